@@ -1,24 +1,71 @@
-//! Contestants: the stack of the time, with either kind of probe.
+//! Contestants: the stack of the time, with either kind of probe, with windows kept over pauses or
+//! not.
 
 use marline_lab::experiment::Variant;
 
 /// Loss recovery of the stack of then: Linux 3.14.
 pub(super) const RECOVERY_OF_THEN: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
 
+/// What Ubuntu 16.04 lets buffers grow to, bytes. Linux's receive window follows what was read however
+/// long the pauses between were, so after some bursts it holds any of them, and the study says that
+/// bursts of Netflix use both paths. Marline's counts what is read in a round trip and would hold
+/// bursts back that are shorter than one of 4G.
+const SEND_BUFFER: u64 = 4 << 20;
+const RECEIVE_BUFFER: u64 = 6 << 20;
+
+/// What a pause does to a congestion window: the study does not say.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Windows {
+    /// Nothing (`tcp_slow_start_after_idle=0`).
+    Kept,
+    /// It starts anew, as Linux has it unless told otherwise.
+    Restarted,
+}
+
+impl Windows {
+    pub(super) const ALL: [Windows; 2] = [Windows::Kept, Windows::Restarted];
+
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            Windows::Kept => "windows kept",
+            Windows::Restarted => "restart after idle",
+        }
+    }
+
+    const fn congestion(self) -> &'static str {
+        match self {
+            Windows::Kept => "cubic+keep-window",
+            Windows::Restarted => "cubic",
+        }
+    }
+}
+
 /// The stack of then with this around its scheduler.
-pub(super) fn of_then(name: &str, probes: &str) -> Variant {
+pub(super) fn of_then(name: &str, probes: &str, windows: Windows) -> Variant {
     let variant = Variant::new(name)
         .scheduler(&format!("lowest-rtt+{probes}"))
-        .congestion("cubic+keep-window")
-        .recovery(RECOVERY_OF_THEN);
+        .congestion(windows.congestion())
+        .recovery(RECOVERY_OF_THEN)
+        .fixed_buffers(SEND_BUFFER, RECEIVE_BUFFER);
     // Linux 3.14 did not pace.
     Variant { unpaced: true, ..variant }
 }
 
-pub(super) fn standard() -> Variant {
-    of_then("TLP-STD", "tlp-std")
+pub(super) fn standard(windows: Windows) -> Variant {
+    of_then("TLP-STD", "tlp-std", windows)
 }
 
-pub(super) fn multipath() -> Variant {
-    of_then("TLP-MP", "tlp-mp,after=reinject")
+pub(super) fn multipath(windows: Windows) -> Variant {
+    of_then("TLP-MP", "tlp-mp,after=reinject", windows)
+}
+
+/// The first probes on one path only, the second on all.
+pub(super) fn both(windows: Windows) -> [Variant; 2] {
+    [standard(windows), multipath(windows)]
+}
+
+/// The stack of then without probes.
+pub(super) fn no_probes(windows: Windows) -> Variant {
+    Variant { name: "no probes".to_owned(), ..standard(windows) }
+        .recovery(&RECOVERY_OF_THEN.replace("linux-3.10", "off"))
 }

@@ -8,9 +8,9 @@ use marline_lab::experiment::{START, Variant};
 use marline_lab::figure::{Segment, SegmentLog, TimingDiagram};
 use marline_time::Instant;
 
-use super::contestants::{multipath, standard};
+use super::contestants::{Windows, both};
 use super::run::scene;
-use super::traffic::{App, Repetition, Trace, WLAN};
+use super::traffic::{Repetition, Trace, WLAN, WLAN_MBIT};
 use crate::table::Reproduction;
 
 /// Bursts before the one that is drawn.
@@ -45,13 +45,13 @@ const DIAGRAMS: [DiagramSpec; 2] = [
         figure: "8",
         bytes: 600_000,
         within: true,
-        until_ms: 420.0,
+        until_ms: 700.0,
     },
 ];
 
 pub(super) fn draw(all: &mut Reproduction) -> anyhow::Result<()> {
     for scene in &DIAGRAMS {
-        for variant in [standard(), multipath()] {
+        for variant in both(Windows::Kept) {
             all.figures.push(diagram(scene, &variant)?);
         }
     }
@@ -61,7 +61,7 @@ pub(super) fn draw(all: &mut Reproduction) -> anyhow::Result<()> {
 fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab::figure::Figure> {
     let begins = Duration::from_secs(1) * (BEFORE + 1);
     let bursts = (1..=BEFORE + 1).map(|n| (Duration::from_secs(1) * n, drawn.bytes)).collect();
-    let trace = Trace { app: App::Docs, number: 0, bursts, rtts_ms: (13.0, 85.0) };
+    let trace = Trace { bursts, rtts_ms: (13.0, 85.0), wlan_mbit: WLAN_MBIT };
     let dies = if drawn.within { begins + LATE } else { begins - EARLY };
     let mut paths = scene(&trace, &Repetition { seed: 5, dies }, variant)?;
     let log = SegmentLog::of(&paths);
@@ -84,8 +84,8 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
     }
     let name = format!("timing-{}-{}", drawn.name, variant.name.to_lowercase());
     let caption = format!(
-        "As figure {} of the paper; every arrow is a packet of the simulation, a cross is a loss. Segments \
-         are counted from the beginning of the burst, and so is what a DATA_ACK covers.",
+        "As figure {} of the paper; every arrow is a packet of the simulation, a cross is a loss. \
+         Segments are counted from the beginning of the burst, and so is what a DATA_ACK covers.",
         drawn.figure
     );
     Ok(diagram.figure(&name, &caption))

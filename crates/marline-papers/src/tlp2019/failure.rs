@@ -1,337 +1,229 @@
-//! WLAN failure at 80 s: completion time of the affected burst, per trace; the position of the
-//! loss; the overhead.
+//! WLAN failure at 80 s: completion time of the burst that is hit, what was put on the air, and
+//! where in the burst the loss was.
 
-use marline_lab::experiment::Variant;
-use marline_lab::figure::{Bars, Plot, cdf, mean_interval};
+use marline_lab::figure::{Plot, cdf};
 
-use super::contestants::{RECOVERY_OF_THEN, multipath, of_then, standard};
+use super::campaign::{Case, Of, Pair, each, measure, settings};
+use super::contestants::{Windows, standard};
 use super::published::Published;
-use super::run::{Hit, reconnect, run};
-use super::traffic::{App, Trace};
+use super::run::reconnect;
+use super::traffic::{App, Place};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
-use crate::table::{Grid, Reproduction, Table};
+use crate::roots::Part;
+use crate::table::{Reproduction, Table};
 use crate::value::Value;
 
-const TRACES: usize = 30;
-/// Repetitions of each trace of the two that are judged, and of those that are only shown.
-const REPETITIONS: usize = 30;
-const FEWER: usize = 3;
+/// A part of its own for each application: they need different numbers of roots.
+struct Campaign {
+    name: &'static str,
+    part: Part,
+    cases: &'static [Case],
+}
 
-/// Runs of all traces of an application, trace by trace.
-type Campaign = Vec<Vec<Hit>>;
+/// A root of Docs is a whole set of traces: the study speaks of the least saving among them.
+const CAMPAIGNS: [Campaign; 3] = [
+    Campaign {
+        name: "Docs",
+        part: Part::new("docs", 110, 220),
+        cases: &[Case::new(App::Docs, Place::AsItComes, 30)],
+    },
+    Campaign {
+        name: "Maps",
+        part: Part::new("maps", 60, 300),
+        cases: &[
+            Case::new(App::Maps, Place::AsItComes, 2),
+            Case::new(App::Maps, Place::Within, 2),
+            Case::new(App::Maps, Place::AsObserved, 3),
+        ],
+    },
+    Campaign {
+        name: "Netflix",
+        part: Part::new("netflix", 30, 200),
+        cases: &[
+            Case::new(App::Netflix, Place::AsItComes, 1),
+            Case::new(App::Netflix, Place::Within, 1),
+            Case::new(App::Netflix, Place::AsObserved, 1),
+            Case::new(App::NetflixSmall, Place::AsItComes, 1),
+            Case::new(App::NetflixSmall, Place::Within, 1),
+            Case::new(App::NetflixSmall, Place::AsObserved, 1),
+            Case::new(App::NetflixLarge, Place::AsItComes, 1),
+            Case::new(App::NetflixLarge, Place::Within, 1),
+            Case::new(App::NetflixLarge, Place::AsObserved, 1),
+        ],
+    },
+];
 
 pub(super) fn reproduce(
     context: &Context<'_>,
     file: &PaperFile<Published>,
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
-    let mut rows = Vec::new();
     let mut positions = Vec::new();
-    let mut overhead = Vec::new();
-    for app in App::ALL {
-        let repetitions = context.runs(REPETITIONS);
-        let standard = campaign(context, app, &standard(), repetitions)?;
-        let multipath = campaign(context, app, &multipath(), repetitions)?;
-        let (standard, multipath) = both_hit(standard, multipath);
-        rows.extend(means(app, &standard, &multipath));
-        if app == App::Docs {
-            rows.extend(docs(file, &standard, &multipath)?);
+    for Campaign { name, part, cases } in CAMPAIGNS {
+        let settings = settings(cases);
+        let (samples, rows) = context.judge(
+            part,
+            |root| measure(context, root, &settings),
+            |samples| {
+                let mut rows = Vec::new();
+                for of in each(&settings, samples) {
+                    rows.extend(rows_of(file, &of)?);
+                }
+                Ok(rows)
+            },
+        )?;
+        for of in each(&settings, &samples).filter(|of| of.setting.windows == Windows::Kept) {
+            let percent = of.pairs().map(|pair| pair.standard.position * 100.0).collect::<Vec<_>>();
+            positions.push((of.setting.case, percent));
         }
-        overhead.push(additional(app, &standard, &multipath));
-        positions.push((app, flat(&standard).map(|hit| hit.position).collect::<Vec<f64>>()));
-        all.figures.push(bars(app, &standard, &multipath));
+        let title = format!("{name}: WLAN dies; the burst that is hit (99 % intervals)");
+        all.tables.push(Table::new(part.name, title, rows));
     }
     all.figures.push(position_figure(&positions));
-    rows.extend(overhead);
-    rows.extend(position_rows(file, &positions));
-    rows.extend(handover(context, file)?);
-    let title = "WLAN dies: the burst that is hit (means with 95 % intervals)";
-    all.tables.push(Table::new("failure", title, rows));
-    all.grids.push(variants(context)?);
-    all.grids.push(sensitivity(context)?);
+    all.tables.push(handover(context, file)?);
     Ok(())
 }
 
-/// All of them, but for a mere look (less than a tenth of the runs).
-fn traces(context: &Context<'_>) -> usize {
-    context.runs(10 * TRACES).min(TRACES)
-}
-
-fn campaign(
-    context: &Context<'_>,
-    app: App,
-    variant: &Variant,
-    repetitions: usize,
-) -> anyhow::Result<Campaign> {
-    let numbers = |trace| (0..repetitions).map(move |repetition| (trace, repetition));
-    let items: Vec<(usize, usize)> = (0..traces(context)).flat_map(numbers).collect();
-    let what = format!("{}, {}", app.name(), variant.name);
-    let hits = context.parallel(&what, &items, |(trace, repetition)| {
-        let trace = Trace::new(app, *trace, context.master);
-        run(&trace, &trace.repetition(*repetition, context.master), variant)
-    })?;
-    Ok(hits.chunks(repetitions).map(<[Hit]>::to_vec).collect())
-}
-
-fn flat(campaign: &Campaign) -> impl Iterator<Item = &Hit> {
-    campaign.iter().flatten()
-}
-
-/// Leaves out runs in which no data was lost. Until WLAN dies the two variants do the same.
-fn both_hit(mut one: Campaign, mut other: Campaign) -> (Campaign, Campaign) {
-    for (one, other) in one.iter_mut().zip(&mut other) {
-        let hit: Vec<bool> = one.iter().zip(&*other).map(|(a, b)| a.lost && b.lost).collect();
-        for runs in [one, other] {
-            let mut keep = hit.iter();
-            runs.retain(|_| keep.next().copied().unwrap_or(false));
-        }
+fn rows_of(file: &PaperFile<Published>, of: &Of<'_>) -> anyhow::Result<Vec<Row>> {
+    let mut rows = completion(file, of)?;
+    if of.setting.case.app == App::Docs {
+        rows.extend(docs(file, of)?);
     }
-    (one, other)
+    rows.push(overhead(of));
+    rows.extend(position(file, of));
+    Ok(rows)
 }
 
-fn completions(campaign: &Campaign) -> Vec<f64> {
-    flat(campaign).map(|hit| hit.completion_ms).collect()
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let values: Vec<f64> = values.collect();
-    mean_interval(&values).0
-}
-
-/// The mean of each trace.
-fn trace_means(campaign: &Campaign) -> Vec<f64> {
-    campaign.iter().map(|runs| mean(runs.iter().map(|hit| hit.completion_ms))).collect()
-}
-
-/// Means over their bounds.
-fn bound_ratio(campaign: &Campaign) -> f64 {
-    mean(flat(campaign).map(|hit| hit.completion_ms)) / mean(flat(campaign).map(|hit| hit.bound_ms))
-}
-
-fn means(app: App, standard: &Campaign, multipath: &Campaign) -> Vec<Row> {
-    let name = app.name();
-    let (slow, slow_between) = mean_interval(&completions(standard));
-    let (fast, fast_between) = mean_interval(&completions(multipath));
-    let mut savings = Vec::new();
-    for (standard, multipath) in trace_means(standard).into_iter().zip(trace_means(multipath)) {
-        savings.push(standard - multipath);
-    }
-    let (saving, between) = mean_interval(&savings);
-    let by_trace = |campaign| mean_interval(&trace_means(campaign)).1;
-    let (slow_traces, fast_traces) = (by_trace(standard), by_trace(multipath));
-    let standard_row = Row::new(format!("{name}, TLP-STD, completion"))
-        .ours_between(slow, slow_between, "ms")
-        .bound_ratio(bound_ratio(standard));
-    let multipath_row = Row::new(format!("{name}, TLP-MP, completion"))
-        .paper_says("improved")
-        .ours_between(fast, fast_between, "ms")
-        .bound_ratio(bound_ratio(multipath))
-        .holds(fast_between.1 < slow_between.0, "interval below that of TLP-STD")
-        .remark(format!(
-            "with traces as the units: {:.0}-{:.0} ms against {:.0}-{:.0} ms",
-            fast_traces.0, fast_traces.1, slow_traces.0, slow_traces.1
-        ));
-    let saving_row = Row::new(format!("{name}, saved per trace"))
-        .ours_between(saving, between, "ms")
-        .holds(between.0 > 0.0, "interval above 0");
-    vec![standard_row, multipath_row, saving_row]
-}
-
-fn docs(
-    file: &PaperFile<Published>,
-    standard: &Campaign,
-    multipath: &Campaign,
-) -> anyhow::Result<Vec<Row>> {
-    let pairs: Vec<(f64, f64)> =
-        trace_means(standard).into_iter().zip(trace_means(multipath)).collect();
-    let faster = pairs.iter().filter(|(slow, fast)| fast < slow).count();
-    let least = pairs.iter().map(|(slow, fast)| slow - fast).fold(f64::INFINITY, f64::min);
-    let most = pairs.iter().map(|(slow, fast)| 1.0 - fast / slow).fold(0.0, f64::max);
-    let published = &file.published;
+fn completion(file: &PaperFile<Published>, of: &Of<'_>) -> anyhow::Result<Vec<Row>> {
+    let name = of.name();
+    let least = 100.0 * file.tolerance("improved")?;
+    let bound = |which: fn(&Pair) -> (f64, f64)| of.ratio(which).value;
+    let saved = of.mean(Pair::saved_ms);
+    let share = of.ratio(|pair| (100.0 * pair.saved_ms(), pair.standard.completion_ms));
+    let faster = of.share(|pair| pair.saved_ms() > 0.0);
+    let (hit, traces) = of.hit();
     Ok(vec![
-        Row::new("Docs, traces on which TLP-MP is faster")
-            .paper_says("all 30")
-            .ours(faster as f64, "")
-            .at_least(pairs.len() as f64),
-        Row::new("Docs, least saving of a trace")
+        Row::new(format!("{name}: TLP-STD"))
+            .estimate(&of.mean(|pair| pair.standard.completion_ms), "ms")
+            .bound_ratio(bound(|pair| (pair.standard.completion_ms, pair.standard.bound_ms)))
+            .remark(format!("WLAN lost data in {hit} of {traces} runs")),
+        Row::new(format!("{name}: TLP-MP"))
+            .estimate(&of.mean(|pair| pair.multipath.completion_ms), "ms")
+            .bound_ratio(bound(|pair| (pair.multipath.completion_ms, pair.multipath.bound_ms))),
+        Row::new(format!("{name}: share that TLP-MP saves"))
+            .paper_says("improved")
+            .estimate(&share, "%")
+            .at_least(least)
+            .remark(format!(
+                "{}; faster in {:.1} % of the runs",
+                Value::between(saved.value, (saved.low, saved.high), "ms"),
+                100.0 * faster.value
+            )),
+    ])
+}
+
+/// What the study says of every trace of Docs.
+fn docs(file: &PaperFile<Published>, of: &Of<'_>) -> anyhow::Result<Vec<Row>> {
+    let published = &file.published;
+    let name = of.name();
+    Ok(vec![
+        Row::new(format!("{name}: TLP-MP saves"))
+            .paper_says("at least 200 ms")
+            .estimate(&of.mean(Pair::saved_ms), "ms"),
+        Row::new(format!("{name}: sets of traces in which TLP-MP is faster on every one"))
+            .paper_says("all 30 traces")
+            .estimate(&of.share_of_roots(|pair| pair.saved_ms() > 0.0), "")
+            .at_least(file.tolerance("always")?),
+        Row::new(format!("{name}: least saving of a set"))
             .paper(published.docs_least_saving_ms, "ms")
-            .ours(least, "ms")
+            .estimate(&of.extreme(Pair::saved_ms, f64::min), "ms")
             .at_least(published.docs_least_saving_ms),
-        Row::new("Docs, largest share saved")
-            .paper(published.docs_largest_share, "")
-            .ours(most, "")
+        Row::new(format!("{name}: largest share saved of a set"))
+            .paper(100.0 * published.docs_largest_share, "%")
+            .estimate(&of.extreme(|pair| 100.0 * pair.saved_share(), f64::max), "%")
             .within(file.tolerance("share")?),
     ])
 }
 
 /// What TLP-MP put on the air beyond TLP-STD.
-fn additional(app: App, standard: &Campaign, multipath: &Campaign) -> Row {
-    let lte = |campaign| mean(flat(campaign).map(|hit| hit.lte_bytes as f64));
-    let twice = |campaign| mean(flat(campaign).map(|hit| hit.duplicate_bytes as f64));
-    let (of_multipath, of_standard) = (twice(multipath), twice(standard));
-    let bytes = mean(flat(standard).map(|hit| hit.bytes as f64));
-    Row::new(format!("{}, bytes that arrive twice, TLP-MP less TLP-STD", app.name()))
+fn overhead(of: &Of<'_>) -> Row {
+    let packets =
+        of.mean(|pair| pair.multipath.air_packets as f64 - pair.standard.air_packets as f64);
+    let of_standard = of.mean(|pair| pair.standard.air_bytes as f64);
+    Row::new(format!("{}: put on the air by TLP-MP beyond TLP-STD, per burst", of.name()))
         .paper_says("no additional overhead")
-        .ours(of_multipath - of_standard, "B")
+        .estimate(&of.mean(Pair::more_bytes), "B")
         .at_most(0.0)
         .remark(format!(
-            "a run: {of_multipath:.0} and {of_standard:.0} B; of {bytes:.0} B of a burst 4G carries {:.0} B for \
-             TLP-STD and {:.0} B for TLP-MP",
-            lte(standard),
-            lte(multipath)
+            "{:+.2} packets; TLP-STD's are {:.0} B, on both paths together",
+            packets.value, of_standard.value
         ))
 }
 
-fn bars(app: App, standard: &Campaign, multipath: &Campaign) -> marline_lab::figure::Figure {
-    let title = format!("{}: completion of the burst that is hit, per trace", app.name());
-    let mut bars = Bars::new(&title, "time (ms)", &["TLP-STD", "TLP-MP"]);
-    let bar = |runs: &[Hit]| {
-        let times: Vec<f64> = runs.iter().map(|hit| hit.completion_ms).collect();
-        let (mean, interval) = mean_interval(&times);
-        (mean, Some(interval).filter(|interval| interval.0.is_finite()))
-    };
-    for (number, (standard, multipath)) in (1..).zip(standard.iter().zip(multipath)) {
-        bars = bars.group(&number.to_string(), &[bar(standard), bar(multipath)]);
+/// Where the first loss was: it follows from how the bursts are placed and from their gaps, which
+/// are ours.
+fn position(file: &PaperFile<Published>, of: &Of<'_>) -> Option<Row> {
+    let case = of.setting.case;
+    if of.setting.windows != Windows::Kept || case.place == Place::Within {
+        return None;
     }
-    let figure = match app {
-        App::Docs => 4,
-        App::Maps => 6,
-        App::Netflix => 7,
+    let (words, says, fits): (_, _, &dyn Fn(f64) -> bool) = match case.app {
+        App::Docs => ("before the burst was written", "always", &|position| position >= 1.0),
+        App::Maps => ("between bursts or in the last tenth", "most", &|position| position >= 0.9),
+        _ => {
+            let most = file.published.netflix_position;
+            ("in the first tenth", "all, as observed", &move |position| position <= most)
+        }
     };
-    let caption = format!(
-        "As figure {figure} of the paper: one group for each of 30 traces, 95 % intervals over its repetitions."
-    );
-    bars.figure(&app.name().to_lowercase(), &caption)
+    let assumed = match case.place {
+        Place::AsObserved => "its place, from the paper's figures 2 and 3",
+        Place::Within | Place::AsItComes => "the gaps between bursts, which are ours",
+    };
+    let share = of.share(|pair| fits(pair.standard.position));
+    let row = Row::new(format!("{}: losses {words}", of.name())).paper_says(says);
+    Some(row.estimate(&share, "").fitted(assumed))
 }
 
-fn position_figure(positions: &[(App, Vec<f64>)]) -> marline_lab::figure::Figure {
+fn position_figure(positions: &[(Case, Vec<f64>)]) -> marline_lab::figure::Figure {
     let mut plot = Plot::new(
         "Where in the burst the first loss is",
         "position (% of the burst)",
         "share of the runs",
     );
-    for (app, positions) in positions {
-        let percent: Vec<f64> = positions.iter().map(|position| position * 100.0).collect();
-        plot = plot.steps(app.name(), &cdf(&percent));
+    for (case, percent) in positions {
+        let three = App::THREE.contains(&case.app) && case.app != App::Docs;
+        if three && case.place != Place::Within {
+            let name = format!("{}, {}", case.app.name(), case.place.words());
+            plot = plot.steps(&name, &cdf(percent));
+        }
     }
-    let caption = "As figures 2 and 3 of the paper. A loss between two bursts counts as one at the end of the first. \
-                   Netflix and a third of Maps are placed so (see the assumptions).";
+    let caption = "As figures 2 and 3 of the paper. A loss between two bursts counts as one at \
+                   the end of the first. Where they are \"as observed\", they are placed so.";
     plot.x_range(0.0, 100.0).figure("loss-position", caption)
 }
 
-fn position_rows(file: &PaperFile<Published>, positions: &[(App, Vec<f64>)]) -> Vec<Row> {
-    let share = |positions: &[f64], fits: &dyn Fn(f64) -> bool| {
-        positions.iter().filter(|position| fits(**position)).count() as f64
-            / positions.len().max(1) as f64
+/// One path at a time, with the paper's time for the hand-over.
+fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Result<Table> {
+    let variant = marline_lab::experiment::Variant { plain: true, ..standard(Windows::Restarted) };
+    let samples = context.sample(Part::fixed("handover", 20), |root| {
+        let time = |app| {
+            let case = Case::new(app, Place::AsItComes, 1);
+            let death = super::campaign::death(context);
+            let spot = case.spot(root, (0, 0), Windows::Restarted, death)?;
+            reconnect(&spot.trace, &spot.repetition, &variant)
+        };
+        App::THREE.into_iter().map(time).collect::<anyhow::Result<Vec<f64>>>()
+    })?;
+    let row = |(number, app): (usize, App)| {
+        let time = samples.mean(|times: &Vec<f64>| times.get(number).copied().unwrap_or(f64::NAN));
+        Row::new(format!("{}, one path, reconnects after 3 s", app.name()))
+            .paper(file.published.handover_ms, "ms")
+            .estimate(&time, "ms")
+            .fitted("the 3 s are the paper's own")
+            .remark("the paper's number is the hand-over; ours the burst, which may begin later")
     };
-    let row = |(app, positions): &(App, Vec<f64>)| {
-        let name = app.name();
-        match app {
-            App::Docs => Row::new(format!("{name}, losses that are a tail of one packet"))
-                .paper_says("always")
-                .ours(share(positions, &|_| true), ""),
-            App::Maps => Row::new(format!("{name}, losses between bursts or in the last tenth"))
-                .paper_says("most")
-                .ours(share(positions, &|position| position >= 0.9), "")
-                .at_least(0.5)
-                .remark("a third of the traces is placed within a burst: an assumption"),
-            App::Netflix => Row::new(format!("{name}, losses in the first tenth"))
-                .paper_says("all, as observed")
-                .ours(share(positions, &|p| p <= file.published.netflix_position), "")
-                .at_least(0.9)
-                .remark("placed so: an assumption, not a finding"),
-        }
-    };
-    positions.iter().map(row).collect()
-}
-
-fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Result<Vec<Row>> {
-    let variant = Variant { plain: true, ..standard() };
-    let mut rows = Vec::new();
-    for app in App::ALL {
-        let numbers: Vec<usize> = (0..traces(context)).collect();
-        let what = format!("{}, one path at a time", app.name());
-        let times = context.parallel(&what, &numbers, |number| {
-            let trace = Trace::new(app, *number, context.master);
-            reconnect(&trace, &trace.repetition(0, context.master), &variant)
-        })?;
-        let (mean, interval) = mean_interval(&times);
-        rows.push(
-            Row::new(format!("{}, one path, reconnects after 3 s", app.name()))
-                .paper(file.published.handover_ms, "ms")
-                .ours_between(mean, interval, "ms")
-                .remark(
-                    "the paper's number is the hand-over; ours the burst, which may begin later",
-                ),
-        );
-    }
-    Ok(rows)
-}
-
-/// What else could be done, and what Marline does.
-fn variants(context: &Context<'_>) -> anyhow::Result<Grid> {
-    let no_allowance = RECOVERY_OF_THEN.replace("linux-3.10", "no-allowance");
-    let no_probes = RECOVERY_OF_THEN.replace("linux-3.10", "off");
-    let list = [
-        Variant { name: "no probes".to_owned(), ..standard() }.recovery(&no_probes),
-        standard(),
-        of_then("TLP-MP, waits for the timer", "tlp-mp,after=rto"),
-        multipath(),
-        Variant { name: "TLP-STD, no allowance".to_owned(), ..standard() }.recovery(&no_allowance),
-        Variant { name: "TLP-MP, no allowance".to_owned(), ..multipath() }.recovery(&no_allowance),
-        Variant { name: "TLP-MP, RACK, Linux today".to_owned(), ..multipath() }
-            .recovery("rack-tlp,pto=linux"),
-        Variant { name: "TLP-STD, LIA".to_owned(), ..standard() }.congestion("lia+keep-window"),
-        Variant { name: "TLP-MP, LIA".to_owned(), ..multipath() }.congestion("lia+keep-window"),
-        Variant::new("Marline's default"),
-        Variant::new("Marline's default, windows kept").congestion("cubic+keep-window"),
-    ];
-    let title = "WLAN dies: other stacks and Marline's own";
-    grid(context, "variants", title, &list)
-}
-
-fn grid(context: &Context<'_>, name: &str, title: &str, list: &[Variant]) -> anyhow::Result<Grid> {
-    let columns = [
-        ("application", ""),
-        ("stack", ""),
-        ("mean", "ms"),
-        ("worst", "ms"),
-        ("ratio to bound", ""),
-    ];
-    let mut grid = Grid::new(name, title, &columns);
-    for app in App::ALL {
-        for variant in list {
-            let runs = campaign(context, app, variant, context.runs(FEWER))?;
-            let hit: Campaign = runs.into_iter().map(|runs| only_hit(&runs)).collect();
-            let times = completions(&hit);
-            let (mean, interval) = mean_interval(&times);
-            let worst = times.iter().copied().fold(0.0, f64::max);
-            grid.rows.push(vec![
-                Value::Text(app.name().to_owned()),
-                Value::Text(variant.name.clone()),
-                Value::between(mean, interval, ""),
-                Value::new(worst, ""),
-                Value::new(bound_ratio(&hit), ""),
-            ]);
-        }
-    }
-    Ok(grid)
-}
-
-fn only_hit(runs: &[Hit]) -> Vec<Hit> {
-    runs.iter().filter(|hit| hit.lost).copied().collect()
-}
-
-/// Windows that start anew after each pause, as Linux has it unless told otherwise.
-fn sensitivity(context: &Context<'_>) -> anyhow::Result<Grid> {
-    let list = [
-        Variant { name: "TLP-STD, restart after idle".to_owned(), ..standard() }
-            .congestion("cubic"),
-        Variant { name: "TLP-MP, restart after idle".to_owned(), ..multipath() }
-            .congestion("cubic"),
-    ];
-    let title = "WLAN dies: without the assumption that windows are kept over idle times";
-    grid(context, "sensitivity", title, &list)
+    let rows = App::THREE.into_iter().enumerate().map(row).collect();
+    Ok(Table::new("handover", "Without MPTCP: the same burst (99 % intervals)", rows))
 }

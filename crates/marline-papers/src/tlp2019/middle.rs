@@ -1,29 +1,28 @@
-//! Future work of the study: losses in the middle of a burst, and RACK, beside the stack of the
-//! time.
+//! Losses in the middle of a burst, which the study left for later: TLP-MP beside TLP-STD, and RACK
+//! beside the stack of the time.
 
 use marline_lab::experiment::Variant;
-use marline_lab::figure::mean_interval;
+use serde::{Deserialize, Serialize};
 
-use super::contestants::{RECOVERY_OF_THEN, multipath};
-use super::drill::{Done, Drill, bound_ratio};
+use super::contestants::{RECOVERY_OF_THEN, Windows, both, multipath};
+use super::drill::{Done, Drill};
+use super::ordinary::more;
+use super::published::Published;
+use super::traffic::{App, between};
+use crate::estimate::{Asked, Estimate, Samples};
+use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
+use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-const SEEDS: usize = 30;
-
-/// A burst in which something is lost.
-struct Size {
-    name: &'static str,
-    bytes: u64,
-}
-
-/// One that WLAN's window holds as a whole, and one that goes on while it is repaired.
-const SIZES: [Size; 2] = [
-    Size { name: "Maps, 100 kB", bytes: 100_000 },
-    Size { name: "Netflix, 1 MB", bytes: 1_000_000 },
-];
+const JUDGED: Part = Part::new("mid-burst", 40, 160);
+const RECOVERY: Part = Part::fixed("recovery", 20);
+const REORDERING: Part = Part::fixed("reordering", 20);
+const APPS: [App; 3] = [App::Maps, App::NetflixSmall, App::NetflixLarge];
+/// Shares of a burst before and after which a loss is not in its middle.
+const MIDDLE: (f64, f64) = (0.1, 0.9);
 
 /// What is lost at a position.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -46,115 +45,209 @@ impl Loss {
     }
 }
 
-fn recoveries() -> [Variant; 3] {
-    [
-        Variant { name: "RFC 6675".to_owned(), ..multipath() }.recovery(RECOVERY_OF_THEN),
-        Variant { name: "RACK".to_owned(), ..multipath() }.recovery("rack-tlp,pto=linux"),
-        Variant { name: "Marline's RACK".to_owned(), ..multipath() }.recovery("rack-tlp"),
-    ]
+/// What a loss made of a burst, by both.
+#[derive(Serialize, Deserialize)]
+struct Episode {
+    standard_ms: f64,
+    multipath_ms: f64,
+    more_packets: f64,
 }
 
-pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow::Result<()> {
-    let seeds: Vec<u64> = (0..context.runs(SEEDS) as u64).map(|n| context.master + n).collect();
-    for (number, size) in (1..).zip(&SIZES) {
-        let mut rows = Vec::new();
-        for variant in recoveries() {
-            let what = format!("nothing lost, {}", variant.name);
-            let done = context
-                .parallel(&what, &seeds, |seed| Drill::new(size.bytes, *seed).run(&variant, &[]))?;
-            rows.push(row(what, &done));
-        }
-        for loss in Loss::ALL {
-            for percent in [10, 50, 90] {
-                rows.extend(at_position(context, size, &seeds, (loss, percent))?);
+pub(super) fn reproduce(
+    context: &Context<'_>,
+    file: &PaperFile<Published>,
+    all: &mut Reproduction,
+) -> anyhow::Result<()> {
+    let settings: Vec<(App, Windows)> =
+        APPS.into_iter().flat_map(|app| Windows::ALL.map(|windows| (app, windows))).collect();
+    let slower = file.tolerance("slower")?;
+    let names = settings.iter().flat_map(|(app, windows)| {
+        Loss::ALL.map(|loss| format!("{}, {}, {}", app.name(), windows.words(), loss.words()))
+    });
+    let names: Vec<String> = names.collect();
+    let (_, rows) = context.judge(
+        JUDGED,
+        |root| {
+            let mut all = Vec::new();
+            for setting in &settings {
+                all.extend(episodes(context, root, *setting)?);
             }
-        }
-        let title = format!(
-            "{}: a loss on WLAN within the burst, both paths alive: completion (95 % intervals)",
-            size.name
-        );
-        all.tables.push(Table::new(&format!("mid-burst-{number}"), title, rows));
-    }
-    all.grids.push(reordering(context, &seeds)?);
+            Ok(all)
+        },
+        |samples| {
+            let of = names.iter().enumerate();
+            Ok(of.map(|(index, name)| row(samples, index, name, slower)).collect())
+        },
+    )?;
+    let title =
+        "A loss on WLAN anywhere in the middle of a burst, both paths live (99 % intervals)";
+    all.tables.push(Table::new("mid-burst", title, rows));
+    all.grids.push(recovery(context)?);
+    all.grids.push(reordering(context)?);
     Ok(())
 }
 
-fn at_position(
+fn episodes(
     context: &Context<'_>,
-    size: &Size,
-    seeds: &[u64],
-    (loss, percent): (Loss, u64),
-) -> anyhow::Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    let mut runs = Vec::new();
-    for variant in recoveries() {
-        let what = format!("{} at {percent} %, {}", loss.words(), variant.name);
-        let done = context.parallel(&what, seeds, |seed| {
-            lose(&Drill::new(size.bytes, *seed), &variant, loss, percent)
-        })?;
-        rows.push(row(what, &done));
-        runs.push(times(&done));
-    }
-    if let ([_, rack, _], [counted, timed, _]) = (rows.as_mut_slice(), runs.as_slice()) {
-        let saved: Vec<f64> = counted.iter().zip(timed).map(|(one, other)| one - other).collect();
-        let (mean, (least, most)) = mean_interval(&saved);
-        let remark = format!("saves {mean:.1} ms of RFC 6675's ({least:.1} to {most:.1})");
-        *rack = rack.clone().remark(remark);
-    }
-    Ok(rows)
+    root: &Root,
+    (app, windows): (App, Windows),
+) -> anyhow::Result<Vec<Episode>> {
+    let mut rng = root.rng(&format!("middle/{}", app.name()));
+    let drill = Drill::new(context, between(&mut rng, app.sizes()) as u64, root.seed);
+    let place = between(&mut rng, MIDDLE);
+    let [standard, multipath] = both(windows);
+    let first = at_share(&drill.run(&standard, &[])?, place);
+    let standard = lose(&drill, &standard, first)?;
+    let multipath = lose(&drill, &multipath, first)?;
+    let episode = |(standard, multipath): (&Done, &Done)| Episode {
+        standard_ms: standard.completion_ms,
+        multipath_ms: multipath.completion_ms,
+        more_packets: more(multipath, standard, |done| done.sent.len() as u64),
+    };
+    Ok(standard.iter().zip(&multipath).map(episode).collect())
 }
 
-fn lose(drill: &Drill, variant: &Variant, loss: Loss, percent: u64) -> anyhow::Result<Done> {
-    let first = (drill.run(variant, &[])?.segments() * percent / 100).max(1);
-    match loss {
-        Loss::One => drill.run(variant, &[first]),
-        Loss::Three => drill.run(variant, &[first, first + 1, first + 2]),
-        Loss::Twice => {
-            let once = drill.run(variant, &[first])?;
-            let lost: Vec<u64> =
-                [Some(first), once.repeat_of(first)].into_iter().flatten().collect();
-            drill.run(variant, &lost)
+/// Number of the packet at this share of what WLAN carries of a burst.
+fn at_share(whole: &Done, share: f64) -> u64 {
+    ((whole.segments() as f64 * share) as u64).max(1)
+}
+
+/// The burst with each of [`Loss::ALL`].
+fn lose(drill: &Drill, variant: &Variant, first: u64) -> anyhow::Result<[Done; 3]> {
+    let once = drill.run(variant, &[first])?;
+    let three = drill.run(variant, &[first, first + 1, first + 2])?;
+    let lost: Vec<u64> = [Some(first), once.repeat_of(first)].into_iter().flatten().collect();
+    let twice = drill.run(variant, &lost)?;
+    Ok([once, three, twice])
+}
+
+fn row(samples: &Samples<Vec<Episode>>, index: usize, name: &str, slower: f64) -> Row {
+    let mean = |of: fn(&Episode) -> f64| samples.mean(|episodes| of(&episodes[index]));
+    let (standard, multipath) = (mean(|e| e.standard_ms), mean(|e| e.multipath_ms));
+    let more_packets = mean(|episode| episode.more_packets);
+    let ratio = samples.ratio(|all| (all[index].multipath_ms, all[index].standard_ms));
+    let most = Asked::at_most(1.0 + slower);
+    Row::new(format!("{name}: completion, TLP-MP over TLP-STD"))
+        .paper_says("left for later")
+        .estimate(&ratio, "")
+        .asked(most, format!("not slower by more than {} %", 100.0 * slower))
+        .also(&more_packets, Asked::at_most(1.0), "at most one packet more per burst")
+        .remark(format!(
+            "TLP-STD {}, TLP-MP {}; packets beyond TLP-STD: {}",
+            unit(&standard, "ms"),
+            unit(&multipath, "ms"),
+            unit(&more_packets, "")
+        ))
+}
+
+fn unit(of: &Estimate, unit: &str) -> Value {
+    Value::between(of.value, (of.low, of.high), unit)
+}
+
+fn cell(of: &Estimate) -> Value {
+    unit(of, "")
+}
+
+fn recoveries() -> [Variant; 3] {
+    let of = |name: &str, recovery| {
+        Variant { name: name.to_owned(), ..multipath(Windows::Kept) }.recovery(recovery)
+    };
+    [
+        of("RFC 6675", RECOVERY_OF_THEN),
+        of("RACK", "rack-tlp,pto=linux"),
+        of("Marline's RACK", "rack-tlp"),
+    ]
+}
+
+/// A burst that WLAN's window holds as a whole, and one that goes on while it is repaired.
+const SIZES: [(&str, u64); 2] = [("Maps, 100 kB", 100_000), ("Netflix, 1 MB", 1_000_000)];
+const PERCENT: [f64; 3] = [10.0, 50.0, 90.0];
+
+/// RACK against counting, by the place of the loss.
+fn recovery(context: &Context<'_>) -> anyhow::Result<Grid> {
+    // Completion times: of each size and recovery that of nothing lost, and then of each place
+    // each loss.
+    let measure = |root: &Root| {
+        let mut times = Vec::new();
+        for (_, bytes) in SIZES {
+            let drill = Drill::new(context, bytes, root.seed);
+            for variant in recoveries() {
+                let whole = drill.run(&variant, &[])?;
+                times.push(whole.completion_ms);
+                for percent in PERCENT {
+                    let lost = lose(&drill, &variant, at_share(&whole, percent / 100.0))?;
+                    times.extend(lost.iter().map(|done| done.completion_ms));
+                }
+            }
+        }
+        Ok(times)
+    };
+    let samples: Samples<Vec<f64>> = context.sample(RECOVERY, measure)?;
+    let columns = [
+        ("burst", ""),
+        ("lost", ""),
+        ("at", "%"),
+        ("RFC 6675", "ms"),
+        ("RACK", "ms"),
+        ("Marline's RACK", "ms"),
+        ("RACK saves of RFC 6675's", "ms"),
+    ];
+    let title = "TLP-MP with other loss recovery: a loss on WLAN in a burst, both paths live, \
+                 windows kept (99 % intervals)";
+    let mut grid = Grid::new("recovery", title, &columns);
+    let each = 1 + PERCENT.len() * Loss::ALL.len();
+    for (size, (name, _)) in SIZES.iter().enumerate() {
+        let whole = (0, "nothing".to_owned(), Value::Text("-".to_owned()));
+        let lossy = PERCENT.iter().enumerate().flat_map(|(place, percent)| {
+            Loss::ALL.iter().enumerate().map(move |(kind, loss)| {
+                let index = 1 + place * Loss::ALL.len() + kind;
+                (index, loss.words().to_owned(), Value::new(*percent, ""))
+            })
+        });
+        for (index, words, place) in std::iter::once(whole).chain(lossy) {
+            let at = |recovery: usize| (size * 3 + recovery) * each + index;
+            let mean = |recovery| cell(&samples.mean(|times| times[at(recovery)]));
+            let saved = samples.mean(|times| times[at(0)] - times[at(1)]);
+            let mut row = vec![Value::Text((*name).to_owned()), Value::Text(words), place];
+            row.extend([mean(0), mean(1), mean(2), cell(&saved)]);
+            grid.rows.push(row);
         }
     }
+    Ok(grid)
 }
 
-fn times(done: &[Done]) -> Vec<f64> {
-    done.iter().map(|done| done.completion_ms).collect()
-}
-
-fn row(what: String, done: &[Done]) -> Row {
-    let (mean, interval) = mean_interval(&times(done));
-    Row::new(what).ours_between(mean, interval, "ms").bound_ratio(bound_ratio(done))
-}
+const JITTER_MS: [f64; 2] = [1.0, 3.0];
 
 /// Nothing is lost, but packets overtake each other: who repeats what was only late?
-fn reordering(context: &Context<'_>, seeds: &[u64]) -> anyhow::Result<Grid> {
+fn reordering(context: &Context<'_>) -> anyhow::Result<Grid> {
+    let cases: Vec<(Variant, f64)> = recoveries()
+        .into_iter()
+        .flat_map(|variant| JITTER_MS.map(|jitter_ms| (variant.clone(), jitter_ms)))
+        .collect();
+    let samples = context.sample(REORDERING, |root| {
+        let of_case = |(variant, jitter_ms): &(Variant, f64)| {
+            let mut drill = Drill::new(context, SIZES[0].1, root.seed);
+            drill.overtaking_ms = *jitter_ms;
+            let done = drill.run(variant, &[])?;
+            Ok((done.completion_ms, done.duplicate_bytes as f64))
+        };
+        cases.iter().map(of_case).collect::<anyhow::Result<Vec<(f64, f64)>>>()
+    })?;
     let columns = [
         ("loss recovery", ""),
         ("jitter", "ms"),
         ("completion", "ms"),
         ("bytes sent needlessly", ""),
     ];
-    let title = "WLAN reorders a burst of 100 kB, nothing is lost";
+    let title = "WLAN reorders a burst of 100 kB, nothing is lost (99 % intervals)";
     let mut grid = Grid::new("reordering", title, &columns);
-    for variant in recoveries() {
-        for jitter_ms in [1.0, 3.0] {
-            let what = format!("reordering, {}", variant.name);
-            let done = context.parallel(&what, seeds, |seed| {
-                let mut drill = Drill::new(SIZES[0].bytes, *seed);
-                drill.overtaking_ms = jitter_ms;
-                drill.run(&variant, &[])
-            })?;
-            let (mean, interval) = mean_interval(&times(&done));
-            let twice: Vec<f64> = done.iter().map(|done| done.duplicate_bytes as f64).collect();
-            let (wasted, between) = mean_interval(&twice);
-            grid.rows.push(vec![
-                Value::Text(variant.name.clone()),
-                Value::new(jitter_ms, ""),
-                Value::between(mean, interval, ""),
-                Value::between(wasted, between, ""),
-            ]);
-        }
+    for (index, (variant, jitter_ms)) in cases.iter().enumerate() {
+        grid.rows.push(vec![
+            Value::Text(variant.name.clone()),
+            Value::new(*jitter_ms, ""),
+            cell(&samples.mean(|cases: &Vec<(f64, f64)>| cases[index].0)),
+            cell(&samples.mean(|cases: &Vec<(f64, f64)>| cases[index].1)),
+        ]);
     }
     Ok(grid)
 }

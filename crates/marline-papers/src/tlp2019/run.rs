@@ -7,21 +7,23 @@ use marline_lab::bound::Bound;
 use marline_lab::experiment::{START, Variant};
 use marline_sim::{App, Pace, Paths, PathsConfig, Units};
 use marline_time::{Instant, SeedTree};
+use serde::{Deserialize, Serialize};
 
 use super::traffic::{LTE, Repetition, Trace, WLAN};
 use super::watch::Watch;
 
-/// After the burst that is hit has come, a run goes on for so long.
-const AFTER: Duration = Duration::from_secs(3);
+/// What is put on the air is counted so long from when WLAN is dead and the burst written.
+const COUNTED: Duration = Duration::from_secs(3);
 /// Watching begins so long before the last burst before the failure.
 const BEFORE: Duration = Duration::from_millis(20);
 /// A burst that has not come by then never comes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a client takes from the loss of WLAN to a connection over 4G (Lescuyer and Lucidarme 2008).
+/// How long a client takes from the loss of WLAN to a connection over 4G (Lescuyer and Lucidarme
+/// 2008).
 pub(super) const RECONNECT: Duration = Duration::from_secs(3);
 
 /// What became of the burst that the failure hit.
-#[derive(Copy, Clone, Debug, Default)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Hit {
     /// From its writing until all of it was read, ms.
     pub(super) completion_ms: f64,
@@ -29,12 +31,10 @@ pub(super) struct Hit {
     pub(super) bound_ms: f64,
     /// Where in it the first loss was, as a share; 1 if it was hit before anything was sent.
     pub(super) position: f64,
-    /// Payload of it that the server put on 4G, repeats on 4G included, bytes.
-    pub(super) lte_bytes: u64,
-    /// Its length.
-    pub(super) bytes: u64,
-    /// Payload that came to the client twice after the failure, bytes.
-    pub(super) duplicate_bytes: u64,
+    /// Packets with data of it that the server put on either path, repeats included.
+    pub(super) air_packets: u64,
+    /// Their bytes, headers included.
+    pub(super) air_bytes: u64,
     /// WLAN lost data of it; else only an ACK of the burst before was lost.
     pub(super) lost: bool,
 }
@@ -53,7 +53,8 @@ pub(super) fn scene(
         links.push(path.spec()?.resolve(&seeds.branch(&path.name), &mut |_| None)?);
         names.push(path.name.clone());
     }
-    // The hosts of the paper were kernels, which take the MTU of their interfaces for that of the path.
+    // The hosts of the paper were kernels, which take the MTU of their interfaces for that of the
+    // path.
     let mut config = PathsConfig::new(links, variant.connection()?).with_known_mtu();
     config.names = names;
     let mut paths = Paths::new(&config, seeds);
@@ -66,6 +67,18 @@ pub(super) fn scene(
     paths.connect(WLAN, Box::new(Units::new(Pace::Never, 1, (8, 7)).reading(&sizes)))?;
     paths.at_set_path_up(START + repetition.dies, WLAN, false);
     Ok(paths)
+}
+
+/// Runs on until the client has read the burst of this number.
+fn until_read(paths: &mut Paths, number: usize, limit: Instant) -> anyhow::Result<Instant> {
+    loop {
+        let report = paths.client_report(0).context("no connection")?;
+        if let Some(read) = report.received.get(number) {
+            return Ok(*read);
+        }
+        anyhow::ensure!(paths.world.now() < limit, "the burst that was hit never came");
+        paths.world.run_until(paths.world.now() + Duration::from_millis(100));
+    }
 }
 
 /// Runs a repetition of a trace.
@@ -81,32 +94,56 @@ pub(super) fn run(
     paths.world.run_until(START + trace.bursts[last].0 - BEFORE);
     let watch = Watch::of(&paths);
     paths.world.observe(Box::new(watch));
+    // What of bursts before is still under way is none of what is watched: pauses are long.
     paths.world.run_until(dies);
-    let twice_before = duplicates(&paths);
     // The burst that is under way, or else the next.
     let hit = paths.client_report(0).context("no connection")?.received.len();
+    anyhow::ensure!(hit >= last, "a burst is under way for too long");
     let (at, bytes) = *trace.bursts.get(hit).context("no burst after the failure")?;
-    let read = |paths: &Paths| paths.client_report(0).and_then(|r| r.received.get(hit).copied());
-    let limit = dies.max(START + at) + PATIENCE;
-    while read(&paths).is_none() && paths.world.now() < limit {
-        paths.world.run_until(paths.world.now() + Duration::from_millis(100));
-    }
-    let read = read(&paths).context("the burst that was hit never came")?;
-    paths.world.run_until(read + AFTER);
+    let from = dies.max(START + at);
+    let read = until_read(&mut paths, hit, from + PATIENCE)?;
+    paths.world.run_until(read.max(from + COUNTED));
     let report = paths.client_report(0).context("no connection")?;
     anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
     let watch = paths.world.observer::<Watch>().context("nobody watched")?;
     let before: u64 = trace.bursts[last..hit].iter().map(|(_, bytes)| *bytes).sum();
-    let of_hit = watch.of_burst(before, bytes);
+    let first_lost = watch.first_lost(before, bytes);
+    let (air_packets, air_bytes) = watch.put_on_air(before, bytes, from + COUNTED);
+    let position = if START + at >= dies { 1.0 } else { first_lost as f64 / bytes as f64 };
     Ok(Hit {
-        completion_ms: read.since(START + at).as_secs_f64() * 1e3,
+        completion_ms: rounded(read.since(START + at)),
         bound_ms: bound_ms(trace, repetition, (at, bytes))?,
-        position: if START + at >= dies { 1.0 } else { of_hit.first_lost as f64 / bytes as f64 },
-        lte_bytes: of_hit.lte_bytes,
-        bytes,
-        duplicate_bytes: duplicates(&paths) - twice_before,
-        lost: of_hit.first_lost < bytes,
+        position: (position * 1e4).round() / 1e4,
+        air_packets,
+        air_bytes,
+        lost: first_lost < bytes,
     })
+}
+
+/// Milliseconds to a microsecond.
+pub(super) fn rounded(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// The time at which this share of the burst that begins at `begins` has arrived if WLAN lives.
+pub(super) fn time_of_share(
+    trace: &Trace,
+    seed: u64,
+    variant: &Variant,
+    (begins, share): (Duration, f64),
+) -> anyhow::Result<Duration> {
+    let near = |at: Duration| at.abs_diff(begins) < Duration::from_millis(1);
+    let number = trace.bursts.iter().position(|(at, _)| near(*at)).context("no burst begins")?;
+    let (at, bytes) = trace.bursts[number];
+    let never = begins + 2 * PATIENCE;
+    let mut paths = scene(trace, &Repetition { seed, dies: never }, variant)?;
+    paths.world.run_until(START + at - BEFORE);
+    let watch = Watch::of(&paths);
+    paths.world.observe(Box::new(watch));
+    until_read(&mut paths, number, START + at + PATIENCE)?;
+    let watch = paths.world.observer::<Watch>().context("nobody watched")?;
+    let wanted = (share * bytes as f64).ceil().max(1.0) as u64;
+    Ok(watch.time_of(wanted).context("the burst never came")?.since(START))
 }
 
 /// The least that a burst could take.
@@ -119,7 +156,8 @@ fn bound_ms(trace: &Trace, repetition: &Repetition, burst: (Duration, u64)) -> a
         experiment.scenario.paths.remove(WLAN);
     }
     let bound = Bound::of(&experiment, repetition.seed)?;
-    Ok(bound.latency_ms(at.as_secs_f64() * 1e3, u32::try_from(bytes)?))
+    let bound_ms = bound.latency_ms(at.as_secs_f64() * 1e3, u32::try_from(bytes)?);
+    Ok((bound_ms * 1e3).round() / 1e3)
 }
 
 pub(super) fn duplicates(paths: &Paths) -> u64 {
@@ -129,8 +167,8 @@ pub(super) fn duplicates(paths: &Paths) -> u64 {
     subflows.map(|subflow| subflow.bytes_duplicate).sum()
 }
 
-/// One path at a time: WLAN dies, three seconds later the client has a connection over 4G and asks for
-/// the burst again.
+/// One path at a time: WLAN dies, three seconds later the client has a connection over 4G and asks
+/// for the burst again.
 pub(super) fn reconnect(
     trace: &Trace,
     repetition: &Repetition,
@@ -152,5 +190,5 @@ pub(super) fn reconnect(
     paths.world.run_until(again.max(START + at) + PATIENCE);
     let report = paths.client_report(1).context("no second connection")?;
     let read = report.received.first().context("the burst never came")?;
-    Ok(read.since(START + at).as_secs_f64() * 1e3)
+    Ok(rounded(read.since(START + at)))
 }

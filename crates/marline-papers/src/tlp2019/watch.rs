@@ -1,16 +1,17 @@
-//! Packet observer of the server's bursts: the position of the first loss, and the segments on 4G.
+//! Packet observer of the server's bursts: the position of the first loss, what was put on the air,
+//! and when how much had arrived.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use marline_sim::{LinkId, NodeId, Observer, Packet, Paths, Sighting};
 use marline_time::Instant;
 use marline_wire::TcpSegment;
 use marline_wire::mptcp::WireDsn;
 
-use super::traffic::{LTE, WLAN};
+use super::traffic::WLAN;
 
-/// Watches data towards the client from a moment on at which nothing is under way: the first data seen
-/// begins a burst.
+/// Watches data towards the client from a moment on at which nothing is under way: the first data
+/// seen begins a burst.
 #[derive(Debug)]
 pub(super) struct Watch {
     server: NodeId,
@@ -19,39 +20,56 @@ pub(super) struct Watch {
     /// Segments of WLAN that did not arrive (so far): place and how many of its copies are out.
     lost: BTreeMap<u64, u32>,
     sent: Vec<Sent>,
+    arrived: Vec<(Instant, u64, u64)>,
 }
 
 /// A segment with data.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Sent {
+    pub(super) at: Instant,
     pub(super) path: usize,
     /// Place in the stream from the first burst that was watched.
     pub(super) place: u64,
-    pub(super) bytes: u64,
-}
-
-/// What was sent of a burst.
-#[derive(Copy, Clone, Debug, Default)]
-pub(super) struct OfBurst {
-    /// Place in it of the first byte that WLAN lost; its length if it lost nothing.
-    pub(super) first_lost: u64,
-    /// Payload that went on 4G.
-    pub(super) lte_bytes: u64,
+    /// With all headers.
+    pub(super) wire_bytes: u64,
 }
 
 impl Watch {
     pub(super) fn of(paths: &Paths) -> Watch {
-        let (server, down) = (paths.server, paths.down.clone());
-        Watch { server, down, start: None, lost: BTreeMap::new(), sent: Vec::new() }
+        Watch {
+            server: paths.server,
+            down: paths.down.clone(),
+            start: None,
+            lost: BTreeMap::new(),
+            sent: Vec::new(),
+            arrived: Vec::new(),
+        }
     }
 
-    /// Of the burst that begins so many bytes after the first one watched.
-    pub(super) fn of_burst(&self, from: u64, bytes: u64) -> OfBurst {
+    /// Place of the first byte that WLAN lost of the burst that begins so many bytes after the
+    /// first one watched; its length if it lost nothing.
+    pub(super) fn first_lost(&self, from: u64, bytes: u64) -> u64 {
+        let first = self.lost.range(from..from + bytes).find(|(_, copies)| **copies > 0);
+        first.map_or(bytes, |(place, _)| place - from)
+    }
+
+    /// Packets and bytes with data of this burst that the server sent until then, on any path.
+    pub(super) fn put_on_air(&self, from: u64, bytes: u64, until: Instant) -> (u64, u64) {
         let within = from..from + bytes;
-        let first_lost = self.lost.range(within.clone()).find(|(_, copies)| **copies > 0);
-        let first_lost = first_lost.map_or(bytes, |(place, _)| place - from);
-        let on_lte = self.sent.iter().filter(|s| s.path == LTE && within.contains(&s.place));
-        OfBurst { first_lost, lte_bytes: on_lte.map(|sent| sent.bytes).sum() }
+        let of_burst =
+            self.sent.iter().filter(|sent| within.contains(&sent.place) && sent.at <= until);
+        of_burst.fold((0, 0), |(packets, bytes), sent| (packets + 1, bytes + sent.wire_bytes))
+    }
+
+    /// When so many bytes of the first burst watched had arrived.
+    pub(super) fn time_of(&self, bytes: u64) -> Option<Instant> {
+        let mut seen = BTreeSet::new();
+        let mut sum = 0;
+        let mut first = self.arrived.iter().filter(|(_, place, _)| seen.insert(*place));
+        first.find_map(|(at, _, payload)| {
+            sum += payload;
+            (sum >= bytes).then_some(*at)
+        })
     }
 
     /// All that was sent, in order.
@@ -72,18 +90,21 @@ impl Watch {
 }
 
 impl Observer for Watch {
-    fn on_packet(&mut self, _: Instant, sighting: Sighting, packet: &Packet) {
+    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
         match sighting {
             Sighting::Sent { node, link: Some(link) } if node == self.server => {
                 let Some(path) = self.down.iter().position(|down| *down == link) else { return };
-                let Some((place, bytes)) = self.place(packet) else { return };
-                self.sent.push(Sent { path, place, bytes });
+                let Some((place, _)) = self.place(packet) else { return };
+                let wire_bytes = packet.segment.len() as u64 + u64::from(packet.overhead);
+                self.sent.push(Sent { at: now, path, place, wire_bytes });
                 if path == WLAN {
                     *self.lost.entry(place).or_default() += 1;
                 }
             }
-            Sighting::Delivered { link, .. } if link == self.down[WLAN] => {
-                if let Some((place, _)) = self.place(packet) {
+            Sighting::Delivered { link, .. } if self.down.contains(&link) => {
+                let Some((place, bytes)) = self.place(packet) else { return };
+                self.arrived.push((now, place, bytes));
+                if link == self.down[WLAN] {
                     self.lost.remove(&place);
                 }
             }

@@ -1,0 +1,205 @@
+//! Campaign: the traces of a root in several scenes of the failure, each run by both kinds of
+//! probes, with windows kept and with windows that start anew.
+
+use std::time::Duration;
+
+use marline_lab::experiment::Variant;
+use serde::{Deserialize, Serialize};
+
+use super::contestants::{Windows, both, standard};
+use super::run::{Hit, run, time_of_share};
+use super::traffic::{App, DEATH, Place, Repetition, Trace, WLAN_MBIT, millis};
+use crate::estimate::{Estimate, Samples};
+use crate::paper::Context;
+use crate::roots::Root;
+use marline_time::Rng;
+
+/// Scene of a failure, and how many traces a root has of it.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Case {
+    pub(super) app: App,
+    pub(super) place: Place,
+    pub(super) traces: usize,
+    pub(super) wlan_mbit: f64,
+}
+
+/// A trace and its failure.
+pub(super) struct Spot {
+    pub(super) trace: Trace,
+    pub(super) repetition: Repetition,
+}
+
+/// A case with one setting of windows.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Setting {
+    pub(super) case: Case,
+    pub(super) windows: Windows,
+}
+
+/// The two contestants on the same trace.
+#[derive(Copy, Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Pair {
+    pub(super) standard: Hit,
+    pub(super) multipath: Hit,
+}
+
+/// What a root gave: of each setting its traces; `None`: WLAN lost no data of that one.
+pub(super) type Sample = Vec<Vec<Option<Pair>>>;
+
+impl Pair {
+    pub(super) fn saved_ms(&self) -> f64 {
+        self.standard.completion_ms - self.multipath.completion_ms
+    }
+
+    pub(super) fn saved_share(&self) -> f64 {
+        self.saved_ms() / self.standard.completion_ms
+    }
+
+    pub(super) fn more_bytes(&self) -> f64 {
+        self.multipath.air_bytes as f64 - self.standard.air_bytes as f64
+    }
+}
+
+/// When WLAN dies; sooner for a quick look.
+pub(super) fn death(context: &Context<'_>) -> Duration {
+    context.length(DEATH).max(Duration::from_secs(12))
+}
+
+impl Case {
+    pub(super) const fn new(app: App, place: Place, traces: usize) -> Case {
+        Case { app, place, traces, wlan_mbit: WLAN_MBIT }
+    }
+
+    /// The trace of this number. Of the repetitions of a trace each has a failure and links of its
+    /// own.
+    pub(super) fn spot(
+        &self,
+        root: &Root,
+        (number, repetition): (usize, usize),
+        windows: Windows,
+        death: Duration,
+    ) -> anyhow::Result<Spot> {
+        let part = self.place.part(self.app, number);
+        let drawn = Trace::new(self.app, number, root.seed, death, part.is_some());
+        let trace = Trace { wlan_mbit: self.wlan_mbit, ..drawn };
+        let mut rng = root.rng(&format!("{}/{number}/{repetition}", self.app.name()));
+        let (seed, at) = (rng.next_u64(), rng.unit());
+        let dies = match part {
+            Some(part) => time_of_share(&trace, seed, &standard(windows), (death, part * at))?,
+            None => millis(death.as_secs_f64().mul_add(1e3, 200.0 * at - 100.0)),
+        };
+        Ok(Spot { trace, repetition: Repetition { seed, dies } })
+    }
+}
+
+impl Spot {
+    pub(super) fn run(&self, variant: &Variant) -> anyhow::Result<Hit> {
+        run(&self.trace, &self.repetition, variant)
+    }
+
+    /// `None`: WLAN lost no data.
+    pub(super) fn pair(&self, windows: Windows) -> anyhow::Result<Option<Pair>> {
+        let [standard, multipath] = both(windows);
+        let pair = Pair { standard: self.run(&standard)?, multipath: self.run(&multipath)? };
+        Ok((pair.standard.lost && pair.multipath.lost).then_some(pair))
+    }
+}
+
+/// Every case with either setting.
+pub(super) fn settings(cases: &[Case]) -> Vec<Setting> {
+    let with = |case: &Case| Windows::ALL.map(|windows| Setting { case: *case, windows });
+    cases.iter().flat_map(with).collect()
+}
+
+/// Runs all settings on a root.
+pub(super) fn measure(
+    context: &Context<'_>,
+    root: &Root,
+    settings: &[Setting],
+) -> anyhow::Result<Sample> {
+    let of_setting = |setting: &Setting| {
+        let mut pairs = Vec::new();
+        for number in 0..context.count(setting.case.traces) {
+            let spot = setting.case.spot(root, (number, 0), setting.windows, death(context))?;
+            pairs.push(spot.pair(setting.windows)?);
+        }
+        Ok(pairs)
+    };
+    settings.iter().map(of_setting).collect()
+}
+
+/// Samples of one setting.
+pub(super) struct Of<'a> {
+    pub(super) setting: Setting,
+    samples: &'a Samples<Sample>,
+    index: usize,
+}
+
+/// The settings with their samples.
+pub(super) fn each<'a>(
+    settings: &'a [Setting],
+    samples: &'a Samples<Sample>,
+) -> impl Iterator<Item = Of<'a>> {
+    let of = move |(index, setting): (usize, &Setting)| Of { setting: *setting, samples, index };
+    settings.iter().enumerate().map(of)
+}
+
+impl Of<'_> {
+    pub(super) fn name(&self) -> String {
+        let Setting { case, windows } = self.setting;
+        match (case.app, case.place) {
+            // A burst of one packet has no inside.
+            (App::Docs, _) => format!("{}, {}", case.app.name(), windows.words()),
+            _ => format!("{}, {}, {}", case.app.name(), case.place.words(), windows.words()),
+        }
+    }
+
+    fn of<'b>(&self, sample: &'b Sample) -> impl Iterator<Item = &'b Pair> {
+        sample.get(self.index).into_iter().flatten().flatten()
+    }
+
+    /// How many traces were hit, and how many there are.
+    pub(super) fn hit(&self) -> (usize, usize) {
+        let all = self.samples.all().iter().filter_map(|sample| sample.get(self.index));
+        (self.pairs().count(), all.map(Vec::len).sum())
+    }
+
+    pub(super) fn pairs(&self) -> impl Iterator<Item = &Pair> {
+        self.samples.all().iter().flat_map(|sample| self.of(sample))
+    }
+
+    /// The mean over traces.
+    pub(super) fn mean(&self, of: impl Fn(&Pair) -> f64) -> Estimate {
+        self.ratio(|pair| (of(pair), 1.0))
+    }
+
+    /// A mean over a mean.
+    pub(super) fn ratio(&self, of: impl Fn(&Pair) -> (f64, f64)) -> Estimate {
+        self.samples.ratio(|sample| {
+            let pairs = self.of(sample).map(&of);
+            pairs.fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1))
+        })
+    }
+
+    /// The share of the traces.
+    pub(super) fn share(&self, of: impl Fn(&Pair) -> bool) -> Estimate {
+        self.samples.share(|sample| {
+            let held = self.of(sample).filter(|pair| of(pair)).count();
+            (held as u64, self.of(sample).count() as u64)
+        })
+    }
+
+    /// The share of the roots of which this holds for every trace.
+    pub(super) fn share_of_roots(&self, of: impl Fn(&Pair) -> bool) -> Estimate {
+        self.samples.share(|sample| (u64::from(self.of(sample).all(&of)), 1))
+    }
+
+    /// The mean over roots of the extreme of their traces.
+    pub(super) fn extreme(
+        &self,
+        of: impl Fn(&Pair) -> f64,
+        better: impl Fn(f64, f64) -> f64,
+    ) -> Estimate {
+        self.samples.mean(|sample| self.of(sample).map(&of).reduce(&better).unwrap_or(f64::NAN))
+    }
+}

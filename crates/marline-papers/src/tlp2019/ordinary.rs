@@ -1,0 +1,110 @@
+//! Ordinary tail losses: the last packets of a burst on WLAN are lost once, and WLAN lives. What
+//! does TLP-MP put on the air beyond TLP-STD?
+
+use marline_time::Rng;
+use serde::{Deserialize, Serialize};
+
+use super::contestants::{Windows, both};
+use super::drill::{Done, Drill};
+use super::published::Published;
+use super::traffic::{App, between};
+use crate::estimate::{Asked, Samples};
+use crate::file::PaperFile;
+use crate::judge::Row;
+use crate::paper::Context;
+use crate::roots::{Part, Root};
+use crate::table::{Reproduction, Table};
+use crate::value::Value;
+
+const PART: Part = Part::new("ordinary-loss", 110, 220);
+const APPS: [App; 4] = [App::Docs, App::Maps, App::NetflixSmall, App::NetflixLarge];
+/// So many packets are lost at most.
+const LONGEST: u64 = 10;
+
+/// An episode, met by both.
+#[derive(Serialize, Deserialize)]
+struct Episode {
+    standard_ms: f64,
+    multipath_ms: f64,
+    more_packets: f64,
+    more_bytes: f64,
+}
+
+type Sample = Vec<Episode>;
+
+fn settings() -> Vec<(App, Windows)> {
+    let with = |app| Windows::ALL.map(|windows| (app, windows));
+    APPS.into_iter().flat_map(with).collect()
+}
+
+pub(super) fn reproduce(
+    context: &Context<'_>,
+    file: &PaperFile<Published>,
+    all: &mut Reproduction,
+) -> anyhow::Result<()> {
+    let settings = settings();
+    let always = file.tolerance("always")?;
+    let (_, rows) = context.judge(
+        PART,
+        |root| settings.iter().map(|setting| episode(context, root, *setting)).collect(),
+        |samples: &Samples<Sample>| {
+            let of = settings.iter().enumerate();
+            Ok(of.map(|(index, setting)| row(samples, index, *setting, always)).collect())
+        },
+    )?;
+    let title = "The last 1 to 10 packets on WLAN are lost once, both paths live (99 % intervals)";
+    all.tables.push(Table::new("ordinary-loss", title, rows));
+    Ok(())
+}
+
+fn episode(
+    context: &Context<'_>,
+    root: &Root,
+    (app, windows): (App, Windows),
+) -> anyhow::Result<Episode> {
+    let mut rng = root.rng(&format!("ordinary/{}", app.name()));
+    let drill = Drill::new(context, between(&mut rng, app.sizes()) as u64, root.seed);
+    let [standard, multipath] = both(windows);
+    let segments = drill.run(&standard, &[])?.segments();
+    let length = (1 + rng.below(LONGEST)).min(segments);
+    let lost: Vec<u64> = (segments + 1 - length..=segments).collect();
+    let (standard, multipath) = (drill.run(&standard, &lost)?, drill.run(&multipath, &lost)?);
+    Ok(Episode {
+        standard_ms: standard.completion_ms,
+        multipath_ms: multipath.completion_ms,
+        more_packets: more(&multipath, &standard, |done| done.sent.len() as u64),
+        more_bytes: more(&multipath, &standard, Done::air_bytes),
+    })
+}
+
+/// One less the other.
+pub(super) fn more(one: &Done, other: &Done, of: impl Fn(&Done) -> u64) -> f64 {
+    of(one) as f64 - of(other) as f64
+}
+
+fn row(
+    samples: &Samples<Sample>,
+    index: usize,
+    (app, windows): (App, Windows),
+    always: f64,
+) -> Row {
+    let packets = samples.mean(|episodes| episodes[index].more_packets);
+    let bytes = samples.mean(|episodes| episodes[index].more_bytes);
+    let no_more = samples.share(|episodes| (u64::from(episodes[index].more_packets <= 1.0), 1));
+    let saved = samples.ratio(|episodes| {
+        let Episode { standard_ms, multipath_ms, .. } = episodes[index];
+        (100.0 * (standard_ms - multipath_ms), standard_ms)
+    });
+    let words = format!("no more than one in {:.0} % of the episodes", 100.0 * always);
+    Row::new(format!("{}, {}: packets on the air beyond TLP-STD", app.name(), windows.words()))
+        .paper_says("small; one extra packet")
+        .estimate(&packets, "per episode")
+        .at_most(1.0)
+        .also(&no_more, Asked::at_least(always), words)
+        .remark(format!(
+            "{}; no more than one packet in {:.1} %; TLP-MP saves {} of the time",
+            Value::between(bytes.value, (bytes.low, bytes.high), "B"),
+            100.0 * no_more.value,
+            Value::between(saved.value, (saved.low, saved.high), "%")
+        ))
+}

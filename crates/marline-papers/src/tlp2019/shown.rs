@@ -1,0 +1,201 @@
+//! WLAN failure, shown and not judged: every trace by itself, other stacks, and a slower WLAN.
+
+use marline_lab::experiment::Variant;
+use marline_lab::figure::{Bars, Figure, mean_interval};
+
+use super::campaign::{Case, Pair, death};
+use super::contestants::{RECOVERY_OF_THEN, Windows, multipath, no_probes, of_then, standard};
+use super::traffic::{App, Place, WLAN_MBIT, WLAN_ON_AIR_MBIT};
+use crate::estimate::Estimate;
+use crate::paper::Context;
+use crate::roots::{Part, Root};
+use crate::table::{Grid, Reproduction};
+use crate::value::Value;
+
+const TRACES: Part = Part::fixed("traces", 30);
+const REPETITIONS: usize = 5;
+const VARIANTS: Part = Part::fixed("variants", 20);
+const RATES: Part = Part::fixed("rates", 20);
+
+/// The scenes of the grids.
+const CASES: [Case; 4] = [
+    Case::new(App::Docs, Place::AsItComes, 1),
+    Case::new(App::Maps, Place::AsItComes, 1),
+    Case::new(App::Maps, Place::Within, 1),
+    Case::new(App::Netflix, Place::Within, 1),
+];
+
+pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow::Result<()> {
+    all.figures.extend(traces(context)?);
+    all.grids.push(variants(context)?);
+    all.grids.push(rates(context)?);
+    Ok(())
+}
+
+/// A trace of each application with several repetitions, as the study draws it.
+fn traces(context: &Context<'_>) -> anyhow::Result<Vec<Figure>> {
+    let samples = context.sample(TRACES, |root| {
+        let of_app = |app: App| {
+            // Of Maps every third trace is hit within a burst.
+            let number = root.number % 3;
+            let case = Case::new(app, Place::AsObserved, 1);
+            let mut pairs: Vec<Pair> = Vec::new();
+            for repetition in 0..context.count(REPETITIONS) {
+                let at = (number, repetition);
+                let spot = case.spot(root, at, Windows::Kept, death(context))?;
+                pairs.extend(spot.pair(Windows::Kept)?);
+            }
+            Ok(pairs)
+        };
+        App::THREE.into_iter().map(of_app).collect::<anyhow::Result<Vec<Vec<Pair>>>>()
+    })?;
+    let figure = |(index, app): (usize, App)| {
+        let pairs = samples.all().iter().map(|apps| apps[index].as_slice());
+        bars(app, pairs)
+    };
+    Ok(App::THREE.into_iter().enumerate().map(figure).collect())
+}
+
+fn bars<'a>(app: App, traces: impl Iterator<Item = &'a [Pair]>) -> Figure {
+    let title = format!("{}: completion of the burst that is hit, per trace", app.name());
+    let mut bars = Bars::new(&title, "time (ms)", &["TLP-STD", "TLP-MP"]);
+    for (number, pairs) in (1..).zip(traces) {
+        let bar = |of: fn(&Pair) -> f64| {
+            let times: Vec<f64> = pairs.iter().map(of).collect();
+            let (mean, interval) = mean_interval(&times);
+            (mean, Some(interval).filter(|interval| interval.0.is_finite()))
+        };
+        let both =
+            [bar(|pair| pair.standard.completion_ms), bar(|pair| pair.multipath.completion_ms)];
+        bars = bars.group(&number.to_string(), &both);
+    }
+    let figure = match app {
+        App::Docs => 4,
+        App::Maps => 6,
+        _ => 7,
+    };
+    let caption = format!(
+        "As figure {figure} of the paper: one group for each trace, windows kept, losses placed \
+         as the paper observed them; 95 % intervals over {REPETITIONS} repetitions."
+    );
+    bars.figure(&app.name().to_lowercase(), &caption)
+}
+
+/// What else could be done, and what Marline does.
+fn list() -> Vec<Variant> {
+    let kept = Windows::Kept;
+    let no_allowance = RECOVERY_OF_THEN.replace("linux-3.10", "no-allowance");
+    let named = |name: &str, variant: Variant| Variant { name: name.to_owned(), ..variant };
+    vec![
+        no_probes(kept),
+        standard(kept),
+        of_then("TLP-MP, waits for the timer", "tlp-mp,after=rto", kept),
+        multipath(kept),
+        named("TLP-STD, no allowance", standard(kept)).recovery(&no_allowance),
+        named("TLP-MP, no allowance", multipath(kept)).recovery(&no_allowance),
+        named("TLP-MP, RACK, Linux today", multipath(kept)).recovery("rack-tlp,pto=linux"),
+        named("TLP-STD, LIA", standard(kept)).congestion("lia+keep-window"),
+        named("TLP-MP, LIA", multipath(kept)).congestion("lia+keep-window"),
+        Variant::new("Marline's default"),
+        Variant::new("Marline's default, windows kept").congestion("cubic+keep-window"),
+    ]
+}
+
+/// Completion and bound, ms, of each case and stack; `None`: WLAN lost no data.
+type Cells = Vec<Option<(f64, f64)>>;
+
+fn cells(context: &Context<'_>, root: &Root, list: &[Variant]) -> anyhow::Result<Cells> {
+    let mut cells = Vec::new();
+    for case in &CASES {
+        let spot = case.spot(root, (0, 0), Windows::Kept, death(context))?;
+        for variant in list {
+            let hit = spot.run(variant)?;
+            cells.push(hit.lost.then_some((hit.completion_ms, hit.bound_ms)));
+        }
+    }
+    Ok(cells)
+}
+
+fn variants(context: &Context<'_>) -> anyhow::Result<Grid> {
+    let list = list();
+    let samples = context.sample(VARIANTS, |root| cells(context, root, &list))?;
+    let columns = [
+        ("burst", ""),
+        ("stack", ""),
+        ("completion", "ms"),
+        ("worst", "ms"),
+        ("ratio to bound", ""),
+    ];
+    let title = "WLAN dies: other stacks and Marline's own (99 % intervals)";
+    let mut grid = Grid::new("variants", title, &columns);
+    for (number, case) in CASES.iter().enumerate() {
+        for (index, variant) in list.iter().enumerate() {
+            let cell = |cells: &Cells| cells[number * list.len() + index];
+            let completion = samples.ratio(|all| cell(all).map_or((0.0, 0.0), |c| (c.0, 1.0)));
+            let bound = samples.ratio(|all| cell(all).unwrap_or((0.0, 0.0)));
+            let times = samples.all().iter().filter_map(|all| cell(all).map(|cell| cell.0));
+            grid.rows.push(vec![
+                Value::Text(name(case)),
+                Value::Text(variant.name.clone()),
+                interval(&completion),
+                Value::new(times.fold(0.0, f64::max), ""),
+                Value::new(bound.value, ""),
+            ]);
+        }
+    }
+    Ok(grid)
+}
+
+fn name(case: &Case) -> String {
+    match case.app {
+        App::Docs => case.app.name().to_owned(),
+        app => format!("{}, {}", app.name(), case.place.words()),
+    }
+}
+
+fn interval(of: &Estimate) -> Value {
+    Value::between(of.value, (of.low, of.high), "")
+}
+
+/// The router's nominal rate, and what may be left of it on the air.
+fn rates(context: &Context<'_>) -> anyhow::Result<Grid> {
+    let mut settings = Vec::new();
+    for case in CASES {
+        for wlan_mbit in [WLAN_MBIT, WLAN_ON_AIR_MBIT] {
+            settings.extend(Windows::ALL.map(|windows| (case, wlan_mbit, windows)));
+        }
+    }
+    let samples = context.sample(RATES, |root| {
+        let times = |(case, wlan_mbit, windows): &(Case, f64, Windows)| {
+            let case = Case { wlan_mbit: *wlan_mbit, ..*case };
+            let spot = case.spot(root, (0, 0), *windows, death(context))?;
+            let pair = spot.pair(*windows)?;
+            Ok(pair.map(|pair| (pair.standard.completion_ms, pair.multipath.completion_ms)))
+        };
+        settings.iter().map(times).collect::<anyhow::Result<Cells>>()
+    })?;
+    let columns = [
+        ("burst", ""),
+        ("WLAN", "Mbit/s"),
+        ("windows", ""),
+        ("TLP-STD", "ms"),
+        ("TLP-MP", "ms"),
+        ("TLP-MP saves", "ms"),
+    ];
+    let title = "WLAN dies: the rate of WLAN (99 % intervals)";
+    let mut grid = Grid::new("rates", title, &columns);
+    for (index, (case, wlan_mbit, windows)) in settings.iter().enumerate() {
+        let mean = |of: fn((f64, f64)) -> f64| {
+            interval(&samples.ratio(|all| all[index].map_or((0.0, 0.0), |times| (of(times), 1.0))))
+        };
+        grid.rows.push(vec![
+            Value::Text(name(case)),
+            Value::new(*wlan_mbit, ""),
+            Value::Text(windows.words().to_owned()),
+            mean(|times| times.0),
+            mean(|times| times.1),
+            mean(|times| times.0 - times.1),
+        ]);
+    }
+    Ok(grid)
+}

@@ -126,7 +126,7 @@ fn by_class<T>(
 fn of_classes(sets: &[Efficiencies], most: Option<f64>) -> Vec<Row> {
     let mut all = Vec::new();
     for (class, set) in CLASSES.iter().zip(sets) {
-        for mut row in rows::shares(set, most) {
+        for mut row in rows::shares(set, most.filter(|_| class.moves())) {
             row.what = format!("{}: {}", class.name, row.what);
             all.push(row);
         }
@@ -173,7 +173,7 @@ fn tables(sets: &Sets, most: f64) -> Vec<Table> {
     let title = "Two carriers, rides of all classes";
     let mut tables = vec![Table::new("below-one", title, rows::shares(&sets.all, Some(most)))];
     for (class, set) in CLASSES.iter().zip(&sets.two) {
-        let rows = rows::shares(set, Some(most));
+        let rows = rows::shares(set, class.moves().then_some(most));
         tables.push(Table::new(class.key, format!("Two carriers, {}", class.name), rows));
     }
     let title = "Three carriers: against the best of the three alone";

@@ -137,13 +137,6 @@ impl Row {
         self
     }
 
-    /// To be removed.
-    #[must_use]
-    pub fn ours_between(mut self, value: f64, interval: (f64, f64), unit: &str) -> Row {
-        self.ours = Some(Value::between(value, interval, unit));
-        self
-    }
-
     /// Our finding, as text.
     #[must_use]
     pub fn ours_says(mut self, text: impl Into<String>) -> Row {

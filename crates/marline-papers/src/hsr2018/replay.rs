@@ -10,7 +10,7 @@ use marline_time::{Duration, Rate, Rng};
 use serde::{Deserialize, Serialize};
 
 use super::contestants::plain;
-use super::ride::{LENGTH, PATHS, rotated};
+use super::ride::{LENGTH, PATHS};
 use crate::download::{Download, link};
 use crate::roots::Root;
 
@@ -51,7 +51,8 @@ impl Recording {
         for (name, steps) in PATHS.iter().zip(&self.0) {
             let mut both = link("up.rate=5M,delay=41.5ms,queue=300kB")?;
             let start = steps.period().unwrap_or(LENGTH).mul_f64(place);
-            both.down.rate = RateConfig::Steps(rotated(steps, start)?);
+            both.down.rate =
+                RateConfig::Steps(Arc::new(steps.from(start).map_err(anyhow::Error::msg)?));
             paths.push((*name, both));
         }
         let download = Download { paths, length };

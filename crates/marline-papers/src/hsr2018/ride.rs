@@ -69,6 +69,11 @@ struct Moment {
 }
 
 impl Class {
+    /// Whether cells change during a ride: where they do not, there is no degradation to avoid.
+    pub(super) fn moves(&self) -> bool {
+        self.handoffs > 0.0
+    }
+
     /// The ride of a seed.
     pub(super) fn ride(&self, seed: u64) -> anyhow::Result<Download> {
         let seeds = SeedTree::new(seed).branch(self.key);
@@ -153,18 +158,6 @@ fn carrier(course: &[Moment]) -> anyhow::Result<DuplexConfig> {
     Ok(both)
 }
 
-/// Steps that begin at another place of their period.
-pub(super) fn rotated(steps: &Steps<Rate>, start: Duration) -> anyhow::Result<Arc<Steps<Rate>>> {
-    let Some(period) = steps.period() else { anyhow::bail!("steps without a period") };
-    let (first, _) = steps.at(start);
-    let later = steps.points().iter().filter(|(at, _)| *at > start);
-    let earlier = steps.points().iter().filter(|(at, _)| *at < start);
-    let mut points = vec![(Duration::ZERO, first)];
-    points.extend(later.map(|(at, rate)| (*at - start, *rate)));
-    points.extend(earlier.map(|(at, rate)| (*at + period - start, *rate)));
-    Ok(Arc::new(Steps::new(points, Some(period)).map_err(anyhow::Error::msg)?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,19 +185,6 @@ mod tests {
             taken.sort();
             assert!(taken.windows(2).all(|pair| pair[0].1 <= pair[1].0), "seed {seed}: {taken:?}");
             assert!((3..=18).contains(&taken.len()), "seed {seed}: {} handoffs", taken.len());
-        }
-    }
-
-    #[test]
-    fn a_rotated_recording_has_the_same_values_later() {
-        let point = |s: u64, mbit: u64| (Duration::from_secs(s), Rate::from_mbit(mbit));
-        let period = Duration::from_secs(4);
-        let steps = Steps::new(vec![point(0, 1), point(1, 2), point(3, 3)], Some(period)).unwrap();
-        let half = Duration::from_millis(1_500);
-        let rotated = rotated(&steps, half).unwrap();
-        for ms in (0..8_000).step_by(100) {
-            let at = Duration::from_millis(ms);
-            assert_eq!(rotated.at(at).0, steps.at(at + half).0, "{at:?}");
         }
     }
 }

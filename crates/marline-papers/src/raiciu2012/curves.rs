@@ -197,9 +197,9 @@ pub(super) struct Seen {
 /// What is run on each root: settings with the curves in them.
 pub(super) type Jobs = Vec<(Setting, Curve)>;
 
-/// How long a run lasts: so long, or twice the warm-up for a quick look.
+/// How long a run lasts: so long, or three times the warm-up for a quick look.
 pub(super) fn lasts(context: &Context<'_>, full: Duration) -> Duration {
-    if context.effort == Effort::Quick { WARM_UP * 2 } else { full }
+    if context.effort == Effort::Quick { WARM_UP * 3 } else { full }
 }
 
 /// Runs each job once from the same seed.

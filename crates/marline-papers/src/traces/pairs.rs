@@ -35,7 +35,7 @@ enum Recorded {
     /// A description that the place is put into, and how long the recording is.
     Text { before: String, after: String, period: Duration },
     /// Rates, and the description of everything else.
-    Rates { steps: Arc<Steps<Rate>>, link: DuplexSpec },
+    Rates { steps: Arc<Steps<Rate>>, link: Box<DuplexSpec> },
 }
 
 impl Recorded {
@@ -54,7 +54,7 @@ impl Recorded {
                 format!("{before}@{}ms{after}", start.as_millis())
             }
             Recorded::Rates { steps, link } => {
-                let mut spec = link.clone();
+                let mut spec = DuplexSpec::clone(link);
                 spec.down.rate = RateSpec::Steps(steps.from(start).map_err(anyhow::Error::msg)?);
                 spec.to_string()
             }
@@ -191,7 +191,7 @@ fn train_link(file: &Path, setup: &Setup) -> anyhow::Result<Recorded> {
     let trace = ArrivalTrace::parse(&named(), &bytes)?;
     let steps = trace.rate_steps(TRAIN_WINDOW, TRAIN_HEADERS).map_err(anyhow::Error::msg)?;
     let link: DuplexSpec = setup.train_link.parse().with_context(|| "train_link")?;
-    Ok(Recorded::Rates { steps, link })
+    Ok(Recorded::Rates { steps, link: Box::new(link) })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use marline_lab::figure::{Bars, Figure, mean_interval};
 
 use super::campaign::{Case, Pair, death};
 use super::contestants::{RECOVERY_OF_THEN, Windows, multipath, no_probes, of_then, standard};
+use super::run::Hit;
 use super::traffic::{App, Place, WLAN_MBIT, WLAN_ON_AIR_MBIT};
 use crate::estimate::Estimate;
 use crate::paper::Context;
@@ -14,7 +15,7 @@ use crate::value::Value;
 
 const TRACES: Part = Part::fixed("traces", 30);
 const REPETITIONS: usize = 5;
-const VARIANTS: Part = Part::fixed("variants", 20);
+const VARIANTS: Part = Part::fixed("variants", 40);
 const RATES: Part = Part::fixed("rates", 20);
 
 /// The scenes of the grids.
@@ -101,17 +102,19 @@ fn list() -> Vec<Variant> {
     ]
 }
 
-/// Completion and bound, ms, of each case and stack; `None`: WLAN lost no data.
+/// Completion and bound, ms, of each case and stack; `None`: of one of them WLAN lost no data.
 type Cells = Vec<Option<(f64, f64)>>;
 
 fn cells(context: &Context<'_>, root: &Root, list: &[Variant]) -> anyhow::Result<Cells> {
     let mut cells = Vec::new();
     for case in &CASES {
         let spot = case.spot(root, (0, 0), Windows::Kept, death(context))?;
-        for variant in list {
-            let hit = spot.run(variant)?;
-            cells.push(hit.lost.then_some((hit.completion_ms, hit.bound_ms)));
-        }
+        let hits =
+            list.iter().map(|variant| spot.run(variant)).collect::<anyhow::Result<Vec<_>>>()?;
+        // The same traces for all of them.
+        let lost = hits.iter().all(|hit| hit.lost);
+        let cell = |hit: &Hit| lost.then_some((hit.completion_ms, hit.bound_ms));
+        cells.extend(hits.iter().map(cell));
     }
     Ok(cells)
 }
@@ -122,23 +125,27 @@ fn variants(context: &Context<'_>) -> anyhow::Result<Grid> {
     let columns = [
         ("burst", ""),
         ("stack", ""),
+        ("traces", ""),
         ("completion", "ms"),
         ("worst", "ms"),
         ("ratio to bound", ""),
     ];
-    let title = "WLAN dies: other stacks and Marline's own (99 % intervals)";
+    let title = "WLAN dies: other stacks and Marline's own, traces of which WLAN lost data of \
+                 each (99 % intervals)";
     let mut grid = Grid::new("variants", title, &columns);
     for (number, case) in CASES.iter().enumerate() {
         for (index, variant) in list.iter().enumerate() {
             let cell = |cells: &Cells| cells[number * list.len() + index];
             let completion = samples.ratio(|all| cell(all).map_or((0.0, 0.0), |c| (c.0, 1.0)));
             let bound = samples.ratio(|all| cell(all).unwrap_or((0.0, 0.0)));
-            let times = samples.all().iter().filter_map(|all| cell(all).map(|cell| cell.0));
+            let hit = samples.all().iter().filter_map(|all| cell(all).map(|cell| cell.0));
+            let times: Vec<f64> = hit.collect();
             grid.rows.push(vec![
                 Value::Text(name(case)),
                 Value::Text(variant.name.clone()),
+                Value::new(times.len() as f64, ""),
                 interval(&completion),
-                Value::new(times.fold(0.0, f64::max), ""),
+                Value::new(times.iter().copied().fold(0.0, f64::max), ""),
                 Value::new(bound.value, ""),
             ]);
         }

@@ -234,14 +234,14 @@ impl Row {
     /// Asks for ours to be no more than `limit`, in the unit of ours.
     #[must_use]
     pub fn at_most(self, limit: f64) -> Row {
-        let text = format!("at most {}", Value::new(limit, self.unit()));
+        let text = format!("at most {}", limit_words(limit, self.unit()));
         self.asked(Asked::at_most(limit), text)
     }
 
     /// Asks for ours to be no less than `limit`, in the unit of ours.
     #[must_use]
     pub fn at_least(self, limit: f64) -> Row {
-        let text = format!("at least {}", Value::new(limit, self.unit()));
+        let text = format!("at least {}", limit_words(limit, self.unit()));
         self.asked(Asked::at_least(limit), text)
     }
 
@@ -278,6 +278,17 @@ impl Row {
             _ => "",
         }
     }
+}
+
+/// A limit as it is, to six digits: rounded to three like what is measured, 1.001 would be 1.
+fn limit_words(limit: f64, unit: &str) -> String {
+    let digits = (5 - limit.abs().max(1.0).log10().floor() as i32).max(0) as usize;
+    let text = format!("{limit:.digits$}");
+    let short = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => &text,
+    };
+    format!("{short} {unit}").trim_end().to_owned()
 }
 
 /// A number of roots to two digits: more would pretend.

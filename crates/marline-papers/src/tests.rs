@@ -47,6 +47,10 @@ fn a_requirement_that_is_not_met_cannot_be_made_good_by_another() {
     assert_eq!(row().at_least(120.1).verdict, Verdict::NotAccepted);
     assert_eq!(row().within_of(0.1, 110.0, "y").requirement, "within 10 % of y (110)");
     assert_eq!(row().within_of(0.05, 110.0, "y").verdict, Verdict::NotAccepted);
+    let asked =
+        [1.001, 862.1, 0.5, 0.0, 3_000.0, 1e9].map(|limit| row().at_most(limit).requirement);
+    let words = ["1.001", "862.1", "0.5", "0", "3000", "1000000000"];
+    assert_eq!(asked, words.map(|limit| format!("at most {limit} ms")));
 }
 
 #[test]

@@ -180,7 +180,7 @@ impl PhoneScenario {
     ) -> anyhow::Result<Talk> {
         let mut paths = self.stage(system, seed)?;
         apps::begin(&mut paths, workload, seed)?;
-        if let Some(meter) = Meter::of(&paths) {
+        if let Some(meter) = Meter::of(&paths, LTE) {
             paths.world.observe(Box::new(meter));
         }
         let end = START + workload.lasts(seed) + last_gap(workload);

@@ -7,7 +7,6 @@ use marline_sim::{LinkId, Observer, Packet, Paths, Sighting};
 use marline_time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
-use super::phone_scenario::LTE;
 use super::systems::{self, System};
 use crate::estimate::{Estimate, Samples};
 use crate::judge::Row;
@@ -63,11 +62,11 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Of the cellular links; `None` if there are none.
-    pub(super) fn of(paths: &Paths) -> Option<Meter> {
+    /// Of the links of the cellular path, which has this number; `None` if there are none.
+    pub(super) fn of(paths: &Paths, cellular: usize) -> Option<Meter> {
         Some(Meter {
-            up: *paths.up.get(LTE)?,
-            down: *paths.down.get(LTE)?,
+            up: *paths.up.get(cellular)?,
+            down: *paths.down.get(cellular)?,
             model: Sensitivity::new(RadioParameters::of(RadioKind::Lte), Instant::ZERO),
             aro: Radio::new(aro(), Instant::ZERO),
         })

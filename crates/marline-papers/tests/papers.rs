@@ -67,10 +67,11 @@ fn every_paper_runs_and_one_seed_is_one_result() {
 #[test]
 fn nobody_changed_results_in_the_pages_by_hand() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/research/papers");
-    for paper in all() {
-        let path = root.join(format!("{}.md", paper.key()));
-        let page = std::fs::read_to_string(&path).expect("every key has a page");
+    let keys = all().into_iter().filter(|paper| paper.in_virtual_time()).map(Paper::key);
+    for name in keys.chain(["README"]) {
+        let path = root.join(format!("{name}.md"));
+        let page = std::fs::read_to_string(&path).expect("every key in virtual time has a page");
         let edited = marline_papers::results_were_edited(&page);
-        assert_ne!(edited, Some(true), "{}: run `marline lab report --docs`", path.display());
+        assert_eq!(edited, Some(false), "{}: run `marline lab report --docs`", path.display());
     }
 }

@@ -39,6 +39,9 @@ fn check(key: &str, result: &Reproduction) {
         }
     }
     assert!(judged > 0, "{key}: nothing is asked");
+    for grid in &result.grids {
+        assert!(files.insert(grid.name.clone()), "{key}: two files `{}`", grid.name);
+    }
     for name in result.grids.iter().map(|g| &g.name).chain(result.figures.iter().map(|f| &f.name)) {
         let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
         assert!(plain && !name.is_empty(), "{key}: `{name}` names a file");

@@ -236,7 +236,7 @@ fn grid(pauses: &Samples<Pause>, contestants: &[Contestant], master: u64) -> Gri
          never came counts as {} s in quantiles; joules by traffic: {CONSTANTS}",
         PATIENCE.as_secs()
     );
-    let mut grid = Grid::new("push", title, &columns);
+    let mut grid = Grid::new("push-times", title, &columns);
     for (place, contestant) in contestants.iter().enumerate() {
         let minutes = |seconds: f64| seconds / 60.0;
         let wifi = pauses

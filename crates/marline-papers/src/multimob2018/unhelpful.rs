@@ -134,7 +134,7 @@ fn grid(runs: &Samples<Run>, master: u64) -> Grid {
         ("LTE", "J"),
     ];
     let title = format!("WiFi with pauses beside a bad LTE; joules: {CONSTANTS}");
-    let mut grid = Grid::new("weak", title, &columns);
+    let mut grid = Grid::new("weak-cellular", title, &columns);
     for (place, system) in systems::all().iter().enumerate() {
         let worst = Ranked::of(runs, |run| Some(run.systems[place].worst_ms));
         let mean = |of: fn(&Seen) -> f64| cell(runs.mean(|run| of(&run.systems[place])));

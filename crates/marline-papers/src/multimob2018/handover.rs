@@ -18,7 +18,7 @@ use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-const HANDOVER: Part = Part::new("handover", 60, 240);
+const HANDOVER: Part = Part::new("handover", 60, 4_000);
 /// Round trips of LTE, ms.
 const RTTS_MS: [u32; 3] = [50, 100, 200];
 /// The address goes within the time of a unit from then on, so that it meets the stream anywhere.

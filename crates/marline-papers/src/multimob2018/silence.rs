@@ -21,7 +21,7 @@ use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
 /// 105 roots are the fewest of which all tell that 95 % hold.
-const DOWNLOADS: Part = Part::new("download", 110, 220);
+const DOWNLOADS: Part = Part::new("download", 110, 1_000);
 const DOWNLOAD: Download = Download {
     bytes: 20_000_000,
     dead: Duration::from_millis(1_500),

@@ -158,7 +158,7 @@ pub(super) fn run(
     let mut rows = Vec::new();
     for case in &CASES {
         let (_, of_case) = context.judge(
-            Part::new(case.part, 60, 400),
+            Part::new(case.part, 60, 2_400),
             |root| Degrees::of(case, count, root, &JUDGED),
             |samples| judge(file, case, samples, context.master),
         )?;

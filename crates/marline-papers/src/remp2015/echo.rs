@@ -122,7 +122,7 @@ pub(super) fn run(
         }
     };
     let (samples, rows) =
-        context.judge(Part::new("train", 100, 3000), train(Coincidence::Never), |samples| {
+        context.judge(Part::new("train", 100, 20_000), train(Coincidence::Never), |samples| {
             train_rows(file, samples, context.master)
         })?;
     result.tables.push(Table::new("train", "Experiment 2: two LTE connections in a train", rows));
@@ -135,7 +135,7 @@ pub(super) fn run(
     let mut grid = coincidence_grid();
     coincidence_row(&mut grid, "never both at once", &samples, context.master);
     let (samples, rows) = context.judge(
-        Part::new("train-independent", 100, 3000),
+        Part::new("train-independent", 100, 20_000),
         train(Coincidence::Share(0.0)),
         |samples| independent_rows(file, samples, context.master),
     )?;

@@ -221,7 +221,7 @@ pub(super) fn run(
     let published = [paper.wifi, paper.lte, paper.remp];
     let fitted = [[wifi; 3], [wifi, None, wifi]];
     let (_, rows) = context.judge(
-        Part::new("what-if-home", 60, 600),
+        Part::new("what-if-home", 60, 6_000),
         |root| Compared::of(&home, ["wifi", "lte"], root),
         |samples| rows(file, samples, context.master, names, published, fitted),
     )?;
@@ -233,7 +233,7 @@ pub(super) fn run(
     let cells = Some("the cells, to the averages by plain TCP");
     let fitted = [[cells, None, None]; 2];
     let (_, rows) = context.judge(
-        Part::new("what-if-train", 60, 600),
+        Part::new("what-if-train", 60, 6_000),
         |root| {
             let train = links::train(Coincidence::Never, count, root.seed);
             Compared::of(&train, TRAIN_PATHS, root)

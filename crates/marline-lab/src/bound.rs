@@ -40,6 +40,9 @@ const HEADERS: u32 = 40;
 /// Most bytes of payload of a message of one packet.
 const ONE_PACKET: u32 = 1_460;
 
+/// Steps in which moments of sending are tried, ms: a good moment of a link that is shorter may be overlooked.
+pub const STEP_MS: f64 = course::GRID.as_nanos() as f64 / 1e6;
+
 /// The bounds of an experiment's messages.
 #[derive(Debug)]
 pub struct Bound {

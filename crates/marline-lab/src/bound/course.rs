@@ -11,7 +11,7 @@ use marline_time::{Duration, Instant, SeedTree};
 const PIECE: (u32, usize) = (146, 150);
 /// Times of sending are tried this far from each other; a good moment shorter than that may be
 /// overlooked.
-const GRID: Duration = Duration::from_millis(1);
+pub(super) const GRID: Duration = Duration::from_millis(1);
 /// How precisely the first good moment between two of them is found.
 const PRECISION: Duration = Duration::from_nanos(250);
 

@@ -44,7 +44,7 @@ use std::sync::Arc;
 
 use marline_policy::{
     AddressId, AddressPair, DataRange, Dsn, LocalAddress, Mapping, PathAction, PathContext,
-    PathEvent, PathManager, PathManagerFactory, ReinjectionCause, Role, SchedulerAction,
+    PathEvent, PathManager, PathManagerFactory, ReinjectionCause, Role, RunLayout, SchedulerAction,
     SchedulerEvent, SchedulerFactory, SentSegment, SilenceCause, Ssn, SubflowId, SubflowSet, Token,
 };
 use marline_time::{Duration, Instant};
@@ -54,8 +54,8 @@ use marline_wire::mptcp::{
     MptcpOption, RemoveAddr, WireDsn, WireMapping,
 };
 use marline_wire::{
-    Checksum, MAX_OPTIONS, SeqNum, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOptions, TcpSegment,
-    dss_checksum, store_tcp_checksum, tcp_pseudo_header, unwrap32,
+    Checksum, HeaderTemplate, MAX_OPTIONS, SeqNum, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOptions,
+    TcpSegment, dss_checksum, store_tcp_checksum, tcp_pseudo_header, unwrap32,
 };
 
 use self::addresses::Signal;
@@ -80,7 +80,9 @@ use self::subflow_context::{
 };
 use crate::crypto::{Key, left_64, left_160};
 use crate::path_health::{AddressPairFault, Trouble};
-use crate::subflow::{Egress, HeaderFor, Ingress, Subflow, SubflowConfig, SubflowEvent};
+use crate::subflow::{
+    Egress, HeaderFor, Ingress, RepeatRoom, Subflow, SubflowConfig, SubflowEvent,
+};
 use crate::tables::Context;
 use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
 use crate::{
@@ -105,6 +107,11 @@ const MAX_DATA_RTOS: u32 = 2;
 const STUCK_AFTER: u32 = 2;
 /// Less window than this, and a sender that keeps to full segments sends nothing.
 const SHUT_WINDOW: u64 = 2 * 1_460;
+/// Most bytes of a mapping: what its length field holds, and a FIN.
+const MAX_MAPPING: u64 = 0xffff - 1;
+/// Of so many segments of a run one repeats the mapping. Where segments arrive as they were sent the first would do; a
+/// middlebox that puts segments together may drop the options of those that it appends.
+const MAPPED_EVERY: u16 = 8;
 /// How often the same segment goes out with MP_IDLE on a subflow.
 const MARKED_TRANSMISSIONS: u16 = 2;
 
@@ -126,6 +133,25 @@ struct BatchSlot {
 
 impl BatchSlot {
     const FIRST: BatchSlot = BatchSlot { number: 0, limit: usize::MAX };
+}
+
+/// What was put into a batch.
+#[derive(Copy, Clone, Debug)]
+struct Emitted {
+    /// Bytes of each segment.
+    size: usize,
+    count: usize,
+    ecn: Ecn,
+}
+
+/// Full segments that leave together under one mapping.
+#[derive(Copy, Clone, Debug)]
+struct Run {
+    range: DataRange,
+    layout: RunLayout,
+    segments: usize,
+    /// The decision that it is a part of.
+    rest: Choice,
 }
 
 /// What a data segment is made of, before its payload is known.
@@ -3074,19 +3100,26 @@ impl Connection {
     }
 
     /// Payload that a repeated segment may have on this subflow.
-    fn repeat_room(&self, id: SubflowId) -> usize {
-        let Some(subflow) = self.paths.get(id) else { return 0 };
+    fn repeat_room(&self, id: SubflowId) -> RepeatRoom {
+        let Some(subflow) = self.paths.get(id) else { return RepeatRoom::default() };
         let tcp = subflow.tcp();
         let at = (Dsn(1), tcp.snd_una());
-        let options = self.data_options(subflow, at, tcp.uses_timestamps()).encoded_len();
-        tcp.settled_segment().saturating_sub(TCP_HEADER_LEN + options)
+        let mut options = self.data_options(subflow, at, tcp.uses_timestamps());
+        let room = |options: &TcpOptions| {
+            tcp.settled_segment().saturating_sub(TCP_HEADER_LEN + options.encoded_len())
+        };
+        let mapped = room(&options);
+        if self.session.maps_runs() {
+            options.dss = None;
+        }
+        RepeatRoom { mapped, plain: room(&options) }
     }
 
     fn emit_owed(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         for _ in 0..self.paths.turns() {
             let id = self.paths.turn();
             let owes = self.paths.get(id).is_some_and(|s| s.tcp().owes_more_than_ack());
-            let room = if owes { self.repeat_room(id) } else { 0 };
+            let room = if owes { self.repeat_room(id) } else { RepeatRoom::default() };
             let ack_first =
                 self.config.linux_compat.lone_last_data_ack && self.session.is_multipath();
             let egress = self.paths.get_mut(id).filter(|_| owes).and_then(|subflow| {
@@ -3184,7 +3217,7 @@ impl Connection {
         }
         self.scheduling.void_all();
         let choice = Choice::once(id, range, Kind::New);
-        let (size, ecn) = self.emit_data(cx, &choice, BatchSlot::FIRST, buf)?;
+        let Emitted { size, ecn, .. } = self.emit_data(cx, &choice, BatchSlot::FIRST, buf)?;
         self.batch(id, 1, size + buf.headroom(), ecn)
     }
 
@@ -3273,7 +3306,7 @@ impl Connection {
         self.refresh_views(now);
         let first = self.choose(now);
         let sent = first.and_then(|choice| self.emit_chosen(cx, &choice, BatchSlot::FIRST, buf));
-        let (id, (size, ecn)) = match (first, sent) {
+        let (id, sent) = match (first, sent) {
             (Some(choice), Some(sent)) => (choice.subflow, sent),
             (first, _) => {
                 match first {
@@ -3286,37 +3319,37 @@ impl Connection {
                 (repeat.subflow, self.emit_data(cx, &repeat, BatchSlot::FIRST, buf)?)
             }
         };
-        let stride = size + buf.headroom();
-        let count = self.fill_batch(cx, id, size, buf);
+        let stride = sent.size + buf.headroom();
+        let count = self.fill_batch(cx, id, sent, buf);
         self.rearm_after_sending(now);
         self.watch_progress(now);
         self.tell_of_sent(cx);
         if self.closing.is_shut_down() {
             self.advance_closing(cx);
         }
-        self.batch(id, count, stride, ecn)
+        self.batch(id, count, stride, sent.ecn)
     }
 
-    /// More segments as large as the first one, for the same subflow. How many there are then.
+    /// More segments as large as the first ones, for the same subflow. How many there are then.
     fn fill_batch(
         &mut self,
         cx: &mut Context<'_>,
         id: SubflowId,
-        size: usize,
+        first: Emitted,
         buf: &mut TransmitBuf,
     ) -> usize {
-        let mut count = 1;
+        let Emitted { size, mut count, .. } = first;
         while count < buf.max_datagrams() {
             self.refresh_view(cx.now, id);
             let Some(next) = self.choose(cx.now) else { break };
             if next.subflow != id {
-                self.scheduling.defer(next);
+                self.scheduling.defer(cx.now, next);
                 break;
             }
             let place = BatchSlot { number: count, limit: size };
-            let Some((next_size, _)) = self.emit_chosen(cx, &next, place, buf) else { break };
-            count += 1;
-            if next_size != size {
+            let Some(next) = self.emit_chosen(cx, &next, place, buf) else { break };
+            count += next.count;
+            if next.size != size {
                 break;
             }
         }
@@ -3329,7 +3362,10 @@ impl Connection {
         choice: &Choice,
         place: BatchSlot,
         buf: &mut TransmitBuf,
-    ) -> Option<(usize, Ecn)> {
+    ) -> Option<Emitted> {
+        if let Some(run) = self.plan_run(cx.now, choice, place, buf.max_datagrams()) {
+            return self.emit_run(cx, choice.subflow, run, buf);
+        }
         match choice.kind {
             Kind::Repair => self.emit_repair(cx, choice, place.limit, buf),
             Kind::New | Kind::Repeat => self.emit_data(cx, choice, place, buf),
@@ -3499,14 +3535,120 @@ impl Connection {
         Some(Transmit { handshake, ..self.batch(id, 1, buf.bytes().len(), ecn)? })
     }
 
-    /// Sends data that was chosen. Returns the bytes of the segment, or `None` if it must wait.
+    /// The full segments that may leave at once under one mapping, if there are several. What ends the stream as
+    /// far as it was written is none of them: it may carry marks, wait for more, or take the FIN along.
+    fn plan_run(
+        &self,
+        now: Instant,
+        choice: &Choice,
+        place: BatchSlot,
+        max_datagrams: usize,
+    ) -> Option<Run> {
+        let plain_data = choice.run && choice.kind == Kind::New && self.session.maps_runs();
+        if !plain_data || self.sender.may_repair() || self.sender.nagle().has_records() {
+            return None;
+        }
+        let subflow = self.paths.get(choice.subflow)?;
+        let tcp = subflow.tcp();
+        let size = tcp.settled_segment();
+        let begun = place.number > 0;
+        if begun && place.limit != size {
+            return None;
+        }
+        let most = tcp.run_segments(now, max_datagrams - place.number);
+        if most < 2 {
+            return None;
+        }
+        let at = (choice.range.start, tcp.snd_nxt());
+        let mut options = self.data_options(subflow, at, tcp.uses_timestamps());
+        let room = |options: &TcpOptions| {
+            size.saturating_sub(TCP_HEADER_LEN + options.encoded_len()) as u16
+        };
+        let mapped = room(&options);
+        options.dss = None;
+        let layout = RunLayout { mapped, plain: room(&options), group: MAPPED_EVERY };
+        let end = choice.range.end.0.min(self.sender.written().0 - 1);
+        let bytes = (end - choice.range.start.0).min(MAX_MAPPING);
+        let fits = layout.segments_within(bytes).min(most as u64);
+        let range = choice.range.prefix(layout.len_of(fits));
+        (fits > 1).then_some(Run { range, layout, segments: fits as usize, rest: *choice })
+    }
+
+    /// Sends a run.
+    fn emit_run(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        run: Run,
+        buf: &mut TransmitBuf,
+    ) -> Option<Emitted> {
+        let Run { range, layout, segments, rest } = run;
+        self.session.watch_dsn_speed(cx.now, self.sender.sent());
+        self.sender.on_segment();
+        let tcp = self.paths.get_mut(id)?.tcp_mut();
+        let size = tcp.settled_segment();
+        let ssn = tcp.snd_nxt();
+        let sent = tcp.push_run(cx.now, range.start, range.len() as u16, layout);
+        self.sender.carry(id, ssn, range, false);
+        if let Some(rest) = rest.rest(self.sender.sent()) {
+            self.scheduling.defer(cx.now, rest);
+        }
+        let (templates, ecn) = self.run_headers(cx, id, &sent, size)?;
+        let tcp = self.paths.get(id)?.tcp();
+        for number in 0..segments as u64 {
+            let template = if layout.is_mapped(number) { &templates[0] } else { &templates[1] };
+            let template = if number == 0 { &templates[2] } else { template };
+            let at = layout.len_of(number);
+            let segment = buf.grow(size);
+            let payload = &mut segment[template.header_len()..];
+            let sum = self.sender.copy(range.start.plus(at), payload)?;
+            template.write(tcp.to_wire(ssn.plus(at)), sum, segment);
+        }
+        cx.out.counters.segments_out += segments as u64;
+        cx.out.counters.bytes_out += range.len();
+        Some(Emitted { size, count: segments, ecn })
+    }
+
+    /// Headers of a run's segments: with the mapping, without, and of the first.
+    fn run_headers(
+        &mut self,
+        cx: &Context<'_>,
+        id: SubflowId,
+        sent: &SentSegment,
+        size: usize,
+    ) -> Option<([HeaderTemplate; 3], Ecn)> {
+        let mut options = TcpOptions::default();
+        self.mapping_options(id, sent, &mut options);
+        let window = self.receiver.advertise();
+        let subflow = self.paths.get_mut(id)?;
+        let path = subflow.key().path;
+        let what = HeaderFor::Data(sent);
+        let (first, ecn) = subflow.tcp_mut().fill_header(cx.now, what, window, &mut options);
+        let flags = first.flags.without(TcpFlags::CWR);
+        let other = TcpHeader { flags, ..first };
+        let plain = TcpOptions { dss: None, ..options.clone() };
+        let addresses = match cx.config.capabilities.checksum {
+            ChecksumScope::WithAddresses => Some((path.local.ip(), path.remote.ip())),
+            ChecksumScope::WithoutAddresses => None,
+        };
+        let template = |header: &TcpHeader, options: &TcpOptions| {
+            let template = HeaderTemplate::new(header, options, addresses, size);
+            debug_assert!(template.is_ok(), "{template:?}");
+            template.ok()
+        };
+        let templates =
+            [template(&other, &options)?, template(&other, &plain)?, template(&first, &options)?];
+        Some((templates, ecn))
+    }
+
+    /// Sends data that was chosen. `None`: it must wait.
     fn emit_data(
         &mut self,
         cx: &mut Context<'_>,
         choice: &Choice,
         place: BatchSlot,
         buf: &mut TransmitBuf,
-    ) -> Option<(usize, Ecn)> {
+    ) -> Option<Emitted> {
         let id = choice.subflow;
         self.session.watch_dsn_speed(cx.now, self.sender.sent());
         let subflow = self.paths.get(id)?;
@@ -3545,7 +3687,7 @@ impl Connection {
         let range = choice.range.prefix(len as u64);
         self.sender.carry(id, ssn, range, choice.kind == Kind::Repeat);
         if let Some(rest) = choice.rest(self.sender.sent()) {
-            self.scheduling.defer(rest);
+            self.scheduling.defer(cx.now, rest);
         }
         let mut options = TcpOptions::default();
         self.mapping_options(id, &sent, &mut options);
@@ -3564,7 +3706,7 @@ impl Connection {
         debug_assert_eq!(TCP_HEADER_LEN + options.encoded_len(), overhead);
         let bytes = &mut buf.bytes_mut()[start..];
         self.finish_segment(cx, id, (&header, &options), sum, bytes)?;
-        Some((overhead + len, ecn))
+        Some(Emitted { size: overhead + len, count: 1, ecn })
     }
 
     /// Whether a data segment asks the peer to deliver at once, and takes the FIN along. `number` is its place in
@@ -3778,7 +3920,10 @@ impl Connection {
             Egress::SynAck => self.syn_ack_options(id, options),
             Egress::Rst => self.reset_options(id, options),
             Egress::Retransmit(segment) => {
-                self.mapping_options(id, segment, options);
+                let room = self.repeat_room(id);
+                if segment.payload_len() <= room.mapped as u64 {
+                    self.mapping_options(id, segment, options);
+                }
                 self.mark_repeated(cx, id, segment, options);
             }
             Egress::Ack | Egress::Probe | Egress::Fin => {
@@ -3916,15 +4061,14 @@ impl Connection {
         self.sender.may_repair() && usable && !session.sends_long_dsn()
     }
 
-    /// Sends a repair that was chosen. Returns the bytes of the segment, or `None` if it must wait.
-    /// `limit` is the largest segment that still fits the batch.
+    /// Sends a repair that was chosen. `None`: it must wait. `limit` is the largest segment that still fits the batch.
     fn emit_repair(
         &mut self,
         cx: &mut Context<'_>,
         choice: &Choice,
         limit: usize,
         buf: &mut TransmitBuf,
-    ) -> Option<(usize, Ecn)> {
+    ) -> Option<Emitted> {
         let id = choice.subflow;
         let tcp = self.paths.get(id)?.tcp();
         let ssn = tcp.snd_nxt();
@@ -3953,8 +4097,8 @@ impl Connection {
         egress: &Egress,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
-        let (size, ecn) = self.write_repair(cx, id, HeaderFor::Egress(egress), buf)?;
-        self.batch(id, 1, size + buf.headroom(), ecn)
+        let sent = self.write_repair(cx, id, HeaderFor::Egress(egress), buf)?;
+        self.batch(id, 1, sent.size + buf.headroom(), sent.ecn)
     }
 
     fn write_repair(
@@ -3963,7 +4107,7 @@ impl Connection {
         id: SubflowId,
         what: HeaderFor<'_>,
         buf: &mut TransmitBuf,
-    ) -> Option<(usize, Ecn)> {
+    ) -> Option<Emitted> {
         let segment = match what {
             HeaderFor::Data(segment) | HeaderFor::Egress(Egress::Retransmit(segment)) => segment,
             HeaderFor::Egress(_) => return None,
@@ -3983,7 +4127,7 @@ impl Connection {
         place[header_len..].copy_from_slice(payload);
         let bytes = &mut buf.bytes_mut()[at..];
         self.finish_segment(cx, id, (&header, &options), sum, bytes)?;
-        Some((size, ecn))
+        Some(Emitted { size, count: 1, ecn })
     }
 }
 

@@ -39,7 +39,7 @@ mod undo;
 mod view;
 
 pub(crate) use config::SubflowConfig;
-pub(crate) use types::{Egress, HeaderFor, Ingress, SubflowEvent, SubflowStats};
+pub(crate) use types::{Egress, HeaderFor, Ingress, RepeatRoom, SubflowEvent, SubflowStats};
 
 use core::cell::Cell;
 use std::collections::VecDeque;

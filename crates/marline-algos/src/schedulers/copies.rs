@@ -56,11 +56,8 @@ impl<R> WithCopies<R> {
 
 impl<R: CopyRule> Scheduler for WithCopies<R> {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
-        let decision = match self.base.next_send(cx) {
-            // A copy is thought of segment by segment.
-            Decision::SendRun { subflow, range } => Decision::Send { subflow, range },
-            decision => decision,
-        };
+        // A copy is thought of segment by segment.
+        let decision = self.base.next_send(cx).by_segment();
         if let Decision::Send { subflow, range } = decision {
             if let Some(view) = cx.subflow(subflow) {
                 self.rule.on_new(view, range.start, cx);

@@ -102,6 +102,11 @@ impl Nagle {
         }
     }
 
+    /// Records are kept apart.
+    pub(super) fn has_records(&self) -> bool {
+        !self.records.is_empty()
+    }
+
     /// Bytes of a segment from `start` on that belong to one record; whether a record ends with them.
     pub(super) fn within_record(&self, start: Dsn, len: usize) -> (usize, bool) {
         let end = self.records.iter().find(|end| **end > start);

@@ -24,8 +24,8 @@ pub(super) struct Scheduling {
     name: String,
     /// Views of the subflows that carry data, as of the current call.
     views: Vec<SubflowView>,
-    /// A decision made while the batch went to another subflow.
-    decided: Option<Choice>,
+    /// A decision made while the batch went to another subflow, or the rest of a run; and when.
+    decided: Option<(Instant, Choice)>,
     /// Subflows that the scheduler holds to be dead, until that is acted upon.
     accused: SubflowSet,
     /// It asked to be asked again.
@@ -99,7 +99,7 @@ impl Scheduling {
 
     /// The subflow is suspected or carries no more data: what was decided for it is void.
     pub(super) fn void(&mut self, id: SubflowId) {
-        self.decided = self.decided.filter(|choice| choice.subflow != id);
+        self.decided = self.decided.filter(|(_, choice)| choice.subflow != id);
     }
 
     /// Whatever was decided is void.
@@ -119,7 +119,8 @@ impl Scheduling {
 
     /// The next data to send, if any may go now. Views must be fresh.
     pub(super) fn choose(&mut self, terms: Terms, sender: &Sender) -> Option<Choice> {
-        if let Some(choice) = self.decided.take()
+        if let Some((at, choice)) = self.decided.take()
+            && (at == terms.now || !choice.run)
             && self.still_holds(&choice, terms, sender)
         {
             return Some(choice);
@@ -131,8 +132,8 @@ impl Scheduling {
     }
 
     /// Keeps a decision for the next batch.
-    pub(super) const fn defer(&mut self, choice: Choice) {
-        self.decided = Some(choice);
+    pub(super) const fn defer(&mut self, now: Instant, choice: Choice) {
+        self.decided = Some((now, choice));
     }
 
     fn still_holds(&self, choice: &Choice, terms: Terms, sender: &Sender) -> bool {

@@ -117,6 +117,25 @@ impl Pacer {
         }
     }
 
+    /// Segments of `len` bytes that may leave now, one after the other, before it closes. At least one:
+    /// whether it is open is another question.
+    pub(super) fn segments_before_closing(&self, now: Instant, len: u64) -> u64 {
+        if !self.enabled || self.cost == 0 {
+            return u64::MAX;
+        }
+        if self.free > 0 {
+            return self.free.div_ceil(len.max(1));
+        }
+        if self.credit == Credit::HalfBurst {
+            return 1;
+        }
+        let now_nanos = now.as_nanos();
+        let paid = self.paid_until.max(now_nanos.saturating_sub(2 * self.burst_nanos));
+        // The one that takes it beyond `now` closes it.
+        let credit = now_nanos.saturating_sub(paid);
+        credit / self.nanos_for(len).max(1) + 1
+    }
+
     /// When it opens; `None` if it is open.
     pub(super) fn closed_until(&self, now: Instant) -> Option<Instant> {
         (self.closed_until > now).then_some(self.closed_until)

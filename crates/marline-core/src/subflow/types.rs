@@ -46,6 +46,15 @@ pub(crate) enum Egress {
     Probe,
 }
 
+/// Payload that a repeated segment may have.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RepeatRoom {
+    /// Beside its mapping.
+    pub(crate) mapped: usize,
+    /// Without.
+    pub(crate) plain: usize,
+}
+
 /// What a header is wanted for.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum HeaderFor<'a> {

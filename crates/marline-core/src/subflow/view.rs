@@ -88,7 +88,7 @@ impl Subflow {
             ecn: self.ecn.negotiated,
             rto: tx.rtt.rto(),
             backoff: tx.rto.count,
-            unacked_segments: u32::try_from(tx.board.len()).unwrap_or(u32::MAX),
+            unacked_segments: u32::try_from(tx.board.segments()).unwrap_or(u32::MAX),
             reordering: self.stats.reordering,
             reorderings: self.stats.reorderings,
             peer_window: tx.window,

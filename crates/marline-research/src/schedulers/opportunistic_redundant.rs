@@ -71,7 +71,7 @@ impl Scheduler for OpportunisticRedundant {
         if let Some(copy) = self.next_copy(cx) {
             return copy;
         }
-        let decision = self.base.next_send(cx);
+        let decision = self.base.next_send(cx).by_segment();
         let Decision::Send { subflow, range } = decision else { return decision };
         let Some(mss) = cx.subflow(subflow).map(|view| u64::from(view.mss)) else {
             return decision;

@@ -702,17 +702,30 @@ impl Connection {
 
 /// A segment's way in: TCP first, then handshake options, then what it carries.
 impl Connection {
-    /// One segment for one of our subflows.
+    /// One segment for one of our subflows. Whether it was the next one in every respect, which leaves all but the
+    /// stream as it was.
     pub(crate) fn on_segment(
         &mut self,
         cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
         ecn: Ecn,
-    ) {
-        if !self.admit(cx, id, segment) {
-            return;
+    ) -> bool {
+        let predicted = self.on_predicted(cx, id, segment, ecn);
+        if !predicted && self.admit(cx, id, segment) {
+            self.on_admitted(cx, id, segment, ecn);
         }
+        predicted
+    }
+
+    /// A segment that TCP may see.
+    fn on_admitted(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+    ) {
         self.refresh_group(cx.now, id);
         let carries = !segment.payload.is_empty();
         let Some(ingress) = self.through_tcp(cx, id, segment, ecn) else { return };
@@ -740,6 +753,66 @@ impl Connection {
         }
         self.drain_released(cx.now, id);
         self.advance_closing(cx);
+    }
+
+    /// The next segment of a transfer, in which nothing is news but its payload (`subflow/prediction.rs`). `false`:
+    /// it is something else, and nothing was changed.
+    fn on_predicted(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+    ) -> bool {
+        let mptcp = &segment.options.mptcp;
+        let usual = mptcp.is_empty() && !mptcp.malformed && ecn != Ecn::Ce;
+        let calm = self.session.is_confirmed()
+            && !self.closing.is_shut_down()
+            && !self.closing.is_closed()
+            && !self.closing.is_released()
+            && !self.receiver.takes_repairs()
+            && !self.receiver.fin_reached();
+        let watched = self.config.receive_timer.is_some() && self.session.is_client();
+        if !usual || !calm || watched {
+            return false;
+        }
+        // The first byte without its option is more than the next segment.
+        let begun = self.receiver.delivered(id) > Ssn(1);
+        let window = self.receiver.window_size();
+        let Some(subflow) = self.paths.get_mut(id).filter(|s| begun && s.is_steady()) else {
+            return false;
+        };
+        let Some(ingress) = subflow.tcp_mut().take_predicted(cx.now, segment, window) else {
+            return false;
+        };
+        self.trim.note_busy(cx.now);
+        self.take_predicted_content(cx, id, segment, &ingress);
+        self.drain_subflow_events(cx, id);
+        self.note_half_closed(cx.now, id);
+        true
+    }
+
+    /// Payload, and the DSS beside it, of a segment that was predicted.
+    fn take_predicted_content(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ingress: &Ingress,
+    ) {
+        self.closing.heard(cx.now);
+        self.liveness.begin_probes(cx.now, self.config.receive_probes);
+        let before = self.receiver.next();
+        self.on_dss(cx, id, segment, ingress);
+        let Some((ssn, _)) = ingress.in_order else { return };
+        let end = ssn.plus(segment.payload.len() as u64);
+        if !self.receiver.maps(id, ssn, end) {
+            self.note_torn(cx, id, segment, ingress);
+        }
+        self.take_payload(cx, id, segment, ingress);
+        if self.receiver.next() > before {
+            self.on_stream_moved(cx, id, segment, true);
+        }
     }
 
     /// What TCP on the subflow makes of the segment.
@@ -4627,10 +4700,12 @@ impl Connection {
         self.sender.repeat_orphans(now);
         if !covered && !self.may_still_fall_back() {
             let (rto, paths) = (self.largest_rto(), &self.paths);
-            self.sender.repeat_hole(now, fired_at, rto, |part| {
+            let segment = paths.iter().map(|subflow| u64::from(subflow.tcp().mss())).max();
+            let held = |part: &Mapping| {
                 let carriers = part.carried_by.iter().filter_map(|id| paths.get(id));
                 carriers.filter(|s| !s.is_suspected()).any(|s| s.holds(part.range.start))
-            });
+            };
+            self.sender.repeat_hole(now, fired_at, rto, (segment.unwrap_or(1), held));
         }
     }
 

@@ -23,6 +23,7 @@ mod moved;
 mod mtu;
 mod pacer;
 mod path_health;
+mod prediction;
 mod prr;
 mod rate;
 mod receive;

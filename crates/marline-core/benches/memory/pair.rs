@@ -225,9 +225,7 @@ impl Side {
                 peer_flow: 0,
                 checksum_verified: false,
             };
-            for segment in self.batch.bytes().chunks(transmit.stride) {
-                peer.handle_packet(now, &meta, segment);
-            }
+            peer.handle_packets(now, &meta, self.batch.bytes().chunks(transmit.stride));
         }
     }
 

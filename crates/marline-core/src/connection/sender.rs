@@ -51,9 +51,9 @@ struct DataRto {
     count: u32,
     /// When it last was due.
     fired_at: Option<Instant>,
-    /// Where the first of the mappings ended that it repeated last, and how many it repeats at once.
+    /// Where the first part ended of what it repeated last, and how many segments it repeats at once.
     hole_end: Option<Dsn>,
-    hole_mappings: u32,
+    hole_segments: u32,
 }
 
 /// The data-level timer as it fires.
@@ -551,15 +551,25 @@ impl Sender {
         now: Instant,
         fired_at: Instant,
         rto: Duration,
-        held: impl Fn(&Mapping) -> bool,
+        (segment, held): (u64, impl Fn(&Mapping) -> bool),
     ) {
         let una = self.una();
         let prompt = now.since(fired_at) <= rto * HOLES_APART;
         let again = prompt && self.rto.hole_end.is_some_and(|end| una >= end);
-        self.rto.hole_mappings = if again { self.rto.hole_mappings.saturating_mul(2) } else { 1 };
+        self.rto.hole_segments = if again { self.rto.hole_segments.saturating_mul(2) } else { 1 };
         let sent = DataRange::new(una, self.sent());
-        let parts = self.mappings.parts(sent).take(self.rto.hole_mappings as usize);
-        let missing: Vec<DataRange> = parts.filter(|p| !held(p)).map(|part| part.range).collect();
+        let mut left = u64::from(self.rto.hole_segments);
+        let mut missing = Vec::new();
+        for part in self.mappings.parts(sent) {
+            if left == 0 {
+                break;
+            }
+            let range = part.range.prefix(left * segment);
+            left -= range.len().div_ceil(segment);
+            if !held(&part) {
+                missing.push(range);
+            }
+        }
         self.rto.hole_end = missing.first().map(|first| first.end);
         for range in missing {
             self.reinjections.remove(range);

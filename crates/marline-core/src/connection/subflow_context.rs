@@ -339,6 +339,16 @@ impl SubflowContext {
         self.phase == Phase::Active && self.tcp.is_established()
     }
 
+    /// Established, proven, and nothing of its handshake is open.
+    pub(super) const fn is_steady(&self) -> bool {
+        let proven = match &self.membership {
+            Membership::Initial => true,
+            Membership::Joining(joining) => joining.confirmed,
+            Membership::Joined(joined) => joined.verified,
+        };
+        proven && matches!(self.phase, Phase::Active)
+    }
+
     /// Policies know of it.
     pub(super) const fn is_up(&self) -> bool {
         matches!(self.phase, Phase::Active | Phase::Leaving)

@@ -32,11 +32,7 @@ fn decision_table() {
         ("all suspect: the backup", &[suspect(fast, 9), spare], run(2, 0, 5_000)),
         ("alone and suspect: still used", &[suspect(fast, 9)], run(0, 0, 5_000)),
         // To wait for the faster one, which has nothing to do, would be to wait for ever.
-        (
-            "in doubt: the one heard last",
-            &[doubtful(fast, 3), doubtful(slow, 9)],
-            run(1, 0, 5_000),
-        ),
+        ("in doubt: the one heard last", &[doubtful(fast, 3), doubtful(slow, 9)], run(1, 0, 5_000)),
         ("gone", &[gone(fast)], Decision::Wait),
     ];
     let stream = Stream::new(5_000);

@@ -40,7 +40,7 @@ pub enum NetworkError {
 }
 
 /// Metadata of a received packet.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PacketMeta {
     /// Its local and remote address.
     pub path: FourTuple,

@@ -3182,7 +3182,7 @@ impl Connection {
             tcp.settled_segment().saturating_sub(TCP_HEADER_LEN + options.encoded_len())
         };
         let mapped = room(&options);
-        if self.session.maps_runs() {
+        if self.session.maps_runs(&self.config) {
             options.dss = None;
         }
         RepeatRoom { mapped, plain: room(&options) }
@@ -3617,8 +3617,21 @@ impl Connection {
         place: BatchSlot,
         max_datagrams: usize,
     ) -> Option<Run> {
-        let plain_data = choice.run && choice.kind == Kind::New && self.session.maps_runs();
-        if !plain_data || self.sender.may_repair() || self.sender.nagle().has_records() {
+        // Until the peer has shown that options pass on the subflow, every segment says what it carries: a box
+        // that drops those with options and lets the others through must not make up a stream of its own.
+        let proven = self.session.is_plain() || self.sender.is_proven(choice.subflow);
+        let runs = match choice.kind {
+            Kind::New => choice.run,
+            Kind::Repeat => true,
+            Kind::Repair => false,
+        };
+        let records = self.sender.nagle().has_records();
+        if !runs
+            || !proven
+            || !self.session.maps_runs(&self.config)
+            || records
+            || self.sender.may_repair()
+        {
             return None;
         }
         let subflow = self.paths.get(choice.subflow)?;
@@ -3662,8 +3675,12 @@ impl Connection {
         let size = tcp.settled_segment();
         let ssn = tcp.snd_nxt();
         let sent = tcp.push_run(cx.now, range.start, range.len() as u16, layout);
-        self.sender.carry(id, ssn, range, false);
-        if let Some(rest) = rest.rest(self.sender.sent()) {
+        let repeat = rest.kind == Kind::Repeat;
+        if repeat {
+            tcp.stats_mut().bytes_reinjected += range.len();
+        }
+        self.sender.carry(id, ssn, range, repeat);
+        if let Some(rest) = rest.rest(range.end) {
             self.scheduling.defer(cx.now, rest);
         }
         let (templates, ecn) = self.run_headers(cx, id, &sent, size)?;
@@ -3759,7 +3776,7 @@ impl Connection {
         }
         let range = choice.range.prefix(len as u64);
         self.sender.carry(id, ssn, range, choice.kind == Kind::Repeat);
-        if let Some(rest) = choice.rest(self.sender.sent()) {
+        if let Some(rest) = choice.rest(range.end) {
             self.scheduling.defer(cx.now, rest);
         }
         let mut options = TcpOptions::default();

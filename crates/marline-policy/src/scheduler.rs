@@ -82,7 +82,8 @@ pub enum Decision {
         /// The data.
         range: DataRange,
     },
-    /// Send this new data on this subflow, in as many segments as it takes (a run). The core does
+    /// Send this data on this subflow, in as many segments as it takes (a run); what holds for `Send` holds
+    /// for the data. The core does
     /// not ask again before all of it is sent, as long as the subflow accepts data at once, is not
     /// suspected, no data waits for reinjection and no time passes; otherwise the rest of the run is
     /// discarded and the scheduler is consulted as usual. For policies that would give the same
@@ -91,7 +92,7 @@ pub enum Decision {
     SendRun {
         /// The subflow.
         subflow: SubflowId,
-        /// The data, from `unsent.start` on.
+        /// The data.
         range: DataRange,
     },
     /// Send a repair over this data on this subflow: a sum from which the peer recovers missing

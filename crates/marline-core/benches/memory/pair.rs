@@ -245,7 +245,7 @@ impl Side {
 }
 
 fn config() -> ConnectionConfig {
-    ConnectionConfig::new(default_policies())
+    ConnectionConfig { mapping_runs: true, ..ConnectionConfig::new(default_policies()) }
 }
 
 fn client_ip(index: usize) -> IpAddr {

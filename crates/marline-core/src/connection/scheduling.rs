@@ -191,13 +191,9 @@ impl Scheduling {
                 None
             }
             Decision::Send { subflow, range } => self.check(subflow, range, terms, sender),
-            Decision::SendRun { subflow, range } if range.start == sender.sent() => {
+            Decision::SendRun { subflow, range } => {
                 let choice = self.check(subflow, range, terms, sender)?;
                 Some(Choice { run: true, ..choice })
-            }
-            Decision::SendRun { .. } => {
-                debug_assert!(false, "a run is of new data");
-                None
             }
             Decision::Repair { subflow, range } => self.check_repair(subflow, range, terms, sender),
         }

@@ -1,6 +1,7 @@
 //! Client and server endpoint whose packets reach each other at once.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use marline_algos::{Registry, default_policies};
 use marline_core::{
@@ -10,6 +11,9 @@ use marline_core::{
 use marline_policy::{AddressId, LocalAddress};
 use marline_time::{Duration, Instant, SeedTree};
 
+use super::CHUNK;
+use super::bounded::BoundedFactory;
+
 /// MTU 1500 without the IPv4 header.
 const MAX_SEGMENT: u16 = 1480;
 /// Datagrams of a batch, as the UDP carrier has them.
@@ -17,9 +21,16 @@ const BATCH: usize = 44;
 /// What passes between the data and the ACKs. Virtual, so that a run does the
 /// same work whatever else the machine does; the round trip is twice this.
 const STEP: Duration = Duration::from_micros(10);
-/// What the application writes and reads at a time.
-const CHUNK: usize = 128 << 10;
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)), 443);
+
+/// How the connections' clients send.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) subflows: usize,
+    pub(crate) scheduler: &'static str,
+    /// Bound on each congestion window; `None`: there is none.
+    pub(crate) window_segments: Option<u64>,
+}
 
 /// Two endpoints, and connections from the first to the second.
 pub(crate) struct Pair {
@@ -29,6 +40,7 @@ pub(crate) struct Pair {
     /// Client's and server's names of each connection.
     connections: Vec<(ConnectionId, ConnectionId)>,
     chunk: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 struct Side {
@@ -39,26 +51,31 @@ struct Side {
 }
 
 impl Pair {
-    /// Opens `connections`, each over `subflows` client addresses, and waits until they stand.
-    pub(crate) fn connect(connections: usize, subflows: usize, scheduler: &str) -> Self {
-        let chunk = (0..CHUNK).map(|i| (i * 31 + (i >> 8)) as u8).collect();
+    /// Opens `connections`, each subflow from an address of its own, and waits until they stand.
+    pub(crate) fn connect(connections: usize, setting: Setting) -> Self {
         let mut pair = Pair {
             client: Side::new("client", None),
             server: Side::new("server", Some(config())),
             now: Instant::from_secs(1),
             connections: Vec::new(),
-            chunk,
+            chunk: super::chunk(),
+            buffer: vec![0; CHUNK],
         };
         for _ in 0..connections {
-            pair.open(subflows, scheduler);
+            pair.open(setting);
         }
         pair
     }
 
-    fn open(&mut self, subflows: usize, scheduler: &str) {
+    fn open(&mut self, setting: Setting) {
+        let subflows = setting.subflows;
         let mut config = config();
-        let scheduler = Registry::default().scheduler(scheduler).expect("a built-in scheduler");
-        config.policies.scheduler = scheduler;
+        let scheduler = Registry::default().scheduler(setting.scheduler);
+        config.policies.scheduler = scheduler.expect("a built-in scheduler");
+        if let Some(segments) = setting.window_segments {
+            let inner = Arc::clone(&config.policies.congestion);
+            config.policies.congestion = Arc::new(BoundedFactory { inner, segments });
+        }
         config.local_addresses = (0..subflows).map(client_address).collect();
         let local = SocketAddr::new(client_ip(0), 0);
         let client = self.client.endpoint.connect(self.now, config, local, SERVER);
@@ -99,31 +116,15 @@ impl Pair {
         assert_eq!(heard, word);
     }
 
-    /// Sends `bytes` over the first connection and compares all of them.
-    pub(crate) fn check_content(&mut self, bytes: u64) {
+    /// Sends `bytes` over the first connection, and hands what arrives to `check` with its place
+    /// in the stream.
+    pub(crate) fn transfer(&mut self, bytes: u64, mut check: impl FnMut(u64, &[u8])) {
         let (mut sent, mut received) = (0, 0);
-        let mut buffer = vec![0; CHUNK];
         while received < bytes {
             sent += self.write_some(sent, bytes);
             self.exchange();
-            while let Some(got) = self.read_some(&mut buffer) {
-                for (offset, byte) in buffer[..got].iter().enumerate() {
-                    let at = (received as usize + offset) % CHUNK;
-                    assert_eq!(*byte, self.chunk[at], "byte {}", received + offset as u64);
-                }
-                received += got as u64;
-            }
-        }
-    }
-
-    /// Sends `bytes` over the first connection.
-    pub(crate) fn transfer(&mut self, bytes: u64) {
-        let (mut sent, mut received) = (0, 0);
-        let mut buffer = vec![0; CHUNK];
-        while received < bytes {
-            sent += self.write_some(sent, bytes);
-            self.exchange();
-            while let Some(got) = self.read_some(&mut buffer) {
+            while let Some(got) = self.read_some() {
+                check(received, &self.buffer[..got]);
                 received += got as u64;
             }
         }
@@ -156,9 +157,9 @@ impl Pair {
         }
     }
 
-    fn read_some(&mut self, buffer: &mut [u8]) -> Option<usize> {
+    fn read_some(&mut self) -> Option<usize> {
         let now = self.now;
-        match self.server.endpoint.read(now, self.connections[0].1, buffer) {
+        match self.server.endpoint.read(now, self.connections[0].1, &mut self.buffer) {
             Ok(got) => Some(got),
             Err(ReadError::Blocked) => None,
             Err(error) => panic!("read: {error:?}"),

@@ -5,6 +5,7 @@
 //! and line and says what to do about it.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod checks;
 mod ci;
 mod deps;
@@ -32,6 +33,8 @@ usage: cargo xtask <task>
   test [ARGS]     every test of the repository; ARGS go to `cargo test --workspace`
   fuzz [SECONDS]  every fuzz target for SECONDS (default 20), without sanitizer
   ci [STEP..]     what .ci/run runs, or some of its steps, with the time each took
+  bench [NAME..]  instructions of hot paths, by valgrind, beside their baseline; --check, --bless --why TEXT,
+                  --flame NAME: docs/research/bench.md
   figures [ROW..] measures the rows of docs/results.md; `handover` draws the README's figure
   digests         one hash over what 5,000 random worlds of each family and the papers' runs do: equal
                   before and after a change that changes no behaviour
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         "fuzz" => ci::fuzz(&root, rest.first().map(String::as_str)),
         "ci" => ci::all(&root, rest),
         "digests" => digests::print(&root),
+        "bench" => bench::run(&root, rest),
         "figures" => figures::measure(&root, rest),
         "interop" => measured(&root, INTEROP, rest),
         "compare" => measured(&root, COMPARE, rest),

@@ -12,16 +12,15 @@
 //!
 //! `-- bulk [CASE] [MEGABYTES]` and `-- idle [CONNECTIONS]` run one of them, for a profiler.
 
-mod bounded;
-mod pair;
-mod plain_tcp;
+#[path = "../streams/mod.rs"]
+#[expect(dead_code, unused_imports, reason = "another bench needs the rest")]
+mod streams;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use pair::{Pair, Setting};
-use plain_tcp::PlainTcp;
 use rustix::time::{ClockId, clock_gettime};
+use streams::{BY_TURNS, CHUNK, MIN_RTT, ONE, Pair, PlainTcp, Setting, chunk};
 
 /// Counts what is allocated; the work is the system allocator's.
 struct Counting;
@@ -51,20 +50,9 @@ static ALLOCATOR: Counting = Counting;
 const MEGABYTE: u64 = 1_000_000;
 /// Compared byte by byte before anything is measured.
 const CHECKED_BYTES: u64 = 16 << 20;
-/// What the applications of all cases write and read at a time.
-const CHUNK: usize = 128 << 10;
 /// Turns that each case has, and what it carries in each.
 const ROUNDS: usize = 11;
 const ROUND_MEGABYTES: u64 = 300;
-
-/// One subflow, as it comes.
-const ONE: Setting = Setting { subflows: 1, scheduler: "min-rtt", window_segments: None };
-/// A segment on one, the next on the other: the most decisions there can be.
-const BY_TURNS: Setting = Setting { subflows: 2, scheduler: "round-robin", window_segments: None };
-/// The first subflow never is full in memory, where nothing is lost and a window grows beyond all
-/// that there is to send: `min-rtt` would leave the second one idle. With windows of less than half
-/// of what the application writes at a time, both are filled in every round trip.
-const MIN_RTT: Setting = Setting { subflows: 2, scheduler: "min-rtt", window_segments: Some(40) };
 
 /// What is measured: a name for the command line, one for people, and how. `None` is smoltcp.
 const CASES: [(&str, &str, Option<Setting>); 4] = [
@@ -244,9 +232,4 @@ fn idle(connections: u64) {
 fn cpu_ns() -> f64 {
     let spent = clock_gettime(ClockId::ThreadCPUTime);
     spent.tv_sec as f64 * 1e9 + spent.tv_nsec as f64
-}
-
-/// What the applications write, over and over.
-fn chunk() -> Vec<u8> {
-    (0..CHUNK).map(|i| (i * 31 + (i >> 8)) as u8).collect()
 }

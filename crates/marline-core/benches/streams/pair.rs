@@ -6,13 +6,14 @@ use std::sync::Arc;
 use marline_algos::{Registry, default_policies};
 use marline_core::{
     Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, Endpoint, EndpointConfig, Event,
-    FourTuple, Limits, PacketMeta, ReadError, Shard, SubflowState, TransmitBuf, WriteError,
+    FourTuple, Limits, PacketMeta, ReadError, Shard, SubflowState, Transmit, TransmitBuf,
+    WriteError,
 };
 use marline_policy::{AddressId, LocalAddress};
 use marline_time::{Duration, Instant, SeedTree};
 
-use super::CHUNK;
 use super::bounded::BoundedFactory;
+use super::{CHUNK, Setting};
 
 /// MTU 1500 without the IPv4 header.
 const MAX_SEGMENT: u16 = 1480;
@@ -23,15 +24,6 @@ const BATCH: usize = 44;
 const STEP: Duration = Duration::from_micros(10);
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)), 443);
 
-/// How the connections' clients send.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Setting {
-    pub(crate) subflows: usize,
-    pub(crate) scheduler: &'static str,
-    /// Bound on each congestion window; `None`: there is none.
-    pub(crate) window_segments: Option<u64>,
-}
-
 /// Two endpoints, and connections from the first to the second.
 pub(crate) struct Pair {
     client: Side,
@@ -41,6 +33,16 @@ pub(crate) struct Pair {
     connections: Vec<(ConnectionId, ConnectionId)>,
     chunk: Vec<u8>,
     buffer: Vec<u8>,
+}
+
+/// Segments on their way, with what the receiver's carrier says of them.
+#[derive(Default)]
+pub(crate) struct Captured(Vec<(PacketMeta, Vec<u8>)>);
+
+impl Captured {
+    pub(crate) const fn segments(&self) -> usize {
+        self.0.len()
+    }
 }
 
 struct Side {
@@ -130,6 +132,12 @@ impl Pair {
         }
     }
 
+    /// Payload of a full segment.
+    pub(crate) fn segment_bytes(&self) -> usize {
+        let info = self.client.endpoint.info(self.connections[0].0).expect("it exists");
+        info.subflows[0].mss as usize
+    }
+
     /// Payload bytes that each subflow of the first connection's client sent.
     pub(crate) fn sent_per_subflow(&self) -> Vec<u64> {
         let info = self.client.endpoint.info(self.connections[0].0).expect("it exists");
@@ -140,6 +148,60 @@ impl Pair {
     pub(crate) fn segments(&self) -> u64 {
         let sent = |side: &Side| side.endpoint.counters().segments_out;
         sent(&self.client) + sent(&self.server)
+    }
+
+    /// The client's application writes so many full segments, and there is room for all of them.
+    pub(crate) fn write_segments(&mut self, segments: usize) {
+        let (now, bytes) = (self.now, vec![0x5a; segments * self.segment_bytes()]);
+        let written = self.client.endpoint.write(now, self.connections[0].0, &bytes);
+        assert_eq!(written, Ok(bytes.len()));
+    }
+
+    /// Everything that the client has to send, to nowhere. Returns the number of segments.
+    pub(crate) fn send_to_nowhere(&mut self) -> usize {
+        let mut segments = 0;
+        while let Some(transmit) =
+            self.client.endpoint.poll_transmit(self.now, &mut self.client.batch)
+        {
+            segments += transmit.datagrams;
+        }
+        segments
+    }
+
+    /// Everything that the client has to send.
+    pub(crate) fn capture_data(&mut self) -> Captured {
+        self.now += STEP;
+        self.client.capture(self.now)
+    }
+
+    /// The server takes the segments, two at a time, and what it answers each time.
+    pub(crate) fn capture_acks(&mut self, data: &Captured) -> Captured {
+        self.now += STEP;
+        let mut acks = Captured::default();
+        for segments in data.0.chunks(2) {
+            self.server.take(self.now, segments);
+            acks.0.append(&mut self.server.capture(self.now).0);
+        }
+        self.now += STEP;
+        acks
+    }
+
+    /// The server takes these segments.
+    pub(crate) fn server_takes(&mut self, captured: &Captured) {
+        self.server.take(self.now, &captured.0);
+    }
+
+    /// The client takes these segments.
+    pub(crate) fn client_takes(&mut self, captured: &Captured) {
+        self.client.take(self.now, &captured.0);
+    }
+
+    /// Bytes that the server's application may read, and bytes that the client's is waiting to hear of.
+    pub(crate) fn readable_and_unacknowledged(&self) -> (u64, u64) {
+        let (client, server) = self.connections[0];
+        let client = self.client.endpoint.info(client).expect("it exists");
+        let server = self.server.endpoint.info(server).expect("it exists");
+        (server.readable, client.bytes_written - client.bytes_acked)
     }
 
     /// Writes what fits of the stream whose first `sent` bytes are written. Position `n` of the
@@ -218,17 +280,26 @@ impl Side {
     /// Hands every batch to `peer` as it comes.
     fn send_all(&mut self, now: Instant, peer: &mut Endpoint) {
         while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.batch) {
-            let FourTuple { local, remote } = transmit.path;
-            let meta = PacketMeta {
-                path: FourTuple { local: remote, remote: local },
-                ecn: transmit.ecn,
-                flow: 0,
-                peer_flow: 0,
-                checksum_verified: false,
-            };
+            let meta = at_peer(&transmit);
             for segment in self.batch.bytes().chunks(transmit.stride) {
                 peer.handle_packet(now, &meta, segment);
             }
+        }
+    }
+
+    /// Everything that it has to send, for later.
+    fn capture(&mut self, now: Instant) -> Captured {
+        let mut captured = Captured::default();
+        while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.batch) {
+            let segments = self.batch.bytes().chunks(transmit.stride);
+            captured.0.extend(segments.map(|bytes| (at_peer(&transmit), bytes.to_vec())));
+        }
+        captured
+    }
+
+    fn take(&mut self, now: Instant, segments: &[(PacketMeta, Vec<u8>)]) {
+        for (meta, bytes) in segments {
+            self.endpoint.handle_packet(now, meta, bytes);
         }
     }
 
@@ -244,6 +315,18 @@ impl Side {
                 _ => {}
             }
         }
+    }
+}
+
+/// What the peer's carrier says of these segments.
+fn at_peer(transmit: &Transmit) -> PacketMeta {
+    let FourTuple { local, remote } = transmit.path;
+    PacketMeta {
+        path: FourTuple { local: remote, remote: local },
+        ecn: transmit.ecn,
+        flow: 0,
+        peer_flow: 0,
+        checksum_verified: false,
     }
 }
 

@@ -12,6 +12,7 @@ mod deps;
 mod digests;
 mod dist;
 mod figures;
+mod goals;
 mod manifest;
 mod rooms;
 mod run;
@@ -35,7 +36,8 @@ usage: cargo xtask <task>
   ci [STEP..]     what .ci/run runs, or some of its steps, with the time each took
   bench [NAME..]  instructions of hot paths, by valgrind, beside their baseline; --check, --bless --why TEXT,
                   --flame NAME: docs/research/bench.md
-  figures [ROW..] measures the rows of docs/results.md; `handover` draws the README's figure
+  figures [ROW..] measures the rows of docs/results.md, and says which goals are reached (`memory cost clean`);
+                  `handover` draws the README's figure
   digests         one hash over what 5,000 random worlds of each family and the papers' runs do: equal
                   before and after a change that changes no behaviour
   interop [ARGS]  the matrix against the kernel's Multipath TCP (root); --help lists its options

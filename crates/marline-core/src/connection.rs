@@ -79,8 +79,9 @@ use self::subflow_context::{
     LastWord, Membership, SubflowContext,
 };
 use crate::crypto::{Key, left_64, left_160};
+use crate::on_demand::{OnDemand, Unused};
 use crate::path_health::{AddressPairFault, Trouble};
-use crate::subflow::{Egress, HeaderFor, Ingress, Subflow, SubflowConfig, SubflowEvent};
+use crate::subflow::{Egress, HeaderFor, Ingress, Start, Subflow, SubflowConfig, SubflowEvent};
 use crate::tables::Context;
 use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
 use crate::{
@@ -151,13 +152,24 @@ struct FastSyn {
     at: Dsn,
 }
 
+/// Policies that were changed while the connection ran.
+#[derive(Debug, Default)]
+struct Replaced {
+    scheduler: Option<Arc<dyn SchedulerFactory>>,
+    path_manager: Option<Arc<dyn PathManagerFactory>>,
+}
+
+impl Unused for Replaced {
+    const UNUSED: &'static Self = &Replaced { scheduler: None, path_manager: None };
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     id: ConnectionId,
     /// Its place in the endpoint's table of connections.
     slot: u32,
-    config: Box<ConnectionConfig>,
+    config: Arc<ConnectionConfig>,
     session: Session,
     paths: PathSet,
     sender: Sender,
@@ -165,17 +177,22 @@ pub(crate) struct Connection {
     closing: Closing,
     scheduling: Scheduling,
     path_manager: Box<dyn PathManager>,
-    path_manager_name: String,
-    liveness: Liveness,
-    replay_guard: ReplayGuard,
-    rto_exchange: RtoExchange,
+    /// Policies that took the place of those it was configured with.
+    replaced: OnDemand<Replaced>,
+    liveness: OnDemand<Liveness>,
+    replay_guard: OnDemand<ReplayGuard>,
+    rto_exchange: OnDemand<RtoExchange>,
     trim: MemoryTrim,
 }
 
 /// How connections and subflows come to be.
 impl Connection {
     /// A connection that sends the first SYN.
-    pub(crate) fn connect(cx: &mut Context<'_>, config: ConnectionConfig, origin: &Origin) -> Self {
+    pub(crate) fn connect(
+        cx: &mut Context<'_>,
+        config: Arc<ConnectionConfig>,
+        origin: &Origin,
+    ) -> Self {
         let path = origin.path;
         let known = cx.networks.refuses(cx.now, path.local.ip(), path.remote.ip());
         let mode = if config.mptcp && !known {
@@ -199,7 +216,7 @@ impl Connection {
     /// A connection that answers a SYN.
     pub(crate) fn accept(
         cx: &mut Context<'_>,
-        config: ConnectionConfig,
+        config: Arc<ConnectionConfig>,
         origin: &Origin,
         syn: &Accepted<'_>,
     ) -> Self {
@@ -214,7 +231,7 @@ impl Connection {
 
     fn bare(
         cx: &mut Context<'_>,
-        config: ConnectionConfig,
+        config: Arc<ConnectionConfig>,
         origin: &Origin,
         role: Role,
         mode: Mode,
@@ -227,15 +244,15 @@ impl Connection {
             paths: PathSet::new(&config, origin.path),
             sender: Sender::new(&config, cx.pool.clone()),
             receiver: Receiver::new(&config, &cx.config.limits, cx.pool.clone()),
-            closing: Closing::new(config.linger),
+            closing: Closing::default(),
             scheduling: Scheduling::new(&*policies.scheduler),
             path_manager: policies.path_manager.build(),
-            path_manager_name: policies.path_manager.name().to_owned(),
-            liveness: Liveness::default(),
-            replay_guard: ReplayGuard::default(),
-            rto_exchange: RtoExchange::default(),
+            replaced: OnDemand::new(),
+            liveness: OnDemand::new(),
+            replay_guard: OnDemand::new(),
+            rto_exchange: OnDemand::new(),
             trim: MemoryTrim::default(),
-            config: Box::new(config),
+            config,
         }
     }
 
@@ -245,32 +262,34 @@ impl Connection {
         Ends { key, local_id, remote_id: AddressId(0) }
     }
 
-    fn subflow_config(&self, cx: &Context<'_>, path: FourTuple, syn_retries: u32) -> SubflowConfig {
+    fn subflow_config(
+        &self,
+        cx: &mut Context<'_>,
+        path: FourTuple,
+        syn_retries: u32,
+    ) -> Arc<SubflowConfig> {
         let capabilities = cx.config.capabilities.on(path);
-        let offset = cx.flows.initial().timestamp_offset(path);
-        let config = SubflowConfig::new(&self.config, &capabilities, &cx.config.limits, offset);
-        let keepalive = self.paths.keepalive().unwrap_or(config.keepalive);
-        SubflowConfig { keepalive, syn_retries, ..config }
+        cx.settings.of(&self.config, capabilities, &cx.config.limits, syn_retries)
     }
 
     /// A TCP subflow that owes a SYN.
-    fn active_subflow(&self, cx: &Context<'_>, path: FourTuple, syn_retries: u32) -> Subflow {
+    fn active_subflow(&self, cx: &mut Context<'_>, path: FourTuple, syn_retries: u32) -> Subflow {
         let config = self.subflow_config(cx, path, syn_retries);
-        let isn = cx.flows.isn(cx.now, path);
+        let start = cx.start_of(path);
         let policies = &self.config.policies;
-        Subflow::connect(cx.now, config, path, isn, &*policies.congestion, &*policies.recovery)
+        Subflow::connect(cx.now, config, path, start, &*policies.congestion, &*policies.recovery)
     }
 
     /// A TCP subflow that owes a SYN/ACK.
     fn passive_subflow(
         &self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         path: FourTuple,
         syn: &Accepted<'_>,
         syn_retries: u32,
     ) -> Subflow {
         let config = self.subflow_config(cx, path, syn_retries);
-        let isn = cx.flows.isn(cx.now, path);
+        let Start { isn, ts_offset } = cx.start_of(path);
         // RFC 9293 section 3.6.1: what follows TIME-WAIT begins beyond what was before. The clock is, unless the
         // connection was faster than it.
         let first = syn.after.map(|end| end.add(BEYOND));
@@ -281,7 +300,7 @@ impl Connection {
             cx.now,
             config,
             path,
-            isn,
+            Start { isn, ts_offset },
             syn.segment,
             syn.ecn,
             &*policies.congestion,
@@ -303,6 +322,10 @@ impl Connection {
         ends: Ends,
         belongs: (Membership, bool),
     ) -> Option<SubflowId> {
+        let mut tcp = tcp;
+        if let Some(times) = self.paths.keepalive() {
+            tcp.set_keepalive(times);
+        }
         let fault = cx.faults.fault(&ends.key.path);
         let id = self.paths.add(cx.config.limits.subflows, tcp, ends, belongs, fault)?;
         cx.route(ends.key, self.slot, id);
@@ -342,7 +365,9 @@ impl Connection {
 
     /// A server's connection that nobody vouches for and no subflow carries.
     pub(crate) fn is_stranger_without_path(&self) -> bool {
-        self.session.is_server() && self.closing.is_stranger_waiting() && self.paths.is_empty()
+        self.session.is_server()
+            && self.closing.is_stranger_waiting(self.config.linger)
+            && self.paths.is_empty()
     }
 
     /// Nothing is left to do: the endpoint may drop it.
@@ -354,12 +379,15 @@ impl Connection {
     pub(crate) fn info(&self) -> ConnectionInfo {
         let (subflows, gone) = self.paths.info();
         let buffered = self.sender.memory() + self.receiver.memory() + self.paths.memory();
+        let policies = &self.config.policies;
+        let scheduler = self.replaced.scheduler.as_ref().unwrap_or(&policies.scheduler);
+        let path_manager = self.replaced.path_manager.as_ref().unwrap_or(&policies.path_manager);
         ConnectionInfo {
             id: self.id,
             fallback: self.session.fallback(),
             extensions: self.session.extensions(),
-            scheduler: self.scheduling.name().to_owned(),
-            path_manager: self.path_manager_name.clone(),
+            scheduler: scheduler.name().to_owned(),
+            path_manager: path_manager.name().to_owned(),
             bytes_written: self.sender.written().0,
             bytes_read: self.receiver.bytes_read(),
             bytes_acked: self.sender.una().0,
@@ -595,8 +623,9 @@ impl Connection {
         self.abort_because(cx, CloseReason::Aborted);
     }
 
-    pub(crate) fn set_scheduler(&mut self, now: Instant, factory: &dyn SchedulerFactory) {
-        self.scheduling.replace(factory);
+    pub(crate) fn set_scheduler(&mut self, now: Instant, factory: Arc<dyn SchedulerFactory>) {
+        self.scheduling.replace(&*factory);
+        self.replaced.scheduler = Some(factory);
         self.refresh_views(now);
         let up: Vec<SubflowId> = self.scheduling.views().iter().map(|v| v.id).collect();
         for id in up {
@@ -607,10 +636,10 @@ impl Connection {
     pub(crate) fn set_path_manager(
         &mut self,
         cx: &mut Context<'_>,
-        factory: &dyn PathManagerFactory,
+        factory: Arc<dyn PathManagerFactory>,
     ) {
         self.path_manager = factory.build();
-        self.path_manager_name = factory.name().to_owned();
+        self.replaced.path_manager = Some(factory);
         if self.session.is_confirmed() {
             self.path_event(cx, PathEvent::Established);
         }
@@ -778,7 +807,9 @@ impl Connection {
         ingress: &Ingress,
     ) {
         self.closing.heard(cx.now);
-        self.liveness.begin_probes(cx.now, self.config.receive_probes);
+        if let Some(probes) = self.config.receive_probes {
+            self.liveness.begin_probes(cx.now, probes);
+        }
         let was_at_end = self.receiver.fin_reached();
         let before = self.receiver.next();
         if self.session.is_plain() {
@@ -840,7 +871,7 @@ impl Connection {
         data: bool,
     ) {
         self.closing.on_progress();
-        self.liveness.on_data(cx.now, self.config.receive_probes);
+        self.put_probes_off(cx.now);
         if self.closing.is_released() {
             self.receiver.discard();
             if data {
@@ -1696,7 +1727,7 @@ impl Connection {
             && self.session.is_server()
             && agreed.contains(Extensions::FOLLOW_CLIENT)
         {
-            self.set_scheduler(cx.now, &*follow);
+            self.set_scheduler(cx.now, follow);
         }
     }
 
@@ -2890,9 +2921,16 @@ impl Connection {
         marked
     }
 
+    /// Data came, or was acknowledged: a receiver's probes have time.
+    fn put_probes_off(&mut self, now: Instant) {
+        if let Some(probes) = self.config.receive_probes {
+            self.liveness.on_data(now, probes);
+        }
+    }
+
     /// A DATA_ACK moved.
     fn watch_data_ack(&mut self, now: Instant) {
-        self.liveness.on_data(now, self.config.receive_probes);
+        self.put_probes_off(now);
         if self.liveness.is_clock_running()
             && let Some(conditions) = self.silence_conditions()
         {
@@ -3596,7 +3634,7 @@ impl Connection {
     }
 
     /// Whether the stream's last data takes the FIN along.
-    const fn takes_fin(&self, choice: &Choice) -> bool {
+    fn takes_fin(&self, choice: &Choice) -> bool {
         let last = self.session.is_plain() && self.closing.is_shut_down();
         last && !matches!(choice.kind, Kind::Repeat) && self.config.linux_compat.fin_with_data
     }
@@ -4273,7 +4311,9 @@ impl Connection {
         self.sender.remove_subflow(id);
         self.scheduling.forget_subflow(id);
         self.paths.addresses_mut().forget_subflow(id);
-        self.liveness.forget_subflow(id);
+        if let Some(liveness) = self.liveness.if_used() {
+            liveness.forget_subflow(id);
+        }
         self.remember_ended(cx, &mut subflow);
         self.paths.remember_totals(&subflow, id);
         let (path, was_established) = (subflow.key().path, subflow.is_down());
@@ -4344,7 +4384,7 @@ impl Connection {
         let fin = self.closing.fin_at().filter(|_| !self.closing.fin_acked() && usable);
         let own = [
             fin,
-            self.closing.wait_ends_at(self.session.is_server()),
+            self.closing.wait_ends_at(self.config.linger, self.session.is_server()),
             self.scheduling.next_timeout(),
             self.silence_timeout(),
             self.liveness.probes().next_timeout(),
@@ -4547,7 +4587,7 @@ impl Connection {
     }
 
     fn check_wait(&mut self, cx: &mut Context<'_>) {
-        let ends_at = self.closing.wait_ends_at(self.session.is_server());
+        let ends_at = self.closing.wait_ends_at(self.config.linger, self.session.is_server());
         if ends_at.is_some_and(|at| at <= cx.now) || self.closing.is_given_up() {
             // The peer may hear us and wait for us: the key lets it believe a reset behind a hole.
             self.abort_because(cx, CloseReason::TimedOut);

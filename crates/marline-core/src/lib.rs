@@ -20,6 +20,7 @@ mod event;
 mod fec;
 mod linux_compat;
 mod liveness;
+mod on_demand;
 mod path_health;
 mod socket_option;
 mod stats;

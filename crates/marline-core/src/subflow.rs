@@ -38,11 +38,12 @@ mod types;
 mod undo;
 mod view;
 
-pub(crate) use config::SubflowConfig;
+pub(crate) use config::{Start, SubflowConfig};
 pub(crate) use types::{Egress, HeaderFor, Ingress, SubflowEvent, SubflowStats};
 
 use core::cell::Cell;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use marline_policy::{
     CongestionController, CongestionFactory, CongestionSignal, DataRange, DeliveredSegment,
@@ -94,7 +95,7 @@ struct Scratch {
 /// One TCP connection of a Multipath TCP connection.
 #[derive(Debug)]
 pub(crate) struct Subflow {
-    config: SubflowConfig,
+    config: Arc<SubflowConfig>,
     path: FourTuple,
     id: SubflowId,
     state: State,
@@ -111,6 +112,8 @@ pub(crate) struct Subflow {
     mtu: MtuSearch,
     handshake: Handshake,
     keepalive: Keepalive,
+    /// How the application wants silence met, if it said so.
+    keepalive_times: Option<Arc<Option<crate::Keepalive>>>,
     syn_data: Option<SynData>,
     /// See [`Subflow::acknowledge_syn_alone`].
     syn_alone: bool,
@@ -120,6 +123,8 @@ pub(crate) struct Subflow {
     fin_wanted: bool,
     /// Given up or reset here: reacts to nothing.
     dead: bool,
+    /// Full segments have a DSS.
+    dss_room: bool,
     /// The peer's SYN had a window scale option.
     peer_scales: bool,
     potentially_failed: bool,
@@ -143,9 +148,9 @@ pub(crate) struct Subflow {
 impl Subflow {
     fn new(
         now: Instant,
-        config: SubflowConfig,
+        config: Arc<SubflowConfig>,
         path: FourTuple,
-        isn: SeqNum,
+        start: Start,
         congestion: &dyn CongestionFactory,
         recovery: &dyn RecoveryFactory,
     ) -> Subflow {
@@ -156,14 +161,14 @@ impl Subflow {
             path,
             id: SubflowId(0),
             state: State::syn_sent(),
-            iss: isn,
+            iss: start.isn,
             irs: SeqNum(0),
             tx: Transmission::new(&config, mss, now),
             rx: Reception::new(config.out_of_order_ranges, config.window_scale),
             congestion: congestion.build(mss, initial_window, now),
             recovery: recovery.build(),
             pacer: config.pacer(initial_window),
-            timestamps: TimestampState::new(config.timestamps, config.ts_offset),
+            timestamps: TimestampState::new(config.timestamps, start.ts_offset),
             ecn: EcnState::default(),
             ack: DelayedAck::new(
                 config.ack_delay,
@@ -172,12 +177,14 @@ impl Subflow {
             mtu,
             handshake: Handshake::default(),
             keepalive: Keepalive::default(),
+            keepalive_times: None,
             syn_data: None,
             syn_alone: false,
             owed: Owed::default(),
             rst_to_fill: None,
             fin_wanted: false,
             dead: false,
+            dss_room: config.dss_room,
             peer_scales: false,
             potentially_failed: false,
             withdrawable: false,
@@ -388,8 +395,7 @@ impl Subflow {
 
     /// Adopts the segment size in force.
     fn apply_mss(&mut self) {
-        let room = self.config.dss_room;
-        let mss = payload_of(self.mtu.current(), self.timestamps.enabled, room);
+        let mss = payload_of(self.mtu.current(), self.timestamps.enabled, self.dss_room);
         if mss != self.tx.mss {
             self.tx.mss = mss;
             self.congestion.on_mss_change(mss);
@@ -398,7 +404,7 @@ impl Subflow {
 
     /// No segment has a DSS any more: full ones are larger by that.
     pub(crate) fn count_full_segments(&mut self) {
-        self.config.dss_room = false;
+        self.dss_room = false;
         self.apply_mss();
     }
 

@@ -18,6 +18,7 @@ use marline_wire::{Checksum, dss_checksum};
 
 use self::torn::Torn;
 use crate::fec::Repair;
+use crate::on_demand::OnDemand;
 
 mod torn;
 
@@ -108,12 +109,12 @@ pub(crate) struct MappingRx {
     /// Most bytes kept behind a failed mapping.
     max_kept: u64,
     /// Bytes of the front mapping that wait for its checksum.
-    waiting: Vec<u8>,
+    waiting: OnDemand<Vec<u8>>,
     /// From here on everything is mapped (infinite mapping, or plain TCP).
     infinite: Option<(Ssn, Dsn)>,
     failed: Option<Box<Failed>>,
     /// Repairs that are complete.
-    repairs: Vec<(Repair, Vec<u8>)>,
+    repairs: OnDemand<Vec<(Repair, Vec<u8>)>>,
 }
 
 impl MappingRx {
@@ -123,10 +124,10 @@ impl MappingRx {
             limit,
             torn: Torn::default(),
             max_kept,
-            waiting: Vec::new(),
+            waiting: OnDemand::new(),
             infinite: None,
             failed: None,
-            repairs: Vec::new(),
+            repairs: OnDemand::new(),
         }
     }
 
@@ -147,7 +148,7 @@ impl MappingRx {
         }
         let front = self.announced.front().filter(|m| m.end() > ssn).map(|m| m.dsn);
         self.announced.retain(|m| m.end() <= ssn);
-        let waiting = front.map(|dsn| (dsn, core::mem::take(&mut self.waiting)));
+        let waiting = front.map(|dsn| (dsn, self.take_waiting()));
         waiting.filter(|(_, bytes)| !bytes.is_empty())
     }
 
@@ -209,6 +210,9 @@ impl MappingRx {
             _ if self.joined(index, &new) => Ok(()),
             _ if self.announced.len() >= self.limit => Err(MappingError::TooMany),
             _ => {
+                if self.announced.capacity() == 0 {
+                    self.announced.reserve_exact(1);
+                }
                 self.announced.insert(index, new);
                 Ok(())
             }
@@ -299,8 +303,12 @@ impl MappingRx {
     pub(crate) fn shrink(&mut self) {
         self.announced.shrink_to_fit();
         self.torn.shrink();
-        self.waiting.shrink_to_fit();
-        self.repairs.shrink_to_fit();
+        if self.waiting.is_empty() {
+            self.waiting.retire();
+        }
+        if self.repairs.is_empty() {
+            self.repairs.retire();
+        }
     }
 
     /// Bytes of memory held, beside what a failed checksum keeps.
@@ -380,11 +388,15 @@ impl MappingRx {
         Ok(())
     }
 
+    fn take_waiting(&mut self) -> Vec<u8> {
+        self.waiting.if_used().map(core::mem::take).unwrap_or_default()
+    }
+
     /// Bytes of a repair, in order.
     fn take_coded(&mut self, mapping: &RxMapping, bytes: &[u8]) {
         self.waiting.extend_from_slice(bytes);
         if self.waiting.len() as u64 >= mapping.len {
-            let whole = core::mem::take(&mut self.waiting);
+            let whole = self.take_waiting();
             self.complete(mapping, &whole);
         }
     }
@@ -400,7 +412,7 @@ impl MappingRx {
 
     /// Repairs that have become complete.
     pub(crate) fn take_repairs(&mut self) -> Vec<(Repair, Vec<u8>)> {
-        core::mem::take(&mut self.repairs)
+        self.repairs.if_used().map(core::mem::take).unwrap_or_default()
     }
 
     /// Looks at bytes behind a hole of the subflow, which will come again in order: gives out what
@@ -460,7 +472,7 @@ impl MappingRx {
         }
         self.waiting.extend_from_slice(bytes);
         if self.waiting.len() as u64 == mapping.len {
-            let whole = core::mem::take(&mut self.waiting);
+            let whole = self.take_waiting();
             if !mapping.verify(&whole) {
                 return Err(whole);
             }

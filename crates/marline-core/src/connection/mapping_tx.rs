@@ -30,6 +30,9 @@ impl MappingTx {
     /// New data on a subflow; it must follow the newest.
     pub(crate) fn push(&mut self, range: DataRange, on: SubflowId) {
         debug_assert_eq!(range.start, self.end());
+        if self.entries.capacity() == 0 {
+            self.entries.reserve_exact(1);
+        }
         self.entries.push_back(Entry { end: range.end, carried_by: SubflowSet::of(on) });
     }
 

@@ -21,7 +21,6 @@ const LOOK_AHEAD: usize = 8;
 #[derive(Debug)]
 pub(super) struct Scheduling {
     scheduler: Box<dyn Scheduler>,
-    name: String,
     /// Views of the subflows that carry data, as of the current call.
     views: Vec<SubflowView>,
     /// A decision made while the batch went to another subflow.
@@ -36,7 +35,6 @@ impl Scheduling {
     pub(super) fn new(factory: &dyn SchedulerFactory) -> Self {
         Scheduling {
             scheduler: factory.build(),
-            name: factory.name().to_owned(),
             views: Vec::new(),
             decided: None,
             accused: SubflowSet::EMPTY,
@@ -47,12 +45,7 @@ impl Scheduling {
     /// Another scheduler takes over.
     pub(super) fn replace(&mut self, factory: &dyn SchedulerFactory) {
         self.scheduler = factory.build();
-        factory.name().clone_into(&mut self.name);
         self.decided = None;
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
     }
 
     pub(super) fn views(&self) -> &[SubflowView] {

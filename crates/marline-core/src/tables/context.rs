@@ -11,6 +11,8 @@ use super::network_memory::NetworkMemory;
 use super::outbox::Outbox;
 use super::path_faults::PathFaults;
 use super::reply_budget::ReplyBudget;
+use super::subflow_settings::SubflowSettings;
+use crate::subflow::Start;
 use crate::{EndpointConfig, FourTuple};
 
 /// What a connection may look up, and where its effects go.
@@ -20,6 +22,7 @@ pub(crate) struct Context<'a> {
     pub(crate) config: &'a EndpointConfig,
     pub(crate) rng: &'a mut dyn Rng,
     pub(crate) pool: &'a ChunkPool,
+    pub(crate) settings: &'a mut SubflowSettings,
     pub(crate) flows: &'a mut FlowTable,
     pub(crate) networks: &'a mut NetworkMemory,
     pub(crate) fast_joins: &'a mut FastJoinMemory,
@@ -34,6 +37,12 @@ impl Context<'_> {
     pub(crate) fn new_flow(&mut self, path: FourTuple, peer_flow: u64) -> FlowKey {
         let local_flow = self.flows.draw_flow_id(self.config, self.rng);
         FlowKey { path, local_flow, peer_flow }
+    }
+
+    /// The numbers that a subflow on this path starts with, if it opens now.
+    pub(crate) fn start_of(&self, path: FourTuple) -> Start {
+        let ts_offset = self.flows.initial().timestamp_offset(path);
+        Start { isn: self.flows.isn(self.now, path), ts_offset }
     }
 
     /// Packets of the flow belong to this subflow of the connection in `slot` from now on.

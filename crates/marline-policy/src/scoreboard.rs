@@ -177,6 +177,10 @@ impl Scoreboard {
     pub fn push(&mut self, segment: SentSegment) {
         debug_assert!(self.segments.back().is_none_or(|last| last.end == segment.start));
         self.in_flight += segment.len();
+        if self.segments.capacity() == 0 {
+            // Not four at once, as a list grows by itself: many subflows never have two under way.
+            self.segments.reserve_exact(1);
+        }
         self.segments.push_back(segment);
     }
 

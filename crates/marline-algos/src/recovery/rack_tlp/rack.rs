@@ -75,6 +75,9 @@ impl Rack {
 
     /// Step 0: remember when the segment was sent.
     pub(super) fn on_sent(&mut self, sent: &SentNotice, cx: &RecoveryContext<'_>) {
+        if self.order.capacity() == 0 {
+            self.order.reserve_exact(1);
+        }
         self.order.push_back(Transmission { sent_at: cx.now, start: sent.start, end: sent.end });
         // Stale entries behind a live one are bounded by a round trip's transmissions. Should that
         // not hold, a fresh start costs less than a queue that grows.

@@ -716,7 +716,11 @@ impl Connection {
         if !self.admit(cx, id, segment) {
             return;
         }
+        self.scheduling.borrow_views(cx.views);
         self.refresh_group(cx.now, id);
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().borrow(cx.workspace);
+        }
         let carries = !segment.payload.is_empty();
         let Some(ingress) = self.through_tcp(cx, id, segment, ecn) else { return };
         if ingress.accepted {
@@ -742,7 +746,11 @@ impl Connection {
             self.note_half_closed(cx.now, id);
         }
         self.drain_released(cx.now, id);
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().give_back(cx.workspace);
+        }
         self.advance_closing(cx);
+        self.scheduling.return_views(cx.views);
     }
 
     /// What TCP on the subflow makes of the segment.
@@ -781,9 +789,11 @@ impl Connection {
         let Some(subflow) = self.paths.get(id) else { return false };
         match subflow.membership() {
             Membership::Joining(joining) if joining.awaits_syn_ack() => {
+                let joining = **joining;
                 self.admit_syn_ack(cx, id, segment, joining)
             }
             Membership::Joined(joined) if !joined.is_verified() => {
+                let joined = **joined;
                 self.admit_third_ack(cx, id, segment, joined)
             }
             Membership::Joined(joined) if joined.is_fast() && !subflow.was_joined() => {
@@ -950,11 +960,11 @@ impl Connection {
             return;
         }
         let mut released = core::mem::take(subflow.tcp_mut().released());
-        for range in &released {
+        for range in released.iter() {
             self.sender.unpin(*range);
         }
         if self.scheduling.watches_acks() {
-            for range in &released {
+            for range in released.iter() {
                 self.scheduler_event(now, SchedulerEvent::Acked { on: id, range: *range });
             }
         }
@@ -1326,7 +1336,7 @@ impl Connection {
     ) -> Result<(), MappingError> {
         let Some(subflow) = self.paths.get_mut(id) else { return Ok(()) };
         let Delivered { result, duplicate, news } = self.receiver.deliver(id, ssn, bytes);
-        subflow.tcp_mut().stats_mut().bytes_duplicate += duplicate;
+        subflow.tcp_mut().stats_mut().count_duplicate(duplicate);
         if news {
             subflow.note_news(cx.now);
         }
@@ -1459,7 +1469,7 @@ impl Connection {
         self.session.on_capable(&self.config, &capable);
         self.session.on_peer_key(Key(listener_key));
         if let Some(subflow) = self.paths.iter().next() {
-            let path = subflow.key().path;
+            let path = subflow.path();
             cx.networks.absolve(path.local.ip(), path.remote.ip());
         }
     }
@@ -1593,7 +1603,7 @@ impl Connection {
     fn on_initial_established(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         subflow.establish();
-        let path = subflow.key().path;
+        let path = subflow.path();
         let tcp = subflow.tcp_mut();
         if self.session.is_server() {
             // The client may join its other paths as soon as it knows that we speak MPTCP. If data came
@@ -1639,7 +1649,7 @@ impl Connection {
         let now = cx.now;
         let Some(subflow) = self.paths.get_mut(id) else { return };
         subflow.note_news(now);
-        let path = subflow.key().path;
+        let path = subflow.path();
         let (backup, initial) = (subflow.is_backup(), subflow.is_initial());
         self.closing.heard(now);
         self.closing.resume(now, id);
@@ -2101,7 +2111,7 @@ impl Connection {
     /// The subflow is up: what its SYN carried was taken, or goes again as first of all.
     fn settle_fast_join(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
-        let path = subflow.key().path;
+        let path = subflow.path();
         let Some((fast, ordinary)) = subflow.settle_fast(cx.now) else { return };
         if let Some(range) = fast.range {
             self.sender.withdraw_reinjection(range);
@@ -2136,7 +2146,7 @@ impl Connection {
         if !fast.is_sent() || why == CloseReason::Finished || self.closing.is_closed() {
             return None;
         }
-        let path = subflow.key().path;
+        let path = subflow.path();
         let (local, remote) = (path.local.ip(), path.remote);
         cx.out.counters.fast_join_fallback += 1;
         match why {
@@ -2153,7 +2163,7 @@ impl Connection {
         let same = |path: FourTuple| {
             path.local.ip() == pair.local.address.ip() && path.remote == pair.remote
         };
-        if !self.paths.iter().any(|subflow| same(subflow.key().path)) {
+        if !self.paths.iter().any(|subflow| same(subflow.path())) {
             self.open_join(cx, pair, (backup, false));
         }
     }
@@ -2278,7 +2288,7 @@ impl Connection {
         cx.out.counters.duplicate_data += u64::from(duplicate > 0);
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.tcp_mut().take_syn_payload(len);
-            subflow.tcp_mut().stats_mut().bytes_duplicate += duplicate;
+            subflow.tcp_mut().stats_mut().count_duplicate(duplicate);
         }
         self.tell_readable(cx);
     }
@@ -2554,7 +2564,7 @@ impl Connection {
         }
         // Who made this has both keys: nothing shows better that the peer speaks MPTCP.
         self.confirm(cx);
-        let port = self.paths.get(on).map_or(0, |subflow| subflow.key().path.remote.port());
+        let port = self.paths.get(on).map_or(0, |subflow| subflow.path().remote.port());
         let limit = cx.config.limits.remote_addresses;
         let new = self.paths.addresses_mut().on_announced(on, port, add, limit);
         if let Some(new) = new {
@@ -2791,7 +2801,7 @@ impl Connection {
     /// Shows its members of paths: subflows that are established, plain TCP included.
     pub(crate) fn members(&mut self, mut see: impl FnMut(FourTuple, &mut Subflow)) {
         for subflow in self.paths.iter_mut().filter(|subflow| subflow.is_usable()) {
-            see(subflow.key().path, subflow.tcp_mut());
+            see(subflow.path(), subflow.tcp_mut());
         }
     }
 
@@ -2799,7 +2809,7 @@ impl Connection {
     fn report_timeout(&self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_usable()) {
             let trouble = Trouble::TimedOut { wait: subflow.tcp().answer_takes() };
-            cx.faults.report(subflow.key().path, trouble);
+            cx.faults.report(subflow.path(), trouble);
         }
     }
 
@@ -2807,7 +2817,7 @@ impl Connection {
     fn report_silence(&self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(subflow) = self.paths.get(id) {
             let trouble = Trouble::Silent { wait: subflow.tcp().answer_takes() };
-            cx.faults.report(subflow.key().path, trouble);
+            cx.faults.report(subflow.path(), trouble);
         }
     }
 
@@ -2816,7 +2826,7 @@ impl Connection {
         let mut changed = Vec::new();
         for id in self.paths.ids() {
             let Some(subflow) = self.paths.get_mut(id) else { continue };
-            let fault = cx.faults.fault(&subflow.key().path);
+            let fault = cx.faults.fault(&subflow.path());
             let before = subflow.set_fault(fault);
             if before != fault {
                 changed.push((id, before, fault));
@@ -2853,7 +2863,7 @@ impl Connection {
     /// Asks the peer for a sign of life, on the first subflow between these addresses.
     pub(crate) fn ask_address_pair(&mut self, pair: &AddressPair) {
         let on = |path: FourTuple| (path.local.ip(), path.remote.ip()) == (pair.local, pair.remote);
-        let member = |s: &&mut SubflowContext| s.is_usable() && on(s.key().path);
+        let member = |s: &&mut SubflowContext| s.is_usable() && on(s.path());
         if let Some(subflow) = self.paths.iter_mut().find(member) {
             subflow.tcp_mut().request_probe();
         }
@@ -3097,6 +3107,13 @@ impl Connection {
         cx: &mut Context<'_>,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
+        self.scheduling.borrow_views(cx.views);
+        let transmit = self.next_transmit(cx, buf);
+        self.scheduling.return_views(cx.views);
+        transmit
+    }
+
+    fn next_transmit(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         self.suspect_accused(cx);
         let lone = self.config.linux_compat.lone_add_addr;
         let signals_first = lone || self.paths.addresses().owes_mp_fail();
@@ -3578,7 +3595,7 @@ impl Connection {
         let tcp = self.paths.get_mut(id)?.tcp_mut();
         let sent = tcp.push_data(cx.now, dsn, len as u16, checksum);
         if choice.kind == Kind::Repeat {
-            tcp.stats_mut().bytes_reinjected += len as u64;
+            tcp.stats_mut().trouble.bytes_reinjected += len as u64;
         }
         let range = choice.range.prefix(len as u64);
         self.sender.carry(id, ssn, range, choice.kind == Kind::Repeat);
@@ -3789,9 +3806,9 @@ impl Connection {
         let written = header.emit(options, segment);
         debug_assert!(written.is_ok(), "{written:?} for {options:?}");
         let header_len = written.ok()?;
-        let path = self.paths.get(id)?.key().path;
+        let tcp = self.paths.get(id)?.tcp();
         let addresses = match cx.config.capabilities.checksum {
-            ChecksumScope::WithAddresses => Some((path.local.ip(), path.remote.ip())),
+            ChecksumScope::WithAddresses => Some(tcp.ips()),
             ChecksumScope::WithoutAddresses => None,
         };
         let mut sum = tcp_pseudo_header(addresses, segment.len());
@@ -4316,7 +4333,7 @@ impl Connection {
         }
         self.remember_ended(cx, &mut subflow);
         self.paths.remember_totals(&subflow, id);
-        let (path, was_established) = (subflow.key().path, subflow.is_down());
+        let (path, was_established) = (subflow.path(), subflow.is_down());
         if was_established && !self.session.is_plain() {
             let kind = MonitorKind::SubflowClosed { id, path, reason };
             cx.out.monitor(cx.now, self.id, kind);
@@ -4426,6 +4443,7 @@ impl Connection {
             self.paths.shrink();
             self.sender.shrink();
             self.receiver.shrink();
+            cx.pool.settle_for_one();
         }
         self.on_silence_timeout(cx);
         self.on_receive_probes(cx);
@@ -4449,7 +4467,9 @@ impl Connection {
             // A coupled controller reads its siblings at a loss as it does at an ACK.
             self.refresh_group(cx.now, id);
             if let Some(subflow) = self.paths.get_mut(id) {
+                subflow.tcp_mut().borrow(cx.workspace);
                 subflow.tcp_mut().on_timeout(cx.now);
+                subflow.tcp_mut().give_back(cx.workspace);
             }
             self.drain_subflow_events(cx, id);
         }

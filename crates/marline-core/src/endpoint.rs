@@ -12,6 +12,7 @@ mod wakeups;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use marline_policy::SubflowView;
 use marline_time::{Instant, Rng};
 use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 
@@ -19,6 +20,8 @@ use self::oldest_first::OldestFirst;
 use self::slots::Slots;
 use self::wakeups::Wakeups;
 use crate::connection::Connection;
+use crate::on_demand::OnDemand;
+use crate::subflow::Workspace;
 use crate::tables::demux::FlowRef;
 use crate::tables::fast_join_memory::FastJoinMemory;
 use crate::tables::flow_table::FlowTable;
@@ -49,6 +52,8 @@ pub struct Endpoint {
     rng: Box<dyn Rng>,
     pool: ChunkPool,
     settings: SubflowSettings,
+    views: OnDemand<Vec<SubflowView>>,
+    workspace: Workspace,
     flows: FlowTable,
     networks: NetworkMemory,
     fast_joins: FastJoinMemory,
@@ -78,6 +83,8 @@ impl Endpoint {
         Endpoint {
             accept: config.accept.take().map(Arc::new),
             settings: SubflowSettings::default(),
+            views: OnDemand::new(),
+            workspace: Workspace::default(),
             flows,
             rng,
             pool: ChunkPool::default(),
@@ -106,6 +113,8 @@ impl Endpoint {
             rng: self.rng.as_mut(),
             pool: &self.pool,
             settings: &mut self.settings,
+            views: &mut self.views,
+            workspace: &mut self.workspace,
             flows: &mut self.flows,
             networks: &mut self.networks,
             fast_joins: &mut self.fast_joins,

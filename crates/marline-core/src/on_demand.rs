@@ -63,6 +63,10 @@ impl<T: 'static> Unused for Vec<T> {
     const UNUSED: &'static Self = &Vec::new();
 }
 
+impl<T: Ord + 'static> Unused for std::collections::BinaryHeap<T> {
+    const UNUSED: &'static Self = &std::collections::BinaryHeap::new();
+}
+
 impl<T: 'static> Unused for std::collections::VecDeque<T> {
     const UNUSED: &'static Self = &std::collections::VecDeque::new();
 }

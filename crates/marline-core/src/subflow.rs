@@ -42,6 +42,7 @@ pub(crate) use config::{Start, SubflowConfig};
 pub(crate) use types::{Egress, HeaderFor, Ingress, SubflowEvent, SubflowStats};
 
 use core::cell::Cell;
+use core::net::IpAddr;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -53,6 +54,8 @@ use marline_time::{Duration, Instant};
 use marline_wire::SeqNum;
 
 use crate::FourTuple;
+use crate::compact_path::CompactPath;
+use crate::on_demand::{OnDemand, Unused};
 use delayed_ack::DelayedAck;
 use ecn::EcnState;
 use handshake::Handshake;
@@ -92,11 +95,15 @@ struct Scratch {
     lost: Vec<Ssn>,
 }
 
+impl Unused for Scratch {
+    const UNUSED: &'static Self = &Scratch { delivered: Vec::new(), lost: Vec::new() };
+}
+
 /// One TCP connection of a Multipath TCP connection.
 #[derive(Debug)]
 pub(crate) struct Subflow {
     config: Arc<SubflowConfig>,
-    path: FourTuple,
+    path: CompactPath,
     id: SubflowId,
     state: State,
     iss: SeqNum,
@@ -114,7 +121,7 @@ pub(crate) struct Subflow {
     keepalive: Keepalive,
     /// How the application wants silence met, if it said so.
     keepalive_times: Option<Arc<Option<crate::Keepalive>>>,
-    syn_data: Option<SynData>,
+    syn_data: Option<Box<SynData>>,
     /// See [`Subflow::acknowledge_syn_alone`].
     syn_alone: bool,
     owed: Owed,
@@ -139,10 +146,19 @@ pub(crate) struct Subflow {
     /// for eligibility changes nothing else.
     pacer_wait: Cell<Option<Instant>>,
     time_wait_until: Option<Instant>,
-    events: VecDeque<SubflowEvent>,
+    events: OnDemand<VecDeque<SubflowEvent>>,
     stats: SubflowStats,
-    scratch: Scratch,
-    group: Vec<SubflowView>,
+    /// Lent by the endpoint while segments come in and timers fire.
+    scratch: OnDemand<Scratch>,
+    /// Its siblings and itself, for coupled congestion control.
+    group: OnDemand<Vec<SubflowView>>,
+}
+
+/// What an endpoint lends one of its subflows after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Workspace {
+    scratch: OnDemand<Scratch>,
+    released: OnDemand<Vec<DataRange>>,
 }
 
 impl Subflow {
@@ -158,7 +174,7 @@ impl Subflow {
         let mss = payload_of(mtu.current(), config.timestamps, config.dss_room);
         let initial_window = u64::from(config.initial_window) * u64::from(mss);
         Subflow {
-            path,
+            path: path.into(),
             id: SubflowId(0),
             state: State::syn_sent(),
             iss: start.isn,
@@ -170,10 +186,7 @@ impl Subflow {
             pacer: config.pacer(initial_window),
             timestamps: TimestampState::new(config.timestamps, start.ts_offset),
             ecn: EcnState::default(),
-            ack: DelayedAck::new(
-                config.ack_delay,
-                usize::from(config.max_segment) - segment::HEADER,
-            ),
+            ack: DelayedAck::new(config.ack_delay, config.max_segment - segment::HEADER as u16),
             mtu,
             handshake: Handshake::default(),
             keepalive: Keepalive::default(),
@@ -193,12 +206,22 @@ impl Subflow {
             last_heard_at: now,
             pacer_wait: Cell::new(None),
             time_wait_until: None,
-            events: VecDeque::new(),
+            events: OnDemand::new(),
             stats: SubflowStats::default(),
-            scratch: Scratch::default(),
-            group: Vec::new(),
+            scratch: OnDemand::new(),
+            group: OnDemand::new(),
             config,
         }
+    }
+
+    /// Its two ends.
+    pub(crate) fn path(&self) -> FourTuple {
+        self.path.path()
+    }
+
+    /// The addresses of its ends, local and remote.
+    pub(crate) fn ips(&self) -> (IpAddr, IpAddr) {
+        self.path.ips()
     }
 
     /// The slot it has in its connection.
@@ -220,17 +243,46 @@ impl Subflow {
 
     /// The next thing the connection must know.
     pub(crate) fn poll_event(&mut self) -> Option<SubflowEvent> {
-        self.events.pop_front()
+        let event = self.events.if_used()?.pop_front();
+        self.put_events_away();
+        event
+    }
+
+    /// Events are rare: nothing is kept for the next one.
+    fn put_events_away(&mut self) {
+        if self.events.is_empty() {
+            self.events.retire();
+        }
     }
 
     /// The same, but stops before the peer's FIN: the payload of a segment comes before its FIN.
     pub(crate) fn poll_event_before_fin(&mut self) -> Option<SubflowEvent> {
         let is_end = |e: &SubflowEvent| matches!(e, SubflowEvent::PeerFin | SubflowEvent::Finished);
-        self.events.pop_front_if(|event| !is_end(event))
+        let event = self.events.if_used()?.pop_front_if(|event| !is_end(event));
+        self.put_events_away();
+        event
+    }
+
+    /// Takes what is lent for a call.
+    pub(crate) fn borrow(&mut self, from: &mut Workspace) {
+        if self.scratch.used().is_none() {
+            core::mem::swap(&mut self.scratch, &mut from.scratch);
+        }
+        if self.tx.released.used().is_none() {
+            core::mem::swap(&mut self.tx.released, &mut from.released);
+        }
+    }
+
+    /// Gives it back, with nothing in it that is of use.
+    pub(crate) fn give_back(&mut self, to: &mut Workspace) {
+        to.scratch = core::mem::take(&mut self.scratch);
+        if self.tx.released.is_empty() {
+            to.released = core::mem::take(&mut self.tx.released);
+        }
     }
 
     /// Data whose segments were cumulatively acknowledged since this was last emptied.
-    pub(crate) fn released(&mut self) -> &mut Vec<DataRange> {
+    pub(crate) const fn released(&mut self) -> &mut OnDemand<Vec<DataRange>> {
         &mut self.tx.released
     }
 
@@ -300,7 +352,7 @@ impl Subflow {
     }
 
     /// Bytes that wait behind a hole.
-    pub(crate) const fn held_out_of_order(&self) -> u64 {
+    pub(crate) fn held_out_of_order(&self) -> u64 {
         self.rx.queue.held()
     }
 
@@ -313,7 +365,8 @@ impl Subflow {
     pub(crate) fn shrink(&mut self) {
         self.rx.queue.shrink();
         self.tx.shrink();
-        self.scratch = Scratch::default();
+        self.recovery.shrink();
+        self.scratch.retire();
     }
 
     /// The wire's number of a position of the peer.

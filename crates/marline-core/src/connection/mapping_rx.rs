@@ -103,7 +103,7 @@ struct Failed {
 pub(crate) struct MappingRx {
     /// Sorted by subflow position, disjoint.
     announced: VecDeque<RxMapping>,
-    limit: usize,
+    limit: u32,
     /// What lost its mapping on the way.
     torn: Torn,
     /// Most bytes kept behind a failed mapping.
@@ -121,7 +121,7 @@ impl MappingRx {
     pub(crate) fn new(limit: usize, max_kept: u64) -> Self {
         MappingRx {
             announced: VecDeque::new(),
-            limit,
+            limit: u32::try_from(limit).unwrap_or(u32::MAX),
             torn: Torn::default(),
             max_kept,
             waiting: OnDemand::new(),
@@ -208,7 +208,7 @@ impl MappingRx {
             }
             _ if new.ssn < delivered => self.announce_rest(new, delivered),
             _ if self.joined(index, &new) => Ok(()),
-            _ if self.announced.len() >= self.limit => Err(MappingError::TooMany),
+            _ if self.announced.len() >= self.limit() => Err(MappingError::TooMany),
             _ => {
                 if self.announced.capacity() == 0 {
                     self.announced.reserve_exact(1);
@@ -259,16 +259,17 @@ impl MappingRx {
         if !joined {
             return false;
         }
+        let limit = self.limit();
         let mut torn = false;
         for mapping in self.announced.range(first..).take_while(|m| known(m)) {
             if from < mapping.ssn {
-                self.torn.insert(from, mapping.ssn, self.limit);
+                self.torn.insert(from, mapping.ssn, limit);
                 torn = true;
             }
             from = from.max(mapping.end());
         }
         if from < end {
-            self.torn.insert(from, end, self.limit);
+            self.torn.insert(from, end, limit);
             torn = true;
         }
         torn
@@ -323,8 +324,12 @@ impl MappingRx {
     }
 
     /// So many more mappings may be kept.
-    pub(crate) const fn raise_limit(&mut self, by: usize) {
-        self.limit += by;
+    pub(crate) fn raise_limit(&mut self, by: usize) {
+        self.limit = self.limit.saturating_add(u32::try_from(by).unwrap_or(u32::MAX));
+    }
+
+    const fn limit(&self) -> usize {
+        self.limit as usize
     }
 
     /// Translates in-order bytes. `deliver` gets each run of bytes with its DSN.

@@ -23,7 +23,7 @@ const MAX_SUBFLOWS: usize = 32;
 /// The subflows of a connection.
 #[derive(Debug)]
 pub(super) struct PathSet {
-    slots: Vec<Option<Box<SubflowContext>>>,
+    slots: Box<[Option<Box<SubflowContext>>]>,
     addresses: Addresses,
     /// Where the search for owed segments starts, so that every subflow gets its turn.
     next: u8,
@@ -36,7 +36,7 @@ pub(super) struct PathSet {
 impl PathSet {
     pub(super) fn new(config: &Arc<ConnectionConfig>, path: FourTuple) -> Self {
         PathSet {
-            slots: Vec::new(),
+            slots: Box::default(),
             addresses: Addresses::new(Arc::clone(config), path),
             next: 0,
             keepalive: None,
@@ -242,9 +242,8 @@ impl PathSet {
             return None;
         }
         if free == self.slots.len() {
-            // Most connections have one subflow, and never another.
-            self.slots.reserve_exact(1);
-            self.slots.push(None);
+            let there = core::mem::take(&mut self.slots).into_iter();
+            self.slots = there.chain([None]).collect();
         }
         let id = SubflowId(free as u8);
         tcp.set_id(id);
@@ -291,7 +290,7 @@ impl PathSet {
     /// What path managers judge by.
     pub(super) fn paths(&self) -> Vec<SubflowPath> {
         let open = self.with_ids().filter(|(_, subflow)| !subflow.is_shut());
-        open.map(|(id, subflow)| subflow.path(id)).collect()
+        open.map(|(id, subflow)| subflow.subflow_path(id)).collect()
     }
 
     /// When something is due on a subflow.

@@ -63,7 +63,7 @@ pub(super) struct Delivered {
 #[derive(Debug)]
 pub(super) struct Receiver {
     buffer: ReceiveBuffer,
-    subflows: Vec<Option<Incoming>>,
+    subflows: Box<[Option<Incoming>]>,
     /// Repair by coding, once it is agreed on.
     decoder: Option<Box<Decoder>>,
     /// Mappings that a subflow keeps at least.
@@ -79,7 +79,7 @@ impl Receiver {
         let (window, ranges) = (config.receive_buffer, limits.out_of_order_ranges);
         Receiver {
             buffer: ReceiveBuffer::new(window, fixed, ranges, pool),
-            subflows: Vec::new(),
+            subflows: Box::default(),
             decoder: None,
             mappings: limits.mappings,
             told: false,
@@ -90,9 +90,9 @@ impl Receiver {
     /// A subflow takes this slot. On plain TCP it needs no mappings.
     pub(super) fn add_subflow(&mut self, id: SubflowId, plain: bool) {
         let slot = usize::from(id.0);
-        while self.subflows.len() <= slot {
-            self.subflows.reserve_exact(1);
-            self.subflows.push(None);
+        if self.subflows.len() <= slot {
+            let there = core::mem::take(&mut self.subflows).into_iter();
+            self.subflows = there.chain([const { None }]).collect();
         }
         let mut mappings = MappingRx::new(self.mappings, self.buffer.max_window());
         if plain {

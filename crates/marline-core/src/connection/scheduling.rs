@@ -13,6 +13,7 @@ use marline_time::{Duration, Instant};
 use super::choice::{Choice, Kind, Terms};
 use super::reinjection::Queued;
 use super::sender::Sender;
+use crate::on_demand::OnDemand;
 
 /// Queued reinjections that are looked at before new data gets its turn.
 const LOOK_AHEAD: usize = 8;
@@ -21,8 +22,8 @@ const LOOK_AHEAD: usize = 8;
 #[derive(Debug)]
 pub(super) struct Scheduling {
     scheduler: Box<dyn Scheduler>,
-    /// Views of the subflows that carry data, as of the current call.
-    views: Vec<SubflowView>,
+    /// Views of the subflows that carry data, as of the current call. Lent by the endpoint.
+    views: OnDemand<Vec<SubflowView>>,
     /// A decision made while the batch went to another subflow.
     decided: Option<Choice>,
     /// Subflows that the scheduler holds to be dead, until that is acted upon.
@@ -35,7 +36,7 @@ impl Scheduling {
     pub(super) fn new(factory: &dyn SchedulerFactory) -> Self {
         Scheduling {
             scheduler: factory.build(),
-            views: Vec::new(),
+            views: OnDemand::new(),
             decided: None,
             accused: SubflowSet::EMPTY,
             wake_at: None,
@@ -50,6 +51,18 @@ impl Scheduling {
 
     pub(super) fn views(&self) -> &[SubflowView] {
         &self.views
+    }
+
+    /// Takes the endpoint's list of views for a call.
+    pub(super) fn borrow_views(&mut self, from: &mut OnDemand<Vec<SubflowView>>) {
+        if self.views.used().is_none() {
+            core::mem::swap(&mut self.views, from);
+        }
+    }
+
+    /// Gives it back.
+    pub(super) fn return_views(&mut self, to: &mut OnDemand<Vec<SubflowView>>) {
+        *to = core::mem::take(&mut self.views);
     }
 
     /// Takes new views of all subflows that carry data.

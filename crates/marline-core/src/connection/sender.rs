@@ -98,7 +98,7 @@ pub(super) struct Sender {
     reinjections: ReinjectionQueue,
     /// First byte beyond the peer's receive window.
     window_end: Dsn,
-    subflows: Vec<Option<Outgoing>>,
+    subflows: Box<[Option<Outgoing>]>,
     /// Our repairs, once they are agreed on.
     repairs: Option<Box<RepairTx>>,
     nagle: Nagle,
@@ -115,7 +115,7 @@ impl Sender {
             mappings: MappingTx::default(),
             reinjections: ReinjectionQueue::default(),
             window_end: Dsn(0),
-            subflows: Vec::new(),
+            subflows: Box::default(),
             repairs: None,
             nagle: Nagle::new(config.nagle),
             rto: DataRto::default(),
@@ -128,9 +128,9 @@ impl Sender {
     pub(super) fn add_subflow(&mut self, id: SubflowId) {
         debug_assert!(!self.reinjections.names(id), "{id} still stands for another subflow");
         let slot = usize::from(id.0);
-        while self.subflows.len() <= slot {
-            self.subflows.reserve_exact(1);
-            self.subflows.push(None);
+        if self.subflows.len() <= slot {
+            let there = core::mem::take(&mut self.subflows).into_iter();
+            self.subflows = there.chain([const { None }]).collect();
         }
         let (keyed, run, repairs) = (Ssn(1), (Ssn(1), Dsn(0)), OnDemand::new());
         self.subflows[slot] = Some(Outgoing { keyed, proven: false, run, repairs });

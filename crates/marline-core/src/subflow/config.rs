@@ -1,5 +1,7 @@
 //! Configuration of a subflow, taken from its connection and the carrier. All that have the same share it.
 
+use std::sync::Arc;
+
 use marline_policy::RttConfig;
 use marline_time::Duration;
 use marline_wire::SeqNum;
@@ -20,14 +22,14 @@ const BYTES_PER_ENTRY: u64 = 64;
 const LEAST_ENTRIES: u64 = 1_024;
 
 /// The settings of a subflow.
-#[derive(Copy, Clone, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SubflowConfig {
     /// Bytes of TCP segment (header, options, payload) that may pass; probed for.
     pub(crate) max_segment: u16,
     /// Bytes of TCP segment that surely pass.
     pub(crate) base_segment: u16,
     /// RTO bounds.
-    pub(crate) rtt: RttConfig,
+    pub(crate) rtt: Arc<RttConfig>,
     /// Initial window in segments.
     pub(crate) initial_window: u32,
     /// Longest delay of an ACK.
@@ -83,7 +85,7 @@ impl SubflowConfig {
         SubflowConfig {
             max_segment,
             base_segment: capabilities.base_segment.min(max_segment),
-            rtt: connection.rtt,
+            rtt: Arc::new(connection.rtt),
             initial_window: connection.initial_window.max(1),
             ack_delay: connection.ack_delay,
             syn_retries: connection.syn_retries,

@@ -45,9 +45,18 @@ impl ChunkPool {
         }
     }
 
+    /// A connection has become idle: gives back what it will hardly use.
+    pub(crate) fn settle_for_one(&self) {
+        let kept = self.0.lock().map_or(0, |pool| pool.len());
+        self.keep(kept.saturating_sub(KEPT_EACH).max(KEPT));
+    }
+
     /// So many connections are left: gives back what they will hardly use.
     pub(crate) fn settle(&self, connections: usize) {
-        let most = connections.saturating_mul(KEPT_EACH).saturating_add(KEPT);
+        self.keep(connections.saturating_mul(KEPT_EACH).saturating_add(KEPT));
+    }
+
+    fn keep(&self, most: usize) {
         if let Ok(mut pool) = self.0.lock()
             && pool.len() > most
         {
@@ -283,7 +292,11 @@ mod tests {
         assert_eq!(free(), 300);
         pool.settle(10);
         assert_eq!(free(), KEPT + 10 * KEPT_EACH);
+        pool.settle_for_one();
+        assert_eq!(free(), KEPT + 9 * KEPT_EACH);
         pool.settle(0);
+        assert_eq!(free(), KEPT);
+        pool.settle_for_one();
         assert_eq!(free(), KEPT);
     }
 

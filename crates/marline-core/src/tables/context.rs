@@ -1,6 +1,6 @@
 //! Call context: the parts of an endpoint lent to one of its connections for the length of a call.
 
-use marline_policy::SubflowId;
+use marline_policy::{SubflowId, SubflowView};
 use marline_time::{Instant, Rng};
 
 use super::chunks::ChunkPool;
@@ -12,7 +12,8 @@ use super::outbox::Outbox;
 use super::path_faults::PathFaults;
 use super::reply_budget::ReplyBudget;
 use super::subflow_settings::SubflowSettings;
-use crate::subflow::Start;
+use crate::on_demand::OnDemand;
+use crate::subflow::{Start, Workspace};
 use crate::{EndpointConfig, FourTuple};
 
 /// What a connection may look up, and where its effects go.
@@ -23,6 +24,10 @@ pub(crate) struct Context<'a> {
     pub(crate) rng: &'a mut dyn Rng,
     pub(crate) pool: &'a ChunkPool,
     pub(crate) settings: &'a mut SubflowSettings,
+    /// A list for the views that its scheduler judges by.
+    pub(crate) views: &'a mut OnDemand<Vec<SubflowView>>,
+    /// Buffers for the subflow that is at work.
+    pub(crate) workspace: &'a mut Workspace,
     pub(crate) flows: &'a mut FlowTable,
     pub(crate) networks: &'a mut NetworkMemory,
     pub(crate) fast_joins: &'a mut FastJoinMemory,

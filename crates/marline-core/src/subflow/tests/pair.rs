@@ -121,7 +121,7 @@ pub(super) fn config() -> SubflowConfig {
     SubflowConfig {
         max_segment: 1_452,
         base_segment: 1_452,
-        rtt: RttConfig::default(),
+        rtt: Arc::new(RttConfig::default()),
         initial_window: 10,
         ack_delay: Duration::from_millis(40),
         syn_retries: 6,
@@ -181,7 +181,7 @@ impl Pair {
         let now = Instant::from_secs(100);
         Pair {
             now,
-            client: new_client(config, client, now),
+            client: new_client(config.clone(), client, now),
             server: None,
             delay: Duration::from_millis(10),
             wire: BTreeMap::new(),
@@ -320,7 +320,7 @@ impl Pair {
             assert!(packet.has(TcpFlags::SYN));
             let (reno, now) = (Reno::default(), self.now);
             let signals = reno.signals.clone();
-            let config = Arc::new(self.config);
+            let config = Arc::new(self.config.clone());
             let tcp = Subflow::accept(
                 now,
                 config,

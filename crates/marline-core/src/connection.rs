@@ -716,10 +716,10 @@ impl Connection {
         if !self.admit(cx, id, segment) {
             return;
         }
-        self.scheduling.borrow_views(cx.views);
+        self.scheduling.swap_views(cx.views);
         self.refresh_group(cx.now, id);
         if let Some(subflow) = self.paths.get_mut(id) {
-            subflow.tcp_mut().borrow(cx.workspace);
+            subflow.tcp_mut().swap_buffers(cx.workspace);
         }
         let carries = !segment.payload.is_empty();
         let Some(ingress) = self.through_tcp(cx, id, segment, ecn) else { return };
@@ -747,10 +747,10 @@ impl Connection {
         }
         self.drain_released(cx.now, id);
         if let Some(subflow) = self.paths.get_mut(id) {
-            subflow.tcp_mut().give_back(cx.workspace);
+            subflow.tcp_mut().swap_buffers(cx.workspace);
         }
         self.advance_closing(cx);
-        self.scheduling.return_views(cx.views);
+        self.scheduling.swap_views(cx.views);
     }
 
     /// What TCP on the subflow makes of the segment.
@@ -3107,9 +3107,9 @@ impl Connection {
         cx: &mut Context<'_>,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
-        self.scheduling.borrow_views(cx.views);
+        self.scheduling.swap_views(cx.views);
         let transmit = self.next_transmit(cx, buf);
-        self.scheduling.return_views(cx.views);
+        self.scheduling.swap_views(cx.views);
         transmit
     }
 
@@ -4441,6 +4441,7 @@ impl Connection {
         }
         if self.trim.is_due(now) {
             self.paths.shrink();
+            self.scheduling.shrink();
             self.sender.shrink();
             self.receiver.shrink();
             cx.pool.settle_for_one();
@@ -4467,9 +4468,9 @@ impl Connection {
             // A coupled controller reads its siblings at a loss as it does at an ACK.
             self.refresh_group(cx.now, id);
             if let Some(subflow) = self.paths.get_mut(id) {
-                subflow.tcp_mut().borrow(cx.workspace);
+                subflow.tcp_mut().swap_buffers(cx.workspace);
                 subflow.tcp_mut().on_timeout(cx.now);
-                subflow.tcp_mut().give_back(cx.workspace);
+                subflow.tcp_mut().swap_buffers(cx.workspace);
             }
             self.drain_subflow_events(cx, id);
         }

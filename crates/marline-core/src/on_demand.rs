@@ -30,6 +30,19 @@ impl<T: Unused> OnDemand<T> {
 
     /// As if it had never been used.
     pub(crate) fn retire(&mut self) {
+        if self.0.is_some() {
+            self.unmake();
+        }
+    }
+
+    // Apart, as both are rare and would stand wherever a part is used.
+    #[cold]
+    fn make(&mut self) -> &mut T {
+        self.0.insert(Box::default())
+    }
+
+    #[cold]
+    fn unmake(&mut self) {
         self.0 = None;
     }
 }
@@ -49,7 +62,10 @@ impl<T: Unused> Deref for OnDemand<T> {
 
 impl<T: Unused> DerefMut for OnDemand<T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.0.get_or_insert_default()
+        match self.0 {
+            Some(ref mut part) => part,
+            None => self.make(),
+        }
     }
 }
 

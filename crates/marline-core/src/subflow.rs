@@ -243,41 +243,31 @@ impl Subflow {
 
     /// The next thing the connection must know.
     pub(crate) fn poll_event(&mut self) -> Option<SubflowEvent> {
-        let event = self.events.if_used()?.pop_front();
-        self.put_events_away();
-        event
+        self.next_event(|_| true)
     }
 
-    /// Events are rare: nothing is kept for the next one.
-    fn put_events_away(&mut self) {
-        if self.events.is_empty() {
+    /// The next event if it is such a one. They are rare: nothing is kept for the next.
+    fn next_event(&mut self, wanted: impl Fn(&SubflowEvent) -> bool) -> Option<SubflowEvent> {
+        let events = self.events.if_used()?;
+        let event = events.pop_front_if(|event| wanted(event));
+        if events.is_empty() {
             self.events.retire();
         }
+        event
     }
 
     /// The same, but stops before the peer's FIN: the payload of a segment comes before its FIN.
     pub(crate) fn poll_event_before_fin(&mut self) -> Option<SubflowEvent> {
         let is_end = |e: &SubflowEvent| matches!(e, SubflowEvent::PeerFin | SubflowEvent::Finished);
-        let event = self.events.if_used()?.pop_front_if(|event| !is_end(event));
-        self.put_events_away();
-        event
+        self.next_event(|event| !is_end(event))
     }
 
-    /// Takes what is lent for a call.
-    pub(crate) fn borrow(&mut self, from: &mut Workspace) {
-        if self.scratch.used().is_none() {
-            core::mem::swap(&mut self.scratch, &mut from.scratch);
-        }
-        if self.tx.released.used().is_none() {
-            core::mem::swap(&mut self.tx.released, &mut from.released);
-        }
-    }
-
-    /// Gives it back, with nothing in it that is of use.
-    pub(crate) fn give_back(&mut self, to: &mut Workspace) {
-        to.scratch = core::mem::take(&mut self.scratch);
+    /// Exchanges its buffers for those that the endpoint lends: before a call, and after it.
+    pub(crate) fn swap_buffers(&mut self, lent: &mut Workspace) {
+        core::mem::swap(&mut self.scratch, &mut lent.scratch);
+        // What is released and not taken yet stays with the subflow.
         if self.tx.released.is_empty() {
-            to.released = core::mem::take(&mut self.tx.released);
+            core::mem::swap(&mut self.tx.released, &mut lent.released);
         }
     }
 

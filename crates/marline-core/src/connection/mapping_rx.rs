@@ -211,12 +211,17 @@ impl MappingRx {
             _ if self.announced.len() >= self.limit() => Err(MappingError::TooMany),
             _ => {
                 if self.announced.capacity() == 0 {
-                    self.announced.reserve_exact(1);
+                    self.make_room_for_one();
                 }
                 self.announced.insert(index, new);
                 Ok(())
             }
         }
+    }
+
+    #[cold]
+    fn make_room_for_one(&mut self) {
+        self.announced.reserve_exact(1);
     }
 
     /// A mapping whose first bytes had their turn without it. The rest of it is of use unless only the whole can

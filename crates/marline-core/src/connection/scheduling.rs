@@ -53,16 +53,14 @@ impl Scheduling {
         &self.views
     }
 
-    /// Takes the endpoint's list of views for a call.
-    pub(super) fn borrow_views(&mut self, from: &mut OnDemand<Vec<SubflowView>>) {
-        if self.views.used().is_none() {
-            core::mem::swap(&mut self.views, from);
-        }
+    /// Exchanges the list of views for the one that the endpoint lends: before a call, and after it.
+    pub(super) const fn swap_views(&mut self, lent: &mut OnDemand<Vec<SubflowView>>) {
+        core::mem::swap(&mut self.views, lent);
     }
 
-    /// Gives it back.
-    pub(super) fn return_views(&mut self, to: &mut OnDemand<Vec<SubflowView>>) {
-        *to = core::mem::take(&mut self.views);
+    /// Gives back memory that is not needed now.
+    pub(super) fn shrink(&mut self) {
+        self.views.retire();
     }
 
     /// Takes new views of all subflows that carry data.

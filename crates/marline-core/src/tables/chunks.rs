@@ -208,8 +208,7 @@ impl Chunks {
         let index = number.checked_sub(self.first)? as usize;
         while self.slots.len() <= index {
             if self.slots.capacity() == 0 {
-                // Most windows lie in one chunk.
-                self.slots.reserve_exact(1);
+                self.make_room_for_one();
             }
             self.slots.push_back(Slot::default());
         }
@@ -218,6 +217,12 @@ impl Chunks {
             slot.bytes = Some(self.pool.take());
         }
         slot.bytes.as_mut()
+    }
+
+    /// Most windows lie in one chunk.
+    #[cold]
+    fn make_room_for_one(&mut self) {
+        self.slots.reserve_exact(1);
     }
 
     fn free_if_unused(&mut self, number: u64) {

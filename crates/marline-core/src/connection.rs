@@ -79,8 +79,9 @@ use self::subflow_context::{
     LastWord, Membership, SubflowContext,
 };
 use crate::crypto::{Key, left_64, left_160};
+use crate::on_demand::{OnDemand, Unused};
 use crate::path_health::{AddressPairFault, Trouble};
-use crate::subflow::{Egress, HeaderFor, Ingress, Subflow, SubflowConfig, SubflowEvent};
+use crate::subflow::{Egress, HeaderFor, Ingress, Start, Subflow, SubflowConfig, SubflowEvent};
 use crate::tables::Context;
 use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
 use crate::{
@@ -151,13 +152,24 @@ struct FastSyn {
     at: Dsn,
 }
 
+/// Policies that were changed while the connection ran.
+#[derive(Debug, Default)]
+struct Replaced {
+    scheduler: Option<Arc<dyn SchedulerFactory>>,
+    path_manager: Option<Arc<dyn PathManagerFactory>>,
+}
+
+impl Unused for Replaced {
+    const UNUSED: &'static Self = &Replaced { scheduler: None, path_manager: None };
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     id: ConnectionId,
     /// Its place in the endpoint's table of connections.
     slot: u32,
-    config: Box<ConnectionConfig>,
+    config: Arc<ConnectionConfig>,
     session: Session,
     paths: PathSet,
     sender: Sender,
@@ -165,17 +177,22 @@ pub(crate) struct Connection {
     closing: Closing,
     scheduling: Scheduling,
     path_manager: Box<dyn PathManager>,
-    path_manager_name: String,
-    liveness: Liveness,
-    replay_guard: ReplayGuard,
-    rto_exchange: RtoExchange,
+    /// Policies that took the place of those it was configured with.
+    replaced: OnDemand<Replaced>,
+    liveness: OnDemand<Liveness>,
+    replay_guard: OnDemand<ReplayGuard>,
+    rto_exchange: OnDemand<RtoExchange>,
     trim: MemoryTrim,
 }
 
 /// How connections and subflows come to be.
 impl Connection {
     /// A connection that sends the first SYN.
-    pub(crate) fn connect(cx: &mut Context<'_>, config: ConnectionConfig, origin: &Origin) -> Self {
+    pub(crate) fn connect(
+        cx: &mut Context<'_>,
+        config: Arc<ConnectionConfig>,
+        origin: &Origin,
+    ) -> Self {
         let path = origin.path;
         let known = cx.networks.refuses(cx.now, path.local.ip(), path.remote.ip());
         let mode = if config.mptcp && !known {
@@ -199,7 +216,7 @@ impl Connection {
     /// A connection that answers a SYN.
     pub(crate) fn accept(
         cx: &mut Context<'_>,
-        config: ConnectionConfig,
+        config: Arc<ConnectionConfig>,
         origin: &Origin,
         syn: &Accepted<'_>,
     ) -> Self {
@@ -214,7 +231,7 @@ impl Connection {
 
     fn bare(
         cx: &mut Context<'_>,
-        config: ConnectionConfig,
+        config: Arc<ConnectionConfig>,
         origin: &Origin,
         role: Role,
         mode: Mode,
@@ -227,15 +244,15 @@ impl Connection {
             paths: PathSet::new(&config, origin.path),
             sender: Sender::new(&config, cx.pool.clone()),
             receiver: Receiver::new(&config, &cx.config.limits, cx.pool.clone()),
-            closing: Closing::new(config.linger),
+            closing: Closing::default(),
             scheduling: Scheduling::new(&*policies.scheduler),
             path_manager: policies.path_manager.build(),
-            path_manager_name: policies.path_manager.name().to_owned(),
-            liveness: Liveness::default(),
-            replay_guard: ReplayGuard::default(),
-            rto_exchange: RtoExchange::default(),
+            replaced: OnDemand::new(),
+            liveness: OnDemand::new(),
+            replay_guard: OnDemand::new(),
+            rto_exchange: OnDemand::new(),
             trim: MemoryTrim::default(),
-            config: Box::new(config),
+            config,
         }
     }
 
@@ -245,32 +262,34 @@ impl Connection {
         Ends { key, local_id, remote_id: AddressId(0) }
     }
 
-    fn subflow_config(&self, cx: &Context<'_>, path: FourTuple, syn_retries: u32) -> SubflowConfig {
+    fn subflow_config(
+        &self,
+        cx: &mut Context<'_>,
+        path: FourTuple,
+        syn_retries: u32,
+    ) -> Arc<SubflowConfig> {
         let capabilities = cx.config.capabilities.on(path);
-        let offset = cx.flows.initial().timestamp_offset(path);
-        let config = SubflowConfig::new(&self.config, &capabilities, &cx.config.limits, offset);
-        let keepalive = self.paths.keepalive().unwrap_or(config.keepalive);
-        SubflowConfig { keepalive, syn_retries, ..config }
+        cx.settings.of(&self.config, capabilities, &cx.config.limits, syn_retries)
     }
 
     /// A TCP subflow that owes a SYN.
-    fn active_subflow(&self, cx: &Context<'_>, path: FourTuple, syn_retries: u32) -> Subflow {
+    fn active_subflow(&self, cx: &mut Context<'_>, path: FourTuple, syn_retries: u32) -> Subflow {
         let config = self.subflow_config(cx, path, syn_retries);
-        let isn = cx.flows.isn(cx.now, path);
+        let start = cx.start_of(path);
         let policies = &self.config.policies;
-        Subflow::connect(cx.now, config, path, isn, &*policies.congestion, &*policies.recovery)
+        Subflow::connect(cx.now, config, path, start, &*policies.congestion, &*policies.recovery)
     }
 
     /// A TCP subflow that owes a SYN/ACK.
     fn passive_subflow(
         &self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         path: FourTuple,
         syn: &Accepted<'_>,
         syn_retries: u32,
     ) -> Subflow {
         let config = self.subflow_config(cx, path, syn_retries);
-        let isn = cx.flows.isn(cx.now, path);
+        let Start { isn, ts_offset } = cx.start_of(path);
         // RFC 9293 section 3.6.1: what follows TIME-WAIT begins beyond what was before. The clock is, unless the
         // connection was faster than it.
         let first = syn.after.map(|end| end.add(BEYOND));
@@ -281,7 +300,7 @@ impl Connection {
             cx.now,
             config,
             path,
-            isn,
+            Start { isn, ts_offset },
             syn.segment,
             syn.ecn,
             &*policies.congestion,
@@ -303,6 +322,10 @@ impl Connection {
         ends: Ends,
         belongs: (Membership, bool),
     ) -> Option<SubflowId> {
+        let mut tcp = tcp;
+        if let Some(times) = self.paths.keepalive() {
+            tcp.set_keepalive(times);
+        }
         let fault = cx.faults.fault(&ends.key.path);
         let id = self.paths.add(cx.config.limits.subflows, tcp, ends, belongs, fault)?;
         cx.route(ends.key, self.slot, id);
@@ -342,7 +365,9 @@ impl Connection {
 
     /// A server's connection that nobody vouches for and no subflow carries.
     pub(crate) fn is_stranger_without_path(&self) -> bool {
-        self.session.is_server() && self.closing.is_stranger_waiting() && self.paths.is_empty()
+        self.session.is_server()
+            && self.closing.is_stranger_waiting(self.config.linger)
+            && self.paths.is_empty()
     }
 
     /// Nothing is left to do: the endpoint may drop it.
@@ -354,12 +379,15 @@ impl Connection {
     pub(crate) fn info(&self) -> ConnectionInfo {
         let (subflows, gone) = self.paths.info();
         let buffered = self.sender.memory() + self.receiver.memory() + self.paths.memory();
+        let policies = &self.config.policies;
+        let scheduler = self.replaced.scheduler.as_ref().unwrap_or(&policies.scheduler);
+        let path_manager = self.replaced.path_manager.as_ref().unwrap_or(&policies.path_manager);
         ConnectionInfo {
             id: self.id,
             fallback: self.session.fallback(),
             extensions: self.session.extensions(),
-            scheduler: self.scheduling.name().to_owned(),
-            path_manager: self.path_manager_name.clone(),
+            scheduler: scheduler.name().to_owned(),
+            path_manager: path_manager.name().to_owned(),
             bytes_written: self.sender.written().0,
             bytes_read: self.receiver.bytes_read(),
             bytes_acked: self.sender.una().0,
@@ -595,8 +623,9 @@ impl Connection {
         self.abort_because(cx, CloseReason::Aborted);
     }
 
-    pub(crate) fn set_scheduler(&mut self, now: Instant, factory: &dyn SchedulerFactory) {
-        self.scheduling.replace(factory);
+    pub(crate) fn set_scheduler(&mut self, now: Instant, factory: Arc<dyn SchedulerFactory>) {
+        self.scheduling.replace(&*factory);
+        self.replaced.scheduler = Some(factory);
         self.refresh_views(now);
         let up: Vec<SubflowId> = self.scheduling.views().iter().map(|v| v.id).collect();
         for id in up {
@@ -607,10 +636,10 @@ impl Connection {
     pub(crate) fn set_path_manager(
         &mut self,
         cx: &mut Context<'_>,
-        factory: &dyn PathManagerFactory,
+        factory: Arc<dyn PathManagerFactory>,
     ) {
         self.path_manager = factory.build();
-        self.path_manager_name = factory.name().to_owned();
+        self.replaced.path_manager = Some(factory);
         if self.session.is_confirmed() {
             self.path_event(cx, PathEvent::Established);
         }
@@ -687,7 +716,11 @@ impl Connection {
         if !self.admit(cx, id, segment) {
             return;
         }
+        self.scheduling.swap_views(cx.views);
         self.refresh_group(cx.now, id);
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().swap_buffers(cx.workspace);
+        }
         let carries = !segment.payload.is_empty();
         let Some(ingress) = self.through_tcp(cx, id, segment, ecn) else { return };
         if ingress.accepted {
@@ -713,7 +746,11 @@ impl Connection {
             self.note_half_closed(cx.now, id);
         }
         self.drain_released(cx.now, id);
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().swap_buffers(cx.workspace);
+        }
         self.advance_closing(cx);
+        self.scheduling.swap_views(cx.views);
     }
 
     /// What TCP on the subflow makes of the segment.
@@ -752,9 +789,11 @@ impl Connection {
         let Some(subflow) = self.paths.get(id) else { return false };
         match subflow.membership() {
             Membership::Joining(joining) if joining.awaits_syn_ack() => {
+                let joining = **joining;
                 self.admit_syn_ack(cx, id, segment, joining)
             }
             Membership::Joined(joined) if !joined.is_verified() => {
+                let joined = **joined;
                 self.admit_third_ack(cx, id, segment, joined)
             }
             Membership::Joined(joined) if joined.is_fast() && !subflow.was_joined() => {
@@ -778,7 +817,9 @@ impl Connection {
         ingress: &Ingress,
     ) {
         self.closing.heard(cx.now);
-        self.liveness.begin_probes(cx.now, self.config.receive_probes);
+        if let Some(probes) = self.config.receive_probes {
+            self.liveness.begin_probes(cx.now, probes);
+        }
         let was_at_end = self.receiver.fin_reached();
         let before = self.receiver.next();
         if self.session.is_plain() {
@@ -840,7 +881,7 @@ impl Connection {
         data: bool,
     ) {
         self.closing.on_progress();
-        self.liveness.on_data(cx.now, self.config.receive_probes);
+        self.put_probes_off(cx.now);
         if self.closing.is_released() {
             self.receiver.discard();
             if data {
@@ -919,11 +960,11 @@ impl Connection {
             return;
         }
         let mut released = core::mem::take(subflow.tcp_mut().released());
-        for range in &released {
+        for range in released.iter() {
             self.sender.unpin(*range);
         }
         if self.scheduling.watches_acks() {
-            for range in &released {
+            for range in released.iter() {
                 self.scheduler_event(now, SchedulerEvent::Acked { on: id, range: *range });
             }
         }
@@ -1295,7 +1336,7 @@ impl Connection {
     ) -> Result<(), MappingError> {
         let Some(subflow) = self.paths.get_mut(id) else { return Ok(()) };
         let Delivered { result, duplicate, news } = self.receiver.deliver(id, ssn, bytes);
-        subflow.tcp_mut().stats_mut().bytes_duplicate += duplicate;
+        subflow.tcp_mut().stats_mut().count_duplicate(duplicate);
         if news {
             subflow.note_news(cx.now);
         }
@@ -1428,7 +1469,7 @@ impl Connection {
         self.session.on_capable(&self.config, &capable);
         self.session.on_peer_key(Key(listener_key));
         if let Some(subflow) = self.paths.iter().next() {
-            let path = subflow.key().path;
+            let path = subflow.path();
             cx.networks.absolve(path.local.ip(), path.remote.ip());
         }
     }
@@ -1562,7 +1603,7 @@ impl Connection {
     fn on_initial_established(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         subflow.establish();
-        let path = subflow.key().path;
+        let path = subflow.path();
         let tcp = subflow.tcp_mut();
         if self.session.is_server() {
             // The client may join its other paths as soon as it knows that we speak MPTCP. If data came
@@ -1608,7 +1649,7 @@ impl Connection {
         let now = cx.now;
         let Some(subflow) = self.paths.get_mut(id) else { return };
         subflow.note_news(now);
-        let path = subflow.key().path;
+        let path = subflow.path();
         let (backup, initial) = (subflow.is_backup(), subflow.is_initial());
         self.closing.heard(now);
         self.closing.resume(now, id);
@@ -1696,7 +1737,7 @@ impl Connection {
             && self.session.is_server()
             && agreed.contains(Extensions::FOLLOW_CLIENT)
         {
-            self.set_scheduler(cx.now, &*follow);
+            self.set_scheduler(cx.now, follow);
         }
     }
 
@@ -2070,7 +2111,7 @@ impl Connection {
     /// The subflow is up: what its SYN carried was taken, or goes again as first of all.
     fn settle_fast_join(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
-        let path = subflow.key().path;
+        let path = subflow.path();
         let Some((fast, ordinary)) = subflow.settle_fast(cx.now) else { return };
         if let Some(range) = fast.range {
             self.sender.withdraw_reinjection(range);
@@ -2105,7 +2146,7 @@ impl Connection {
         if !fast.is_sent() || why == CloseReason::Finished || self.closing.is_closed() {
             return None;
         }
-        let path = subflow.key().path;
+        let path = subflow.path();
         let (local, remote) = (path.local.ip(), path.remote);
         cx.out.counters.fast_join_fallback += 1;
         match why {
@@ -2122,7 +2163,7 @@ impl Connection {
         let same = |path: FourTuple| {
             path.local.ip() == pair.local.address.ip() && path.remote == pair.remote
         };
-        if !self.paths.iter().any(|subflow| same(subflow.key().path)) {
+        if !self.paths.iter().any(|subflow| same(subflow.path())) {
             self.open_join(cx, pair, (backup, false));
         }
     }
@@ -2247,7 +2288,7 @@ impl Connection {
         cx.out.counters.duplicate_data += u64::from(duplicate > 0);
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.tcp_mut().take_syn_payload(len);
-            subflow.tcp_mut().stats_mut().bytes_duplicate += duplicate;
+            subflow.tcp_mut().stats_mut().count_duplicate(duplicate);
         }
         self.tell_readable(cx);
     }
@@ -2523,7 +2564,7 @@ impl Connection {
         }
         // Who made this has both keys: nothing shows better that the peer speaks MPTCP.
         self.confirm(cx);
-        let port = self.paths.get(on).map_or(0, |subflow| subflow.key().path.remote.port());
+        let port = self.paths.get(on).map_or(0, |subflow| subflow.path().remote.port());
         let limit = cx.config.limits.remote_addresses;
         let new = self.paths.addresses_mut().on_announced(on, port, add, limit);
         if let Some(new) = new {
@@ -2760,7 +2801,7 @@ impl Connection {
     /// Shows its members of paths: subflows that are established, plain TCP included.
     pub(crate) fn members(&mut self, mut see: impl FnMut(FourTuple, &mut Subflow)) {
         for subflow in self.paths.iter_mut().filter(|subflow| subflow.is_usable()) {
-            see(subflow.key().path, subflow.tcp_mut());
+            see(subflow.path(), subflow.tcp_mut());
         }
     }
 
@@ -2768,7 +2809,7 @@ impl Connection {
     fn report_timeout(&self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_usable()) {
             let trouble = Trouble::TimedOut { wait: subflow.tcp().answer_takes() };
-            cx.faults.report(subflow.key().path, trouble);
+            cx.faults.report(subflow.path(), trouble);
         }
     }
 
@@ -2776,7 +2817,7 @@ impl Connection {
     fn report_silence(&self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(subflow) = self.paths.get(id) {
             let trouble = Trouble::Silent { wait: subflow.tcp().answer_takes() };
-            cx.faults.report(subflow.key().path, trouble);
+            cx.faults.report(subflow.path(), trouble);
         }
     }
 
@@ -2785,7 +2826,7 @@ impl Connection {
         let mut changed = Vec::new();
         for id in self.paths.ids() {
             let Some(subflow) = self.paths.get_mut(id) else { continue };
-            let fault = cx.faults.fault(&subflow.key().path);
+            let fault = cx.faults.fault(&subflow.path());
             let before = subflow.set_fault(fault);
             if before != fault {
                 changed.push((id, before, fault));
@@ -2822,7 +2863,7 @@ impl Connection {
     /// Asks the peer for a sign of life, on the first subflow between these addresses.
     pub(crate) fn ask_address_pair(&mut self, pair: &AddressPair) {
         let on = |path: FourTuple| (path.local.ip(), path.remote.ip()) == (pair.local, pair.remote);
-        let member = |s: &&mut SubflowContext| s.is_usable() && on(s.key().path);
+        let member = |s: &&mut SubflowContext| s.is_usable() && on(s.path());
         if let Some(subflow) = self.paths.iter_mut().find(member) {
             subflow.tcp_mut().request_probe();
         }
@@ -2890,9 +2931,16 @@ impl Connection {
         marked
     }
 
+    /// Data came, or was acknowledged: a receiver's probes have time.
+    fn put_probes_off(&mut self, now: Instant) {
+        if let Some(probes) = self.config.receive_probes {
+            self.liveness.on_data(now, probes);
+        }
+    }
+
     /// A DATA_ACK moved.
     fn watch_data_ack(&mut self, now: Instant) {
-        self.liveness.on_data(now, self.config.receive_probes);
+        self.put_probes_off(now);
         if self.liveness.is_clock_running()
             && let Some(conditions) = self.silence_conditions()
         {
@@ -3059,6 +3107,13 @@ impl Connection {
         cx: &mut Context<'_>,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
+        self.scheduling.swap_views(cx.views);
+        let transmit = self.next_transmit(cx, buf);
+        self.scheduling.swap_views(cx.views);
+        transmit
+    }
+
+    fn next_transmit(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         self.suspect_accused(cx);
         let lone = self.config.linux_compat.lone_add_addr;
         let signals_first = lone || self.paths.addresses().owes_mp_fail();
@@ -3540,7 +3595,7 @@ impl Connection {
         let tcp = self.paths.get_mut(id)?.tcp_mut();
         let sent = tcp.push_data(cx.now, dsn, len as u16, checksum);
         if choice.kind == Kind::Repeat {
-            tcp.stats_mut().bytes_reinjected += len as u64;
+            tcp.stats_mut().trouble.bytes_reinjected += len as u64;
         }
         let range = choice.range.prefix(len as u64);
         self.sender.carry(id, ssn, range, choice.kind == Kind::Repeat);
@@ -3596,7 +3651,7 @@ impl Connection {
     }
 
     /// Whether the stream's last data takes the FIN along.
-    const fn takes_fin(&self, choice: &Choice) -> bool {
+    fn takes_fin(&self, choice: &Choice) -> bool {
         let last = self.session.is_plain() && self.closing.is_shut_down();
         last && !matches!(choice.kind, Kind::Repeat) && self.config.linux_compat.fin_with_data
     }
@@ -3751,9 +3806,9 @@ impl Connection {
         let written = header.emit(options, segment);
         debug_assert!(written.is_ok(), "{written:?} for {options:?}");
         let header_len = written.ok()?;
-        let path = self.paths.get(id)?.key().path;
+        let tcp = self.paths.get(id)?.tcp();
         let addresses = match cx.config.capabilities.checksum {
-            ChecksumScope::WithAddresses => Some((path.local.ip(), path.remote.ip())),
+            ChecksumScope::WithAddresses => Some(tcp.ips()),
             ChecksumScope::WithoutAddresses => None,
         };
         let mut sum = tcp_pseudo_header(addresses, segment.len());
@@ -4273,10 +4328,12 @@ impl Connection {
         self.sender.remove_subflow(id);
         self.scheduling.forget_subflow(id);
         self.paths.addresses_mut().forget_subflow(id);
-        self.liveness.forget_subflow(id);
+        if let Some(liveness) = self.liveness.if_used() {
+            liveness.forget_subflow(id);
+        }
         self.remember_ended(cx, &mut subflow);
         self.paths.remember_totals(&subflow, id);
-        let (path, was_established) = (subflow.key().path, subflow.is_down());
+        let (path, was_established) = (subflow.path(), subflow.is_down());
         if was_established && !self.session.is_plain() {
             let kind = MonitorKind::SubflowClosed { id, path, reason };
             cx.out.monitor(cx.now, self.id, kind);
@@ -4344,7 +4401,7 @@ impl Connection {
         let fin = self.closing.fin_at().filter(|_| !self.closing.fin_acked() && usable);
         let own = [
             fin,
-            self.closing.wait_ends_at(self.session.is_server()),
+            self.closing.wait_ends_at(self.config.linger, self.session.is_server()),
             self.scheduling.next_timeout(),
             self.silence_timeout(),
             self.liveness.probes().next_timeout(),
@@ -4384,8 +4441,10 @@ impl Connection {
         }
         if self.trim.is_due(now) {
             self.paths.shrink();
+            self.scheduling.shrink();
             self.sender.shrink();
             self.receiver.shrink();
+            cx.pool.settle_for_one();
         }
         self.on_silence_timeout(cx);
         self.on_receive_probes(cx);
@@ -4409,7 +4468,9 @@ impl Connection {
             // A coupled controller reads its siblings at a loss as it does at an ACK.
             self.refresh_group(cx.now, id);
             if let Some(subflow) = self.paths.get_mut(id) {
+                subflow.tcp_mut().swap_buffers(cx.workspace);
                 subflow.tcp_mut().on_timeout(cx.now);
+                subflow.tcp_mut().swap_buffers(cx.workspace);
             }
             self.drain_subflow_events(cx, id);
         }
@@ -4547,7 +4608,7 @@ impl Connection {
     }
 
     fn check_wait(&mut self, cx: &mut Context<'_>) {
-        let ends_at = self.closing.wait_ends_at(self.session.is_server());
+        let ends_at = self.closing.wait_ends_at(self.config.linger, self.session.is_server());
         if ends_at.is_some_and(|at| at <= cx.now) || self.closing.is_given_up() {
             // The peer may hear us and wait for us: the key lets it believe a reset behind a hole.
             self.abort_because(cx, CloseReason::TimedOut);

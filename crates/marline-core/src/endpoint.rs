@@ -10,7 +10,9 @@ mod slots;
 mod wakeups;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use marline_policy::SubflowView;
 use marline_time::{Instant, Rng};
 use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 
@@ -18,6 +20,8 @@ use self::oldest_first::OldestFirst;
 use self::slots::Slots;
 use self::wakeups::Wakeups;
 use crate::connection::Connection;
+use crate::on_demand::OnDemand;
+use crate::subflow::Workspace;
 use crate::tables::demux::FlowRef;
 use crate::tables::fast_join_memory::FastJoinMemory;
 use crate::tables::flow_table::FlowTable;
@@ -25,10 +29,12 @@ use crate::tables::network_memory::NetworkMemory;
 use crate::tables::outbox::Outbox;
 use crate::tables::path_faults::PathFaults;
 use crate::tables::reply_budget::ReplyBudget;
+use crate::tables::subflow_settings::SubflowSettings;
 use crate::tables::time_wait::TIME_WAIT_BIT;
 use crate::tables::{ChunkPool, Context};
 use crate::{
-    ChecksumScope, ConnectionId, Counters, EndpointConfig, Event, PacketMeta, Transmit, TransmitBuf,
+    ChecksumScope, ConnectionConfig, ConnectionId, Counters, EndpointConfig, Event, PacketMeta,
+    Transmit, TransmitBuf,
 };
 
 /// All connections of one shard.
@@ -41,8 +47,13 @@ use crate::{
 #[derive(Debug)]
 pub struct Endpoint {
     config: EndpointConfig,
+    /// What connections are accepted with; in the configuration it was until the endpoint was made.
+    accept: Option<Arc<ConnectionConfig>>,
     rng: Box<dyn Rng>,
     pool: ChunkPool,
+    settings: SubflowSettings,
+    views: OnDemand<Vec<SubflowView>>,
+    workspace: Workspace,
     flows: FlowTable,
     networks: NetworkMemory,
     fast_joins: FastJoinMemory,
@@ -66,10 +77,14 @@ pub struct Endpoint {
 impl Endpoint {
     /// A new endpoint. `rng` draws keys, nonces, ids and the secret behind ISNs: it must be unpredictable in real use.
     #[must_use]
-    pub fn new(config: EndpointConfig, mut rng: Box<dyn Rng>) -> Self {
+    pub fn new(mut config: EndpointConfig, mut rng: Box<dyn Rng>) -> Self {
         let flows = FlowTable::new(&config, rng.as_mut());
         let per_s = config.limits.challenges_per_s;
         Endpoint {
+            accept: config.accept.take().map(Arc::new),
+            settings: SubflowSettings::default(),
+            views: OnDemand::new(),
+            workspace: Workspace::default(),
             flows,
             rng,
             pool: ChunkPool::default(),
@@ -97,6 +112,9 @@ impl Endpoint {
             config: &self.config,
             rng: self.rng.as_mut(),
             pool: &self.pool,
+            settings: &mut self.settings,
+            views: &mut self.views,
+            workspace: &mut self.workspace,
             flows: &mut self.flows,
             networks: &mut self.networks,
             fast_joins: &mut self.fast_joins,
@@ -172,7 +190,7 @@ impl Endpoint {
         self.out.counters.no_such_flow += 1;
         // Who listens answers only what acknowledges something (RFC 9293 section 3.10.7.2); where nobody
         // does, everything is answered.
-        if flags.contains(TcpFlags::ACK) || self.config.accept.is_none() {
+        if flags.contains(TcpFlags::ACK) || self.accept.is_none() {
             self.answer_with_reset(now, meta, segment);
         }
     }
@@ -307,6 +325,9 @@ impl Endpoint {
             self.flows.remove_token(connection.token());
             self.slots.vacate(slot);
             self.pool.settle(self.slots.count());
+            if self.slots.count() == 0 {
+                self.settings.forget_unused();
+            }
             return;
         }
         let Some(at) = connection.next_timeout() else { return };

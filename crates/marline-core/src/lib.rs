@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod compact_path;
 mod config;
 mod connection;
 mod crypto;
@@ -20,6 +21,7 @@ mod event;
 mod fec;
 mod linux_compat;
 mod liveness;
+mod on_demand;
 mod path_health;
 mod socket_option;
 mod stats;

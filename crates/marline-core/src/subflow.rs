@@ -38,11 +38,13 @@ mod types;
 mod undo;
 mod view;
 
-pub(crate) use config::SubflowConfig;
+pub(crate) use config::{Start, SubflowConfig};
 pub(crate) use types::{Egress, HeaderFor, Ingress, SubflowEvent, SubflowStats};
 
 use core::cell::Cell;
+use core::net::IpAddr;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use marline_policy::{
     CongestionController, CongestionFactory, CongestionSignal, DataRange, DeliveredSegment,
@@ -52,6 +54,8 @@ use marline_time::{Duration, Instant};
 use marline_wire::SeqNum;
 
 use crate::FourTuple;
+use crate::compact_path::CompactPath;
+use crate::on_demand::{OnDemand, Unused};
 use delayed_ack::DelayedAck;
 use ecn::EcnState;
 use handshake::Handshake;
@@ -91,11 +95,15 @@ struct Scratch {
     lost: Vec<Ssn>,
 }
 
+impl Unused for Scratch {
+    const UNUSED: &'static Self = &Scratch { delivered: Vec::new(), lost: Vec::new() };
+}
+
 /// One TCP connection of a Multipath TCP connection.
 #[derive(Debug)]
 pub(crate) struct Subflow {
-    config: SubflowConfig,
-    path: FourTuple,
+    config: Arc<SubflowConfig>,
+    path: CompactPath,
     id: SubflowId,
     state: State,
     iss: SeqNum,
@@ -111,7 +119,9 @@ pub(crate) struct Subflow {
     mtu: MtuSearch,
     handshake: Handshake,
     keepalive: Keepalive,
-    syn_data: Option<SynData>,
+    /// How the application wants silence met, if it said so.
+    keepalive_times: Option<Arc<Option<crate::Keepalive>>>,
+    syn_data: Option<Box<SynData>>,
     /// See [`Subflow::acknowledge_syn_alone`].
     syn_alone: bool,
     owed: Owed,
@@ -120,6 +130,8 @@ pub(crate) struct Subflow {
     fin_wanted: bool,
     /// Given up or reset here: reacts to nothing.
     dead: bool,
+    /// Full segments have a DSS.
+    dss_room: bool,
     /// The peer's SYN had a window scale option.
     peer_scales: bool,
     potentially_failed: bool,
@@ -134,18 +146,27 @@ pub(crate) struct Subflow {
     /// for eligibility changes nothing else.
     pacer_wait: Cell<Option<Instant>>,
     time_wait_until: Option<Instant>,
-    events: VecDeque<SubflowEvent>,
+    events: OnDemand<VecDeque<SubflowEvent>>,
     stats: SubflowStats,
-    scratch: Scratch,
-    group: Vec<SubflowView>,
+    /// Lent by the endpoint while segments come in and timers fire.
+    scratch: OnDemand<Scratch>,
+    /// Its siblings and itself, for coupled congestion control.
+    group: OnDemand<Vec<SubflowView>>,
+}
+
+/// What an endpoint lends one of its subflows after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Workspace {
+    scratch: OnDemand<Scratch>,
+    released: OnDemand<Vec<DataRange>>,
 }
 
 impl Subflow {
     fn new(
         now: Instant,
-        config: SubflowConfig,
+        config: Arc<SubflowConfig>,
         path: FourTuple,
-        isn: SeqNum,
+        start: Start,
         congestion: &dyn CongestionFactory,
         recovery: &dyn RecoveryFactory,
     ) -> Subflow {
@@ -153,31 +174,30 @@ impl Subflow {
         let mss = payload_of(mtu.current(), config.timestamps, config.dss_room);
         let initial_window = u64::from(config.initial_window) * u64::from(mss);
         Subflow {
-            path,
+            path: path.into(),
             id: SubflowId(0),
             state: State::syn_sent(),
-            iss: isn,
+            iss: start.isn,
             irs: SeqNum(0),
             tx: Transmission::new(&config, mss, now),
             rx: Reception::new(config.out_of_order_ranges, config.window_scale),
             congestion: congestion.build(mss, initial_window, now),
             recovery: recovery.build(),
             pacer: config.pacer(initial_window),
-            timestamps: TimestampState::new(config.timestamps, config.ts_offset),
+            timestamps: TimestampState::new(config.timestamps, start.ts_offset),
             ecn: EcnState::default(),
-            ack: DelayedAck::new(
-                config.ack_delay,
-                usize::from(config.max_segment) - segment::HEADER,
-            ),
+            ack: DelayedAck::new(config.ack_delay, config.max_segment - segment::HEADER as u16),
             mtu,
             handshake: Handshake::default(),
             keepalive: Keepalive::default(),
+            keepalive_times: None,
             syn_data: None,
             syn_alone: false,
             owed: Owed::default(),
             rst_to_fill: None,
             fin_wanted: false,
             dead: false,
+            dss_room: config.dss_room,
             peer_scales: false,
             potentially_failed: false,
             withdrawable: false,
@@ -186,12 +206,22 @@ impl Subflow {
             last_heard_at: now,
             pacer_wait: Cell::new(None),
             time_wait_until: None,
-            events: VecDeque::new(),
+            events: OnDemand::new(),
             stats: SubflowStats::default(),
-            scratch: Scratch::default(),
-            group: Vec::new(),
+            scratch: OnDemand::new(),
+            group: OnDemand::new(),
             config,
         }
+    }
+
+    /// Its two ends.
+    pub(crate) fn path(&self) -> FourTuple {
+        self.path.path()
+    }
+
+    /// The addresses of its ends, local and remote.
+    pub(crate) fn ips(&self) -> (IpAddr, IpAddr) {
+        self.path.ips()
     }
 
     /// The slot it has in its connection.
@@ -213,17 +243,36 @@ impl Subflow {
 
     /// The next thing the connection must know.
     pub(crate) fn poll_event(&mut self) -> Option<SubflowEvent> {
-        self.events.pop_front()
+        self.next_event(|_| true)
+    }
+
+    /// The next event if it is such a one. They are rare: nothing is kept for the next.
+    fn next_event(&mut self, wanted: impl Fn(&SubflowEvent) -> bool) -> Option<SubflowEvent> {
+        let events = self.events.if_used()?;
+        let event = events.pop_front_if(|event| wanted(event));
+        if events.is_empty() {
+            self.events.retire();
+        }
+        event
     }
 
     /// The same, but stops before the peer's FIN: the payload of a segment comes before its FIN.
     pub(crate) fn poll_event_before_fin(&mut self) -> Option<SubflowEvent> {
         let is_end = |e: &SubflowEvent| matches!(e, SubflowEvent::PeerFin | SubflowEvent::Finished);
-        self.events.pop_front_if(|event| !is_end(event))
+        self.next_event(|event| !is_end(event))
+    }
+
+    /// Exchanges its buffers for those that the endpoint lends: before a call, and after it.
+    pub(crate) fn swap_buffers(&mut self, lent: &mut Workspace) {
+        core::mem::swap(&mut self.scratch, &mut lent.scratch);
+        // What is released and not taken yet stays with the subflow.
+        if self.tx.released.is_empty() {
+            core::mem::swap(&mut self.tx.released, &mut lent.released);
+        }
     }
 
     /// Data whose segments were cumulatively acknowledged since this was last emptied.
-    pub(crate) fn released(&mut self) -> &mut Vec<DataRange> {
+    pub(crate) const fn released(&mut self) -> &mut OnDemand<Vec<DataRange>> {
         &mut self.tx.released
     }
 
@@ -293,7 +342,7 @@ impl Subflow {
     }
 
     /// Bytes that wait behind a hole.
-    pub(crate) const fn held_out_of_order(&self) -> u64 {
+    pub(crate) fn held_out_of_order(&self) -> u64 {
         self.rx.queue.held()
     }
 
@@ -306,7 +355,8 @@ impl Subflow {
     pub(crate) fn shrink(&mut self) {
         self.rx.queue.shrink();
         self.tx.shrink();
-        self.scratch = Scratch::default();
+        self.recovery.shrink();
+        self.scratch.retire();
     }
 
     /// The wire's number of a position of the peer.
@@ -388,8 +438,7 @@ impl Subflow {
 
     /// Adopts the segment size in force.
     fn apply_mss(&mut self) {
-        let room = self.config.dss_room;
-        let mss = payload_of(self.mtu.current(), self.timestamps.enabled, room);
+        let mss = payload_of(self.mtu.current(), self.timestamps.enabled, self.dss_room);
         if mss != self.tx.mss {
             self.tx.mss = mss;
             self.congestion.on_mss_change(mss);
@@ -398,7 +447,7 @@ impl Subflow {
 
     /// No segment has a DSS any more: full ones are larger by that.
     pub(crate) fn count_full_segments(&mut self) {
-        self.config.dss_room = false;
+        self.dss_room = false;
         self.apply_mss();
     }
 

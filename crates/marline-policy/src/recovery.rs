@@ -153,4 +153,7 @@ pub trait LossRecovery: Debug + Send {
     /// The delay the peer may add before it acknowledges a lone segment, if known better than the
     /// default.
     fn set_peer_ack_delay(&mut self, _delay: Duration) {}
+
+    /// Gives back memory that is not needed now: the subflow has been idle for a while.
+    fn shrink(&mut self) {}
 }

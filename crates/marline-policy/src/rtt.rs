@@ -3,6 +3,8 @@
 //! Differs from the RFC's text in one point, as Linux does: the floor applies to the variance term,
 //! RTO = SRTT + max(4 * RTTVAR, floor), so that a path with a long but steady RTT keeps a margin.
 
+use std::sync::Arc;
+
 use marline_time::{Duration, Instant};
 
 /// Bounds of the retransmission timeout.
@@ -29,10 +31,11 @@ impl Default for RttConfig {
     }
 }
 
-/// SRTT, RTTVAR, the latest sample and the windowed minimum of one subflow.
-#[derive(Copy, Clone, Debug)]
+/// SRTT, RTTVAR, the latest sample and the windowed minimum of one subflow. Estimators may share
+/// their bounds.
+#[derive(Clone, Debug)]
 pub struct RttEstimator {
-    config: RttConfig,
+    config: Arc<RttConfig>,
     srtt: Option<Duration>,
     rttvar: Duration,
     latest: Duration,
@@ -44,9 +47,9 @@ pub struct RttEstimator {
 impl RttEstimator {
     /// An estimator without samples.
     #[must_use]
-    pub const fn new(config: RttConfig) -> Self {
+    pub fn new(config: impl Into<Arc<RttConfig>>) -> Self {
         RttEstimator {
-            config,
+            config: config.into(),
             srtt: None,
             rttvar: Duration::ZERO,
             latest: Duration::ZERO,
@@ -121,13 +124,13 @@ impl RttEstimator {
 
     /// The bounds in force.
     #[must_use]
-    pub const fn config(&self) -> &RttConfig {
+    pub fn config(&self) -> &RttConfig {
         &self.config
     }
 
     /// Changes the bounds, keeping the samples.
-    pub const fn set_config(&mut self, config: RttConfig) {
-        self.config = config;
+    pub fn set_config(&mut self, config: impl Into<Arc<RttConfig>>) {
+        self.config = config.into();
     }
 }
 

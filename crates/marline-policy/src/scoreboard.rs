@@ -177,7 +177,16 @@ impl Scoreboard {
     pub fn push(&mut self, segment: SentSegment) {
         debug_assert!(self.segments.back().is_none_or(|last| last.end == segment.start));
         self.in_flight += segment.len();
+        if self.segments.capacity() == 0 {
+            self.make_room_for_one();
+        }
         self.segments.push_back(segment);
+    }
+
+    /// Not for four at once, as a list grows by itself: many subflows never have two under way.
+    #[cold]
+    fn make_room_for_one(&mut self) {
+        self.segments.reserve_exact(1);
     }
 
     /// Takes off the oldest segment if `una` covers it wholly. A segment covered in part is cut and

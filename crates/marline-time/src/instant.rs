@@ -1,6 +1,7 @@
 //! Point in time as integer nanoseconds.
 
 use core::fmt;
+use core::num::NonZeroU64;
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
 
@@ -8,67 +9,76 @@ use core::time::Duration;
 ///
 /// 64 bits last 584 years. Values can be built, printed and compared freely, unlike those of
 /// `std::time::Instant`. Arithmetic saturates at both ends instead of panicking.
-#[derive(Copy, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Instant(u64);
+///
+/// Kept as one more than its nanoseconds, so that no instant is 0 and an `Option<Instant>`, of which a
+/// connection has dozens, takes no more room than an instant.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(NonZeroU64);
 
 impl Instant {
     /// The origin of the time line.
-    pub const ZERO: Instant = Instant(0);
+    pub const ZERO: Instant = Instant(NonZeroU64::MIN);
     /// Later than everything else: "never".
-    pub const FAR_FUTURE: Instant = Instant(u64::MAX);
+    pub const FAR_FUTURE: Instant = Instant(NonZeroU64::MAX);
 
     /// The instant `nanos` nanoseconds after the origin.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
-        Instant(nanos)
+        Instant(NonZeroU64::MIN.saturating_add(nanos))
     }
 
     /// The instant `micros` microseconds after the origin.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
-        Instant(micros.saturating_mul(1_000))
+        Instant::from_nanos(micros.saturating_mul(1_000))
     }
 
     /// The instant `millis` milliseconds after the origin.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
-        Instant(millis.saturating_mul(1_000_000))
+        Instant::from_nanos(millis.saturating_mul(1_000_000))
     }
 
     /// The instant `secs` seconds after the origin.
     #[must_use]
     pub const fn from_secs(secs: u64) -> Self {
-        Instant(secs.saturating_mul(1_000_000_000))
+        Instant::from_nanos(secs.saturating_mul(1_000_000_000))
     }
 
     /// Nanoseconds since the origin.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     /// Whole microseconds since the origin.
     #[must_use]
     pub const fn as_micros(self) -> u64 {
-        self.0 / 1_000
+        self.as_nanos() / 1_000
     }
 
     /// Whole milliseconds since the origin.
     #[must_use]
     pub const fn as_millis(self) -> u64 {
-        self.0 / 1_000_000
+        self.as_nanos() / 1_000_000
     }
 
     /// Seconds since the origin as a float, for tables and figures only.
     #[must_use]
     pub fn as_secs_f64(self) -> f64 {
-        self.0 as f64 / 1e9
+        self.as_nanos() as f64 / 1e9
     }
 
     /// Time since `earlier`, zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Instant) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))
+    }
+}
+
+impl Default for Instant {
+    fn default() -> Self {
+        Instant::ZERO
     }
 }
 
@@ -94,7 +104,8 @@ impl AddAssign<Duration> for Instant {
 impl Sub<Duration> for Instant {
     type Output = Instant;
     fn sub(self, d: Duration) -> Instant {
-        Instant(self.0.saturating_sub(nanos(d)))
+        let left = self.0.get().saturating_sub(nanos(d));
+        NonZeroU64::new(left).map_or(Instant::ZERO, Instant)
     }
 }
 
@@ -107,13 +118,15 @@ impl Sub<Instant> for Instant {
 
 impl fmt::Debug for Instant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:09}s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+        let nanos = self.as_nanos();
+        write!(f, "{}.{:09}s", nanos / 1_000_000_000, nanos % 1_000_000_000)
     }
 }
 
 impl fmt::Display for Instant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:06}", self.0 / 1_000_000_000, self.0 / 1_000 % 1_000_000)
+        let micros = self.as_micros();
+        write!(f, "{}.{:06}", micros / 1_000_000, micros % 1_000_000)
     }
 }
 
@@ -127,5 +140,21 @@ mod tests {
         assert_eq!(Instant::FAR_FUTURE + Duration::from_secs(1), Instant::FAR_FUTURE);
         assert_eq!(Instant::ZERO.since(Instant::from_secs(3)), Duration::ZERO);
         assert_eq!(Instant::from_millis(1_500) - Instant::from_secs(1), Duration::from_millis(500));
+        assert_eq!(Instant::from_nanos(u64::MAX), Instant::FAR_FUTURE);
+        assert_eq!(Instant::from_nanos(7) - Duration::from_nanos(7), Instant::ZERO);
+    }
+
+    #[test]
+    fn the_nanoseconds_put_in_come_out_and_none_is_smaller_than_all() {
+        for nanos in [0, 1, 999_999_999, 1 << 40] {
+            assert_eq!(Instant::from_nanos(nanos).as_nanos(), nanos);
+        }
+        assert_eq!(Instant::default(), Instant::ZERO);
+        assert!(None < Some(Instant::ZERO) && Instant::ZERO < Instant::from_nanos(1));
+        assert_eq!(size_of::<Option<Instant>>(), size_of::<Instant>());
+        assert_eq!(
+            format!("{:?} {}", Instant::from_micros(1_500_001), Instant::from_millis(2)),
+            "1.500001000s 0.002000"
+        );
     }
 }

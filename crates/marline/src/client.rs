@@ -5,7 +5,9 @@ mod builder;
 use core::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor};
+use marline_core::{
+    ConnectionConfig, ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor,
+};
 use marline_io::{Captures, Interfaces, Shard, ShardConfig, ShardHandle, Watcher};
 use marline_time::Duration;
 use tokio::net::{ToSocketAddrs, lookup_host};
@@ -41,6 +43,8 @@ struct Inner {
     paths: Mutex<PathTable>,
     routes: Routes,
     winner: Mutex<Option<(IpAddr, SocketAddr)>>,
+    /// What connections are opened with: one for all, as long as the local addresses stay the same.
+    connection: Mutex<Arc<ConnectionConfig>>,
     monitor: broadcast::Sender<MonitorEvent>,
     watcher: Mutex<HealthWatcher>,
     path_events: broadcast::Sender<PathEvent>,
@@ -108,12 +112,14 @@ impl Client {
         }
         let watcher = Mutex::new(HealthWatcher::new(config.carrier.transport()));
         let (path_events, _) = broadcast::channel(PATH_EVENT_CAPACITY);
+        let connection = Mutex::new(Arc::new(config.transport.as_core().clone()));
         let inner = Arc::new(Inner {
             shard,
             config,
             paths: Mutex::new(paths),
             routes: Routes::default(),
             winner: Mutex::new(None),
+            connection,
             monitor,
             watcher,
             path_events,
@@ -163,8 +169,13 @@ impl Client {
             let paths = lock(&self.inner.paths);
             (paths.candidates(servers, winner), paths.local_addresses())
         };
-        let mut config = self.inner.config.transport.as_core().clone();
-        config.local_addresses = local_addresses;
+        let config = {
+            let mut config = lock(&self.inner.connection);
+            if config.local_addresses != local_addresses {
+                Arc::make_mut(&mut config).local_addresses = local_addresses;
+            }
+            Arc::clone(&config)
+        };
         let stagger = self.inner.config.stagger.clamp(*STAGGER.start(), *STAGGER.end());
         let transport = self.inner.config.carrier.transport();
         let is_bad = |monitor: &PathHealthMonitor, c: &Candidate| {

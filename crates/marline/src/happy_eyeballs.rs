@@ -10,6 +10,7 @@ use core::future::poll_fn;
 use core::net::{IpAddr, SocketAddr};
 use core::pin::pin;
 use core::task::Poll;
+use std::sync::Arc;
 
 use marline_core::{CloseReason, ConnectionConfig};
 use marline_io::{Shard, StartError, Stream};
@@ -24,7 +25,7 @@ pub(crate) use schedule::AttemptSchedule;
 /// What a race runs with.
 pub(crate) struct HappyEyeballs<'a> {
     pub(crate) shard: &'a Shard,
-    pub(crate) config: &'a ConnectionConfig,
+    pub(crate) config: &'a Arc<ConnectionConfig>,
     pub(crate) routes: &'a Routes,
     /// What firewalls on the way call it.
     pub(crate) transport: &'static str,
@@ -167,7 +168,7 @@ impl HappyEyeballs<'_> {
             return Err(FailureKind::NoRoute(error));
         }
         self.shard
-            .connect(self.config.clone(), candidate.end.address, candidate.remote)
+            .connect(Arc::clone(self.config), candidate.end.address, candidate.remote)
             .map_err(FailureKind::Start)
     }
 }

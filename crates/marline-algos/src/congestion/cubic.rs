@@ -55,7 +55,6 @@ pub enum RenoEstimate {
 /// The curve of congestion avoidance. Windows in segments.
 #[derive(Copy, Clone, Debug, Default)]
 struct Curve {
-    estimate: RenoEstimate,
     /// Where the last loss happened (lowered by fast convergence); 0 if none is known.
     w_max: f64,
     /// The window before the last reduction; the Reno estimate speeds up beyond it.
@@ -102,8 +101,8 @@ impl Curve {
     }
 
     /// The window after `segments` more were delivered.
-    fn grow(&mut self, cwnd: f64, segments: f64, rtt: f64) -> f64 {
-        let beyond = self.estimate == RenoEstimate::Rfc9438 && self.w_est >= self.cwnd_prior;
+    fn grow(&mut self, cwnd: f64, segments: f64, rtt: f64, estimate: RenoEstimate) -> f64 {
+        let beyond = estimate == RenoEstimate::Rfc9438 && self.w_est >= self.cwnd_prior;
         let alpha = if beyond { 1.0 } else { ALPHA };
         self.w_est += alpha * segments / cwnd;
         let now = seconds(self.elapsed);
@@ -127,9 +126,11 @@ impl Curve {
 #[derive(Debug)]
 pub struct Cubic {
     window: Window,
-    curve: Curve,
+    estimate: RenoEstimate,
+    /// There is none before the first slow start ends.
+    curve: Option<Box<Curve>>,
     /// The curve before the latest reduction that may prove spurious.
-    saved: Option<Curve>,
+    saved: Option<Box<Curve>>,
 }
 
 impl Cubic {
@@ -138,26 +139,32 @@ impl Cubic {
     pub fn new(mss: u32, initial_window: u64, slow_start: SlowStartKind) -> Self {
         Cubic {
             window: Window::new(mss, initial_window, slow_start),
-            curve: Curve::default(),
+            estimate: RenoEstimate::default(),
+            curve: None,
             saved: None,
         }
     }
 
     /// With this estimate of Reno's window.
     #[must_use]
-    pub const fn estimating(mut self, estimate: RenoEstimate) -> Self {
-        self.curve.estimate = estimate;
+    pub fn estimating(mut self, estimate: RenoEstimate) -> Self {
+        self.estimate = estimate;
         self
+    }
+
+    fn save(&mut self) {
+        self.saved = Some(self.curve.clone().unwrap_or_default());
     }
 
     fn avoid_congestion(&mut self, ack: &AckSample, delivered: f64) {
         let mss = self.window.mss();
         let cwnd = self.window.cwnd() / mss;
-        if self.curve.last_ack.is_none() {
-            self.curve.start(cwnd, ack.now);
+        let curve = self.curve.get_or_insert_default();
+        if curve.last_ack.is_none() {
+            curve.start(cwnd, ack.now);
         }
         let rtt = ack.srtt.map_or(0.0, seconds);
-        let grown = self.curve.grow(cwnd, delivered / mss, rtt);
+        let grown = curve.grow(cwnd, delivered / mss, rtt, self.estimate);
         self.window.raise_to(grown * mss);
     }
 }
@@ -165,7 +172,9 @@ impl Cubic {
 impl CongestionController for Cubic {
     fn on_ack(&mut self, ack: &AckSample, _me: SubflowId, _group: &[SubflowView]) {
         let counts = !ack.in_recovery && self.window.is_limit(ack);
-        self.curve.tick(ack.now, ack.srtt.unwrap_or(Duration::ZERO), counts);
+        if let Some(curve) = &mut self.curve {
+            curve.tick(ack.now, ack.srtt.unwrap_or(Duration::ZERO), counts);
+        }
         if ack.in_recovery {
             return;
         }
@@ -185,23 +194,30 @@ impl CongestionController for Cubic {
         let mss = self.window.mss();
         match self.window.on_signal(signal, BETA) {
             Change::None => {}
-            Change::TimedOut { before: None } => self.saved = Some(self.curve),
+            Change::TimedOut { before: None } => self.save(),
             Change::Reduced { undoable, before } => {
-                self.saved = undoable.then_some(self.curve);
-                self.curve.on_reduction(before / mss);
+                self.saved = None;
+                if undoable {
+                    self.save();
+                }
+                self.curve.get_or_insert_default().on_reduction(before / mss);
             }
             Change::TimedOut { before: Some(before) } => {
-                self.saved = Some(self.curve);
+                self.save();
                 // No plateau to aim at: the curve starts where slow start will end.
-                let estimate = self.curve.estimate;
-                self.curve = Curve { estimate, cwnd_prior: before / mss, ..Curve::default() };
+                let curve = self.curve.get_or_insert_default();
+                **curve = Curve { cwnd_prior: before / mss, ..Curve::default() };
             }
             Change::Undone => {
                 if let Some(curve) = self.saved.take() {
-                    self.curve = curve;
+                    self.curve = Some(curve);
                 }
             }
-            Change::Moved => self.curve.last_ack = None,
+            Change::Moved => {
+                if let Some(curve) = &mut self.curve {
+                    curve.last_ack = None;
+                }
+            }
         }
     }
 

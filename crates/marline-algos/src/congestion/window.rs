@@ -60,7 +60,7 @@ pub struct Window {
     /// A reduction was made for losses that are not repaired yet.
     in_episode: bool,
     /// Window and ssthresh before the latest reduction.
-    saved: Option<(f64, f64)>,
+    saved: Option<Box<(f64, f64)>>,
 }
 
 impl Window {
@@ -203,9 +203,9 @@ impl Window {
         self.cwnd *= scale;
         self.ssthresh *= scale;
         self.initial *= scale;
-        if let Some((cwnd, ssthresh)) = &mut self.saved {
-            *cwnd *= scale;
-            *ssthresh *= scale;
+        if let Some(saved) = &mut self.saved {
+            saved.0 *= scale;
+            saved.1 *= scale;
         }
     }
 
@@ -214,12 +214,13 @@ impl Window {
     }
 
     fn save(&mut self) {
-        self.saved = Some((self.cwnd, self.ssthresh));
+        self.saved = Some(Box::new((self.cwnd, self.ssthresh)));
     }
 
     fn undo(&mut self) -> Change {
         self.in_episode = false;
-        let Some((cwnd, ssthresh)) = self.saved.take() else { return Change::None };
+        let Some(saved) = self.saved.take() else { return Change::None };
+        let (cwnd, ssthresh) = *saved;
         self.cwnd = self.cwnd.max(cwnd);
         self.ssthresh = self.ssthresh.max(ssthresh);
         Change::Undone

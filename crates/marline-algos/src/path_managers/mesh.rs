@@ -77,15 +77,22 @@ struct Wanted<'a> {
     rank: usize,
 }
 
+/// What was tried, what was said, and what is to be done.
+#[derive(Clone, Debug, Default)]
+struct Work {
+    actions: VecDeque<PathAction>,
+    attempts: BTreeMap<Pair, Attempt>,
+    announced: BTreeSet<AddressId>,
+}
+
 /// The mesh of one connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mesh {
     established: bool,
-    actions: VecDeque<PathAction>,
     /// Subflows on which nothing gets through: their pairs may have another.
     stuck: SubflowSet,
-    attempts: BTreeMap<Pair, Attempt>,
-    announced: BTreeSet<AddressId>,
+    /// Most connections have one subflow, and nothing that is to be done.
+    work: Option<Box<Work>>,
     wake_at: Option<Instant>,
     /// After a subflow's end the mesh is looked at again then, even if that subflow was still listed.
     recheck_at: Option<Instant>,
@@ -93,11 +100,27 @@ pub(super) struct Mesh {
 
 impl Mesh {
     pub(super) fn push(&mut self, action: PathAction) {
-        self.actions.push_back(action);
+        self.work().actions.push_back(action);
     }
 
     pub(super) fn poll_action(&mut self) -> Option<PathAction> {
-        self.actions.pop_front()
+        let work = self.work.as_deref_mut()?;
+        let action = work.actions.pop_front();
+        if work.actions.is_empty() && work.attempts.is_empty() && work.announced.is_empty() {
+            self.work = None;
+        }
+        action
+    }
+
+    fn work(&mut self) -> &mut Work {
+        self.work.get_or_insert_default()
+    }
+
+    /// Forgets the history of the pairs for which this does not hold.
+    fn keep(&mut self, holds: impl Fn(Pair) -> bool) {
+        if let Some(work) = &mut self.work {
+            work.attempts.retain(|pair, _| holds(*pair));
+        }
     }
 
     /// Joins are possible.
@@ -113,19 +136,21 @@ impl Mesh {
     pub(super) fn note(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
         match *event {
             PathEvent::Established => self.established = true,
-            PathEvent::LocalUp(id) => self.attempts.retain(|pair, _| pair.0 != id),
+            PathEvent::LocalUp(id) => self.keep(|pair| pair.0 != id),
             PathEvent::LocalDown(id) => {
-                self.attempts.retain(|pair, _| pair.0 != id);
-                if self.announced.remove(&id) {
+                self.keep(|pair| pair.0 != id);
+                if self.work.as_mut().is_some_and(|work| work.announced.remove(&id)) {
                     self.push(PathAction::Withdraw(id));
                 }
             }
             PathEvent::Announced(id) | PathEvent::Removed(id) => {
-                self.attempts.retain(|pair, _| pair.1 != id);
+                self.keep(|pair| pair.1 != id);
             }
             PathEvent::SubflowUp(id) => {
                 let path = cx.paths.iter().find(|path| path.id == id);
-                let attempt = path.and_then(|p| self.attempts.get_mut(&(p.local_id, p.remote_id)));
+                let tried = self.work.as_mut().zip(path);
+                let attempt =
+                    tried.and_then(|(work, p)| work.attempts.get_mut(&(p.local_id, p.remote_id)));
                 if let Some(attempt) = attempt {
                     attempt.up_at = Some(cx.now);
                 }
@@ -135,7 +160,7 @@ impl Mesh {
             PathEvent::SubflowDown { id, local, remote, .. } => {
                 self.stuck.remove(id);
                 let fresh = Attempt { count: 1, at: cx.now, up_at: None };
-                let attempt = self.attempts.entry((local, remote)).or_insert(fresh);
+                let attempt = self.work().attempts.entry((local, remote)).or_insert(fresh);
                 if attempt.up_at.take().is_some_and(|up| cx.now.since(up) >= STABLE_AFTER) {
                     attempt.count = 1;
                 }
@@ -171,7 +196,7 @@ impl Mesh {
 
     /// What befell earlier subflows from an address does not matter any more.
     pub(super) fn forget(&mut self, local: AddressId) {
-        self.attempts.retain(|pair, _| pair.0 != local);
+        self.keep(|pair| pair.0 != local);
     }
 
     fn announce(&mut self, cx: &PathContext<'_>) {
@@ -180,7 +205,7 @@ impl Mesh {
                 .paths
                 .iter()
                 .any(|path| path.local_id == AddressId(0) && is_end(path.local, local.address));
-            if !known && self.announced.insert(local.id) {
+            if !known && self.work().announced.insert(local.id) {
                 self.push(PathAction::Announce(local.id));
             }
         }
@@ -189,13 +214,16 @@ impl Mesh {
     fn open(&mut self, cx: &PathContext<'_>, plan: impl Fn(&LocalAddress) -> Option<Plan>) {
         let mut wanted = wanted(cx, self.stuck);
         wanted.retain(|pair| plan(pair.local).is_some());
-        self.attempts.retain(|&(local, remote), _| {
+        self.keep(|(local, remote)| {
             cx.local.iter().any(|l| l.id == local)
                 && (remote == AddressId(0) || cx.remote.iter().any(|r| r.id == remote))
         });
+        if wanted.is_empty() {
+            return;
+        }
         wanted.sort_by_key(|pair| pair.rank);
-        let queued =
-            self.actions.iter().filter(|a| matches!(a, PathAction::OpenSubflow { .. })).count();
+        let opens = |a: &&PathAction| matches!(a, PathAction::OpenSubflow { .. });
+        let queued = self.work().actions.iter().filter(opens).count();
         let mut room = cx.max_subflows.saturating_sub(cx.paths.len() + queued);
         let alone = !cx.paths.iter().any(|path| path.established);
         let longest = if alone { RETRY_MAX_ALONE } else { RETRY_MAX };
@@ -206,13 +234,16 @@ impl Mesh {
             }
             let key = (pair.local.id, pair.remote);
             if let Some(due) =
-                self.attempts.get(&key).map(|a| a.due(longest)).filter(|d| *d > cx.now)
+                self.work().attempts.get(&key).map(|a| a.due(longest)).filter(|d| *d > cx.now)
             {
                 self.wake_at = Some(self.wake_at.map_or(due, |at| at.min(due)));
                 continue;
             }
-            let attempt =
-                self.attempts.entry(key).or_insert(Attempt { count: 0, at: cx.now, up_at: None });
+            let attempt = self.work().attempts.entry(key).or_insert(Attempt {
+                count: 0,
+                at: cx.now,
+                up_at: None,
+            });
             attempt.count = attempt.count.saturating_add(1);
             attempt.at = cx.now;
             let again = attempt.due(longest);

@@ -133,6 +133,10 @@ impl LossRecovery for RackTlp {
     fn set_peer_ack_delay(&mut self, delay: Duration) {
         self.tlp.set_peer_ack_delay(delay);
     }
+
+    fn shrink(&mut self) {
+        self.rack.order.shrink_to_fit();
+    }
 }
 
 #[cfg(test)]

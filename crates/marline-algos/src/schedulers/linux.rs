@@ -28,11 +28,12 @@
 
 use marline_policy::{
     DataRange, Decision, Dsn, Reinjection, ReinjectionCause, Scheduler, SchedulerAction,
-    SchedulerContext, SchedulerEvent, SubflowId, SubflowSet, SubflowView,
+    SchedulerContext, SchedulerEvent, SubflowId, SubflowView,
 };
 use marline_time::{Duration, Instant};
 
 use super::classes;
+use super::per_subflow::PerSubflow;
 
 /// The connection's timer.
 const TIMER: Duration = Duration::from_millis(200);
@@ -65,17 +66,17 @@ struct Repeat {
 pub struct Linux {
     timer: Option<Instant>,
     una: Dsn,
-    silences: [Silence; SubflowSet::CAPACITY as usize],
+    silences: PerSubflow<Silence>,
     repeat: Option<Repeat>,
 }
 
 impl Linux {
     fn silence(&mut self, id: SubflowId) -> &mut Silence {
-        &mut self.silences[usize::from(id.0 % SubflowSet::CAPACITY)]
+        self.silences.of(id)
     }
 
     fn is_stale(&self, view: &SubflowView) -> bool {
-        let silence = self.silences[usize::from(view.id.0 % SubflowSet::CAPACITY)];
+        let silence = self.silences.get(view.id);
         silence.stale && silence.heard_at == view.last_heard_at
     }
 
@@ -134,7 +135,7 @@ impl Linux {
             return;
         }
         let other = self.active(cx).find(|other| {
-            let marks = self.silences[usize::from(other.id.0 % SubflowSet::CAPACITY)].marks;
+            let marks = self.silences.get(other.id).marks;
             other.id != view.id && marks < ACTIVE_MARKS
         });
         let Some(on) = other.map(|other| other.id) else { return };

@@ -13,6 +13,7 @@ mod hedged;
 mod linux;
 mod min_rtt;
 mod opportunistic;
+mod per_subflow;
 mod probing;
 mod redundant;
 mod redundant_idle;

@@ -32,7 +32,7 @@
 
 use marline_policy::{
     Dsn, Eligibility, Mapping, Penalty, Phase, SchedulerAction, SchedulerContext, SchedulerEvent,
-    SubflowId, SubflowSet, SubflowView,
+    SubflowId, SubflowView,
 };
 use marline_time::{Duration, Instant};
 
@@ -111,15 +111,15 @@ impl OpportunisticRules {
 pub struct Opportunistic {
     rules: OpportunisticRules,
     /// By subflow: when it last had others penalised (`kernel`; its first RTT is free of it), or was
-    /// penalised itself (`paper`).
-    last_penalty: [Option<Instant>; SubflowSet::CAPACITY as usize],
+    /// penalised itself (`paper`). One entry each, for those for which there is a time.
+    last_penalty: Vec<(SubflowId, Instant)>,
 }
 
 impl Opportunistic {
     /// Nothing has been held up yet.
     #[must_use]
     pub const fn new(rules: OpportunisticRules) -> Self {
-        Opportunistic { rules, last_penalty: [None; SubflowSet::CAPACITY as usize] }
+        Opportunistic { rules, last_penalty: Vec::new() }
     }
 
     /// Must be called for every event; requested actions are appended to `out`.
@@ -132,9 +132,9 @@ impl Opportunistic {
         match event {
             SchedulerEvent::SubflowUp(id) => {
                 let spared = self.rules.penalise == Penalise::Kernel;
-                *self.stamp(id) = spared.then_some(cx.now);
+                self.set_stamp(id, spared.then_some(cx.now));
             }
-            SchedulerEvent::SubflowDown(id) => *self.stamp(id) = None,
+            SchedulerEvent::SubflowDown(id) => self.set_stamp(id, None),
             SchedulerEvent::PeerWindowBlocked { picked } => self.unblock(picked, true, cx, out),
             SchedulerEvent::SendBufferBlocked if self.rules.for_send_buffer => {
                 let Some(class) = classes::best_class(cx.subflows) else { return };
@@ -149,8 +149,16 @@ impl Opportunistic {
         }
     }
 
-    fn stamp(&mut self, id: SubflowId) -> &mut Option<Instant> {
-        &mut self.last_penalty[usize::from(id.0 % SubflowSet::CAPACITY)]
+    fn stamp(&self, id: SubflowId) -> Option<Instant> {
+        self.last_penalty.iter().find(|(of, _)| *of == id).map(|(_, at)| *at)
+    }
+
+    fn set_stamp(&mut self, id: SubflowId, at: Option<Instant>) {
+        self.last_penalty.retain(|(of, _)| *of != id);
+        if let Some(at) = at {
+            self.last_penalty.reserve_exact(1);
+            self.last_penalty.push((id, at));
+        }
     }
 
     fn unblock(
@@ -185,7 +193,7 @@ impl Opportunistic {
         let now = held_up.cx.now;
         let due = self.stamp(slow.id).is_none_or(|last| now.since(last) >= slow_srtt);
         if slower && due {
-            *self.stamp(slow.id) = Some(now);
+            self.set_stamp(slow.id, Some(now));
             let penalty = Penalty::WindowAndThreshold;
             out.push(SchedulerAction::Penalise { subflow: slow.id, penalty });
         }
@@ -207,7 +215,7 @@ impl Opportunistic {
             SchedulerAction::Penalise { subflow, penalty }
         }));
         if out.len() > before {
-            *stamp = Some(now);
+            self.set_stamp(held_up.fast.id, Some(now));
         }
     }
 }

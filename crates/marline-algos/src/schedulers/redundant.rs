@@ -28,6 +28,7 @@ use marline_policy::{
 };
 
 use super::classes;
+use super::per_subflow::PerSubflow;
 use super::round_robin::next_in_turn;
 
 /// Sends all data on all regular subflows.
@@ -35,14 +36,14 @@ use super::round_robin::next_in_turn;
 pub struct Redundant {
     /// Where each subflow's last data began; it carried everything from the data that was oldest
     /// when it started up to there.
-    cursors: [Option<Dsn>; SubflowSet::CAPACITY as usize],
+    cursors: PerSubflow<Option<Dsn>>,
     /// Whose turn it was last.
     last: Option<SubflowId>,
 }
 
 impl Redundant {
     fn cursor(&mut self, id: SubflowId) -> &mut Option<Dsn> {
-        &mut self.cursors[usize::from(id.0 % SubflowSet::CAPACITY)]
+        self.cursors.of(id)
     }
 
     /// The data a subflow would send next.

@@ -23,10 +23,11 @@
 //!
 //! *Limit:* the first losses of a bad phase are not foreseen. They cost a hedging delay each.
 
-use marline_policy::{SchedulerContext, SchedulerEvent, SubflowId, SubflowSet, SubflowView};
+use marline_policy::{SchedulerContext, SchedulerEvent, SubflowId, SubflowView};
 use marline_time::{Duration, Instant};
 
 use super::classes::Class;
+use super::per_subflow::PerSubflow;
 
 /// Late segments that a new path is charged with.
 const DOUBT: f64 = 0.5;
@@ -70,16 +71,16 @@ impl Default for Record {
 #[derive(Clone, Debug)]
 pub(super) struct Risk {
     config: RiskConfig,
-    records: [Record; SubflowSet::CAPACITY as usize],
+    records: PerSubflow<Record>,
 }
 
 impl Risk {
     pub(super) fn new(config: RiskConfig) -> Self {
-        Risk { config, records: [Record::default(); SubflowSet::CAPACITY as usize] }
+        Risk { config, records: PerSubflow::new() }
     }
 
     fn record(&mut self, id: SubflowId) -> &mut Record {
-        &mut self.records[usize::from(id.0 % SubflowSet::CAPACITY)]
+        self.records.of(id)
     }
 
     /// A segment goes on `on`; whether that is risky.

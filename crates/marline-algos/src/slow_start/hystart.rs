@@ -18,16 +18,15 @@
 //! - Used for the initial slow start only, as section 4.3 recommends; later ones have an ssthresh.
 
 use marline_policy::AckSample;
-use marline_time::Duration;
 
 use super::{Growth, SlowStart};
 
 /// Smallest rise of the RTT that counts.
-const MIN_RTT_THRESH: Duration = Duration::from_millis(4);
+const MIN_RTT_THRESH_NANOS: u64 = 4_000_000;
 /// A rise that counts in any case.
-const MAX_RTT_THRESH: Duration = Duration::from_millis(16);
+const MAX_RTT_THRESH_NANOS: u64 = 16_000_000;
 /// Between the two, this part of the last round's RTT counts.
-const MIN_RTT_DIVISOR: u32 = 8;
+const MIN_RTT_DIVISOR: u64 = 8;
 /// Samples a round needs before it is judged.
 const N_RTT_SAMPLE: u32 = 8;
 /// How much slower CSS grows.
@@ -38,21 +37,31 @@ const CSS_ROUNDS: u32 = 5;
 /// Conservative slow start under way.
 #[derive(Copy, Clone, Debug)]
 struct Css {
-    /// Smallest RTT of the round that began it.
-    baseline: Duration,
+    /// Smallest RTT of the round that began it, nanoseconds.
+    baseline: u64,
     /// Rounds finished in it.
     rounds: u32,
 }
 
-/// Slow start that watches the RTT.
-#[derive(Clone, Debug, Default)]
+/// Slow start that watches the RTT. Small, as every subflow has one as long as it lives.
+#[derive(Clone, Debug)]
 pub struct HyStart {
-    /// The round ends when this many bytes are delivered in total; `None` before the first ACK.
-    round_end: Option<u64>,
-    last_min: Option<Duration>,
-    current_min: Option<Duration>,
+    /// The round ends when this many bytes are delivered in total; `NONE` before the first ACK.
+    round_end: u64,
+    /// Smallest RTT of the round before and of this one, nanoseconds, or `NONE`.
+    last_min: u64,
+    current_min: u64,
     samples: u32,
-    css: Option<Css>,
+    css: Option<Box<Css>>,
+}
+
+/// No such value so far.
+const NONE: u64 = u64::MAX;
+
+impl Default for HyStart {
+    fn default() -> Self {
+        HyStart { round_end: NONE, last_min: NONE, current_min: NONE, samples: 0, css: None }
+    }
 }
 
 impl HyStart {
@@ -63,15 +72,16 @@ impl HyStart {
     }
 
     fn judge(&mut self) {
-        let (Some(current), Some(last)) = (self.current_min, self.last_min) else { return };
-        if self.samples < N_RTT_SAMPLE {
+        let (current, last) = (self.current_min, self.last_min);
+        if current == NONE || last == NONE || self.samples < N_RTT_SAMPLE {
             return;
         }
-        match self.css {
+        match &self.css {
             None => {
-                let rise = (last / MIN_RTT_DIVISOR).clamp(MIN_RTT_THRESH, MAX_RTT_THRESH);
-                if current >= last + rise {
-                    self.css = Some(Css { baseline: current, rounds: 0 });
+                let rise = last / MIN_RTT_DIVISOR;
+                let rise = rise.clamp(MIN_RTT_THRESH_NANOS, MAX_RTT_THRESH_NANOS);
+                if current >= last.saturating_add(rise) {
+                    self.css = Some(Box::new(Css { baseline: current, rounds: 0 }));
                 }
             }
             Some(css) if current < css.baseline => self.css = None,
@@ -81,8 +91,8 @@ impl HyStart {
 
     /// Begins the next round. True if CSS has lasted long enough.
     fn next_round(&mut self, ack: &AckSample) -> bool {
-        self.round_end = Some(ack.total_delivered + ack.bytes_in_flight);
-        self.last_min = self.current_min.take();
+        self.round_end = ack.total_delivered + ack.bytes_in_flight;
+        self.last_min = core::mem::replace(&mut self.current_min, NONE);
         self.samples = 0;
         let Some(css) = &mut self.css else { return false };
         css.rounds += 1;
@@ -92,9 +102,13 @@ impl HyStart {
 
 impl SlowStart for HyStart {
     fn on_ack(&mut self, ack: &AckSample, _mss: u32) -> Growth {
-        let round_end = *self.round_end.get_or_insert(ack.total_delivered + ack.bytes_in_flight);
+        if self.round_end == NONE {
+            self.round_end = ack.total_delivered + ack.bytes_in_flight;
+        }
+        let round_end = self.round_end;
         if let Some(rtt) = ack.rtt {
-            self.current_min = Some(self.current_min.map_or(rtt, |min| min.min(rtt)));
+            let nanos = u64::try_from(rtt.as_nanos()).unwrap_or(NONE - 1);
+            self.current_min = self.current_min.min(nanos);
             self.samples += 1;
             self.judge();
         }

@@ -1,6 +1,7 @@
 //! Client and server endpoint whose packets reach each other at once.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use marline_algos::{Registry, default_policies};
 use marline_core::{
@@ -49,19 +50,16 @@ impl Pair {
             connections: Vec::new(),
             chunk,
         };
+        let config = client_config(subflows, scheduler);
         for _ in 0..connections {
-            pair.open(subflows, scheduler);
+            pair.open(subflows, &config);
         }
         pair
     }
 
-    fn open(&mut self, subflows: usize, scheduler: &str) {
-        let mut config = config();
-        let scheduler = Registry::default().scheduler(scheduler).expect("a built-in scheduler");
-        config.policies.scheduler = scheduler;
-        config.local_addresses = (0..subflows).map(client_address).collect();
+    fn open(&mut self, subflows: usize, config: &Arc<ConnectionConfig>) {
         let local = SocketAddr::new(client_ip(0), 0);
-        let client = self.client.endpoint.connect(self.now, config, local, SERVER);
+        let client = self.client.endpoint.connect(self.now, Arc::clone(config), local, SERVER);
         let client = client.expect("room for a connection");
         let (known, connected) = (self.server.incoming.len(), self.client.connected);
         self.until("a connection", |pair| {
@@ -248,6 +246,15 @@ impl Side {
 
 fn config() -> ConnectionConfig {
     ConnectionConfig::new(default_policies())
+}
+
+/// That of all connections of a client, which they share.
+fn client_config(subflows: usize, scheduler: &str) -> Arc<ConnectionConfig> {
+    let mut config = config();
+    let scheduler = Registry::default().scheduler(scheduler).expect("a built-in scheduler");
+    config.policies.scheduler = scheduler;
+    config.local_addresses = (0..subflows).map(client_address).collect();
+    Arc::new(config)
 }
 
 fn client_ip(index: usize) -> IpAddr {

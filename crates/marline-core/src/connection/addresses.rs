@@ -7,12 +7,14 @@
 
 use core::net::SocketAddr;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use marline_policy::{AddressId, LocalAddress, RemoteAddress, SubflowId};
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{AddAddr, MptcpOption, RemoveAddr};
 
 use super::keys::Keys;
+use crate::on_demand::{OnDemand, Unused};
 use crate::{ConnectionConfig, FourTuple};
 
 /// Signals that may wait at once: beyond, the oldest go.
@@ -37,28 +39,46 @@ struct Announcement {
     count: u32,
 }
 
-/// What is known of addresses, and what is to be said of them.
-#[derive(Debug)]
-pub(super) struct Addresses {
-    local: Vec<LocalAddress>,
-    /// Address of the initial subflow: its id is 0 on the wire, whatever the configuration calls it.
-    initial: AddressId,
-    remote: Vec<RemoteAddress>,
-    advertised: Vec<(AddressId, SocketAddr)>,
+/// What is to be said of addresses and otherwise.
+#[derive(Debug, Default)]
+struct Unsaid {
     announcements: Vec<Announcement>,
     signals: VecDeque<Signal>,
 }
 
+impl Unused for Unsaid {
+    const UNUSED: &'static Self = &Unsaid { announcements: Vec::new(), signals: VecDeque::new() };
+}
+
+/// What is known of addresses, and what is to be said of them.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    config: Arc<ConnectionConfig>,
+    /// The local addresses, once they are not those of the configuration.
+    own: Option<Box<[LocalAddress]>>,
+    /// Address of the initial subflow: its id is 0 on the wire, whatever the configuration calls it.
+    initial: AddressId,
+    remote: Box<[RemoteAddress]>,
+    unsaid: OnDemand<Unsaid>,
+}
+
 impl Addresses {
-    pub(super) fn new(config: &ConnectionConfig, path: FourTuple) -> Self {
-        let mut local = config.local_addresses.clone();
+    pub(super) fn new(config: Arc<ConnectionConfig>, path: FourTuple) -> Self {
+        let local = &config.local_addresses;
         // One address may stand for several paths that differ in where they lead.
         let fits = |l: &&LocalAddress| l.address.ip() == path.local.ip();
         let leads = |l: &&LocalAddress| fits(l) && l.remote == Some(path.remote);
         let known = local.iter().find(leads).or_else(|| local.iter().find(fits)).map(|l| l.id);
         let initial = known.unwrap_or(AddressId(0));
+        let mut addresses = Addresses {
+            config,
+            own: None,
+            initial,
+            remote: Box::new([RemoteAddress { id: AddressId(0), address: path.remote }]),
+            unsaid: OnDemand::new(),
+        };
         if known.is_none() {
-            local.push(LocalAddress {
+            addresses.add_local(LocalAddress {
                 id: initial,
                 address: SocketAddr::new(path.local.ip(), 0),
                 remote: None,
@@ -68,18 +88,24 @@ impl Addresses {
                 up: true,
             });
         }
-        Addresses {
-            local,
-            initial,
-            remote: vec![RemoteAddress { id: AddressId(0), address: path.remote }],
-            advertised: config.advertised.clone(),
-            announcements: Vec::new(),
-            signals: VecDeque::new(),
-        }
+        addresses
     }
 
     pub(super) fn local(&self) -> &[LocalAddress] {
-        &self.local
+        self.own.as_deref().unwrap_or(&self.config.local_addresses)
+    }
+
+    /// The entry of a local address, to be changed for this connection.
+    fn local_mut(&mut self, id: AddressId) -> Option<&mut LocalAddress> {
+        let at = self.local().iter().position(|l| l.id == id)?;
+        let configured = &self.config.local_addresses;
+        let own = self.own.get_or_insert_with(|| configured.as_slice().into());
+        own.get_mut(at)
+    }
+
+    fn add_local(&mut self, new: LocalAddress) {
+        let all = self.local().iter().copied().chain([new]);
+        self.own = Some(all.collect());
     }
 
     pub(super) fn remote(&self) -> &[RemoteAddress] {
@@ -94,7 +120,7 @@ impl Addresses {
     }
 
     pub(super) fn find_local(&self, id: AddressId) -> Option<LocalAddress> {
-        self.local.iter().find(|l| l.id == id).copied()
+        self.local().iter().find(|l| l.id == id).copied()
     }
 
     pub(super) fn find_remote(&self, id: AddressId) -> Option<SocketAddr> {
@@ -108,7 +134,7 @@ impl Addresses {
 
     /// The entry for the address a join came to.
     pub(super) fn local_for(&self, address: SocketAddr) -> LocalAddress {
-        let known = self.local.iter().find(|l| l.address.ip() == address.ip());
+        let known = self.local().iter().find(|l| l.address.ip() == address.ip());
         known.copied().unwrap_or_else(|| self.initial_local())
     }
 
@@ -119,59 +145,71 @@ impl Addresses {
 
     /// Puts in or replaces; returns what was there.
     pub(super) fn set_local(&mut self, new: LocalAddress) -> Option<LocalAddress> {
-        let known = self.local.iter().position(|l| l.id == new.id);
-        if let Some(slot) = known {
-            return Some(core::mem::replace(&mut self.local[slot], new));
+        if let Some(known) = self.local_mut(new.id) {
+            return Some(core::mem::replace(known, new));
         }
-        if self.local.len() < usize::from(u8::MAX) {
-            self.local.push(new);
+        if self.local().len() < usize::from(u8::MAX) {
+            self.add_local(new);
         }
         None
     }
 
     pub(super) fn set_backup(&mut self, id: AddressId, backup: bool) {
-        if let Some(local) = self.local.iter_mut().find(|l| l.id == id) {
+        if let Some(local) = self.local_mut(id) {
             local.backup = backup;
         }
     }
 
     /// Queues an option for sending.
     pub(super) fn signal(&mut self, signal: Signal) {
-        if self.signals.len() >= MAX_SIGNALS {
-            self.signals.pop_front();
+        let signals = &mut self.unsaid.signals;
+        if signals.len() >= MAX_SIGNALS {
+            signals.pop_front();
         }
-        self.signals.push_back(signal);
+        signals.push_back(signal);
     }
 
     pub(super) fn next_signal(&mut self, usable: impl Fn(SubflowId) -> bool) -> Option<Signal> {
         let ready = |s: &Signal| s.on.is_none_or(&usable);
-        let index = self.signals.iter().position(ready)?;
-        self.signals.remove(index)
+        let unsaid = self.unsaid.if_used()?;
+        let index = unsaid.signals.iter().position(ready)?;
+        let signal = unsaid.signals.remove(index);
+        self.settle();
+        signal
+    }
+
+    /// Once all is said, nothing is kept for the next time.
+    fn settle(&mut self) {
+        if self.unsaid.signals.is_empty() && self.unsaid.announcements.is_empty() {
+            self.unsaid.retire();
+        }
     }
 
     /// The subflow is gone, and with it what was to be said on it.
     pub(super) fn forget_subflow(&mut self, id: SubflowId) {
-        self.signals.retain(|signal| signal.on != Some(id));
+        if let Some(unsaid) = self.unsaid.if_used() {
+            unsaid.signals.retain(|signal| signal.on != Some(id));
+        }
+        self.settle();
     }
 
     pub(super) fn has_signals(&self) -> bool {
-        !self.signals.is_empty()
+        !self.unsaid.signals.is_empty()
     }
 
     /// Whether MP_FAIL waits. Nothing may overtake it: a FIN that did would leave a subflow on which nothing
     /// is signalled any more.
     pub(super) fn owes_mp_fail(&self) -> bool {
-        self.signals.iter().any(|signal| matches!(signal.option, MptcpOption::Fail(_)))
+        self.unsaid.signals.iter().any(|signal| matches!(signal.option, MptcpOption::Fail(_)))
     }
 
     /// Plain TCP says nothing of addresses.
     pub(super) fn fall_silent(&mut self) {
-        self.signals.clear();
-        self.announcements.clear();
+        self.unsaid.retire();
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        self.announcements.iter().map(|a| a.again_at).min()
+        self.unsaid.announcements.iter().map(|a| a.again_at).min()
     }
 
     /// Announces one of our addresses, until the peer echoes that. `rto` is that of the slowest subflow. `false`:
@@ -184,16 +222,17 @@ impl Addresses {
         rto: Duration,
     ) -> bool {
         let Some(local) = self.find_local(id) else { return false };
-        let advertised = self.advertised.iter().find(|(a, _)| *a == id);
+        let advertised = self.config.advertised.iter().find(|(a, _)| *a == id);
         let address = advertised.map_or(local.address, |(_, address)| *address);
         let initial_port = self.initial_local().address.port();
         let port = Some(address.port()).filter(|port| *port != 0 && *port != initial_port);
         let address_id = self.wire_id(id);
         let hmac = keys.address_hmac(address_id, address.ip(), port);
         let option = AddAddr { address_id, address: address.ip(), port, hmac };
-        self.announcements.retain(|a| a.id != id);
+        let announcements = &mut self.unsaid.announcements;
+        announcements.retain(|a| a.id != id);
         let again_at = now + rto.max(LEAST_PAUSE) * 2;
-        self.announcements.push(Announcement { id, option, again_at, count: 1 });
+        announcements.push(Announcement { id, option, again_at, count: 1 });
         self.signal(Signal { on: None, option: MptcpOption::AddAddr(option) });
         true
     }
@@ -202,7 +241,7 @@ impl Addresses {
     pub(super) fn repeat_announcements(&mut self, now: Instant, rto: Duration) -> u64 {
         let base = rto.max(LEAST_PAUSE);
         let mut due = Vec::new();
-        self.announcements.retain_mut(|a| {
+        self.unsaid.announcements.retain_mut(|a| {
             if a.again_at > now {
                 return true;
             }
@@ -219,7 +258,7 @@ impl Addresses {
 
     /// Withdraws one of our addresses.
     pub(super) fn withdraw(&mut self, id: AddressId) {
-        self.announcements.retain(|a| a.id != id);
+        self.unsaid.announcements.retain(|a| a.id != id);
         let mut ids = [0; 37];
         ids[0] = self.wire_id(id);
         let option = MptcpOption::RemoveAddr(RemoveAddr { ids, len: 1 });
@@ -230,16 +269,22 @@ impl Addresses {
     /// The address is back: a withdrawal that did not get out would take its new subflows down.
     pub(super) fn keep(&mut self, id: AddressId) {
         let wire = self.wire_id(id);
-        self.signals.retain(|signal| match signal.option {
-            MptcpOption::RemoveAddr(remove) => remove.ids[0] != wire,
-            _ => true,
-        });
+        if let Some(unsaid) = self.unsaid.if_used() {
+            unsaid.signals.retain(|signal| match signal.option {
+                MptcpOption::RemoveAddr(remove) => remove.ids[0] != wire,
+                _ => true,
+            });
+        }
+        self.settle();
     }
 
     /// The echo of an announcement: it is that without its HMAC. What differs otherwise is none.
     pub(super) fn on_echo(&mut self, add: &AddAddr) {
         let echo = |a: &Announcement| AddAddr { hmac: None, ..a.option };
-        self.announcements.retain(|a| echo(a) != *add);
+        if let Some(unsaid) = self.unsaid.if_used() {
+            unsaid.announcements.retain(|a| echo(a) != *add);
+        }
+        self.settle();
     }
 
     /// The peer announces an address, which its HMAC proves, on a subflow to `port`. What is new of it, if so many
@@ -260,7 +305,9 @@ impl Addresses {
             Some(known) if self.remote[known] == new => return None,
             Some(known) if self.remote[known].id == AddressId(0) => return None,
             Some(known) => self.remote[known] = new,
-            None if self.remote.len() < limit => self.remote.push(new),
+            None if self.remote.len() < limit => {
+                self.remote = self.remote.iter().copied().chain([new]).collect();
+            }
             None => return None,
         }
         Some(new)
@@ -269,6 +316,9 @@ impl Addresses {
     /// The peer withdraws an address. Id 0 is the initial subflow's: its entry stays, for the peer may return
     /// there.
     pub(super) fn on_withdrawn(&mut self, id: AddressId) {
-        self.remote.retain(|r| r.id != id || id == AddressId(0));
+        let stays = |r: &RemoteAddress| r.id != id || id == AddressId(0);
+        if !self.remote.iter().all(stays) {
+            self.remote = self.remote.iter().copied().filter(stays).collect();
+        }
     }
 }

@@ -12,6 +12,9 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// Nobody was asked.
+    pub(super) const NEVER: Asked = Asked { at: None, unanswered: 0 };
+
     /// When it was asked last.
     pub(super) const fn at(&self) -> Option<Instant> {
         self.at

@@ -10,6 +10,7 @@ use marline_time::{Duration, Instant};
 
 use super::asked::Asked;
 use super::wait::Wait;
+use crate::on_demand::{OnDemand, Unused};
 use crate::{CloseReason, Linger};
 
 /// Last subflows that we reset one after the other, without progress in between, before the connection
@@ -38,47 +39,54 @@ struct DataFin {
     asked: Asked,
 }
 
+/// The way out, once it is taken.
+#[derive(Copy, Clone, Debug, Default)]
+struct Leaving {
+    fin: DataFin,
+    /// When it was over, or when the application let go of it.
+    since: Option<Instant>,
+    /// What the peer had then.
+    una: Dsn,
+}
+
+impl Unused for Leaving {
+    const UNUSED: &'static Self = &Leaving {
+        fin: DataFin {
+            sent: false,
+            acked: false,
+            at: None,
+            count: 0,
+            on: SubflowSet::EMPTY,
+            went_on: SubflowSet::EMPTY,
+            asked: Asked::NEVER,
+        },
+        since: None,
+        una: Dsn(0),
+    };
+}
+
 /// How far the connection is on its way out.
-#[derive(Copy, Clone, Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Closing {
     /// The application writes no more.
     shutdown: bool,
-    fin: DataFin,
+    leaving: OnDemand<Leaving>,
     /// The application let go.
     released: bool,
     /// Data came that nobody will read.
     came_late: bool,
     /// It is over, and why.
     closed: Option<CloseReason>,
-    /// When it was over, or when the application let go of it.
-    leaving_since: Option<Instant>,
-    /// What the peer had then.
-    leaving_una: Dsn,
     /// The application knows of the connection.
     announced: bool,
     /// Subflows that we had to reset since the stream last moved on in either direction.
     futile_resets: u32,
-    wait: Wait,
-    linger: Linger,
+    wait: OnDemand<Wait>,
+    /// The application knows who the peer is.
+    peer_known: bool,
 }
 
 impl Closing {
-    pub(super) fn new(linger: Linger) -> Self {
-        Closing {
-            shutdown: false,
-            fin: DataFin::default(),
-            released: false,
-            came_late: false,
-            closed: None,
-            leaving_since: None,
-            leaving_una: Dsn(0),
-            announced: false,
-            futile_resets: 0,
-            wait: Wait::default(),
-            linger,
-        }
-    }
-
     /// The application knows of the connection from now on.
     pub(super) const fn announce(&mut self) {
         self.announced = true;
@@ -99,12 +107,12 @@ impl Closing {
     }
 
     /// The connection is over. `false`: it was before.
-    pub(super) const fn close(&mut self, now: Instant, reason: CloseReason) -> bool {
+    pub(super) fn close(&mut self, now: Instant, reason: CloseReason) -> bool {
         if self.closed.is_some() {
             return false;
         }
         self.closed = Some(reason);
-        self.leaving_since = Some(now);
+        self.leaving.since = Some(now);
         true
     }
 
@@ -118,10 +126,10 @@ impl Closing {
     }
 
     /// The application lets go; the peer has what lies before `una`.
-    pub(super) const fn release(&mut self, now: Instant, una: Dsn) {
+    pub(super) fn release(&mut self, now: Instant, una: Dsn) {
         self.released = true;
-        self.leaving_since = Some(now);
-        self.leaving_una = una;
+        self.leaving.since = Some(now);
+        self.leaving.una = una;
     }
 
     pub(super) const fn is_released(&self) -> bool {
@@ -142,70 +150,76 @@ impl Closing {
         self.came_late
     }
 
-    pub(super) const fn fin_sent(&self) -> bool {
-        self.fin.sent
+    pub(super) fn fin_sent(&self) -> bool {
+        self.leaving.fin.sent
     }
 
-    pub(super) const fn fin_acked(&self) -> bool {
-        self.fin.acked
+    pub(super) fn fin_acked(&self) -> bool {
+        self.leaving.fin.acked
     }
 
     /// Our DATA_FIN is under way.
-    pub(super) const fn fin_outstanding(&self) -> bool {
-        self.fin.sent && !self.fin.acked
+    pub(super) fn fin_outstanding(&self) -> bool {
+        self.leaving.fin.sent && !self.leaving.fin.acked
     }
 
     /// All data was handed to subflows: the DATA_FIN goes out now.
-    pub(super) const fn send_fin(&mut self, now: Instant) {
-        self.fin.sent = true;
-        self.fin.at = Some(now);
+    pub(super) fn send_fin(&mut self, now: Instant) {
+        self.leaving.fin.sent = true;
+        self.leaving.fin.at = Some(now);
     }
 
     /// A DATA_ACK; `beyond`: of more than the data.
-    pub(super) const fn on_data_ack(&mut self, beyond: bool) {
-        self.fin.acked |= self.fin.sent && beyond;
+    pub(super) fn on_data_ack(&mut self, beyond: bool) {
+        if let Some(Leaving { fin, .. }) = self.leaving.if_used() {
+            fin.acked |= fin.sent && beyond;
+        }
     }
 
     /// The stream moved on in either direction.
     pub(super) fn on_progress(&mut self) {
         self.futile_resets = 0;
-        self.wait.on_progress();
+        self.wait.retire();
     }
 
     /// Who takes data has not been silent about its end.
     pub(super) fn on_data_taken(&mut self) {
-        self.fin.count = self.fin.count.min(1);
+        if let Some(Leaving { fin, .. }) = self.leaving.if_used() {
+            fin.count = fin.count.min(1);
+        }
     }
 
     /// A subflow came up. A DATA_FIN that was lost with another, and backs off, goes again at once, and there: the
     /// others may let no options pass, or nothing.
-    pub(super) const fn resume(&mut self, now: Instant, id: SubflowId) {
+    pub(super) fn resume(&mut self, now: Instant, id: SubflowId) {
         if self.fin_outstanding() {
-            self.fin.count = 0;
-            self.fin.on = SubflowSet::of(id);
-            self.fin.at = Some(now);
+            self.leaving.fin.count = 0;
+            self.leaving.fin.on = SubflowSet::of(id);
+            self.leaving.fin.at = Some(now);
         }
     }
 
     /// The subflows that the DATA_FIN under way went on last, and when it was sent.
     pub(super) fn fin_under_way(&self) -> Option<(Instant, SubflowSet)> {
-        let sent_at = self.fin.asked.at().filter(|_| self.fin_outstanding())?;
-        Some((sent_at, self.fin.went_on))
+        let sent_at = self.leaving.fin.asked.at().filter(|_| self.fin_outstanding())?;
+        Some((sent_at, self.leaving.fin.went_on))
     }
 
     /// The DATA_FIN goes out now.
-    pub(super) const fn hasten_fin(&mut self, now: Instant) {
-        self.fin.at = Some(now);
+    pub(super) fn hasten_fin(&mut self, now: Instant) {
+        self.leaving.fin.at = Some(now);
     }
 
     /// No DATA_FIN goes out any more.
-    pub(super) const fn stop_fin(&mut self) {
-        self.fin.at = None;
+    pub(super) fn stop_fin(&mut self) {
+        if let Some(Leaving { fin, .. }) = self.leaving.if_used() {
+            fin.at = None;
+        }
     }
 
     /// When the DATA_FIN goes out again.
-    pub(super) const fn fin_at(&self) -> Option<Instant> {
-        self.fin.at
+    pub(super) fn fin_at(&self) -> Option<Instant> {
+        self.leaving.fin.at
     }
 
     /// Where the DATA_FIN that is due goes next: first on the best subflow, its repeats on each. Which of them
@@ -215,20 +229,20 @@ impl Closing {
         usable: SubflowSet,
         best: Option<SubflowId>,
     ) -> Option<SubflowId> {
-        let left = self.fin.on.iter().find(|id| usable.contains(*id));
+        let left = self.leaving.fin.on.iter().find(|id| usable.contains(*id));
         if left.is_some() {
             return left;
         }
-        let on = if self.fin.count == 0 { SubflowSet::of(best?) } else { usable };
-        (self.fin.on, self.fin.went_on) = (on, SubflowSet::EMPTY);
+        let on = if self.leaving.fin.count == 0 { SubflowSet::of(best?) } else { usable };
+        (self.leaving.fin.on, self.leaving.fin.went_on) = (on, SubflowSet::EMPTY);
         on.iter().next()
     }
 
     /// The DATA_FIN goes on this subflow. Whether it went out wherever it was to go.
     pub(super) fn fin_goes_on(&mut self, id: SubflowId, usable: SubflowSet) -> bool {
-        self.fin.on.remove(id);
-        self.fin.went_on.insert(id);
-        !self.fin.on.iter().any(|id| usable.contains(id))
+        self.leaving.fin.on.remove(id);
+        self.leaving.fin.went_on.insert(id);
+        !self.leaving.fin.on.iter().any(|id| usable.contains(id))
     }
 
     /// It goes out again after an RTO, doubled each time; `early`: from the second time on. The peer was last heard at
@@ -240,10 +254,10 @@ impl Closing {
         early: bool,
         heard_at: Option<Instant>,
     ) -> u32 {
-        self.fin.count += 1;
-        let silent = self.fin.asked.again(now, heard_at);
-        let backoff = 1 << (self.fin.count - 1).saturating_sub(u32::from(early)).min(6);
-        self.fin.at = Some(now + rto * backoff);
+        self.leaving.fin.count += 1;
+        let silent = self.leaving.fin.asked.again(now, heard_at);
+        let backoff = 1 << (self.leaving.fin.count - 1).saturating_sub(u32::from(early)).min(6);
+        self.leaving.fin.at = Some(now + rto * backoff);
         silent
     }
 
@@ -255,7 +269,9 @@ impl Closing {
 
     /// The peer is heard.
     pub(super) fn heard(&mut self, now: Instant) {
-        self.wait.heard(now);
+        if let Some(wait) = self.wait.if_used() {
+            wait.heard(now);
+        }
     }
 
     /// Nothing is heard any more.
@@ -283,39 +299,41 @@ impl Closing {
 
     /// The application knows who the peer is: no stranger.
     pub(super) const fn vouch_for_peer(&mut self) {
-        self.linger.stranger = None;
+        self.peer_known = true;
     }
 
     /// Nothing is heard of a peer that nobody vouches for.
-    pub(super) fn is_stranger_waiting(&self) -> bool {
-        self.closed.is_none() && self.linger.stranger.is_some() && self.wait.since().is_some()
+    pub(super) fn is_stranger_waiting(&self, linger: Linger) -> bool {
+        let strange = linger.stranger.is_some() && !self.peer_known;
+        self.closed.is_none() && strange && self.wait.since().is_some()
     }
 
     /// When the wait for a path is over.
-    pub(super) fn wait_ends_at(&self, server: bool) -> Option<Instant> {
-        let Linger { timeout, stranger } = self.linger;
-        let stranger = stranger.filter(|_| server && self.wait.is_by_reset());
+    pub(super) fn wait_ends_at(&self, linger: Linger, server: bool) -> Option<Instant> {
+        let Linger { timeout, stranger } = linger;
+        let strange = server && !self.peer_known && self.wait.is_by_reset();
+        let stranger = stranger.filter(|_| strange);
         self.wait.since().map(|since| since + stranger.map_or(timeout, |short| short.min(timeout)))
     }
 
     /// When subflows have had their time to close.
     pub(super) fn leaves_at(&self) -> Option<Instant> {
-        self.leaving_since.map(|since| since + LEAVING)
+        self.leaving.since.map(|since| since + LEAVING)
     }
 
     /// The application let go of data that is still under way, up to `written`, and the peer has some more of it:
     /// it gets its time anew. A peer that takes nothing, though it answers (a window that stays shut), does not.
     pub(super) fn prolong_leaving(&mut self, now: Instant, una: Dsn, written: Dsn) -> bool {
-        let delivers = written > una && una > self.leaving_una;
+        let delivers = written > una && una > self.leaving.una;
         if delivers {
-            self.leaving_since = Some(now);
-            self.leaving_una = una;
+            self.leaving.since = Some(now);
+            self.leaving.una = una;
         }
         delivers
     }
 
     /// Nobody waits for a peer that does not answer our DATA_FIN.
-    pub(super) const fn is_given_up(&self) -> bool {
-        self.released && self.fin.count > MAX_FIN_REPEATS
+    pub(super) fn is_given_up(&self) -> bool {
+        self.released && self.leaving.fin.count > MAX_FIN_REPEATS
     }
 }

@@ -12,6 +12,7 @@ use marline_time::{Duration, Instant};
 
 use super::receive_clock::{Conditions, Due, ReceiveClock};
 use super::receive_probes::ProbeTimer;
+use crate::on_demand::Unused;
 use crate::{LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};
 
 /// Keepalives on the lone subflow since it was heard.
@@ -43,6 +44,17 @@ pub(super) struct Liveness {
     brought_by: Option<SubflowId>,
     keepalive: Option<Keepalive>,
     probes: ProbeTimer,
+}
+
+impl Unused for Liveness {
+    const UNUSED: &'static Self = &Liveness {
+        clock: ReceiveClock::STOPPED,
+        announced: Dsn(0),
+        marked_from: None,
+        brought_by: None,
+        keepalive: None,
+        probes: ProbeTimer::STOPPED,
+    };
 }
 
 impl Liveness {
@@ -192,12 +204,12 @@ impl Liveness {
     }
 
     /// The peer is there; something may come.
-    pub(super) fn begin_probes(&mut self, now: Instant, probes: Option<ReceiveProbes>) {
+    pub(super) fn begin_probes(&mut self, now: Instant, probes: ReceiveProbes) {
         self.probes.begin(now, probes);
     }
 
     /// Data came, or was acknowledged.
-    pub(super) fn on_data(&mut self, now: Instant, probes: Option<ReceiveProbes>) {
+    pub(super) fn on_data(&mut self, now: Instant, probes: ReceiveProbes) {
         self.probes.on_data(now, probes);
     }
 

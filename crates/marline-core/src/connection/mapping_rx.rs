@@ -18,6 +18,7 @@ use marline_wire::{Checksum, dss_checksum};
 
 use self::torn::Torn;
 use crate::fec::Repair;
+use crate::on_demand::OnDemand;
 
 mod torn;
 
@@ -102,31 +103,31 @@ struct Failed {
 pub(crate) struct MappingRx {
     /// Sorted by subflow position, disjoint.
     announced: VecDeque<RxMapping>,
-    limit: usize,
+    limit: u32,
     /// What lost its mapping on the way.
     torn: Torn,
     /// Most bytes kept behind a failed mapping.
     max_kept: u64,
     /// Bytes of the front mapping that wait for its checksum.
-    waiting: Vec<u8>,
+    waiting: OnDemand<Vec<u8>>,
     /// From here on everything is mapped (infinite mapping, or plain TCP).
     infinite: Option<(Ssn, Dsn)>,
     failed: Option<Box<Failed>>,
     /// Repairs that are complete.
-    repairs: Vec<(Repair, Vec<u8>)>,
+    repairs: OnDemand<Vec<(Repair, Vec<u8>)>>,
 }
 
 impl MappingRx {
     pub(crate) fn new(limit: usize, max_kept: u64) -> Self {
         MappingRx {
             announced: VecDeque::new(),
-            limit,
+            limit: u32::try_from(limit).unwrap_or(u32::MAX),
             torn: Torn::default(),
             max_kept,
-            waiting: Vec::new(),
+            waiting: OnDemand::new(),
             infinite: None,
             failed: None,
-            repairs: Vec::new(),
+            repairs: OnDemand::new(),
         }
     }
 
@@ -147,7 +148,7 @@ impl MappingRx {
         }
         let front = self.announced.front().filter(|m| m.end() > ssn).map(|m| m.dsn);
         self.announced.retain(|m| m.end() <= ssn);
-        let waiting = front.map(|dsn| (dsn, core::mem::take(&mut self.waiting)));
+        let waiting = front.map(|dsn| (dsn, self.take_waiting()));
         waiting.filter(|(_, bytes)| !bytes.is_empty())
     }
 
@@ -207,12 +208,20 @@ impl MappingRx {
             }
             _ if new.ssn < delivered => self.announce_rest(new, delivered),
             _ if self.joined(index, &new) => Ok(()),
-            _ if self.announced.len() >= self.limit => Err(MappingError::TooMany),
+            _ if self.announced.len() >= self.limit() => Err(MappingError::TooMany),
             _ => {
+                if self.announced.capacity() == 0 {
+                    self.make_room_for_one();
+                }
                 self.announced.insert(index, new);
                 Ok(())
             }
         }
+    }
+
+    #[cold]
+    fn make_room_for_one(&mut self) {
+        self.announced.reserve_exact(1);
     }
 
     /// A mapping whose first bytes had their turn without it. The rest of it is of use unless only the whole can
@@ -255,16 +264,17 @@ impl MappingRx {
         if !joined {
             return false;
         }
+        let limit = self.limit();
         let mut torn = false;
         for mapping in self.announced.range(first..).take_while(|m| known(m)) {
             if from < mapping.ssn {
-                self.torn.insert(from, mapping.ssn, self.limit);
+                self.torn.insert(from, mapping.ssn, limit);
                 torn = true;
             }
             from = from.max(mapping.end());
         }
         if from < end {
-            self.torn.insert(from, end, self.limit);
+            self.torn.insert(from, end, limit);
             torn = true;
         }
         torn
@@ -299,8 +309,12 @@ impl MappingRx {
     pub(crate) fn shrink(&mut self) {
         self.announced.shrink_to_fit();
         self.torn.shrink();
-        self.waiting.shrink_to_fit();
-        self.repairs.shrink_to_fit();
+        if self.waiting.is_empty() {
+            self.waiting.retire();
+        }
+        if self.repairs.is_empty() {
+            self.repairs.retire();
+        }
     }
 
     /// Bytes of memory held, beside what a failed checksum keeps.
@@ -315,8 +329,12 @@ impl MappingRx {
     }
 
     /// So many more mappings may be kept.
-    pub(crate) const fn raise_limit(&mut self, by: usize) {
-        self.limit += by;
+    pub(crate) fn raise_limit(&mut self, by: usize) {
+        self.limit = self.limit.saturating_add(u32::try_from(by).unwrap_or(u32::MAX));
+    }
+
+    const fn limit(&self) -> usize {
+        self.limit as usize
     }
 
     /// Translates in-order bytes. `deliver` gets each run of bytes with its DSN.
@@ -380,11 +398,15 @@ impl MappingRx {
         Ok(())
     }
 
+    fn take_waiting(&mut self) -> Vec<u8> {
+        self.waiting.if_used().map(core::mem::take).unwrap_or_default()
+    }
+
     /// Bytes of a repair, in order.
     fn take_coded(&mut self, mapping: &RxMapping, bytes: &[u8]) {
         self.waiting.extend_from_slice(bytes);
         if self.waiting.len() as u64 >= mapping.len {
-            let whole = core::mem::take(&mut self.waiting);
+            let whole = self.take_waiting();
             self.complete(mapping, &whole);
         }
     }
@@ -400,7 +422,7 @@ impl MappingRx {
 
     /// Repairs that have become complete.
     pub(crate) fn take_repairs(&mut self) -> Vec<(Repair, Vec<u8>)> {
-        core::mem::take(&mut self.repairs)
+        self.repairs.if_used().map(core::mem::take).unwrap_or_default()
     }
 
     /// Looks at bytes behind a hole of the subflow, which will come again in order: gives out what
@@ -460,7 +482,7 @@ impl MappingRx {
         }
         self.waiting.extend_from_slice(bytes);
         if self.waiting.len() as u64 == mapping.len {
-            let whole = core::mem::take(&mut self.waiting);
+            let whole = self.take_waiting();
             if !mapping.verify(&whole) {
                 return Err(whole);
             }

@@ -30,7 +30,15 @@ impl MappingTx {
     /// New data on a subflow; it must follow the newest.
     pub(crate) fn push(&mut self, range: DataRange, on: SubflowId) {
         debug_assert_eq!(range.start, self.end());
+        if self.entries.capacity() == 0 {
+            self.make_room_for_one();
+        }
         self.entries.push_back(Entry { end: range.end, carried_by: SubflowSet::of(on) });
+    }
+
+    #[cold]
+    fn make_room_for_one(&mut self) {
+        self.entries.reserve_exact(1);
     }
 
     /// Data sent before goes out on one more subflow.

@@ -13,6 +13,7 @@ use marline_policy::Dsn;
 use marline_time::{Duration, Instant};
 
 use crate::Hold;
+use crate::on_demand::{OnDemand, Unused};
 
 /// Ends of records remembered at once: beyond, records are not kept apart.
 const MAX_RECORDS: usize = 1_024;
@@ -49,6 +50,12 @@ pub(super) struct Nagle {
     on: bool,
     hold: Hold,
     release: Release,
+    limits: OnDemand<Limits>,
+}
+
+/// What few applications ask for, and what is waited for.
+#[derive(Debug, Default)]
+struct Limits {
     /// Until when the held segment waits.
     hold_until: Option<Instant>,
     window_wait: WindowWait,
@@ -58,6 +65,17 @@ pub(super) struct Nagle {
     user_timeout: Option<Duration>,
     /// When unacknowledged data ends the connection.
     give_up_at: Option<Instant>,
+}
+
+impl Unused for Limits {
+    const UNUSED: &'static Self = &Limits {
+        hold_until: None,
+        window_wait: WindowWait::No,
+        records: VecDeque::new(),
+        lowat: None,
+        user_timeout: None,
+        give_up_at: None,
+    };
 }
 
 impl Nagle {
@@ -79,24 +97,30 @@ impl Nagle {
         };
     }
 
-    pub(super) const fn set_hold(&mut self, hold: Hold) {
+    pub(super) fn set_hold(&mut self, hold: Hold) {
         self.hold = hold;
         self.release = Release::None;
-        self.hold_until = None;
+        self.stop_holding();
     }
 
-    pub(super) const fn set_lowat(&mut self, bytes: Option<u64>) {
-        self.lowat = bytes;
+    fn stop_holding(&mut self) {
+        if let Some(limits) = self.limits.if_used() {
+            limits.hold_until = None;
+        }
     }
 
-    pub(super) const fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        self.user_timeout = timeout;
-        self.give_up_at = None;
+    pub(super) fn set_lowat(&mut self, bytes: Option<u64>) {
+        self.limits.lowat = bytes;
+    }
+
+    pub(super) fn set_user_timeout(&mut self, timeout: Option<Duration>) {
+        self.limits.user_timeout = timeout;
+        self.limits.give_up_at = None;
     }
 
     /// A record ends there: no segment will have bytes from both sides.
     pub(super) fn end_record(&mut self, end: Dsn) {
-        let records = &mut self.records;
+        let records = &mut self.limits.records;
         if records.len() < MAX_RECORDS && records.back().is_none_or(|last| *last < end) {
             records.push_back(end);
         }
@@ -104,7 +128,8 @@ impl Nagle {
 
     /// Bytes of a segment from `start` on that belong to one record; whether a record ends with them.
     pub(super) fn within_record(&self, start: Dsn, len: usize) -> (usize, bool) {
-        let end = self.records.iter().find(|end| **end > start);
+        let Some(Limits { records, .. }) = self.limits.used() else { return (len, false) };
+        let end = records.iter().find(|end| **end > start);
         match end.map(|end| end.since(start)) {
             Some(left) if left <= len as u64 => (left as usize, true),
             _ => (len, false),
@@ -116,85 +141,105 @@ impl Nagle {
         if self.hold == Hold::No || self.release != Release::None {
             return false;
         }
-        self.hold_until.get_or_insert(now + rto);
+        self.limits.hold_until.get_or_insert(now + rto);
         true
     }
 
     /// The last bytes there are leave: whether the peer should deliver them at once.
     pub(super) fn take_release(&mut self) -> bool {
-        self.hold_until = None;
+        self.stop_holding();
         let release = core::mem::take(&mut self.release);
         self.hold != Hold::MoreFollows || release == Release::Overdue
     }
 
     /// Nothing but a sliver of the peer's window is left: whether to wait for more.
     pub(super) fn waits_for_window(&mut self, now: Instant, rto: Duration) -> bool {
-        if self.window_wait == WindowWait::No {
+        let limits = &mut *self.limits;
+        if limits.window_wait == WindowWait::No {
             let (least, most) = WINDOW_WAIT;
-            self.window_wait = WindowWait::Until(now + rto.clamp(least, most));
+            limits.window_wait = WindowWait::Until(now + rto.clamp(least, most));
         }
-        self.window_wait != WindowWait::Over
+        limits.window_wait != WindowWait::Over
     }
 
     /// A segment leaves.
-    pub(super) const fn on_segment(&mut self) {
-        self.window_wait = WindowWait::No;
+    pub(super) fn on_segment(&mut self) {
+        if let Some(limits) = self.limits.if_used() {
+            limits.window_wait = WindowWait::No;
+        }
     }
 
     /// The peer acknowledged data up to `una`; `waits`: some was never sent.
     pub(super) fn on_ack(&mut self, una: Dsn, waits: bool) {
-        while self.records.front().is_some_and(|end| *end <= una) {
-            self.records.pop_front();
-        }
         if self.hold == Hold::MoreFollows && waits {
             self.release = Release::Quietly;
         }
-        self.give_up_at = None;
+        let Some(limits) = self.limits.if_used() else { return };
+        while limits.records.front().is_some_and(|end| *end <= una) {
+            limits.records.pop_front();
+        }
+        limits.give_up_at = None;
     }
 
     /// Something is under way: from now on somebody should acknowledge it.
     pub(super) fn watch_progress(&mut self, now: Instant) {
-        if let Some(timeout) = self.user_timeout {
-            self.give_up_at.get_or_insert(now + timeout);
+        if let Some(limits) = self.limits.if_used()
+            && let Some(timeout) = limits.user_timeout
+        {
+            limits.give_up_at.get_or_insert(now + timeout);
         }
     }
 
     /// How many of `len` bytes may be written now without too much lying unsent.
     pub(super) fn room(&self, len: usize, unsent: u64) -> usize {
-        self.lowat.map_or(len, |lowat| len.min(lowat.saturating_sub(unsent) as usize))
+        self.limits
+            .used()
+            .and_then(|limits| limits.lowat)
+            .map_or(len, |lowat| len.min(lowat.saturating_sub(unsent) as usize))
     }
 
     /// Whether a writer who was refused may be told of room, as far as unsent bytes go.
     pub(super) fn is_little(&self, unsent: u64) -> bool {
-        self.lowat.is_none_or(|lowat| unsent * 2 <= lowat)
+        self.limits.lowat.is_none_or(|lowat| unsent * 2 <= lowat)
     }
 
     /// Writers are refused for what lies unsent.
-    pub(super) const fn limits_unsent(&self) -> bool {
-        self.lowat.is_some()
+    pub(super) fn limits_unsent(&self) -> bool {
+        self.limits.lowat.is_some()
+    }
+
+    /// Gives back memory unless something is limited or waited for.
+    pub(super) fn shrink(&mut self) {
+        let Limits { records, lowat, user_timeout, .. } = &*self.limits;
+        let asked_for = lowat.is_some() || user_timeout.is_some() || !records.is_empty();
+        if !asked_for && self.timeouts().iter().all(Option::is_none) {
+            self.limits.retire();
+        }
     }
 
     /// When [`on_timeout`](Self::on_timeout) is to be called.
-    pub(super) const fn timeouts(&self) -> [Option<Instant>; 3] {
-        let window = match self.window_wait {
+    pub(super) fn timeouts(&self) -> [Option<Instant>; 3] {
+        let Some(limits) = self.limits.used() else { return [None; 3] };
+        let window = match limits.window_wait {
             WindowWait::Until(at) => Some(at),
             _ => None,
         };
-        [self.hold_until, self.give_up_at, window]
+        [limits.hold_until, limits.give_up_at, window]
     }
 
     /// Times that have come. Whether data went unacknowledged for too long.
     pub(super) fn on_timeout(&mut self, now: Instant) -> bool {
-        if matches!(self.window_wait, WindowWait::Until(at) if at <= now) {
-            self.window_wait = WindowWait::Over;
+        let Some(limits) = self.limits.if_used() else { return false };
+        if matches!(limits.window_wait, WindowWait::Until(at) if at <= now) {
+            limits.window_wait = WindowWait::Over;
         }
-        if self.hold_until.is_some_and(|at| at <= now) {
-            self.hold_until = None;
+        if limits.hold_until.is_some_and(|at| at <= now) {
+            limits.hold_until = None;
             self.release = Release::Overdue;
         }
-        let given_up = self.give_up_at.is_some_and(|at| at <= now);
+        let given_up = limits.give_up_at.is_some_and(|at| at <= now);
         if given_up {
-            self.give_up_at = None;
+            limits.give_up_at = None;
         }
         given_up
     }

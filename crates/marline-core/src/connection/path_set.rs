@@ -1,11 +1,14 @@
 //! Set of paths: the subflows of a connection, each in a slot, and the addresses between which they
 //! run.
 
+use std::sync::Arc;
+
 use marline_policy::{AddressId, LocalAddress, SubflowId, SubflowPath, SubflowSet, SubflowView};
 use marline_time::{Duration, Instant, Rate};
 
 use super::addresses::Addresses;
 use super::subflow_context::{Ends, Membership, SubflowContext};
+use crate::on_demand::OnDemand;
 use crate::path_health::AddressPairFault;
 use crate::subflow::Subflow;
 use crate::{BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo};
@@ -20,24 +23,24 @@ const MAX_SUBFLOWS: usize = 32;
 /// The subflows of a connection.
 #[derive(Debug)]
 pub(super) struct PathSet {
-    slots: Vec<Option<Box<SubflowContext>>>,
+    slots: Box<[Option<Box<SubflowContext>>]>,
     addresses: Addresses,
     /// Where the search for owed segments starts, so that every subflow gets its turn.
-    next: usize,
+    next: u8,
     /// How the application wants silence met, if it said so.
-    keepalive: Option<Option<Keepalive>>,
+    keepalive: Option<Arc<Option<Keepalive>>>,
     /// Totals of subflows that ended, by address pair.
-    gone: Vec<SubflowInfo>,
+    gone: OnDemand<Vec<SubflowInfo>>,
 }
 
 impl PathSet {
-    pub(super) fn new(config: &ConnectionConfig, path: FourTuple) -> Self {
+    pub(super) fn new(config: &Arc<ConnectionConfig>, path: FourTuple) -> Self {
         PathSet {
-            slots: Vec::new(),
-            addresses: Addresses::new(config, path),
+            slots: Box::default(),
+            addresses: Addresses::new(Arc::clone(config), path),
             next: 0,
             keepalive: None,
-            gone: Vec::new(),
+            gone: OnDemand::new(),
         }
     }
 
@@ -50,14 +53,15 @@ impl PathSet {
     }
 
     /// How the application wants silence met, if it said so.
-    pub(super) const fn keepalive(&self) -> Option<Option<Keepalive>> {
-        self.keepalive
+    pub(super) fn keepalive(&self) -> Option<Arc<Option<Keepalive>>> {
+        self.keepalive.clone()
     }
 
     pub(super) fn set_keepalive(&mut self, times: Option<Keepalive>) {
-        self.keepalive = Some(times);
+        let times = Arc::new(times);
+        self.keepalive = Some(Arc::clone(&times));
         for subflow in self.iter_mut() {
-            subflow.tcp_mut().set_keepalive(times);
+            subflow.tcp_mut().set_keepalive(Arc::clone(&times));
         }
     }
 
@@ -238,7 +242,8 @@ impl PathSet {
             return None;
         }
         if free == self.slots.len() {
-            self.slots.push(None);
+            let there = core::mem::take(&mut self.slots).into_iter();
+            self.slots = there.chain([None]).collect();
         }
         let id = SubflowId(free as u8);
         tcp.set_id(id);
@@ -257,14 +262,18 @@ impl PathSet {
         self.slots.len()
     }
 
+    fn turns_or_one(&self) -> u8 {
+        self.slots.len().max(1) as u8
+    }
+
     /// Whose turn it is.
     pub(super) fn turn(&self) -> SubflowId {
-        SubflowId((self.next % self.slots.len().max(1)) as u8)
+        SubflowId(self.next % self.turns_or_one())
     }
 
     /// It has nothing to send now: the next one's turn.
     pub(super) fn end_turn(&mut self) {
-        self.next = self.next % self.slots.len().max(1) + 1;
+        self.next = self.next % self.turns_or_one() + 1;
     }
 
     /// The first one's turn.
@@ -281,7 +290,7 @@ impl PathSet {
     /// What path managers judge by.
     pub(super) fn paths(&self) -> Vec<SubflowPath> {
         let open = self.with_ids().filter(|(_, subflow)| !subflow.is_shut());
-        open.map(|(id, subflow)| subflow.path(id)).collect()
+        open.map(|(id, subflow)| subflow.subflow_path(id)).collect()
     }
 
     /// When something is due on a subflow.
@@ -314,7 +323,7 @@ impl PathSet {
     pub(super) fn info(&self) -> (Vec<SubflowInfo>, Vec<SubflowInfo>) {
         let infos =
             self.with_ids().map(|(id, subflow)| subflow.tcp().info(id, subflow.is_backup()));
-        (infos.collect(), self.gone.clone())
+        (infos.collect(), self.gone.to_vec())
     }
 
     /// Adds an ended subflow to the totals of its pair of addresses.

@@ -11,6 +11,7 @@
 use marline_policy::{DataRange, Dsn};
 use marline_time::{Duration, Instant};
 
+use crate::on_demand::{OnDemand, Unused};
 use crate::tables::chunks::{ChunkPool, Chunks};
 
 /// Window a connection starts with.
@@ -25,8 +26,8 @@ pub(crate) struct ReceiveBuffer {
     /// First byte missing: the DATA_ACK.
     next: Dsn,
     /// Ranges beyond the hole: sorted, disjoint, not touching.
-    beyond: Vec<(u64, u64)>,
-    max_ranges: usize,
+    beyond: OnDemand<Vec<(u64, u64)>>,
+    max_ranges: u32,
     window: u64,
     max_window: u64,
     /// Highest edge ever advertised.
@@ -39,12 +40,22 @@ pub(crate) struct ReceiveBuffer {
     fin: Option<Dsn>,
     /// The DATA_FIN was reached in order.
     fin_reached: bool,
+    kept: OnDemand<Kept>,
+}
+
+/// Bytes that are kept although they were read, or that are kept elsewhere.
+#[derive(Debug, Default)]
+struct Kept {
     /// Bytes held elsewhere, which will come here: they use up window.
     held: u64,
     /// Bytes that are kept behind what was read: for repairs, which are made of them, too.
     history: u64,
     /// Since when that is so.
     history_from: Dsn,
+}
+
+impl Unused for Kept {
+    const UNUSED: &'static Self = &Kept { held: 0, history: 0, history_from: Dsn(0) };
 }
 
 /// What became of inserted bytes.
@@ -66,8 +77,8 @@ impl ReceiveBuffer {
             chunks: Chunks::new(pool),
             read: Dsn(0),
             next: Dsn(0),
-            beyond: Vec::new(),
-            max_ranges,
+            beyond: OnDemand::new(),
+            max_ranges: u32::try_from(max_ranges).unwrap_or(u32::MAX),
             window,
             max_window,
             edge: Dsn(window),
@@ -75,22 +86,21 @@ impl ReceiveBuffer {
             read_per_rtt: 0,
             fin: None,
             fin_reached: false,
-            held: 0,
-            history: 0,
-            history_from: Dsn(0),
+            kept: OnDemand::new(),
         }
     }
 
     /// Keeps so many bytes from now on after they were read.
     pub(crate) fn keep_history(&mut self, bytes: u64) {
-        self.history = bytes;
-        self.history_from = self.read;
+        let history_from = self.read;
+        let kept = &mut *self.kept;
+        (kept.history, kept.history_from) = (bytes, history_from);
         self.release();
     }
 
     /// First byte that [`copy_kept`](Self::copy_kept) can give.
     pub(crate) fn oldest_kept(&self) -> Dsn {
-        self.history_from.max(Dsn(self.read.0.saturating_sub(self.history)))
+        self.kept.history_from.max(Dsn(self.read.0.saturating_sub(self.kept.history)))
     }
 
     /// Copies received bytes, read or not. False if some are gone; the caller knows the holes.
@@ -101,7 +111,7 @@ impl ReceiveBuffer {
     /// The parts of `range` that are missing, in order.
     pub(crate) fn holes(&self, range: DataRange, holes: &mut Vec<DataRange>) {
         let mut at = self.next.max(range.start);
-        for (left, right) in &self.beyond {
+        for (left, right) in self.beyond.iter() {
             if at >= range.end {
                 return;
             }
@@ -114,7 +124,7 @@ impl ReceiveBuffer {
     }
 
     fn release(&mut self) {
-        self.chunks.release(self.read.0.saturating_sub(self.history));
+        self.chunks.release(self.read.0.saturating_sub(self.kept.history));
     }
 
     /// Next byte wanted, the DATA_FIN counted once it is reached.
@@ -159,18 +169,25 @@ impl ReceiveBuffer {
 
     /// Gives back the memory that it does not need now.
     pub(crate) fn shrink(&mut self) {
-        self.beyond.shrink_to_fit();
+        if self.beyond.is_empty() {
+            self.beyond.retire();
+        } else {
+            self.beyond.shrink_to_fit();
+        }
         self.chunks.shrink_list();
     }
 
     /// Window to advertise with the current DATA_ACK.
     pub(crate) fn window(&self) -> u64 {
-        self.edge.since(self.next).saturating_sub(self.held)
+        let held = self.kept.used().map_or(0, |kept| kept.held);
+        self.edge.since(self.next).saturating_sub(held)
     }
 
     /// So many bytes wait elsewhere for their place.
     pub(crate) fn set_held(&mut self, bytes: u64) {
-        self.held = bytes;
+        if bytes != self.kept.held {
+            self.kept.held = bytes;
+        }
     }
 
     /// Takes back a DATA_FIN that was announced and not reached.
@@ -181,6 +198,11 @@ impl ReceiveBuffer {
     /// The window as large as it is configured to be now, filled or not.
     pub(crate) const fn window_size(&self) -> u64 {
         self.window
+    }
+
+    /// The most that it may become.
+    pub(crate) const fn max_window(&self) -> u64 {
+        self.max_window
     }
 
     /// Takes bytes at their place. What lies beyond the advertised edge is not taken; the peer has
@@ -197,13 +219,14 @@ impl ReceiveBuffer {
             return result;
         }
         let slice = |from: u64, to: u64| &bytes[(from - at.0) as usize..(to - at.0) as usize];
-        if self.beyond.is_empty() && start == self.next.0 {
+        if self.has_no_hole() && start == self.next.0 {
             self.chunks.write(start, slice(start, end));
             result.new = end - start;
         } else {
             let first = self.beyond.partition_point(|r| r.1 < start);
             let touches_none = self.beyond.get(first).is_none_or(|r| r.0 > end);
-            if touches_none && start != self.next.0 && self.beyond.len() >= self.max_ranges {
+            if touches_none && start != self.next.0 && self.beyond.len() >= self.max_ranges as usize
+            {
                 return result;
             }
             let mut position = start;
@@ -231,6 +254,16 @@ impl ReceiveBuffer {
         result
     }
 
+    /// All that is here is in order.
+    fn has_no_hole(&self) -> bool {
+        self.beyond.used().is_none_or(Vec::is_empty)
+    }
+
+    /// One past the highest position that is here.
+    fn highest(&self) -> u64 {
+        self.beyond.used().and_then(|beyond| beyond.last()).map_or(self.next.0, |r| r.1)
+    }
+
     /// Adds `start..end` to the ranges, merging what it touches.
     fn remember(&mut self, first: usize, mut start: u64, mut end: u64) {
         let mut last = first;
@@ -244,20 +277,21 @@ impl ReceiveBuffer {
 
     fn advance(&mut self, end: u64) {
         self.next = Dsn(self.next.0.max(end));
-        while let Some(&(left, right)) = self.beyond.first() {
-            if left > self.next.0 {
-                break;
+        if let Some(beyond) = self.beyond.if_used() {
+            while let Some(&(left, right)) = beyond.first() {
+                if left > self.next.0 {
+                    break;
+                }
+                self.next = Dsn(self.next.0.max(right));
+                beyond.remove(0);
             }
-            self.next = Dsn(self.next.0.max(right));
-            self.beyond.remove(0);
         }
         self.fin_reached |= self.fin == Some(self.next);
     }
 
     /// Three quarters of the window are used and the application is not the reason: double it.
     fn grow_if_filled(&mut self) {
-        let highest = self.beyond.last().map_or(self.next.0, |r| r.1);
-        let ahead = highest - self.read.0;
+        let ahead = self.highest() - self.read.0;
         if ahead * 4 < self.window * 3 || self.readable() * 2 > self.window {
             return;
         }
@@ -290,8 +324,7 @@ impl ReceiveBuffer {
 
     /// The peer's DATA_FIN stands at this DSN. False if that contradicts what is known.
     pub(crate) fn set_fin(&mut self, at: Dsn) -> bool {
-        let highest = self.beyond.last().map_or(self.next.0, |r| r.1);
-        if self.fin.is_some_and(|fin| fin != at) || at.0 < highest {
+        if self.fin.is_some_and(|fin| fin != at) || at.0 < self.highest() {
             return self.fin == Some(at);
         }
         self.fin = Some(at);
@@ -308,7 +341,7 @@ impl ReceiveBuffer {
         }
         self.read = self.read.plus(n as u64);
         self.release();
-        if self.read == self.next && self.beyond.is_empty() && self.history == 0 {
+        if self.read == self.next && self.has_no_hole() && self.kept.history == 0 {
             self.chunks.shrink();
         }
         (n, self.open_window())
@@ -323,7 +356,9 @@ impl ReceiveBuffer {
     /// Drops everything that was received and not read, and keeps dropping from now on.
     pub(crate) fn discard(&mut self) {
         self.read = self.next;
-        self.history = 0;
+        if let Some(kept) = self.kept.if_used() {
+            kept.history = 0;
+        }
         self.release();
         self.open_window();
     }

@@ -135,6 +135,13 @@ pub(super) struct ReceiveClock {
 }
 
 impl ReceiveClock {
+    /// One that was never started.
+    pub(super) const STOPPED: ReceiveClock = ReceiveClock {
+        idle_point: Dsn(0),
+        running: None,
+        gaps: Gaps { since: Instant::ZERO, longest: Duration::ZERO, before: Duration::ZERO },
+    };
+
     /// When [`on_timeout`](Self::on_timeout) is to be called.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.running.map(|running| running.look_at)

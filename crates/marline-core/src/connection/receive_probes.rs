@@ -40,16 +40,19 @@ pub(super) struct ProbeTimer {
 }
 
 impl ProbeTimer {
+    /// One that waits for nothing.
+    pub(super) const STOPPED: ProbeTimer =
+        ProbeTimer { since: Instant::ZERO, look_at: None, count: 0, asked: Asked::NEVER };
+
     /// The peer is there; something may come.
-    pub(super) fn begin(&mut self, now: Instant, probes: Option<ReceiveProbes>) {
+    pub(super) fn begin(&mut self, now: Instant, probes: ReceiveProbes) {
         if self.look_at.is_none() {
             self.on_data(now, probes);
         }
     }
 
     /// Data came, or was acknowledged.
-    pub(super) fn on_data(&mut self, now: Instant, probes: Option<ReceiveProbes>) {
-        let Some(probes) = probes else { return };
+    pub(super) fn on_data(&mut self, now: Instant, probes: ReceiveProbes) {
         *self = ProbeTimer { since: now, look_at: self.look_at, ..ProbeTimer::default() };
         // Moved to an earlier time only: looking once too often costs less than moving it each time.
         let at = now + probes.first;

@@ -63,12 +63,11 @@ pub(super) struct Delivered {
 #[derive(Debug)]
 pub(super) struct Receiver {
     buffer: ReceiveBuffer,
-    subflows: Vec<Option<Incoming>>,
+    subflows: Box<[Option<Incoming>]>,
     /// Repair by coding, once it is agreed on.
     decoder: Option<Box<Decoder>>,
     /// Mappings that a subflow keeps at least.
     mappings: usize,
-    max_window: u64,
     /// The application was told that it may read, and has not come back empty-handed since.
     told: bool,
     bytes_read: u64,
@@ -77,13 +76,12 @@ pub(super) struct Receiver {
 impl Receiver {
     pub(super) fn new(config: &ConnectionConfig, limits: &Limits, pool: ChunkPool) -> Self {
         let fixed = config.buffer_tuning == BufferTuning::Fixed;
-        let max_window = config.receive_buffer;
+        let (window, ranges) = (config.receive_buffer, limits.out_of_order_ranges);
         Receiver {
-            buffer: ReceiveBuffer::new(max_window, fixed, limits.out_of_order_ranges, pool),
-            subflows: Vec::new(),
+            buffer: ReceiveBuffer::new(window, fixed, ranges, pool),
+            subflows: Box::default(),
             decoder: None,
             mappings: limits.mappings,
-            max_window,
             told: false,
             bytes_read: 0,
         }
@@ -92,11 +90,11 @@ impl Receiver {
     /// A subflow takes this slot. On plain TCP it needs no mappings.
     pub(super) fn add_subflow(&mut self, id: SubflowId, plain: bool) {
         let slot = usize::from(id.0);
-        while self.subflows.len() <= slot {
-            self.subflows.reserve_exact(1);
-            self.subflows.push(None);
+        if self.subflows.len() <= slot {
+            let there = core::mem::take(&mut self.subflows).into_iter();
+            self.subflows = there.chain([const { None }]).collect();
         }
-        let mut mappings = MappingRx::new(self.mappings, self.max_window);
+        let mut mappings = MappingRx::new(self.mappings, self.buffer.max_window());
         if plain {
             mappings.set_infinite(Ssn(1), Dsn(0));
         }
@@ -254,7 +252,7 @@ impl Receiver {
 
     fn has_room_for_mappings(&self) -> bool {
         let kept: usize = self.subflows.iter().flatten().map(|s| s.mappings.count()).sum();
-        let most = (self.max_window / BYTES_PER_MAPPING) as usize;
+        let most = (self.buffer.max_window() / BYTES_PER_MAPPING) as usize;
         kept.saturating_add(MORE_MAPPINGS) <= most.max(self.mappings)
     }
 

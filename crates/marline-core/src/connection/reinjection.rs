@@ -9,6 +9,8 @@
 use marline_policy::{DataRange, Dsn, ReinjectionCause, SubflowId};
 use marline_time::Instant;
 
+use crate::on_demand::OnDemand;
+
 /// One range to be sent again.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Queued {
@@ -24,12 +26,12 @@ pub(crate) struct Queued {
 /// The queue.
 #[derive(Debug, Default)]
 pub(crate) struct ReinjectionQueue {
-    items: Vec<Queued>,
+    items: OnDemand<Vec<Queued>>,
 }
 
 impl ReinjectionQueue {
     pub(crate) fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.items.used().is_none_or(Vec::is_empty)
     }
 
     /// Every queued range, oldest data first.
@@ -91,7 +93,7 @@ impl ReinjectionQueue {
 
     /// The peer has everything before `to`.
     pub(crate) fn ack(&mut self, to: Dsn) {
-        if self.items.first().is_some_and(|q| q.range.start < to) {
+        if self.items.used().and_then(|items| items.first()).is_some_and(|q| q.range.start < to) {
             self.remove(DataRange::new(Dsn(0), to));
         }
     }
@@ -100,12 +102,14 @@ impl ReinjectionQueue {
     pub(crate) fn absolve(&mut self, subflow: SubflowId) {
         let suspected =
             |q: &Queued| q.from == Some(subflow) && q.cause == ReinjectionCause::UnansweredProbe;
-        self.items.retain(|q| !suspected(q));
+        if let Some(items) = self.items.if_used() {
+            items.retain(|q| !suspected(q));
+        }
     }
 
     /// The subflow is dead: what was suspected of it is certain, and what was meant for it is anybody's.
     pub(crate) fn bury(&mut self, subflow: SubflowId) {
-        for item in &mut self.items {
+        for item in self.items.if_used().into_iter().flatten() {
             if item.from == Some(subflow) {
                 item.from = None;
                 item.cause = ReinjectionCause::SubflowClosed;
@@ -121,7 +125,11 @@ impl ReinjectionQueue {
 
     /// Gives back the memory that it does not need now.
     pub(crate) fn shrink(&mut self) {
-        self.items.shrink_to_fit();
+        if self.items.is_empty() {
+            self.items.retire();
+        } else {
+            self.items.shrink_to_fit();
+        }
     }
 
     /// Bytes of memory held.
@@ -130,7 +138,7 @@ impl ReinjectionQueue {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.items.clear();
+        self.items.retire();
     }
 }
 

@@ -9,6 +9,8 @@ use marline_policy::Dsn;
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::FastJoinForm;
 
+use crate::on_demand::Unused;
+
 /// Wrong HMACs that a connection bears, and how long one of them is held against it.
 const MAX_FAILURES: u32 = 8;
 const FORGIVE_AFTER: Duration = Duration::from_secs(10);
@@ -60,6 +62,16 @@ impl Counted {
         self.seen |= 1 << behind;
         true
     }
+}
+
+impl Unused for ReplayGuard {
+    const UNUSED: &'static Self = &ReplayGuard {
+        seen: Vec::new(),
+        counted: Counted { highest: 0, seen: 0 },
+        opened: 0,
+        failures: 0,
+        forgive_at: None,
+    };
 }
 
 impl ReplayGuard {

@@ -15,6 +15,8 @@
 
 use marline_time::{Duration, Instant};
 
+use crate::on_demand::Unused;
+
 /// Shortest time between two questions.
 const QUESTIONS: Duration = Duration::from_secs(1);
 /// Shortest time between two answers.
@@ -33,6 +35,11 @@ pub(super) struct RtoExchange {
     open: bool,
     /// When the peer was answered last.
     answered_at: Option<Instant>,
+}
+
+impl Unused for RtoExchange {
+    const UNUSED: &'static Self =
+        &RtoExchange { told: None, asked: None, open: false, answered_at: None };
 }
 
 impl RtoExchange {

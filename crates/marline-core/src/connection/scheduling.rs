@@ -13,6 +13,7 @@ use marline_time::{Duration, Instant};
 use super::choice::{Choice, Kind, Terms};
 use super::reinjection::Queued;
 use super::sender::Sender;
+use crate::on_demand::OnDemand;
 
 /// Queued reinjections that are looked at before new data gets its turn.
 const LOOK_AHEAD: usize = 8;
@@ -21,9 +22,8 @@ const LOOK_AHEAD: usize = 8;
 #[derive(Debug)]
 pub(super) struct Scheduling {
     scheduler: Box<dyn Scheduler>,
-    name: String,
-    /// Views of the subflows that carry data, as of the current call.
-    views: Vec<SubflowView>,
+    /// Views of the subflows that carry data, as of the current call. Lent by the endpoint.
+    views: OnDemand<Vec<SubflowView>>,
     /// A decision made while the batch went to another subflow.
     decided: Option<Choice>,
     /// Subflows that the scheduler holds to be dead, until that is acted upon.
@@ -36,8 +36,7 @@ impl Scheduling {
     pub(super) fn new(factory: &dyn SchedulerFactory) -> Self {
         Scheduling {
             scheduler: factory.build(),
-            name: factory.name().to_owned(),
-            views: Vec::new(),
+            views: OnDemand::new(),
             decided: None,
             accused: SubflowSet::EMPTY,
             wake_at: None,
@@ -47,16 +46,21 @@ impl Scheduling {
     /// Another scheduler takes over.
     pub(super) fn replace(&mut self, factory: &dyn SchedulerFactory) {
         self.scheduler = factory.build();
-        factory.name().clone_into(&mut self.name);
         self.decided = None;
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
     }
 
     pub(super) fn views(&self) -> &[SubflowView] {
         &self.views
+    }
+
+    /// Exchanges the list of views for the one that the endpoint lends: before a call, and after it.
+    pub(super) const fn swap_views(&mut self, lent: &mut OnDemand<Vec<SubflowView>>) {
+        core::mem::swap(&mut self.views, lent);
+    }
+
+    /// Gives back memory that is not needed now.
+    pub(super) fn shrink(&mut self) {
+        self.views.retire();
     }
 
     /// Takes new views of all subflows that carry data.

@@ -21,6 +21,7 @@ use super::nagle::Nagle;
 use super::reinjection::{Queued, ReinjectionQueue};
 use super::send_buffer::SendBuffer;
 use crate::fec::Repair;
+use crate::on_demand::{OnDemand, Unused};
 use crate::tables::ChunkPool;
 use crate::{BufferTuning, ConnectionConfig, Hold};
 
@@ -41,7 +42,7 @@ struct Outgoing {
     /// Where the data sent last on it began to be contiguous.
     run: (Ssn, Dsn),
     /// Repairs sent on it and not acknowledged, oldest first.
-    repairs: VecDeque<SentRepair>,
+    repairs: OnDemand<VecDeque<SentRepair>>,
 }
 
 /// The data-level retransmission timer.
@@ -49,11 +50,20 @@ struct Outgoing {
 struct DataRto {
     at: Option<Instant>,
     count: u32,
+}
+
+/// What the data-level timer found when it fired.
+#[derive(Copy, Clone, Debug, Default)]
+struct Holes {
     /// When it last was due.
     fired_at: Option<Instant>,
     /// Where the first of the mappings ended that it repeated last, and how many it repeats at once.
     hole_end: Option<Dsn>,
     hole_mappings: u32,
+}
+
+impl Unused for Holes {
+    const UNUSED: &'static Self = &Holes { fired_at: None, hole_end: None, hole_mappings: 0 };
 }
 
 /// The data-level timer as it fires.
@@ -76,6 +86,10 @@ struct Persist {
     asked: Asked,
 }
 
+impl Unused for Persist {
+    const UNUSED: &'static Self = &Persist { at: None, count: 0, asked: Asked::NEVER };
+}
+
 /// The sending half of a connection.
 #[derive(Debug)]
 pub(super) struct Sender {
@@ -84,12 +98,13 @@ pub(super) struct Sender {
     reinjections: ReinjectionQueue,
     /// First byte beyond the peer's receive window.
     window_end: Dsn,
-    subflows: Vec<Option<Outgoing>>,
+    subflows: Box<[Option<Outgoing>]>,
     /// Our repairs, once they are agreed on.
     repairs: Option<Box<RepairTx>>,
     nagle: Nagle,
     rto: DataRto,
-    persist: Persist,
+    holes: OnDemand<Holes>,
+    persist: OnDemand<Persist>,
 }
 
 impl Sender {
@@ -100,11 +115,12 @@ impl Sender {
             mappings: MappingTx::default(),
             reinjections: ReinjectionQueue::default(),
             window_end: Dsn(0),
-            subflows: Vec::new(),
+            subflows: Box::default(),
             repairs: None,
             nagle: Nagle::new(config.nagle),
             rto: DataRto::default(),
-            persist: Persist::default(),
+            holes: OnDemand::new(),
+            persist: OnDemand::new(),
         }
     }
 
@@ -112,11 +128,11 @@ impl Sender {
     pub(super) fn add_subflow(&mut self, id: SubflowId) {
         debug_assert!(!self.reinjections.names(id), "{id} still stands for another subflow");
         let slot = usize::from(id.0);
-        while self.subflows.len() <= slot {
-            self.subflows.reserve_exact(1);
-            self.subflows.push(None);
+        if self.subflows.len() <= slot {
+            let there = core::mem::take(&mut self.subflows).into_iter();
+            self.subflows = there.chain([const { None }]).collect();
         }
-        let (keyed, run, repairs) = (Ssn(1), (Ssn(1), Dsn(0)), VecDeque::new());
+        let (keyed, run, repairs) = (Ssn(1), (Ssn(1), Dsn(0)), OnDemand::new());
         self.subflows[slot] = Some(Outgoing { keyed, proven: false, run, repairs });
     }
 
@@ -258,15 +274,15 @@ impl Sender {
         self.nagle.set_on(on);
     }
 
-    pub(super) const fn set_hold(&mut self, hold: Hold) {
+    pub(super) fn set_hold(&mut self, hold: Hold) {
         self.nagle.set_hold(hold);
     }
 
-    pub(super) const fn set_lowat(&mut self, bytes: Option<u64>) {
+    pub(super) fn set_lowat(&mut self, bytes: Option<u64>) {
         self.nagle.set_lowat(bytes);
     }
 
-    pub(super) const fn set_user_timeout(&mut self, timeout: Option<Duration>) {
+    pub(super) fn set_user_timeout(&mut self, timeout: Option<Duration>) {
         self.nagle.set_user_timeout(timeout);
     }
 
@@ -290,7 +306,7 @@ impl Sender {
     }
 
     /// A segment leaves.
-    pub(super) const fn on_segment(&mut self) {
+    pub(super) fn on_segment(&mut self) {
         self.nagle.on_segment();
     }
 
@@ -402,7 +418,9 @@ impl Sender {
         self.mappings.ack(to);
         self.reinjections.ack(to);
         self.rto.count = 0;
-        (self.persist.count, self.persist.asked) = (0, Asked::default());
+        if let Some(persist) = self.persist.if_used() {
+            (persist.count, persist.asked) = (0, Asked::default());
+        }
         self.nagle.on_ack(self.buffer.una(), self.mappings.end() < self.buffer.end());
     }
 
@@ -512,12 +530,14 @@ impl Sender {
     }
 
     /// Data was sent: no window probe is needed.
-    pub(super) const fn stop_persist(&mut self) {
-        self.persist.at = None;
+    pub(super) fn stop_persist(&mut self) {
+        if let Some(persist) = self.persist.if_used() {
+            persist.at = None;
+        }
     }
 
     /// When timers of the data level are due: retransmission, window probe.
-    pub(super) const fn timeouts(&self) -> [Option<Instant>; 2] {
+    pub(super) fn timeouts(&self) -> [Option<Instant>; 2] {
         [self.rto.at, self.persist.at]
     }
 
@@ -529,7 +549,7 @@ impl Sender {
     /// What the timer found; `None`: nothing is outstanding.
     pub(super) fn data_timeout(&mut self, now: Instant) -> Option<DataTimeout> {
         let oldest = self.mappings.oldest()?;
-        let fired_at = self.rto.fired_at.replace(now).unwrap_or(now);
+        let fired_at = self.holes.fired_at.replace(now).unwrap_or(now);
         Some(DataTimeout { oldest, fired_at, count: self.rto.count })
     }
 
@@ -555,12 +575,13 @@ impl Sender {
     ) {
         let una = self.una();
         let prompt = now.since(fired_at) <= rto * HOLES_APART;
-        let again = prompt && self.rto.hole_end.is_some_and(|end| una >= end);
-        self.rto.hole_mappings = if again { self.rto.hole_mappings.saturating_mul(2) } else { 1 };
+        let again = prompt && self.holes.hole_end.is_some_and(|end| una >= end);
+        let before = self.holes.hole_mappings;
+        self.holes.hole_mappings = if again { before.saturating_mul(2) } else { 1 };
         let sent = DataRange::new(una, self.sent());
-        let parts = self.mappings.parts(sent).take(self.rto.hole_mappings as usize);
+        let parts = self.mappings.parts(sent).take(self.holes.hole_mappings as usize);
         let missing: Vec<DataRange> = parts.filter(|p| !held(p)).map(|part| part.range).collect();
-        self.rto.hole_end = missing.first().map(|first| first.end);
+        self.holes.hole_end = missing.first().map(|first| first.end);
         for range in missing {
             self.reinjections.remove(range);
             self.reinject(now, range, ReinjectionCause::DataRto, None);
@@ -572,7 +593,7 @@ impl Sender {
         let waiting = self.written() > self.sent();
         let idle = self.mappings.oldest().is_none();
         if !waiting || !idle || !usable || self.window_end > self.sent() {
-            self.persist.at = None;
+            self.stop_persist();
             return;
         }
         if self.persist.at.is_none() {
@@ -586,12 +607,12 @@ impl Sender {
     }
 
     /// When the window was probed last.
-    pub(super) const fn probed_at(&self) -> Option<Instant> {
+    pub(super) fn probed_at(&self) -> Option<Instant> {
         self.persist.asked.at()
     }
 
     /// The next probe waits until then.
-    pub(super) const fn put_persist_off(&mut self, until: Option<Instant>) {
+    pub(super) fn put_persist_off(&mut self, until: Option<Instant>) {
         self.persist.at = until;
     }
 
@@ -672,7 +693,14 @@ impl Sender {
 
     /// Gives back memory that lists kept for use.
     pub(super) fn shrink(&mut self) {
-        self.subflows.iter_mut().flatten().for_each(|subflow| subflow.repairs.shrink_to_fit());
+        for subflow in self.subflows.iter_mut().flatten().filter(|s| s.repairs.is_empty()) {
+            subflow.repairs.retire();
+        }
+        self.nagle.shrink();
+        let Persist { at, count, asked } = *self.persist;
+        if at.is_none() && count == 0 && asked.at().is_none() {
+            self.persist.retire();
+        }
         self.mappings.shrink();
         self.reinjections.shrink();
         self.buffer.shrink();

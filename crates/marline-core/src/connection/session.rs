@@ -48,7 +48,7 @@ pub(super) struct Session {
     dsn_span_start: (Instant, Dsn),
     /// Our infinite mapping, after a fallback once mappings were sent: the first position whose data
     /// goes without one, and the point that it names.
-    infinite_from: Option<(Ssn, (Ssn, Dsn))>,
+    infinite_from: Option<Box<(Ssn, (Ssn, Dsn))>>,
     negotiation: Negotiation,
     /// SYNs sent on the first subflow.
     syns_sent: u32,
@@ -185,30 +185,26 @@ impl Session {
     }
 
     /// Plain TCP from byte one. `mapped`: mappings may have been understood, whose end the peer must hear of.
-    pub(super) const fn fall_back(
-        &mut self,
-        reason: FallbackReason,
-        mapped: Option<(Ssn, (Ssn, Dsn))>,
-    ) {
+    pub(super) fn fall_back(&mut self, reason: FallbackReason, mapped: Option<(Ssn, (Ssn, Dsn))>) {
         if mapped.is_some() {
-            self.infinite_from = mapped;
+            self.infinite_from = mapped.map(Box::new);
         }
         self.mode = Mode::Plain { reason: Some(reason), tx: (Ssn(1), Dsn(0)) };
     }
 
     /// Plain TCP in mid-stream: positions map one to one from `tx` on, and `infinite` says so.
-    pub(super) const fn continue_plain(
+    pub(super) fn continue_plain(
         &mut self,
         reason: FallbackReason,
         tx: (Ssn, Dsn),
         infinite: (Ssn, (Ssn, Dsn)),
     ) {
         self.mode = Mode::Plain { reason: Some(reason), tx };
-        self.infinite_from = Some(infinite);
+        self.infinite_from = Some(Box::new(infinite));
     }
 
     /// No option passes: an infinite mapping is one, too.
-    pub(super) const fn drop_infinite_mapping(&mut self) {
+    pub(super) fn drop_infinite_mapping(&mut self) {
         self.infinite_from = None;
     }
 
@@ -313,7 +309,8 @@ impl Session {
     ) {
         let back = segment.start.since(segment.mapping_start);
         let first = Dsn(segment.dsn.0.saturating_sub(back));
-        if self.is_plain() && self.infinite_from.is_none_or(|(ssn, _)| segment.start >= ssn) {
+        if self.is_plain() && self.infinite_from.as_ref().is_none_or(|from| segment.start >= from.0)
+        {
             options.dss = self.infinite_mapping(segment);
             return;
         }
@@ -349,7 +346,7 @@ impl Session {
     /// peer that does not learn of the fallback takes a FIN for the end of a subflow only. It names the first
     /// byte that was not DATA_ACKed then: from there on, positions map one to one.
     fn infinite_mapping(&self, segment: &SentSegment) -> Option<Dss> {
-        let (first, (ssn, dsn)) = self.infinite_from?;
+        let (first, (ssn, dsn)) = **self.infinite_from.as_ref()?;
         let is_first = segment.start == first && !segment.is_empty();
         let wire = WireDsn::Long(self.keys.local_wire(dsn));
         let checksum = self.checksum.then_some(0);

@@ -7,7 +7,9 @@ use marline_wire::{TcpFlags, TcpSegment};
 
 use super::handshake::{fast_join_token, mp_join};
 use super::keys::Keys;
+use crate::FourTuple;
 use crate::SubflowState;
+use crate::on_demand::{OnDemand, Unused};
 use crate::path_health::AddressPairFault;
 use crate::subflow::Subflow;
 use crate::tables::demux::FlowKey;
@@ -23,14 +25,14 @@ const LEAST_PAUSE: Duration = Duration::from_millis(10);
 const MAX_MP_FAILS: u32 = 6;
 
 /// How the subflow belongs to the connection.
-#[derive(Copy, Clone, Debug)]
+#[derive(Debug)]
 pub(super) enum Membership {
     /// The first subflow: MP_CAPABLE.
     Initial,
     /// We joined: MP_JOIN from our SYN on.
-    Joining(Joining),
+    Joining(Box<Joining>),
     /// The peer joined.
-    Joined(Joined),
+    Joined(Box<Joined>),
 }
 
 /// A join that we opened.
@@ -106,17 +108,19 @@ impl Membership {
     /// A join that we open, fast or not.
     pub(super) fn joining(nonce: u32, fast: bool) -> Self {
         let fast = fast.then_some(FastOpened::WANTED);
-        Membership::Joining(Joining { nonce, fast, ..Joining::default() })
+        Membership::Joining(Box::new(Joining { nonce, fast, ..Joining::default() }))
     }
 
     /// A join of the peer, whose third ACK will prove it.
-    pub(super) const fn joined(nonce: u32, peer_nonce: u32) -> Self {
-        Membership::Joined(Joined { nonce, peer_nonce, verified: false, fast: None })
+    pub(super) fn joined(nonce: u32, peer_nonce: u32) -> Self {
+        let (verified, fast) = (false, None);
+        Membership::Joined(Box::new(Joined { nonce, peer_nonce, verified, fast }))
     }
 
     /// A Fast JOIN of the peer, proven by its SYN.
-    pub(super) const fn joined_fast(nonce: u32, fast: FastAccepted) -> Self {
-        Membership::Joined(Joined { nonce, peer_nonce: 0, verified: true, fast: Some(fast) })
+    pub(super) fn joined_fast(nonce: u32, fast: FastAccepted) -> Self {
+        let (verified, fast) = (true, Some(fast));
+        Membership::Joined(Box::new(Joined { nonce, peer_nonce: 0, verified, fast }))
     }
 }
 
@@ -241,18 +245,9 @@ pub(super) struct Ends {
     pub(super) remote_id: AddressId,
 }
 
-/// One subflow as its connection knows it.
-#[derive(Debug)]
-pub(super) struct SubflowContext {
-    tcp: Subflow,
-    ends: Ends,
-    membership: Membership,
-    /// We asked that it be a backup.
-    backup_here: bool,
-    /// The peer asked that it be a backup.
-    backup_there: bool,
-    phase: Phase,
-    last_word: LastWord,
+/// What most subflows live without: failed checksums, resets, and halves that are closed.
+#[derive(Debug, Default)]
+struct Trouble {
     /// What the peer said of its RST.
     reset_reason: Option<MpTcpRst>,
     /// Goes with the RST that is owed.
@@ -261,6 +256,34 @@ pub(super) struct SubflowContext {
     half_closed_at: Option<Instant>,
     /// MP_FAIL that is to be repeated, or was sent in answer.
     fail: FailState,
+}
+
+impl Unused for Trouble {
+    const UNUSED: &'static Self = &Trouble {
+        reset_reason: None,
+        closing_option: ClosingOption::None,
+        half_closed_at: None,
+        fail: FailState { repeat_at: None, count: 0 },
+    };
+}
+
+/// One subflow as its connection knows it.
+#[derive(Debug)]
+pub(super) struct SubflowContext {
+    tcp: Subflow,
+    /// Our id of the flow and the peer's, as in [`FlowKey`].
+    local_flow: u64,
+    peer_flow: u64,
+    local_id: AddressId,
+    remote_id: AddressId,
+    membership: Membership,
+    /// We asked that it be a backup.
+    backup_here: bool,
+    /// The peer asked that it be a backup.
+    backup_there: bool,
+    phase: Phase,
+    last_word: LastWord,
+    trouble: OnDemand<Trouble>,
     /// When unanswered probes turn into reinjection, if not at once.
     patience_until: Option<Instant>,
     /// Its probe stayed unanswered and its data was queued for other subflows.
@@ -279,18 +302,20 @@ impl SubflowContext {
         backup: bool,
         fault: Option<AddressPairFault>,
     ) -> Self {
+        let Ends { key, local_id, remote_id } = ends;
+        debug_assert_eq!(key.path, tcp.path());
         SubflowContext {
             tcp,
-            ends,
+            local_flow: key.local_flow,
+            peer_flow: key.peer_flow,
+            local_id,
+            remote_id,
             membership,
             backup_here: backup,
             backup_there: false,
             phase: Phase::Opening,
             last_word: LastWord::None,
-            reset_reason: None,
-            closing_option: ClosingOption::None,
-            half_closed_at: None,
-            fail: FailState::default(),
+            trouble: OnDemand::new(),
             patience_until: None,
             suspected: false,
             last_new_at: Instant::ZERO,
@@ -306,28 +331,34 @@ impl SubflowContext {
         &mut self.tcp
     }
 
-    pub(super) const fn key(&self) -> FlowKey {
-        self.ends.key
+    pub(super) fn key(&self) -> FlowKey {
+        let (local_flow, peer_flow) = (self.local_flow, self.peer_flow);
+        FlowKey { path: self.tcp.path(), local_flow, peer_flow }
+    }
+
+    /// Its two ends.
+    pub(super) fn path(&self) -> FourTuple {
+        self.tcp.path()
     }
 
     /// The peer said by which id it wants to be addressed.
-    pub(super) const fn set_peer_flow(&mut self, peer_flow: u64) -> FlowKey {
-        self.ends.key.peer_flow = peer_flow;
-        self.ends.key
+    pub(super) fn set_peer_flow(&mut self, peer_flow: u64) -> FlowKey {
+        self.peer_flow = peer_flow;
+        self.key()
     }
 
     /// Id of the local address, as configured.
     pub(super) const fn local_id(&self) -> AddressId {
-        self.ends.local_id
+        self.local_id
     }
 
     /// Id of the remote address, as the peer gave it.
     pub(super) const fn remote_id(&self) -> AddressId {
-        self.ends.remote_id
+        self.remote_id
     }
 
-    pub(super) const fn membership(&self) -> Membership {
-        self.membership
+    pub(super) const fn membership(&self) -> &Membership {
+        &self.membership
     }
 
     pub(super) const fn is_initial(&self) -> bool {
@@ -406,24 +437,27 @@ impl SubflowContext {
 
     /// A RST ends it, and says this.
     pub(super) fn reset_with(&mut self, option: ClosingOption) {
-        self.closing_option = option;
+        self.set_closing_option(option);
         self.reset();
     }
 
     /// The RST that is owed says this.
-    pub(super) const fn set_closing_option(&mut self, option: ClosingOption) {
-        self.closing_option = option;
-    }
-
-    /// The same, unless it has something to say already: the first reason is the cause of the next.
-    pub(super) const fn add_reset_reason(&mut self, reason: u8) {
-        if matches!(self.closing_option, ClosingOption::None) {
-            self.closing_option = ClosingOption::Reason(MpTcpRst { transient: false, reason });
+    pub(super) fn set_closing_option(&mut self, option: ClosingOption) {
+        if !matches!((option, self.closing_option()), (ClosingOption::None, ClosingOption::None)) {
+            self.trouble.closing_option = option;
         }
     }
 
-    pub(super) const fn closing_option(&self) -> ClosingOption {
-        self.closing_option
+    /// The same, unless it has something to say already: the first reason is the cause of the next.
+    pub(super) fn add_reset_reason(&mut self, reason: u8) {
+        if matches!(self.closing_option(), ClosingOption::None) {
+            let reason = MpTcpRst { transient: false, reason };
+            self.trouble.closing_option = ClosingOption::Reason(reason);
+        }
+    }
+
+    pub(super) fn closing_option(&self) -> ClosingOption {
+        self.trouble.closing_option
     }
 
     /// A RST went out on it.
@@ -446,25 +480,25 @@ impl SubflowContext {
     }
 
     /// The peer says why it resets the subflow.
-    pub(super) const fn set_reset_reason(&mut self, reason: MpTcpRst) {
-        self.reset_reason = Some(reason);
+    pub(super) fn set_reset_reason(&mut self, reason: MpTcpRst) {
+        self.trouble.reset_reason = Some(reason);
     }
 
     /// What the peer said of its RST.
-    pub(super) const fn reset_reason(&self) -> Option<MpTcpRst> {
-        self.reset_reason
+    pub(super) fn reset_reason(&self) -> Option<MpTcpRst> {
+        self.trouble.reset_reason
     }
 
     /// Our half may be closed, and the peer know.
     pub(super) fn note_half_closed(&mut self, now: Instant) {
         if self.tcp.state() == SubflowState::FinWait2 {
-            self.half_closed_at.get_or_insert(now);
+            self.trouble.half_closed_at.get_or_insert(now);
         }
     }
 
     /// How long the peer's half may stay open after ours.
     pub(super) fn half_closed_until(&self) -> Option<Instant> {
-        self.half_closed_at.map(|at| at.max(self.last_new_at) + HALF_CLOSED)
+        self.trouble.half_closed_at.map(|at| at.max(self.last_new_at) + HALF_CLOSED)
     }
 
     /// A join whose SYN nobody has answered was closed without a word.
@@ -560,40 +594,45 @@ impl SubflowContext {
     }
 
     /// The MP_FAIL that goes out now is to be answered.
-    pub(super) const fn expect_mp_fail(&mut self, now: Instant) {
-        self.fail.repeat_at = Some(now);
+    pub(super) fn expect_mp_fail(&mut self, now: Instant) {
+        self.trouble.fail.repeat_at = Some(now);
     }
 
     /// The peer shows that MP_FAIL came through.
-    pub(super) const fn settle_mp_fail(&mut self) {
-        self.fail.repeat_at = None;
+    pub(super) fn settle_mp_fail(&mut self) {
+        if let Some(trouble) = self.trouble.if_used() {
+            trouble.fail.repeat_at = None;
+        }
     }
 
     /// Whether MP_FAIL goes out now. A peer that does not answer cannot be understood any more.
     pub(super) fn repeat_mp_fail(&mut self, now: Instant) -> FailStep {
-        if self.fail.repeat_at.is_none_or(|at| at > now) {
+        if self.trouble.fail.repeat_at.is_none_or(|at| at > now) {
             return FailStep::NotDue;
         }
-        if self.fail.count > MAX_MP_FAILS || self.is_shut() {
-            self.fail.repeat_at = None;
+        let (is_shut, rto) = (self.is_shut(), self.tcp.rto());
+        let fail = &mut self.trouble.fail;
+        if fail.count > MAX_MP_FAILS || is_shut {
+            fail.repeat_at = None;
             return FailStep::GiveUp;
         }
-        self.fail.repeat_at = Some(now + self.tcp.rto() * (1 << self.fail.count.min(6)));
-        self.fail.count += 1;
+        fail.repeat_at = Some(now + rto * (1 << fail.count.min(6)));
+        fail.count += 1;
         FailStep::Send
     }
 
     /// Whether the peer's MP_FAIL is answered: two sides that both answer must come to an end.
-    pub(super) const fn answers_mp_fail(&mut self) -> bool {
-        let answers = self.fail.count <= MAX_MP_FAILS;
+    pub(super) fn answers_mp_fail(&mut self) -> bool {
+        let fail = &mut self.trouble.fail;
+        let answers = fail.count <= MAX_MP_FAILS;
         if answers {
-            self.fail.count += 1;
+            fail.count += 1;
         }
         answers
     }
 
     /// The SYN/ACK of a join that we opened proves the peer: the HMAC that our third ACK shows.
-    pub(super) const fn prove_syn_ack(&mut self, backup: bool, hmac: Option<[u8; 20]>) {
+    pub(super) fn prove_syn_ack(&mut self, backup: bool, hmac: Option<[u8; 20]>) {
         self.backup_there = backup;
         if let Membership::Joining(joining) = &mut self.membership {
             joining.hmac = hmac;
@@ -601,7 +640,7 @@ impl SubflowContext {
     }
 
     /// The third ACK of a join that the peer opened proves it.
-    pub(super) const fn verify(&mut self) {
+    pub(super) fn verify(&mut self) {
         if let Membership::Joined(joined) = &mut self.membership {
             joined.verified = true;
         }
@@ -618,8 +657,8 @@ impl SubflowContext {
             _ => {}
         }
         self.establish();
-        match self.membership {
-            Membership::Joined(Joined { fast: Some(_), .. }) => JoinStep::UpFast,
+        match &self.membership {
+            Membership::Joined(joined) if joined.is_fast() => JoinStep::UpFast,
             _ => JoinStep::Up,
         }
     }
@@ -650,32 +689,32 @@ impl SubflowContext {
     }
 
     /// The third ACK that it still has to show.
-    pub(super) const fn third_ack(&self) -> Option<MpJoin> {
-        match self.membership {
-            Membership::Joining(Joining { hmac: Some(hmac), confirmed: false, .. }) => {
-                Some(MpJoin::Ack { hmac })
+    pub(super) fn third_ack(&self) -> Option<MpJoin> {
+        match &self.membership {
+            Membership::Joining(joining) if !joining.confirmed => {
+                joining.hmac.map(|hmac| MpJoin::Ack { hmac })
             }
             _ => None,
         }
     }
 
     /// The Fast JOIN that we opened with it and that is not settled.
-    pub(super) const fn fast_opened(&self) -> Option<FastOpened> {
-        match self.membership {
+    pub(super) fn fast_opened(&self) -> Option<FastOpened> {
+        match &self.membership {
             Membership::Joining(joining) => joining.fast,
             _ => None,
         }
     }
 
     /// The SYN of our Fast JOIN goes out.
-    pub(super) const fn send_fast(&mut self, fast: FastOpened) {
+    pub(super) fn send_fast(&mut self, fast: FastOpened) {
         if let Membership::Joining(joining) = &mut self.membership {
             joining.fast = Some(fast);
         }
     }
 
     /// The answer to our Fast JOIN proves the peer.
-    pub(super) const fn confirm_fast(&mut self, backup: bool) {
+    pub(super) fn confirm_fast(&mut self, backup: bool) {
         self.backup_there = backup;
         if let Membership::Joining(joining) = &mut self.membership {
             joining.confirmed = true;
@@ -728,12 +767,12 @@ impl SubflowContext {
 
     /// When something is due on it.
     pub(super) fn timeouts(&self) -> [Option<Instant>; 5] {
-        let repeat = match self.membership {
+        let repeat = match &self.membership {
             Membership::Joining(joining) => joining.repeat_at,
             _ => None,
         };
-        let half_closed = self.half_closed_until();
-        [self.tcp.next_timeout(), self.patience_until, repeat, self.fail.repeat_at, half_closed]
+        let (fail, half_closed) = (self.trouble.fail.repeat_at, self.half_closed_until());
+        [self.tcp.next_timeout(), self.patience_until, repeat, fail, half_closed]
     }
 
     /// Whether it still has this byte on its own scoreboard.
@@ -762,8 +801,8 @@ impl SubflowContext {
 
     /// What schedulers judge it by.
     pub(super) fn view(&self, now: Instant, id: SubflowId) -> SubflowView {
-        let Ends { local_id, remote_id, .. } = self.ends;
-        let mut view = self.tcp.view(now, id, local_id, remote_id, self.is_backup());
+        let backup = self.is_backup();
+        let mut view = self.tcp.view(now, id, self.local_id, self.remote_id, backup);
         if !self.is_usable() {
             view.eligibility = Eligibility::NotUsable;
         }
@@ -774,14 +813,14 @@ impl SubflowContext {
     }
 
     /// What path managers judge it by.
-    pub(super) const fn path(&self, id: SubflowId) -> SubflowPath {
-        let Ends { key, local_id, remote_id } = self.ends;
+    pub(super) fn subflow_path(&self, id: SubflowId) -> SubflowPath {
+        let FourTuple { local, remote } = self.path();
         SubflowPath {
             id,
-            local: key.path.local,
-            remote: key.path.remote,
-            local_id,
-            remote_id,
+            local,
+            remote,
+            local_id: self.local_id,
+            remote_id: self.remote_id,
             established: self.is_up(),
         }
     }

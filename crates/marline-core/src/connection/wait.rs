@@ -21,6 +21,7 @@
 use marline_time::{Duration, Instant};
 
 use crate::CloseReason;
+use crate::on_demand::Unused;
 
 /// How long every way may be answered by nothing but resets.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(30);
@@ -42,7 +43,15 @@ pub(super) struct Wait {
     resets_since: Option<Instant>,
 }
 
+impl Unused for Wait {
+    const UNUSED: &'static Self = &Wait::NONE;
+}
+
 impl Wait {
+    /// Nothing is waited for.
+    const NONE: Wait =
+        Wait { since: None, pathless: false, by_reset: false, over_at: None, resets_since: None };
+
     /// Since when nothing is heard; `None`: there is nothing to wait for.
     pub(super) fn since(&self) -> Option<Instant> {
         self.since.filter(|_| self.over_at.is_none())
@@ -75,11 +84,6 @@ impl Wait {
         } else if self.since.is_some() {
             self.over_at.get_or_insert(now);
         }
-    }
-
-    /// The stream moved on in either direction.
-    pub(super) fn on_progress(&mut self) {
-        *self = Wait::default();
     }
 
     /// A subflow or an attempt at one ended, the `last` there was, perhaps; whether resets have been all
@@ -116,7 +120,7 @@ mod tests {
         wait.heard(S(20));
         wait.begin_without_subflows(S(40), CloseReason::PeerReset);
         assert_eq!(wait.since(), Some(S(40)), "an idle connection was well for 20 s");
-        wait.on_progress();
+        wait = Wait::default();
         wait.begin_without_subflows(S(41), CloseReason::PeerReset);
         assert_eq!(wait.since(), Some(S(41)));
     }

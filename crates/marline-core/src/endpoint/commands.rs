@@ -16,14 +16,14 @@ use crate::{
 
 impl Endpoint {
     /// Opens a connection: sends the first SYN from `local` to `remote`. Port 0 in `local` lets the
-    /// endpoint choose one.
+    /// endpoint choose one. Connections that share their configuration (an `Arc`) keep it once.
     ///
     /// # Errors
     /// If limits are reached, the families differ, or no port is free for this pair of addresses.
     pub fn connect(
         &mut self,
         now: Instant,
-        config: ConnectionConfig,
+        config: impl Into<Arc<ConnectionConfig>>,
         local: SocketAddr,
         remote: SocketAddr,
     ) -> Result<ConnectionId, ConnectError> {
@@ -42,7 +42,7 @@ impl Endpoint {
         if self.flows.has_tuple(&path) {
             return Err(ConnectError::AddressInUse);
         }
-        let key = self.draw_key();
+        let (key, config) = (self.draw_key(), config.into());
         let (id, slot) = self.insert(now, |cx, id, slot| {
             Connection::connect(cx, config, &Origin { id, slot, path, key })
         });
@@ -59,13 +59,13 @@ impl Endpoint {
     /// Sets the configuration of connections accepted from now on; `None` refuses them. Existing
     /// connections are not affected.
     pub fn accept_with(&mut self, config: Option<ConnectionConfig>) {
-        self.config.accept = config;
+        self.accept = config.map(Arc::new);
     }
 
     /// Refuses new connections from now on; existing connections, and joins to them, are not
     /// affected.
     pub fn stop_accepting(&mut self) {
-        self.config.accept = None;
+        self.accept = None;
     }
 
     /// Whether a connection or subflow could not be opened since the last call for lack of a local
@@ -151,10 +151,10 @@ impl Endpoint {
         id: Option<ConnectionId>,
         address: LocalAddress,
     ) {
-        if let (None, Some(accept)) = (id, &mut self.config.accept)
-            && let Some(known) = accept.local_addresses.iter_mut().find(|l| l.id == address.id)
+        if let (None, Some(accept)) = (id, &mut self.accept)
+            && let Some(at) = accept.local_addresses.iter().position(|l| l.id == address.id)
         {
-            *known = address;
+            Arc::make_mut(accept).local_addresses[at] = address;
         }
         if id.is_none() && address.up {
             self.networks.forget(address.address.ip());
@@ -176,7 +176,7 @@ impl Endpoint {
         id: ConnectionId,
         factory: Arc<dyn SchedulerFactory>,
     ) {
-        self.with(now, id, |c, _| c.set_scheduler(now, &*factory));
+        self.with(now, id, |c, _| c.set_scheduler(now, factory));
     }
 
     /// Replaces the path manager of a running connection.
@@ -186,7 +186,7 @@ impl Endpoint {
         id: ConnectionId,
         factory: Arc<dyn PathManagerFactory>,
     ) {
-        self.with(now, id, |c, cx| c.set_path_manager(cx, &*factory));
+        self.with(now, id, |c, cx| c.set_path_manager(cx, factory));
     }
 
     /// Reports an ICMP message that quotes a segment from `path.local` to `path.remote` with

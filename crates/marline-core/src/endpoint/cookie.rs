@@ -14,6 +14,7 @@
 //! once in 16 million tries.
 
 use core::net::IpAddr;
+use std::sync::Arc;
 
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
@@ -23,7 +24,7 @@ use super::Endpoint;
 use super::listener::MAX_REPLIES;
 use crate::connection::{Accepted, Connection, Origin, mp_capable, offers_multipath};
 use crate::crypto::Key;
-use crate::subflow::{Egress, HeaderFor, Subflow, SubflowConfig};
+use crate::subflow::{Egress, HeaderFor, Start, Subflow};
 use crate::tables::demux::FlowKey;
 use crate::tables::initial_numbers::InitialNumbers;
 use crate::tables::stateless_reply::StatelessReply;
@@ -137,7 +138,7 @@ impl Endpoint {
         now: Instant,
         meta: &PacketMeta,
         segment: &TcpSegment<'_>,
-        config: &ConnectionConfig,
+        config: &Arc<ConnectionConfig>,
     ) {
         let said = Remembered::of(segment);
         let baked =
@@ -151,11 +152,12 @@ impl Endpoint {
         let clock = (now.as_millis() as u32).wrapping_add(offset);
         let lag = clock.wrapping_sub(u32::from(said.bits())) & REMEMBERED_BITS;
         let capabilities = self.config.capabilities.on(meta.path);
-        let offset = offset.wrapping_sub(lag);
-        let with = SubflowConfig::new(config, &capabilities, &self.config.limits, offset);
+        let start = Start { isn: baked.isn, ts_offset: offset.wrapping_sub(lag) };
+        let limits = &self.config.limits;
+        let with = self.settings.of(config, capabilities, limits, config.syn_retries);
         let (congestion, recovery) = (&*config.policies.congestion, &*config.policies.recovery);
         let mut tcp =
-            Subflow::accept(now, with, meta.path, baked.isn, &syn, meta.ecn, congestion, recovery);
+            Subflow::accept(now, with, meta.path, start, &syn, meta.ecn, congestion, recovery);
         let mut options = TcpOptions::default();
         let window = config.receive_buffer.min(FIRST_WINDOW);
         let what = HeaderFor::Egress(&Egress::SynAck);
@@ -188,7 +190,7 @@ impl Endpoint {
         let fresh = self.cookie_sent_at.is_some_and(|at| now < at + good);
         let flags = segment.header.flags;
         let ends = flags.contains(TcpFlags::ACK) && !flags.contains(TcpFlags::SYN);
-        let Some(config) = self.config.accept.clone().filter(|_| fresh && ends) else {
+        let Some(config) = self.accept.clone().filter(|_| fresh && ends) else {
             return false;
         };
         let Some((baked, syn)) = self.read_cookie(now, meta, segment) else { return false };

@@ -42,7 +42,7 @@ impl Endpoint {
             self.on_join_syn(now, meta, &syn, Token(token));
             return;
         }
-        let Some(config) = self.config.accept.clone() else {
+        let Some(config) = self.accept.clone() else {
             self.out.counters.connections_refused += 1;
             self.answer_with_reset(now, meta, segment);
             return;

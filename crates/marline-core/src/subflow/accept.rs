@@ -276,7 +276,7 @@ impl Subflow {
     ) -> Ingress {
         let bytes = segment.payload.len() as u64;
         self.ack.demand();
-        self.stats.bytes_duplicate += bytes;
+        self.stats.count_duplicate(bytes);
         if bytes > 0 {
             self.rx.dsack = Some((span.start, span.start.plus(bytes)));
         }

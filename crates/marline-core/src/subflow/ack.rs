@@ -13,6 +13,7 @@ use marline_time::{Duration, Instant};
 use marline_wire::{SackBlocks, TcpFlags};
 
 use super::Subflow;
+use super::rate::Newest;
 use super::rto::Frto;
 
 /// Reordering beyond this many segments is told as this (Linux: tcp_max_reordering).
@@ -67,6 +68,7 @@ struct Tally {
     newest_original: Option<Instant>,
     /// The lowest segment that came after higher ones had, although it was sent once.
     overtaken: Option<Ssn>,
+    newest: Newest,
     fin: bool,
 }
 
@@ -128,7 +130,7 @@ impl Subflow {
         }
         self.note_reordering(&tally);
         let rtt = self.sample_rtt(now, input, &tally);
-        let rate = self.tx.rate.sample(now, self.tx.rtt.min());
+        let rate = self.tx.rate.sample(now, tally.newest, self.tx.rtt.min());
         if tally.cumulative > 0 {
             self.tx.rto.count = 0;
             self.tx.force = None;
@@ -198,8 +200,13 @@ impl Subflow {
 
     fn take_selective(&mut self, sack: &SackInput, tally: &mut Tally) {
         for &(left, right) in sack.as_slice() {
-            let known =
-                self.tx.sack_cache.iter().copied().find(|&(l, r)| left <= l && r <= right && l < r);
+            let known = self
+                .tx
+                .sack_cache
+                .0
+                .iter()
+                .copied()
+                .find(|&(l, r)| left <= l && r <= right && l < r);
             match known {
                 Some((l, r)) => {
                     self.sack_part((left, right), left, l, tally);
@@ -208,8 +215,8 @@ impl Subflow {
                 None => self.sack_part((left, right), left, right, tally),
             }
         }
-        self.tx.sack_cache = sack.blocks;
-        for stale in &mut self.tx.sack_cache[sack.len..] {
+        self.tx.sack_cache.0 = sack.blocks;
+        for stale in &mut self.tx.sack_cache.0[sack.len..] {
             *stale = (Ssn(0), Ssn(0));
         }
     }
@@ -237,7 +244,8 @@ impl Subflow {
         let retransmitted = segment.retransmitted();
         tally.acked_segments += u32::from(!by_sack);
         tally.delivered += segment.len();
-        self.tx.rate.on_delivered(segment.len(), segment.sent_at, segment.rate);
+        let stamp = (segment.sent_at, segment.rate);
+        self.tx.rate.on_delivered(segment.len(), stamp, &mut tally.newest);
         if !retransmitted {
             tally.original |= segment.end <= self.tx.recovery_point;
             tally.newest_original = tally.newest_original.max(Some(segment.sent_at));
@@ -268,8 +276,9 @@ impl Subflow {
         let distance = self.tx.highest_sacked.0.saturating_sub(lowest.0);
         let mss = u64::from(self.tx.mss.max(1));
         let segments = ((distance + mss / 2) / mss).clamp(1, MAX_REORDERING);
-        self.stats.reorderings = self.stats.reorderings.saturating_add(1);
-        self.stats.reordering = self.stats.reordering.max(segments as u32);
+        let stats = &mut *self.stats.trouble;
+        stats.reorderings = stats.reorderings.saturating_add(1);
+        stats.reordering = stats.reordering.max(segments as u32);
     }
 
     /// Karn's rule: segments that were sent once, else what the timestamp says. No sample is taken of an
@@ -304,7 +313,7 @@ impl Subflow {
         let before = |undo: &super::undo::Undo| input.echo.is_none_or(|e| undo.echo_is_older(e));
         self.tx.phase == Phase::Loss
             && tally.acked_segments > 2
-            && self.tx.undo.as_ref().is_some_and(before)
+            && self.tx.undo.as_deref().is_some_and(before)
     }
 
     /// SACKed data right at SND.UNA should have been acknowledged: unless an ACK says so soon, the
@@ -341,18 +350,19 @@ impl Subflow {
         prior_una: Ssn,
         prior_in_flight: u64,
     ) -> u64 {
+        let scratch = &mut *self.scratch;
         let summary = AckSummary {
             prior_una,
             una: self.tx.una,
-            delivered: &self.scratch.delivered,
+            delivered: &scratch.delivered,
             dsack: input.sack.dsack,
             echoed_sent_at: input.echo.and_then(|echo| self.timestamps.sent_at(now, echo)),
             has_sack: input.sack.len > 0,
             duplicate: input.duplicate && input.ack == prior_una && !self.tx.board.is_empty(),
         };
-        self.scratch.lost.clear();
+        scratch.lost.clear();
         let context = self.tx.context(now);
-        let outcome: AckOutcome = self.recovery.on_ack(&summary, &context, &mut self.scratch.lost);
+        let outcome: AckOutcome = self.recovery.on_ack(&summary, &context, &mut scratch.lost);
         if outcome.probe_repaired_loss && self.tx.phase == Phase::Open {
             self.tx.undo = None;
             self.tx.losses.on_episode();

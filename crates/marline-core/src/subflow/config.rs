@@ -1,7 +1,10 @@
-//! Configuration of a subflow, taken from its connection and the carrier.
+//! Configuration of a subflow, taken from its connection and the carrier. All that have the same share it.
+
+use std::sync::Arc;
 
 use marline_policy::RttConfig;
 use marline_time::Duration;
+use marline_wire::SeqNum;
 
 use super::pacer::{Credit, Pacer};
 use super::segment::HEADER;
@@ -18,15 +21,15 @@ const BYTES_PER_ENTRY: u64 = 64;
 /// As many segments may be outstanding, however small the send buffer is.
 const LEAST_ENTRIES: u64 = 1_024;
 
-/// The settings of one subflow.
-#[derive(Copy, Clone, Debug)]
+/// The settings of a subflow.
+#[derive(Clone, Debug)]
 pub(crate) struct SubflowConfig {
     /// Bytes of TCP segment (header, options, payload) that may pass; probed for.
     pub(crate) max_segment: u16,
     /// Bytes of TCP segment that surely pass.
     pub(crate) base_segment: u16,
     /// RTO bounds.
-    pub(crate) rtt: RttConfig,
+    pub(crate) rtt: Arc<RttConfig>,
     /// Initial window in segments.
     pub(crate) initial_window: u32,
     /// Longest delay of an ACK.
@@ -58,6 +61,13 @@ pub(crate) struct SubflowConfig {
     pub(crate) dss_room: bool,
     /// Where the RFCs leave a choice.
     pub(crate) linux_compat: LinuxCompat,
+}
+
+/// The numbers that one subflow starts with.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Start {
+    /// Initial sequence number.
+    pub(crate) isn: SeqNum,
     /// Added to our timestamp clock, so that it does not tell the host's uptime.
     pub(crate) ts_offset: u32,
 }
@@ -68,7 +78,6 @@ impl SubflowConfig {
         connection: &ConnectionConfig,
         capabilities: &Capabilities,
         limits: &Limits,
-        ts_offset: u32,
     ) -> Self {
         let passes = capabilities.max_segment.max(capabilities.base_segment);
         let asked = connection.max_segment_size.map(|mss| mss.saturating_add(HEADER as u16));
@@ -76,7 +85,7 @@ impl SubflowConfig {
         SubflowConfig {
             max_segment,
             base_segment: capabilities.base_segment.min(max_segment),
-            rtt: connection.rtt,
+            rtt: Arc::new(connection.rtt),
             initial_window: connection.initial_window.max(1),
             ack_delay: connection.ack_delay,
             syn_retries: connection.syn_retries,
@@ -96,7 +105,6 @@ impl SubflowConfig {
             timestamps: connection.timestamps,
             dss_room: connection.mptcp || !connection.linux_compat.plain_counts_full_segments,
             linux_compat: connection.linux_compat,
-            ts_offset,
         }
     }
 

@@ -41,16 +41,17 @@ pub(super) struct Arrival {
 /// The ACK that is owed.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct DelayedAck {
-    max: Duration,
+    /// Longest delay, nanoseconds.
+    max_nanos: u64,
     /// The MSS that we announced.
-    mss: usize,
+    mss: u16,
     owed: bool,
     deadline: Option<Instant>,
     quick: u8,
     /// Payload bytes since the last ACK.
     pending: u64,
     /// Largest payload seen, within our MSS: the peer's full segment.
-    full: usize,
+    full: u16,
     last_arrival: Option<Instant>,
     /// No data went out since the last arrival.
     unanswered: bool,
@@ -58,9 +59,9 @@ pub(super) struct DelayedAck {
 }
 
 impl DelayedAck {
-    pub(super) const fn new(max: Duration, mss: usize) -> Self {
+    pub(super) fn new(max: Duration, mss: u16) -> Self {
         DelayedAck {
-            max,
+            max_nanos: u64::try_from(max.as_nanos()).unwrap_or(u64::MAX),
             mss,
             owed: false,
             deadline: None,
@@ -106,11 +107,11 @@ impl DelayedAck {
         }
         self.last_arrival = Some(now);
         self.unanswered = true;
-        self.full = self.full.max(arrival.len.min(self.mss));
+        self.full = self.full.max(arrival.len.min(usize::from(self.mss)) as u16);
         self.pending += arrival.len as u64;
         let dialogue = self.answered >= DIALOGUE;
         let message_end = arrival.push;
-        if arrival.urgent || self.pending > self.full as u64 && !(dialogue && message_end) {
+        if arrival.urgent || self.pending > u64::from(self.full) && !(dialogue && message_end) {
             self.owed = true;
         } else if self.quick > 0 && !dialogue {
             self.quick -= 1;
@@ -124,12 +125,16 @@ impl DelayedAck {
     }
 
     fn long(&self, srtt: Option<Duration>) -> Duration {
-        srtt.map_or(self.max, |srtt| (srtt / 2).max(LEAST_WAIT)).min(self.max)
+        srtt.map_or(self.max(), |srtt| (srtt / 2).max(LEAST_WAIT)).min(self.max())
     }
 
     fn short(&self, srtt: Option<Duration>) -> Duration {
         let quarter = srtt.map_or(Duration::ZERO, |srtt| srtt / 4);
-        quarter.max(LEAST_ANSWER).min(self.max)
+        quarter.max(LEAST_ANSWER).min(self.max())
+    }
+
+    const fn max(&self) -> Duration {
+        Duration::from_nanos(self.max_nanos)
     }
 
     /// A segment with an ACK goes out.

@@ -151,13 +151,13 @@ impl Subflow {
             undo.on_retransmission(segment.len(), self.timestamps.value(now));
         }
         if kind == SentKind::ProbeRepeat {
-            self.stats.probes += 1;
+            self.stats.trouble.probes += 1;
             let data = if segment.repair { 0 } else { segment.payload_len() };
             let range = DataRange::new(segment.dsn, segment.dsn.plus(data));
             self.events.push_back(SubflowEvent::ProbeRepeated { range });
         }
         self.stats.bytes_sent += segment.payload_len();
-        self.stats.bytes_retransmitted += segment.payload_len();
+        self.stats.trouble.bytes_retransmitted += segment.payload_len();
         self.on_transmission(now, SentNotice { start: segment.start, end: segment.end, kind });
         Some(segment)
     }
@@ -334,7 +334,7 @@ impl Subflow {
         }
         let kind = if self.tx.probe == Probe::Wanted && !content.fin {
             self.tx.probe.clear();
-            self.stats.probes += 1;
+            self.stats.trouble.probes += 1;
             SentKind::ProbeNew
         } else {
             SentKind::New
@@ -347,9 +347,9 @@ impl Subflow {
     fn on_transmission(&mut self, now: Instant, notice: SentNotice) {
         let bytes = notice.end.since(notice.start);
         self.tx.last_sent_at = now;
-        self.tx.tally.sent += 1;
+        self.tx.tally.sent = self.tx.tally.sent.saturating_add(1);
         let repeat = matches!(notice.kind, SentKind::Retransmission | SentKind::ProbeRepeat);
-        self.tx.tally.retransmitted += u64::from(repeat);
+        self.tx.tally.retransmitted += u32::from(repeat);
         if self.tx.phase == Phase::Recovery {
             self.tx.prr.on_sent(bytes);
         }

@@ -1,13 +1,15 @@
 //! Opening handshake: SYN-SENT and SYN-RECEIVED (RFC 9293 sections 3.5 and 3.10.7).
 
+use std::sync::Arc;
+
 use marline_policy::{CongestionFactory, RecoveryFactory, Ssn};
 use marline_time::{Duration, Instant};
-use marline_wire::{SeqNum, TcpFlags, TcpSegment};
+use marline_wire::{TcpFlags, TcpSegment};
 
 use super::ecn::EcnState;
 use super::rto::RtoTimer;
 use super::state::State;
-use super::{Ingress, Rst, Subflow, SubflowConfig, SubflowEvent};
+use super::{Ingress, Rst, Start, Subflow, SubflowConfig, SubflowEvent};
 use crate::{Ecn, FourTuple, SubflowState};
 
 /// The MSS of a peer that did not say (RFC 9293 section 3.7.1, IPv4).
@@ -21,13 +23,13 @@ impl Subflow {
     /// Opens a subflow: owes a SYN.
     pub(crate) fn connect(
         now: Instant,
-        config: SubflowConfig,
+        config: Arc<SubflowConfig>,
         path: FourTuple,
-        isn: SeqNum,
+        start: Start,
         congestion: &dyn CongestionFactory,
         recovery: &dyn RecoveryFactory,
     ) -> Subflow {
-        let mut subflow = Subflow::new(now, config, path, isn, congestion, recovery);
+        let mut subflow = Subflow::new(now, config, path, start, congestion, recovery);
         subflow.owed.syn = true;
         subflow
     }
@@ -36,19 +38,19 @@ impl Subflow {
     #[expect(clippy::too_many_arguments, reason = "as connect, plus the SYN and its ECN field")]
     pub(crate) fn accept(
         now: Instant,
-        config: SubflowConfig,
+        config: Arc<SubflowConfig>,
         path: FourTuple,
-        isn: SeqNum,
+        start: Start,
         syn: &TcpSegment<'_>,
         ecn: Ecn,
         congestion: &dyn CongestionFactory,
         recovery: &dyn RecoveryFactory,
     ) -> Subflow {
-        let mut subflow = Subflow::new(now, config, path, isn, congestion, recovery);
+        let mut subflow = Subflow::new(now, config, path, start, congestion, recovery);
         subflow.state = State::syn_received();
         subflow.take_syn(now, syn);
         subflow.ecn.negotiated =
-            config.ecn && EcnState::offered(syn.header.flags) && ecn == Ecn::NotEct;
+            subflow.config.ecn && EcnState::offered(syn.header.flags) && ecn == Ecn::NotEct;
         subflow.owed.syn = true;
         subflow
     }

@@ -5,7 +5,7 @@
 //! phases. The reduction of an episode is taken back when a witness shows that nothing was lost
 //! (`rto.rs` names the witnesses).
 
-use marline_policy::{CongestionSignal, Phase, Ssn};
+use marline_policy::{CongestionSignal, Phase};
 use marline_time::Instant;
 
 use super::Subflow;
@@ -68,10 +68,10 @@ impl Subflow {
                 &self.group,
             );
             self.ecn.on_reduction(self.tx.nxt);
-            self.tx.undo = Some(Undo::new(self.tx.una));
+            self.tx.undo = Some(Box::new(Undo::new(self.tx.una)));
         }
         let mss = u64::from(self.tx.mss);
-        self.tx.prr = Prr::start(prior_in_flight, self.congestion.ssthresh(), mss);
+        *self.tx.prr = Prr::start(prior_in_flight, self.congestion.ssthresh(), mss);
         self.recovery.on_recovery(true, &self.tx.context(now));
     }
 
@@ -92,7 +92,7 @@ impl Subflow {
         if self.tx.undo.take().is_none() {
             return;
         }
-        self.stats.undone += 1;
+        self.stats.trouble.undone += 1;
         let was_open = self.tx.phase == Phase::Open;
         self.tx.phase = Phase::Open;
         self.tx.frto = Frto::Off;
@@ -112,6 +112,6 @@ impl Subflow {
                 self.tx.queue_lost(index);
             }
         }
-        self.tx.sack_cache = [(Ssn(0), Ssn(0)); 4];
+        self.tx.sack_cache.retire();
     }
 }

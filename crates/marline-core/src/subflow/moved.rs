@@ -5,6 +5,8 @@
 //! it: what was measured holds. Another address may be another network altogether, slower or thinner than
 //! the one before, and a window that was right there may be a hundred times too large here.
 
+use std::sync::Arc;
+
 use marline_policy::{CongestionFactory, RttEstimator, SentKind};
 use marline_time::Instant;
 
@@ -25,7 +27,7 @@ impl Subflow {
         self.congestion = congestion.build(self.tx.mss, window, now);
         self.pacer = self.config.pacer(window);
         self.pacer_wait.set(None);
-        self.tx.rtt = RttEstimator::new(self.config.rtt);
+        self.tx.rtt = RttEstimator::new(Arc::clone(&self.config.rtt));
         self.tx.undo = None;
         self.tx.frto = Frto::Off;
         self.rearm_rto(now);

@@ -21,7 +21,7 @@ const LOSSES: u8 = 2;
 const SEARCH_AGAIN: Duration = Duration::from_secs(600);
 
 /// The search for the largest size, in bytes of TCP segment.
-#[derive(Copy, Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct MtuSearch {
     base: u16,
     max: u16,
@@ -32,7 +32,7 @@ pub(super) struct MtuSearch {
     /// The peer takes no more, whatever passes.
     peer: u16,
     wanted: Option<u16>,
-    in_flight: Option<(Ssn, Ssn, u16)>,
+    in_flight: Option<Box<(Ssn, Ssn, u16)>>,
     losses: u8,
     not_before: Instant,
 }
@@ -141,18 +141,18 @@ impl MtuSearch {
         // What ends early, with the data or the window, shows no more than its own size.
         let full = least + u64::from(STEP) > u64::from(size);
         let size = if full { size } else { least.min(u64::from(size)) as u16 };
-        self.in_flight = Some((start, end, size));
+        self.in_flight = Some(Box::new((start, end, size)));
         true
     }
 
     /// Whether this segment is the probe in flight, or a part of it.
     pub(super) fn is_probe(&self, start: Ssn) -> bool {
-        self.in_flight.is_some_and(|(from, to, _)| from <= start && start < to)
+        self.in_flight.as_ref().is_some_and(|probe| probe.0 <= start && start < probe.1)
     }
 
     /// Everything up to `una`, or this one segment, was delivered. Returns the size that passed.
     pub(super) fn on_delivered(&mut self, start: Ssn, end: Ssn) -> Option<u16> {
-        let (from, to, size) = self.in_flight?;
+        let (from, to, size) = **self.in_flight.as_ref()?;
         if start > from || end < to {
             return None;
         }
@@ -164,18 +164,18 @@ impl MtuSearch {
 
     /// Everything before `una` was delivered: a probe of which only parts were seen is forgotten.
     pub(super) fn on_una(&mut self, una: Ssn) {
-        if self.in_flight.is_some_and(|(_, to, _)| to <= una) {
+        if self.in_flight.as_ref().is_some_and(|probe| probe.1 <= una) {
             self.in_flight = None;
         }
     }
 
     /// The probe was declared lost.
     pub(super) fn on_lost(&mut self) {
-        let Some((_, _, size)) = self.in_flight.take() else { return };
+        let Some(probe) = self.in_flight.take() else { return };
         self.losses += 1;
         if self.losses >= LOSSES {
             self.losses = 0;
-            self.ceiling = size - 1;
+            self.ceiling = probe.2 - 1;
         }
     }
 

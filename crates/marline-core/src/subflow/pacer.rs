@@ -11,6 +11,8 @@
 
 use marline_time::{Duration, Instant, Rate};
 
+use crate::on_demand::{OnDemand, Unused};
+
 /// Time one burst may last at the pacing rate.
 const BURST_NANOS: u64 = 1_000_000;
 /// Segments a burst may always have.
@@ -31,7 +33,7 @@ pub(super) enum Credit {
 }
 
 /// When the next burst may go.
-#[derive(Copy, Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Pacer {
     enabled: bool,
     credit: Credit,
@@ -44,7 +46,7 @@ pub(super) struct Pacer {
     paid_until: u64,
     closed_until: Instant,
     /// With half a burst's credit: the burst that goes now.
-    burst: Burst,
+    burst: OnDemand<Burst>,
 }
 
 /// When it began, how long after it might have, and its bytes.
@@ -53,6 +55,10 @@ struct Burst {
     began: u64,
     late: u64,
     bytes: u64,
+}
+
+impl Unused for Burst {
+    const UNUSED: &'static Self = &Burst { began: 0, late: 0, bytes: 0 };
 }
 
 impl Pacer {
@@ -106,7 +112,7 @@ impl Pacer {
 
     fn on_sent_in_burst(&mut self, now: u64, bytes: u64) {
         if now >= self.paid_until {
-            self.burst = Burst { began: now, late: now - self.paid_until, bytes: 0 };
+            *self.burst = Burst { began: now, late: now - self.paid_until, bytes: 0 };
         }
         self.burst.bytes += bytes;
         let length = self.nanos_for(self.burst.bytes);

@@ -13,15 +13,15 @@ const UNKNOWN_ANSWER: Duration = Duration::from_millis(300);
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Tally {
     /// Sent, repeats included.
-    pub(super) sent: u64,
+    pub(super) sent: u32,
     /// Of these, repeats.
-    pub(super) retransmitted: u64,
+    pub(super) retransmitted: u32,
     /// Marked lost.
-    pub(super) lost: u64,
+    pub(super) lost: u32,
     /// Waited for repair when the path health monitor was last told.
-    lost_before: u64,
+    lost_before: u32,
     /// Were outstanding then.
-    outstanding_before: u64,
+    outstanding_before: u32,
 }
 
 impl Subflow {
@@ -30,23 +30,23 @@ impl Subflow {
         let board = &self.tx.board;
         let waiting = match board.bytes_lost() {
             0 => 0,
-            _ => board.iter().filter(|segment| segment.lost).count() as u64,
+            _ => board.iter().filter(|segment| segment.lost).count() as u32,
         };
-        let outstanding = board.len() as u64;
+        let outstanding = board.len() as u32;
         let rto = if board.is_empty() { Duration::ZERO } else { self.tx.timeout() };
         let tally = core::mem::take(&mut self.tx.tally);
         self.tx.tally.lost_before = waiting;
         self.tx.tally.outstanding_before = outstanding;
-        let lost = tally.lost_before + tally.lost;
+        let lost = u64::from(tally.lost_before) + u64::from(tally.lost);
         // What was lost and repaired in the meantime is no longer on the board as such.
-        let repaired = lost.saturating_sub(waiting);
+        let repaired = lost.saturating_sub(u64::from(waiting));
         Contribution {
             members: 1,
             lost,
-            outstanding: outstanding + repaired,
-            at_risk: tally.outstanding_before + tally.sent,
-            retransmitted: tally.retransmitted,
-            sent: tally.sent,
+            outstanding: u64::from(outstanding) + repaired,
+            at_risk: u64::from(tally.outstanding_before) + u64::from(tally.sent),
+            retransmitted: tally.retransmitted.into(),
+            sent: tally.sent.into(),
             rto,
         }
     }

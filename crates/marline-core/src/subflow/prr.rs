@@ -16,6 +16,7 @@
 use marline_policy::Phase;
 
 use super::Subflow;
+use crate::on_demand::Unused;
 
 /// The state of one recovery episode, in bytes.
 #[derive(Copy, Clone, Debug, Default)]
@@ -25,6 +26,11 @@ pub(super) struct Prr {
     delivered: u64,
     out: u64,
     allowance: u64,
+}
+
+impl Unused for Prr {
+    const UNUSED: &'static Self =
+        &Prr { recover_flight: 0, ssthresh: 0, delivered: 0, out: 0, allowance: 0 };
 }
 
 impl Prr {

@@ -22,16 +22,32 @@ pub(super) struct RateSampler {
     first_sent_at: Instant,
     /// Samples of segments sent before this many bytes were delivered are app-limited; 0: none.
     app_limited_until: u64,
-    newest: Option<(Instant, RateStamp)>,
     peak: Peak,
 }
+
+/// The newest segment that an ACK delivers: when it was sent, and its stamp.
+pub(super) type Newest = Option<(Instant, RateStamp)>;
 
 /// The largest of the last samples, kept for two spans.
 #[derive(Copy, Clone, Debug, Default)]
 struct Peak {
-    now: Option<Rate>,
-    before: Option<Rate>,
+    now: Largest,
+    before: Largest,
     span_ends_at: Instant,
+}
+
+/// The largest rate of a span, if there was one: as bits per second and one more, so that 0 is none.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Largest(u64);
+
+impl Largest {
+    const fn of(rate: Rate) -> Self {
+        Largest(rate.bits_per_s().saturating_add(1))
+    }
+
+    fn get(self) -> Option<Rate> {
+        self.0.checked_sub(1).map(Rate::from_bits_per_s)
+    }
 }
 
 impl Peak {
@@ -39,7 +55,7 @@ impl Peak {
     const SPAN_RTTS: u32 = 5;
 
     fn get(&self) -> Option<Rate> {
-        self.now.max(self.before)
+        self.now.max(self.before).get()
     }
 
     fn on_sample(&mut self, now: Instant, rate: Rate, limited: bool, rtt: Duration) {
@@ -47,10 +63,10 @@ impl Peak {
             return;
         }
         if now >= self.span_ends_at {
-            self.before = self.now.take();
+            self.before = core::mem::take(&mut self.now);
             self.span_ends_at = now + (rtt * Self::SPAN_RTTS).max(Self::LEAST_SPAN);
         }
-        self.now = self.now.max(Some(rate));
+        self.now = self.now.max(Largest::of(rate));
     }
 }
 
@@ -70,10 +86,15 @@ impl RateSampler {
     }
 
     /// `bytes` of a segment that was last sent at `sent_at` were delivered.
-    pub(super) fn on_delivered(&mut self, bytes: u64, sent_at: Instant, stamp: RateStamp) {
+    pub(super) fn on_delivered(
+        &mut self,
+        bytes: u64,
+        (sent_at, stamp): (Instant, RateStamp),
+        newest: &mut Newest,
+    ) {
         self.delivered += bytes;
-        if self.newest.is_none_or(|(newest, _)| sent_at >= newest) {
-            self.newest = Some((sent_at, stamp));
+        if newest.is_none_or(|(newest, _)| sent_at >= newest) {
+            *newest = Some((sent_at, stamp));
         }
     }
 
@@ -83,8 +104,13 @@ impl RateSampler {
     }
 
     /// The ACK is read: its sample, if it is long enough to mean something.
-    pub(super) fn sample(&mut self, now: Instant, min_rtt: Option<Duration>) -> Option<RateSample> {
-        let (sent_at, stamp) = self.newest.take()?;
+    pub(super) fn sample(
+        &mut self,
+        now: Instant,
+        newest: Newest,
+        min_rtt: Option<Duration>,
+    ) -> Option<RateSample> {
+        let (sent_at, stamp) = newest?;
         self.delivered_at = now;
         self.first_sent_at = sent_at;
         if self.app_limited_until > 0 && self.delivered > self.app_limited_until {
@@ -146,11 +172,12 @@ mod tests {
         for t in 0..100_u64 {
             stamps.push((ms(t), sampler.stamp(ms(t), if t == 0 { 0 } else { 1 })));
             if t >= 15 && t % 5 == 0 {
+                let mut newest = None;
                 for i in t - 15..t - 10 {
                     let (sent_at, stamp) = stamps[i as usize];
-                    sampler.on_delivered(1_000, sent_at, stamp);
+                    sampler.on_delivered(1_000, (sent_at, stamp), &mut newest);
                 }
-                last = sampler.sample(ms(t), Some(Duration::from_millis(5))).or(last);
+                last = sampler.sample(ms(t), newest, Some(Duration::from_millis(5))).or(last);
             }
         }
         let rate = last.map(|s| s.rate.bits_per_s()).unwrap_or_default();
@@ -163,8 +190,9 @@ mod tests {
         let mut sampler = RateSampler::default();
         sampler.set_app_limited(0);
         let stamp = sampler.stamp(ms(0), 0);
-        sampler.on_delivered(100, ms(0), stamp);
-        let sample = sampler.sample(ms(10), None).unwrap();
+        let mut newest = None;
+        sampler.on_delivered(100, (ms(0), stamp), &mut newest);
+        let sample = sampler.sample(ms(10), newest, None).unwrap();
         assert!(sample.app_limited);
         let stamp = sampler.stamp(ms(20), 0);
         assert!(!stamp.app_limited);

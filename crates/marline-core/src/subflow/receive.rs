@@ -96,7 +96,7 @@ impl Subflow {
         };
         self.ack.on_arrival(now, arrival, self.tx.rtt.srtt());
         self.stats.bytes_received += stored.new;
-        self.stats.bytes_duplicate += ingress.duplicate_bytes;
+        self.stats.count_duplicate(ingress.duplicate_bytes);
         if fin {
             self.on_fin_received(now);
         }
@@ -189,7 +189,7 @@ impl Subflow {
     /// handled.
     pub(crate) fn pop_reassembled(&mut self) -> Option<(Ssn, Vec<u8>)> {
         let (popped, dropped) = self.rx.queue.pop(self.rx.delivered_to.0, self.rx.nxt.0);
-        self.stats.bytes_duplicate += dropped;
+        self.stats.count_duplicate(dropped);
         self.stats.bytes_received -= dropped.min(self.stats.bytes_received);
         let (start, buffer) = popped?;
         self.rx.delivered_to = Ssn(start + buffer.len() as u64);

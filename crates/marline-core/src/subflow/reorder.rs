@@ -13,6 +13,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::on_demand::{OnDemand, Unused};
+
 /// A buffer that a new segment continues grows up to this many bytes.
 const BUFFER_BYTES: usize = 16 << 10;
 /// Empty buffers kept for use.
@@ -20,72 +22,122 @@ const POOL: usize = 64;
 /// SACK reports so many ranges at most.
 const RECENT: usize = 4;
 
-/// Held bytes and their ranges.
+/// The queue of a subflow, which is there once something was lost or overtaken.
 #[derive(Debug)]
 pub(super) struct ReorderQueue {
+    max_ranges: usize,
+    held: OnDemand<Held>,
+}
+
+/// Held bytes and their ranges.
+#[derive(Debug, Default)]
+struct Held {
     buffers: BTreeMap<u64, Vec<u8>>,
     ranges: BTreeMap<u64, u64>,
     /// A position in each of the ranges that changed last, newest first.
     recent: VecDeque<u64>,
-    max_ranges: usize,
     /// Bytes in the buffers.
-    held: u64,
+    bytes: u64,
     pool: Vec<Vec<u8>>,
+}
+
+impl Unused for Held {
+    const UNUSED: &'static Self = &Held {
+        buffers: BTreeMap::new(),
+        ranges: BTreeMap::new(),
+        recent: VecDeque::new(),
+        bytes: 0,
+        pool: Vec::new(),
+    };
 }
 
 impl ReorderQueue {
     pub(super) const fn new(max_ranges: usize) -> Self {
-        ReorderQueue {
-            buffers: BTreeMap::new(),
-            ranges: BTreeMap::new(),
-            recent: VecDeque::new(),
-            max_ranges,
-            held: 0,
-            pool: Vec::new(),
-        }
+        ReorderQueue { max_ranges, held: OnDemand::new() }
     }
 
     /// Whether SACK has something to report.
     pub(super) fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
+        self.held.used().is_none_or(|held| held.ranges.is_empty())
     }
 
     /// Bytes of memory held, empty buffers included.
     pub(super) fn memory(&self) -> u64 {
-        self.buffers.values().chain(&self.pool).map(|buffer| buffer.capacity() as u64).sum()
+        let buffers = self.held.buffers.values().chain(&self.held.pool);
+        buffers.map(|buffer| buffer.capacity() as u64).sum()
     }
 
     /// Bytes held out of order.
-    pub(super) const fn held(&self) -> u64 {
-        self.held
+    pub(super) fn held(&self) -> u64 {
+        self.held.used().map_or(0, |held| held.bytes)
     }
 
     /// Gives back the memory that is not needed now.
     pub(super) fn shrink(&mut self) {
-        self.pool = Vec::new();
-        for buffer in self.buffers.values_mut() {
+        let Some(held) = self.held.if_used() else { return };
+        if held.buffers.is_empty() && held.ranges.is_empty() {
+            self.held.retire();
+            return;
+        }
+        held.pool = Vec::new();
+        for buffer in held.buffers.values_mut() {
             buffer.shrink_to_fit();
         }
-        self.recent.shrink_to_fit();
+        held.recent.shrink_to_fit();
     }
 
     /// One past the highest byte held.
     pub(super) fn end(&self) -> Option<u64> {
-        self.ranges.last_key_value().map(|(_, end)| *end)
+        self.held.ranges.last_key_value().map(|(_, end)| *end)
     }
 
     /// Takes the payload of a segment that starts at `start`, `room` more bytes at most. Returns how many of
     /// its bytes are new; `None` if it must be dropped because too much is held.
     pub(super) fn insert(&mut self, start: u64, payload: &[u8], room: u64) -> Option<u64> {
+        self.held.insert(start, payload, room, self.max_ranges)
+    }
+
+    /// The first of those bytes of `start..end` that are held, as far as they are contiguous.
+    pub(super) fn held_within(&self, start: u64, end: u64) -> Option<(u64, u64)> {
+        self.held.used()?.held_within(start, end)
+    }
+
+    /// Everything before `rcv_nxt` is in order now: returns how far the held bytes continue it.
+    pub(super) fn advance(&mut self, rcv_nxt: u64) -> u64 {
+        self.held.if_used().map_or(rcv_nxt, |held| held.advance(rcv_nxt))
+    }
+
+    /// Takes off the first buffer that lies before `rcv_nxt`, without what lies before `from`.
+    /// The second value counts bytes thrown away because they were delivered otherwise.
+    pub(super) fn pop(&mut self, from: u64, rcv_nxt: u64) -> (Option<(u64, Vec<u8>)>, u64) {
+        self.held.if_used().map_or((None, 0), |held| held.pop(from, rcv_nxt))
+    }
+
+    /// Keeps an empty buffer for use.
+    pub(super) fn recycle(&mut self, buffer: Vec<u8>) {
+        self.held.recycle(buffer);
+    }
+
+    /// The ranges that changed last, newest first.
+    pub(super) fn recent(&self) -> impl Iterator<Item = (u64, u64)> {
+        let held = self.held.used();
+        held.into_iter()
+            .flat_map(|held| held.recent.iter().filter_map(|&point| held.range_around(point)))
+    }
+}
+
+impl Held {
+    /// As [`ReorderQueue::insert`], with the bound on ranges and on buffers.
+    fn insert(&mut self, start: u64, payload: &[u8], room: u64, max_ranges: usize) -> Option<u64> {
         if payload.len() as u64 > room && self.missing(start, payload.len() as u64) > room {
             return None;
         }
         let end = start + payload.len() as u64;
         let merged = self.merged(start, end);
-        if merged.is_none() && self.ranges.len() >= self.max_ranges {
+        if merged.is_none() && self.ranges.len() >= max_ranges {
             return None;
         }
-        let new = self.store(start, payload)?;
+        let new = self.store(start, payload, max_ranges)?;
         if new > 0 {
             self.add_range(start, end);
         }
@@ -117,7 +169,7 @@ impl ReorderQueue {
     }
 
     /// Stores those bytes that no buffer holds.
-    fn store(&mut self, start: u64, payload: &[u8]) -> Option<u64> {
+    fn store(&mut self, start: u64, payload: &[u8], max_ranges: usize) -> Option<u64> {
         let end = start + payload.len() as u64;
         let mut at = start;
         let mut new = 0;
@@ -131,7 +183,7 @@ impl ReorderQueue {
             }
             let next = self.buffers.range(at..).next().map_or(end, |(&next, _)| next.min(end));
             let bytes = &payload[(at - start) as usize..(next - start) as usize];
-            if !self.append(at, bytes) {
+            if !self.append(at, bytes, max_ranges) {
                 // Whatever was stored before is in a range of its own making; keep it consistent.
                 if new > 0 {
                     self.add_range(start, at);
@@ -145,7 +197,7 @@ impl ReorderQueue {
     }
 
     /// Appends to the buffer that ends at `at`, or makes a new one; `false` if there are too many.
-    fn append(&mut self, at: u64, bytes: &[u8]) -> bool {
+    fn append(&mut self, at: u64, bytes: &[u8], max_ranges: usize) -> bool {
         if let Some((&held, buffer)) = self.buffers.range_mut(..at).next_back()
             && held + buffer.len() as u64 == at
             && buffer.len() + bytes.len() <= BUFFER_BYTES
@@ -157,15 +209,15 @@ impl ReorderQueue {
                 buffer.reserve_exact(capacity - buffer.len());
             }
             buffer.extend_from_slice(bytes);
-            self.held += bytes.len() as u64;
+            self.bytes += bytes.len() as u64;
             return true;
         }
-        if self.buffers.len() >= self.max_ranges {
+        if self.buffers.len() >= max_ranges {
             return false;
         }
         let mut buffer = self.pool.pop().unwrap_or_default();
         buffer.extend_from_slice(bytes);
-        self.held += bytes.len() as u64;
+        self.bytes += bytes.len() as u64;
         self.buffers.insert(at, buffer);
         true
     }
@@ -191,8 +243,8 @@ impl ReorderQueue {
         self.recent.truncate(RECENT);
     }
 
-    /// The first of those bytes of `start..end` that are held, as far as they are contiguous.
-    pub(super) fn held_within(&self, start: u64, end: u64) -> Option<(u64, u64)> {
+    /// As [`ReorderQueue::held_within`].
+    fn held_within(&self, start: u64, end: u64) -> Option<(u64, u64)> {
         let next = || self.ranges.range(start..end).next().map(|(&first, &last)| (first, last));
         let (first, last) = self.range_around(start).or_else(next)?;
         Some((first.max(start), last.min(end)))
@@ -203,8 +255,8 @@ impl ReorderQueue {
         (end > at).then_some((start, end))
     }
 
-    /// Everything before `rcv_nxt` is in order now: returns how far the held bytes continue it.
-    pub(super) fn advance(&mut self, rcv_nxt: u64) -> u64 {
+    /// As [`ReorderQueue::advance`].
+    fn advance(&mut self, rcv_nxt: u64) -> u64 {
         let mut rcv_nxt = rcv_nxt;
         while let Some((&start, &end)) = self.ranges.first_key_value() {
             if start > rcv_nxt {
@@ -217,16 +269,15 @@ impl ReorderQueue {
         rcv_nxt
     }
 
-    /// Takes off the first buffer that lies before `rcv_nxt`, without what lies before `from`.
-    /// The second value counts bytes thrown away because they were delivered otherwise.
-    pub(super) fn pop(&mut self, from: u64, rcv_nxt: u64) -> (Option<(u64, Vec<u8>)>, u64) {
+    /// As [`ReorderQueue::pop`].
+    fn pop(&mut self, from: u64, rcv_nxt: u64) -> (Option<(u64, Vec<u8>)>, u64) {
         let mut dropped = 0;
         while let Some(entry) = self.buffers.first_entry() {
             if *entry.key() >= rcv_nxt {
                 break;
             }
             let (start, mut buffer) = entry.remove_entry();
-            self.held -= buffer.len() as u64;
+            self.bytes -= buffer.len() as u64;
             let known = (from.saturating_sub(start) as usize).min(buffer.len());
             dropped += known as u64;
             if known == buffer.len() {
@@ -239,17 +290,12 @@ impl ReorderQueue {
         (None, dropped)
     }
 
-    /// Keeps an empty buffer for use.
-    pub(super) fn recycle(&mut self, mut buffer: Vec<u8>) {
+    /// As [`ReorderQueue::recycle`].
+    fn recycle(&mut self, mut buffer: Vec<u8>) {
         if self.pool.len() < POOL {
             buffer.clear();
             self.pool.push(buffer);
         }
-    }
-
-    /// The ranges that changed last, newest first.
-    pub(super) fn recent(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.recent.iter().filter_map(|&point| self.range_around(point))
     }
 }
 
@@ -290,7 +336,7 @@ mod tests {
         assert_eq!(queue.advance(180), 500);
         let (out, dropped) = drain(&mut queue, 180, 500);
         assert_eq!((out, dropped), (bytes(180, 500), 30));
-        assert!(queue.is_empty() && queue.buffers.is_empty());
+        assert!(queue.is_empty() && queue.held.buffers.is_empty());
     }
 
     #[test]
@@ -305,7 +351,7 @@ mod tests {
         assert_eq!(queue.held(), 0);
         assert!(queue.memory() > 0, "kept for use");
         queue.shrink();
-        assert_eq!(queue.memory(), 0);
+        assert!(queue.memory() == 0 && queue.held.used().is_none());
     }
 
     #[test]
@@ -328,9 +374,9 @@ mod tests {
         assert_eq!(insert(&mut queue, 700, 710), None);
         // touches existing ranges, but needs a fourth and fifth buffer
         assert_eq!(insert(&mut queue, 290, 320), None);
-        assert!(queue.buffers.len() <= 3 && queue.ranges.len() <= 3);
-        for (&start, &end) in &queue.ranges {
-            let held: u64 = queue.buffers.range(start..end).map(|(_, b)| b.len() as u64).sum();
+        assert!(queue.held.buffers.len() <= 3 && queue.held.ranges.len() <= 3);
+        for (&start, &end) in &queue.held.ranges {
+            let held: u64 = queue.held.buffers.range(start..end).map(|(_, b)| b.len() as u64).sum();
             assert_eq!(held, end - start);
         }
     }

@@ -146,7 +146,7 @@ impl Subflow {
             return;
         }
         self.tx.rto.count += 1;
-        self.stats.rtos += 1;
+        self.stats.trouble.rtos += 1;
         self.suspect();
         self.events.push_back(SubflowEvent::Rto { count: self.tx.rto.count });
         let in_flight = self.tx.board.bytes_in_flight();
@@ -162,7 +162,7 @@ impl Subflow {
             if !was_recovery {
                 self.recovery.on_recovery(true, &self.tx.context(now));
             }
-            self.tx.undo = Some(Undo::new(self.tx.una));
+            self.tx.undo = Some(Box::new(Undo::new(self.tx.una)));
             self.ecn.on_reduction(self.tx.nxt);
             self.tx.losses.on_episode();
         }

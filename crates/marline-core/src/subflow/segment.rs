@@ -24,11 +24,8 @@ impl Subflow {
         rcv_window: u64,
         options: &mut TcpOptions,
     ) -> (TcpHeader, Ecn) {
-        let mut header = TcpHeader {
-            src_port: self.path.local.port(),
-            dst_port: self.path.remote.port(),
-            ..TcpHeader::default()
-        };
+        let (src_port, dst_port) = self.path.ports();
+        let mut header = TcpHeader { src_port, dst_port, ..TcpHeader::default() };
         let mut codepoint = Ecn::NotEct;
         let mut owes_sack = false;
         match what {

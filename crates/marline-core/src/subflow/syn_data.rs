@@ -24,17 +24,17 @@ pub(super) struct SynData {
 impl Subflow {
     /// The SYN that goes out next carries this data.
     pub(crate) fn carry_with_syn(&mut self, range: DataRange, mapping_checksum: u16) {
-        self.syn_data = Some(SynData { range, mapping_checksum, acked: false });
+        self.syn_data = Some(Box::new(SynData { range, mapping_checksum, acked: false }));
     }
 
     /// What the SYN that is being built carries: only the first one does.
     pub(crate) fn payload_of_next_syn(&self) -> Option<DataRange> {
         let first = self.handshake.transmissions <= 1;
-        self.syn_data.filter(|_| first).map(|data| data.range)
+        self.syn_data.as_ref().filter(|_| first).map(|data| data.range)
     }
 
     fn syn_data_len(&self) -> u32 {
-        self.syn_data.map_or(0, |data| data.range.len() as u32)
+        self.syn_data.as_ref().map_or(0, |data| data.range.len() as u32)
     }
 
     /// Whether this acknowledges our SYN, alone or with its data.

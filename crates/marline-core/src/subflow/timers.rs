@@ -1,5 +1,7 @@
 //! Timers of a subflow: the next deadline, and the action due at it.
 
+use std::sync::Arc;
+
 use marline_time::Instant;
 
 use marline_policy::{Phase, SentKind, TimeoutAction};
@@ -95,8 +97,13 @@ impl Subflow {
         }
     }
 
+    /// How silence is met.
+    fn keepalive_times(&self) -> Option<crate::Keepalive> {
+        self.keepalive_times.as_deref().map_or(self.config.keepalive, |times| *times)
+    }
+
     fn keepalive_at(&self) -> Option<Instant> {
-        let times = self.config.keepalive?;
+        let times = self.keepalive_times()?;
         let quiet = self.tx.board.is_empty()
             && !self.state.is_handshake()
             && !self.state.is(SubflowState::TimeWait)
@@ -111,7 +118,7 @@ impl Subflow {
     }
 
     fn on_keepalive(&mut self, now: Instant) {
-        let patience = self.config.keepalive.map_or(self.config.retries, |times| times.probes);
+        let patience = self.keepalive_times().map_or(self.config.retries, |times| times.probes);
         if self.keepalive.unanswered >= patience {
             self.die();
             return;
@@ -125,8 +132,8 @@ impl Subflow {
     }
 
     /// The application wants silence met otherwise.
-    pub(crate) fn set_keepalive(&mut self, times: Option<crate::Keepalive>) {
-        self.config.keepalive = times;
+    pub(crate) fn set_keepalive(&mut self, times: Arc<Option<crate::Keepalive>>) {
+        self.keepalive_times = Some(times);
     }
 
     /// TIME-WAIT begins, or begins anew.

@@ -2,6 +2,7 @@
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 use marline_policy::{
     DataRange, Phase, RecoveryContext, RttEstimator, Scoreboard, SentKind, SentSegment, Ssn,
@@ -15,6 +16,7 @@ use super::prr::Prr;
 use super::rate::RateSampler;
 use super::rto::{Frto, RtoTimer};
 use super::undo::Undo;
+use crate::on_demand::{OnDemand, Unused};
 
 /// Where a tail loss probe stands.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -60,6 +62,14 @@ impl WindowUse {
     }
 }
 
+/// SACK blocks that were seen.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct SackCache(pub(super) [(Ssn, Ssn); 4]);
+
+impl Unused for SackCache {
+    const UNUSED: &'static Self = &SackCache([(Ssn(0), Ssn(0)); 4]);
+}
+
 /// The sending half.
 #[derive(Debug)]
 pub(super) struct Transmission {
@@ -73,7 +83,7 @@ pub(super) struct Transmission {
     pub(super) recovery_point: Ssn,
     pub(super) rtt: RttEstimator,
     pub(super) rto: RtoTimer,
-    pub(super) prr: Prr,
+    pub(super) prr: OnDemand<Prr>,
     pub(super) rate: RateSampler,
     pub(super) sack_enabled: bool,
     /// Without SACK: bytes that duplicate ACKs stand for, and that no ACK has covered since.
@@ -85,7 +95,7 @@ pub(super) struct Transmission {
     /// The peer's window as of its last acceptable segment, and the largest ever.
     pub(super) window: u64,
     pub(super) max_window: u64,
-    pub(super) undo: Option<Undo>,
+    pub(super) undo: Option<Box<Undo>>,
     pub(super) frto: Frto,
     /// One retransmission may go whatever the window says, as this kind.
     pub(super) force: Option<SentKind>,
@@ -100,10 +110,11 @@ pub(super) struct Transmission {
     /// What the path health monitor has not been told.
     pub(super) tally: Tally,
     /// Starts of segments marked lost; entries may be out of date.
-    lost: BinaryHeap<Reverse<u64>>,
+    lost: OnDemand<BinaryHeap<Reverse<u64>>>,
     /// The SACK blocks of the last ACK: their inner parts need no second look.
-    pub(super) sack_cache: [(Ssn, Ssn); 4],
-    pub(super) released: Vec<DataRange>,
+    pub(super) sack_cache: OnDemand<SackCache>,
+    /// Lent by the endpoint while segments come in.
+    pub(super) released: OnDemand<Vec<DataRange>>,
 }
 
 impl Transmission {
@@ -114,9 +125,9 @@ impl Transmission {
             nxt: Ssn(0),
             phase: Phase::Open,
             recovery_point: Ssn(0),
-            rtt: RttEstimator::new(config.rtt),
+            rtt: RttEstimator::new(Arc::clone(&config.rtt)),
             rto: RtoTimer::default(),
-            prr: Prr::default(),
+            prr: OnDemand::new(),
             rate: RateSampler::default(),
             sack_enabled: true,
             unnamed: 0,
@@ -134,9 +145,9 @@ impl Transmission {
             losses: LossHistory::default(),
             last_sent_at: now,
             tally: Tally::default(),
-            lost: BinaryHeap::new(),
-            sack_cache: [(Ssn(0), Ssn(0)); 4],
-            released: Vec::new(),
+            lost: OnDemand::new(),
+            sack_cache: OnDemand::new(),
+            released: OnDemand::new(),
         }
     }
 
@@ -181,7 +192,7 @@ impl Transmission {
     /// The lowest segment that waits for retransmission.
     pub(super) fn pop_lost(&mut self) -> Option<usize> {
         if self.board.bytes_lost() == 0 {
-            self.lost.clear();
+            self.forget_lost();
             return None;
         }
         while let Some(Reverse(start)) = self.lost.pop() {
@@ -192,6 +203,12 @@ impl Transmission {
         }
         debug_assert!(false, "a lost segment is not in line");
         self.board.iter().position(|segment| segment.lost)
+    }
+
+    fn forget_lost(&mut self) {
+        if let Some(lost) = self.lost.if_used() {
+            lost.clear();
+        }
     }
 
     /// The payload of `segment` needs to be kept no longer.
@@ -209,8 +226,16 @@ impl Transmission {
     /// Gives back the memory that it does not need now.
     pub(super) fn shrink(&mut self) {
         self.board.shrink();
-        self.lost.shrink_to_fit();
-        self.released.shrink_to_fit();
+        if self.board.is_empty() {
+            self.lost.retire();
+            self.sack_cache.retire();
+        }
+        if self.phase == Phase::Open {
+            self.prr.retire();
+        }
+        if self.released.is_empty() {
+            self.released.retire();
+        }
     }
 
     /// Bytes of memory held.
@@ -231,6 +256,6 @@ impl Transmission {
             }
             self.board.unmark_lost(index);
         }
-        self.lost.clear();
+        self.forget_lost();
     }
 }

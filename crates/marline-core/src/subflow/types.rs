@@ -4,6 +4,8 @@ use core::ops::Range;
 
 use marline_policy::{DataRange, SentSegment, Ssn};
 
+use crate::on_demand::{OnDemand, Unused};
+
 /// What a segment meant at the level of the subflow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ingress {
@@ -91,12 +93,19 @@ pub(crate) enum SubflowEvent {
 }
 
 /// Counters that only people read.
-#[derive(Copy, Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct SubflowStats {
     /// Payload bytes sent, repeats included.
     pub(crate) bytes_sent: u64,
     /// Payload bytes that came in, without duplicates.
     pub(crate) bytes_received: u64,
+    /// What went wrong.
+    pub(crate) trouble: OnDemand<TroubleStats>,
+}
+
+/// Counters of what does not happen on every path.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct TroubleStats {
     /// Payload bytes sent again.
     pub(crate) bytes_retransmitted: u64,
     /// Payload bytes that another subflow carried before (counted by the connection).
@@ -104,13 +113,35 @@ pub(crate) struct SubflowStats {
     /// Payload bytes that came in and were there already.
     pub(crate) bytes_duplicate: u64,
     /// Retransmission timeouts.
-    pub(crate) rtos: u64,
+    pub(crate) rtos: u32,
     /// Tail loss probes.
-    pub(crate) probes: u64,
+    pub(crate) probes: u32,
     /// Reductions taken back.
-    pub(crate) undone: u64,
+    pub(crate) undone: u32,
     /// How far a segment was overtaken, in segments.
     pub(crate) reordering: u32,
     /// ACKs that showed a segment to have been overtaken.
     pub(crate) reorderings: u32,
+}
+
+impl Unused for TroubleStats {
+    const UNUSED: &'static Self = &TroubleStats {
+        bytes_retransmitted: 0,
+        bytes_reinjected: 0,
+        bytes_duplicate: 0,
+        rtos: 0,
+        probes: 0,
+        undone: 0,
+        reordering: 0,
+        reorderings: 0,
+    };
+}
+
+impl SubflowStats {
+    /// So many payload bytes were there already, if any were.
+    pub(crate) fn count_duplicate(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.trouble.bytes_duplicate += bytes;
+        }
+    }
 }

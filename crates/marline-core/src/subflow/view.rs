@@ -46,11 +46,11 @@ impl Subflow {
 
     /// The snapshot for monitoring.
     pub(crate) fn info(&self, id: SubflowId, backup: bool) -> SubflowInfo {
-        let (tx, stats) = (&self.tx, &self.stats);
+        let (tx, stats, trouble) = (&self.tx, &self.stats, &self.stats.trouble);
         let repeats = tx.board.iter().filter(|s| s.in_flight() && s.retransmitted());
         SubflowInfo {
             id,
-            path: self.path,
+            path: self.path(),
             state: self.state.get(),
             phase: tx.phase,
             backup,
@@ -68,12 +68,12 @@ impl Subflow {
             delivery_rate: tx.rate.peak(),
             bytes_sent: stats.bytes_sent,
             bytes_received: stats.bytes_received,
-            bytes_retransmitted: stats.bytes_retransmitted,
-            bytes_reinjected: stats.bytes_reinjected,
-            bytes_duplicate: stats.bytes_duplicate,
-            rtos: stats.rtos,
-            probes: stats.probes,
-            undone: stats.undone,
+            bytes_retransmitted: trouble.bytes_retransmitted,
+            bytes_reinjected: trouble.bytes_reinjected,
+            bytes_duplicate: trouble.bytes_duplicate,
+            rtos: trouble.rtos.into(),
+            probes: trouble.probes.into(),
+            undone: trouble.undone.into(),
             last_heard_at: self.last_heard_at,
             tcp: self.detail(),
         }
@@ -89,8 +89,8 @@ impl Subflow {
             rto: tx.rtt.rto(),
             backoff: tx.rto.count,
             unacked_segments: u32::try_from(tx.board.len()).unwrap_or(u32::MAX),
-            reordering: self.stats.reordering,
-            reorderings: self.stats.reorderings,
+            reordering: self.stats.trouble.reordering,
+            reorderings: self.stats.trouble.reorderings,
             peer_window: tx.window,
             largest_received: self.ack.full_segment(),
             last_data_at: self.ack.last_arrival(),

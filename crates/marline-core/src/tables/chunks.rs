@@ -18,18 +18,26 @@ const POOL: usize = 1024;
 const KEPT: usize = 16;
 const KEPT_EACH: usize = 4;
 
+/// A chunk's bytes.
+type Chunk = Box<[u8; CHUNK as usize]>;
+
+fn new_chunk() -> Chunk {
+    let bytes = vec![0; CHUNK as usize].into_boxed_slice();
+    bytes.try_into().unwrap_or_else(|_| unreachable!("as long as a chunk is"))
+}
+
 /// Free chunks, shared by all connections of an endpoint, so that an idle connection holds none and
 /// a busy one makes none. It is locked once for each chunk, and only by its endpoint.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ChunkPool(Arc<Mutex<Vec<Box<[u8]>>>>);
+pub(crate) struct ChunkPool(Arc<Mutex<Vec<Chunk>>>);
 
 impl ChunkPool {
-    fn take(&self) -> Box<[u8]> {
+    fn take(&self) -> Chunk {
         let free = self.0.lock().ok().and_then(|mut pool| pool.pop());
-        free.unwrap_or_else(|| vec![0; CHUNK as usize].into_boxed_slice())
+        free.unwrap_or_else(new_chunk)
     }
 
-    fn give(&self, chunk: Box<[u8]>) {
+    fn give(&self, chunk: Chunk) {
         if let Ok(mut pool) = self.0.lock()
             && pool.len() < POOL
         {
@@ -37,9 +45,18 @@ impl ChunkPool {
         }
     }
 
+    /// A connection has become idle: gives back what it will hardly use.
+    pub(crate) fn settle_for_one(&self) {
+        let kept = self.0.lock().map_or(0, |pool| pool.len());
+        self.keep(kept.saturating_sub(KEPT_EACH).max(KEPT));
+    }
+
     /// So many connections are left: gives back what they will hardly use.
     pub(crate) fn settle(&self, connections: usize) {
-        let most = connections.saturating_mul(KEPT_EACH).saturating_add(KEPT);
+        self.keep(connections.saturating_mul(KEPT_EACH).saturating_add(KEPT));
+    }
+
+    fn keep(&self, most: usize) {
         if let Ok(mut pool) = self.0.lock()
             && pool.len() > most
         {
@@ -51,7 +68,7 @@ impl ChunkPool {
 
 #[derive(Debug, Default)]
 struct Slot {
-    bytes: Option<Box<[u8]>>,
+    bytes: Option<Chunk>,
     /// Bytes of the chunk that somebody still needs, counted once for each who does.
     pinned: u64,
 }
@@ -65,7 +82,6 @@ pub(crate) struct Chunks {
     pool: ChunkPool,
     /// Everything before this position is released unless pinned.
     released: u64,
-    held: usize,
 }
 
 impl Chunks {
@@ -160,39 +176,53 @@ impl Chunks {
         if let Some(slot) = self.slot_mut(number).filter(|slot| slot.pinned == 0)
             && let Some(bytes) = slot.bytes.take()
         {
-            self.held -= 1;
             self.pool.give(bytes);
         }
     }
 
     /// Gives back what the list of chunks does not need now.
     pub(crate) fn shrink_list(&mut self) {
+        if self.slots.iter().all(|slot| slot.bytes.is_none() && slot.pinned == 0) {
+            self.slots.clear();
+        }
         self.slots.shrink_to_fit();
     }
 
     /// Bytes of memory held.
     pub(crate) fn memory(&self) -> u64 {
-        self.held as u64 * CHUNK
+        self.held() as u64 * CHUNK
+    }
+
+    fn held(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.bytes.is_some()).count()
     }
 
     fn slot_mut(&mut self, number: u64) -> Option<&mut Slot> {
         self.slots.get_mut(number.checked_sub(self.first)? as usize)
     }
 
-    fn chunk_mut(&mut self, number: u64) -> Option<&mut [u8]> {
+    fn chunk_mut(&mut self, number: u64) -> Option<&mut Chunk> {
         if self.slots.is_empty() {
             self.first = number.min(self.released / CHUNK);
         }
         let index = number.checked_sub(self.first)? as usize;
         while self.slots.len() <= index {
+            if self.slots.capacity() == 0 {
+                self.make_room_for_one();
+            }
             self.slots.push_back(Slot::default());
         }
         let slot = &mut self.slots[index];
         if slot.bytes.is_none() {
             slot.bytes = Some(self.pool.take());
-            self.held += 1;
         }
-        slot.bytes.as_deref_mut()
+        slot.bytes.as_mut()
+    }
+
+    /// Most windows lie in one chunk.
+    #[cold]
+    fn make_room_for_one(&mut self) {
+        self.slots.reserve_exact(1);
     }
 
     fn free_if_unused(&mut self, number: u64) {
@@ -201,7 +231,6 @@ impl Chunks {
         }
         let Some(slot) = self.slot_mut(number).filter(|slot| slot.pinned == 0) else { return };
         if let Some(bytes) = slot.bytes.take() {
-            self.held -= 1;
             self.pool.give(bytes);
         }
     }
@@ -245,12 +274,12 @@ mod tests {
         chunks.write(0, &pattern(0, 5 * CHUNK as usize));
         chunks.pin(CHUNK, CHUNK + 10);
         chunks.release(4 * CHUNK);
-        assert_eq!(chunks.held, 2);
+        assert_eq!(chunks.held(), 2);
         let mut out = vec![0; 10];
         assert!(chunks.read(CHUNK, &mut out));
         assert_eq!(out, pattern(CHUNK, 10));
         chunks.unpin(CHUNK, CHUNK + 10);
-        assert_eq!((chunks.held, chunks.slots.len()), (1, 1));
+        assert_eq!((chunks.held(), chunks.slots.len()), (1, 1));
         chunks.release(5 * CHUNK);
         chunks.shrink();
         assert_eq!(chunks.memory(), 0);
@@ -268,7 +297,11 @@ mod tests {
         assert_eq!(free(), 300);
         pool.settle(10);
         assert_eq!(free(), KEPT + 10 * KEPT_EACH);
+        pool.settle_for_one();
+        assert_eq!(free(), KEPT + 9 * KEPT_EACH);
         pool.settle(0);
+        assert_eq!(free(), KEPT);
+        pool.settle_for_one();
         assert_eq!(free(), KEPT);
     }
 

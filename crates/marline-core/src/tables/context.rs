@@ -1,6 +1,6 @@
 //! Call context: the parts of an endpoint lent to one of its connections for the length of a call.
 
-use marline_policy::SubflowId;
+use marline_policy::{SubflowId, SubflowView};
 use marline_time::{Instant, Rng};
 
 use super::chunks::ChunkPool;
@@ -11,6 +11,9 @@ use super::network_memory::NetworkMemory;
 use super::outbox::Outbox;
 use super::path_faults::PathFaults;
 use super::reply_budget::ReplyBudget;
+use super::subflow_settings::SubflowSettings;
+use crate::on_demand::OnDemand;
+use crate::subflow::{Start, Workspace};
 use crate::{EndpointConfig, FourTuple};
 
 /// What a connection may look up, and where its effects go.
@@ -20,6 +23,11 @@ pub(crate) struct Context<'a> {
     pub(crate) config: &'a EndpointConfig,
     pub(crate) rng: &'a mut dyn Rng,
     pub(crate) pool: &'a ChunkPool,
+    pub(crate) settings: &'a mut SubflowSettings,
+    /// A list for the views that its scheduler judges by.
+    pub(crate) views: &'a mut OnDemand<Vec<SubflowView>>,
+    /// Buffers for the subflow that is at work.
+    pub(crate) workspace: &'a mut Workspace,
     pub(crate) flows: &'a mut FlowTable,
     pub(crate) networks: &'a mut NetworkMemory,
     pub(crate) fast_joins: &'a mut FastJoinMemory,
@@ -34,6 +42,12 @@ impl Context<'_> {
     pub(crate) fn new_flow(&mut self, path: FourTuple, peer_flow: u64) -> FlowKey {
         let local_flow = self.flows.draw_flow_id(self.config, self.rng);
         FlowKey { path, local_flow, peer_flow }
+    }
+
+    /// The numbers that a subflow on this path starts with, if it opens now.
+    pub(crate) fn start_of(&self, path: FourTuple) -> Start {
+        let ts_offset = self.flows.initial().timestamp_offset(path);
+        Start { isn: self.flows.isn(self.now, path), ts_offset }
     }
 
     /// Packets of the flow belong to this subflow of the connection in `slot` from now on.

@@ -10,6 +10,7 @@ use std::hash::{BuildHasher, Hasher};
 use marline_policy::{SubflowId, Token};
 
 use crate::FourTuple;
+use crate::compact_path::Ipv4Tuple;
 
 /// A subflow of a connection in the endpoint's slab.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -108,8 +109,11 @@ impl Hasher for Identity {
 /// The tables.
 #[derive(Debug)]
 pub(crate) struct Demux {
+    by_ipv4: HashMap<Ipv4Tuple, FlowRef, KeyedState>,
+    /// Those that are not IPv4's.
     by_tuple: HashMap<FourTuple, FlowRef, KeyedState>,
     by_flow: HashMap<u64, FlowRef, RandomAlready>,
+    by_ipv4_syn: HashMap<(Ipv4Tuple, u64), FlowRef, KeyedState>,
     by_syn: HashMap<(FourTuple, u64), FlowRef, KeyedState>,
     by_token: HashMap<u32, u32, RandomAlready>,
 }
@@ -127,8 +131,10 @@ pub(crate) struct FlowKey {
 impl Demux {
     pub(crate) fn new(key: u64) -> Self {
         Demux {
+            by_ipv4: HashMap::with_hasher(KeyedState(key)),
             by_tuple: HashMap::with_hasher(KeyedState(key)),
             by_flow: HashMap::with_hasher(RandomAlready),
+            by_ipv4_syn: HashMap::with_hasher(KeyedState(key)),
             by_syn: HashMap::with_hasher(KeyedState(key)),
             by_token: HashMap::with_hasher(RandomAlready),
         }
@@ -136,10 +142,12 @@ impl Demux {
 
     /// The subflow a packet is for. A SYN that is repeated finds the subflow it started.
     pub(crate) fn find(&self, path: &FourTuple, flow: u64, peer_flow: u64) -> Option<FlowRef> {
-        match (flow, peer_flow) {
-            (0, 0) => self.by_tuple.get(path),
-            (0, peer) => self.by_syn.get(&(*path, peer)),
-            (flow, _) => self.by_flow.get(&flow),
+        match (flow, peer_flow, Ipv4Tuple::of(path)) {
+            (0, 0, Some(tuple)) => self.by_ipv4.get(&tuple),
+            (0, 0, None) => self.by_tuple.get(path),
+            (0, peer, Some(tuple)) => self.by_ipv4_syn.get(&(tuple, peer)),
+            (0, peer, None) => self.by_syn.get(&(*path, peer)),
+            (flow, ..) => self.by_flow.get(&flow),
         }
         .copied()
     }
@@ -154,27 +162,41 @@ impl Demux {
     }
 
     pub(crate) fn has_tuple(&self, path: &FourTuple) -> bool {
-        self.by_tuple.contains_key(path)
+        self.find(path, 0, 0).is_some()
     }
 
     pub(crate) fn insert(&mut self, key: FlowKey, flow: FlowRef) {
+        let ipv4 = Ipv4Tuple::of(&key.path);
         if key.local_flow == 0 {
-            self.by_tuple.insert(key.path, flow);
+            match ipv4 {
+                Some(tuple) => self.by_ipv4.insert(tuple, flow),
+                None => self.by_tuple.insert(key.path, flow),
+            };
             return;
         }
         self.by_flow.insert(key.local_flow, flow);
         if key.peer_flow != 0 {
-            self.by_syn.insert((key.path, key.peer_flow), flow);
+            match ipv4 {
+                Some(tuple) => self.by_ipv4_syn.insert((tuple, key.peer_flow), flow),
+                None => self.by_syn.insert((key.path, key.peer_flow), flow),
+            };
         }
     }
 
     pub(crate) fn remove(&mut self, key: &FlowKey) {
+        let ipv4 = Ipv4Tuple::of(&key.path);
         if key.local_flow == 0 {
-            self.by_tuple.remove(&key.path);
+            match ipv4 {
+                Some(tuple) => self.by_ipv4.remove(&tuple),
+                None => self.by_tuple.remove(&key.path),
+            };
             return;
         }
         self.by_flow.remove(&key.local_flow);
-        self.by_syn.remove(&(key.path, key.peer_flow));
+        match ipv4 {
+            Some(tuple) => self.by_ipv4_syn.remove(&(tuple, key.peer_flow)),
+            None => self.by_syn.remove(&(key.path, key.peer_flow)),
+        };
     }
 
     /// The connection that owns a token.

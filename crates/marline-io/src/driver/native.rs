@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 use std::io;
+use std::sync::Arc;
 
 use marline_core::{ConnectError, ConnectionConfig, ConnectionId, FourTuple, NetworkError};
 use marline_time::Instant;
@@ -144,12 +145,12 @@ impl State {
     pub(super) fn connect(
         &mut self,
         now: Instant,
-        config: ConnectionConfig,
+        config: Arc<ConnectionConfig>,
         local: SocketAddr,
         remote: SocketAddr,
     ) -> Result<ConnectionId, ConnectError> {
         loop {
-            match self.endpoint.connect(now, config.clone(), local, remote) {
+            match self.endpoint.connect(now, Arc::clone(&config), local, remote) {
                 Err(ConnectError::AddressInUse) => match self.grow_pool() {
                     Ok(true) => {}
                     Ok(false) => return Err(ConnectError::AddressInUse),

@@ -126,13 +126,14 @@ fn stopped() -> io::Error {
 }
 
 impl Shard {
-    /// Opens a connection; [`Stream::connected`] waits for the handshake.
+    /// Opens a connection; [`Stream::connected`] waits for the handshake. Connections that share their
+    /// configuration (an `Arc`) keep it once.
     ///
     /// # Errors
     /// The core refuses, or the driver has stopped.
     pub fn connect(
         &self,
-        config: ConnectionConfig,
+        config: impl Into<Arc<ConnectionConfig>>,
         local: IpAddr,
         remote: SocketAddr,
     ) -> Result<Stream, StartError> {
@@ -143,7 +144,7 @@ impl Shard {
             return Err(StartError::Stopped);
         }
         let local = SocketAddr::new(local, 0);
-        let id = state.connect(now, config, local, remote).map_err(StartError::Core)?;
+        let id = state.connect(now, config.into(), local, remote).map_err(StartError::Core)?;
         state.slots.insert(id, Slot::default());
         self.serve(&mut state, now);
         Ok(Stream { shard: handle, id, peer: remote })

@@ -24,6 +24,10 @@ fn segments(cc: &Cubic) -> f64 {
     cc.window() as f64 / SEGMENT as f64
 }
 
+fn curve(cc: &Cubic) -> Curve {
+    cc.curve.as_deref().copied().unwrap_or_default()
+}
+
 #[test]
 fn the_cube_root_is_exact_to_the_last_bits() {
     for x in [1e-9, 0.001, 0.5, 1.0, 2.0, 27.0, 750.0, 1e6, 1e12] {
@@ -92,7 +96,7 @@ fn fast_convergence_aims_lower_after_a_second_loss() {
     let mut cc = after_loss_at(1_000);
     signal(&mut cc, LOSS);
     assert_eq!(cc.window(), 490 * SEGMENT);
-    assert!((cc.curve.w_max - 700.0 * 0.85).abs() < 1e-9, "{}", cc.curve.w_max);
+    assert!((curve(&cc).w_max - 700.0 * 0.85).abs() < 1e-9, "{}", curve(&cc).w_max);
 }
 
 #[test]
@@ -100,11 +104,11 @@ fn a_spurious_loss_is_undone_with_the_curve() {
     let mut cc = after_loss_at(500);
     let mut bulk = Bulk::new(50);
     (0..20).for_each(|_| bulk.round(&mut cc));
-    let before = (cc.window(), cc.ssthresh(), cc.curve.w_max, cc.curve.k, cc.curve.elapsed);
+    let before = (cc.window(), cc.ssthresh(), curve(&cc).w_max, curve(&cc).k, curve(&cc).elapsed);
     signal(&mut cc, LOSS);
     assert!(cc.window() < before.0);
     signal(&mut cc, CongestionSignal::Spurious);
-    let after = (cc.window(), cc.ssthresh(), cc.curve.w_max, cc.curve.k, cc.curve.elapsed);
+    let after = (cc.window(), cc.ssthresh(), curve(&cc).w_max, curve(&cc).k, curve(&cc).elapsed);
     assert_eq!(before, after);
 }
 
@@ -116,8 +120,8 @@ fn a_timeout_starts_flat_where_slow_start_ends() {
     signal(&mut cc, CongestionSignal::RecoveryDone);
     let mut bulk = Bulk::new(100);
     (0..8).for_each(|_| bulk.round(&mut cc));
-    assert_eq!(cc.curve.k, 0.0);
-    assert!(cc.curve.origin >= 70.0 && cc.curve.origin < 72.0, "{}", cc.curve.origin);
+    assert_eq!(curve(&cc).k, 0.0);
+    assert!(curve(&cc).origin >= 70.0 && curve(&cc).origin < 72.0, "{}", curve(&cc).origin);
     signal(&mut cc, CongestionSignal::Spurious);
     assert!(cc.window() >= 100 * SEGMENT);
 }

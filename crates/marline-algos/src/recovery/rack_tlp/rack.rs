@@ -75,12 +75,20 @@ impl Rack {
 
     /// Step 0: remember when the segment was sent.
     pub(super) fn on_sent(&mut self, sent: &SentNotice, cx: &RecoveryContext<'_>) {
+        if self.order.capacity() == 0 {
+            self.make_room_for_one();
+        }
         self.order.push_back(Transmission { sent_at: cx.now, start: sent.start, end: sent.end });
         // Stale entries behind a live one are bounded by a round trip's transmissions. Should that
         // not hold, a fresh start costs less than a queue that grows.
         if self.order.len() > 4 * cx.board.len() + 64 {
             self.rebuild(cx);
         }
+    }
+
+    #[cold]
+    fn make_room_for_one(&mut self) {
+        self.order.reserve_exact(1);
     }
 
     /// Steps 1 to 4, apart from the minimum RTT, which the core keeps.

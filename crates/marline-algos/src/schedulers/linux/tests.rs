@@ -1,5 +1,7 @@
 use marline_testkit::views::{Stream, backup, range, send, view};
 
+use marline_policy::SubflowSet;
+
 use super::*;
 
 const MSS: u64 = marline_testkit::views::MSS as u64;

@@ -18,6 +18,8 @@ use std::collections::VecDeque;
 
 use marline_policy::Ssn;
 
+use crate::on_demand::OnDemand;
+
 /// No mapping covers more: what is longer has lost more than one.
 const LONGEST: u64 = u16::MAX as u64;
 
@@ -25,14 +27,15 @@ const LONGEST: u64 = u16::MAX as u64;
 #[derive(Debug, Default)]
 pub(super) struct Torn {
     /// In order, disjoint. The first stays until something behind it is delivered.
-    parts: VecDeque<(Ssn, Ssn)>,
+    parts: OnDemand<VecDeque<(Ssn, Ssn)>>,
 }
 
 impl Torn {
     /// Whether `at` is in such a part, or where one ends that may still grow.
     pub(super) fn reaches(&self, at: Ssn) -> bool {
-        let index = self.parts.partition_point(|(_, end)| *end < at);
-        self.parts
+        let Some(parts) = self.parts.used() else { return false };
+        let index = parts.partition_point(|(_, end)| *end < at);
+        parts
             .get(index)
             .is_some_and(|(start, end)| *start <= at && (at < *end || end.since(*start) < LONGEST))
     }
@@ -62,14 +65,19 @@ impl Torn {
 
     /// Everything before `delivered` has had its turn.
     pub(super) fn advance(&mut self, delivered: Ssn) {
-        while self.parts.front().is_some_and(|(_, end)| *end < delivered) {
-            self.parts.pop_front();
+        let Some(parts) = self.parts.if_used() else { return };
+        while parts.front().is_some_and(|(_, end)| *end < delivered) {
+            parts.pop_front();
         }
     }
 
     /// Gives back the memory that it does not need now.
     pub(super) fn shrink(&mut self) {
-        self.parts.shrink_to_fit();
+        if self.parts.is_empty() {
+            self.parts.retire();
+        } else {
+            self.parts.shrink_to_fit();
+        }
     }
 
     /// Bytes of memory held.
@@ -91,9 +99,9 @@ mod tests {
     #[test]
     fn parts_that_touch_are_one_and_their_number_is_bounded() {
         let mut known = torn(&[(10, 20), (40, 50), (30, 35), (90, 95)]);
-        assert_eq!(known.parts, [(Ssn(10), Ssn(20)), (Ssn(30), Ssn(35)), (Ssn(40), Ssn(50))]);
+        assert_eq!(*known.parts, [(Ssn(10), Ssn(20)), (Ssn(30), Ssn(35)), (Ssn(40), Ssn(50))]);
         known.insert(Ssn(20), Ssn(42), 3);
-        assert_eq!(known.parts, [(Ssn(10), Ssn(50))]);
+        assert_eq!(*known.parts, [(Ssn(10), Ssn(50))]);
         assert_eq!([9, 10, 49, 50].map(|at| known.len_at(Ssn(at))), [0, 40, 1, 0]);
     }
 
@@ -103,7 +111,7 @@ mod tests {
         known.advance(Ssn(20));
         assert!(known.reaches(Ssn(20)) && !known.reaches(Ssn(21)) && known.reaches(Ssn(35)));
         known.advance(Ssn(21));
-        assert_eq!(known.parts, [(Ssn(30), Ssn(40))]);
+        assert_eq!(*known.parts, [(Ssn(30), Ssn(40))]);
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Test bench of two ends, each with a subflow, an application and a wire to the other.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use marline_policy::{CongestionSignal, Dsn, Eligibility, RttConfig, Ssn};
 use marline_time::{Duration, Instant};
 use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment};
 
 use super::doubles::{Recovery, Reno, Signals};
-use crate::subflow::{Egress, HeaderFor, Ingress, Subflow, SubflowConfig, SubflowEvent};
+use crate::subflow::{Egress, HeaderFor, Ingress, Start, Subflow, SubflowConfig, SubflowEvent};
 use crate::{Ecn, FourTuple};
 
 /// A segment on its way.
@@ -120,7 +121,7 @@ pub(super) fn config() -> SubflowConfig {
     SubflowConfig {
         max_segment: 1_452,
         base_segment: 1_452,
-        rtt: RttConfig::default(),
+        rtt: Arc::new(RttConfig::default()),
         initial_window: 10,
         ack_delay: Duration::from_millis(40),
         syn_retries: 6,
@@ -136,8 +137,11 @@ pub(super) fn config() -> SubflowConfig {
         timestamps: true,
         dss_room: true,
         linux_compat: crate::LinuxCompat::default(),
-        ts_offset: 12_345,
     }
+}
+
+const fn start(isn: SeqNum) -> Start {
+    Start { isn, ts_offset: 12_345 }
 }
 
 fn path() -> FourTuple {
@@ -164,7 +168,7 @@ fn end(tcp: Subflow, signals: Signals) -> End {
 pub(super) fn new_client(config: SubflowConfig, isn: SeqNum, now: Instant) -> End {
     let reno = Reno::default();
     let signals = reno.signals.clone();
-    end(Subflow::connect(now, config, path(), isn, &reno, &Recovery), signals)
+    end(Subflow::connect(now, Arc::new(config), path(), start(isn), &reno, &Recovery), signals)
 }
 
 impl Pair {
@@ -177,7 +181,7 @@ impl Pair {
         let now = Instant::from_secs(100);
         Pair {
             now,
-            client: new_client(config, client, now),
+            client: new_client(config.clone(), client, now),
             server: None,
             delay: Duration::from_millis(10),
             wire: BTreeMap::new(),
@@ -316,12 +320,12 @@ impl Pair {
             assert!(packet.has(TcpFlags::SYN));
             let (reno, now) = (Reno::default(), self.now);
             let signals = reno.signals.clone();
-            let isn = self.server_isn;
+            let config = Arc::new(self.config.clone());
             let tcp = Subflow::accept(
                 now,
-                self.config,
+                config,
                 path(),
-                isn,
+                start(self.server_isn),
                 &segment,
                 packet.ecn,
                 &reno,

@@ -91,10 +91,10 @@ fn run_parameters() -> impl Strategy<Value = RunParameters> {
 
 fn play(run: RunParameters) -> Pair {
     let RunParameters { faults, config, isns, bytes, delay_us, largest } = run;
+    let largest = largest.max(usize::from(config.base_segment) + 20);
     let mut pair = Pair::with_isns(config, SeqNum(isns.0), SeqNum(isns.1));
     pair.delay = Duration::from_micros(delay_us);
     // A base size that does not pass is nobody's fault but the configuration's.
-    let largest = largest.max(usize::from(config.base_segment) + 20);
     let (start, mut seed) = (pair.now, faults.seed);
     let mut draw = move || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

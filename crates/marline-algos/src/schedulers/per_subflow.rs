@@ -1,0 +1,42 @@
+//! What a scheduler knows of each subflow, with room for as many as there were.
+
+use marline_policy::SubflowId;
+
+/// A value for each subflow, the default until it is changed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PerSubflow<T>(Vec<T>);
+
+impl<T: Clone + Default> PerSubflow<T> {
+    /// Nothing is known of any.
+    pub(super) const fn new() -> Self {
+        PerSubflow(Vec::new())
+    }
+
+    /// What is known of this one.
+    pub(super) fn get(&self, id: SubflowId) -> T {
+        self.0.get(usize::from(id.0)).cloned().unwrap_or_default()
+    }
+
+    /// The same, to be changed.
+    pub(super) fn of(&mut self, id: SubflowId) -> &mut T {
+        let at = usize::from(id.0);
+        if self.0.len() <= at {
+            self.0.reserve_exact(at + 1 - self.0.len());
+            self.0.resize(at + 1, T::default());
+        }
+        &mut self.0[at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_its_own_and_the_others_the_default() {
+        let mut values = PerSubflow::new();
+        *values.of(SubflowId(2)) = 7;
+        assert_eq!([0, 1, 2, 31].map(|id| values.get(SubflowId(id))), [0, 0, 7, 0]);
+        assert_eq!(values.0.capacity(), 3);
+    }
+}

@@ -1,0 +1,104 @@
+//! Parts of a connection that most never use, and that take memory from their first use on.
+
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+
+/// A part whose state before its first use is known without it.
+pub(crate) trait Unused: Default + 'static {
+    /// What [`Default`] makes.
+    const UNUSED: &'static Self;
+}
+
+/// A part that is made when it is first changed. To read it makes nothing.
+pub(crate) struct OnDemand<T: Unused>(Option<Box<T>>);
+
+impl<T: Unused> OnDemand<T> {
+    /// A part that nobody has used.
+    pub(crate) const fn new() -> Self {
+        OnDemand(None)
+    }
+
+    /// The part if it was used before: for those who would find nothing otherwise.
+    pub(crate) fn used(&self) -> Option<&T> {
+        self.0.as_deref()
+    }
+
+    /// To be changed only if it was used before; otherwise it is as it should be.
+    pub(crate) fn if_used(&mut self) -> Option<&mut T> {
+        self.0.as_deref_mut()
+    }
+
+    /// As if it had never been used.
+    pub(crate) fn retire(&mut self) {
+        if self.0.is_some() {
+            self.unmake();
+        }
+    }
+
+    // Apart, as both are rare and would stand wherever a part is used.
+    #[cold]
+    fn make(&mut self) -> &mut T {
+        self.0.insert(Box::default())
+    }
+
+    #[cold]
+    fn unmake(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl<T: Unused> Default for OnDemand<T> {
+    fn default() -> Self {
+        OnDemand::new()
+    }
+}
+
+impl<T: Unused> Deref for OnDemand<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.0.as_deref().unwrap_or(T::UNUSED)
+    }
+}
+
+impl<T: Unused> DerefMut for OnDemand<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        match self.0 {
+            Some(ref mut part) => part,
+            None => self.make(),
+        }
+    }
+}
+
+impl<T: Unused + fmt::Debug> fmt::Debug for OnDemand<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T: 'static> Unused for Vec<T> {
+    const UNUSED: &'static Self = &Vec::new();
+}
+
+impl<T: Ord + 'static> Unused for std::collections::BinaryHeap<T> {
+    const UNUSED: &'static Self = &std::collections::BinaryHeap::new();
+}
+
+impl<T: 'static> Unused for std::collections::VecDeque<T> {
+    const UNUSED: &'static Self = &std::collections::VecDeque::new();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_change_takes_memory() {
+        let mut list: OnDemand<Vec<u64>> = OnDemand::new();
+        assert!(list.is_empty() && list.iter().next().is_none() && list.if_used().is_none());
+        assert_eq!(size_of_val(&list), size_of::<usize>());
+        list.push(7);
+        assert_eq!(list.if_used().map(|list| list.len()), Some(1));
+        list.retire();
+        assert!(list.is_empty() && list.if_used().is_none());
+    }
+}

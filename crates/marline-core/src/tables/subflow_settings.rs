@@ -1,0 +1,86 @@
+//! Settings of subflows, made once for all that have the same: those of an endpoint's connections rarely differ.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::subflow::SubflowConfig;
+use crate::{Capabilities, ConnectionConfig, Limits};
+
+/// Settings that are kept for the next subflow: of a listener and a few kinds of connections, over IPv4 and
+/// IPv6, for first subflows and joins.
+const KEPT: usize = 16;
+
+/// The settings made last.
+#[derive(Debug, Default)]
+pub(crate) struct SubflowSettings {
+    made: VecDeque<Made>,
+}
+
+#[derive(Debug)]
+struct Made {
+    of: Arc<ConnectionConfig>,
+    capabilities: Capabilities,
+    settings: Arc<SubflowConfig>,
+}
+
+impl SubflowSettings {
+    /// The settings of a subflow of a connection with this configuration.
+    pub(crate) fn of(
+        &mut self,
+        connection: &Arc<ConnectionConfig>,
+        capabilities: Capabilities,
+        limits: &Limits,
+        syn_retries: u32,
+    ) -> Arc<SubflowConfig> {
+        let alike = |made: &&Made| {
+            Arc::ptr_eq(&made.of, connection)
+                && made.capabilities == capabilities
+                && made.settings.syn_retries == syn_retries
+        };
+        if let Some(made) = self.made.iter().find(alike) {
+            return Arc::clone(&made.settings);
+        }
+        let settings = SubflowConfig::new(connection, &capabilities, limits);
+        let settings = Arc::new(SubflowConfig { syn_retries, ..settings });
+        self.made.truncate(KEPT - 1);
+        let of = Arc::clone(connection);
+        self.made.push_front(Made { of, capabilities, settings: Arc::clone(&settings) });
+        settings
+    }
+
+    /// Lets go of configurations that no connection has any more.
+    pub(crate) fn forget_unused(&mut self) {
+        self.made.retain(|made| Arc::strong_count(&made.settings) > 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ChecksumScope;
+
+    #[test]
+    fn connections_with_one_configuration_share_their_subflows_settings() {
+        let config = || Arc::new(ConnectionConfig::new(marline_algos::default_policies()));
+        let (one, other) = (config(), config());
+        let capabilities = Capabilities {
+            base_segment: 1_232,
+            max_segment: 1_452,
+            checksum: ChecksumScope::default(),
+            flow_ids: true,
+            ecn: false,
+        };
+        let limits = Limits::default();
+        let mut settings = SubflowSettings::default();
+        let mut of = |config, retries| settings.of(config, capabilities, &limits, retries);
+        let first = of(&one, 6);
+        assert!(Arc::ptr_eq(&first, &of(&one, 6)));
+        assert!(!Arc::ptr_eq(&first, &of(&one, 2)) && !Arc::ptr_eq(&first, &of(&other, 6)));
+        assert_eq!(of(&one, 2).syn_retries, 2);
+        let others: Vec<_> = (0..100).map(|_| config()).collect();
+        others.iter().for_each(|other| assert_eq!(of(other, 6).syn_retries, 6));
+        assert!(settings.made.len() <= KEPT);
+        settings.forget_unused();
+        assert!(settings.made.is_empty());
+    }
+}

@@ -1,0 +1,146 @@
+//! Memory of idle connections: what an established one holds that says nothing, on average of both ends.
+//!
+//! A program of its own, because it counts what all of its process allocates.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use marline_core::{ConnectionConfig, ConnectionId, Event, ReadError};
+use marline_testkit::{Fate, Pair, Side, config, endpoint_config};
+
+/// Counts what is allocated; the work is the system allocator's.
+struct Counting;
+
+static LIVE_BYTES: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is passed on unchanged to the system allocator, which keeps the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE_BYTES.fetch_add(layout.size() as u64, Relaxed);
+        // SAFETY: the caller's promise about `layout` is the one `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        LIVE_BYTES.fetch_sub(layout.size() as u64, Relaxed);
+        // SAFETY: `memory` came from `alloc` above, that is, from `System`, with this layout.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// They leave lists that double as much room to spare as ten thousand do, and are all open before the first is
+/// idle for long.
+const CONNECTIONS: usize = 310;
+/// What each carries either way before it rests.
+const BURDEN: usize = 100_000;
+/// Longer than a connection waits before it gives memory back.
+const REST: Duration = Duration::from_secs(21);
+
+/// Goals, in bytes per connection and end: just after a word each way, and after a burden and a rest.
+const FRESH: u64 = 3_000;
+const RESTED: u64 = 2_800;
+
+struct Bench {
+    pair: Pair,
+    client: Arc<ConnectionConfig>,
+    connections: Vec<(ConnectionId, ConnectionId)>,
+    chunk: Vec<u8>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let mut client = config();
+        client.local_addresses = vec![marline_policy::LocalAddress {
+            id: marline_policy::AddressId(0),
+            address: "192.0.2.1:0".parse().expect("an address"),
+            remote: None,
+            backup: false,
+            signal: false,
+            subflow: true,
+            up: true,
+        }];
+        Bench {
+            pair: Pair::new(endpoint_config(None), endpoint_config(Some(config())), 7),
+            client: Arc::new(client),
+            connections: Vec::with_capacity(2 * CONNECTIONS),
+            chunk: vec![7; BURDEN],
+        }
+    }
+
+    /// Opens a connection, on which both sides say a word.
+    fn open(&mut self) {
+        let (local, remote) = ("192.0.2.1:0", "198.51.100.1:443");
+        let (local, remote) = (local.parse().expect("an end"), remote.parse().expect("an end"));
+        let (now, config) = (self.pair.now(), Arc::clone(&self.client));
+        let client = self.pair.endpoint(Side::A).connect(now, config, local, remote);
+        let mut server = None;
+        self.run(Duration::from_millis(8), |event| {
+            if let (Side::B, Event::Incoming(id)) = event {
+                server = Some(id);
+            }
+        });
+        self.connections.push((client.expect("room"), server.expect("a connection")));
+        self.carry(self.connections.len() - 1, 200);
+    }
+
+    /// So many bytes each way.
+    fn carry(&mut self, at: usize, bytes: usize) {
+        let (client, server) = self.connections[at];
+        for (from, writer, to, reader) in
+            [(Side::A, client, Side::B, server), (Side::B, server, Side::A, client)]
+        {
+            let (mut written, mut read) = (0, 0);
+            let mut buffer = [0; 4_096];
+            while read < bytes {
+                let now = self.pair.now();
+                let rest = &self.chunk[written..bytes];
+                written += self.pair.endpoint(from).write(now, writer, rest).unwrap_or(0);
+                self.run(Duration::from_millis(5), |_| {});
+                let now = self.pair.now();
+                loop {
+                    match self.pair.endpoint(to).read(now, reader, &mut buffer) {
+                        Ok(got) => read += got,
+                        Err(ReadError::Blocked) => break,
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets time pass; every segment takes a millisecond.
+    fn run(&mut self, time: Duration, mut hear: impl FnMut((Side, Event))) {
+        let end = self.pair.now() + time;
+        loop {
+            let events = self.pair.gather(&mut |_| Fate::Arrive(Duration::from_millis(1)));
+            events.into_iter().for_each(&mut hear);
+            if !self.pair.step(end) {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn an_idle_connection_is_small_before_and_after_it_was_busy() {
+    let mut bench = Bench::new();
+    // What endpoints have once for all: buffers, free chunks.
+    bench.open();
+    bench.carry(0, BURDEN);
+    bench.run(REST, |_| {});
+    let before = LIVE_BYTES.load(Relaxed);
+    (0..CONNECTIONS).for_each(|_| bench.open());
+    let each = |bytes: u64| bytes / (2 * CONNECTIONS as u64);
+    let fresh = each(LIVE_BYTES.load(Relaxed) - before);
+    (0..CONNECTIONS).for_each(|at| bench.carry(at, BURDEN));
+    bench.run(REST, |_| {});
+    let rested = each(LIVE_BYTES.load(Relaxed) - before);
+    println!("{fresh} bytes per connection and end, {rested} after a burden and a rest");
+    assert!(fresh <= FRESH, "{fresh} bytes after a word each way");
+    assert!(rested <= RESTED, "{rested} bytes after {BURDEN} each way and a rest");
+}

@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
-use crate::TaskResult;
-use crate::run::{command, run};
+use crate::run::{command, run, shown_output};
+use crate::{TaskResult, goals};
 
 /// A name to choose the row by, and the arguments of cargo. A row may need several commands.
 const ROWS: &[(&str, &str)] = &[
@@ -32,7 +32,8 @@ const ROWS: &[(&str, &str)] = &[
 const HANDOVER: &str = "run --release -q -p marline-lab --example handover -- scenarios/handover.toml \
                         docs/start/handover.svg";
 
-/// Measures the rows named, or all of them. Goes on after a row that fails, and fails at the end.
+/// Measures the rows named, or all of them. Goes on after a row that fails, and fails at the end. What has a
+/// goal is compared with it last of all; a goal that is not reached is no failure.
 pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
     if let Some(unknown) = wanted.iter().find(|name| ROWS.iter().all(|(row, _)| row != name)) {
         let mut known: Vec<&str> = ROWS.iter().map(|(name, _)| *name).collect();
@@ -40,15 +41,19 @@ pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
         return Err(format!("no row `{unknown}`; there are {}", known.join(", ")));
     }
     let mut failed = Vec::new();
+    let mut figures = Vec::new();
     for (name, line) in ROWS {
         if !wanted.is_empty() && !wanted.iter().any(|word| word == name) {
             continue;
         }
         println!("=== {name}: cargo {line}");
         let arguments: Vec<&str> = line.split(' ').collect();
-        if let Err(error) = run(&mut command(root, "cargo", &arguments)) {
-            println!("{error}");
-            failed.push(*name);
+        match shown_output(&mut command(root, "cargo", &arguments)) {
+            Ok(printed) => figures.extend(goals::figures(&printed)),
+            Err(error) => {
+                println!("{error}");
+                failed.push(*name);
+            }
         }
         if *name == "cost"
             && let Err(error) = beside_ns3(root)
@@ -57,6 +62,7 @@ pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
             failed.push(*name);
         }
     }
+    print!("{}", goals::judged(&figures));
     if failed.is_empty() { Ok(()) } else { Err(format!("rows that failed: {}", failed.join(", "))) }
 }
 

@@ -5,12 +5,14 @@
 //! and line and says what to do about it.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod checks;
 mod ci;
 mod deps;
 mod digests;
 mod dist;
 mod figures;
+mod goals;
 mod manifest;
 mod rooms;
 mod run;
@@ -32,7 +34,10 @@ usage: cargo xtask <task>
   test [ARGS]     every test of the repository; ARGS go to `cargo test --workspace`
   fuzz [SECONDS]  every fuzz target for SECONDS (default 20), without sanitizer
   ci [STEP..]     what .ci/run runs, or some of its steps, with the time each took
-  figures [ROW..] measures the rows of docs/results.md; `handover` draws the README's figure
+  bench [NAME..]  instructions of hot paths, by valgrind, beside their baseline; --check, --bless --why TEXT,
+                  --flame NAME: docs/research/bench.md
+  figures [ROW..] measures the rows of docs/results.md, and says which goals are reached (`memory cost clean`);
+                  `handover` draws the README's figure
   digests         one hash over what 5,000 random worlds of each family and the papers' runs do: equal
                   before and after a change that changes no behaviour
   interop [ARGS]  the matrix against the kernel's Multipath TCP (root); --help lists its options
@@ -82,6 +87,7 @@ fn main() -> ExitCode {
         "fuzz" => ci::fuzz(&root, rest.first().map(String::as_str)),
         "ci" => ci::all(&root, rest),
         "digests" => digests::print(&root),
+        "bench" => bench::run(&root, rest),
         "figures" => figures::measure(&root, rest),
         "interop" => measured(&root, INTEROP, rest),
         "compare" => measured(&root, COMPARE, rest),

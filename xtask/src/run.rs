@@ -1,5 +1,7 @@
 //! Execution of other programs.
 
+use std::fmt::Display;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -30,6 +32,22 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
         return Err(format!("{}: {}", shown(command), output.status));
     }
     String::from_utf8(output.stdout).map_err(|error| format!("{}: {error}", shown(command)))
+}
+
+/// Runs `command`, shows what it writes to standard output as it comes, and returns it.
+pub(crate) fn shown_output(command: &mut Command) -> Result<String, String> {
+    let failed = |words: &dyn Display, command: &Command| format!("{}: {words}", shown(command));
+    let mut child =
+        command.stdout(Stdio::piped()).spawn().map_err(|error| failed(&error, command))?;
+    let mut text = String::new();
+    for line in child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
+        let line = line.map_err(|error| failed(&error, command))?;
+        println!("{line}");
+        text += &line;
+        text.push('\n');
+    }
+    let status = child.wait().map_err(|error| failed(&error, command))?;
+    if status.success() { Ok(text) } else { Err(failed(&status, command)) }
 }
 
 /// The command line as one would type it, for messages.

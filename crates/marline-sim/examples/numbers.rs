@@ -18,7 +18,9 @@ use std::time::Instant as Clock;
 
 use cases::{bulk, death, link, pairs, parallel, sleep, speed, worlds};
 use marline_sim::digest::Digest;
+use marline_sim::median;
 use marline_time::{Duration, Instant, Rate};
+use rustix::time::{ClockId, clock_gettime};
 
 /// The row that is left out unless asked for.
 const DIGESTS: &str = "digests";
@@ -56,35 +58,55 @@ fn speed_row() {
     }
 }
 
+/// Turns that one path and two have.
+const COST_ROUNDS: usize = 7;
+
 /// What simulating a bulk transfer costs: the whole core at both ends, every byte written and checked.
+/// CPU time, so that other load on the machine counts little; alone on it, wall time is the same.
 fn cost_row() {
     let link_text = "rate=100M,delay=10ms,queue=20ms";
-    for paths in [1, 2] {
-        let length = Duration::from_secs(20);
-        let links = vec![link(link_text); paths];
-        let begun = Clock::now();
-        let outcome = bulk::run(links, "min-rtt", length, 1);
-        let wall_s = begun.elapsed().as_secs_f64();
-        let sent: u64 = outcome.sent.iter().sum();
-        let data_packets = sent as f64 / f64::from(outcome.mss[0]);
-        println!(
-            "{paths} x {link_text}: {:.0} simulated s per wall s, {:.2} us per data packet \
-             ({:.2} us per packet), {}",
-            length.as_secs_f64() / wall_s,
-            wall_s * 1e6 / data_packets,
-            wall_s * 1e6 / outcome.packets as f64,
-            outcome.goodput,
-        );
+    let length = Duration::from_secs(20);
+    let mut costs = [Vec::new(), Vec::new()];
+    for round in 0..COST_ROUNDS {
+        for paths in [1, 2] {
+            let links = vec![link(link_text); paths];
+            let (begun, wall) = (cpu_s(), Clock::now());
+            let outcome = bulk::run(links, "min-rtt", length, 1);
+            let (cpu_s, wall_s) = (cpu_s() - begun, wall.elapsed().as_secs_f64());
+            let sent: u64 = outcome.sent.iter().sum();
+            let data_packets = sent as f64 / f64::from(outcome.mss[0]);
+            costs[paths - 1].push(cpu_s * 1e6 / data_packets);
+            if round == 0 {
+                println!(
+                    "{paths} x {link_text}: {}, {:.0} simulated s per s of CPU time ({:.0} of wall time), \
+                     {:.2} us per packet of either kind",
+                    outcome.goodput,
+                    length.as_secs_f64() / cpu_s,
+                    length.as_secs_f64() / wall_s,
+                    cpu_s * 1e6 / outcome.packets as f64,
+                );
+            }
+        }
     }
+    for (name, costs) in ["one-path", "two-paths"].iter().zip(&costs) {
+        println!("figure cost-{name}-us {:.2}", median(costs));
+    }
+}
+
+/// CPU time of this thread so far.
+fn cpu_s() -> f64 {
+    let spent = clock_gettime(ClockId::ThreadCPUTime);
+    spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
 }
 
 fn print_bulk(name: &str, outcome: &bulk::Outcome, rates: &[Rate], took: f64) {
     println!(
-        "{name}: {} = {:.1} % of the links' goodput (after the first fifth {}), sent {:?}, again \
-         {:?}, {:.2} us per packet",
+        "{name}: {} = {:.1} % of the links' goodput (after the first fifth {} = {:.1} %), sent {:?}, \
+         again {:?}, {:.2} us per packet",
         outcome.goodput,
         outcome.share(rates) * 100.0,
         outcome.steady,
+        outcome.steady_share(rates) * 100.0,
         outcome.sent,
         outcome.again,
         took * 1e6 / outcome.packets as f64,
@@ -97,6 +119,15 @@ const SLOW: &str = "rate=50M,delay=30ms,queue=60ms";
 fn clean_row() {
     let length = Duration::from_secs(30);
     let rate = Rate::from_mbit(50);
+    let mut plain_bits_per_s = 0;
+    for (name, text) in [("20 ms", FAST), ("60 ms", SLOW)] {
+        let begun = Clock::now();
+        let outcome = bulk::run_plain(link(text), length, 1);
+        plain_bits_per_s += outcome.goodput.bits_per_s();
+        let took = begun.elapsed().as_secs_f64();
+        print_bulk(&format!("plain TCP, {name}"), &outcome, &[rate], took);
+    }
+    let (mut steady, mut whole) = (f64::MAX, f64::MAX);
     for scheduler in ["min-rtt", "round-robin", "redundant"] {
         for (name, texts) in [
             ("20 ms alone", vec![FAST]),
@@ -110,8 +141,15 @@ fn clean_row() {
             let rates = vec![rate; texts.len()];
             let name = format!("{scheduler}, {name}");
             print_bulk(&name, &outcome, &rates, begun.elapsed().as_secs_f64());
+            if scheduler == "min-rtt" && rates.len() == 2 {
+                steady = steady.min(outcome.steady_share(&rates));
+                let goodput = outcome.goodput.bits_per_s() as f64;
+                whole = whole.min(goodput / plain_bits_per_s as f64);
+            }
         }
     }
+    println!("min-rtt from the first SYN: {:.1} % of plain TCP's over both links", whole * 100.0);
+    println!("figure two-clean-links-percent {:.2}", steady * 100.0);
 }
 
 fn loss_row() {

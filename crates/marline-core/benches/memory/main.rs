@@ -1,20 +1,26 @@
-//! Benchmark of two endpoints in memory, on one CPU: the throughput of the core alone, and the
-//! memory of idle connections. No sockets and no link: a batch sent by one endpoint is handed to
-//! the other at once.
+//! Benchmark of two endpoints in memory, on one CPU: the throughput of the core alone beside that
+//! of another TCP, and the memory of idle connections. No sockets and no link: a batch sent by one
+//! endpoint is handed to the other at once.
 //!
 //! `cargo bench -p marline-core --bench memory` prints
-//! - bulk goodput over one and two subflows (MTU 1500, IPv4, TCP checksums computed and verified),
-//!   per second of CPU time, so that other load on the machine counts little;
+//! - bulk goodput (MTU 1500, IPv4, TCP checksums computed and verified) of smoltcp's plain TCP, of
+//!   one subflow, and of two by turns and by `min-rtt`;
 //! - memory per established idle connection in an endpoint with 10,000 of them.
 //!
-//! `-- bulk [MEGABYTES] [SUBFLOWS]` and `-- idle [CONNECTIONS]` run one of them, for a profiler.
+//! What counts is CPU time. The cases take turns within a run, and what is printed are medians, of
+//! the ratios too: other load on the machine, which slows all of them, counts little.
+//!
+//! `-- bulk [CASE] [MEGABYTES]` and `-- idle [CONNECTIONS]` run one of them, for a profiler.
 
-mod pair;
+#[path = "../streams/mod.rs"]
+#[expect(dead_code, unused_imports, reason = "another bench needs the rest")]
+mod streams;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use pair::Pair;
+use rustix::time::{ClockId, clock_gettime};
+use streams::{BY_TURNS, CHUNK, MIN_RTT, ONE, Pair, PlainTcp, Setting, chunk};
 
 /// Counts what is allocated; the work is the system allocator's.
 struct Counting;
@@ -42,9 +48,19 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const MEGABYTE: u64 = 1_000_000;
-/// Compared byte by byte before the clock starts.
+/// Compared byte by byte before anything is measured.
 const CHECKED_BYTES: u64 = 16 << 20;
-const BULK_MEGABYTES: u64 = 4_000;
+/// Turns that each case has, and what it carries in each.
+const ROUNDS: usize = 11;
+const ROUND_MEGABYTES: u64 = 300;
+
+/// What is measured: a name for the command line, one for people, and how. `None` is smoltcp.
+const CASES: [(&str, &str, Option<Setting>); 4] = [
+    ("smoltcp", "smoltcp 0.14, plain TCP", None),
+    ("one", "1 subflow", Some(ONE)),
+    ("by-turns", "2 subflows, round-robin", Some(BY_TURNS)),
+    ("min-rtt", "2 subflows, min-rtt", Some(MIN_RTT)),
+];
 
 fn main() {
     // Cargo adds `--bench`; names and numbers are ours.
@@ -53,63 +69,167 @@ fn main() {
         words.get(at).map_or(default, |word| word.parse().expect("a number"))
     };
     match words.first().map(String::as_str) {
-        Some("bulk") => bulk(number(1, BULK_MEGABYTES), number(2, 1)),
+        Some("bulk") => match words.get(1) {
+            Some(name) => bulk(&[case(name)], 1, number(2, 4_000)),
+            None => bulk(&[0, 1, 2, 3], ROUNDS, ROUND_MEGABYTES),
+        },
         Some("idle") => idle(number(1, 10_000)),
         Some(other) => panic!("`{other}`: bulk or idle"),
         None => {
-            bulk(BULK_MEGABYTES, 1);
-            bulk(BULK_MEGABYTES, 2);
+            bulk(&[0, 1, 2, 3], ROUNDS, ROUND_MEGABYTES);
             idle(10_000);
         }
     }
 }
 
-/// One stream from client to server. Over several subflows they take turns: in memory the first
-/// is never full, and a scheduler that prefers the lowest RTT would leave the others idle.
-fn bulk(megabytes: u64, subflows: u64) {
-    let scheduler = if subflows > 1 { "round-robin" } else { "min-rtt" };
-    let mut pair = Pair::connect(1, subflows as usize, scheduler);
-    pair.check_content(CHECKED_BYTES);
-    let (segments, allocations) = (pair.segments(), ALLOCATIONS.load(Relaxed));
-    let (cpu, start) = (cpu_seconds(), wall_clock());
-    pair.transfer(megabytes * MEGABYTE);
-    let (cpu, wall) = (cpu_seconds() - cpu, start.elapsed().as_secs_f64());
-    let segments = (pair.segments() - segments) as f64;
-    let allocations = (ALLOCATIONS.load(Relaxed) - allocations) as f64;
-    let gigabits = megabytes as f64 * 8.0 / 1e3;
+fn case(name: &str) -> usize {
+    let found = CASES.iter().position(|case| case.0 == name);
+    found.unwrap_or_else(|| panic!("`{name}`: one of {:?}", CASES.map(|case| case.0)))
+}
+
+/// One stream from client to server, of either kind.
+enum Stream {
+    PlainTcp(Box<PlainTcp>),
+    Ours(Box<Pair>),
+}
+
+impl Stream {
+    fn open(setting: Option<Setting>) -> Self {
+        let mut stream = match setting {
+            None => Stream::PlainTcp(Box::new(PlainTcp::connect())),
+            Some(setting) => Stream::Ours(Box::new(Pair::connect(1, setting))),
+        };
+        let chunk = chunk();
+        let check = |at: u64, bytes: &[u8]| {
+            for (offset, byte) in bytes.iter().enumerate() {
+                let wanted = chunk[(at as usize + offset) % CHUNK];
+                assert_eq!(*byte, wanted, "byte {}", at + offset as u64);
+            }
+        };
+        stream.transfer(CHECKED_BYTES, check);
+        stream
+    }
+
+    fn transfer(&mut self, bytes: u64, check: impl FnMut(u64, &[u8])) {
+        match self {
+            Stream::PlainTcp(pair) => pair.transfer(bytes, check),
+            Stream::Ours(pair) => pair.transfer(bytes, check),
+        }
+    }
+
+    fn segments(&self) -> u64 {
+        match self {
+            Stream::PlainTcp(pair) => pair.segments(),
+            Stream::Ours(pair) => pair.segments(),
+        }
+    }
+
+    /// Share of the payload, in percent, that the subflow with the least of it sent.
+    fn least_share(&self) -> u64 {
+        let Stream::Ours(pair) = self else { return 100 };
+        let sent = pair.sent_per_subflow();
+        let least = sent.iter().min().copied().unwrap_or(0);
+        100 * least / sent.iter().sum::<u64>().max(1)
+    }
+}
+
+/// What a case needed in one round.
+#[derive(Copy, Clone, Default)]
+struct Round {
+    cpu_ns: f64,
+    segments: f64,
+    allocations: f64,
+}
+
+fn measure(stream: &mut Stream, bytes: u64) -> Round {
+    let (segments, allocations) = (stream.segments(), ALLOCATIONS.load(Relaxed));
+    let begun = cpu_ns();
+    stream.transfer(bytes, |_, _| ());
+    Round {
+        cpu_ns: cpu_ns() - begun,
+        segments: (stream.segments() - segments) as f64,
+        allocations: (ALLOCATIONS.load(Relaxed) - allocations) as f64,
+    }
+}
+
+fn bulk(cases: &[usize], rounds: usize, megabytes: u64) {
+    let bytes = megabytes * MEGABYTE;
+    let mut streams: Vec<Stream> = cases.iter().map(|case| Stream::open(CASES[*case].2)).collect();
+    let mut measured = vec![[Round::default(); CASES.len()]; rounds];
+    for (number, round) in measured.iter_mut().enumerate() {
+        // Nobody is always the one after the same other.
+        for turn in 0..cases.len() {
+            let at = (turn + number) % cases.len();
+            round[cases[at]] = measure(&mut streams[at], bytes);
+        }
+    }
     println!(
-        "bulk in memory, {subflows} subflow(s): {:.1} Gbit/s of CPU time ({:.1} of wall time), \
-         {:.3} CPU-s per GB, {:.0} ns and {:.4} allocations per segment",
-        gigabits / cpu,
-        gigabits / wall,
-        cpu / (megabytes as f64 / 1e3),
-        cpu * 1e9 / segments,
-        allocations / segments,
+        "bulk in memory on one CPU: medians of {rounds} rounds of {megabytes} MB each, per second of \
+         CPU time\n{:28} {:>7} {:>10} {:>12} {:>11} {:>10} {:>12}",
+        "", "Gbit/s", "ns/segment", "allocs/seg", "of smoltcp", "of one", "least share"
     );
-    println!("  scheduler {scheduler}, payload sent per subflow: {:?}", pair.sent_per_subflow());
+    for (at, stream) in cases.iter().zip(&streams) {
+        let over = |value: fn(&Round) -> f64| median(measured.iter().map(|r| value(&r[*at])));
+        let beside = |other: usize| ratio(&measured, *at, other);
+        println!(
+            "{:28} {:7.1} {:10.0} {:12.4} {:>11} {:>10} {:>10} %",
+            CASES[*at].1,
+            bytes as f64 * 8.0 / over(|round| round.cpu_ns),
+            over(|round| round.cpu_ns / round.segments),
+            over(|round| round.allocations / round.segments),
+            cell(beside(0)),
+            cell(beside(1)),
+            stream.least_share(),
+        );
+    }
+    if cases.len() == CASES.len() {
+        print_figures(&measured);
+    }
+}
+
+/// What `cargo xtask figures` compares with the goals.
+fn print_figures(measured: &[[Round; CASES.len()]]) {
+    for (name, of, to) in
+        [("one-to-smoltcp", 1, 0), ("by-turns-to-one", 2, 1), ("min-rtt-to-one", 3, 1)]
+    {
+        println!("figure {name} {:.3}", ratio(measured, of, to));
+    }
+    let each = measured.iter().flat_map(|round| &round[1..]);
+    let most = each.map(|round| round.allocations / round.segments).fold(0.0, f64::max);
+    println!("figure allocations-per-segment {most:.4}");
+}
+
+/// Median ratio of goodputs within a round.
+fn ratio(measured: &[[Round; CASES.len()]], of: usize, to: usize) -> f64 {
+    median(measured.iter().map(|round| round[to].cpu_ns / round[of].cpu_ns))
+}
+
+fn cell(ratio: f64) -> String {
+    if ratio > 0.0 { format!("{ratio:.2}") } else { "-".to_owned() }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
 }
 
 /// Established connections that say nothing, on both sides.
 fn idle(connections: u64) {
     let before = LIVE_BYTES.load(Relaxed);
-    let pair = Pair::connect(connections as usize, 1, "min-rtt");
+    let pair = Pair::connect(connections as usize, ONE);
     let both = LIVE_BYTES.load(Relaxed) - before;
+    let each = both / connections / 2;
     println!(
-        "{connections} idle connections: {} bytes per connection and end ({:.1} MB for both ends)",
-        both / connections / 2,
+        "{connections} idle connections: {each} bytes per connection and end ({:.1} MB for both \
+         ends)\nfigure idle-bytes {each}",
         both as f64 / 1e6,
     );
     drop(pair);
 }
 
 /// CPU time of this process's only thread so far.
-fn cpu_seconds() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/schedstat").expect("Linux's schedstat");
-    let nanos = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
-    nanos.expect("nanoseconds on the CPU") / 1e9
-}
-
-#[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "a bench measures")]
-fn wall_clock() -> std::time::Instant {
-    std::time::Instant::now()
+fn cpu_ns() -> f64 {
+    let spent = clock_gettime(ClockId::ThreadCPUTime);
+    spent.tv_sec as f64 * 1e9 + spent.tv_nsec as f64
 }

@@ -1,5 +1,6 @@
 //! Bulk transfer to the client over links that do not change.
 
+use marline_core::ConnectionConfig;
 use marline_link::DuplexConfig;
 use marline_sim::{Amount, Bulk, Paths, PathsConfig, link_goodput, oracle::stream};
 use marline_time::{Duration, Instant, Rate, SeedTree};
@@ -25,14 +26,27 @@ pub struct Outcome {
     pub digest: u64,
 }
 
+/// Payload of plain TCP's full segment with timestamps, in a packet of 1,500 bytes: what a link could
+/// carry for somebody who needs no options of Multipath TCP.
+const PLAIN_PAYLOAD: u64 = 1_500 - 20 - 20 - 12;
+
 impl Outcome {
-    /// Share of the goodput that links of `rates` have.
+    /// Goodput of the whole transfer, as a share of what plain TCP's segments would carry over links
+    /// of `rates` that are always busy.
     pub fn share(&self, rates: &[Rate]) -> f64 {
-        let payload = u64::from(self.mss.first().copied().unwrap_or(1));
-        let possible: u64 =
-            rates.iter().map(|rate| link_goodput(*rate, payload, 1_500).bits_per_s()).sum();
-        self.goodput.bits_per_s() as f64 / possible as f64
+        share_of(self.goodput, rates)
     }
+
+    /// The same, after the first fifth of the time: without slow start.
+    pub fn steady_share(&self, rates: &[Rate]) -> f64 {
+        share_of(self.steady, rates)
+    }
+}
+
+fn share_of(goodput: Rate, rates: &[Rate]) -> f64 {
+    let goodputs = rates.iter().map(|rate| link_goodput(*rate, PLAIN_PAYLOAD, 1_500));
+    let possible: u64 = goodputs.map(Rate::bits_per_s).sum();
+    goodput.bits_per_s() as f64 / possible as f64
 }
 
 /// Sends for `length` over these links; the connection begins on the first.
@@ -40,9 +54,26 @@ impl Outcome {
 /// # Panics
 /// If a byte is wrong.
 pub fn run(links: Vec<DuplexConfig>, scheduler: &str, length: Duration, seed: u64) -> Outcome {
+    run_with(links, connection(scheduler), length, seed)
+}
+
+/// The same by plain TCP over one link.
+///
+/// # Panics
+/// If a byte is wrong.
+pub fn run_plain(link: DuplexConfig, length: Duration, seed: u64) -> Outcome {
+    let plain = ConnectionConfig { mptcp: false, ..connection("min-rtt") };
+    run_with(vec![link], plain, length, seed)
+}
+
+fn run_with(
+    links: Vec<DuplexConfig>,
+    connection: ConnectionConfig,
+    length: Duration,
+    seed: u64,
+) -> Outcome {
     let end = Instant::ZERO + length;
-    let mut paths =
-        Paths::new(&PathsConfig::new(links, connection(scheduler)), SeedTree::new(seed));
+    let mut paths = Paths::new(&PathsConfig::new(links, connection), SeedTree::new(seed));
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Endless, 1, 2))));
     paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).expect("a connection");
     paths.world.run_until(end);

@@ -6,10 +6,14 @@ use std::sync::Arc;
 use marline_algos::{Registry, default_policies};
 use marline_core::{
     Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, Endpoint, EndpointConfig, Event,
-    FourTuple, Limits, PacketMeta, ReadError, Shard, SubflowState, TransmitBuf, WriteError,
+    FourTuple, Limits, PacketMeta, ReadError, Shard, SubflowState, Transmit, TransmitBuf,
+    WriteError,
 };
 use marline_policy::{AddressId, LocalAddress};
 use marline_time::{Duration, Instant, SeedTree};
+
+use super::bounded::BoundedFactory;
+use super::{CHUNK, Setting};
 
 /// MTU 1500 without the IPv4 header.
 const MAX_SEGMENT: u16 = 1480;
@@ -18,8 +22,6 @@ const BATCH: usize = 44;
 /// What passes between the data and the ACKs. Virtual, so that a run does the
 /// same work whatever else the machine does; the round trip is twice this.
 const STEP: Duration = Duration::from_micros(10);
-/// What the application writes and reads at a time.
-const CHUNK: usize = 128 << 10;
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)), 443);
 
 /// Two endpoints, and connections from the first to the second.
@@ -30,6 +32,17 @@ pub(crate) struct Pair {
     /// Client's and server's names of each connection.
     connections: Vec<(ConnectionId, ConnectionId)>,
     chunk: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+/// Segments on their way, with what the receiver's carrier says of them.
+#[derive(Default)]
+pub(crate) struct Captured(Vec<(PacketMeta, Vec<u8>)>);
+
+impl Captured {
+    pub(crate) const fn segments(&self) -> usize {
+        self.0.len()
+    }
 }
 
 struct Side {
@@ -40,19 +53,19 @@ struct Side {
 }
 
 impl Pair {
-    /// Opens `connections`, each over `subflows` client addresses, and waits until they stand.
-    pub(crate) fn connect(connections: usize, subflows: usize, scheduler: &str) -> Self {
-        let chunk = (0..CHUNK).map(|i| (i * 31 + (i >> 8)) as u8).collect();
+    /// Opens `connections`, each subflow from an address of its own, and waits until they stand.
+    pub(crate) fn connect(connections: usize, setting: Setting) -> Self {
         let mut pair = Pair {
             client: Side::new("client", None),
             server: Side::new("server", Some(config())),
             now: Instant::from_secs(1),
             connections: Vec::new(),
-            chunk,
+            chunk: super::chunk(),
+            buffer: vec![0; CHUNK],
         };
-        let config = client_config(subflows, scheduler);
+        let config = client_config(setting);
         for _ in 0..connections {
-            pair.open(subflows, &config);
+            pair.open(setting.subflows, &config);
         }
         pair
     }
@@ -97,34 +110,24 @@ impl Pair {
         assert_eq!(heard, word);
     }
 
-    /// Sends `bytes` over the first connection and compares all of them.
-    pub(crate) fn check_content(&mut self, bytes: u64) {
+    /// Sends `bytes` over the first connection, and hands what arrives to `check` with its place
+    /// in the stream.
+    pub(crate) fn transfer(&mut self, bytes: u64, mut check: impl FnMut(u64, &[u8])) {
         let (mut sent, mut received) = (0, 0);
-        let mut buffer = vec![0; CHUNK];
         while received < bytes {
             sent += self.write_some(sent, bytes);
             self.exchange();
-            while let Some(got) = self.read_some(&mut buffer) {
-                for (offset, byte) in buffer[..got].iter().enumerate() {
-                    let at = (received as usize + offset) % CHUNK;
-                    assert_eq!(*byte, self.chunk[at], "byte {}", received + offset as u64);
-                }
+            while let Some(got) = self.read_some() {
+                check(received, &self.buffer[..got]);
                 received += got as u64;
             }
         }
     }
 
-    /// Sends `bytes` over the first connection.
-    pub(crate) fn transfer(&mut self, bytes: u64) {
-        let (mut sent, mut received) = (0, 0);
-        let mut buffer = vec![0; CHUNK];
-        while received < bytes {
-            sent += self.write_some(sent, bytes);
-            self.exchange();
-            while let Some(got) = self.read_some(&mut buffer) {
-                received += got as u64;
-            }
-        }
+    /// Payload of a full segment.
+    pub(crate) fn segment_bytes(&self) -> usize {
+        let info = self.client.endpoint.info(self.connections[0].0).expect("it exists");
+        info.subflows[0].mss as usize
     }
 
     /// Payload bytes that each subflow of the first connection's client sent.
@@ -137,6 +140,60 @@ impl Pair {
     pub(crate) fn segments(&self) -> u64 {
         let sent = |side: &Side| side.endpoint.counters().segments_out;
         sent(&self.client) + sent(&self.server)
+    }
+
+    /// The client's application writes so many full segments, and there is room for all of them.
+    pub(crate) fn write_segments(&mut self, segments: usize) {
+        let (now, bytes) = (self.now, vec![0x5a; segments * self.segment_bytes()]);
+        let written = self.client.endpoint.write(now, self.connections[0].0, &bytes);
+        assert_eq!(written, Ok(bytes.len()));
+    }
+
+    /// Everything that the client has to send, to nowhere. Returns the number of segments.
+    pub(crate) fn send_to_nowhere(&mut self) -> usize {
+        let mut segments = 0;
+        while let Some(transmit) =
+            self.client.endpoint.poll_transmit(self.now, &mut self.client.batch)
+        {
+            segments += transmit.datagrams;
+        }
+        segments
+    }
+
+    /// Everything that the client has to send.
+    pub(crate) fn capture_data(&mut self) -> Captured {
+        self.now += STEP;
+        self.client.capture(self.now)
+    }
+
+    /// The server takes the segments, two at a time, and what it answers each time.
+    pub(crate) fn capture_acks(&mut self, data: &Captured) -> Captured {
+        self.now += STEP;
+        let mut acks = Captured::default();
+        for segments in data.0.chunks(2) {
+            self.server.take(self.now, segments);
+            acks.0.append(&mut self.server.capture(self.now).0);
+        }
+        self.now += STEP;
+        acks
+    }
+
+    /// The server takes these segments.
+    pub(crate) fn server_takes(&mut self, captured: &Captured) {
+        self.server.take(self.now, &captured.0);
+    }
+
+    /// The client takes these segments.
+    pub(crate) fn client_takes(&mut self, captured: &Captured) {
+        self.client.take(self.now, &captured.0);
+    }
+
+    /// Bytes that the server's application may read, and bytes that the client's is waiting to hear of.
+    pub(crate) fn readable_and_unacknowledged(&self) -> (u64, u64) {
+        let (client, server) = self.connections[0];
+        let client = self.client.endpoint.info(client).expect("it exists");
+        let server = self.server.endpoint.info(server).expect("it exists");
+        (server.readable, client.bytes_written - client.bytes_acked)
     }
 
     /// Writes what fits of the stream whose first `sent` bytes are written. Position `n` of the
@@ -154,9 +211,9 @@ impl Pair {
         }
     }
 
-    fn read_some(&mut self, buffer: &mut [u8]) -> Option<usize> {
+    fn read_some(&mut self) -> Option<usize> {
         let now = self.now;
-        match self.server.endpoint.read(now, self.connections[0].1, buffer) {
+        match self.server.endpoint.read(now, self.connections[0].1, &mut self.buffer) {
             Ok(got) => Some(got),
             Err(ReadError::Blocked) => None,
             Err(error) => panic!("read: {error:?}"),
@@ -215,17 +272,26 @@ impl Side {
     /// Hands every batch to `peer` as it comes.
     fn send_all(&mut self, now: Instant, peer: &mut Endpoint) {
         while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.batch) {
-            let FourTuple { local, remote } = transmit.path;
-            let meta = PacketMeta {
-                path: FourTuple { local: remote, remote: local },
-                ecn: transmit.ecn,
-                flow: 0,
-                peer_flow: 0,
-                checksum_verified: false,
-            };
+            let meta = at_peer(&transmit);
             for segment in self.batch.bytes().chunks(transmit.stride) {
                 peer.handle_packet(now, &meta, segment);
             }
+        }
+    }
+
+    /// Everything that it has to send, for later.
+    fn capture(&mut self, now: Instant) -> Captured {
+        let mut captured = Captured::default();
+        while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.batch) {
+            let segments = self.batch.bytes().chunks(transmit.stride);
+            captured.0.extend(segments.map(|bytes| (at_peer(&transmit), bytes.to_vec())));
+        }
+        captured
+    }
+
+    fn take(&mut self, now: Instant, segments: &[(PacketMeta, Vec<u8>)]) {
+        for (meta, bytes) in segments {
+            self.endpoint.handle_packet(now, meta, bytes);
         }
     }
 
@@ -244,16 +310,32 @@ impl Side {
     }
 }
 
+/// What the peer's carrier says of these segments.
+fn at_peer(transmit: &Transmit) -> PacketMeta {
+    let FourTuple { local, remote } = transmit.path;
+    PacketMeta {
+        path: FourTuple { local: remote, remote: local },
+        ecn: transmit.ecn,
+        flow: 0,
+        peer_flow: 0,
+        checksum_verified: false,
+    }
+}
+
 fn config() -> ConnectionConfig {
     ConnectionConfig::new(default_policies())
 }
 
 /// That of all connections of a client, which they share.
-fn client_config(subflows: usize, scheduler: &str) -> Arc<ConnectionConfig> {
+fn client_config(setting: Setting) -> Arc<ConnectionConfig> {
     let mut config = config();
-    let scheduler = Registry::default().scheduler(scheduler).expect("a built-in scheduler");
-    config.policies.scheduler = scheduler;
-    config.local_addresses = (0..subflows).map(client_address).collect();
+    let scheduler = Registry::default().scheduler(setting.scheduler);
+    config.policies.scheduler = scheduler.expect("a built-in scheduler");
+    if let Some(segments) = setting.window_segments {
+        let inner = Arc::clone(&config.policies.congestion);
+        config.policies.congestion = Arc::new(BoundedFactory { inner, segments });
+    }
+    config.local_addresses = (0..setting.subflows).map(client_address).collect();
     Arc::new(config)
 }
 

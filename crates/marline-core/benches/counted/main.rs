@@ -1,0 +1,228 @@
+//! Instructions of the core's hot paths, counted by valgrind: `cargo xtask bench`.
+//!
+//! A case's name ends with what its count is divided by: `one_88_segments` is 88 segments. What
+//! it needs is made in its setup, which is not counted; what comes out is checked in its teardown,
+//! likewise. Nothing here is random: virtual time, seeds that stand in the code.
+#![allow(missing_docs, reason = "the macros of the harness make public items of the cases")]
+
+#[path = "../streams/mod.rs"]
+#[expect(dead_code, reason = "another bench needs the rest")]
+mod streams;
+
+use std::hint::black_box;
+
+use gungraun::prelude::*;
+use gungraun::{Callgrind, FlamegraphConfig};
+use marline_algos::Registry;
+use marline_policy::{Decision, Scheduler, SubflowView};
+use marline_testkit::views::{Stream, full, view};
+use marline_wire::mptcp::{DataAck, Dss, WireDsn, WireMapping};
+use marline_wire::{SackBlock, SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, Timestamps};
+use streams::{BY_TURNS, Captured, MIN_RTT, ONE, Pair, PlainTcp, Setting};
+
+/// Two batches, and about what the application writes at a time elsewhere.
+const SEGMENTS: usize = 88;
+const CALLS: usize = 100;
+/// What goes before, so that windows and buffers have the size that they keep.
+const WARM_UP_BYTES: u64 = 8_000_000;
+
+fn warm(setting: Setting) -> Pair {
+    let mut pair = Pair::connect(1, setting);
+    pair.transfer(WARM_UP_BYTES, |_, _| ());
+    pair
+}
+
+/// All of it is written, nothing of it sent.
+fn written(setting: Setting) -> Pair {
+    let mut pair = warm(setting);
+    pair.write_segments(SEGMENTS);
+    pair
+}
+
+fn all_sent((_, segments): (Pair, usize)) {
+    assert_eq!(segments, SEGMENTS);
+}
+
+#[library_benchmark(teardown = all_sent)]
+#[bench::one_88_segments(args = (ONE), setup = written)]
+#[bench::by_turns_88_segments(args = (BY_TURNS), setup = written)]
+fn segment_out(mut pair: Pair) -> (Pair, usize) {
+    let segments = pair.send_to_nowhere();
+    (pair, segments)
+}
+
+/// All of it is on its way.
+fn sent(setting: Setting) -> (Pair, Captured) {
+    let mut pair = written(setting);
+    let data = pair.capture_data();
+    assert_eq!(data.segments(), SEGMENTS);
+    (pair, data)
+}
+
+fn all_received((pair, _): (Pair, Captured)) {
+    let bytes = (SEGMENTS * pair.segment_bytes()) as u64;
+    assert_eq!(pair.readable_and_unacknowledged(), (bytes, bytes));
+}
+
+#[library_benchmark(teardown = all_received)]
+#[bench::one_88_segments(args = (ONE), setup = sent)]
+#[bench::by_turns_88_segments(args = (BY_TURNS), setup = sent)]
+fn segment_in((mut pair, data): (Pair, Captured)) -> (Pair, Captured) {
+    pair.server_takes(&data);
+    (pair, data)
+}
+
+/// Two segments each.
+fn acknowledged(setting: Setting) -> (Pair, Captured) {
+    let (mut pair, data) = sent(setting);
+    let acks = pair.capture_acks(&data);
+    assert_eq!(acks.segments(), SEGMENTS / 2);
+    (pair, acks)
+}
+
+fn all_acknowledged((pair, _): (Pair, Captured)) {
+    assert_eq!(pair.readable_and_unacknowledged().1, 0);
+}
+
+#[library_benchmark(teardown = all_acknowledged)]
+#[bench::one_44_acks(args = (ONE), setup = acknowledged)]
+#[bench::by_turns_44_acks(args = (BY_TURNS), setup = acknowledged)]
+fn ack_in((mut pair, acks): (Pair, Captured)) -> (Pair, Captured) {
+    pair.client_takes(&acks);
+    (pair, acks)
+}
+
+// All of a transfer: write, segments out and in, read, ACKs out and in.
+#[library_benchmark]
+#[bench::one_1_megabyte(args = (ONE), setup = warm)]
+#[bench::by_turns_1_megabyte(args = (BY_TURNS), setup = warm)]
+#[bench::min_rtt_1_megabyte(args = (MIN_RTT), setup = warm)]
+fn transfer(mut pair: Pair) -> Pair {
+    pair.transfer(1_000_000, |_, _| ());
+    pair
+}
+
+fn warm_smoltcp() -> PlainTcp {
+    let mut pair = PlainTcp::connect();
+    pair.transfer(WARM_UP_BYTES, |_, _| ());
+    pair
+}
+
+// The same by another TCP.
+#[library_benchmark]
+#[bench::smoltcp_1_megabyte(setup = warm_smoltcp)]
+fn transfer_beside(mut pair: PlainTcp) -> PlainTcp {
+    pair.transfer(1_000_000, |_, _| ());
+    pair
+}
+
+/// A scheduler, and so many subflows that all but the last are full.
+struct Choice {
+    scheduler: Box<dyn Scheduler>,
+    subflows: Vec<SubflowView>,
+    stream: Stream,
+}
+
+fn choice(subflows: u8) -> Choice {
+    let scheduler = Registry::default().scheduler("min-rtt").expect("a built-in scheduler");
+    let mut views: Vec<SubflowView> =
+        (0..subflows).map(|id| full(view(id, 10 + 5 * u64::from(id)))).collect();
+    let last = subflows - 1;
+    views[usize::from(last)] = view(last, 10 + 5 * u64::from(last));
+    Choice { scheduler: scheduler.build(), subflows: views, stream: Stream::new(10_000_000) }
+}
+
+fn all_chosen((choice, chosen): (Choice, usize)) {
+    assert_eq!(chosen, CALLS, "{:?}", choice.scheduler);
+}
+
+#[library_benchmark(teardown = all_chosen)]
+#[bench::min_rtt_of_2_100_decisions(args = (2), setup = choice)]
+#[bench::min_rtt_of_8_100_decisions(args = (8), setup = choice)]
+fn schedule(mut choice: Choice) -> (Choice, usize) {
+    let mut chosen = 0;
+    for _ in 0..CALLS {
+        let context = choice.stream.context(black_box(&choice.subflows));
+        let decision = choice.scheduler.next_send(&context);
+        chosen += usize::from(matches!(black_box(decision), Decision::Send { .. }));
+    }
+    (choice, chosen)
+}
+
+/// A segment of a bulk transfer.
+fn data() -> (TcpHeader, TcpOptions, Vec<u8>) {
+    let mapping = WireMapping { dsn: WireDsn::Short(77), ssn: 5, length: 1428, checksum: None };
+    let dss = Dss { data_ack: Some(DataAck::Short(77)), mapping: Some(mapping), ..Dss::default() };
+    on_wire(TcpOptions { dss: Some(dss), ..TcpOptions::default() }, 1428)
+}
+
+/// An ACK while something is missing.
+fn ack() -> (TcpHeader, TcpOptions, Vec<u8>) {
+    let dss = Dss { data_ack: Some(DataAck::Short(77)), ..Dss::default() };
+    let mut options = TcpOptions { dss: Some(dss), ..TcpOptions::default() };
+    options.sack.push(SackBlock { left: SeqNum(10), right: SeqNum(20) });
+    on_wire(options, 0)
+}
+
+fn on_wire(options: TcpOptions, payload: usize) -> (TcpHeader, TcpOptions, Vec<u8>) {
+    let options = TcpOptions { timestamps: Some(Timestamps { value: 123, echo: 456 }), ..options };
+    let header = TcpHeader {
+        src_port: 40_000,
+        dst_port: 443,
+        seq: SeqNum(1_000_000),
+        ack: SeqNum(2_000_000),
+        flags: TcpFlags::ACK,
+        window: 1024,
+        urgent: 0,
+    };
+    let mut bytes = vec![0x5a; 60 + payload];
+    let length = header.emit(&options, &mut bytes).expect("it fits");
+    bytes.truncate(length + payload);
+    (header, options, bytes)
+}
+
+#[library_benchmark]
+#[bench::data_100_calls(setup = data)]
+#[bench::ack_100_calls(setup = ack)]
+fn parse(segment: (TcpHeader, TcpOptions, Vec<u8>)) -> (TcpHeader, TcpOptions, Vec<u8>) {
+    for _ in 0..CALLS {
+        let parsed = TcpSegment::parse(black_box(&segment.2)).expect("it is well-formed");
+        black_box(&parsed);
+    }
+    segment
+}
+
+#[library_benchmark]
+#[bench::data_100_calls(setup = data)]
+#[bench::ack_100_calls(setup = ack)]
+fn emit(segment: (TcpHeader, TcpOptions, Vec<u8>)) -> (TcpHeader, TcpOptions, Vec<u8>) {
+    let mut out = [0; 60];
+    for _ in 0..CALLS {
+        let length = black_box(&segment.0).emit(black_box(&segment.1), black_box(&mut out));
+        black_box(length.expect("it fits"));
+    }
+    segment
+}
+
+library_benchmark_group!(
+    name = paths,
+    benchmarks =
+        [segment_out, segment_in, ack_in, transfer, transfer_beside, schedule, parse, emit]
+);
+
+/// Of `rep movsb`, by which the C library copies what is large, valgrind counts each byte as an
+/// instruction: the other way of copying is what is meant.
+const COPY_BY_VECTORS: &str =
+    "glibc.cpu.x86_rep_movsb_threshold=1000000000:glibc.cpu.x86_rep_stosb_threshold=1000000000";
+
+/// Caches are not simulated: only instructions are compared. `MARLINE_FLAME` draws a flame graph beside
+/// each profile.
+fn config() -> LibraryBenchmarkConfig {
+    let mut callgrind = Callgrind::with_args(["--cache-sim=no"]);
+    if std::env::var_os("MARLINE_FLAME").is_some() {
+        callgrind.flamegraph(FlamegraphConfig::default());
+    }
+    LibraryBenchmarkConfig::default().env("GLIBC_TUNABLES", COPY_BY_VECTORS).tool(callgrind).clone()
+}
+
+main!(config = config(), library_benchmark_groups = paths);

@@ -1,0 +1,216 @@
+//! Baseline of the counts: a table in TOML, and a page that shows it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::TaskResult;
+
+const FILE: &str = "docs/research/bench.toml";
+const PAGE: &str = "docs/research/bench.md";
+const BEGIN: &str = "<!-- bench: generated -->\n";
+const END: &str = "<!-- bench: end -->";
+/// A count that differs by less is that of the baseline: its entry stays as it is.
+const SAME_PERCENT: f64 = 0.1;
+
+/// What was counted, where, and why it is as it is.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Baseline {
+    #[serde(flatten)]
+    pub(super) machine: Machine,
+    #[serde(default, rename = "path")]
+    pub(super) paths: BTreeMap<String, Entry>,
+}
+
+/// What counts depend on beside the code.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+pub(super) struct Machine {
+    /// The compiler.
+    pub(super) rustc: String,
+    /// Architecture and the vectors that valgrind shows to programs, by which they choose their code.
+    pub(super) processor: String,
+    pub(super) valgrind: String,
+    /// The C library, whose `memcpy` is counted with the rest.
+    pub(super) libc: String,
+}
+
+/// A path.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+pub(super) struct Entry {
+    pub(super) instructions: f64,
+    /// What they are counted for.
+    pub(super) per: String,
+    /// Why it changed last.
+    pub(super) why: String,
+}
+
+impl Machine {
+    fn fields(&self) -> [(&'static str, &str); 4] {
+        [
+            ("rustc", &self.rustc),
+            ("processor", &self.processor),
+            ("valgrind", &self.valgrind),
+            ("libc", &self.libc),
+        ]
+    }
+
+    pub(super) fn differences(&self, now: &Machine) -> Vec<String> {
+        let pairs = self.fields().into_iter().zip(now.fields());
+        let differ = pairs.filter(|((_, known), (_, now))| known != now);
+        differ.map(|((name, known), (_, now))| format!("{name} {now}, then {known}")).collect()
+    }
+
+    /// Counts of another compiler or processor are other counts. What valgrind and the C library
+    /// change is far less than the tolerance.
+    pub(super) fn comparable(&self, now: &Machine) -> TaskResult {
+        if (&self.rustc, &self.processor) == (&now.rustc, &now.processor) {
+            return Ok(());
+        }
+        Err("counted by another compiler or processor, which cannot be compared: where the compiler is a \
+             new one, cargo xtask bench --bless --why 'rustc ...', before anything else changes"
+            .to_owned())
+    }
+}
+
+impl Baseline {
+    /// As it is in the tree; empty where there is none.
+    pub(super) fn read(root: &Path) -> Result<Self, String> {
+        let file = root.join(FILE);
+        if !file.exists() {
+            return Ok(Baseline::default());
+        }
+        let text = fs::read_to_string(&file).map_err(|error| format!("{FILE}: {error}"))?;
+        toml::from_str(&text).map_err(|error| format!("{FILE}: {error}"))
+    }
+
+    /// With these counts. What did not change keeps its reason, what did has this one.
+    pub(super) fn blessed(
+        &self,
+        machine: Machine,
+        mut paths: BTreeMap<String, Entry>,
+        why: &str,
+    ) -> Baseline {
+        for (name, entry) in &mut paths {
+            let known = self.paths.get(name).filter(|known| known.per == entry.per);
+            let change = known.map(|known| (entry.instructions / known.instructions - 1.0) * 100.0);
+            match (known, change) {
+                (Some(known), Some(change)) if change.abs() < SAME_PERCENT => {
+                    entry.clone_from(known)
+                }
+                (_, change) => {
+                    let change = change.map_or(String::new(), |change| format!("{change:+.1} %: "));
+                    entry.why = change + &why.replace(['"', '\\'], "'").replace('|', "/");
+                }
+            }
+        }
+        Baseline { machine, paths }
+    }
+
+    pub(super) fn write(&self, root: &Path) -> TaskResult {
+        let save = |name: &str, text: String| {
+            fs::write(root.join(name), text).map_err(|error| format!("{name}: {error}"))
+        };
+        save(PAGE, self.page(root)?)?;
+        save(FILE, self.toml())
+    }
+
+    fn toml(&self) -> String {
+        let mut text =
+            "# Written by `cargo xtask bench --bless --why '...'`; bench.md shows it.\n".to_owned();
+        for (name, value) in self.machine.fields() {
+            text += &format!("{name} = \"{value}\"\n");
+        }
+        for (name, Entry { instructions, per, why }) in &self.paths {
+            text += &format!(
+                "\n[path.\"{name}\"]\ninstructions = {instructions:.1}\nper = \"{per}\"\nwhy = \"{why}\"\n"
+            );
+        }
+        text
+    }
+
+    /// The page, with the table of this baseline between the marks.
+    fn page(&self, root: &Path) -> Result<String, String> {
+        let text =
+            fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
+        let marks = text.split_once(BEGIN).and_then(|(before, rest)| {
+            let (_, after) = rest.split_once(END)?;
+            Some(format!("{before}{BEGIN}{}{END}{after}", self.markdown()))
+        });
+        marks.ok_or_else(|| format!("{PAGE}: no marks"))
+    }
+
+    fn markdown(&self) -> String {
+        let Machine { rustc, processor, valgrind, libc } = &self.machine;
+        let mut lines = format!(
+            "rustc {rustc}, {processor}, valgrind {valgrind}, {libc}.\n\n\
+             | path | instructions | per | last change |\n|---|---:|---|---|\n"
+        );
+        for (name, Entry { instructions, per, why }) in &self.paths {
+            lines += &format!("| `{name}` | {} | {per} | {why} |\n", grouped(*instructions));
+        }
+        lines
+    }
+}
+
+/// The page shows the baseline.
+pub(super) fn check_page(root: &Path, known: &Baseline) -> TaskResult {
+    let shown = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
+    if known.page(root)? == shown {
+        return Ok(());
+    }
+    Err(format!("{PAGE} does not show {FILE}: cargo xtask bench --bless --why '...' writes both"))
+}
+
+/// A tenth below a thousand, else whole numbers with commas.
+fn grouped(number: f64) -> String {
+    if number < 1_000.0 {
+        return format!("{number:.1}");
+    }
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(instructions: f64) -> BTreeMap<String, Entry> {
+        let entry = Entry { instructions, per: "segment".to_owned(), why: String::new() };
+        BTreeMap::from([("segment_out.one".to_owned(), entry)])
+    }
+
+    #[test]
+    fn a_reason_stands_at_what_changed_and_survives_the_file() {
+        let first = Baseline::default().blessed(Machine::default(), paths(1_000.0), "first");
+        let same = first.blessed(Machine::default(), paths(1_000.4), "second");
+        assert_eq!(same.paths, first.paths);
+        let more = same.blessed(Machine::default(), paths(1_050.0), "a \"new\" field");
+        let read: Baseline = toml::from_str(&more.toml()).unwrap();
+        assert_eq!(read.paths["segment_out.one"].why, "+5.0 %: a 'new' field");
+        assert!(read.markdown().contains("| `segment_out.one` | 1,050 | segment | +5.0 %"));
+    }
+
+    #[test]
+    fn another_compiler_cannot_be_compared_another_library_can() {
+        let known = Machine { rustc: "1.95".to_owned(), ..Machine::default() };
+        let library = Machine { libc: "x".to_owned(), ..known.clone() };
+        assert!(known.comparable(&library).is_ok());
+        assert_eq!(known.differences(&library).len(), 1);
+        assert!(known.comparable(&Machine::default()).is_err());
+    }
+
+    #[test]
+    fn the_page_shows_the_baseline() {
+        let root = crate::workspace_root();
+        check_page(&root, &Baseline::read(&root).unwrap()).unwrap();
+    }
+}

@@ -1,0 +1,69 @@
+//! Goals of the performance of the core, and whether figures reach them.
+//!
+//! A program that measures one prints a line `figure NAME VALUE` with it.
+
+/// The side on which a figure must lie.
+#[derive(Copy, Clone, Debug)]
+enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+use Bound::{AtLeast, AtMost};
+
+/// What a figure is called, its bound, and what it says.
+const GOALS: &[(&str, Bound, &str)] = &[
+    ("one-to-smoltcp", AtLeast(0.8), "goodput in memory of one subflow, of smoltcp's plain TCP"),
+    ("min-rtt-to-one", AtLeast(0.85), "of two subflows by min-rtt, of one's"),
+    ("by-turns-to-one", AtLeast(0.85), "of two subflows by turns, of one's"),
+    ("allocations-per-segment", AtMost(0.0), "allocations per segment, at most in any of these"),
+    ("idle-bytes", AtMost(3_000.0), "bytes per idle connection and end"),
+    ("cost-one-path-us", AtMost(1.0), "us of CPU time per simulated data packet, one path"),
+    ("cost-two-paths-us", AtMost(1.2), "us of CPU time per simulated data packet, two paths"),
+    (
+        "two-clean-links-percent",
+        AtLeast(99.5),
+        "% of two clean links' goodput for plain TCP's segments, after slow start",
+    ),
+];
+
+/// The figures in what a program printed.
+pub(crate) fn figures(printed: &str) -> Vec<(String, f64)> {
+    let figure = |line: &str| {
+        let mut words = line.strip_prefix("figure ")?.split(' ');
+        let name = words.next()?.to_owned();
+        Some((name, words.next()?.parse().ok()?))
+    };
+    printed.lines().filter_map(figure).collect()
+}
+
+/// A line for each goal whose figure is there.
+pub(crate) fn judged(figures: &[(String, f64)]) -> String {
+    let mut lines = String::new();
+    for (name, bound, text) in GOALS {
+        let Some((_, value)) = figures.iter().find(|(known, _)| known == name) else { continue };
+        let (reached, wanted) = match bound {
+            AtLeast(least) => (value >= least, format!(">= {least}")),
+            AtMost(most) => (value <= most, format!("<= {most}")),
+        };
+        let word = if reached { "reached" } else { "NOT reached" };
+        lines += &format!("{word:12} {value:8} {wanted:8} {text}\n");
+    }
+    if lines.is_empty() { lines } else { format!("=== goals\n{lines}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_goal_with_a_figure_is_judged() {
+        let printed = "bulk\nfigure one-to-smoltcp 0.42\nfigure idle-bytes 2900\nfigure x\n";
+        let found = figures(printed);
+        assert_eq!(found.len(), 2);
+        let lines = judged(&found);
+        assert!(lines.contains("NOT reached      0.42 >= 0.8 "), "{lines}");
+        assert!(lines.contains("reached          2900 <= 3000"), "{lines}");
+        assert_eq!(lines.lines().count(), 3);
+        assert_eq!(judged(&[]), "");
+    }
+}

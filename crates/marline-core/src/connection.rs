@@ -717,6 +717,18 @@ impl Connection {
             return;
         }
         self.scheduling.swap_views(cx.views);
+        self.on_admitted(cx, id, segment, ecn);
+        self.scheduling.swap_views(cx.views);
+    }
+
+    /// A segment that TCP may see.
+    fn on_admitted(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+    ) {
         self.refresh_group(cx.now, id);
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.tcp_mut().swap_buffers(cx.workspace);
@@ -750,7 +762,6 @@ impl Connection {
             subflow.tcp_mut().swap_buffers(cx.workspace);
         }
         self.advance_closing(cx);
-        self.scheduling.swap_views(cx.views);
     }
 
     /// What TCP on the subflow makes of the segment.
@@ -3238,6 +3249,7 @@ impl Connection {
             return None;
         }
         self.scheduling.void_all();
+        self.refresh_views(cx.now);
         let choice = Choice::once(id, range, Kind::New);
         let (size, ecn) = self.emit_data(cx, &choice, BatchSlot::FIRST, buf)?;
         self.batch(id, 1, size + buf.headroom(), ecn)

@@ -53,9 +53,13 @@ impl Scheduling {
         &self.views
     }
 
-    /// Exchanges the list of views for the one that the endpoint lends: before a call, and after it.
-    pub(super) const fn swap_views(&mut self, lent: &mut OnDemand<Vec<SubflowView>>) {
+    /// Exchanges the list of views for the one that the endpoint lends: before a call, and after it. There is
+    /// nothing in it then: they were another connection's.
+    pub(super) fn swap_views(&mut self, lent: &mut OnDemand<Vec<SubflowView>>) {
         core::mem::swap(&mut self.views, lent);
+        if let Some(views) = self.views.if_used() {
+            views.clear();
+        }
     }
 
     /// Gives back memory that is not needed now.

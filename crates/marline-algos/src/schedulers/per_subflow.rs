@@ -1,4 +1,4 @@
-//! What a scheduler knows of each subflow, with room for as many as there were.
+//! Values that a scheduler keeps for each subflow, with room for as many as there were.
 
 use marline_policy::SubflowId;
 

@@ -44,7 +44,7 @@ use std::sync::Arc;
 
 use marline_policy::{
     AddressId, AddressPair, DataRange, Dsn, LocalAddress, Mapping, PathAction, PathContext,
-    PathEvent, PathManager, PathManagerFactory, ReinjectionCause, Role, SchedulerAction,
+    PathEvent, PathManager, PathManagerFactory, ReinjectionCause, Role, RunLayout, SchedulerAction,
     SchedulerEvent, SchedulerFactory, SentSegment, SilenceCause, Ssn, SubflowId, SubflowSet, Token,
 };
 use marline_time::{Duration, Instant};
@@ -54,8 +54,8 @@ use marline_wire::mptcp::{
     MptcpOption, RemoveAddr, WireDsn, WireMapping,
 };
 use marline_wire::{
-    Checksum, MAX_OPTIONS, SeqNum, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOptions, TcpSegment,
-    dss_checksum, store_tcp_checksum, tcp_pseudo_header, unwrap32,
+    Checksum, HeaderTemplate, MAX_OPTIONS, SeqNum, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOptions,
+    TcpSegment, dss_checksum, store_tcp_checksum, tcp_pseudo_header, unwrap32,
 };
 
 use self::addresses::Signal;
@@ -81,7 +81,9 @@ use self::subflow_context::{
 use crate::crypto::{Key, left_64, left_160};
 use crate::on_demand::{OnDemand, Unused};
 use crate::path_health::{AddressPairFault, Trouble};
-use crate::subflow::{Egress, HeaderFor, Ingress, Start, Subflow, SubflowConfig, SubflowEvent};
+use crate::subflow::{
+    Egress, HeaderFor, Ingress, RepeatRoom, Start, Subflow, SubflowConfig, SubflowEvent,
+};
 use crate::tables::Context;
 use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
 use crate::{
@@ -106,6 +108,11 @@ const MAX_DATA_RTOS: u32 = 2;
 const STUCK_AFTER: u32 = 2;
 /// Less window than this, and a sender that keeps to full segments sends nothing.
 const SHUT_WINDOW: u64 = 2 * 1_460;
+/// Most bytes of a mapping: what its length field holds, and a FIN.
+const MAX_MAPPING: u64 = 0xffff - 1;
+/// Of so many segments of a run one repeats the mapping. Where segments arrive as they were sent the first would do; a
+/// middlebox that puts segments together may drop the options of those that it appends.
+const MAPPED_EVERY: u16 = 8;
 /// How often the same segment goes out with MP_IDLE on a subflow.
 const MARKED_TRANSMISSIONS: u16 = 2;
 
@@ -127,6 +134,50 @@ struct BatchSlot {
 
 impl BatchSlot {
     const FIRST: BatchSlot = BatchSlot { number: 0, limit: usize::MAX };
+}
+
+/// The first of these times; far in the future if there is none.
+fn earliest<const N: usize>(times: [Option<Instant>; N]) -> Instant {
+    let known = times.into_iter().map(|at| at.unwrap_or(Instant::FAR_FUTURE));
+    known.fold(Instant::FAR_FUTURE, Instant::min)
+}
+
+/// What was put into a batch.
+#[derive(Copy, Clone, Debug)]
+struct Emitted {
+    /// Bytes of each segment.
+    size: usize,
+    count: usize,
+    ecn: Ecn,
+}
+
+/// Full segments that leave together under one mapping.
+#[derive(Copy, Clone, Debug)]
+struct Run {
+    range: DataRange,
+    layout: RunLayout,
+    segments: usize,
+    /// The decision that it is a part of.
+    rest: Choice,
+}
+
+/// Headers of a run's segments.
+#[derive(Debug)]
+struct RunHeaders {
+    /// Of the first, if it says that the window was reduced.
+    with_cwr: Option<HeaderTemplate>,
+    mapped: HeaderTemplate,
+    plain: HeaderTemplate,
+}
+
+impl RunHeaders {
+    fn of(&self, number: u64, layout: RunLayout) -> &HeaderTemplate {
+        match &self.with_cwr {
+            Some(first) if number == 0 => first,
+            _ if layout.is_mapped(number) => &self.mapped,
+            _ => &self.plain,
+        }
+    }
 }
 
 /// What a data segment is made of, before its payload is known.
@@ -705,20 +756,22 @@ impl Connection {
 
 /// A segment's way in: TCP first, then handshake options, then what it carries.
 impl Connection {
-    /// One segment for one of our subflows.
+    /// One segment for one of our subflows. Whether it was the next one in every respect, which leaves all but the
+    /// stream as it was.
     pub(crate) fn on_segment(
         &mut self,
         cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
         ecn: Ecn,
-    ) {
-        if !self.admit(cx, id, segment) {
-            return;
+    ) -> bool {
+        self.scheduling.swap_views(cx.views);
+        let predicted = self.on_predicted(cx, id, segment, ecn);
+        if !predicted && self.admit(cx, id, segment) {
+            self.on_admitted(cx, id, segment, ecn);
         }
         self.scheduling.swap_views(cx.views);
-        self.on_admitted(cx, id, segment, ecn);
-        self.scheduling.swap_views(cx.views);
+        predicted
     }
 
     /// A segment that TCP may see.
@@ -762,6 +815,68 @@ impl Connection {
             subflow.tcp_mut().swap_buffers(cx.workspace);
         }
         self.advance_closing(cx);
+    }
+
+    /// The next segment of a transfer, in which nothing is news but its payload (`subflow/prediction.rs`). `false`:
+    /// it is something else, and nothing was changed.
+    fn on_predicted(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+    ) -> bool {
+        let mptcp = &segment.options.mptcp;
+        let usual = mptcp.is_empty() && !mptcp.malformed && ecn != Ecn::Ce;
+        let calm = self.session.is_confirmed()
+            && !self.closing.is_shut_down()
+            && !self.closing.is_closed()
+            && !self.closing.is_released()
+            && !self.receiver.takes_repairs()
+            && !self.receiver.fin_reached();
+        let watched = self.config.receive_timer.is_some() && self.session.is_client();
+        if !usual || !calm || watched {
+            return false;
+        }
+        // The first byte without its option is more than the next segment.
+        let begun = self.receiver.delivered(id) > Ssn(1);
+        let window = self.receiver.window_size();
+        let Some(subflow) = self.paths.get_mut(id).filter(|s| begun && s.is_steady()) else {
+            return false;
+        };
+        let Some(ingress) = subflow.tcp_mut().take_predicted(cx.now, segment, window) else {
+            return false;
+        };
+        self.trim.note_busy(cx.now);
+        self.take_predicted_content(cx, id, segment, &ingress);
+        self.drain_subflow_events(cx, id);
+        self.note_half_closed(cx.now, id);
+        true
+    }
+
+    /// Payload, and the DSS beside it, of a segment that was predicted.
+    fn take_predicted_content(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ingress: &Ingress,
+    ) {
+        self.closing.heard(cx.now);
+        if let Some(probes) = self.config.receive_probes {
+            self.liveness.begin_probes(cx.now, probes);
+        }
+        let before = self.receiver.next();
+        self.on_dss(cx, id, segment, ingress);
+        let Some((ssn, _)) = ingress.in_order else { return };
+        let end = ssn.plus(segment.payload.len() as u64);
+        if !self.receiver.maps(id, ssn, end) {
+            self.note_torn(cx, id, segment, ingress);
+        }
+        self.take_payload(cx, id, segment, ingress);
+        if self.receiver.next() > before {
+            self.on_stream_moved(cx, id, segment, true);
+        }
     }
 
     /// What TCP on the subflow makes of the segment.
@@ -3140,19 +3255,26 @@ impl Connection {
     }
 
     /// Payload that a repeated segment may have on this subflow.
-    fn repeat_room(&self, id: SubflowId) -> usize {
-        let Some(subflow) = self.paths.get(id) else { return 0 };
+    fn repeat_room(&self, id: SubflowId) -> RepeatRoom {
+        let Some(subflow) = self.paths.get(id) else { return RepeatRoom::default() };
         let tcp = subflow.tcp();
         let at = (Dsn(1), tcp.snd_una());
-        let options = self.data_options(subflow, at, tcp.uses_timestamps()).encoded_len();
-        tcp.settled_segment().saturating_sub(TCP_HEADER_LEN + options)
+        let mut options = self.data_options(subflow, at, tcp.uses_timestamps());
+        let room = |options: &TcpOptions| {
+            tcp.settled_segment().saturating_sub(TCP_HEADER_LEN + options.encoded_len())
+        };
+        let mapped = room(&options);
+        if self.session.maps_runs(&self.config) {
+            options.dss = None;
+        }
+        RepeatRoom { mapped, plain: room(&options) }
     }
 
     fn emit_owed(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         for _ in 0..self.paths.turns() {
             let id = self.paths.turn();
             let owes = self.paths.get(id).is_some_and(|s| s.tcp().owes_more_than_ack());
-            let room = if owes { self.repeat_room(id) } else { 0 };
+            let room = if owes { self.repeat_room(id) } else { RepeatRoom::default() };
             let ack_first =
                 self.config.linux_compat.lone_last_data_ack && self.session.is_multipath();
             let egress = self.paths.get_mut(id).filter(|_| owes).and_then(|subflow| {
@@ -3251,7 +3373,7 @@ impl Connection {
         self.scheduling.void_all();
         self.refresh_views(cx.now);
         let choice = Choice::once(id, range, Kind::New);
-        let (size, ecn) = self.emit_data(cx, &choice, BatchSlot::FIRST, buf)?;
+        let Emitted { size, ecn, .. } = self.emit_data(cx, &choice, BatchSlot::FIRST, buf)?;
         self.batch(id, 1, size + buf.headroom(), ecn)
     }
 
@@ -3340,7 +3462,7 @@ impl Connection {
         self.refresh_views(now);
         let first = self.choose(now);
         let sent = first.and_then(|choice| self.emit_chosen(cx, &choice, BatchSlot::FIRST, buf));
-        let (id, (size, ecn)) = match (first, sent) {
+        let (id, sent) = match (first, sent) {
             (Some(choice), Some(sent)) => (choice.subflow, sent),
             (first, _) => {
                 match first {
@@ -3353,37 +3475,37 @@ impl Connection {
                 (repeat.subflow, self.emit_data(cx, &repeat, BatchSlot::FIRST, buf)?)
             }
         };
-        let stride = size + buf.headroom();
-        let count = self.fill_batch(cx, id, size, buf);
+        let stride = sent.size + buf.headroom();
+        let count = self.fill_batch(cx, id, sent, buf);
         self.rearm_after_sending(now);
         self.watch_progress(now);
         self.tell_of_sent(cx);
         if self.closing.is_shut_down() {
             self.advance_closing(cx);
         }
-        self.batch(id, count, stride, ecn)
+        self.batch(id, count, stride, sent.ecn)
     }
 
-    /// More segments as large as the first one, for the same subflow. How many there are then.
+    /// More segments as large as the first ones, for the same subflow. How many there are then.
     fn fill_batch(
         &mut self,
         cx: &mut Context<'_>,
         id: SubflowId,
-        size: usize,
+        first: Emitted,
         buf: &mut TransmitBuf,
     ) -> usize {
-        let mut count = 1;
+        let Emitted { size, mut count, .. } = first;
         while count < buf.max_datagrams() {
             self.refresh_view(cx.now, id);
             let Some(next) = self.choose(cx.now) else { break };
             if next.subflow != id {
-                self.scheduling.defer(next);
+                self.scheduling.defer(cx.now, next);
                 break;
             }
             let place = BatchSlot { number: count, limit: size };
-            let Some((next_size, _)) = self.emit_chosen(cx, &next, place, buf) else { break };
-            count += 1;
-            if next_size != size {
+            let Some(next) = self.emit_chosen(cx, &next, place, buf) else { break };
+            count += next.count;
+            if next.size != size {
                 break;
             }
         }
@@ -3396,11 +3518,24 @@ impl Connection {
         choice: &Choice,
         place: BatchSlot,
         buf: &mut TransmitBuf,
-    ) -> Option<(usize, Ecn)> {
+    ) -> Option<Emitted> {
+        if let Some(run) = self.plan_run(cx.now, choice, place, buf.max_datagrams()) {
+            return self.emit_run(cx, choice.subflow, run, buf);
+        }
         match choice.kind {
             Kind::Repair => self.emit_repair(cx, choice, place.limit, buf),
+            Kind::New if choice.run => self.emit_data(cx, &self.whole(choice), place, buf),
             Kind::New | Kind::Repeat => self.emit_data(cx, choice, place, buf),
         }
+    }
+
+    /// The end of a run of new data that is less than a segment, since those before it had more than MSS says,
+    /// takes as much of what follows as makes it one.
+    fn whole(&self, choice: &Choice) -> Choice {
+        let mss = self.paths.get(choice.subflow).map_or(0, |subflow| subflow.tcp().mss());
+        let range = choice.range;
+        let least = range.start.plus(u64::from(mss)).min(self.sender.unsent().end);
+        Choice { range: DataRange::new(range.start, range.end.max(least)), ..*choice }
     }
 
     fn batch(&self, id: SubflowId, count: usize, stride: usize, ecn: Ecn) -> Option<Transmit> {
@@ -3451,14 +3586,26 @@ impl Connection {
 
     /// Takes new views of all subflows that carry data.
     fn refresh_views(&mut self, now: Instant) {
-        self.scheduling.refresh(self.paths.views(now));
+        self.scheduling.refresh(self.paths.views(now, self.run_backlog()));
     }
 
     /// Takes a new view of one subflow, after it was given data.
     fn refresh_view(&mut self, now: Instant, id: SubflowId) {
         if let Some(subflow) = self.paths.get(id) {
-            self.scheduling.refresh_one(subflow.view(now, id));
+            self.scheduling.refresh_one(subflow.view(now, self.run_backlog(), id));
         }
+    }
+
+    /// Whether new data may leave in runs of segments under one mapping.
+    fn sends_runs(&self) -> bool {
+        self.session.maps_runs(&self.config)
+            && !self.sender.nagle().has_records()
+            && !self.sender.may_repair()
+    }
+
+    /// New data that waits and may leave as runs, bytes.
+    fn run_backlog(&self) -> u64 {
+        if self.sends_runs() { self.sender.unsent().len() } else { 0 }
     }
 
     /// Shows a coupled congestion controller its siblings.
@@ -3566,14 +3713,140 @@ impl Connection {
         Some(Transmit { handshake, ..self.batch(id, 1, buf.bytes().len(), ecn)? })
     }
 
-    /// Sends data that was chosen. Returns the bytes of the segment, or `None` if it must wait.
+    /// The full segments that may leave at once under one mapping, if there are several. What ends the stream as
+    /// far as it was written is none of them: it may carry marks, wait for more, or take the FIN along.
+    fn plan_run(
+        &self,
+        now: Instant,
+        choice: &Choice,
+        place: BatchSlot,
+        max_datagrams: usize,
+    ) -> Option<Run> {
+        // Until the peer has shown that options pass on the subflow, every segment says what it carries: a box
+        // that drops those with options and lets the others through must not make up a stream of its own.
+        let proven = self.session.is_plain() || self.sender.is_proven(choice.subflow);
+        let runs = match choice.kind {
+            Kind::New => choice.run,
+            Kind::Repeat => true,
+            Kind::Repair => false,
+        };
+        if !runs || !proven || !self.sends_runs() {
+            return None;
+        }
+        let subflow = self.paths.get(choice.subflow)?;
+        let tcp = subflow.tcp();
+        let (size, mss) = (tcp.settled_segment(), u64::from(tcp.mss().max(1)));
+        let begun = place.number > 0;
+        if begun && place.limit != size {
+            return None;
+        }
+        let most = tcp.run_segments(now, max_datagrams - place.number);
+        if most < 2 {
+            return None;
+        }
+        let at = (choice.range.start, tcp.snd_nxt());
+        let mut options = self.data_options(subflow, at, tcp.uses_timestamps());
+        let room = |options: &TcpOptions| {
+            size.saturating_sub(TCP_HEADER_LEN + options.encoded_len()) as u16
+        };
+        let mapped = room(&options);
+        options.dss = None;
+        let layout = RunLayout { mapped, plain: room(&options), group: MAPPED_EVERY };
+        // For new data as many full segments as were decided upon, though those without the mapping have room
+        // for more than MSS says.
+        let last = self.sender.written().0 - 1;
+        let (end, decided) = match choice.kind {
+            Kind::New => (self.sender.unsent().end.0.min(last), choice.range.len().div_ceil(mss)),
+            Kind::Repeat | Kind::Repair => (choice.range.end.0.min(last), u64::MAX),
+        };
+        let start = choice.range.start;
+        let bytes = end.saturating_sub(start.0).min(MAX_MAPPING);
+        let fits = layout.segments_within(bytes).min(most as u64).min(decided);
+        let range = DataRange::new(start, start.plus(layout.len_of(fits)));
+        (fits > 1).then_some(Run { range, layout, segments: fits as usize, rest: *choice })
+    }
+
+    /// Sends a run.
+    fn emit_run(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        run: Run,
+        buf: &mut TransmitBuf,
+    ) -> Option<Emitted> {
+        let Run { range, layout, segments, rest } = run;
+        self.session.watch_dsn_speed(cx.now, self.sender.sent());
+        self.sender.on_segment();
+        let tcp = self.paths.get_mut(id)?.tcp_mut();
+        let size = tcp.settled_segment();
+        let ssn = tcp.snd_nxt();
+        let sent = tcp.push_run(cx.now, range.start, range.len() as u16, layout);
+        let repeat = rest.kind == Kind::Repeat;
+        if repeat {
+            tcp.stats_mut().trouble.bytes_reinjected += range.len();
+        }
+        self.sender.carry(id, ssn, range, repeat);
+        if let Some(rest) = rest.rest(range.end) {
+            self.scheduling.defer(cx.now, rest);
+        }
+        let (headers, ecn) = self.run_headers(cx, id, &sent, size)?;
+        let tcp = self.paths.get(id)?.tcp();
+        for number in 0..segments as u64 {
+            let template = headers.of(number, layout);
+            let at = layout.len_of(number);
+            let segment = buf.grow(size);
+            let payload = &mut segment[template.header_len()..];
+            let sum = self.sender.copy(range.start.plus(at), payload)?;
+            template.write(tcp.to_wire(ssn.plus(at)), sum, segment);
+        }
+        cx.out.counters.segments_out += segments as u64;
+        cx.out.counters.bytes_out += range.len();
+        Some(Emitted { size, count: segments, ecn })
+    }
+
+    /// Headers of a run's segments.
+    fn run_headers(
+        &mut self,
+        cx: &Context<'_>,
+        id: SubflowId,
+        sent: &SentSegment,
+        size: usize,
+    ) -> Option<(RunHeaders, Ecn)> {
+        let mut options = TcpOptions::default();
+        self.mapping_options(id, sent, &mut options);
+        let window = self.receiver.advertise();
+        let subflow = self.paths.get_mut(id)?;
+        let path = subflow.key().path;
+        let what = HeaderFor::Data(sent);
+        let (first, ecn) = subflow.tcp_mut().fill_header(cx.now, what, window, &mut options);
+        let addresses = match cx.config.capabilities.checksum {
+            ChecksumScope::WithAddresses => Some((path.local.ip(), path.remote.ip())),
+            ChecksumScope::WithoutAddresses => None,
+        };
+        let template = |header: &TcpHeader, options: &TcpOptions| {
+            let template = HeaderTemplate::new(header, options, addresses, size);
+            debug_assert!(template.is_ok(), "{template:?}");
+            template.ok()
+        };
+        let flags = first.flags.without(TcpFlags::CWR);
+        let other = TcpHeader { flags, ..first };
+        let with_cwr = match flags == first.flags {
+            true => None,
+            false => Some(template(&first, &options)?),
+        };
+        let mapped = template(&other, &options)?;
+        options.dss = None;
+        Some((RunHeaders { with_cwr, mapped, plain: template(&other, &options)? }, ecn))
+    }
+
+    /// Sends data that was chosen. `None`: it must wait.
     fn emit_data(
         &mut self,
         cx: &mut Context<'_>,
         choice: &Choice,
         place: BatchSlot,
         buf: &mut TransmitBuf,
-    ) -> Option<(usize, Ecn)> {
+    ) -> Option<Emitted> {
         let id = choice.subflow;
         self.session.watch_dsn_speed(cx.now, self.sender.sent());
         let subflow = self.paths.get(id)?;
@@ -3611,8 +3884,8 @@ impl Connection {
         }
         let range = choice.range.prefix(len as u64);
         self.sender.carry(id, ssn, range, choice.kind == Kind::Repeat);
-        if let Some(rest) = choice.rest(self.sender.sent()) {
-            self.scheduling.defer(rest);
+        if let Some(rest) = choice.rest(range.end) {
+            self.scheduling.defer(cx.now, rest);
         }
         let mut options = TcpOptions::default();
         self.mapping_options(id, &sent, &mut options);
@@ -3631,7 +3904,7 @@ impl Connection {
         debug_assert_eq!(TCP_HEADER_LEN + options.encoded_len(), overhead);
         let bytes = &mut buf.bytes_mut()[start..];
         self.finish_segment(cx, id, (&header, &options), sum, bytes)?;
-        Some((overhead + len, ecn))
+        Some(Emitted { size: overhead + len, count: 1, ecn })
     }
 
     /// Whether a data segment asks the peer to deliver at once, and takes the FIN along. `number` is its place in
@@ -3845,7 +4118,10 @@ impl Connection {
             Egress::SynAck => self.syn_ack_options(id, options),
             Egress::Rst => self.reset_options(id, options),
             Egress::Retransmit(segment) => {
-                self.mapping_options(id, segment, options);
+                let room = self.repeat_room(id);
+                if segment.payload_len() <= room.mapped as u64 {
+                    self.mapping_options(id, segment, options);
+                }
                 self.mark_repeated(cx, id, segment, options);
             }
             Egress::Ack | Egress::Probe | Egress::Fin => {
@@ -3983,15 +4259,14 @@ impl Connection {
         self.sender.may_repair() && usable && !session.sends_long_dsn()
     }
 
-    /// Sends a repair that was chosen. Returns the bytes of the segment, or `None` if it must wait.
-    /// `limit` is the largest segment that still fits the batch.
+    /// Sends a repair that was chosen. `None`: it must wait. `limit` is the largest segment that still fits the batch.
     fn emit_repair(
         &mut self,
         cx: &mut Context<'_>,
         choice: &Choice,
         limit: usize,
         buf: &mut TransmitBuf,
-    ) -> Option<(usize, Ecn)> {
+    ) -> Option<Emitted> {
         let id = choice.subflow;
         let tcp = self.paths.get(id)?.tcp();
         let ssn = tcp.snd_nxt();
@@ -4020,8 +4295,8 @@ impl Connection {
         egress: &Egress,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
-        let (size, ecn) = self.write_repair(cx, id, HeaderFor::Egress(egress), buf)?;
-        self.batch(id, 1, size + buf.headroom(), ecn)
+        let sent = self.write_repair(cx, id, HeaderFor::Egress(egress), buf)?;
+        self.batch(id, 1, sent.size + buf.headroom(), sent.ecn)
     }
 
     fn write_repair(
@@ -4030,7 +4305,7 @@ impl Connection {
         id: SubflowId,
         what: HeaderFor<'_>,
         buf: &mut TransmitBuf,
-    ) -> Option<(usize, Ecn)> {
+    ) -> Option<Emitted> {
         let segment = match what {
             HeaderFor::Data(segment) | HeaderFor::Egress(Egress::Retransmit(segment)) => segment,
             HeaderFor::Egress(_) => return None,
@@ -4050,7 +4325,7 @@ impl Connection {
         place[header_len..].copy_from_slice(payload);
         let bytes = &mut buf.bytes_mut()[at..];
         self.finish_segment(cx, id, (&header, &options), sum, bytes)?;
-        Some((size, ecn))
+        Some(Emitted { size, count: 1, ecn })
     }
 }
 
@@ -4411,23 +4686,27 @@ impl Connection {
         let usable = self.paths.usable_count() > 0;
         // While nobody can carry it, the DATA_FIN waits for a subflow, not for a time.
         let fin = self.closing.fin_at().filter(|_| !self.closing.fin_acked() && usable);
-        let own = [
-            fin,
-            self.closing.wait_ends_at(self.config.linger, self.session.is_server()),
-            self.scheduling.next_timeout(),
-            self.silence_timeout(),
-            self.liveness.probes().next_timeout(),
-            self.trim.next_timeout(),
-            self.path_manager.next_timeout(),
-            self.paths.addresses().next_timeout(),
-            self.session.next_timeout(),
-        ];
-        let own =
-            own.into_iter().chain(self.sender.timeouts()).chain(self.sender.nagle().timeouts());
-        let alive = !self.closing.is_closed();
         let leaving = self.closing.leaves_at().filter(|_| !self.paths.is_empty());
-        let own = own.filter(|_| alive).chain([leaving]).flatten();
-        own.chain(self.paths.timeouts()).min()
+        let mut next = earliest([leaving]);
+        if !self.closing.is_closed() {
+            let own = earliest([
+                fin,
+                self.closing.wait_ends_at(self.config.linger, self.session.is_server()),
+                self.scheduling.next_timeout(),
+                self.silence_timeout(),
+                self.liveness.probes().next_timeout(),
+                self.trim.next_timeout(),
+                self.path_manager.next_timeout(),
+                self.paths.addresses().next_timeout(),
+                self.session.next_timeout(),
+            ]);
+            let data = earliest(self.sender.timeouts());
+            next = next.min(own).min(data).min(earliest(self.sender.nagle().timeouts()));
+        }
+        for subflow in self.paths.iter() {
+            next = next.min(earliest(subflow.timeouts()));
+        }
+        (next < Instant::FAR_FUTURE).then_some(next)
     }
 
     /// Some of those times have come.
@@ -4556,10 +4835,13 @@ impl Connection {
         self.sender.repeat_orphans(now);
         if !covered && !self.may_still_fall_back() {
             let (rto, paths) = (self.largest_rto(), &self.paths);
-            self.sender.repeat_hole(now, fired_at, rto, |part| {
+            let sizes = paths.iter().map(|subflow| subflow.tcp().segment_size());
+            let size = sizes.max_by_key(|size| size.usual).filter(|_| false).unwrap_or_default();
+            let held = |part: &Mapping| {
                 let carriers = part.carried_by.iter().filter_map(|id| paths.get(id));
                 carriers.filter(|s| !s.is_suspected()).any(|s| s.holds(part.range.start))
-            });
+            };
+            self.sender.repeat_hole(now, fired_at, rto, size, held);
         }
     }
 

@@ -128,6 +128,36 @@ impl Endpoint {
     /// Handles an incoming segment (from the TCP header on). Never panics on malformed input;
     /// rejected segments are counted in [`counters`](Self::counters).
     pub fn handle_packet(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
+        self.handle_packets(now, meta, core::iter::once(segment));
+    }
+
+    /// Handles segments that came together, in their order, and of which the same is known: a batch that the
+    /// kernel coalesced. As one call of [`handle_packet`](Self::handle_packet) for each, but what is done
+    /// once per call is done once.
+    pub fn handle_packets<'a>(
+        &mut self,
+        now: Instant,
+        meta: &PacketMeta,
+        segments: impl Iterator<Item = &'a [u8]>,
+    ) {
+        let mut known = None;
+        for segment in segments {
+            known = self.take_packet(now, meta, segment, known);
+        }
+        if let Some(flow) = known {
+            self.after(now, flow.slot);
+        }
+    }
+
+    /// Handles one segment, which belongs to the flow `known` if that is given. Returns its flow if all there is left
+    /// to do about it is [`after`](Self::after).
+    fn take_packet(
+        &mut self,
+        now: Instant,
+        meta: &PacketMeta,
+        segment: &[u8],
+        known: Option<FlowRef>,
+    ) -> Option<FlowRef> {
         let counters = &mut self.out.counters;
         counters.segments_in += 1;
         let addresses = match self.config.capabilities.checksum {
@@ -136,38 +166,43 @@ impl Endpoint {
         };
         if !meta.checksum_verified && !verify_tcp_checksum(addresses, segment) {
             counters.checksum_errors += 1;
-            return;
+            return known;
         }
         let Ok(segment) = TcpSegment::parse(segment) else {
             counters.parse_errors += 1;
-            return;
+            return known;
         };
         counters.bytes_in += segment.payload.len() as u64;
-        let found = self.flows.find(&meta.path, meta.flow, meta.peer_flow);
-        match found {
+        let find = || self.flows.find(&meta.path, meta.flow, meta.peer_flow);
+        match known.or_else(find) {
             Some(FlowRef { slot, .. }) if slot & TIME_WAIT_BIT != 0 => {
                 self.on_late_segment(now, meta, &segment, slot);
             }
-            Some(flow) => self.on_segment(now, meta, &segment, flow),
+            Some(flow) => {
+                if self.on_segment(now, meta, &segment, flow) {
+                    return Some(flow);
+                }
+                self.after(now, flow.slot);
+            }
             None => self.on_unknown(now, meta, &segment),
         }
+        None
     }
 
+    /// A segment for a flow. Whether it was predicted: the flow is what it was.
     fn on_segment(
         &mut self,
         now: Instant,
         meta: &PacketMeta,
         segment: &TcpSegment<'_>,
         flow: FlowRef,
-    ) {
-        let slot = flow.slot;
+    ) -> bool {
         let (slots, mut cx) = self.lend(now);
-        let Some(connection) = slots.get_mut(slot) else { return };
+        let Some(connection) = slots.get_mut(flow.slot) else { return false };
         if meta.peer_flow != 0 {
             connection.learn_peer_flow(&mut cx, flow.subflow, meta.peer_flow, segment);
         }
-        connection.on_segment(&mut cx, flow.subflow, segment, meta.ecn);
-        self.after(now, slot);
+        connection.on_segment(&mut cx, flow.subflow, segment, meta.ecn)
     }
 
     /// A segment for no subflow: a SYN, a late one, or nonsense.

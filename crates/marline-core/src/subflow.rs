@@ -23,6 +23,7 @@ mod moved;
 mod mtu;
 mod pacer;
 mod path_health;
+mod prediction;
 mod prr;
 mod rate;
 mod receive;
@@ -39,7 +40,9 @@ mod undo;
 mod view;
 
 pub(crate) use config::{Start, SubflowConfig};
-pub(crate) use types::{Egress, HeaderFor, Ingress, SubflowEvent, SubflowStats};
+pub(crate) use types::{
+    Egress, HeaderFor, Ingress, RepeatRoom, SegmentSize, SubflowEvent, SubflowStats,
+};
 
 use core::cell::Cell;
 use core::net::IpAddr;
@@ -296,6 +299,14 @@ impl Subflow {
     /// Payload bytes of a full segment of the size in use.
     pub(crate) const fn mss(&self) -> u32 {
         self.tx.mss
+    }
+
+    /// Payload bytes of full segments of the size in use.
+    pub(crate) fn segment_size(&self) -> SegmentSize {
+        let usual = u64::from(self.tx.mss.max(1));
+        let header = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
+        let largest = self.settled_segment().saturating_sub(header) as u64;
+        SegmentSize { usual, largest: largest.max(usual) }
     }
 
     /// Bytes that the next data segment may have, header and options included. While a path MTU

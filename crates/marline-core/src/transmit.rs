@@ -40,7 +40,7 @@ pub enum NetworkError {
 }
 
 /// Metadata of a received packet.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PacketMeta {
     /// Its local and remote address.
     pub path: FourTuple,
@@ -93,6 +93,11 @@ impl TransmitBuf {
     pub fn new(headroom: usize, max_datagrams: usize) -> Self {
         let max_datagrams = max_datagrams.max(1);
         TransmitBuf { memory: Vec::new(), filled: 0, headroom, max_datagrams }
+    }
+
+    /// Bounds the batches from now on.
+    pub fn set_max_datagrams(&mut self, max_datagrams: usize) {
+        self.max_datagrams = max_datagrams.max(1);
     }
 
     /// The filled bytes: all datagrams one after the other.

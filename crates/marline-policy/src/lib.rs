@@ -40,5 +40,5 @@ pub use scheduler::{
     Decision, Mapping, MappingIndex, Reinjection, ReinjectionCause, Scheduler, SchedulerAction,
     SchedulerContext, SchedulerEvent,
 };
-pub use scoreboard::{RateStamp, Scoreboard, SentSegment};
+pub use scoreboard::{RateStamp, RunLayout, Scoreboard, SentSegment};
 pub use view::{Eligibility, Phase, SubflowView};

@@ -20,7 +20,8 @@ pub enum SentKind {
     ProbeRepeat,
 }
 
-/// Notice of a transmission to loss recovery.
+/// Notice of a transmission to loss recovery: of a segment, or of a run of them that leave together
+/// (see [`LossRecovery::judges_runs`]).
 #[derive(Copy, Clone, Debug)]
 pub struct SentNotice {
     /// First sequence number.
@@ -31,7 +32,7 @@ pub struct SentNotice {
     pub kind: SentKind,
 }
 
-/// A segment that an ACK newly delivered.
+/// A segment, or several of a run, that an ACK newly delivered.
 #[derive(Copy, Clone, Debug)]
 pub struct DeliveredSegment {
     /// First sequence number.
@@ -53,7 +54,7 @@ pub struct AckSummary<'a> {
     pub prior_una: Ssn,
     /// SND.UNA after it.
     pub una: Ssn,
-    /// Segments it newly delivered, in sequence order.
+    /// What it newly delivered, in sequence order.
     pub delivered: &'a [DeliveredSegment],
     /// A DSACK block it carried.
     pub dsack: Option<(Ssn, Ssn)>,
@@ -125,7 +126,7 @@ pub trait LossRecovery: Debug + Send {
     /// A segment was sent. It is already on the scoreboard.
     fn on_sent(&mut self, sent: &SentNotice, cx: &RecoveryContext<'_>);
 
-    /// An ACK was applied to the scoreboard. Pushes the start of each segment that is lost now.
+    /// An ACK was applied to the scoreboard. Pushes the start of each entry that is lost now.
     fn on_ack(
         &mut self,
         ack: &AckSummary<'_>,
@@ -144,6 +145,14 @@ pub trait LossRecovery: Debug + Send {
 
     /// Recovery was entered (`true`) or left (`false`).
     fn on_recovery(&mut self, _entered: bool, _cx: &RecoveryContext<'_>) {}
+
+    /// Whether an entry of the scoreboard may stand for a run of segments that were sent at the same time.
+    /// Where not, each segment has an entry of its own. A run is cut where SACKs tell its segments apart, but
+    /// what is named lost is lost as a whole: only for algorithms that judge by the time of sending, or that
+    /// count [`SentSegment::segments`](crate::SentSegment::segments).
+    fn judges_runs(&self) -> bool {
+        false
+    }
 
     /// What may be sent on duplicate ACKs before recovery is entered.
     fn limited_transmit(&self) -> LimitedTransmit {

@@ -79,7 +79,7 @@ fn schedulers() -> Vec<Box<dyn Scheduler>> {
 }
 
 fn check(subflows: &[SubflowView], decision: Decision) {
-    let Decision::Send { subflow, .. } = decision else { return };
+    let Some((subflow, _)) = decision.data() else { return };
     let chosen = subflows.iter().find(|v| v.id == subflow).expect("a subflow that exists");
     assert!(chosen.is_ready(), "{chosen:?} has no room");
     assert_eq!(Class::of(chosen), best_class(subflows), "a worse class than need be");
@@ -96,7 +96,7 @@ fn play(scheduler: &mut dyn Scheduler, steps: &[Step]) {
             Step::Ask => {
                 let decision = scheduler.next_send(&stream.context(&subflows));
                 check(&subflows, decision);
-                if let Decision::Send { subflow, range } = decision {
+                if let Some((subflow, range)) = decision.data() {
                     // Panics if the data is neither new nor open to this subflow.
                     stream.apply(subflow, range);
                 }
@@ -131,7 +131,7 @@ proptest! {
         let stream = Stream::new(0);
         for mut scheduler in schedulers() {
             let decision = scheduler.next_reinjection(&item, &stream.context(&subflows));
-            let Decision::Send { subflow, range } = decision else { continue };
+            let Some((subflow, range)) = decision.data() else { continue };
             prop_assert_eq!(range, item.range);
             let chosen = &subflows[usize::from(subflow.0)];
             prop_assert!(chosen.is_ready());
@@ -148,8 +148,8 @@ proptest! {
             let subflows = [view(0, 20), view(1, 60)];
             for bytes in &writes {
                 stream.written += bytes;
-                while let Decision::Send { subflow, range } =
-                    scheduler.next_send(&stream.context(&subflows))
+                while let Some((subflow, range)) =
+                    scheduler.next_send(&stream.context(&subflows)).data()
                 {
                     stream.apply(subflow, range);
                 }

@@ -1,6 +1,6 @@
 //! Event queue, ordered by time and, at equal times, by insertion.
 
-use core::cmp::Reverse;
+use core::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use marline_time::Instant;
@@ -8,22 +8,58 @@ use marline_time::Instant;
 /// A queue of events.
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
-    heap: BinaryHeap<Reverse<(Instant, u64, E)>>,
+    heap: BinaryHeap<Entry<E>>,
     made: u64,
 }
 
-impl<E: Ord> EventQueue<E> {
+/// An event and its place: nanoseconds, then the number of its making, in one number, since the comparisons of
+/// two are what a queue costs.
+#[derive(Debug)]
+struct Entry<E> {
+    place: u128,
+    event: E,
+}
+
+impl<E> Entry<E> {
+    const fn at(&self) -> Instant {
+        Instant::from_nanos((self.place >> 64) as u64)
+    }
+}
+
+/// The earliest is the greatest, as the heap gives that.
+impl<E> Ord for Entry<E> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.place.cmp(&self.place)
+    }
+}
+
+impl<E> PartialOrd for Entry<E> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> PartialEq for Entry<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.place == other.place
+    }
+}
+
+impl<E> Eq for Entry<E> {}
+
+impl<E> EventQueue<E> {
     pub(crate) fn new() -> Self {
         EventQueue { heap: BinaryHeap::new(), made: 0 }
     }
 
     pub(crate) fn push(&mut self, at: Instant, event: E) {
         self.made += 1;
-        self.heap.push(Reverse((at, self.made, event)));
+        let place = u128::from(at.as_nanos()) << 64 | u128::from(self.made);
+        self.heap.push(Entry { place, event });
     }
 
     pub(crate) fn next_time(&self) -> Option<Instant> {
-        self.heap.peek().map(|Reverse((at, _, _))| *at)
+        self.heap.peek().map(Entry::at)
     }
 
     /// Takes the next event that is due by `until`.
@@ -31,7 +67,7 @@ impl<E: Ord> EventQueue<E> {
         if self.next_time()? > until {
             return None;
         }
-        self.heap.pop().map(|Reverse((at, _, event))| (at, event))
+        self.heap.pop().map(|entry| (entry.at(), entry.event))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use marline_core::FourTuple;
-use marline_wire::mptcp::{MpCapable, MpCapableForm, MpJoin, MptcpOption};
+use marline_wire::mptcp::{MpCapable, MpCapableForm, MpJoin, MptcpOption, WireMapping};
 use marline_wire::{SeqNum, TcpFlags};
 
 use crate::{Expect, Script, Seg, Sent, keys};
@@ -32,6 +32,8 @@ pub struct Peer {
     pub next_dsn: u64,
     /// The next data sequence number we expect.
     pub expected_dsn: u64,
+    /// The endpoint's mapping that was heard last.
+    pub heard_mapping: Option<WireMapping>,
     /// Our flow id and the endpoint's, on carriers that have them; else zeros.
     pub flows: (u64, u64),
     /// Our timestamp clock and what we last heard, if timestamps are used.
@@ -66,6 +68,7 @@ impl Peer {
             expected: SeqNum(0),
             next_dsn: keys::idsn(key).wrapping_add(1),
             expected_dsn: 0,
+            heard_mapping: None,
             flows: (0, 0),
             timestamps: None,
         }
@@ -151,9 +154,17 @@ impl Peer {
             return;
         }
         self.expected = seg.end();
-        let Some(mapping) = seg.dss().mapping else { return };
-        if mapping.dsn.unwrap_near(self.expected_dsn) == Some(self.expected_dsn) {
-            let fin = u64::from(seg.dss().data_fin);
+        let dss = seg.options.dss.unwrap_or_default();
+        self.heard_mapping = dss.mapping.or(self.heard_mapping);
+        // One mapping may cover several segments, of which the first has it.
+        let Some(mapping) = self.heard_mapping else { return };
+        let at = seg.header.seq.0.wrapping_sub(self.irs.0).wrapping_sub(mapping.ssn);
+        let lone_fin = mapping.ssn == 0;
+        let covers = lone_fin || at < u32::from(mapping.length);
+        let at = if lone_fin { 0 } else { u64::from(at) };
+        let near = self.expected_dsn.wrapping_sub(at);
+        if covers && mapping.dsn.unwrap_near(near) == Some(near) {
+            let fin = u64::from(dss.data_fin);
             self.expected_dsn = self.expected_dsn.wrapping_add(seg.payload.len() as u64 + fin);
         }
     }

@@ -221,7 +221,7 @@ pub fn drain(
     subflows: &[SubflowView],
 ) -> Vec<(u8, u64, u64)> {
     let mut sent = Vec::new();
-    while let Decision::Send { subflow, range } = scheduler.next_send(&stream.context(subflows)) {
+    while let Some((subflow, range)) = scheduler.next_send(&stream.context(subflows)).data() {
         let cut = stream.apply(subflow, range);
         sent.push((subflow.0, cut.start.0, cut.end.0));
         assert!(sent.len() < 10_000, "it never waits");

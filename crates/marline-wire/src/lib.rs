@@ -9,6 +9,7 @@
 mod bytes;
 mod checksum;
 mod error;
+mod header_template;
 mod ip;
 mod ipv4;
 mod ipv6;
@@ -24,6 +25,7 @@ pub use checksum::{
     verify_dss_checksum, verify_tcp_checksum,
 };
 pub use error::{EmitError, ErrorKind, Layer, ParseError};
+pub use header_template::HeaderTemplate;
 pub use ip::{IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, emit_ip, ip_header_len, ip_version};
 pub use ipv4::{IPV4_HEADER_LEN, Ipv4Header, Ipv4Packet};
 pub use ipv6::{IPV6_HEADER_LEN, Ipv6Header, Ipv6Packet};

@@ -126,6 +126,10 @@ impl LossRecovery for RackTlp {
         }
     }
 
+    fn judges_runs(&self) -> bool {
+        true
+    }
+
     fn limited_transmit(&self) -> LimitedTransmit {
         self.beyond.map_or(LimitedTransmit::BySack, LimitedTransmit::Beyond)
     }

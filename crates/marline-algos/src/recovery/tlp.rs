@@ -213,7 +213,7 @@ impl Tlp {
 
     /// New data went out.
     fn on_new(&mut self, start: Ssn, cx: &RecoveryContext<'_>) {
-        self.lone.waiting = (cx.board.len() == 1).then_some(start);
+        self.lone.waiting = (cx.board.segments() == 1).then_some(start);
         let before = self.pto_at;
         self.schedule(cx, cx.phase);
         if self.is_adaptive() {
@@ -237,7 +237,7 @@ impl Tlp {
     /// TLP_calc_PTO.
     fn pto(&self, formula: PtoFormula, cx: &RecoveryContext<'_>) -> Duration {
         let Some(srtt) = cx.rtt.srtt() else { return PTO_WITHOUT_RTT };
-        let lone = cx.board.len() == 1;
+        let lone = cx.board.segments() == 1;
         let delay = if lone { self.config.peer_ack_delay } else { Duration::ZERO };
         let rfc = srtt * 2 + delay;
         match formula {

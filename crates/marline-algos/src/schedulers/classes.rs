@@ -15,7 +15,8 @@
 //! scheduler treated it as zero, so that every new subflow attracted a burst.)
 
 use marline_policy::{
-    Decision, Eligibility, Reinjection, ReinjectionCause, SchedulerContext, SubflowSet, SubflowView,
+    DataRange, Decision, Eligibility, Reinjection, ReinjectionCause, SchedulerContext, SubflowSet,
+    SubflowView,
 };
 use marline_time::Duration;
 
@@ -96,6 +97,28 @@ pub fn wait<'a>(candidates: impl Iterator<Item = &'a SubflowView>) -> Decision {
         })
         .min();
     opens.map_or(Decision::Wait, Decision::WaitUntil)
+}
+
+/// New data on a subflow that `takes` a segment of it: a run of all that it has room for if it would take the
+/// last of those, too, the others being under way by then; else one segment. For schedulers whose choice of
+/// subflow does not change by sending, and whose conditions hold for each segment before one for which they hold.
+pub fn run_while(
+    view: &SubflowView,
+    cx: &SchedulerContext<'_>,
+    takes: impl Fn(&SubflowView, &SchedulerContext<'_>) -> bool,
+) -> Decision {
+    let (subflow, range) = (view.id, cx.unsent);
+    let Eligibility::Ready { room } = view.eligibility else {
+        return Decision::Send { subflow, range };
+    };
+    let before = room.min(range.len()).saturating_sub(u64::from(view.mss));
+    let last = SubflowView { bytes_in_flight: view.bytes_in_flight + before, ..*view };
+    let unsent = DataRange::new(range.start.plus(before), range.end);
+    if takes(&last, &SchedulerContext { unsent, ..*cx }) {
+        Decision::SendRun { subflow, range }
+    } else {
+        Decision::Send { subflow, range }
+    }
 }
 
 /// Where data that must be repeated goes; the same for every scheduler here. In order:

@@ -30,6 +30,11 @@ use super::min_rtt::{MinRtt, MinRttConfig};
 
 /// Which data is sent again, where, and when.
 pub(super) trait CopyRule: Debug + Send {
+    /// It watches every segment by itself: new data goes out by segments, and [`on_new`](Self::on_new) hears of each.
+    fn watches_segments(&self) -> bool {
+        false
+    }
+
     /// New data from `start` on goes to `on`. The core may cut it.
     fn on_new(&mut self, _on: &SubflowView, _start: Dsn, _cx: &SchedulerContext<'_>) {}
 
@@ -56,16 +61,16 @@ impl<R> WithCopies<R> {
 
 impl<R: CopyRule> Scheduler for WithCopies<R> {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
-        let decision = match self.base.next_send(cx) {
-            // A copy is thought of segment by segment.
-            Decision::SendRun { subflow, range } => Decision::Send { subflow, range },
-            decision => decision,
-        };
-        if let Decision::Send { subflow, range } = decision {
+        let decision = self.base.next_send(cx);
+        if let Some((subflow, range)) = decision.data() {
+            // Where there is one subflow nothing is copied.
+            if !self.rule.watches_segments() || cx.subflows.len() == 1 {
+                return decision;
+            }
             if let Some(view) = cx.subflow(subflow) {
                 self.rule.on_new(view, range.start, cx);
             }
-            return decision;
+            return decision.by_segment();
         }
         let Some(class) = copying_class(cx.subflows) else { return decision };
         match self.rule.next_copy(class, cx) {

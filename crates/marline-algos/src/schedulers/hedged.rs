@@ -177,6 +177,10 @@ impl Hedge {
 }
 
 impl CopyRule for Hedge {
+    fn watches_segments(&self) -> bool {
+        true
+    }
+
     fn on_new(&mut self, on: &SubflowView, start: Dsn, cx: &SchedulerContext<'_>) {
         self.settle(cx);
         self.judge(cx);

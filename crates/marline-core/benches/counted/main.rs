@@ -14,7 +14,7 @@ use std::hint::black_box;
 use gungraun::prelude::*;
 use gungraun::{Callgrind, FlamegraphConfig};
 use marline_algos::Registry;
-use marline_policy::{Decision, Scheduler, SubflowView};
+use marline_policy::{Scheduler, SubflowView};
 use marline_testkit::views::{Stream, full, view};
 use marline_wire::mptcp::{DataAck, Dss, WireDsn, WireMapping};
 use marline_wire::{SackBlock, SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, Timestamps};
@@ -47,20 +47,20 @@ fn all_sent((_, segments): (Pair, usize)) {
 #[bench::one_88_segments(args = (ONE), setup = written)]
 #[bench::by_turns_88_segments(args = (BY_TURNS), setup = written)]
 fn segment_out(mut pair: Pair) -> (Pair, usize) {
-    let segments = pair.send_to_nowhere();
+    let segments = pair.send_to_nowhere(SEGMENTS);
     (pair, segments)
 }
 
 /// All of it is on its way.
 fn sent(setting: Setting) -> (Pair, Captured) {
     let mut pair = written(setting);
-    let data = pair.capture_data();
+    let data = pair.capture_data(SEGMENTS);
     assert_eq!(data.segments(), SEGMENTS);
     (pair, data)
 }
 
-fn all_received((pair, _): (Pair, Captured)) {
-    let bytes = (SEGMENTS * pair.segment_bytes()) as u64;
+fn all_received((pair, data): (Pair, Captured)) {
+    let bytes = data.payload_bytes();
     assert_eq!(pair.readable_and_unacknowledged(), (bytes, bytes));
 }
 
@@ -76,7 +76,8 @@ fn segment_in((mut pair, data): (Pair, Captured)) -> (Pair, Captured) {
 fn acknowledged(setting: Setting) -> (Pair, Captured) {
     let (mut pair, data) = sent(setting);
     let acks = pair.capture_acks(&data);
-    assert_eq!(acks.segments(), SEGMENTS / 2);
+    // A turn that ends with an odd segment leaves that to be acknowledged later.
+    assert!(acks.segments().abs_diff(SEGMENTS / 2) <= 1, "{}", acks.segments());
     (pair, acks)
 }
 
@@ -144,7 +145,7 @@ fn schedule(mut choice: Choice) -> (Choice, usize) {
     for _ in 0..CALLS {
         let context = choice.stream.context(black_box(&choice.subflows));
         let decision = choice.scheduler.next_send(&context);
-        chosen += usize::from(matches!(black_box(decision), Decision::Send { .. }));
+        chosen += usize::from(black_box(decision).data().is_some());
     }
     (choice, chosen)
 }

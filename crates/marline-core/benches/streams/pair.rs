@@ -11,6 +11,7 @@ use marline_core::{
 };
 use marline_policy::{AddressId, LocalAddress};
 use marline_time::{Duration, Instant, SeedTree};
+use marline_wire::TcpSegment;
 
 use super::bounded::BoundedFactory;
 use super::{CHUNK, Setting};
@@ -42,6 +43,12 @@ pub(crate) struct Captured(Vec<(PacketMeta, Vec<u8>)>);
 impl Captured {
     pub(crate) const fn segments(&self) -> usize {
         self.0.len()
+    }
+
+    /// Payload of all of them.
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        let parsed = self.0.iter().map(|(_, bytes)| TcpSegment::parse(bytes).expect("our own"));
+        parsed.map(|segment| segment.payload.len() as u64).sum()
     }
 }
 
@@ -124,12 +131,6 @@ impl Pair {
         }
     }
 
-    /// Payload of a full segment.
-    pub(crate) fn segment_bytes(&self) -> usize {
-        let info = self.client.endpoint.info(self.connections[0].0).expect("it exists");
-        info.subflows[0].mss as usize
-    }
-
     /// Payload bytes that each subflow of the first connection's client sent.
     pub(crate) fn sent_per_subflow(&self) -> Vec<u64> {
         let info = self.client.endpoint.info(self.connections[0].0).expect("it exists");
@@ -142,28 +143,29 @@ impl Pair {
         sent(&self.client) + sent(&self.server)
     }
 
-    /// The client's application writes so many full segments, and there is room for all of them.
+    /// The client's application writes enough for so many full segments, whatever their options leave of
+    /// them, and there is room for all of it.
     pub(crate) fn write_segments(&mut self, segments: usize) {
-        let (now, bytes) = (self.now, vec![0x5a; segments * self.segment_bytes()]);
+        let (now, bytes) = (self.now, vec![0x5a; segments * usize::from(MAX_SEGMENT)]);
         let written = self.client.endpoint.write(now, self.connections[0].0, &bytes);
         assert_eq!(written, Ok(bytes.len()));
     }
 
-    /// Everything that the client has to send, to nowhere. Returns the number of segments.
-    pub(crate) fn send_to_nowhere(&mut self) -> usize {
+    /// What the client has to send, to nowhere, until there were `most` segments. Returns their number.
+    pub(crate) fn send_to_nowhere(&mut self, most: usize) -> usize {
         let mut segments = 0;
-        while let Some(transmit) =
-            self.client.endpoint.poll_transmit(self.now, &mut self.client.batch)
+        while segments < most
+            && let Some(transmit) = self.client.poll_transmit(self.now, most - segments)
         {
             segments += transmit.datagrams;
         }
         segments
     }
 
-    /// Everything that the client has to send.
-    pub(crate) fn capture_data(&mut self) -> Captured {
+    /// What the client has to send, until there are `most` segments.
+    pub(crate) fn capture_data(&mut self, most: usize) -> Captured {
         self.now += STEP;
-        self.client.capture(self.now)
+        self.client.capture(self.now, most)
     }
 
     /// The server takes the segments, two at a time, and what it answers each time.
@@ -172,7 +174,7 @@ impl Pair {
         let mut acks = Captured::default();
         for segments in data.0.chunks(2) {
             self.server.take(self.now, segments);
-            acks.0.append(&mut self.server.capture(self.now).0);
+            acks.0.append(&mut self.server.capture(self.now, usize::MAX).0);
         }
         self.now += STEP;
         acks
@@ -188,12 +190,13 @@ impl Pair {
         self.client.take(self.now, &captured.0);
     }
 
-    /// Bytes that the server's application may read, and bytes that the client's is waiting to hear of.
+    /// Bytes that the server's application may read, and bytes that the client sent and has not heard of.
     pub(crate) fn readable_and_unacknowledged(&self) -> (u64, u64) {
         let (client, server) = self.connections[0];
         let client = self.client.endpoint.info(client).expect("it exists");
         let server = self.server.endpoint.info(server).expect("it exists");
-        (server.readable, client.bytes_written - client.bytes_acked)
+        let sent: u64 = client.subflows.iter().map(|subflow| subflow.bytes_sent).sum();
+        (server.readable, sent - client.bytes_acked)
     }
 
     /// Writes what fits of the stream whose first `sent` bytes are written. Position `n` of the
@@ -271,18 +274,24 @@ impl Side {
 
     /// Hands every batch to `peer` as it comes.
     fn send_all(&mut self, now: Instant, peer: &mut Endpoint) {
-        while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.batch) {
-            let meta = at_peer(&transmit);
-            for segment in self.batch.bytes().chunks(transmit.stride) {
-                peer.handle_packet(now, &meta, segment);
-            }
+        while let Some(transmit) = self.poll_transmit(now, BATCH) {
+            let segments = self.batch.bytes().chunks(transmit.stride);
+            peer.handle_packets(now, &at_peer(&transmit), segments);
         }
     }
 
-    /// Everything that it has to send, for later.
-    fn capture(&mut self, now: Instant) -> Captured {
+    /// The next batch, of at most `most` segments.
+    fn poll_transmit(&mut self, now: Instant, most: usize) -> Option<Transmit> {
+        self.batch.set_max_datagrams(most.min(BATCH));
+        self.endpoint.poll_transmit(now, &mut self.batch)
+    }
+
+    /// What it has to send, for later, until there are `most` segments.
+    fn capture(&mut self, now: Instant, most: usize) -> Captured {
         let mut captured = Captured::default();
-        while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.batch) {
+        while captured.0.len() < most
+            && let Some(transmit) = self.poll_transmit(now, most - captured.0.len())
+        {
             let segments = self.batch.bytes().chunks(transmit.stride);
             captured.0.extend(segments.map(|bytes| (at_peer(&transmit), bytes.to_vec())));
         }
@@ -323,7 +332,7 @@ fn at_peer(transmit: &Transmit) -> PacketMeta {
 }
 
 fn config() -> ConnectionConfig {
-    ConnectionConfig::new(default_policies())
+    ConnectionConfig { mapping_runs: true, ..ConnectionConfig::new(default_policies()) }
 }
 
 /// That of all connections of a client, which they share.

@@ -19,9 +19,9 @@ impl Choice {
         Choice { subflow, range, kind, run: false }
     }
 
-    /// What is left of a run after all before `sent` went out.
-    pub(super) fn rest(&self, sent: Dsn) -> Option<Choice> {
-        let range = DataRange::new(sent.max(self.range.start), self.range.end.max(sent));
+    /// What is left of a run after all before `end` went out.
+    pub(super) fn rest(&self, end: Dsn) -> Option<Choice> {
+        let range = DataRange::new(end.max(self.range.start), self.range.end.max(end));
         (self.run && !range.is_empty()).then_some(Choice { range, ..*self })
     }
 }

@@ -158,6 +158,11 @@ impl MappingRx {
         mapped || self.infinite.is_some() || self.failed.is_some()
     }
 
+    /// Whether the next mapping covers all positions from `start` to `end`.
+    pub(crate) fn maps(&self, start: Ssn, end: Ssn) -> bool {
+        self.announced.front().is_some_and(|m| m.ssn <= start && end <= m.end())
+    }
+
     /// Bytes kept since a checksum failed; `None` if none failed.
     pub(crate) fn kept(&self) -> Option<u64> {
         self.failed.as_ref().map(|failed| failed.bytes.len() as u64)

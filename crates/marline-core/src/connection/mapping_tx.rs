@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 
 use marline_policy::{DataRange, Dsn, Mapping, MappingIndex, SubflowId, SubflowSet};
 
+use crate::subflow::SegmentSize;
+
 /// Mappings that are looked at for one decision.
 const RUN: usize = 8;
 
@@ -88,6 +90,26 @@ impl MappingTx {
             let part = DataRange::new(start, entry.end.min(range.end));
             start = entry.end;
             (!part.is_empty()).then_some(Mapping { range: part, carried_by: entry.carried_by })
+        })
+    }
+
+    /// The parts of the first `count` segments of `range`, whether each had a mapping of its own or they shared one.
+    pub(crate) fn segments(
+        &self,
+        range: DataRange,
+        count: u32,
+        size: SegmentSize,
+    ) -> impl Iterator<Item = Mapping> {
+        let mut left = u64::from(count);
+        self.parts(range).map_while(move |part| {
+            let segments = part.range.len().div_ceil(size.largest);
+            let range = match left {
+                0 => return None,
+                left if segments <= left => part.range,
+                left => part.range.prefix(left * size.usual),
+            };
+            left = left.saturating_sub(segments);
+            Some(Mapping { range, ..part })
         })
     }
 

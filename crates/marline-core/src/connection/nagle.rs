@@ -126,6 +126,11 @@ impl Nagle {
         }
     }
 
+    /// Records are kept apart.
+    pub(super) fn has_records(&self) -> bool {
+        self.limits.used().is_some_and(|limits| !limits.records.is_empty())
+    }
+
     /// Bytes of a segment from `start` on that belong to one record; whether a record ends with them.
     pub(super) fn within_record(&self, start: Dsn, len: usize) -> (usize, bool) {
         let Some(Limits { records, .. }) = self.limits.used() else { return (len, false) };

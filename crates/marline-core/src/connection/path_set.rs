@@ -282,20 +282,15 @@ impl PathSet {
     }
 
     /// What schedulers judge by: subflows that carry data.
-    pub(super) fn views(&self, now: Instant) -> impl Iterator<Item = SubflowView> {
+    pub(super) fn views(&self, now: Instant, backlog: u64) -> impl Iterator<Item = SubflowView> {
         let up = self.with_ids().filter(|(_, subflow)| subflow.is_up());
-        up.map(move |(id, subflow)| subflow.view(now, id))
+        up.map(move |(id, subflow)| subflow.view(now, backlog, id))
     }
 
     /// What path managers judge by.
     pub(super) fn paths(&self) -> Vec<SubflowPath> {
         let open = self.with_ids().filter(|(_, subflow)| !subflow.is_shut());
         open.map(|(id, subflow)| subflow.subflow_path(id)).collect()
-    }
-
-    /// When something is due on a subflow.
-    pub(super) fn timeouts(&self) -> impl Iterator<Item = Instant> {
-        self.iter().flat_map(SubflowContext::timeouts).flatten()
     }
 
     /// What may wait behind holes of all subflows together, beyond what does: as much as the largest window.

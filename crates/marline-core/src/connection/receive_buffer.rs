@@ -272,7 +272,11 @@ impl ReceiveBuffer {
             end = end.max(right);
             last += 1;
         }
-        self.beyond.splice(first..last, [(start, end)]);
+        // Mostly it continues a range.
+        match last - first {
+            1 => self.beyond[first] = (start, end),
+            _ => drop(self.beyond.splice(first..last, [(start, end)])),
+        }
     }
 
     fn advance(&mut self, end: u64) {

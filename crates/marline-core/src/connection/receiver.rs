@@ -256,6 +256,11 @@ impl Receiver {
         kept.saturating_add(MORE_MAPPINGS) <= most.max(self.mappings)
     }
 
+    /// One mapping covers all positions from `start` to `end`.
+    pub(super) fn maps(&self, id: SubflowId, start: Ssn, end: Ssn) -> bool {
+        self.subflow(id).is_some_and(|subflow| subflow.mappings.maps(start, end))
+    }
+
     /// Looks at what a segment holds beside what is mapped: a middlebox has put segments together
     /// and kept the options of one. Whether it has.
     pub(super) fn note_segment(&mut self, id: SubflowId, range: (Ssn, Ssn), mapped: bool) -> bool {

@@ -24,8 +24,8 @@ pub(super) struct Scheduling {
     scheduler: Box<dyn Scheduler>,
     /// Views of the subflows that carry data, as of the current call. Lent by the endpoint.
     views: OnDemand<Vec<SubflowView>>,
-    /// A decision made while the batch went to another subflow.
-    decided: Option<Choice>,
+    /// A decision made while the batch went to another subflow, or the rest of a run; and when.
+    decided: Option<(Instant, Choice)>,
     /// Subflows that the scheduler holds to be dead, until that is acted upon.
     accused: SubflowSet,
     /// It asked to be asked again.
@@ -107,7 +107,7 @@ impl Scheduling {
 
     /// The subflow is suspected or carries no more data: what was decided for it is void.
     pub(super) fn void(&mut self, id: SubflowId) {
-        self.decided = self.decided.filter(|choice| choice.subflow != id);
+        self.decided = self.decided.filter(|(_, choice)| choice.subflow != id);
     }
 
     /// Whatever was decided is void.
@@ -127,7 +127,8 @@ impl Scheduling {
 
     /// The next data to send, if any may go now. Views must be fresh.
     pub(super) fn choose(&mut self, terms: Terms, sender: &Sender) -> Option<Choice> {
-        if let Some(choice) = self.decided.take()
+        if let Some((at, choice)) = self.decided.take()
+            && (at == terms.now || !choice.run)
             && self.still_holds(&choice, terms, sender)
         {
             return Some(choice);
@@ -139,8 +140,8 @@ impl Scheduling {
     }
 
     /// Keeps a decision for the next batch.
-    pub(super) const fn defer(&mut self, choice: Choice) {
-        self.decided = Some(choice);
+    pub(super) const fn defer(&mut self, now: Instant, choice: Choice) {
+        self.decided = Some((now, choice));
     }
 
     fn still_holds(&self, choice: &Choice, terms: Terms, sender: &Sender) -> bool {
@@ -198,13 +199,9 @@ impl Scheduling {
                 None
             }
             Decision::Send { subflow, range } => self.check(subflow, range, terms, sender),
-            Decision::SendRun { subflow, range } if range.start == sender.sent() => {
+            Decision::SendRun { subflow, range } => {
                 let choice = self.check(subflow, range, terms, sender)?;
                 Some(Choice { run: true, ..choice })
-            }
-            Decision::SendRun { .. } => {
-                debug_assert!(false, "a run is of new data");
-                None
             }
             Decision::Repair { subflow, range } => self.check_repair(subflow, range, terms, sender),
         }

@@ -22,6 +22,7 @@ use super::reinjection::{Queued, ReinjectionQueue};
 use super::send_buffer::SendBuffer;
 use crate::fec::Repair;
 use crate::on_demand::{OnDemand, Unused};
+use crate::subflow::SegmentSize;
 use crate::tables::ChunkPool;
 use crate::{BufferTuning, ConnectionConfig, Hold};
 
@@ -57,13 +58,13 @@ struct DataRto {
 struct Holes {
     /// When it last was due.
     fired_at: Option<Instant>,
-    /// Where the first of the mappings ended that it repeated last, and how many it repeats at once.
+    /// Where the first part ended of what it repeated last, and how many segments it repeats at once.
     hole_end: Option<Dsn>,
-    hole_mappings: u32,
+    hole_segments: u32,
 }
 
 impl Unused for Holes {
-    const UNUSED: &'static Self = &Holes { fired_at: None, hole_end: None, hole_mappings: 0 };
+    const UNUSED: &'static Self = &Holes { fired_at: None, hole_end: None, hole_segments: 0 };
 }
 
 /// The data-level timer as it fires.
@@ -571,15 +572,16 @@ impl Sender {
         now: Instant,
         fired_at: Instant,
         rto: Duration,
+        size: SegmentSize,
         held: impl Fn(&Mapping) -> bool,
     ) {
         let una = self.una();
         let prompt = now.since(fired_at) <= rto * HOLES_APART;
         let again = prompt && self.holes.hole_end.is_some_and(|end| una >= end);
-        let before = self.holes.hole_mappings;
-        self.holes.hole_mappings = if again { before.saturating_mul(2) } else { 1 };
+        self.holes.hole_segments =
+            if again { self.holes.hole_segments.saturating_mul(2) } else { 1 };
         let sent = DataRange::new(una, self.sent());
-        let parts = self.mappings.parts(sent).take(self.holes.hole_mappings as usize);
+        let parts = self.mappings.segments(sent, self.holes.hole_segments, size);
         let missing: Vec<DataRange> = parts.filter(|p| !held(p)).map(|part| part.range).collect();
         self.holes.hole_end = missing.first().map(|first| first.end);
         for range in missing {

@@ -298,6 +298,17 @@ impl Session {
         self.dsn_span_start = (now, sent);
     }
 
+    /// Whether one mapping may cover a run of segments: not where each has a checksum of its own, nor before
+    /// the peer is known to have the keys.
+    pub(super) const fn maps_runs(&self, config: &ConnectionConfig) -> bool {
+        config.mapping_runs
+            && match self.mode {
+                Mode::Multipath { confirmed } => confirmed && !self.checksum,
+                Mode::Plain { .. } => self.infinite_from.is_none(),
+                Mode::Offered => false,
+            }
+    }
+
     /// Puts the mapping of a data segment, new or repeated, into its options; `next` is what we expect.
     pub(super) fn mapping_options(
         &self,

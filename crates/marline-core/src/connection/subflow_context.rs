@@ -370,6 +370,16 @@ impl SubflowContext {
         self.phase == Phase::Active && self.tcp.is_established()
     }
 
+    /// Established, proven, and nothing of its handshake is open.
+    pub(super) const fn is_steady(&self) -> bool {
+        let proven = match &self.membership {
+            Membership::Initial => true,
+            Membership::Joining(joining) => joining.confirmed,
+            Membership::Joined(joined) => joined.verified,
+        };
+        proven && matches!(self.phase, Phase::Active)
+    }
+
     /// Policies know of it.
     pub(super) const fn is_up(&self) -> bool {
         matches!(self.phase, Phase::Active | Phase::Leaving)
@@ -800,9 +810,9 @@ impl SubflowContext {
     }
 
     /// What schedulers judge it by.
-    pub(super) fn view(&self, now: Instant, id: SubflowId) -> SubflowView {
+    pub(super) fn view(&self, now: Instant, backlog: u64, id: SubflowId) -> SubflowView {
         let backup = self.is_backup();
-        let mut view = self.tcp.view(now, id, self.local_id, self.remote_id, backup);
+        let mut view = self.tcp.view(now, backlog, id, self.local_id, self.remote_id, backup);
         if !self.is_usable() {
             view.eligibility = Eligibility::NotUsable;
         }

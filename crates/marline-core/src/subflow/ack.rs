@@ -221,20 +221,24 @@ impl Subflow {
         }
     }
 
-    /// Marks the segments that lie wholly in `block` and touch `from..to`.
+    /// Marks the segments that lie wholly in `block` and belong to what touches `from..to`.
     fn sack_part(&mut self, block: (Ssn, Ssn), from: Ssn, to: Ssn, tally: &mut Tally) {
         if from >= to {
             return;
         }
         let Some(mut index) = self.tx.board.index_of(from) else { return };
-        while let Some(segment) = self.tx.board.get(index).copied() {
-            if segment.start >= to {
+        while let Some(entry) = self.tx.board.get(index).copied() {
+            if entry.start >= to {
                 break;
             }
-            let inside = segment.start >= block.0 && segment.end <= block.1;
-            if inside && !segment.sacked {
-                self.tx.board.mark_sacked(index);
-                self.deliver(&segment, true, tally);
+            let (first, last) = entry.whole_segments_within(block.0, block.1);
+            if !entry.sacked && first < last {
+                index += usize::from(self.tx.cut(index, first));
+                self.tx.cut(index, last);
+                if let Some(part) = self.tx.board.get(index).copied() {
+                    self.tx.board.mark_sacked(index);
+                    self.deliver(&part, true, tally);
+                }
             }
             index += 1;
         }
@@ -242,7 +246,9 @@ impl Subflow {
 
     fn deliver(&mut self, segment: &SentSegment, by_sack: bool, tally: &mut Tally) {
         let retransmitted = segment.retransmitted();
-        tally.acked_segments += u32::from(!by_sack);
+        if !by_sack {
+            tally.acked_segments = tally.acked_segments.saturating_add(segment.segments() as u32);
+        }
         tally.delivered += segment.len();
         let stamp = (segment.sent_at, segment.rate);
         self.tx.rate.on_delivered(segment.len(), stamp, &mut tally.newest);
@@ -407,15 +413,15 @@ impl Subflow {
 
     /// Tells the pacer the rate that holds now.
     pub(super) fn set_pace(&mut self) {
-        let mss = u64::from(self.tx.mss);
+        let segment = self.segment_size().usual;
         if let Some(rate) = self.congestion.pacing_rate() {
-            self.pacer.set_rate(rate, mss);
+            self.pacer.set_rate(rate, segment);
             return;
         }
         let Some(srtt) = self.tx.rtt.srtt() else { return };
         let window = self.congestion.window();
         let percent = if window < self.congestion.ssthresh() / 2 { 200 } else { 120 };
-        self.pacer.set_window(window, srtt, percent, mss);
+        self.pacer.set_window(window, srtt, percent, segment);
     }
 }
 

@@ -4,30 +4,32 @@
 //! filled. A pure ACK comes last, because anything else carries it too.
 
 use marline_policy::{
-    CongestionSignal, DataRange, Dsn, Eligibility, LimitedTransmit, Phase, SentKind, SentNotice,
-    SentSegment, Ssn,
+    CongestionSignal, DataRange, Dsn, Eligibility, LimitedTransmit, Phase, RunLayout, SentKind,
+    SentNotice, SentSegment, Ssn,
 };
-use marline_time::Instant;
+use marline_time::{Duration, Instant};
 use marline_wire::SeqNum;
 
 use super::rto::Frto;
 use super::segment::{HEADER, TIMESTAMP_OPTION};
 use super::transmission::Probe;
-use super::{Egress, Rst, Subflow, SubflowEvent};
+use super::{Egress, RepeatRoom, Rst, Subflow, SubflowEvent};
 use crate::SubflowState;
 
+/// A run worth waiting for, segments: of five that share a mapping one says so, which costs 0.28 % of goodput, and a
+/// queue of ten takes so many at once.
+const RUN_SEGMENTS: u64 = 5;
+/// What is saved up is at most the window by this.
+const RUN_OF_WINDOW: u64 = 8;
+
 impl Subflow {
-    /// The next segment that is owed; it counts as sent now. `max_payload` bounds retransmissions.
-    pub(crate) fn next_egress(&mut self, now: Instant, max_payload: usize) -> Option<Egress> {
-        self.next_egress_but_ack(now, max_payload).or_else(|| self.next_ack())
+    /// The next segment that is owed; it counts as sent now. `room` bounds retransmissions.
+    pub(crate) fn next_egress(&mut self, now: Instant, room: RepeatRoom) -> Option<Egress> {
+        self.next_egress_but_ack(now, room).or_else(|| self.next_ack())
     }
 
     /// As [`next_egress`](Self::next_egress) without a pure ACK, when data is about to carry it.
-    pub(crate) fn next_egress_but_ack(
-        &mut self,
-        now: Instant,
-        max_payload: usize,
-    ) -> Option<Egress> {
+    pub(crate) fn next_egress_but_ack(&mut self, now: Instant, room: RepeatRoom) -> Option<Egress> {
         if let Some(rst) = self.owed.rst.take() {
             if matches!(rst, Rst::Own | Rst::OwnAt(_)) {
                 self.state.move_to_closed();
@@ -43,11 +45,11 @@ impl Subflow {
             SubflowState::SynSent | SubflowState::SynReceived => return self.next_syn(now),
             _ => {}
         }
-        if let Some(segment) = self.next_retransmission(now, max_payload) {
+        if let Some(segment) = self.next_retransmission(now, room) {
             return Some(Egress::Retransmit(segment));
         }
         if self.tx.probe == Probe::RepeatLast
-            && let Some(segment) = self.repeat_last(now, max_payload)
+            && let Some(segment) = self.repeat_last(now, room)
         {
             return Some(Egress::Retransmit(segment));
         }
@@ -88,7 +90,7 @@ impl Subflow {
     }
 
     /// The lowest lost segment, if window and pacer let it go.
-    fn next_retransmission(&mut self, now: Instant, max_payload: usize) -> Option<SentSegment> {
+    fn next_retransmission(&mut self, now: Instant, room: RepeatRoom) -> Option<SentSegment> {
         if self.tx.board.bytes_lost() == 0 {
             return None;
         }
@@ -108,36 +110,38 @@ impl Subflow {
             }
         }
         let index = self.tx.pop_lost()?;
-        let start = self.tx.board.get(index)?.start;
-        if let Some(limit) = self.payload_limit(max_payload) {
-            let before = self.tx.board.len();
-            self.tx.board.split(index, start.plus(limit));
-            if self.tx.board.len() > before {
-                self.tx.queue_lost(index + 1);
-            }
+        self.tx.cut_off_segment(index);
+        let segment = self.tx.board.get(index)?;
+        if let Some(limit) = self.payload_limit(segment, room) {
+            let at = segment.start.plus(limit);
+            self.tx.cut(index, at);
         }
         self.retransmit(now, index, forced.unwrap_or(SentKind::Retransmission))
     }
 
     /// A tail loss probe that repeats the newest segment that is not delivered, or the end of it.
-    fn repeat_last(&mut self, now: Instant, max_payload: usize) -> Option<SentSegment> {
+    fn repeat_last(&mut self, now: Instant, room: RepeatRoom) -> Option<SentSegment> {
         self.tx.probe.clear();
         let mut index = self.tx.board.iter().rposition(|segment| !segment.sacked)?;
+        let at = self.tx.board.get(index)?.last_segment_start();
+        index += usize::from(self.tx.cut(index, at));
         let last = self.tx.board.get(index)?;
-        if let Some(limit) = self.payload_limit(max_payload)
+        if let Some(limit) = self.payload_limit(last, room)
             && last.len() > limit
         {
             let at = Ssn(last.end.0 - limit);
-            self.tx.board.split(index, at);
-            index += 1;
+            index += usize::from(self.tx.cut(index, at));
         }
         self.retransmit(now, index, SentKind::ProbeRepeat)
     }
 
-    /// Payload bytes that a repeated segment may have; what once was an MTU probe must be cut.
-    fn payload_limit(&self, max_payload: usize) -> Option<u64> {
+    /// Payload bytes that a repeated segment may have; what once was an MTU probe must be cut. Where the
+    /// mapping begins it goes along; further on the peer knows it, since bytes are taken in their order.
+    fn payload_limit(&self, segment: &SentSegment, room: RepeatRoom) -> Option<u64> {
+        let first = segment.start <= segment.mapping_start;
+        let payload = if first { room.mapped } else { room.plain };
         let header = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
-        let limit = usize::from(self.mtu.current()).saturating_sub(header).min(max_payload);
+        let limit = usize::from(self.mtu.current()).saturating_sub(header).min(payload);
         (limit > 0).then_some(limit as u64)
     }
 
@@ -158,7 +162,8 @@ impl Subflow {
         }
         self.stats.bytes_sent += segment.payload_len();
         self.stats.trouble.bytes_retransmitted += segment.payload_len();
-        self.on_transmission(now, SentNotice { start: segment.start, end: segment.end, kind });
+        let notice = SentNotice { start: segment.start, end: segment.end, kind };
+        self.on_transmission(now, notice, segment.segments());
         Some(segment)
     }
 
@@ -212,6 +217,93 @@ impl Subflow {
         Eligibility::Ready { room: room.div_ceil(mss) * mss }
     }
 
+    /// The same for new data of which `backlog` bytes wait and may leave as runs. While ACKs are on their way
+    /// and more waits than a run, what they open is saved up until it is worth one: an ACK for every other
+    /// segment would make runs of two, and every other segment would carry the mapping. Linux defers for
+    /// larger TSO frames in the same way (tcp_output.c), up to a third of the window; this is an eighth, and
+    /// only as long as the path has a queue that feeds it in the meantime: where it has none, window that is not
+    /// used is goodput lost. A controller with a pace of its own times its segments itself.
+    pub(super) fn eligibility_for_run(&self, now: Instant, backlog: u64) -> Eligibility {
+        match self.eligibility(now) {
+            Eligibility::Ready { room } if self.saves_up(room, backlog) => Eligibility::CwndLimited,
+            eligibility => eligibility,
+        }
+    }
+
+    fn saves_up(&self, room: u64, backlog: u64) -> bool {
+        let board = &self.tx.board;
+        let mss = u64::from(self.tx.mss.max(1));
+        if room >= RUN_SEGMENTS * mss || backlog < 2 * RUN_SEGMENTS * mss {
+            return false;
+        }
+        let run = mss * (self.congestion.window() / mss / RUN_OF_WINDOW).min(RUN_SEGMENTS);
+        room < run
+            && board.bytes_in_flight() >= run
+            && self.tx.phase == Phase::Open
+            && board.bytes_lost() == 0
+            && board.bytes_sacked() == 0
+            && self.congestion.pacing_rate().is_none()
+            && self.queued_on_path() >= 2 * run
+            && self.sends_runs()
+    }
+
+    /// Bytes of the window that wait in a queue of the path, by the round trip beyond the shortest one.
+    fn queued_on_path(&self) -> u64 {
+        let (Some(srtt), Some(min)) = (self.tx.rtt.srtt(), self.tx.rtt.min()) else { return 0 };
+        let micros = |time: Duration| time.as_micros() as u64;
+        let waits = self.congestion.window().saturating_mul(micros(srtt.saturating_sub(min)));
+        waits / micros(srtt).max(1)
+    }
+
+    /// Whether an entry of the scoreboard may be a run of segments.
+    fn sends_runs(&self) -> bool {
+        let compat = &self.config.linux_compat;
+        self.recovery.judges_runs()
+            && self.tx.sack_enabled
+            && compat.push_bursts == 0
+            && !compat.whole_segments
+            && self.max_segment() == self.settled_segment()
+            && self.tx.probe == Probe::None
+            && !self.awaits_frto_data()
+    }
+
+    /// How many segments may leave now as a run, of `most`: one where each segment must be judged by itself.
+    pub(crate) fn run_segments(&self, now: Instant, most: usize) -> usize {
+        let Eligibility::Ready { room } = self.eligibility(now) else { return 1 };
+        if !self.sends_runs() {
+            return 1;
+        }
+        let mss = u64::from(self.tx.mss.max(1));
+        let paced = self.pacer.segments_before_closing(now, mss);
+        usize::try_from((room / mss).min(paced)).unwrap_or(most).min(most)
+    }
+
+    /// Takes a run of new segments, one mapping of `len` bytes, as sent now. The caller asked
+    /// [`run_segments`](Self::run_segments) first.
+    pub(crate) fn push_run(
+        &mut self,
+        now: Instant,
+        dsn: Dsn,
+        len: u16,
+        layout: RunLayout,
+    ) -> SentSegment {
+        debug_assert!(len > 0 && self.state.may_send() && !self.dead);
+        self.before_new_data(now);
+        let content = SentSegment { dsn, mapping_len: len, layout, ..SentSegment::default() };
+        let run = self.push(now, content);
+        self.stats.bytes_sent += u64::from(len);
+        self.ack.on_data_sent(now, self.tx.rtt.srtt());
+        run
+    }
+
+    fn before_new_data(&mut self, now: Instant) {
+        self.tx.starved = false;
+        let idle = self.tx.board.is_empty() && self.tx.nxt > Ssn(1);
+        if idle && now.since(self.tx.last_sent_at) > self.tx.timeout() {
+            self.congestion.on_signal(CongestionSignal::Idle, now, self.id, &self.group);
+        }
+    }
+
     /// Takes `len` bytes of new data, a mapping of their own, as sent now. The caller asked
     /// [`eligibility`](Self::eligibility) first, or [`wants_new_data_probe`](Self::wants_new_data_probe).
     pub(crate) fn push_data(
@@ -222,11 +314,7 @@ impl Subflow {
         mapping_checksum: u16,
     ) -> SentSegment {
         debug_assert!(len > 0 && self.state.may_send() && !self.dead);
-        self.tx.starved = false;
-        let idle = self.tx.board.is_empty() && self.tx.nxt > Ssn(1);
-        if idle && now.since(self.tx.last_sent_at) > self.tx.timeout() {
-            self.congestion.on_signal(CongestionSignal::Idle, now, self.id, &self.group);
-        }
+        self.before_new_data(now);
         let segment = self.push(
             now,
             SentSegment { dsn, mapping_len: len, mapping_checksum, ..SentSegment::default() },
@@ -339,17 +427,20 @@ impl Subflow {
         } else {
             SentKind::New
         };
-        self.on_transmission(now, SentNotice { start, end, kind });
+        self.on_transmission(now, SentNotice { start, end, kind }, segment.segments());
         segment
     }
 
     /// What every transmission of sequence space means to the others.
-    fn on_transmission(&mut self, now: Instant, notice: SentNotice) {
+    fn on_transmission(&mut self, now: Instant, notice: SentNotice, segments: usize) {
         let bytes = notice.end.since(notice.start);
         self.tx.last_sent_at = now;
-        self.tx.tally.sent = self.tx.tally.sent.saturating_add(1);
+        let segments = u32::try_from(segments).unwrap_or(u32::MAX);
+        self.tx.tally.sent = self.tx.tally.sent.saturating_add(segments);
         let repeat = matches!(notice.kind, SentKind::Retransmission | SentKind::ProbeRepeat);
-        self.tx.tally.retransmitted += u32::from(repeat);
+        if repeat {
+            self.tx.tally.retransmitted = self.tx.tally.retransmitted.saturating_add(segments);
+        }
         if self.tx.phase == Phase::Recovery {
             self.tx.prr.on_sent(bytes);
         }

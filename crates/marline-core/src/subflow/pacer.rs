@@ -66,21 +66,21 @@ impl Pacer {
         Pacer { enabled, free, credit, ..Pacer::default() }
     }
 
-    /// Paces `window` bytes per `srtt`, scaled by `percent`.
-    pub(super) fn set_window(&mut self, window: u64, srtt: Duration, percent: u64, mss: u64) {
+    /// Paces `window` bytes per `srtt`, scaled by `percent`; a full segment has at most `segment` bytes.
+    pub(super) fn set_window(&mut self, window: u64, srtt: Duration, percent: u64, segment: u64) {
         let srtt = u64::try_from(srtt.as_nanos()).unwrap_or(u64::MAX).min(MAX_SRTT_NANOS);
         let share = window.max(1).saturating_mul(percent) / 100;
-        self.set_cost((srtt << SHIFT) / share.max(1), mss);
+        self.set_cost((srtt << SHIFT) / share.max(1), segment);
     }
 
     /// Paces at a rate of the controller's own.
-    pub(super) fn set_rate(&mut self, rate: Rate, mss: u64) {
-        self.set_cost((8_000_000_000 << SHIFT) / rate.bits_per_s().max(1_000), mss);
+    pub(super) fn set_rate(&mut self, rate: Rate, segment: u64) {
+        self.set_cost((8_000_000_000 << SHIFT) / rate.bits_per_s().max(1_000), segment);
     }
 
-    fn set_cost(&mut self, cost: u64, mss: u64) {
+    fn set_cost(&mut self, cost: u64, segment: u64) {
         self.cost = cost;
-        self.burst_nanos = BURST_NANOS.max(self.nanos_for(BURST_SEGMENTS * mss));
+        self.burst_nanos = BURST_NANOS.max(self.nanos_for(BURST_SEGMENTS * segment));
     }
 
     fn nanos_for(&self, bytes: u64) -> u64 {
@@ -121,6 +121,25 @@ impl Pacer {
         if length >= self.burst_nanos {
             self.closed_until = Instant::from_nanos(self.paid_until);
         }
+    }
+
+    /// Segments of `len` bytes that may leave now, one after the other, before it closes. At least one:
+    /// whether it is open is another question.
+    pub(super) fn segments_before_closing(&self, now: Instant, len: u64) -> u64 {
+        if !self.enabled || self.cost == 0 {
+            return u64::MAX;
+        }
+        if self.free > 0 {
+            return self.free.div_ceil(len.max(1));
+        }
+        if self.credit == Credit::HalfBurst {
+            return 1;
+        }
+        let now_nanos = now.as_nanos();
+        let paid = self.paid_until.max(now_nanos.saturating_sub(2 * self.burst_nanos));
+        // The one that takes it beyond `now` closes it.
+        let credit = now_nanos.saturating_sub(paid);
+        credit / self.nanos_for(len).max(1) + 1
     }
 
     /// When it opens; `None` if it is open.

@@ -30,9 +30,9 @@ impl Subflow {
         let board = &self.tx.board;
         let waiting = match board.bytes_lost() {
             0 => 0,
-            _ => board.iter().filter(|segment| segment.lost).count() as u32,
+            _ => board.iter().filter(|s| s.lost).map(|s| s.segments() as u32).sum(),
         };
-        let outstanding = board.len() as u32;
+        let outstanding = board.segments() as u32;
         let rto = if board.is_empty() { Duration::ZERO } else { self.tx.timeout() };
         let tally = core::mem::take(&mut self.tx.tally);
         self.tx.tally.lost_before = waiting;

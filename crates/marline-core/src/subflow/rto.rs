@@ -184,6 +184,7 @@ impl Subflow {
             // The peer took back what it had SACKed (RFC 2018 section 8): believe none of it.
             self.renege_all();
         }
+        self.tx.cut_off_segment(0);
         let mut lost = core::mem::take(&mut self.scratch.lost);
         lost.clear();
         self.recovery.on_rto(&self.tx.context(now), &mut lost);

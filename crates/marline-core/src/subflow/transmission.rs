@@ -109,7 +109,7 @@ pub(super) struct Transmission {
     pub(super) last_sent_at: Instant,
     /// What the path health monitor has not been told.
     pub(super) tally: Tally,
-    /// Starts of segments marked lost; entries may be out of date.
+    /// Starts of entries marked lost; some may be out of date.
     lost: OnDemand<BinaryHeap<Reverse<u64>>>,
     /// The SACK blocks of the last ACK: their inner parts need no second look.
     pub(super) sack_cache: OnDemand<SackCache>,
@@ -171,25 +171,49 @@ impl Transmission {
         self.rto.backed_off(self.rtt.rto(), self.rtt.config().max_rto)
     }
 
-    /// Marks the segment that holds `start` as lost. Returns its bytes if it was in flight.
+    /// Marks the entry that holds `start` as lost. Returns its bytes if it was in flight.
     pub(super) fn mark_lost(&mut self, start: Ssn) -> u64 {
         let Some(index) = self.board.index_of(start) else { return 0 };
         let bytes = self.board.mark_lost(index);
         if bytes > 0 {
-            self.tally.lost += 1;
+            self.tally.lost += self.segments_at(index);
             self.queue_lost(index);
         }
         bytes
     }
 
-    /// Puts the lost segment at `index` in line for retransmission.
+    /// Segments of the entry at `index`.
+    fn segments_at(&self, index: usize) -> u32 {
+        self.board.get(index).map_or(0, |entry| entry.segments() as u32)
+    }
+
+    /// Cuts the entry at `index` in two at `at`, if that lies within. Whether it was cut.
+    pub(super) fn cut(&mut self, index: usize, at: Ssn) -> bool {
+        let before = self.board.len();
+        self.board.split(index, at);
+        let cut = self.board.len() > before;
+        if cut && self.board.get(index + 1).is_some_and(|tail| tail.lost) {
+            self.queue_lost(index + 1);
+        }
+        cut
+    }
+
+    /// Makes the first segment of the entry at `index` an entry of its own.
+    pub(super) fn cut_off_segment(&mut self, index: usize) {
+        if let Some(entry) = self.board.get(index) {
+            let at = entry.segment_end(entry.start);
+            self.cut(index, at);
+        }
+    }
+
+    /// Puts the lost entry at `index` in line for retransmission.
     pub(super) fn queue_lost(&mut self, index: usize) {
         if let Some(segment) = self.board.get(index) {
             self.lost.push(Reverse(segment.start.0));
         }
     }
 
-    /// The lowest segment that waits for retransmission.
+    /// The lowest entry that waits for retransmission.
     pub(super) fn pop_lost(&mut self) -> Option<usize> {
         if self.board.bytes_lost() == 0 {
             self.forget_lost();
@@ -252,7 +276,7 @@ impl Transmission {
                 break;
             }
             if self.board.get(index).is_some_and(|segment| segment.lost) {
-                self.tally.lost = self.tally.lost.saturating_sub(1);
+                self.tally.lost = self.tally.lost.saturating_sub(self.segments_at(index));
             }
             self.board.unmark_lost(index);
         }

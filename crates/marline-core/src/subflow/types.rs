@@ -48,6 +48,31 @@ pub(crate) enum Egress {
     Probe,
 }
 
+/// Payload bytes of full segments.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct SegmentSize {
+    /// Of one with the usual options.
+    pub(crate) usual: u64,
+    /// Of one with no other option than timestamps: no segment has more.
+    pub(crate) largest: u64,
+}
+
+impl Default for SegmentSize {
+    /// Where nothing is known every mapping is one segment.
+    fn default() -> Self {
+        SegmentSize { usual: u64::from(u16::MAX), largest: u64::from(u16::MAX) }
+    }
+}
+
+/// Payload that a repeated segment may have.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RepeatRoom {
+    /// Beside its mapping.
+    pub(crate) mapped: usize,
+    /// Without.
+    pub(crate) plain: usize,
+}
+
 /// What a header is wanted for.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum HeaderFor<'a> {

@@ -7,10 +7,11 @@ use super::Subflow;
 use crate::{SubflowInfo, TcpDetail};
 
 impl Subflow {
-    /// The snapshot that policies see.
+    /// The snapshot that policies see. `backlog`: new data that waits and may leave as runs, bytes.
     pub(crate) fn view(
         &self,
         now: Instant,
+        backlog: u64,
         id: SubflowId,
         local_id: AddressId,
         remote_id: AddressId,
@@ -24,7 +25,7 @@ impl Subflow {
             backup,
             potentially_failed: self.potentially_failed,
             phase: tx.phase,
-            eligibility: self.eligibility(now),
+            eligibility: self.eligibility_for_run(now, backlog),
             mss: tx.mss,
             cwnd: self.congestion.window(),
             ssthresh: self.congestion.ssthresh(),
@@ -88,7 +89,7 @@ impl Subflow {
             ecn: self.ecn.negotiated,
             rto: tx.rtt.rto(),
             backoff: tx.rto.count,
-            unacked_segments: u32::try_from(tx.board.len()).unwrap_or(u32::MAX),
+            unacked_segments: u32::try_from(tx.board.segments()).unwrap_or(u32::MAX),
             reordering: self.stats.trouble.reordering,
             reorderings: self.stats.trouble.reorderings,
             peer_window: tx.window,

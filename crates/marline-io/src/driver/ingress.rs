@@ -15,6 +15,7 @@ use super::state::{CarrierKind, Handover, State};
 use crate::carrier::{Datagram, Outer, Received, SHORT_HEADER};
 use crate::native::{self, Arrived};
 use crate::sys::raw::{self, RawBuffer, RawMeta};
+use marline_core::PacketMeta;
 use marline_time::Instant;
 
 /// Messages of one system call.
@@ -144,6 +145,7 @@ impl Shard {
         (index, local): (u16, SocketAddr),
         buffer: &UdpBuffer,
     ) {
+        let mut segments = SegmentRun::default();
         for (meta, bytes) in buffer.messages() {
             let outer = Outer {
                 socket: index,
@@ -157,18 +159,40 @@ impl Shard {
                 let handed_over = false;
                 let pressed = state.endpoint.is_pressed();
                 let datagram = Datagram { outer, local_port, ecn, handed_over, pressed, bytes };
-                self.on_datagram(state, now, &datagram);
+                let Carrier::Udp(carrier) = &mut state.carrier else { return };
+                match carrier.receive(now, &datagram) {
+                    Received::Segment(meta, segment) => {
+                        state.observe_arrival(now, &meta, segment);
+                        segments.add(state, now, &meta, segment);
+                    }
+                    other => {
+                        segments.hand_over(state, now);
+                        self.on_received(state, now, &datagram, other);
+                    }
+                }
             }
+            segments.hand_over(state, now);
         }
     }
 
     /// Gives one datagram to carrier and core.
     pub(super) fn on_datagram(&self, state: &mut State, now: Instant, datagram: &Datagram<'_>) {
         let Carrier::Udp(carrier) = &mut state.carrier else { return };
-        match carrier.receive(now, datagram) {
+        let received = carrier.receive(now, datagram);
+        self.on_received(state, now, datagram, received);
+    }
+
+    /// Does what the carrier found a datagram to be.
+    fn on_received(
+        &self,
+        state: &mut State,
+        now: Instant,
+        datagram: &Datagram<'_>,
+        received: Received<'_>,
+    ) {
+        match received {
             Received::Segment(meta, segment) => {
-                let header = state.carrier.header();
-                state.observers.observe(&ObservedSegments::came(now, &meta, segment, header));
+                state.observe_arrival(now, &meta, segment);
                 state.endpoint.handle_packet(now, &meta, segment);
             }
             Received::Elsewhere(owner) => self.hand_over(usize::from(owner), datagram),
@@ -216,7 +240,39 @@ impl Shard {
     }
 }
 
+/// Segments that the kernel received as one message and of which the same is known: the core gets them in one
+/// call.
+#[derive(Default)]
+struct SegmentRun<'a> {
+    meta: Option<PacketMeta>,
+    segments: Vec<&'a [u8]>,
+}
+
+impl<'a> SegmentRun<'a> {
+    /// Adds a segment. Those of which something else is known are given to the core before.
+    fn add(&mut self, state: &mut State, now: Instant, meta: &PacketMeta, segment: &'a [u8]) {
+        if self.meta.is_some_and(|known| known != *meta) {
+            self.hand_over(state, now);
+        }
+        self.meta = Some(*meta);
+        self.segments.push(segment);
+    }
+
+    /// Gives them to the core, and is empty again.
+    fn hand_over(&mut self, state: &mut State, now: Instant) {
+        if let Some(meta) = self.meta.take() {
+            state.endpoint.handle_packets(now, &meta, self.segments.drain(..));
+        }
+    }
+}
+
 impl State {
+    /// Shows a segment that came to whoever watches.
+    fn observe_arrival(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
+        let header = self.carrier.header();
+        self.observers.observe(&ObservedSegments::came(now, meta, segment, header));
+    }
+
     /// Gives a packet from a raw socket to the core.
     fn on_raw_packet(&mut self, now: Instant, meta: &RawMeta, bytes: &[u8]) {
         let Carrier::Native(carrier) = &mut self.carrier else { return };
@@ -255,8 +311,7 @@ impl State {
     fn on_arrived(&mut self, now: Instant, arrived: &Arrived<'_>) {
         let Carrier::Native(carrier) = &mut self.carrier else { return };
         let Some((meta, segment)) = carrier.receive(arrived) else { return };
-        let header = self.carrier.header();
-        self.observers.observe(&ObservedSegments::came(now, &meta, segment, header));
+        self.observe_arrival(now, &meta, segment);
         self.endpoint.handle_packet(now, &meta, segment);
     }
 }

@@ -5,6 +5,7 @@ fn segment(start: u64, len: u64) -> SentSegment {
         start: Ssn(start),
         end: Ssn(start + len),
         dsn: Dsn(start - 1),
+        layout: RunLayout::SINGLE,
         mapping_start: Ssn(start),
         mapping_len: len as u16,
         mapping_checksum: 0,
@@ -86,4 +87,56 @@ fn sacked_segments_are_counted_through_cuts_and_reneging() {
     assert_eq!((board.segments_sacked(), board.bytes_sacked()), (2, 89));
     while board.pop_acked(Ssn(401)).is_some() {}
     assert_eq!(board.segments_sacked(), 0);
+}
+
+/// Ten segments: the mapping with the first, the fifth and the ninth.
+fn run() -> SentSegment {
+    let layout = RunLayout { mapped: 80, plain: 100, group: 4 };
+    let len = layout.len_of(10);
+    assert_eq!(len, 3 * 80 + 7 * 100);
+    SentSegment { layout, mapping_len: len as u16, ..segment(1, len) }
+}
+
+#[test]
+fn a_run_knows_where_its_segments_end() {
+    let run = run();
+    assert_eq!(run.segments(), 10);
+    let mut at = run.start;
+    let mut ends = Vec::new();
+    while at < run.end {
+        assert_eq!((run.segment_start(at), run.segment_start(at.plus(7))), (at, at));
+        at = run.segment_end(at);
+        ends.push(at.0 - 1);
+    }
+    assert_eq!(ends, [80, 180, 280, 380, 460, 560, 660, 760, 840, 940]);
+    assert_eq!(run.last_segment_start(), Ssn(841));
+    let within = |from, to| run.whole_segments_within(Ssn(from), Ssn(to));
+    assert_eq!(within(81, 181), (Ssn(81), Ssn(181)));
+    assert_eq!(within(80, 182), (Ssn(81), Ssn(181)));
+    assert_eq!(within(100, 150), (Ssn(181), Ssn(181)), "no segment lies within");
+    assert_eq!(within(0, 2_000), (run.start, run.end));
+    let with_fin = SentSegment { fin: true, end: run.end.plus(1), ..run };
+    assert_eq!(with_fin.segments(), 10);
+    assert_eq!(with_fin.segment_end(Ssn(900)), with_fin.end);
+    assert_eq!(with_fin.last_segment_start(), Ssn(841));
+}
+
+#[test]
+fn segments_are_counted_however_a_run_is_cut() {
+    let mut board = Scoreboard::default();
+    board.push(run());
+    assert_eq!((board.len(), board.segments()), (1, 10));
+    board.split(0, Ssn(81));
+    board.split(1, Ssn(281));
+    assert_eq!((board.len(), board.segments()), (3, 10));
+    board.mark_sacked(1);
+    assert_eq!((board.segments_sacked(), board.bytes_sacked()), (2, 200));
+    // A part of a segment is acknowledged: it is still one.
+    assert_eq!(board.pop_acked(Ssn(41)).map(|part| part.len()), Some(40));
+    assert_eq!(board.segments(), 10);
+    assert_eq!(board.pop_acked(Ssn(231)).map(|part| part.segments()), Some(1));
+    assert_eq!(board.pop_acked(Ssn(231)).map(|part| part.len()), Some(150));
+    assert_eq!((board.segments(), board.segments_sacked()), (8, 1));
+    while board.pop_acked(Ssn(941)).is_some() {}
+    assert_eq!((board.segments(), board.segments_sacked()), (0, 0));
 }

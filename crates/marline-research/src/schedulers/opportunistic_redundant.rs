@@ -72,7 +72,7 @@ impl Scheduler for OpportunisticRedundant {
             return copy;
         }
         let decision = self.base.next_send(cx);
-        let Decision::Send { subflow, range } = decision else { return decision };
+        let Some((subflow, range)) = decision.data() else { return decision };
         let Some(mss) = cx.subflow(subflow).map(|view| u64::from(view.mss)) else {
             return decision;
         };
@@ -81,6 +81,10 @@ impl Scheduler for OpportunisticRedundant {
             classes::members(cx.subflows, class)
                 .filter(|view| view.id != subflow && view.is_ready())
                 .for_each(|view| others.insert(view.id));
+            if others.is_empty() {
+                // Nobody takes copies of it: it need not go by segments.
+                return decision;
+            }
             self.fresh = Some(Fresh { start: range.start, others });
         }
         // One segment: the copies are of what goes out now.

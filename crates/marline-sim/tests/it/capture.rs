@@ -63,7 +63,8 @@ fn tshark_finds_nothing_malformed_and_knows_the_connection() {
         assert!(count("tcp.options.mptcp.recvtok") > 0, "the join's token");
         assert!(count("tcp.options.mptcp.sendhmac") > 0, "the third ACK's HMAC");
         let mapped = count("tcp.options.mptcp.rawdataseqno");
-        assert!(mapped > 400, "{mapped} mappings");
+        // Of a run every eighth segment.
+        assert!(mapped > 100, "{mapped} mappings");
         let streams =
             tshark(&program, &file, "mptcp.stream", &["-T", "fields", "-e", "mptcp.stream"]);
         assert!(
@@ -98,7 +99,7 @@ fn the_checker_computes_everything_again() {
             assert_eq!(findings.right(check), 1, "{check}: {findings}");
         }
         let mapped = if checksums { "DSS checksums" } else { "bytes sent again" };
-        assert!(findings.right(mapped) > 1, "{findings}");
+        assert!(findings.right(mapped) > 0, "{findings}");
     }
 }
 

@@ -9,9 +9,9 @@ use core::any::Any;
 use crate::cases::link;
 use marline_core::ConnectionConfig;
 use marline_sim::{NodeId, Observer, Pace, Packet, Paths, PathsConfig, Sighting, Units};
+use marline_testkit::Placement;
 use marline_time::{Duration, Instant, SeedTree};
 use marline_wire::TcpSegment;
-use marline_wire::mptcp::WireDsn;
 
 const WLAN: usize = 0;
 const LTE: usize = 1;
@@ -36,6 +36,7 @@ struct Sent {
 #[derive(Debug)]
 struct Log {
     server: NodeId,
+    placement: Placement,
     sent: Vec<Sent>,
 }
 
@@ -45,14 +46,10 @@ impl Observer for Log {
             return;
         }
         let segment = TcpSegment::parse(&packet.segment).expect("a segment");
-        let mapping = segment.options.dss.and_then(|dss| dss.mapping);
-        let Some(mapping) = mapping.filter(|_| !segment.payload.is_empty()) else { return };
-        let dsn = match mapping.dsn {
-            WireDsn::Short(low) => low,
-            WireDsn::Long(all) => all as u32,
-        };
         let path = (0..2).find(|path| Paths::address(*path, 0) == packet.path.remote.ip());
-        self.sent.push(Sent { at: now, path: path.expect("one of the two"), dsn });
+        let path = path.expect("one of the two");
+        let Some(dsn) = self.placement.place(path, &segment) else { return };
+        self.sent.push(Sent { at: now, path, dsn });
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -90,7 +87,7 @@ impl Setup {
         }));
         let client = Units::new(Pace::Never, bytes, (8, 7));
         paths.connect(WLAN, Box::new(client)).expect("a connection");
-        let log = Log { server: paths.server, sent: Vec::new() };
+        let log = Log { server: paths.server, placement: Placement::default(), sent: Vec::new() };
         paths.world.observe(Box::new(log));
         Setup { paths, bytes, bursts }
     }

@@ -160,24 +160,40 @@ impl Rack {
         let una = cx.board.front().map_or(cx.snd_nxt, |front| front.start);
         let patience = self.rtt + self.reordering_window(cx);
         while let Some(&sent) = self.order.front() {
-            if sent.end > una {
-                let due = sent.sent_at + patience;
-                let before_newest =
-                    self.newest_delivered.is_some_and(|newest| (sent.sent_at, sent.end) < newest);
-                if !before_newest {
-                    // One not to be judged yet: but what is no longer outstanding goes.
-                    if outstanding(cx.board, sent, una).next().is_some() {
-                        break;
-                    }
-                } else if due <= cx.now {
-                    lost.extend(outstanding(cx.board, sent, una).map(|segment| segment.start));
-                } else if outstanding(cx.board, sent, una).next().is_some() {
-                    self.reorder_at = Some(due);
-                    break;
-                }
+            if sent.end > una && !self.judge(sent, una, patience, cx, lost) {
+                break;
             }
             self.order.pop_front();
         }
+    }
+
+    /// Judges one transmission, the segments of a run one by one. Whether it is done with.
+    fn judge(
+        &mut self,
+        sent: Transmission,
+        una: Ssn,
+        patience: Duration,
+        cx: &RecoveryContext<'_>,
+        lost: &mut Vec<Ssn>,
+    ) -> bool {
+        let due = sent.sent_at + patience;
+        for part in outstanding(cx.board, sent, una) {
+            let before_newest =
+                self.newest_delivered.is_some_and(|newest| (sent.sent_at, part.end) < newest);
+            if before_newest && due <= cx.now {
+                lost.push(part.start);
+                continue;
+            }
+            // One not to be judged yet, or whose time is to come; those before it are done with.
+            if before_newest {
+                self.reorder_at = Some(due);
+            }
+            if let Some(front) = self.order.front_mut() {
+                front.start = part.start;
+            }
+            return false;
+        }
+        true
     }
 
     /// Section 6.3: after a timeout the first segment is lost, and all that are overdue.
@@ -224,8 +240,8 @@ fn came_from_original(
     echo_is_older || cx.rtt.min().is_some_and(|min| cx.now.since(segment.sent_at) < min * 3 / 4)
 }
 
-/// The segments of a transmission that are still under way because of it. Mostly one; several if
-/// the segment was split since, none if it was delivered, lost or sent again.
+/// The parts of a transmission that are still under way because of it. Mostly one; several if it was
+/// split since, none if it was delivered, lost or sent again.
 fn outstanding(
     board: &Scoreboard,
     sent: Transmission,

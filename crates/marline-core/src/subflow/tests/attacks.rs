@@ -3,7 +3,7 @@
 use marline_time::Duration;
 use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, Timestamps};
 
-use super::pair::{Pair, config};
+use super::pair::{Pair, ROOM, config};
 use crate::subflow::{Ingress, SubflowEvent};
 use crate::{Ecn, SubflowState};
 
@@ -201,7 +201,7 @@ fn nonsense_in_every_state() {
             pair.client.tcp.on_segment(now, &segment, Ecn::Ce, window);
             while pair.client.tcp.pop_reassembled().is_some() {}
             pair.client.tcp.on_timeout(now + MS(u64::from(next() % 2_000)));
-            while pair.client.tcp.next_egress(now, 1_000).is_some() {
+            while pair.client.tcp.next_egress(now, ROOM).is_some() {
                 if !pair.client.tcp.owes_ack() {
                     continue;
                 }

@@ -1,7 +1,7 @@
 use marline_time::{Duration, Instant};
 use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions};
 
-use super::pair::{Fate, Pair, config, new_client};
+use super::pair::{Fate, Pair, ROOM, config, new_client};
 use crate::subflow::{HeaderFor, SubflowEvent};
 use crate::{Ecn, SubflowState};
 
@@ -126,7 +126,7 @@ fn simultaneous_open() {
         let mut crossing = Vec::new();
         for end in &mut ends {
             let mut out = Vec::new();
-            while let Some(egress) = end.tcp.next_egress(now, 1_000) {
+            while let Some(egress) = end.tcp.next_egress(now, ROOM) {
                 let mut options = TcpOptions::default();
                 let what = HeaderFor::Egress(&egress);
                 let (header, _) = end.tcp.fill_header(now, what, 60_000, &mut options);
@@ -148,7 +148,7 @@ fn simultaneous_open() {
     }
     for end in &mut ends {
         assert_eq!(end.tcp.poll_event(), Some(SubflowEvent::Established));
-        assert!(end.tcp.next_egress(now, 1_000).is_none());
+        assert!(end.tcp.next_egress(now, ROOM).is_none());
     }
 }
 

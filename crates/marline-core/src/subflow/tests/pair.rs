@@ -8,8 +8,13 @@ use marline_time::{Duration, Instant};
 use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment};
 
 use super::doubles::{Recovery, Reno, Signals};
-use crate::subflow::{Egress, HeaderFor, Ingress, Start, Subflow, SubflowConfig, SubflowEvent};
+use crate::subflow::{
+    Egress, HeaderFor, Ingress, RepeatRoom, Start, Subflow, SubflowConfig, SubflowEvent,
+};
 use crate::{Ecn, FourTuple};
+
+/// Room for repeats that nothing is asked of.
+pub(super) const ROOM: RepeatRoom = RepeatRoom { mapped: 1_000, plain: 1_000 };
 
 /// A segment on its way.
 #[derive(Clone, Debug)]
@@ -375,7 +380,8 @@ impl End {
             self.tcp.repeat_last_as_probe();
         }
         let timestamps = if self.tcp.uses_timestamps() { 12 } else { 0 };
-        let room = self.tcp.settled_segment() - 20 - timestamps - DSS;
+        let mapped = self.tcp.settled_segment() - 20 - timestamps - DSS;
+        let room = RepeatRoom { mapped, plain: mapped };
         if let Some(egress) = self.tcp.next_egress_but_ack(now, room) {
             return Some(self.build(now, to, HeaderFor::Egress(&egress)));
         }

@@ -111,7 +111,7 @@ pub fn second_unused(mut config: ConnectionConfig) -> ConnectionConfig {
 /// Subflows send in turns.
 pub fn by_turns(mut config: ConnectionConfig) -> ConnectionConfig {
     let registry = marline_algos::Registry::default();
-    config.policies.scheduler = registry.scheduler("round-robin").expect("a scheduler");
+    config.policies.scheduler = registry.scheduler("round-robin,segments=1").expect("a scheduler");
     config
 }
 

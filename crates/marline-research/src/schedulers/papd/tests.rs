@@ -33,7 +33,7 @@ impl Asked {
 
     fn ask(&mut self, views: &[SubflowView]) -> Decision {
         let context = SchedulerContext { now: self.now, ..self.stream.context(views) };
-        self.papd.next_send(&context)
+        self.papd.next_send(&context).by_segment()
     }
 
     /// Asks and sends a segment; which subflow, and whether it was new data.

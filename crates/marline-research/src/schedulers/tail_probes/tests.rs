@@ -14,9 +14,8 @@ fn sent(after: After, count: u64) -> (TailProbes, Stream) {
     let mut stream = Stream::new(count * 1_000);
     let views = [view(0, 13)];
     for _ in 0..count {
-        let Decision::Send { subflow, range } = scheduler.next_send(&stream.context(&views)) else {
-            panic!("it has room");
-        };
+        let (subflow, range) =
+            scheduler.next_send(&stream.context(&views)).data().expect("it has room");
         stream.apply(subflow, range);
     }
     (scheduler, stream)
@@ -45,7 +44,7 @@ fn acked(
 fn drain(scheduler: &mut TailProbes, stream: &mut Stream, views: &[SubflowView]) -> Vec<Decision> {
     let mut all = Vec::new();
     while let decision @ Decision::Send { subflow, range } =
-        scheduler.next_send(&stream.context(views))
+        scheduler.next_send(&stream.context(views)).by_segment()
     {
         stream.apply(subflow, range);
         all.push(decision);
@@ -255,7 +254,7 @@ proptest! {
                 views[usize::from(id.0)].potentially_failed = true;
             }
             let any_healthy = views.iter().any(|view| !view.potentially_failed);
-            while let Decision::Send { subflow, range } = scheduler.next_send(&stream.context(&views)) {
+            while let Some((subflow, range)) = scheduler.next_send(&stream.context(&views)).data() {
                 let view = &views[usize::from(subflow.0)];
                 prop_assert!(view.is_ready());
                 prop_assert!(!any_healthy || !view.potentially_failed, "{subflow} is suspect");

@@ -140,6 +140,10 @@ fn no_box_breaks_a_connection_or_makes_it_hang() {
             let slowest = plains.iter().filter_map(|(_, plain)| plain.complete).max();
             plains.iter_mut().for_each(|(_, plain)| plain.complete = slowest);
         }
+        if case.boxes.contains("swallow=") {
+            // Plain TCP hangs for good, or was lucky: nothing to be measured by.
+            plains.iter_mut().for_each(|(_, plain)| plain.complete = None);
+        }
         for (seed, plain) in plains {
             for (paths, checksum) in [(1, false), (1, true), (2, false), (2, true)] {
                 let outcome = run(&Run { checksum, seed, ..Run::new(&both[..paths]) });

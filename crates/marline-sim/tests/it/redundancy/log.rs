@@ -3,9 +3,9 @@
 use core::any::Any;
 
 use marline_sim::{LinkId, NodeId, Observer, Packet, Sighting};
+use marline_testkit::Placement;
 use marline_time::{Duration, Instant};
 use marline_wire::TcpSegment;
-use marline_wire::mptcp::WireDsn;
 
 use super::START;
 
@@ -29,12 +29,19 @@ pub(crate) struct Log {
     links: Vec<LinkId>,
     /// Low half of the first DSN.
     first: Option<u32>,
+    placement: Placement,
     sent: Vec<Sent>,
 }
 
 impl Log {
     pub(crate) fn of(node: NodeId, links: &[LinkId]) -> Self {
-        Log { node, links: links.to_vec(), first: None, sent: Vec::new() }
+        Log {
+            node,
+            links: links.to_vec(),
+            first: None,
+            placement: Placement::default(),
+            sent: Vec::new(),
+        }
     }
 
     pub(crate) fn sent(&self) -> Vec<Sent> {
@@ -46,16 +53,11 @@ impl Observer for Log {
     fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
         let Sighting::Sent { node, link: Some(link) } = sighting else { return };
         let Some(path) = self.links.iter().position(|id| *id == link) else { return };
-        let segment = TcpSegment::parse(&packet.segment).expect("a segment");
-        let mapping = segment.options.dss.and_then(|dss| dss.mapping);
-        let (Some(mapping), true) = (mapping, node == self.node && !segment.payload.is_empty())
-        else {
+        if node != self.node {
             return;
-        };
-        let dsn = match mapping.dsn {
-            WireDsn::Short(low) => low,
-            WireDsn::Long(all) => all as u32,
-        };
+        }
+        let segment = TcpSegment::parse(&packet.segment).expect("a segment");
+        let Some(dsn) = self.placement.place(path, &segment) else { return };
         let start = u64::from(dsn.wrapping_sub(*self.first.get_or_insert(dsn)));
         let end = start + segment.payload.len() as u64;
         self.sent.push(Sent { at: now.since(START), path, start, end });

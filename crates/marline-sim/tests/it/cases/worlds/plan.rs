@@ -212,7 +212,8 @@ impl Plan {
             connections: 1,
             path_health,
             judges_stalls: [true; 2],
-            grace: Duration::from_secs(1),
+            // A SYN that is lost costs its timer's second, however short the fault was, and a handshake.
+            grace: Duration::from_millis(1_200),
         }
     }
 

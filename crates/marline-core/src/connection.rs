@@ -4836,7 +4836,7 @@ impl Connection {
         if !covered && !self.may_still_fall_back() {
             let (rto, paths) = (self.largest_rto(), &self.paths);
             let sizes = paths.iter().map(|subflow| subflow.tcp().segment_size());
-            let size = sizes.max_by_key(|size| size.usual).filter(|_| false).unwrap_or_default();
+            let size = sizes.max_by_key(|size| size.usual).unwrap_or_default();
             let held = |part: &Mapping| {
                 let carriers = part.carried_by.iter().filter_map(|id| paths.get(id));
                 carriers.filter(|s| !s.is_suspected()).any(|s| s.holds(part.range.start))

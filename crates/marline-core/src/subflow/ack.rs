@@ -413,7 +413,7 @@ impl Subflow {
 
     /// Tells the pacer the rate that holds now.
     pub(super) fn set_pace(&mut self) {
-        let segment = self.segment_size().usual;
+        let segment = self.segment_size().largest;
         if let Some(rate) = self.congestion.pacing_rate() {
             self.pacer.set_rate(rate, segment);
             return;

@@ -34,6 +34,7 @@
 
 use marline_policy::{
     Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
+    SubflowView,
 };
 use marline_time::Duration;
 
@@ -89,6 +90,13 @@ impl MinRtt {
     pub const fn new(config: MinRttConfig) -> Self {
         MinRtt { config, opportunistic: Opportunistic::new(config.opportunistic) }
     }
+
+    /// Whether a segment on this subflow neither blocks the faster ones nor comes after they would be done.
+    fn takes(&self, view: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
+        let blocks = self.config.avoids_blocking && blocking::would_block(view, cx);
+        let late = self.config.completes_early && completion::comes_too_late(view, cx);
+        !blocks && !late
+    }
 }
 
 impl Default for MinRtt {
@@ -105,15 +113,13 @@ impl Scheduler for MinRtt {
         let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
         let candidates = || classes::members(cx.subflows, class);
         let picked = classes::pick(candidates(), class);
-        let blocks = |view| self.config.avoids_blocking && blocking::would_block(view, cx);
-        let late = |view| self.config.completes_early && completion::comes_too_late(view, cx);
         // Of paths in doubt the one heard last is taken, not the fastest: to wait for a faster one that is idle
         // would be to wait for ever.
         let doubted = class.is_suspect();
-        picked.filter(|view| doubted || !blocks(view) && !late(view)).map_or_else(
-            || classes::wait(candidates()),
-            |view| Decision::Send { subflow: view.id, range: cx.unsent },
-        )
+        let takes = |view: &SubflowView, cx: &SchedulerContext<'_>| doubted || self.takes(view, cx);
+        picked
+            .filter(|view| takes(view, cx))
+            .map_or_else(|| classes::wait(candidates()), |view| classes::run_while(view, cx, takes))
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {

@@ -72,7 +72,8 @@ impl Scheduler for Redundant {
             if let Some(range) = self.next_data(view, cx) {
                 *self.cursor(view.id) = Some(range.start);
                 self.last = Some(view.id);
-                return Decision::Send { subflow: view.id, range };
+                // What the others do in the meantime changes nothing for this one.
+                return Decision::SendRun { subflow: view.id, range };
             }
         }
         let full = || classes::members(cx.subflows, class).filter(|v| !v.is_ready());

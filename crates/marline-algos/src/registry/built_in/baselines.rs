@@ -17,9 +17,10 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
         })?;
     }
     registry.register_scheduler_with("round-robin", |parameters| {
+        let turns = RoundRobinConfig::default();
         let config = RoundRobinConfig {
-            segments: parameters.count("segments", 1, 1..=1_000) as u32,
-            skips_full: parameters.on_off("skip-full", true),
+            segments: parameters.count("segments", u64::from(turns.segments), 1..=1_000) as u32,
+            skips_full: parameters.on_off("skip-full", turns.skips_full),
         };
         move || Box::new(RoundRobin::new(config))
     })?;

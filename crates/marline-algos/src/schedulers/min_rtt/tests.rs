@@ -1,5 +1,5 @@
-use marline_policy::{SubflowId, SubflowView};
-use marline_testkit::views::{Stream, backup, full, gone, paced, send, suspect, view};
+use marline_policy::{DataRange, Dsn, SubflowId, SubflowView};
+use marline_testkit::views::{Stream, backup, full, gone, paced, suspect, view};
 use marline_time::Instant;
 
 use super::*;
@@ -9,6 +9,12 @@ fn doubtful(view: SubflowView, heard_ms: u64) -> SubflowView {
     SubflowView { bad_address_pair: true, last_heard_at: Instant::from_millis(heard_ms), ..view }
 }
 
+/// A run of this data on this subflow.
+fn run(id: u8, start: u64, end: u64) -> Decision {
+    let range = DataRange::new(Dsn(start), Dsn(end));
+    Decision::SendRun { subflow: SubflowId(id), range }
+}
+
 #[test]
 fn decision_table() {
     let (fast, slow) = (view(0, 20), view(1, 60));
@@ -16,21 +22,17 @@ fn decision_table() {
     let pacer = Decision::WaitUntil(Instant::from_millis(3));
     let table: &[(&str, &[SubflowView], Decision)] = &[
         ("nothing", &[], Decision::Wait),
-        ("lowest RTT", &[slow, fast], send(0, 0, 5_000)),
+        ("lowest RTT", &[slow, fast], run(0, 0, 5_000)),
         ("full, but soon done: waited for", &[full(fast), slow], Decision::Wait),
         ("waits for its pacer, likewise", &[paced(fast, 3), slow], pacer),
         ("all full: never the backup", &[full(fast), full(slow), spare], Decision::Wait),
         ("all wait", &[full(slow), paced(fast, 3), spare], pacer),
-        ("suspect: not used", &[suspect(fast, 9), slow], send(1, 0, 5_000)),
+        ("suspect: not used", &[suspect(fast, 9), slow], run(1, 0, 5_000)),
         ("suspect and full: wait", &[suspect(fast, 9), full(slow)], Decision::Wait),
-        ("all suspect: the backup", &[suspect(fast, 9), spare], send(2, 0, 5_000)),
-        ("alone and suspect: still used", &[suspect(fast, 9)], send(0, 0, 5_000)),
+        ("all suspect: the backup", &[suspect(fast, 9), spare], run(2, 0, 5_000)),
+        ("alone and suspect: still used", &[suspect(fast, 9)], run(0, 0, 5_000)),
         // To wait for the faster one, which has nothing to do, would be to wait for ever.
-        (
-            "in doubt: the one heard last",
-            &[doubtful(fast, 3), doubtful(slow, 9)],
-            send(1, 0, 5_000),
-        ),
+        ("in doubt: the one heard last", &[doubtful(fast, 3), doubtful(slow, 9)], run(1, 0, 5_000)),
         ("gone", &[gone(fast)], Decision::Wait),
     ];
     let stream = Stream::new(5_000);
@@ -41,7 +43,7 @@ fn decision_table() {
     let much = Stream::new(500_000);
     for busy in [full(fast), paced(fast, 3)] {
         let decision = MinRtt::default().next_send(&much.context(&[busy, slow]));
-        assert_eq!(decision, send(1, 0, 500_000), "more than the fast one can bring soon");
+        assert_eq!(decision, run(1, 0, 500_000), "more than the fast one can bring soon");
     }
     let empty = Stream::new(0);
     assert_eq!(MinRtt::default().next_send(&empty.context(&[fast])), Decision::Wait);
@@ -52,9 +54,9 @@ fn a_subflow_without_rtt_draws_no_burst() {
     let young = SubflowView { srtt: None, ..view(0, 1) };
     let stream = Stream::new(5_000);
     let all = [young, view(1, 200)];
-    assert_eq!(MinRtt::default().next_send(&stream.context(&all)), send(1, 0, 5_000));
+    assert_eq!(MinRtt::default().next_send(&stream.context(&all)), run(1, 0, 5_000));
     let all = [young, full(view(1, 200))];
-    assert_eq!(MinRtt::default().next_send(&stream.context(&all)), send(0, 0, 5_000));
+    assert_eq!(MinRtt::default().next_send(&stream.context(&all)), run(0, 0, 5_000));
 }
 
 #[test]
@@ -62,7 +64,7 @@ fn a_burst_smaller_than_the_fast_window_stays_on_the_fast_path() {
     let mut stream = Stream::new(10_000);
     let mut scheduler = MinRtt::default();
     let all = [view(0, 20), view(1, 60)];
-    while let Decision::Send { subflow, range } = scheduler.next_send(&stream.context(&all)) {
+    while let Some((subflow, range)) = scheduler.next_send(&stream.context(&all)).data() {
         assert_eq!(subflow, SubflowId(0));
         stream.apply(subflow, range);
     }
@@ -77,7 +79,7 @@ fn the_bare_one_neither_estimates_nor_repeats_nor_hurries() {
     cx.unsent = cx.unsent.prefix(20_000);
     let mut bare = MinRtt::new(MinRttConfig::BARE);
     assert_eq!(MinRtt::default().next_send(&cx), Decision::Wait, "it would block the fast one");
-    assert_eq!(bare.next_send(&cx), send(1, 0, 20_000));
+    assert_eq!(bare.next_send(&cx), run(1, 0, 20_000));
     let mut held_up = Stream::new(5_000);
     held_up.apply(SubflowId(1), held_up.unsent());
     let both = [view(0, 20), view(1, 500)];

@@ -37,10 +37,8 @@ fn a_slow_path_jumps_over_what_is_acknowledged() {
     let (fast, slow) = (view(0, 20), view(1, 90));
     // The slow one takes two segments, then is full; the fast one goes on.
     for _ in 0..2 {
-        let Decision::Send { subflow, range } = scheduler.next_send(&stream.context(&[slow]))
-        else {
-            panic!("there is data");
-        };
+        let (subflow, range) =
+            scheduler.next_send(&stream.context(&[slow])).data().expect("there is data");
         stream.apply(subflow, range);
     }
     drain(&mut scheduler, &mut stream, &[fast, full(slow)]);

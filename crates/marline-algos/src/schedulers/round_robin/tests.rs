@@ -2,22 +2,23 @@ use marline_testkit::views::{Stream, backup, full, gone, suspect, view};
 
 use super::*;
 
+/// Turns of one segment.
+const ONE: RoundRobinConfig = RoundRobinConfig { segments: 1, skips_full: true };
+
 /// Which subflows take the next segments.
 fn turns(subflows: &[SubflowView], count: usize) -> Vec<u8> {
-    turns_of(RoundRobin::default(), subflows, count)
+    turns_of(RoundRobin::new(ONE), subflows, count)
 }
 
 fn turns_of(mut scheduler: RoundRobin, subflows: &[SubflowView], count: usize) -> Vec<u8> {
     let mut stream = Stream::new(1_000_000);
     let mut order = Vec::new();
     while order.len() < count {
-        let Decision::Send { subflow, range } = scheduler.next_send(&stream.context(subflows))
-        else {
-            break;
-        };
-        assert_eq!(range.len(), 1_000, "one segment a turn");
+        let decision = scheduler.next_send(&stream.context(subflows)).data();
+        let Some((subflow, range)) = decision else { break };
+        assert_eq!(range.len() % 1_000, 0, "full segments");
         stream.apply(subflow, range);
-        order.push(subflow.0);
+        order.extend((0..range.len() / 1_000).map(|_| subflow.0));
     }
     order
 }
@@ -47,22 +48,26 @@ fn all_full_waits() {
 fn a_turn_may_have_more_segments() {
     let three = || RoundRobin::new(RoundRobinConfig { segments: 3, ..RoundRobinConfig::default() });
     let all = [view(0, 10), view(1, 10)];
-    assert_eq!(turns_of(three(), &all, 8), [0, 0, 0, 1, 1, 1, 0, 0]);
+    assert_eq!(turns_of(three(), &all, 9), [0, 0, 0, 1, 1, 1, 0, 0, 0]);
     // A full one loses what is left of its turn.
     let mut scheduler = three();
     let stream = Stream::new(1_000_000);
-    let mut next = |subflows: &[SubflowView]| match scheduler.next_send(&stream.context(subflows)) {
-        Decision::Send { subflow, .. } => Some(subflow.0),
-        _ => None,
+    let mut next = |subflows: &[SubflowView]| {
+        let (subflow, range) = scheduler.next_send(&stream.context(subflows)).data()?;
+        Some((subflow.0, range.len() / 1_000))
     };
-    assert_eq!(next(&all), Some(0));
-    assert_eq!(next(&[full(view(0, 10)), view(1, 10)]), Some(1));
-    assert_eq!(next(&all), Some(1));
+    let narrow =
+        |id| SubflowView { eligibility: Eligibility::Ready { room: 1_000 }, ..view(id, 10) };
+    assert_eq!(next(&[narrow(0), view(1, 10)]), Some((0, 1)));
+    assert_eq!(next(&[full(view(0, 10)), view(1, 10)]), Some((1, 3)));
+    // One that gets room again in its turn goes on.
+    assert_eq!(next(&[narrow(0), view(1, 10)]), Some((0, 1)));
+    assert_eq!(next(&all), Some((0, 2)));
 }
 
 #[test]
 fn a_full_one_may_be_waited_for() {
-    let strict = || RoundRobin::new(RoundRobinConfig { segments: 1, skips_full: false });
+    let strict = || RoundRobin::new(RoundRobinConfig { skips_full: false, ..ONE });
     let all = [view(0, 10), full(view(1, 10)), view(2, 10)];
     assert_eq!(turns_of(strict(), &all, 4), [0], "everybody waits for the second");
     let all = [view(0, 10), gone(view(1, 10)), view(2, 10)];

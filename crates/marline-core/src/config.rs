@@ -288,7 +288,7 @@ impl ConnectionConfig {
             follow_client: None,
             timestamps: true,
             max_segment_size: None,
-            mapping_runs: false,
+            mapping_runs: true,
             linux_compat: LinuxCompat::default(),
         }
     }

@@ -24,6 +24,7 @@ mod measure;
 mod node;
 pub mod oracle;
 mod packet;
+mod placement;
 mod scenario;
 mod world;
 
@@ -38,5 +39,6 @@ pub use host::{Host, HostConfig, Listen};
 pub use measure::{Samples, link_goodput, mean, median, quantile};
 pub use node::{Node, Outbox};
 pub use packet::{Observer, Packet, Sighting};
+pub use placement::Placement;
 pub use scenario::{Paths, PathsConfig, SERVER_PORT};
 pub use world::{LinkId, NodeId, World, WorldStats};

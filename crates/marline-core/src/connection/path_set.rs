@@ -282,9 +282,9 @@ impl PathSet {
     }
 
     /// What schedulers judge by: subflows that carry data.
-    pub(super) fn views(&self, now: Instant, backlog: u64) -> impl Iterator<Item = SubflowView> {
+    pub(super) fn views(&self, now: Instant) -> impl Iterator<Item = SubflowView> {
         let up = self.with_ids().filter(|(_, subflow)| subflow.is_up());
-        up.map(move |(id, subflow)| subflow.view(now, backlog, id))
+        up.map(move |(id, subflow)| subflow.view(now, id))
     }
 
     /// What path managers judge by.

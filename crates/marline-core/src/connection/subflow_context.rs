@@ -810,9 +810,10 @@ impl SubflowContext {
     }
 
     /// What schedulers judge it by.
-    pub(super) fn view(&self, now: Instant, backlog: u64, id: SubflowId) -> SubflowView {
-        let backup = self.is_backup();
-        let mut view = self.tcp.view(now, backlog, id, self.local_id, self.remote_id, backup);
+    pub(super) fn view(&self, now: Instant, id: SubflowId) -> SubflowView {
+        let mut view = self.tcp.view(now, id);
+        (view.local_id, view.remote_id) = (self.local_id, self.remote_id);
+        view.backup = self.is_backup();
         if !self.is_usable() {
             view.eligibility = Eligibility::NotUsable;
         }

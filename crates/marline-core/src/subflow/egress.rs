@@ -217,20 +217,13 @@ impl Subflow {
         Eligibility::Ready { room: room.div_ceil(mss) * mss }
     }
 
-    /// The same for new data of which `backlog` bytes wait and may leave as runs. While ACKs are on their way
-    /// and more waits than a run, what they open is saved up until it is worth one: an ACK for every other
-    /// segment would make runs of two, and every other segment would carry the mapping. Linux defers for
-    /// larger TSO frames in the same way (tcp_output.c), up to a third of the window; this is an eighth, and
-    /// only as long as the path has a queue that feeds it in the meantime: where it has none, window that is not
-    /// used is goodput lost. A controller with a pace of its own times its segments itself.
-    pub(super) fn eligibility_for_run(&self, now: Instant, backlog: u64) -> Eligibility {
-        match self.eligibility(now) {
-            Eligibility::Ready { room } if self.saves_up(room, backlog) => Eligibility::CwndLimited,
-            eligibility => eligibility,
-        }
-    }
-
-    fn saves_up(&self, room: u64, backlog: u64) -> bool {
+    /// Whether `room` is better saved up until it is worth a run, of new data of which `backlog` bytes wait and may
+    /// leave as runs. ACKs are on their way, and an ACK for every other segment would make runs of two, in which
+    /// every other segment carries the mapping. Linux defers for larger TSO frames in the same way (tcp_output.c),
+    /// up to a third of the window; this is an eighth, and only as long as the path has a queue that feeds it in the
+    /// meantime: where it has none, window that is not used is goodput lost. A controller with a pace of its own
+    /// times its segments itself.
+    pub(crate) fn saves_up(&self, room: u64, backlog: u64) -> bool {
         let board = &self.tx.board;
         let mss = u64::from(self.tx.mss.max(1));
         if room >= RUN_SEGMENTS * mss || backlog < 2 * RUN_SEGMENTS * mss {

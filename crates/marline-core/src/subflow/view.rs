@@ -7,25 +7,14 @@ use super::Subflow;
 use crate::{SubflowInfo, TcpDetail};
 
 impl Subflow {
-    /// The snapshot that policies see. `backlog`: new data that waits and may leave as runs, bytes.
-    pub(crate) fn view(
-        &self,
-        now: Instant,
-        backlog: u64,
-        id: SubflowId,
-        local_id: AddressId,
-        remote_id: AddressId,
-        backup: bool,
-    ) -> SubflowView {
+    /// The snapshot that policies see.
+    pub(crate) fn view(&self, now: Instant, id: SubflowId) -> SubflowView {
         let tx = &self.tx;
         SubflowView {
             id,
-            local_id,
-            remote_id,
-            backup,
             potentially_failed: self.potentially_failed,
             phase: tx.phase,
-            eligibility: self.eligibility_for_run(now, backlog),
+            eligibility: self.eligibility(now),
             mss: tx.mss,
             cwnd: self.congestion.window(),
             ssthresh: self.congestion.ssthresh(),
@@ -40,6 +29,9 @@ impl Subflow {
             last_sent_at: tx.last_sent_at,
             last_heard_at: self.last_heard_at,
             // What the connection knows of it.
+            local_id: AddressId(0),
+            remote_id: AddressId(0),
+            backup: false,
             last_new_at: Instant::ZERO,
             bad_address_pair: false,
         }

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hasher as _;
 use std::net::SocketAddr;
 
-use marline_sim::{LinkId, Observer, Packet, Paths, Sighting};
+use marline_sim::{LinkId, Observer, Packet, Paths, Placement, Sighting};
 use marline_time::Instant;
-use marline_wire::mptcp::{DataAck, MptcpOption, WireDsn};
+use marline_wire::mptcp::{DataAck, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment};
 
 /// What became of a segment.
@@ -118,6 +118,7 @@ pub struct SegmentLog {
     subflow_starts: BTreeMap<(SocketAddr, SocketAddr), SeqNum>,
     /// The stream of each direction; true: from the client.
     streams: BTreeMap<bool, Stream>,
+    placement: Placement<(SocketAddr, SocketAddr)>,
 }
 
 impl SegmentLog {
@@ -132,6 +133,7 @@ impl SegmentLog {
             pending: BTreeMap::new(),
             subflow_starts: BTreeMap::new(),
             streams: BTreeMap::new(),
+            placement: Placement::default(),
         }
     }
 
@@ -153,7 +155,8 @@ impl SegmentLog {
             |from: Option<&SeqNum>, to: SeqNum| from.map_or(0, |first| to.0.wrapping_sub(first.0));
         let subflow_offset = relative(self.subflow_starts.get(&key), tcp.header.seq);
         let acked = relative(self.subflow_starts.get(&(key.1, key.0)), tcp.header.ack);
-        let (stream_offset, data_acked) = self.data(from_client, subflow_offset, &tcp);
+        let placed = self.placement.place(key, &tcp);
+        let (stream_offset, data_acked) = self.data(from_client, (subflow_offset, placed), &tcp);
         let segment = Segment {
             path,
             from_client,
@@ -173,34 +176,33 @@ impl SegmentLog {
     }
 
     /// Where its payload belongs in the stream, and what it acknowledges of the other.
-    fn data(&mut self, up: bool, offset: u32, tcp: &TcpSegment<'_>) -> (Option<u64>, Option<u64>) {
+    /// `placed` is what its DSN is by the mappings so far.
+    fn data(
+        &mut self,
+        up: bool,
+        (offset, placed): (u32, Option<u32>),
+        tcp: &TcpSegment<'_>,
+    ) -> (Option<u64>, Option<u64>) {
         let capable = |option: MptcpOption| matches!(option, MptcpOption::Capable(_));
         if !tcp.payload.is_empty() && tcp.options.mptcp.iter().any(capable) {
             // The first bytes of all: mapped by MP_CAPABLE itself.
             return (Some(u64::from(offset)), None);
         }
-        let Some(dss) = tcp.options.dss else { return (None, None) };
-        let mapped = dss.mapping.filter(|mapping| mapping.ssn > 0).and_then(|mapping| {
-            let dsn = match mapping.dsn {
-                WireDsn::Long(dsn) => dsn as u32,
-                WireDsn::Short(dsn) => dsn,
-            };
+        let mapped = placed.and_then(|dsn| {
             // The first mapping there is tells where the stream starts: nothing but what
             // MP_CAPABLE mapped is before it on its subflow.
-            let start = dsn.wrapping_sub(mapping.ssn - 1);
+            let start = dsn.wrapping_sub(offset);
             let stream = self.streams.entry(up).or_insert(Stream { start, seen: 0 });
-            // Relative numbers of subflows count the SYN.
-            let dsn = dsn.wrapping_add(offset + 1).wrapping_sub(mapping.ssn);
             stream.key_path(dsn)
         });
-        let acked = dss.data_ack.and_then(|ack| {
+        let acked = tcp.options.dss.and_then(|dss| dss.data_ack).and_then(|ack| {
             let ack = match ack {
                 DataAck::Long(ack) => ack as u32,
                 DataAck::Short(ack) => ack,
             };
             self.streams.get_mut(&!up)?.key_path(ack)
         });
-        (mapped.filter(|_| !tcp.payload.is_empty()), acked)
+        (mapped, acked)
     }
 
     fn delivered(&mut self, now: Instant, link: LinkId, packet: &Packet) {

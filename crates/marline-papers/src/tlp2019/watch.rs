@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use marline_sim::{LinkId, NodeId, Observer, Packet, Paths, Sighting};
+use marline_sim::{LinkId, NodeId, Observer, Packet, Paths, Placement, Sighting};
 use marline_time::Instant;
 use marline_wire::TcpSegment;
-use marline_wire::mptcp::WireDsn;
 
 use super::traffic::WLAN;
 
@@ -17,6 +16,7 @@ pub(super) struct Watch {
     server: NodeId,
     down: Vec<LinkId>,
     start: Option<u32>,
+    placement: Placement<usize>,
     /// Segments of WLAN that did not arrive (so far): place and how many of its copies are out.
     lost: BTreeMap<u64, u32>,
     sent: Vec<Sent>,
@@ -40,6 +40,7 @@ impl Watch {
             server: paths.server,
             down: paths.down.clone(),
             start: None,
+            placement: Placement::default(),
             lost: BTreeMap::new(),
             sent: Vec::new(),
             arrived: Vec::new(),
@@ -77,13 +78,9 @@ impl Watch {
         &self.sent
     }
 
-    fn place(&mut self, packet: &Packet) -> Option<(u64, u64)> {
+    fn place(&mut self, path: usize, packet: &Packet) -> Option<(u64, u64)> {
         let segment = TcpSegment::parse(&packet.segment).ok()?;
-        let mapping = segment.options.dss?.mapping.filter(|_| !segment.payload.is_empty())?;
-        let dsn = match mapping.dsn {
-            WireDsn::Short(low) => low,
-            WireDsn::Long(all) => all as u32,
-        };
+        let dsn = self.placement.place(path, &segment)?;
         let start = *self.start.get_or_insert(dsn);
         Some((u64::from(dsn.wrapping_sub(start)), segment.payload.len() as u64))
     }
@@ -94,15 +91,16 @@ impl Observer for Watch {
         match sighting {
             Sighting::Sent { node, link: Some(link) } if node == self.server => {
                 let Some(path) = self.down.iter().position(|down| *down == link) else { return };
-                let Some((place, _)) = self.place(packet) else { return };
+                let Some((place, _)) = self.place(path, packet) else { return };
                 let wire_bytes = packet.segment.len() as u64 + u64::from(packet.overhead);
                 self.sent.push(Sent { at: now, path, place, wire_bytes });
                 if path == WLAN {
                     *self.lost.entry(place).or_default() += 1;
                 }
             }
-            Sighting::Delivered { link, .. } if self.down.contains(&link) => {
-                let Some((place, bytes)) = self.place(packet) else { return };
+            Sighting::Delivered { link, .. } => {
+                let Some(path) = self.down.iter().position(|down| *down == link) else { return };
+                let Some((place, bytes)) = self.place(path, packet) else { return };
                 self.arrived.push((now, place, bytes));
                 if link == self.down[WLAN] {
                     self.lost.remove(&place);

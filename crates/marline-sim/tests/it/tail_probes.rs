@@ -8,8 +8,7 @@ use core::any::Any;
 
 use crate::cases::link;
 use marline_core::ConnectionConfig;
-use marline_sim::{NodeId, Observer, Pace, Packet, Paths, PathsConfig, Sighting, Units};
-use marline_testkit::Placement;
+use marline_sim::{NodeId, Observer, Pace, Packet, Paths, PathsConfig, Placement, Sighting, Units};
 use marline_time::{Duration, Instant, SeedTree};
 use marline_wire::TcpSegment;
 
@@ -36,7 +35,7 @@ struct Sent {
 #[derive(Debug)]
 struct Log {
     server: NodeId,
-    placement: Placement,
+    placement: Placement<usize>,
     sent: Vec<Sent>,
 }
 

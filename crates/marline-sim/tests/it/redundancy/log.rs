@@ -2,8 +2,7 @@
 
 use core::any::Any;
 
-use marline_sim::{LinkId, NodeId, Observer, Packet, Sighting};
-use marline_testkit::Placement;
+use marline_sim::{LinkId, NodeId, Observer, Packet, Placement, Sighting};
 use marline_time::{Duration, Instant};
 use marline_wire::TcpSegment;
 
@@ -29,7 +28,7 @@ pub(crate) struct Log {
     links: Vec<LinkId>,
     /// Low half of the first DSN.
     first: Option<u32>,
-    placement: Placement,
+    placement: Placement<usize>,
     sent: Vec<Sent>,
 }
 

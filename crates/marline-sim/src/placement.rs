@@ -1,0 +1,66 @@
+//! Places of captured segments in the stream, by the mappings that their subflow announced.
+
+use std::collections::BTreeMap;
+
+use marline_wire::mptcp::{WireDsn, WireMapping};
+use marline_wire::{SeqNum, TcpFlags, TcpSegment};
+
+/// What one end of a connection said on each subflow. `K` names subflows as the caller likes. Keeps all mappings: for
+/// tests and measurements.
+#[derive(Clone, Debug)]
+pub struct Placement<K> {
+    subflows: BTreeMap<K, Subflow>,
+}
+
+#[derive(Clone, Debug)]
+struct Subflow {
+    /// Number of the SYN.
+    first: SeqNum,
+    mappings: Vec<WireMapping>,
+}
+
+impl<K> Default for Placement<K> {
+    fn default() -> Self {
+        Placement { subflows: BTreeMap::new() }
+    }
+}
+
+impl<K: Ord> Placement<K> {
+    /// Takes a segment of the subflow. The low half of the DSN of the first byte of its payload; `None` if it has none,
+    /// or no mapping so far covers it. Of a subflow whose SYN was not seen the first mapped segment is taken to be
+    /// the first of its mapping.
+    pub fn place(&mut self, subflow: K, segment: &TcpSegment<'_>) -> Option<u32> {
+        let seq = segment.header.seq;
+        if segment.header.flags.contains(TcpFlags::SYN) {
+            self.subflows.insert(subflow, Subflow { first: seq, mappings: Vec::new() });
+            return None;
+        }
+        let mapping = segment.options.dss.and_then(|dss| dss.mapping).filter(|m| m.ssn != 0);
+        if segment.payload.is_empty() {
+            return None;
+        }
+        let guessed = mapping.map(|mapping| SeqNum(seq.0.wrapping_sub(mapping.ssn)));
+        let known = match (self.subflows.contains_key(&subflow), guessed) {
+            (false, None) => return None,
+            (_, guessed) => self
+                .subflows
+                .entry(subflow)
+                .or_insert_with(|| Subflow { first: guessed.unwrap_or(seq), mappings: Vec::new() }),
+        };
+        if mapping.is_some() && known.mappings.last() != mapping.as_ref() {
+            known.mappings.extend(mapping);
+        }
+        let at = seq.0.wrapping_sub(known.first.0);
+        let offset = |mapping: &WireMapping| at.wrapping_sub(mapping.ssn);
+        let covers = |mapping: &&WireMapping| offset(mapping) < u32::from(mapping.length);
+        let mapping = known.mappings.iter().rev().find(covers)?;
+        Some(low(mapping.dsn).wrapping_add(offset(mapping)))
+    }
+}
+
+const fn low(dsn: WireDsn) -> u32 {
+    match dsn {
+        WireDsn::Short(low) => low,
+        WireDsn::Long(all) => all as u32,
+    }
+}

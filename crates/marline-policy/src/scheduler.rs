@@ -17,11 +17,12 @@ pub struct Mapping {
 
 /// Index of outstanding data by DSN, with the subflows that carried it.
 pub trait MappingIndex {
-    /// The oldest data that is not DATA_ACKed.
+    /// The oldest data that is not DATA_ACKed; as much of it as the same subflows carried, or a part of that.
     fn oldest(&self) -> Option<Mapping>;
     /// The mapping that holds `at`, cut so that it starts there.
     fn at(&self, at: Dsn) -> Option<Mapping>;
-    /// The first mapping at or after `from` that `subflow` did not carry.
+    /// The first data at or after `from` that `subflow` did not carry; as much of it as the same others did, or a
+    /// part of that.
     fn next_not_on(&self, subflow: SubflowId, from: Dsn) -> Option<Mapping>;
     /// The newest data handed to any subflow.
     fn newest(&self) -> Option<Mapping>;

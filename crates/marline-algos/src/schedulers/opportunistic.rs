@@ -106,6 +106,10 @@ impl OpportunisticRules {
     };
 }
 
+/// A segment in the midst of a run holds so many bytes more than MSS says, which leaves room for a mapping. What is
+/// repeated of it on another subflow must be all of it, or the data behind it still waits.
+const MAPPING_OPTION: u64 = 20;
+
 /// The state of both mechanisms, one per connection.
 #[derive(Clone, Debug)]
 pub struct Opportunistic {
@@ -251,7 +255,7 @@ impl HeldUp<'_> {
         let class = Class::of(fast);
         let may_carry = class.is_some() && class == classes::best_class(self.cx.subflows);
         if worth && may_carry && fast.is_ready() && !self.oldest.carried_by.contains(fast.id) {
-            let range = self.oldest.range.prefix(u64::from(fast.mss));
+            let range = self.oldest.range.prefix(u64::from(fast.mss) + MAPPING_OPTION);
             out.push(SchedulerAction::Reinject { range, on: fast.id });
             if rule == Retransmit::Wide {
                 self.repeat_what_much_slower_ones_hold(range.end, out);
@@ -264,7 +268,7 @@ impl HeldUp<'_> {
     fn repeat_what_much_slower_ones_hold(&self, from: Dsn, out: &mut Vec<SchedulerAction>) {
         let HeldUp { fast, fast_srtt, cx, .. } = *self;
         let Eligibility::Ready { room } = fast.eligibility else { return };
-        let mut left = room.saturating_sub(u64::from(fast.mss));
+        let mut left = room.saturating_sub(from.since(self.oldest.range.start));
         let mut at = from;
         for _ in 0..MAX_RANGES {
             let next = cx.mappings.next_not_on(fast.id, at).filter(|_| left > 0);

@@ -106,7 +106,7 @@ impl MappingTx {
             let range = match left {
                 0 => return None,
                 left if segments <= left => part.range,
-                left => part.range.prefix(left * size.usual),
+                left => part.range.prefix(left * size.largest),
             };
             left = left.saturating_sub(segments);
             Some(Mapping { range, ..part })
@@ -153,9 +153,23 @@ impl MappingTx {
     }
 }
 
+impl MappingTx {
+    /// The data of the entry and of those behind it that the same subflows carried: segments on another subflow end
+    /// elsewhere, and one that ended with an entry would leave a stub.
+    fn alike_from(&self, index: usize) -> Option<Mapping> {
+        let mut mapping = self.mapping(index)?;
+        let alike = |entry: &&Entry| entry.carried_by == mapping.carried_by;
+        let behind = self.entries.range(index + 1..).take(RUN - 1).take_while(alike);
+        if let Some(last) = behind.last() {
+            mapping.range.end = last.end;
+        }
+        Some(mapping)
+    }
+}
+
 impl MappingIndex for MappingTx {
     fn oldest(&self) -> Option<Mapping> {
-        self.mapping(0)
+        self.alike_from(0)
     }
 
     fn at(&self, at: Dsn) -> Option<Mapping> {
@@ -168,7 +182,7 @@ impl MappingIndex for MappingTx {
         let from = from.max(self.start);
         let first = self.index_of(from);
         let offset = self.entries.range(first..).position(|e| !e.carried_by.contains(subflow))?;
-        let mapping = self.mapping(first + offset)?;
+        let mapping = self.alike_from(first + offset)?;
         let range = DataRange::new(mapping.range.start.max(from), mapping.range.end);
         Some(Mapping { range, ..mapping })
     }

@@ -244,7 +244,7 @@ pub struct ConnectionConfig {
     /// Largest segment payload to announce and to send, bytes of MSS; `None`: what the carrier passes.
     pub max_segment_size: Option<u16>,
     /// One DSS mapping for all full segments that leave at once on a subflow, repeated on every eighth, instead of one
-    /// for each: 1.2 % more goodput, and half of the sender's work (docs/spec/mapping-runs.md). Has no effect where
+    /// for each: 0.7 % more goodput, and half of the sender's work (docs/spec/mapping-runs.md). Has no effect where
     /// DSS checksums are on.
     pub mapping_runs: bool,
     /// Linux-compatible choices where the RFCs leave one.

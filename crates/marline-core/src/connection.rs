@@ -3587,26 +3587,12 @@ impl Connection {
     /// Takes new views of all subflows that carry data.
     fn refresh_views(&mut self, now: Instant) {
         self.scheduling.refresh(self.paths.views(now));
-        self.save_up();
     }
 
     /// Takes a new view of one subflow, after it was given data.
     fn refresh_view(&mut self, now: Instant, id: SubflowId) {
         if let Some(subflow) = self.paths.get(id) {
             self.scheduling.refresh_one(subflow.view(now, id));
-            self.save_up();
-        }
-    }
-
-    /// Subflows whose room is not worth a run yet count as full, unless another one would take the data: that would
-    /// send it over a path that is worse.
-    fn save_up(&mut self) {
-        let backlog = self.run_backlog();
-        if backlog > 0 {
-            let paths = &self.paths;
-            self.scheduling.save_up(|id, room| {
-                paths.get(id).is_some_and(|subflow| subflow.tcp().saves_up(room, backlog))
-            });
         }
     }
 
@@ -3615,11 +3601,6 @@ impl Connection {
         self.session.maps_runs(&self.config)
             && !self.sender.nagle().has_records()
             && !self.sender.may_repair()
-    }
-
-    /// New data that waits and may leave as runs, bytes.
-    fn run_backlog(&self) -> u64 {
-        if self.sends_runs() { self.sender.unsent().len() } else { 0 }
     }
 
     /// Shows a coupled congestion controller its siblings.

@@ -17,7 +17,7 @@ pub struct Mapping {
 
 /// Index of outstanding data by DSN, with the subflows that carried it.
 pub trait MappingIndex {
-    /// The oldest data that is not DATA_ACKed; as much of it as the same subflows carried, or a part of that.
+    /// The oldest data that is not DATA_ACKed: what is left of a segment, or of a run of them.
     fn oldest(&self) -> Option<Mapping>;
     /// The mapping that holds `at`, cut so that it starts there.
     fn at(&self, at: Dsn) -> Option<Mapping>;

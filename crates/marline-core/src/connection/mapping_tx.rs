@@ -106,7 +106,7 @@ impl MappingTx {
             let range = match left {
                 0 => return None,
                 left if segments <= left => part.range,
-                left => part.range.prefix(left * size.largest),
+                left => part.range.prefix(left * size.usual),
             };
             left = left.saturating_sub(segments);
             Some(Mapping { range, ..part })
@@ -169,7 +169,7 @@ impl MappingTx {
 
 impl MappingIndex for MappingTx {
     fn oldest(&self) -> Option<Mapping> {
-        self.alike_from(0)
+        self.mapping(0)
     }
 
     fn at(&self, at: Dsn) -> Option<Mapping> {

@@ -5,7 +5,7 @@
 //! be sent there. A wrong answer is a policy's bug: an assertion in debug builds, a `Wait` otherwise.
 
 use marline_policy::{
-    DataRange, Decision, Eligibility, MappingIndex as _, Reinjection, ReinjectionCause, Scheduler,
+    DataRange, Decision, MappingIndex as _, Reinjection, ReinjectionCause, Scheduler,
     SchedulerAction, SchedulerEvent, SchedulerFactory, SubflowId, SubflowSet, SubflowView,
 };
 use marline_time::{Duration, Instant};
@@ -103,22 +103,6 @@ impl Scheduling {
     /// Takes the subflows that it holds to be dead.
     pub(super) fn take_accused(&mut self) -> SubflowSet {
         core::mem::take(&mut self.accused)
-    }
-
-    /// Counts subflows as full that have room and `save` it, if all that have room and may be used do.
-    pub(super) fn save_up(&mut self, saves: impl Fn(SubflowId, u64) -> bool) {
-        let room = |view: &SubflowView| match view.eligibility {
-            Eligibility::Ready { room } if room > 0 && !view.backup && !view.is_suspect() => {
-                Some(room)
-            }
-            _ => None,
-        };
-        let all = self.views.iter().all(|view| room(view).is_none_or(|room| saves(view.id, room)));
-        if let Some(views) = self.views.if_used().filter(|_| all) {
-            for view in views.iter_mut().filter(|view| room(view).is_some()) {
-                view.eligibility = Eligibility::CwndLimited;
-            }
-        }
     }
 
     /// The subflow is suspected or carries no more data: what was decided for it is void.

@@ -7,7 +7,7 @@ use marline_policy::{
     CongestionSignal, DataRange, Dsn, Eligibility, LimitedTransmit, Phase, RunLayout, SentKind,
     SentNotice, SentSegment, Ssn,
 };
-use marline_time::{Duration, Instant};
+use marline_time::Instant;
 use marline_wire::SeqNum;
 
 use super::rto::Frto;
@@ -15,12 +15,6 @@ use super::segment::{HEADER, TIMESTAMP_OPTION};
 use super::transmission::Probe;
 use super::{Egress, RepeatRoom, Rst, Subflow, SubflowEvent};
 use crate::SubflowState;
-
-/// A run worth waiting for, segments: of five that share a mapping one says so, which costs 0.28 % of goodput, and a
-/// queue of ten takes so many at once.
-const RUN_SEGMENTS: u64 = 5;
-/// What is saved up is at most the window by this.
-const RUN_OF_WINDOW: u64 = 8;
 
 impl Subflow {
     /// The next segment that is owed; it counts as sent now. `room` bounds retransmissions.
@@ -215,37 +209,6 @@ impl Subflow {
             return Eligibility::PacingLimited(at);
         }
         Eligibility::Ready { room: room.div_ceil(mss) * mss }
-    }
-
-    /// Whether `room` is better saved up until it is worth a run, of new data of which `backlog` bytes wait and may
-    /// leave as runs. ACKs are on their way, and an ACK for every other segment would make runs of two, in which
-    /// every other segment carries the mapping. Linux defers for larger TSO frames in the same way (tcp_output.c),
-    /// up to a third of the window; this is an eighth, and only as long as the path has a queue that feeds it in the
-    /// meantime: where it has none, window that is not used is goodput lost. A controller with a pace of its own
-    /// times its segments itself.
-    pub(crate) fn saves_up(&self, room: u64, backlog: u64) -> bool {
-        let board = &self.tx.board;
-        let mss = u64::from(self.tx.mss.max(1));
-        if room >= RUN_SEGMENTS * mss || backlog < 2 * RUN_SEGMENTS * mss {
-            return false;
-        }
-        let run = mss * (self.congestion.window() / mss / RUN_OF_WINDOW).min(RUN_SEGMENTS);
-        room < run
-            && board.bytes_in_flight() >= run
-            && self.tx.phase == Phase::Open
-            && board.bytes_lost() == 0
-            && board.bytes_sacked() == 0
-            && self.congestion.pacing_rate().is_none()
-            && self.queued_on_path() >= 2 * run
-            && self.sends_runs()
-    }
-
-    /// Bytes of the window that wait in a queue of the path, by the round trip beyond the shortest one.
-    fn queued_on_path(&self) -> u64 {
-        let (Some(srtt), Some(min)) = (self.tx.rtt.srtt(), self.tx.rtt.min()) else { return 0 };
-        let micros = |time: Duration| time.as_micros() as u64;
-        let waits = self.congestion.window().saturating_mul(micros(srtt.saturating_sub(min)));
-        waits / micros(srtt).max(1)
     }
 
     /// Whether an entry of the scoreboard may be a run of segments.

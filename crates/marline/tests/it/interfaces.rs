@@ -163,7 +163,7 @@ async fn follow(name: &str) {
     echo(&mut stream, &bytes(500_000, 1)).await;
     let after = [packets_sent("near1"), packets_sent("near2")];
     // The kernel counts a batch of segments as one packet, so half a megabyte may be few of them.
-    assert!(after[0] > before[0] + 10 && after[1] > before[1] + 10, "{before:?} {after:?}");
+    assert!(after[0] > before[0] + 4 && after[1] > before[1] + 4, "{before:?} {after:?}");
 
     // Unplugged: noticed, and nothing is lost.
     ip("link set near1 down");

@@ -27,5 +27,5 @@ pub mod slow_start;
 pub use registry::{
     NamedCongestion, NamedPathManager, NamedRecovery, NamedScheduler, ParameterError,
     ParameterInfo, ParameterProblem, Parameters, PolicyError, PolicyKind, RegisterError, Registry,
-    UnknownPolicy, default_policies,
+    UnknownPolicy, default_policies, reference_policies,
 };

@@ -22,10 +22,10 @@ pub use parameters::{ParameterError, ParameterInfo, ParameterProblem, Parameters
 pub use spec::PolicyError;
 use table::Table;
 
-use crate::congestion::Cubic;
+use crate::congestion::{Cubic, CubicWestwood};
 use crate::path_managers::FullMesh;
 use crate::recovery::RackTlp;
-use crate::schedulers::MinRtt;
+use crate::schedulers::{Auto, MinRtt};
 use crate::slow_start::SlowStartKind;
 
 /// Policies by spec: `name`, `name,key=value,...`, and for schedulers and congestion controls with
@@ -326,9 +326,24 @@ impl Default for Registry {
     }
 }
 
-/// Default policies of a connection: `min-rtt`, `full-mesh`, `cubic` (with HyStart++), `rack-tlp`.
+/// Default policies of a connection: `auto`, `full-mesh`, `cubic-westwood`, `rack-tlp`.
 #[must_use]
 pub fn default_policies() -> PolicySet {
+    PolicySet {
+        scheduler: Arc::new(NamedScheduler::new("auto", || Box::<Auto>::default())),
+        congestion: Arc::new(NamedCongestion::new("cubic-westwood", |mss, window, _| {
+            Box::new(CubicWestwood::new(mss, window, SlowStartKind::HyStart))
+        })),
+        ..reference_policies()
+    }
+}
+
+/// What plain stacks for Multipath TCP ship: `min-rtt`, `full-mesh`, `cubic` (with HyStart++), `rack-tlp`.
+///
+/// These send each byte once and go by nothing but round trips and windows, so that a script of segments can
+/// say what comes next. Tests of the protocol stand on them, and comparisons have them beside the default.
+#[must_use]
+pub fn reference_policies() -> PolicySet {
     PolicySet {
         scheduler: Arc::new(NamedScheduler::new("min-rtt", || Box::<MinRtt>::default())),
         path_manager: Arc::new(NamedPathManager::new("full-mesh", || Box::<FullMesh>::default())),

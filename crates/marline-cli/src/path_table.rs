@@ -114,6 +114,8 @@ fn state(subflow: &Subflow) -> String {
     }
     if subflow.potentially_failed {
         text.push_str(",suspect");
+    } else if subflow.health.starts_with("doubtful") {
+        text.push_str(",doubtful");
     }
     match subflow.phase.as_str() {
         "" | "open" => {}

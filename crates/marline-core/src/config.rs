@@ -208,8 +208,16 @@ pub struct ConnectionConfig {
     /// The same for joins. Fewer, since path managers retry anyway, whereas the interval between
     /// the SYNs of one attempt only grows.
     pub join_syn_retries: u32,
-    /// SYNs with MP_CAPABLE without answer before it is left out (Linux: 2).
+    /// SYNs with MP_CAPABLE without answer before it is left out (Linux: 2). With several local
+    /// addresses so many on each. Also timeouts of the first data before MPTCP options are given
+    /// up, if the path answers segments without them meanwhile; if nothing is heard, twice as many
+    /// and two more.
     pub mptcp_syn_retries: u32,
+    /// Client: time without an answer after which the first SYN is also sent from the next of the
+    /// local addresses, backup ones last (the Connection Attempt Delay of RFC 8305), at most the
+    /// initial RTO. The first answer decides where the connection begins. `None`: only from the
+    /// address that it is opened from.
+    pub connection_attempt_delay: Option<Duration>,
     /// Silence after which keepalives start; `None`: never.
     pub keepalive: Option<Duration>,
     /// Detect a dead download path by its silence (clients); `None`: leave it to the sender.
@@ -247,6 +255,9 @@ pub struct ConnectionConfig {
     /// for each: 0.7 % more goodput, and half of the sender's work (docs/spec/mapping-runs.md). Has no effect where
     /// DSS checksums are on.
     pub mapping_runs: bool,
+    /// Judge the forecasts of each subflow's answers ([`ForecastScore`](crate::ForecastScore)): for research. Nothing
+    /// else depends on it; it takes up to 300 kB for a subflow with much in flight.
+    pub score_forecasts: bool,
     /// Linux-compatible choices where the RFCs leave one.
     pub linux_compat: LinuxCompat,
 }
@@ -273,6 +284,7 @@ impl ConnectionConfig {
             linear_syn_retries: 0,
             join_syn_retries: 2,
             mptcp_syn_retries: 2,
+            connection_attempt_delay: Some(Duration::from_millis(250)),
             keepalive: None,
             receive_timer: None,
             lone_keepalive: None,
@@ -289,6 +301,7 @@ impl ConnectionConfig {
             timestamps: true,
             max_segment_size: None,
             mapping_runs: true,
+            score_forecasts: false,
             linux_compat: LinuxCompat::default(),
         }
     }

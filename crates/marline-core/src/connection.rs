@@ -12,6 +12,7 @@
 
 mod addresses;
 mod asked;
+mod attempts;
 mod choice;
 mod closing;
 mod fec_tx;
@@ -23,6 +24,7 @@ mod mapping_tx;
 mod memory_trim;
 mod nagle;
 mod negotiation;
+mod option_blackhole;
 mod origin;
 mod path_set;
 mod receive_buffer;
@@ -39,7 +41,7 @@ mod session;
 mod subflow_context;
 mod wait;
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use marline_policy::{
@@ -59,6 +61,7 @@ use marline_wire::{
 };
 
 use self::addresses::Signal;
+use self::attempts::{Attempts, Start as FirstStart};
 use self::choice::{Choice, Kind, Terms};
 use self::closing::Closing;
 use self::fec_tx::SentRepair;
@@ -66,6 +69,7 @@ use self::handshake::{capable_keys, capable_syn_ack, reason};
 use self::liveness::{KeepaliveDue, Liveness};
 use self::mapping_rx::{Coded, MappingError, RxMapping};
 use self::memory_trim::MemoryTrim;
+use self::option_blackhole::TimeoutOutcome;
 use self::path_set::PathSet;
 use self::receive_clock::{Conditions, Due};
 use self::receiver::{Delivered, Receiver};
@@ -80,16 +84,17 @@ use self::subflow_context::{
 };
 use crate::crypto::{Key, left_64, left_160};
 use crate::on_demand::{OnDemand, Unused};
-use crate::path_health::{AddressPairFault, Trouble};
+use crate::path_health::Trouble;
 use crate::subflow::{
-    Egress, HeaderFor, Ingress, RepeatRoom, Start, Subflow, SubflowConfig, SubflowEvent,
+    Egress, EndOfSilence, HeaderFor, Ingress, PayloadRoom, Start, Subflow, SubflowConfig,
+    SubflowEvent, VerdictChange,
 };
 use crate::tables::Context;
 use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
 use crate::{
-    ChecksumScope, CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event,
-    FallbackReason, FourTuple, LoneKeepalive, MonitorKind, NetworkError, ReadError, SocketOption,
-    SubflowState, Transmit, TransmitBuf, WriteError,
+    CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event, FallbackReason,
+    FourTuple, LoneKeepalive, MonitorKind, NetworkError, ReadError, SocketOption, SubflowState,
+    Transmit, TransmitBuf, WriteError,
 };
 
 pub(crate) use self::handshake::{
@@ -121,6 +126,17 @@ const MARKED_TRANSMISSIONS: u16 = 2;
 struct JoinAddresses {
     local: LocalAddress,
     remote: SocketAddr,
+}
+
+impl JoinAddresses {
+    /// Ends between the two that are not in use; `None`: no port is free.
+    fn free_path(&self, cx: &mut Context<'_>) -> Option<FourTuple> {
+        let JoinAddresses { local: LocalAddress { address: mut from, .. }, remote } = *self;
+        if from.port() == 0 || cx.flows.has_tuple(&FourTuple { local: from, remote }) {
+            from.set_port(cx.flows.free_port(cx.rng, from, remote)?);
+        }
+        Some(FourTuple { local: from, remote })
+    }
 }
 
 /// The place of a segment in the batch that is being filled.
@@ -223,6 +239,7 @@ pub(crate) struct Connection {
     config: Arc<ConnectionConfig>,
     session: Session,
     paths: PathSet,
+    attempts: OnDemand<Attempts>,
     sender: Sender,
     receiver: Receiver,
     closing: Closing,
@@ -261,6 +278,8 @@ impl Connection {
         if let Some(reason) = connection.session.fallback() {
             cx.out.monitor(cx.now, origin.id, MonitorKind::Fallback(reason));
         }
+        let from_reserve = connection.paths.addresses().initial_local().backup;
+        connection.schedule_attempt(cx, from_reserve);
         connection
     }
 
@@ -293,6 +312,7 @@ impl Connection {
             slot: origin.slot,
             session: Session::new(role, mode, origin.key, config.linux_compat.long_dsn),
             paths: PathSet::new(&config, origin.path),
+            attempts: OnDemand::new(),
             sender: Sender::new(&config, cx.pool.clone()),
             receiver: Receiver::new(&config, &cx.config.limits, cx.pool.clone()),
             closing: Closing::default(),
@@ -377,8 +397,8 @@ impl Connection {
         if let Some(times) = self.paths.keepalive() {
             tcp.set_keepalive(times);
         }
-        let fault = cx.faults.fault(&ends.key.path);
-        let id = self.paths.add(cx.config.limits.subflows, tcp, ends, belongs, fault)?;
+        tcp.health_mut().on_verdict(cx.now, cx.faults.fault(&ends.key.path));
+        let id = self.paths.add(cx.config.limits.subflows, tcp, ends, belongs)?;
         cx.route(ends.key, self.slot, id);
         self.sender.add_subflow(id);
         self.receiver.add_subflow(id, self.session.is_plain());
@@ -526,7 +546,7 @@ impl Connection {
     fn on_unreachable(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get(id) else { return };
         if subflow.is_usable() {
-            self.suspect_silent(cx, id);
+            self.on_overdue(cx, id, SilenceCause::Unreachable);
         } else if subflow.tcp().state() == SubflowState::SynSent && !self.session.is_confirmed() {
             // RFC 9293 section 3.9.2.2 leaves it to us; Linux gives up a first SYN as well, and an
             // application that tries several paths or servers wants to know at once.
@@ -730,6 +750,7 @@ impl Connection {
                 subflow.tcp_mut().retry_now(cx.now);
             }
             self.path_event(cx, PathEvent::LocalUp(new.id));
+            self.schedule_attempt(cx, false);
         }
     }
 
@@ -750,6 +771,9 @@ impl Connection {
         if self.session.is_confirmed() {
             self.withdraw_address(cx, id);
         }
+        if !lost.is_empty() {
+            self.hasten_attempt(cx);
+        }
         self.path_event(cx, PathEvent::LocalDown(id));
     }
 }
@@ -767,7 +791,7 @@ impl Connection {
     ) -> bool {
         self.scheduling.swap_views(cx.views);
         let predicted = self.on_predicted(cx, id, segment, ecn);
-        if !predicted && self.admit(cx, id, segment) {
+        if !predicted && self.admit(cx, id, segment, ecn) {
             self.on_admitted(cx, id, segment, ecn);
         }
         self.scheduling.swap_views(cx.views);
@@ -790,7 +814,8 @@ impl Connection {
         let Some(ingress) = self.through_tcp(cx, id, segment, ecn) else { return };
         if ingress.accepted {
             if self.paths.is_initial(id) {
-                self.on_capable(cx, segment);
+                self.on_first_answer(cx, id, segment);
+                self.on_capable(cx, id, segment);
             }
             self.on_closing_options(cx, id, segment);
         }
@@ -862,10 +887,7 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
     ) {
-        self.closing.heard(cx.now);
-        if let Some(probes) = self.config.receive_probes {
-            self.liveness.begin_probes(cx.now, probes);
-        }
+        self.note_heard(cx.now);
         let before = self.receiver.next();
         self.on_dss(cx, id, segment, ingress);
         let Some((ssn, _)) = ingress.in_order else { return };
@@ -911,7 +933,13 @@ impl Connection {
 
     /// Looks at a segment of a subflow whose handshake is not through, before TCP does. `false`: the
     /// segment must not reach TCP.
-    fn admit(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
+    fn admit(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+    ) -> bool {
         let Some(subflow) = self.paths.get(id) else { return false };
         match subflow.membership() {
             Membership::Joining(joining) if joining.awaits_syn_ack() => {
@@ -926,11 +954,23 @@ impl Connection {
                 self.admit_half_open_fast_join(cx, id, segment)
             }
             Membership::Initial => {
+                if self.keeps_plain_answer(cx, id, (segment, ecn)) {
+                    return false;
+                }
                 self.on_repeated_handshake(cx, id, segment);
                 self.on_repeated_first_data(cx, id, segment);
+                self.on_plain_probe(id, segment);
                 !self.overtook_the_keys(segment)
             }
             _ => true,
+        }
+    }
+
+    /// The peer said something that counts.
+    fn note_heard(&mut self, now: Instant) {
+        self.closing.heard(now);
+        if let Some(probes) = self.config.receive_probes {
+            self.liveness.begin_probes(now, probes);
         }
     }
 
@@ -942,10 +982,7 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
     ) {
-        self.closing.heard(cx.now);
-        if let Some(probes) = self.config.receive_probes {
-            self.liveness.begin_probes(cx.now, probes);
-        }
+        self.note_heard(cx.now);
         let was_at_end = self.receiver.fin_reached();
         let before = self.receiver.next();
         if self.session.is_plain() {
@@ -1073,7 +1110,7 @@ impl Connection {
             }
             SubflowEvent::ProbeRepeated { .. } => {}
             SubflowEvent::Rto { count } => self.on_subflow_rto(cx, id, count),
-            SubflowEvent::HeardAgain => self.on_heard_again(cx, id),
+            SubflowEvent::HeardAgain(end) => self.on_heard_again(cx, id, end),
             SubflowEvent::MtuFound(_) => {}
         }
     }
@@ -1577,26 +1614,32 @@ impl Connection {
     }
 
     /// Handshake options on the first subflow, before its TCP events are looked at.
-    fn on_capable(&mut self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) {
+    fn on_capable(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) {
         let syn = segment.header.flags.contains(TcpFlags::SYN);
         match self.session.role() {
             _ if !self.session.is_offered() => {}
-            Role::Client if syn => self.on_capable_syn_ack(cx, segment),
+            Role::Client if syn => self.on_capable_syn_ack(cx, id, segment),
             Role::Server if !syn => self.on_capable_ack(cx, segment),
             _ => {}
         }
     }
 
-    fn on_capable_syn_ack(&mut self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) {
+    fn on_capable_syn_ack(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) {
         let Some((capable, listener_key)) = capable_syn_ack(segment) else {
             self.fall_back(cx, FallbackReason::SynAckWithoutOption);
             return;
         };
         self.session.on_capable(&self.config, &capable);
         self.session.on_peer_key(Key(listener_key));
-        if let Some(subflow) = self.paths.iter().next() {
+        if let Some(subflow) = self.paths.get(id) {
             let path = subflow.path();
             cx.networks.absolve(path.local.ip(), path.remote.ip());
+            cx.plain_answers.absolve(path.local.ip(), path.remote.ip());
         }
     }
 
@@ -1708,6 +1751,39 @@ impl Connection {
         self.session.drop_infinite_mapping();
     }
 
+    /// The client's first data timed out: a middlebox drops what carries options, or the path is dead.
+    fn doubt_options(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let patience = self.config.mptcp_syn_retries;
+        let Some(tcp) = self.paths.get_mut(id).map(SubflowContext::tcp_mut) else { return };
+        match self.session.on_unanswered_options(cx.now, tcp.last_heard_at(), patience) {
+            TimeoutOutcome::Repeat => {}
+            TimeoutOutcome::Ask => tcp.request_plain_probe(),
+            TimeoutOutcome::GiveUp => self.give_options_up(cx),
+        }
+    }
+
+    /// Server: the client asks without options whether anybody is there, since nothing with options is answered
+    /// (`option_blackhole`). The answer has none either, as ours may be what does not get through. To ask is not
+    /// to fall back: that the client does, or does not, when it has heard us.
+    fn on_plain_probe(&mut self, id: SubflowId, segment: &TcpSegment<'_>) {
+        let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) else { return };
+        let others = TcpFlags::SYN.with(TcpFlags::FIN).with(TcpFlags::RST);
+        let flags = segment.header.flags;
+        let asks = segment.header.seq == tcp.peer_to_wire(Ssn(0))
+            && segment.payload.is_empty()
+            && flags.contains(TcpFlags::ACK)
+            && !flags.intersects(others)
+            && !segment.options.has_mptcp();
+        if !asks || !self.session.is_server() {
+            return;
+        }
+        let multipath = self.session.is_multipath();
+        let unheard = self.session.is_offered() || multipath && self.was_never_heard(id);
+        if let Some(subflow) = self.paths.get_mut(id).filter(|_| unheard) {
+            subflow.tcp_mut().answer_plain_probe();
+        }
+    }
+
     /// The client's first data was not acknowledged, nor did anything else come since the handshake.
     fn is_unanswered(&self, id: SubflowId) -> bool {
         let silent = |s: &SubflowContext| s.is_initial() && s.tcp().snd_una() == Ssn(1);
@@ -1785,6 +1861,216 @@ impl Connection {
         self.rescue(now, |_| true);
         self.scheduler_event(now, SchedulerEvent::SubflowUp(id));
         self.path_event(cx, PathEvent::SubflowUp(id));
+    }
+}
+
+/// Attempts at the first subflow over several paths ([`Attempts`]).
+///
+/// A SYN with MP_CAPABLE says nothing that names the connection: the client's key goes with the third ACK. SYNs
+/// from several addresses are therefore several requests to the server, each of which it answers with a key of its
+/// own; the third ACK makes a connection of one of them, and a RST ends each of the others.
+impl Connection {
+    /// A client whose first SYN nobody has answered.
+    fn is_opening(&self) -> bool {
+        self.session.is_client()
+            && !self.session.is_multipath()
+            && !self.closing.is_closed()
+            && !self.paths.iter().any(SubflowContext::was_joined)
+    }
+
+    /// Where the first subflow is tried next, if there is another address.
+    fn next_start(&self, cx: &Context<'_>) -> Option<(FirstStart, JoinAddresses)> {
+        if !self.config.mptcp || self.config.connection_attempt_delay.is_none() {
+            return None;
+        }
+        let starts = self.paths.addresses().first_pairs().map(|(local, remote)| {
+            let path = FourTuple { local: local.address, remote };
+            let reserve = local.backup || cx.faults.fault(&path).is_some();
+            let start = FirstStart { id: local.id, ip: local.address.ip(), reserve };
+            (start, JoinAddresses { local, remote })
+        });
+        let starts_there = |start: &FirstStart| {
+            let mut all = self.paths.iter();
+            all.any(|s| s.local_id() == start.id && s.path().local.ip() == start.ip)
+        };
+        let new =
+            starts.filter(|(start, _)| !self.attempts.has_begun(start) && !starts_there(start));
+        new.min_by_key(|(start, _)| start.reserve)
+    }
+
+    /// Sets the time of the next attempt after one that began now, perhaps `from_reserve`.
+    fn schedule_attempt(&mut self, cx: &Context<'_>, from_reserve: bool) {
+        if !self.is_opening() {
+            return;
+        }
+        if let Some((next, _)) = self.next_start(cx) {
+            self.attempts.schedule(cx.now, &next, from_reserve, &self.config);
+        } else if let Some(attempts) = self.attempts.if_used() {
+            attempts.note_last();
+        }
+    }
+
+    /// An attempt has failed: the next one need not wait for it.
+    fn hasten_attempt(&mut self, cx: &Context<'_>) {
+        if !self.is_opening() {
+            return;
+        }
+        if let Some((next, _)) = self.next_start(cx) {
+            self.attempts.hasten(cx.now, &next);
+        }
+    }
+
+    /// Sends the first SYN from another address. `false`: there is none.
+    fn begin_attempt(&mut self, cx: &mut Context<'_>) -> bool {
+        while let Some((start, pair)) = self.next_start(cx) {
+            self.attempts.note_begun(start.id, start.ip);
+            if self.attempt(cx, &pair).is_some() {
+                self.schedule_attempt(cx, start.reserve);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A first subflow between two addresses, beside those that nobody has answered.
+    fn attempt(&mut self, cx: &mut Context<'_>, pair: &JoinAddresses) -> Option<SubflowId> {
+        let path = pair.free_path(cx)?;
+        let tcp = self.active_subflow(cx, path, self.config.syn_retries);
+        let (local_id, remote_id) = (pair.local.id, AddressId(0));
+        let ends = Ends { key: cx.new_flow(path, 0), local_id, remote_id };
+        self.add_subflow(cx, tcp, ends, (Membership::Initial, pair.local.backup))
+    }
+
+    /// An answer to a first SYN, if it is that: the other attempts are over, and the path manager may join their
+    /// paths as any others.
+    fn on_first_answer(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) {
+        let flags = segment.header.flags;
+        let answers = flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::RST);
+        if !answers || !self.is_opening() {
+            return;
+        }
+        for other in self.paths.ids().filter(|other| *other != id) {
+            self.abandon_attempt(cx, other);
+        }
+        if let Some(subflow) = self.paths.get(id) {
+            let (local_id, remote) = (subflow.local_id(), subflow.path().remote);
+            self.paths.addresses_mut().set_initial(local_id, remote);
+        }
+        self.attempts.retire();
+    }
+
+    /// A SYN/ACK without the option where another path may do better: it has to wait, and that path is tried now.
+    fn keeps_plain_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        (segment, ecn): (&TcpSegment<'_>, Ecn),
+    ) -> bool {
+        let flags = segment.header.flags;
+        let answers = flags.contains(TcpFlags::SYN.with(TcpFlags::ACK))
+            && !flags.contains(TcpFlags::RST)
+            && capable_syn_ack(segment).is_none();
+        if !answers || !self.session.is_offered() || !self.is_opening() {
+            return false;
+        }
+        let Some(path) = self.paths.get(id).filter(|s| s.tcp().acks_syn(segment.header.ack)) else {
+            return false;
+        };
+        let path = path.path();
+        let usual = cx.plain_answers.refuses(cx.now, path.local.ip(), path.remote.ip());
+        if self.attempts.is_settled() || usual {
+            return false;
+        }
+        let next = self.next_start(cx).filter(|(start, _)| !start.reserve);
+        if next.is_none() && !self.awaits_better(id) && !self.attempts.keeps_answer() {
+            return false;
+        }
+        self.attempts.keep(cx.now, id, (segment, ecn), &self.config);
+        if next.is_some() {
+            self.begin_attempt(cx);
+        }
+        if !self.awaits_better(id) {
+            self.take_kept_answer(cx, None);
+        }
+        true
+    }
+
+    /// An attempt other than this one may still be answered with the option.
+    fn awaits_better(&self, id: SubflowId) -> bool {
+        self.paths.ids().any(|other| other != id && !self.attempts.is_plain(other))
+    }
+
+    /// An answer without the option counts, because nothing better came in time, or may come.
+    fn take_kept_answer(&mut self, cx: &mut Context<'_>, now: Option<Instant>) {
+        let kept = self.attempts.if_used().and_then(|attempts| attempts.take_kept(now));
+        let Some(kept) = kept else { return };
+        let Some(subflow) = self.paths.get_mut(kept.on) else { return };
+        let path = subflow.path();
+        cx.plain_answers.blame(cx.now, path.local.ip(), path.remote.ip());
+        subflow.tcp_mut().note_answer_kept(cx.now.since(kept.came_at));
+        self.on_admitted(cx, kept.on, &kept.segment(), kept.ecn);
+    }
+
+    /// Another attempt was answered first. The server may still answer this one, too: that gets a RST.
+    fn abandon_attempt(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let Some(mut subflow) = self.paths.take(id) else { return };
+        self.forget_subflow(id);
+        // As if a RST had gone out: it goes to who comes late.
+        subflow.note_reset_sent();
+        self.remember_ended(cx, &mut subflow);
+    }
+
+    /// An attempt that began there failed. Whether others go on.
+    fn goes_on_elsewhere(
+        &mut self,
+        cx: &mut Context<'_>,
+        (id, ip): (AddressId, IpAddr),
+        reason: CloseReason,
+    ) -> bool {
+        let others = !self.paths.is_empty();
+        if !others && self.next_start(cx).is_none() {
+            return false;
+        }
+        self.attempts.note_begun(id, ip);
+        self.attempts.note_failed(cx.now, reason, self.config.rtt.initial_rto);
+        if others {
+            self.hasten_attempt(cx);
+            let hopeful = |id| !self.attempts.is_plain(id);
+            if !self.paths.ids().any(hopeful) && !self.attempts.is_one_due() {
+                self.take_kept_answer(cx, None);
+            }
+        }
+        others || self.begin_attempt(cx)
+    }
+
+    /// The next attempt begins, or a refusal counts.
+    fn on_attempt_timeout(&mut self, cx: &mut Context<'_>) {
+        if !self.is_opening() {
+            self.attempts.retire();
+        }
+        let Some(attempts) = self.attempts.if_used() else { return };
+        let (next, refused) = (attempts.take_turn(cx.now), attempts.is_refused(cx.now));
+        if next {
+            self.begin_attempt(cx);
+        }
+        self.take_kept_answer(cx, Some(cx.now));
+        if refused && self.is_opening() {
+            self.finish(cx, CloseReason::Refused);
+            for id in self.paths.ids() {
+                self.drop_subflow(cx, id, CloseReason::Refused);
+            }
+        }
+    }
+
+    /// MP_CAPABLE went out often enough on each path, and no other path is left to be tried: from now on without.
+    /// `id` sends a SYN.
+    fn gives_option_up(&self, id: SubflowId) -> bool {
+        let most = self.config.mptcp_syn_retries + 1;
+        let over = |s: &SubflowContext| s.tcp().syns_sent() > most;
+        let enough = |s: &SubflowContext| s.tcp().syns_sent() >= most;
+        self.paths.get(id).is_some_and(over)
+            && !self.attempts.is_one_due()
+            && self.paths.iter().all(enough)
     }
 }
 
@@ -1914,11 +2200,7 @@ impl Connection {
             return None;
         }
         let JoinAddresses { local, remote } = pair;
-        let mut from = local.address;
-        if from.port() == 0 || cx.flows.has_tuple(&FourTuple { local: from, remote }) {
-            from.set_port(cx.flows.free_port(cx.rng, from, remote)?);
-        }
-        let path = FourTuple { local: from, remote };
+        let path = pair.free_path(cx)?;
         let tcp = self.active_subflow(cx, path, self.config.join_syn_retries);
         let key = cx.new_flow(path, 0);
         let fast = fast && self.may_join_fast(cx, &pair);
@@ -2454,11 +2736,11 @@ impl Connection {
     }
 
     /// The third ACK shows that the peer is where its SYN came from. It opened this subflow because
-    /// the others fail it: they are suspected until they are heard again, and what they hold goes
+    /// the others fail it: they count as silent until they are heard again, and what they hold goes
     /// out here.
     fn follow_fast_join(&mut self, cx: &mut Context<'_>, new: SubflowId) {
         for id in self.paths.ids().filter(|id| *id != new) {
-            self.suspect_silent(cx, id);
+            self.on_overdue(cx, id, SilenceCause::FastJoin);
         }
     }
 }
@@ -2800,8 +3082,8 @@ impl Connection {
     }
 }
 
-/// When a subflow goes silent: suspicion, reinjection, and taking it back; and what the path health monitor
-/// says of its path.
+/// When a subflow falls silent: reinjection, and taking it back; and what the path health monitor says of its
+/// path. What a subflow's health is, and from which facts it follows, is in `subflow/health.rs`.
 ///
 /// A probe timeout means that nothing was heard for two round trips although something is owed. For
 /// interactive traffic that is late enough: the data goes out on another subflow at once (RFC 8684
@@ -2811,31 +3093,24 @@ impl Connection {
     fn on_probe_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         self.report_timeout(cx, id);
         let patience = self.scheduling.probe_patience();
-        // Who leaves reinjection to the retransmission timer leaves suspicion to it, too.
-        if let Some(subflow) = self.paths.get_mut(id).filter(|_| patience.is_some()) {
-            subflow.tcp_mut().suspect();
+        // Who leaves reinjection to the retransmission timer leaves the judgement to it, too.
+        if let (Some(subflow), Some(patience)) = (self.paths.get_mut(id), patience) {
+            subflow.health_mut().on_probe_timeout(cx.now, patience);
         }
         self.scheduler_event(cx.now, SchedulerEvent::ProbeTimeout(id));
-        match patience {
-            None => {}
-            Some(Duration::ZERO) => self.suspect(cx, id, ReinjectionCause::UnansweredProbe),
-            Some(patience) => {
-                if let Some(subflow) = self.paths.get_mut(id) {
-                    subflow.be_patient(cx.now + patience);
-                }
-            }
+        if patience == Some(Duration::ZERO) {
+            self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
         }
     }
 
     fn on_subflow_rto(&mut self, cx: &mut Context<'_>, id: SubflowId, count: u32) {
-        if self.is_unanswered(id) && count >= self.config.mptcp_syn_retries.max(1) {
-            // A middlebox that drops what carries options lets nothing pass that RFC 8684 has.
-            self.give_options_up(cx);
+        if self.is_unanswered(id) {
+            self.doubt_options(cx, id);
         }
         self.report_timeout(cx, id);
         self.scheduler_event(cx.now, SchedulerEvent::SubflowRto(id));
         if self.paths.get(id).is_some_and(SubflowContext::is_up) {
-            self.suspect(cx, id, ReinjectionCause::SubflowRto);
+            self.start_rescue(cx, id, ReinjectionCause::SubflowRto);
         }
         if count > 1 && self.paths.usable_count() == 1 && self.session.is_confirmed() {
             self.closing.begin_wait(cx.now);
@@ -2847,30 +3122,33 @@ impl Connection {
 
     /// The patience with an unanswered probe is over, perhaps.
     fn on_patience_over(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        if self.paths.get_mut(id).is_some_and(|subflow| subflow.loses_patience(cx.now)) {
-            self.suspect(cx, id, ReinjectionCause::UnansweredProbe);
+        let mut subflow = self.paths.get_mut(id);
+        if subflow.as_mut().is_some_and(|s| s.health_mut().loses_patience(cx.now)) {
+            self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
         }
     }
 
-    /// Subflows that the scheduler holds to be dead.
-    fn suspect_accused(&mut self, cx: &mut Context<'_>) {
-        for id in self.scheduling.take_accused().iter() {
-            self.suspect_silent(cx, id);
+    /// What subflows hold that the scheduler concluded to be dead. It concludes that while it is told of an ACK,
+    /// where path manager and monitor cannot be told; what else that ACK frees need not be queued, too.
+    fn start_awaited_rescues(&mut self, cx: &mut Context<'_>) {
+        let awaited = self.paths.those(|s| s.health().awaits_rescue() && s.is_usable());
+        for id in awaited.iter() {
+            self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
         }
     }
 
-    /// Something is due on it and does not come. What takes the suspicion back is a segment that the subflow
-    /// hears: it must know of it.
-    fn suspect_silent(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+    /// Something is due on it and does not come.
+    fn on_overdue(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: SilenceCause) {
         if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| subflow.is_usable()) {
-            subflow.tcp_mut().suspect();
-            self.suspect(cx, id, ReinjectionCause::UnansweredProbe);
+            subflow.health_mut().on_overdue(cx.now, cause);
+            self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
         }
     }
 
-    fn suspect(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: ReinjectionCause) {
+    /// It is silent, and others get what it holds.
+    fn start_rescue(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: ReinjectionCause) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
-        let first = subflow.suspect();
+        let first = subflow.health_mut().start_rescue();
         self.scheduling.void(id);
         self.reinject_from(cx.now, id, cause);
         if first {
@@ -2880,15 +3158,15 @@ impl Connection {
         }
     }
 
-    fn on_heard_again(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        // Who leaves suspicion to the retransmission timer leaves it its pace, too.
+    fn on_heard_again(&mut self, cx: &mut Context<'_>, id: SubflowId, end: EndOfSilence) {
+        // Who leaves the judgement to the retransmission timer leaves it its pace, too.
         let prompt = self.scheduling.probe_patience().is_some();
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if prompt {
             subflow.tcp_mut().retry_soon(cx.now);
         }
-        let bad = subflow.has_fault();
-        if !subflow.on_heard_again() {
+        let bad = subflow.health().has_bad_address_pair();
+        if !end.was_rescued {
             return;
         }
         // What a bad path holds stays in doubt although something was heard there.
@@ -2897,7 +3175,7 @@ impl Connection {
         }
         let kind = MonitorKind::SubflowSuspected { id, suspected: false };
         cx.out.monitor(cx.now, self.id, kind);
-        self.rescue(cx.now, SubflowContext::has_fault);
+        self.rescue(cx.now, |subflow| subflow.health().has_bad_address_pair());
         self.path_event(cx, PathEvent::HeardAgain(id));
     }
 
@@ -2905,7 +3183,7 @@ impl Connection {
     /// also what they were given since they fell silent, as there was nobody else, need not wait for
     /// their timers.
     fn rescue(&mut self, now: Instant, of: impl Fn(&SubflowContext) -> bool) {
-        for id in self.paths.those(|subflow| subflow.is_doubted() && of(subflow)).iter() {
+        for id in self.paths.those(|s| s.health().needs_rescue() && of(s)).iter() {
             self.reinject_from(now, id, ReinjectionCause::UnansweredProbe);
         }
     }
@@ -2953,30 +3231,21 @@ impl Connection {
         for id in self.paths.ids() {
             let Some(subflow) = self.paths.get_mut(id) else { continue };
             let fault = cx.faults.fault(&subflow.path());
-            let before = subflow.set_fault(fault);
-            if before != fault {
-                changed.push((id, before, fault));
-            }
+            let change = subflow.health_mut().on_verdict(cx.now, fault);
+            changed.extend(change.map(|change| (id, change)));
         }
-        for (id, before, fault) in changed {
-            self.on_fault_changed(cx, id, before, fault);
+        for (id, change) in changed {
+            self.on_verdict(cx, id, change);
         }
     }
 
-    fn on_fault_changed(
-        &mut self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        before: Option<AddressPairFault>,
-        fault: Option<AddressPairFault>,
-    ) {
-        if before.is_some() != fault.is_some() {
+    fn on_verdict(&mut self, cx: &mut Context<'_>, id: SubflowId, change: VerdictChange) {
+        let fault = change.fault;
+        if change.turned {
             cx.out.monitor(cx.now, self.id, MonitorKind::AddressPair { id, fault });
         }
-        // A long timeout of somebody keeps new data away; anything else moves what is outstanding, too.
-        let moves = fault.is_some_and(|fault| fault != AddressPairFault::Rto);
-        if moves && !self.session.is_plain() {
-            self.suspect_silent(cx, id);
+        if change.moves_outstanding() && !self.session.is_plain() {
+            self.on_overdue(cx, id, SilenceCause::BadAddressPair);
         }
         // A join that waits between two SYNs need not wait for the end of an outage's backoff.
         let waits = |s: &SubflowContext| fault.is_none() && !s.is_usable();
@@ -3127,7 +3396,7 @@ impl Connection {
 
     fn on_silent(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: SilenceCause) {
         cx.out.monitor(cx.now, self.id, MonitorKind::SubflowSilent { id, cause });
-        self.suspect_silent(cx, id);
+        self.on_overdue(cx, id, cause);
         self.path_event(cx, PathEvent::Silent { id, cause });
     }
 
@@ -3240,7 +3509,7 @@ impl Connection {
     }
 
     fn next_transmit(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
-        self.suspect_accused(cx);
+        self.start_awaited_rescues(cx);
         let lone = self.config.linux_compat.lone_add_addr;
         let signals_first = lone || self.paths.addresses().owes_mp_fail();
         if signals_first && let Some(transmit) = self.emit_signal(cx, buf) {
@@ -3255,10 +3524,14 @@ impl Connection {
     }
 
     /// Payload that a repeated segment may have on this subflow.
-    fn repeat_room(&self, id: SubflowId) -> RepeatRoom {
-        let Some(subflow) = self.paths.get(id) else { return RepeatRoom::default() };
+    fn repeat_room(&self, id: SubflowId) -> PayloadRoom {
+        let Some(subflow) = self.paths.get(id) else { return PayloadRoom::default() };
+        self.payload_room(subflow, (Dsn(1), subflow.tcp().snd_una()))
+    }
+
+    /// Payload that a full segment with data from `at` on may have.
+    fn payload_room(&self, subflow: &SubflowContext, at: (Dsn, Ssn)) -> PayloadRoom {
         let tcp = subflow.tcp();
-        let at = (Dsn(1), tcp.snd_una());
         let mut options = self.data_options(subflow, at, tcp.uses_timestamps());
         let room = |options: &TcpOptions| {
             tcp.settled_segment().saturating_sub(TCP_HEADER_LEN + options.encoded_len())
@@ -3267,14 +3540,14 @@ impl Connection {
         if self.session.maps_runs(&self.config) {
             options.dss = None;
         }
-        RepeatRoom { mapped, plain: room(&options) }
+        PayloadRoom { mapped, plain: room(&options) }
     }
 
     fn emit_owed(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         for _ in 0..self.paths.turns() {
             let id = self.paths.turn();
             let owes = self.paths.get(id).is_some_and(|s| s.tcp().owes_more_than_ack());
-            let room = if owes { self.repeat_room(id) } else { RepeatRoom::default() };
+            let room = if owes { self.repeat_room(id) } else { PayloadRoom::default() };
             let ack_first =
                 self.config.linux_compat.lone_last_data_ack && self.session.is_multipath();
             let egress = self.paths.get_mut(id).filter(|_| owes).and_then(|subflow| {
@@ -3643,7 +3916,12 @@ impl Connection {
                         self.sender.reinject_on(now, range, on);
                     }
                 }
-                SchedulerAction::Suspect(_) => {}
+                SchedulerAction::Suspect(id) => {
+                    let subflow = self.paths.get_mut(id).filter(|subflow| subflow.is_usable());
+                    if let Some(subflow) = subflow {
+                        subflow.health_mut().on_accusation(now);
+                    }
+                }
             }
         }
     }
@@ -3739,14 +4017,9 @@ impl Connection {
         if most < 2 {
             return None;
         }
-        let at = (choice.range.start, tcp.snd_nxt());
-        let mut options = self.data_options(subflow, at, tcp.uses_timestamps());
-        let room = |options: &TcpOptions| {
-            size.saturating_sub(TCP_HEADER_LEN + options.encoded_len()) as u16
-        };
-        let mapped = room(&options);
-        options.dss = None;
-        let layout = RunLayout { mapped, plain: room(&options), group: MAPPED_EVERY };
+        let room = self.payload_room(subflow, (choice.range.start, tcp.snd_nxt()));
+        let (mapped, plain) = (room.mapped as u16, room.plain as u16);
+        let layout = RunLayout { mapped, plain, group: MAPPED_EVERY };
         // For new data as many full segments as were decided upon, though those without the mapping have room
         // for more than MSS says.
         let last = self.sender.written().0 - 1;
@@ -3811,13 +4084,9 @@ impl Connection {
         self.mapping_options(id, sent, &mut options);
         let window = self.receiver.advertise();
         let subflow = self.paths.get_mut(id)?;
-        let path = subflow.key().path;
         let what = HeaderFor::Data(sent);
         let (first, ecn) = subflow.tcp_mut().fill_header(cx.now, what, window, &mut options);
-        let addresses = match cx.config.capabilities.checksum {
-            ChecksumScope::WithAddresses => Some((path.local.ip(), path.remote.ip())),
-            ChecksumScope::WithoutAddresses => None,
-        };
+        let addresses = subflow.tcp().checksum_addresses(cx.config.capabilities.checksum);
         let template = |header: &TcpHeader, options: &TcpOptions| {
             let template = HeaderTemplate::new(header, options, addresses, size);
             debug_assert!(template.is_ok(), "{template:?}");
@@ -4049,7 +4318,7 @@ impl Connection {
         let nagle = is_last && self.sender.nagle().is_on() && !self.closing.is_shut_down();
         let views = self.scheduling.views();
         let in_flight =
-            views.iter().any(|v| v.bytes_in_flight > 0 && (v.id == id || !v.potentially_failed));
+            views.iter().any(|v| v.bytes_in_flight > 0 && (v.id == id || !v.health.is_silent()));
         if in_flight {
             return cut || nagle;
         }
@@ -4087,10 +4356,7 @@ impl Connection {
         debug_assert!(written.is_ok(), "{written:?} for {options:?}");
         let header_len = written.ok()?;
         let tcp = self.paths.get(id)?.tcp();
-        let addresses = match cx.config.capabilities.checksum {
-            ChecksumScope::WithAddresses => Some(tcp.ips()),
-            ChecksumScope::WithoutAddresses => None,
-        };
+        let addresses = tcp.checksum_addresses(cx.config.capabilities.checksum);
         let mut sum = tcp_pseudo_header(addresses, segment.len());
         sum.add_bytes(&segment[..header_len]);
         sum.append(payload);
@@ -4119,6 +4385,7 @@ impl Connection {
                 }
                 self.mark_repeated(cx, id, segment, options);
             }
+            Egress::Plain(_) => {}
             Egress::Ack | Egress::Probe | Egress::Fin => {
                 self.ack_options(id, options);
                 if matches!(egress, Egress::Fin) && self.session.is_plain() {
@@ -4153,8 +4420,7 @@ impl Connection {
             }));
             return;
         }
-        let syns = self.session.count_syn();
-        if self.session.is_offered() && syns > self.config.mptcp_syn_retries + 1 {
+        if self.session.is_offered() && self.gives_option_up(id) {
             self.fall_back(cx, FallbackReason::SynRetries);
         }
         if self.session.is_offered() {
@@ -4533,8 +4799,15 @@ impl Connection {
         let Some(subflow) = self.paths.get(id) else { return };
         let unknown_there =
             !subflow.was_joined() && subflow.reset_reason().is_some_and(says_unknown);
+        let begun_at = (subflow.local_id(), subflow.path().local.ip());
+        let opening = self.is_opening();
         self.stop_carrying(now, id);
         self.drop_subflow(cx, id, reason);
+        if opening && self.goes_on_elsewhere(cx, begun_at, reason) {
+            return;
+        }
+        let refused = opening && self.attempts.was_refused();
+        let reason = if refused { CloseReason::Refused } else { reason };
         let last = self.paths.is_empty();
         let tried_long = self.closing.on_subflow_lost(now, reason, last);
         if self.closing.is_closed() || !last {
@@ -4597,7 +4870,6 @@ impl Connection {
     /// Takes a subflow out of its slot; TIME-WAIT and replies to late segments go to the endpoint.
     fn drop_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: CloseReason) {
         let Some(mut subflow) = self.paths.take(id) else { return };
-        self.receiver.remove_subflow(id);
         for range in subflow.tcp_mut().released().drain(..) {
             self.sender.unpin(range);
         }
@@ -4606,13 +4878,7 @@ impl Connection {
             self.sender.unpin(DataRange::new(segment.dsn, end));
         }
         let again = self.on_fast_join_failed(cx, &mut subflow, (id, reason));
-        // The slot may go to another subflow: nothing that speaks of it means the one that was there.
-        self.sender.remove_subflow(id);
-        self.scheduling.forget_subflow(id);
-        self.paths.addresses_mut().forget_subflow(id);
-        if let Some(liveness) = self.liveness.if_used() {
-            liveness.forget_subflow(id);
-        }
+        self.forget_subflow(id);
         self.remember_ended(cx, &mut subflow);
         self.paths.remember_totals(&subflow, id);
         let (path, was_established) = (subflow.path(), subflow.is_down());
@@ -4624,6 +4890,20 @@ impl Connection {
         self.path_event(cx, PathEvent::SubflowDown { id, local, remote, was_established });
         if let Some((pair, backup)) = again {
             self.join_as_usual(cx, pair, backup);
+        }
+    }
+
+    /// The slot may go to another subflow: nothing that speaks of it means the one that was there.
+    fn forget_subflow(&mut self, id: SubflowId) {
+        self.receiver.remove_subflow(id);
+        self.sender.remove_subflow(id);
+        self.scheduling.void(id);
+        self.paths.addresses_mut().forget_subflow(id);
+        if let Some(attempts) = self.attempts.if_used() {
+            attempts.forget_subflow(id);
+        }
+        if let Some(liveness) = self.liveness.if_used() {
+            liveness.forget_subflow(id);
         }
     }
 
@@ -4696,7 +4976,11 @@ impl Connection {
                 self.session.next_timeout(),
             ]);
             let data = earliest(self.sender.timeouts());
-            next = next.min(own).min(data).min(earliest(self.sender.nagle().timeouts()));
+            next = next
+                .min(own)
+                .min(data)
+                .min(earliest(self.attempts.timeouts()))
+                .min(earliest(self.sender.nagle().timeouts()));
         }
         for subflow in self.paths.iter() {
             next = next.min(earliest(subflow.timeouts()));
@@ -4716,6 +5000,7 @@ impl Connection {
         if self.closing.is_closed() {
             return;
         }
+        self.on_attempt_timeout(cx);
         self.scheduling.on_timeout(now);
         self.on_nagle_timeout(cx);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
@@ -4812,8 +5097,8 @@ impl Connection {
         let Some(timeout) = self.sender.data_timeout(now) else { return };
         let DataTimeout { oldest: Mapping { range, carried_by }, fired_at, count } = timeout;
         let holds = |s: &SubflowContext| s.holds(range.start);
-        // A subflow that still repeats it by itself needs no help unless it is suspected.
-        let repeats = |s: &SubflowContext| s.is_usable() && holds(s) && !s.is_suspected();
+        // A subflow that still repeats it by itself needs no help unless it is silent.
+        let repeats = |s: &SubflowContext| s.is_usable() && holds(s) && !s.health().is_rescued();
         let there = || carried_by.iter().filter_map(|id| Some((id, self.paths.get(id)?)));
         let covered = there().any(|(_, subflow)| repeats(subflow));
         // What is acknowledged there and never arrives leaves a hole that no later data can pass, not
@@ -4834,7 +5119,7 @@ impl Connection {
             let size = sizes.max_by_key(|size| size.usual).unwrap_or_default();
             let held = |part: &Mapping| {
                 let carriers = part.carried_by.iter().filter_map(|id| paths.get(id));
-                carriers.filter(|s| !s.is_suspected()).any(|s| s.holds(part.range.start))
+                carriers.filter(|s| !s.health().is_rescued()).any(|s| s.holds(part.range.start))
             };
             self.sender.repeat_hole(now, fired_at, rto, size, held);
         }

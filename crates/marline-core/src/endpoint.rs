@@ -56,6 +56,7 @@ pub struct Endpoint {
     workspace: Workspace,
     flows: FlowTable,
     networks: NetworkMemory,
+    plain_answers: NetworkMemory,
     fast_joins: FastJoinMemory,
     faults: PathFaults,
     /// Replies to unknown flows: resets, and last ACKs of ended subflows.
@@ -89,6 +90,7 @@ impl Endpoint {
             rng,
             pool: ChunkPool::default(),
             networks: NetworkMemory::default(),
+            plain_answers: NetworkMemory::default(),
             fast_joins: FastJoinMemory::default(),
             faults: PathFaults::default(),
             replies: ReplyBudget::new(per_s),
@@ -117,6 +119,7 @@ impl Endpoint {
             workspace: &mut self.workspace,
             flows: &mut self.flows,
             networks: &mut self.networks,
+            plain_answers: &mut self.plain_answers,
             fast_joins: &mut self.fast_joins,
             faults: &mut self.faults,
             challenges: &mut self.challenges,
@@ -225,7 +228,8 @@ impl Endpoint {
         self.out.counters.no_such_flow += 1;
         // Who listens answers only what acknowledges something (RFC 9293 section 3.10.7.2); where nobody
         // does, everything is answered.
-        if flags.contains(TcpFlags::ACK) || self.accept.is_none() {
+        let answers = flags.contains(TcpFlags::ACK) || self.accept.is_none();
+        if answers && !self.awaits_cookie(now, meta, segment) {
             self.answer_with_reset(now, meta, segment);
         }
     }

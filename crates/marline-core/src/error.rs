@@ -74,7 +74,8 @@ pub enum FallbackReason {
     KnownNetwork,
     /// The third ACK or the first data came without MPTCP options.
     FirstDataWithoutOption,
-    /// After the handshake, no segment with MPTCP options was answered.
+    /// After the handshake, no segment with MPTCP options was answered, and one without was; or nothing
+    /// was for a long time.
     OptionsUnanswered,
     /// A DSS checksum failed on the only subflow (MP_FAIL).
     ChecksumFailed,

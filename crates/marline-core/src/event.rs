@@ -1,10 +1,10 @@
 //! Events that the core reports to its driver.
 
-use marline_policy::{AddressId, SilenceCause, SubflowId};
+use marline_policy::{AddressId, AddressPairFault, SilenceCause, SubflowId};
 use marline_time::Instant;
 use marline_wire::mptcp::Extensions;
 
-use crate::{AddressPairFault, CloseReason, FallbackReason, FourTuple};
+use crate::{CloseReason, FallbackReason, FourTuple};
 
 /// A connection of an endpoint. Never used twice.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -124,7 +124,8 @@ pub enum MonitorKind {
         /// What is wrong with it; `None`: it is good again.
         fault: Option<AddressPairFault>,
     },
-    /// A subflow is suspected to be dead (`true`), or something was received on it again (`false`).
+    /// A subflow is silent and what it holds goes out on others (`true`), or something was received on it again
+    /// (`false`).
     SubflowSuspected {
         /// Its slot.
         id: SubflowId,

@@ -38,8 +38,9 @@ pub use error::{CloseReason, ConnectError, FallbackReason, ReadError, WriteError
 pub use event::{ConnectionId, Event, MonitorEvent, MonitorKind};
 pub use linux_compat::LinuxCompat;
 pub use liveness::{BadSilenceSpec, LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};
+pub use marline_policy::AddressPairFault;
 pub use marline_wire::mptcp::Extensions;
-pub use path_health::{AddressPairFault, AddressPairHealth, AddressPairInfo, PathHealthMonitor};
+pub use path_health::{AddressPairHealth, AddressPairInfo, PathHealthMonitor};
 pub use socket_option::{Hold, Keepalive, SocketOption};
-pub use stats::{ConnectionInfo, Counters, SubflowInfo, SubflowState, TcpDetail};
+pub use stats::{ConnectionInfo, Counters, ForecastScore, SubflowInfo, SubflowState, TcpDetail};
 pub use transmit::{Ecn, FourTuple, NetworkError, PacketMeta, Transmit, TransmitBuf};

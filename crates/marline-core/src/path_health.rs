@@ -16,10 +16,10 @@
 //! segment. An expired receive timer or unanswered keepalives have the same effect as unanswered
 //! probes.
 //!
-//! *What follows.* Every member on a bad address pair is potentially failed: its outstanding data
-//! is reinjected on other subflows, path managers open their reserve paths, schedulers avoid it
-//! (`SubflowView::bad_address_pair`), clients open new connections elsewhere first. A retransmission
-//! timeout alone does less, as in the source: it keeps new data away.
+//! *What follows.* Every member on a bad address pair is silent until it is heard, then doubtful
+//! (`Health`): its outstanding data is reinjected on other subflows, path managers open their
+//! reserve paths, schedulers avoid it, clients open new connections elsewhere first. A retransmission
+//! timeout alone does less, as in the source: it makes members doubtful, which keeps new data away.
 //!
 //! *Good again* (`clean`). While an address pair is bad, it is probed periodically, on one member
 //! for all. When every probe of a whole clean period was answered and nothing timed out, the
@@ -46,7 +46,7 @@ use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use marline_policy::{AddressPair, PathHealthConfig};
+use marline_policy::{AddressPair, AddressPairFault, PathHealthConfig};
 use marline_time::{Duration, Instant};
 
 pub(crate) use table::{Contribution, HealthTable, Trouble};
@@ -57,34 +57,6 @@ pub struct PathHealthMonitor {
     table: Arc<Mutex<HealthTable>>,
     /// Grows with each change of a verdict.
     generation: Arc<AtomicU64>,
-}
-
-/// Why an address pair is bad.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum AddressPairFault {
-    /// The smoothed share of lost segments.
-    Loss,
-    /// The smoothed share of retransmissions.
-    Retransmissions,
-    /// A member's retransmission timeout.
-    Rto,
-    /// A member's timer fired, and questions were not answered.
-    Unanswered,
-    /// A member's receive timer, or its keepalives, ran out.
-    Silent,
-}
-
-impl core::fmt::Display for AddressPairFault {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            AddressPairFault::Loss => "loss",
-            AddressPairFault::Retransmissions => "retransmissions",
-            AddressPairFault::Rto => "rto",
-            AddressPairFault::Unanswered => "unanswered",
-            AddressPairFault::Silent => "silent",
-        })
-    }
 }
 
 /// Verdict of the path health monitor on an address pair.

@@ -1,6 +1,6 @@
 //! Counters and snapshots for monitoring: per endpoint, per connection, per subflow.
 
-use marline_policy::{Phase, SubflowId};
+use marline_policy::{Health, Phase, SubflowId};
 use marline_time::{Duration, Instant, Rate};
 use marline_wire::mptcp::Extensions;
 
@@ -113,8 +113,8 @@ pub struct SubflowInfo {
     pub phase: Phase,
     /// Backup, as set by either side.
     pub backup: bool,
-    /// Suspected dead.
-    pub potentially_failed: bool,
+    /// Whether data sent on it is expected to arrive.
+    pub health: Health,
     /// Smoothed RTT.
     pub srtt: Option<Duration>,
     /// RTT variation.
@@ -153,10 +153,65 @@ pub struct SubflowInfo {
     pub probes: u64,
     /// Reductions undone as spurious.
     pub undone: u64,
+    /// How well its forecasts held; `None` unless
+    /// [`ConnectionConfig::score_forecasts`](crate::ConnectionConfig::score_forecasts) is on.
+    pub forecast_score: Option<ForecastScore>,
     /// When a segment was last received on it.
     pub last_heard_at: Instant,
     /// Further state of its TCP.
     pub tcp: TcpDetail,
+}
+
+/// How well a subflow's forecasts of its answers held. Each RTT sample after a forecast is an answer, and is judged by
+/// what was forecast when its segment left ([`Forecast`](marline_policy::Forecast)), with the time that the
+/// sender's own bytes ahead of it were to take. Segments that were lost have no answer.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForecastScore {
+    /// Answers that were judged.
+    pub answers: u64,
+    /// Of these, how many were no later than p50, p90 and p99.
+    pub within: [u64; 3],
+    /// How many were no later than p50, p90 and p99 of the moment just before they came: what was learnt while the
+    /// segment was on its way is in these.
+    pub within_latest: [u64; 3],
+    /// Sum of the pinball losses (Koenker and Bassett 1978) of p50, p90 and p99, ns.
+    pub pinball_ns: [u64; 3],
+    /// Answers that were no later than SRTT + 4 RTTVAR (RFC 6298).
+    pub within_srtt_4var: u64,
+    /// Sum of the pinball losses of SRTT + 4 RTTVAR as a forecast of p90, ns.
+    pub pinball_srtt_4var_ns: u64,
+    /// Segments that were held to be lost, and not taken back since.
+    pub lost_segments: u64,
+    /// Answers to segments of which no forecast is known: mostly those that left before the first sample.
+    pub unforecast: u64,
+}
+
+impl ForecastScore {
+    /// With the answers of another.
+    #[must_use]
+    pub fn plus(&self, other: &ForecastScore) -> ForecastScore {
+        self.with(other, u64::saturating_add)
+    }
+
+    /// Of the answers that came since it was as `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &ForecastScore) -> ForecastScore {
+        self.with(earlier, u64::saturating_sub)
+    }
+
+    fn with(&self, other: &ForecastScore, of: impl Fn(u64, u64) -> u64) -> ForecastScore {
+        let each = |a: [u64; 3], b: [u64; 3]| core::array::from_fn(|index| of(a[index], b[index]));
+        ForecastScore {
+            answers: of(self.answers, other.answers),
+            within: each(self.within, other.within),
+            within_latest: each(self.within_latest, other.within_latest),
+            pinball_ns: each(self.pinball_ns, other.pinball_ns),
+            within_srtt_4var: of(self.within_srtt_4var, other.within_srtt_4var),
+            pinball_srtt_4var_ns: of(self.pinball_srtt_4var_ns, other.pinball_srtt_4var_ns),
+            lost_segments: of(self.lost_segments, other.lost_segments),
+            unforecast: of(self.unforecast, other.unforecast),
+        }
+    }
 }
 
 /// Negotiated TCP options of a subflow, and diagnostic state.

@@ -9,7 +9,7 @@
 //!
 //! One file per phase of a segment's life: [`handshake`], [`accept`] (may it be believed), [`receive`],
 //! [`ack`], [`loss`] and [`rto`] (what is repaired, and how fast), [`egress`], [`segment`]
-//! (headers), [`timers`]. The parts that need no subflow to be understood are types of their own.
+//! (headers), [`timers`], [`health`]. The parts that need no subflow to be understood are types of their own.
 
 mod accept;
 mod ack;
@@ -17,7 +17,9 @@ mod config;
 mod delayed_ack;
 mod ecn;
 mod egress;
+mod forecast_score;
 mod handshake;
+mod health;
 mod loss;
 mod moved;
 mod mtu;
@@ -40,8 +42,9 @@ mod undo;
 mod view;
 
 pub(crate) use config::{Start, SubflowConfig};
+pub(crate) use health::{EndOfSilence, SubflowHealth, VerdictChange};
 pub(crate) use types::{
-    Egress, HeaderFor, Ingress, RepeatRoom, SegmentSize, SubflowEvent, SubflowStats,
+    Egress, HeaderFor, Ingress, PayloadRoom, PlainSegment, SegmentSize, SubflowEvent, SubflowStats,
 };
 
 use core::cell::Cell;
@@ -56,9 +59,9 @@ use marline_policy::{
 use marline_time::{Duration, Instant};
 use marline_wire::SeqNum;
 
-use crate::FourTuple;
 use crate::compact_path::CompactPath;
 use crate::on_demand::{OnDemand, Unused};
+use crate::{ChecksumScope, FourTuple};
 use delayed_ack::DelayedAck;
 use ecn::EcnState;
 use handshake::Handshake;
@@ -88,6 +91,7 @@ enum Rst {
 struct Owed {
     syn: bool,
     probe: bool,
+    plain: Option<PlainSegment>,
     rst: Option<Rst>,
 }
 
@@ -137,7 +141,7 @@ pub(crate) struct Subflow {
     dss_room: bool,
     /// The peer's SYN had a window scale option.
     peer_scales: bool,
-    potentially_failed: bool,
+    health: SubflowHealth,
     /// The ACK that is owed is a challenge only.
     withdrawable: bool,
     /// When an unacceptable segment was last answered.
@@ -202,7 +206,7 @@ impl Subflow {
             dead: false,
             dss_room: config.dss_room,
             peer_scales: false,
-            potentially_failed: false,
+            health: SubflowHealth::default(),
             withdrawable: false,
             answered_at: None,
             push_end: Ssn(0),
@@ -222,9 +226,12 @@ impl Subflow {
         self.path.path()
     }
 
-    /// The addresses of its ends, local and remote.
-    pub(crate) fn ips(&self) -> (IpAddr, IpAddr) {
-        self.path.ips()
+    /// The addresses of its ends, local and remote, if checksums of this scope cover them.
+    pub(crate) fn checksum_addresses(&self, scope: ChecksumScope) -> Option<(IpAddr, IpAddr)> {
+        match scope {
+            ChecksumScope::WithAddresses => Some(self.path.ips()),
+            ChecksumScope::WithoutAddresses => None,
+        }
     }
 
     /// The slot it has in its connection.
@@ -375,9 +382,13 @@ impl Subflow {
         self.irs.add(at.0 as u32)
     }
 
-    /// A timer fired, and nothing was heard since.
-    pub(crate) fn potentially_failed(&self) -> bool {
-        self.potentially_failed
+    pub(crate) const fn health(&self) -> &SubflowHealth {
+        &self.health
+    }
+
+    /// For facts that TCP does not know of.
+    pub(crate) const fn health_mut(&mut self) -> &mut SubflowHealth {
+        &mut self.health
     }
 
     /// The retransmission timeout, without backoff.

@@ -2,36 +2,16 @@
 //!
 //! A program of its own, because it counts what all of its process allocates.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+#[path = "../benches/counting.rs"]
+mod counting;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use counting::LIVE_BYTES;
 use marline_core::{ConnectionConfig, ConnectionId, Event, ReadError};
 use marline_testkit::{Fate, Pair, Side, config, endpoint_config};
-
-/// Counts what is allocated; the work is the system allocator's.
-struct Counting;
-
-static LIVE_BYTES: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is passed on unchanged to the system allocator, which keeps the contract.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE_BYTES.fetch_add(layout.size() as u64, Relaxed);
-        // SAFETY: the caller's promise about `layout` is the one `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: `memory` came from `alloc` above, that is, from `System`, with this layout.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// They leave lists that double as much room to spare as ten thousand do, and are all open before the first is
 /// idle for long.

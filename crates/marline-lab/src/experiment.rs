@@ -5,6 +5,7 @@
 //! the same packets of a link: in virtual time or live, with other links or alone.
 
 pub mod apps;
+mod calibration;
 mod end;
 pub mod file;
 mod live;
@@ -15,6 +16,7 @@ mod simulation;
 mod stack;
 mod variant;
 
+pub use calibration::Calibration;
 pub use end::run_end;
 pub use live::{run_live, weight};
 pub use outcome::{Message, Outcome, PathTotals};

@@ -140,6 +140,11 @@ impl<T> Samples<T> {
         self.all.len()
     }
 
+    /// Something of each root, which is resampled in the same way.
+    pub(crate) fn map<U>(&self, of: impl Fn(&T) -> U) -> Samples<U> {
+        Samples { all: self.all.iter().map(of).collect(), seeds: self.seeds }
+    }
+
     /// A statistic of the roots together, with its interval. `of` is called with the measurements of
     /// the roots, and again with those of each resample, in which some occur repeatedly. Every
     /// statistic of the same samples sees the same resamples.
@@ -172,16 +177,14 @@ impl<T> Samples<T> {
     /// The mean of a number of each root.
     #[must_use]
     pub fn mean(&self, of: impl Fn(&T) -> f64) -> Estimate {
-        let numbers =
-            Samples { all: self.all.iter().map(of).collect::<Vec<f64>>(), seeds: self.seeds };
+        let numbers = self.map(of);
         numbers.estimate(|picked| picked.iter().copied().sum::<f64>() / picked.len() as f64)
     }
 
     /// The mean of one number over the mean of another, paired by root.
     #[must_use]
     pub fn ratio(&self, of: impl Fn(&T) -> (f64, f64)) -> Estimate {
-        let numbers =
-            Samples { all: self.all.iter().map(of).collect::<Vec<_>>(), seeds: self.seeds };
+        let numbers = self.map(of);
         numbers.estimate(|picked| {
             picked.iter().map(|pair| pair.0).sum::<f64>()
                 / picked.iter().map(|pair| pair.1).sum::<f64>()

@@ -12,6 +12,7 @@ use anyhow::Context as _;
 use marline_sim::digest;
 
 mod agree;
+mod auto;
 mod download;
 mod estimate;
 mod file;
@@ -25,7 +26,9 @@ mod multimob_live;
 mod output;
 mod papd2017;
 mod paper;
+mod plain;
 mod raiciu2012;
+mod recorded;
 mod remp2015;
 pub mod report;
 mod roots;
@@ -57,6 +60,7 @@ pub fn all() -> Vec<&'static dyn Paper> {
         &hsr2018::HighSpeedRail,
         &multimob2018::MultiMob,
         &traces::Traces,
+        &auto::Auto,
         // Those in real time.
         &kernel::Kernel,
         &live::Live,

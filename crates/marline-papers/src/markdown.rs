@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 
 use marline_lab::figure::number;
+use marline_time::fnv1a;
 
 use crate::judge::{Row, Verdict};
 use crate::output::RunInfo;
@@ -100,12 +101,9 @@ fn split(page: &str) -> anyhow::Result<(&str, (&str, &str), &str)> {
     parts().ok_or_else(|| anyhow::anyhow!("the page lacks the marks `{BEGIN}` and `{END}...`"))
 }
 
-/// FNV-1a, 64 bits: against slips, not against forgers.
+/// Against slips, not against forgers.
 fn hash(text: &str) -> String {
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    format!("{hash:016x}")
+    format!("{:016x}", fnv1a(text))
 }
 
 fn results(result: &Reproduction, run: &RunInfo) -> String {

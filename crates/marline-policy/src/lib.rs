@@ -10,6 +10,8 @@
 
 mod congestion;
 mod factory;
+mod forecast;
+mod health;
 mod ids;
 mod path_health;
 mod path_manager;
@@ -24,11 +26,14 @@ pub use congestion::{AckSample, CongestionController, CongestionSignal, Penalty,
 pub use factory::{
     CongestionFactory, PathManagerFactory, PolicySet, RecoveryFactory, SchedulerFactory,
 };
+pub use forecast::{Expected, Forecast, Forecaster, Quantile};
+pub use health::{Health, SilenceCause};
 pub use ids::{AddressId, SubflowId, SubflowSet, Token};
-pub use path_health::{AddressPair, BadPathHealthSpec, Clean, LossBase, PathHealthConfig, Watch};
+pub use path_health::{
+    AddressPair, AddressPairFault, BadPathHealthSpec, Clean, LossBase, PathHealthConfig, Watch,
+};
 pub use path_manager::{
-    LocalAddress, PathAction, PathContext, PathEvent, PathManager, RemoteAddress, Role,
-    SilenceCause, SubflowPath,
+    LocalAddress, PathAction, PathContext, PathEvent, PathManager, RemoteAddress, Role, SubflowPath,
 };
 pub use range::{DataRange, Dsn, Ssn};
 pub use recovery::{

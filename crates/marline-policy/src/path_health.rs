@@ -2,6 +2,7 @@
 
 mod spec;
 
+use core::fmt::{self, Display, Formatter};
 use core::net::IpAddr;
 
 use marline_time::Duration;
@@ -19,6 +20,34 @@ pub struct AddressPair {
     /// The interface's number in the system; 0 if it is not known. The same address on another
     /// interface is another network.
     pub interface: u32,
+}
+
+/// Why an address pair is bad.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AddressPairFault {
+    /// The smoothed share of lost segments.
+    Loss,
+    /// The smoothed share of retransmissions.
+    Retransmissions,
+    /// A member's retransmission timeout.
+    Rto,
+    /// A member's timer fired, and questions were not answered.
+    Unanswered,
+    /// A member's receive timer, or its keepalives, ran out.
+    Silent,
+}
+
+impl Display for AddressPairFault {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AddressPairFault::Loss => "loss",
+            AddressPairFault::Retransmissions => "retransmissions",
+            AddressPairFault::Rto => "rto",
+            AddressPairFault::Unanswered => "unanswered",
+            AddressPairFault::Silent => "silent",
+        })
+    }
 }
 
 /// Conditions under which the path health monitor considers an address pair bad, and good again.

@@ -1,11 +1,11 @@
 //! Path manager interface: the decision which subflows exist.
 
-use core::fmt::{self, Debug, Display, Formatter};
+use core::fmt::Debug;
 use core::net::SocketAddr;
 
 use marline_time::Instant;
 
-use crate::{AddressId, SubflowId, SubflowView};
+use crate::{AddressId, SilenceCause, SubflowId, SubflowView};
 
 /// Role of this side in the connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -123,8 +123,8 @@ pub enum PathEvent {
         /// Backup now.
         backup: bool,
     },
-    /// A probe or a retransmission on a subflow timed out: it is potentially failed until something
-    /// is received on it.
+    /// A subflow is [silent](crate::Health::Silent), and its outstanding data goes out on others, until
+    /// something is received on it.
     Suspected(SubflowId),
     /// Its retransmissions stay unanswered too, and it is the only subflow. The path may still work
     /// with other ports, for example behind a NAT that has lost this translation and drops unknown
@@ -133,7 +133,7 @@ pub enum PathEvent {
     /// Something was received on it again.
     HeardAgain(SubflowId),
     /// The path health monitor's verdict on a subflow's address pair changed
-    /// ([`SubflowView::bad_address_pair`]).
+    /// ([`Health::Doubtful`](crate::Health::Doubtful) while something is received).
     AddressPair {
         /// The subflow.
         id: SubflowId,
@@ -141,8 +141,8 @@ pub enum PathEvent {
         bad: bool,
     },
     /// Data or an answer is due from the peer, and nothing arrives on this subflow; reported only
-    /// while there is a local address without a subflow. The subflow counts as potentially failed
-    /// until something is received on it.
+    /// while there is a local address without a subflow. The subflow is
+    /// [silent](crate::Health::Silent) until something is received on it.
     Silent {
         /// The subflow.
         id: SubflowId,
@@ -161,28 +161,6 @@ impl PathEvent {
     }
 }
 
-/// Mechanism that detected a silent subflow.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum SilenceCause {
-    /// The receive timer: the peer has more to send, and nothing arrived in order before it
-    /// expired.
-    ReceiveTimer,
-    /// The receive timer's probes stayed unanswered.
-    UnansweredProbes,
-    /// The keepalives of an idle connection with one subflow stayed unanswered.
-    UnansweredKeepalives,
-}
-
-impl Display for SilenceCause {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SilenceCause::ReceiveTimer => "receive timer",
-            SilenceCause::UnansweredProbes => "unanswered probes",
-            SilenceCause::UnansweredKeepalives => "unanswered keepalives",
-        })
-    }
-}
-
 /// Actions that a path manager may request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PathAction {
@@ -198,8 +176,7 @@ pub enum PathAction {
         /// otherwise, or after that was refused, an ordinary MP_JOIN is used.
         fast: bool,
     },
-    /// Probe a subflow with an empty segment that TCP answers at once. An answer ends the
-    /// potentially failed state.
+    /// Probe a subflow with an empty segment that TCP answers at once. An answer ends its silence.
     Probe(SubflowId),
     /// Close a subflow; data it carried is sent elsewhere.
     CloseSubflow(SubflowId),

@@ -91,6 +91,26 @@ impl DataRange {
     /// The first `n` bytes of the range.
     #[must_use]
     pub fn prefix(&self, n: u64) -> DataRange {
-        DataRange::new(self.start, self.end.min(self.start.plus(n)))
+        DataRange::new(self.start, self.start.plus(n.min(self.len())))
+    }
+
+    /// The last `n` bytes of the range.
+    #[must_use]
+    pub fn suffix(&self, n: u64) -> DataRange {
+        DataRange::new(self.start.plus(self.len().saturating_sub(n)), self.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_never_longer_than_its_range_however_much_is_asked_for() {
+        let range = DataRange::new(Dsn(5), Dsn(9));
+        assert_eq!(range.prefix(3), DataRange::new(Dsn(5), Dsn(8)));
+        assert_eq!(range.suffix(3), DataRange::new(Dsn(6), Dsn(9)));
+        assert_eq!([range.suffix(4), range.suffix(u64::MAX)], [range; 2]);
+        assert_eq!(range.prefix(u64::MAX), range);
     }
 }

@@ -96,7 +96,7 @@ pub struct RecoveryContext<'a> {
 pub struct AckOutcome {
     /// A tail loss probe repaired a loss: reduce the window once (RFC 8985 section 7.4.2).
     pub probe_repaired_loss: bool,
-    /// A probe was answered: the path is no longer suspected.
+    /// A probe was answered: the path is alive.
     pub probe_answered: bool,
 }
 

@@ -36,10 +36,11 @@ impl Default for RttConfig {
 #[derive(Clone, Debug)]
 pub struct RttEstimator {
     config: Arc<RttConfig>,
-    srtt: Option<Duration>,
-    rttvar: Duration,
-    latest: Duration,
-    min: Duration,
+    // Nanoseconds in one word each: there is one of these for every subflow of every idle connection.
+    srtt: u64,
+    rttvar: u64,
+    latest: u64,
+    min: u64,
     min_at: Instant,
     samples: u64,
 }
@@ -50,10 +51,10 @@ impl RttEstimator {
     pub fn new(config: impl Into<Arc<RttConfig>>) -> Self {
         RttEstimator {
             config: config.into(),
-            srtt: None,
-            rttvar: Duration::ZERO,
-            latest: Duration::ZERO,
-            min: Duration::MAX,
+            srtt: 0,
+            rttvar: 0,
+            latest: 0,
+            min: u64::MAX,
             min_at: Instant::ZERO,
             samples: 0,
         }
@@ -62,47 +63,44 @@ impl RttEstimator {
     /// Takes a sample from a segment that was sent once (Karn's algorithm) or whose transmission is
     /// identified by timestamps.
     pub fn on_sample(&mut self, rtt: Duration, now: Instant) {
+        let rtt = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX / 8).min(u64::MAX / 8);
+        let first = self.samples == 0;
         self.samples += 1;
         self.latest = rtt;
         if rtt <= self.min || now.since(self.min_at) > self.config.min_rtt_window {
             self.min = rtt;
             self.min_at = now;
         }
-        match self.srtt {
-            None => {
-                self.srtt = Some(rtt);
-                self.rttvar = rtt / 2;
-            }
-            Some(srtt) => {
-                let error = srtt.abs_diff(rtt);
-                self.rttvar = (self.rttvar * 3 + error) / 4;
-                self.srtt = Some((srtt * 7 + rtt) / 8);
-            }
+        if first {
+            (self.srtt, self.rttvar) = (rtt, rtt / 2);
+        } else {
+            self.rttvar = (self.rttvar * 3 + self.srtt.abs_diff(rtt)) / 4;
+            self.srtt = (self.srtt * 7 + rtt) / 8;
         }
     }
 
     /// Smoothed RTT, once there was a sample.
     #[must_use]
     pub const fn srtt(&self) -> Option<Duration> {
-        self.srtt
+        if self.samples > 0 { Some(Duration::from_nanos(self.srtt)) } else { None }
     }
 
     /// RTT variation; zero before the first sample.
     #[must_use]
     pub const fn rttvar(&self) -> Duration {
-        self.rttvar
+        Duration::from_nanos(self.rttvar)
     }
 
     /// The latest sample; zero before the first.
     #[must_use]
     pub const fn latest(&self) -> Duration {
-        self.latest
+        Duration::from_nanos(self.latest)
     }
 
     /// The smallest sample of the window, once there was one.
     #[must_use]
     pub fn min(&self) -> Option<Duration> {
-        (self.samples > 0).then_some(self.min)
+        (self.samples > 0).then(|| Duration::from_nanos(self.min))
     }
 
     /// How many samples were taken.
@@ -114,10 +112,10 @@ impl RttEstimator {
     /// The retransmission timeout, without backoff.
     #[must_use]
     pub fn rto(&self) -> Duration {
-        match self.srtt {
+        match self.srtt() {
             None => self.config.initial_rto,
             Some(srtt) => {
-                (srtt + (self.rttvar * 4).max(self.config.min_rto)).min(self.config.max_rto)
+                (srtt + (self.rttvar() * 4).max(self.config.min_rto)).min(self.config.max_rto)
             }
         }
     }

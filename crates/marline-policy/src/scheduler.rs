@@ -24,6 +24,9 @@ pub trait MappingIndex {
     /// The first data at or after `from` that `subflow` did not carry; as much of it as the same others did, or a
     /// part of that.
     fn next_not_on(&self, subflow: SubflowId, from: Dsn) -> Option<Mapping>;
+    /// The last data before `before` that `subflow` did not carry, back to where the same others carried it or
+    /// a part of that.
+    fn last_not_on(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping>;
     /// The newest data handed to any subflow.
     fn newest(&self) -> Option<Mapping>;
 }
@@ -46,6 +49,8 @@ pub struct SchedulerContext<'a> {
     pub window_end: Dsn,
     /// Largest size of the send buffer: bytes that may be written and not yet DATA_ACKed.
     pub send_limit: u64,
+    /// Bytes that were sent again on another subflow so far, whoever asked for it.
+    pub repeated: u64,
     /// The peer understands [`Decision::Repair`].
     pub repairs: bool,
     /// Outstanding data and the subflows that carried it.
@@ -86,7 +91,7 @@ pub enum Decision {
     /// Send this data on this subflow, in as many segments as it takes (a run); what holds for `Send` holds
     /// for the data. The core does
     /// not ask again before all of it is sent, as long as the subflow accepts data at once, is not
-    /// suspected, no data waits for reinjection and no time passes; otherwise the rest of the run is
+    /// silent, no data waits for reinjection and no time passes; otherwise the rest of the run is
     /// discarded and the scheduler is consulted as usual. For policies that would give the same
     /// answer for each segment: the segments of a run share a mapping and an entry of the scoreboard,
     /// which costs a fraction of the time and a fraction of the bytes of options.
@@ -211,7 +216,7 @@ pub enum SchedulerAction {
         /// The subflow.
         on: SubflowId,
     },
-    /// Treat the subflow as potentially failed until something is received on it: its outstanding
+    /// Treat the subflow as silent until something is received on it: its outstanding
     /// data is reinjected on others.
     Suspect(SubflowId),
     /// Tell the subflow's congestion controller to slow down (NSDI'12 penalisation).

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use marline_time::Instant;
 
-use crate::{Dsn, Ssn};
+use crate::{Dsn, Expected, Ssn};
 
 /// An empty board with more capacity than this releases memory.
 const SHRINK_ABOVE: usize = 1_024;
@@ -29,6 +29,8 @@ pub struct RateStamp {
     pub first_sent_at: Instant,
     /// The application, not the network, limited the sender then.
     pub app_limited: bool,
+    /// What the forecast was.
+    pub expected: Expected,
 }
 
 /// Where the segments of a run begin and end: counted from the start of their mapping, each group of

@@ -2,7 +2,7 @@
 
 use marline_time::{Duration, Instant, Rate};
 
-use crate::{AddressId, SubflowId};
+use crate::{AddressId, Forecast, Health, SubflowId};
 
 /// Congestion phase of a subflow.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -44,9 +44,8 @@ pub struct SubflowView {
     pub remote_id: AddressId,
     /// Either side has marked it as a backup: it carries data only if no regular subflow can.
     pub backup: bool,
-    /// A probe or a retransmission timed out, and nothing has been received on it since. Probes do
-    /// not count if the scheduler leaves them to the retransmission timer (`probe_patience`).
-    pub potentially_failed: bool,
+    /// Whether data sent on it is expected to arrive.
+    pub health: Health,
     /// Congestion phase.
     pub phase: Phase,
     /// Whether it may take data now.
@@ -70,6 +69,11 @@ pub struct SubflowView {
     /// Largest delivery rate of the last second or two (five to ten round trips on long paths),
     /// from samples that were not application-limited.
     pub delivery_rate: Option<Rate>,
+    /// When answers to what is sent now are to be expected.
+    pub forecast: Forecast,
+    /// When the answer to the oldest segment on its way is overdue: the forecast p99, as of when it was
+    /// sent. `None`: nothing is on its way, or nothing is known of the path.
+    pub overdue_at: Option<Instant>,
     /// Bytes acknowledged since the last loss (OLIA's l1).
     pub bytes_since_loss: u64,
     /// Bytes acknowledged between the last two losses (OLIA's l2).
@@ -81,10 +85,6 @@ pub struct SubflowView {
     /// When it last brought progress of the connection: new data, a DATA_ACK that advanced, or the
     /// peer's join. The path that the peer currently uses is the one where this is newest.
     pub last_new_at: Instant,
-    /// The path health monitor considers its address pair (both addresses and the interface) bad,
-    /// from the observations of all connections of the process. It should carry new data only if
-    /// nothing else can.
-    pub bad_address_pair: bool,
 }
 
 impl SubflowView {
@@ -92,13 +92,6 @@ impl SubflowView {
     #[must_use]
     pub const fn is_ready(&self) -> bool {
         matches!(self.eligibility, Eligibility::Ready { room } if room > 0)
-    }
-
-    /// Whether data should preferably go elsewhere: something timed out on it and nothing has been
-    /// received since, or its address pair is bad.
-    #[must_use]
-    pub const fn is_suspect(&self) -> bool {
-        self.potentially_failed || self.bad_address_pair
     }
 
     /// Whether it is established and not closing, though it may be full.

@@ -4,6 +4,9 @@
 //! made in its setup, which is not counted; what comes out is checked in its teardown, likewise.
 #![allow(missing_docs, reason = "the macros of the harness make public items of the cases")]
 
+#[path = "../../marline-core/benches/counted/harness.rs"]
+mod harness;
+
 use std::future::pending;
 use std::io;
 use std::pin::{Pin, pin};
@@ -11,7 +14,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use gungraun::prelude::*;
-use gungraun::{Callgrind, FlamegraphConfig};
 use marline_proxy::channel::Channel;
 use marline_proxy::relay::{Traffic, relay};
 use marline_proxy::tls::{ServerKey, connector, server_name};
@@ -137,19 +139,4 @@ fn relay_tls(mut tunnel: Tunnel) -> Tunnel {
 
 library_benchmark_group!(name = paths, benchmarks = [relay_tls]);
 
-/// Of `rep movsb`, by which the C library copies what is large, valgrind counts each byte as an
-/// instruction: the other way of copying is what is meant.
-const COPY_BY_VECTORS: &str =
-    "glibc.cpu.x86_rep_movsb_threshold=1000000000:glibc.cpu.x86_rep_stosb_threshold=1000000000";
-
-/// Caches are not simulated: only instructions are compared. `MARLINE_FLAME` draws a flame graph beside
-/// each profile.
-fn config() -> LibraryBenchmarkConfig {
-    let mut callgrind = Callgrind::with_args(["--cache-sim=no"]);
-    if std::env::var_os("MARLINE_FLAME").is_some() {
-        callgrind.flamegraph(FlamegraphConfig::default());
-    }
-    LibraryBenchmarkConfig::default().env("GLIBC_TUNABLES", COPY_BY_VECTORS).tool(callgrind).clone()
-}
-
-main!(config = config(), library_benchmark_groups = paths);
+main!(config = harness::config(), library_benchmark_groups = paths);

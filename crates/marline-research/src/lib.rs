@@ -15,8 +15,8 @@
 //!
 //! | kind | names |
 //! |---|---|
-//! | scheduler | `blest`, `ecf`, `opportunistic-redundant`, `papd` |
-//! | around a scheduler | `orp`, `papd`, `tlp-std`, `tlp-mp` |
+//! | scheduler | `augur`, `blest`, `ecf`, `opportunistic-redundant`, `paaf`, `papd`, `peekaboo`, `xlink` |
+//! | around a scheduler | `orp`, `papd`, `tlp-std`, `tlp-mp`, `xlink` |
 //! | congestion control | `lia`, `olia`, `balia` |
 //! | around a congestion control | `cap`, `keep-window` |
 //! | loss recovery | `rfc6675` |

@@ -8,14 +8,15 @@ use marline_algos::schedulers::{
     Redundant, RedundantIdle, RoundRobin,
 };
 use marline_policy::{
-    Decision, Eligibility, Reinjection, ReinjectionCause, Scheduler, SubflowView,
+    Decision, Eligibility, Health, Reinjection, ReinjectionCause, Scheduler, SubflowView,
 };
-use marline_testkit::views::{MSS, Stream, set, view};
+use marline_testkit::views::{DOUBTFUL, MSS, SILENT, Stream, set, view};
 use marline_time::{Duration, Instant};
 use proptest::prelude::*;
 
 use crate::schedulers::{
-    After, Blest, Ecf, OpportunisticRedundant, Orp, Papd, PapdConfig, TailProbes,
+    After, Augur, Blest, Ecf, OpportunisticRedundant, Orp, Paaf, Papd, PapdConfig, Peekaboo,
+    TailProbes, Xlink,
 };
 
 fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
@@ -26,12 +27,13 @@ fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
         1 => Just(Eligibility::NotUsable),
     ];
     let srtt = proptest::option::weighted(0.9, (1..500u64).prop_map(Duration::from_millis));
-    (eligibility, srtt, any::<bool>(), proptest::bool::weighted(0.3), 0..99u64).prop_map(
-        move |(eligibility, srtt, backup, potentially_failed, heard)| SubflowView {
+    let health = prop_oneof![6 => Just(Health::Fine), 3 => Just(SILENT), 1 => Just(DOUBTFUL)];
+    (eligibility, srtt, any::<bool>(), health, 0..99u64).prop_map(
+        move |(eligibility, srtt, backup, health, heard)| SubflowView {
             eligibility,
             srtt,
             backup,
-            potentially_failed,
+            health,
             last_heard_at: Instant::from_millis(heard),
             ..view(id, 1)
         },
@@ -74,6 +76,10 @@ fn schedulers() -> Vec<Box<dyn Scheduler>> {
         Box::new(Orp::new(Box::<Ecf>::default(), OpportunisticRules::KERNEL)),
         Box::<Hedged>::default(),
         Box::<AutoRedundant>::default(),
+        Box::<Xlink>::default(),
+        Box::<Paaf>::default(),
+        Box::<Augur>::default(),
+        Box::<Peekaboo>::default(),
         Box::new(TailProbes::across(Box::<MinRtt>::default(), After::Reinject)),
     ]
 }

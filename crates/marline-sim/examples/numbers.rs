@@ -1,8 +1,8 @@
 //! Simulator's rows of the table of figures, in full: `cargo run --release -p marline-sim --example
 //! numbers [ROW ...]`. Rows: speed, cost, clean, loss, death, sleep, pairs, worlds, and, if asked
-//! for, digests. `SEED=n` replays one random world, and `CAPTURE=file` keeps its packets;
-//! `MARLINE_WORLDS=n` sets the number of worlds; `MARLINE_TRACE_DIR` is the directory of the
-//! traces.
+//! for, anchors (published schedulers beside ours) and digests. `SEED=n` replays one random world,
+//! and `CAPTURE=file` keeps its packets; `MARLINE_WORLDS=n` sets the number of worlds;
+//! `MARLINE_TRACE_DIR` is the directory of the traces.
 
 #![allow(
     clippy::disallowed_types,
@@ -16,18 +16,18 @@ mod cases;
 use std::env;
 use std::time::Instant as Clock;
 
-use cases::{bulk, death, link, pairs, parallel, sleep, speed, worlds};
+use cases::{anchors, bulk, death, link, pairs, parallel, sleep, speed, worlds};
 use marline_sim::digest::Digest;
 use marline_sim::median;
 use marline_time::{Duration, Instant, Rate};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The row that is left out unless asked for.
-const DIGESTS: &str = "digests";
+/// The rows that are left out unless asked for.
+const ON_REQUEST: [&str; 2] = ["anchors", "digests"];
 
 fn main() {
     let wanted: Vec<String> = env::args().skip(1).collect();
-    let rows: [(&str, fn()); 9] = [
+    let rows: [(&str, fn()); 10] = [
         ("speed", speed_row),
         ("cost", cost_row),
         ("clean", clean_row),
@@ -36,11 +36,14 @@ fn main() {
         ("sleep", sleep_row),
         ("pairs", pairs_row),
         ("worlds", worlds_row),
+        ("anchors", anchors_row),
         // Figures of interest to `cargo xtask digests` only.
-        (DIGESTS, digests_row),
+        ("digests", digests_row),
     ];
     for (name, row) in rows {
-        if wanted.is_empty() && name != DIGESTS || wanted.iter().any(|word| word == name) {
+        if wanted.is_empty() && !ON_REQUEST.contains(&name)
+            || wanted.iter().any(|word| word == name)
+        {
             println!("== {name}");
             let begun = Clock::now();
             row();
@@ -218,15 +221,42 @@ fn pairs_row() {
     }
 }
 
+/// Messages and a download by each scheduler; `SEED=n` for other losses, `SCHEDULERS=paaf;xlink,near=0` for others.
+fn anchors_row() {
+    let words = env::var("SCHEDULERS").ok();
+    let schedulers: Vec<&str> =
+        words.as_ref().map_or(anchors::SCHEDULERS.to_vec(), |words| words.split(';').collect());
+    let seed = env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    for (name, links) in anchors::SCENES {
+        println!("{name}: {links:?}");
+        println!("  scheduler          p50     p95     p99     max  near   far  download of 10 MB");
+        let rows = parallel(&schedulers, |scheduler| {
+            let messages = anchors::messages(&links, scheduler, 2_400, seed);
+            (messages, anchors::download(&links, scheduler, 10_000_000, seed))
+        });
+        for (scheduler, (messages, download)) in schedulers.iter().zip(&rows) {
+            let [p50, p95, p99, most] = [0.5, 0.95, 0.99, 1.0].map(|q| messages.delay_ms(q));
+            let [near, far] = messages.shares;
+            println!(
+                "  {scheduler:15} {p50:6.1}  {p95:6.1}  {p99:6.1}  {most:6.1}  {near:.2}  {far:.2}  {:.2} s",
+                download.as_secs_f64()
+            );
+        }
+    }
+}
+
 /// One digest over the random worlds of each family, in the order of their seeds.
 fn digests_row() {
     let count = env::var("MARLINE_WORLDS").ok().and_then(|n| n.parse().ok()).unwrap_or(5_000);
     let seeds: Vec<u64> = (1..=count).collect();
     for (name, family) in [
         ("shipped", worlds::Family::Shipped),
+        ("plain", worlds::Family::Plain),
         ("any", worlds::Family::Any),
         ("coded", worlds::Family::Coded),
         ("mobile", worlds::Family::Mobile),
+        ("published", worlds::Family::Published),
+        ("auto", worlds::Family::Auto),
     ] {
         let outcomes = parallel(&seeds, |seed| worlds::run(*seed, family));
         let mut all = Digest::default();
@@ -236,6 +266,11 @@ fn digests_row() {
         }
         let failed = outcomes.iter().filter(|outcome| outcome.complaint.is_some()).count();
         println!("{:016x}  {count} worlds, {name}, {failed} failed", all.value());
+        for outcome in &outcomes {
+            if let Some(complaint) = &outcome.complaint {
+                println!("  SEED={} ({}): {complaint}", outcome.seed, outcome.plan);
+            }
+        }
     }
 }
 

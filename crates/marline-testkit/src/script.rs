@@ -28,10 +28,11 @@ pub const fn capabilities() -> Capabilities {
     }
 }
 
-/// A connection with the default policies.
+/// A connection with the reference policies: a script says what each segment is, and copies by forecasts would not
+/// be in it.
 #[must_use]
 pub fn config() -> ConnectionConfig {
-    ConnectionConfig::new(marline_algos::default_policies())
+    ConnectionConfig::new(marline_algos::reference_policies())
 }
 
 /// The same with the largest segments from the start, and none is tried: for scripts that say what every single

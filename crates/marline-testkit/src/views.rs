@@ -1,8 +1,9 @@
 //! Hand-built views, mappings and ACKs for unit tests of policies. Virtual time only.
 
 use marline_policy::{
-    AckSample, AddressId, DataRange, Decision, Dsn, Eligibility, Mapping, MappingIndex, Phase,
-    SchedulerContext, SubflowId, SubflowSet, SubflowView,
+    AckSample, AddressId, AddressPairFault, DataRange, Decision, Dsn, Eligibility, Forecast,
+    Health, Mapping, MappingIndex, Phase, SchedulerContext, SilenceCause, SubflowId, SubflowSet,
+    SubflowView,
 };
 use marline_time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ pub fn view(id: u8, srtt_ms: u64) -> SubflowView {
         local_id: AddressId(id),
         remote_id: AddressId(0),
         backup: false,
-        potentially_failed: false,
+        health: Health::Fine,
         phase: Phase::Open,
         eligibility: Eligibility::Ready { room: 100 * u64::from(MSS) },
         mss: MSS,
@@ -35,12 +36,13 @@ pub fn view(id: u8, srtt_ms: u64) -> SubflowView {
         rttvar: ms(1),
         min_rtt: Some(ms(srtt_ms)),
         delivery_rate: None,
+        forecast: Forecast::of([ms(srtt_ms), ms(srtt_ms), ms(srtt_ms)], 0.0, None),
+        overdue_at: None,
         bytes_since_loss: 0,
         bytes_between_losses: 0,
         last_sent_at: Instant::ZERO,
         last_heard_at: Instant::ZERO,
         last_new_at: Instant::ZERO,
-        bad_address_pair: false,
     }
 }
 
@@ -69,11 +71,29 @@ pub fn backup(view: SubflowView) -> SubflowView {
     SubflowView { backup: true, ..view }
 }
 
-/// The same under suspicion; last heard at this time.
+/// After a timeout.
+pub const SILENT: Health =
+    Health::Silent { since: Instant::ZERO, cause: SilenceCause::RetransmissionTimeout };
+
+/// On a bad address pair, and heard.
+pub const DOUBTFUL: Health =
+    Health::Doubtful { since: Instant::ZERO, cause: AddressPairFault::Unanswered };
+
+/// On a bad address pair, and not heard since something timed out.
+pub const SILENT_ON_BAD_PAIR: Health =
+    Health::Silent { since: Instant::ZERO, cause: SilenceCause::BadAddressPair };
+
+/// The same after a timeout; last heard at this time.
 #[must_use]
-pub fn suspect(view: SubflowView, heard_ms: u64) -> SubflowView {
+pub fn silent(view: SubflowView, heard_ms: u64) -> SubflowView {
     let last_heard_at = Instant::from_millis(heard_ms);
-    SubflowView { potentially_failed: true, last_heard_at, ..view }
+    SubflowView { health: SILENT, last_heard_at, ..view }
+}
+
+/// The same on a bad address pair, and heard.
+#[must_use]
+pub fn doubtful(view: SubflowView) -> SubflowView {
+    SubflowView { health: DOUBTFUL, ..view }
 }
 
 /// Data from `start` on, up to `end`.
@@ -141,6 +161,7 @@ impl Stream {
             data_una: Dsn(self.data_una),
             window_end: Dsn(self.data_una + self.window),
             send_limit: self.window,
+            repeated: 0,
             repairs: self.repairs,
             mappings: self,
         }
@@ -204,6 +225,13 @@ impl MappingIndex for Stream {
             self.mappings.iter().find(|m| m.range.end > from && !m.carried_by.contains(subflow))?;
         let start = mapping.range.start.max(from);
         Some(Mapping { range: DataRange::new(start, mapping.range.end), ..*mapping })
+    }
+
+    fn last_not_on(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
+        let open = |m: &&Mapping| m.range.start < before && !m.carried_by.contains(subflow);
+        let mapping = self.mappings.iter().rev().find(open)?;
+        let end = mapping.range.end.min(before);
+        Some(Mapping { range: DataRange::new(mapping.range.start, end), ..*mapping })
     }
 
     fn newest(&self) -> Option<Mapping> {

@@ -13,4 +13,4 @@ mod rng;
 pub use core::time::Duration;
 pub use instant::Instant;
 pub use rate::Rate;
-pub use rng::{PcgRng, Rng, SeedTree};
+pub use rng::{PcgRng, Rng, SeedTree, fnv1a};

@@ -91,9 +91,10 @@ const fn wide(high: u64, low: u64) -> u128 {
     ((high as u128) << 64) | low as u128
 }
 
-/// FNV-1a over the name: short, stable, and not exposed to an adversary.
-fn fnv1a(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+/// FNV-1a, 64 bits: short, the same everywhere, and no defence against an adversary.
+#[must_use]
+pub fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }

@@ -21,7 +21,7 @@ struct MostRoom;
 
 impl Scheduler for MostRoom {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
-        // The best class: regular subflows before backups, healthy ones before suspects.
+        // The best class: regular subflows before backups, healthy ones before others.
         let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
         let ready = classes::members(cx.subflows, class).filter(|view| view.is_ready());
         match ready.max_by_key(|view| view.cwnd.saturating_sub(view.bytes_in_flight)) {

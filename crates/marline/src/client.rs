@@ -112,7 +112,10 @@ impl Client {
         }
         let watcher = Mutex::new(HealthWatcher::new(config.carrier.transport()));
         let (path_events, _) = broadcast::channel(PATH_EVENT_CAPACITY);
-        let connection = Mutex::new(Arc::new(config.transport.as_core().clone()));
+        let mut connection = config.transport.as_core().clone();
+        // The attempts of `connect` are connections of their own, which cover servers as well as paths.
+        connection.connection_attempt_delay = None;
+        let connection = Mutex::new(Arc::new(connection));
         let inner = Arc::new(Inner {
             shard,
             config,

@@ -95,12 +95,12 @@ pub use client::{Client, ClientBuilder};
 pub use error::{Attempt, BindError, ConnectError, UnknownPath};
 pub use health::{PathEvent, Reach, ServerReach};
 pub use marline_algos as algos;
-pub use marline_algos::{PolicyError, Registry, default_policies};
+pub use marline_algos::{PolicyError, Registry, default_policies, reference_policies};
 pub use marline_core::{
     AddressPairFault, AddressPairHealth, AddressPairInfo, BufferTuning, CloseReason,
     ConnectError as StartError, ConnectionId, ConnectionInfo, Counters, Extensions, FallbackReason,
-    FourTuple, Limits, Linger, LoneKeepalive, MonitorEvent, MonitorKind, PathHealthMonitor,
-    Probing, ReceiveProbes, ReceiveTimer, SubflowInfo, SubflowState,
+    ForecastScore, FourTuple, Limits, Linger, LoneKeepalive, MonitorEvent, MonitorKind,
+    PathHealthMonitor, Probing, ReceiveProbes, ReceiveTimer, SubflowInfo, SubflowState,
 };
 pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::{DeliveryErrorKind, LocalSpec, PathSpec, PathSpecError, RadioKind};

@@ -32,7 +32,7 @@ impl Interactive {
     #[must_use]
     pub const fn specs(self) -> [&'static str; 3] {
         match self {
-            Interactive::Prompt => ["min-rtt", "follow-client", "break-before-make"],
+            Interactive::Prompt => ["auto", "follow-client", "break-before-make"],
             Interactive::Multimob => {
                 ["lowest-rtt", "follow-client,spill=on,reinject=rto", "multimob"]
             }

@@ -303,20 +303,24 @@ impl PathTable {
         servers: &[SocketAddr],
         winner: Option<(IpAddr, SocketAddr)>,
     ) -> Vec<Candidate> {
+        let servers = interleave_families(servers);
         let mut found = Vec::new();
         let usable = self.entries.iter().filter(|entry| !entry.taken_down);
         for (turn, entry) in usable.enumerate() {
-            for end in &entry.ends {
-                let pinned = entry.spec.remote.as_ref().map_or(servers, std::slice::from_ref);
-                let fitting = |r: &&SocketAddr| r.is_ipv4() == end.address.is_ipv4();
-                for (at, remote) in pinned.iter().enumerate().filter(|(_, r)| fitting(r)) {
-                    let path = entry.spec.to_string();
-                    let (at_end, backup) = (end.clone(), entry.backup);
-                    let candidate = Candidate { path, end: at_end, remote: *remote, backup };
-                    let won = winner == Some((end.address, *remote));
-                    let works = winner.is_some_and(|(local, _)| local == end.address);
-                    found.push(((!won, entry.backup, !works, turn + at), candidate));
-                }
+            let pinned = entry.spec.remote.as_ref();
+            let remotes = pinned.map_or(&servers[..], std::slice::from_ref);
+            let pairs = remotes.iter().flat_map(|remote| {
+                let fits = |end: &&LocalEnd| end.address.is_ipv4() == remote.is_ipv4();
+                entry.ends.iter().filter(fits).map(move |end| (end, *remote))
+            });
+            for (nth, (end, remote)) in pairs.enumerate() {
+                let path = entry.spec.to_string();
+                let candidate = Candidate { path, end: end.clone(), remote, backup: entry.backup };
+                let won = winner == Some((end.address, remote));
+                let works = winner.is_some_and(|(local, _)| local == end.address);
+                // The paths take turns, so that one that is dead costs one delay, however many addresses there are.
+                let rank = (!won, entry.backup, !works, turn + nth, nth);
+                found.push((rank, candidate));
             }
         }
         // Stable: equal ones keep the order of the paths.
@@ -395,6 +399,20 @@ impl PathTable {
 fn local_address(id: AddressId, key: Key, backup: bool, up: bool) -> LocalAddress {
     let (address, remote) = (SocketAddr::new(key.0, 0), key.1);
     LocalAddress { id, address, remote, backup, signal: false, subflow: true, up }
+}
+
+/// The servers in the order of RFC 8305 section 4: the families take turns, that of the first server begins.
+fn interleave_families(servers: &[SocketAddr]) -> Vec<SocketAddr> {
+    let first = servers.first().is_some_and(SocketAddr::is_ipv4);
+    let (some, others): (Vec<_>, Vec<_>) =
+        servers.iter().copied().partition(|server| server.is_ipv4() == first);
+    let (mut some, mut others) = (some.into_iter(), others.into_iter());
+    let mut mixed = Vec::with_capacity(servers.len());
+    while mixed.len() < servers.len() {
+        mixed.extend(some.next());
+        mixed.extend(others.next());
+    }
+    mixed
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use marline_time::Duration;
 
 /// How connections behave: policies, buffers, timers, options.
 ///
-/// The defaults suit interactive traffic. Setters return the configuration, so that calls chain:
+/// The defaults suit interactive traffic: [`default_policies`], which are the scheduler `auto`, a full mesh of paths,
+/// the congestion control `cubic-westwood` and RACK-TLP. Setters return the configuration, so that calls chain:
 ///
 /// ```
 /// use marline::TransportConfig;

@@ -116,6 +116,8 @@ impl Mirror {
             config.linux_compat =
                 LinuxCompat { push_bursts: burst.min(255) as u8, ..LinuxCompat::LINUX };
         }
+        // Scripts know of one SYN.
+        config.connection_attempt_delay = None;
         config.pacing = self.state_dir.as_ref().is_some_and(|dir| dir.join("paced").exists());
         config.timestamps = sysctl("net/ipv4/tcp_timestamps", 0) != Some(0);
         config.buffer_tuning = BufferTuning::Fixed;
@@ -205,12 +207,12 @@ pub(crate) fn congestion(name: &str) -> Option<Arc<dyn CongestionFactory>> {
     ["cubic", "reno", "bbr"].contains(&name).then(|| Registry::default().congestion(name).ok())?
 }
 
-/// The default policies, but for the congestion control that was asked for, and, unless they are those that users
-/// have, for loss recovery, which is by the letter of RFC 8985, as Linux's.
+/// The reference policies, but for the congestion control that was asked for, and, unless it is as users have it,
+/// for loss recovery, which is by the letter of RFC 8985, as Linux's. Scripts name CUBIC, and know of no copies.
 fn policies(named: &str, shipped: bool) -> PolicySet {
     let recovery = Registry::default().recovery("rack-tlp-rfc");
     debug_assert!(recovery.is_ok(), "{recovery:?}");
-    let mut policies = marline_algos::default_policies();
+    let mut policies = marline_algos::reference_policies();
     if let (Ok(recovery), false) = (recovery, shipped) {
         policies.recovery = recovery;
     }

@@ -4,7 +4,7 @@
 //! desktop that is the wrong bargain: the stream then hops between delays, and a metered path is
 //! used without need. Here the second path is for trouble only, whatever the first one's window says.
 //!
-//! *How.* Stay on the current path. Leave it when it is gone or suspect, or when another one
+//! *How.* Stay on the current path. Leave it when it is gone or not healthy, or when another one
 //! of its class has less than half its RTT (a path that got bad without dying). Then stay there: going
 //! back has to be worth it by the same rule, so two similar paths never make it hop.
 
@@ -35,7 +35,7 @@ pub struct Sticky {
 }
 
 impl Sticky {
-    /// The path to be on now: only the best class (regular before backup, healthy before suspect)
+    /// The path to be on now: only the best class (regular before backup, healthy before doubtful and silent)
     /// comes into question.
     fn choose<'a>(&self, cx: &SchedulerContext<'a>) -> Option<&'a SubflowView> {
         let class = classes::best_class(cx.subflows)?;

@@ -152,6 +152,25 @@ impl Cubic {
         self
     }
 
+    /// The reduction that was just made goes no further than to this many bytes.
+    pub(super) fn stop_reduction_at(&mut self, bytes: f64) {
+        self.window.raise_threshold_to(bytes);
+        self.window.raise_to(bytes);
+    }
+
+    /// Slow start goes on up to this many bytes at least.
+    pub(super) fn raise_threshold_to(&mut self, bytes: f64) {
+        self.window.raise_threshold_to(bytes);
+    }
+
+    /// Of a window that was used in part only this much is kept, but no less than a pause would leave.
+    pub(super) fn keep_at_most(&mut self, bytes: f64) {
+        self.window.keep_at_most(bytes);
+        if let Some(curve) = &mut self.curve {
+            curve.last_ack = None;
+        }
+    }
+
     fn save(&mut self) {
         self.saved = Some(self.curve.clone().unwrap_or_default());
     }

@@ -2,9 +2,11 @@
 
 mod bbr;
 mod cubic;
+mod cubic_westwood;
 mod reno;
 pub mod window;
 
 pub use bbr::{Bbr, BbrConfig};
 pub use cubic::{Cubic, RenoEstimate};
+pub use cubic_westwood::CubicWestwood;
 pub use reno::Reno;

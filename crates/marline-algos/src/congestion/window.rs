@@ -110,6 +110,23 @@ impl Window {
         self.cwnd = self.cwnd.max(bytes);
     }
 
+    /// ssthresh is at least this; nothing if it is unknown.
+    pub(super) fn raise_threshold_to(&mut self, bytes: f64) {
+        self.ssthresh = self.ssthresh.max(bytes);
+    }
+
+    /// The window is at most this, and at least the initial one if it was that; ssthresh remembers three quarters
+    /// of what it was, so that slow start regains it.
+    pub(super) fn keep_at_most(&mut self, bytes: f64) {
+        let kept = bytes.max(self.initial);
+        if kept < self.cwnd {
+            if self.ssthresh.is_finite() {
+                self.ssthresh = self.ssthresh.max(self.cwnd * 0.75);
+            }
+            self.cwnd = kept;
+        }
+    }
+
     /// Change of congestion avoidance of a controller that may give back (OLIA); one segment stays.
     pub fn set(&mut self, bytes: f64) {
         self.cwnd = bytes.max(self.mss);

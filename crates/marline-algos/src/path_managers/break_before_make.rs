@@ -12,7 +12,7 @@
 //!   keepalives), or was made a backup by the peer (MP_PRIO): at once;
 //! - the last one went with its address (ours lost, the peer's withdrawn), or data waits and there is
 //!   none: at once;
-//! - each is potentially failed, or none is left, for `patience`.
+//! - each is silent, or none is left, for `patience`.
 //!
 //! Then one backup address is used, the first that is up (the next one if a join from it fails),
 //! with a Fast JOIN where negotiated. A peer that does not follow the client is told by MP_PRIO
@@ -57,10 +57,10 @@ const CALM: Duration = Duration::from_millis(200);
 /// When a backup subflow is opened and closed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct BreakBeforeMakeConfig {
-    /// Time for which all primary subflows may be potentially failed, or absent, before a backup
+    /// Time for which all primary subflows may be silent, or absent, before a backup
     /// one is opened for that reason alone.
     pub patience: Duration,
-    /// The first wait between two probes of a potentially failed primary subflow.
+    /// The first wait between two probes of a silent primary subflow.
     pub probe: Duration,
     /// Time for which a primary subflow must have been healthy before backup ones are closed.
     pub settle: Duration,
@@ -113,7 +113,7 @@ pub struct BreakBeforeMake {
     healthy_since: Option<Instant>,
     /// Subflows reported silent and not heard since.
     silent: SubflowSet,
-    /// Probes of potentially failed ones: how many, and when the next goes.
+    /// Probes of silent ones: how many, and when the next goes.
     probes: BTreeMap<SubflowId, (u32, Instant)>,
     /// What priority was asked for: the peer may insist on its own view.
     asked: BTreeMap<SubflowId, bool>,
@@ -169,10 +169,11 @@ impl BreakBeforeMake {
     fn tally(&self, cx: &PathContext<'_>) -> Tally {
         let mut tally = Tally::default();
         for view in primaries(cx) {
-            let out = view.bad_address_pair || view.backup || self.silent.contains(view.id);
+            let bad = view.health.has_bad_address_pair();
+            let out = bad || view.backup || self.silent.contains(view.id);
             tally.established += 1;
             tally.out += usize::from(out);
-            tally.healthy += usize::from(!out && !view.potentially_failed);
+            tally.healthy += usize::from(!out && !view.health.is_silent());
         }
         tally
     }
@@ -247,7 +248,8 @@ impl BreakBeforeMake {
     /// Asks failed primary subflows for a sign of life, before a backup one is opened and while it does
     /// their work. Bad address pairs are the path health monitor's to ask.
     fn probe(&mut self, cx: &PathContext<'_>) {
-        let failed = |view: &&SubflowView| view.potentially_failed && !view.bad_address_pair;
+        let failed =
+            |view: &&SubflowView| view.health.is_silent() && !view.health.has_bad_address_pair();
         let mut probes = core::mem::take(&mut self.probes);
         probes.retain(|id, _| primaries(cx).filter(failed).any(|view| view.id == *id));
         let BreakBeforeMakeConfig { patience, probe, .. } = self.config;

@@ -176,6 +176,22 @@ impl<'a> Parameters<'a> {
         self.custom(key, &default.to_string(), &expected, read).unwrap_or(default)
     }
 
+    /// A number, also as a percentage, or `unlimited`, which is infinite.
+    pub fn number_or_unlimited(
+        &mut self,
+        key: &str,
+        default: f64,
+        range: RangeInclusive<f64>,
+    ) -> f64 {
+        let (least, most) = (range.start(), range.end());
+        let expected = format!("a number from {least} to {most}, a percentage, or `unlimited`");
+        let read = |text: &str| match text {
+            "unlimited" => Some(f64::INFINITY),
+            text => read_number(text).filter(|number| range.contains(number)),
+        };
+        self.custom(key, &default.to_string(), &expected, read).unwrap_or(default)
+    }
+
     /// A whole number.
     pub fn count(&mut self, key: &str, default: u64, range: RangeInclusive<u64>) -> u64 {
         let expected = format!("a whole number from {} to {}", range.start(), range.end());

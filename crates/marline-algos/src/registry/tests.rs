@@ -44,20 +44,24 @@ fn a_factory_answers_to_the_name_it_is_chosen_by() {
 }
 
 #[test]
-fn the_defaults_are_the_built_in_ones_of_the_same_names() {
-    let (defaults, registry) = (default_policies(), Registry::default());
-    let scheduler = registry.scheduler(defaults.scheduler.name()).unwrap();
-    assert_eq!(format!("{:?}", scheduler.build()), format!("{:?}", defaults.scheduler.build()));
-    let path_manager = registry.path_manager(defaults.path_manager.name()).unwrap();
-    assert_eq!(
-        format!("{:?}", path_manager.build()),
-        format!("{:?}", defaults.path_manager.build())
-    );
-    let recovery = registry.recovery(defaults.recovery.name()).unwrap();
-    assert_eq!(format!("{:?}", recovery.build()), format!("{:?}", defaults.recovery.build()));
+fn the_sets_are_the_built_in_ones_of_the_same_names() {
     let build = |f: &dyn CongestionFactory| format!("{:?}", f.build(1_000, 10_000, Instant::ZERO));
-    let congestion = registry.congestion(defaults.congestion.name()).unwrap();
-    assert_eq!(build(&*congestion), build(&*defaults.congestion));
+    let of = |set: &PolicySet| {
+        let scheduler = format!("{:?}", set.scheduler.build());
+        let path_manager = format!("{:?}", set.path_manager.build());
+        let recovery = format!("{:?}", set.recovery.build());
+        [scheduler, path_manager, build(&*set.congestion), recovery]
+    };
+    let names = [
+        (default_policies(), ["auto", "full-mesh", "cubic-westwood", "rack-tlp"]),
+        (reference_policies(), ["min-rtt", "full-mesh", "cubic", "rack-tlp"]),
+    ];
+    for (set, [scheduler, path_manager, congestion, recovery]) in names {
+        assert_eq!((set.scheduler.name(), set.path_manager.name()), (scheduler, path_manager));
+        assert_eq!((set.congestion.name(), set.recovery.name()), (congestion, recovery));
+        let named = Registry::default().policy_set(scheduler, path_manager, congestion, recovery);
+        assert_eq!(of(&set), of(&named.unwrap()));
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@
 //! - for the first segments on a path without recent history: after idle times, after a handover,
 //! - for segments that are actually late, and for no others.
 //!
-//! On a dying path, the last segments are hedged; then its probe timeout makes it suspect and data
+//! On a dying path, the last segments are hedged; then its probe timeout makes it silent and data
 //! goes only on the others. When it comes back its record counts against it until it has been
 //! reliable for a while.
 //!

@@ -40,14 +40,14 @@ pub(super) fn would_block(slow: &SubflowView, cx: &SchedulerContext<'_>) -> bool
 }
 
 /// What a subflow brings home: as measured, but never more than its window allows.
-fn rate(view: &SubflowView) -> Rate {
+pub(super) fn rate(view: &SubflowView) -> Rate {
     let by_window = view.srtt.map_or(Rate::ZERO, |srtt| Rate::over(view.cwnd, srtt));
     view.delivery_rate.map_or(by_window, |measured| measured.min(by_window))
 }
 
 #[cfg(test)]
 mod tests {
-    use marline_testkit::views::{MSS, Stream, full, view};
+    use marline_testkit::views::{MSS, SILENT, Stream, full, view};
     use marline_time::Duration;
 
     use super::*;
@@ -97,9 +97,9 @@ mod tests {
     }
 
     #[test]
-    fn a_suspect_is_not_waited_for() {
+    fn a_silent_one_is_not_waited_for() {
         let mut pair = pair();
-        pair[0].potentially_failed = true;
+        pair[0].health = SILENT;
         assert!(!blocks(&pair, 1_000));
     }
 }

@@ -1,22 +1,22 @@
-//! Subflow classes that every scheduler must respect: usable or not, suspect or not, regular or
+//! Subflow classes that every scheduler must respect: usable or not, fine or not, regular or
 //! backup. They are public so that schedulers outside this workspace can use them.
 //!
 //! *Backup* (RFC 8684 section 3.3.8): a subflow with the backup flag carries data only if no
 //! regular one is usable. A full window does not make a subflow unusable: data waits for it rather
 //! than spill over to a metered path.
 //!
-//! *Suspect* ("potentially failed" in the Linux schedulers since 2013): a subflow whose probe or
+//! *Silent* ("potentially failed" in the Linux schedulers since 2013): a subflow whose probe or
 //! retransmission timed out gets no data until something is received on it again, so a backup takes
-//! over at once. If *every* usable subflow is suspect (always so with a single one), data is still
-//! sent: the suspicion may be wrong, and plain TCP would send, too. Then the subflow heard from
+//! over at once. If *every* usable subflow is silent (always so with a single one), data is still
+//! sent: the path may be alive, and plain TCP would send, too. Then the subflow heard from
 //! last is the best choice, even if it is a backup.
 //!
 //! *Unknown RTT*: a subflow without a sample comes after all others of its class. (The old Linux
 //! scheduler treated it as zero, so that every new subflow attracted a burst.)
 
 use marline_policy::{
-    DataRange, Decision, Eligibility, Reinjection, ReinjectionCause, SchedulerContext, SubflowSet,
-    SubflowView,
+    DataRange, Decision, Eligibility, Health, Reinjection, ReinjectionCause, SchedulerContext,
+    SubflowSet, SubflowView,
 };
 use marline_time::Duration;
 
@@ -31,7 +31,7 @@ pub enum Class {
     /// one that answers is better than a silent one, whatever it costs.
     Doubtful,
     /// Nothing was heard since a timeout; regular or backup.
-    Suspect,
+    Silent,
 }
 
 impl Class {
@@ -41,18 +41,18 @@ impl Class {
         if !view.is_usable() {
             return None;
         }
-        Some(match (view.potentially_failed, view.bad_address_pair, view.backup) {
-            (false, false, false) => Class::Regular,
-            (false, false, true) => Class::Backup,
-            (false, true, _) => Class::Doubtful,
-            (true, _, _) => Class::Suspect,
+        Some(match (view.health, view.backup) {
+            (Health::Fine, false) => Class::Regular,
+            (Health::Fine, true) => Class::Backup,
+            (Health::Doubtful { .. }, _) => Class::Doubtful,
+            (Health::Silent { .. }, _) => Class::Silent,
         })
     }
 
-    /// Whether something timed out on its members, or their address pair is bad.
+    /// Whether nothing speaks against its members.
     #[must_use]
-    pub const fn is_suspect(self) -> bool {
-        matches!(self, Class::Doubtful | Class::Suspect)
+    pub const fn is_fine(self) -> bool {
+        matches!(self, Class::Regular | Class::Backup)
     }
 }
 
@@ -73,18 +73,18 @@ pub fn rank(view: &SubflowView) -> (bool, Duration) {
     (view.srtt.is_none(), view.srtt.unwrap_or(Duration::MAX))
 }
 
-/// The subflow of a class that takes data now: the fastest, or in a class of suspects the one heard
-/// of last. `None` if all are full.
+/// The subflow of a class that takes data now: the fastest, or in a class of doubtful or silent ones the
+/// one heard of last. `None` if all are full.
 #[must_use]
 pub fn pick<'a>(
     candidates: impl Iterator<Item = &'a SubflowView>,
     class: Class,
 ) -> Option<&'a SubflowView> {
     let ready = candidates.filter(|view| view.is_ready());
-    if class.is_suspect() {
-        return ready.min_by_key(|view| (core::cmp::Reverse(view.last_heard_at), rank(view)));
+    if class.is_fine() {
+        return ready.min_by_key(|view| rank(view));
     }
-    ready.min_by_key(|view| rank(view))
+    ready.min_by_key(|view| (core::cmp::Reverse(view.last_heard_at), rank(view)))
 }
 
 /// The answer when none of these takes data now: until the first pacer opens, or until something
@@ -126,7 +126,7 @@ pub fn run_while(
 /// 2. nowhere, if a healthy regular subflow carries it already: its copy is on the way (a data-level
 ///    timeout says it is not, so then it is sent there again);
 /// 3. 4. the same with healthy backups;
-/// 5. a suspect that did not carry it, the one heard of last;
+/// 5. a doubtful or silent one that did not carry it, the one heard of last;
 /// 6. after a data-level timeout, any subflow at all.
 #[must_use]
 pub fn reinject(item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
@@ -140,7 +140,7 @@ pub fn reinject(item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
             return if again { send(all, class, SubflowSet::EMPTY, item) } else { Decision::Wait };
         }
     }
-    for class in [Class::Doubtful, Class::Suspect] {
+    for class in [Class::Doubtful, Class::Silent] {
         if has_fresh(all, class, item.carried_by) {
             return send(all, class, item.carried_by, item);
         }

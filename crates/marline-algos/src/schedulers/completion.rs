@@ -39,11 +39,15 @@ pub(super) fn comes_too_late(slow: &SubflowView, cx: &SchedulerContext<'_>) -> b
         return false;
     }
     let left = cx.written.since(cx.unsent.start);
-    // Writers are woken before the buffer is empty, and fill it again.
-    if cx.written.since(cx.data_una) >= cx.send_limit / 4 * 3 {
+    if writer_has_more(cx) {
         return false;
     }
     brings_by(fast, left, arrival)
+}
+
+/// Whether the end of what was written is none: writers are woken before the buffer is empty, and fill it again.
+pub(super) fn writer_has_more(cx: &SchedulerContext<'_>) -> bool {
+    cx.written.since(cx.data_una) >= cx.send_limit / 4 * 3
 }
 
 /// Whether `view`, whose window is full, has brought `left` bytes by `limit`.

@@ -120,7 +120,7 @@ pub fn base() -> MinRtt {
 #[must_use]
 pub fn copying_class(subflows: &[SubflowView]) -> Option<Class> {
     let class = classes::best_class(subflows)?;
-    matches!(class, Class::Regular | Class::Suspect).then_some(class)
+    matches!(class, Class::Regular | Class::Silent).then_some(class)
 }
 
 /// Everything that was written is under way.

@@ -21,7 +21,7 @@
 //!   start, that is the abandoned path, and the answer waits there for a timeout. `spill=on`
 //!   selects the module's behaviour; even then no data spills onto a backup whose stamp is not the
 //!   newest.
-//! - The module sends nothing while all subflows are potentially failed. Here data is still sent,
+//! - The module sends nothing while all subflows are silent. Here data is still sent,
 //!   as plain TCP would, since the suspicion may be wrong.
 //! - Data of a subflow whose probe stays unanswered goes out elsewhere at once; `reinject=rto` waits for
 //!   the retransmission timeout, as the module does.
@@ -96,7 +96,7 @@ fn followed<'a>(
     subflows: impl Iterator<Item = &'a SubflowView> + Clone,
 ) -> Option<&'a SubflowView> {
     let usable = subflows.filter(|view| view.is_usable());
-    let healthy = || usable.clone().filter(|view| !view.is_suspect());
+    let healthy = || usable.clone().filter(|view| view.health.is_fine());
     let regular = newest(healthy().filter(|view| !view.backup));
     let backup = newest(healthy().filter(|view| view.backup));
     let healthy = match (regular, backup) {
@@ -105,7 +105,7 @@ fn followed<'a>(
     };
     // A bad address pair that is heard may still pass a segment; one that timed out did not.
     healthy.or_else(|| {
-        usable.min_by_key(|v| (v.potentially_failed, Reverse(v.last_heard_at), v.backup))
+        usable.min_by_key(|v| (v.health.is_silent(), Reverse(v.last_heard_at), v.backup))
     })
 }
 
@@ -117,7 +117,7 @@ fn newest<'a>(views: impl Iterator<Item = &'a SubflowView>) -> Option<&'a Subflo
 /// The module's way when the followed subflow is full: the newest regular one with room; a backup only
 /// with a stamp newer than that of any regular one, full ones included.
 fn spill(subflows: &[SubflowView]) -> Option<&SubflowView> {
-    let healthy = || subflows.iter().filter(|view| view.is_usable() && !view.is_suspect());
+    let healthy = || subflows.iter().filter(|view| view.is_usable() && view.health.is_fine());
     let regular = || healthy().filter(|view| !view.backup);
     let bar = regular().map(|view| view.last_new_at).max().unwrap_or(Instant::ZERO);
     let backup = healthy().filter(|v| v.backup && v.is_ready() && v.last_new_at > bar);
@@ -137,15 +137,15 @@ impl Scheduler for FollowClient {
     }
 
     /// On the followed subflow, unless it is healthy and carries the data already: then its copy is on the
-    /// way. If there are only suspects, on the best of those that did not carry it.
+    /// way. If no subflow is healthy, on the best of those that did not carry it.
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
         let again = item.cause == ReinjectionCause::DataRto;
         let Some(best) = followed(cx.subflows.iter()) else { return Decision::Wait };
         let carried = |view: &SubflowView| item.carried_by.contains(view.id) && !again;
-        let to = match (best.is_suspect(), carried(best)) {
+        let to = match (best.health.is_fine(), carried(best)) {
             (_, false) => Some(best),
-            (false, true) => None,
-            (true, true) => followed(cx.subflows.iter().filter(|view| !carried(view))),
+            (true, true) => None,
+            (false, true) => followed(cx.subflows.iter().filter(|view| !carried(view))),
         };
         match to {
             Some(view) if view.is_ready() => Decision::Send { subflow: view.id, range: item.range },

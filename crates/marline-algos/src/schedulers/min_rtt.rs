@@ -14,7 +14,7 @@
 //! Raiciu et al., NSDI 2012; reimplemented.
 //!
 //! *Differences.*
-//! - If all subflows are suspect, data goes to the one heard from last, instead of nowhere.
+//! - If all subflows are silent, data goes to the one heard from last, instead of nowhere.
 //! - A subflow without an RTT sample comes last, not first.
 //! - Under a bounded window or send buffer a slower subflow takes only what is acknowledged before
 //!   the faster ones would have to wait for it (`blocking.rs`). Otherwise all data that the slow
@@ -115,7 +115,7 @@ impl Scheduler for MinRtt {
         let picked = classes::pick(candidates(), class);
         // Of paths in doubt the one heard last is taken, not the fastest: to wait for a faster one that is idle
         // would be to wait for ever.
-        let doubted = class.is_suspect();
+        let doubted = !class.is_fine();
         let takes = |view: &SubflowView, cx: &SchedulerContext<'_>| doubted || self.takes(view, cx);
         picked
             .filter(|view| takes(view, cx))

@@ -1,8 +1,10 @@
 //! Schedulers: the choice of the subflow that carries each piece of data.
 
 mod arrival;
+mod auto;
 mod auto_redundant;
 mod blocking;
+mod budget;
 mod burst_end;
 pub mod classes;
 mod coded;
@@ -20,7 +22,9 @@ mod redundant_idle;
 mod risk;
 mod round_robin;
 
+pub use auto::{Auto, AutoConfig};
 pub use auto_redundant::{AutoRedundant, AutoRedundantConfig};
+pub use budget::BudgetConfig;
 pub use burst_end::{BurstEnd, BurstEndConfig};
 pub use coded::{Coded, CodedConfig, Without};
 pub use follow_client::{FollowClient, FollowClientConfig};

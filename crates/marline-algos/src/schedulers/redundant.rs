@@ -19,7 +19,7 @@
 //! after Frömmgen et al., "ReMP TCP", ICC 2016); reimplemented from a description of its behaviour.
 //!
 //! *Differences.* Suspect subflows get no copies while a healthy one exists: data put on a dead
-//! path must be delivered on it when it returns, before anything newer. If all are suspect, all
+//! path must be delivered on it when it returns, before anything newer. If all are silent, all
 //! carry copies, since redundancy is then most useful.
 
 use marline_policy::{

@@ -14,7 +14,8 @@ pub fn registry() -> Registry {
     marline_research::registry()
 }
 
-/// Mode of using the paths. The names `handover`, `interactive` and `aggregate` are Apple's.
+/// Mode of using the paths: one policy, with another budget of bytes and of radios. The names `handover`,
+/// `interactive` and `aggregate` are Apple's.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -23,12 +24,14 @@ pub enum Mode {
     /// WiFi carries the data; a path flagged `backup` is not opened until no other works
     /// (MultiMob).
     Interactive,
-    /// All paths are open, the one with the lowest RTT is preferred: low delay.
+    /// All paths are open; each byte goes where it arrives first, and a quarter more for copies: low
+    /// delay.
     #[default]
     Balanced,
-    /// All paths carry data at once: high throughput.
+    /// All paths carry data at once, and few copies; large buffers: high throughput.
     Aggregate,
-    /// Every path carries all data: lowest delay, at the cost of extra bytes.
+    /// Everything is copied to the other paths when nothing new waits, whatever that costs in bytes:
+    /// lowest delay.
     Redundant,
 }
 
@@ -47,11 +50,12 @@ impl Mode {
     pub const fn policies(self, side: Side) -> (&'static str, &'static str) {
         let [client, server, path_manager] = Interactive::Prompt.specs();
         match (self, side) {
-            (Mode::Handover, _) => ("min-rtt", "backup"),
+            (Mode::Handover, _) => ("auto", "backup"),
             (Mode::Interactive, Side::Client) => (client, path_manager),
             (Mode::Interactive, Side::Server) => (server, "full-mesh"),
-            (Mode::Balanced | Mode::Aggregate, _) => ("min-rtt", "full-mesh"),
-            (Mode::Redundant, _) => ("redundant", "full-mesh"),
+            (Mode::Balanced, _) => ("auto", "full-mesh"),
+            (Mode::Aggregate, _) => ("auto,budget=0", "full-mesh"),
+            (Mode::Redundant, _) => ("auto,budget=unlimited", "full-mesh"),
         }
     }
 
@@ -75,7 +79,7 @@ pub struct Choice {
     pub scheduler: Option<String>,
     /// Instead of the mode's path manager.
     pub path_manager: Option<String>,
-    /// Instead of CUBIC.
+    /// Instead of `cubic-westwood`.
     pub congestion: Option<String>,
     /// Instead of RACK-TLP.
     pub recovery: Option<String>,
@@ -96,7 +100,7 @@ impl Choice {
         [
             or(&self.scheduler, scheduler),
             or(&self.path_manager, path_manager),
-            or(&self.congestion, "cubic"),
+            or(&self.congestion, "cubic-westwood"),
             or(&self.recovery, "rack-tlp"),
         ]
     }

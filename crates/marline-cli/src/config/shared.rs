@@ -69,7 +69,7 @@ macro_rules! options {
                 /// wrappers (`marline policies` lists them)
                 #[arg(long, value_name = "SPEC")]
                 scheduler: Option<String>,
-                /// Congestion control [default: cubic]
+                /// Congestion control [default: cubic-westwood]
                 #[arg(long, value_name = "SPEC")]
                 congestion: Option<String>,
                 /// Loss recovery [default: rack-tlp]

@@ -87,7 +87,7 @@ fn a_file_has_the_flags_names_and_flags_win() {
     let both = flags.over(file).effective();
     assert_eq!(both.socks5, ["127.0.0.1:1".parse().unwrap()]);
     assert_eq!(both.mode, Some(Mode::Handover));
-    assert_eq!(both.scheduler.as_deref(), Some("min-rtt"));
+    assert_eq!(both.scheduler.as_deref(), Some("auto"));
     assert_eq!(both.path_manager.as_deref(), Some("backup"));
     assert_eq!(both.warm, Some(3));
     assert!(both.pcap_secrets);
@@ -100,7 +100,7 @@ fn what_check_config_prints_can_be_read_again() {
     let printed = toml::to_string(&options.effective()).unwrap();
     let again: ClientOptions = parse(&printed).unwrap();
     assert_eq!(toml::to_string(&again.effective()).unwrap(), printed);
-    assert!(printed.contains("scheduler = \"redundant\""), "{printed}");
+    assert!(printed.contains("scheduler = \"auto,budget=unlimited\""), "{printed}");
     assert!(printed.contains("socks5 = [\"127.0.0.1:1080\"]"), "{printed}");
 }
 
@@ -240,7 +240,8 @@ fn interactive_is_multimob_on_both_sides() {
             && shipped.network.get_transport().as_core().extensions.is_empty()
     );
     let names = &shipped.network.get_transport().as_core().policies;
-    assert_eq!((names.scheduler.name(), names.path_manager.name()), ("min-rtt", "full-mesh"));
+    assert_eq!((names.scheduler.name(), names.path_manager.name()), ("auto", "full-mesh"));
+    assert_eq!(names.congestion.name(), "cubic-westwood");
 }
 
 #[test]

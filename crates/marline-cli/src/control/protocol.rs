@@ -255,8 +255,10 @@ pub struct Subflow {
     pub phase: String,
     /// Backup, by either side's wish.
     pub backup: bool,
-    /// Suspected dead.
+    /// Silent: something timed out or was overdue, and nothing was heard since.
     pub potentially_failed: bool,
+    /// `fine`, or `doubtful` or `silent` with the cause in brackets.
+    pub health: String,
     /// Smoothed RTT.
     pub srtt_us: Option<u64>,
     /// RTT variation.

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use marline_link::DuplexSpec;
 
+use crate::config::policies::{Mode, Side};
+
 /// The WiFi-like link: fast and near, some loss. Round numbers, not a measurement.
 pub const WIFI: &str = "rate=30M,up.rate=15M,delay=8ms,jitter=uniform:2ms,queue=80ms,loss=0.5%";
 
@@ -77,11 +79,15 @@ impl Way {
     }
 }
 
+/// The schedulers of the default mode and of `redundant`.
+const DEFAULT: &str = Mode::Balanced.policies(Side::Client).0;
+const REDUNDANT: &str = Mode::Redundant.policies(Side::Client).0;
+
 /// What is compared. A single path is Marline with one path: the same TCP, TLS and proxy, so that
 /// the paths are the only difference.
 pub const WAYS: [Way; 4] = [
-    Way { name: "single path WiFi", wifi: true, lte: false, scheduler: "min-rtt" },
-    Way { name: "single path LTE", wifi: false, lte: true, scheduler: "min-rtt" },
-    Way { name: "Marline min-RTT", wifi: true, lte: true, scheduler: "min-rtt" },
-    Way { name: "Marline redundant", wifi: true, lte: true, scheduler: "redundant" },
+    Way { name: "single path WiFi", wifi: true, lte: false, scheduler: DEFAULT },
+    Way { name: "single path LTE", wifi: false, lte: true, scheduler: DEFAULT },
+    Way { name: "Marline", wifi: true, lte: true, scheduler: DEFAULT },
+    Way { name: "Marline redundant", wifi: true, lte: true, scheduler: REDUNDANT },
 ];

@@ -80,7 +80,7 @@ fn check_config_prints_what_is_in_force_without_secrets() {
     for line in [
         "path = [\"wlan0\", \"wwan0,backup\"]",
         "mode = \"redundant\"",
-        "scheduler = \"redundant\"",
+        "scheduler = \"auto,budget=unlimited\"",
         "linger = \"1h\"",
         "socks5 = [\"127.0.0.1:1080\"]",
     ] {

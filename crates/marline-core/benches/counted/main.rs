@@ -5,6 +5,7 @@
 //! likewise. Nothing here is random: virtual time, seeds that stand in the code.
 #![allow(missing_docs, reason = "the macros of the harness make public items of the cases")]
 
+mod harness;
 #[path = "../streams/mod.rs"]
 #[expect(dead_code, reason = "another bench needs the rest")]
 mod streams;
@@ -12,7 +13,6 @@ mod streams;
 use std::hint::black_box;
 
 use gungraun::prelude::*;
-use gungraun::{Callgrind, FlamegraphConfig};
 use marline_algos::Registry;
 use marline_policy::{Scheduler, SubflowView};
 use marline_testkit::views::{Stream, full, view};
@@ -211,19 +211,4 @@ library_benchmark_group!(
         [segment_out, segment_in, ack_in, transfer, transfer_beside, schedule, parse, emit]
 );
 
-/// Of `rep movsb`, by which the C library copies what is large, valgrind counts each byte as an
-/// instruction: the other way of copying is what is meant.
-const COPY_BY_VECTORS: &str =
-    "glibc.cpu.x86_rep_movsb_threshold=1000000000:glibc.cpu.x86_rep_stosb_threshold=1000000000";
-
-/// Caches are not simulated: only instructions are compared. `MARLINE_FLAME` draws a flame graph beside
-/// each profile.
-fn config() -> LibraryBenchmarkConfig {
-    let mut callgrind = Callgrind::with_args(["--cache-sim=no"]);
-    if std::env::var_os("MARLINE_FLAME").is_some() {
-        callgrind.flamegraph(FlamegraphConfig::default());
-    }
-    LibraryBenchmarkConfig::default().env("GLIBC_TUNABLES", COPY_BY_VECTORS).tool(callgrind).clone()
-}
-
-main!(config = config(), library_benchmark_groups = paths);
+main!(config = harness::config(), library_benchmark_groups = paths);

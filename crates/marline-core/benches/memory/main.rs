@@ -12,40 +12,17 @@
 //!
 //! `-- bulk [CASE] [MEGABYTES]` and `-- idle [CONNECTIONS]` run one of them, for a profiler.
 
+#[path = "../counting.rs"]
+mod counting;
 #[path = "../streams/mod.rs"]
 #[expect(dead_code, unused_imports, reason = "another bench needs the rest")]
 mod streams;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
+use counting::{ALLOCATIONS, LIVE_BYTES};
 use rustix::time::{ClockId, clock_gettime};
 use streams::{BY_TURNS, CHUNK, MIN_RTT, ONE, Pair, PlainTcp, Setting, chunk};
-
-/// Counts what is allocated; the work is the system allocator's.
-struct Counting;
-
-static LIVE_BYTES: AtomicU64 = AtomicU64::new(0);
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is passed on unchanged to the system allocator, which keeps the contract.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE_BYTES.fetch_add(layout.size() as u64, Relaxed);
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        // SAFETY: the caller's promise about `layout` is the one `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: `memory` came from `alloc` above, that is, from `System`, with this layout.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const MEGABYTE: u64 = 1_000_000;
 /// Compared byte by byte before anything is measured.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use marline_algos::{Registry, default_policies};
+use marline_algos::{Registry, reference_policies};
 use marline_core::{
     Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, Endpoint, EndpointConfig, Event,
     FourTuple, Limits, PacketMeta, ReadError, Shard, SubflowState, Transmit, TransmitBuf,
@@ -332,7 +332,7 @@ fn at_peer(transmit: &Transmit) -> PacketMeta {
 }
 
 fn config() -> ConnectionConfig {
-    ConnectionConfig { mapping_runs: true, ..ConnectionConfig::new(default_policies()) }
+    ConnectionConfig { mapping_runs: true, ..ConnectionConfig::new(reference_policies()) }
 }
 
 /// That of all connections of a client, which they share.

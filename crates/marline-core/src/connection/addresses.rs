@@ -119,6 +119,22 @@ impl Addresses {
         local
     }
 
+    /// The initial subflow is one between these.
+    pub(super) fn set_initial(&mut self, id: AddressId, remote: SocketAddr) {
+        self.initial = id;
+        if let Some(first) = self.remote.iter_mut().find(|r| r.id == AddressId(0)) {
+            first.address = remote;
+        }
+    }
+
+    /// Between which addresses an initial subflow may be tried.
+    pub(super) fn first_pairs(&self) -> impl Iterator<Item = (LocalAddress, SocketAddr)> {
+        let usual = self.find_remote(AddressId(0));
+        let up = self.local().iter().filter(|local| local.up && local.subflow);
+        let pairs = up.filter_map(move |local| Some((*local, local.remote.or(usual)?)));
+        pairs.filter(|(local, remote)| local.address.is_ipv4() == remote.is_ipv4())
+    }
+
     pub(super) fn find_local(&self, id: AddressId) -> Option<LocalAddress> {
         self.local().iter().find(|l| l.id == id).copied()
     }
@@ -138,9 +154,14 @@ impl Addresses {
         known.copied().unwrap_or_else(|| self.initial_local())
     }
 
-    /// The id on the wire of a local address.
+    /// The id on the wire of a local address. What the configuration calls 0 has the id that the initial subflow's
+    /// address does not need.
     pub(super) fn wire_id(&self, id: AddressId) -> u8 {
-        if id == self.initial { 0 } else { id.0 }
+        match id {
+            id if id == self.initial => 0,
+            AddressId(0) => self.initial.0,
+            AddressId(id) => id,
+        }
     }
 
     /// Puts in or replaces; returns what was there.

@@ -4,7 +4,7 @@
 //! The first two work for the client alone, and only while it has an address up that no subflow starts at: a
 //! verdict is a request to open that one. Which path is opened, and whether at all, is the path
 //! manager's to say ([`PathEvent::Silent`](marline_policy::PathEvent::Silent)). The core does what needs no
-//! judgement: the silent subflow counts as potentially failed until something is heard on it, so that requests,
+//! judgement: the silent subflow counts as silent until something is heard on it, so that requests,
 //! too, leave by the new one.
 
 use marline_policy::{Dsn, SubflowId};

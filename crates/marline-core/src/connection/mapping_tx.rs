@@ -153,20 +153,6 @@ impl MappingTx {
     }
 }
 
-impl MappingTx {
-    /// The data of the entry and of those behind it that the same subflows carried: segments on another subflow end
-    /// elsewhere, and one that ended with an entry would leave a stub.
-    fn alike_from(&self, index: usize) -> Option<Mapping> {
-        let mut mapping = self.mapping(index)?;
-        let alike = |entry: &&Entry| entry.carried_by == mapping.carried_by;
-        let behind = self.entries.range(index + 1..).take(RUN - 1).take_while(alike);
-        if let Some(last) = behind.last() {
-            mapping.range.end = last.end;
-        }
-        Some(mapping)
-    }
-}
-
 impl MappingIndex for MappingTx {
     fn oldest(&self) -> Option<Mapping> {
         self.mapping(0)
@@ -182,9 +168,19 @@ impl MappingIndex for MappingTx {
         let from = from.max(self.start);
         let first = self.index_of(from);
         let offset = self.entries.range(first..).position(|e| !e.carried_by.contains(subflow))?;
-        let mapping = self.alike_from(first + offset)?;
-        let range = DataRange::new(mapping.range.start.max(from), mapping.range.end);
-        Some(Mapping { range, ..mapping })
+        let start = self.mapping(first + offset)?.range.start.max(from);
+        // Segments on another subflow end elsewhere, and one that ended with an entry would leave little behind.
+        self.run(DataRange::new(start, self.end()))
+    }
+
+    fn last_not_on(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
+        // The entry that holds the byte before, if there is one.
+        let end = self.entries.partition_point(|e| e.end < before).saturating_add(1);
+        let end = end.min(self.entries.len());
+        let index = self.entries.range(..end).rposition(|e| !e.carried_by.contains(subflow))?;
+        let mapping = self.mapping(index)?;
+        let range = DataRange::new(mapping.range.start, mapping.range.end.min(before));
+        (!range.is_empty()).then_some(Mapping { range, ..mapping })
     }
 
     fn newest(&self) -> Option<Mapping> {

@@ -9,7 +9,6 @@ use marline_time::{Duration, Instant, Rate};
 use super::addresses::Addresses;
 use super::subflow_context::{Ends, Membership, SubflowContext};
 use crate::on_demand::OnDemand;
-use crate::path_health::AddressPairFault;
 use crate::subflow::Subflow;
 use crate::{BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo};
 
@@ -126,7 +125,7 @@ impl PathSet {
         self.get(id).is_some_and(SubflowContext::is_usable)
     }
 
-    /// Those that carry data and are not suspected.
+    /// Those that carry data, and that nothing speaks against.
     pub(super) fn healthy(&self) -> SubflowSet {
         self.those(SubflowContext::is_healthy)
     }
@@ -198,7 +197,7 @@ impl PathSet {
         let usable = self.with_ids().filter(|(_, subflow)| subflow.is_usable());
         let soonest = usable.min_by_key(|(_, subflow)| {
             let srtt = subflow.tcp().srtt().unwrap_or_default();
-            (subflow.is_suspect(), subflow.is_backup(), srtt)
+            (!subflow.health().is_fine(), subflow.is_backup(), srtt)
         });
         soonest.map(|(id, _)| id)
     }
@@ -234,7 +233,6 @@ impl PathSet {
         mut tcp: Subflow,
         ends: Ends,
         (membership, backup): (Membership, bool),
-        fault: Option<AddressPairFault>,
     ) -> Option<SubflowId> {
         let limit = limit.clamp(1, MAX_SUBFLOWS);
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
@@ -247,7 +245,7 @@ impl PathSet {
         }
         let id = SubflowId(free as u8);
         tcp.set_id(id);
-        let subflow = SubflowContext::new(tcp, ends, membership, backup, fault);
+        let subflow = SubflowContext::new(tcp, ends, membership, backup);
         self.slots[free] = Some(Box::new(subflow));
         Some(id)
     }
@@ -342,6 +340,9 @@ impl PathSet {
                 sum.rtos += last.rtos;
                 sum.probes += last.probes;
                 sum.undone += last.undone;
+                if let (Some(sum), Some(last)) = (&mut sum.forecast_score, &last.forecast_score) {
+                    *sum = sum.plus(last);
+                }
                 sum.state = last.state;
                 sum.last_heard_at = last.last_heard_at;
             }

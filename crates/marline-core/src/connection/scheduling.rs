@@ -26,8 +26,6 @@ pub(super) struct Scheduling {
     views: OnDemand<Vec<SubflowView>>,
     /// A decision made while the batch went to another subflow, or the rest of a run; and when.
     decided: Option<(Instant, Choice)>,
-    /// Subflows that the scheduler holds to be dead, until that is acted upon.
-    accused: SubflowSet,
     /// It asked to be asked again.
     wake_at: Option<Instant>,
 }
@@ -38,7 +36,6 @@ impl Scheduling {
             scheduler: factory.build(),
             views: OnDemand::new(),
             decided: None,
-            accused: SubflowSet::EMPTY,
             wake_at: None,
         }
     }
@@ -100,12 +97,7 @@ impl Scheduling {
         self.wake_at = self.wake_at.filter(|at| *at > now);
     }
 
-    /// Takes the subflows that it holds to be dead.
-    pub(super) fn take_accused(&mut self) -> SubflowSet {
-        core::mem::take(&mut self.accused)
-    }
-
-    /// The subflow is suspected or carries no more data: what was decided for it is void.
+    /// The subflow is silent or carries no more data: what was decided for it is void.
     pub(super) fn void(&mut self, id: SubflowId) {
         self.decided = self.decided.filter(|(_, choice)| choice.subflow != id);
     }
@@ -113,12 +105,6 @@ impl Scheduling {
     /// Whatever was decided is void.
     pub(super) const fn void_all(&mut self) {
         self.decided = None;
-    }
-
-    /// The subflow is gone.
-    pub(super) fn forget_subflow(&mut self, id: SubflowId) {
-        self.void(id);
-        self.accused.remove(id);
     }
 
     fn is_ready(&self, id: SubflowId) -> bool {
@@ -166,7 +152,7 @@ impl Scheduling {
     }
 
     fn place(&mut self, terms: Terms, sender: &Sender, queued: &Queued) -> Option<Choice> {
-        let fit = |view: &&SubflowView| view.is_usable() && !view.is_suspect();
+        let fit = |view: &&SubflowView| view.is_usable() && view.health.is_fine();
         let named = self.views.iter().find(|view| Some(view.id) == queued.on);
         // If the one that was named cannot, it is anybody's: another one may be waiting for the data.
         if let Some(on) = named.filter(|view| view.is_ready() || fit(view)) {
@@ -253,13 +239,6 @@ impl Scheduling {
     ) -> Vec<SchedulerAction> {
         let mut actions = Vec::new();
         self.scheduler.on_event(event, &sender.context(terms, &self.views), &mut actions);
-        actions.retain(|action| match action {
-            SchedulerAction::Suspect(id) => {
-                self.accused.insert(*id);
-                false
-            }
-            _ => true,
-        });
         actions
     }
 

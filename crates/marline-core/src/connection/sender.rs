@@ -102,6 +102,8 @@ pub(super) struct Sender {
     subflows: Box<[Option<Outgoing>]>,
     /// Our repairs, once they are agreed on.
     repairs: Option<Box<RepairTx>>,
+    /// Bytes of the stream that were sent again on another subflow, all in all.
+    repeated: u64,
     nagle: Nagle,
     rto: DataRto,
     holes: OnDemand<Holes>,
@@ -118,6 +120,7 @@ impl Sender {
             window_end: Dsn(0),
             subflows: Box::default(),
             repairs: None,
+            repeated: 0,
             nagle: Nagle::new(config.nagle),
             rto: DataRto::default(),
             holes: OnDemand::new(),
@@ -229,6 +232,7 @@ impl Sender {
             data_una: self.una(),
             window_end: self.window_end,
             send_limit: self.buffer.max_space(),
+            repeated: self.repeated,
             repairs: terms.repairs,
             mappings: &self.mappings,
         }
@@ -340,6 +344,7 @@ impl Sender {
     pub(super) fn carry(&mut self, id: SubflowId, ssn: Ssn, range: DataRange, repeat: bool) {
         self.buffer.pin(range);
         if repeat {
+            self.repeated += range.len();
             self.mappings.add(range, id);
             self.reinjections.remove(range);
         } else {

@@ -11,7 +11,9 @@ use marline_wire::{TcpOptions, Timestamps, unwrap32};
 
 use super::keys::Keys;
 use super::negotiation::{HelloOutcome, Negotiation};
+use super::option_blackhole::{OptionBlackhole, TimeoutOutcome};
 use crate::crypto::Key;
+use crate::on_demand::OnDemand;
 use crate::{ConnectionConfig, FallbackReason};
 
 /// From this many bytes in one time to live of a segment on, 32 bits of DSN are ambiguous.
@@ -50,10 +52,8 @@ pub(super) struct Session {
     /// goes without one, and the point that it names.
     infinite_from: Option<Box<(Ssn, (Ssn, Dsn))>>,
     negotiation: Negotiation,
-    /// SYNs sent on the first subflow.
-    syns_sent: u32,
-    /// SYN/ACKs that came again although our third ACK went out.
-    syn_acks_repeated: u32,
+    /// Client: nothing with options was answered since the handshake.
+    blackhole: OnDemand<OptionBlackhole>,
 }
 
 impl Session {
@@ -69,8 +69,7 @@ impl Session {
             dsn_span_start: (Instant::ZERO, Dsn(0)),
             infinite_from: None,
             negotiation: Negotiation::default(),
-            syns_sent: 0,
-            syn_acks_repeated: 0,
+            blackhole: OnDemand::new(),
         }
     }
 
@@ -168,20 +167,25 @@ impl Session {
         let news = self.is_unconfirmed();
         if news {
             self.mode = Mode::Multipath { confirmed: true };
+            self.blackhole.retire();
         }
         news
     }
 
-    /// A SYN is about to be sent on the first subflow. How many there were, with this one.
-    pub(super) const fn count_syn(&mut self) -> u32 {
-        self.syns_sent += 1;
-        self.syns_sent
+    /// A SYN/ACK came again although our third ACK went out. How many did.
+    pub(super) fn count_repeated_syn_ack(&mut self) -> u32 {
+        self.blackhole.count_repeated_syn_ack()
     }
 
-    /// A SYN/ACK came again although our third ACK went out. How many did.
-    pub(super) const fn count_repeated_syn_ack(&mut self) -> u32 {
-        self.syn_acks_repeated += 1;
-        self.syn_acks_repeated
+    /// The first data timed out, and nothing with options was answered yet
+    /// ([`OptionBlackhole::on_timeout`]).
+    pub(super) fn on_unanswered_options(
+        &mut self,
+        now: Instant,
+        heard_at: Instant,
+        patience: u32,
+    ) -> TimeoutOutcome {
+        self.blackhole.on_timeout(now, heard_at, patience)
     }
 
     /// Plain TCP from byte one. `mapped`: mappings may have been understood, whose end the peer must hear of.
@@ -190,6 +194,7 @@ impl Session {
             self.infinite_from = mapped.map(Box::new);
         }
         self.mode = Mode::Plain { reason: Some(reason), tx: (Ssn(1), Dsn(0)) };
+        self.blackhole.retire();
     }
 
     /// Plain TCP in mid-stream: positions map one to one from `tx` on, and `infinite` says so.

@@ -10,8 +10,7 @@ use super::keys::Keys;
 use crate::FourTuple;
 use crate::SubflowState;
 use crate::on_demand::{OnDemand, Unused};
-use crate::path_health::AddressPairFault;
-use crate::subflow::Subflow;
+use crate::subflow::{Subflow, SubflowHealth};
 use crate::tables::demux::FlowKey;
 
 /// How long the other half of a subflow stays open that we closed, with nothing coming on it (Linux:
@@ -284,24 +283,12 @@ pub(super) struct SubflowContext {
     phase: Phase,
     last_word: LastWord,
     trouble: OnDemand<Trouble>,
-    /// When unanswered probes turn into reinjection, if not at once.
-    patience_until: Option<Instant>,
-    /// Its probe stayed unanswered and its data was queued for other subflows.
-    suspected: bool,
     /// When it last brought news of the stream, or joined.
     last_new_at: Instant,
-    /// Why the path health monitor holds its path to be bad.
-    fault: Option<AddressPairFault>,
 }
 
 impl SubflowContext {
-    pub(super) fn new(
-        tcp: Subflow,
-        ends: Ends,
-        membership: Membership,
-        backup: bool,
-        fault: Option<AddressPairFault>,
-    ) -> Self {
+    pub(super) fn new(tcp: Subflow, ends: Ends, membership: Membership, backup: bool) -> Self {
         let Ends { key, local_id, remote_id } = ends;
         debug_assert_eq!(key.path, tcp.path());
         SubflowContext {
@@ -316,10 +303,7 @@ impl SubflowContext {
             phase: Phase::Opening,
             last_word: LastWord::None,
             trouble: OnDemand::new(),
-            patience_until: None,
-            suspected: false,
             last_new_at: Instant::ZERO,
-            fault,
         }
     }
 
@@ -545,62 +529,17 @@ impl SubflowContext {
         self.last_new_at = now;
     }
 
-    /// Its probe stays unanswered, or something else is due and does not come: others get its data. Whether that
-    /// is news.
-    pub(super) const fn suspect(&mut self) -> bool {
-        !core::mem::replace(&mut self.suspected, true)
+    pub(super) const fn health(&self) -> &SubflowHealth {
+        self.tcp.health()
     }
 
-    pub(super) const fn is_suspected(&self) -> bool {
-        self.suspected
+    pub(super) const fn health_mut(&mut self) -> &mut SubflowHealth {
+        self.tcp.health_mut()
     }
 
-    /// Something is heard on it. Whether it was suspected.
-    pub(super) const fn on_heard_again(&mut self) -> bool {
-        self.patience_until = None;
-        core::mem::replace(&mut self.suspected, false)
-    }
-
-    /// An unanswered probe is borne until then.
-    pub(super) fn be_patient(&mut self, until: Instant) {
-        self.patience_until.get_or_insert(until);
-    }
-
-    /// Whether the patience with an unanswered probe is over now.
-    pub(super) fn loses_patience(&mut self, now: Instant) -> bool {
-        let over = self.patience_until.is_some_and(|at| at <= now);
-        if over {
-            self.patience_until = None;
-        }
-        over
-    }
-
-    /// What is said of its path changed, perhaps: what was said before.
-    pub(super) const fn set_fault(
-        &mut self,
-        fault: Option<AddressPairFault>,
-    ) -> Option<AddressPairFault> {
-        core::mem::replace(&mut self.fault, fault)
-    }
-
-    /// Its path is held to be bad.
-    pub(super) const fn has_fault(&self) -> bool {
-        self.fault.is_some()
-    }
-
-    /// It is suspected, or its path bad, even if heard.
-    pub(super) const fn is_doubted(&self) -> bool {
-        self.suspected || self.fault.is_some()
-    }
-
-    /// Data on it is not expected to arrive.
-    pub(super) fn is_suspect(&self) -> bool {
-        self.is_doubted() || self.tcp.potentially_failed()
-    }
-
-    /// It carries data and is not suspected.
+    /// It carries data, and nothing speaks against it.
     pub(super) fn is_healthy(&self) -> bool {
-        self.is_usable() && !self.is_suspect()
+        self.is_usable() && self.health().is_fine()
     }
 
     /// The MP_FAIL that goes out now is to be answered.
@@ -782,7 +721,7 @@ impl SubflowContext {
             _ => None,
         };
         let (fail, half_closed) = (self.trouble.fail.repeat_at, self.half_closed_until());
-        [self.tcp.next_timeout(), self.patience_until, repeat, fail, half_closed]
+        [self.tcp.next_timeout(), self.health().next_timeout(), repeat, fail, half_closed]
     }
 
     /// Whether it still has this byte on its own scoreboard.
@@ -811,15 +750,12 @@ impl SubflowContext {
 
     /// What schedulers judge it by.
     pub(super) fn view(&self, now: Instant, id: SubflowId) -> SubflowView {
-        let mut view = self.tcp.view(now, id);
-        (view.local_id, view.remote_id) = (self.local_id, self.remote_id);
-        view.backup = self.is_backup();
+        let backup = self.is_backup();
+        let mut view = self.tcp.view(now, id, self.local_id, self.remote_id, backup);
         if !self.is_usable() {
             view.eligibility = Eligibility::NotUsable;
         }
-        view.potentially_failed |= self.suspected;
         view.last_new_at = self.last_new_at;
-        view.bad_address_pair = self.fault.is_some();
         view
     }
 

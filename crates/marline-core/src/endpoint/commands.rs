@@ -158,6 +158,7 @@ impl Endpoint {
         }
         if id.is_none() && address.up {
             self.networks.forget(address.address.ip());
+            self.plain_answers.forget(address.address.ip());
         }
         for id in id.map_or_else(|| self.connections(), |id| vec![id]) {
             self.with(now, id, |c, cx| c.set_local_address(cx, address));

@@ -186,13 +186,8 @@ impl Endpoint {
         meta: &PacketMeta,
         segment: &TcpSegment<'_>,
     ) -> bool {
-        let good = Duration::from_secs(SLOT_S * u64::from(GOOD_SLOTS + 1));
-        let fresh = self.cookie_sent_at.is_some_and(|at| now < at + good);
-        let flags = segment.header.flags;
-        let ends = flags.contains(TcpFlags::ACK) && !flags.contains(TcpFlags::SYN);
-        let Some(config) = self.accept.clone().filter(|_| fresh && ends) else {
-            return false;
-        };
+        let ends = self.may_show_cookie(now, segment);
+        let Some(config) = self.accept.clone().filter(|_| ends) else { return false };
         let Some((baked, syn)) = self.read_cookie(now, meta, segment) else { return false };
         let taken = self.flows.token(baked.key.derive().0).is_some();
         if taken || self.slots.count() >= self.config.limits.connections {
@@ -224,6 +219,44 @@ impl Endpoint {
         true
     }
 
+    /// Whether a segment of nobody asks for a sign of life one octet before the client's first, and its SYN was
+    /// answered by a cookie. What ends that handshake is under way or was lost (`connection/option_blackhole.rs`):
+    /// a RST would reach the client before.
+    pub(super) fn awaits_cookie(
+        &self,
+        now: Instant,
+        meta: &PacketMeta,
+        segment: &TcpSegment<'_>,
+    ) -> bool {
+        let asks = segment.payload.is_empty() && !segment.options.has_mptcp();
+        asks && self.accept.is_some()
+            && self.may_show_cookie(now, segment)
+            && self.baked(now, meta, (segment.header.seq, segment.header.ack)).is_some()
+    }
+
+    fn may_show_cookie(&self, now: Instant, segment: &TcpSegment<'_>) -> bool {
+        let good = Duration::from_secs(SLOT_S * u64::from(GOOD_SLOTS + 1));
+        let fresh = self.cookie_sent_at.is_some_and(|at| now < at + good);
+        let flags = segment.header.flags;
+        fresh && flags.contains(TcpFlags::ACK) && !flags.contains(TcpFlags::SYN)
+    }
+
+    /// The cookie that this ACK repeats, and the segment size it names, if we wrote it for a SYN of this number.
+    fn baked(
+        &self,
+        now: Instant,
+        meta: &PacketMeta,
+        (theirs, ack): (SeqNum, SeqNum),
+    ) -> Option<(Baked, u8)> {
+        let isn = SeqNum(ack.0.wrapping_sub(1));
+        let (size, slot) = ((isn.0 >> 29) as u8, (isn.0 >> 24) as u8 % SLOTS);
+        if slot_of(now).wrapping_sub(slot) % SLOTS > GOOD_SLOTS {
+            return None;
+        }
+        let baked = bake(self.flows.initial(), meta.path, theirs, (size, slot));
+        (baked.isn == isn).then_some((baked, size))
+    }
+
     /// What the segment's numbers say, if we wrote them.
     fn read_cookie(
         &self,
@@ -231,16 +264,8 @@ impl Endpoint {
         meta: &PacketMeta,
         segment: &TcpSegment<'_>,
     ) -> Option<(Baked, TcpSegment<'static>)> {
-        let isn = SeqNum(segment.header.ack.0.wrapping_sub(1));
         let theirs = SeqNum(segment.header.seq.0.wrapping_sub(1));
-        let (size, slot) = ((isn.0 >> 29) as u8, (isn.0 >> 24) as u8 % SLOTS);
-        if slot_of(now).wrapping_sub(slot) % SLOTS > GOOD_SLOTS {
-            return None;
-        }
-        let baked = bake(self.flows.initial(), meta.path, theirs, (size, slot));
-        if baked.isn != isn {
-            return None;
-        }
+        let (baked, size) = self.baked(now, meta, (theirs, segment.header.ack))?;
         let timestamps = segment.options.timestamps;
         let bits = timestamps.map_or(NO_SCALE, |stamps| (stamps.echo & REMEMBERED_BITS) as u8);
         let scale = bits & NO_SCALE;

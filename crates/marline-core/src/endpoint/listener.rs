@@ -138,7 +138,12 @@ impl Endpoint {
         if ended.answer == Answer::Ack && bare_ack {
             return;
         }
-        self.push_reply(now, ended.answer_to(&segment.header));
+        let mut reply = ended.answer_to(&segment.header);
+        if reply.key.peer_flow == 0 {
+            // A SYN that nobody had answered: only the late answer says by which id.
+            reply.key.peer_flow = meta.peer_flow;
+        }
+        self.push_reply(now, reply);
     }
 
     pub(super) fn answer_with_reset(

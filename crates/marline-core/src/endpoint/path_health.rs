@@ -9,13 +9,13 @@
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
-use marline_policy::AddressPair;
+use marline_policy::{AddressPair, AddressPairFault};
 use marline_time::{Duration, Instant};
 
 use super::Endpoint;
 use crate::ConnectionId;
 use crate::connection::Connection;
-use crate::path_health::{AddressPairFault, Contribution, HealthTable, PathHealthMonitor};
+use crate::path_health::{Contribution, HealthTable, PathHealthMonitor};
 use crate::tables::Context;
 
 /// Least time between a visit and the next one for trouble's sake.

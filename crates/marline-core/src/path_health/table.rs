@@ -4,11 +4,11 @@
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
-use marline_policy::{AddressPair, LossBase, PathHealthConfig};
+use marline_policy::{AddressPair, AddressPairFault, LossBase, PathHealthConfig};
 use marline_time::{Duration, Instant};
 
 use super::average::Average;
-use super::{AddressPairFault, AddressPairHealth, AddressPairInfo};
+use super::{AddressPairHealth, AddressPairInfo};
 use crate::FourTuple;
 
 /// Interfaces of local addresses remembered.

@@ -6,8 +6,8 @@
 //! recovery begins; congestion control and pacer have the last word.
 
 use marline_policy::{
-    AckOutcome, AckSample, AckSummary, CongestionSignal, DeliveredSegment, Phase, RateSample,
-    SentSegment, Ssn,
+    AckOutcome, AckSample, AckSummary, CongestionSignal, DeliveredSegment, Expected, Phase,
+    RateSample, SentSegment, Ssn,
 };
 use marline_time::{Duration, Instant};
 use marline_wire::{SackBlocks, TcpFlags};
@@ -20,6 +20,8 @@ use super::rto::Frto;
 const MAX_REORDERING: u64 = 300;
 /// A clock that does not move between send and ACK must not make an RTT of nothing.
 const LEAST_RTT: Duration = Duration::from_micros(1);
+/// From the beginning of a tick of timestamps to its end.
+const WITHIN_TICK: Duration = Duration::from_nanos(999_999);
 /// Delay before SACKed data at SND.UNA is believed to be reneged.
 const RENEGE_DELAY: Duration = Duration::from_millis(10);
 /// Segments delivered before path MTU probing begins.
@@ -66,6 +68,8 @@ struct Tally {
     retransmitted: bool,
     /// When the newest segment that was sent only once was sent.
     newest_original: Option<Instant>,
+    /// What was expected of it then, and how many bytes of its run it ends.
+    newest_expected: (Expected, u64),
     /// The lowest segment that came after higher ones had, although it was sent once.
     overtaken: Option<Ssn>,
     newest: Newest,
@@ -254,7 +258,11 @@ impl Subflow {
         self.tx.rate.on_delivered(segment.len(), stamp, &mut tally.newest);
         if !retransmitted {
             tally.original |= segment.end <= self.tx.recovery_point;
-            tally.newest_original = tally.newest_original.max(Some(segment.sent_at));
+            if tally.newest_original <= Some(segment.sent_at) {
+                tally.newest_original = Some(segment.sent_at);
+                let through = segment.end.since(segment.mapping_start);
+                tally.newest_expected = (segment.rate.expected, through);
+            }
             if segment.start < self.tx.highest_sacked {
                 tally.overtaken =
                     Some(tally.overtaken.map_or(segment.start, |s| s.min(segment.start)));
@@ -303,12 +311,24 @@ impl Subflow {
             Some(sent_at) if !tally.retransmitted => sent_at,
             _ if tally.cumulative > 0 => {
                 let tick_end = self.timestamps.sent_at(now, input.echo?)?;
-                tick_end - Duration::from_nanos(999_999)
+                tick_end - WITHIN_TICK
             }
             _ => return None,
         };
         let rtt = now.since(sent_at).max(LEAST_RTT);
+        let is_exact = tally.newest_original == Some(sent_at);
+        let (expected, through) = tally.newest_expected;
+        let own_delay = self.tx.forecaster.own_delay(&expected, through);
+        if let Some(scorer) = &mut self.tx.scorer {
+            let sent_until = if is_exact { sent_at } else { sent_at + WITHIN_TICK };
+            let latest = self.tx.forecaster.forecast(now);
+            scorer.on_answer(sent_at..=sent_until, rtt, own_delay, &latest);
+        }
         self.tx.rtt.on_sample(rtt, now);
+        if is_exact {
+            self.tx.forecaster.on_delivered(now, sent_at, tally.delivered);
+        }
+        self.tx.forecaster.on_answer(now, rtt, own_delay, &expected);
         Some(rtt)
     }
 
@@ -380,7 +400,7 @@ impl Subflow {
                 self.congestion.on_signal(signal, now, self.id, &self.group);
             }
         }
-        if self.scratch.lost.is_empty() { 0 } else { self.mark_lost() }
+        if self.scratch.lost.is_empty() { 0 } else { self.mark_lost(now) }
     }
 
     /// Congestion control and pacer.

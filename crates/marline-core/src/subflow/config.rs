@@ -59,6 +59,8 @@ pub(crate) struct SubflowConfig {
     pub(crate) timestamps: bool,
     /// Full segments have a DSS.
     pub(crate) dss_room: bool,
+    /// Judge the forecasts of answers.
+    pub(crate) score_forecasts: bool,
     /// Where the RFCs leave a choice.
     pub(crate) linux_compat: LinuxCompat,
 }
@@ -104,6 +106,7 @@ impl SubflowConfig {
             outstanding_segments: entries_for(connection.send_buffer),
             timestamps: connection.timestamps,
             dss_room: connection.mptcp || !connection.linux_compat.plain_counts_full_segments,
+            score_forecasts: connection.score_forecasts,
             linux_compat: connection.linux_compat,
         }
     }

@@ -13,17 +13,21 @@ use marline_wire::SeqNum;
 use super::rto::Frto;
 use super::segment::{HEADER, TIMESTAMP_OPTION};
 use super::transmission::Probe;
-use super::{Egress, RepeatRoom, Rst, Subflow, SubflowEvent};
+use super::{Egress, PayloadRoom, PlainSegment, Rst, Subflow, SubflowEvent};
 use crate::SubflowState;
 
 impl Subflow {
     /// The next segment that is owed; it counts as sent now. `room` bounds retransmissions.
-    pub(crate) fn next_egress(&mut self, now: Instant, room: RepeatRoom) -> Option<Egress> {
+    pub(crate) fn next_egress(&mut self, now: Instant, room: PayloadRoom) -> Option<Egress> {
         self.next_egress_but_ack(now, room).or_else(|| self.next_ack())
     }
 
     /// As [`next_egress`](Self::next_egress) without a pure ACK, when data is about to carry it.
-    pub(crate) fn next_egress_but_ack(&mut self, now: Instant, room: RepeatRoom) -> Option<Egress> {
+    pub(crate) fn next_egress_but_ack(
+        &mut self,
+        now: Instant,
+        room: PayloadRoom,
+    ) -> Option<Egress> {
         if let Some(rst) = self.owed.rst.take() {
             if matches!(rst, Rst::Own | Rst::OwnAt(_)) {
                 self.state.move_to_closed();
@@ -36,7 +40,9 @@ impl Subflow {
         }
         match self.state.get() {
             SubflowState::Closed => return None,
-            SubflowState::SynSent | SubflowState::SynReceived => return self.next_syn(now),
+            SubflowState::SynSent | SubflowState::SynReceived => {
+                return self.next_syn(now).or_else(|| self.next_plain());
+            }
             _ => {}
         }
         if let Some(segment) = self.next_retransmission(now, room) {
@@ -51,7 +57,14 @@ impl Subflow {
             self.push_fin(now);
             return Some(Egress::Fin);
         }
-        core::mem::take(&mut self.owed.probe).then_some(Egress::Probe)
+        if core::mem::take(&mut self.owed.probe) {
+            return Some(Egress::Probe);
+        }
+        self.next_plain()
+    }
+
+    fn next_plain(&mut self) -> Option<Egress> {
+        self.owed.plain.take().map(Egress::Plain)
     }
 
     /// The ACK that is owed, although a FIN is about to take it along.
@@ -64,6 +77,7 @@ impl Subflow {
     pub(crate) fn owes_more_than_ack(&self) -> bool {
         self.owed.rst.is_some()
             || self.owed.probe
+            || self.owed.plain.is_some()
             || self.fin_wanted
             || self.state.is_handshake()
             || self.tx.probe == Probe::RepeatLast
@@ -84,7 +98,7 @@ impl Subflow {
     }
 
     /// The lowest lost segment, if window and pacer let it go.
-    fn next_retransmission(&mut self, now: Instant, room: RepeatRoom) -> Option<SentSegment> {
+    fn next_retransmission(&mut self, now: Instant, room: PayloadRoom) -> Option<SentSegment> {
         if self.tx.board.bytes_lost() == 0 {
             return None;
         }
@@ -114,7 +128,7 @@ impl Subflow {
     }
 
     /// A tail loss probe that repeats the newest segment that is not delivered, or the end of it.
-    fn repeat_last(&mut self, now: Instant, room: RepeatRoom) -> Option<SentSegment> {
+    fn repeat_last(&mut self, now: Instant, room: PayloadRoom) -> Option<SentSegment> {
         self.tx.probe.clear();
         let mut index = self.tx.board.iter().rposition(|segment| !segment.sacked)?;
         let at = self.tx.board.get(index)?.last_segment_start();
@@ -131,7 +145,7 @@ impl Subflow {
 
     /// Payload bytes that a repeated segment may have; what once was an MTU probe must be cut. Where the
     /// mapping begins it goes along; further on the peer knows it, since bytes are taken in their order.
-    fn payload_limit(&self, segment: &SentSegment, room: RepeatRoom) -> Option<u64> {
+    fn payload_limit(&self, segment: &SentSegment, room: PayloadRoom) -> Option<u64> {
         let first = segment.start <= segment.mapping_start;
         let payload = if first { room.mapped } else { room.plain };
         let header = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
@@ -140,7 +154,8 @@ impl Subflow {
     }
 
     fn retransmit(&mut self, now: Instant, index: usize, kind: SentKind) -> Option<SentSegment> {
-        let stamp = self.tx.rate.stamp(now, self.tx.board.bytes_in_flight());
+        let length = self.tx.board.get(index)?.len();
+        let stamp = self.tx.stamp(now, length);
         self.tx.board.mark_retransmitted(index, now, stamp);
         let segment = *self.tx.board.get(index)?;
         if self.tx.phase != Phase::Open
@@ -368,7 +383,7 @@ impl Subflow {
             sent_at: now,
             first_sent_at: now,
             transmissions: 1,
-            rate: self.tx.rate.stamp(now, self.tx.board.bytes_in_flight()),
+            rate: self.tx.stamp(now, end.since(start)),
             ..content
         };
         self.tx.board.push(segment);
@@ -451,6 +466,18 @@ impl Subflow {
     /// A probe must go as soon as possible: the peer answers it with an ACK.
     pub(crate) fn request_probe(&mut self) {
         self.owed.probe = !self.state.is_handshake();
+    }
+
+    /// A probe without the connection's options must go as soon as possible, after what is repeated.
+    pub(crate) fn request_plain_probe(&mut self) {
+        if !self.state.is_handshake() {
+            self.owed.plain = Some(PlainSegment::Probe);
+        }
+    }
+
+    /// A probe without the connection's options came: so must its answer be.
+    pub(crate) fn answer_plain_probe(&mut self) {
+        self.owed.plain = Some(PlainSegment::Ack);
     }
 
     /// No more new data: a FIN follows what was pushed.

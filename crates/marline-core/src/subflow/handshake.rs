@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use marline_policy::{CongestionFactory, RecoveryFactory, Ssn};
+use marline_policy::{CongestionFactory, Expected, RecoveryFactory, Ssn};
 use marline_time::{Duration, Instant};
 use marline_wire::{TcpFlags, TcpSegment};
 
@@ -162,6 +162,7 @@ impl Subflow {
         let rtt = now.since(sent_at);
         if !rtt.is_zero() {
             self.tx.rtt.on_sample(rtt, now);
+            self.tx.forecaster.on_answer(now, rtt, Duration::ZERO, &Expected::default());
         }
     }
 
@@ -176,6 +177,16 @@ impl Subflow {
         if self.tx.rto.deadline.is_none() {
             self.tx.rto.deadline = Some(now + self.syn_timeout());
         }
+    }
+
+    /// How often our SYN went out.
+    pub(crate) const fn syns_sent(&self) -> u32 {
+        self.handshake.transmissions
+    }
+
+    /// The SYN/ACK that comes now lay here for so long: that is no part of the round trip.
+    pub(crate) fn note_answer_kept(&mut self, time: Duration) {
+        self.handshake.sent_at += time;
     }
 
     /// Our SYN is wanted again. It does not prolong the attempt.

@@ -31,7 +31,7 @@ impl LossHistory {
 impl Subflow {
     /// Marks the segments that loss recovery named. Returns the bytes that count as congestion: a
     /// lost MTU probe does not.
-    pub(super) fn mark_lost(&mut self) -> u64 {
+    pub(super) fn mark_lost(&mut self, now: Instant) -> u64 {
         let lost = core::mem::take(&mut self.scratch.lost);
         let mut congestion = 0;
         for start in &lost {
@@ -47,6 +47,9 @@ impl Subflow {
             }
         }
         self.scratch.lost = lost;
+        if congestion > 0 {
+            self.tx.forecaster.on_lost(now);
+        }
         congestion
     }
 

@@ -66,7 +66,7 @@ impl Subflow {
             && options.sack.is_empty();
         let quiet = self.state.is(SubflowState::Established)
             && !self.dead
-            && !self.potentially_failed
+            && !self.health.is_silent()
             && !self.ecn.negotiated
             && self.rx.queue.is_empty()
             && self.rx.fin.is_none();

@@ -11,7 +11,7 @@
 //! trips, whichever is longer: a sample taken while the pipe fills again after a pause shows the
 //! pause. Marked samples count only if they exceed the estimate.
 
-use marline_policy::{RateSample, RateStamp};
+use marline_policy::{Expected, RateSample, RateStamp};
 use marline_time::{Duration, Instant, Rate};
 
 /// Counts deliveries of one subflow.
@@ -82,6 +82,7 @@ impl RateSampler {
             delivered_at: self.delivered_at,
             first_sent_at: self.first_sent_at,
             app_limited: self.app_limited_until > 0,
+            expected: Expected::default(),
         }
     }
 

@@ -18,7 +18,7 @@
 //! - Eifel (RFC 3522): the ACK echoes a timestamp older than the first retransmission.
 //! - DSACK (RFC 3708): all retransmissions turn out to be duplicates.
 
-use marline_policy::{CongestionSignal, Phase, SentKind};
+use marline_policy::{CongestionSignal, Phase, SentKind, SilenceCause};
 use marline_time::{Duration, Instant};
 
 use super::undo::Undo;
@@ -147,7 +147,7 @@ impl Subflow {
         }
         self.tx.rto.count += 1;
         self.stats.trouble.rtos += 1;
-        self.suspect();
+        self.health.on_overdue(now, SilenceCause::RetransmissionTimeout);
         self.events.push_back(SubflowEvent::Rto { count: self.tx.rto.count });
         let in_flight = self.tx.board.bytes_in_flight();
         if self.mtu.on_rto(self.tx.rto.count) {
@@ -184,6 +184,7 @@ impl Subflow {
             // The peer took back what it had SACKed (RFC 2018 section 8): believe none of it.
             self.renege_all();
         }
+        self.tx.forecaster.on_lost(now);
         self.tx.cut_off_segment(0);
         let mut lost = core::mem::take(&mut self.scratch.lost);
         lost.clear();

@@ -4,7 +4,7 @@ use marline_policy::{SentSegment, Ssn};
 use marline_time::Instant;
 use marline_wire::{SackBlock, SackBlocks, TcpFlags, TcpHeader, TcpOptions};
 
-use super::{Egress, HeaderFor, Rst, Subflow};
+use super::{Egress, HeaderFor, PlainSegment, Rst, Subflow};
 use crate::{Ecn, SubflowState};
 
 /// Bytes of a header without options.
@@ -37,6 +37,9 @@ impl Subflow {
             }
             HeaderFor::Egress(Egress::Rst) => {
                 return (self.rst_header(now, header, options), codepoint);
+            }
+            HeaderFor::Egress(Egress::Plain(plain)) => {
+                return (self.plain_header(now, *plain, header, rcv_window, options), codepoint);
             }
             HeaderFor::Egress(Egress::Ack) => header.seq = self.to_wire(self.tx.nxt),
             HeaderFor::Egress(Egress::Probe) => {
@@ -171,6 +174,27 @@ impl Subflow {
                     options.timestamps = Some(self.timestamps.option(now, true));
                 }
             }
+        }
+        header
+    }
+
+    fn plain_header(
+        &mut self,
+        now: Instant,
+        plain: PlainSegment,
+        mut header: TcpHeader,
+        rcv_window: u64,
+        options: &mut TcpOptions,
+    ) -> TcpHeader {
+        header.seq = self.to_wire(match plain {
+            PlainSegment::Probe => Ssn(self.tx.una.0.saturating_sub(1)),
+            PlainSegment::Ack => self.tx.nxt,
+        });
+        header.ack = self.irs.add(1);
+        header.flags = TcpFlags::ACK;
+        header.window = u16::try_from(rcv_window >> self.rx.window_shift).unwrap_or(u16::MAX);
+        if self.timestamps.enabled {
+            options.timestamps = Some(self.timestamps.option(now, true));
         }
         header
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use marline_time::Instant;
 
-use marline_policy::{Phase, SentKind, TimeoutAction};
+use marline_policy::{Phase, SentKind, SilenceCause, TimeoutAction};
 
 use super::transmission::Probe;
 use super::{Subflow, SubflowEvent};
@@ -73,7 +73,7 @@ impl Subflow {
         let action = self.recovery.on_timeout(&context, &mut self.scratch.lost);
         if !self.scratch.lost.is_empty() {
             let prior_in_flight = self.tx.board.bytes_in_flight();
-            let lost = self.mark_lost();
+            let lost = self.mark_lost(now);
             match self.tx.phase {
                 Phase::Open if lost > 0 => self.enter_recovery(now, prior_in_flight),
                 Phase::Recovery => {
@@ -84,6 +84,7 @@ impl Subflow {
             }
         }
         if action == TimeoutAction::SendProbe {
+            self.tx.forecaster.on_lost(now);
             self.events.push_back(SubflowEvent::ProbeTimeout);
             if self.tx.board.bytes_lost() > 0 {
                 // What waits for room is a better probe than anything new.
@@ -124,7 +125,7 @@ impl Subflow {
             return;
         }
         if self.keepalive.unanswered > 0 {
-            self.suspect();
+            self.health.on_overdue(now, SilenceCause::UnansweredKeepalives);
         }
         self.keepalive.unanswered += 1;
         self.keepalive.sent_at = Some(now);
@@ -148,19 +149,15 @@ impl Subflow {
         self.pacer_wait.set(None);
         self.tx.probe.clear();
         self.owed.probe = false;
-    }
-
-    /// Nothing was heard for a while although something should have been.
-    pub(crate) fn suspect(&mut self) {
-        self.potentially_failed = true;
+        self.owed.plain = None;
     }
 
     /// An acceptable segment came in.
     pub(super) fn heard(&mut self, now: Instant) {
         self.last_heard_at = now;
         self.keepalive = Keepalive::default();
-        if core::mem::take(&mut self.potentially_failed) {
-            self.events.push_back(SubflowEvent::HeardAgain);
+        if let Some(end) = self.health.on_heard() {
+            self.events.push_back(SubflowEvent::HeardAgain(end));
         }
     }
 }

@@ -5,11 +5,13 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use marline_policy::{
-    DataRange, Phase, RecoveryContext, RttEstimator, Scoreboard, SentKind, SentSegment, Ssn,
+    DataRange, Forecast, Forecaster, Phase, Quantile, RateStamp, RecoveryContext, RttEstimator,
+    Scoreboard, SentKind, SentSegment, Ssn,
 };
 use marline_time::{Duration, Instant};
 
 use super::SubflowConfig;
+use super::forecast_score::Scorer;
 use super::loss::LossHistory;
 use super::path_health::Tally;
 use super::prr::Prr;
@@ -82,6 +84,9 @@ pub(super) struct Transmission {
     /// Recovery and loss phases end when SND.UNA reaches it.
     pub(super) recovery_point: Ssn,
     pub(super) rtt: RttEstimator,
+    pub(super) forecaster: Forecaster,
+    /// Judges the forecaster, if that is asked for.
+    pub(super) scorer: Option<Box<Scorer>>,
     pub(super) rto: RtoTimer,
     pub(super) prr: OnDemand<Prr>,
     pub(super) rate: RateSampler,
@@ -126,6 +131,8 @@ impl Transmission {
             phase: Phase::Open,
             recovery_point: Ssn(0),
             rtt: RttEstimator::new(Arc::clone(&config.rtt)),
+            forecaster: Forecaster::default(),
+            scorer: config.score_forecasts.then(Box::default),
             rto: RtoTimer::default(),
             prr: OnDemand::new(),
             rate: RateSampler::default(),
@@ -149,6 +156,27 @@ impl Transmission {
             sack_cache: OnDemand::new(),
             released: OnDemand::new(),
         }
+    }
+
+    /// Stamps a transmission of so many bytes.
+    pub(super) fn stamp(&mut self, now: Instant, bytes: u64) -> RateStamp {
+        if let Some(scorer) = &mut self.scorer {
+            let oldest = self.board.front().map(|oldest| oldest.first_sent_at);
+            scorer.on_sent(now, oldest, &self.forecaster.forecast(now), &self.rtt);
+        }
+        let stamp = self.rate.stamp(now, self.board.bytes_in_flight());
+        RateStamp { expected: self.forecaster.on_sent(now, bytes), ..stamp }
+    }
+
+    /// When the answer to the oldest segment on its way is overdue.
+    pub(super) fn overdue_at(&self, forecast: &Forecast) -> Option<Instant> {
+        let oldest = self.board.front().filter(|oldest| oldest.in_flight())?;
+        // The first segment of it, if it is a run, or what is left of one.
+        let through = oldest.segment_end(oldest.start).since(oldest.mapping_start);
+        let own_delay = self.forecaster.own_delay(&oldest.rate.expected, through);
+        let answer = forecast.answer(Quantile::P99)? + own_delay;
+        // Where answers hardly vary, the margin is the delay of an ACK that waits for its neighbour.
+        Some(oldest.sent_at + answer + forecast.answer(Quantile::P50)? / 16)
     }
 
     /// What loss recovery may see.
@@ -176,7 +204,11 @@ impl Transmission {
         let Some(index) = self.board.index_of(start) else { return 0 };
         let bytes = self.board.mark_lost(index);
         if bytes > 0 {
-            self.tally.lost += self.segments_at(index);
+            let segments = self.segments_at(index);
+            self.tally.lost += segments;
+            if let Some(scorer) = &mut self.scorer {
+                scorer.on_lost(segments);
+            }
             self.queue_lost(index);
         }
         bytes
@@ -276,7 +308,11 @@ impl Transmission {
                 break;
             }
             if self.board.get(index).is_some_and(|segment| segment.lost) {
-                self.tally.lost = self.tally.lost.saturating_sub(self.segments_at(index));
+                let segments = self.segments_at(index);
+                self.tally.lost = self.tally.lost.saturating_sub(segments);
+                if let Some(scorer) = &mut self.scorer {
+                    scorer.on_found(segments);
+                }
             }
             self.board.unmark_lost(index);
         }

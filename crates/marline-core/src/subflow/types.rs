@@ -4,6 +4,7 @@ use core::ops::Range;
 
 use marline_policy::{DataRange, SentSegment, Ssn};
 
+use super::health::EndOfSilence;
 use crate::on_demand::{OnDemand, Unused};
 
 /// What a segment meant at the level of the subflow.
@@ -46,6 +47,18 @@ pub(crate) enum Egress {
     Fin,
     /// A segment without payload one octet before SND.UNA: the peer must answer with an ACK.
     Probe,
+    /// A segment without payload and without options of the connection's.
+    Plain(PlainSegment),
+}
+
+/// A segment that says nothing but that somebody is there. It pays no ACK that is owed, and acknowledges the
+/// SYN alone: what acknowledges data without options says that they do not pass.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PlainSegment {
+    /// One octet before SND.UNA: the peer must answer with an ACK.
+    Probe,
+    /// The answer to one.
+    Ack,
 }
 
 /// Payload bytes of full segments.
@@ -64,9 +77,9 @@ impl Default for SegmentSize {
     }
 }
 
-/// Payload that a repeated segment may have.
+/// Payload that a full segment may have.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RepeatRoom {
+pub(crate) struct PayloadRoom {
     /// Beside its mapping.
     pub(crate) mapped: usize,
     /// Without.
@@ -111,8 +124,8 @@ pub(crate) enum SubflowEvent {
         /// Consecutive timeouts.
         count: u32,
     },
-    /// A valid segment came after a timeout.
-    HeardAgain,
+    /// A valid segment came on a silent subflow.
+    HeardAgain(EndOfSilence),
     /// Segments of this many bytes pass.
     MtuFound(u16),
 }

@@ -8,11 +8,22 @@ use crate::{SubflowInfo, TcpDetail};
 
 impl Subflow {
     /// The snapshot that policies see.
-    pub(crate) fn view(&self, now: Instant, id: SubflowId) -> SubflowView {
+    pub(crate) fn view(
+        &self,
+        now: Instant,
+        id: SubflowId,
+        local_id: AddressId,
+        remote_id: AddressId,
+        backup: bool,
+    ) -> SubflowView {
         let tx = &self.tx;
+        let forecast = tx.forecaster.forecast(now);
         SubflowView {
             id,
-            potentially_failed: self.potentially_failed,
+            local_id,
+            remote_id,
+            backup,
+            health: self.health.get(),
             phase: tx.phase,
             eligibility: self.eligibility(now),
             mss: tx.mss,
@@ -24,16 +35,14 @@ impl Subflow {
             rttvar: tx.rtt.rttvar(),
             min_rtt: tx.rtt.min(),
             delivery_rate: tx.rate.peak(),
+            forecast,
+            overdue_at: tx.overdue_at(&forecast),
             bytes_since_loss: tx.losses.since_last,
             bytes_between_losses: tx.losses.between,
             last_sent_at: tx.last_sent_at,
             last_heard_at: self.last_heard_at,
             // What the connection knows of it.
-            local_id: AddressId(0),
-            remote_id: AddressId(0),
-            backup: false,
             last_new_at: Instant::ZERO,
-            bad_address_pair: false,
         }
     }
 
@@ -47,7 +56,7 @@ impl Subflow {
             state: self.state.get(),
             phase: tx.phase,
             backup,
-            potentially_failed: self.potentially_failed,
+            health: self.health.get(),
             srtt: tx.rtt.srtt(),
             rttvar: tx.rtt.rttvar(),
             min_rtt: tx.rtt.min(),
@@ -67,6 +76,7 @@ impl Subflow {
             rtos: trouble.rtos.into(),
             probes: trouble.probes.into(),
             undone: trouble.undone.into(),
+            forecast_score: tx.scorer.as_ref().map(|scorer| scorer.score()),
             last_heard_at: self.last_heard_at,
             tcp: self.detail(),
         }

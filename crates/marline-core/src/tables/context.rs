@@ -30,6 +30,8 @@ pub(crate) struct Context<'a> {
     pub(crate) workspace: &'a mut Workspace,
     pub(crate) flows: &'a mut FlowTable,
     pub(crate) networks: &'a mut NetworkMemory,
+    /// Where SYNs with MP_CAPABLE are answered without it.
+    pub(crate) plain_answers: &'a mut NetworkMemory,
     pub(crate) fast_joins: &'a mut FastJoinMemory,
     pub(crate) faults: &'a mut PathFaults,
     /// Challenge ACKs of connections. Apart from other replies, so that strangers cannot use them up.

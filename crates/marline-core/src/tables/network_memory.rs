@@ -7,6 +7,9 @@
 //! Marline, per pair of addresses: the local one stands for the network, the remote one for the
 //! other end.
 //!
+//! A second such memory holds where SYNs with the option are answered without it. That costs nothing where there is
+//! one path; with several the first connection waits for what another path says.
+//!
 //! The time doubles with each repetition, up to a day. An answer with the option ends it, and so
 //! does a local address that comes back: it may be another network's. The table is bounded; the
 //! entry that ends first makes room.

@@ -4,8 +4,10 @@
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
+use marline_policy::AddressPairFault;
+
 use crate::FourTuple;
-use crate::path_health::{AddressPairFault, Trouble};
+use crate::path_health::Trouble;
 
 /// Address pairs whose troubles are remembered until the visit that follows.
 const MAX_TROUBLES: usize = 64;

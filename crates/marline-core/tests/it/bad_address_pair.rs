@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use marline_core::{ConnectionId, PathHealthMonitor};
-use marline_policy::PathHealthConfig;
+use marline_policy::{Health, PathHealthConfig};
 use marline_testkit::fixtures::{path, serve, served};
 use marline_testkit::{Peer, Script, Seg, config, endpoint_config, with_known_mtu};
 
@@ -122,9 +122,9 @@ impl Setup {
         self.first.send(&mut self.script, seg);
     }
 
-    fn is_suspected(&self, which: usize) -> bool {
+    fn health(&self, which: usize) -> Health {
         let info = self.script.endpoint.info(self.id).expect("it lives");
-        info.subflows[which].potentially_failed
+        info.subflows[which].health
     }
 }
 
@@ -135,7 +135,7 @@ fn what_was_only_suspected_stays_on_its_path_when_that_is_heard() {
     setup.fall_silent(false);
     let before = setup.total();
     setup.first_is_heard(0);
-    assert!(!setup.is_suspected(0));
+    assert!(setup.health(0).is_fine());
     assert_eq!(setup.open_second(), 0, "after {before} bytes");
 }
 
@@ -148,7 +148,7 @@ fn what_a_bad_address_pair_holds_goes_elsewhere_although_it_is_heard() {
     let before = setup.total();
     assert!(before < HELD, "the second path's window leaves some of it in the queue");
     setup.first_is_heard(0);
-    assert!(!setup.is_suspected(0), "heard, and yet");
+    assert!(setup.health(0).is_doubtful(), "heard, and yet");
     while setup.total() < HELD {
         assert!(setup.open_second() > 0, "stuck after {}", setup.total());
         setup.first_is_heard(0);

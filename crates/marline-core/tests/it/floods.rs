@@ -460,6 +460,16 @@ fn a_cookie_is_good_for_its_ends_its_number_and_a_minute() {
             assert!(!sent.is_empty() && sent.iter().all(|s| s.seg.payload.len() <= 1_000));
         }
     }
+    // What asks without options whether anybody is there, one octet before the first, ends no handshake.
+    let mut script = pressed();
+    let mut peer = Peer::new(path(0, 2, 40_000), 0);
+    cookie_for(&mut script, &mut peer);
+    let (_, _) = (script.take_events(), script.take_sent());
+    let probe = Seg::ack().at(peer.next.add(u32::MAX)).acking(peer.expected);
+    peer.inject(&mut script, probe);
+    assert!(script.take_sent().is_empty() && !accepted(&mut script));
+    peer.send(&mut script, Seg::ack());
+    assert!(accepted(&mut script));
     // Who never asked gets nothing for guessing.
     let mut script = Script::new(endpoint_config(Some(config())), 1);
     let mut peer = Peer::new(path(0, 2, 40_000), 0);

@@ -348,5 +348,5 @@ fn an_unreachable_path_that_is_heard_is_trusted_again() {
         })
         .collect();
     assert_eq!(told, [true, false]);
-    assert!(!hosts.info(Side::A).subflows[1].potentially_failed);
+    assert!(hosts.info(Side::A).subflows[1].health.is_fine());
 }

@@ -3,6 +3,7 @@
 //! not allowed (RFC 8684 section 3.7).
 
 use marline_core::{CloseReason, ConnectionConfig, FallbackReason};
+use marline_policy::{AddressId, LocalAddress};
 use marline_testkit::Seg;
 use marline_testkit::timeline::multipath::{
     KEY, Subflows, capable, multipath, syn, syn_ack, with_sum,
@@ -356,4 +357,148 @@ fn a_fin_with_an_infinite_mapping_ends_the_stream_of_who_waited_for_it() {
     let id = line.id();
     let end = line.script.run(|e, now| e.read(now, id, &mut [0; 10]));
     assert_eq!(end, Ok(0), "and that was all");
+}
+
+/// The peer hears nothing: what is sent by itself within this time, each with the milliseconds since now.
+fn unheard(line: &mut Subflows, within_ms: u64) -> Vec<String> {
+    let (mut said, mut passed) = (Vec::new(), 0);
+    while let Some(after) = line.wait_for_send(within_ms - passed) {
+        passed += after;
+        said.extend(line.sent().into_iter().map(|words| format!("{passed} {words}")));
+    }
+    said
+}
+
+/// An answer without options that acknowledges nothing but the SYN.
+fn answer_plainly(line: &mut Subflows) {
+    let peer = &line.peers[0];
+    let answer = Seg::ack().at(peer.iss.add(1)).acking(peer.irs.add(1));
+    peer.inject(&mut line.script, answer);
+}
+
+/// A client with two addresses that has written five bytes, which nobody acknowledges.
+fn unanswered() -> Subflows {
+    let address = |n: u8| LocalAddress {
+        id: AddressId(n),
+        address: format!("10.{n}.0.1:0").parse().expect("an address"),
+        remote: None,
+        backup: false,
+        signal: false,
+        subflow: true,
+        up: true,
+    };
+    let local_addresses = vec![address(0), address(2)];
+    let mut line = Subflows::called(ConnectionConfig { local_addresses, ..multipath() });
+    line.write(5);
+    assert_eq!(line.sent(), ["a: 1:6 P capable keys+5"]);
+    line
+}
+
+/// A path that dies right after the handshake answers nothing, with options or without.
+#[test]
+fn a_first_path_that_is_silent_for_a_second_stays_multipath_and_is_joined() {
+    let mut line = unanswered();
+    assert_eq!(
+        unheard(&mut line, 1_600),
+        [
+            "40 a: 1:6 P capable keys+5",
+            "250 a: 1:6 P capable keys+5",
+            "250 a: ack 1",
+            "670 a: 1:6 P capable keys+5",
+            "670 a: ack 1",
+            "1510 a: 1:6 P capable keys+5",
+            "1510 a: ack 1",
+        ]
+    );
+    assert_eq!(line.fallback(), None);
+    line.ack(0);
+    assert_eq!(line.sent(), ["b: S join 2"]);
+    // The answer to the segment without options comes later, and says nothing any more.
+    answer_plainly(&mut line);
+    line.write(5);
+    assert_eq!(line.sent(), ["a: 6:11 P dack 1 dsn 6+5"]);
+    assert_eq!(line.fallback(), None);
+}
+
+/// The timer does not back off while the peer is heard: the third timeout comes 420 ms after the first, as the
+/// second one of a silent path does.
+#[test]
+fn a_path_that_answers_twice_without_options_is_plain_by_the_time_of_a_second_timeout() {
+    let mut line = unanswered();
+    assert_eq!(line.wait_for_send(100), Some(40));
+    let _ = line.sent();
+    for _ in 0..2 {
+        line.wait_for_send(1_000).expect("a timeout");
+        let asked = line.script.take_sent();
+        let probe = &asked.last().expect("a segment without options").seg;
+        let peer = &line.peers[0];
+        assert_eq!((probe.header.seq, probe.header.ack), (peer.irs, peer.iss.add(1)));
+        assert!(probe.payload.is_empty() && !probe.options.has_mptcp(), "{probe:?}");
+        line.wait(10);
+        answer_plainly(&mut line);
+        assert_eq!((line.sent(), line.fallback()), (vec![], None), "the repeated data may be lost");
+    }
+    assert_eq!(unheard(&mut line, 400), ["200 a: 1:6 P"]);
+    assert_eq!(line.fallback(), Some(FallbackReason::OptionsUnanswered));
+}
+
+/// As on a path that is up again, and lossy.
+#[test]
+fn one_answer_without_options_is_no_reason_for_plain_tcp() {
+    let mut line = unanswered();
+    assert_eq!(unheard(&mut line, 250).last().map(String::as_str), Some("250 a: ack 1"));
+    line.wait(10);
+    answer_plainly(&mut line);
+    assert_eq!(unheard(&mut line, 200), ["200 a: 1:6 P capable keys+5", "200 a: ack 1"]);
+    line.ack(0);
+    assert_eq!((line.sent(), line.fallback()), (vec!["b: S join 2".to_owned()], None));
+}
+
+/// Nobody says whether the path is dead or a middlebox drops options both ways.
+#[test]
+fn options_are_given_up_after_six_timeouts_that_nobody_answers() {
+    let mut line = unanswered();
+    let said = unheard(&mut line, 20_000);
+    assert_eq!(said.iter().filter(|words| words.ends_with("a: ack 1")).count(), 5, "{said:?}");
+    assert_eq!(said.last().map(String::as_str), Some("13270 a: 1:6 P"));
+    assert_eq!(line.fallback(), Some(FallbackReason::OptionsUnanswered));
+}
+
+/// The third ACK is lost, and what asks for an answer is none.
+#[test]
+fn a_server_in_syn_received_answers_without_options_and_waits_for_the_keys() {
+    let mut line = Subflows::listening(multipath());
+    line.send(0, syn().mptcp(MptcpOption::Capable(capable(MpCapableForm::Syn))));
+    assert_eq!(line.sent(), ["a: S ack capable key"]);
+    for _ in 0..2 {
+        line.send_at(0, 0, Seg::ack());
+        assert_eq!(line.sent(), ["a: ack 1"]);
+    }
+    line.send_at(0, 0, Seg::fin());
+    assert_eq!(line.sent(), nothing());
+    let third = MptcpOption::Capable(capable(line.keys_form()));
+    line.send(0, Seg::ack().mptcp(third));
+    line.id = line.script.take_incoming();
+    let _ = line.sent();
+    line.data(0, b"hello");
+    assert_eq!((line.read(), line.fallback()), (b"hello".to_vec(), None));
+    assert_eq!(line.sent(), ["a: ack 6 dack8 6"]);
+}
+
+#[test]
+fn a_server_that_was_never_heard_answers_without_options_and_stays_multipath() {
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"hello");
+    assert_eq!(line.sent(), ["a: ack 6 dack8 6"]);
+    line.send_at(0, 0, Seg::ack());
+    // To acknowledge data without options would say that they do not pass.
+    assert_eq!(line.sent(), ["a: ack 1", "a: ack 6 dack8 6"]);
+    assert_eq!(line.fallback(), None);
+    line.write(3);
+    assert_eq!(line.sent(), ["a: 1:4 P dack8 6 dsn 1+3"]);
+    line.ack(0);
+    line.wait(1_000);
+    line.send_at(0, 0, Seg::ack());
+    assert_eq!(line.sent(), ["a: ack 6 dack8 6"], "options are known to pass");
+    assert_eq!(line.fallback(), None);
 }

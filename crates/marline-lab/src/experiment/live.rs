@@ -96,7 +96,8 @@ fn totals(
     let total = |path: &&Path| {
         let report = reports.iter().find(|report| report.name == path.name)?;
         let (up, down) = (report.up.stats, report.down.stats);
-        Some(PathTotals { name: path.name.clone(), up, down, radio: report.radio })
+        let name = path.name.clone();
+        Some(PathTotals { name, up, down, radio: report.radio, calibration: None })
     };
     Ok(experiment.used(variant)?.iter().filter_map(total).collect())
 }

@@ -6,6 +6,7 @@ use marline_link::LinkStats;
 use marline_link::radio::RadioReading;
 use serde::{Deserialize, Serialize};
 
+use super::Calibration;
 use crate::workload::{Log, Mark, Workload};
 
 /// Totals of both directions of a path.
@@ -19,6 +20,11 @@ pub struct PathTotals {
     pub down: LinkStats,
     /// Energy drawn by its radio until the end of the run, if it has one.
     pub radio: Option<RadioReading>,
+    /// How well forecasts of its answers held after the warm-up, where [`Variant::score_forecasts`] asks for it and
+    /// something went over it; in virtual time only.
+    ///
+    /// [`Variant::score_forecasts`]: super::Variant::score_forecasts
+    pub calibration: Option<Calibration>,
 }
 
 /// A request with its answer, a block or a burst.

@@ -2,11 +2,12 @@
 
 use anyhow::Context;
 use marline::policy::Role;
+use marline::{FourTuple, SubflowInfo};
 use marline_emulator::{LinkCommand, Side};
 use marline_sim::{Paths, PathsConfig, Report};
 use marline_time::{Duration, Instant, SeedTree};
 
-use super::{Experiment, Happening, Outcome, PathTotals, Variant, apps};
+use super::{Calibration, Experiment, Happening, Outcome, PathTotals, Variant, apps};
 use crate::emulation::settings::Settings;
 use crate::workload::{Log, Mark, Workload};
 
@@ -24,13 +25,26 @@ pub fn simulate(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow
     let mut paths = stage(experiment, variant, seed)?;
     let workload = &experiment.workload;
     let end = START + workload.lasts(seed);
+    let warm_up = if variant.score_forecasts {
+        paths.world.run_until((START + experiment.warm_up).min(end));
+        calibrations(&paths)
+    } else {
+        Vec::new()
+    };
     paths.world.run_until(end);
     let deadline = end + experiment.patience;
     while missing(&paths, workload) > 0 && paths.world.now() < deadline {
         let next = (paths.world.now() + STEP).min(deadline);
         paths.world.run_until(next);
     }
-    outcome(&paths, experiment, variant, seed)
+    let mut outcome = outcome(&paths, experiment, variant, seed)?;
+    if variant.score_forecasts {
+        let since = calibrations(&paths).into_iter().zip(warm_up);
+        for (path, (whole, before)) in outcome.paths.iter_mut().zip(since) {
+            path.calibration = whole.map(|whole| whole.since(&before.unwrap_or_default()));
+        }
+    }
+    Ok(outcome)
 }
 
 /// The world of a run before its first moment, for callers that watch it. What the client and the
@@ -133,7 +147,7 @@ fn outcome(
         let (up, down) = (stats(paths.up[number]), stats(paths.down[number]));
         let radio = paths.world.link(paths.up[number]).radio();
         let radio = radio.map(|radio| radio.reading(paths.world.now()));
-        totals.push(PathTotals { name: path.name.clone(), up, down, radio });
+        totals.push(PathTotals { name: path.name.clone(), up, down, radio, calibration: None });
     }
     let script = experiment.script(seed)?;
     let faults = script.iter().filter(|happening| happening.is_fault);
@@ -161,13 +175,32 @@ fn log(report: &Report) -> Log {
 
 /// By both ends.
 fn reinjected(paths: &Paths) -> u64 {
-    let host = |node| {
+    subflows(paths).iter().map(|subflow| subflow.bytes_reinjected).sum()
+}
+
+/// How well forecasts held so far, of each path, by both ends; `None` where none was judged.
+fn calibrations(paths: &Paths) -> Vec<Option<Calibration>> {
+    let subflows = subflows(paths);
+    let of_path = |number: usize| {
+        let address = Paths::address(number, 0);
+        let mine = subflows.iter().filter(|subflow| {
+            let FourTuple { local, remote } = subflow.path;
+            local.ip() == address || remote.ip() == address
+        });
+        let scores: Vec<Calibration> =
+            mine.filter_map(|subflow| subflow.forecast_score.map(Calibration)).collect();
+        (!scores.is_empty()).then(|| Calibration::sum(&scores))
+    };
+    (0..paths.up.len()).map(of_path).collect()
+}
+
+/// Those of both ends, with the totals of those that are gone.
+fn subflows(paths: &Paths) -> Vec<SubflowInfo> {
+    let mut subflows = Vec::new();
+    for node in [paths.client, paths.server] {
         let host = paths.world.node(node);
         let infos = host.connections().filter_map(|(id, _)| host.endpoint().info(id));
-        infos
-            .flat_map(|info| info.subflows.into_iter().chain(info.gone))
-            .map(|subflow| subflow.bytes_reinjected)
-            .sum::<u64>()
-    };
-    host(paths.client) + host(paths.server)
+        subflows.extend(infos.flat_map(|info| info.subflows.into_iter().chain(info.gone)));
+    }
+    subflows
 }

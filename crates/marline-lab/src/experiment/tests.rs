@@ -30,6 +30,44 @@ fn one_seed_is_one_run_and_every_message_comes() {
 }
 
 #[test]
+fn to_judge_forecasts_changes_nothing_else() {
+    let mut experiment = bursts();
+    experiment.warm_up = Duration::from_millis(2_345);
+    let auto = Variant::new("auto").scheduler("auto").congestion("cubic-westwood");
+    let run = |variant: &Variant| {
+        marline_sim::digest::of_runs(|| simulate(&experiment, variant, 5).expect("run"))
+    };
+    let (silent, silent_digest) = run(&auto);
+    assert!(silent.paths.iter().all(|path| path.calibration.is_none()));
+    let (mut scored, scored_digest) = run(&auto.scoring_forecasts());
+    for path in &mut scored.paths {
+        let calibration = path.calibration.take().expect("both paths are used");
+        assert!(calibration.answers >= 10, "{calibration:?}");
+        let [p50, p90, p99] = calibration.within;
+        assert!(0 < p50 && p50 <= p90 && p90 <= p99 && p99 <= calibration.answers);
+        // WiFi loses packets.
+        assert_eq!(calibration.lost_segments > 0, path.name == "wifi", "{calibration:?}");
+    }
+    assert_eq!((silent, silent_digest), (scored, scored_digest));
+}
+
+/// Nothing but chance is in these answers, and they come one by one: what is found elsewhere is not the score's doing.
+#[test]
+fn forecasts_of_even_jitter_hold() {
+    let gap = Gap { least_ms: 150.0, most_ms: 150.0 };
+    let workload = Workload::Ask { request_bytes: 200, answer_bytes: 200, gap, count: 1_500 };
+    let mut experiment = Experiment::over(&[("wifi", "rate=50M,delay=20ms,jitter=10ms")], workload);
+    experiment.warm_up = Duration::from_secs(20);
+    let alone = Variant::alone("alone", "wifi").scoring_forecasts();
+    let outcome = simulate(&experiment, &alone, 1).expect("run");
+    let calibration = outcome.paths[0].calibration.expect("answers");
+    let [p50, p90, p99] = calibration.shares();
+    let held = (0.42..=0.58).contains(&p50) && (0.85..=0.95).contains(&p90) && p99 >= 0.97;
+    assert!(held && calibration.answers > 2_000, "{:?}, {calibration:?}", calibration.shares());
+    assert!(calibration.pinball_ratio() < 0.9 && calibration.unforecast == 0, "{calibration:?}");
+}
+
+#[test]
 fn a_link_draws_its_chances_by_its_name() {
     let experiment = bursts();
     let run = |experiment: &Experiment, variant: &Variant| {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::policies;
 
-/// A way to use the paths. Policies are specs (docs/research/policies.md); unset values have their defaults.
+/// A way to use the paths. Policies are specs (docs/research/policies.md); unset values are what is shipped.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Variant {
     /// What tables call it.
@@ -52,6 +52,9 @@ pub struct Variant {
     /// Repair by coding is asked for: what the scheduler `coded` needs.
     #[serde(default)]
     pub repair: bool,
+    /// Forecasts of answers are judged, in virtual time: [`PathTotals::calibration`](super::PathTotals::calibration).
+    #[serde(default)]
+    pub score_forecasts: bool,
 }
 
 /// How [`BufferTuning`] is written.
@@ -64,7 +67,7 @@ enum BufferTuningText {
 }
 
 impl Variant {
-    /// Marline with its defaults.
+    /// Marline as it is shipped.
     #[must_use]
     pub fn new(name: &str) -> Variant {
         Variant { name: name.to_owned(), ..Variant::default() }
@@ -105,6 +108,12 @@ impl Variant {
     pub fn fixed_buffers(self, send: u64, receive: u64) -> Variant {
         let fixed = self.buffers(Some(send), Some(receive));
         Variant { buffer_tuning: BufferTuning::Fixed, ..fixed }
+    }
+
+    /// With its forecasts of answers judged.
+    #[must_use]
+    pub fn scoring_forecasts(self) -> Variant {
+        Variant { score_forecasts: true, ..self }
     }
 
     /// The policies, by the names the registry knows.
@@ -172,6 +181,7 @@ impl Variant {
         config.receive_buffer = self.receive_buffer.unwrap_or(config.receive_buffer);
         config.buffer_tuning = self.buffer_tuning;
         config.pacing &= !self.unpaced;
+        config.score_forecasts = self.score_forecasts;
         if let Some(spec) = &self.receive_timer {
             config.receive_timer = Some(spec.parse()?);
             let help = Extensions::IDLE.with(Extensions::RTO);

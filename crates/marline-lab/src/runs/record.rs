@@ -5,7 +5,7 @@ use marline_sim::quantile;
 use serde::{Deserialize, Serialize};
 
 use crate::bound::Bound;
-use crate::experiment::{Experiment, Message, Outcome};
+use crate::experiment::{Calibration, Experiment, Message, Outcome};
 
 /// Bytes that were offered to a path, headers included.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -21,6 +21,9 @@ pub struct PathBytes {
     /// What its radio drew, if it goes over one.
     #[serde(default)]
     pub radio: Option<RadioJoules>,
+    /// How well forecasts of its answers held, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<Calibration>,
 }
 
 /// What a radio drew in a run.
@@ -145,6 +148,7 @@ impl Record {
             down_bytes: path.down.offered_bytes,
             dropped_packets: path.up.dropped() + path.down.dropped(),
             radio: path.radio.as_ref().map(RadioJoules::of),
+            calibration: path.calibration,
         };
         let struck = |at_ns: &u64| (*at_ns as f64 - outcome.start_ns as f64) / 1e6;
         let warm_up = messages.partition_point(|message| message.sent_ms < from_ms);

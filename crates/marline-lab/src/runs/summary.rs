@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Job;
 use super::record::{Record, Statistics, csv_field};
 use crate::bound;
-use crate::experiment::Stack;
+use crate::experiment::{Calibration, Stack};
 use crate::figure::number;
 
 /// `sim` and `live` agree if their medians differ by no more than this share ...
@@ -41,6 +41,9 @@ pub struct LaneSummary {
     pub path_bytes: Vec<(String, f64)>,
     /// Median of the runs per path that goes over a radio: name, joules by traffic and while idle.
     pub path_joules: Vec<(String, f64, f64)>,
+    /// How well forecasts of answers held, all runs together, per path of which that was asked: name, calibration.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub path_calibration: Vec<(String, Calibration)>,
 }
 
 impl LaneSummary {
@@ -159,6 +162,26 @@ impl<'a> Summary<'a> {
             table.push(row);
         }
         table
+    }
+
+    /// How well forecasts of answers held, a line per variant and path, the head first; empty where no variant asked.
+    #[must_use]
+    pub fn calibration(&self) -> Vec<Vec<String>> {
+        let head = ["stack", "variant", "path", "answers", "within p50", "p90", "p99"];
+        let head = head.into_iter().chain(["SRTT + 4 RTTVAR", "pinball p90 / that"]);
+        let mut table = vec![head.map(str::to_owned).collect()];
+        for lane in &self.lanes {
+            for (path, calibration) in &lane.path_calibration {
+                let mut row = vec![lane.stack.to_string(), lane.variant.clone(), path.clone()];
+                row.push(calibration.answers.to_string());
+                let shares =
+                    calibration.shares().into_iter().chain([calibration.srtt_4var_share()]);
+                row.extend(shares.map(|share| format!("{:.1} %", 100.0 * share)));
+                row.push(number(calibration.pinball_ratio()));
+                table.push(row);
+            }
+        }
+        if table.len() > 1 { table } else { Vec::new() }
     }
 
     fn path_names(&self) -> Vec<&'a str> {
@@ -366,6 +389,11 @@ fn lane(stack: Stack, variant: &str, records: &[&Record]) -> LaneSummary {
         let idle = median(radios.iter().map(|radio| radio.idle_j));
         (!radios.is_empty()).then(|| (name.clone(), traffic, idle))
     };
+    let calibration = |name: &String| {
+        let paths = good.iter().flat_map(|record| &record.paths).filter(|path| path.name == *name);
+        let each: Vec<Calibration> = paths.filter_map(|path| path.calibration).collect();
+        (!each.is_empty()).then(|| (name.clone(), Calibration::sum(&each)))
+    };
     LaneSummary {
         stack,
         variant: variant.to_owned(),
@@ -378,5 +406,6 @@ fn lane(stack: Stack, variant: &str, records: &[&Record]) -> LaneSummary {
         goodput_mbit_per_s: median(good.iter().map(|record| record.goodput_mbit_per_s)),
         path_bytes: names.iter().map(bytes).collect(),
         path_joules: names.iter().filter_map(joules).collect(),
+        path_calibration: names.iter().filter_map(calibration).collect(),
     }
 }

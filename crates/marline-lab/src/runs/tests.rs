@@ -101,6 +101,25 @@ fn what_was_run_is_not_run_again_and_what_is_another_is() {
 }
 
 #[test]
+fn who_asks_is_told_how_well_forecasts_held() {
+    let text = TEXT.replacen("name = 'default'", "name = 'default'\nscore_forecasts = true", 1);
+    let file = ExperimentFile::from_toml("x.toml", &text).expect("file");
+    let jobs = Job::series(&file.experiment, &file.lanes(&[Stack::Sim]).expect("lanes"), 2);
+    let place = scratch("scored");
+    let store = Store::open(&place, false).expect("store");
+    let series = Series { store: &store, jobs: 2, instance: "none".to_owned() };
+    let records = series.run(&jobs, &|_| {}).expect("run");
+    // What is read from the disk is what was measured.
+    assert_eq!(records, series.run(&jobs, &|_| {}).expect("run"));
+    std::fs::remove_dir_all(&place).expect("clean up");
+    let table = Summary::of(&jobs, &records).calibration();
+    let names: Vec<&[String]> = table.iter().map(|row| &row[..3]).collect();
+    assert_eq!(names[1..], [["sim", "default", "wifi"], ["sim", "default", "lte"]], "{table:?}");
+    assert!(table[1][4].ends_with(" %"), "{table:?}");
+    assert!(Summary::of(&jobs[2..], &records[2..]).calibration().is_empty());
+}
+
+#[test]
 fn a_run_that_fails_is_told_and_tried_again() {
     let mut jobs = jobs();
     jobs.truncate(1);

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ride::{Class, PATHS};
 use crate::download::Download;
+use crate::plain::{mptcp, tcp};
 
 /// At the start so much is not looked at.
 const WARM_UP: Duration = Duration::from_secs(5);
@@ -83,7 +84,7 @@ impl Stack<'_> {
     fn bonded<const N: usize>(&self) -> anyhow::Result<[f64; N]> {
         let mut all = [0.0; N];
         for (goodput, (name, spec)) in all.iter_mut().zip(SCHEDULERS) {
-            *goodput = self.goodput(Variant::new(name).scheduler(spec))?;
+            *goodput = self.goodput(mptcp(name).scheduler(spec))?;
         }
         Ok(all)
     }
@@ -92,7 +93,7 @@ impl Stack<'_> {
     fn alone<const N: usize>(&self) -> anyhow::Result<[f64; N]> {
         let mut all = [0.0; N];
         for (goodput, path) in all.iter_mut().zip(PATHS) {
-            *goodput = self.goodput(Variant::alone(path, path))?;
+            *goodput = self.goodput(tcp(path, path))?;
         }
         Ok(all)
     }
@@ -136,7 +137,7 @@ pub(super) fn studied_ride(
     let over = |congestion| Stack { download: &this, congestion, buffers: STUDY_BUFFERS, seed };
     let mut studied = [0.0; 3];
     for (goodput, (name, congestion)) in studied.iter_mut().zip(STUDIED) {
-        let variant = Variant::new(name).scheduler(SCHEDULERS[ORP].1);
+        let variant = mptcp(name).scheduler(SCHEDULERS[ORP].1);
         *goodput = over(congestion).goodput(variant)?;
     }
     let afterwards = Stack { download: &other, seed: later, ..over("reno") };

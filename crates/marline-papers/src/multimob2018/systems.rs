@@ -7,6 +7,8 @@ use marline_lab::experiment::Variant;
 use marline_sim::Paths;
 use marline_time::Duration;
 
+use crate::plain::mptcp;
+
 /// A way to use WiFi and LTE, both ends together.
 #[derive(Clone, Debug)]
 pub(super) struct System {
@@ -40,8 +42,13 @@ impl End {
         match self {
             End::Other(variant) => variant.connection(),
             End::MultiMob(parameters) => {
-                let mut config = Variant::new("").connection()?;
+                let mut config = mptcp("").connection()?;
+                let plain = config.policies.scheduler.clone();
                 interactive(&mut config, role, *parameters);
+                if *parameters == Interactive::Prompt && role == Role::Client {
+                    // The study is of paths and who chooses them; copies would be in its figures.
+                    config.policies.scheduler = plain;
+                }
                 Ok(config)
             }
         }
@@ -71,7 +78,7 @@ impl System {
             multimob: true,
             shared_path_health: true,
             allowed: Extensions::ALL,
-            ..System::both(name, Variant::new(""))
+            ..System::both(name, mptcp(""))
         }
     }
 
@@ -163,7 +170,7 @@ pub(super) fn from_stock_client() -> System {
 
 /// Today's kernel, with the cellular path as backup.
 pub(super) fn kernel_backup() -> System {
-    let variant = Variant { path_manager: Some("backup".to_owned()), ..Variant::new("") };
+    let variant = Variant { path_manager: Some("backup".to_owned()), ..mptcp("") };
     let variant = variant.scheduler("linux");
     System { backup: true, ..System::both("kernel, backup flag", variant) }
 }
@@ -171,18 +178,18 @@ pub(super) fn kernel_backup() -> System {
 /// The Multipath TCP of the time: the kernel's scheduler without additions, which leaves a silent
 /// path to its retransmission timer; all paths joined at the start.
 pub(super) fn vanilla() -> System {
-    System::both("vanilla, full mesh", Variant::new("").scheduler("lowest-rtt"))
+    System::both("vanilla, full mesh", mptcp("").scheduler("lowest-rtt"))
 }
 
 /// The same with the cellular path as backup.
 pub(super) fn vanilla_backup() -> System {
-    let variant = Variant { path_manager: Some("backup".to_owned()), ..Variant::new("") };
+    let variant = Variant { path_manager: Some("backup".to_owned()), ..mptcp("") };
     let variant = variant.scheduler("lowest-rtt");
     System { backup: true, ..System::both("vanilla, backup flag", variant) }
 }
 
 /// TCP over WiFi.
 pub(super) fn single() -> System {
-    let variant = Variant { plain: true, ..Variant::new("") };
+    let variant = Variant { plain: true, ..mptcp("") };
     System { cellular: false, ..System::both("WiFi alone", variant) }
 }

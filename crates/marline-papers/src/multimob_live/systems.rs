@@ -4,6 +4,8 @@ use marline_lab::experiment::file::Lane;
 use marline_lab::experiment::{Stack, Variant};
 use marline_lab::wifi_mobility::PATHS;
 
+use crate::plain::mptcp;
+
 /// A way to use WiFi and LTE.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct System {
@@ -57,11 +59,11 @@ fn kernel_wifi() -> System {
 
 /// Marline with the kernel's scheduler of the time and no reinjection but that of the timer.
 pub(super) fn vanilla_mesh() -> System {
-    System::new(Stack::Live, Variant::new("vanilla, full mesh").scheduler("lowest-rtt"))
+    System::new(Stack::Live, mptcp("vanilla, full mesh").scheduler("lowest-rtt"))
 }
 
 pub(super) fn vanilla_backup() -> System {
-    let variant = Variant::new("vanilla, backup flag").scheduler("lowest-rtt");
+    let variant = mptcp("vanilla, backup flag").scheduler("lowest-rtt");
     let path_manager = Some("backup".to_owned());
     System::new(Stack::Live, with_backup(Variant { path_manager, ..variant }))
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::download::Download;
 use crate::estimate::{Estimate, Samples};
+use crate::plain::{mptcp, tcp};
 
 /// The kernel's scheduler of the time.
 const MIN_RTT: &str = "lowest-rtt+orp";
@@ -53,22 +54,22 @@ impl Scene {
     }
 
     pub(super) fn min_rtt(&self, seed: u64) -> anyhow::Result<f64> {
-        self.rate(Variant::new("minRTT").scheduler(MIN_RTT), seed)
+        self.rate(mptcp("minRTT").scheduler(MIN_RTT), seed)
     }
 
     /// As on the slides.
     pub(super) fn papd(&self, seed: u64) -> anyhow::Result<f64> {
-        self.rate(Variant::new("PAPD").scheduler(PAPD), seed)
+        self.rate(mptcp("PAPD").scheduler(PAPD), seed)
     }
 
     /// Plain TCP over the path of this name.
     pub(super) fn alone(&self, path: &str, seed: u64) -> anyhow::Result<f64> {
-        self.rate(Variant::alone(path, path), seed)
+        self.rate(tcp(path, path), seed)
     }
 
     /// All that bond, with what the paths alone bring.
     pub(super) fn bonded(&self, alone: Vec<f64>, seed: u64) -> anyhow::Result<Rates> {
-        let ruled = self.rate(Variant::new("PAPD").scheduler(WITH_RULE), seed)?;
+        let ruled = self.rate(mptcp("PAPD").scheduler(WITH_RULE), seed)?;
         Ok(Rates { min_rtt: self.min_rtt(seed)?, papd: [self.papd(seed)?, ruled], alone })
     }
 

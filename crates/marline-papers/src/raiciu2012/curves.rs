@@ -11,6 +11,7 @@ use marline_time::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::paper::{Context, Effort};
+use crate::plain;
 
 /// What begins earlier is not looked at.
 const WARM_UP: Duration = Duration::from_secs(5);
@@ -159,8 +160,8 @@ impl Curve {
 
     fn variant(&self, setting: &Setting) -> Variant {
         let variant = match self.way {
-            Way::Alone(path) => Variant::alone(self.name, path),
-            Way::Both(scheduler) => Variant::new(self.name).scheduler(scheduler),
+            Way::Alone(path) => plain::tcp(self.name, path),
+            Way::Both(scheduler) => plain::mptcp(self.name).scheduler(scheduler),
         };
         let variant = match self.recovery {
             Some(recovery) => variant.recovery(recovery),

@@ -16,6 +16,7 @@ use super::links::{LTE, WIFI, WIFI_INDEPENDENT, WIFI_SHORT};
 use super::measure::{Tail, sorted};
 use crate::estimate::Samples;
 use crate::paper::Context;
+use crate::plain::mptcp;
 use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction};
 use crate::value::Value;
@@ -67,7 +68,7 @@ fn variant(name: &str, packets: u32) -> Variant {
         "burst-end" => format!("burst-end,segments={segments}"),
         name => name.to_owned(),
     };
-    Variant { repair: name.starts_with("coded"), ..Variant::new(name).scheduler(&spec) }
+    Variant { repair: name.starts_with("coded"), ..mptcp(name).scheduler(&spec) }
 }
 
 fn messages(wifi: &str, packets: u32, count: u32) -> Experiment {

@@ -1,7 +1,7 @@
 //! Adaptive redundancy compared with constant redundancy.
 
 use links::Farewell;
-use marline_lab::experiment::{Experiment, Message, Variant};
+use marline_lab::experiment::{Experiment, Message};
 use marline_lab::figure::{Figure, Plot};
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,7 @@ use crate::estimate::{Estimate, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
+use crate::plain::mptcp;
 use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
@@ -117,7 +118,7 @@ impl Degrees {
         let (experiment, death_s) = case.experiment(count, root);
         let mut degrees = Degrees { runs: Vec::new(), near_ms: Vec::new(), bound_ms: None };
         for name in schedulers {
-            let variant = Variant::new(name).scheduler(name);
+            let variant = mptcp(name).scheduler(name);
             let (messages, echoes) = measure::run(&experiment, &variant, root)?;
             degrees.runs.push(echoes);
             if let Some(death_s) = death_s {

@@ -13,6 +13,7 @@ use crate::estimate::{Asked, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
+use crate::plain::{mptcp, tcp};
 use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
@@ -24,8 +25,8 @@ const RECOVERY_THEN: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on"
 pub(super) fn variants(paths: [&str; 2]) -> [Variant; 3] {
     // Of that time, too: who suspects paths by probes (`min-rtt`) also retries sooner on one that is heard
     // again, alone as it may be.
-    let alone = |path| Variant::alone(path, path).scheduler("lowest-rtt").recovery(RECOVERY_THEN);
-    let both = Variant::new("ReMP").scheduler("redundant").recovery(RECOVERY_THEN);
+    let alone = |path| tcp(path, path).scheduler("lowest-rtt").recovery(RECOVERY_THEN);
+    let both = mptcp("ReMP").scheduler("redundant").recovery(RECOVERY_THEN);
     [alone(paths[0]), alone(paths[1]), both]
 }
 

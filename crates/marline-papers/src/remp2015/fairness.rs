@@ -22,6 +22,7 @@ use crate::estimate::{Estimate, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
+use crate::plain::mptcp;
 use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
@@ -120,7 +121,7 @@ fn rates(load: Load, variant: &Variant, length: Duration, root: &Root) -> anyhow
     let mut paths = Paths::new(&config, SeedTree::new(root.seed));
     paths.share_link(1, 0);
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Nothing, 2, 1))));
-    let tcp = Variant { plain: true, ..Variant::new("tcp") }.congestion("reno").connection()?;
+    let tcp = Variant { plain: true, ..mptcp("tcp") }.congestion("reno").connection()?;
     let connect = |error| anyhow::anyhow!("no connection: {error:?}");
     let ids = [
         paths.connect(0, sender(load, length, root)).map_err(connect)?,
@@ -157,9 +158,9 @@ fn rates(load: Load, variant: &Variant, length: Duration, root: &Root) -> anyhow
 }
 
 fn measure(length: Duration, root: &Root) -> anyhow::Result<Shares> {
-    let plain = Variant { plain: true, ..Variant::new("tcp") }.congestion("reno");
+    let plain = Variant { plain: true, ..mptcp("tcp") }.congestion("reno");
     let of_variant = |load: Load, scheduler: &str, control: &str| {
-        let variant = Variant::new(scheduler).scheduler(scheduler).congestion(control);
+        let variant = mptcp(scheduler).scheduler(scheduler).congestion(control);
         let variant = Variant { repair: scheduler == "coded", ..variant };
         rates(load, &variant, length, root)
     };

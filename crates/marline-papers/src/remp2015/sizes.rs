@@ -1,7 +1,7 @@
 //! Flow completion time by size, loss and degree of redundancy.
 
 use marline_lab::bound::Bound;
-use marline_lab::experiment::{Experiment, Variant, simulate};
+use marline_lab::experiment::{Experiment, simulate};
 use marline_lab::figure::{Figure, Plot};
 use marline_lab::workload::{Gap, Workload};
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::measure::{Tail, sorted};
 use crate::estimate::Samples;
 use crate::paper::Context;
+use crate::plain::{mptcp, tcp};
 use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction};
 use crate::value::Value;
@@ -64,8 +65,8 @@ fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Cells> {
     let cell = |loss: u32, (bytes, count, gap_ms): (u32, usize, f64), scheduler: &str| {
         let experiment = experiment(bytes, loss, context.count(count), gap_ms);
         let variant = match scheduler {
-            "one path" => Variant::alone(scheduler, "first"),
-            name => Variant::new(name).scheduler(name),
+            "one path" => tcp(scheduler, "first"),
+            name => mptcp(name).scheduler(name),
         };
         let outcome = simulate(&experiment, &variant, root.seed)?;
         let messages = outcome.messages(&experiment.workload);

@@ -3,6 +3,8 @@
 
 use marline_lab::experiment::Variant;
 
+use crate::plain::mptcp;
+
 /// Loss recovery of the stack of then: Linux 3.14.
 pub(super) const RECOVERY_OF_THEN: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
 
@@ -42,7 +44,7 @@ impl Windows {
 
 /// The stack of then with this around its scheduler.
 pub(super) fn of_then(name: &str, probes: &str, windows: Windows) -> Variant {
-    let variant = Variant::new(name)
+    let variant = mptcp(name)
         .scheduler(&format!("lowest-rtt+{probes}"))
         .congestion(windows.congestion())
         .recovery(RECOVERY_OF_THEN)

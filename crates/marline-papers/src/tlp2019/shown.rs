@@ -9,6 +9,7 @@ use super::run::Hit;
 use super::traffic::{App, Place, WLAN_MBIT, WLAN_ON_AIR_MBIT};
 use crate::estimate::Estimate;
 use crate::paper::Context;
+use crate::plain::mptcp;
 use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction};
 use crate::value::Value;
@@ -97,8 +98,8 @@ fn list() -> Vec<Variant> {
         named("TLP-MP, RACK, Linux today", multipath(kept)).recovery("rack-tlp,pto=linux"),
         named("TLP-STD, LIA", standard(kept)).congestion("lia+keep-window"),
         named("TLP-MP, LIA", multipath(kept)).congestion("lia+keep-window"),
-        Variant::new("Marline's default"),
-        Variant::new("Marline's default, windows kept").congestion("cubic+keep-window"),
+        mptcp("Marline's min-rtt"),
+        mptcp("Marline's min-rtt, windows kept").congestion("cubic+keep-window"),
     ]
 }
 

@@ -4,10 +4,15 @@ use marline_algos::schedulers::{OpportunisticRules, Penalise, Retransmit};
 use marline_algos::{NamedScheduler, Parameters, RegisterError, Registry};
 
 use crate::schedulers::{
-    Blest, BlestConfig, Ecf, EcfConfig, OpportunisticRedundant, Orp, Papd, PapdConfig,
+    Augur, AugurConfig, Blest, BlestConfig, Ecf, EcfConfig, OpportunisticRedundant, Orp, Paaf,
+    PaafConfig, Papd, PapdConfig, Peekaboo, PeekabooConfig, Xlink, XlinkConfig,
 };
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
+    registry.register_scheduler_with("augur", |parameters| {
+        let config = augur(parameters);
+        move || Box::new(Augur::new(config))
+    })?;
     registry.register_scheduler_with("blest", |parameters| {
         let config = blest(parameters);
         move || Box::new(Blest::new(config))
@@ -23,7 +28,26 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
         let rules = orp(parameters);
         move |inner| Box::new(Orp::new(inner, rules))
     })?;
-    add_papd(registry)
+    registry.register_scheduler_with("paaf", |parameters| {
+        let config = paaf(parameters);
+        move || Box::new(Paaf::new(config))
+    })?;
+    registry.register_scheduler_with("peekaboo", |parameters| {
+        let config = peekaboo(parameters);
+        move || Box::new(Peekaboo::new(config))
+    })?;
+    add_papd(registry)?;
+    add_xlink(registry)
+}
+
+fn augur(parameters: &mut Parameters<'_>) -> AugurConfig {
+    let default = AugurConfig::default();
+    AugurConfig {
+        budget: parameters.number("budget", default.budget, 0.0..=1.0),
+        purse: parameters.bytes("purse", default.purse),
+        worth: parameters.duration("worth", default.worth),
+        with_backups: parameters.on_off("backup", default.with_backups),
+    }
 }
 
 fn blest(parameters: &mut Parameters<'_>) -> BlestConfig {
@@ -68,6 +92,28 @@ fn orp(parameters: &mut Parameters<'_>) -> OpportunisticRules {
     OpportunisticRules { retransmit, penalise, for_send_buffer, penalise_for_send_buffer }
 }
 
+fn paaf(parameters: &mut Parameters<'_>) -> PaafConfig {
+    let default = PaafConfig::default();
+    PaafConfig {
+        rise: parameters.number("rise", default.rise, 1.0..=1_000.0),
+        drop: parameters.number("drop", default.drop, 0.0..=1.0),
+        silence: parameters.number("silence", default.silence, 0.0..=100.0),
+        hold: parameters.duration("hold", default.hold),
+        with_backups: parameters.on_off("backup", default.with_backups),
+    }
+}
+
+fn peekaboo(parameters: &mut Parameters<'_>) -> PeekabooConfig {
+    let default = PeekabooConfig::default();
+    PeekabooConfig {
+        alpha: parameters.number("alpha", default.alpha, 0.0..=100.0),
+        discount: parameters.number("discount", default.discount, 0.0..=1.0),
+        memory: parameters.count("memory", default.memory.into(), 1..=1_000_000) as u32,
+        adjusts: parameters.on_off("adjust", default.adjusts),
+        seed: parameters.count("seed", default.seed, 0..=u64::MAX),
+    }
+}
+
 /// Over `min-rtt`, and as a wrapper over any scheduler as its multipath mode.
 fn add_papd(registry: &mut Registry) -> Result<(), RegisterError> {
     registry.register_scheduler_with("papd", |parameters| {
@@ -98,6 +144,30 @@ fn papd(parameters: &mut Parameters<'_>) -> PapdConfig {
     }
     if config.least_window.is_zero() {
         parameters.refuse("least-window", "more than zero");
+    }
+    config
+}
+
+/// Over `lowest-rtt`, and as a wrapper over any scheduler for new data.
+fn add_xlink(registry: &mut Registry) -> Result<(), RegisterError> {
+    registry.register_scheduler_with("xlink", |parameters| {
+        let config = xlink(parameters);
+        move || Box::new(Xlink::new(config))
+    })?;
+    registry.register_scheduler_wrapper("xlink", |parameters| {
+        let config = xlink(parameters);
+        move |inner| Box::new(Xlink::around(inner, config))
+    })
+}
+
+fn xlink(parameters: &mut Parameters<'_>) -> XlinkConfig {
+    let default = XlinkConfig::default();
+    let config = XlinkConfig {
+        near: parameters.duration("near", default.near),
+        far: parameters.duration("far", default.far),
+    };
+    if config.near > config.far {
+        parameters.refuse("near", "no more than `far`");
     }
     config
 }

@@ -86,7 +86,7 @@ impl Scheduler for Ecf {
         let fastest = members().min_by_key(|view| classes::rank(view)).unwrap_or(picked);
         // The window does not matter here: what the application has written has to get done.
         let unsent = cx.written.since(cx.unsent.start);
-        if !class.is_suspect() && fastest.id != picked.id && self.waits(fastest, picked, unsent) {
+        if class.is_fine() && fastest.id != picked.id && self.waits(fastest, picked, unsent) {
             return classes::wait(members());
         }
         Decision::Send { subflow: picked.id, range: cx.unsent }

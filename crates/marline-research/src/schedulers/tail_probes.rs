@@ -115,7 +115,7 @@ impl TailProbes {
             let fit = |view: &&SubflowView| {
                 view.backup == backup
                     && view.id != on
-                    && !view.is_suspect()
+                    && view.health.is_fine()
                     && !carried.contains(view.id)
                     && has_window(view)
             };
@@ -123,7 +123,7 @@ impl TailProbes {
             set
         };
         let regular = |view: &&SubflowView| {
-            view.id != on && !view.backup && view.is_usable() && !view.is_suspect()
+            view.id != on && !view.backup && view.is_usable() && view.health.is_fine()
         };
         let copies = targets(!cx.subflows.iter().any(|view| regular(&view)));
         if !copies.is_empty() {

@@ -1,5 +1,6 @@
 //! Integration tests in virtual time, in one program so that it is linked once.
 
+mod anchors;
 mod bbr;
 mod bulk;
 mod capture;
@@ -23,6 +24,7 @@ mod policies;
 mod redundancy;
 mod rows;
 mod runs;
+mod silent_first_path;
 mod sleep;
 mod speed;
 mod tail_probes;

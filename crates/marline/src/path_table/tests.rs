@@ -33,12 +33,33 @@ fn paths_and_servers_take_turns() {
     let servers = ["[fd00::1]:80", "192.0.2.1:80", "192.0.2.2:80"];
     let expected = [
         "fd00::2 [fd00::1]:80",
-        "10.0.0.2 192.0.2.1:80",
-        "10.0.0.2 192.0.2.2:80",
         "10.1.0.2 192.0.2.1:80",
+        "10.0.0.2 192.0.2.1:80",
         "10.1.0.2 192.0.2.2:80",
+        "10.0.0.2 192.0.2.2:80",
     ];
     assert_eq!(order(&table, &servers, None), expected);
+}
+
+#[test]
+fn families_take_turns_on_each_path() {
+    let table = table(&[("if0", &["10.0.0.2", "fd00::2"]), ("if1", &["10.1.0.2", "fd01::2"])]);
+    let servers = ["[fd09::1]:80", "[fd09::2]:80", "192.0.2.1:80"];
+    let expected = [
+        "fd00::2 [fd09::1]:80",
+        "fd01::2 [fd09::1]:80",
+        "10.0.0.2 192.0.2.1:80",
+        "10.1.0.2 192.0.2.1:80",
+        "fd00::2 [fd09::2]:80",
+        "fd01::2 [fd09::2]:80",
+    ];
+    assert_eq!(order(&table, &servers, None), expected);
+    let ipv4_first = ["192.0.2.1:80", "192.0.2.2:80", "[fd09::1]:80"];
+    let begun = order(&table, &ipv4_first, None);
+    assert_eq!(
+        begun[..3],
+        ["10.0.0.2 192.0.2.1:80", "10.1.0.2 192.0.2.1:80", "fd00::2 [fd09::1]:80"]
+    );
 }
 
 #[test]

@@ -1,4 +1,5 @@
-use marline_policy::SilenceCause;
+use marline_policy::{Health, SilenceCause};
+use marline_testkit::views::{DOUBTFUL, SILENT, SILENT_ON_BAD_PAIR};
 
 use super::*;
 use crate::path_managers::testing::{Harness, addr, local, open};
@@ -33,7 +34,7 @@ fn id(slot: u8) -> SubflowId {
 /// WiFi's address pair becomes bad, and cellular is up.
 fn on_cellular() -> Harness<BreakBeforeMake> {
     let mut w = phone();
-    w.views[0].bad_address_pair = true;
+    w.views[0].health = DOUBTFUL;
     let actions = w.event(PathEvent::AddressPair { id: id(0), bad: true });
     assert_eq!(actions, [fast(CELL)]);
     assert!(w.up(1, actions[0]).is_empty());
@@ -55,11 +56,11 @@ fn what_opens_cellular_at_once() {
     type Change = fn(&mut Harness<BreakBeforeMake>) -> PathEvent;
     let reasons: [(&str, Change); 5] = [
         ("what path health says", |w| {
-            w.views[0].bad_address_pair = true;
+            w.views[0].health = DOUBTFUL;
             PathEvent::AddressPair { id: id(0), bad: true }
         }),
         ("the receive timer", |w| {
-            w.views[0].potentially_failed = true;
+            w.views[0].health = SILENT;
             PathEvent::Silent { id: id(0), cause: SilenceCause::ReceiveTimer }
         }),
         ("MP_PRIO", |w| {
@@ -88,9 +89,9 @@ fn what_opens_cellular_at_once() {
 }
 
 #[test]
-fn suspicion_is_given_some_time() {
+fn silence_is_given_some_time() {
     let mut w = phone();
-    w.views[0].potentially_failed = true;
+    w.views[0].health = SILENT;
     assert!(w.event(PathEvent::Suspected(id(0))).is_empty());
     assert_eq!(w.fire(), (at(75), vec![PathAction::Probe(id(0))]), "asked once");
     w.now += at(74);
@@ -98,9 +99,9 @@ fn suspicion_is_given_some_time() {
     assert_eq!(w.fire(), (at(1), vec![fast(CELL)]));
 
     let mut w = phone();
-    w.views[0].potentially_failed = true;
+    w.views[0].health = SILENT;
     w.event(PathEvent::Suspected(id(0)));
-    w.views[0].potentially_failed = false;
+    w.views[0].health = Health::Fine;
     assert!(w.event(PathEvent::HeardAgain(id(0))).is_empty());
     assert_eq!(w.manager.next_timeout(), None, "it was nothing");
 }
@@ -110,13 +111,13 @@ fn suspicion_is_given_some_time() {
 fn what_is_heard_for_a_moment_has_not_recovered() {
     for (healthy_ms, opens_after_ms) in [(60, 100), (199, 100), (200, 150), (300, 150)] {
         let mut w = phone();
-        w.views[0].potentially_failed = true;
+        w.views[0].health = SILENT;
         w.event(PathEvent::Suspected(id(0)));
         w.now += at(50);
-        w.views[0].potentially_failed = false;
+        w.views[0].health = Health::Fine;
         assert!(w.event(PathEvent::HeardAgain(id(0))).is_empty());
         w.now += at(healthy_ms);
-        w.views[0].potentially_failed = true;
+        w.views[0].health = SILENT;
         assert!(w.event(PathEvent::Suspected(id(0))).is_empty());
         let failed_at = w.now;
         assert_eq!(w.fire().1, [PathAction::Probe(id(0))]);
@@ -132,9 +133,9 @@ fn another_primary_path_is_enough() {
     let wired = w.event(PathEvent::LocalUp(AddressId(3)));
     assert_eq!(wired, [open(3, 0, false)]);
     w.up(1, wired[0]);
-    w.views[0].bad_address_pair = true;
+    w.views[0].health = DOUBTFUL;
     assert!(w.event(PathEvent::AddressPair { id: id(0), bad: true }).is_empty());
-    w.views[1].bad_address_pair = true;
+    w.views[1].health = DOUBTFUL;
     assert_eq!(w.event(PathEvent::AddressPair { id: id(1), bad: true }), [fast(CELL)]);
 }
 
@@ -143,13 +144,13 @@ fn back_on_wifi_cellular_is_closed_after_a_quiet_time() {
     let mut w = on_cellular();
     w.now += at(5_000);
     w.views[1].last_new_at = w.now;
-    w.views[0].bad_address_pair = false;
+    w.views[0].health = Health::Fine;
     assert!(w.event(PathEvent::AddressPair { id: id(0), bad: false }).is_empty(), "not at once");
     let (slept, actions) = w.fire();
     assert_eq!((slept, actions), (at(2_000), vec![PathAction::CloseSubflow(id(1))]));
     assert!(w.down(1).is_empty());
     // And again, at once, though that subflow did not live long.
-    w.views[0].bad_address_pair = true;
+    w.views[0].health = DOUBTFUL;
     assert_eq!(w.event(PathEvent::AddressPair { id: id(0), bad: true }), [fast(CELL)]);
 }
 
@@ -157,14 +158,14 @@ fn back_on_wifi_cellular_is_closed_after_a_quiet_time() {
 fn cellular_is_not_closed_while_it_is_used_nor_before_wifi_has_settled() {
     let mut w = on_cellular();
     w.now += at(60_000);
-    w.views[0].bad_address_pair = false;
+    w.views[0].health = Health::Fine;
     assert!(w.event(PathEvent::AddressPair { id: id(0), bad: false }).is_empty());
     w.views[1].bytes_in_flight = 1_000;
     assert_eq!(w.fire(), (at(1_000), vec![]), "quiet for long, but something is under way");
     w.views[1].bytes_in_flight = 0;
-    w.views[0].potentially_failed = true;
+    w.views[0].health = SILENT;
     w.event(PathEvent::Suspected(id(0)));
-    w.views[0].potentially_failed = false;
+    w.views[0].health = Health::Fine;
     w.event(PathEvent::HeardAgain(id(0)));
     let (slept, actions) = w.fire();
     assert_eq!((slept, actions), (at(1_000), vec![PathAction::CloseSubflow(id(1))]));
@@ -190,7 +191,7 @@ fn wifi_that_comes_back_is_joined_from_at_once() {
 #[test]
 fn a_failed_path_is_asked_for_a_sign_of_life_ever_more_rarely() {
     let mut w = phone();
-    w.views[0].potentially_failed = true;
+    w.views[0].health = SILENT;
     let silent = PathEvent::Silent { id: id(0), cause: SilenceCause::UnansweredProbes };
     let cell = w.event(silent)[0];
     w.up(1, cell);
@@ -201,7 +202,7 @@ fn a_failed_path_is_asked_for_a_sign_of_life_ever_more_rarely() {
         waits.push(slept.as_millis());
     }
     assert_eq!(waits, [200, 400, 800, 1_600, 3_200, 3_200, 3_200]);
-    w.views[0].bad_address_pair = true;
+    w.views[0].health = SILENT_ON_BAD_PAIR;
     w.event(PathEvent::AddressPair { id: id(0), bad: true });
     assert_eq!(w.manager.next_timeout(), None, "path health monitoring asks on bad address pairs");
 }
@@ -210,12 +211,12 @@ fn a_failed_path_is_asked_for_a_sign_of_life_ever_more_rarely() {
 fn a_peer_that_decides_for_itself_is_told_priorities() {
     let mut w = phone();
     w.followed = false;
-    w.views[0].bad_address_pair = true;
+    w.views[0].health = DOUBTFUL;
     let cell = w.event(PathEvent::AddressPair { id: id(0), bad: true })[0];
     let prio = |backup| PathAction::SetBackup { id: id(1), backup };
     assert_eq!(w.up(1, cell), [prio(false)]);
     w.views[1].backup = false;
-    w.views[0].bad_address_pair = false;
+    w.views[0].health = Health::Fine;
     assert_eq!(w.event(PathEvent::AddressPair { id: id(0), bad: false }), [prio(true)]);
 }
 
@@ -223,7 +224,7 @@ fn a_peer_that_decides_for_itself_is_told_priorities() {
 fn a_join_that_fails_leaves_the_next_address_its_turn() {
     let mut w = phone();
     w.local.push(LocalAddress { backup: true, ..local(4, "203.0.113.9:0") });
-    w.views[0].bad_address_pair = true;
+    w.views[0].health = DOUBTFUL;
     assert_eq!(w.event(PathEvent::AddressPair { id: id(0), bad: true }), [fast(CELL)]);
     assert_eq!(w.failed(CELL, 0), [fast(4)]);
     assert!(w.failed(4, 0).is_empty(), "the first one again, when its time has come");
@@ -251,13 +252,13 @@ fn the_module_waits_for_a_verdict_and_never_closes() {
     let mut w = phone();
     w.manager = BreakBeforeMake::new(BreakBeforeMakeConfig::multimob());
     w.event(PathEvent::Established);
-    w.views[0].potentially_failed = true;
+    w.views[0].health = SILENT;
     w.event(PathEvent::Suspected(id(0)));
     assert_eq!(w.manager.next_timeout(), Some(w.now + at(1_800_000)), "as good as never");
-    w.views[0].bad_address_pair = true;
+    w.views[0].health = SILENT_ON_BAD_PAIR;
     let cell = w.event(PathEvent::AddressPair { id: id(0), bad: true })[0];
     w.up(1, cell);
-    (w.views[0].bad_address_pair, w.views[0].potentially_failed) = (false, false);
+    w.views[0].health = Health::Fine;
     w.now += at(100_000);
     assert!(w.event(PathEvent::AddressPair { id: id(0), bad: false }).is_empty());
     assert_eq!(w.manager.next_timeout(), None);
@@ -277,7 +278,7 @@ fn if_every_address_is_a_backup_all_are_used() {
 fn a_server_opens_nothing() {
     let mut w = phone();
     w.role = Role::Server;
-    w.views[0].bad_address_pair = true;
+    w.views[0].health = DOUBTFUL;
     assert!(w.event(PathEvent::AddressPair { id: id(0), bad: true }).is_empty());
     assert!(w.accepts_join());
     assert_eq!(w.remote[0].address, addr("10.0.0.1:443"));

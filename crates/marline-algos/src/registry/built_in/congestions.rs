@@ -2,7 +2,7 @@
 
 use super::{RegisterError, Registry};
 use crate::NamedCongestion;
-use crate::congestion::{Bbr, BbrConfig, Cubic, Reno, RenoEstimate};
+use crate::congestion::{Bbr, BbrConfig, Cubic, CubicWestwood, Reno, RenoEstimate};
 use crate::slow_start::SlowStartKind;
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
@@ -15,6 +15,9 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
             move |mss, window, _| Box::new(Cubic::new(mss, window, slow_start).estimating(estimate))
         })?;
     }
+    registry.register_congestion(NamedCongestion::new("cubic-westwood", |mss, window, _| {
+        Box::new(CubicWestwood::new(mss, window, SlowStartKind::HyStart))
+    }))?;
     for (name, slow_start) in
         [("reno", SlowStartKind::Classic), ("reno-hystart", SlowStartKind::HyStart)]
     {

@@ -2,13 +2,20 @@
 
 use super::{RegisterError, Registry, baselines};
 use crate::schedulers::{
-    AutoRedundant, AutoRedundantConfig, BurstEnd, BurstEndConfig, Coded, CodedConfig, Hedged,
-    HedgedConfig, Probing, ProbingConfig, Redundant, RedundantIdle, RiskConfig, Without,
+    Auto, AutoConfig, AutoRedundant, AutoRedundantConfig, BudgetConfig, BurstEnd, BurstEndConfig,
+    Coded, CodedConfig, Hedged, HedgedConfig, Probing, ProbingConfig, Redundant, RedundantIdle,
+    RiskConfig, Without,
 };
+use marline_time::Rate;
+
 use crate::{NamedScheduler, Parameters};
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
     baselines::add(registry)?;
+    registry.register_scheduler_with("auto", |parameters| {
+        let config = auto(parameters);
+        move || Box::new(Auto::new(config))
+    })?;
     registry
         .register_scheduler(NamedScheduler::new("redundant", || Box::<Redundant>::default()))?;
     add_degrees_of_redundancy(registry)
@@ -62,6 +69,14 @@ fn add_degrees_of_redundancy(registry: &mut Registry) -> Result<(), RegisterErro
         let config = auto_redundant(parameters);
         move |inner| Box::new(AutoRedundant::around(inner, config))
     })
+}
+
+fn auto(parameters: &mut Parameters<'_>) -> AutoConfig {
+    let default = BudgetConfig::default();
+    let share = parameters.number_or_unlimited("budget", default.share, 0.0..=10.0);
+    let free = parameters.bytes("free", default.rate.bytes_per_s());
+    let rate = Rate::from_bytes_per_s(free);
+    AutoConfig { budget: BudgetConfig { share, rate } }
 }
 
 fn hedged(parameters: &mut Parameters<'_>) -> HedgedConfig {

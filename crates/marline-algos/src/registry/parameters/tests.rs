@@ -39,6 +39,11 @@ fn numbers_have_ranges_and_may_be_percentages() {
     assert_eq!(ask("gain=2"), Ok(2.0));
     let error = ask("gain=2.01").unwrap_err();
     assert!(error.ends_with("expected a number from 0 to 2, or a percentage"), "{error}");
+    let ask = |text: &str| read(text, |p| p.number_or_unlimited("budget", 0.5, 0.0..=2.0));
+    assert_eq!([ask(""), ask("budget=25%")], [Ok(0.5), Ok(0.25)]);
+    assert_eq!(ask("budget=unlimited"), Ok(f64::INFINITY));
+    let error = ask("budget=2.01").unwrap_err();
+    assert!(error.ends_with("a number from 0 to 2, a percentage, or `unlimited`"), "{error}");
     let ask = |text: &str| read(text, |p| p.count("copies", 2, 1..=8));
     assert_eq!(ask("copies=8"), Ok(8));
     assert!(ask("copies=0").unwrap_err().ends_with("expected a whole number from 1 to 8"));

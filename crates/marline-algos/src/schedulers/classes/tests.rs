@@ -1,14 +1,11 @@
 use marline_policy::SubflowId;
 use marline_testkit::views::{
-    Stream, backup, full, gone, paced, range, send as sends, set, suspect, view,
+    SILENT_ON_BAD_PAIR, Stream, backup, doubtful, full, gone, paced, range, send as sends, set,
+    silent, view,
 };
 use marline_time::Instant;
 
 use super::*;
-
-const fn bad(view: SubflowView) -> SubflowView {
-    SubflowView { bad_address_pair: true, ..view }
-}
 
 #[test]
 fn the_best_class_that_has_members_is_used() {
@@ -19,11 +16,14 @@ fn the_best_class_that_has_members_is_used() {
         (&[gone(regular)], None),
         (&[regular, spare], Some(Class::Regular)),
         (&[full(regular), spare], Some(Class::Regular)),
-        (&[suspect(regular, 5), spare], Some(Class::Backup)),
+        (&[silent(regular, 5), spare], Some(Class::Backup)),
         (&[gone(regular), spare], Some(Class::Backup)),
-        (&[suspect(regular, 5), suspect(spare, 9)], Some(Class::Suspect)),
-        (&[bad(suspect(regular, 5)), bad(spare)], Some(Class::Doubtful)),
-        (&[gone(regular), suspect(spare, 9)], Some(Class::Suspect)),
+        (&[silent(regular, 5), silent(spare, 9)], Some(Class::Silent)),
+        (
+            &[SubflowView { health: SILENT_ON_BAD_PAIR, ..regular }, doubtful(spare)],
+            Some(Class::Doubtful),
+        ),
+        (&[gone(regular), silent(spare, 9)], Some(Class::Silent)),
     ];
     for (subflows, expected) in table {
         assert_eq!(best_class(subflows), *expected, "{subflows:?}");
@@ -39,9 +39,9 @@ fn unknown_rtts_come_last_and_ties_go_to_the_lower_slot() {
 }
 
 #[test]
-fn of_suspects_the_one_heard_of_last_is_picked() {
-    let all = [suspect(view(0, 10), 100), suspect(view(1, 90), 200)];
-    assert_eq!(pick(all.iter(), Class::Suspect).map(|v| v.id), Some(SubflowId(1)));
+fn of_silent_ones_the_one_heard_of_last_is_picked() {
+    let all = [silent(view(0, 10), 100), silent(view(1, 90), 200)];
+    assert_eq!(pick(all.iter(), Class::Silent).map(|v| v.id), Some(SubflowId(1)));
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn item(carried_by: &[u8], cause: ReinjectionCause) -> Reinjection {
 #[test]
 fn reinjection_table() {
     use ReinjectionCause::{DataRto, SubflowClosed, SubflowRto, UnansweredProbe};
-    let wifi = suspect(view(0, 20), 100);
+    let wifi = silent(view(0, 20), 100);
     let (lte, dsl, sat) = (view(1, 60), view(2, 40), backup(view(3, 600)));
     let to = |id| sends(id, 3_000, 4_000);
     let open = Decision::WaitUntil(Instant::from_millis(2));
@@ -76,23 +76,23 @@ fn reinjection_table() {
         ("no regular left", &[wifi, sat], item(&[0], UnansweredProbe), to(3)),
         ("closed, only a backup", &[gone(wifi), sat], item(&[], SubflowClosed), to(3)),
         ("backup has it", &[wifi, sat], item(&[0, 3], SubflowRto), Decision::Wait),
-        ("another suspect", &[wifi, suspect(lte, 5)], item(&[0], SubflowRto), to(1)),
+        ("another silent one", &[wifi, silent(lte, 5)], item(&[0], SubflowRto), to(1)),
         (
-            "suspects: heard of last, whoever pays",
-            &[wifi, suspect(lte, 5), suspect(dsl, 9), suspect(sat, 50)],
+            "silent ones: heard of last, whoever pays",
+            &[wifi, silent(lte, 5), silent(dsl, 9), silent(sat, 50)],
             item(&[0], SubflowRto),
             to(3),
         ),
         (
             "a bad address pair that is heard, rather than silence",
-            &[wifi, suspect(lte, 5), bad(sat)],
+            &[wifi, silent(lte, 5), doubtful(sat)],
             item(&[0], SubflowRto),
             to(3),
         ),
         ("alone: own retransmission", &[wifi], item(&[0], SubflowRto), Decision::Wait),
         ("data timeout: again", &[lte], item(&[1], DataRto), to(1)),
         ("data timeout, other first", &[lte, dsl], item(&[2], DataRto), to(1)),
-        ("data timeout on a suspect", &[wifi], item(&[0], DataRto), to(0)),
+        ("data timeout on a silent one", &[wifi], item(&[0], DataRto), to(0)),
         ("nobody", &[gone(wifi)], item(&[0], DataRto), Decision::Wait),
     ];
     let stream = Stream::new(0);

@@ -1,5 +1,8 @@
-use marline_policy::{SubflowId, SubflowSet};
-use marline_testkit::views::{Stream, backup, full, gone, paced, range, send, set, suspect, view};
+use marline_policy::{Health, SubflowId, SubflowSet};
+use marline_testkit::views::{
+    DOUBTFUL, SILENT, SILENT_ON_BAD_PAIR, Stream, backup, doubtful, full, gone, paced, range, send,
+    set, silent, view,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -7,10 +10,6 @@ use super::*;
 /// A subflow that last brought news at this time.
 fn news(view: SubflowView, ms: u64) -> SubflowView {
     SubflowView { last_new_at: Instant::from_millis(ms), ..view }
-}
-
-fn bad(view: SubflowView) -> SubflowView {
-    SubflowView { bad_address_pair: true, ..view }
 }
 
 fn decide(config: FollowClientConfig, subflows: &[SubflowView]) -> Decision {
@@ -33,18 +32,14 @@ fn decision_table() {
         ("newer than one, but not than all", &[wifi(5), cell(6), other(7)], send(2, 0, 5_000)),
         ("followed and full: waited for", &[wifi(5), full(other(6))], Decision::Wait),
         ("followed and paced: until then", &[wifi(5), paced(cell(6), 3)], pacer),
-        ("potentially failed: last", &[suspect(wifi(9), 9), cell(1)], send(1, 0, 5_000)),
-        ("bad address pair: last", &[bad(wifi(9)), cell(1)], send(1, 0, 5_000)),
+        ("silent: last", &[silent(wifi(9), 9), cell(1)], send(1, 0, 5_000)),
+        ("bad address pair: last", &[doubtful(wifi(9)), cell(1)], send(1, 0, 5_000)),
         (
             "bad but heard before timed out",
-            &[suspect(wifi(9), 99), bad(cell(1))],
+            &[silent(wifi(9), 99), doubtful(cell(1))],
             send(1, 0, 5_000),
         ),
-        (
-            "all failed: heard of last",
-            &[suspect(wifi(9), 3), suspect(cell(1), 4)],
-            send(1, 0, 5_000),
-        ),
+        ("all failed: heard of last", &[silent(wifi(9), 3), silent(cell(1), 4)], send(1, 0, 5_000)),
         ("gone", &[gone(other(9)), wifi(1)], send(0, 0, 5_000)),
     ];
     for (name, subflows, expected) in table {
@@ -68,7 +63,7 @@ fn multimob_spills_over_to_what_has_room_but_not_to_an_older_backup() {
             send(0, 0, 5_000),
         ),
         ("a newer backup before a regular one", &[full(wifi(5)), cell(6)], send(1, 0, 5_000)),
-        ("no suspect", &[full(wifi(6)), bad(other(5))], Decision::Wait),
+        ("nobody doubtful", &[full(wifi(6)), doubtful(other(5))], Decision::Wait),
     ];
     for (name, subflows, expected) in table {
         assert_eq!(decide(FollowClientConfig::MULTIMOB, subflows), *expected, "{name}");
@@ -90,23 +85,24 @@ fn repeats_go_where_the_client_is() {
     assert_eq!(reinject(&[wifi, cell], set(&[1]), probe), Decision::Wait, "on its way there");
     let all = set(&[0, 1]);
     assert_eq!(reinject(&[wifi, cell], all, ReinjectionCause::DataRto), send(1, 0, 1_000));
-    let dead = [suspect(wifi, 3), suspect(cell, 4)];
+    let dead = [silent(wifi, 3), silent(cell, 4)];
     assert_eq!(
         reinject(&dead, set(&[1]), probe),
         send(0, 0, 1_000),
-        "only suspects: the other one"
+        "nobody healthy: the other one"
     );
     assert_eq!(reinject(&dead, all, probe), Decision::Wait);
     assert_eq!(reinject(&[], set(&[0]), probe), Decision::Wait);
 }
 
 fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), 0..4u8);
-    (flags, 0..9u64, 0..9u64).prop_map(move |((is_backup, failed, is_bad, room), new, heard)| {
+    let health =
+        prop_oneof![Just(Health::Fine), Just(DOUBTFUL), Just(SILENT), Just(SILENT_ON_BAD_PAIR)];
+    let state = (any::<bool>(), health, 0..4u8);
+    (state, 0..9u64, 0..9u64).prop_map(move |((is_backup, health, room), new, heard)| {
         let view = SubflowView {
             backup: is_backup,
-            potentially_failed: failed,
-            bad_address_pair: is_bad,
+            health,
             last_heard_at: Instant::from_millis(heard),
             ..news(marline_testkit::views::view(id, 10), new)
         };
@@ -120,9 +116,9 @@ fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
 
 proptest! {
     /// Whatever the snapshot: data goes only where there is room, and never past a healthy subflow
-    /// onto a suspect one.
+    /// onto another one.
     #[test]
-    fn no_suspect_while_anything_healthy_is_usable(
+    fn nothing_worse_while_anything_healthy_is_usable(
         subflows in (any_view(0), any_view(1), any_view(2)).prop_map(|(a, b, c)| [a, b, c]),
         spills in any::<bool>(),
     ) {
@@ -130,7 +126,7 @@ proptest! {
         if let Decision::Send { subflow: SubflowId(id), .. } = decide(config, &subflows) {
             let taken = subflows[usize::from(id)];
             prop_assert!(taken.is_ready());
-            let healthy = |view: &SubflowView| view.is_usable() && !view.is_suspect();
+            let healthy = |view: &SubflowView| view.is_usable() && view.health.is_fine();
             prop_assert!(healthy(&taken) || !subflows.iter().any(healthy));
             let newer = |v: &&SubflowView| healthy(v) && !v.backup && v.last_new_at >= taken.last_new_at;
             prop_assert!(!taken.backup || !healthy(&taken) || !subflows.iter().any(|v| newer(&v)));

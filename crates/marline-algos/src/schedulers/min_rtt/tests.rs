@@ -1,12 +1,12 @@
 use marline_policy::{DataRange, Dsn, SubflowId, SubflowView};
-use marline_testkit::views::{Stream, backup, full, gone, paced, suspect, view};
+use marline_testkit::views::{DOUBTFUL, Stream, backup, full, gone, paced, silent, view};
 use marline_time::Instant;
 
 use super::*;
 
 /// On a bad address pair, and heard at this time.
 fn doubtful(view: SubflowView, heard_ms: u64) -> SubflowView {
-    SubflowView { bad_address_pair: true, last_heard_at: Instant::from_millis(heard_ms), ..view }
+    SubflowView { health: DOUBTFUL, last_heard_at: Instant::from_millis(heard_ms), ..view }
 }
 
 /// A run of this data on this subflow.
@@ -27,10 +27,10 @@ fn decision_table() {
         ("waits for its pacer, likewise", &[paced(fast, 3), slow], pacer),
         ("all full: never the backup", &[full(fast), full(slow), spare], Decision::Wait),
         ("all wait", &[full(slow), paced(fast, 3), spare], pacer),
-        ("suspect: not used", &[suspect(fast, 9), slow], run(1, 0, 5_000)),
-        ("suspect and full: wait", &[suspect(fast, 9), full(slow)], Decision::Wait),
-        ("all suspect: the backup", &[suspect(fast, 9), spare], run(2, 0, 5_000)),
-        ("alone and suspect: still used", &[suspect(fast, 9)], run(0, 0, 5_000)),
+        ("silent: not used", &[silent(fast, 9), slow], run(1, 0, 5_000)),
+        ("silent and full: wait", &[silent(fast, 9), full(slow)], Decision::Wait),
+        ("all silent: the backup", &[silent(fast, 9), spare], run(2, 0, 5_000)),
+        ("alone and silent: still used", &[silent(fast, 9)], run(0, 0, 5_000)),
         // To wait for the faster one, which has nothing to do, would be to wait for ever.
         ("in doubt: the one heard last", &[doubtful(fast, 3), doubtful(slow, 9)], run(1, 0, 5_000)),
         ("gone", &[gone(fast)], Decision::Wait),

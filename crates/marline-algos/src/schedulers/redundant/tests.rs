@@ -1,4 +1,4 @@
-use marline_testkit::views::{Stream, backup, drain, full, gone, paced, range, set, suspect, view};
+use marline_testkit::views::{Stream, backup, drain, full, gone, paced, range, set, silent, view};
 use marline_time::Instant;
 
 use super::*;
@@ -72,13 +72,13 @@ fn backups_carry_no_copies_and_new_data_only_in_need() {
 }
 
 #[test]
-fn suspects_get_no_copies_unless_all_are_suspect() {
+fn silent_ones_get_no_copies_unless_all_are_silent() {
     let mut stream = Stream::new(2_000);
-    let (wifi, lte) = (suspect(view(0, 20), 5), view(1, 50));
+    let (wifi, lte) = (silent(view(0, 20), 5), view(1, 50));
     let sent = drain(&mut Redundant::default(), &mut stream, &[wifi, lte]);
     assert_eq!((bytes_on(&sent, 0), bytes_on(&sent, 1)), (0, 2_000));
     let mut stream = Stream::new(2_000);
-    let sent = drain(&mut Redundant::default(), &mut stream, &[wifi, suspect(lte, 9)]);
+    let sent = drain(&mut Redundant::default(), &mut stream, &[wifi, silent(lte, 9)]);
     assert_eq!((bytes_on(&sent, 0), bytes_on(&sent, 1)), (2_000, 2_000));
 }
 

@@ -1,4 +1,4 @@
-use marline_testkit::views::{Stream, backup, full, gone, suspect, view};
+use marline_testkit::views::{Stream, backup, full, gone, silent, view};
 
 use super::*;
 
@@ -30,12 +30,12 @@ fn turns_go_round_in_slot_order() {
 }
 
 #[test]
-fn full_gone_suspect_and_backup_subflows_are_passed_over() {
+fn full_gone_silent_and_backup_subflows_are_passed_over() {
     let all = [view(0, 10), full(view(1, 10)), view(2, 10), gone(view(3, 10))];
     assert_eq!(turns(&all, 4), [0, 2, 0, 2]);
-    let all = [view(0, 10), suspect(view(1, 10), 5), backup(view(2, 10))];
+    let all = [view(0, 10), silent(view(1, 10), 5), backup(view(2, 10))];
     assert_eq!(turns(&all, 3), [0, 0, 0]);
-    let all = [suspect(view(0, 10), 5), backup(view(1, 10)), backup(view(2, 10))];
+    let all = [silent(view(0, 10), 5), backup(view(1, 10)), backup(view(2, 10))];
     assert_eq!(turns(&all, 4), [1, 2, 1, 2]);
 }
 

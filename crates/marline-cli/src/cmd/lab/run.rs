@@ -78,6 +78,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print(&format!("{}\n\n", file.title))?;
     }
     print(&aligned(&summary.table()))?;
+    let calibration = summary.calibration();
+    if !calibration.is_empty() {
+        print(&format!("\nforecasts of answers\n{}", aligned(&calibration)))?;
+    }
     print(&agreement(&summary.agreement()))?;
     warn(&summary)?;
     write(&out, "messages.csv", &summary.messages_csv())?;

@@ -113,18 +113,18 @@ fn an_old_timestamp_is_answered_and_dropped() {
 }
 
 #[test]
-fn turned_down_segments_end_no_suspicion() {
+fn turned_down_segments_end_no_silence() {
     let (mut pair, header) = ready();
     pair.set_filter(|_, _| super::pair::Fate::Drop);
     pair.client.written += 1_000;
     pair.run_for(MS(400));
-    assert!(pair.client.tcp.potentially_failed());
+    assert!(pair.client.tcp.health().is_silent());
     pair.inject(0, moved(header, 7, TcpFlags::RST), &[]);
     pair.inject(0, moved(header, 1 << 30, TcpFlags::ACK), &[1; 50]);
     pair.inject(0, TcpHeader { ack: header.ack.add(1 << 20), ..header }, &[]);
-    assert!(pair.client.tcp.potentially_failed());
+    assert!(pair.client.tcp.health().is_silent());
     pair.inject(0, header, &[]);
-    assert!(!pair.client.tcp.potentially_failed());
+    assert!(!pair.client.tcp.health().is_silent());
 }
 
 #[test]

@@ -9,12 +9,12 @@ use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment};
 
 use super::doubles::{Recovery, Reno, Signals};
 use crate::subflow::{
-    Egress, HeaderFor, Ingress, RepeatRoom, Start, Subflow, SubflowConfig, SubflowEvent,
+    Egress, HeaderFor, Ingress, PayloadRoom, Start, Subflow, SubflowConfig, SubflowEvent,
 };
 use crate::{Ecn, FourTuple};
 
 /// Room for repeats that nothing is asked of.
-pub(super) const ROOM: RepeatRoom = RepeatRoom { mapped: 1_000, plain: 1_000 };
+pub(super) const ROOM: PayloadRoom = PayloadRoom { mapped: 1_000, plain: 1_000 };
 
 /// A segment on its way.
 #[derive(Clone, Debug)]
@@ -141,6 +141,7 @@ pub(super) fn config() -> SubflowConfig {
         outstanding_segments: 65_536,
         timestamps: true,
         dss_room: true,
+        score_forecasts: false,
         linux_compat: crate::LinuxCompat::default(),
     }
 }
@@ -264,9 +265,9 @@ impl Pair {
             while let Some(event) = end.tcp.poll_event() {
                 // As a connection does unless its scheduler leaves it to the timer.
                 if matches!(event, SubflowEvent::ProbeTimeout) {
-                    end.tcp.suspect();
+                    end.tcp.health_mut().on_probe_timeout(now, Duration::ZERO);
                 }
-                if matches!(event, SubflowEvent::HeardAgain) {
+                if matches!(event, SubflowEvent::HeardAgain(_)) {
                     end.tcp.retry_soon(now);
                 }
                 end.events.push(event);
@@ -381,7 +382,7 @@ impl End {
         }
         let timestamps = if self.tcp.uses_timestamps() { 12 } else { 0 };
         let mapped = self.tcp.settled_segment() - 20 - timestamps - DSS;
-        let room = RepeatRoom { mapped, plain: mapped };
+        let room = PayloadRoom { mapped, plain: mapped };
         if let Some(egress) = self.tcp.next_egress_but_ack(now, room) {
             return Some(self.build(now, to, HeaderFor::Egress(&egress)));
         }

@@ -3,9 +3,10 @@ use marline_time::{Duration, Instant};
 use marline_wire::TcpFlags;
 
 use super::pair::{Fate, Packet, Pair, config};
-use crate::subflow::{SubflowConfig, SubflowEvent};
+use crate::subflow::{EndOfSilence, SubflowConfig, SubflowEvent};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
+const HEARD_AGAIN: SubflowEvent = SubflowEvent::HeardAgain(EndOfSilence { was_rescued: false });
 
 /// Drops the first transmission of the data segments with these numbers.
 fn drop_data(numbers: &'static [u64]) -> impl FnMut(Instant, &Packet) -> Fate {
@@ -70,7 +71,7 @@ fn the_last_segment_is_repaired_by_a_probe_not_a_timeout() {
     let first = pair.log[0].0;
     assert!(last.unwrap().0.since(first) < MS(120), "{:?}", last.map(|(at, _)| at));
     assert!(pair.client.saw(SubflowEvent::ProbeTimeout));
-    assert!(pair.client.saw(SubflowEvent::HeardAgain));
+    assert!(pair.client.saw(HEARD_AGAIN));
     let info = pair.client.tcp.info(marline_policy::SubflowId(0), false);
     assert_eq!((info.rtos, info.probes), (0, 1));
 }
@@ -87,7 +88,7 @@ fn a_probe_takes_new_data_if_there_is_any() {
     let timeout = pair.client.tcp.next_timeout().unwrap();
     pair.now = timeout;
     pair.client.tcp.on_timeout(timeout);
-    assert!(pair.client.tcp.wants_new_data_probe() && !pair.client.tcp.potentially_failed());
+    assert!(pair.client.tcp.wants_new_data_probe() && !pair.client.tcp.health().is_silent());
     pair.client.written = 2_000;
     pair.run_for(Duration::from_secs(1));
     assert_eq!(pair.log[0].1.ssn, 1_001);
@@ -168,8 +169,8 @@ fn after_an_outage_everything_is_repaired() {
     pair.run_for(Duration::from_secs(10));
     assert_eq!(pair.server().received, 3_000_000);
     let info = pair.client.tcp.info(marline_policy::SubflowId(0), false);
-    assert!(info.rtos >= 2 && !info.potentially_failed);
-    assert!(pair.client.saw(SubflowEvent::HeardAgain));
+    assert!(info.rtos >= 2 && info.health.is_fine());
+    assert!(pair.client.saw(HEARD_AGAIN));
     // Part of the flight had arrived and only its ACKs were lost: the timeout is taken back, and the
     // real losses are an episode of their own.
     assert!(matches!(

@@ -381,6 +381,7 @@ fn contestants(
             receive_timer: raw.receive_timer.clone(),
             lone_keepalive: raw.lone_keepalive.clone(),
             repair: raw.repair,
+            score_forecasts: raw.score_forecasts,
         };
         contestants.push(Contestant { variant, stacks });
     }

@@ -92,6 +92,8 @@ pub(super) struct RawVariant {
     pub(super) lone_keepalive: Option<String>,
     #[serde(default)]
     pub(super) repair: bool,
+    #[serde(default)]
+    pub(super) score_forecasts: bool,
     pub(super) stacks: Option<Vec<Stack>>,
 }
 

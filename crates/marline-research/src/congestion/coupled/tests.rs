@@ -1,6 +1,6 @@
 //! Tests of the properties common to all coupled controllers.
 
-use marline_testkit::views::{MSS, ack, gone, ms, suspect, view};
+use marline_testkit::views::{MSS, ack, gone, ms, silent, view};
 
 use super::*;
 
@@ -70,7 +70,7 @@ fn alone_they_are_reno_and_beside_an_equal_one_a_quarter_of_it() {
 #[test]
 fn what_carries_nothing_does_not_count() {
     let silent =
-        [suspect(view(1, 100), 0), gone(view(1, 100)), SubflowView { srtt: None, ..view(1, 100) }];
+        [silent(view(1, 100), 0), gone(view(1, 100)), SubflowView { srtt: None, ..view(1, 100) }];
     for other in silent {
         for mut cc in controllers() {
             let grown = growth(cc.as_mut(), &[views([10, 10])[0], other]);

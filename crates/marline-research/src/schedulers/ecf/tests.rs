@@ -1,4 +1,4 @@
-use marline_testkit::views::{MSS, Stream, full, ms, send, suspect, view};
+use marline_testkit::views::{MSS, Stream, full, ms, send, silent, view};
 
 use super::*;
 
@@ -56,11 +56,11 @@ fn a_slow_path_that_is_hardly_slower_is_used_although_the_first_question_says_wa
 }
 
 #[test]
-fn unknown_and_suspect_paths_are_not_waited_for() {
+fn unknown_and_silent_paths_are_not_waited_for() {
     let mut young = pair();
     young[0].srtt = None;
     assert_eq!(decide(&mut Ecf::default(), &young, 1_000), send(1, 0, 1_000));
     let mut dead = pair();
-    dead[0] = suspect(dead[0], 3);
+    dead[0] = silent(dead[0], 3);
     assert_eq!(decide(&mut Ecf::default(), &dead, 1_000), send(1, 0, 1_000));
 }

@@ -1,5 +1,5 @@
 use marline_policy::{SubflowId, SubflowView};
-use marline_testkit::views::{Stream, backup, drain, full, set, suspect, view};
+use marline_testkit::views::{Stream, backup, drain, full, set, silent, view};
 
 use super::*;
 
@@ -41,8 +41,8 @@ fn a_path_that_fills_up_in_between_is_passed_over() {
 }
 
 #[test]
-fn backups_and_suspects_carry_no_copies() {
-    for other in [backup(view(1, 30)), suspect(view(1, 30), 5)] {
+fn backups_and_silent_ones_carry_no_copies() {
+    for other in [backup(view(1, 30)), silent(view(1, 30), 5)] {
         let mut stream = Stream::new(1_000);
         assert_eq!(sent(&mut stream, &[view(0, 20), other]), [(0, 0, 1000)]);
     }

@@ -1,6 +1,7 @@
 use marline_algos::schedulers::MinRtt;
+use marline_policy::Health;
 use marline_testkit::views::{
-    Stream, backup, full, gone, ms, paced, range, send, set, suspect, view,
+    SILENT, Stream, backup, full, gone, ms, paced, range, send, set, silent, view,
 };
 use proptest::prelude::*;
 
@@ -59,7 +60,7 @@ fn the_probed_segment_goes_once_on_every_healthy_subflow_with_room() {
         view(0, 13),
         view(1, 85),
         full(view(2, 40)),
-        suspect(view(3, 20), 10),
+        silent(view(3, 20), 10),
         gone(view(4, 20)),
         backup(view(5, 20)),
         view(6, 300),
@@ -233,11 +234,11 @@ proptest! {
                 },
                 Step::Hear(id) => {
                     let view = &mut views[usize::from(id)];
-                    (view.last_heard_at, view.potentially_failed) = (NOW + ms(1), false);
+                    (view.last_heard_at, view.health) = (NOW + ms(1), Health::Fine);
                     probed[usize::from(id)] = false;
                 }
                 Step::Timeout(id) => {
-                    views[usize::from(id)].potentially_failed = true;
+                    views[usize::from(id)].health = SILENT;
                     let event = SchedulerEvent::SubflowRto(SubflowId(id));
                     tell(&mut scheduler, event, &stream, &views);
                 }
@@ -251,13 +252,13 @@ proptest! {
             for action in out {
                 let SchedulerAction::Suspect(id) = action else { continue };
                 prop_assert!(probed[usize::from(id.0)], "{id} was heard, or never probed");
-                views[usize::from(id.0)].potentially_failed = true;
+                views[usize::from(id.0)].health = SILENT;
             }
-            let any_healthy = views.iter().any(|view| !view.potentially_failed);
+            let any_healthy = views.iter().any(|view| view.health.is_fine());
             while let Some((subflow, range)) = scheduler.next_send(&stream.context(&views)).data() {
                 let view = &views[usize::from(subflow.0)];
                 prop_assert!(view.is_ready());
-                prop_assert!(!any_healthy || !view.potentially_failed, "{subflow} is suspect");
+                prop_assert!(!any_healthy || view.health.is_fine(), "{subflow} is silent");
                 stream.apply(subflow, range);
             }
         }

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(unreachable_pub, reason = "a module of test binaries")]
 
+pub mod anchors;
 pub mod bulk;
 pub mod bursts;
 pub mod dead_download;
@@ -22,10 +23,10 @@ use marline_link::{DuplexConfig, DuplexSpec};
 use marline_sim::{Paths, PathsConfig};
 use marline_time::SeedTree;
 
-/// Connections with this scheduler and the default other policies.
+/// Connections with this scheduler and the reference's other policies.
 pub fn connection(scheduler: &str) -> ConnectionConfig {
     let registry = Registry::default();
-    let mut policies = marline_algos::default_policies();
+    let mut policies = marline_algos::reference_policies();
     policies.scheduler = registry.scheduler(scheduler).expect("a built-in scheduler");
     ConnectionConfig::new(policies)
 }

@@ -1,16 +1,17 @@
 //! Side-by-side table in virtual time: the links and workloads on which the kernel's Multipath TCP
-//! was measured, and Marline's targets on them. Both ends are Marline with one default policy,
-//! unless a row says redundant. `marline lab compare` runs the same live.
+//! was measured, and Marline's targets on them. Both ends are Marline as it is shipped, in the mode
+//! `redundant` where a row says so. `marline lab compare` runs the same live.
 
 pub mod echo;
 pub mod failure;
 pub mod stream;
 
+use marline_algos::Registry;
 use marline_core::ConnectionConfig;
 use marline_sim::{App, Pace, Paths, PathsConfig, Units, median, quantile};
 use marline_time::{Duration, Instant, Rng, SeedTree};
 
-use super::{connection, link};
+use super::link;
 
 /// When the workload starts: by then all paths are joined.
 pub const START: Instant = Instant::from_secs(1);
@@ -113,8 +114,12 @@ fn default_connection() -> ConnectionConfig {
     ConnectionConfig::new(marline_algos::default_policies())
 }
 
+/// The mode `redundant`.
 fn redundant_connection() -> ConnectionConfig {
-    connection("redundant")
+    let mut connection = default_connection();
+    let scheduler = Registry::default().scheduler("auto,budget=unlimited");
+    connection.policies.scheduler = scheduler.expect("built in");
+    connection
 }
 
 fn ms(duration: Duration) -> f64 {

@@ -45,12 +45,18 @@ pub struct Outcome {
 /// Whose policies the worlds run with.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Those that are shipped, with three schedulers.
+    /// Those that are shipped: the default with the budget of each mode ([`SHIPPED`]).
     Shipped,
+    /// As plain stacks for Multipath TCP have them, with three schedulers.
+    Plain,
     /// Any specs of [`ANY`].
     Any,
     /// Repairs by coding, both ways, over the schedulers of [`CODED`].
     Coded,
+    /// The schedulers of [`PUBLISHED`].
+    Published,
+    /// The scheduler [`AUTO`] over two congestion controls.
+    Auto,
     /// A phone that walks: MultiMob's parts in all combinations (`mobile.rs`).
     Mobile,
 }

@@ -1,6 +1,6 @@
 //! Tests of the memory of networks that drop SYNs with MP_CAPABLE: only the first connection pays.
 
-use marline_core::FallbackReason;
+use marline_core::{ConnectionConfig, FallbackReason};
 use marline_sim::{Amount, Bulk, Paths, PathsConfig};
 use marline_time::{Duration, Instant, SeedTree};
 
@@ -24,8 +24,12 @@ fn open(paths: &mut Paths, over: usize) -> (Duration, Option<FallbackReason>) {
 }
 
 fn paths(boxes: &[&str]) -> Paths {
+    paths_of(config(true, false), boxes)
+}
+
+fn paths_of(client: ConnectionConfig, boxes: &[&str]) -> Paths {
     let links = boxes.iter().map(|boxes| link(boxes)).collect();
-    let mut paths = Paths::new(&PathsConfig::new(links, config(true, false)), SeedTree::new(1));
+    let mut paths = Paths::new(&PathsConfig::new(links, client), SeedTree::new(1));
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Bytes(1), 22, 11))));
     paths
 }
@@ -35,7 +39,9 @@ const SLOW: Duration = Duration::from_secs(7);
 
 #[test]
 fn the_second_connection_does_not_wait_and_other_networks_are_not_blamed() {
-    let mut paths = paths(&["up.block=mptcp:syn", ""]);
+    let mut client = config(true, false);
+    client.connection_attempt_delay = None;
+    let mut paths = paths_of(client, &["up.block=mptcp:syn", ""]);
     let (took, why) = open(&mut paths, 0);
     assert!(took > SLOW && why == Some(FallbackReason::SynRetries), "{took:?} {why:?}");
     let (took, why) = open(&mut paths, 0);
@@ -86,4 +92,28 @@ fn a_syn_ack_with_the_option_absolves() {
     paths.world.run_until(now + Duration::from_secs(3));
     assert_eq!(open(&mut paths, 0).1, None);
     assert_eq!(open(&mut paths, 0).1, None);
+}
+
+/// A delay, and a round trip of the other path.
+const OVER_THE_OTHER: Duration = Duration::from_millis(300);
+
+#[test]
+fn another_path_spares_the_wait_and_the_fallback() {
+    for boxes in ["up.block=mptcp:syn", "down.block=mptcp:synack"] {
+        let mut paths = paths(&[boxes, ""]);
+        for _ in 0..2 {
+            let (took, why) = open(&mut paths, 0);
+            assert!(took < OVER_THE_OTHER && why.is_none(), "{boxes}: {took:?} {why:?}");
+        }
+    }
+}
+
+#[test]
+fn a_server_of_plain_tcp_costs_the_second_path_one_round_trip_once() {
+    let mut paths = paths(&["strip=mptcp", "strip=mptcp"]);
+    let stripped = Some(FallbackReason::SynAckWithoutOption);
+    let (took, why) = open(&mut paths, 0);
+    assert!(took < QUICK * 2 && took > QUICK && why == stripped, "{took:?} {why:?}");
+    let (took, why) = open(&mut paths, 0);
+    assert!(took < QUICK && why == stripped, "{took:?} {why:?}");
 }

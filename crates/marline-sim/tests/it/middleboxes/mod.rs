@@ -53,8 +53,8 @@ const FIRST_DATA_MS: u64 = 4_000;
 
 const BOXES: &[Case] = &[
     case("no box", "", (Multipath, Multipath), 0),
-    case("options stripped from the SYN", "up.strip=mptcp:syn", (Plain, Plain), 0),
-    case("options stripped from the SYN/ACK", "down.strip=mptcp:synack", (Plain, Plain), 0),
+    case("options stripped from the SYN", "up.strip=mptcp:syn", (Plain, Multipath), 0),
+    case("options stripped from the SYN/ACK", "down.strip=mptcp:synack", (Plain, Multipath), 0),
     case("options stripped after the handshake", "strip=mptcp:rest", (Plain, Plain), 0),
     case("the same towards the server", "up.strip=mptcp:rest", (Plain, Plain), 0),
     case("the same towards the client", "down.strip=mptcp:rest", (Plain, Plain), 0),
@@ -67,11 +67,16 @@ const BOXES: &[Case] = &[
     case(
         "all options but MSS stripped",
         "strip=mptcp+sack_permitted+sack+timestamps+window_scale",
-        (Plain, Plain),
+        (Plain, Multipath),
         0,
     ),
-    case("SYN with options dropped", "up.block=mptcp:syn", (Plain, Plain), SYN_RETRIES_MS),
-    case("SYN/ACK with options dropped", "down.block=mptcp:synack", (Plain, Plain), SYN_RETRIES_MS),
+    case("SYN with options dropped", "up.block=mptcp:syn", (Plain, Multipath), SYN_RETRIES_MS),
+    case(
+        "SYN/ACK with options dropped",
+        "down.block=mptcp:synack",
+        (Plain, Multipath),
+        SYN_RETRIES_MS,
+    ),
     case("segments with options dropped", "block=mptcp:rest", (Plain, Plain), FIRST_DATA_MS),
     case("the same towards the client", "down.block=mptcp:rest", (Plain, Plain), FIRST_DATA_MS),
     case("the same towards the server", "up.block=mptcp:rest", (Plain, Plain), FIRST_DATA_MS),

@@ -100,7 +100,7 @@ pub fn link(boxes: &str) -> DuplexConfig {
 }
 
 pub fn config(mptcp: bool, checksum: bool) -> ConnectionConfig {
-    let mut policies = marline_algos::default_policies();
+    let mut policies = marline_algos::reference_policies();
     policies.path_manager = Registry::default().path_manager("full-mesh").expect("built in");
     let mut config = ConnectionConfig::new(policies);
     config.mptcp = mptcp;
@@ -186,9 +186,11 @@ pub fn outcome(paths: &Paths) -> Outcome {
     }
 }
 
+/// Of a connection that an application knows: what came of SYNs on other paths is none.
 fn fallback(host: &Host) -> Option<FallbackReason> {
+    let known = |id| host.connections().any(|(known, _)| known == id);
     host.monitor().iter().find_map(|event| match event.kind {
-        MonitorKind::Fallback(reason) => Some(reason),
+        MonitorKind::Fallback(reason) if known(event.connection) => Some(reason),
         _ => None,
     })
 }

@@ -78,7 +78,7 @@ fn single_path() -> ConnectionConfig {
     config
 }
 
-/// The redundant scheduler against two connections that carry everything twice.
+/// The mode `redundant` against two connections that carry everything twice.
 pub fn redundant(seeds: u64) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (name, links) in LINKS {

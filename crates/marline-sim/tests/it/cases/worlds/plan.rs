@@ -21,6 +21,26 @@ const CODED: [&str; 5] = [
     "redundant+coded",
 ];
 
+/// Schedulers of the worlds with those published from 2020 to 2026, as they are and at their limits.
+const PUBLISHED: [&str; 10] = [
+    "xlink",
+    "min-rtt+xlink,near=10s,far=10s",
+    "paaf",
+    "paaf,backup=on,rise=1,hold=50ms",
+    "peekaboo",
+    "peekaboo,discount=0.3,memory=10,seed=7",
+    "peekaboo,alpha=0,discount=1,adjust=off",
+    "augur",
+    "augur,backup=on,worth=0,budget=100%,purse=1MB",
+    "augur,worth=10ms,budget=1%,purse=5kB",
+];
+
+/// The shipped scheduler in the modes that budget it: `balanced`, `aggregate`, `redundant`.
+const SHIPPED: [&str; 3] = ["auto", "auto,budget=0", "auto,budget=unlimited"];
+
+/// The scheduler by forecasts, with the budget it has, with none, and with as much as it likes.
+const AUTO: [&str; 3] = ["auto", "auto,budget=0,free=0B", "auto,budget=10,free=100MB"];
+
 /// Schedulers, congestion controls and loss recoveries of the worlds with any policies.
 const ANY: [&[&str]; 3] = [
     &[
@@ -131,40 +151,45 @@ fn random_app(rng: &mut PcgRng) -> RandomPlan {
 
 impl Plan {
     pub(super) fn draw(seed: u64, family: Family) -> Self {
-        let mut plan = Plan::shipped(seed);
+        let mut plan = Plan::plain(seed);
+        if family == Family::Shipped {
+            let mut rng = SeedTree::new(seed).stream("policies");
+            let scheduler = SHIPPED[rng.below(SHIPPED.len() as u64) as usize];
+            plan.choose(scheduler, "cubic-westwood", "rack-tlp");
+            plan.policies = scheduler.to_owned();
+        }
         if family == Family::Mobile {
             plan.make_mobile(seed);
         }
         if family == Family::Coded {
             let mut rng = SeedTree::new(seed).stream("policies");
             let scheduler = CODED[rng.below(CODED.len() as u64) as usize];
-            let set = marline_research::registry().policy_set(
-                scheduler,
-                "full-mesh",
-                "cubic",
-                "rack-tlp",
-            );
+            plan.choose(scheduler, "cubic", "rack-tlp");
             let checksum = rng.chance(0.5);
             for side in [&mut plan.paths.client, &mut plan.paths.server] {
-                side.policies = set.clone().expect("built-in specs");
                 side.dss_checksum = checksum;
                 side.extensions = Extensions::REPAIR;
             }
             plan.policies = format!("{scheduler}, checksums {checksum}");
         }
+        if family == Family::Published {
+            let mut rng = SeedTree::new(seed).stream("policies");
+            let scheduler = PUBLISHED[rng.below(PUBLISHED.len() as u64) as usize];
+            plan.choose(scheduler, "cubic", "rack-tlp");
+            plan.policies = scheduler.to_owned();
+        }
+        if family == Family::Auto {
+            let mut rng = SeedTree::new(seed).stream("policies");
+            let scheduler = AUTO[rng.below(AUTO.len() as u64) as usize];
+            let congestion = if rng.chance(0.75) { "cubic-westwood" } else { "cubic" };
+            plan.choose(scheduler, congestion, "rack-tlp");
+            plan.policies = format!("{scheduler}, {congestion}");
+        }
         if family == Family::Any {
             let mut rng = SeedTree::new(seed).stream("policies");
             let mut pick = |of: &[&'static str]| of[rng.below(of.len() as u64) as usize];
             let [scheduler, congestion, recovery] = ANY.map(&mut pick);
-            let set = marline_research::registry().policy_set(
-                scheduler,
-                "full-mesh",
-                congestion,
-                recovery,
-            );
-            let set = set.expect("built-in specs");
-            plan.paths.client.policies = set.clone();
-            plan.paths.server.policies = set;
+            plan.choose(scheduler, congestion, recovery);
             // Who leaves all repairs to the retransmission timer stands still for longer.
             plan.judges_stalls = [recovery.starts_with("rack-tlp") && !recovery.contains("off"); 2];
             plan.policies = format!("{scheduler}, {congestion}, {recovery}");
@@ -172,7 +197,16 @@ impl Plan {
         plan
     }
 
-    fn shipped(seed: u64) -> Self {
+    /// Both ends run with these policies.
+    fn choose(&mut self, scheduler: &str, congestion: &str, recovery: &str) {
+        let registry = marline_research::registry();
+        let set = registry.policy_set(scheduler, "full-mesh", congestion, recovery);
+        let set = set.expect("known specs");
+        self.paths.client.policies = set.clone();
+        self.paths.server.policies = set;
+    }
+
+    fn plain(seed: u64) -> Self {
         let mut rng = SeedTree::new(seed).stream("plan");
         let count = between(&mut rng, 1, 3) as usize;
         let links: Vec<DuplexConfig> = (0..count)

@@ -19,11 +19,11 @@ const TRAIN_WINDOW: Duration = Duration::from_millis(500);
 
 /// Two links, wherever in their recordings one begins.
 #[derive(Clone, Debug)]
-pub(super) struct Pair {
+pub(crate) struct Pair {
     /// What tables call it.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Names of its paths.
-    pub(super) paths: [String; 2],
+    pub(crate) paths: [String; 2],
     recordings: [Recorded; 2],
     /// Whether both were recorded at the same time: then both begin at the same place.
     together: bool,
@@ -65,7 +65,7 @@ impl Recorded {
 impl Pair {
     /// Descriptions of both links from a place of the recordings that `rng` draws. Recordings repeat
     /// when they end.
-    pub(super) fn links(&self, rng: &mut impl Rng) -> anyhow::Result<[String; 2]> {
+    pub(crate) fn links(&self, rng: &mut impl Rng) -> anyhow::Result<[String; 2]> {
         let first = rng.unit();
         let second = if self.together { first } else { rng.unit() };
         Ok([self.recordings[0].from(first)?, self.recordings[1].from(second)?])
@@ -73,7 +73,7 @@ impl Pair {
 }
 
 /// Every pair in a directory of traces.
-pub(super) fn pairs(directory: &Path, setup: &Setup) -> anyhow::Result<Vec<Pair>> {
+pub(crate) fn pairs(directory: &Path, setup: &Setup) -> anyhow::Result<Vec<Pair>> {
     let mut pairs = Vec::new();
     let mut files = Vec::new();
     list(directory, &mut files)?;

@@ -1,0 +1,132 @@
+use marline_policy::RateSample;
+use marline_testkit::views::{MSS, ack};
+
+use super::*;
+use crate::slow_start::SlowStartKind;
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const ME: SubflowId = SubflowId(0);
+
+/// A path of 40 ms that delivers 100 segments in this time.
+struct Path {
+    cc: CubicWestwood,
+    now: Instant,
+}
+
+impl Path {
+    fn new() -> Path {
+        let cc = CubicWestwood::new(MSS, 100 * u64::from(MSS), SlowStartKind::Classic);
+        let mut path = Path { cc, now: Instant::from_secs(1) };
+        // Slow start ends at the first congestion; measured before.
+        path.round(MS(80), 0, false);
+        path.signal(CongestionSignal::Loss { bytes_in_flight: 0 });
+        path.signal(CongestionSignal::RecoveryDone);
+        for _ in 0..40 {
+            path.round(MS(40), 0, false);
+        }
+        path
+    }
+
+    /// A round trip that takes so long, in which so many segments are lost.
+    fn round(&mut self, rtt: Duration, lost: u64, in_recovery: bool) {
+        for segment in 0..100 {
+            self.now += rtt / 100;
+            let window = self.cc.window();
+            let sample = AckSample {
+                srtt: Some(rtt),
+                min_rtt: Some(MS(40)),
+                lost: if segment < lost { MSS.into() } else { 0 },
+                in_recovery,
+                rate: Some(RateSample {
+                    rate: Rate::over(100 * u64::from(MSS), MS(40)),
+                    delivered: 100 * u64::from(MSS),
+                    interval: MS(40),
+                    app_limited: false,
+                    prior_delivered: 0,
+                }),
+                ..ack(self.now, MSS.into(), window - u64::from(MSS), rtt)
+            };
+            self.cc.on_ack(&sample, ME, &[]);
+        }
+    }
+
+    fn signal(&mut self, signal: CongestionSignal) {
+        self.cc.on_signal(signal, self.now, ME, &[]);
+    }
+
+    fn lose(&mut self) {
+        self.signal(CongestionSignal::Loss { bytes_in_flight: self.cc.window() });
+    }
+}
+
+#[test]
+fn a_loss_without_a_queue_costs_nothing_and_one_with_a_queue_what_it_costs_cubic() {
+    let mut path = Path::new();
+    let before = path.cc.window();
+    path.lose();
+    assert_eq!(path.cc.window(), before);
+    assert!(path.cc.holds_window_in_recovery());
+    path.round(MS(40), 1, true);
+    assert!(path.cc.window() >= before, "growth goes on");
+    path.signal(CongestionSignal::RecoveryDone);
+    assert!(!path.cc.holds_window_in_recovery());
+    // The round trip is twice as long as it needs to be: seven tenths, as CUBIC.
+    path.round(MS(80), 0, false);
+    let before = path.cc.window() as f64;
+    path.lose();
+    let left = path.cc.window() as f64 / before;
+    let floor = 100.0 * f64::from(MSS) / before;
+    assert!((left - 0.7_f64.max(floor)).abs() < 0.02, "{left} of {before}, floor {floor}");
+}
+
+#[test]
+fn a_reduction_stops_at_what_the_path_delivers() {
+    let mut path = Path::new();
+    path.round(MS(55), 0, false);
+    let mut last = path.cc.window();
+    for _ in 0..10 {
+        path.lose();
+        path.signal(CongestionSignal::RecoveryDone);
+        assert!(path.cc.window() <= last);
+        last = path.cc.window();
+    }
+    assert!((98_000..=102_000).contains(&last), "{last}: rate x smallest RTT");
+}
+
+#[test]
+fn losses_that_are_many_or_meet_a_queue_in_the_end_are_congestion() {
+    let mut path = Path::new();
+    path.lose();
+    let before = path.cc.window();
+    path.round(MS(80), 1, true);
+    assert!(path.cc.window() < before, "a further loss of the episode, behind a queue");
+    let mut path = Path::new();
+    for _ in 0..10 {
+        path.round(MS(40), 25, false);
+    }
+    let before = path.cc.window();
+    path.lose();
+    assert!(path.cc.window() < before, "a fifth of all is lost");
+}
+
+#[test]
+fn a_pause_costs_nothing_where_the_window_was_used() {
+    let mut path = Path::new();
+    let before = path.cc.window();
+    path.now += Duration::from_secs(20);
+    path.signal(CongestionSignal::Idle);
+    assert_eq!(path.cc.window(), before);
+    // After five minutes it is unknown.
+    path.now += Duration::from_secs(400);
+    path.signal(CongestionSignal::Idle);
+    assert!(path.cc.window() <= 100 * u64::from(MSS));
+}
+
+#[test]
+fn it_paces_as_the_core_does_but_where_no_queue_is() {
+    let mut path = Path::new();
+    let twice = Rate::over(2 * path.cc.window(), MS(40));
+    assert_eq!(path.cc.pacing_rate(), Some(twice));
+    path.round(MS(80), 0, false);
+    assert_eq!(path.cc.pacing_rate(), None);
+}

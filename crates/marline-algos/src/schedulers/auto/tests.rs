@@ -1,0 +1,172 @@
+use marline_policy::{Forecast, Health, SilenceCause, SubflowId};
+use marline_testkit::views::{Stream, backup, drain, full, ms, send, view};
+
+use marline_time::Rate;
+
+use super::*;
+
+/// A path that answers after so many ms and carries 8 Mbit/s: 1,000 bytes a millisecond.
+fn path(id: u8, answer_ms: u64) -> SubflowView {
+    let rate = Some(Rate::from_mbit(8));
+    let forecast = Forecast::of([ms(answer_ms), ms(answer_ms), ms(answer_ms + 20)], 0.0, rate);
+    SubflowView { forecast, delivery_rate: rate, ..view(id, answer_ms) }
+}
+
+/// The same with so many episodes of trouble a second.
+fn risky(view: SubflowView, troubles: f32) -> SubflowView {
+    let answer = |quantile| view.forecast.answer(quantile).unwrap();
+    let answers = [answer(Quantile::P50), answer(Quantile::P90), answer(Quantile::P99)];
+    SubflowView { forecast: Forecast::of(answers, troubles, Some(Rate::from_mbit(8))), ..view }
+}
+
+fn overdue(view: SubflowView) -> SubflowView {
+    SubflowView { overdue_at: Some(Instant::from_millis(900)), bytes_in_flight: 1_000, ..view }
+}
+
+fn next(auto: &mut Auto, stream: &Stream, paths: &[SubflowView]) -> Decision {
+    auto.next_send(&stream.context(paths))
+}
+
+/// Nothing may be copied.
+fn without_copies() -> Auto {
+    Auto::new(AutoConfig { budget: BudgetConfig { share: 0.0, rate: Rate::ZERO } })
+}
+
+fn run(id: u8, start: u64, end: u64) -> Decision {
+    let Decision::Send { subflow, range } = send(id, start, end) else { unreachable!() };
+    Decision::SendRun { subflow, range }
+}
+
+#[test]
+fn a_burst_is_split_where_the_other_path_is_as_early() {
+    let (mut auto, mut stream) = (without_copies(), Stream::new(50_000));
+    let mut paths = [path(0, 20), path(1, 40)];
+    // Half of the round trip is the way back: 10 and 20 ms. Ten milliseconds carry 10,000 bytes.
+    assert_eq!(next(&mut auto, &stream, &paths), run(0, 0, 10_000));
+    stream.apply(SubflowId(0), marline_testkit::views::range(0, 10_000));
+    paths[0].forecast = paths[0].forecast.busy_for(ms(11));
+    assert!(matches!(
+        next(&mut auto, &stream, &paths),
+        Decision::SendRun { subflow: SubflowId(1), .. }
+    ));
+}
+
+#[test]
+fn a_full_path_that_brings_all_of_it_sooner_is_waited_for() {
+    let (mut auto, stream) = (without_copies(), Stream::new(2_000));
+    let busy = SubflowView { bytes_in_flight: 1_000, ..full(path(0, 20)) };
+    assert_eq!(next(&mut auto, &stream, &[busy, path(1, 200)]), Decision::Wait);
+    // More than it brings in that time does not wait, nor does anything for a path that nothing will wake.
+    let much = Stream::new(400_000);
+    assert!(next(&mut auto, &much, &[busy, path(1, 200)]).data().is_some());
+    let stuck = SubflowView { bytes_in_flight: 0, ..busy };
+    assert!(next(&mut auto, &stream, &[stuck, path(1, 200)]).data().is_some());
+}
+
+#[test]
+fn of_a_small_message_everything_is_on_both_paths_while_the_budget_lasts() {
+    let (mut auto, mut stream) = (Auto::default(), Stream::new(500));
+    let paths = [path(0, 20), path(1, 40)];
+    let sent = drain(&mut auto, &mut stream, &paths);
+    assert_eq!(sent, [(0, 0, 500), (1, 0, 500)]);
+    let sent = drain(&mut without_copies(), &mut Stream::new(500), &paths);
+    assert_eq!(sent[0], (0, 0, 500));
+    // Where a path has not been used for long it is explored all the same.
+    assert_eq!(sent[1..], [(1, 0, 500)]);
+}
+
+#[test]
+fn a_spent_budget_ends_copies() {
+    let mut auto = Auto::default();
+    let stream = Stream { data_una: 0, ..Stream::new(1_000) };
+    let fresh = |id| SubflowView { last_sent_at: Instant::from_secs(1), ..path(id, 20) };
+    let paths = [fresh(0), fresh(1)];
+    let mut context = stream.context(&paths);
+    context.repeated = 1_000_000;
+    auto.count(&context);
+    let mut sent = Stream::new(1_000);
+    sent.apply(SubflowId(0), marline_testkit::views::range(0, 1_000));
+    let mut context = sent.context(&paths);
+    context.repeated = 1_000_000;
+    assert_eq!(auto.next_send(&context), Decision::Wait);
+    context.now += Duration::from_secs(12);
+    let late = paths.map(|view| SubflowView { last_sent_at: context.now, ..view });
+    context.subflows = &late;
+    assert_eq!(auto.next_send(&context), send(1, 0, 1_000));
+}
+
+#[test]
+fn without_a_limit_copies_never_end() {
+    let mut auto = Auto::new(AutoConfig { budget: BudgetConfig::UNLIMITED });
+    let mut sent = Stream::new(1_000);
+    sent.apply(SubflowId(0), marline_testkit::views::range(0, 1_000));
+    let paths =
+        [0, 1].map(|id| SubflowView { last_sent_at: Instant::from_secs(1), ..path(id, 20) });
+    let mut context = sent.context(&paths);
+    context.repeated = 1_000_000_000;
+    assert_eq!(auto.next_send(&context), run(1, 0, 1_000));
+    assert_eq!(auto.spent, 0.0);
+}
+
+#[test]
+fn the_only_copy_is_not_put_on_a_path_in_trouble() {
+    let (mut auto, stream) = (without_copies(), Stream::new(1_000));
+    let troubled = risky(path(0, 20), 10.0);
+    assert!(matches!(
+        next(&mut auto, &stream, &[troubled, path(1, 24)]),
+        Decision::SendRun { subflow: SubflowId(1), .. }
+    ));
+    // It is better than nothing.
+    assert!(next(&mut auto, &stream, &[troubled]).data().is_some());
+}
+
+#[test]
+fn an_overdue_path_goes_on_and_what_it_is_given_is_copied_at_once() {
+    let mut stream = Stream::new(1_000);
+    let paths = [overdue(path(0, 20)), path(1, 300)];
+    let sent = drain(&mut Auto::default(), &mut stream, &paths);
+    assert_eq!(sent, [(0, 0, 1000), (1, 0, 1000)]);
+}
+
+#[test]
+fn what_an_overdue_path_holds_is_copied_although_there_is_more_to_send() {
+    let (mut auto, mut stream) = (Auto::default(), Stream::new(100_000));
+    stream.window = 20_000;
+    while stream.sent() < 20_000 {
+        let rest = marline_testkit::views::range(stream.sent(), 20_000);
+        stream.apply(SubflowId(0), rest);
+    }
+    let decision = next(&mut auto, &stream, &[overdue(path(0, 20)), path(1, 300)]);
+    assert!(
+        matches!(decision, Decision::SendRun { subflow: SubflowId(1), range } if range.start == Dsn(0))
+    );
+    // A healthy path's data is left where it is.
+    let fresh = SubflowView { last_sent_at: Instant::from_secs(1), ..path(1, 300) };
+    assert_eq!(next(&mut auto, &stream, &[path(0, 20), fresh]), Decision::Wait);
+}
+
+#[test]
+fn backups_carry_no_copies_and_a_silent_path_is_no_choice() {
+    let mut stream = Stream::new(500);
+    let sent = drain(&mut Auto::default(), &mut stream, &[path(0, 20), backup(path(1, 40))]);
+    assert_eq!(sent, [(0, 0, 500)]);
+    let cause = SilenceCause::ProbeTimeout;
+    let silent =
+        SubflowView { health: Health::Silent { since: Instant::ZERO, cause }, ..path(0, 20) };
+    let mut stream = Stream::new(500);
+    let sent = drain(&mut Auto::default(), &mut stream, &[silent, path(1, 40)]);
+    assert_eq!(sent, [(1, 0, 500)]);
+}
+
+#[test]
+fn nothing_known_is_no_reason_to_stop() {
+    let unknown = |id| SubflowView {
+        srtt: None,
+        min_rtt: None,
+        forecast: Forecast::default(),
+        ..view(id, 1)
+    };
+    let mut stream = Stream::new(5_000);
+    let sent = drain(&mut Auto::default(), &mut stream, &[unknown(0), unknown(1)]);
+    assert!(sent.iter().any(|(_, start, _)| *start == 0) && stream.unsent().is_empty(), "{sent:?}");
+}

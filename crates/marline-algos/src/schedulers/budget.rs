@@ -1,0 +1,143 @@
+//! Budget of extra bytes: what copies may cost, over the last ten seconds.
+//!
+//! *Problem.* Copies make the tail short and the bill long. A share of the payload alone forbids copies to a
+//! flow of small messages, where they cost next to nothing and help most; a rate alone is nothing beside
+//! bulk.
+//!
+//! *How.* Of what left within the last [`WINDOW`] the copies may be [`BudgetConfig::share`] of the new data,
+//! or [`BudgetConfig::rate`] times the window, whichever is more. Counted in slots of two seconds, so
+//! that what is spent now can not be spent again for ten seconds, however it comes. Whoever asks gets the share that is
+//! spent, and sets the price of the next copy by it.
+
+use marline_time::{Duration, Instant, Rate};
+
+/// Time over which is counted.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Slots of that time.
+const SLOTS: usize = 5;
+const SLOT: Duration = Duration::from_secs(2);
+
+/// What copies may cost.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct BudgetConfig {
+    /// Share of the new data, 0 and more; infinite: whatever copies cost, nothing of it is spent.
+    pub share: f64,
+    /// What is free whatever the data is.
+    pub rate: Rate,
+}
+
+impl BudgetConfig {
+    /// No limit.
+    pub const UNLIMITED: Self = BudgetConfig { share: f64::INFINITY, rate: Rate::ZERO };
+
+    /// Whether there is no limit.
+    pub(super) const fn is_unlimited(&self) -> bool {
+        self.share.is_infinite()
+    }
+}
+
+impl Default for BudgetConfig {
+    /// A quarter, or 16 kB a second.
+    fn default() -> Self {
+        BudgetConfig { share: 0.25, rate: Rate::from_bits_per_s(128_000) }
+    }
+}
+
+/// New data and copies of the last ten seconds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Budget {
+    /// New data and copies by slot, 64-byte units.
+    slots: [(u32, u32); SLOTS],
+    /// Number of the slot that runs.
+    slot: u32,
+}
+
+/// Bytes of a unit.
+const UNIT: u64 = 64;
+
+fn units(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX)
+}
+
+impl Budget {
+    fn turn_to(&mut self, now: Instant) {
+        let slot = (now.as_nanos() / SLOT.as_nanos() as u64) as u32;
+        let passed = slot.wrapping_sub(self.slot).min(SLOTS as u32);
+        for step in 1..=passed {
+            self.slots[(self.slot.wrapping_add(step)) as usize % SLOTS] = (0, 0);
+        }
+        if passed == SLOTS as u32 {
+            self.slots = [(0, 0); SLOTS];
+        }
+        self.slot = slot;
+    }
+
+    fn current(&mut self, now: Instant) -> &mut (u32, u32) {
+        self.turn_to(now);
+        &mut self.slots[self.slot as usize % SLOTS]
+    }
+
+    /// New data was given to a subflow.
+    pub(super) fn on_new(&mut self, now: Instant, bytes: u64) {
+        let slot = self.current(now);
+        slot.0 = slot.0.saturating_add(units(bytes));
+    }
+
+    /// A copy was.
+    pub(super) fn on_copy(&mut self, now: Instant, bytes: u64) {
+        let slot = self.current(now);
+        slot.1 = slot.1.saturating_add(units(bytes));
+    }
+
+    /// Bytes that copies may take within the window.
+    fn whole(&mut self, now: Instant, config: &BudgetConfig) -> u64 {
+        self.turn_to(now);
+        let new: u64 = self.slots.iter().map(|slot| u64::from(slot.0)).sum();
+        let share = ((new * UNIT) as f64 * config.share) as u64;
+        share.max(config.rate.bytes_in(WINDOW))
+    }
+
+    /// Share of them that is spent: 1 is all, and it may be more.
+    pub(super) fn spent(&mut self, now: Instant, config: &BudgetConfig) -> f32 {
+        if config.share.is_infinite() {
+            return 0.0;
+        }
+        let whole = self.whole(now, config);
+        let copies: u64 = self.slots.iter().map(|slot| u64::from(slot.1)).sum();
+        if whole == 0 { f32::INFINITY } else { (copies * UNIT) as f32 / whole as f32 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_spent_is_back_after_ten_seconds() {
+        let config = BudgetConfig::default();
+        let mut budget = Budget::default();
+        let at = |ms: u64| Instant::from_millis(100_000 + ms);
+        assert_eq!(budget.spent(at(0), &config), 0.0);
+        budget.on_copy(at(500), 160_000);
+        assert_eq!(budget.spent(at(9_900), &config), 1.0);
+        assert_eq!(budget.spent(at(10_000), &config), 0.0);
+        // A quarter of a megabyte and of another one that is forgotten after its time.
+        budget.on_new(at(10_000), 1_000_000);
+        budget.on_new(at(13_000), 1_000_000);
+        budget.on_copy(at(13_000), 250_000);
+        assert!((budget.spent(at(13_000), &config) - 0.5).abs() < 0.001);
+        assert!((budget.spent(at(20_000), &config) - 1.0).abs() < 0.001);
+        assert_eq!(budget.spent(at(1_000_000), &config), 0.0);
+        let none = BudgetConfig { share: 0.0, rate: Rate::ZERO };
+        assert_eq!(budget.spent(at(1_000_000), &none), f32::INFINITY);
+    }
+
+    #[test]
+    fn without_a_limit_nothing_is_ever_spent() {
+        let mut budget = Budget::default();
+        let now = Instant::from_millis(100_000);
+        assert_eq!(budget.spent(now, &BudgetConfig::UNLIMITED), 0.0);
+        budget.on_copy(now, u64::MAX);
+        assert_eq!(budget.spent(now, &BudgetConfig::UNLIMITED), 0.0);
+    }
+}

@@ -1,0 +1,234 @@
+//! Score of the forecast: how often answers come within its quantiles, and how wide of the mark it is.
+//!
+//! *Problem.* A forecast of quantiles is right if one answer in ten is later than its p90, and worth something if
+//! that p90 is close to the answers. Neither can be seen in a single answer, and what the forecaster says after
+//! it has learnt of an answer proves nothing.
+//!
+//! *How.* What the forecast said when a segment left is kept until nothing that left then is outstanding. Each RTT
+//! sample that the forecaster is about to learn from is judged by that: the time that was forecast is a
+//! quantile plus what the sender's own bytes ahead of the segment were to take, the same time that the forecaster
+//! is going to subtract. Counted are answers that were no later (calibration; the reliability diagram at
+//! three places) and the *pinball loss*: what is above the forecast weighs the quantile's share, what is below
+//! it the rest, so that the true quantile has the smallest expected loss and a wide one pays for its width.
+//! SRTT + 4 RTTVAR (RFC 6298), as it stood when the segment left, is judged beside the p90 by the same
+//! loss: it is what a sender without a forecast would go by.
+//!
+//! How many answers would have been within the quantiles of the moment just before they came is counted beside. That
+//! is what the forecaster learns by; where it holds and the forecast of the sending does not, what was missing
+//! is what was learnt while the segment was on its way.
+//!
+//! *Lost segments* are left out, and counted by themselves. The quantiles are of answers that come: a lost segment
+//! has none, what is heard of its repeat is the repeat's answer, and how often segments are lost is forecast
+//! apart, as risk. To count them as later than every quantile would ask p99 to hold two things at once.
+//!
+//! *Limits.* Segments that leave at the same instant are judged by one forecast, that of the first. Where only a
+//! timestamp tells which repeat was answered, it is the first transmission within its millisecond. An ACK
+//! is one sample, of the newest segment that it delivers and that was sent once; so were the forecaster's lessons.
+//! Answers are not independent of each other: an interval around a share must rest on runs, not on answers.
+//!
+//! *Sources.* Pinball loss: Koenker and Bassett, *Regression Quantiles*, Econometrica 1978. Calibration and
+//! sharpness: Gneiting, Balabdaoui and Raftery, J. R. Stat. Soc. B, 2007.
+
+use core::ops::RangeInclusive;
+use std::collections::VecDeque;
+
+use marline_policy::{Forecast, Quantile, RttEstimator};
+use marline_time::{Duration, Instant};
+
+use crate::ForecastScore;
+
+/// Instants of sending of which the forecast is kept, at most; beyond, the oldest is forgotten.
+const MOST_PENDING: usize = 8_192;
+/// The quantiles that are judged, and how many percent of the answers each is to cover.
+const QUANTILES: [(Quantile, u64); 3] =
+    [(Quantile::P50, 50), (Quantile::P90, 90), (Quantile::P99, 99)];
+/// What SRTT + 4 RTTVAR is judged as.
+const SRTT_4VAR_PERCENT: u64 = 90;
+
+/// What was forecast at an instant of sending.
+#[derive(Copy, Clone, Debug)]
+struct Pending {
+    sent_at: Instant,
+    /// With nothing ahead of the segment, by quantile.
+    forecast: Forecast,
+    srtt_4var: Duration,
+}
+
+/// Keeps the forecasts of what is on its way, and judges them when it is answered.
+#[derive(Debug, Default)]
+pub(super) struct Scorer {
+    /// By time.
+    pending: VecDeque<Pending>,
+    score: ForecastScore,
+}
+
+impl Scorer {
+    /// A segment leaves; the oldest one outstanding left first at `oldest`.
+    pub(super) fn on_sent(
+        &mut self,
+        now: Instant,
+        oldest: Option<Instant>,
+        forecast: &Forecast,
+        rtt: &RttEstimator,
+    ) {
+        let oldest = oldest.unwrap_or(now);
+        while self.pending.front().is_some_and(|front| front.sent_at < oldest) {
+            self.pending.pop_front();
+        }
+        if self.pending.back().is_some_and(|last| last.sent_at == now) {
+            return;
+        }
+        let Some(srtt) = rtt.srtt().filter(|_| forecast.is_known()) else { return };
+        if self.pending.len() == MOST_PENDING {
+            self.pending.pop_front();
+        }
+        let srtt_4var = srtt + 4 * rtt.rttvar();
+        self.pending.push_back(Pending { sent_at: now, forecast: *forecast, srtt_4var });
+    }
+
+    /// What left within `sent` was answered after `rtt`; what was ahead of it was to take `queued`. `latest`: the
+    /// forecast that has not learnt of it yet.
+    pub(super) fn on_answer(
+        &mut self,
+        sent: RangeInclusive<Instant>,
+        rtt: Duration,
+        queued: Duration,
+        latest: &Forecast,
+    ) {
+        let first = self.pending.partition_point(|pending| pending.sent_at < *sent.start());
+        let found = self.pending.get(first).filter(|pending| pending.sent_at <= *sent.end());
+        let score = &mut self.score;
+        let Some(Pending { forecast, srtt_4var, .. }) = found else {
+            score.unforecast += 1;
+            return;
+        };
+        score.answers += 1;
+        for (index, (quantile, percent)) in QUANTILES.into_iter().enumerate() {
+            let latest = latest.answer_behind(queued, quantile).unwrap_or_default();
+            score.within_latest[index] += u64::from(rtt <= latest);
+            let forecast = forecast.answer_behind(queued, quantile).unwrap_or_default();
+            score.within[index] += u64::from(rtt <= forecast);
+            score.pinball_ns[index] += pinball_ns(rtt, forecast, percent);
+        }
+        score.within_srtt_4var += u64::from(rtt <= *srtt_4var);
+        score.pinball_srtt_4var_ns += pinball_ns(rtt, *srtt_4var, SRTT_4VAR_PERCENT);
+    }
+
+    /// So many segments are held to be lost.
+    pub(super) fn on_lost(&mut self, segments: u32) {
+        self.score.lost_segments += u64::from(segments);
+    }
+
+    /// So many segments are not held to be lost any more.
+    pub(super) fn on_found(&mut self, segments: u32) {
+        self.score.lost_segments = self.score.lost_segments.saturating_sub(segments.into());
+    }
+
+    /// The score so far.
+    pub(super) const fn score(&self) -> ForecastScore {
+        self.score
+    }
+}
+
+/// The loss of a forecast that so many percent of the answers are to be within, ns.
+fn pinball_ns(answer: Duration, forecast: Duration, percent: u64) -> u64 {
+    let (off, weight) = match answer.checked_sub(forecast) {
+        Some(later) => (later, percent),
+        None => (forecast - answer, 100 - percent),
+    };
+    u64::try_from(off.as_nanos() * u128::from(weight) / 100).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use marline_policy::RttConfig;
+
+    use super::*;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO + MS(ms)
+    }
+
+    /// A path of 40 ms: SRTT + 4 RTTVAR of its first sample are 120 ms.
+    fn rtt() -> RttEstimator {
+        let mut rtt = RttEstimator::new(Arc::new(RttConfig::default()));
+        rtt.on_sample(MS(40), at(0));
+        assert_eq!(rtt.srtt().map(|srtt| srtt + 4 * rtt.rttvar()), Some(MS(120)));
+        rtt
+    }
+
+    fn forecast() -> Forecast {
+        Forecast::of([MS(40), MS(50), MS(80)], 0.0, None)
+    }
+
+    #[test]
+    fn shares_and_losses_are_those_of_the_answers() {
+        let (mut scorer, rtt) = (Scorer::default(), rtt());
+        // Answers of 31, 32, ..., 130 ms, of which 10 are within p50, 20 within p90, 50 within p99, and 90
+        // within 120 ms.
+        for number in 1..=100 {
+            let sent_at = at(1_000 * number);
+            scorer.on_sent(sent_at, None, &forecast(), &rtt);
+            let latest = Forecast::of([MS(130); 3], 0.0, None);
+            scorer.on_answer(sent_at..=sent_at, MS(30 + number), Duration::ZERO, &latest);
+        }
+        let score = scorer.score();
+        assert_eq!((score.answers, score.within, score.within_srtt_4var), (100, [10, 20, 50], 90));
+        assert_eq!((score.unforecast, score.lost_segments), (0, 0));
+        assert_eq!(score.within_latest, [100; 3]);
+        // 9 + ... + 0 ms early and 1 + ... + 90 ms late.
+        let ms = |early: u64, late: u64, percent: u64| {
+            ((100 - percent) * early + percent * late) * 1_000_000 / 100
+        };
+        let sum = |last: u64| last * (last + 1) / 2;
+        let losses = [ms(sum(9), sum(90), 50), ms(sum(19), sum(80), 90), ms(sum(49), sum(50), 99)];
+        assert_eq!(score.pinball_ns, losses);
+        assert_eq!(score.pinball_srtt_4var_ns, ms(sum(89), sum(10), 90));
+    }
+
+    #[test]
+    fn an_answer_is_judged_by_the_forecast_of_its_sending_and_by_its_queue() {
+        let (mut scorer, rtt) = (Scorer::default(), rtt());
+        let slow = Forecast::of([MS(140), MS(150), MS(180)], 0.0, None);
+        scorer.on_sent(at(0), None, &forecast(), &rtt);
+        // At the same instant the first forecast stands.
+        scorer.on_sent(at(0), Some(at(0)), &slow, &rtt);
+        scorer.on_sent(at(10), Some(at(0)), &slow, &rtt);
+        scorer.on_answer(at(0)..=at(0), MS(45), Duration::ZERO, &slow);
+        assert_eq!(scorer.score().within, [0, 1, 1]);
+        scorer.on_answer(at(0)..=at(0), MS(145), MS(60), &slow);
+        // 60 ms in the queue, which may be 90 to the p90 and 135 to the p99.
+        assert_eq!(scorer.score().within, [0, 1, 2]);
+        scorer.on_answer(at(10)..=at(10), MS(145), Duration::ZERO, &slow);
+        assert_eq!(scorer.score().within, [0, 2, 3]);
+        // A timestamp tells the millisecond.
+        scorer.on_answer(at(9)..=at(10), MS(145), Duration::ZERO, &slow);
+        assert_eq!((scorer.score().within, scorer.score().answers), ([0, 3, 4], 4));
+    }
+
+    #[test]
+    fn what_was_not_forecast_or_is_lost_is_counted_and_not_judged() {
+        let (mut scorer, rtt) = (Scorer::default(), rtt());
+        scorer.on_sent(at(0), None, &Forecast::default(), &rtt);
+        scorer.on_answer(at(0)..=at(0), MS(40), Duration::ZERO, &forecast());
+        scorer.on_lost(3);
+        scorer.on_found(1);
+        let counted = ForecastScore { unforecast: 1, lost_segments: 2, ..ForecastScore::default() };
+        assert_eq!(scorer.score(), counted);
+        // What was sent before the oldest outstanding one is forgotten; so is what is too much.
+        for ms in 1..=3 {
+            scorer.on_sent(at(ms), Some(at(1)), &forecast(), &rtt);
+        }
+        scorer.on_sent(at(4), Some(at(3)), &forecast(), &rtt);
+        assert_eq!(scorer.pending.len(), 2);
+        for ms in 5..20_000 {
+            scorer.on_sent(at(ms), Some(at(3)), &forecast(), &rtt);
+        }
+        assert_eq!(scorer.pending.len(), MOST_PENDING);
+        assert_eq!(scorer.score(), counted);
+    }
+}

@@ -1,0 +1,98 @@
+use super::*;
+
+const T: fn(u64) -> Instant = Instant::from_millis;
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+/// A retransmission timeout at this time.
+fn timed_out(ms: u64) -> SubflowHealth {
+    let mut health = SubflowHealth::default();
+    health.on_overdue(T(ms), SilenceCause::RetransmissionTimeout);
+    health
+}
+
+#[test]
+fn the_first_fact_dates_and_names_silence_and_a_segment_ends_it() {
+    let mut health = timed_out(5);
+    health.on_overdue(T(9), SilenceCause::ReceiveTimer);
+    let cause = SilenceCause::RetransmissionTimeout;
+    assert_eq!(health.get(), Health::Silent { since: T(5), cause });
+    assert_eq!(health.on_heard(), Some(EndOfSilence { was_rescued: false }));
+    assert!(health.is_fine() && health.on_heard().is_none());
+    assert!(health.facts.used().is_none(), "a fine one keeps nothing");
+}
+
+#[test]
+fn a_rescue_starts_once_until_something_is_heard() {
+    let mut health = timed_out(5);
+    assert!(!health.is_rescued() && !health.needs_rescue());
+    assert!(health.start_rescue() && !health.start_rescue());
+    assert!(health.is_rescued() && health.needs_rescue());
+    assert_eq!(health.on_heard(), Some(EndOfSilence { was_rescued: true }));
+    assert!(!health.start_rescue(), "it is not silent");
+}
+
+#[test]
+fn a_probe_timeout_is_borne_as_long_as_the_scheduler_does() {
+    let mut health = SubflowHealth::default();
+    health.on_probe_timeout(T(10), Duration::ZERO);
+    assert!(health.is_silent() && health.next_timeout().is_none());
+    health.on_probe_timeout(T(20), MS(7));
+    health.on_probe_timeout(T(25), MS(7));
+    assert_eq!(health.next_timeout(), Some(T(27)), "the first one counts");
+    assert!(!health.loses_patience(T(26)) && health.loses_patience(T(27)));
+    assert!(!health.loses_patience(T(28)) && health.is_silent(), "once");
+    health.on_probe_timeout(T(30), MS(7));
+    health.on_heard();
+    assert!(health.next_timeout().is_none() && !health.loses_patience(T(99)));
+}
+
+#[test]
+fn what_a_scheduler_concludes_waits_for_its_rescue() {
+    let mut health = SubflowHealth::default();
+    health.on_accusation(T(3));
+    let cause = SilenceCause::Scheduler;
+    assert_eq!(health.get(), Health::Silent { since: T(3), cause });
+    assert!(health.awaits_rescue() && !health.is_rescued());
+    assert!(health.start_rescue() && !health.awaits_rescue());
+    health.on_accusation(T(4));
+    health.on_heard();
+    assert!(!health.awaits_rescue(), "what is heard is not dead");
+}
+
+#[test]
+fn doubt_lasts_as_long_as_the_verdict_whatever_is_heard() {
+    let (rto, loss) = (AddressPairFault::Rto, AddressPairFault::Loss);
+    let mut health = SubflowHealth::default();
+    assert_eq!(health.on_verdict(T(1), None), None);
+    let change = health.on_verdict(T(2), Some(rto)).expect("news");
+    assert!(change.turned && !change.moves_outstanding());
+    assert_eq!(health.on_verdict(T(3), Some(rto)), None);
+    let change = health.on_verdict(T(4), Some(loss)).expect("news");
+    assert!(!change.turned && change.moves_outstanding());
+    assert_eq!(health.on_heard(), None);
+    assert_eq!(health.get(), Health::Doubtful { since: T(2), cause: loss });
+    assert!(health.needs_rescue());
+    let change = health.on_verdict(T(5), None).expect("news");
+    assert!(change.turned && !change.moves_outstanding() && change.fault.is_none());
+    assert!(health.facts.used().is_none(), "a fine one keeps nothing");
+}
+
+#[test]
+fn silence_is_graver_than_doubt_and_says_which_of_them_is_the_monitors() {
+    let mut health = timed_out(5);
+    health.on_verdict(T(6), Some(AddressPairFault::Rto));
+    let silent = |since, cause| Health::Silent { since: T(since), cause };
+    assert_eq!(health.get(), silent(5, SilenceCause::BadAddressPair));
+    assert!(health.get().has_bad_address_pair());
+    health.on_verdict(T(7), None);
+    assert_eq!(health.get(), silent(5, SilenceCause::RetransmissionTimeout));
+    assert!(!health.get().has_bad_address_pair());
+
+    let mut health = SubflowHealth::default();
+    health.on_verdict(T(6), Some(AddressPairFault::Unanswered));
+    health.on_overdue(T(8), SilenceCause::BadAddressPair);
+    assert_eq!(health.get(), silent(8, SilenceCause::BadAddressPair));
+    health.on_verdict(T(9), None);
+    assert_eq!(health.get(), silent(8, SilenceCause::LiftedVerdict));
+    assert!(!health.get().has_bad_address_pair());
+}

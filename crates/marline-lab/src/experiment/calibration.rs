@@ -1,0 +1,108 @@
+//! Calibration of the forecasts of a path's answers.
+
+use marline::ForecastScore;
+use serde::{Deserialize, Serialize};
+
+/// The shares that p50, p90 and p99 are to have.
+const NOMINAL: [f64; 3] = [0.5, 0.9, 0.99];
+
+/// How well the forecasts of a path's answers held, those of both ends together: a [`ForecastScore`], and what follows
+/// from it.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Calibration(#[serde(with = "Written")] pub ForecastScore);
+
+/// How a score is written; the core knows nothing of files.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "ForecastScore")]
+struct Written {
+    answers: u64,
+    within: [u64; 3],
+    within_latest: [u64; 3],
+    pinball_ns: [u64; 3],
+    within_srtt_4var: u64,
+    pinball_srtt_4var_ns: u64,
+    lost_segments: u64,
+    unforecast: u64,
+}
+
+impl core::ops::Deref for Calibration {
+    type Target = ForecastScore;
+
+    fn deref(&self) -> &ForecastScore {
+        &self.0
+    }
+}
+
+impl Calibration {
+    /// Of all these answers together.
+    #[must_use]
+    pub fn sum<'a>(parts: impl IntoIterator<Item = &'a Calibration>) -> Calibration {
+        let all = parts.into_iter().fold(ForecastScore::default(), |sum, part| sum.plus(part));
+        Calibration(all)
+    }
+
+    /// Of the answers that came since it was as `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Calibration) -> Calibration {
+        Calibration(self.0.since(earlier))
+    }
+
+    /// The shares of the answers, 0 to 1, that were no later than p50, p90 and p99; not numbers without answers.
+    #[must_use]
+    pub fn shares(&self) -> [f64; 3] {
+        self.within.map(|within| within as f64 / self.answers as f64)
+    }
+
+    /// The same of the quantiles of the moment just before each answer came.
+    #[must_use]
+    pub fn latest_shares(&self) -> [f64; 3] {
+        self.within_latest.map(|within| within as f64 / self.answers as f64)
+    }
+
+    /// The share of the answers, 0 to 1, that were no later than SRTT + 4 RTTVAR.
+    #[must_use]
+    pub fn srtt_4var_share(&self) -> f64 {
+        self.within_srtt_4var as f64 / self.answers as f64
+    }
+
+    /// Mean distance of the three shares from 0.5, 0.9 and 0.99: 0 is calibrated.
+    #[must_use]
+    pub fn distance(&self) -> f64 {
+        let off = self.shares().into_iter().zip(NOMINAL).map(|(share, nominal)| share - nominal);
+        off.map(f64::abs).sum::<f64>() / NOMINAL.len() as f64
+    }
+
+    /// Pinball loss of p90 over that of SRTT + 4 RTTVAR; below 1, the forecast is better.
+    #[must_use]
+    pub fn pinball_ratio(&self) -> f64 {
+        self.pinball_ns[1] as f64 / self.pinball_srtt_4var_ns as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_of_what_was_judged_since() {
+        let earlier = ForecastScore { answers: 100, within: [0; 3], ..ForecastScore::default() };
+        let later = ForecastScore {
+            answers: 300,
+            within: [100, 160, 198],
+            within_latest: [100, 180, 198],
+            pinball_ns: [7, 30, 9],
+            within_srtt_4var: 200,
+            pinball_srtt_4var_ns: 40,
+            ..ForecastScore::default()
+        };
+        let (earlier, later) = (Calibration(earlier), Calibration(later));
+        let calibration = later.since(&earlier);
+        assert_eq!(calibration.shares(), [0.5, 0.8, 0.99]);
+        assert_eq!(calibration.latest_shares(), [0.5, 0.9, 0.99]);
+        assert_eq!((calibration.srtt_4var_share(), calibration.pinball_ratio()), (1.0, 0.75));
+        assert!((calibration.distance() - 0.1 / 3.0).abs() < 1e-9, "{}", calibration.distance());
+        assert_eq!(Calibration::sum([&calibration, &earlier]), later);
+        assert!(Calibration::default().shares()[0].is_nan());
+    }
+}

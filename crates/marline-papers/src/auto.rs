@@ -1,0 +1,122 @@
+//! Key `auto`: whether the scheduler `auto` over `cubic-westwood` may be the default.
+//!
+//! Two judges. The first is every recorded pair of links: what came out of the half on which the
+//! scheduler was tuned is shown, what came out of the other is judged. The second is pairs of links that
+//! are generated from the root, of kinds that are hard for whoever uses both paths; of these it is asked only
+//! that the best single path is not better.
+
+mod calibration;
+mod cell;
+mod generated;
+mod generator;
+mod recorded;
+mod setup;
+mod violations;
+
+use marline_lab::figure::number;
+
+use crate::file::PaperFile;
+use crate::paper::{Context, Effort, Paper};
+use crate::recorded::pairs::{Pair, pairs};
+use crate::recorded::setup::{Setup as RecordedSetup, TEXT as RECORDED_TEXT};
+use crate::roots::Part;
+use crate::table::{Reproduction, Table};
+use recorded::{Half, View};
+use setup::{Limits, Setup, TEXT};
+
+const RECORDED: Part = Part::new("recorded", 20, 40);
+/// Together a thousand pairs.
+const GENERATED: Part = Part::fixed("generated", 20);
+
+/// The key.
+pub(super) struct Auto;
+
+impl Paper for Auto {
+    fn key(&self) -> &'static str {
+        "auto"
+    }
+
+    fn text(&self) -> &'static str {
+        TEXT
+    }
+
+    fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
+        let file = PaperFile::<Setup>::parse(TEXT)?;
+        let (setup, limits) = (Setup::of(&file, context), Limits::of(&file)?);
+        let mut result = Reproduction::default();
+        on_recorded(context, &setup, &limits, &mut result)?;
+        on_generated(context, &setup, &limits, &mut result)?;
+        let (share, ms) = limits.margins;
+        result.notes.push(format!(
+            "A case is a pair from one place of its recordings. Worse than the best path alone is more than {} % and, \
+             of latencies, more than {} ms, for each of five figures (median and 99th percentile of echoes and \
+             of 100 kB bursts, goodput) beside the better of TCP alone on either path.",
+            number(100.0 * share),
+            number(ms)
+        ));
+        Ok(result)
+    }
+}
+
+fn on_recorded(
+    context: &Context<'_>,
+    setup: &Setup,
+    limits: &Limits,
+    result: &mut Reproduction,
+) -> anyhow::Result<()> {
+    let Some(directory) = context.traces else {
+        let row = crate::recorded::skipped("auto")?;
+        result.tables.push(Table::new("recorded", "Recorded pairs", vec![row]));
+        return Ok(());
+    };
+    let links = PaperFile::<RecordedSetup>::parse(RECORDED_TEXT)?.published;
+    let mut pairs: Vec<Pair> = pairs(directory, &links)?;
+    anyhow::ensure!(!pairs.is_empty(), "no pair of traces in {}", directory.display());
+    if context.effort == Effort::Quick {
+        pairs = recorded::one_of_each_half(pairs);
+    }
+    let view = |half| View { setup, limits, pairs: &pairs, half };
+    let (samples, mut judged) = context.judge(
+        RECORDED,
+        |root| pairs.iter().map(|pair| cell::on_recorded(context, setup, pair, root)).collect(),
+        |samples| {
+            let view = view(Half::Judged);
+            Ok([view.rows(samples), calibration::rows(&view, samples)].concat())
+        },
+    )?;
+    // Together they decide how many roots are run.
+    let calibrated = calibration::rows(&view(Half::Judged), &samples);
+    judged.truncate(judged.len() - calibrated.len());
+    let count = |half| pairs.iter().filter(|pair| Half::of(&pair.name) == half).count();
+    let title = format!("{} recorded pairs that nobody looked at", count(Half::Judged));
+    result.tables.push(Table::new("recorded", title, judged));
+    let title = format!("{} recorded pairs on which it was tuned", count(Half::Tuned));
+    let tuned = view(Half::Tuned).rows(&samples);
+    result.tables.push(Table::new("recorded-tuned", title, tuned));
+    result.tables.push(calibration::table(&view(Half::Judged), calibrated));
+    let calibrated = calibration::rows(&view(Half::Tuned), &samples);
+    result.tables.push(calibration::table(&view(Half::Tuned), calibrated));
+    result.grids.extend([
+        view(Half::Judged).contestants(&samples),
+        view(Half::Tuned).contestants(&samples),
+        recorded::by_pair(&samples, &pairs, limits.margins),
+        recorded::list(&samples, &pairs, limits.margins),
+        calibration::by_pair(&samples, &pairs),
+        calibration::list(&samples, &pairs),
+    ]);
+    Ok(())
+}
+
+fn on_generated(
+    context: &Context<'_>,
+    setup: &Setup,
+    limits: &Limits,
+    result: &mut Reproduction,
+) -> anyhow::Result<()> {
+    let samples = context.sample(GENERATED, |root| generated::measure(context, setup, root))?;
+    let pairs: usize = samples.all().iter().map(Vec::len).sum();
+    let title = format!("{pairs} generated pairs, beside the better of the two paths alone");
+    result.tables.push(Table::new("generated", title, generated::rows(&samples, limits)));
+    result.grids.extend([generated::by_kind(&samples, limits), generated::list(&samples, limits)]);
+    Ok(())
+}

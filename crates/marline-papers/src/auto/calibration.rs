@@ -1,0 +1,174 @@
+//! Calibration of the forecasts of answers on the recorded pairs, in the runs of the judged contestant.
+//!
+//! The answers of a case, of both paths and both ends, are taken together: what is asked is asked of cases, as
+//! elsewhere, and beside it stands how many cases hold on each path and in each workload by themselves, where
+//! too low on one path does not make up for too high on the other. The reliability of every pair, path and
+//! workload is listed.
+
+use marline_lab::experiment::Calibration;
+use marline_lab::figure::number;
+
+use super::cell::{Forecasts, OfPair};
+use super::recorded::{Cells, Half, View, judged};
+use crate::estimate::Samples;
+use crate::judge::Row;
+use crate::recorded::pairs::Pair;
+use crate::table::{Grid, Table};
+
+/// What a run does.
+type Workload = (&'static str, fn(&Forecasts) -> [Calibration; 2]);
+/// Something of both paths in all three workloads, or in one.
+type Scope = (&'static str, fn(&Forecasts) -> Calibration);
+
+const WORKLOADS: [Workload; 3] = [
+    ("echo", |forecasts| forecasts.echo),
+    ("small", |forecasts| forecasts.small),
+    ("burst", |forecasts| forecasts.burst),
+];
+const SCOPES: [Scope; 4] = [
+    ("", |forecasts| Calibration::sum(&each(forecasts))),
+    ("echo: ", |forecasts| Calibration::sum(&forecasts.echo)),
+    ("small: ", |forecasts| Calibration::sum(&forecasts.small)),
+    ("burst: ", |forecasts| Calibration::sum(&forecasts.burst)),
+];
+/// Columns of a reliability table, after those that say of what.
+const RELIABILITY: [(&str, &str); 11] = [
+    ("answers", ""),
+    ("within p50", "%"),
+    ("within p90", "%"),
+    ("within p99", "%"),
+    ("within p90 as of answering", "%"),
+    ("within p99 as of answering", "%"),
+    ("mean distance from the nominal shares", "%"),
+    ("within SRTT + 4 RTTVAR", "%"),
+    ("pinball loss of p90 over that of SRTT + 4 RTTVAR", ""),
+    ("lost segments", ""),
+    ("answers without a forecast", ""),
+];
+
+/// Of each workload, either path.
+fn each(forecasts: &Forecasts) -> Vec<Calibration> {
+    WORKLOADS.iter().flat_map(|(_, of)| of(forecasts)).collect()
+}
+
+fn of_case(case: &OfPair) -> Forecasts {
+    judged(case).forecasts.unwrap_or_default()
+}
+
+/// The rows of a half; those of the tuned half are not judged.
+pub(super) fn rows(view: &View<'_>, samples: &Samples<Cells>) -> Vec<Row> {
+    let (least, most) = view.limits.p90;
+    let holds = |calibration: &Calibration| (least..=most).contains(&calibration.shares()[1]);
+    let between = format!("p90 between {} and {} %", number(100.0 * least), number(100.0 * most));
+    let mut rows = Vec::new();
+    for (name, of) in SCOPES {
+        let share = view.percent(samples, |case| holds(&of(&of_case(case))));
+        let ratio = view.median(samples, |case| of(&of_case(case)).pinball_ratio());
+        rows.push(
+            Row::new(format!("{name}{between} of the answers: share of the cases"))
+                .estimate(&share, "%")
+                .at_least(100.0 * view.limits.calibrated),
+        );
+        let what = format!("{name}pinball loss at p90 over that of SRTT + 4 RTTVAR, median");
+        rows.push(Row::new(what).estimate(&ratio, "").at_most(view.limits.pinball));
+    }
+    let strictly = view.percent(samples, |case| each(&of_case(case)).iter().all(holds));
+    let what = format!("{between} on each path in each workload: share of the cases");
+    rows.push(Row::new(what).estimate(&strictly, "%"));
+    view.half.judge(rows)
+}
+
+/// The table of a half.
+pub(super) fn table(view: &View<'_>, rows: Vec<Row>) -> Table {
+    let (name, of) = match view.half {
+        Half::Judged => ("calibration", "that nobody looked at"),
+        Half::Tuned => ("calibration-tuned", "on which it was tuned"),
+    };
+    Table::new(name, format!("Forecasts of answers on the recorded pairs {of}"), rows)
+}
+
+/// The columns of [`RELIABILITY`].
+fn reliability(calibration: &Calibration) -> [f64; 11] {
+    let [_, latest_p90, latest_p99] = calibration.latest_shares().map(|share| 100.0 * share);
+    let [p50, p90, p99] = calibration.shares().map(|share| 100.0 * share);
+    [
+        calibration.answers as f64,
+        p50,
+        p90,
+        p99,
+        latest_p90,
+        latest_p99,
+        100.0 * calibration.distance(),
+        100.0 * calibration.srtt_4var_share(),
+        calibration.pinball_ratio(),
+        calibration.lost_segments as f64,
+        calibration.unforecast as f64,
+    ]
+}
+
+fn grid(name: &str, title: &str, words: &[(&str, &str)]) -> Grid {
+    Grid::new(name, title, &[words, &RELIABILITY].concat())
+}
+
+/// Every pair: all answers of its places together.
+pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
+    let title =
+        "Forecasts of answers: every recorded pair, all paths, workloads and places together";
+    let mut grid = grid("reliability", title, &[("pair", ""), ("half", "")]);
+    for (number, pair) in pairs.iter().enumerate() {
+        let cases = samples.all().iter().map(|root| of_case(&root[number]));
+        let all: Vec<Calibration> = cases.flat_map(|forecasts| each(&forecasts)).collect();
+        let words = [&*pair.name, Half::of(&pair.name).name()];
+        grid.push(&words, &reliability(&Calibration::sum(&all)));
+    }
+    grid
+}
+
+/// Every pair by path and workload: all answers of its places together.
+pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
+    let title = "Forecasts of answers: every recorded pair by path and workload";
+    let words = [("pair", ""), ("half", ""), ("path", ""), ("workload", "")];
+    let mut grid = grid("reliability-paths", title, &words);
+    for (number, pair) in pairs.iter().enumerate() {
+        for (path, path_name) in pair.paths.iter().enumerate() {
+            for (workload, of) in WORKLOADS {
+                let cases = samples.all().iter().map(|root| of_case(&root[number]));
+                let all: Vec<Calibration> = cases.map(|forecasts| of(&forecasts)[path]).collect();
+                let words = [&*pair.name, Half::of(&pair.name).name(), path_name, workload];
+                grid.push(&words, &reliability(&Calibration::sum(&all)));
+            }
+        }
+    }
+    grid
+}
+
+#[cfg(test)]
+mod tests {
+    use marline::ForecastScore;
+
+    use super::*;
+
+    #[test]
+    fn every_answer_is_in_its_workload_and_in_the_whole() {
+        let of = |answers, p90| {
+            Calibration(ForecastScore {
+                answers,
+                within: [answers / 2, p90, answers],
+                pinball_ns: [0, 9, 0],
+                pinball_srtt_4var_ns: 10,
+                ..ForecastScore::default()
+            })
+        };
+        let forecasts = Forecasts {
+            echo: [of(100, 90), of(100, 50)],
+            small: [of(200, 180), of(200, 180)],
+            burst: [of(400, 380), of(0, 0)],
+        };
+        let answers = SCOPES.map(|(_, scope)| scope(&forecasts).answers);
+        assert_eq!((answers, each(&forecasts).len()), ([1_000, 200, 400, 400], 6));
+        let [answers, p50, p90, p99, ..] = reliability(&Calibration::sum(&forecasts.echo));
+        assert_eq!([answers, p50, p90, p99], [200.0, 50.0, 70.0, 100.0]);
+        let ratios = SCOPES.map(|(_, scope)| scope(&forecasts).pinball_ratio());
+        assert_eq!(ratios, [0.9; 4]);
+    }
+}

@@ -1,0 +1,281 @@
+//! Measurements of contestants on one pair of links: a run of each workload.
+
+use std::time::Duration;
+
+use marline_lab::experiment::{Calibration, Experiment, Outcome, Variant, simulate};
+use marline_lab::scenario::Event;
+use marline_lab::workload::Workload;
+use serde::{Deserialize, Serialize};
+
+use super::setup::{Messages, Setup};
+use crate::paper::Context;
+use crate::plain::tcp;
+use crate::recorded::figures::{Bounds, Five, Latencies, Quantiles};
+use crate::recorded::pairs::Pair;
+use crate::roots::Root;
+
+/// After its planned end a run goes on for so long.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// What is written at once when as much as possible is sent.
+const BLOCK_BYTES: u32 = 8_192;
+
+/// The place of the judged one among the contestants.
+pub(super) const JUDGED: usize = 0;
+
+/// What runs on a recorded pair showed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct OfPair {
+    /// TCP alone on either path.
+    pub(super) alone: [Five; 2],
+    /// In the order of [`Setup::contestants`].
+    pub(super) contestants: Vec<Cell>,
+}
+
+/// What a contestant showed on a recorded pair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Cell {
+    pub(super) five: Five,
+    pub(super) small: Quantiles,
+    /// Of each size.
+    pub(super) bursts: Vec<Quantiles>,
+    /// Of echoes, small messages, the bursts of each size, and as much as possible.
+    pub(super) extra: Vec<Extra>,
+    /// Of the judged one.
+    pub(super) forecasts: Option<Forecasts>,
+}
+
+/// How well forecasts of answers held on either path.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Forecasts {
+    pub(super) echo: [Calibration; 2],
+    pub(super) small: [Calibration; 2],
+    /// Bursts of the figures.
+    pub(super) burst: [Calibration; 2],
+}
+
+/// What was sent again on another path, and the payload of the same run.
+#[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Extra {
+    pub(super) bytes: u64,
+    pub(super) payload: u64,
+}
+
+impl Extra {
+    fn of(outcome: &Outcome, workload: &Workload) -> Extra {
+        let asked = match workload {
+            Workload::Ask { request_bytes, .. } => *request_bytes,
+            _ => 0,
+        };
+        let messages = outcome.messages(workload);
+        let payload = messages.iter().map(|message| u64::from(message.bytes + asked)).sum();
+        Extra { bytes: outcome.reinjected_bytes, payload }
+    }
+}
+
+/// Two paths with their links, and what happens to them.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Links<'a> {
+    /// Names and descriptions.
+    pub(super) paths: [(&'a str, &'a str); 2],
+    pub(super) events: &'a [Event],
+}
+
+impl Links<'_> {
+    fn carry(&self, context: &Context<'_>, warm_up_seconds: u32, workload: Workload) -> Experiment {
+        let mut experiment = Experiment::over(&self.paths, workload);
+        experiment.scenario.events = self.events.to_vec();
+        experiment.trace_dir = context.traces.map(std::path::Path::to_path_buf);
+        experiment.patience = PATIENCE;
+        experiment.warm_up = Duration::from_secs(warm_up_seconds.into());
+        experiment
+    }
+
+    fn echo(&self, context: &Context<'_>, warm_up_seconds: u32, messages: Messages) -> Experiment {
+        let Messages { bytes, .. } = messages;
+        let workload = Workload::Ask {
+            request_bytes: bytes,
+            answer_bytes: bytes,
+            gap: messages.gap(),
+            count: messages.count(),
+        };
+        self.carry(context, warm_up_seconds, workload)
+    }
+
+    fn bursts(
+        &self,
+        context: &Context<'_>,
+        warm_up_seconds: u32,
+        messages: Messages,
+    ) -> Experiment {
+        let Messages { bytes, .. } = messages;
+        let workload = Workload::Bursts { bytes, gap: messages.gap(), count: messages.count() };
+        self.carry(context, warm_up_seconds, workload)
+    }
+
+    fn blocks(&self, context: &Context<'_>, setup: &Setup) -> Experiment {
+        let lasts_ms = u64::from(setup.goodput_seconds) * 1_000;
+        let workload = Workload::Blocks { bytes: BLOCK_BYTES, lasts_ms };
+        self.carry(context, setup.warm_up_seconds, workload)
+    }
+}
+
+/// What a run of messages showed.
+struct Ran {
+    latencies: Quantiles,
+    extra: Extra,
+    /// Of each path.
+    forecasts: [Calibration; 2],
+}
+
+/// An experiment of messages, with their bounds where they are compared with them.
+struct Timed {
+    experiment: Experiment,
+    bounds: Option<Bounds>,
+}
+
+impl Timed {
+    fn unbounded(experiment: Experiment) -> Timed {
+        Timed { experiment, bounds: None }
+    }
+
+    fn bounded(experiment: Experiment, seed: u64) -> anyhow::Result<Timed> {
+        let bounds = Some(Bounds::of(&experiment, seed)?);
+        Ok(Timed { experiment, bounds })
+    }
+
+    fn run(&self, variant: &Variant, seed: u64) -> anyhow::Result<Ran> {
+        let outcome = simulate(&self.experiment, variant, seed)?;
+        let latencies = Latencies::of(&self.experiment, self.bounds.as_ref(), &outcome)?;
+        let forecast = |path: usize| outcome.paths.get(path)?.calibration;
+        Ok(Ran {
+            latencies: Quantiles::of(&latencies),
+            extra: Extra::of(&outcome, &self.experiment.workload),
+            forecasts: [0, 1].map(|path| forecast(path).unwrap_or_default()),
+        })
+    }
+}
+
+/// Mbit/s, and what it cost.
+fn goodput(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<(f64, Extra)> {
+    let outcome = simulate(experiment, variant, seed)?;
+    let workload = &experiment.workload;
+    let from_ms = experiment.warm_up.as_secs_f64() * 1e3;
+    let to_ms = workload.lasts(seed).as_secs_f64() * 1e3;
+    let mbit_per_s = outcome.goodput_mbit_per_s(workload, from_ms, to_ms);
+    Ok((mbit_per_s, Extra::of(&outcome, workload)))
+}
+
+/// Everything that is run on a recorded pair, from one place of it.
+struct Place {
+    echo: Timed,
+    small: Timed,
+    bursts: Vec<Timed>,
+    figure_burst: usize,
+    blocks: Experiment,
+}
+
+impl Place {
+    fn new(
+        context: &Context<'_>,
+        setup: &Setup,
+        links: &Links<'_>,
+        seed: u64,
+    ) -> anyhow::Result<Place> {
+        let warm_up = setup.warm_up_seconds;
+        let bursts = setup.bursts.iter();
+        let bursts =
+            bursts.map(|burst| Timed::bounded(links.bursts(context, warm_up, *burst), seed));
+        Ok(Place {
+            echo: Timed::bounded(links.echo(context, warm_up, setup.echo), seed)?,
+            small: Timed::unbounded(links.bursts(context, warm_up, setup.small)),
+            bursts: bursts.collect::<anyhow::Result<Vec<Timed>>>()?,
+            figure_burst: setup.figure_burst()?,
+            blocks: links.blocks(context, setup),
+        })
+    }
+
+    fn alone(&self, path: &str, seed: u64) -> anyhow::Result<Five> {
+        let variant = tcp(path, path);
+        Ok(Five {
+            echo: self.echo.run(&variant, seed)?.latencies,
+            burst: self.bursts[self.figure_burst].run(&variant, seed)?.latencies,
+            goodput: goodput(&self.blocks, &variant, seed)?.0,
+        })
+    }
+
+    fn cell(&self, variant: &Variant, seed: u64) -> anyhow::Result<Cell> {
+        let echo = self.echo.run(variant, seed)?;
+        let small = self.small.run(variant, seed)?;
+        let bursts = self.bursts.iter().map(|burst| burst.run(variant, seed));
+        let bursts = bursts.collect::<anyhow::Result<Vec<Ran>>>()?;
+        let (goodput, of_blocks) = goodput(&self.blocks, variant, seed)?;
+        let burst = &bursts[self.figure_burst];
+        let messages = [&echo, &small].into_iter().chain(&bursts);
+        let extra = messages.map(|ran| ran.extra).chain([of_blocks]).collect();
+        let forecasts = variant.score_forecasts.then_some(Forecasts {
+            echo: echo.forecasts,
+            small: small.forecasts,
+            burst: burst.forecasts,
+        });
+        let five = Five { echo: echo.latencies, burst: burst.latencies.clone(), goodput };
+        let bursts = bursts.into_iter().map(|ran| ran.latencies).collect();
+        Ok(Cell { five, small: small.latencies, bursts, extra, forecasts })
+    }
+}
+
+/// Runs everything on a recorded pair, from the place that a root draws.
+pub(super) fn on_recorded(
+    context: &Context<'_>,
+    setup: &Setup,
+    pair: &Pair,
+    root: &Root,
+) -> anyhow::Result<OfPair> {
+    let [first, second] = pair.links(&mut root.rng(&pair.name))?;
+    let names = [pair.paths[0].as_str(), pair.paths[1].as_str()];
+    let links = Links { paths: [(names[0], &first), (names[1], &second)], events: &[] };
+    let place = Place::new(context, setup, &links, root.seed)?;
+    let variants = setup.contestants().enumerate().map(|(number, contestant)| {
+        let variant = contestant.variant();
+        if number == JUDGED { variant.scoring_forecasts() } else { variant }
+    });
+    let contestants = variants.map(|variant| place.cell(&variant, root.seed));
+    Ok(OfPair {
+        alone: [place.alone(names[0], root.seed)?, place.alone(names[1], root.seed)?],
+        contestants: contestants.collect::<anyhow::Result<Vec<Cell>>>()?,
+    })
+}
+
+/// What runs on a generated pair showed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct OfLinks {
+    /// TCP alone on either path.
+    pub(super) alone: [Five; 2],
+    pub(super) judged: Five,
+    pub(super) duplication: Five,
+}
+
+/// Runs the workloads of the five figures on generated links.
+pub(super) fn on_generated(
+    context: &Context<'_>,
+    setup: &Setup,
+    links: &Links<'_>,
+    seed: u64,
+) -> anyhow::Result<OfLinks> {
+    let (warm_up, generated) = (setup.warm_up_seconds, &setup.generated);
+    let echo = Timed::unbounded(links.echo(context, warm_up, generated.echo));
+    let burst = Timed::unbounded(links.bursts(context, warm_up, generated.burst));
+    let blocks = links.blocks(context, setup);
+    let five = |variant: &Variant| -> anyhow::Result<Five> {
+        Ok(Five {
+            echo: echo.run(variant, seed)?.latencies,
+            burst: burst.run(variant, seed)?.latencies,
+            goodput: goodput(&blocks, variant, seed)?.0,
+        })
+    };
+    let [first, second] = links.paths.map(|(name, _)| tcp(name, name));
+    Ok(OfLinks {
+        alone: [five(&first)?, five(&second)?],
+        judged: five(&setup.judged.variant())?,
+        duplication: five(&setup.duplication.variant())?,
+    })
+}

@@ -1,0 +1,187 @@
+//! Rows and lists of the generated pairs.
+
+use marline_lab::scenario::Event;
+use marline_time::PcgRng;
+use serde::{Deserialize, Serialize};
+
+use super::cell::{Links, OfLinks, on_generated};
+use super::generator::{self, Kind, PATHS};
+use super::setup::{Limits, Setup};
+use super::violations::{self, percent, violations};
+use crate::estimate::Samples;
+use crate::judge::Row;
+use crate::paper::Context;
+use crate::recorded::figures::Figure;
+use crate::roots::Root;
+use crate::table::Grid;
+
+/// What was measured on a generated pair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct OfGenerated {
+    /// Places of both paths' kinds in [`Kind::ALL`].
+    kinds: [usize; 2],
+    /// Descriptions, what happens to them, and the seed: with them a case can be run by itself.
+    links: [String; 2],
+    events: Vec<String>,
+    seed: u64,
+    of: OfLinks,
+}
+
+impl OfGenerated {
+    fn violations(&self, limits: &Limits) -> Vec<violations::Violation> {
+        violations(&self.of.alone, &self.of.judged, limits.margins)
+    }
+
+    /// Those of full duplication.
+    fn of_duplication(&self, limits: &Limits) -> Vec<violations::Violation> {
+        violations(&self.of.alone, &self.of.duplication, limits.margins)
+    }
+
+    fn has(&self, kind: usize) -> bool {
+        self.kinds.contains(&kind)
+    }
+
+    /// The kinds of its links.
+    fn cause(&self) -> String {
+        let [first, second] = self.kinds.map(|kind| Kind::ALL[kind].name());
+        if first == second { format!("{first}, twice") } else { format!("{first} + {second}") }
+    }
+}
+
+/// Generates a root's pairs, and runs the judged on them beside TCP alone.
+pub(super) fn measure(
+    context: &Context<'_>,
+    setup: &Setup,
+    root: &Root,
+) -> anyhow::Result<Vec<OfGenerated>> {
+    let mut rng: PcgRng = root.rng("generated");
+    let count = context.count(setup.generated.pairs_of_a_root);
+    let one = |number: usize| {
+        // Every kind comes equally often, in this root and in the next.
+        let kind = Kind::ALL[(root.number * count + number) % Kind::ALL.len()];
+        let pair = generator::pair(kind, &mut rng);
+        let paths = [(PATHS[0], pair.links[0].as_str()), (PATHS[1], pair.links[1].as_str())];
+        let links = Links { paths, events: &pair.events };
+        let of = on_generated(context, setup, &links, pair.seed)
+            .map_err(|error| error.context(format!("{:?}", pair.links)))?;
+        let place = |kind| Kind::ALL.iter().position(|of| *of == kind).unwrap_or_default();
+        let event = |event: &Event| format!("{} {} {}", event.at, event.path, event.command);
+        Ok(OfGenerated {
+            kinds: pair.kinds.map(place),
+            events: pair.events.iter().map(event).collect(),
+            links: pair.links,
+            seed: pair.seed,
+            of,
+        })
+    };
+    (0..count).map(one).collect()
+}
+
+/// In which share of the pairs a figure is worse than on the best path alone.
+pub(super) fn rows(samples: &Samples<Vec<OfGenerated>>, limits: &Limits) -> Vec<Row> {
+    let limit = 100.0 * limits.generated_violations;
+    let share = |is: &dyn Fn(&OfGenerated) -> bool| {
+        percent(samples, |pairs| {
+            (pairs.iter().filter(|pair| is(pair)).count() as u64, pairs.len() as u64)
+        })
+    };
+    let each = Figure::ALL.map(|figure| {
+        let share = share(&|pair| pair.violations(limits).iter().any(|of| of.figure == figure));
+        let what = format!("{} worse than on the best path alone: pairs", figure.name());
+        Row::new(what).estimate(&share, "%").at_most(limit)
+    });
+    let any = share(&|pair| !pair.violations(limits).is_empty());
+    let any = Row::new("any of the five worse: pairs").estimate(&any, "%").at_most(limit);
+    // What even copies of everything cannot avoid: chance, and what two paths are slower in than one.
+    let duplication = share(&|pair| !pair.of_duplication(limits).is_empty());
+    let duplication =
+        Row::new("full duplication: any of the five worse: pairs").estimate(&duplication, "%");
+    each.into_iter().chain([any, duplication]).collect()
+}
+
+/// How often which kind of link is where a figure is worse.
+pub(super) fn by_kind(samples: &Samples<Vec<OfGenerated>>, limits: &Limits) -> Grid {
+    let mut columns =
+        vec![("kind of link, on either path", ""), ("pairs", ""), ("any of the five worse", "%")];
+    columns.extend(Figure::ALL.map(|figure| (figure.name(), "%")));
+    columns.push(("full duplication, any of the five", "%"));
+    let title = "Generated pairs: shares with a figure worse than on the best path alone";
+    let mut grid = Grid::new("kinds", title, &columns);
+    for (index, kind) in Kind::ALL.into_iter().enumerate() {
+        let pairs = || samples.all().iter().flatten().filter(|pair| pair.has(index));
+        let count = pairs().count() as f64;
+        let share = |is: &dyn Fn(&[violations::Violation]) -> bool| {
+            100.0 * pairs().filter(|pair| is(&pair.violations(limits))).count() as f64 / count
+        };
+        let each = Figure::ALL
+            .map(|figure| share(&|found| found.iter().any(|violation| violation.figure == figure)));
+        let of_duplication = |pair: &&OfGenerated| !pair.of_duplication(limits).is_empty();
+        let duplication = 100.0 * pairs().filter(of_duplication).count() as f64 / count;
+        let any = share(&|found| !found.is_empty());
+        let numbers = [count, any].into_iter().chain(each).chain([duplication]);
+        grid.push(&[kind.name()], &numbers.collect::<Vec<f64>>());
+    }
+    grid
+}
+
+/// Every violation, with the kinds of the links as its cause.
+pub(super) fn list(samples: &Samples<Vec<OfGenerated>>, limits: &Limits) -> Grid {
+    let title = "Generated pairs: where a figure is worse than on the best path alone";
+    let mut grid = violations::grid("violations-generated", title, "cause");
+    for (root, pairs) in samples.all().iter().enumerate() {
+        for (number, pair) in pairs.iter().enumerate() {
+            let name = format!("{root}-{number}, seed {}", pair.seed);
+            let words = [&*name, &pair.cause(), &root.to_string()];
+            let found = pair.violations(limits);
+            for violation in &found {
+                violations::push(&mut grid, words, violation, &pair.of.duplication);
+            }
+        }
+    }
+    grid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::setup::TEXT;
+    use super::*;
+    use crate::file::PaperFile;
+    use crate::recorded::figures::{Five, Quantiles};
+    use crate::value::Value;
+
+    #[test]
+    fn a_violation_counts_for_its_pair_and_names_the_kinds_of_both_links() {
+        let file = PaperFile::<Setup>::parse(TEXT).unwrap();
+        let limits = Limits::of(&file).unwrap();
+        let five = |ms: f64| Five {
+            echo: Quantiles::flat(ms),
+            burst: Quantiles::flat(2.0 * ms),
+            goodput: 10.0,
+        };
+        let pair = |ours_ms: f64| OfGenerated {
+            kinds: [1, 2],
+            links: ["rate=1M", "rate=2M"].map(str::to_owned),
+            events: Vec::new(),
+            seed: 1,
+            of: OfLinks {
+                alone: [five(50.0), five(60.0)],
+                judged: five(ours_ms),
+                duplication: five(50.0),
+            },
+        };
+        let fine: Vec<OfGenerated> = (0..49).map(|_| pair(50.0)).collect();
+        let mut roots = vec![[fine.clone(), vec![pair(50.0)]].concat(); 20];
+        roots[3] = [fine, vec![pair(55.0)]].concat();
+        let samples = Samples::new(roots, 1);
+        let rows = rows(&samples, &limits);
+        assert_eq!(rows.len(), Figure::ALL.len() + 2);
+        let any = rows[5].ours.as_ref().map(Value::to_string).unwrap();
+        assert!(any.starts_with("0.1 ["), "{any}");
+        let list = list(&samples, &limits);
+        assert_eq!(list.rows.len(), 4, "both quantiles of echoes and of bursts");
+        let words = ["3-49, seed 1", "bursty loss + Markov rate", "3", "echo p50"];
+        assert_eq!(list.rows[0][..4], words.map(|word| Value::Text(word.to_owned())));
+        let kinds = by_kind(&samples, &limits);
+        assert_eq!(kinds.rows[1][1], Value::new(1_000.0, ""));
+    }
+}

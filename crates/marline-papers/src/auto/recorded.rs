@@ -1,0 +1,389 @@
+//! Rows and lists of the recorded pairs, for each half of them by itself.
+
+use marline_lab::figure::number;
+use marline_time::fnv1a;
+
+use super::cell::{Cell, Extra, JUDGED, OfPair};
+use super::setup::{Limits, Messages, Setup};
+use super::violations::{self, percent, violations};
+use crate::estimate::{Asked, Estimate, Samples};
+use crate::judge::Row;
+use crate::recorded::figures::{Figure, Quantiles};
+use crate::recorded::pairs::Pair;
+use crate::table::Grid;
+
+/// The place of small messages in [`Cell::extra`].
+const SMALL: usize = 1;
+
+/// What one root showed of each pair.
+pub(super) type Cells = Vec<OfPair>;
+/// A quantile's name, its share of the bound's, and what is asked of the median.
+type OverBound = (&'static str, fn(&Quantiles) -> f64, f64);
+
+/// A half of the pairs.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Half {
+    /// The scheduler was tuned on it.
+    Tuned,
+    /// Nobody looked at it before.
+    Judged,
+}
+
+impl Half {
+    /// The half that a pair of this name belongs to.
+    pub(super) fn of(pair: &str) -> Half {
+        if fnv1a(pair).is_multiple_of(2) { Half::Tuned } else { Half::Judged }
+    }
+
+    /// The rows of this half: those of the tuned one are not judged.
+    pub(super) fn judge(self, rows: Vec<Row>) -> Vec<Row> {
+        match self {
+            Half::Judged => rows,
+            Half::Tuned => rows.into_iter().map(|row| row.fitted("tuned on these pairs")).collect(),
+        }
+    }
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Half::Tuned => "tuned",
+            Half::Judged => "judged",
+        }
+    }
+}
+
+/// The first pair of each half.
+pub(super) fn one_of_each_half(pairs: Vec<Pair>) -> Vec<Pair> {
+    let first = |half| pairs.iter().find(|pair| Half::of(&pair.name) == half);
+    [Half::Tuned, Half::Judged].into_iter().filter_map(first).cloned().collect()
+}
+
+/// What is needed to judge one half.
+#[derive(Debug)]
+pub(super) struct View<'a> {
+    pub(super) setup: &'a Setup,
+    pub(super) limits: &'a Limits,
+    pub(super) pairs: &'a [Pair],
+    pub(super) half: Half,
+}
+
+impl View<'_> {
+    /// The half's pairs of a root.
+    pub(super) fn cases<'a>(&'a self, root: &'a Cells) -> impl Iterator<Item = &'a OfPair> {
+        let mine = |(pair, _): &(&Pair, &OfPair)| Half::of(&pair.name) == self.half;
+        self.pairs.iter().zip(root).filter(mine).map(|(_, of)| of)
+    }
+
+    /// A number of every case, by root.
+    fn numbers(&self, samples: &Samples<Cells>, of: impl Fn(&OfPair) -> f64) -> Samples<Vec<f64>> {
+        samples.map(|root| self.cases(root).map(&of).collect())
+    }
+
+    pub(super) fn median(&self, samples: &Samples<Cells>, of: impl Fn(&OfPair) -> f64) -> Estimate {
+        let numbers = self.numbers(samples, of);
+        numbers.estimate(|roots| marline_sim::median(&all(roots)))
+    }
+
+    fn least(&self, samples: &Samples<Cells>, of: impl Fn(&OfPair) -> f64) -> Estimate {
+        let numbers = self.numbers(samples, of);
+        numbers.estimate(|roots| all(roots).into_iter().fold(f64::NAN, f64::min))
+    }
+
+    /// The share of the cases, in percent, in which something is so.
+    pub(super) fn percent(
+        &self,
+        samples: &Samples<Cells>,
+        is: impl Fn(&OfPair) -> bool,
+    ) -> Estimate {
+        percent(samples, |root| {
+            let hits = self.cases(root).filter(|case| is(case)).count();
+            (hits as u64, self.cases(root).count() as u64)
+        })
+    }
+
+    /// Every row of the half but for those of calibration; those of the tuned half are not judged.
+    pub(super) fn rows(&self, samples: &Samples<Cells>) -> Vec<Row> {
+        let mut rows = self.echo(samples);
+        rows.push(self.small(samples));
+        rows.extend(self.bursts(samples));
+        rows.extend(self.goodput(samples));
+        rows.extend(self.never_worse(samples));
+        rows.extend(self.extra(samples));
+        self.half.judge(rows)
+    }
+
+    fn echo(&self, samples: &Samples<Cells>) -> Vec<Row> {
+        let Limits { echo_p99, echo_p99_high, echo_p99_high_share, .. } = *self.limits;
+        let ratio = |case: &OfPair| judged(case).five.echo.p99_ratio();
+        let median = self.median(samples, ratio);
+        let high = self.percent(samples, |case| ratio(case) > echo_p99_high);
+        let what = format!("echo p99 above {} of the bound's: cases", number(echo_p99_high));
+        vec![
+            Row::new("echo p99 over the bound's, median").estimate(&median, "").at_most(echo_p99),
+            Row::new(what).estimate(&high, "%").at_most(100.0 * echo_p99_high_share),
+        ]
+    }
+
+    fn small(&self, samples: &Samples<Cells>) -> Row {
+        let ratio = |case: &OfPair| {
+            over(judged(case).small.all_ms()[1], case.contestants[1].small.all_ms()[1])
+        };
+        let what = format!(
+            "{}, p99 over that of full duplication, median",
+            messages_name(self.setup.small)
+        );
+        Row::new(what).estimate(&self.median(samples, ratio), "").at_most(self.limits.duplication)
+    }
+
+    fn bursts(&self, samples: &Samples<Cells>) -> Vec<Row> {
+        let [p50, p90, p99] = self.limits.bursts;
+        let quantiles: [OverBound; 3] = [
+            ("p50", Quantiles::p50_ratio, p50),
+            ("p90", Quantiles::p90_ratio, p90),
+            ("p99", Quantiles::p99_ratio, p99),
+        ];
+        let mut rows = Vec::new();
+        for (index, burst) in self.setup.bursts.iter().enumerate() {
+            for (name, of, limit) in quantiles {
+                let median = self.median(samples, |case| of(&judged(case).bursts[index]));
+                let what =
+                    format!("bursts of {}, {name} over the bound's, median", size(burst.bytes));
+                rows.push(Row::new(what).estimate(&median, "").at_most(limit));
+            }
+        }
+        rows
+    }
+
+    fn goodput(&self, samples: &Samples<Cells>) -> Vec<Row> {
+        let Limits { goodput, goodput_least, .. } = *self.limits;
+        let median = self.median(samples, |case| gain(case, 0));
+        let least = self.least(samples, |case| gain(case, 0));
+        vec![
+            Row::new("goodput over the best path's, median")
+                .estimate(&median, "")
+                .at_least(goodput),
+            Row::new("goodput over the best path's, least of all")
+                .estimate(&least, "")
+                .at_least(goodput_least),
+        ]
+    }
+
+    fn never_worse(&self, samples: &Samples<Cells>) -> Vec<Row> {
+        let limit = 100.0 * self.limits.violations;
+        let worse = |case: &OfPair| self.worse(case, 0);
+        let each = Figure::ALL.map(|figure| {
+            let share =
+                self.percent(samples, |case| worse(case).iter().any(|of| of.figure == figure));
+            let what = format!("{} worse than on the best path alone: cases", figure.name());
+            Row::new(what).estimate(&share, "%").at_most(limit)
+        });
+        let any = self.percent(samples, |case| !worse(case).is_empty());
+        let any = Row::new("any of the five worse: cases").estimate(&any, "%").at_most(limit);
+        each.into_iter().chain([any]).collect()
+    }
+
+    fn extra(&self, samples: &Samples<Cells>) -> Vec<Row> {
+        let row = |(index, name): (usize, String)| {
+            let percent = self.extra_percent(samples, 0, index);
+            let allowed = match self.messages().nth(index) {
+                Some(messages) => self.setup.budget.percent(messages),
+                None => 100.0 * self.setup.budget.share,
+            };
+            let row = Row::new(format!("extra bytes, {name}")).estimate(&percent, "%");
+            row.asked(Asked::at_most(allowed), format!("at most {} %", number(allowed)))
+        };
+        let names = self.messages().map(messages_name).chain(["as much as possible".to_owned()]);
+        let mut rows: Vec<Row> = names.enumerate().map(row).collect();
+        let most = self.numbers(samples, |case| {
+            let Extra { bytes, payload } = judged(case).extra[SMALL];
+            100.0 * bytes as f64 / payload.max(1) as f64
+        });
+        let most = most.estimate(|roots| all(roots).into_iter().fold(f64::NAN, f64::max));
+        let what = format!("extra bytes, {}, most of any case", messages_name(self.setup.small));
+        rows.push(Row::new(what).estimate(&most, "%"));
+        rows
+    }
+
+    /// The workloads of messages, in the order of [`Cell::extra`].
+    fn messages(&self) -> impl Iterator<Item = Messages> {
+        let bursts = self.setup.bursts.iter().copied();
+        [self.setup.echo, self.setup.small].into_iter().chain(bursts)
+    }
+
+    fn extra_percent(&self, samples: &Samples<Cells>, contestant: usize, index: usize) -> Estimate {
+        samples.ratio(|root| {
+            let extra = || self.cases(root).map(|case| case.contestants[contestant].extra[index]);
+            let (bytes, payload): (u64, u64) =
+                (extra().map(|of| of.bytes).sum(), extra().map(|of| of.payload).sum());
+            (100.0 * bytes as f64, payload as f64)
+        })
+    }
+
+    fn worse(&self, case: &OfPair, contestant: usize) -> Vec<violations::Violation> {
+        violations(&case.alone, &case.contestants[contestant].five, self.limits.margins)
+    }
+
+    /// Every contestant beside the others: medians over the cases.
+    pub(super) fn contestants(&self, samples: &Samples<Cells>) -> Grid {
+        let columns = [
+            ("contestant", ""),
+            ("echo p99, ratio to the bound", ""),
+            ("small p99", "ms"),
+            ("10 kB p99, ratio to the bound", ""),
+            ("100 kB p50, ratio to the bound", ""),
+            ("100 kB p99, ratio to the bound", ""),
+            ("1 MB p50, ratio to the bound", ""),
+            ("goodput over the best path's", ""),
+            ("any of the five worse", "%"),
+            ("extra bytes of small messages", "%"),
+        ];
+        let title = format!(
+            "Every contestant on the {} half, shown: medians over its cases",
+            self.half.name()
+        );
+        let mut grid = Grid::new(&format!("contestants-{}", self.half.name()), title, &columns);
+        for (index, contestant) in self.setup.contestants().enumerate() {
+            let median = |of: &dyn Fn(&Cell) -> f64| {
+                let all = samples.all().iter().flat_map(|root| self.cases(root));
+                let numbers: Vec<f64> = all.map(|case| of(&case.contestants[index])).collect();
+                marline_sim::median(&numbers)
+            };
+            let burst = |bytes: u32, of: fn(&Quantiles) -> f64| {
+                let place = self.setup.bursts.iter().position(|burst| burst.bytes == bytes);
+                place.map_or(f64::NAN, |place| median(&|cell| of(&cell.bursts[place])))
+            };
+            let gains: Vec<f64> = {
+                let all = samples.all().iter().flat_map(|root| self.cases(root));
+                all.map(|case| gain(case, index)).collect()
+            };
+            let worse = self.percent(samples, |case| !self.worse(case, index).is_empty());
+            let numbers = [
+                median(&|cell| cell.five.echo.p99_ratio()),
+                median(&|cell| cell.small.all_ms()[1]),
+                burst(10_000, Quantiles::p99_ratio),
+                burst(100_000, Quantiles::p50_ratio),
+                burst(100_000, Quantiles::p99_ratio),
+                burst(1_000_000, Quantiles::p50_ratio),
+                marline_sim::median(&gains),
+                worse.value,
+                self.extra_percent(samples, index, SMALL).value,
+            ];
+            grid.push(&[&contestant.name], &numbers);
+        }
+        grid
+    }
+}
+
+/// Every violation of either half.
+pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair], margins: (f64, f64)) -> Grid {
+    let title = "Recorded pairs: where a figure is worse than on the best path alone";
+    let mut grid = violations::grid("violations-recorded", title, "half");
+    for half in [Half::Judged, Half::Tuned] {
+        for (number, pair) in pairs.iter().enumerate() {
+            for (root, cells) in samples.all().iter().enumerate() {
+                let case = &cells[number];
+                let words = [&*pair.name, half.name(), &root.to_string()];
+                let found = violations(&case.alone, &judged(case).five, margins);
+                let found = found.iter().filter(|_| Half::of(&pair.name) == half);
+                for violation in found {
+                    violations::push(&mut grid, words, violation, &case.contestants[1].five);
+                }
+            }
+        }
+    }
+    grid
+}
+
+/// Every pair: means over the places.
+pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: (f64, f64)) -> Grid {
+    let columns = [
+        ("pair", ""),
+        ("half", ""),
+        ("echo p99, ratio to the bound", ""),
+        ("small p99 over full duplication's", ""),
+        ("100 kB p50, ratio to the bound", ""),
+        ("100 kB p99, ratio to the bound", ""),
+        ("goodput over the best path's", ""),
+        ("figures that are worse than on the best path", "%"),
+    ];
+    let mut grid = Grid::new("pairs", "Every recorded pair: means over its places", &columns);
+    for (number, pair) in pairs.iter().enumerate() {
+        let mean = |of: &dyn Fn(&OfPair) -> f64| {
+            let numbers: Vec<f64> = samples.all().iter().map(|root| of(&root[number])).collect();
+            marline_sim::mean(&numbers)
+        };
+        let figures = Figure::ALL.len() as f64;
+        let numbers = [
+            mean(&|case| judged(case).five.echo.p99_ratio()),
+            mean(&|case| {
+                over(judged(case).small.all_ms()[1], case.contestants[1].small.all_ms()[1])
+            }),
+            mean(&|case| judged(case).five.burst.p50_ratio()),
+            mean(&|case| judged(case).five.burst.p99_ratio()),
+            mean(&|case| gain(case, 0)),
+            mean(&|case| {
+                100.0 * violations(&case.alone, &judged(case).five, margins).len() as f64 / figures
+            }),
+        ];
+        grid.push(&[&pair.name, Half::of(&pair.name).name()], &numbers);
+    }
+    grid
+}
+
+pub(super) fn judged(case: &OfPair) -> &Cell {
+    &case.contestants[JUDGED]
+}
+
+/// Goodput over that of the better path alone.
+fn gain(case: &OfPair, contestant: usize) -> f64 {
+    let best = case.alone[0].goodput.max(case.alone[1].goodput);
+    over(case.contestants[contestant].five.goodput, best)
+}
+
+/// A ratio; equal where both are nothing or messages of both never came.
+fn over(ours: f64, other: f64) -> f64 {
+    if ours == other { 1.0 } else { ours / other }
+}
+
+fn all(roots: &[&Vec<f64>]) -> Vec<f64> {
+    roots.iter().flat_map(|root| root.iter().copied()).collect()
+}
+
+fn messages_name(messages: Messages) -> String {
+    let Messages { bytes, every_ms, .. } = messages;
+    format!("{} every {every_ms} ms", size(bytes))
+}
+
+fn size(bytes: u32) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{} kB", number(f64::from(bytes) / 1e3)),
+        _ => format!("{} MB", number(f64::from(bytes) / 1e6)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_half_of_a_pair_is_that_of_its_name_for_ever() {
+        for name in ["s042 tmobile + verizon", "att-lte + verizon-lte"] {
+            assert_eq!(Half::of(name), Half::Tuned, "{name}");
+        }
+        for name in ["s050 tmobile + verizon", "att-lte + tmobile-lte", "train m3 + u4"] {
+            assert_eq!(Half::of(name), Half::Judged, "{name}");
+        }
+        // FNV-1a's own examples.
+        assert_eq!(fnv1a(""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a("a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv1a("foobar"), 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn sizes_and_ratios_are_told_as_people_say_them() {
+        assert_eq!([100, 1_000, 97_000, 1_000_000].map(size), ["100 B", "1 kB", "97 kB", "1 MB"]);
+        assert_eq!(over(f64::INFINITY, f64::INFINITY), 1.0);
+        assert_eq!(over(3.0, f64::INFINITY), 0.0);
+        assert_eq!(over(0.0, 0.0), 1.0);
+    }
+}

@@ -1,0 +1,160 @@
+//! Setup of the runs: the table `[published]` of the file, and the tolerances.
+
+use marline_lab::experiment::Variant;
+use marline_lab::workload::Gap;
+use serde::Deserialize;
+
+use crate::file::PaperFile;
+use crate::paper::{Context, Effort};
+
+/// The file.
+pub(super) const TEXT: &str = include_str!("../../../../papers/auto.toml");
+
+/// What is run.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Setup {
+    pub(super) warm_up_seconds: u32,
+    pub(super) goodput_seconds: u32,
+    pub(super) echo: Messages,
+    pub(super) small: Messages,
+    pub(super) bursts: Vec<Messages>,
+    pub(super) figure_burst_bytes: u32,
+    pub(super) judged: Contestant,
+    pub(super) duplication: Contestant,
+    pub(super) shown: Vec<Contestant>,
+    pub(super) generated: Generated,
+    pub(super) budget: Budget,
+}
+
+/// What is run on generated pairs.
+#[derive(Copy, Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Generated {
+    pub(super) pairs_of_a_root: usize,
+    pub(super) echo: Messages,
+    pub(super) burst: Messages,
+}
+
+/// Messages of one size at one pace.
+#[derive(Copy, Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Messages {
+    pub(super) bytes: u32,
+    pub(super) every_ms: u32,
+    pub(super) seconds: u32,
+}
+
+/// Policies that carry data over both paths.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Contestant {
+    pub(super) name: String,
+    scheduler: String,
+    congestion: String,
+}
+
+/// What copies may cost: the larger of a share of the payload and a rate.
+#[derive(Copy, Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Budget {
+    pub(super) share: f64,
+    pub(super) kb_per_s: f64,
+}
+
+impl Setup {
+    /// The setup of the file; for a quick look runs are shorter.
+    pub(super) fn of(file: &PaperFile<Setup>, context: &Context<'_>) -> Setup {
+        let mut setup = file.published.clone();
+        if context.effort == Effort::Quick {
+            let shorter = |messages: &mut Messages| messages.seconds = messages.seconds.min(9);
+            let generated = &mut setup.generated;
+            [&mut setup.echo, &mut setup.small, &mut generated.echo, &mut generated.burst]
+                .into_iter()
+                .chain(&mut setup.bursts)
+                .for_each(shorter);
+            setup.goodput_seconds = setup.goodput_seconds.min(6);
+        }
+        setup
+    }
+
+    /// The judged one, full duplication, and what is shown beside them.
+    pub(super) fn contestants(&self) -> impl Iterator<Item = &Contestant> {
+        [&self.judged, &self.duplication].into_iter().chain(&self.shown)
+    }
+
+    /// The place of the bursts of the five figures among all.
+    pub(super) fn figure_burst(&self) -> anyhow::Result<usize> {
+        let found = self.bursts.iter().position(|burst| burst.bytes == self.figure_burst_bytes);
+        found.ok_or_else(|| anyhow::anyhow!("figure_burst_bytes is not among the bursts"))
+    }
+}
+
+impl Messages {
+    pub(super) fn gap(self) -> Gap {
+        let ms = f64::from(self.every_ms);
+        Gap { least_ms: ms, most_ms: ms }
+    }
+
+    pub(super) fn count(self) -> u32 {
+        self.seconds * 1_000 / self.every_ms
+    }
+}
+
+impl Contestant {
+    pub(super) fn variant(&self) -> Variant {
+        Variant::new(&self.name).scheduler(&self.scheduler).congestion(&self.congestion)
+    }
+}
+
+impl Budget {
+    /// What share of its payload a workload may have copied, in percent. A workload that asks and is
+    /// answered has a budget at each end.
+    pub(super) fn percent(self, messages: Messages) -> f64 {
+        let kb_per_s = f64::from(messages.bytes) / f64::from(messages.every_ms);
+        100.0 * self.share.max(self.kb_per_s / kb_per_s)
+    }
+}
+
+/// How far from the ideal a figure may lie; shares are of one.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Limits {
+    /// Worse than the best single path by more than this share and by more than so many ms.
+    pub(super) margins: (f64, f64),
+    pub(super) violations: f64,
+    pub(super) generated_violations: f64,
+    pub(super) echo_p99: f64,
+    pub(super) echo_p99_high: f64,
+    pub(super) echo_p99_high_share: f64,
+    pub(super) duplication: f64,
+    /// Of the 50, 90 and 99 % quantiles.
+    pub(super) bursts: [f64; 3],
+    pub(super) goodput: f64,
+    pub(super) goodput_least: f64,
+    /// The shares of the answers between which p90 lies in a case that counts as calibrated.
+    pub(super) p90: (f64, f64),
+    pub(super) calibrated: f64,
+    /// Pinball loss of p90 over that of SRTT + 4 RTTVAR.
+    pub(super) pinball: f64,
+}
+
+impl Limits {
+    pub(super) fn of(file: &PaperFile<Setup>) -> anyhow::Result<Limits> {
+        let of = |name: &str| file.tolerance(name);
+        Ok(Limits {
+            margins: (of("single_path")?, of("single_path_ms")?),
+            violations: of("violations")?,
+            generated_violations: of("generated_violations")?,
+            echo_p99: of("echo_p99")?,
+            echo_p99_high: of("echo_p99_high")?,
+            echo_p99_high_share: of("echo_p99_high_share")?,
+            duplication: of("duplication")?,
+            bursts: [of("burst_p50")?, of("burst_p90")?, of("burst_p99")?],
+            goodput: of("goodput")?,
+            goodput_least: of("goodput_least")?,
+            p90: (of("p90_least")?, of("p90_most")?),
+            calibrated: of("calibrated")?,
+            pinball: of("pinball")?,
+        })
+    }
+}

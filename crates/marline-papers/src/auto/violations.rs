@@ -1,0 +1,111 @@
+//! Violations of what is promised: figures in which the judged is worse than the best single path.
+
+use crate::estimate::{CONFIDENCE, Estimate, Samples};
+use crate::recorded::figures::{Figure, Five};
+use crate::table::Grid;
+
+/// A figure that is worse than on the best single path.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(super) struct Violation {
+    pub(super) figure: Figure,
+    pub(super) ours: f64,
+    pub(super) best: f64,
+}
+
+/// The figures of these that are worse than the better of the two paths alone by more than a share and by
+/// more than some ms.
+pub(super) fn violations(alone: &[Five; 2], ours: &Five, margins: (f64, f64)) -> Vec<Violation> {
+    let worse = |figure: Figure| {
+        let best = figure.better(alone[0].figure(figure), alone[1].figure(figure));
+        let ours = ours.figure(figure);
+        let is_worse = figure.is_worse(ours, best, margins.0, margins.1);
+        is_worse.then_some(Violation { figure, ours, best })
+    };
+    Figure::ALL.into_iter().filter_map(worse).collect()
+}
+
+/// An empty list; the second column says where it happened or why, the third on which root.
+pub(super) fn grid(name: &str, title: &str, where_or_why: &str) -> Grid {
+    let columns = [
+        ("pair", ""),
+        (where_or_why, ""),
+        ("root", ""),
+        ("figure", ""),
+        ("ours (ms; goodput Mbit/s)", ""),
+        ("best path alone", ""),
+        ("ours over the best", ""),
+        ("full duplication", ""),
+    ];
+    Grid::new(name, title, &columns)
+}
+
+/// Adds a violation to such a list, with what full duplication reached: where it is as bad, no scheduler is to
+/// blame.
+pub(super) fn push(grid: &mut Grid, words: [&str; 3], violation: &Violation, duplication: &Five) {
+    let Violation { figure, ours, best } = *violation;
+    let numbers = [ours, best, ours / best, duplication.figure(figure)];
+    grid.push(&[words[0], words[1], words[2], figure.name()], &numbers);
+}
+
+/// The share of the cases in percent. Each case draws its own links or places, so where it happens in none
+/// or in all of them, the cases are what an exact binomial interval rests on.
+pub(super) fn percent<T>(samples: &Samples<T>, of: impl Fn(&T) -> (u64, u64)) -> Estimate {
+    let mut share = samples.share(&of);
+    let cases: u64 = samples.all().iter().map(|root| of(root).1).sum();
+    let alone = ((1.0 - CONFIDENCE) / 2.0).powf(1.0 / cases as f64);
+    if cases > 0 && share.value == 0.0 {
+        share.high = 1.0 - alone;
+    } else if cases > 0 && share.value == 1.0 {
+        share.low = alone;
+    }
+    for value in [&mut share.value, &mut share.low, &mut share.high] {
+        *value *= 100.0;
+    }
+    share
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recorded::figures::Quantiles;
+    use crate::value::Value;
+
+    fn five(echo_ms: f64, burst_ms: f64, goodput: f64) -> Five {
+        let quantiles = |ms: f64| Quantiles::flat(ms);
+        Five { echo: quantiles(echo_ms), burst: quantiles(burst_ms), goodput }
+    }
+
+    #[test]
+    fn a_violation_is_found_and_listed() {
+        let alone = [five(20.0, 300.0, 8.0), five(40.0, 100.0, 20.0)];
+        let margins = (0.05, 1.0);
+        assert_eq!(violations(&alone, &five(20.9, 104.0, 19.1), margins), []);
+        let found = violations(&alone, &five(20.0, 106.0, 18.9), margins);
+        let figures: Vec<Figure> = found.iter().map(|violation| violation.figure).collect();
+        assert_eq!(figures, [Figure::BurstP50, Figure::BurstP99, Figure::Goodput]);
+        assert_eq!(found[2], Violation { figure: Figure::Goodput, ours: 18.9, best: 20.0 });
+        let mut list = grid("violations", "A list", "half");
+        for violation in &found {
+            push(&mut list, ["a + b", "judged", "1"], violation, &alone[1]);
+        }
+        assert_eq!(list.rows.len(), 3);
+        assert_eq!(list.rows[2][3], Value::Text("goodput".to_owned()));
+    }
+
+    #[test]
+    fn messages_that_never_came_are_a_violation_where_a_path_alone_brings_them() {
+        let alone = [five(20.0, f64::INFINITY, 8.0), five(40.0, f64::INFINITY, 20.0)];
+        let found = violations(&alone, &five(f64::INFINITY, f64::INFINITY, 20.0), (0.05, 1.0));
+        assert!(found.iter().all(|violation| violation.best == 20.0), "{found:?}");
+        assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn what_never_happened_may_still_happen_in_a_share_of_the_cases() {
+        let samples = Samples::new(vec![(0, 50); 20], 1);
+        let none = percent(&samples, |root| *root);
+        assert!(none.low == 0.0 && (0.5..0.6).contains(&none.high), "{none:?}");
+        let some = percent(&Samples::new(vec![(1, 50); 20], 1), |root| *root);
+        assert_eq!((some.value, some.low, some.high), (2.0, 2.0, 2.0));
+    }
+}

@@ -1,0 +1,219 @@
+//! Figures of a run by which ways to use a pair of links are compared: quantiles of latencies, their ratios
+//! to the bound's, and whether a value is worse than that of the best single path.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use anyhow::ensure;
+use marline_lab::bound::{self, Bound};
+use marline_lab::experiment::{Experiment, Message, Outcome};
+use marline_sim::quantile;
+use serde::{Deserialize, Serialize};
+
+/// The bounds of an experiment's messages, each computed once: contestants write at the same times.
+#[derive(Debug)]
+pub(crate) struct Bounds {
+    bound: Bound,
+    /// By the bits of the time of writing, and the size.
+    known: RefCell<BTreeMap<(u64, u32), f64>>,
+}
+
+impl Bounds {
+    /// # Errors
+    /// Those of [`Bound::of`].
+    pub(crate) fn of(experiment: &Experiment, seed: u64) -> anyhow::Result<Bounds> {
+        Ok(Bounds { bound: Bound::of(experiment, seed)?, known: RefCell::default() })
+    }
+
+    fn latencies_ms(&self, messages: &[Message]) -> Vec<f64> {
+        let mut known = self.known.borrow_mut();
+        let least = |message: &Message| {
+            let Message { sent_ms, bytes, .. } = *message;
+            let new = || self.bound.latency_ms(sent_ms, bytes);
+            *known.entry((sent_ms.to_bits(), bytes)).or_insert_with(new)
+        };
+        messages.iter().map(least).collect()
+    }
+}
+
+/// Latencies and their bounds, ms; what never came is infinitely late.
+#[derive(Clone, Debug)]
+pub(crate) struct Latencies {
+    ours_ms: Vec<f64>,
+    bounds_ms: Vec<f64>,
+}
+
+/// Quantiles of latencies, ms, and of some their ratio to the bound's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Quantiles {
+    p50_ms: Option<f64>,
+    p99_ms: Option<f64>,
+    p999_ms: Option<f64>,
+    p50_ratio: Option<f64>,
+    p90_ratio: Option<f64>,
+    p99_ratio: Option<f64>,
+}
+
+fn finite(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
+}
+
+impl Quantiles {
+    pub(crate) fn of(latencies: &Latencies) -> Quantiles {
+        let at = |share: f64| finite(quantile(&latencies.ours_ms, share));
+        let ratio =
+            |share: f64| finite(bound::ratio(&latencies.ours_ms, &latencies.bounds_ms, share));
+        Quantiles {
+            p50_ms: at(0.5),
+            p99_ms: at(0.99),
+            p999_ms: at(0.999),
+            p50_ratio: ratio(0.5),
+            p90_ratio: ratio(0.9),
+            p99_ratio: ratio(0.99),
+        }
+    }
+
+    /// Of one value; infinite: it never came.
+    #[cfg(test)]
+    pub(crate) fn flat(ms: f64) -> Quantiles {
+        Quantiles::of(&Latencies { ours_ms: vec![ms], bounds_ms: vec![ms] })
+    }
+
+    /// Median, 99 % and 99.9 %, ms; infinite where messages never came.
+    pub(crate) fn all_ms(&self) -> [f64; 3] {
+        [self.p50_ms, self.p99_ms, self.p999_ms].map(|value| value.unwrap_or(f64::INFINITY))
+    }
+
+    /// Of the medians.
+    pub(crate) fn p50_ratio(&self) -> f64 {
+        self.p50_ratio.unwrap_or(f64::INFINITY)
+    }
+
+    /// Of the 90 % quantiles.
+    pub(crate) fn p90_ratio(&self) -> f64 {
+        self.p90_ratio.unwrap_or(f64::INFINITY)
+    }
+
+    /// Of the 99 % quantiles.
+    pub(crate) fn p99_ratio(&self) -> f64 {
+        self.p99_ratio.unwrap_or(f64::INFINITY)
+    }
+}
+
+/// A figure by which schedulers are compared with the best single path.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Figure {
+    EchoP50,
+    EchoP99,
+    BurstP50,
+    BurstP99,
+    Goodput,
+}
+
+impl Figure {
+    pub(crate) const ALL: [Figure; 5] =
+        [Figure::EchoP50, Figure::EchoP99, Figure::BurstP50, Figure::BurstP99, Figure::Goodput];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Figure::EchoP50 => "echo p50",
+            Figure::EchoP99 => "echo p99",
+            Figure::BurstP50 => "burst p50",
+            Figure::BurstP99 => "burst p99",
+            Figure::Goodput => "goodput",
+        }
+    }
+
+    /// Of what a run of each workload showed.
+    pub(crate) fn of(self, echo: &Quantiles, burst: &Quantiles, goodput: f64) -> f64 {
+        match self {
+            Figure::EchoP50 => echo.all_ms()[0],
+            Figure::EchoP99 => echo.all_ms()[1],
+            Figure::BurstP50 => burst.all_ms()[0],
+            Figure::BurstP99 => burst.all_ms()[1],
+            Figure::Goodput => goodput,
+        }
+    }
+
+    /// Of two values the better.
+    pub(crate) fn better(self, a: f64, b: f64) -> f64 {
+        if self == Figure::Goodput { a.max(b) } else { a.min(b) }
+    }
+
+    /// Whether `value` is worse than `best` by more than a share of it and, of latencies, by more
+    /// than some ms.
+    pub(crate) fn is_worse(self, value: f64, best: f64, share: f64, least_ms: f64) -> bool {
+        match self {
+            Figure::Goodput => value < best * (1.0 - share),
+            _ => value > best * (1.0 + share) && value > best + least_ms,
+        }
+    }
+}
+
+impl Latencies {
+    /// Without bounds there are no ratios.
+    ///
+    /// # Errors
+    /// No message was measured, or one was faster than is possible.
+    pub(crate) fn of(
+        experiment: &Experiment,
+        bounds: Option<&Bounds>,
+        outcome: &Outcome,
+    ) -> anyhow::Result<Latencies> {
+        // By their planned times: what was held up from before is of before.
+        let from_ns = experiment.warm_up.as_nanos() as u64;
+        let times_ns = experiment.workload.times_ns(outcome.seed);
+        let first = times_ns.partition_point(|at_ns| *at_ns < from_ns);
+        let mut messages = outcome.messages(&experiment.workload);
+        messages.retain(|message| message.index as usize >= first);
+        let mut ours_ms: Vec<f64> = messages.iter().map(|message| message.latency_ms).collect();
+        let bounds_ms = match bounds {
+            Some(bounds) => attained(&ours_ms, bounds.latencies_ms(&messages))?,
+            None => Vec::new(),
+        };
+        let lost = (times_ns.len() - first).saturating_sub(messages.len());
+        ours_ms.extend(std::iter::repeat_n(f64::INFINITY, lost));
+        ensure!(!ours_ms.is_empty(), "no message was measured");
+        Ok(Latencies { ours_ms, bounds_ms })
+    }
+}
+
+/// The bounds, none of them above what was reached: a good moment of a link that is shorter than the steps in
+/// which the bound looks for one is overlooked, and a message may have met it.
+fn attained(ours_ms: &[f64], mut bounds_ms: Vec<f64>) -> anyhow::Result<Vec<f64>> {
+    let mut overlooked = 0;
+    for (ours, least) in ours_ms.iter().zip(&mut bounds_ms) {
+        overlooked += usize::from(*ours < *least - bound::STEP_MS);
+        *least = least.min(*ours);
+    }
+    let few = overlooked * 100 <= ours_ms.len();
+    ensure!(few, "{overlooked} of {} messages are faster than the bound", ours_ms.len());
+    Ok(bounds_ms)
+}
+
+/// The five figures by which a way to use a pair is compared with the best single path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Five {
+    pub(crate) echo: Quantiles,
+    pub(crate) burst: Quantiles,
+    /// Mbit/s.
+    pub(crate) goodput: f64,
+}
+
+impl Five {
+    pub(crate) fn figure(&self, figure: Figure) -> f64 {
+        figure.of(&self.echo, &self.burst, self.goodput)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_that_is_beaten_by_little_gives_way_and_one_that_is_wrong_is_an_error() {
+        let bounds = vec![50.0, 55.768, 60.0];
+        assert_eq!(attained(&[51.0, 55.7564, 60.0], bounds).unwrap(), [50.0, 55.7564, 60.0]);
+        assert!(attained(&[51.0, 30.0, 60.0], vec![50.0, 55.0, 60.0]).is_err());
+    }
+}

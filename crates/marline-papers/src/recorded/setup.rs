@@ -1,0 +1,46 @@
+//! Setup of links and runs: the table `[published]` of the file.
+
+use serde::Deserialize;
+
+/// The file.
+pub(crate) const TEXT: &str = include_str!("../../../../papers/traces.toml");
+
+/// How links and runs are made.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Setup {
+    pub(crate) seconds: u32,
+    pub(crate) goodput_seconds: u32,
+    pub(crate) warm_up_seconds: u32,
+    pub(crate) echo: Pace,
+    pub(crate) burst: Pace,
+    pub(crate) ping_link: String,
+    pub(crate) train_link: String,
+    pub(crate) more: Vec<More>,
+    pub(crate) recording: Vec<Recording>,
+}
+
+/// A way to use the paths besides the schedulers of the registry.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct More {
+    pub(crate) name: String,
+    pub(crate) scheduler: String,
+    pub(crate) congestion: Option<String>,
+}
+
+/// Messages of one size at one pace.
+#[derive(Copy, Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Pace {
+    pub(crate) bytes: u32,
+    pub(crate) every_ms: u32,
+}
+
+/// A trace of a link's rate, and what else its link has.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Recording {
+    pub(crate) trace: String,
+    pub(crate) link: String,
+}

@@ -1,0 +1,273 @@
+//! State of a path, how it tends to change, and what that means for a message that is sent now.
+//!
+//! A path is good, degrading or bad, by its RTT and its losses. The state is noted once per round trip, at once
+//! if it becomes worse, and the changes are counted: so it is known how likely each state follows on each. For
+//! each state it is counted, too, how many messages came late in it, and by how much. Both counts begin with a
+//! guess and fade, so they follow a user who walks into another room.
+
+use marline_policy::{Phase, SubflowView};
+use marline_time::{Duration, Instant};
+
+use super::super::primary::Silence;
+
+/// SRTT beyond this many of the smallest RTT: degrading; twice that rise: bad.
+const RISE: f64 = 1.5;
+/// An RTT that rose by less is no sign.
+const LEAST_RISE: Duration = Duration::from_millis(5);
+/// Answers are late from so many RTT variations on.
+const VARIATIONS: f64 = 4.0;
+/// At least so much of the SRTT beyond it.
+const LEAST_SLACK: u32 = 4;
+/// A row of changes that counts more is halved.
+const MOST_CHANGES: f64 = 64.0;
+/// Share of the past that a new message leaves.
+const KEPT: f64 = 0.99;
+/// A new delay counts this much in the mean.
+const DELAY_GAIN: f64 = 1.0 / 8.0;
+/// Before anything was late: how much later, in SRTTs (a probe timeout and what it repeats).
+const GUESSED_DELAY_RTTS: f64 = 2.0;
+
+/// How a path does.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum State {
+    #[default]
+    Good,
+    Degrading,
+    Bad,
+}
+
+/// What messages experienced in a state.
+#[derive(Copy, Clone, Debug)]
+struct Record {
+    ended: f64,
+    late: f64,
+    /// Mean delay of the late ones beyond the time they were due, in seconds.
+    delay_s: Option<f64>,
+}
+
+/// What is known of a path.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    state: State,
+    noted_at: Option<Instant>,
+    silence: Silence,
+    bytes_since_loss: u64,
+    lost: bool,
+    /// From, to.
+    changes: [[f64; 3]; 3],
+    records: [Record; 3],
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        let guess = |ended, late| Record { ended, late, delay_s: None };
+        Model {
+            state: State::Good,
+            noted_at: None,
+            silence: Silence::default(),
+            bytes_since_loss: 0,
+            lost: false,
+            changes: [[48.0, 1.5, 0.5], [2.0, 6.0, 2.0], [0.5, 2.0, 7.5]],
+            records: [guess(20.0, 0.1), guess(5.0, 1.0), guess(5.0, 3.0)],
+        }
+    }
+}
+
+impl Model {
+    pub(super) const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Notes how the path does now.
+    pub(super) fn look(&mut self, view: &SubflowView, now: Instant) {
+        self.silence.look(view, now);
+        self.lost |= view.bytes_since_loss < self.bytes_since_loss;
+        self.bytes_since_loss = view.bytes_since_loss;
+        let state = self.judge(view, now);
+        let round = view.srtt.unwrap_or(LEAST_RISE);
+        let is_due = self.noted_at.is_none_or(|at| now.since(at) >= round);
+        if state <= self.state && !is_due {
+            return;
+        }
+        let row = &mut self.changes[self.state as usize];
+        row[state as usize] += 1.0;
+        if row.iter().sum::<f64>() > MOST_CHANGES {
+            row.iter_mut().for_each(|count| *count /= 2.0);
+        }
+        (self.state, self.noted_at, self.lost) = (state, Some(now), false);
+    }
+
+    fn judge(&self, view: &SubflowView, now: Instant) -> State {
+        let silent = self.silence.overdue_at(view, VARIATIONS).is_some_and(|at| at <= now);
+        let risen = |share: f64| {
+            view.srtt.zip(view.min_rtt).is_some_and(|(srtt, least)| {
+                srtt > least.saturating_add(least.mul_f64(share).max(LEAST_RISE))
+            })
+        };
+        if silent
+            || !view.health.is_fine()
+            || view.phase == Phase::Loss
+            || risen(2.0 * (RISE - 1.0))
+        {
+            State::Bad
+        } else if self.lost
+            || view.phase == Phase::Recovery
+            || view.bytes_queued > 0
+            || risen(RISE - 1.0)
+        {
+            State::Degrading
+        } else {
+            State::Good
+        }
+    }
+
+    /// When the silence that it keeps now is a sign.
+    pub(super) fn overdue_at(&self, view: &SubflowView) -> Option<Instant> {
+        self.silence.overdue_at(view, VARIATIONS)
+    }
+
+    /// A message that was sent in this state was answered in time.
+    pub(super) fn in_time(&mut self, state: State) {
+        let record = &mut self.records[state as usize];
+        record.ended = record.ended * KEPT + 1.0;
+        record.late *= KEPT;
+    }
+
+    /// A message that was sent in this state was not answered in time.
+    pub(super) fn late(&mut self, state: State) {
+        self.in_time(state);
+        self.records[state as usize].late += 1.0;
+    }
+
+    /// It came so much later than it was due.
+    pub(super) fn delayed(&mut self, state: State, by: Duration) {
+        let (by_s, record) = (by.as_secs_f64(), &mut self.records[state as usize]);
+        let mean_s = record.delay_s.unwrap_or(by_s);
+        record.delay_s = Some(mean_s + (by_s - mean_s) * DELAY_GAIN);
+    }
+
+    /// How probable it is that the path will be in each state when a message that is sent now arrives.
+    fn outlook(&self) -> impl Iterator<Item = (f64, &Record)> {
+        let row = self.changes[self.state as usize];
+        let sum: f64 = row.iter().sum();
+        self.records.iter().zip(row).map(move |(record, count)| (count / sum, record))
+    }
+
+    /// How probable it is that a message that is sent now comes late.
+    pub(super) fn chance_late(&self) -> f64 {
+        self.outlook().map(|(chance, record)| chance * record.late / record.ended).sum()
+    }
+
+    /// By how many seconds it comes late in the mean, what comes later by `spared_s` or less counted as in time.
+    /// One that is `overdue` comes late for certain.
+    pub(super) fn expected_delay_s(&self, srtt: Duration, spared_s: f64, overdue: bool) -> f64 {
+        let beyond = |record: &Record| {
+            let guess_s = srtt.as_secs_f64() * GUESSED_DELAY_RTTS;
+            (record.delay_s.unwrap_or(guess_s) - spared_s).max(0.0)
+        };
+        let late = |record: &Record| if overdue { 1.0 } else { record.late / record.ended };
+        self.outlook().map(|(chance, record)| chance * late(record) * beyond(record)).sum()
+    }
+}
+
+/// When the answer to what is sent now is late; `None` without an RTT.
+pub(super) fn due_at(view: &SubflowView, now: Instant) -> Option<Instant> {
+    let srtt = view.srtt?;
+    Some(now + srtt + view.rttvar.mul_f64(VARIATIONS).max(srtt / LEAST_SLACK))
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_testkit::views::{ms, silent, view};
+
+    use super::*;
+
+    fn at(n: u64) -> Instant {
+        Instant::from_millis(n)
+    }
+
+    #[test]
+    fn the_state_follows_rtt_loss_and_silence() {
+        let steady = SubflowView { bytes_since_loss: 9_000, ..view(0, 20) };
+        let state = |view: SubflowView| {
+            let mut model = Model { bytes_since_loss: 9_000, ..Model::default() };
+            model.look(&view, at(100));
+            model.state()
+        };
+        assert_eq!(state(steady), State::Good);
+        for degrading in [
+            SubflowView { srtt: Some(ms(31)), ..steady },
+            SubflowView { phase: Phase::Recovery, ..steady },
+            SubflowView { bytes_queued: 1, ..steady },
+            SubflowView { bytes_since_loss: 10, ..steady },
+        ] {
+            assert_eq!(state(degrading), State::Degrading, "{degrading:?}");
+        }
+        for bad in [
+            SubflowView { srtt: Some(ms(41)), ..steady },
+            SubflowView { phase: Phase::Loss, ..steady },
+            silent(steady, 3),
+        ] {
+            assert_eq!(state(bad), State::Bad, "{bad:?}");
+        }
+        let mut model = Model::default();
+        let asked = SubflowView { bytes_in_flight: 1_000, ..steady };
+        model.look(&asked, at(100));
+        assert_eq!((model.state(), model.overdue_at(&asked)), (State::Good, Some(at(124))));
+        model.look(&asked, at(124));
+        assert_eq!(model.state(), State::Bad, "silent");
+        let odd = SubflowView { srtt: None, min_rtt: None, ..view(0, 0) };
+        assert_eq!(state(SubflowView { bytes_since_loss: 9_000, ..odd }), State::Good);
+    }
+
+    #[test]
+    fn worse_is_noted_at_once_and_better_once_per_round_trip() {
+        let mut model = Model::default();
+        let bad = SubflowView { srtt: Some(ms(50)), min_rtt: Some(ms(20)), ..view(0, 20) };
+        model.look(&view(0, 20), at(100));
+        model.look(&bad, at(101));
+        assert_eq!(model.state(), State::Bad);
+        model.look(&view(0, 20), at(120));
+        assert_eq!(model.state(), State::Bad);
+        model.look(&view(0, 20), at(121));
+        assert_eq!(model.state(), State::Good);
+    }
+
+    #[test]
+    fn a_path_that_turns_bad_often_promises_late_messages_while_it_is_good() {
+        let good = view(0, 20);
+        let bad = SubflowView { srtt: Some(ms(90)), min_rtt: Some(ms(20)), ..view(0, 20) };
+        let chance_after = |turns: bool| {
+            let mut model = Model::default();
+            for round in 0..200 {
+                let view = if turns && round % 4 == 3 { bad } else { good };
+                model.look(&view, at(100 + round * 100));
+            }
+            model.look(&good, at(90_000));
+            assert_eq!(model.state(), State::Good);
+            model.chance_late()
+        };
+        let (steady, turning) = (chance_after(false), chance_after(true));
+        assert!(steady < 0.02 && turning > 0.15, "{steady} {turning}");
+    }
+
+    #[test]
+    fn lateness_is_learned_by_state_and_forgotten() {
+        let mut model = Model::default();
+        let guess_s = model.expected_delay_s(ms(20), 0.0, false);
+        for _ in 0..50 {
+            model.late(State::Good);
+            model.delayed(State::Good, ms(100));
+        }
+        let learned_s = model.expected_delay_s(ms(20), 0.0, false);
+        assert!(learned_s > 20.0 * guess_s && learned_s < 0.1, "{guess_s} {learned_s}");
+        // What a copy saves is less by what it comes later itself.
+        let spared_s = model.expected_delay_s(ms(20), 0.09, false);
+        assert!(spared_s < learned_s / 5.0, "{spared_s}");
+        assert!(model.expected_delay_s(ms(20), 0.0, true) > learned_s);
+        for _ in 0..1_000 {
+            model.in_time(State::Good);
+        }
+        assert!(model.chance_late() < 0.03);
+    }
+}

@@ -1,0 +1,151 @@
+//! Primary path and its helper, for schedulers that keep one path for everything and pay for another only now
+//! and then (`paaf.rs`, `augur.rs`).
+//!
+//! The primary is the first path of the connection. While it is not in the best class (gone, silent), the
+//! fastest of that class stands in for it; once it is well again, it carries again. If it is closed, the
+//! fastest then becomes the primary for good.
+//!
+//! The helper is the fastest healthy path beside it of the same class. Backups help only where that was asked
+//! for: who marks a path as a backup says that it may cost money (RFC 8684 section 3.3.8).
+
+use marline_algos::schedulers::classes::{self, Class};
+use marline_policy::{Decision, SchedulerContext, SchedulerEvent, SubflowId, SubflowView};
+use marline_time::Instant;
+
+/// Which subflow is the primary.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Primary(Option<SubflowId>);
+
+impl Primary {
+    /// Who carries new data now: the primary or its stand-in. In a class of suspects there is none: there the
+    /// one heard of last is taken.
+    pub(super) fn choose<'a>(&mut self, cx: &SchedulerContext<'a>) -> Option<&'a SubflowView> {
+        let class = classes::best_class(cx.subflows).filter(|class| class.is_fine())?;
+        let members = || classes::members(cx.subflows, class);
+        let fastest = members().min_by_key(|view| classes::rank(view))?;
+        let primary = *self.0.get_or_insert(fastest.id);
+        Some(members().find(|view| view.id == primary).unwrap_or(fastest))
+    }
+
+    pub(super) fn on_event(&mut self, event: SchedulerEvent) {
+        if let SchedulerEvent::SubflowDown(id) = event {
+            self.0 = self.0.filter(|primary| *primary != id);
+        }
+    }
+}
+
+/// The best path beside `primary` for what is sent twice.
+pub(super) fn helper<'a>(
+    primary: &SubflowView,
+    with_backups: bool,
+    cx: &SchedulerContext<'a>,
+) -> Option<&'a SubflowView> {
+    let helps = |view: &&SubflowView| match Class::of(view) {
+        Some(Class::Regular) => true,
+        Some(Class::Backup) => with_backups,
+        _ => false,
+    };
+    let others = cx.subflows.iter().filter(|view| view.id != primary.id).filter(helps);
+    others.min_by_key(|view| (view.backup, classes::rank(view)))
+}
+
+/// New data on this path only; what it has no room for waits.
+pub(super) fn alone(primary: &SubflowView, cx: &SchedulerContext<'_>) -> Decision {
+    if cx.unsent.is_empty() {
+        return Decision::Wait;
+    }
+    if !primary.is_ready() {
+        return classes::wait(core::iter::once(primary));
+    }
+    Decision::SendRun { subflow: primary.id, range: cx.unsent }
+}
+
+/// New data where no path is healthy: on the one heard of last.
+pub(super) fn among_suspects(cx: &SchedulerContext<'_>) -> Decision {
+    let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
+    if cx.unsent.is_empty() {
+        return Decision::Wait;
+    }
+    let members = || classes::members(cx.subflows, class);
+    classes::pick(members(), class).map_or_else(
+        || classes::wait(members()),
+        |view| Decision::Send { subflow: view.id, range: cx.unsent },
+    )
+}
+
+/// Since when a subflow owes an answer: something is in flight on it, and nothing was heard since.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Silence(Option<Instant>);
+
+impl Silence {
+    pub(super) fn look(&mut self, view: &SubflowView, now: Instant) {
+        let waiting = view.bytes_in_flight > 0;
+        let since = self.0.filter(|since| waiting && view.last_heard_at < *since);
+        self.0 = since.or(waiting.then_some(now));
+    }
+
+    /// When the answer is overdue: an RTT and so many of its deviations after that.
+    pub(super) fn overdue_at(self, view: &SubflowView, deviations: f64) -> Option<Instant> {
+        let since = self.0?;
+        Some(since + view.srtt? + view.rttvar.mul_f64(deviations))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_testkit::views::{Stream, backup, gone, ms, silent, view};
+
+    use super::*;
+
+    fn chosen(primary: &mut Primary, views: &[SubflowView]) -> Option<u8> {
+        primary.choose(&Stream::new(1).context(views)).map(|view| view.id.0)
+    }
+
+    #[test]
+    fn the_first_stays_and_comes_back() {
+        let mut primary = Primary::default();
+        assert_eq!(chosen(&mut primary, &[]), None);
+        assert_eq!(chosen(&mut primary, &[view(0, 50)]), Some(0));
+        let [first, second, third] = [view(0, 50), view(1, 10), view(2, 5)];
+        assert_eq!(chosen(&mut primary, &[first, second, third]), Some(0), "not the fastest");
+        assert_eq!(chosen(&mut primary, &[silent(first, 3), second, third]), Some(2));
+        assert_eq!(chosen(&mut primary, &[first, second, third]), Some(0), "well again");
+        primary.on_event(SchedulerEvent::SubflowDown(SubflowId(0)));
+        assert_eq!(chosen(&mut primary, &[gone(first), second]), Some(1));
+        assert_eq!(chosen(&mut primary, &[first, second, third]), Some(1), "for good");
+        assert_eq!(chosen(&mut primary, &[silent(second, 3)]), None);
+    }
+
+    #[test]
+    fn backups_help_only_if_asked_to() {
+        let views = [view(0, 50), view(1, 30), view(2, 20), backup(view(3, 5))];
+        let helping = |views: &[SubflowView], with_backups| {
+            let stream = Stream::new(1);
+            helper(&views[0], with_backups, &stream.context(views)).map(|view| view.id.0)
+        };
+        assert_eq!(helping(&views, false), Some(2));
+        assert_eq!(helping(&views, true), Some(2), "regular ones first");
+        let last = [views[0], silent(views[1], 3), gone(views[2]), views[3]];
+        assert_eq!((helping(&last, false), helping(&last, true)), (None, Some(3)));
+        let only = [backup(views[0]), backup(views[1])];
+        assert_eq!((helping(&only, false), helping(&only, true)), (None, Some(1)));
+    }
+
+    #[test]
+    fn silence_counts_from_the_first_look_at_what_is_unanswered() {
+        let at = Instant::from_millis;
+        let mut path = SubflowView { rttvar: ms(5), ..view(0, 20) };
+        let mut silence = Silence::default();
+        silence.look(&path, at(100));
+        assert_eq!(silence.overdue_at(&path, 4.0), None, "nothing in flight");
+        path.bytes_in_flight = 1_000;
+        silence.look(&path, at(200));
+        silence.look(&path, at(210));
+        assert_eq!(silence.overdue_at(&path, 4.0), Some(at(240)));
+        path.last_heard_at = at(220);
+        silence.look(&path, at(225));
+        assert_eq!(silence.overdue_at(&path, 4.0), Some(at(265)), "heard meanwhile");
+        path.srtt = None;
+        assert_eq!(silence.overdue_at(&path, 4.0), None);
+    }
+}

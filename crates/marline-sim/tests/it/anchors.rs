@@ -1,0 +1,80 @@
+//! Tests of published schedulers on emulated links: what each of them is for shows, and what it costs. The
+//! whole table: `cargo run --release -p marline-sim --example numbers anchors`.
+
+use crate::cases::anchors::{Outcome, SCENES, download, messages};
+use crate::cases::parallel;
+
+const COUNT: u64 = 1_200;
+const PUBLISHED: [&str; 4] = ["xlink", "peekaboo", "paaf", "augur"];
+
+fn all<const N: usize>(links: [&str; 2], schedulers: [&str; N]) -> [Outcome; N] {
+    let outcomes = parallel(&schedulers, |scheduler| messages(&links, scheduler, COUNT, 1));
+    for (scheduler, outcome) in schedulers.iter().zip(&outcomes) {
+        let [p50, p99, most] = [0.5, 0.99, 1.0].map(|share| outcome.delay_ms(share));
+        println!(
+            "{links:?}, {scheduler}: {p50:.1}, {p99:.1}, {most:.1} ms, {:.2?}",
+            outcome.shares
+        );
+    }
+    outcomes.try_into().expect("as many as were asked for")
+}
+
+#[test]
+fn a_steady_path_needs_no_second_one_but_by_xlink() {
+    let [xlink, peekaboo, paaf, augur] = all(SCENES[0].1, PUBLISHED);
+    // A small message leaves no time, so XLINK always repeats it.
+    assert!((1.0..1.1).contains(&xlink.shares[1]), "{:?}", xlink.shares);
+    for outcome in [peekaboo, paaf, augur] {
+        assert!(outcome.shares[1] < 0.02, "{:?}", outcome.shares);
+        assert!(outcome.delay_ms(0.99) < 12.0);
+    }
+}
+
+#[test]
+fn where_segments_are_lost_in_bursts_all_are_faster_than_lowest_rtt_at_their_own_price() {
+    let [_, (_, links), ..] = SCENES;
+    let [lowest, redundant] = all(links, ["lowest-rtt", "redundant"]);
+    let [xlink, peekaboo, paaf, augur] = all(links, PUBLISHED);
+    assert!(xlink.delay_ms(0.99) <= 1.05 * redundant.delay_ms(0.99));
+    for outcome in [&xlink, &peekaboo, &paaf, &augur] {
+        assert!(outcome.delay_ms(0.99) < 0.5 * lowest.delay_ms(0.99));
+    }
+    // PAAF pays while it is warned, AUGUR within its budget (10 %, the purse, headers, what recovery repeats).
+    assert!((0.05..0.4).contains(&paaf.shares[1]), "{:?}", paaf.shares);
+    assert!((0.02..0.2).contains(&augur.shares[1]), "{:?}", augur.shares);
+}
+
+#[test]
+fn where_a_path_fades_a_warning_shortens_the_wait_and_a_budget_limits_it() {
+    let [.., (_, links), _] = SCENES;
+    let [paaf, poor, rich] = all(links, ["paaf", "augur", "augur,budget=100%,purse=1MB"]);
+    // A message that waits for the faded path takes 200 ms and more.
+    assert!(paaf.delay_ms(0.99) < 100.0 && rich.delay_ms(0.99) < 100.0);
+    assert!(poor.delay_ms(0.99) > rich.delay_ms(0.99));
+    assert!(poor.shares[1] < 0.2 && rich.shares[1] > poor.shares[1]);
+}
+
+/// The mode `redundant`: small messages are as early, and a download has the rate of both paths.
+#[test]
+fn without_a_limit_auto_is_full_duplication_of_small_messages_but_not_of_bulk() {
+    for (name, links) in SCENES {
+        let copied = ["auto,budget=unlimited", "redundant", "redundant-idle"];
+        let [auto, redundant, idle] = all(links, copied).map(|outcome| outcome.delay_ms(0.99));
+        let limit = 1.05 * redundant.min(idle);
+        assert!(auto <= limit, "{name}: {auto:.1} ms, at most {limit:.1}");
+    }
+    let times = ["auto,budget=unlimited", "min-rtt", "redundant"]
+        .map(|scheduler| download(&SCENES[0].1, scheduler, 10_000_000, 1).as_secs_f64());
+    assert!(times[0] < 1.1 * times[1] && times[0] < 0.8 * times[2], "{times:?}");
+}
+
+#[test]
+fn a_download_uses_both_paths_or_the_primary_alone() {
+    let links = SCENES[0].1;
+    let times = parallel(&PUBLISHED, |scheduler| download(&links, scheduler, 10_000_000, 1));
+    println!("{times:?}");
+    let seconds: Vec<f64> = times.iter().map(|time| time.as_secs_f64()).collect();
+    // 50 and 30 Mbit/s.
+    assert!(seconds[..2].iter().all(|time| *time < 2.4), "{seconds:?}");
+    assert!(seconds[2..].iter().all(|time| (2.7..3.2).contains(time)), "{seconds:?}");
+}

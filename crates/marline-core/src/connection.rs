@@ -3108,6 +3108,9 @@ impl Connection {
             self.doubt_options(cx, id);
         }
         self.report_timeout(cx, id);
+        if self.leaves_for_false_acks(cx, id) {
+            return;
+        }
         self.scheduler_event(cx.now, SchedulerEvent::SubflowRto(id));
         if self.paths.get(id).is_some_and(SubflowContext::is_up) {
             self.start_rescue(cx, id, ReinjectionCause::SubflowRto);
@@ -3118,6 +3121,18 @@ impl Connection {
                 self.path_event(cx, PathEvent::Stuck(id));
             }
         }
+    }
+
+    /// The peer waits on this subflow for what somebody else has acknowledged: that hole stays, whatever is sent
+    /// behind it. What it carried goes by others, or by the subflow that is opened in its place.
+    fn leaves_for_false_acks(&mut self, cx: &mut Context<'_>, id: SubflowId) -> bool {
+        let misled = self.paths.get(id).is_some_and(|subflow| subflow.tcp().has_false_acks());
+        let may = self.may_come_back() && !self.session.is_plain() && !self.may_still_fall_back();
+        if misled && may {
+            self.reset_subflow(cx, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
+            self.sender.repeat_orphans(cx.now);
+        }
+        misled && may
     }
 
     /// The patience with an unanswered probe is over, perhaps.
@@ -5106,7 +5121,8 @@ impl Connection {
         let lies = |s: &SubflowContext| {
             let patience = MAX_DATA_RTOS + u32::from(holds(s));
             let heard = s.tcp().last_heard_at() > fired_at || !holds(s);
-            s.is_usable() && heard && count > patience
+            let proven = !holds(s) && s.tcp().has_false_acks();
+            s.is_usable() && (proven || heard && count > patience)
         };
         let liar = there().find(|(_, subflow)| lies(subflow)).map(|(id, _)| id);
         if let Some(id) = liar {

@@ -8,7 +8,7 @@
 //! there is none (one segment for each), and `push_data` as long as `eligibility` allows.
 //!
 //! One file per phase of a segment's life: [`handshake`], [`accept`] (may it be believed), [`receive`],
-//! [`ack`], [`loss`] and [`rto`] (what is repaired, and how fast), [`egress`], [`segment`]
+//! [`ack`], [`false_acks`], [`loss`] and [`rto`] (what is repaired, and how fast), [`egress`], [`segment`]
 //! (headers), [`timers`], [`health`]. The parts that need no subflow to be understood are types of their own.
 
 mod accept;
@@ -17,6 +17,7 @@ mod config;
 mod delayed_ack;
 mod ecn;
 mod egress;
+mod false_acks;
 mod forecast_score;
 mod handshake;
 mod health;
@@ -64,6 +65,7 @@ use crate::on_demand::{OnDemand, Unused};
 use crate::{ChecksumScope, FourTuple};
 use delayed_ack::DelayedAck;
 use ecn::EcnState;
+use false_acks::FalseAcks;
 use handshake::Handshake;
 use mtu::MtuSearch;
 use pacer::Pacer;
@@ -102,6 +104,10 @@ struct Scratch {
     lost: Vec<Ssn>,
 }
 
+impl Unused for FalseAcks {
+    const UNUSED: &'static Self = &FalseAcks::NONE;
+}
+
 impl Unused for Scratch {
     const UNUSED: &'static Self = &Scratch { delivered: Vec::new(), lost: Vec::new() };
 }
@@ -133,6 +139,7 @@ pub(crate) struct Subflow {
     syn_alone: bool,
     owed: Owed,
     rst_to_fill: Option<Rst>,
+    false_acks: OnDemand<FalseAcks>,
     /// `close` was called and the FIN is not sent yet.
     fin_wanted: bool,
     /// Given up or reset here: reacts to nothing.
@@ -202,6 +209,7 @@ impl Subflow {
             syn_alone: false,
             owed: Owed::default(),
             rst_to_fill: None,
+            false_acks: OnDemand::new(),
             fin_wanted: false,
             dead: false,
             dss_room: config.dss_room,
@@ -375,6 +383,7 @@ impl Subflow {
         self.tx.shrink();
         self.recovery.shrink();
         self.scratch.retire();
+        self.false_acks.retire();
     }
 
     /// The wire's number of a position of the peer.
@@ -389,6 +398,11 @@ impl Subflow {
     /// For facts that TCP does not know of.
     pub(crate) const fn health_mut(&mut self) -> &mut SubflowHealth {
         &mut self.health
+    }
+
+    /// A middlebox has acknowledged what the peer does not have and will not get on this subflow.
+    pub(crate) fn has_false_acks(&self) -> bool {
+        self.false_acks.are_certain(self.rto())
     }
 
     /// The retransmission timeout, without backoff.

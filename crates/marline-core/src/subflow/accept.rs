@@ -132,6 +132,9 @@ impl Subflow {
             };
             self.on_ack(now, &input);
         }
+        if ack < prior_una && !is_syn {
+            self.false_acks.on_old_ack(now, ack);
+        }
         if ack < self.tx.una && !is_syn && !segment.options.sack.is_empty() {
             // Another ACK overtook it; what it SACKs is news all the same.
             let input = AckInput {

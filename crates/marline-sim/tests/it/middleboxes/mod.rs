@@ -164,6 +164,23 @@ fn no_box_breaks_a_connection_or_makes_it_hang() {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
+/// What a middlebox acknowledges and drops leaves a hole in the subflow that no repeat on it can fill. The
+/// subflow is left a timeout after that is certain, so that a hole costs half a second and not ten.
+#[test]
+fn a_box_that_swallows_data_costs_little_time() {
+    for boxes in ["swallow=0.3%", "up.swallow=0.3%", "down.swallow=0.3%"] {
+        for (paths, most_s) in [(1, 15), (2, 4)] {
+            let all = [boxes, ""];
+            for seed in 1..=20 {
+                let outcome = run(&Run { seed, ..Run::new(&all[..paths]) });
+                let took = outcome.complete.expect("all arrives");
+                let most = Duration::from_secs(most_s);
+                assert!(took <= most, "{boxes}, {paths} paths, seed {seed}: {took:?}");
+            }
+        }
+    }
+}
+
 /// A middlebox that changes bytes and mends TCP's checksum. With another path its subflow is reset
 /// and the bytes come by the other; alone, MP_FAIL leads to plain TCP, which cannot notice any more.
 #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::run::{command, run};
+use crate::run::{command, run, run_and_say_what_failed};
 use crate::{TaskResult, bench, deps, manifest, rooms, spec, tidy};
 
 const FUZZ_SECONDS: u64 = 20;
@@ -53,6 +53,8 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ));
         if let Err(error) = result {
             eprintln!("xtask ci: step {name}: {error}");
+            // Again at the end, which is what of a long log is read, and perhaps all that is kept.
+            summary.push(format!("    {error}"));
             failed.push(name);
         }
     }
@@ -63,7 +65,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
 /// Every test of the repository: the workspace's, then those of the policy that lives outside it.
 pub(crate) fn test(root: &Path, arguments: &[String]) -> TaskResult {
     let mut workspace = command(root, "cargo", &["test", "--workspace", "--no-fail-fast"]);
-    run(workspace.args(arguments))?;
+    run_and_say_what_failed(workspace.args(arguments))?;
     if root.join(OUTSIDE_POLICY).is_file() && arguments.is_empty() {
         cargo(root, &["test", "--manifest-path", OUTSIDE_POLICY])?;
     }
@@ -115,7 +117,9 @@ fn fuzz_targets(root: &Path) -> Result<Vec<String>, String> {
 /// The part of the matrix against the kernel that covers all pairs of values.
 fn interop(root: &Path) -> TaskResult {
     let cells = ["run", "--release", "-q", "-p", "marline-interop", "--", "--small"];
-    let with = |more: &[&str]| cargo(root, &[cells.as_slice(), more].concat());
+    let with = |more: &[&str]| {
+        run_and_say_what_failed(&mut command(root, "cargo", &[cells.as_slice(), more].concat()))
+    };
     // Two cells at a time share this machine with what they measure, and some of them wait for a kernel's
     // timers: what is red is run once more with nothing beside it, and is red only if it is again. Both say why.
     with(&["--fresh"]).or_else(|error| {

@@ -50,6 +50,36 @@ pub(crate) fn shown_output(command: &mut Command) -> Result<String, String> {
     if status.success() { Ok(text) } else { Err(failed(&status, command)) }
 }
 
+/// Lines kept of what failed, and those behind a panic that say why.
+const MOST_KEPT: usize = 120;
+const BEHIND_PANIC: usize = 5;
+
+/// Runs `command` and shows what it writes to standard output as it comes. The message, if it fails, has the lines
+/// that say what failed: they lie far above the end of a long log.
+pub(crate) fn run_and_say_what_failed(command: &mut Command) -> Result<(), String> {
+    let failed = |words: &dyn Display, command: &Command| format!("{}: {words}", shown(command));
+    let mut child =
+        command.stdout(Stdio::piped()).spawn().map_err(|error| failed(&error, command))?;
+    let (mut kept, mut behind) = (Vec::new(), 0);
+    for line in child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
+        let line = line.map_err(|error| failed(&error, command))?;
+        println!("{line}");
+        if line.contains("panicked at") {
+            behind = BEHIND_PANIC + 1;
+        }
+        if kept.len() < MOST_KEPT && (behind > 0 || line.contains("FAILED")) {
+            kept.push(line);
+        }
+        behind = behind.saturating_sub(1);
+    }
+    let status = child.wait().map_err(|error| failed(&error, command))?;
+    if status.success() {
+        return Ok(());
+    }
+    kept.insert(0, failed(&status, command));
+    Err(kept.join("\n    "))
+}
+
 /// The command line as one would type it, for messages.
 pub(crate) fn shown(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];

@@ -86,3 +86,19 @@ pub(crate) fn shown(command: &Command) -> String {
     words.extend(command.get_args().map(|word| word.to_string_lossy().into_owned()));
     words.join(" ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_is_said_and_nothing_else_of_a_log() {
+        let script = "echo 'test a ... ok'; echo 'test b ... FAILED'; echo 'noise'; \
+                      echo \"thread 'b' panicked at b.rs:1:\"; echo 'why'; exit 3";
+        let error = run_and_say_what_failed(&mut command(Path::new("/"), "sh", &["-c", script]));
+        let error = error.expect_err("it exits with 3");
+        assert!(error.contains("exit status: 3") && error.contains("test b ... FAILED"), "{error}");
+        assert!(error.contains("why") && !error.contains("    noise"), "{error}");
+        assert!(run_and_say_what_failed(&mut command(Path::new("/"), "true", &[])).is_ok());
+    }
+}

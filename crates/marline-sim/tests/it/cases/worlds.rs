@@ -202,6 +202,8 @@ fn run_unguarded(seed: u64, family: Family) -> Outcome {
 /// that. The others begin once that one is through, so that it is the server's first, too.
 fn watch(paths: &mut Paths, (plan, seed): (&Plan, u64), directions: &mut [Liveness; 2]) -> bool {
     let (mut called, mut events, mut plain) = (1, 0, false);
+    // The last harm on the first path while it had to be that one.
+    let mut alone_until = Instant::ZERO;
     while paths.world.now() < LIMIT {
         let next = paths.world.now() + SAMPLING;
         paths.world.run_until(next);
@@ -222,9 +224,16 @@ fn watch(paths: &mut Paths, (plan, seed): (&Plan, u64), directions: &mut [Livene
         if !is_over(paths, 0) {
             let [upload, download] = states;
             let lone = lone_path(paths, plan, states);
+            let heard = paths.world.observer::<Heard>();
+            // Until the client has heard that the server speaks Multipath TCP it may not join.
+            let first_only = plain || heard.is_some_and(|heard| !heard.confirmed());
+            if first_only {
+                alone_until = last_fault(paths, true, None);
+            }
+            let fault = |lone| last_fault(paths, first_only, lone).max(alone_until);
             let [up, down] = directions.each_mut();
-            up.sample(next, upload, last_fault(paths, plain, None));
-            down.sample(next, download, last_fault(paths, plain, lone));
+            up.sample(next, upload, fault(None));
+            down.sample(next, download, fault(lone));
         }
     }
     false
@@ -239,12 +248,12 @@ fn is_over(paths: &Paths, index: usize) -> bool {
     })
 }
 
-/// When the network last did harm on the path on which it was longest ago; `plain` TCP has only the first,
-/// and who cannot know that another one is needed only the `lone` one.
-fn last_fault(paths: &Paths, plain: bool, lone: Option<usize>) -> Instant {
+/// When the network last did harm on the path on which it was longest ago; plain TCP has only the first, and who
+/// cannot know that another one is needed only the `lone` one.
+fn last_fault(paths: &Paths, first_only: bool, lone: Option<usize>) -> Instant {
     let at = |link| paths.world.link(link).stats().last_fault_at.unwrap_or_default();
     let links = paths.up.iter().zip(&paths.down).enumerate();
-    let links = links.take(if plain { 1 } else { usize::MAX });
+    let links = links.take(if first_only { 1 } else { usize::MAX });
     let links = links.filter(|(path, _)| lone.is_none_or(|lone| lone == *path));
     links.map(|(_, (up, down))| at(*up).max(at(*down))).min().unwrap_or_default()
 }

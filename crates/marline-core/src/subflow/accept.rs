@@ -212,16 +212,20 @@ impl Subflow {
                 Some(_) => {}
             }
         }
+        // Octets that a segment may repeat: those of the last window.
+        let known = nxt.0.saturating_sub(self.rx.max_offered.max(1 << 16));
         if span.start == span.end {
+            let ends_data = segment.options.dss.is_some_and(|dss| dss.data_fin);
             return match () {
                 () if span.start > span.edge => Check::Challenge,
                 () if span.start >= self.timestamps.last_ack_sent() => Check::Accept,
+                // Data overtook it, and says nothing of the end.
+                () if ends_data && span.start.0 >= known => Check::Accept,
                 () if span.start.plus(1) == nxt => Check::Duplicate,
                 () => Check::Challenge,
             };
         }
         if span.end <= nxt {
-            let known = nxt.0.saturating_sub(self.rx.max_offered.max(1 << 16));
             return if span.start.0 >= known { Check::Duplicate } else { Check::Challenge };
         }
         // At RCV.NXT a segment is read even if the window is closed: its ACK counts, its payload

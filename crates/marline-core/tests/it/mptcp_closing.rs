@@ -242,3 +242,22 @@ fn a_data_fin_that_was_overtaken_counts() {
         assert_eq!(read == Ok(0), ends, "{age_ms} ms: {read:?}");
     }
 }
+
+/// A DATA_FIN leaves as a pure ACK, and data of before that is repeated on the same subflow arrives first.
+#[test]
+fn a_data_fin_that_repeated_data_overtook_counts() {
+    let mut script = Script::new(listening(), 1);
+    let mut peer = Peer::new(path(0, 2, 40_000), 0x1111);
+    let id = serve(&mut script, &mut peer);
+    let (data, first) = (b"the last words", peer.next_dsn);
+    let end = first + data.len() as u64;
+    let fin = Seg::ack().data_ack(peer.expected_dsn).mapping(end, 0, 1).data_fin();
+    let fin = peer.stamp(fin);
+    peer.send_data(&mut script, data);
+    peer.inject(&mut script, fin);
+    let mut buffer = [0; 40];
+    let read = script.run(|endpoint, now| endpoint.read(now, id, &mut buffer));
+    assert_eq!(read, Ok(data.len()));
+    let read = script.run(|endpoint, now| endpoint.read(now, id, &mut buffer));
+    assert_eq!(read, Ok(0), "the end is known");
+}

@@ -18,7 +18,7 @@ use marline_policy::{Scheduler, SubflowView};
 use marline_testkit::views::{Stream, full, view};
 use marline_wire::mptcp::{DataAck, Dss, WireDsn, WireMapping};
 use marline_wire::{SackBlock, SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, Timestamps};
-use streams::{BY_TURNS, Captured, MIN_RTT, ONE, Pair, PlainTcp, Setting};
+use streams::{AUTO, BY_TURNS, Captured, MIN_RTT, ONE, Pair, PlainTcp, Setting};
 
 /// Two batches, and about what the application writes at a time elsewhere.
 const SEGMENTS: usize = 88;
@@ -98,6 +98,7 @@ fn ack_in((mut pair, acks): (Pair, Captured)) -> (Pair, Captured) {
 #[bench::one_1_megabyte(args = (ONE), setup = warm)]
 #[bench::by_turns_1_megabyte(args = (BY_TURNS), setup = warm)]
 #[bench::min_rtt_1_megabyte(args = (MIN_RTT), setup = warm)]
+#[bench::auto_1_megabyte(args = (AUTO), setup = warm)]
 fn transfer(mut pair: Pair) -> Pair {
     pair.transfer(1_000_000, |_, _| ());
     pair
@@ -124,8 +125,8 @@ struct Choice {
     stream: Stream,
 }
 
-fn choice(subflows: u8) -> Choice {
-    let scheduler = Registry::default().scheduler("min-rtt").expect("a built-in scheduler");
+fn choice(name: &str, subflows: u8) -> Choice {
+    let scheduler = Registry::default().scheduler(name).expect("a built-in scheduler");
     let mut views: Vec<SubflowView> =
         (0..subflows).map(|id| full(view(id, 10 + 5 * u64::from(id)))).collect();
     let last = subflows - 1;
@@ -138,8 +139,10 @@ fn all_chosen((choice, chosen): (Choice, usize)) {
 }
 
 #[library_benchmark(teardown = all_chosen)]
-#[bench::min_rtt_of_2_100_decisions(args = (2), setup = choice)]
-#[bench::min_rtt_of_8_100_decisions(args = (8), setup = choice)]
+#[bench::min_rtt_of_2_100_decisions(args = ("min-rtt", 2), setup = choice)]
+#[bench::min_rtt_of_8_100_decisions(args = ("min-rtt", 8), setup = choice)]
+#[bench::auto_of_2_100_decisions(args = ("auto", 2), setup = choice)]
+#[bench::auto_of_8_100_decisions(args = ("auto", 8), setup = choice)]
 fn schedule(mut choice: Choice) -> (Choice, usize) {
     let mut chosen = 0;
     for _ in 0..CALLS {

@@ -31,6 +31,9 @@ pub(crate) const BY_TURNS: Setting =
 pub(crate) const MIN_RTT: Setting =
     Setting { subflows: 2, scheduler: "min-rtt", window_segments: Some(40) };
 
+/// The same by the default.
+pub(crate) const AUTO: Setting = Setting { scheduler: "auto", ..MIN_RTT };
+
 /// What the applications write, over and over.
 pub(crate) fn chunk() -> Vec<u8> {
     (0..CHUNK).map(|i| (i * 31 + (i >> 8)) as u8).collect()

@@ -255,6 +255,7 @@ impl<N: Node> World<N> {
             self.deliver(LinkId(index), packet);
         }
         self.schedule_link(index);
+        self.send_answers(index);
     }
 
     fn run_node(&mut self, index: u32, at: Instant) {

@@ -7,8 +7,8 @@ use marline_time::{Duration, Rate};
 use super::value::{bytes, duration, positive, probability, rate};
 use super::{DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, SpecError, TraceRef};
 use crate::{
-    GilbertElliott, Jitter, Mtu, OptionRule, OutageMode, PhoneMobility, QueueLimit, Renumber, Reorder,
-    Split, SplitOptions, Steps, preset,
+    GilbertElliott, Jitter, Mtu, OptionRule, OutageMode, PhoneMobility, QueueLimit, Renumber,
+    Reorder, Split, SplitOptions, Steps, preset,
 };
 
 type Words<T> = Result<T, String>;

@@ -203,7 +203,8 @@ impl Node for Host {
     fn handle_too_big(&mut self, now: Instant, quoted: &Packet, mtu_bytes: u32) {
         // Less than every path must take (RFC 791, RFC 8200) is not believed, as with real carriers.
         let least = if quoted.path.remote.is_ipv4() { 576 } else { 1_280 };
-        let header = Packet::ip_header_bytes(quoted.path.remote.ip()) + self.config.carrier_overhead;
+        let header =
+            Packet::ip_header_bytes(quoted.path.remote.ip()) + self.config.carrier_overhead;
         let max_segment = mtu_bytes.max(least).saturating_sub(u32::from(header));
         let max_segment = u16::try_from(max_segment).unwrap_or(u16::MAX);
         let [_, _, _, _, a, b, c, d, ..] = quoted.segment[..] else { return };

@@ -92,9 +92,8 @@ fn each_direction_has_its_own() {
 #[test]
 fn a_hole_that_opens_under_full_segments_is_survived_and_a_message_makes_it_short() {
     let at = Instant::from_millis(300);
-    let [told, hole] = ["", ":silent"].map(|silent| {
-        download(&[FAST], Some((at, &format!("{FAST},mtu=1280B{silent}"))))
-    });
+    let [told, hole] = ["", ":silent"]
+        .map(|silent| download(&[FAST], Some((at, &format!("{FAST},mtu=1280B{silent}")))));
     println!("told {told:?}\nhole {hole:?}");
     for narrow in [&told, &hole] {
         assert!(narrow.refused.0 > 1 && narrow.mss[0] <= FITS, "{narrow:?}");

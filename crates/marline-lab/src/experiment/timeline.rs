@@ -40,6 +40,19 @@ impl TimelineConfig {
     pub const LEAST_INTERVAL: Duration = Duration::from_micros(10);
     /// Rows of each kind that a run may have without a word to the contrary.
     pub const MAX_ROWS: usize = 500_000;
+
+    /// With a sample so often.
+    ///
+    /// # Errors
+    /// That is less than [`TimelineConfig::LEAST_INTERVAL`].
+    pub fn with_interval(interval: Duration) -> anyhow::Result<TimelineConfig> {
+        let least = TimelineConfig::LEAST_INTERVAL;
+        anyhow::ensure!(
+            interval >= least,
+            "a sample each {interval:?}: must be at least {least:?}"
+        );
+        Ok(TimelineConfig { interval, ..TimelineConfig::default() })
+    }
 }
 
 impl Default for TimelineConfig {
@@ -87,12 +100,7 @@ impl Recorder {
         (experiment, variant, seed): (&Experiment, &Variant, u64),
         config: TimelineConfig,
     ) -> anyhow::Result<Recorder> {
-        anyhow::ensure!(
-            config.interval >= TimelineConfig::LEAST_INTERVAL,
-            "samples each {:?}: at least {:?}",
-            config.interval,
-            TimelineConfig::LEAST_INTERVAL
-        );
+        TimelineConfig::with_interval(config.interval)?;
         let used = experiment.used(variant)?;
         let names: Vec<String> = used.iter().map(|path| path.name.clone()).collect();
         let copies = Copies::new(paths, &experiment.workload, seed, config.max_rows);

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use marline::policy::{Health, Phase, Quantile, SubflowView};
-use marline::{FourTuple, SubflowInfo};
+use marline::{FourTuple, SubflowInfo, SubflowState};
 use marline_sim::{LinkId, NodeId, Paths, World};
 use marline_time::{Duration, Instant};
 
@@ -64,16 +64,21 @@ impl Samples {
 
     /// The world stays as it is until `next`.
     pub(super) fn look(&mut self, world: &World, next: Instant) {
+        let mut fresh = [false; 2];
         for end in 0..self.ends.len() {
             let events = world.node(self.ends[end].node).monitor().len();
             if events > self.ends[end].seen {
                 self.ends[end].seen = events;
                 self.sample(world, end, world.now());
+                fresh[end] = true;
             }
         }
         while self.due < next {
-            for end in 0..self.ends.len() {
-                self.sample(world, end, self.due);
+            for (end, fresh) in fresh.iter().enumerate() {
+                // What was seen just now is not written twice.
+                if !(*fresh && self.due == world.now()) {
+                    self.sample(world, end, self.due);
+                }
             }
             self.due += self.interval;
         }
@@ -120,6 +125,22 @@ fn path_of(ends: FourTuple, paths: usize) -> Option<usize> {
     })
 }
 
+/// A TCP state in the words of `ss`.
+const fn word(state: SubflowState) -> &'static str {
+    match state {
+        SubflowState::Closed => "closed",
+        SubflowState::SynSent => "syn-sent",
+        SubflowState::SynReceived => "syn-recv",
+        SubflowState::Established => "established",
+        SubflowState::FinWait1 => "fin-wait-1",
+        SubflowState::FinWait2 => "fin-wait-2",
+        SubflowState::CloseWait => "close-wait",
+        SubflowState::Closing => "closing",
+        SubflowState::LastAck => "last-ack",
+        SubflowState::TimeWait => "time-wait",
+    }
+}
+
 /// Everything between path and queue.
 fn describe(line: &mut String, subflow: &SubflowInfo, view: Option<&SubflowView>) {
     let (health, cause) = match subflow.health {
@@ -133,8 +154,7 @@ fn describe(line: &mut String, subflow: &SubflowInfo, view: Option<&SubflowView>
         Phase::Loss => "loss",
     };
     // Writing to a String cannot fail.
-    let state = format!("{:?}", subflow.state);
-    let _ = write!(line, ",{},{state},{health}", subflow.id.0);
+    let _ = write!(line, ",{},{},{health}", subflow.id.0, word(subflow.state));
     field(line, cause);
     let _ = write!(line, ",{phase},{}", u8::from(subflow.backup));
     let _ = write!(line, ",{},{},{}", subflow.cwnd, subflow.in_flight, subflow.lost);

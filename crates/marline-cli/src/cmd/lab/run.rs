@@ -81,11 +81,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = ExperimentFile::open(&args.file)?.with_traces(args.how.trace_dir.clone());
     let lanes = file.lanes(&args.how.stacks)?;
     let jobs = Job::series(&file.experiment, &lanes, args.how.seeds);
-    let timelines = args.timelines.or(file.timelines);
+    let simulated = lanes.iter().any(|lane| lane.stack == Stack::Sim);
     ensure!(
-        timelines.is_none() || lanes.iter().any(|lane| lane.stack == Stack::Sim),
+        args.timelines.is_none() || simulated,
         "time lines are of stack sim, and none of these is: add it to --stack"
     );
+    // A file may ask for them whatever stacks it is run on.
+    let timelines = args.timelines.or(file.timelines).filter(|_| simulated);
     if args.dry_run {
         let line = |lane: &marline_lab::experiment::file::Lane| {
             format!("{:9} {} x {}\n", lane.stack, args.how.seeds, lane.variant.name)

@@ -198,3 +198,17 @@ fn rows_are_bounded_and_what_is_left_out_is_counted() {
     let error = simulate_recorded(&experiment, &variant, 3, config).expect_err("no interval");
     assert!(error.to_string().contains("at least 10"), "{error}");
 }
+
+#[test]
+fn every_column_is_documented() {
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/research/lab.md");
+    let page = std::fs::read_to_string(page).expect("docs/research/lab.md");
+    let (_, section) = page.split_once("### Time lines").expect("a section");
+    let (samples, copies) = section.split_once("`copies.csv` has a row").expect("two tables");
+    for (columns, table) in [(Timeline::SUBFLOW_COLUMNS, samples), (Timeline::COPY_COLUMNS, copies)]
+    {
+        for column in columns.split(',') {
+            assert!(table.contains(&format!("`{column}`")), "{column}");
+        }
+    }
+}

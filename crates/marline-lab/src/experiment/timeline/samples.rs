@@ -65,12 +65,12 @@ impl Samples {
     /// The world stays as it is until `next`.
     pub(super) fn look(&mut self, world: &World, next: Instant) {
         let mut fresh = [false; 2];
-        for end in 0..self.ends.len() {
+        for (end, fresh) in fresh.iter_mut().enumerate() {
             let events = world.node(self.ends[end].node).monitor().len();
             if events > self.ends[end].seen {
                 self.ends[end].seen = events;
                 self.sample(world, end, world.now());
-                fresh[end] = true;
+                *fresh = true;
             }
         }
         while self.due < next {

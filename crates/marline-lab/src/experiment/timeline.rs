@@ -118,10 +118,14 @@ impl Recorder {
     pub(super) fn finish(mut self, paths: &Paths) -> Timeline {
         self.samples.last(&paths.world);
         let reports = (paths.client_report(0), paths.server_report(0));
-        let (copies, copies_left_out) = match paths.world.observer::<Copies>() {
+        let (mut copies, mut copies_left_out) = match paths.world.observer::<Copies>() {
             Some(copies) => (copies.lines(self.samples.names(), reports), copies.left_out()),
             None => (Vec::new(), 0),
         };
+        // Messages without a copy have a row each as well.
+        let max_rows = self.samples.max_rows();
+        copies_left_out += copies.len().saturating_sub(max_rows) as u64;
+        copies.truncate(max_rows);
         let (subflows, subflows_left_out) = self.samples.into_lines();
         Timeline { subflows, copies, subflows_left_out, copies_left_out }
     }

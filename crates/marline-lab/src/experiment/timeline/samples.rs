@@ -58,6 +58,10 @@ impl Samples {
         &self.names
     }
 
+    pub(super) const fn max_rows(&self) -> usize {
+        self.max_rows
+    }
+
     pub(super) fn into_lines(self) -> (Vec<String>, u64) {
         (self.lines, self.left_out)
     }

@@ -47,7 +47,8 @@ use std::sync::Arc;
 use marline_policy::{
     AddressId, AddressPair, DataRange, Dsn, LocalAddress, Mapping, PathAction, PathContext,
     PathEvent, PathManager, PathManagerFactory, ReinjectionCause, Role, RunLayout, SchedulerAction,
-    SchedulerEvent, SchedulerFactory, SentSegment, SilenceCause, Ssn, SubflowId, SubflowSet, Token,
+    SchedulerEvent, SchedulerFactory, SentSegment, SilenceCause, Ssn, SubflowId, SubflowSet,
+    SubflowView, Token,
 };
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{
@@ -469,6 +470,11 @@ impl Connection {
             subflows,
             gone,
         }
+    }
+
+    /// What policies would be told of a subflow now.
+    pub(crate) fn subflow_view(&self, now: Instant, id: SubflowId) -> Option<SubflowView> {
+        self.paths.get(id).map(|subflow| subflow.view(now, id))
     }
 
     /// Bytes of memory that lists hold, beside the bytes of the stream.

@@ -47,6 +47,13 @@ impl Packet for Parcel {
         let bytes = marline_link::ip_with_tcp(&self.bytes, segment, true)?;
         Some(Parcel { bytes, ..self.clone() })
     }
+
+    fn too_big(&self, mtu_bytes: u32) -> Option<Self> {
+        // Between sockets nobody could be told: ICMP is the kernel's there.
+        let whole = self.headers == 0;
+        let bytes = whole.then(|| marline_link::ip_too_big(&self.bytes, mtu_bytes))??;
+        Some(Parcel { bytes, ..self.clone() })
+    }
 }
 
 /// A direction: the link and what is known of its host's punctuality.
@@ -80,7 +87,7 @@ impl Lane {
         self.link.offer(self.clock, parcel);
     }
 
-    /// A packet that a middlebox on this link sends back.
+    /// A packet that a middlebox on this link, or a router in front of it, sends back.
     pub(crate) fn take_answer(&mut self) -> Option<Parcel> {
         self.link.take_answer()
     }

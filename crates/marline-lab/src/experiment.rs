@@ -14,6 +14,7 @@ mod process;
 mod script;
 mod simulation;
 mod stack;
+mod timeline;
 mod variant;
 
 pub use calibration::Calibration;
@@ -21,8 +22,9 @@ pub use end::run_end;
 pub use live::{run_live, weight};
 pub use outcome::{Message, Outcome, PathTotals};
 pub use script::{Fault, Happening, Moment, can_be_restored};
-pub use simulation::{START, simulate, stage};
+pub use simulation::{START, simulate, simulate_recorded, stage};
 pub use stack::Stack;
+pub use timeline::{Timeline, TimelineConfig};
 pub use variant::Variant;
 
 use std::net::Ipv4Addr;

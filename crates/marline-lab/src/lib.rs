@@ -13,5 +13,6 @@ pub mod parallel;
 pub mod policies;
 pub mod runs;
 pub mod scenario;
+mod stream_places;
 pub mod wifi_mobility;
 pub mod workload;

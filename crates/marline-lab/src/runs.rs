@@ -11,6 +11,7 @@ mod store;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod timelines;
 
 use anyhow::{Context, ensure};
 
@@ -21,6 +22,7 @@ pub use queue::weighted;
 pub use record::{PathBytes, RadioJoules, Record, Statistics, csv_field};
 pub use store::Store;
 pub use summary::{Agreement, LaneSummary, Summary};
+pub use timelines::{Timelines, Written};
 
 /// Halves of a processor that one simulation keeps busy.
 const SIMULATION_WEIGHT: u32 = 2;

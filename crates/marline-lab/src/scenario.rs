@@ -31,7 +31,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 pub use ipnet::IpNet;
 use marline_link::radio::RadioKind;
-use marline_link::{DuplexSpec, RadioSpec, RadioUse};
+use marline_link::{DuplexSpec, Mtu, RadioSpec, RadioUse};
 use serde::{Deserialize, Serialize};
 
 use crate::emulation::script::{self, Order};
@@ -41,7 +41,7 @@ const MAX_PATHS: usize = 16;
 /// Bytes of an interface's name the kernel takes, without its end.
 const MAX_NAME: usize = 15;
 /// Smallest packet size every IPv4 host must take, and the largest there is.
-const MTU_RANGE: std::ops::RangeInclusive<u32> = 576..=65_535;
+const MTU_RANGE: std::ops::RangeInclusive<u32> = Mtu::RANGE;
 
 /// Which host.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -101,7 +101,7 @@ pub struct Path {
     /// The server's.
     #[serde(default)]
     pub server: Vec<IpNet>,
-    /// Largest packet, bytes.
+    /// Largest packet of the interfaces at both ends, bytes of IP packet, 576 to 65,535; none: 1,500.
     pub mtu: Option<u32>,
 }
 
@@ -207,13 +207,21 @@ impl Event {
 
 impl Path {
     /// The link's description. Where it says nothing of a radio, and its preset's or the path's name
-    /// lets one suppose which it is, the energy of that one is counted; nothing waits for it.
+    /// lets one suppose which it is, the energy of that one is counted; nothing waits for it. Packets
+    /// larger than `mtu` are none of this link's, and their senders are told.
     ///
     /// # Errors
     /// It cannot be understood.
     pub fn spec(&self) -> anyhow::Result<DuplexSpec> {
         let parsed: Result<DuplexSpec, _> = self.link.parse();
         let mut spec = parsed.with_context(|| format!("path `{}`", self.name))?;
+        if let Some(bytes) = self.mtu {
+            let interface = Mtu { bytes, silent: false };
+            for direction in [&mut spec.up, &mut spec.down] {
+                let mtu = direction.mtu.map_or(interface, |link| link.smaller(interface));
+                direction.mtu = Some(mtu);
+            }
+        }
         let said = self.link.split(',').any(|item| item.trim_start().starts_with("radio"));
         if !said && let Some(kind) = self.supposed_radio() {
             let radio = Some(RadioSpec { kind, wakes: RadioUse::Meter });

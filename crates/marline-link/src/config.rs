@@ -16,6 +16,8 @@ pub struct LinkConfig {
     pub rate: RateConfig,
     /// Middleboxes in front of the queue.
     pub middlebox: MiddleboxConfig,
+    /// Largest packet it takes; none: any.
+    pub mtu: Option<Mtu>,
     /// Limit of the queue.
     pub queue: QueueLimit,
     /// Losses.
@@ -64,6 +66,27 @@ pub enum RateConfig {
     Steps(Arc<Steps<Rate>>),
     /// At the delivery opportunities of a mahimahi trace.
     Trace(Offset<Opportunities>),
+}
+
+/// Largest packet of a link.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Mtu {
+    /// Bytes of IP packet, [`Mtu::RANGE`]; larger ones are dropped.
+    pub bytes: u32,
+    /// Nobody is told of a drop: a black hole. Otherwise the sender is told as a router does it
+    /// (ICMP "fragmentation needed", ICMPv6 "packet too big"), if [`crate::Packet::too_big`] can.
+    pub silent: bool,
+}
+
+impl Mtu {
+    /// What there may be: from what every host takes (RFC 791) to the largest IPv4 packet, bytes.
+    pub const RANGE: core::ops::RangeInclusive<u32> = 576..=65_535;
+
+    /// The smaller of the two; of equal ones that which tells the sender.
+    #[must_use]
+    pub fn smaller(self, other: Mtu) -> Mtu {
+        core::cmp::min_by_key(self, other, |mtu| (mtu.bytes, mtu.silent))
+    }
 }
 
 /// Limit of the queue, including the packet being sent. A packet is always accepted if the queue is

@@ -24,6 +24,13 @@ pub trait Packet: Clone {
         let _ = segment;
         None
     }
+
+    /// What a router sends back to where this one came from if a link takes no more than `mtu_bytes`
+    /// of IP packet; `None` where nothing can be said.
+    fn too_big(&self, mtu_bytes: u32) -> Option<Self> {
+        let _ = mtu_bytes;
+        None
+    }
 }
 
 /// An IP packet like `packet` with another TCP segment in it, its lengths and checksum put right; with
@@ -58,15 +65,73 @@ pub fn ip_with_tcp(packet: &[u8], segment: &[u8], back: bool) -> Option<Vec<u8>>
     }
     if version == 4 {
         made[V4_CHECKSUM].fill(0);
-        let words = made[..header].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
-        let mut sum: u32 = words.sum();
-        while sum > 0xffff {
-            sum = (sum & 0xffff) + (sum >> 16);
-        }
-        made[V4_CHECKSUM].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        let checksum = checksum(&[&made[..header]]);
+        made[V4_CHECKSUM].copy_from_slice(&checksum);
     }
     Some(made)
 }
+
+/// The Internet checksum over these pieces, each but the last of an even length.
+fn checksum(pieces: &[&[u8]]) -> [u8; 2] {
+    let words = pieces.iter().flat_map(|piece| piece.chunks(2));
+    let mut sum: u32 = words
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)])))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    (!(sum as u16)).to_be_bytes()
+}
+
+/// What a router answers to an IP packet that is too large for a link of this MTU: ICMP "fragmentation
+/// needed" (RFC 1191), or ICMPv6 "packet too big" (RFC 4443 section 3.2). It comes from the packet's
+/// destination, as routers have no addresses here. `None` for what is no IP packet, for an IPv4 packet
+/// that may be fragmented, and for ICMP, to which no error answers.
+#[must_use]
+pub fn ip_too_big(packet: &[u8], mtu_bytes: u32) -> Option<Vec<u8>> {
+    const DONT_FRAGMENT: u8 = 0x40;
+    const TTL: u8 = 64;
+    /// Header and 64 bits of IPv4, RFC 792; of IPv6 as much as fits into its least MTU.
+    const QUOTED_V4: usize = 8;
+    const LEAST_MTU_V6: usize = 1_280;
+    let (first, mtu) = (packet.first()?, mtu_bytes.min(65_535).to_be_bytes());
+    match first >> 4 {
+        4 if packet.len() >= 20 && packet[6] & DONT_FRAGMENT != 0 && packet[9] != ICMP => {
+            let header = usize::from(first & 15) * 4;
+            let quoted = packet.get(..header + QUOTED_V4)?;
+            let mut made = vec![0x45, 0, 0, 0, 0, 0, 0, 0, TTL, ICMP, 0, 0];
+            made.extend_from_slice(&packet[16..20]);
+            made.extend_from_slice(&packet[12..16]);
+            made.extend_from_slice(&[3, 4, 0, 0, 0, 0, mtu[2], mtu[3]]);
+            made.extend_from_slice(quoted);
+            let length = (made.len() as u16).to_be_bytes();
+            made[2..4].copy_from_slice(&length);
+            let (ip, icmp) = (checksum(&[&made[..20]]), checksum(&[&made[20..]]));
+            made[10..12].copy_from_slice(&ip);
+            made[22..24].copy_from_slice(&icmp);
+            Some(made)
+        }
+        6 if packet.len() >= 40 && packet[6] != ICMP_V6 => {
+            let quoted = &packet[..packet.len().min(LEAST_MTU_V6 - 48)];
+            let length = (quoted.len() as u16 + 8).to_be_bytes();
+            let mut made = vec![0x60, 0, 0, 0, length[0], length[1], ICMP_V6, TTL];
+            made.extend_from_slice(&packet[24..40]);
+            made.extend_from_slice(&packet[8..24]);
+            made.extend_from_slice(&[2, 0, 0, 0]);
+            made.extend_from_slice(&mtu);
+            made.extend_from_slice(quoted);
+            let pseudo_header = [0, 0, length[0], length[1], 0, 0, 0, ICMP_V6];
+            let icmp = checksum(&[&made[8..40], &pseudo_header, &made[40..]]);
+            made[42..44].copy_from_slice(&icmp);
+            Some(made)
+        }
+        _ => None,
+    }
+}
+
+/// Protocol numbers.
+const ICMP: u8 = 1;
+const ICMP_V6: u8 = 58;
 
 /// The TCP segment in an IP packet; `None` if it holds something else, or a fragment. Extension
 /// headers of IPv6 are not looked behind.
@@ -121,6 +186,10 @@ impl<P: Packet> Packet for Box<P> {
     fn answer(&self, segment: &[u8]) -> Option<Self> {
         (**self).answer(segment).map(Box::new)
     }
+
+    fn too_big(&self, mtu_bytes: u32) -> Option<Self> {
+        (**self).too_big(mtu_bytes).map(Box::new)
+    }
 }
 
 #[cfg(test)]
@@ -143,6 +212,34 @@ mod tests {
         assert_eq!(tcp_of_ip(&mut v6).expect("TCP"), [0, 5]);
         for length in 0..42 {
             let _ = tcp_of_ip(&mut v6[..length]);
+        }
+    }
+
+    #[test]
+    fn a_router_says_what_is_too_big() {
+        let mut v4 = vec![7; 1_500];
+        (v4[0], v4[6], v4[9]) = (0x45, 0x40, 6);
+        v4[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        let said = ip_too_big(&v4, 1_280).expect("a message");
+        assert_eq!((said.len(), &said[2..4], said[9]), (56, &[0, 56][..], ICMP));
+        assert_eq!(said[12..20], [10, 0, 0, 2, 10, 0, 0, 1], "back to the sender");
+        assert_eq!(said[20..22], [3, 4], "fragmentation needed");
+        assert_eq!(said[26..28], 1_280_u16.to_be_bytes());
+        assert_eq!(said[28..56], v4[..28], "header and eight bytes of TCP");
+        assert_eq!((checksum(&[&said[..20]]), checksum(&[&said[20..]])), ([0; 2], [0; 2]));
+        v4[6] = 0;
+        assert_eq!(ip_too_big(&v4, 1_280), None, "it may be fragmented");
+        assert_eq!(ip_too_big(&said, 40), None, "no error about an error");
+        let mut v6 = vec![9; 1_500];
+        (v6[0], v6[6], v6[23], v6[39]) = (0x60, 6, 1, 2);
+        let said = ip_too_big(&v6, 1_400).expect("a message");
+        assert_eq!((said.len(), said[6], said[40]), (1_280, ICMP_V6, 2));
+        assert_eq!((said[23], said[39]), (2, 1), "back to the sender");
+        assert_eq!(said[44..48], 1_400_u32.to_be_bytes());
+        let pseudo_header = [0, 0, said[4], said[5], 0, 0, 0, ICMP_V6];
+        assert_eq!(checksum(&[&said[8..40], &pseudo_header, &said[40..]]), [0; 2]);
+        for length in 0..60 {
+            let _ = (ip_too_big(&v4[..length], 576), ip_too_big(&v6[..length], 576));
         }
     }
 }

@@ -12,6 +12,10 @@ pub trait Node {
     /// A packet arrived. Its path is the sender's: `remote` is this node.
     fn handle_packet(&mut self, now: Instant, packet: &Packet);
 
+    /// A router says that the segment it quotes, which this node sent, is larger than a link takes:
+    /// `mtu_bytes` of IP packet. The path is the message's: `remote` is this node.
+    fn handle_too_big(&mut self, _now: Instant, _quoted: &Packet, _mtu_bytes: u32) {}
+
     /// The time of `poll_timeout` has come, or the world wants to know what there is to do.
     fn handle_timeout(&mut self, now: Instant);
 

@@ -7,9 +7,16 @@ use marline_time::Instant;
 
 use crate::{LinkId, NodeId};
 
-/// A TCP segment with what its carrier knows of it.
+/// A TCP segment with what its carrier knows of it; or what a router says of one.
 #[derive(Clone, Debug)]
 pub struct Packet {
+    /// Which of the packets of its world it is, from 1 in the order of sending; a copy that a link made
+    /// has the number of its original. The world sets it.
+    pub number: u64,
+    /// A router's message (ICMP) to the sender of a packet that a link does not take: the link's MTU,
+    /// bytes of IP packet. `segment` holds the beginning of the TCP header it quotes. `None` for a
+    /// segment.
+    pub too_big_mtu: Option<u32>,
     /// Sender (`local`) and receiver (`remote`) as the sender sees them.
     pub path: FourTuple,
     /// ECN field.
@@ -35,6 +42,9 @@ impl Packet {
 impl Packet {
     /// Native segments go by the ports in their header, which a translator may have changed.
     pub(crate) fn take_ports_from_segment(&mut self) {
+        if self.too_big_mtu.is_some() {
+            return;
+        }
         let [a, b, c, d, ..] = self.segment[..] else { return };
         if self.flow == 0 && self.peer_flow == 0 {
             self.path.local.set_port(u16::from_be_bytes([a, b]));
@@ -49,11 +59,12 @@ impl marline_link::Packet for Packet {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.segment
+        // A router's message has a checksum: who gets a damaged one ignores it, as if it were lost.
+        if self.too_big_mtu.is_some() { &mut [] } else { &mut self.segment }
     }
 
     fn tcp_mut(&mut self) -> Option<&mut [u8]> {
-        Some(&mut self.segment)
+        self.too_big_mtu.is_none().then_some(&mut self.segment)
     }
 
     fn with_tcp(&self, segment: &[u8]) -> Option<Self> {
@@ -63,6 +74,24 @@ impl marline_link::Packet for Packet {
     fn answer(&self, segment: &[u8]) -> Option<Self> {
         let path = FourTuple { local: self.path.remote, remote: self.path.local };
         Some(Packet { path, flow: 0, peer_flow: 0, segment: segment.to_vec(), ..self.clone() })
+    }
+
+    fn too_big(&self, mtu_bytes: u32) -> Option<Self> {
+        /// Ports and sequence number: what RFC 792 has routers quote of a segment.
+        const QUOTED: usize = 8;
+        const ICMP_HEADER: u16 = 8;
+        if self.too_big_mtu.is_some() {
+            return None;
+        }
+        let ip_header = Packet::ip_header_bytes(self.path.local.ip());
+        Some(Packet {
+            too_big_mtu: Some(mtu_bytes),
+            path: FourTuple { local: self.path.remote, remote: self.path.local },
+            ecn: Ecn::NotEct,
+            overhead: ip_header + ICMP_HEADER + ip_header,
+            segment: self.segment.get(..QUOTED)?.to_vec(),
+            ..self.clone()
+        })
     }
 }
 
@@ -81,6 +110,8 @@ impl Pool {
         let mut packet = self.free.pop().unwrap_or_else(|| {
             Box::new(Packet { segment: Vec::with_capacity(1_600), ..template.clone() })
         });
+        packet.number = 0;
+        packet.too_big_mtu = template.too_big_mtu;
         packet.path = template.path;
         packet.ecn = template.ecn;
         packet.flow = template.flow;

@@ -94,6 +94,43 @@ fn the_first_experiment_runs_as_the_page_says() {
 }
 
 #[test]
+fn time_lines_are_written_as_the_page_says() {
+    let _others = support::among_others();
+    let (dir, _) = place();
+    let [command] = &commands(&docs(), "marline lab run scenarios/time-lines.toml")[..] else {
+        panic!("a command");
+    };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let file = root.join("scenarios/time-lines.toml").display().to_string();
+    let mut command = command.clone();
+    command[2].clone_from(&file);
+    let table = good(&marline(dir.path(), &command));
+    assert!(table.contains("subflows.csv, copies.csv in target/lab/time-lines"), "{table}");
+    let out = dir.path().join("target/lab/time-lines");
+    let read = |name: &str| std::fs::read_to_string(out.join(name)).expect(name);
+    // The columns that the page's commands print, counted from 1 as `awk` does.
+    for (name, printed) in [
+        ("subflows.csv", &[(3, "seed"), (4, "time_us"), (5, "end"), (6, "path")][..]),
+        ("subflows.csv", &[(9, "health"), (13, "cwnd_bytes")]),
+        ("copies.csv", &[(2, "variant"), (5, "from"), (11, "path"), (17, "won")]),
+    ] {
+        let text = read(name);
+        let columns: Vec<&str> = text.lines().next().expect("a heading").split(',').collect();
+        for (number, column) in printed {
+            assert_eq!(columns[number - 1], *column, "{name}");
+        }
+    }
+    let (samples, copies) = (read("subflows.csv"), read("copies.csv"));
+    assert!(samples.lines().any(|line| line.contains(",5000,server,wifi,")), "each 5 ms");
+    assert!(copies.lines().filter(|line| line.ends_with(",1")).count() >= 2 * 2 * 120);
+    // Nothing is asked of runs on which nothing of it can be seen.
+    let wrong = ["lab", "run", file.as_str(), "--stack", "live", "--timelines"];
+    let refused = marline(dir.path(), &wrong);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("stack sim"), "{said}");
+}
+
+#[test]
 fn a_sweep_that_is_killed_goes_on_and_ends_as_if_nothing_had_been() {
     let _others = support::among_others();
     let (dir, file) = place();

@@ -3,7 +3,10 @@
 use core::net::SocketAddr;
 use std::sync::Arc;
 
-use marline_policy::{AddressId, LocalAddress, PathAction, PathManagerFactory, SchedulerFactory};
+use marline_policy::{
+    AddressId, LocalAddress, PathAction, PathManagerFactory, SchedulerFactory, SubflowId,
+    SubflowView,
+};
 use marline_time::Instant;
 use marline_wire::SeqNum;
 
@@ -226,6 +229,18 @@ impl Endpoint {
     #[must_use]
     pub fn info(&self, id: ConnectionId) -> Option<ConnectionInfo> {
         self.connection(id).map(Connection::info)
+    }
+
+    /// What the policies of a connection would be told of one of its subflows now; `None` if there is
+    /// no such connection or subflow. To look at: nothing changes.
+    #[must_use]
+    pub fn subflow_view(
+        &self,
+        now: Instant,
+        id: ConnectionId,
+        subflow: SubflowId,
+    ) -> Option<SubflowView> {
+        self.connection(id)?.subflow_view(now, subflow)
     }
 
     /// All connections, half-open ones included.

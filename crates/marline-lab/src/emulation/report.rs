@@ -60,6 +60,7 @@ fn counts(way: &WayReport, seconds: f64) -> String {
         stats.queue_max_bytes,
     );
     for (count, what) in [
+        (stats.dropped_mtu, "larger than the MTU"),
         (stats.dropped_blocked, "blocked by a middlebox"),
         (stats.stripped, "stripped of options"),
         (stats.dropped_swallowed, "acknowledged by a box and dropped"),
@@ -130,6 +131,7 @@ fn way_json(way: &WayReport) -> Value {
         "dropped_queue": stats.dropped_queue,
         "dropped_loss": stats.dropped_loss,
         "dropped_outage": stats.dropped_outage,
+        "dropped_mtu": stats.dropped_mtu,
         "dropped_blocked": stats.dropped_blocked,
         "stripped": stats.stripped,
         "dropped_swallowed": stats.dropped_swallowed,

@@ -7,6 +7,7 @@ use marline_emulator::{LinkCommand, Side};
 use marline_sim::{Paths, PathsConfig, Report};
 use marline_time::{Duration, Instant, SeedTree};
 
+use super::timeline::{Recorder, Timeline, TimelineConfig};
 use super::{Calibration, Experiment, Happening, Outcome, PathTotals, Variant, apps};
 use crate::emulation::settings::Settings;
 use crate::workload::{Log, Mark, Workload};
@@ -23,23 +24,57 @@ const STEP: Duration = Duration::from_millis(500);
 /// link's trace is missing. Messages that do not arrive are reported in the outcome.
 pub fn simulate(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<Outcome> {
     let mut paths = stage(experiment, variant, seed)?;
+    run(&mut paths, (experiment, variant, seed), &mut None)
+}
+
+/// The same with time lines. The outcome is that of [`simulate`], bit for bit.
+///
+/// # Errors
+/// As [`simulate`], or the interval of the samples is too short.
+pub fn simulate_recorded(
+    experiment: &Experiment,
+    variant: &Variant,
+    seed: u64,
+    config: TimelineConfig,
+) -> anyhow::Result<(Outcome, Timeline)> {
+    let mut paths = stage(experiment, variant, seed)?;
+    let mut recorder = Some(Recorder::begin(&mut paths, (experiment, variant, seed), config)?);
+    let outcome = run(&mut paths, (experiment, variant, seed), &mut recorder)?;
+    let timeline = recorder.map(|recorder| recorder.finish(&paths)).unwrap_or_default();
+    Ok((outcome, timeline))
+}
+
+/// Goes on until then, with or without a record.
+fn advance(paths: &mut Paths, recorder: &mut Option<Recorder>, until: Instant) {
+    match recorder {
+        Some(recorder) => recorder.run_until(paths, until),
+        None => paths.world.run_until(until),
+    }
+}
+
+/// Runs what is staged.
+fn run(
+    paths: &mut Paths,
+    (experiment, variant, seed): (&Experiment, &Variant, u64),
+    recorder: &mut Option<Recorder>,
+) -> anyhow::Result<Outcome> {
     let workload = &experiment.workload;
     let end = START + workload.lasts(seed);
     let warm_up = if variant.score_forecasts {
-        paths.world.run_until((START + experiment.warm_up).min(end));
-        calibrations(&paths)
+        advance(paths, recorder, (START + experiment.warm_up).min(end));
+        calibrations(paths)
     } else {
         Vec::new()
     };
-    paths.world.run_until(end);
+    advance(paths, recorder, end);
     let deadline = end + experiment.patience;
-    while missing(&paths, workload) > 0 && paths.world.now() < deadline {
+    while missing(paths, workload) > 0 && paths.world.now() < deadline {
         let next = (paths.world.now() + STEP).min(deadline);
-        paths.world.run_until(next);
+        advance(paths, recorder, next);
     }
-    let mut outcome = outcome(&paths, experiment, variant, seed)?;
+    let mut outcome = outcome(paths, experiment, variant, seed)?;
     if variant.score_forecasts {
-        let since = calibrations(&paths).into_iter().zip(warm_up);
+        let since = calibrations(paths).into_iter().zip(warm_up);
         for (path, (whole, before)) in outcome.paths.iter_mut().zip(since) {
             path.calibration = whole.map(|whole| whole.since(&before.unwrap_or_default()));
         }

@@ -258,3 +258,45 @@ fn the_model_of_the_kernel_has_the_kernels_hole() {
     assert!(gaps.iter().all(|gap| (731.0..=1_041.0).contains(gap)), "{gaps:?}");
     assert!((850.0..=1_041.0).contains(&marline_sim::median(&gaps)), "{gaps:?}");
 }
+
+#[test]
+fn the_mtu_of_a_path_matters_in_virtual_time() {
+    let workload = Workload::Exchange { bytes: 500_000 };
+    let run = |link: &str, mtu: Option<u32>| {
+        let mut experiment = Experiment::over(&[("a", link)], workload);
+        experiment.scenario.paths[0].mtu = mtu;
+        let outcome = simulate(&experiment, &Variant::new("default"), 1).expect("run");
+        assert_eq!(outcome.incomplete, None, "{link} {mtu:?}");
+        outcome
+    };
+    let link = "rate=20M,delay=10ms";
+    let refused =
+        |outcome: &Outcome| (outcome.paths[0].up.dropped_mtu, outcome.paths[0].down.dropped_mtu);
+    let wide = run(link, None);
+    // As wide as Ethernet is as good as nothing said.
+    assert_eq!((refused(&wide), &wide), ((0, 0), &run(link, Some(1_500))));
+    let narrow = run(link, Some(1_280));
+    assert_eq!(refused(&narrow), (1, 1), "each end tries more once, and is told");
+    assert!(narrow.wire_bytes() > wide.wire_bytes(), "more headers for as much");
+    // A link may say it as well, of one direction, and tell nobody; what is smaller holds.
+    let hole = run("rate=20M,delay=10ms,down.mtu=1280B:silent", Some(1_400));
+    assert!(refused(&hole).0 == 1 && refused(&hole).1 >= 2, "{:?}", refused(&hole));
+    assert_ne!(hole.client, narrow.client);
+}
+
+#[test]
+fn an_order_that_sets_something_else_leaves_the_mtu() {
+    let workload = Workload::Exchange { bytes: 2_000_000 };
+    let mut experiment = Experiment::over(&[("a", "rate=20M,delay=10ms")], workload);
+    experiment.scenario.paths[0].mtu = Some(1_280);
+    experiment.scenario.events = vec![Event {
+        at: "0ms".to_owned(),
+        path: "a".to_owned(),
+        command: "set delay=20ms".to_owned(),
+    }];
+    let mut paths = stage(&experiment, &Variant::new("default"), 1).expect("staged");
+    paths.world.run_until(START + marline_time::Duration::from_millis(1));
+    let config = paths.world.link(paths.down[0]).config();
+    assert_eq!(config.mtu, Some(marline_link::Mtu { bytes: 1_280, silent: false }));
+    assert_eq!(config.delay.base.as_millis(), 20);
+}

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hasher as _;
-use std::net::SocketAddr;
 
-use marline_sim::{LinkId, Observer, Packet, Paths, Placement, Sighting};
+use marline_sim::{LinkId, Observer, Packet, Paths, Sighting};
 use marline_time::Instant;
-use marline_wire::mptcp::{DataAck, MptcpOption};
-use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment};
+use marline_wire::{TcpFlags, TcpHeader, TcpOptions, TcpSegment};
+
+use crate::stream_places::StreamPlaces;
 
 /// What became of a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -73,24 +73,6 @@ impl Segment {
     }
 }
 
-/// One direction of the connection. Numbers are followed by their low 32 bits, which every option has.
-#[derive(Debug)]
-struct Stream {
-    /// DSN of its first byte.
-    start: u32,
-    /// The last place seen.
-    seen: u64,
-}
-
-impl Stream {
-    /// The place in the stream that a DSN means.
-    fn key_path(&mut self, dsn: u32) -> Option<u64> {
-        let key_path = marline_wire::unwrap32(dsn.wrapping_sub(self.start), self.seen)?;
-        self.seen = key_path;
-        Some(key_path)
-    }
-}
-
 /// Notes every segment of a scene while it runs.
 ///
 /// ```
@@ -114,11 +96,7 @@ pub struct SegmentLog {
     segments: Vec<Segment>,
     /// Per link, what is on its way: hash of its bytes, and which segment it is.
     pending: BTreeMap<LinkId, VecDeque<(u64, usize)>>,
-    /// Sequence number of the first byte, by sender and receiver.
-    subflow_starts: BTreeMap<(SocketAddr, SocketAddr), SeqNum>,
-    /// The stream of each direction; true: from the client.
-    streams: BTreeMap<bool, Stream>,
-    placement: Placement<(SocketAddr, SocketAddr)>,
+    places: StreamPlaces,
 }
 
 impl SegmentLog {
@@ -131,9 +109,7 @@ impl SegmentLog {
             links: up.chain(down).collect(),
             segments: Vec::new(),
             pending: BTreeMap::new(),
-            subflow_starts: BTreeMap::new(),
-            streams: BTreeMap::new(),
-            placement: Placement::default(),
+            places: StreamPlaces::default(),
         }
     }
 
@@ -146,17 +122,7 @@ impl SegmentLog {
     fn sent(&mut self, now: Instant, link: LinkId, packet: &Packet) {
         let Some((path, from_client)) = self.links.get(&link).copied() else { return };
         let Ok(tcp) = TcpSegment::parse(&packet.segment) else { return };
-        let key = (packet.path.local, packet.path.remote);
-        if tcp.header.flags.contains(TcpFlags::SYN) {
-            let first = SeqNum(tcp.header.seq.0.wrapping_add(1));
-            self.subflow_starts.insert(key, first);
-        }
-        let relative =
-            |from: Option<&SeqNum>, to: SeqNum| from.map_or(0, |first| to.0.wrapping_sub(first.0));
-        let subflow_offset = relative(self.subflow_starts.get(&key), tcp.header.seq);
-        let acked = relative(self.subflow_starts.get(&(key.1, key.0)), tcp.header.ack);
-        let placed = self.placement.place(key, &tcp);
-        let (stream_offset, data_acked) = self.data(from_client, (subflow_offset, placed), &tcp);
+        let place = self.places.place(from_client, &packet.path, &tcp);
         let segment = Segment {
             path,
             from_client,
@@ -165,44 +131,14 @@ impl SegmentLog {
             header: tcp.header,
             options: tcp.options.clone(),
             payload: tcp.payload.len() as u32,
-            subflow_offset,
-            stream_offset,
-            acked,
-            data_acked,
+            subflow_offset: place.subflow_offset,
+            stream_offset: place.stream_offset,
+            acked: place.acked,
+            data_acked: place.data_acked,
         };
         let pending = self.pending.entry(link).or_default();
         pending.push_back((hash(&packet.segment), self.segments.len()));
         self.segments.push(segment);
-    }
-
-    /// Where its payload belongs in the stream, and what it acknowledges of the other.
-    /// `placed` is what its DSN is by the mappings so far.
-    fn data(
-        &mut self,
-        up: bool,
-        (offset, placed): (u32, Option<u32>),
-        tcp: &TcpSegment<'_>,
-    ) -> (Option<u64>, Option<u64>) {
-        let capable = |option: MptcpOption| matches!(option, MptcpOption::Capable(_));
-        if !tcp.payload.is_empty() && tcp.options.mptcp.iter().any(capable) {
-            // The first bytes of all: mapped by MP_CAPABLE itself.
-            return (Some(u64::from(offset)), None);
-        }
-        let mapped = placed.and_then(|dsn| {
-            // The first mapping there is tells where the stream starts: nothing but what
-            // MP_CAPABLE mapped is before it on its subflow.
-            let start = dsn.wrapping_sub(offset);
-            let stream = self.streams.entry(up).or_insert(Stream { start, seen: 0 });
-            stream.key_path(dsn)
-        });
-        let acked = tcp.options.dss.and_then(|dss| dss.data_ack).and_then(|ack| {
-            let ack = match ack {
-                DataAck::Long(ack) => ack as u32,
-                DataAck::Short(ack) => ack,
-            };
-            self.streams.get_mut(&!up)?.key_path(ack)
-        });
-        (mapped, acked)
     }
 
     fn delivered(&mut self, now: Instant, link: LinkId, packet: &Packet) {

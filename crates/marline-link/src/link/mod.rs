@@ -1,7 +1,7 @@
 //! One direction of a link, stage by stage.
 //!
 //! ```text
-//! offer -> middleboxes -> [queue] -> radio -> rate -> loss -> delay -> faults -> [in flight] -> poll
+//! offer -> middleboxes -> MTU -> [queue] -> radio -> rate -> loss -> delay -> faults -> [in flight] -> poll
 //! ```
 //!
 //! Only the head of the queue has a time at which it will have left; everything behind is decided
@@ -22,7 +22,7 @@ use crate::radio::{Radio, RadioTap};
 use crate::stage::middlebox::Middleboxes;
 use crate::stage::middlebox::options::{self, Disposition};
 use crate::stage::{DelayStage, LossStage, OutageStage, Shaper};
-use crate::{LinkConfig, OutageMode, Packet, QueueLimit};
+use crate::{LinkConfig, Mtu, OutageMode, Packet, QueueLimit};
 pub use stats::LinkStats;
 
 /// The packet being sent.
@@ -64,6 +64,8 @@ pub struct Link<P> {
     commanded_down: bool,
     down_since: Option<Instant>,
     dropped: Vec<P>,
+    /// What senders of too large packets are told.
+    notices: VecDeque<P>,
     stats: LinkStats,
     start: Instant,
 }
@@ -75,6 +77,8 @@ impl<P: Packet> Link<P> {
     pub const MAX_IN_FLIGHT: usize = 1 << 20;
     /// Dropped packets kept for [`Link::take_dropped`].
     const MAX_DROPPED: usize = 256;
+    /// Notices that wait for [`Link::take_answer`]; more are not written.
+    const MAX_NOTICES: usize = 256;
     /// What a queue limit in time allows at least.
     const MIN_QUEUE_BYTES: u64 = 3_008;
 
@@ -102,6 +106,7 @@ impl<P: Packet> Link<P> {
             commanded_down: false,
             down_since: None,
             dropped: Vec::new(),
+            notices: VecDeque::new(),
             stats: LinkStats::default(),
             start,
         };
@@ -200,6 +205,9 @@ impl<P: Packet> Link<P> {
 
     fn enqueue(&mut self, now: Instant, packet: P) {
         let bytes = packet.wire_len() as u64;
+        if let Some(mtu) = self.config.mtu.filter(|mtu| bytes > u64::from(mtu.bytes)) {
+            return self.refuse(now, packet, mtu);
+        }
         let full = !self.queue.is_empty() && self.queued_bytes + bytes > self.queue_limit(now);
         if full || self.flight.len() >= Self::MAX_IN_FLIGHT {
             self.stats.dropped_queue += 1;
@@ -212,6 +220,15 @@ impl<P: Packet> Link<P> {
             self.start_head(now);
             self.advance(now);
         }
+    }
+
+    /// Drops a packet that is larger than the link takes.
+    fn refuse(&mut self, now: Instant, packet: P, mtu: Mtu) {
+        self.stats.dropped_mtu += 1;
+        if !mtu.silent && self.notices.len() < Self::MAX_NOTICES {
+            self.notices.extend(packet.too_big(mtu.bytes));
+        }
+        self.bury(now, packet);
     }
 
     /// The next packet that has arrived by `now`, in order of arrival.
@@ -249,10 +266,10 @@ impl<P: Packet> Link<P> {
         (next != Instant::FAR_FUTURE).then_some(next)
     }
 
-    /// A packet that a middlebox sends back to where packets are offered. It is not part of the
-    /// statistics.
+    /// A packet that a middlebox sends back to where packets are offered, or that says that one was
+    /// larger than the MTU. It is not part of the statistics.
     pub fn take_answer(&mut self) -> Option<P> {
-        self.middleboxes.pop_answer()
+        self.middleboxes.pop_answer().or_else(|| self.notices.pop_front())
     }
 
     /// A dropped packet, for reuse of its memory. Only some are kept.

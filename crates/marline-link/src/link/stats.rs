@@ -17,6 +17,8 @@ pub struct LinkStats {
     pub dropped_queue: u64,
     /// Lost after the queue.
     pub dropped_loss: u64,
+    /// Dropped because they were larger than the link takes.
+    pub dropped_mtu: u64,
     /// Lost because the link was or went down.
     pub dropped_outage: u64,
     /// Dropped for a TCP option that a middlebox does not let pass.
@@ -53,6 +55,7 @@ impl LinkStats {
     pub const fn dropped(&self) -> u64 {
         let by_middleboxes = self.dropped_swallowed + self.dropped_thinned + self.dropped_forgotten;
         let by_rules = self.dropped_blocked + by_middleboxes;
-        self.dropped_queue + self.dropped_loss + self.dropped_outage + by_rules
+        let by_size = self.dropped_queue + self.dropped_mtu;
+        by_size + self.dropped_loss + self.dropped_outage + by_rules
     }
 }

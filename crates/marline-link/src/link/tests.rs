@@ -228,3 +228,39 @@ fn random_flaps_follow_their_means() {
     }
     assert!((15_000..25_000).contains(&down), "{down}");
 }
+
+#[test]
+fn what_is_larger_than_the_mtu_is_dropped_and_its_sender_told() {
+    let mut config = twelve_mbit(DUR(10), QueueLimit::Bytes(100_000));
+    config.mtu = Some(Mtu { bytes: 1_280, silent: false });
+    let mut told = Link::new(config.clone(), &SeedTree::new(1), Instant::ZERO);
+    config.mtu = Some(Mtu { bytes: 1_280, silent: true });
+    let mut hole = Link::new(config, &SeedTree::new(1), Instant::ZERO);
+    let notices = [&mut told, &mut hole].map(|link| {
+        for bytes in [1_280, 1_281, 576] {
+            link.offer(MS(0), Ip(vec![bytes as u8; bytes]));
+        }
+        assert_eq!((link.stats().dropped_mtu, link.stats().dropped()), (1, 1));
+        assert_eq!(link.queued_bytes(), 1_280 + 576);
+        core::iter::from_fn(|| link.take_answer()).map(|notice| notice.0.len()).collect::<Vec<_>>()
+    });
+    assert_eq!(notices, [vec![1_280 + 1], vec![]]);
+}
+
+/// Says back as many bytes as the MTU and one.
+#[derive(Clone, Debug)]
+struct Ip(Vec<u8>);
+
+impl Packet for Ip {
+    fn wire_len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+
+    fn too_big(&self, mtu_bytes: u32) -> Option<Self> {
+        Some(Ip(vec![0; mtu_bytes as usize + 1]))
+    }
+}

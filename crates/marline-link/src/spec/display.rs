@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::value::{Bits, Bytes, Time};
 use super::{DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, TraceRef};
-use crate::{Jitter, OutageMode, QueueLimit, Renumber, SplitOptions};
+use crate::{Jitter, Mtu, OutageMode, QueueLimit, Renumber, SplitOptions};
 
 impl fmt::Display for DuplexSpec {
     /// Items that both directions share stand once, the others with their prefix. Properties at
@@ -36,6 +36,7 @@ impl LinkSpec {
             }
         };
         item(self.rate != default.rate, rate(&self.rate));
+        item(self.mtu.is_some(), self.mtu.map_or(String::new(), mtu));
         item(self.queue != default.queue, queue(self.queue));
         item(self.delay != default.delay, format!("delay={}", Time(self.delay)));
         item(self.jitter != default.jitter, jitter(self.jitter));
@@ -119,6 +120,11 @@ fn radio(radio: RadioSpec) -> String {
         RadioUse::Takes(time) => format!("radio={kind}:{}", Time(time)),
         RadioUse::Meter => format!("radio={kind}:meter"),
     }
+}
+
+fn mtu(mtu: Mtu) -> String {
+    let silent = if mtu.silent { ":silent" } else { "" };
+    format!("mtu={}{silent}", Bytes(u64::from(mtu.bytes)))
 }
 
 fn queue(queue: QueueLimit) -> String {

@@ -11,6 +11,7 @@
 //! | `rate=walkout:30M` | the WiFi walk-out model with this peak rate (and its losses) |
 //! | `rate=leaving:40M`, `rate=staying:40M` | a walk of 80 s out of the range; a phone that stays |
 //! | `trace=ATT-LTE-driving`, `...@30s` | mahimahi trace, from that time in it |
+//! | `mtu=1280B`, `mtu=1280B:silent` | largest IP packet; senders of larger ones are told, or not |
 //! | `queue=80ms`, `queue=64kB` | drop-tail limit |
 //! | `delay=10ms` | one-way delay |
 //! | `jitter=uniform:5ms`, `jitter=normal:2ms`, `jitter=5ms` | its variation (uniform if not said) |
@@ -51,7 +52,8 @@ use marline_time::{Duration, Rate};
 
 use crate::radio::RadioKind;
 use crate::{
-    Faults, GilbertElliott, Jitter, MiddleboxConfig, OutageConfig, PhoneMobility, QueueLimit, Steps,
+    Faults, GilbertElliott, Jitter, MiddleboxConfig, Mtu, OutageConfig, PhoneMobility, QueueLimit,
+    Steps,
 };
 pub use resolve::{DuplexConfig, ResolveError};
 
@@ -78,6 +80,8 @@ pub struct DuplexSpec {
 pub struct LinkSpec {
     /// Rate.
     pub rate: RateSpec,
+    /// Largest packet.
+    pub mtu: Option<Mtu>,
     /// Queue limit.
     pub queue: QueueLimit,
     /// Constant delay.

@@ -7,14 +7,14 @@ use marline_time::{Duration, Rate};
 use super::value::{bytes, duration, positive, probability, rate};
 use super::{DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, SpecError, TraceRef};
 use crate::{
-    GilbertElliott, Jitter, OptionRule, OutageMode, PhoneMobility, QueueLimit, Renumber, Reorder,
-    Split, SplitOptions, Steps, preset,
+    GilbertElliott, Jitter, Mtu, OptionRule, OutageMode, PhoneMobility, QueueLimit, Renumber,
+    Reorder, Split, SplitOptions, Steps, preset,
 };
 
 type Words<T> = Result<T, String>;
 
-const KEYS: &str = "rate, trace, queue, delay, jitter, overtaking, rtt, lost, ping, loss, ge, drop, \
-                    reorder, duplicate, corrupt, rewrite, strip, block, mangle, renumber, rebind, \
+const KEYS: &str = "rate, trace, mtu, queue, delay, jitter, overtaking, rtt, lost, ping, loss, ge, \
+                    drop, reorder, duplicate, corrupt, rewrite, strip, block, mangle, renumber, rebind, \
                     split, coalesce, thin, swallow, down, flap, outage, radio";
 
 impl FromStr for DuplexSpec {
@@ -71,6 +71,7 @@ impl LinkSpec {
         match key {
             "rate" => self.rate = rate_spec(value)?,
             "trace" => self.rate = RateSpec::Trace(trace_ref(value)?),
+            "mtu" => self.mtu = unless(value, "none", mtu)?,
             "queue" => self.queue = queue(value)?,
             "delay" => self.delay = duration(value)?,
             "jitter" => self.jitter = jitter(value)?,
@@ -191,6 +192,18 @@ fn nonzero_rate(value: &str) -> Words<Rate> {
         Rate::ZERO => Err("a rate of zero passes nothing; use `down=` for outages".to_owned()),
         some => Ok(some),
     }
+}
+
+fn mtu(value: &str) -> Words<Mtu> {
+    let (size, silent) = match value.split_once(':') {
+        None => (value, false),
+        Some((size, "silent")) => (size, true),
+        Some((_, other)) => return Err(format!("`{other}` must be `silent`, or nothing")),
+    };
+    let (least, most) = (Mtu::RANGE.start(), Mtu::RANGE.end());
+    let bytes = u32::try_from(bytes(size)?).ok().filter(|bytes| Mtu::RANGE.contains(bytes));
+    let bytes = bytes.ok_or_else(|| format!("must be from {least}B to {most}B"))?;
+    Ok(Mtu { bytes, silent })
 }
 
 fn queue(value: &str) -> Words<QueueLimit> {

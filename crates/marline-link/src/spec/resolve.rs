@@ -118,12 +118,13 @@ impl LinkSpec {
             steps: loss_steps,
             trace: ping(&self.lost)?,
         };
-        let (queue, faults, outage) = (self.queue, self.faults, self.outage.clone());
+        let (mtu, queue) = (self.mtu, self.queue);
+        let (faults, outage) = (self.faults, self.outage.clone());
         let from_client = direction == Direction::Up;
         let rebind = self.rebind.map(|at| Rebind { at, from_client });
         let middlebox = MiddleboxConfig { rebind, ..self.middlebox.clone() };
         let radio = self.radio.map(|radio| radio.config(direction));
-        Ok(LinkConfig { rate, middlebox, queue, loss, delay, faults, outage, radio })
+        Ok(LinkConfig { rate, middlebox, mtu, queue, loss, delay, faults, outage, radio })
     }
 }
 

@@ -34,6 +34,7 @@ fn every_item_survives_the_round_trip() {
         "coalesce=2ms,thin=4,swallow=1%,up.thin=none,up.coalesce=none,up.renumber=no",
         "jitter=normal:2ms,overtaking=yes,up.jitter=none",
         "rate=leaving:40M,up.rate=staying:1500k",
+        "mtu=1280B,up.mtu=1.4kB:silent,down.mtu=none",
         "radio=lte,delay=1ms",
         "lte,radio=umts:400ms",
         "wifi,radio=wifi:meter",
@@ -91,6 +92,9 @@ fn mistakes_are_named_exactly() {
     assert!(error("thin=1").contains("from 2 to 1000"));
     assert!(error("strip=dss@soon").contains("unknown unit"));
     assert!(error("renumber=some").contains("one of no, yes, not-sack"));
+    assert!(error("mtu=1280").contains("needs a unit"));
+    assert!(error("mtu=100B").contains("from 576B to 65535B"));
+    assert!(error("mtu=1280B:loud").contains("must be `silent`"));
     assert!(error("outage=maybe").contains("one of kill, suspend"));
 }
 

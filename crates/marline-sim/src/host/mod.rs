@@ -5,10 +5,11 @@ use core::net::{IpAddr, SocketAddr};
 
 use marline_core::{
     ConnectError, ConnectionConfig, ConnectionId, Endpoint, EndpointConfig, Event, FourTuple,
-    MonitorEvent, PacketMeta, TransmitBuf,
+    MonitorEvent, NetworkError, PacketMeta, TransmitBuf,
 };
 use marline_policy::{AddressId, LocalAddress};
 use marline_time::{Instant, Rng};
+use marline_wire::SeqNum;
 
 use crate::app::{App, Report, Socket, SocketStatus};
 use crate::{Digest, Node, Outbox, Packet};
@@ -199,6 +200,21 @@ impl Node for Host {
         self.settle(now);
     }
 
+    fn handle_too_big(&mut self, now: Instant, quoted: &Packet, mtu_bytes: u32) {
+        // Less than every path must take (RFC 791, RFC 8200) is not believed, as with real carriers.
+        let least = if quoted.path.remote.is_ipv4() { 576 } else { 1_280 };
+        let header =
+            Packet::ip_header_bytes(quoted.path.remote.ip()) + self.config.carrier_overhead;
+        let max_segment = mtu_bytes.max(least).saturating_sub(u32::from(header));
+        let max_segment = u16::try_from(max_segment).unwrap_or(u16::MAX);
+        let [_, _, _, _, a, b, c, d, ..] = quoted.segment[..] else { return };
+        let seq = SeqNum(u32::from_be_bytes([a, b, c, d]));
+        let path = FourTuple { local: quoted.path.remote, remote: quoted.path.local };
+        // One about a segment that is not on its way any more is not believed, and changes nothing.
+        let _ = self.endpoint.network_error(now, &path, seq, NetworkError::TooBig { max_segment });
+        self.settle(now);
+    }
+
     fn handle_timeout(&mut self, now: Instant) {
         if self.endpoint.poll_timeout().is_some_and(|due| due <= now) {
             self.endpoint.handle_timeout(now);
@@ -221,6 +237,8 @@ impl Node for Host {
     fn transmit(&mut self, now: Instant, outbox: &mut Outbox<'_>) {
         while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.buffer) {
             let template = Packet {
+                number: 0,
+                too_big_mtu: None,
                 path: transmit.path,
                 ecn: transmit.ecn,
                 flow: transmit.peer_flow,

@@ -18,15 +18,23 @@ impl<N: Node> World<N> {
                 self.digest.number(u64::from(link.0));
                 // Payloads are checked by who reads them, byte for byte.
                 self.digest.bytes(&packet.segment[..packet.segment.len().min(DIGEST_BYTES)]);
-                let sighting = Sighting::Delivered { node, link };
-                for observer in &mut self.observers {
-                    observer.on_packet(self.now, sighting, &packet);
-                }
-                self.nodes[node.0 as usize].inner.handle_packet(self.now, &packet);
+                self.hand_over(node, link, &packet);
                 self.flush(node.0);
             }
         }
         self.pool.give_back(packet);
+    }
+
+    /// Gives a packet to a node. Observers see segments; a router's message is the node's alone.
+    fn hand_over(&mut self, node: NodeId, link: LinkId, packet: &Packet) {
+        let host = &mut self.nodes[node.0 as usize].inner;
+        if let Some(mtu_bytes) = packet.too_big_mtu {
+            return host.handle_too_big(self.now, packet, mtu_bytes);
+        }
+        for observer in &mut self.observers {
+            observer.on_packet(self.now, Sighting::Delivered { node, link }, packet);
+        }
+        host.handle_packet(self.now, packet);
     }
 
     /// Takes what a node sends and puts it on links.
@@ -41,8 +49,9 @@ impl<N: Node> World<N> {
         self.schedule_node(index);
     }
 
-    fn send(&mut self, node: NodeId, packet: Box<Packet>) {
+    fn send(&mut self, node: NodeId, mut packet: Box<Packet>) {
         self.stats.sent += 1;
+        packet.number = self.stats.sent;
         let (from, to) = (packet.path.local.ip(), packet.path.remote.ip());
         let own = self.topology.owner(from) == Some(node);
         let link = if own { self.topology.route(from, to) } else { None };
@@ -62,7 +71,7 @@ impl<N: Node> World<N> {
         self.send_answers(index);
     }
 
-    /// Puts what middleboxes on a link answer onto the way back.
+    /// Puts what middleboxes and routers on a link answer onto the way back.
     pub(super) fn send_answers(&mut self, index: u32) {
         while let Some(answer) = self.links[index as usize].inner.take_answer() {
             let (from, to) = (answer.path.local.ip(), answer.path.remote.ip());

@@ -192,10 +192,21 @@ impl<N: Node> World<N> {
     /// # Panics
     /// If a host never comes to rest at some instant.
     pub fn run_until(&mut self, until: Instant) {
+        self.run_until_watched(until, |_, _| {});
+    }
+
+    /// The same, watched: before each event, and at the end, `watch` sees the world and until when it
+    /// stays as it is. What happens is the same, bit for bit.
+    ///
+    /// # Panics
+    /// If a host never comes to rest at some instant.
+    pub fn run_until_watched(&mut self, until: Instant, mut watch: impl FnMut(&Self, Instant)) {
         self.wake_all();
         while let Some((at, turn)) = self.turns.pop_due(until) {
+            watch(self, at);
             self.step(at, turn);
         }
+        watch(self, until);
         self.now = self.now.max(until);
     }
 
@@ -255,6 +266,7 @@ impl<N: Node> World<N> {
             self.deliver(LinkId(index), packet);
         }
         self.schedule_link(index);
+        self.send_answers(index);
     }
 
     fn run_node(&mut self, index: u32, at: Instant) {

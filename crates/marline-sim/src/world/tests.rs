@@ -45,6 +45,8 @@ impl Node for Toy {
         let Some(interval) = self.interval.filter(|_| self.due) else { return };
         self.due = false;
         let template = Packet {
+            number: 0,
+            too_big_mtu: None,
             path: self.path,
             ecn: Ecn::NotEct,
             flow: 0,

@@ -14,6 +14,7 @@ mod fast_join;
 mod first_light;
 mod loss_recovery;
 mod middleboxes;
+mod mtu;
 mod multimob;
 mod new_connections;
 mod opening;

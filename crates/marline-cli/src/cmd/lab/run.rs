@@ -7,13 +7,13 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use marline_lab::experiment::Stack;
 use marline_lab::experiment::file::ExperimentFile;
+use marline_lab::experiment::{Stack, TimelineConfig};
 use marline_lab::figure::number;
 use marline_lab::parallel::available;
-use marline_lab::runs::{Agreement, Job, Progress, Record, Series, Store, Summary};
+use marline_lab::runs::{Agreement, Job, Progress, Record, Series, Store, Summary, Timelines};
 
 use super::paper::aligned;
 use crate::cmd::monitor::print;
@@ -26,9 +26,26 @@ pub struct Args {
     /// Options of the runs.
     #[command(flatten)]
     pub how: How,
+    /// Write time lines of the runs on stack sim: subflows.csv, samples of each subflow so often
+    /// (without a value: 10ms), and copies.csv, where each copy of a message went and which of them won.
+    #[arg(
+        long,
+        value_name = "INTERVAL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "10ms",
+        value_parser = interval
+    )]
+    pub timelines: Option<Duration>,
     /// Print what would be run, and run nothing.
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// The time from one sample to the next.
+fn interval(text: &str) -> anyhow::Result<Duration> {
+    let interval = marline_lab::emulation::script::duration(text)?;
+    Ok(TimelineConfig::with_interval(interval)?.interval)
 }
 
 /// Options common to `run` and `sweep`.
@@ -64,6 +81,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = ExperimentFile::open(&args.file)?.with_traces(args.how.trace_dir.clone());
     let lanes = file.lanes(&args.how.stacks)?;
     let jobs = Job::series(&file.experiment, &lanes, args.how.seeds);
+    let simulated = lanes.iter().any(|lane| lane.stack == Stack::Sim);
+    ensure!(
+        args.timelines.is_none() || simulated,
+        "time lines are of stack sim, and none of these is: add it to --stack"
+    );
+    // A file may ask for them whatever stacks it is run on.
+    let timelines = args.timelines.or(file.timelines).filter(|_| simulated);
     if args.dry_run {
         let line = |lane: &marline_lab::experiment::file::Lane| {
             format!("{:9} {} x {}\n", lane.stack, args.how.seeds, lane.variant.name)
@@ -88,9 +112,25 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     write(&out, "runs.csv", &summary.runs_csv())?;
     let json = serde_json::to_string_pretty(&summary.json(&file.title))?;
     write(&out, "result.json", &(json + "\n"))?;
-    print(&format!("\nmessages.csv, runs.csv, result.json in {}\n", out.display()))?;
+    let mut files = "messages.csv, runs.csv, result.json".to_owned();
+    if let Some(interval) = timelines {
+        write_timelines(&jobs, &args.how, interval, &out)?;
+        files.push_str(", subflows.csv, copies.csv");
+    }
+    print(&format!("\n{files} in {}\n", out.display()))?;
     let whole = records.iter().all(|record| record.error.is_none());
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Writes the time lines of all simulated runs, and says loudly if they had no room.
+fn write_timelines(jobs: &[Job], how: &How, interval: Duration, out: &Path) -> anyhow::Result<()> {
+    let config = TimelineConfig::with_interval(interval)?;
+    let timelines = Timelines { jobs: how.processors(), config };
+    let written = timelines.write(jobs, out)?;
+    if let Some(cut) = written.cut() {
+        eprintln!("WARNING: {cut}");
+    }
+    Ok(())
 }
 
 /// Where virtual and real time can be compared.
@@ -137,10 +177,14 @@ impl How {
         Ok(out)
     }
 
+    fn processors(&self) -> usize {
+        self.jobs.map_or_else(available, usize::from)
+    }
+
     /// Makes the runs that are missing, with a bar.
     pub(super) fn all(&self, jobs: &[Job], out: &Path) -> anyhow::Result<Vec<Record>> {
         let store = Store::open(&out.join("runs"), self.fresh)?;
-        let processors = self.jobs.map_or_else(available, usize::from);
+        let processors = self.processors();
         let instance = format!("run-{}", std::process::id());
         let series = Series { store: &store, jobs: processors, instance };
         let missing = series.missing(jobs);

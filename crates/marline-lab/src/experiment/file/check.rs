@@ -11,7 +11,9 @@ use super::document::{Contestant, ExperimentFile};
 use super::raw::{Raw, RawFault, RawVariant, RawWorkload};
 use super::values::{Bytes, Span, Time};
 use crate::emulation::script::{self, Order};
-use crate::experiment::{Experiment, Fault, Moment, Stack, Variant, can_be_restored};
+use crate::experiment::{
+    Experiment, Fault, Moment, Stack, TimelineConfig, Variant, can_be_restored,
+};
 use crate::policies;
 use crate::scenario::{Event, Path, Scenario, check_name, path_number};
 use crate::workload::{Gap, Workload};
@@ -77,6 +79,8 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
         moments.extend(fault(&mut checker, number, raw_fault, &raw.paths));
     }
     let contestants = contestants(&mut checker, &raw.variants, &raw.paths);
+    let interval = raw.timelines.map(|time| TimelineConfig::with_interval(time.0));
+    checker.ok(&KeyPath::top("timelines"), interval.transpose());
     let Some(workload) = workload.filter(|_| checker.diagnostics.is_empty()) else {
         return Err(checker.diagnostics);
     };
@@ -99,7 +103,9 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
         return Err(checker.diagnostics);
     }
     let (title, name, text) = (raw.title.unwrap_or_default(), String::new(), String::new());
-    Ok(ExperimentFile { title, experiment, contestants, name, text, axes: Vec::new() })
+    let timelines = raw.timelines.map(|time| time.0);
+    let axes = Vec::new();
+    Ok(ExperimentFile { title, experiment, timelines, contestants, name, text, axes })
 }
 
 /// A file that is a scenario only.

@@ -1,5 +1,7 @@
 //! Contents of an experiment file after validation.
 
+use std::time::Duration;
+
 use toml::Value;
 
 use crate::experiment::{Experiment, Stack, Variant};
@@ -11,6 +13,9 @@ pub struct ExperimentFile {
     pub title: String,
     /// Links, what is done, what happens.
     pub experiment: Experiment,
+    /// Time lines are written, with a sample of the subflows so often; `None`: none are. Not a part of
+    /// the experiment: nothing in a run depends on it.
+    pub timelines: Option<Duration>,
     /// Who does it.
     pub contestants: Vec<Contestant>,
     pub(super) name: String,

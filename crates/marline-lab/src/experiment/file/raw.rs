@@ -15,6 +15,7 @@ pub(super) struct Raw {
     pub(super) seed: Option<u64>,
     pub(super) warm_up: Option<Time>,
     pub(super) patience: Option<Time>,
+    pub(super) timelines: Option<Time>,
     #[serde(default, rename = "path")]
     pub(super) paths: Vec<Path>,
     #[serde(default)]

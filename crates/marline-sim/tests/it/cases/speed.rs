@@ -48,7 +48,16 @@ pub fn run(packets: u64, description: &str) -> u64 {
     let [from, to] = [0, 1].map(|end: usize| {
         let path = FourTuple { local: ends[end], remote: ends[1 - end] };
         let (ecn, segment) = (Ecn::NotEct, Vec::new());
-        let template = Packet { path, ecn, flow: 0, peer_flow: 0, overhead: 20, segment };
+        let template = Packet {
+            number: 0,
+            too_big_mtu: None,
+            path,
+            ecn,
+            flow: 0,
+            peer_flow: 0,
+            overhead: 20,
+            segment,
+        };
         let interval = (end == 0).then_some(interval);
         let node = Source { template, interval, next: Instant::ZERO, due: false, got: 0 };
         world.add_node(node, &[ends[end].ip()])

@@ -1,0 +1,150 @@
+//! Time lines of a simulated run: samples of every subflow, and where the copies of each message went.
+//!
+//! *Problem.* A latency says that a message was late, and not why: which path it was given to, what that
+//! path's window and forecast were then, whether a copy went elsewhere, and which of them won.
+//!
+//! *How.* The subflows of both ends are looked at on a grid of time and whenever the core reports a
+//! change (a subflow that opens, closes, falls silent or is heard again), between events of the
+//! simulation; segments are noted where they leave a host and where they arrive. Neither adds an event,
+//! draws a random number or wakes a host, so a run with time lines is the run without, bit for bit.
+//!
+//! *Limits.* At most [`TimelineConfig::max_rows`] rows of each kind; what comes later is counted and
+//! left out. Repairs by coding and data with a SYN are no copies: a message that they completed has
+//! none that won. Behind a middlebox that cuts segments, a copy has arrived with its first piece; one
+//! that was merged into another has not arrived.
+
+mod copies;
+mod samples;
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use marline_sim::Paths;
+use marline_time::Instant;
+
+use super::{Experiment, START, Variant};
+use copies::Copies;
+use samples::Samples;
+
+/// What is recorded.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct TimelineConfig {
+    /// From one sample of the subflows to the next, from [`TimelineConfig::LEAST_INTERVAL`] on.
+    pub interval: Duration,
+    /// Most rows of samples, and most rows of copies.
+    pub max_rows: usize,
+}
+
+impl TimelineConfig {
+    /// The shortest interval: ten microseconds.
+    pub const LEAST_INTERVAL: Duration = Duration::from_micros(10);
+    /// Rows of each kind that a run may have without a word to the contrary.
+    pub const MAX_ROWS: usize = 500_000;
+
+    /// With a sample so often.
+    ///
+    /// # Errors
+    /// That is less than [`TimelineConfig::LEAST_INTERVAL`].
+    pub fn with_interval(interval: Duration) -> anyhow::Result<TimelineConfig> {
+        let least = TimelineConfig::LEAST_INTERVAL;
+        anyhow::ensure!(
+            interval >= least,
+            "a sample each {interval:?}: must be at least {least:?}"
+        );
+        Ok(TimelineConfig { interval, ..TimelineConfig::default() })
+    }
+}
+
+impl Default for TimelineConfig {
+    /// A sample each ten milliseconds.
+    fn default() -> Self {
+        TimelineConfig { interval: Duration::from_millis(10), max_rows: TimelineConfig::MAX_ROWS }
+    }
+}
+
+/// Time lines of a run, as lines of CSV without the columns that tell runs apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timeline {
+    /// Samples in the order of time; the columns are [`Timeline::SUBFLOW_COLUMNS`].
+    pub subflows: Vec<String>,
+    /// Copies by message, and of each message in the order of sending; the columns are
+    /// [`Timeline::COPY_COLUMNS`].
+    pub copies: Vec<String>,
+    /// Samples that were left out because there were too many.
+    pub subflows_left_out: u64,
+    /// Copies that were left out because there were too many.
+    pub copies_left_out: u64,
+}
+
+impl Timeline {
+    /// Columns of [`Timeline::subflows`]. Times are after the start of the workload.
+    pub const SUBFLOW_COLUMNS: &str = "time_us,end,path,subflow,state,health,cause,phase,backup,\
+        cwnd_bytes,in_flight_bytes,lost_bytes,srtt_us,rttvar_us,forecast_p50_us,forecast_p90_us,\
+        forecast_p99_us,forecast_queued_us,delivery_bits_per_s,mss_bytes,sent_bytes,\
+        link_queue_bytes";
+    /// Columns of [`Timeline::copies`]. Times are after the start of the workload.
+    pub const COPY_COLUMNS: &str = "index,from,bytes,written_us,complete_us,read_us,copy,path,offset_bytes,\
+        copy_bytes,sent_us,arrived_us,new_bytes,won";
+}
+
+/// Records a run while it goes on.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    samples: Samples,
+}
+
+impl Recorder {
+    /// For a run that is staged and has not begun.
+    pub(super) fn begin(
+        paths: &mut Paths,
+        (experiment, variant, seed): (&Experiment, &Variant, u64),
+        config: TimelineConfig,
+    ) -> anyhow::Result<Recorder> {
+        TimelineConfig::with_interval(config.interval)?;
+        let used = experiment.used(variant)?;
+        let names: Vec<String> = used.iter().map(|path| path.name.clone()).collect();
+        let copies = Copies::new(paths, &experiment.workload, seed, config.max_rows);
+        paths.world.observe(Box::new(copies));
+        Ok(Recorder { samples: Samples::new(paths, names, config) })
+    }
+
+    /// Runs on until then.
+    pub(super) fn run_until(&mut self, paths: &mut Paths, until: Instant) {
+        let samples = &mut self.samples;
+        paths.world.run_until_watched(until, |world, next| samples.look(world, next));
+    }
+
+    /// What was recorded.
+    pub(super) fn finish(mut self, paths: &Paths) -> Timeline {
+        self.samples.last(&paths.world);
+        let reports = (paths.client_report(0), paths.server_report(0));
+        let (mut copies, mut copies_left_out) = match paths.world.observer::<Copies>() {
+            Some(copies) => (copies.lines(self.samples.names(), reports), copies.left_out()),
+            None => (Vec::new(), 0),
+        };
+        // Messages without a copy have a row each as well.
+        let max_rows = self.samples.max_rows();
+        copies_left_out += copies.len().saturating_sub(max_rows) as u64;
+        copies.truncate(max_rows);
+        let (subflows, subflows_left_out) = self.samples.into_lines();
+        Timeline { subflows, copies, subflows_left_out, copies_left_out }
+    }
+}
+
+/// A time after the start of the workload, microseconds.
+fn after_start_us(at: Instant) -> i64 {
+    let micros = |at: Instant| (at.as_nanos() / 1_000) as i64;
+    micros(at) - micros(START)
+}
+
+/// Appends a field, blank if there is nothing.
+fn field(line: &mut String, value: Option<impl std::fmt::Display>) {
+    line.push(',');
+    if let Some(value) = value {
+        // Writing to a String cannot fail.
+        let _ = write!(line, "{value}");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,419 @@
+//! Copies of messages: which segments carried a message, over which path, and which copy completed it.
+//!
+//! A copy is a segment's part of a message. It counts at the receiver as it does there: a subflow passes
+//! on what is in order, so a copy behind a hole of its subflow waits for the hole to be filled, however
+//! early it arrived; of several copies of a byte the first that is passed on is the one that counts.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use marline_sim::{LinkId, Observer, Packet, Paths, Report, Sighting};
+use marline_time::Instant;
+use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
+
+use super::{after_start_us, field};
+use crate::runs::csv_field;
+use crate::stream_places::{Place, StreamPlaces};
+use crate::workload::{Sizes, Workload};
+
+/// A segment's part of a message.
+#[derive(Clone, Debug)]
+struct MessageCopy {
+    message: u32,
+    path: usize,
+    /// Of the part in the message.
+    offset: u64,
+    bytes: u32,
+    sent: Instant,
+    arrived: Option<Instant>,
+    /// Bytes that no other copy had delivered before.
+    new_bytes: u32,
+    won: bool,
+}
+
+/// A segment with data on its way, or held by its subflow's receiver.
+#[derive(Clone, Debug)]
+struct Held {
+    from_client: bool,
+    flow: (SocketAddr, SocketAddr),
+    /// In its subflow.
+    subflow: Range<u64>,
+    /// In the stream of its first byte.
+    stream: u64,
+    /// Its copies.
+    copies: Range<usize>,
+}
+
+/// Receiving end of one direction of a subflow.
+#[derive(Debug, Default)]
+struct Inbox {
+    /// Everything before has been passed on.
+    next: u64,
+    /// What waits for that, by where it begins and the number of its packet.
+    waiting: BTreeMap<(u64, u64), Held>,
+    /// Difference between places in the stream and in the subflow, of what was sent last.
+    shift: Option<i64>,
+}
+
+/// Messages of one direction.
+#[derive(Debug)]
+struct Direction {
+    /// Bytes of each.
+    sizes: Sizes,
+    /// Where each ends in the stream, as far as was asked for, if sizes differ.
+    ends: Vec<u64>,
+    copies: Vec<MessageCopy>,
+    /// What the receiver has of the stream: disjoint, not touching.
+    received: BTreeMap<u64, u64>,
+    /// Of each message what is missing, bytes, and since when nothing is.
+    progress: Vec<(u64, Option<Instant>)>,
+}
+
+/// Notes the copies of all messages while a run goes on.
+#[derive(Debug)]
+pub(super) struct Copies {
+    /// Path and whether it leads away from the client.
+    links: BTreeMap<LinkId, (usize, bool)>,
+    places: StreamPlaces,
+    /// What is on its way, by the number of its packet; what was lost stays.
+    under_way: BTreeMap<u64, Held>,
+    inboxes: BTreeMap<(SocketAddr, SocketAddr), Inbox>,
+    to_client: Direction,
+    to_server: Direction,
+    /// Whether requests are answered.
+    answers: bool,
+    max_rows: usize,
+    left_out: u64,
+}
+
+impl Copies {
+    pub(super) fn new(paths: &Paths, workload: &Workload, seed: u64, max_rows: usize) -> Copies {
+        let up = paths.up.iter().enumerate().map(|(path, link)| (*link, (path, true)));
+        let down = paths.down.iter().enumerate().map(|(path, link)| (*link, (path, false)));
+        let (requests, answers) = match *workload {
+            Workload::Ask { request_bytes, .. } | Workload::Dialogue { request_bytes, .. } => {
+                (request_bytes, true)
+            }
+            Workload::Exchange { bytes } => (bytes, false),
+            // Nothing is written that way.
+            _ => (u32::MAX, false),
+        };
+        Copies {
+            links: up.chain(down).collect(),
+            places: StreamPlaces::default(),
+            under_way: BTreeMap::new(),
+            inboxes: BTreeMap::new(),
+            to_client: Direction::new(workload.sizes(seed)),
+            to_server: Direction::new(Sizes::Even(requests)),
+            answers,
+            max_rows,
+            left_out: 0,
+        }
+    }
+
+    /// Copies there was no room for.
+    pub(super) const fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    fn direction(&mut self, from_client: bool) -> &mut Direction {
+        if from_client { &mut self.to_server } else { &mut self.to_client }
+    }
+
+    fn sent(&mut self, now: Instant, link: LinkId, packet: &Packet) {
+        let Some((path, from_client)) = self.links.get(&link).copied() else { return };
+        let Ok(tcp) = TcpSegment::parse(&packet.segment) else { return };
+        let place = self.places.place(from_client, &packet.path, &tcp);
+        let flow = (packet.path.local, packet.path.remote);
+        if tcp.header.flags.contains(TcpFlags::SYN) {
+            // What it carries is no copy, and must not be waited for.
+            let next = tcp.payload.len() as u64;
+            self.inboxes.insert(flow, Inbox { next, ..Inbox::default() });
+            return;
+        }
+        if tcp.payload.is_empty() {
+            return;
+        }
+        let bytes = tcp.payload.len() as u64;
+        let Some(stream) = self.stream_offset(flow, &place) else { return };
+        let messages = self.direction(from_client).messages(stream..stream + bytes);
+        let rows = self.to_client.copies.len() + self.to_server.copies.len();
+        if rows + messages.len() > self.max_rows {
+            self.left_out += messages.len() as u64;
+            return;
+        }
+        let direction = self.direction(from_client);
+        let first = direction.copies.len();
+        direction.copies.extend(messages.into_iter().map(|(message, part)| MessageCopy {
+            message,
+            path,
+            offset: part.start,
+            bytes: (part.end - part.start) as u32,
+            sent: now,
+            arrived: None,
+            new_bytes: 0,
+            won: false,
+        }));
+        let copies = first..direction.copies.len();
+        let begin = u64::from(place.subflow_offset);
+        let subflow = begin..begin + bytes;
+        let held = Held { from_client, flow, subflow, stream, copies };
+        self.under_way.insert(packet.number, held);
+    }
+
+    /// Where a segment with data belongs. What nothing maps is plain TCP: it goes on after what was
+    /// mapped, or begins the stream.
+    fn stream_offset(&mut self, flow: (SocketAddr, SocketAddr), place: &Place) -> Option<u64> {
+        let inbox = self.inboxes.entry(flow).or_default();
+        let in_subflow = i64::from(place.subflow_offset);
+        let Some(stream) = place.stream_offset else {
+            return u64::try_from(in_subflow + inbox.shift.unwrap_or(0)).ok();
+        };
+        inbox.shift = Some(stream as i64 - in_subflow);
+        Some(stream)
+    }
+
+    fn delivered(&mut self, now: Instant, packet: &Packet) {
+        let addresses = (packet.path.local.ip(), packet.path.remote.ip());
+        if !verify_tcp_checksum(Some(addresses), &packet.segment) {
+            return;
+        }
+        let Some(held) = self.under_way.remove(&packet.number) else { return };
+        for copy in &mut self.direction(held.from_client).copies[held.copies.clone()] {
+            copy.arrived = Some(now);
+        }
+        let Some(inbox) = self.inboxes.get_mut(&held.flow) else { return };
+        let (flow, from_client) = (held.flow, held.from_client);
+        inbox.waiting.insert((held.subflow.start, packet.number), held);
+        while let Some((held, from)) = self.inboxes.get_mut(&flow).and_then(Inbox::pass_on) {
+            self.direction(from_client).pass_on(now, &held, from);
+        }
+    }
+
+    /// A line of CSV per copy, and per message that has none.
+    pub(super) fn lines(
+        &self,
+        names: &[String],
+        (client, server): (Option<&Report>, Option<&Report>),
+    ) -> Vec<String> {
+        let sent = |report: Option<&Report>| report.map_or(Vec::new(), |r| r.sent.clone());
+        let read = |report: Option<&Report>| report.map_or(Vec::new(), |r| r.received.clone());
+        let requests = self.to_server.messages_of(sent(client), &read(server));
+        // A server answers as soon as it has the request.
+        let answered: Vec<Instant> =
+            requests.iter().map_while(|message| message.complete).collect();
+        let written = if self.answers { answered } else { sent(server) };
+        let answers = self.to_client.messages_of(written, &read(client));
+        let mut lines = Vec::new();
+        let most = requests.len().max(answers.len());
+        let both = [
+            ("client", &self.to_server, &requests, self.to_server.by_message()),
+            ("server", &self.to_client, &answers, self.to_client.by_message()),
+        ];
+        for index in 0..most {
+            for (from, direction, messages, copies) in &both {
+                let Some(message) = messages.get(index) else { continue };
+                let mut head = format!("{index},{from},{}", direction.sizes.of(index as u32));
+                field(&mut head, message.written.map(after_start_us));
+                field(&mut head, message.complete.map(after_start_us));
+                field(&mut head, message.read.map(after_start_us));
+                let mine = copies.get(index).map_or(&[][..], Vec::as_slice);
+                for (number, copy) in mine.iter().enumerate() {
+                    lines.push(direction.copies[*copy].line(&head, number, names));
+                }
+                if mine.is_empty() {
+                    lines.push(format!("{head},,,,,,,,"));
+                }
+            }
+        }
+        lines
+    }
+}
+
+impl MessageCopy {
+    fn line(&self, head: &str, number: usize, names: &[String]) -> String {
+        let MessageCopy { path, offset, bytes, new_bytes, .. } = self;
+        let (name, sent) = (csv_field(&names[*path]), after_start_us(self.sent));
+        let mut line = format!("{head},{number},{name},{offset},{bytes},{sent}");
+        field(&mut line, self.arrived.map(after_start_us));
+        // Writing to a String cannot fail.
+        let _ = write!(line, ",{new_bytes},{}", u8::from(self.won));
+        line
+    }
+}
+
+impl Inbox {
+    /// The next segment that is in order, and from where on in the subflow it is new.
+    fn pass_on(&mut self) -> Option<(Held, u64)> {
+        let next = self.next;
+        let first = self.waiting.first_entry().filter(|first| first.key().0 <= next)?;
+        let held = first.remove();
+        let from = next.min(held.subflow.end);
+        self.next = next.max(held.subflow.end);
+        Some((held, from))
+    }
+}
+
+/// When a message was written, complete, and read by an application that takes note of it.
+#[derive(Debug)]
+struct Message {
+    written: Option<Instant>,
+    complete: Option<Instant>,
+    read: Option<Instant>,
+}
+
+impl Direction {
+    fn new(sizes: Sizes) -> Direction {
+        let (ends, copies, progress) = (Vec::new(), Vec::new(), Vec::new());
+        Direction { sizes, ends, copies, received: BTreeMap::new(), progress }
+    }
+
+    /// Where a message lies in the stream.
+    fn span(&mut self, message: u32) -> Range<u64> {
+        if let Sizes::Even(bytes) = self.sizes {
+            let bytes = u64::from(bytes.max(1));
+            return u64::from(message) * bytes..(u64::from(message) + 1) * bytes;
+        }
+        while self.ends.len() <= message as usize {
+            let before = self.ends.last().copied().unwrap_or(0);
+            // What lies behind the last message would belong to one without end.
+            let bytes = u64::from(self.sizes.of(self.ends.len() as u32));
+            self.ends.push(before + if bytes == 0 { u64::from(u32::MAX) } else { bytes });
+        }
+        let start = message.checked_sub(1).map_or(0, |before| self.ends[before as usize]);
+        start..self.ends[message as usize]
+    }
+
+    /// The message that a byte of the stream belongs to.
+    fn message_at(&mut self, offset: u64) -> u32 {
+        if let Sizes::Even(bytes) = self.sizes {
+            return (offset / u64::from(bytes.max(1))) as u32;
+        }
+        let mut message = self.ends.partition_point(|end| *end <= offset) as u32;
+        while self.span(message).end <= offset {
+            message += 1;
+        }
+        message
+    }
+
+    /// The messages that a part of the stream belongs to, and which part of each.
+    fn messages(&mut self, part: Range<u64>) -> Vec<(u32, Range<u64>)> {
+        let mut found = Vec::new();
+        let mut message = self.message_at(part.start);
+        loop {
+            let span = self.span(message);
+            if span.start >= part.end {
+                return found;
+            }
+            let (from, to) = (part.start.max(span.start), part.end.min(span.end));
+            found.push((message, from - span.start..to - span.start));
+            message += 1;
+        }
+    }
+
+    /// A segment is in order, from this place in the subflow on.
+    fn pass_on(&mut self, now: Instant, held: &Held, from: u64) {
+        let skipped = from.saturating_sub(held.subflow.start);
+        let end = held.stream + (held.subflow.end - held.subflow.start);
+        for new in self.take(held.stream + skipped..end) {
+            for (message, part) in self.messages(new) {
+                self.credit(now, message, part, held.copies.clone());
+            }
+        }
+    }
+
+    /// Marks a part of the stream as received; returns what of it was not before.
+    fn take(&mut self, part: Range<u64>) -> Vec<Range<u64>> {
+        let (mut from, mut new) = (part.start, Vec::new());
+        let (mut start, mut end) = (part.start, part.end);
+        // What begins before may reach into it.
+        let first =
+            self.received.range(..=part.start).next_back().map_or(part.start, |(at, _)| *at);
+        let near: Vec<(u64, u64)> = self
+            .received
+            .range(first..=part.end)
+            .map(|(start, end)| (*start, *end))
+            .filter(|(_, end)| *end >= part.start)
+            .collect();
+        for (known_start, known_end) in near {
+            self.received.remove(&known_start);
+            (start, end) = (start.min(known_start), end.max(known_end));
+            if from < known_start {
+                new.push(from..known_start);
+            }
+            from = from.max(known_end);
+        }
+        if from < part.end {
+            new.push(from..part.end);
+        }
+        if start < end {
+            self.received.insert(start, end);
+        }
+        new
+    }
+
+    /// A part of a message is there, thanks to one of these copies.
+    fn credit(&mut self, now: Instant, message: u32, part: Range<u64>, copies: Range<usize>) {
+        let span = self.span(message);
+        while self.progress.len() <= message as usize {
+            let whole = self.span(self.progress.len() as u32);
+            self.progress.push((whole.end - whole.start, None));
+        }
+        debug_assert!(part.end <= span.end - span.start, "a part of the message");
+        let bytes = part.end - part.start;
+        let (missing, complete) = &mut self.progress[message as usize];
+        *missing = missing.saturating_sub(bytes);
+        let won = *missing == 0;
+        if won {
+            *complete = Some(now);
+        }
+        let mine = self.copies[copies].iter_mut().find(|copy| copy.message == message);
+        if let Some(copy) = mine {
+            copy.new_bytes += bytes as u32;
+            copy.won |= won;
+        }
+    }
+
+    /// Copies of each message by number, in the order of sending.
+    fn by_message(&self) -> Vec<Vec<usize>> {
+        let mut found: Vec<Vec<usize>> = Vec::new();
+        for (number, copy) in self.copies.iter().enumerate() {
+            let message = copy.message as usize;
+            if found.len() <= message {
+                found.resize(message + 1, Vec::new());
+            }
+            found[message].push(number);
+        }
+        found
+    }
+
+    /// Messages that were written, or of which something was sent. Where what arrived does not tell when
+    /// one was complete (a repair by coding is no copy), it was when it could be read.
+    fn messages_of(&self, written: Vec<Instant>, read: &[Instant]) -> Vec<Message> {
+        let sent = self.copies.iter().map(|copy| copy.message as usize + 1).max().unwrap_or(0);
+        let message = |index: usize| {
+            let arrived = self.progress.get(index).and_then(|(_, complete)| *complete);
+            let read = read.get(index).copied();
+            let complete = arrived.or(read);
+            Message { written: written.get(index).copied(), complete, read }
+        };
+        (0..sent.max(written.len())).map(message).collect()
+    }
+}
+
+impl Observer for Copies {
+    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
+        match sighting {
+            Sighting::Sent { link: Some(link), .. } => self.sent(now, link, packet),
+            Sighting::Delivered { .. } => self.delivered(now, packet),
+            Sighting::Sent { link: None, .. } => {}
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -110,6 +110,8 @@ impl Reason {
         let grounds = &self.grounds;
         let (other, takes) = (self.other(name), time(grounds.arrives_us));
         let owed = match (grounds.other_us, grounds.other_late_us) {
+            (None, _) if self.is_known(grounds.other) => format!("{other} is not late"),
+            (None, _) => format!("nothing is known of {other} yet"),
             (Some(0), Some(0)) => format!("{other}'s answer is late"),
             (Some(0), late) => format!("{other}'s answer is due (p90 in {})", time(late)),
             (due, late) => format!("{other}'s answer is due in {} (p90 {})", time(due), time(late)),
@@ -121,6 +123,12 @@ impl Reason {
             }
         };
         format!("{owed}, a copy arrives in {takes} and {gain}; {}", self.budget())
+    }
+
+    /// Whether anything was measured on a path.
+    fn is_known(&self, id: Option<SubflowId>) -> bool {
+        let path = id.and_then(|id| self.inputs.path(id));
+        path.is_some_and(|path| path.forecast.is_known())
     }
 
     fn budget(&self) -> String {

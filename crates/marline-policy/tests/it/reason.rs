@@ -111,6 +111,11 @@ fn a_copy_says_what_it_saves_and_what_that_may_cost() {
     );
     let due = Grounds { other_us: Some(0), ..grounds };
     assert!(words(copy, due).contains("wifi's answer is due (p90 in 84 ms)"));
+    let not_late = Grounds { other_us: None, other_late_us: None, ..grounds };
+    assert!(words(copy, not_late).contains(": wifi is not late, a copy"));
+    let mut unknown = reason(copy, not_late);
+    unknown.inputs.paths[0].forecast = Forecast::default();
+    assert!(unknown.words(&name).contains(": nothing is known of wifi yet, a copy"));
     assert_eq!(
         words(send(1, 0, 500), by(Rule::Explore, LTE)),
         "copy of 500 bytes on lte, which has carried nothing for 1.0 s: it shows how the path is"

@@ -39,8 +39,8 @@ pub trait Handle: Send + Sync + 'static {
     /// Every event from now on.
     fn events(&self) -> broadcast::Receiver<MonitorEvent>;
 
-    /// Every decision of a scheduler from now on, with its reason; `None`: there is nothing that could tell them. Told as
-    /// long as somebody listens.
+    /// Every decision of a scheduler from now on, with its reason; `None`: there is nothing that could tell them.
+    /// Told as long as somebody listens.
     fn decisions(&self) -> Option<broadcast::Receiver<MonitorEvent>> {
         None
     }

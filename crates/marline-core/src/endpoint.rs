@@ -297,9 +297,9 @@ impl Endpoint {
         self.flows.next_timeout().is_some()
     }
 
-    /// Tells from now on what schedulers decide, and why: [`MonitorKind::Decided`](crate::MonitorKind::Decided), whether or
-    /// not other monitor events are wanted. It costs time and memory with each decision; otherwise there is nothing
-    /// that it costs.
+    /// Tells from now on what schedulers decide, and why: [`MonitorKind::Decided`](crate::MonitorKind::Decided),
+    /// whether or not other monitor events are wanted. It costs time and memory with each decision; otherwise there
+    /// is nothing that it costs.
     pub const fn tell_decisions(&mut self, tell: bool) {
         self.out.tell_decisions(tell);
     }

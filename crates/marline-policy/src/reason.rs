@@ -3,13 +3,13 @@
 //! *Problem.* Why a path was taken or a copy made cannot be told afterwards from what went out: by then
 //! the forecasts are others. And a log that is written beside the decisions says in time something else than they do.
 //!
-//! *How.* [`Inputs`] is the scheduler's context as a value. [`Inputs::of`] lets the scheduler decide, with an index of
-//! mappings that notes what it is asked and what it answers; [`Inputs::replay`] lets the same code decide again,
-//! from the record alone. So a decision has one function, whether it is made or recomputed. [`Grounds`] are the rule that
-//! decided and the times that it compared, for people: they are recomputed with the decision.
+//! *How.* [`Inputs`] is the scheduler's context as a value. [`Inputs::of`] lets the scheduler decide, with an index
+//! of mappings that notes what it is asked and what it answers; [`Inputs::replay`] lets the same code decide again,
+//! from the record alone. So a decision has one function, whether it is made or recomputed. [`Grounds`] are the rule
+//! that decided and the times that it compared, for people: they are recomputed with the decision.
 //!
-//! A [`Reason`] is logged as a line of text ([`Reason::record`]) that is read back without loss ([`Reason::parse`]), and
-//! said in a sentence ([`Reason::words`]). Neither holds keys, tokens or anything of what is sent: positions
+//! A [`Reason`] is logged as a line of text ([`Reason::record`]) that is read back without loss ([`Reason::parse`]),
+//! and said in a sentence ([`Reason::words`]). Neither holds keys, tokens or anything of what is sent: positions
 //! count from the beginning of the stream.
 
 use core::cell::RefCell;

@@ -171,9 +171,9 @@ impl Server {
         self.inner.monitor.subscribe()
     }
 
-    /// What schedulers decide from now on, and why ([`MonitorKind::Decided`](crate::MonitorKind::Decided)), whatever the
-    /// configuration says of monitor events. There may be thousands a second, and each takes time and memory, as long as
-    /// a receiver exists; a slow one misses some.
+    /// What schedulers decide from now on, and why ([`MonitorKind::Decided`](crate::MonitorKind::Decided)), whatever
+    /// the configuration says of monitor events. There may be thousands a second, and each takes time and memory, as
+    /// long as a receiver exists; a slow one misses some.
     #[must_use]
     pub fn decisions(&self) -> broadcast::Receiver<MonitorEvent> {
         self.inner.decisions.of(&self.inner.shards)

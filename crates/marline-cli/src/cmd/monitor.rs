@@ -23,8 +23,8 @@ pub struct Args {
     /// Print one JSON object per line instead of text.
     #[arg(long)]
     pub json: bool,
-    /// Say also what schedulers decide, and why: on which path data goes, and why it is copied. As text, decisions that are
-    /// alike are shown once a second; with --json each is, with all that it followed from.
+    /// Say also what schedulers decide, and why: on which path data goes, and why it is copied. As text, decisions
+    /// that are alike are shown once a second; with --json each is, with all that it followed from.
     #[arg(long, conflicts_with = "table")]
     pub decisions: bool,
     /// Show a live table of all paths instead of events.
@@ -79,11 +79,14 @@ async fn show_events(mut client: ControlClient, args: &Args) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// Decisions that were shown last, by what makes them alike: connection, rule and subflow.
+/// What decisions that are alike have in common: connection, rule and subflow.
+type Kind = (Option<u64>, String, Option<u64>);
+
+/// Decisions that were shown last, by their kind.
 #[derive(Debug, Default)]
 struct Alike {
     /// When, in µs, and how many were not shown since.
-    shown: BTreeMap<(Option<u64>, String, Option<u64>), (u64, u64)>,
+    shown: BTreeMap<Kind, (u64, u64)>,
 }
 
 impl Alike {
@@ -92,7 +95,8 @@ impl Alike {
     /// Kinds of decisions remembered: those of connections that are gone go some time.
     const MOST: usize = 1_000;
 
-    /// The line to show for this event, if any: everything but a decision like one that was shown less than a second ago.
+    /// The line to show for this event, if any: everything but a decision like one that was shown less than a second
+    /// ago.
     fn line(&mut self, event: &Event) -> Option<String> {
         let Some(rule) = event.rule.clone() else { return Some(event.to_line()) };
         if self.shown.len() > Self::MOST {

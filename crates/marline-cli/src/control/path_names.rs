@@ -1,7 +1,7 @@
 //! Names of the paths that connections use, for sentences about decisions.
 //!
-//! A client's path has the name that `marline path` lists it by. A server's is the peer's address: its own end is the same
-//! on all of them.
+//! A client's path has the name that `marline path` lists it by. A server's is the peer's address: its own end is the
+//! same on all of them.
 
 use std::collections::BTreeMap;
 

@@ -135,8 +135,8 @@ async fn events_arrive_under_the_kernels_names_and_a_slow_reader_is_told() {
 
 /// A copy of what subflow 0 holds, on subflow 1.
 const COPY: &str = "question=next decision=run:1:0-14000 rule=late path=1 other=0 arrives_us=45000 other_us=31000 \
-    other_late_us=84000 gain_us=12000 price_us=3000 now_ns=5000000 unsent=14000-14000 written=14000 una=0 window_end=90000 \
-    send_limit=4194304 repairs=0 spent=0.36 unlimited=0 asked=next:1:0>0-14000:1";
+    other_late_us=84000 gain_us=12000 price_us=3000 now_ns=5000000 unsent=14000-14000 written=14000 una=0 \
+    window_end=90000 send_limit=4194304 repairs=0 spent=0.36 unlimited=0 asked=next:1:0>0-14000:1";
 
 fn copied(missed: u64) -> MonitorEvent {
     let reason = Arc::new(Reason::parse(COPY).expect("a record"));
@@ -170,8 +170,9 @@ async fn decisions_are_told_in_words_to_who_asks_for_them() {
     let event = client.event().await.expect("event").expect("open");
     assert_eq!(
         event.to_line(),
-        "[     0.005000]       DECISION conn=4 subflow=1 missed=3 copy of 14 kB on wwan0: wlan0's answer is due in 31 ms \
-         (p90 84 ms), a copy arrives in 45 ms and is expected to save 12 ms, at a price of 3.0 ms; 36 % of the budget spent"
+        "[     0.005000]       DECISION conn=4 subflow=1 missed=3 copy of 14 kB on wwan0: wlan0's answer \
+         is due in 31 ms (p90 84 ms), a copy arrives in 45 ms and is expected to save 12 ms, at a price of 3.0 ms; \
+         36 % of the budget spent"
     );
     // What is logged can be computed again.
     let record = event.record.expect("a record");

@@ -4,7 +4,8 @@ use super::{Question, Reason, Rule, Standing};
 use crate::{Decision, ReinjectionCause, SubflowId};
 
 impl Reason {
-    /// One sentence, without a full stop, about what was decided and why. `name` says how the path of a subflow is called.
+    /// One sentence, without a full stop, about what was decided and why. `name` says how the path of a subflow is
+    /// called.
     #[must_use]
     pub fn words(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let path = self.grounds.path.map_or_else(|| "a path".to_owned(), name);

@@ -64,7 +64,8 @@ fn a_wait_says_for_what() {
     let judged = Grounds { arrives_us: Some(80_000), ..by(Rule::FullIsSooner, LTE) };
     assert_eq!(
         waits(Grounds { other: Some(WIFI), other_us: Some(30_000), ..judged }),
-        "new data waits for wifi, which is full now but brings all of it within 30 ms; on lte a segment would take 80 ms"
+        "new data waits for wifi, which is full now but brings all of it within 30 ms; on lte a segment \
+         would take 80 ms"
     );
     assert_eq!(
         waits(Grounds { rule: Rule::WouldBlock, ..judged }),
@@ -106,8 +107,8 @@ fn a_copy_says_what_it_saves_and_what_that_may_cost() {
     free.inputs.spending.unlimited = true;
     assert_eq!(
         free.words(&name),
-        "copy of the last 500 bytes on lte: wifi's answer is late, a copy arrives in 45 ms and is expected to save 12 ms; \
-         the budget has no limit"
+        "copy of the last 500 bytes on lte: wifi's answer is late, a copy arrives in 45 ms and is expected to \
+         save 12 ms; the budget has no limit"
     );
     let due = Grounds { other_us: Some(0), ..grounds };
     assert!(words(copy, due).contains("wifi's answer is due (p90 in 84 ms)"));

@@ -301,8 +301,8 @@ fn each_decision_follows_from_the_line_that_is_logged_with_it() {
         }
     }
     println!("{rules:?}");
-    // Every rule there is, but for `NoPath`, where nobody is asked, and `Unblock`: the first two rules to wait see to it
-    // that there is next to nothing to unblock. A test beside `auto` has it.
+    // Every rule there is, but for `NoPath`, where nobody is asked, and `Unblock`: the first two rules to wait see to
+    // it that there is next to nothing to unblock. A test beside `auto` has it.
     let wanted = [
         Rule::First,
         Rule::HeardLast,

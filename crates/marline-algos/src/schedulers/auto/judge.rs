@@ -3,8 +3,8 @@
 //! *Problem.* A decision that depends on what a scheduler remembers cannot be explained, or repeated, by what was
 //! known when it was made.
 //!
-//! *How.* All that `auto` remembers of its past is what the budget has spent. So a [`Judge`] is that number, and decides by
-//! it and the context. It decides for the connection and for whoever recomputes a decision of before
+//! *How.* All that `auto` remembers of its past is what the budget has spent. So a [`Judge`] is that number, and
+//! decides by it and the context. It decides for the connection and for whoever recomputes a decision of before
 //! ([`reasons`](super::reasons)).
 
 use marline_policy::{

@@ -19,8 +19,8 @@ use crate::schedulers::opportunistic::Opportunistic;
 type Answer = (Decision, Vec<DataRange>, Grounds);
 
 impl Auto {
-    /// What `auto` decides if it is asked this and knows this: the reason that it gave when it did. `None`: it would not
-    /// have had anything sent again.
+    /// What `auto` decides if it is asked this and knows this: the reason that it gave when it did. `None`: it would
+    /// not have had anything sent again.
     #[must_use]
     pub fn recompute(question: &Question, inputs: &Inputs) -> Option<Reason> {
         let answer = inputs.replay(|cx| answer(question, inputs.spending, cx))?;

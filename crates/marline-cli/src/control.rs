@@ -4,6 +4,7 @@
 
 pub mod client;
 mod handles;
+mod path_names;
 pub mod protocol;
 mod server;
 pub mod socket_path;
@@ -37,6 +38,12 @@ pub trait Handle: Send + Sync + 'static {
 
     /// Every event from now on.
     fn events(&self) -> broadcast::Receiver<MonitorEvent>;
+
+    /// Every decision of a scheduler from now on, with its reason; `None`: there is nothing that could tell them.
+    /// Told as long as somebody listens.
+    fn decisions(&self) -> Option<broadcast::Receiver<MonitorEvent>> {
+        None
+    }
 
     /// Every change of what is known of the paths, from now on; `None`: paths are the other side's.
     fn path_events(&self) -> Option<broadcast::Receiver<PathEvent>> {

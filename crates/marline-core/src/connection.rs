@@ -795,12 +795,12 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ecn: Ecn,
     ) -> bool {
-        self.scheduling.swap_views(cx.views);
+        self.scheduling.swap_desk(cx.desk);
         let predicted = self.on_predicted(cx, id, segment, ecn);
         if !predicted && self.admit(cx, id, segment, ecn) {
             self.on_admitted(cx, id, segment, ecn);
         }
-        self.scheduling.swap_views(cx.views);
+        self.scheduling.swap_desk(cx.desk);
         predicted
     }
 
@@ -3523,9 +3523,16 @@ impl Connection {
         cx: &mut Context<'_>,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
-        self.scheduling.swap_views(cx.views);
+        self.scheduling.swap_desk(cx.desk);
+        if cx.out.tells_decisions() {
+            self.scheduling.note_reasons();
+        }
         let transmit = self.next_transmit(cx, buf);
-        self.scheduling.swap_views(cx.views);
+        if cx.out.tells_decisions() {
+            let reasons = self.scheduling.take_reasons();
+            reasons.into_iter().for_each(|reason| cx.out.decided(cx.now, self.id, reason));
+        }
+        self.scheduling.swap_desk(cx.desk);
         transmit
     }
 

@@ -12,7 +12,6 @@ mod wakeups;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use marline_policy::SubflowView;
 use marline_time::{Instant, Rng};
 use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 
@@ -23,6 +22,7 @@ use crate::connection::Connection;
 use crate::on_demand::OnDemand;
 use crate::subflow::Workspace;
 use crate::tables::demux::FlowRef;
+use crate::tables::desk::Desk;
 use crate::tables::fast_join_memory::FastJoinMemory;
 use crate::tables::flow_table::FlowTable;
 use crate::tables::network_memory::NetworkMemory;
@@ -52,7 +52,7 @@ pub struct Endpoint {
     rng: Box<dyn Rng>,
     pool: ChunkPool,
     settings: SubflowSettings,
-    views: OnDemand<Vec<SubflowView>>,
+    desk: OnDemand<Desk>,
     workspace: Workspace,
     flows: FlowTable,
     networks: NetworkMemory,
@@ -84,7 +84,7 @@ impl Endpoint {
         Endpoint {
             accept: config.accept.take().map(Arc::new),
             settings: SubflowSettings::default(),
-            views: OnDemand::new(),
+            desk: OnDemand::new(),
             workspace: Workspace::default(),
             flows,
             rng,
@@ -115,7 +115,7 @@ impl Endpoint {
             rng: self.rng.as_mut(),
             pool: &self.pool,
             settings: &mut self.settings,
-            views: &mut self.views,
+            desk: &mut self.desk,
             workspace: &mut self.workspace,
             flows: &mut self.flows,
             networks: &mut self.networks,
@@ -295,6 +295,13 @@ impl Endpoint {
     #[must_use]
     pub fn in_time_wait(&self) -> bool {
         self.flows.next_timeout().is_some()
+    }
+
+    /// Tells from now on what schedulers decide, and why: [`MonitorKind::Decided`](crate::MonitorKind::Decided),
+    /// whether or not other monitor events are wanted. It costs time and memory with each decision; otherwise there
+    /// is nothing that it costs.
+    pub const fn tell_decisions(&mut self, tell: bool) {
+        self.out.tell_decisions(tell);
     }
 
     /// The next event.

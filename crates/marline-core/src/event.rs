@@ -1,6 +1,8 @@
 //! Events that the core reports to its driver.
 
-use marline_policy::{AddressId, AddressPairFault, SilenceCause, SubflowId};
+use std::sync::Arc;
+
+use marline_policy::{AddressId, AddressPairFault, Reason, SilenceCause, SubflowId};
 use marline_time::Instant;
 use marline_wire::mptcp::Extensions;
 
@@ -131,5 +133,13 @@ pub enum MonitorKind {
         id: SubflowId,
         /// Suspected.
         suspected: bool,
+    },
+    /// The scheduler decided where data goes, or that it waits; only while the endpoint
+    /// [tells decisions](crate::Endpoint::tell_decisions).
+    Decided {
+        /// What it decided, and why.
+        reason: Arc<Reason>,
+        /// Decisions just before that are not told, since too many were waiting to be read.
+        missed: u64,
     },
 }

@@ -4,6 +4,7 @@
 pub(crate) mod chunks;
 pub(crate) mod context;
 pub(crate) mod demux;
+pub(crate) mod desk;
 pub(crate) mod fast_join_memory;
 pub(crate) mod flow_table;
 pub(crate) mod initial_numbers;

@@ -410,15 +410,15 @@ pub enum Quantile {
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Forecast {
     /// With nothing ahead of it, by quantile; zero: unknown.
-    answers_us: [u32; 3],
+    pub(crate) answers_us: [u32; 3],
     /// Spreads that each of them is away from the centre.
-    multiples: [f32; 3],
-    troubles: f32,
+    pub(crate) multiples: [f32; 3],
+    pub(crate) troubles: f32,
     /// How long what was sent before keeps the path busy.
-    queued_us: u32,
+    pub(crate) queued_us: u32,
     /// How long ago that was over.
-    idle_us: u32,
-    rate: Option<Rate>,
+    pub(crate) idle_us: u32,
+    pub(crate) rate: Option<Rate>,
 }
 
 impl Forecast {

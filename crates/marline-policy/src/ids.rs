@@ -30,7 +30,7 @@ impl fmt::Debug for Token {
 
 /// A set of subflows of one connection.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct SubflowSet(u32);
+pub struct SubflowSet(pub(crate) u32);
 
 impl SubflowSet {
     /// Slots a connection has.

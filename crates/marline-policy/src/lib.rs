@@ -16,6 +16,7 @@ mod ids;
 mod path_health;
 mod path_manager;
 mod range;
+mod reason;
 mod recovery;
 mod rtt;
 mod scheduler;
@@ -36,6 +37,10 @@ pub use path_manager::{
     LocalAddress, PathAction, PathContext, PathEvent, PathManager, RemoteAddress, Role, SubflowPath,
 };
 pub use range::{DataRange, Dsn, Ssn};
+pub use reason::{
+    BadRecord, Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, Rule, Spending,
+    Standing,
+};
 pub use recovery::{
     AckOutcome, AckSummary, DeliveredSegment, LimitedTransmit, LossRecovery, RecoveryContext,
     SentKind, SentNotice, TimeoutAction,

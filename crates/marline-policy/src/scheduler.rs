@@ -4,7 +4,7 @@ use core::fmt::Debug;
 
 use marline_time::{Duration, Instant};
 
-use crate::{DataRange, Dsn, Penalty, SubflowId, SubflowSet, SubflowView};
+use crate::{DataRange, Dsn, Penalty, Reason, SubflowId, SubflowSet, SubflowView};
 
 /// Data that was handed to subflows and is not DATA_ACKed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -245,6 +245,33 @@ pub trait Scheduler: Debug + Send {
         _cx: &SchedulerContext<'_>,
         _out: &mut Vec<SchedulerAction>,
     ) {
+    }
+
+    /// As [`next_send`](Self::next_send), and notes the reason. Asked instead of it while somebody wants to know
+    /// reasons; the decision must be the same. Without an implementation there is no reason.
+    fn explain_send(&mut self, cx: &SchedulerContext<'_>, _reasons: &mut Vec<Reason>) -> Decision {
+        self.next_send(cx)
+    }
+
+    /// The same for [`next_reinjection`](Self::next_reinjection).
+    fn explain_reinjection(
+        &mut self,
+        item: &Reinjection,
+        cx: &SchedulerContext<'_>,
+        _reasons: &mut Vec<Reason>,
+    ) -> Decision {
+        self.next_reinjection(item, cx)
+    }
+
+    /// The same for [`on_event`](Self::on_event), where it asks for data to be sent again.
+    fn explain_event(
+        &mut self,
+        event: SchedulerEvent,
+        cx: &SchedulerContext<'_>,
+        out: &mut Vec<SchedulerAction>,
+        _reasons: &mut Vec<Reason>,
+    ) {
+        self.on_event(event, cx, out);
     }
 
     /// Time after an unanswered probe until its data is reinjected on another subflow, in addition

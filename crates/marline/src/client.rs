@@ -18,7 +18,7 @@ use crate::happy_eyeballs::{AttemptSchedule, HappyEyeballs, connect_error};
 use crate::health::{HealthWatcher, PathEvent};
 use crate::path_table::{Candidate, PathChange, PathStatus, PathTable};
 use crate::routes::Routes;
-use crate::shards::{MONITOR_CAPACITY, set_path_manager, set_scheduler};
+use crate::shards::{Decisions, MONITOR_CAPACITY, set_path_manager, set_scheduler};
 use crate::{BindError, Carrier, ConnectError, PolicyError, Stream, UnknownPath, carrier};
 pub use builder::ClientBuilder;
 
@@ -46,6 +46,7 @@ struct Inner {
     /// What connections are opened with: one for all, as long as the local addresses stay the same.
     connection: Mutex<Arc<ConnectionConfig>>,
     monitor: broadcast::Sender<MonitorEvent>,
+    decisions: Decisions,
     watcher: Mutex<HealthWatcher>,
     path_events: broadcast::Sender<PathEvent>,
     tasks: Mutex<Vec<AbortHandle>>,
@@ -124,6 +125,7 @@ impl Client {
             winner: Mutex::new(None),
             connection,
             monitor,
+            decisions: Decisions::default(),
             watcher,
             path_events,
             tasks: Mutex::default(),
@@ -208,6 +210,14 @@ impl Client {
     #[must_use]
     pub fn monitor(&self) -> broadcast::Receiver<MonitorEvent> {
         self.inner.monitor.subscribe()
+    }
+
+    /// What schedulers decide from now on, and why ([`MonitorKind::Decided`](crate::MonitorKind::Decided)), whatever
+    /// the configuration says of monitor events. There may be thousands a second, and each takes time and memory, as
+    /// long as a receiver exists; a slow one misses some.
+    #[must_use]
+    pub fn decisions(&self) -> broadcast::Receiver<MonitorEvent> {
+        self.inner.decisions.of(core::slice::from_ref(&self.inner.shard))
     }
 
     /// Changes of what is known of its paths: one ceases to lead to a server, or does again.

@@ -14,7 +14,7 @@ use marline_time::Duration;
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
-use crate::shards::{MONITOR_CAPACITY, set_path_manager, set_scheduler};
+use crate::shards::{Decisions, MONITOR_CAPACITY, set_path_manager, set_scheduler};
 use crate::{BindError, LONGEST_KEEPALIVE, PathChange, PolicyError, Stream, UnknownPath, carrier};
 use announced::Announced;
 use builder::same_port;
@@ -32,6 +32,7 @@ struct Inner {
     queue: Arc<AcceptQueue>,
     config: ServerBuilder,
     monitor: broadcast::Sender<MonitorEvent>,
+    decisions: Decisions,
     /// Where it listens, ports resolved.
     listen: Vec<SocketAddr>,
     /// What native carriers announce.
@@ -88,7 +89,9 @@ impl Server {
             let listen = announced::listen(&config, &shards[0])?;
             let addresses = Arc::new(Mutex::new(Announced::of(&config)));
             let watch = announced::follow_addresses(&config, &shards[0], &addresses);
-            let inner = Inner { shards, queue, config, monitor, listen, addresses, watch };
+            let decisions = Decisions::default();
+            let inner =
+                Inner { shards, queue, config, monitor, decisions, listen, addresses, watch };
             return Ok(Server { inner: Arc::new(inner) });
         }
         let mut listen = config.listen.clone();
@@ -115,7 +118,9 @@ impl Server {
             }
         }
         let addresses = Arc::default();
-        let inner = Inner { shards, queue, config, monitor, listen, addresses, watch: None };
+        let decisions = Decisions::default();
+        let inner =
+            Inner { shards, queue, config, monitor, decisions, listen, addresses, watch: None };
         Ok(Server { inner: Arc::new(inner) })
     }
 
@@ -164,6 +169,14 @@ impl Server {
     #[must_use]
     pub fn monitor(&self) -> broadcast::Receiver<MonitorEvent> {
         self.inner.monitor.subscribe()
+    }
+
+    /// What schedulers decide from now on, and why ([`MonitorKind::Decided`](crate::MonitorKind::Decided)), whatever
+    /// the configuration says of monitor events. There may be thousands a second, and each takes time and memory, as
+    /// long as a receiver exists; a slow one misses some.
+    #[must_use]
+    pub fn decisions(&self) -> broadcast::Receiver<MonitorEvent> {
+        self.inner.decisions.of(&self.inner.shards)
     }
 
     /// The path health monitor that its connections take part in.

@@ -1,11 +1,29 @@
 //! Commands to a running connection, the same for clients and servers.
 
 use marline_algos::{PolicyError, Registry};
-use marline_core::ConnectionId;
-use marline_io::Shard;
+use std::sync::{Arc, OnceLock};
+
+use marline_core::{ConnectionId, MonitorEvent};
+use marline_io::{Shard, ShardHandle};
+use tokio::sync::broadcast;
 
 /// Monitor events a slow reader may lag behind.
 pub(crate) const MONITOR_CAPACITY: usize = 1_024;
+
+/// Where decisions go, once anybody asked for them.
+#[derive(Debug, Default)]
+pub(crate) struct Decisions(OnceLock<broadcast::Sender<MonitorEvent>>);
+
+impl Decisions {
+    /// Listens to the decisions of these shards, which tell them as long as anybody listens.
+    pub(crate) fn of(&self, shards: &[Arc<ShardHandle>]) -> broadcast::Receiver<MonitorEvent> {
+        let listeners = self.0.get_or_init(|| broadcast::channel(MONITOR_CAPACITY).0);
+        // First: a shard that finds nobody listening stops.
+        let receiver = listeners.subscribe();
+        shards.iter().for_each(|shard| shard.tell_decisions(listeners.clone()));
+        receiver
+    }
+}
 
 pub(crate) fn set_scheduler(
     registry: &Registry,

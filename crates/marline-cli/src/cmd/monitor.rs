@@ -1,5 +1,6 @@
 //! `marline monitor`: live view of a running client or server through its control socket.
 
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use anyhow::bail;
 
 use crate::control::client::ControlClient;
-use crate::control::protocol::{Answer, Command};
+use crate::control::protocol::{Answer, Command, Event};
 use crate::control::socket_path;
 use crate::{path_health_table, path_table};
 
@@ -22,6 +23,10 @@ pub struct Args {
     /// Print one JSON object per line instead of text.
     #[arg(long)]
     pub json: bool,
+    /// Say also what schedulers decide, and why: on which path data goes, and why it is copied. As text, decisions
+    /// that are alike are shown once a second; with --json each is, with all that it followed from.
+    #[arg(long, conflicts_with = "table")]
+    pub decisions: bool,
     /// Show a live table of all paths instead of events.
     #[arg(long)]
     pub table: bool,
@@ -55,17 +60,62 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn show_events(mut client: ControlClient, args: &Args) -> anyhow::Result<ExitCode> {
-    match client.ask(Command::Monitor).await? {
+    match client.ask(Command::Monitor { decisions: args.decisions }).await? {
         Answer::Monitoring => {}
         other => bail!("asked to monitor, got {other:?}"),
     }
+    let mut alike = Alike::default();
     while let Some(event) = client.event().await? {
-        let line = if args.json { serde_json::to_string(&event)? } else { event.to_line() };
+        let line = if args.json {
+            serde_json::to_string(&event)?
+        } else {
+            let Some(line) = alike.line(&event) else { continue };
+            line
+        };
         if print(&format!("{line}\n")).is_err() {
             break;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What decisions that are alike have in common: connection, rule and subflow.
+type Kind = (Option<u64>, String, Option<u64>);
+
+/// Decisions that were shown last, by their kind.
+#[derive(Debug, Default)]
+struct Alike {
+    /// When, in µs, and how many were not shown since.
+    shown: BTreeMap<Kind, (u64, u64)>,
+}
+
+impl Alike {
+    /// Time between two decisions that are alike.
+    const EVERY_US: u64 = 1_000_000;
+    /// Kinds of decisions remembered: those of connections that are gone go some time.
+    const MOST: usize = 1_000;
+
+    /// The line to show for this event, if any: everything but a decision like one that was shown less than a second
+    /// ago.
+    fn line(&mut self, event: &Event) -> Option<String> {
+        let Some(rule) = event.rule.clone() else { return Some(event.to_line()) };
+        if self.shown.len() > Self::MOST {
+            self.shown.clear();
+        }
+        let key = (event.connection, rule, event.subflow);
+        let mut line = event.to_line();
+        if let Some((at_us, left_out)) = self.shown.get_mut(&key) {
+            if event.at_us.saturating_sub(*at_us) < Self::EVERY_US {
+                *left_out += 1;
+                return None;
+            }
+            if *left_out > 0 {
+                line.push_str(&format!(" ({left_out} more like it before)"));
+            }
+        }
+        self.shown.insert(key, (event.at_us, 0));
+        Some(line)
+    }
 }
 
 async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<ExitCode> {
@@ -109,4 +159,43 @@ pub(super) fn print(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decision(at_ms: u64, rule: &str) -> Event {
+        Event {
+            event: "DECISION".into(),
+            at_us: at_ms * 1_000,
+            connection: Some(2),
+            subflow: Some(1),
+            rule: Some(rule.into()),
+            text: Some("copy of 14 kB on lte".into()),
+            ..Event::default()
+        }
+    }
+
+    #[test]
+    fn of_decisions_that_are_alike_one_a_second_is_shown() {
+        let mut alike = Alike::default();
+        let first = alike.line(&decision(1_000, "late"));
+        let line = "[     1.000000]       DECISION conn=2 subflow=1 copy of 14 kB on lte";
+        assert_eq!(first.as_deref(), Some(line));
+        assert_eq!(alike.line(&decision(1_400, "late")), None);
+        assert!(alike.line(&decision(1_500, "end")).is_some(), "another rule");
+        assert_eq!(alike.line(&decision(1_999, "late")), None);
+        let later = alike.line(&decision(2_000, "late")).expect("a second later");
+        assert!(later.ends_with(" on lte (2 more like it before)"), "{later}");
+        let later = alike.line(&decision(3_000, "late")).expect("a second later");
+        assert!(later.ends_with(" on lte"), "{later}");
+        // Whatever else happens is shown each time.
+        let other = Event { event: "SF_PRIO".into(), ..Event::default() };
+        assert!(alike.line(&other).is_some() && alike.line(&other).is_some());
+        for connection in 0..2_000 {
+            alike.line(&Event { connection: Some(connection), ..decision(4_000, "late") });
+        }
+        assert!(alike.shown.len() <= Alike::MOST + 1);
+    }
 }

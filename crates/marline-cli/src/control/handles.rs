@@ -60,6 +60,10 @@ impl Handle for ClientHandle {
         self.client.monitor()
     }
 
+    fn decisions(&self) -> Option<broadcast::Receiver<MonitorEvent>> {
+        Some(self.client.decisions())
+    }
+
     fn path_events(&self) -> Option<broadcast::Receiver<PathEvent>> {
         Some(self.client.path_events())
     }
@@ -106,6 +110,10 @@ impl Handle for ServerHandle {
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {
         self.listener.monitor()
+    }
+
+    fn decisions(&self) -> Option<broadcast::Receiver<MonitorEvent>> {
+        Some(self.listener.decisions())
     }
 
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String> {

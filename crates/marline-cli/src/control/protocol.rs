@@ -30,7 +30,11 @@ pub enum Command {
     #[serde(alias = "netpaths")]
     AddressPairs,
     /// From now on: every event, one line each, until the socket is closed.
-    Monitor,
+    Monitor {
+        /// What schedulers decide as well, and why: there may be thousands a second.
+        #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+        decisions: bool,
+    },
     /// Another scheduler, for one connection or (without a number) for all that exist.
     SetScheduler {
         /// Its name in the registry.
@@ -297,7 +301,7 @@ pub struct Subflow {
 pub struct Event {
     /// CREATED, ESTABLISHED, CLOSED, ANNOUNCED, REMOVED, SF_ESTABLISHED, SF_CLOSED, SF_PRIO; ours: AGREED,
     /// FALLBACK, SF_ADDRESS_PAIR_BAD, SF_ADDRESS_PAIR_GOOD, SF_SILENT, SF_SUSPECTED, SF_RECOVERED, PATH_FAILED,
-    /// PATH_WORKS, and LAGGED where the reader was too slow.
+    /// PATH_WORKS, DECISION, and LAGGED where the reader was too slow.
     pub event: String,
     /// When: microseconds since the process started its clock.
     pub at_us: u64,
@@ -331,7 +335,16 @@ pub struct Event {
     /// Why, of CLOSED, SF_CLOSED, SF_ADDRESS_PAIR_BAD, SF_SILENT and FALLBACK.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Number of skipped events, for LAGGED.
+    /// The rule by which a DECISION was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// A DECISION in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// What a DECISION followed from: a line from which it can be computed again (`marline::policy::Reason::parse`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record: Option<String>,
+    /// Number of skipped events, for LAGGED; of skipped decisions before a DECISION.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missed: Option<u64>,
 }
@@ -360,6 +373,10 @@ impl Event {
         field("backup", self.backup.map(|v| u8::from(v).to_string()));
         field("missed", self.missed.map(|v| v.to_string()));
         field("reason", self.reason.as_ref().map(|v| format!("{v:?}")));
+        if let Some(text) = &self.text {
+            line.push(' ');
+            line.push_str(text);
+        }
         line
     }
 }
@@ -382,6 +399,11 @@ mod tests {
         let path = request(r#"{"cmd":"set-path","path":"wlan0","change":"backup","later":true}"#);
         let command = Command::SetPath { path: "wlan0".into(), change: PathChange::Backup };
         assert_eq!(path.command, command);
+        let monitor = request(r#"{"cmd":"monitor"}"#).command;
+        assert_eq!(monitor, Command::Monitor { decisions: false });
+        assert_eq!(serde_json::to_string(&monitor).expect("text"), r#"{"cmd":"monitor"}"#);
+        let all = request(r#"{"cmd":"monitor","decisions":true}"#).command;
+        assert_eq!(all, Command::Monitor { decisions: true });
         assert!(serde_json::from_str::<Request>(r#"{"cmd":"reboot"}"#).is_err());
     }
 

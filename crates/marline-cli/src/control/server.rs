@@ -1,5 +1,6 @@
 //! Server side of the control socket.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinHandle;
 
+use super::path_names::PathNames;
 use super::protocol::{Answer, Command, Event, Hello, Request, Response};
-use super::{Handle, socket_path};
+use super::{Handle, socket_path, views};
 
 /// Control connections at the same time.
 const MAX_PEERS: usize = 32;
@@ -114,15 +116,17 @@ async fn converse(stream: UnixStream, handle: &dyn Handle) -> io::Result<()> {
         let (response, monitor) = match serde_json::from_slice::<Request>(&line) {
             Ok(request) => {
                 // Subscribed before the answer is written: nothing that happens after it is missed.
-                let events = (request.command == Command::Monitor)
-                    .then(|| (handle.events(), handle.path_events()));
+                let events = match request.command {
+                    Command::Monitor { decisions } => Some(Events::of(handle, decisions)),
+                    _ => None,
+                };
                 (answer(request, handle), events)
             }
             Err(error) => (refusal(None, format!("not a request: {error}")), None),
         };
         write_line(&mut writer, &response).await?;
         if let Some(events) = monitor {
-            return forward(events, reader, writer).await;
+            return forward(events, handle, reader, writer).await;
         }
     }
     Ok(())
@@ -161,7 +165,7 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
         Command::AddressPairs => {
             Ok(Answer::AddressPairs(handle.address_pairs().unwrap_or_default()))
         }
-        Command::Monitor => Ok(Answer::Monitoring),
+        Command::Monitor { decisions: _ } => Ok(Answer::Monitoring),
         Command::SetScheduler { scheduler, connection } => {
             handle.set_scheduler(connection, &scheduler).map(Answer::Changed)
         }
@@ -177,13 +181,27 @@ fn refusal(id: Option<u64>, error: String) -> Response {
     Response { id, ok: None, error: Some(error) }
 }
 
-/// What connections do, and what becomes of paths.
-type Events = (broadcast::Receiver<MonitorEvent>, Option<broadcast::Receiver<PathEvent>>);
+/// What connections do, what becomes of paths, and what schedulers decide.
+struct Events {
+    events: broadcast::Receiver<MonitorEvent>,
+    path_events: Option<broadcast::Receiver<PathEvent>>,
+    decisions: Option<broadcast::Receiver<MonitorEvent>>,
+}
+
+impl Events {
+    fn of(handle: &dyn Handle, decisions: bool) -> Self {
+        Events {
+            events: handle.events(),
+            path_events: handle.path_events(),
+            decisions: if decisions { handle.decisions() } else { None },
+        }
+    }
+}
 
 /// The next one; none ever comes where there are none.
-async fn next(
-    events: &mut Option<broadcast::Receiver<PathEvent>>,
-) -> Result<PathEvent, broadcast::error::RecvError> {
+async fn next<T: Clone>(
+    events: &mut Option<broadcast::Receiver<T>>,
+) -> Result<T, broadcast::error::RecvError> {
     match events {
         Some(events) => events.recv().await,
         None => std::future::pending().await,
@@ -192,19 +210,27 @@ async fn next(
 
 /// Sends events until the peer closes or the process ends.
 async fn forward(
-    (mut events, mut path_events): Events,
+    mut all: Events,
+    handle: &dyn Handle,
     mut reader: BufReader<OwnedReadHalf>,
     mut writer: OwnedWriteHalf,
 ) -> io::Result<()> {
     let mut ignored = [0u8; 256];
+    let mut names = PathNames::default();
     loop {
+        // In this order: decisions may always be waiting, and the others tell which path a subflow is on.
         let event = tokio::select! {
-            event = events.recv() => event.map(|event| Event::from(&event)),
-            event = next(&mut path_events) => event.map(|event| Event::from(&event)),
+            biased;
             read = reader.read(&mut ignored) => match read? {
                 0 => return Ok(()),
                 _ => continue,
             },
+            event = all.events.recv() => event.map(|event| {
+                names.on_event(&event);
+                Event::from(&event)
+            }),
+            event = next(&mut all.path_events) => event.map(|event| Event::from(&event)),
+            event = next(&mut all.decisions) => event.map(|event| decided(&event, &mut names, handle)),
         };
         let event = match event {
             Ok(event) => event,
@@ -215,4 +241,11 @@ async fn forward(
         };
         write_line(&mut writer, &event).await?;
     }
+}
+
+/// A decision in words.
+fn decided(event: &MonitorEvent, names: &mut PathNames, handle: &dyn Handle) -> Event {
+    let names = RefCell::new(names);
+    let name = |id| names.borrow_mut().name(event.connection, id, handle);
+    views::decision(event, &name).unwrap_or_else(|| Event::from(event))
 }

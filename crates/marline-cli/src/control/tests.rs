@@ -2,18 +2,21 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use marline::policy::Reason;
 use marline::{ConnectionId, FourTuple, Instant, MonitorEvent, MonitorKind};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::broadcast;
 
 use super::client::ControlClient;
-use super::protocol::{AddressPair, Answer, Command, Connection, Path, PathChange};
+use super::protocol::{AddressPair, Answer, Command, Connection, Path, PathChange, Subflow};
 use super::{Handle, serve};
 
 /// Stands in for a running client: keeps what it is told.
 struct Recorder {
     events: broadcast::Sender<MonitorEvent>,
+    decisions: broadcast::Sender<MonitorEvent>,
+    subflows: Mutex<Vec<Subflow>>,
     done: Mutex<Vec<String>>,
 }
 
@@ -28,15 +31,24 @@ impl Handle for Recorder {
     }
 
     fn connections(&self) -> Vec<Connection> {
-        vec![Connection { connection: 4, scheduler: "min-rtt".into(), ..Connection::default() }]
+        let (scheduler, subflows) = ("min-rtt".into(), self.subflows.lock().expect("lock").clone());
+        vec![Connection { connection: 4, scheduler, subflows, ..Connection::default() }]
     }
 
     fn paths(&self) -> Vec<Path> {
-        vec![Path { name: "wlan0".into(), up: true, ..Path::default() }]
+        let path = |name: &str, local: &str| {
+            let (name, local) = (name.into(), Some(local.into()));
+            Path { name, local, up: true, ..Path::default() }
+        };
+        vec![path("wlan0", "192.0.2.7 2001:db8::7"), path("wwan0", "10.70.0.2")]
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {
         self.events.subscribe()
+    }
+
+    fn decisions(&self) -> Option<broadcast::Receiver<MonitorEvent>> {
+        Some(self.decisions.subscribe())
     }
 
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String> {
@@ -54,7 +66,12 @@ impl Handle for Recorder {
 }
 
 fn recorder() -> Arc<Recorder> {
-    Arc::new(Recorder { events: broadcast::channel(4).0, done: Mutex::default() })
+    Arc::new(Recorder {
+        events: broadcast::channel(4).0,
+        decisions: broadcast::channel(4).0,
+        subflows: Mutex::default(),
+        done: Mutex::default(),
+    })
 }
 
 fn socket(name: &str) -> PathBuf {
@@ -101,7 +118,10 @@ async fn events_arrive_under_the_kernels_names_and_a_slow_reader_is_told() {
     let (path, handle) = (socket("events"), recorder());
     let _server = serve(&path, handle.clone()).expect("serve");
     let mut client = ControlClient::connect(&path).await.expect("connect");
-    assert_eq!(client.ask(Command::Monitor).await.expect("monitor"), Answer::Monitoring);
+    assert_eq!(
+        client.ask(Command::Monitor { decisions: false }).await.expect("monitor"),
+        Answer::Monitoring
+    );
     // Six into a channel of four before the forwarding task runs again: two are lost.
     for number in 1..=6 {
         handle.events.send(created(number)).expect("somebody listens");
@@ -111,6 +131,76 @@ async fn events_arrive_under_the_kernels_names_and_a_slow_reader_is_told() {
     let next = client.event().await.expect("event").expect("open");
     assert_eq!((next.event.as_str(), next.connection, next.at_us), ("CREATED", Some(3), 3_000));
     assert_eq!(next.local.as_deref(), Some("192.0.2.7:50000"));
+}
+
+/// A copy of what subflow 0 holds, on subflow 1.
+const COPY: &str = "question=next decision=run:1:0-14000 rule=late path=1 other=0 arrives_us=45000 other_us=31000 \
+    other_late_us=84000 gain_us=12000 price_us=3000 now_ns=5000000 unsent=14000-14000 written=14000 una=0 \
+    window_end=90000 send_limit=4194304 repairs=0 spent=0.36 unlimited=0 asked=next:1:0>0-14000:1";
+
+fn copied(missed: u64) -> MonitorEvent {
+    let reason = Arc::new(Reason::parse(COPY).expect("a record"));
+    MonitorEvent {
+        at: Instant::from_millis(5),
+        connection: ConnectionId(4),
+        kind: MonitorKind::Decided { reason, missed },
+    }
+}
+
+#[tokio::test]
+async fn decisions_are_told_in_words_to_who_asks_for_them() {
+    let (path, handle) = (socket("decisions"), recorder());
+    let _server = serve(&path, handle.clone()).expect("serve");
+    let subflow = |subflow, local: &str| Subflow {
+        subflow,
+        local: local.into(),
+        remote: "198.51.100.1:443".into(),
+        ..Subflow::default()
+    };
+    *handle.subflows.lock().expect("lock") =
+        vec![subflow(0, "192.0.2.7:50000"), subflow(1, "10.70.0.2:50001")];
+    let mut plain = ControlClient::connect(&path).await.expect("connect");
+    let quiet = Command::Monitor { decisions: false };
+    assert_eq!(plain.ask(quiet).await.expect("monitor"), Answer::Monitoring);
+    assert_eq!(handle.decisions.receiver_count(), 0, "nobody asked");
+    let mut client = ControlClient::connect(&path).await.expect("connect");
+    let all = Command::Monitor { decisions: true };
+    assert_eq!(client.ask(all).await.expect("monitor"), Answer::Monitoring);
+    handle.decisions.send(copied(3)).expect("somebody listens");
+    let event = client.event().await.expect("event").expect("open");
+    assert_eq!(
+        event.to_line(),
+        "[     0.005000]       DECISION conn=4 subflow=1 missed=3 copy of 14 kB on wwan0: wlan0's answer \
+         is due in 31 ms (p90 84 ms), a copy arrives in 45 ms and is expected to save 12 ms, at a price of 3.0 ms; \
+         36 % of the budget spent"
+    );
+    // What is logged can be computed again.
+    let record = event.record.expect("a record");
+    assert_eq!(Reason::parse(&record), Reason::parse(COPY));
+    assert_eq!((event.rule.as_deref(), event.connection), (Some("late"), Some(4)));
+    // The slot is another path's now.
+    *handle.subflows.lock().expect("lock") =
+        vec![subflow(0, "192.0.2.7:50000"), subflow(1, "192.0.2.7:50002")];
+    let ends = FourTuple {
+        local: "192.0.2.7:50002".parse().expect("address"),
+        remote: "198.51.100.1:443".parse().expect("address"),
+    };
+    let id = marline::policy::SubflowId(1);
+    let kind = MonitorKind::SubflowEstablished { id, path: ends, backup: false };
+    handle.events.send(MonitorEvent { kind, ..copied(0) }).expect("somebody listens");
+    let event = client.event().await.expect("event").expect("open");
+    assert_eq!(event.event, "SF_ESTABLISHED");
+    handle.decisions.send(copied(0)).expect("somebody listens");
+    let event = client.event().await.expect("event").expect("open");
+    let text = event.text.expect("words");
+    assert!(text.starts_with("copy of 14 kB on wlan0 (subflow 1): wlan0 (subflow 0)'s"), "{text}");
+    // The other one heard of the subflow alone.
+    let event = plain.event().await.expect("event").expect("open");
+    assert_eq!(event.event, "SF_ESTABLISHED");
+    drop(client);
+    while handle.decisions.receiver_count() > 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
 }
 
 #[tokio::test]

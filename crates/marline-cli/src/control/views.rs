@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use marline::policy::Phase;
+use marline::policy::{Phase, SubflowId};
 use marline::{
     AddressPairHealth, AddressPairInfo, ConnectionInfo, FourTuple, MonitorEvent, MonitorKind,
     PathEvent, PathStatus, Reach, ServerReach, SubflowInfo, SubflowState,
@@ -203,6 +203,22 @@ impl From<&RadioReading> for Radio {
             promotions: energy.promotions,
         }
     }
+}
+
+/// A decision in words, on paths of these names; `None`: it is another event.
+pub(super) fn decision(event: &MonitorEvent, name: &dyn Fn(SubflowId) -> String) -> Option<Event> {
+    let MonitorKind::Decided { reason, missed } = &event.kind else { return None };
+    let base = Event {
+        at_us: event.at.as_micros(),
+        connection: Some(event.connection.0),
+        subflow: reason.grounds.path.map(|id| id.0.into()),
+        rule: Some(reason.grounds.rule.name().to_owned()),
+        text: Some(reason.words(name)),
+        record: Some(reason.record()),
+        missed: Some(*missed).filter(|missed| *missed > 0),
+        ..Event::default()
+    };
+    Some(named(base, "DECISION"))
 }
 
 impl From<&MonitorEvent> for Event {

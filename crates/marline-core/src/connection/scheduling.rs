@@ -5,7 +5,7 @@
 //! be sent there. A wrong answer is a policy's bug: an assertion in debug builds, a `Wait` otherwise.
 
 use marline_policy::{
-    DataRange, Decision, MappingIndex as _, Reinjection, ReinjectionCause, Scheduler,
+    DataRange, Decision, MappingIndex as _, Reason, Reinjection, ReinjectionCause, Scheduler,
     SchedulerAction, SchedulerEvent, SchedulerFactory, SubflowId, SubflowSet, SubflowView,
 };
 use marline_time::{Duration, Instant};
@@ -14,6 +14,7 @@ use super::choice::{Choice, Kind, Terms};
 use super::reinjection::Queued;
 use super::sender::Sender;
 use crate::on_demand::OnDemand;
+use crate::tables::desk::Desk;
 
 /// Queued reinjections that are looked at before new data gets its turn.
 const LOOK_AHEAD: usize = 8;
@@ -22,8 +23,7 @@ const LOOK_AHEAD: usize = 8;
 #[derive(Debug)]
 pub(super) struct Scheduling {
     scheduler: Box<dyn Scheduler>,
-    /// Views of the subflows that carry data, as of the current call. Lent by the endpoint.
-    views: OnDemand<Vec<SubflowView>>,
+    desk: OnDemand<Desk>,
     /// A decision made while the batch went to another subflow, or the rest of a run; and when.
     decided: Option<(Instant, Choice)>,
     /// It asked to be asked again.
@@ -34,7 +34,7 @@ impl Scheduling {
     pub(super) fn new(factory: &dyn SchedulerFactory) -> Self {
         Scheduling {
             scheduler: factory.build(),
-            views: OnDemand::new(),
+            desk: OnDemand::new(),
             decided: None,
             wake_at: None,
         }
@@ -47,32 +47,42 @@ impl Scheduling {
     }
 
     pub(super) fn views(&self) -> &[SubflowView] {
-        &self.views
+        &self.desk.views
     }
 
-    /// Exchanges the list of views for the one that the endpoint lends: before a call, and after it. There is
-    /// nothing in it then: they were another connection's.
-    pub(super) fn swap_views(&mut self, lent: &mut OnDemand<Vec<SubflowView>>) {
-        core::mem::swap(&mut self.views, lent);
-        if let Some(views) = self.views.if_used() {
-            views.clear();
+    /// Exchanges the desk for the one that the endpoint lends: before a call, and after it. There is nothing on it
+    /// then: the views were another connection's.
+    pub(super) fn swap_desk(&mut self, lent: &mut OnDemand<Desk>) {
+        core::mem::swap(&mut self.desk, lent);
+        if let Some(desk) = self.desk.if_used() {
+            desk.views.clear();
         }
+    }
+
+    /// Until they are taken, reasons are noted with what is decided.
+    pub(super) fn note_reasons(&mut self) {
+        self.desk.reasons = Some(Vec::new());
+    }
+
+    /// The reasons of what was decided since they were to be noted; they no longer are.
+    pub(super) fn take_reasons(&mut self) -> Vec<Reason> {
+        self.desk.if_used().and_then(|desk| desk.reasons.take()).unwrap_or_default()
     }
 
     /// Gives back memory that is not needed now.
     pub(super) fn shrink(&mut self) {
-        self.views.retire();
+        self.desk.retire();
     }
 
     /// Takes new views of all subflows that carry data.
     pub(super) fn refresh(&mut self, views: impl Iterator<Item = SubflowView>) {
-        self.views.clear();
-        self.views.extend(views);
+        self.desk.views.clear();
+        self.desk.views.extend(views);
     }
 
     /// Takes a new view of one subflow, after it was given data.
     pub(super) fn refresh_one(&mut self, view: SubflowView) {
-        if let Some(old) = self.views.iter_mut().find(|old| old.id == view.id) {
+        if let Some(old) = self.desk.views.iter_mut().find(|old| old.id == view.id) {
             *old = view;
         }
     }
@@ -108,7 +118,7 @@ impl Scheduling {
     }
 
     fn is_ready(&self, id: SubflowId) -> bool {
-        self.views.iter().any(|view| view.id == id && view.is_ready())
+        self.desk.views.iter().any(|view| view.id == id && view.is_ready())
     }
 
     /// The next data to send, if any may go now. Views must be fresh.
@@ -119,7 +129,7 @@ impl Scheduling {
         {
             return Some(choice);
         }
-        if !self.views.iter().any(SubflowView::is_ready) {
+        if !self.desk.views.iter().any(SubflowView::is_ready) {
             return None;
         }
         self.choose_reinjection(terms, sender).or_else(|| self.choose_by_scheduler(terms, sender))
@@ -153,7 +163,7 @@ impl Scheduling {
 
     fn place(&mut self, terms: Terms, sender: &Sender, queued: &Queued) -> Option<Choice> {
         let fit = |view: &&SubflowView| view.is_usable() && view.health.is_fine();
-        let named = self.views.iter().find(|view| Some(view.id) == queued.on);
+        let named = self.desk.views.iter().find(|view| Some(view.id) == queued.on);
         // If the one that was named cannot, it is anybody's: another one may be waiting for the data.
         if let Some(on) = named.filter(|view| view.is_ready() || fit(view)) {
             let choice = Choice::once(on.id, queued.range, Kind::Repeat);
@@ -167,8 +177,12 @@ impl Scheduling {
         };
         let item =
             Reinjection { range: part.range, carried_by, cause: queued.cause, since: queued.since };
-        let context = sender.context(terms, &self.views);
-        let decision = self.scheduler.next_reinjection(&item, &context);
+        let decision = match self.desk.if_used() {
+            Some(Desk { views, reasons: Some(reasons) }) => {
+                self.scheduler.explain_reinjection(&item, &sender.context(terms, views), reasons)
+            }
+            _ => self.scheduler.next_reinjection(&item, &sender.context(terms, &self.desk.views)),
+        };
         let Decision::Send { subflow, range } = decision else { return None };
         let range = range.intersection(&part.range);
         let allowed = self.is_ready(subflow) && !range.is_empty();
@@ -177,7 +191,13 @@ impl Scheduling {
     }
 
     fn choose_by_scheduler(&mut self, terms: Terms, sender: &Sender) -> Option<Choice> {
-        match self.scheduler.next_send(&sender.context(terms, &self.views)) {
+        let decision = match self.desk.if_used() {
+            Some(Desk { views, reasons: Some(reasons) }) => {
+                self.scheduler.explain_send(&sender.context(terms, views), reasons)
+            }
+            _ => self.scheduler.next_send(&sender.context(terms, &self.desk.views)),
+        };
+        match decision {
             Decision::Wait => None,
             Decision::WaitUntil(at) => {
                 // A time that has passed would be waited for again and again.
@@ -238,13 +258,22 @@ impl Scheduling {
         sender: &Sender,
     ) -> Vec<SchedulerAction> {
         let mut actions = Vec::new();
-        self.scheduler.on_event(event, &sender.context(terms, &self.views), &mut actions);
+        match self.desk.if_used() {
+            Some(Desk { views, reasons: Some(reasons) }) => {
+                let context = sender.context(terms, views);
+                self.scheduler.explain_event(event, &context, &mut actions, reasons);
+            }
+            _ => {
+                let context = sender.context(terms, &self.desk.views);
+                self.scheduler.on_event(event, &context, &mut actions);
+            }
+        }
         actions
     }
 
     /// Why data waits although a subflow has room, if it does.
     pub(super) fn blocked(&self, sender: &Sender) -> Option<SchedulerEvent> {
-        let fastest = self.views.iter().filter(|v| v.is_ready()).min_by_key(|v| v.srtt);
+        let fastest = self.desk.views.iter().filter(|v| v.is_ready()).min_by_key(|v| v.srtt);
         let (picked, mss) = fastest.map(|v| (v.id, v.mss))?;
         let unsent = sender.written() > sender.sent();
         // Less than a segment of window is as good as none: nobody sends it (silly window).

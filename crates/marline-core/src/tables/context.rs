@@ -1,10 +1,11 @@
 //! Call context: the parts of an endpoint lent to one of its connections for the length of a call.
 
-use marline_policy::{SubflowId, SubflowView};
+use marline_policy::SubflowId;
 use marline_time::{Instant, Rng};
 
 use super::chunks::ChunkPool;
 use super::demux::{FlowKey, FlowRef};
+use super::desk::Desk;
 use super::fast_join_memory::FastJoinMemory;
 use super::flow_table::FlowTable;
 use super::network_memory::NetworkMemory;
@@ -24,8 +25,8 @@ pub(crate) struct Context<'a> {
     pub(crate) rng: &'a mut dyn Rng,
     pub(crate) pool: &'a ChunkPool,
     pub(crate) settings: &'a mut SubflowSettings,
-    /// A list for the views that its scheduler judges by.
-    pub(crate) views: &'a mut OnDemand<Vec<SubflowView>>,
+    /// What its scheduler works with.
+    pub(crate) desk: &'a mut OnDemand<Desk>,
     /// Buffers for the subflow that is at work.
     pub(crate) workspace: &'a mut Workspace,
     pub(crate) flows: &'a mut FlowTable,

@@ -1,11 +1,16 @@
 //! Outbox of an endpoint: events for the application, counters, and segments without a connection.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use marline_policy::Reason;
 use marline_time::Instant;
 
 use super::stateless_reply::StatelessReply;
 use crate::{ConnectionId, Counters, Event, MonitorEvent, MonitorKind};
+
+/// Decisions that wait to be read at most.
+const MOST_DECISIONS: usize = 4_096;
 
 /// Effects of calls, in the order in which they happened.
 #[derive(Debug, Default)]
@@ -15,6 +20,11 @@ pub(crate) struct Outbox {
     replies: VecDeque<StatelessReply>,
     /// Whether monitor events are wanted.
     monitored: bool,
+    /// Whether decisions are.
+    tells_decisions: bool,
+    /// Decisions among the events, and how many were left out since the last of them.
+    decisions: usize,
+    missed: u64,
 }
 
 impl Outbox {
@@ -33,8 +43,32 @@ impl Outbox {
         }
     }
 
+    pub(crate) const fn tell_decisions(&mut self, tell: bool) {
+        self.tells_decisions = tell;
+    }
+
+    pub(crate) const fn tells_decisions(&self) -> bool {
+        self.tells_decisions
+    }
+
+    /// A scheduler decided. Where events are not read, later decisions are counted only.
+    pub(crate) fn decided(&mut self, at: Instant, connection: ConnectionId, reason: Reason) {
+        if self.decisions >= MOST_DECISIONS {
+            self.missed += 1;
+            return;
+        }
+        self.decisions += 1;
+        let missed = core::mem::take(&mut self.missed);
+        let kind = MonitorKind::Decided { reason: Arc::new(reason), missed };
+        self.event(Event::Monitor(MonitorEvent { at, connection, kind }));
+    }
+
     pub(crate) fn next_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let event = self.events.pop_front()?;
+        if let Event::Monitor(MonitorEvent { kind: MonitorKind::Decided { .. }, .. }) = event {
+            self.decisions -= 1;
+        }
+        Some(event)
     }
 
     /// Queues a segment without a connection; it goes before all else.
@@ -49,5 +83,76 @@ impl Outbox {
     /// Segments without a connection that wait to be sent.
     pub(crate) fn replies(&self) -> usize {
         self.replies.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_policy::{DataRange, Mapping, MappingIndex, SchedulerContext, SubflowId};
+    use marline_policy::{Decision, Dsn, Grounds, Inputs, Question, Rule, Spending};
+
+    use super::*;
+
+    /// Nothing is outstanding.
+    struct Nothing;
+
+    impl MappingIndex for Nothing {
+        fn oldest(&self) -> Option<Mapping> {
+            None
+        }
+        fn at(&self, _at: Dsn) -> Option<Mapping> {
+            None
+        }
+        fn next_not_on(&self, _subflow: SubflowId, _from: Dsn) -> Option<Mapping> {
+            None
+        }
+        fn last_not_on(&self, _subflow: SubflowId, _before: Dsn) -> Option<Mapping> {
+            None
+        }
+        fn newest(&self) -> Option<Mapping> {
+            None
+        }
+    }
+
+    fn reason() -> Reason {
+        let cx = SchedulerContext {
+            now: Instant::ZERO,
+            subflows: &[],
+            unsent: DataRange::default(),
+            written: Dsn(0),
+            data_una: Dsn(0),
+            window_end: Dsn(0),
+            send_limit: 0,
+            repeated: 0,
+            repairs: false,
+            mappings: &Nothing,
+        };
+        let ((), inputs) = Inputs::of(&cx, Spending::default(), |_| ());
+        let (question, grounds) = (Question::Next, Grounds::of(Rule::NoPath));
+        Reason { question, decision: Decision::Wait, also: Vec::new(), grounds, inputs }
+    }
+
+    #[test]
+    fn decisions_that_nobody_reads_are_counted_and_not_kept() {
+        let mut out = Outbox::new(false);
+        let told = 5_000;
+        for _ in 0..told {
+            out.decided(Instant::ZERO, ConnectionId(1), reason());
+        }
+        assert_eq!(out.events.len(), MOST_DECISIONS);
+        let missed = |event: Option<Event>| match event {
+            Some(Event::Monitor(MonitorEvent {
+                kind: MonitorKind::Decided { missed, .. },
+                ..
+            })) => missed,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(missed(out.next_event()), 0);
+        out.decided(Instant::ZERO, ConnectionId(1), reason());
+        out.decided(Instant::ZERO, ConnectionId(1), reason());
+        let read: Vec<u64> =
+            core::iter::from_fn(|| Some(missed(Some(out.next_event()?)))).collect();
+        // Whoever reads on is told how many are not there, once.
+        assert_eq!((read.len(), read.last()), (MOST_DECISIONS, Some(&(told - 4_096))));
     }
 }

@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 
-use marline_core::{ConnectionId, Event};
+use marline_core::{ConnectionId, Event, MonitorEvent, MonitorKind};
 use marline_time::Instant;
 
 use super::accept::Incoming;
@@ -54,7 +54,9 @@ impl Shard {
             }
             Event::Monitor(mut event) => {
                 event.connection = self.public_id(event.connection);
-                if let Some(monitor) = &state.monitor {
+                if matches!(event.kind, MonitorKind::Decided { .. }) {
+                    pass_decision(state, event);
+                } else if let Some(monitor) = &state.monitor {
                     // Nobody listening is no error.
                     let _ = monitor.send(event);
                 }
@@ -74,5 +76,14 @@ impl Shard {
             state.endpoint.abort(now, id);
             state.endpoint.release(now, id);
         }
+    }
+}
+
+/// Passes a decision on. The first that nobody wants to hear is the last that is told.
+fn pass_decision(state: &mut State, event: MonitorEvent) {
+    let unheard = state.decisions.as_ref().is_none_or(|listeners| listeners.send(event).is_err());
+    if unheard {
+        state.decisions = None;
+        state.endpoint.tell_decisions(false);
     }
 }

@@ -130,6 +130,14 @@ impl Shard {
         self.lock().endpoint.set_path_health_monitor(monitor);
     }
 
+    /// Sends what schedulers decide, and why, to these listeners from now on, apart from other monitor events, which
+    /// many decisions would crowd out. It ends by itself when nobody is listening any more.
+    pub fn tell_decisions(&self, listeners: broadcast::Sender<MonitorEvent>) {
+        let mut state = self.lock();
+        state.decisions = Some(listeners);
+        state.endpoint.tell_decisions(true);
+    }
+
     /// Makes shards that share ports known to each other.
     pub fn introduce(shards: &[Arc<ShardHandle>]) {
         let inboxes: Vec<_> = shards.iter().map(|shard| shard.inbox.clone()).collect();

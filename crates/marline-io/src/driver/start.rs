@@ -75,6 +75,7 @@ impl Shard {
             stopped: false,
             queue: config.queue,
             monitor: config.monitor,
+            decisions: None,
         };
         let (inbox, handed_over) = mpsc::channel(HANDOVER_CAPACITY);
         let handle = ShardHandle::new(state, config.shard.index, inbox)?;

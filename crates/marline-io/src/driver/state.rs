@@ -95,6 +95,8 @@ pub(super) struct State {
     pub(super) stopped: bool,
     pub(super) queue: Option<Arc<AcceptQueue>>,
     pub(super) monitor: Option<broadcast::Sender<MonitorEvent>>,
+    /// Receivers of decisions, while there may be any.
+    pub(super) decisions: Option<broadcast::Sender<MonitorEvent>>,
 }
 
 /// An empty buffer for one batch.

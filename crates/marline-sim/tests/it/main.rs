@@ -22,6 +22,7 @@ mod orders;
 mod pairs;
 mod papd;
 mod policies;
+mod reasons;
 mod redundancy;
 mod rows;
 mod runs;

@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::support::*;
-use marline::RadioKind;
 use marline::advanced::{Direction, ObservedPath, ObservedSegments, PacketObserver};
+use marline::algos::schedulers::Auto;
+use marline::policy::Reason;
+use marline::{MonitorKind, RadioKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test]
@@ -33,6 +35,27 @@ async fn bytes_arrive_equal_both_ways_over_two_paths() {
     let near = near_read.unsplit(near_write);
     let info = near.info().unwrap_or_else(|| panic!("still there, as the stream is held"));
     assert_eq!(info.fallback, None);
+}
+
+#[tokio::test]
+async fn whoever_listens_hears_decisions_that_can_be_computed_again() {
+    let (listener, client) = (server(2).await, client(&["127.0.0.1", "127.0.0.2"]).await);
+    let (mut near, mut far) = pair(&client, &listener).await;
+    wait_for_subflows(&near, 2).await;
+    let (mut sender, mut receiver) = (client.decisions(), listener.decisions());
+    let id = near.info().expect("open").id;
+    near.write_all(&bytes(50_000, 1)).await.unwrap();
+    far.write_all(&bytes(50_000, 2)).await.unwrap();
+    for (decisions, own) in [(&mut sender, true), (&mut receiver, false)] {
+        let event = within(decisions.recv()).await.unwrap();
+        let MonitorKind::Decided { reason, missed: 0 } = event.kind else {
+            panic!("{event:?}");
+        };
+        assert!(!own || event.connection == id);
+        let read = Reason::parse(&reason.record()).unwrap();
+        assert_eq!(Auto::recompute(&read.question, &read.inputs).as_ref(), Some(&*reason));
+        assert!(!read.inputs.paths.is_empty());
+    }
 }
 
 #[tokio::test]

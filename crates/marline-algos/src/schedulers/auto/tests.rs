@@ -1,7 +1,7 @@
-use marline_policy::{Forecast, Health, SilenceCause, SubflowId};
+use marline_policy::{Forecast, Health, Quantile, Rule, SilenceCause, SubflowId, SubflowView};
 use marline_testkit::views::{Stream, backup, drain, full, ms, send, view};
 
-use marline_time::Rate;
+use marline_time::{Instant, Rate};
 
 use super::*;
 
@@ -169,4 +169,77 @@ fn nothing_known_is_no_reason_to_stop() {
     let mut stream = Stream::new(5_000);
     let sent = drain(&mut Auto::default(), &mut stream, &[unknown(0), unknown(1)]);
     assert!(sent.iter().any(|(_, start, _)| *start == 0) && stream.unsent().is_empty(), "{sent:?}");
+}
+
+/// What is said of the next decision after the line that is logged, and that it follows from it.
+fn said(auto: &mut Auto, stream: &Stream, paths: &[SubflowView]) -> (Decision, Reason) {
+    let mut reasons = Vec::new();
+    let decision = auto.explain_send(&stream.context(paths), &mut reasons);
+    let [reason] = &reasons[..] else { panic!("one decision, {} reasons", reasons.len()) };
+    let read = Reason::parse(&reason.record()).expect("what was written");
+    assert_eq!(&read, reason);
+    assert_eq!(Auto::recompute(&read.question, &read.inputs).as_ref(), Some(reason));
+    (decision, read)
+}
+
+#[test]
+fn a_reason_holds_what_its_decision_follows_from() {
+    let mut stream = Stream::new(1_000);
+    let paths = [overdue(path(0, 20)), path(1, 300)];
+    let (mut auto, mut silent) = (Auto::default(), Auto::default());
+    let mut rules = Vec::new();
+    loop {
+        let (decision, reason) = said(&mut auto, &stream, &paths);
+        assert_eq!(decision, next(&mut silent, &stream, &paths), "listening changes nothing");
+        rules.push(reason.grounds.rule);
+        let Some((subflow, range)) = decision.data() else { break };
+        stream.apply(subflow, range);
+    }
+    assert_eq!(rules[..3], [Rule::First, Rule::Late, Rule::Nothing]);
+    // Without its inputs it would be another one.
+    let (_, mut reason) = said(&mut auto, &Stream::new(1_000), &paths);
+    let first = reason.grounds.path;
+    reason.inputs.paths.reverse();
+    reason.inputs.paths[0].forecast = path(1, 2).forecast;
+    let other = Auto::recompute(&reason.question, &reason.inputs).expect("a decision");
+    assert_ne!(other.grounds.path, first);
+}
+
+#[test]
+fn what_is_sent_again_has_its_reason_too() {
+    let mut stream = Stream::new(20_000);
+    stream.window = 2_000;
+    stream.apply(SubflowId(1), marline_testkit::views::range(0, 1_000));
+    stream.apply(SubflowId(1), marline_testkit::views::range(1_000, 2_000));
+    let paths = [path(0, 20), SubflowView { bytes_in_flight: 2_000, ..path(1, 300) }];
+    let (mut actions, mut reasons) = (Vec::new(), Vec::new());
+    let event = SchedulerEvent::PeerWindowBlocked { picked: SubflowId(0) };
+    let mut auto = Auto::default();
+    auto.explain_event(event, &stream.context(&paths), &mut actions, &mut reasons);
+    assert_eq!((reasons.len(), reasons[0].grounds.rule), (1, Rule::Unblock));
+    assert_eq!(reasons[0].also, [marline_testkit::views::range(1_000, 2_000)]);
+    let item = Reinjection {
+        range: marline_testkit::views::range(0, 1_000),
+        carried_by: marline_testkit::views::set(&[1]),
+        cause: marline_policy::ReinjectionCause::SubflowRto,
+        since: Instant::from_millis(900),
+    };
+    let decision = auto.explain_reinjection(&item, &stream.context(&paths), &mut reasons);
+    assert_eq!(decision, send(0, 0, 1_000));
+    let item = Reinjection { carried_by: marline_testkit::views::set(&[0, 1]), ..item };
+    auto.explain_reinjection(&item, &stream.context(&paths), &mut reasons);
+    assert_eq!(reasons[2].grounds.rule, Rule::RescueWaits);
+    for reason in &reasons {
+        let read = Reason::parse(&reason.record()).expect("what was written");
+        assert_eq!(Auto::recompute(&read.question, &read.inputs).as_ref(), Some(reason));
+    }
+    // What asks for nothing has no reason.
+    reasons.clear();
+    auto.explain_event(
+        SchedulerEvent::SendBufferBlocked,
+        &stream.context(&paths[..1]),
+        &mut actions,
+        &mut reasons,
+    );
+    assert_eq!(reasons, []);
 }

@@ -79,6 +79,12 @@ impl<'a> Owed<'a> {
         TIMES.into_iter().map(gain).sum()
     }
 
+    /// Time until it is there by this quantile; zero: it should be there. `None` where nothing is known.
+    pub(super) fn due_in(&self, quantile: Quantile) -> Option<Duration> {
+        let answer = self.path.forecast.answer(quantile)?;
+        Some((self.ahead + answer).saturating_sub(self.waited))
+    }
+
     /// When to look again: after the next quantile of the answer that it is not there by.
     pub(super) fn look_again_at(&self, now: Instant) -> Option<Instant> {
         let answer = |quantile| self.path.forecast.answer(quantile);

@@ -1,0 +1,292 @@
+//! Judgement of [`Auto`](super::Auto): the decision as a function of what is known, and of nothing else.
+//!
+//! *Problem.* A decision that depends on what a scheduler remembers cannot be explained, or repeated, by what was
+//! known when it was made.
+//!
+//! *How.* All that `auto` remembers of its past is what the budget has spent. So a [`Judge`] is that number, and
+//! decides by it and the context. It decides for the connection and for whoever recomputes a decision of before
+//! ([`reasons`](super::reasons)).
+
+use marline_policy::{
+    DataRange, Decision, Eligibility, Quantile, Rule, SchedulerContext, Spending, SubflowId,
+    SubflowSet, SubflowView,
+};
+use marline_time::{Duration, Instant};
+
+use super::worth::{self, Owed, price, way_back};
+use super::{EXPLORE_AFTER, MOST_MAPPINGS, MOST_SPENT, TAIL_WEIGHT, TROUBLE_ANSWERS};
+use crate::schedulers::blocking::rate;
+use crate::schedulers::classes::{self, Class, members};
+use crate::schedulers::completion::writer_has_more;
+use crate::schedulers::copies::{copying_class, queue_is_empty};
+
+/// A decision, the rule that made it, and what was compared.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Verdict {
+    pub(super) decision: Decision,
+    pub(super) rule: Rule,
+    /// The path that data goes on, or should not go on.
+    pub(super) path: Option<SubflowId>,
+    /// The path that it was compared with.
+    pub(super) other: Option<SubflowId>,
+    /// Time until new data is there on either.
+    pub(super) arrives: Option<Duration>,
+    pub(super) other_arrives: Option<Duration>,
+    /// What a copy saves, in times that it takes itself.
+    pub(super) gain: f32,
+}
+
+impl Verdict {
+    /// Without comparison.
+    const fn by(rule: Rule, decision: Decision) -> Self {
+        let (path, other, arrives, other_arrives) = (None, None, None, None);
+        Verdict { decision, rule, path, other, arrives, other_arrives, gain: 0.0 }
+    }
+}
+
+/// Decides by what is spent of the budget.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Judge(pub(super) Spending);
+
+impl Judge {
+    /// The next data, and its path.
+    pub(super) fn decide(self, cx: &SchedulerContext<'_>) -> Verdict {
+        let Some(class) = classes::best_class(cx.subflows) else {
+            return Verdict::by(Rule::NoPath, Decision::Wait);
+        };
+        let placed = if cx.unsent.is_empty() {
+            Verdict::by(Rule::Nothing, Decision::Wait)
+        } else {
+            self.place_new(class, cx)
+        };
+        if placed.decision.data().is_some()
+            || cx.subflows.len() < 2
+            || copying_class(cx.subflows).is_none()
+        {
+            return placed;
+        }
+        let copy = self.next_copy(class, cx);
+        match copy.decision {
+            Decision::Wait => placed,
+            // That new data waits is what matters, not when copies are looked at again.
+            Decision::WaitUntil(_) if placed.rule != Rule::Nothing => {
+                Verdict { decision: copy.decision, ..placed }
+            }
+            _ => copy,
+        }
+    }
+
+    /// New data: the subflow that brings it first, and how much of it that holds for.
+    fn place_new(self, class: Class, cx: &SchedulerContext<'_>) -> Verdict {
+        let candidates = || members(cx.subflows, class);
+        if !class.is_fine() {
+            let picked = classes::pick(candidates(), class);
+            return picked.map_or_else(
+                || Verdict::by(Rule::NoRoom, classes::wait(candidates())),
+                |view| {
+                    let decision = classes::run_while(view, cx, |_, _| true);
+                    Verdict { path: Some(view.id), ..Verdict::by(Rule::HeardLast, decision) }
+                },
+            );
+        }
+        let left = cx.written.since(cx.unsent.start);
+        let cost = |view: &SubflowView| careful_arrival(view, u64::from(view.mss), left);
+        let ready = || candidates().filter(|view| view.is_ready());
+        let Some((first, arrives)) =
+            ready().map(|view| (view, cost(view))).min_by_key(|(view, at)| (*at, view.id))
+        else {
+            return Verdict::by(Rule::NoRoom, classes::wait(candidates()));
+        };
+        let judged = Verdict {
+            path: Some(first.id),
+            arrives: Some(arrives),
+            ..Verdict::by(Rule::First, Decision::Wait)
+        };
+        if let Some((rule, other, other_arrives)) = self.should_wait(first, arrives, class, cx) {
+            let decision = classes::wait(candidates());
+            return Verdict { decision, rule, other, other_arrives, ..judged };
+        }
+        let others = ready().filter(|view| view.id != first.id);
+        let next = others.map(|view| (cost(view), view.id)).min();
+        let range = next.map_or(cx.unsent, |(next, _)| {
+            let bytes = first.forecast.bytes_in(next.saturating_sub(arrives));
+            cx.unsent.prefix(bytes.max(first.mss.into()))
+        });
+        Verdict {
+            decision: Decision::SendRun { subflow: first.id, range },
+            other: next.map(|(_, id)| id),
+            other_arrives: next.map(|(arrives, _)| arrives),
+            ..judged
+        }
+    }
+
+    /// Whether data should rather wait than go on this path: for one that is full now and brings all of it sooner,
+    /// or because the faster ones would have to stop behind it. The rule that says so; the path that is waited for,
+    /// and when it has brought all.
+    fn should_wait(
+        self,
+        view: &SubflowView,
+        arrives: Duration,
+        class: Class,
+        cx: &SchedulerContext<'_>,
+    ) -> Option<(Rule, Option<SubflowId>, Option<Duration>)> {
+        // Whoever waits must be woken: by the answers to what others carry, or by a pacer.
+        let busy = |other: &&SubflowView| {
+            let moves = other.bytes_in_flight > 0
+                || matches!(other.eligibility, Eligibility::PacingLimited(_));
+            other.id != view.id && moves && !is_overdue(other, cx.now)
+        };
+        let others = || members(cx.subflows, class).filter(busy);
+        others().next()?;
+        let faster = others().filter(|other| arrival(other, u64::from(other.mss)) < arrives);
+        let until = arrives.saturating_add(others().map(way_back).min().unwrap_or_default());
+        let brought: u64 = faster.map(|other| rate(other).bytes_in(until)).sum();
+        let bound = cx.window_end.since(cx.data_una).min(cx.send_limit);
+        if brought > 0 && brought + view.bytes_in_flight + u64::from(view.mss) > bound {
+            return Some((Rule::WouldBlock, None, None));
+        }
+        if writer_has_more(cx) {
+            return None;
+        }
+        let left = cx.written.since(cx.unsent.start);
+        // While copies are cheap they repair a wrong choice.
+        let impatience = 1.0 + (1.0 - self.0.spent).max(0.0);
+        others()
+            .filter(|other| !other.is_ready() && other.bytes_queued == 0)
+            .filter_map(|other| Some((other.id, brings_all(other, left, cx.now)?)))
+            .find(|(_, all)| all.mul_f32(impatience) < arrives)
+            .map(|(id, all)| (Rule::FullIsSooner, Some(id), Some(all)))
+    }
+
+    /// The copy that saves the most time, if that is worth its bytes.
+    fn best_copy(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
+        if self.0.spent >= MOST_SPENT {
+            return None;
+        }
+        // Without a limit a copy is made even if nothing is expected of it.
+        let price = if self.0.unlimited { -1.0 } else { price(self.0.spent) };
+        let on = |view: &SubflowView| {
+            held_up(view, price, cx)
+                .or_else(|| queue_is_empty(cx).then(|| last_owed(view, price, cx)).flatten())
+        };
+        members(cx.subflows, class)
+            .filter(|view| view.is_ready())
+            .filter_map(on)
+            .max_by(|a, b| a.gain.total_cmp(&b.gain))
+    }
+
+    /// A copy of the newest segment for a path that has not been used lately: what is known of it is old. It is made
+    /// whatever was spent, though it counts.
+    fn explore(class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
+        let newest = cx.mappings.newest()?;
+        let stale = |view: &&SubflowView| {
+            view.is_ready()
+                && cx.now.since(view.last_sent_at) > EXPLORE_AFTER
+                && !newest.carried_by.contains(view.id)
+        };
+        members(cx.subflows, class).find(stale).map(|view| {
+            let range = newest.range.suffix(view.mss.into());
+            let copy = Decision::Send { subflow: view.id, range };
+            Verdict { path: Some(view.id), ..Verdict::by(Rule::Explore, copy) }
+        })
+    }
+
+    fn next_copy(self, class: Class, cx: &SchedulerContext<'_>) -> Verdict {
+        let copy = self.best_copy(class, cx).or_else(|| Judge::explore(class, cx));
+        copy.unwrap_or_else(|| {
+            let owed = cx.subflows.iter().filter_map(|view| Owed::oldest(view, cx.now));
+            let again = owed.filter_map(|owed| owed.look_again_at(cx.now)).min();
+            let again = again.map_or(Decision::Wait, Decision::WaitUntil);
+            Verdict::by(Rule::LookAgain, again)
+        })
+    }
+}
+
+/// What only paths hold that have owed an answer for so long that a copy on this one is worth its price, and what the
+/// best of them gains.
+fn held_up(view: &SubflowView, price: f32, cx: &SchedulerContext<'_>) -> Option<Verdict> {
+    let (mut late, mut most, mut latest) = (SubflowSet::EMPTY, 0.0_f32, None);
+    for other in cx.subflows.iter().filter(|other| other.id != view.id) {
+        let gain = Owed::oldest(other, cx.now).map_or(0.0, |owed| owed.gain(view));
+        if gain > price {
+            late.insert(other.id);
+            if latest.is_none() || gain > most {
+                latest = Some(other.id);
+            }
+            most = most.max(gain);
+        }
+    }
+    if late.is_empty() {
+        return None;
+    }
+    let mut from = cx.data_una;
+    for _ in 0..MOST_MAPPINGS {
+        let mapping = cx.mappings.next_not_on(view.id, from)?;
+        let range = DataRange::new(mapping.range.start.max(from), mapping.range.end);
+        if mapping.carried_by.iter().all(|id| late.contains(id)) && !range.is_empty() {
+            let copy = Decision::SendRun { subflow: view.id, range };
+            return Some(Verdict {
+                path: Some(view.id),
+                other: latest,
+                gain: most,
+                ..Verdict::by(Rule::Late, copy)
+            });
+        }
+        from = mapping.range.end;
+    }
+    None
+}
+
+/// The last segment that this path did not carry, if a copy of it is worth its price: what was sent before it is worth
+/// less.
+fn last_owed(view: &SubflowView, price: f32, cx: &SchedulerContext<'_>) -> Option<Verdict> {
+    let mapping = cx.mappings.last_not_on(view.id, cx.written)?;
+    let range = mapping.range.suffix(view.mss.into());
+    let behind = cx.written.since(range.end);
+    let carriers = mapping.carried_by.iter().filter_map(|id| cx.subflow(id));
+    let (mut gain, mut soonest) = (worth::MOST_TIMES, None);
+    for other in carriers {
+        let by_it = Owed::before_last(other, behind, cx.now).gain(view);
+        if soonest.is_none() || by_it < gain {
+            soonest = Some(other.id);
+        }
+        gain = gain.min(by_it);
+    }
+    let copy = Decision::Send { subflow: view.id, range };
+    let verdict =
+        Verdict { path: Some(view.id), other: soonest, gain, ..Verdict::by(Rule::End, copy) };
+    (gain > price).then_some(verdict)
+}
+
+/// Whether the answer to its oldest segment is later than 99 of 100 are.
+fn is_overdue(view: &SubflowView, now: Instant) -> bool {
+    view.overdue_at.is_some_and(|at| at <= now)
+}
+
+/// Time until so many bytes more have arrived that leave now; as long as can be where nothing is known.
+fn arrival(view: &SubflowView, bytes: u64) -> Duration {
+    worth::arrival(view, bytes, Quantile::P90).unwrap_or(Duration::MAX)
+}
+
+/// The same for a segment of a message of which so many bytes are left, with what trouble on the path would add to
+/// its tail.
+fn careful_arrival(view: &SubflowView, bytes: u64, left: u64) -> Duration {
+    let arrives = arrival(view, bytes);
+    let Some(answer) = view.forecast.answer(Quantile::P90) else { return arrives };
+    let under_way = arrives + view.forecast.passing(left);
+    let weight = (view.forecast.risk(under_way) * TAIL_WEIGHT).min(1.0);
+    arrives.saturating_add((answer * TROUBLE_ANSWERS).mul_f32(weight))
+}
+
+/// Time until a path that takes nothing now has brought so many bytes more, if nothing stops it; `None`: nobody
+/// knows.
+fn brings_all(view: &SubflowView, bytes: u64, now: Instant) -> Option<Duration> {
+    let srtt = view.srtt.filter(|_| view.forecast.is_known())?;
+    let opens = match view.eligibility {
+        Eligibility::PacingLimited(at) => at.since(now),
+        _ => Duration::ZERO,
+    };
+    // Window by window, if the window is what limits it.
+    let rounds = u32::try_from(bytes / view.cwnd.max(1)).unwrap_or(u32::MAX).min(1_000);
+    Some(opens + arrival(view, bytes).max(arrival(view, 0) + srtt * rounds))
+}

@@ -1,0 +1,153 @@
+//! Reasons of [`Auto`]: its decisions with what they followed from, and its decisions computed again from that.
+//!
+//! [`answer`] is what both have in common: it decides by a context, be it the connection's or one that was
+//! recorded. Only what the budget has spent is handed in, since that is counted over many decisions.
+
+use marline_policy::{
+    DataRange, Decision, Grounds, Inputs, Quantile, Question, Reason, Reinjection, Rule,
+    SchedulerAction, SchedulerContext, SchedulerEvent, Spending, SubflowId,
+};
+use marline_time::Duration;
+
+use super::judge::{Judge, Verdict};
+use super::worth::{self, Owed, price};
+use super::{Auto, OPPORTUNISTIC};
+use crate::schedulers::classes::{self, Class, members};
+use crate::schedulers::opportunistic::Opportunistic;
+
+/// A decision, what it says of further data, and why.
+type Answer = (Decision, Vec<DataRange>, Grounds);
+
+impl Auto {
+    /// What `auto` decides if it is asked this and knows this: the reason that it gave when it did. `None`: it would
+    /// not have had anything sent again.
+    #[must_use]
+    pub fn recompute(question: &Question, inputs: &Inputs) -> Option<Reason> {
+        let answer = inputs.replay(|cx| answer(question, inputs.spending, cx))?;
+        Some(reason(*question, answer, inputs.clone()))
+    }
+}
+
+/// The answer to a question, with its reason.
+pub(super) fn of(question: Question, spending: Spending, cx: &SchedulerContext<'_>) -> Reason {
+    let (given, inputs) = Inputs::of(cx, spending, |cx| answer(&question, spending, cx));
+    let nothing = || (Decision::Wait, Vec::new(), Grounds::of(Rule::Nothing));
+    reason(question, given.unwrap_or_else(nothing), inputs)
+}
+
+/// The reason of actions that an event led to, if one of them has data sent again.
+pub(super) fn of_actions(
+    event: SchedulerEvent,
+    actions: &[SchedulerAction],
+    spending: Spending,
+    cx: &SchedulerContext<'_>,
+) -> Option<Reason> {
+    let (on, first, also) = repeats(actions)?;
+    let question = match event {
+        SchedulerEvent::PeerWindowBlocked { picked } => Question::WindowBlocked(picked),
+        SchedulerEvent::SendBufferBlocked => Question::BufferBlocked,
+        _ => return None,
+    };
+    // What was done is told, and not what it is computed to be: they are the same, as whoever recomputes it finds.
+    let (_, inputs) = Inputs::of(cx, spending, |cx| answer(&question, spending, cx));
+    let decision = Decision::Send { subflow: on, range: first };
+    Some(reason(question, (decision, also, unblocked(on, cx)), inputs))
+}
+
+fn reason(question: Question, (decision, also, grounds): Answer, inputs: Inputs) -> Reason {
+    Reason { question, decision, also, grounds, inputs }
+}
+
+/// What is decided in this context. The questions about blocked data depend on nothing that was before, other than
+/// whether a path is slowed down for it, which is not a matter of where data goes.
+fn answer(question: &Question, spending: Spending, cx: &SchedulerContext<'_>) -> Option<Answer> {
+    let event = match question {
+        Question::Next => {
+            let verdict = Judge(spending).decide(cx);
+            return Some((verdict.decision, Vec::new(), grounds(&verdict, spending, cx)));
+        }
+        Question::Again(item) => {
+            let decision = classes::reinject(item, cx);
+            return Some((decision, Vec::new(), of_rescue(decision, item, cx)));
+        }
+        Question::WindowBlocked(picked) => SchedulerEvent::PeerWindowBlocked { picked: *picked },
+        Question::BufferBlocked => SchedulerEvent::SendBufferBlocked,
+    };
+    let mut actions = Vec::new();
+    Opportunistic::new(OPPORTUNISTIC).on_event(event, cx, &mut actions);
+    let (on, first, also) = repeats(&actions)?;
+    Some((Decision::Send { subflow: on, range: first }, also, unblocked(on, cx)))
+}
+
+/// What actions have sent again: all on one path.
+fn repeats(actions: &[SchedulerAction]) -> Option<(SubflowId, DataRange, Vec<DataRange>)> {
+    let mut repeats = actions.iter().filter_map(|action| match action {
+        SchedulerAction::Reinject { range, on } => Some((*on, *range)),
+        _ => None,
+    });
+    let (on, first) = repeats.next()?;
+    Some((on, first, repeats.map(|(_, range)| range).collect()))
+}
+
+/// Times that a verdict compared.
+fn grounds(verdict: &Verdict, spending: Spending, cx: &SchedulerContext<'_>) -> Grounds {
+    let compared = Grounds {
+        path: verdict.path,
+        other: verdict.other,
+        arrives_us: verdict.arrives.map(micros),
+        other_us: verdict.other_arrives.map(micros),
+        ..Grounds::of(verdict.rule)
+    };
+    let (Some(view), Some((_, range))) =
+        (verdict.path.and_then(|id| cx.subflow(id)), verdict.decision.data())
+    else {
+        return compared;
+    };
+    let other = verdict.other.and_then(|id| cx.subflow(id));
+    let owed = match verdict.rule {
+        Rule::Late => other.and_then(|other| Owed::oldest(other, cx.now)),
+        Rule::End => {
+            let behind = cx.written.since(range.end);
+            other.map(|other| Owed::before_last(other, behind, cx.now))
+        }
+        _ => return compared,
+    };
+    let due = |quantile| owed.and_then(|owed| owed.due_in(quantile)).map(micros);
+    let takes = worth::arrival(view, view.mss.into(), Quantile::P50);
+    let times = |times: f32| takes.map(|takes| micros(takes.mul_f32(times.max(0.0))));
+    Grounds {
+        arrives_us: takes.map(micros),
+        other_us: due(Quantile::P50),
+        other_late_us: due(Quantile::P90),
+        gain_us: times(verdict.gain),
+        price_us: if spending.unlimited { None } else { times(price(spending.spent)) },
+        ..compared
+    }
+}
+
+/// Where something that is to be repeated goes; or that it waits, and on which path it is already.
+fn of_rescue(decision: Decision, item: &Reinjection, cx: &SchedulerContext<'_>) -> Grounds {
+    if let Some((path, _)) = decision.data() {
+        return Grounds { path: Some(path), ..Grounds::of(Rule::Rescue) };
+    }
+    let fine = [Class::Regular, Class::Backup];
+    let best = fine.into_iter().find(|class| members(cx.subflows, *class).next().is_some());
+    let carries = |class| {
+        let mut all = members(cx.subflows, class);
+        all.all(|view| item.carried_by.contains(view.id))
+            .then(|| members(cx.subflows, class).next())
+    };
+    let path = best.and_then(carries).flatten().map(|view| view.id);
+    Grounds { path, ..Grounds::of(Rule::RescueWaits) }
+}
+
+/// A path repeats what another one holds up.
+fn unblocked(on: SubflowId, cx: &SchedulerContext<'_>) -> Grounds {
+    let holders = cx.mappings.oldest().map(|oldest| oldest.carried_by);
+    let other = holders.and_then(|holders| holders.iter().find(|id| *id != on));
+    Grounds { path: Some(on), other, ..Grounds::of(Rule::Unblock) }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

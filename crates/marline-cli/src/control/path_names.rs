@@ -1,0 +1,81 @@
+//! Names of the paths that connections use, for sentences about decisions.
+//!
+//! A client's path has the name that `marline path` lists it by. A server's is the peer's address: its own end is the
+//! same on all of them.
+
+use std::collections::BTreeMap;
+
+use marline::policy::SubflowId;
+use marline::{ConnectionId, MonitorEvent, MonitorKind};
+
+use super::Handle;
+use super::protocol::{Path, Subflow};
+
+/// Names by connection and subflow. What is not known is looked up, all at once; so it holds no more than there
+/// are subflows, and those that were asked about in vain since.
+#[derive(Debug, Default)]
+pub(super) struct PathNames {
+    known: BTreeMap<(u64, u8), String>,
+}
+
+impl PathNames {
+    /// A slot that is used again stands for another path.
+    pub(super) fn on_event(&mut self, event: &MonitorEvent) {
+        let ConnectionId(connection) = event.connection;
+        match event.kind {
+            MonitorKind::SubflowEstablished { id, .. } | MonitorKind::SubflowClosed { id, .. } => {
+                self.known.remove(&(connection, id.0));
+            }
+            MonitorKind::Closed(_) => self.known.retain(|(of, _), _| *of != connection),
+            _ => {}
+        }
+    }
+
+    /// The name of a subflow's path.
+    pub(super) fn name(
+        &mut self,
+        ConnectionId(connection): ConnectionId,
+        id: SubflowId,
+        handle: &dyn Handle,
+    ) -> String {
+        if !self.known.contains_key(&(connection, id.0)) {
+            self.look_up(handle);
+        }
+        let unknown = || format!("subflow {}", id.0);
+        self.known.entry((connection, id.0)).or_insert_with(unknown).clone()
+    }
+
+    fn look_up(&mut self, handle: &dyn Handle) {
+        let paths = if handle.role() == "client" { Some(handle.paths()) } else { None };
+        self.known.clear();
+        for connection in handle.connections() {
+            let named = |subflow: &Subflow| name_of(subflow, paths.as_deref());
+            for subflow in &connection.subflows {
+                let name = named(subflow);
+                let alike = connection.subflows.iter().filter(|other| named(other) == name).count();
+                let name = match alike {
+                    1 => name,
+                    _ => format!("{name} (subflow {})", subflow.subflow),
+                };
+                let slot = u8::try_from(subflow.subflow).unwrap_or(u8::MAX);
+                self.known.insert((connection.connection, slot), name);
+            }
+        }
+    }
+}
+
+/// The path that has the subflow's own address; with no list of paths, the peer's address.
+fn name_of(subflow: &Subflow, paths: Option<&[Path]>) -> String {
+    let Some(paths) = paths else { return ip(&subflow.remote) };
+    let local = ip(&subflow.local);
+    let has_it = |path: &&Path| {
+        path.local.as_deref().is_some_and(|all| all.split(' ').any(|one| one == local))
+    };
+    paths.iter().find(has_it).map_or_else(|| local.clone(), |path| path.name.clone())
+}
+
+/// An end without its port.
+fn ip(end: &str) -> String {
+    let parsed = end.parse::<std::net::SocketAddr>();
+    parsed.map_or_else(|_| end.to_owned(), |end| end.ip().to_string())
+}

@@ -1,0 +1,447 @@
+//! Text form of a [`Reason`]: one line of `name=value`, first of the decision, then of each path after a `|`.
+//!
+//! Numbers are written so that the same number is read again, also where they are fractions. Instants and times that
+//! decisions compare to the nanosecond are in nanoseconds since the clock began, or as such. Absent values are
+//! left out, and names that are not known are ignored.
+
+use core::fmt::{self, Display, Formatter, Write as _};
+use core::str::FromStr;
+
+use marline_time::{Duration, Instant, Rate};
+
+use super::{
+    Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, Rule, Spending, Standing,
+};
+use crate::{
+    DataRange, Decision, Dsn, Eligibility, Forecast, Mapping, Phase, Reinjection, ReinjectionCause,
+    SubflowId, SubflowSet,
+};
+
+/// A line that is no record, by the name of what is missing or wrong in it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct BadRecord(pub &'static str);
+
+impl Display for BadRecord {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "not a record of a decision: {}", self.0)
+    }
+}
+
+impl core::error::Error for BadRecord {}
+
+const RULES: [(Rule, &str); 14] = [
+    (Rule::First, "first"),
+    (Rule::HeardLast, "heard-last"),
+    (Rule::NoRoom, "no-room"),
+    (Rule::FullIsSooner, "full-is-sooner"),
+    (Rule::WouldBlock, "would-block"),
+    (Rule::Late, "late"),
+    (Rule::End, "end"),
+    (Rule::Explore, "explore"),
+    (Rule::LookAgain, "look-again"),
+    (Rule::Nothing, "nothing"),
+    (Rule::NoPath, "no-path"),
+    (Rule::Rescue, "rescue"),
+    (Rule::RescueWaits, "rescue-waits"),
+    (Rule::Unblock, "unblock"),
+];
+const CAUSES: [(ReinjectionCause, &str); 5] = [
+    (ReinjectionCause::UnansweredProbe, "probe"),
+    (ReinjectionCause::SubflowRto, "rto"),
+    (ReinjectionCause::SubflowClosed, "closed"),
+    (ReinjectionCause::DataRto, "data-rto"),
+    (ReinjectionCause::Policy, "policy"),
+];
+const STANDINGS: [(Standing, &str); 3] =
+    [(Standing::Fine, "fine"), (Standing::Doubtful, "doubtful"), (Standing::Silent, "silent")];
+const PHASES: [(Phase, &str); 3] =
+    [(Phase::Open, "open"), (Phase::Recovery, "recovery"), (Phase::Loss, "loss")];
+
+fn name_of<T: PartialEq>(names: &[(T, &'static str)], value: &T) -> &'static str {
+    names.iter().find(|(of, _)| of == value).map_or("", |(_, name)| name)
+}
+
+fn named<T: Copy>(names: &[(T, &str)], name: &str) -> Option<T> {
+    names.iter().find(|(_, of)| *of == name).map(|(value, _)| *value)
+}
+
+impl Rule {
+    /// Its name in a record.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        name_of(&RULES, &self)
+    }
+}
+
+impl Reason {
+    /// The line that is logged. It has no line break.
+    #[must_use]
+    pub fn record(&self) -> String {
+        let mut line = Line(String::new());
+        line.put("question", question_text(&self.question));
+        line.put("decision", decision_text(&self.decision));
+        let also: Vec<String> = self.also.iter().map(range_text).collect();
+        line.put_list("also", &also);
+        line.put_grounds(&self.grounds);
+        line.put_inputs(&self.inputs);
+        for path in &self.inputs.paths {
+            line.0.push_str(" |");
+            line.put_path(path);
+        }
+        line.0
+    }
+
+    /// Reads a line that was logged.
+    ///
+    /// # Errors
+    /// Something is missing, or is not what it should be.
+    pub fn parse(line: &str) -> Result<Reason, BadRecord> {
+        let mut parts = line.split('|');
+        let general = Fields(parts.next().unwrap_or_default());
+        let mut inputs = general.inputs()?;
+        inputs.paths = parts.map(|part| Fields(part).path()).collect::<Result<_, _>>()?;
+        Ok(Reason {
+            question: general.with("question", read_question)?,
+            decision: general.with("decision", read_decision)?,
+            also: general.list("also", read_range)?,
+            grounds: general.grounds()?,
+            inputs,
+        })
+    }
+}
+
+/// A line that is being written.
+struct Line(String);
+
+impl Line {
+    fn put(&mut self, name: &str, value: impl Display) {
+        let space = if self.0.is_empty() { "" } else { " " };
+        // Writing to a String cannot fail.
+        let _ = write!(self.0, "{space}{name}={value}");
+    }
+
+    fn put_some(&mut self, name: &str, value: Option<impl Display>) {
+        if let Some(value) = value {
+            self.put(name, value);
+        }
+    }
+
+    fn put_list(&mut self, name: &str, values: &[String]) {
+        if !values.is_empty() {
+            self.put(name, values.join(","));
+        }
+    }
+
+    fn put_grounds(&mut self, grounds: &Grounds) {
+        self.put("rule", grounds.rule.name());
+        self.put_some("path", grounds.path.map(|id| id.0));
+        self.put_some("other", grounds.other.map(|id| id.0));
+        self.put_some("arrives_us", grounds.arrives_us);
+        self.put_some("other_us", grounds.other_us);
+        self.put_some("other_late_us", grounds.other_late_us);
+        self.put_some("gain_us", grounds.gain_us);
+        self.put_some("price_us", grounds.price_us);
+    }
+
+    fn put_inputs(&mut self, inputs: &Inputs) {
+        self.put("now_ns", inputs.now.as_nanos());
+        self.put("unsent", range_text(&inputs.unsent));
+        self.put("written", inputs.written.0);
+        self.put("una", inputs.data_una.0);
+        self.put("window_end", inputs.window_end.0);
+        self.put("send_limit", inputs.send_limit);
+        self.put("repairs", u8::from(inputs.repairs));
+        self.put("spent", inputs.spending.spent);
+        self.put("unlimited", u8::from(inputs.spending.unlimited));
+        let asked: Vec<String> = inputs.asked.iter().map(asked_text).collect();
+        self.put_list("asked", &asked);
+    }
+
+    fn put_path(&mut self, path: &PathInputs) {
+        let forecast = &path.forecast;
+        self.put("id", path.id.0);
+        self.put("backup", u8::from(path.backup));
+        self.put("health", name_of(&STANDINGS, &path.standing));
+        self.put("phase", name_of(&PHASES, &path.phase));
+        self.put("takes", eligibility_text(path.eligibility));
+        self.put("mss", path.mss);
+        self.put("cwnd", path.cwnd);
+        self.put("in_flight", path.bytes_in_flight);
+        self.put("lost", path.bytes_queued);
+        self.put_some("srtt_ns", path.srtt.map(nanos));
+        self.put_some("min_rtt_ns", path.min_rtt.map(nanos));
+        self.put_some("delivery_bits_per_s", path.delivery_rate.map(Rate::bits_per_s));
+        let [p50, p90, p99] = forecast.answers_us;
+        self.put("p50_us", p50);
+        self.put("p90_us", p90);
+        self.put("p99_us", p99);
+        self.put_list("multiples", &forecast.multiples.map(|multiple| multiple.to_string()));
+        self.put("troubles_per_s", forecast.troubles);
+        self.put("queued_us", forecast.queued_us);
+        self.put("idle_us", forecast.idle_us);
+        self.put_some("train_bits_per_s", forecast.rate.map(Rate::bits_per_s));
+        self.put_some("overdue_ns", path.overdue_at.map(Instant::as_nanos));
+        self.put("sent_ns", path.last_sent_at.as_nanos());
+        self.put("heard_ns", path.last_heard_at.as_nanos());
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn range_text(range: &DataRange) -> String {
+    format!("{}-{}", range.start.0, range.end.0)
+}
+
+fn question_text(question: &Question) -> String {
+    match question {
+        Question::Next => "next".to_owned(),
+        Question::Again(item) => {
+            let (range, carried_by) = (range_text(&item.range), item.carried_by.0);
+            let cause = name_of(&CAUSES, &item.cause);
+            format!("again:{range}:{carried_by}:{cause}:{}", item.since.as_nanos())
+        }
+        Question::WindowBlocked(picked) => format!("window:{}", picked.0),
+        Question::BufferBlocked => "buffer".to_owned(),
+    }
+}
+
+fn read_question(text: &str) -> Option<Question> {
+    let parts: Vec<&str> = text.split(':').collect();
+    Some(match parts[..] {
+        ["next"] => Question::Next,
+        ["buffer"] => Question::BufferBlocked,
+        ["window", picked] => Question::WindowBlocked(read_id(picked)?),
+        ["again", range, carried_by, cause, since] => Question::Again(Reinjection {
+            range: read_range(range)?,
+            carried_by: SubflowSet(carried_by.parse().ok()?),
+            cause: named(&CAUSES, cause)?,
+            since: read_instant(since)?,
+        }),
+        _ => return None,
+    })
+}
+
+fn decision_text(decision: &Decision) -> String {
+    let on =
+        |name, subflow: &SubflowId, range| format!("{name}:{}:{}", subflow.0, range_text(range));
+    match decision {
+        Decision::Send { subflow, range } => on("send", subflow, range),
+        Decision::SendRun { subflow, range } => on("run", subflow, range),
+        Decision::Repair { subflow, range } => on("repair", subflow, range),
+        Decision::Wait => "wait".to_owned(),
+        Decision::WaitUntil(at) => format!("wait:{}", at.as_nanos()),
+    }
+}
+
+fn read_decision(text: &str) -> Option<Decision> {
+    let parts: Vec<&str> = text.split(':').collect();
+    Some(match parts[..] {
+        ["wait"] => Decision::Wait,
+        ["wait", at] => Decision::WaitUntil(read_instant(at)?),
+        [what, subflow, range] => {
+            let (subflow, range) = (read_id(subflow)?, read_range(range)?);
+            match what {
+                "send" => Decision::Send { subflow, range },
+                "run" => Decision::SendRun { subflow, range },
+                "repair" => Decision::Repair { subflow, range },
+                _ => return None,
+            }
+        }
+        _ => return None,
+    })
+}
+
+fn eligibility_text(eligibility: Eligibility) -> String {
+    match eligibility {
+        Eligibility::Ready { room } => format!("room:{room}"),
+        Eligibility::CwndLimited => "full".to_owned(),
+        Eligibility::PacingLimited(at) => format!("paced:{}", at.as_nanos()),
+        Eligibility::NotUsable => "none".to_owned(),
+    }
+}
+
+fn read_eligibility(text: &str) -> Option<Eligibility> {
+    Some(match text.split_once(':') {
+        Some(("room", room)) => Eligibility::Ready { room: room.parse().ok()? },
+        Some(("paced", at)) => Eligibility::PacingLimited(read_instant(at)?),
+        None if text == "full" => Eligibility::CwndLimited,
+        None if text == "none" => Eligibility::NotUsable,
+        _ => return None,
+    })
+}
+
+fn asked_text((query, answer): &(MappingQuery, Option<Mapping>)) -> String {
+    let on = |name, subflow: &SubflowId, at: &Dsn| format!("{name}:{}:{}", subflow.0, at.0);
+    let query = match query {
+        MappingQuery::Oldest => "oldest".to_owned(),
+        MappingQuery::Newest => "newest".to_owned(),
+        MappingQuery::At(at) => format!("at:{}", at.0),
+        MappingQuery::NextNotOn(subflow, from) => on("next", subflow, from),
+        MappingQuery::LastNotOn(subflow, before) => on("last", subflow, before),
+    };
+    match answer {
+        Some(mapping) => format!("{query}>{}:{}", range_text(&mapping.range), mapping.carried_by.0),
+        None => format!("{query}>none"),
+    }
+}
+
+fn read_asked(text: &str) -> Option<(MappingQuery, Option<Mapping>)> {
+    let (query, answer) = text.split_once('>')?;
+    let parts: Vec<&str> = query.split(':').collect();
+    let query = match parts[..] {
+        ["oldest"] => MappingQuery::Oldest,
+        ["newest"] => MappingQuery::Newest,
+        ["at", at] => MappingQuery::At(read_dsn(at)?),
+        ["next", subflow, from] => MappingQuery::NextNotOn(read_id(subflow)?, read_dsn(from)?),
+        ["last", subflow, before] => MappingQuery::LastNotOn(read_id(subflow)?, read_dsn(before)?),
+        _ => return None,
+    };
+    if answer == "none" {
+        return Some((query, None));
+    }
+    let (range, carried_by) = answer.split_once(':')?;
+    let carried_by = SubflowSet(carried_by.parse().ok()?);
+    Some((query, Some(Mapping { range: read_range(range)?, carried_by })))
+}
+
+fn read_id(text: &str) -> Option<SubflowId> {
+    text.parse().ok().filter(|id| *id < SubflowSet::CAPACITY).map(SubflowId)
+}
+
+fn read_dsn(text: &str) -> Option<Dsn> {
+    text.parse().ok().map(Dsn)
+}
+
+fn read_instant(text: &str) -> Option<Instant> {
+    text.parse().ok().map(Instant::from_nanos)
+}
+
+fn read_range(text: &str) -> Option<DataRange> {
+    let (start, end) = text.split_once('-')?;
+    Some(DataRange::new(read_dsn(start)?, read_dsn(end)?))
+}
+
+fn read_flag(text: &str) -> Option<bool> {
+    match text {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
+fn read_fraction(text: &str) -> Option<f32> {
+    text.parse().ok().filter(|number: &f32| !number.is_nan())
+}
+
+/// A part of a line that is being read.
+#[derive(Copy, Clone)]
+struct Fields<'a>(&'a str);
+
+impl<'a> Fields<'a> {
+    fn text(self, name: &str) -> Option<&'a str> {
+        self.0.split_whitespace().find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    fn with<T>(
+        self,
+        name: &'static str,
+        read: impl Fn(&'a str) -> Option<T>,
+    ) -> Result<T, BadRecord> {
+        self.text(name).and_then(read).ok_or(BadRecord(name))
+    }
+
+    fn number<T: FromStr>(self, name: &'static str) -> Result<T, BadRecord> {
+        self.with(name, |text| text.parse().ok())
+    }
+
+    /// A value that may be absent.
+    fn some<T>(
+        self,
+        name: &'static str,
+        read: impl Fn(&'a str) -> Option<T>,
+    ) -> Result<Option<T>, BadRecord> {
+        self.text(name).map(|text| read(text).ok_or(BadRecord(name))).transpose()
+    }
+
+    fn some_number<T: FromStr>(self, name: &'static str) -> Result<Option<T>, BadRecord> {
+        self.some(name, |text| text.parse().ok())
+    }
+
+    fn list<T>(
+        self,
+        name: &'static str,
+        read: impl Fn(&'a str) -> Option<T>,
+    ) -> Result<Vec<T>, BadRecord> {
+        let Some(text) = self.text(name) else { return Ok(Vec::new()) };
+        text.split(',').map(|part| read(part).ok_or(BadRecord(name))).collect()
+    }
+
+    fn grounds(self) -> Result<Grounds, BadRecord> {
+        Ok(Grounds {
+            rule: self.with("rule", |text| named(&RULES, text))?,
+            path: self.some("path", read_id)?,
+            other: self.some("other", read_id)?,
+            arrives_us: self.some_number("arrives_us")?,
+            other_us: self.some_number("other_us")?,
+            other_late_us: self.some_number("other_late_us")?,
+            gain_us: self.some_number("gain_us")?,
+            price_us: self.some_number("price_us")?,
+        })
+    }
+
+    /// All but the paths.
+    fn inputs(self) -> Result<Inputs, BadRecord> {
+        Ok(Inputs {
+            now: self.with("now_ns", read_instant)?,
+            unsent: self.with("unsent", read_range)?,
+            written: self.with("written", read_dsn)?,
+            data_una: self.with("una", read_dsn)?,
+            window_end: self.with("window_end", read_dsn)?,
+            send_limit: self.number("send_limit")?,
+            repairs: self.with("repairs", read_flag)?,
+            spending: Spending {
+                spent: self.with("spent", read_fraction)?,
+                unlimited: self.with("unlimited", read_flag)?,
+            },
+            paths: Vec::new(),
+            asked: self.list("asked", read_asked)?,
+        })
+    }
+
+    fn path(self) -> Result<PathInputs, BadRecord> {
+        let time = |text: &str| text.parse().ok().map(Duration::from_nanos);
+        let rate = |text: &str| text.parse().ok().map(Rate::from_bits_per_s);
+        let multiples = self.list("multiples", read_fraction)?;
+        Ok(PathInputs {
+            id: self.with("id", read_id)?,
+            backup: self.with("backup", read_flag)?,
+            standing: self.with("health", |text| named(&STANDINGS, text))?,
+            phase: self.with("phase", |text| named(&PHASES, text))?,
+            eligibility: self.with("takes", read_eligibility)?,
+            mss: self.number("mss")?,
+            cwnd: self.number("cwnd")?,
+            bytes_in_flight: self.number("in_flight")?,
+            bytes_queued: self.number("lost")?,
+            srtt: self.some("srtt_ns", time)?,
+            min_rtt: self.some("min_rtt_ns", time)?,
+            delivery_rate: self.some("delivery_bits_per_s", rate)?,
+            forecast: Forecast {
+                answers_us: [
+                    self.number("p50_us")?,
+                    self.number("p90_us")?,
+                    self.number("p99_us")?,
+                ],
+                multiples: multiples.try_into().map_err(|_| BadRecord("multiples"))?,
+                troubles: self.with("troubles_per_s", read_fraction)?,
+                queued_us: self.number("queued_us")?,
+                idle_us: self.number("idle_us")?,
+                rate: self.some("train_bits_per_s", rate)?,
+            },
+            overdue_at: self.some("overdue_ns", read_instant)?,
+            last_sent_at: self.with("sent_ns", read_instant)?,
+            last_heard_at: self.with("heard_ns", read_instant)?,
+        })
+    }
+}

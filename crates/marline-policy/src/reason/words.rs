@@ -1,0 +1,201 @@
+//! Sentence for each [`Reason`]: why this path, why a copy, why nothing.
+
+use super::{Question, Reason, Rule, Standing};
+use crate::{Decision, ReinjectionCause, SubflowId};
+
+impl Reason {
+    /// One sentence, without a full stop, about what was decided and why. `name` says how the path of a subflow is
+    /// called.
+    #[must_use]
+    pub fn words(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+        let path = self.grounds.path.map_or_else(|| "a path".to_owned(), name);
+        let size = bytes(self.bytes());
+        match self.grounds.rule {
+            Rule::First => format!("{size} of new data on {path}, {}", self.compared(name)),
+            Rule::HeardLast => {
+                let state = match self.grounds.path.and_then(|id| self.inputs.path(id)) {
+                    Some(path) if path.standing == Standing::Doubtful => "answers, though badly",
+                    _ => "was heard of last",
+                };
+                format!(
+                    "{size} of new data on {path}: every path is in trouble, and this one {state}"
+                )
+            }
+            Rule::NoRoom => "new data waits: no path has room".to_owned(),
+            Rule::FullIsSooner => {
+                let (full, all) = (self.other(name), time(self.grounds.other_us));
+                let here = time(self.grounds.arrives_us);
+                format!(
+                    "new data waits for {full}, which is full now but brings all of it within {all}; \
+                     on {path} a segment would take {here}"
+                )
+            }
+            Rule::WouldBlock => {
+                let here = time(self.grounds.arrives_us);
+                format!(
+                    "new data waits: {path} would bring it within {here}, and faster paths would have to stop \
+                     for it before, behind the window or the buffer"
+                )
+            }
+            Rule::Late => format!("copy of {size} on {path}: {}", self.weighed(name)),
+            Rule::End => format!("copy of the last {size} on {path}: {}", self.weighed(name)),
+            Rule::Explore => {
+                let unused = self.grounds.path.and_then(|id| self.inputs.path(id)).map(|path| {
+                    let unused = self.inputs.now.since(path.last_sent_at);
+                    u64::try_from(unused.as_micros()).unwrap_or(u64::MAX)
+                });
+                let unused = time(unused);
+                format!(
+                    "copy of {size} on {path}, which has carried nothing for {unused}: it shows how the path is"
+                )
+            }
+            Rule::LookAgain => {
+                let after = match self.decision {
+                    Decision::WaitUntil(at) => {
+                        Some(at.since(self.inputs.now).as_micros()).map(|us| us as u64)
+                    }
+                    _ => None,
+                };
+                format!("no copy is worth its price yet; looked at again in {}", time(after))
+            }
+            Rule::Nothing => "there is nothing to send, and nothing worth a copy".to_owned(),
+            Rule::NoPath => "nothing is sent: no path can carry anything".to_owned(),
+            Rule::Rescue => format!("{size} again on {path}: {}", self.cause(name)),
+            Rule::RescueWaits => self.rescue_waits(name),
+            Rule::Unblock => {
+                let full = match self.question {
+                    Question::BufferBlocked => "the send buffer is full",
+                    _ => "the peer's window is full",
+                };
+                let slow = self.other(name);
+                format!(
+                    "{size} again on {path}: {full}, and {slow} holds the data that everything waits for"
+                )
+            }
+        }
+    }
+
+    /// Bytes that were decided about.
+    fn bytes(&self) -> u64 {
+        let also: u64 = self.also.iter().map(|range| range.len()).sum();
+        let first = match self.decision {
+            Decision::Repair { range, .. } => range.len(),
+            decision => decision.data().map_or(0, |(_, range)| range.len()),
+        };
+        first + also
+    }
+
+    fn other(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+        self.grounds.other.map_or_else(|| "another path".to_owned(), name)
+    }
+
+    /// Why new data goes first where it goes.
+    fn compared(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+        let grounds = &self.grounds;
+        let here = match grounds.arrives_us {
+            Some(us) if us < UNKNOWN_US => format!("where it arrives within {}", time(Some(us))),
+            _ => "of which nothing is known yet".to_owned(),
+        };
+        match (grounds.other, grounds.other_us) {
+            (Some(other), Some(us)) if us < UNKNOWN_US => {
+                format!("{here}; on {} it would be {}", name(other), time(Some(us)))
+            }
+            (Some(other), _) => format!("{here}; of {} nothing is known yet", name(other)),
+            (None, _) if self.inputs.paths.len() > 1 => format!("{here}; no other path has room"),
+            (None, _) => format!("{here}; there is no other path"),
+        }
+    }
+
+    /// Why a copy is worth its bytes.
+    fn weighed(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+        let grounds = &self.grounds;
+        let (other, takes) = (self.other(name), time(grounds.arrives_us));
+        let owed = match (grounds.other_us, grounds.other_late_us) {
+            (None, _) if self.is_known(grounds.other) => format!("{other} is not late"),
+            (None, _) => format!("nothing is known of {other} yet"),
+            (Some(0), Some(0)) => format!("{other}'s answer is late"),
+            (Some(0), late) => format!("{other}'s answer is due (p90 in {})", time(late)),
+            (due, late) => format!("{other}'s answer is due in {} (p90 {})", time(due), time(late)),
+        };
+        let gain = match (grounds.gain_us, grounds.price_us) {
+            (gain, None) => format!("is expected to save {}", time(gain)),
+            (gain, Some(price)) => {
+                format!("is expected to save {}, at a price of {}", time(gain), time(Some(price)))
+            }
+        };
+        format!("{owed}, a copy arrives in {takes} and {gain}; {}", self.budget())
+    }
+
+    /// Whether anything was measured on a path.
+    fn is_known(&self, id: Option<SubflowId>) -> bool {
+        let path = id.and_then(|id| self.inputs.path(id));
+        path.is_some_and(|path| path.forecast.is_known())
+    }
+
+    fn budget(&self) -> String {
+        let spending = self.inputs.spending;
+        if spending.unlimited {
+            "the budget has no limit".to_owned()
+        } else if spending.spent.is_finite() {
+            format!("{:.0} % of the budget spent", spending.spent * 100.0)
+        } else {
+            "there is no budget".to_owned()
+        }
+    }
+
+    /// Why something is sent again.
+    fn cause(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+        let Question::Again(item) = self.question else { return "it was asked for".to_owned() };
+        let carriers: Vec<String> = item.carried_by.iter().map(name).collect();
+        let carriers =
+            if carriers.is_empty() { "a path".to_owned() } else { carriers.join(" and ") };
+        match item.cause {
+            ReinjectionCause::UnansweredProbe => format!("a probe on {carriers} had no answer"),
+            ReinjectionCause::SubflowRto => {
+                format!("the retransmission timer of {carriers} expired")
+            }
+            ReinjectionCause::SubflowClosed => "the path that carried it is gone".to_owned(),
+            ReinjectionCause::DataRto => "the connection's own timer expired".to_owned(),
+            ReinjectionCause::Policy => "the scheduler asked for it".to_owned(),
+        }
+    }
+
+    fn rescue_waits(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+        let size = match self.question {
+            Question::Again(item) => bytes(item.range.len()),
+            _ => "data".to_owned(),
+        };
+        let cause = self.cause(name);
+        match self.grounds.path {
+            Some(on) => {
+                format!("{size} to be repeated ({cause}) waits: {} carries it already", name(on))
+            }
+            None => {
+                format!("{size} to be repeated ({cause}) waits: no path that may have it has room")
+            }
+        }
+    }
+}
+
+/// From here on a time stands for one of which nothing is known: a day.
+const UNKNOWN_US: u64 = 86_400_000_000;
+
+/// A time as people read it: two digits or more.
+fn time(us: Option<u64>) -> String {
+    match us {
+        Some(us) if us < 1_000 => format!("{us} µs"),
+        Some(us) if us < 10_000 => format!("{:.1} ms", us as f64 / 1e3),
+        Some(us) if us < 1_000_000 => format!("{} ms", us / 1_000),
+        Some(us) if us < UNKNOWN_US => format!("{:.1} s", us as f64 / 1e6),
+        _ => "an unknown time".to_owned(),
+    }
+}
+
+fn bytes(count: u64) -> String {
+    match count {
+        0..1_000 => format!("{count} bytes"),
+        1_000..10_000 => format!("{:.1} kB", count as f64 / 1e3),
+        10_000..1_000_000 => format!("{} kB", count / 1_000),
+        _ => format!("{:.1} MB", count as f64 / 1e6),
+    }
+}

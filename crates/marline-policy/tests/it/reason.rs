@@ -1,0 +1,227 @@
+//! Reasons in words, and as lines that are read back.
+
+use marline_policy::{
+    BadRecord, Decision, Dsn, Forecast, Forecaster, Grounds, Inputs, Question, Reason, Reinjection,
+    ReinjectionCause, Rule, SchedulerContext, Spending, SubflowId, SubflowView,
+};
+use marline_testkit::views::{
+    self, MSS, Stream, doubtful, full, ms, paced, range, send, set, view,
+};
+use marline_time::{Instant, Rate};
+
+const WIFI: SubflowId = SubflowId(0);
+const LTE: SubflowId = SubflowId(1);
+
+fn name(id: SubflowId) -> String {
+    if id == WIFI { "wifi".to_owned() } else { "lte".to_owned() }
+}
+
+/// A reason of this decision between two paths, by this rule.
+fn reason(decision: Decision, grounds: Grounds) -> Reason {
+    let paths = [view(0, 20), view(1, 40)];
+    let (stream, spending) = (Stream::new(5_000), Spending { spent: 0.36, unlimited: false });
+    let ((), inputs) = Inputs::of(&stream.context(&paths), spending, |_| ());
+    Reason { question: Question::Next, decision, also: Vec::new(), grounds, inputs }
+}
+
+fn words(decision: Decision, grounds: Grounds) -> String {
+    reason(decision, grounds).words(&name)
+}
+
+const fn by(rule: Rule, path: SubflowId) -> Grounds {
+    Grounds { path: Some(path), ..Grounds::of(rule) }
+}
+
+#[test]
+fn new_data_is_said_to_go_where_it_arrives_first() {
+    let run = Decision::SendRun { subflow: WIFI, range: range(0, 14_000) };
+    let first = Grounds { arrives_us: Some(31_400), ..by(Rule::First, WIFI) };
+    assert_eq!(
+        words(run, Grounds { other: Some(LTE), other_us: Some(1_250_000), ..first }),
+        "14 kB of new data on wifi, where it arrives within 31 ms; on lte it would be 1.2 s"
+    );
+    assert_eq!(
+        words(run, first),
+        "14 kB of new data on wifi, where it arrives within 31 ms; no other path has room"
+    );
+    let unknown = Grounds { arrives_us: Some(u64::MAX), ..first };
+    assert_eq!(
+        words(run, Grounds { other: Some(LTE), other_us: Some(u64::MAX), ..unknown }),
+        "14 kB of new data on wifi, of which nothing is known yet; of lte nothing is known yet"
+    );
+    let mut alone = reason(run, first);
+    alone.inputs.paths.pop();
+    assert!(alone.words(&name).ends_with("; there is no other path"));
+    assert_eq!(
+        words(run, by(Rule::HeardLast, WIFI)),
+        "14 kB of new data on wifi: every path is in trouble, and this one was heard of last"
+    );
+}
+
+#[test]
+fn a_wait_says_for_what() {
+    let waits = |grounds| words(Decision::Wait, grounds);
+    let judged = Grounds { arrives_us: Some(80_000), ..by(Rule::FullIsSooner, LTE) };
+    assert_eq!(
+        waits(Grounds { other: Some(WIFI), other_us: Some(30_000), ..judged }),
+        "new data waits for wifi, which is full now but brings all of it within 30 ms; on lte a segment \
+         would take 80 ms"
+    );
+    assert_eq!(
+        waits(Grounds { rule: Rule::WouldBlock, ..judged }),
+        "new data waits: lte would bring it within 80 ms, and faster paths would have to stop for it before, behind \
+         the window or the buffer"
+    );
+    assert_eq!(waits(Grounds::of(Rule::NoRoom)), "new data waits: no path has room");
+    assert_eq!(waits(Grounds::of(Rule::NoPath)), "nothing is sent: no path can carry anything");
+    assert_eq!(
+        waits(Grounds::of(Rule::Nothing)),
+        "there is nothing to send, and nothing worth a copy"
+    );
+    let later = Decision::WaitUntil(Instant::from_millis(1_012));
+    assert_eq!(
+        words(later, Grounds::of(Rule::LookAgain)),
+        "no copy is worth its price yet; looked at again in 12 ms"
+    );
+}
+
+#[test]
+fn a_copy_says_what_it_saves_and_what_that_may_cost() {
+    let copy = Decision::SendRun { subflow: LTE, range: range(0, 14_000) };
+    let grounds = Grounds {
+        other: Some(WIFI),
+        arrives_us: Some(45_000),
+        other_us: Some(31_000),
+        other_late_us: Some(84_000),
+        gain_us: Some(12_000),
+        price_us: Some(3_210),
+        ..by(Rule::Late, LTE)
+    };
+    assert_eq!(
+        words(copy, grounds),
+        "copy of 14 kB on lte: wifi's answer is due in 31 ms (p90 84 ms), a copy arrives in 45 ms and is expected to \
+         save 12 ms, at a price of 3.2 ms; 36 % of the budget spent"
+    );
+    let late = Grounds { other_us: Some(0), other_late_us: Some(0), price_us: None, ..grounds };
+    let mut free = reason(send(1, 4_500, 5_000), Grounds { rule: Rule::End, ..late });
+    free.inputs.spending.unlimited = true;
+    assert_eq!(
+        free.words(&name),
+        "copy of the last 500 bytes on lte: wifi's answer is late, a copy arrives in 45 ms and is expected to \
+         save 12 ms; the budget has no limit"
+    );
+    let due = Grounds { other_us: Some(0), ..grounds };
+    assert!(words(copy, due).contains("wifi's answer is due (p90 in 84 ms)"));
+    let not_late = Grounds { other_us: None, other_late_us: None, ..grounds };
+    assert!(words(copy, not_late).contains(": wifi is not late, a copy"));
+    let mut unknown = reason(copy, not_late);
+    unknown.inputs.paths[0].forecast = Forecast::default();
+    assert!(unknown.words(&name).contains(": nothing is known of wifi yet, a copy"));
+    assert_eq!(
+        words(send(1, 0, 500), by(Rule::Explore, LTE)),
+        "copy of 500 bytes on lte, which has carried nothing for 1.0 s: it shows how the path is"
+    );
+}
+
+#[test]
+fn what_is_sent_again_says_what_happened_to_it() {
+    let item = Reinjection {
+        range: range(0, 1_400),
+        carried_by: set(&[0]),
+        cause: ReinjectionCause::UnansweredProbe,
+        since: Instant::ZERO,
+    };
+    let again =
+        |decision, grounds| Reason { question: Question::Again(item), ..reason(decision, grounds) };
+    let rescue = again(send(1, 0, 1_400), by(Rule::Rescue, LTE));
+    assert_eq!(rescue.words(&name), "1.4 kB again on lte: a probe on wifi had no answer");
+    let waits = again(Decision::Wait, by(Rule::RescueWaits, LTE));
+    assert_eq!(
+        waits.words(&name),
+        "1.4 kB to be repeated (a probe on wifi had no answer) waits: lte carries it already"
+    );
+    let unblock = Grounds { other: Some(LTE), ..by(Rule::Unblock, WIFI) };
+    let mut blocked = reason(send(0, 0, 1_000), unblock);
+    blocked.question = Question::WindowBlocked(WIFI);
+    blocked.also = vec![range(1_000, 2_000)];
+    assert_eq!(
+        blocked.words(&name),
+        "2.0 kB again on wifi: the peer's window is full, and lte holds the data that everything waits for"
+    );
+}
+
+#[test]
+fn a_record_is_read_as_it_was_written() {
+    let mut stream = Stream { window: 9_000, repairs: true, ..Stream::new(20_000) };
+    stream.apply(WIFI, range(0, 1_000));
+    let mut learnt = Forecaster::default();
+    for number in 1..40_u64 {
+        let (sent_at, rtt) = (Instant::from_millis(50 * number), ms(20 + number * 7 % 13));
+        let expected = learnt.on_sent(sent_at, 1_000);
+        learnt.on_answer(sent_at + rtt, rtt, ms(0), &expected);
+        learnt.on_lost(sent_at + rtt);
+    }
+    let forecast = learnt.forecast(stream.context(&[]).now).busy_for(ms(3));
+    let unknown = SubflowView {
+        srtt: None,
+        min_rtt: None,
+        forecast: Forecast::default(),
+        ..paced(view(3, 1), 77)
+    };
+    let paths = [
+        SubflowView { forecast, overdue_at: Some(Instant::from_nanos(5)), ..full(view(0, 20)) },
+        SubflowView { delivery_rate: Some(Rate::from_mbit(3)), ..doubtful(view(1, 40)) },
+        views::gone(views::silent(views::backup(view(2, 40)), 7)),
+        unknown,
+    ];
+    let spending = Spending { spent: 1.0 / 3.0, unlimited: false };
+    let ask = |cx: &SchedulerContext<'_>| {
+        let index = cx.mappings;
+        let next = [index.next_not_on(LTE, Dsn(0)), index.next_not_on(LTE, Dsn(1_000))];
+        (
+            index.oldest(),
+            index.newest(),
+            next,
+            index.last_not_on(WIFI, cx.written),
+            index.at(Dsn(5)),
+        )
+    };
+    let (answers, inputs) = Inputs::of(&stream.context(&paths), spending, ask);
+    let grounds = Grounds { other: Some(LTE), gain_us: Some(5), ..by(Rule::Late, WIFI) };
+    let item = Reinjection {
+        range: range(0, 1_000),
+        carried_by: set(&[0, 31]),
+        cause: ReinjectionCause::DataRto,
+        since: Instant::from_nanos(123),
+    };
+    let mut reason =
+        Reason { question: Question::Again(item), inputs, ..reason(send(1, 0, 1_000), grounds) };
+    reason.also = vec![range(1, 2), range(4, 9)];
+    let read = Reason::parse(&reason.record()).expect("what was written");
+    assert_eq!(read, reason);
+    assert_eq!(read.inputs.replay(ask), answers);
+    assert!(answers.0.is_some() && !read.record().contains('\n'));
+    reason.inputs.spending.spent = f32::INFINITY;
+    for decision in [Decision::Wait, Decision::WaitUntil(Instant::from_nanos(9))] {
+        reason.decision = decision;
+        assert_eq!(Reason::parse(&reason.record()), Ok(reason.clone()));
+    }
+    // What was not asked is not answered, whatever there was.
+    assert_eq!(read.inputs.replay(|cx| cx.mappings.at(Dsn(6))), None);
+    assert_eq!(read.inputs.path(WIFI).map(|path| path.mss), Some(MSS));
+}
+
+#[test]
+fn what_is_no_record_is_refused_by_what_is_wrong_with_it() {
+    let line = reason(send(0, 0, 1_000), by(Rule::First, WIFI)).record();
+    assert!(Reason::parse(&line).is_ok());
+    assert!(Reason::parse(&format!("version=9 {line}")).is_ok(), "what is newer is ignored");
+    let broken = |from: &str, to: &str| Reason::parse(&line.replace(from, to)).map(|_| ());
+    assert_eq!(broken("rule=first", "rule=whim"), Err(BadRecord("rule")));
+    assert_eq!(broken("spent=0.36", "spent=NaN"), Err(BadRecord("spent")));
+    assert_eq!(broken("decision=send:0:", "decision=send:32:"), Err(BadRecord("decision")));
+    assert_eq!(broken("id=1", "it=1"), Err(BadRecord("id")));
+    assert_eq!(Reason::parse(""), Err(BadRecord("now_ns")));
+    let error = Reason::parse("").expect_err("empty").to_string();
+    assert_eq!(error, "not a record of a decision: now_ns");
+}

@@ -1,0 +1,347 @@
+//! Tests of the reasons that `auto` gives: each decision follows from the line that is logged with it, none is without,
+//! and who listens changes nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use marline_algos::schedulers::{Auto, AutoConfig, BudgetConfig};
+use marline_core::{BufferTuning, ConnectionConfig, MonitorKind};
+use marline_policy::{
+    Decision, Reason, Reinjection, Rule, Scheduler, SchedulerAction, SchedulerContext,
+    SchedulerEvent, SchedulerFactory,
+};
+use marline_sim::{Amount, Bulk, Echo, EchoServer, Paths, PathsConfig, RequestResponse};
+use marline_sim::{Listen, NodeId, ResponseServer};
+use marline_time::{Duration, Instant, Rate, SeedTree};
+
+use crate::cases::{self, traced_link};
+
+/// Decisions about data that were made, and those of them without a reason.
+#[derive(Debug, Default)]
+struct Count {
+    made: AtomicUsize,
+    unexplained: AtomicUsize,
+}
+
+impl Count {
+    /// A decision was made, and led to these reasons.
+    fn decided(&self, decision: Decision, reasons: &[Reason]) {
+        self.made.fetch_add(1, Relaxed);
+        let explained = matches!(reasons, [reason] if reason.decision == decision);
+        self.unexplained.fetch_add(usize::from(!explained), Relaxed);
+    }
+}
+
+/// `auto`, watched from outside.
+#[derive(Debug)]
+struct Watched {
+    auto: Auto,
+    count: Arc<Count>,
+}
+
+impl Scheduler for Watched {
+    fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
+        let decision = self.auto.next_send(cx);
+        self.count.decided(decision, &[]);
+        decision
+    }
+
+    fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
+        let decision = self.auto.next_reinjection(item, cx);
+        self.count.decided(decision, &[]);
+        decision
+    }
+
+    fn on_event(
+        &mut self,
+        event: SchedulerEvent,
+        cx: &SchedulerContext<'_>,
+        out: &mut Vec<SchedulerAction>,
+    ) {
+        let before = out.len();
+        self.auto.on_event(event, cx, out);
+        if let Some(first) = repeats(&out[before..]) {
+            self.count.decided(first, &[]);
+        }
+    }
+
+    fn explain_send(&mut self, cx: &SchedulerContext<'_>, reasons: &mut Vec<Reason>) -> Decision {
+        let before = reasons.len();
+        let decision = self.auto.explain_send(cx, reasons);
+        self.count.decided(decision, &reasons[before..]);
+        decision
+    }
+
+    fn explain_reinjection(
+        &mut self,
+        item: &Reinjection,
+        cx: &SchedulerContext<'_>,
+        reasons: &mut Vec<Reason>,
+    ) -> Decision {
+        let before = reasons.len();
+        let decision = self.auto.explain_reinjection(item, cx, reasons);
+        self.count.decided(decision, &reasons[before..]);
+        decision
+    }
+
+    fn explain_event(
+        &mut self,
+        event: SchedulerEvent,
+        cx: &SchedulerContext<'_>,
+        out: &mut Vec<SchedulerAction>,
+        reasons: &mut Vec<Reason>,
+    ) {
+        let (actions, before) = (out.len(), reasons.len());
+        self.auto.explain_event(event, cx, out, reasons);
+        match repeats(&out[actions..]) {
+            Some(first) => self.count.decided(first, &reasons[before..]),
+            None => assert_eq!(reasons.len(), before, "a reason of nothing"),
+        }
+    }
+
+    fn probe_patience(&self) -> Option<Duration> {
+        self.auto.probe_patience()
+    }
+}
+
+/// The first of what is to be sent again.
+fn repeats(actions: &[SchedulerAction]) -> Option<Decision> {
+    actions.iter().find_map(|action| match *action {
+        SchedulerAction::Reinject { range, on } => Some(Decision::Send { subflow: on, range }),
+        _ => None,
+    })
+}
+
+/// Makes such schedulers.
+#[derive(Debug)]
+struct Watching {
+    config: AutoConfig,
+    count: Arc<Count>,
+}
+
+impl SchedulerFactory for Watching {
+    fn name(&self) -> &str {
+        "watched"
+    }
+
+    fn build(&self) -> Box<dyn Scheduler> {
+        Box::new(Watched { auto: Auto::new(self.config), count: Arc::clone(&self.count) })
+    }
+}
+
+/// What the two sides do.
+#[derive(Copy, Clone, Debug)]
+enum Work {
+    /// So many bytes to the client.
+    Download(u64),
+    /// So many small messages there and back.
+    Echoes(u64),
+    /// So many answers of 100 kB.
+    Bursts(u64),
+}
+
+/// A scene, and what happens in it.
+#[derive(Clone, Debug)]
+struct Case {
+    name: &'static str,
+    links: Vec<String>,
+    backup: Vec<bool>,
+    work: Work,
+    budget: BudgetConfig,
+    /// The receive buffers; none: as usual.
+    window: Option<u64>,
+    /// The first path is down for these seconds.
+    dead_s: Option<(u64, u64)>,
+}
+
+impl Case {
+    fn new(name: &'static str, links: &[&str], work: Work) -> Self {
+        let links = links.iter().map(|text| (*text).to_owned()).collect();
+        let (budget, backup) = (BudgetConfig::default(), Vec::new());
+        Case { name, links, backup, work, budget, window: None, dead_s: None }
+    }
+
+    fn listen(&self) -> Listen {
+        match self.work {
+            Work::Download(bytes) => {
+                Box::new(move |_| Box::new(Bulk::new(Amount::Bytes(bytes), 1, 2)))
+            }
+            Work::Echoes(_) => Box::new(|_| Box::new(EchoServer::new(3))),
+            Work::Bursts(_) => Box::new(|_| Box::new(ResponseServer::new((200, 100_000), (5, 6)))),
+        }
+    }
+
+    /// Runs it, and returns the scene at its end, and what was counted.
+    fn run(&self, listening: bool) -> (Paths, Arc<Count>) {
+        let count = Arc::new(Count::default());
+        let mut policies = marline_algos::default_policies();
+        let config = AutoConfig { budget: self.budget };
+        policies.scheduler = Arc::new(Watching { config, count: Arc::clone(&count) });
+        let mut connection = ConnectionConfig::new(policies);
+        if let Some(window) = self.window {
+            connection.receive_buffer = window;
+            connection.buffer_tuning = BufferTuning::Fixed;
+        }
+        let recorded = self.links.iter().any(|text| text.contains("trace="));
+        let dir = if recorded { marline_testkit::need::trace_dir() } else { None };
+        let seeds = SeedTree::new(9);
+        let links = self.links.iter().map(|text| traced_link(text, &seeds, dir.as_deref()));
+        let mut scene = PathsConfig::new(links.collect(), connection);
+        scene.backup.clone_from(&self.backup);
+        let mut paths = Paths::new(&scene, SeedTree::new(11));
+        for node in [paths.client, paths.server] {
+            paths.world.node_mut(node).endpoint_mut().tell_decisions(listening);
+        }
+        paths.listen(self.listen());
+        match self.work {
+            Work::Download(_) => paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))),
+            Work::Echoes(count) => {
+                paths.connect(0, Box::new(Echo::new(300, Duration::from_millis(20), count, 3)))
+            }
+            Work::Bursts(count) => {
+                let pause = Duration::from_millis(150);
+                let app = RequestResponse::new(count, (200, 100_000), pause, (6, 5));
+                paths.connect(0, Box::new(app))
+            }
+        }
+        .expect("a connection");
+        if let Some((from_s, to_s)) = self.dead_s {
+            paths.at_set_path_up(Instant::from_secs(from_s), 0, false);
+            paths.at_set_path_up(Instant::from_secs(to_s), 0, true);
+        }
+        paths.world.run_until(Instant::from_secs(15));
+        (paths, count)
+    }
+}
+
+/// The lines that are logged at a host, and what they are of.
+fn logged(paths: &Paths, node: NodeId) -> Vec<(String, Arc<Reason>)> {
+    let told = paths.world.node(node).monitor().iter().filter_map(|event| match &event.kind {
+        MonitorKind::Decided { reason, missed } => {
+            assert_eq!(*missed, 0);
+            assert_eq!(event.at, reason.inputs.now);
+            Some((reason.record(), Arc::clone(reason)))
+        }
+        _ => None,
+    });
+    told.collect()
+}
+
+fn cases() -> Vec<Case> {
+    const CHANGING: &str = "rate=0s:20M+2s:2M+4s:12M/6s,delay=10ms,queue=150ms,jitter=4ms";
+    const COLLAPSING: &str = "rate=0s:20M+1s:100k+3s:20M/4s,delay=10ms,queue=400ms";
+    let steady = "rate=8M,delay=35ms,queue=80ms";
+    let mut cases = vec![
+        Case::new("changing", &[CHANGING, steady], Work::Download(6_000_000)),
+        Case::new("echoes", &["walkout,delay=8ms", steady], Work::Echoes(400)),
+        Case::new("loss", &["rate=20M,delay=10ms,ge=1s:100ms:50%:0.2%", steady], Work::Bursts(60)),
+        Case {
+            dead_s: Some((2, 7)),
+            ..Case::new("death", &["rate=20M,delay=10ms", steady], Work::Download(8_000_000))
+        },
+        Case {
+            window: Some(60_000),
+            ..Case::new(
+                "window",
+                &["rate=20M,delay=5ms", "rate=1M,delay=150ms,loss=1%"],
+                Work::Download(9_000_000),
+            )
+        },
+        Case {
+            backup: vec![false, false, true],
+            budget: BudgetConfig::UNLIMITED,
+            dead_s: Some((3, 5)),
+            ..Case::new(
+                "backup",
+                &[CHANGING, "rate=5M,delay=60ms,loss=2%", steady],
+                Work::Bursts(60),
+            )
+        },
+        Case {
+            window: Some(80_000),
+            budget: BudgetConfig { share: 0.0, rate: Rate::ZERO },
+            ..Case::new("collapse", &["rate=20M,delay=5ms", COLLAPSING], Work::Download(20_000_000))
+        },
+        Case {
+            dead_s: Some((2, 4)),
+            ..Case::new("alone", &["rate=5M,delay=20ms,loss=1%"], Work::Echoes(200))
+        },
+    ];
+    if marline_testkit::need::trace_dir().is_some() {
+        let recorded =
+            cases::pairs::TRACES.map(|(_, text)| format!("{text},delay=25ms,queue=200ms"));
+        let [att, tmobile, umts, verizon] = &recorded;
+        cases.push(Case::new("recorded bursts", &[att, tmobile], Work::Bursts(40)));
+        cases.push(Case::new("recorded bulk", &[verizon, umts], Work::Download(4_000_000)));
+    }
+    cases
+}
+
+#[test]
+fn each_decision_follows_from_the_line_that_is_logged_with_it() {
+    let mut rules: Vec<(Rule, usize)> = Vec::new();
+    for case in cases() {
+        let (paths, count) = case.run(true);
+        let lines = [logged(&paths, paths.client), logged(&paths, paths.server)].concat();
+        let (made, unexplained) = (count.made.load(Relaxed), count.unexplained.load(Relaxed));
+        println!("{}: {made} decisions", case.name);
+        assert_eq!(unexplained, 0, "{}: decisions without a reason", case.name);
+        assert_eq!(lines.len(), made, "{}: what is decided and what is told", case.name);
+        for (line, told) in &lines {
+            let read = Reason::parse(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            assert_eq!(read, **told, "{}: {line}", case.name);
+            // By the question and the inputs alone.
+            let again = Auto::recompute(&read.question, &read.inputs);
+            assert_eq!(again.as_ref(), Some(&read), "{}: {line}", case.name);
+            assert!(!read.words(&|id| id.to_string()).contains("unknown time"), "{line}");
+            match rules.iter_mut().find(|(rule, _)| *rule == read.grounds.rule) {
+                Some((_, times)) => *times += 1,
+                None => rules.push((read.grounds.rule, 1)),
+            }
+        }
+    }
+    println!("{rules:?}");
+    // Every rule there is, but for `NoPath`, where nobody is asked, and `Unblock`: the first two rules to wait see to
+    // it that there is next to nothing to unblock. A test beside `auto` has it.
+    let wanted = [
+        Rule::First,
+        Rule::HeardLast,
+        Rule::NoRoom,
+        Rule::FullIsSooner,
+        Rule::WouldBlock,
+        Rule::Late,
+        Rule::End,
+        Rule::Explore,
+        Rule::LookAgain,
+        Rule::Nothing,
+        Rule::Rescue,
+        Rule::RescueWaits,
+    ];
+    for rule in wanted {
+        assert!(rules.iter().any(|(seen, _)| *seen == rule), "no decision by {rule:?}: {rules:?}");
+    }
+}
+
+#[test]
+fn whoever_listens_changes_nothing() {
+    for case in cases() {
+        let ((told, _), (quiet, count)) = (case.run(true), case.run(false));
+        assert_eq!(told.world.digest(), quiet.world.digest(), "{}", case.name);
+        assert_eq!(logged(&quiet, quiet.client).len(), 0, "{}", case.name);
+        // The others were made without reasons, as they should be.
+        let (made, unexplained) = (count.made.load(Relaxed), count.unexplained.load(Relaxed));
+        assert!(made > 0 && made == unexplained, "{}: {made}, {unexplained}", case.name);
+    }
+}
+
+/// Budgets that are counted over many decisions are in the record of each.
+#[test]
+fn what_is_spent_is_in_the_record() {
+    let budget = BudgetConfig { share: 0.05, rate: Rate::from_bits_per_s(8_000) };
+    let links = ["rate=20M,delay=10ms,ge=500ms:100ms:50%", "rate=20M,delay=20ms"];
+    let case = Case { budget, ..Case::new("little", &links, Work::Bursts(60)) };
+    let (paths, _) = case.run(true);
+    let spent = |(_, reason): (String, Arc<Reason>)| reason.inputs.spending.spent;
+    let most = logged(&paths, paths.server).into_iter().map(spent).fold(0.0, f32::max);
+    assert!(most > 0.9, "{most}");
+}

@@ -328,7 +328,10 @@ impl Subflow {
         if is_exact {
             self.tx.forecaster.on_delivered(now, sent_at, tally.delivered);
         }
-        self.tx.forecaster.on_answer(now, rtt, own_delay, &expected);
+        // No answer is quicker than the quickest: what would be was not waiting for the sender's own bytes, which
+        // leave faster than trains have shown as long as none was long enough.
+        let most_own = rtt.saturating_sub(self.tx.rtt.min().unwrap_or(rtt));
+        self.tx.forecaster.on_answer(now, rtt, own_delay.min(most_own), &expected);
         Some(rtt)
     }
 

@@ -1123,14 +1123,25 @@ impl Connection {
 
     /// Bytes that a subflow no longer needs to repeat.
     fn drain_released(&mut self, now: Instant, id: SubflowId) {
+        let watched = self.paths.turns() > 1 && self.scheduling.watches_delivery();
         let Some(subflow) = self.paths.get_mut(id) else { return };
         self.sender.release_repairs(id, subflow.tcp().snd_una());
+        if subflow.tcp().has_sacked() {
+            for range in subflow.tcp_mut().take_sacked() {
+                if watched {
+                    self.sender.note_delivered(range);
+                }
+            }
+        }
         if subflow.tcp_mut().released().is_empty() {
             return;
         }
         let mut released = core::mem::take(subflow.tcp_mut().released());
         for range in released.iter() {
             self.sender.unpin(*range);
+            if watched {
+                self.sender.note_delivered(*range);
+            }
         }
         if self.scheduling.watches_acks() {
             for range in released.iter() {
@@ -5123,7 +5134,7 @@ impl Connection {
         self.sender.count_rto();
         self.rearm_data_rto(now);
         let Some(timeout) = self.sender.data_timeout(now) else { return };
-        let DataTimeout { oldest: Mapping { range, carried_by }, fired_at, count } = timeout;
+        let DataTimeout { oldest: Mapping { range, carried_by, .. }, fired_at, count } = timeout;
         let holds = |s: &SubflowContext| s.holds(range.start);
         // A subflow that still repeats it by itself needs no help unless it is silent.
         let repeats = |s: &SubflowContext| s.is_usable() && holds(s) && !s.health().is_rescued();

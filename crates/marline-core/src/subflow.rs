@@ -102,6 +102,8 @@ struct Owed {
 struct Scratch {
     delivered: Vec<DeliveredSegment>,
     lost: Vec<Ssn>,
+    /// Data that was newly SACKed.
+    sacked: Vec<DataRange>,
 }
 
 impl Unused for FalseAcks {
@@ -109,7 +111,8 @@ impl Unused for FalseAcks {
 }
 
 impl Unused for Scratch {
-    const UNUSED: &'static Self = &Scratch { delivered: Vec::new(), lost: Vec::new() };
+    const UNUSED: &'static Self =
+        &Scratch { delivered: Vec::new(), lost: Vec::new(), sacked: Vec::new() };
 }
 
 /// One TCP connection of a Multipath TCP connection.
@@ -292,6 +295,19 @@ impl Subflow {
     /// Data whose segments were cumulatively acknowledged since this was last emptied.
     pub(crate) const fn released(&mut self) -> &mut OnDemand<Vec<DataRange>> {
         &mut self.tx.released
+    }
+
+    /// Whether a segment that came in this call SACKed something new.
+    pub(crate) fn has_sacked(&self) -> bool {
+        !self.scratch.sacked.is_empty()
+    }
+
+    /// What it was; to be asked before the buffers are exchanged again.
+    pub(crate) fn take_sacked(&mut self) -> Vec<DataRange> {
+        self.scratch
+            .if_used()
+            .map(|scratch| core::mem::take(&mut scratch.sacked))
+            .unwrap_or_default()
     }
 
     /// Takes back the ACK that the last segment owes as a challenge (rate limit).

@@ -22,7 +22,7 @@ pub use end::run_end;
 pub use live::{run_live, weight};
 pub use outcome::{Message, Outcome, PathTotals};
 pub use script::{Fault, Happening, Moment, can_be_restored};
-pub use simulation::{START, simulate, simulate_recorded, stage};
+pub use simulation::{START, reinjected_bytes, simulate, simulate_recorded, stage};
 pub use stack::Stack;
 pub use timeline::{Timeline, TimelineConfig};
 pub use variant::Variant;

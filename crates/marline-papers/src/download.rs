@@ -1,7 +1,7 @@
 //! Bulk download over links that a link spec cannot describe, for papers about throughput.
 
 use anyhow::Context as _;
-use marline_lab::experiment::Variant;
+use marline_lab::experiment::{Variant, reinjected_bytes};
 use marline_link::{DuplexConfig, DuplexSpec};
 use marline_sim::{Amount, Bulk, Paths, PathsConfig, Report};
 use marline_time::{Duration, Instant, SeedTree};
@@ -20,6 +20,18 @@ impl Download {
     /// # Errors
     /// A policy is not known, the variant names a path that is not there, or a byte was wrong.
     pub(super) fn run(&self, variant: &Variant, seed: u64) -> anyhow::Result<Report> {
+        Ok(self.run_counted(variant, seed)?.0)
+    }
+
+    /// The same, and the bytes that were sent again on another path.
+    ///
+    /// # Errors
+    /// As [`Download::run`].
+    pub(super) fn run_counted(
+        &self,
+        variant: &Variant,
+        seed: u64,
+    ) -> anyhow::Result<(Report, u64)> {
         let wanted =
             |name: &str| variant.paths.is_empty() || variant.paths.iter().any(|p| p == name);
         let used: Vec<_> = self.paths.iter().filter(|(name, _)| wanted(name)).collect();
@@ -34,7 +46,7 @@ impl Download {
         paths.world.run_until(Instant::ZERO + self.length);
         let report = paths.client_report(0).context("the client has no connection")?;
         anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
-        Ok(report.clone())
+        Ok((report.clone(), reinjected_bytes(&paths)))
     }
 
     /// Mean throughput from this time on (zero: the first SYN) to the end, Mbit/s.

@@ -11,6 +11,7 @@ mod studied;
 use marline_time::{Duration, Rng as _};
 use serde::Deserialize;
 
+use crate::download::Download;
 use crate::estimate::Samples;
 use crate::file::PaperFile;
 use crate::judge::Row;
@@ -24,6 +25,13 @@ use ride::{CLASSES, LENGTH};
 use rows::{Efficiencies, efficiencies, of_best};
 
 const TEXT: &str = include_str!("../../../papers/hsr2018.toml");
+
+/// The ride of a seed at 150 to 310 km/h with two carriers, and their names.
+pub(crate) fn fast_ride(seed: u64) -> anyhow::Result<(Download, [&'static str; 2])> {
+    let fastest = &CLASSES[CLASSES.len() - 1];
+    let download = contestants::carriers(fastest, 2, LENGTH, seed)?;
+    Ok((download, [ride::PATHS[0], ride::PATHS[1]]))
+}
 
 /// A root is one ride of each class.
 const RIDES: Part = Part::new("rides", 50, 240);

@@ -21,6 +21,7 @@ mod judge;
 mod kernel;
 mod live;
 mod markdown;
+mod matrix;
 mod multimob2018;
 mod multimob_live;
 mod output;
@@ -61,6 +62,7 @@ pub fn all() -> Vec<&'static dyn Paper> {
         &multimob2018::MultiMob,
         &traces::Traces,
         &auto::Auto,
+        &matrix::Matrix,
         // Those in real time.
         &kernel::Kernel,
         &live::Live,

@@ -9,12 +9,40 @@ mod mobile;
 mod published;
 mod sweep;
 
+use anyhow::Context as _;
+use marline_link::DuplexConfig;
+use marline_time::Duration;
+
+use crate::download::{Download, link};
 use crate::file::PaperFile;
 use crate::paper::{Context, Paper};
 use crate::table::Reproduction;
+use contestants::{LINK, NAMES};
 use published::Published;
 
+pub(crate) use contestants::{LARGE_BUFFER, SMALL_BUFFER};
+
 const TEXT: &str = include_str!("../../../papers/papd2017.toml");
+
+/// The two links of the tables, with these round trips and losses.
+pub(crate) fn wires(
+    rtt_ms: [f64; 2],
+    loss: [f64; 2],
+) -> anyhow::Result<Vec<(&'static str, DuplexConfig)>> {
+    let path = |number: usize| {
+        let (delay, loss) = (rtt_ms[number] / 2.0, loss[number] * 100.0);
+        let text = format!("{LINK},delay={delay}ms,down.loss={loss}%");
+        anyhow::Ok((NAMES[number], link(&text)?))
+    };
+    Ok(vec![path(0)?, path(1)?])
+}
+
+/// A phone's download in one of the scenarios, counted from 0.
+pub(crate) fn phone(scenario: usize, length: Duration, seed: u64) -> anyhow::Result<Download> {
+    let scenarios = PaperFile::<Published>::parse(TEXT)?.published.mobile;
+    let scenario = scenarios.get(scenario).context("there is no such scenario")?;
+    mobile::download(scenario, length, seed)
+}
 
 /// The key.
 pub(super) struct Papd;

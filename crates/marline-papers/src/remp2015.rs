@@ -8,7 +8,7 @@ mod correlation;
 mod detection;
 mod echo;
 mod fairness;
-mod links;
+pub(crate) mod links;
 mod measure;
 mod published;
 mod sizes;

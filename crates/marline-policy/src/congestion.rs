@@ -131,4 +131,11 @@ pub trait CongestionController: Debug + Send {
     fn holds_window_in_recovery(&self) -> bool {
         false
     }
+
+    /// Bytes that may be in flight in a recovery whatever PRR says. PRR lets go what ACKs deliver: at the end of a
+    /// burst, or of a flow of small messages, nearly nothing is delivered any more, and what is lost or new would wait
+    /// for several round trips. No more than the window; 0: PRR alone decides (RFC 9937).
+    fn recovery_floor(&self) -> u64 {
+        0
+    }
 }

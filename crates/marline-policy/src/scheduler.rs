@@ -13,6 +13,10 @@ pub struct Mapping {
     pub range: DataRange,
     /// Subflows that carried them.
     pub carried_by: SubflowSet,
+    /// One of these subflows acknowledged or SACKed them: they are there, and wait for what is before them. Noted
+    /// only for schedulers that [want to know](Scheduler::watches_delivery). A peer may discard what it has SACKed, or
+    /// acknowledged on a subflow, and not DATA_ACKed: this is for who saves copies, and not for who must repeat data.
+    pub delivered: bool,
 }
 
 /// Index of outstanding data by DSN, with the subflows that carried it.
@@ -21,8 +25,8 @@ pub trait MappingIndex {
     fn oldest(&self) -> Option<Mapping>;
     /// The mapping that holds `at`, cut so that it starts there.
     fn at(&self, at: Dsn) -> Option<Mapping>;
-    /// The first data at or after `from` that `subflow` did not carry; as much of it as the same others did, or a
-    /// part of that.
+    /// The first data at or after `from` that `subflow` did not carry; as much of it as the same others did, and all
+    /// or nothing of it was delivered; or a part of that.
     fn next_not_on(&self, subflow: SubflowId, from: Dsn) -> Option<Mapping>;
     /// The last data before `before` that `subflow` did not carry, back to where the same others carried it or
     /// a part of that.
@@ -283,6 +287,11 @@ pub trait Scheduler: Debug + Send {
 
     /// Whether [`SchedulerEvent::Acked`] is wanted now; asked with each ACK.
     fn watches_acks(&self) -> bool {
+        false
+    }
+
+    /// Whether [`Mapping::delivered`] is to be noted; asked with each ACK while there are several subflows.
+    fn watches_delivery(&self) -> bool {
         false
     }
 }

@@ -176,6 +176,19 @@ impl Stream {
         }
     }
 
+    /// A subflow that carried it acknowledged or SACKed this.
+    ///
+    /// # Panics
+    /// Part of a mapping: of views, whole ones are delivered.
+    pub fn deliver(&mut self, range: DataRange) {
+        for mapping in &mut self.mappings {
+            if !mapping.range.intersection(&range).is_empty() {
+                assert_eq!(mapping.range.intersection(&range), mapping.range, "a part of it");
+                mapping.delivered = true;
+            }
+        }
+    }
+
     /// Checks a decision as the core does and applies one segment of it. Returns the bytes sent.
     ///
     /// # Panics
@@ -184,7 +197,11 @@ impl Stream {
         assert!(!wanted.is_empty(), "an empty range");
         if wanted.start == self.unsent().start {
             let cut = wanted.intersection(&self.unsent()).prefix(u64::from(MSS));
-            self.mappings.push(Mapping { range: cut, carried_by: SubflowSet::of(id) });
+            self.mappings.push(Mapping {
+                range: cut,
+                carried_by: SubflowSet::of(id),
+                delivered: false,
+            });
             return cut;
         }
         assert!(wanted.start.0 >= self.data_una, "acknowledged data: {wanted:?}");
@@ -201,7 +218,7 @@ impl Stream {
         carried_by.insert(id);
         let parts = [
             Mapping { range: head, ..mapping },
-            Mapping { range: cut, carried_by },
+            Mapping { range: cut, carried_by, ..mapping },
             Mapping { range: tail, ..mapping },
         ];
         let parts = parts.into_iter().filter(|part| !part.range.is_empty());

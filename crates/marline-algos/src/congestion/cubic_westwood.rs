@@ -6,7 +6,7 @@
 //! traffic more than the scheduler does. BBR does neither, but fills its place beside loss-based
 //! flows badly, and spreads a burst over a measured rate that a sender with pauses never reaches.
 //!
-//! *How.* Three rules around [`Cubic`]; where none of them applies it is CUBIC to the byte.
+//! *How.* Four rules around [`Cubic`]; where none of them applies it is CUBIC to the byte.
 //! - *A loss without a queue is no congestion.* A queue that overflows shows before it does: the
 //!   smoothed RTT at the loss is above the smallest one by as much as the queue holds. If it is
 //!   not ([`QUEUE_SHARE`] of the smallest RTT, [`LEAST_QUEUE`] at least), and no more than
@@ -16,6 +16,10 @@
 //!   of itself, but not below rate x smallest RTT, the rate being smoothed over the last
 //!   deliveries (Westwood+). Behind a buffer of one bandwidth-delay product or more 0.7 of the
 //!   window is the larger of the two, so that beside CUBIC this is CUBIC.
+//! - *A recovery does not stop at what ACKs let go.* As much as rate x smallest RTT, and [`LEAST_IN_RECOVERY`]
+//!   segments, may be in flight whatever PRR says. PRR is a sending rate measured in ACKs: where a burst ends with a
+//!   loss there are hardly any left, and the last twenty segments are repeated one, two, four and eight at a time; and a
+//!   small message written meanwhile waits for them.
 //! - *Pauses.* A window that was used is kept for [`KEPT_FOR`] (RFC 7661's five minutes) instead of
 //!   one timeout; one of which less than half was in flight lately is cut to twice what was (its
 //!   `pipeACK`). The first burst is paced, over half a round trip where no queue is.
@@ -47,6 +51,8 @@ const MOST_LOSS: f64 = 0.1;
 const LOSS_MEMORY: f64 = 300.0;
 /// A validated window outlasts pauses of this length (RFC 7661 section 4.4).
 const KEPT_FOR: Duration = Duration::from_secs(300);
+/// Segments that may be under way in a recovery, and what the path holds if that is more.
+const LEAST_IN_RECOVERY: f64 = 4.0;
 /// Weight of the newest delivery in the smoothed rate.
 const RATE_GAIN: f64 = 1.0 / 8.0;
 /// The bytes that were in flight are remembered for one to two of these.
@@ -241,6 +247,11 @@ impl CongestionController for CubicWestwood {
 
     fn holds_window_in_recovery(&self) -> bool {
         self.episode == Episode::Random
+    }
+
+    fn recovery_floor(&self) -> u64 {
+        let floor = self.delivered_per_rtt().max(LEAST_IN_RECOVERY * self.mss);
+        (floor as u64).min(self.cubic.window())
     }
 }
 

@@ -190,6 +190,10 @@ impl Scheduler for Auto {
     fn probe_patience(&self) -> Option<Duration> {
         Some(Duration::ZERO)
     }
+
+    fn watches_delivery(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

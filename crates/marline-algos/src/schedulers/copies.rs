@@ -106,6 +106,10 @@ impl<R: CopyRule> Scheduler for WithCopies<R> {
     fn watches_acks(&self) -> bool {
         self.base.watches_acks()
     }
+
+    fn watches_delivery(&self) -> bool {
+        self.base.watches_delivery()
+    }
 }
 
 /// Base scheduler of the redundant ones: `min-rtt`, except that data for which a fast path has no
@@ -209,6 +213,10 @@ macro_rules! delegate {
 
             fn watches_acks(&self) -> bool {
                 self.0.watches_acks()
+            }
+
+            fn watches_delivery(&self) -> bool {
+                self.0.watches_delivery()
             }
         }
     };

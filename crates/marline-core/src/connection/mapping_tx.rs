@@ -14,6 +14,13 @@ const RUN: usize = 8;
 struct Entry {
     end: Dsn,
     carried_by: SubflowSet,
+    delivered: bool,
+}
+
+impl Entry {
+    const fn mapping(&self, range: DataRange) -> Mapping {
+        Mapping { range, carried_by: self.carried_by, delivered: self.delivered }
+    }
 }
 
 /// Contiguous entries from the oldest byte that is not DATA_ACKed to the newest one sent.
@@ -35,7 +42,8 @@ impl MappingTx {
         if self.entries.capacity() == 0 {
             self.make_room_for_one();
         }
-        self.entries.push_back(Entry { end: range.end, carried_by: SubflowSet::of(on) });
+        let carried_by = SubflowSet::of(on);
+        self.entries.push_back(Entry { end: range.end, carried_by, delivered: false });
     }
 
     #[cold]
@@ -53,6 +61,37 @@ impl MappingTx {
         let last = self.cut(range.end);
         for entry in self.entries.range_mut(first..last) {
             entry.carried_by.insert(on);
+        }
+    }
+
+    /// A subflow that carried it has brought it.
+    pub(crate) fn deliver(&mut self, range: DataRange) {
+        let range = range.intersection(&DataRange::new(self.start, self.end()));
+        if range.is_empty() {
+            return;
+        }
+        let first = self.cut(range.start);
+        let last = self.index_of(range.end);
+        for entry in self.entries.range_mut(first..last) {
+            entry.delivered = true;
+        }
+        self.deliver_head(last, range.end);
+    }
+
+    /// Marks what of the entry at `index` lies before `end`. ACKs come for a segment or two, and mappings are made by
+    /// the dozen: the delivered entry before it grows, where there is one, so that none is inserted for each ACK.
+    fn deliver_head(&mut self, index: usize, end: Dsn) {
+        let start = self.start_of(index);
+        let Some(entry) = self.entries.get(index).copied() else { return };
+        if entry.delivered || start >= end {
+            return;
+        }
+        let before = index.checked_sub(1).and_then(|before| self.entries.get_mut(before));
+        match before {
+            Some(before) if before.delivered && before.carried_by == entry.carried_by => {
+                before.end = end;
+            }
+            _ => self.entries.insert(index, Entry { end, delivered: true, ..entry }),
         }
     }
 
@@ -77,6 +116,7 @@ impl MappingTx {
     /// A subflow is gone, or its copies no longer count.
     pub(crate) fn forget(&mut self, subflow: SubflowId) {
         for entry in &mut self.entries {
+            entry.delivered &= !entry.carried_by.contains(subflow);
             entry.carried_by.remove(subflow);
         }
     }
@@ -89,7 +129,7 @@ impl MappingTx {
         self.entries.range(first..).map_while(move |entry| {
             let part = DataRange::new(start, entry.end.min(range.end));
             start = entry.end;
-            (!part.is_empty()).then_some(Mapping { range: part, carried_by: entry.carried_by })
+            (!part.is_empty()).then_some(entry.mapping(part))
         })
     }
 
@@ -118,7 +158,8 @@ impl MappingTx {
     pub(crate) fn run(&self, range: DataRange) -> Option<Mapping> {
         let mut parts = self.parts(range).take(RUN);
         let mut run = parts.next()?;
-        let alike = |part: &Mapping| part.carried_by == run.carried_by;
+        let alike =
+            |part: &Mapping| (part.carried_by, part.delivered) == (run.carried_by, run.delivered);
         run.range.end = parts.take_while(alike).last().map_or(run.range.end, |last| last.range.end);
         Some(run)
     }
@@ -128,28 +169,24 @@ impl MappingTx {
         self.entries.partition_point(|e| e.end <= at)
     }
 
+    fn start_of(&self, index: usize) -> Dsn {
+        index.checked_sub(1).map_or(self.start, |before| self.entries[before].end)
+    }
+
     /// Makes an entry start at `at`; returns its index.
     fn cut(&mut self, at: Dsn) -> usize {
         let index = self.index_of(at);
-        let starts_at = match index.checked_sub(1) {
-            Some(before) => self.entries[before].end,
-            None => self.start,
-        };
-        let Some(entry) = self.entries.get(index).copied().filter(|_| starts_at < at) else {
+        let start = self.start_of(index);
+        let Some(entry) = self.entries.get(index).copied().filter(|_| start < at) else {
             return index;
         };
-        self.entries.insert(index, Entry { end: at, carried_by: entry.carried_by });
+        self.entries.insert(index, Entry { end: at, ..entry });
         index + 1
     }
 
     fn mapping(&self, index: usize) -> Option<Mapping> {
         let entry = self.entries.get(index)?;
-        let start = match index.checked_sub(1) {
-            Some(before) => self.entries[before].end,
-            None => self.start,
-        };
-        let range = DataRange::new(start, entry.end);
-        Some(Mapping { range, carried_by: entry.carried_by })
+        Some(entry.mapping(DataRange::new(self.start_of(index), entry.end)))
     }
 }
 
@@ -220,6 +257,37 @@ mod tests {
         assert_eq!(index.run(range(60, 180)).unwrap().range, range(60, 150));
         assert_eq!(index.next_not_on(B, Dsn(60)).unwrap().range, range(150, 200));
         assert_eq!(index.next_not_on(A, Dsn(0)).unwrap().range, range(200, 300));
+    }
+
+    #[test]
+    fn what_is_delivered_piece_by_piece_is_one_entry_however_many_acks_say_so() {
+        let mut index = MappingTx::default();
+        index.push(range(0, 1_000), A);
+        index.push(range(1_000, 1_100), B);
+        // SACKed in the midst, piece by piece, then what is behind the end of the mapping, too.
+        for start in (200..1_000).step_by(20) {
+            index.deliver(range(start, start + 20));
+        }
+        index.deliver(range(1_000, 1_050));
+        let parts: Vec<_> = index
+            .parts(range(0, 1_100))
+            .map(|m| (m.range.start.0, m.range.end.0, m.delivered))
+            .collect();
+        let expected =
+            [(0, 200, false), (200, 1_000, true), (1_000, 1_050, true), (1_050, 1_100, false)];
+        assert_eq!(parts, expected);
+        // What is repeated of it says so, and a run ends where that changes.
+        index.add(range(100, 300), B);
+        assert!(index.at(Dsn(250)).unwrap().delivered && !index.at(Dsn(150)).unwrap().delivered);
+        assert_eq!(index.next_not_on(B, Dsn(0)).unwrap().range, range(0, 100));
+        assert_eq!(index.run(range(300, 1_100)).unwrap().range, range(300, 1_000));
+        // Twice, or acknowledged before: nothing new.
+        index.ack(Dsn(500));
+        index.deliver(range(0, 700));
+        assert_eq!(index.oldest().unwrap().range, range(500, 1_000));
+        // Nobody knows what a subflow that is gone has brought.
+        index.forget(B);
+        assert!(index.at(Dsn(600)).unwrap().delivered && !index.at(Dsn(1_010)).unwrap().delivered);
     }
 
     #[test]

@@ -97,6 +97,11 @@ impl Scheduling {
         self.scheduler.watches_acks()
     }
 
+    /// It saves copies of what was delivered.
+    pub(super) fn watches_delivery(&self) -> bool {
+        self.scheduler.watches_delivery()
+    }
+
     /// When it wants to be asked again.
     pub(super) const fn next_timeout(&self) -> Option<Instant> {
         self.wake_at

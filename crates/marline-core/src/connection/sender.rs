@@ -430,6 +430,13 @@ impl Sender {
         self.nagle.on_ack(self.buffer.una(), self.mappings.end() < self.buffer.end());
     }
 
+    /// A subflow has brought this: it is there, or waits for what is before it.
+    pub(super) fn note_delivered(&mut self, range: DataRange) {
+        if range.end > self.buffer.una() {
+            self.mappings.deliver(range);
+        }
+    }
+
     /// Queues data to go out again, in trouble of the subflow `from`.
     pub(super) fn reinject(
         &mut self,

@@ -6,8 +6,8 @@
 //! recovery begins; congestion control and pacer have the last word.
 
 use marline_policy::{
-    AckOutcome, AckSample, AckSummary, CongestionSignal, DeliveredSegment, Expected, Phase,
-    RateSample, SentSegment, Ssn,
+    AckOutcome, AckSample, AckSummary, CongestionSignal, DataRange, DeliveredSegment, Expected,
+    Phase, RateSample, SentSegment, Ssn,
 };
 use marline_time::{Duration, Instant};
 use marline_wire::{SackBlocks, TcpFlags};
@@ -270,6 +270,7 @@ impl Subflow {
         }
         if by_sack {
             self.tx.highest_sacked = self.tx.highest_sacked.max(segment.end);
+            self.note_sacked(segment);
         }
         if let Some(size) = self.mtu.on_delivered(segment.start, segment.end) {
             self.apply_mss();
@@ -282,6 +283,18 @@ impl Subflow {
             retransmitted,
             by_sack,
         });
+    }
+
+    /// For who copies data: this is there, whatever the stream waits for.
+    fn note_sacked(&mut self, segment: &SentSegment) {
+        let range = DataRange::new(segment.dsn, segment.dsn.plus(segment.payload_len()));
+        if range.is_empty() || segment.repair {
+            return;
+        }
+        match self.scratch.sacked.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => self.scratch.sacked.push(range),
+        }
     }
 
     /// How far the path lets segments be overtaken, for people: loss recovery goes by time.

@@ -186,7 +186,8 @@ impl Subflow {
     /// The window in force, in bytes.
     pub(super) fn send_window(&self) -> u64 {
         if self.tx.phase == Phase::Recovery && !self.congestion.holds_window_in_recovery() {
-            self.tx.board.bytes_in_flight() + self.tx.prr.allowance()
+            let by_acks = self.tx.board.bytes_in_flight() + self.tx.prr.allowance();
+            by_acks.max(self.congestion.recovery_floor())
         } else {
             self.congestion.window()
         }

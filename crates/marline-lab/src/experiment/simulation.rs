@@ -193,7 +193,7 @@ fn outcome(
         seed,
         faults_ns: faults.map(|fault| (START + fault.at).as_nanos()).collect(),
         paths: totals,
-        reinjected_bytes: reinjected(paths),
+        reinjected_bytes: reinjected_bytes(paths),
         incomplete: (missing > 0).then(|| format!("{missing} messages did not come")),
         doubts: Vec::new(),
     })
@@ -209,7 +209,9 @@ fn log(report: &Report) -> Log {
 }
 
 /// By both ends.
-fn reinjected(paths: &Paths) -> u64 {
+/// Bytes that were sent again on another path, by either end.
+#[must_use]
+pub fn reinjected_bytes(paths: &Paths) -> u64 {
     subflows(paths).iter().map(|subflow| subflow.bytes_reinjected).sum()
 }
 

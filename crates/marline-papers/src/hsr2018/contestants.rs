@@ -111,7 +111,12 @@ pub(super) fn plain<const S: usize, const P: usize>(
 }
 
 /// A ride of a class, of this length.
-fn carriers(class: &Class, count: usize, length: Duration, seed: u64) -> anyhow::Result<Download> {
+pub(super) fn carriers(
+    class: &Class,
+    count: usize,
+    length: Duration,
+    seed: u64,
+) -> anyhow::Result<Download> {
     let mut download = Download { length, ..class.ride(seed)? };
     download.paths.truncate(count);
     Ok(download)

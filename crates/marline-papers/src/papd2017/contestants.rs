@@ -19,8 +19,8 @@ pub(super) const PAPDS: [&str; 2] = ["PAPD", "PAPD with the rule"];
 /// 100 Mbit/s of Ethernet in IP packets of 1500 bytes.
 pub(super) const LINK: &str = "rate=97.5M,queue=1200kB";
 /// Bytes of payload, of both buffers.
-pub(super) const SMALL_BUFFER: u64 = 700_000;
-pub(super) const LARGE_BUFFER: u64 = 8_000_000;
+pub(crate) const SMALL_BUFFER: u64 = 700_000;
+pub(crate) const LARGE_BUFFER: u64 = 8_000_000;
 /// The paths, by the names that their losses are drawn by.
 pub(super) const NAMES: [&str; 2] = ["first", "second"];
 

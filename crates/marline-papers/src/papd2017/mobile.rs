@@ -78,7 +78,11 @@ fn rows(scenarios: &[Scenario], samples: &Samples<Vec<Rates>>, least: f64) -> Ve
     rows
 }
 
-fn download(scenario: &Scenario, length: Duration, seed: u64) -> anyhow::Result<Download> {
+pub(super) fn download(
+    scenario: &Scenario,
+    length: Duration,
+    seed: u64,
+) -> anyhow::Result<Download> {
     let wifi = path("wifi", WIFI, scenario.wifi_rtt_ms, scenario.wifi_loss, seed)?;
     let lte = path("lte", LTE, scenario.lte_rtt_ms, scenario.lte_loss, seed)?;
     Ok(Download { paths: vec![("wifi", wifi), ("lte", lte)], length })

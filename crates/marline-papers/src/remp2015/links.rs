@@ -70,6 +70,16 @@ pub(super) fn home(wifi: &str, lte: &str, count: usize) -> Experiment {
     Experiment::over(&[("wifi", wifi), ("lte", lte)], echoes(count))
 }
 
+/// At home as the study is repeated, with so many messages.
+pub(crate) fn home_echoes(count: usize) -> Experiment {
+    home(WIFI, LTE, count)
+}
+
+/// In the train as its authors saw it, with so many messages.
+pub(crate) fn train_echoes(count: usize, seed: u64) -> Experiment {
+    train(Coincidence::Never, count, seed)
+}
+
 /// How the WiFi ends in the middle of a run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Farewell {

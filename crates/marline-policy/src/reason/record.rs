@@ -282,7 +282,10 @@ fn asked_text((query, answer): &(MappingQuery, Option<Mapping>)) -> String {
         MappingQuery::LastNotOn(subflow, before) => on("last", subflow, before),
     };
     match answer {
-        Some(mapping) => format!("{query}>{}:{}", range_text(&mapping.range), mapping.carried_by.0),
+        Some(Mapping { range, carried_by, delivered }) => {
+            let delivered = if *delivered { ":delivered" } else { "" };
+            format!("{query}>{}:{}{delivered}", range_text(range), carried_by.0)
+        }
         None => format!("{query}>none"),
     }
 }
@@ -301,9 +304,13 @@ fn read_asked(text: &str) -> Option<(MappingQuery, Option<Mapping>)> {
     if answer == "none" {
         return Some((query, None));
     }
-    let (range, carried_by) = answer.split_once(':')?;
-    let carried_by = SubflowSet(carried_by.parse().ok()?);
-    Some((query, Some(Mapping { range: read_range(range)?, carried_by })))
+    let (range, carriers) = answer.split_once(':')?;
+    let (carriers, delivered) = match carriers.strip_suffix(":delivered") {
+        Some(carriers) => (carriers, true),
+        None => (carriers, false),
+    };
+    let carried_by = SubflowSet(carriers.parse().ok()?);
+    Some((query, Some(Mapping { range: read_range(range)?, carried_by, delivered })))
 }
 
 fn read_id(text: &str) -> Option<SubflowId> {

@@ -74,6 +74,10 @@ impl CongestionController for KeepWindow {
     fn holds_window_in_recovery(&self) -> bool {
         self.inner.holds_window_in_recovery()
     }
+
+    fn recovery_floor(&self) -> u64 {
+        self.inner.recovery_floor()
+    }
 }
 
 #[cfg(test)]

@@ -70,6 +70,10 @@ impl Scheduler for Orp {
     fn watches_acks(&self) -> bool {
         self.inner.watches_acks()
     }
+
+    fn watches_delivery(&self) -> bool {
+        self.inner.watches_delivery()
+    }
 }
 
 #[cfg(test)]

@@ -307,6 +307,13 @@ impl Scheduler for Papd {
             Mode::Redundant => self.redundant.watches_acks(),
         }
     }
+
+    fn watches_delivery(&self) -> bool {
+        match self.modes.mode() {
+            Mode::Multipath => self.multipath.watches_delivery(),
+            Mode::Redundant => self.redundant.watches_delivery(),
+        }
+    }
 }
 
 #[cfg(test)]

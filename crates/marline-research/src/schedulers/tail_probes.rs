@@ -223,6 +223,10 @@ impl Scheduler for TailProbes {
     fn watches_acks(&self) -> bool {
         self.open > 0 || self.base.watches_acks()
     }
+
+    fn watches_delivery(&self) -> bool {
+        self.base.watches_delivery()
+    }
 }
 
 #[cfg(test)]

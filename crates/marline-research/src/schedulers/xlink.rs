@@ -155,6 +155,10 @@ impl Scheduler for Xlink {
     fn watches_acks(&self) -> bool {
         self.base.watches_acks()
     }
+
+    fn watches_delivery(&self) -> bool {
+        self.base.watches_delivery()
+    }
 }
 
 #[cfg(test)]

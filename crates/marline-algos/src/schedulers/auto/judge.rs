@@ -8,8 +8,8 @@
 //! ([`reasons`](super::reasons)).
 
 use marline_policy::{
-    DataRange, Decision, Eligibility, Quantile, Rule, SchedulerContext, Spending, SubflowId,
-    SubflowSet, SubflowView,
+    DataRange, Decision, Eligibility, Mapping, Phase, Quantile, Rule, SchedulerContext, Spending,
+    SubflowId, SubflowSet, SubflowView,
 };
 use marline_time::{Duration, Instant};
 
@@ -152,7 +152,7 @@ impl Judge {
         // While copies are cheap they repair a wrong choice.
         let impatience = 1.0 + (1.0 - self.0.spent).max(0.0);
         others()
-            .filter(|other| !other.is_ready() && other.bytes_queued == 0)
+            .filter(|other| !other.is_ready() && opens_soon(other))
             .filter_map(|other| Some((other.id, brings_all(other, left, cx.now)?)))
             .find(|(_, all)| all.mul_f32(impatience) < arrives)
             .map(|(id, all)| (Rule::FullIsSooner, Some(id), Some(all)))
@@ -223,7 +223,8 @@ fn held_up(view: &SubflowView, price: f32, cx: &SchedulerContext<'_>) -> Option<
     for _ in 0..MOST_MAPPINGS {
         let mapping = cx.mappings.next_not_on(view.id, from)?;
         let range = DataRange::new(mapping.range.start.max(from), mapping.range.end);
-        if mapping.carried_by.iter().all(|id| late.contains(id)) && !range.is_empty() {
+        let owed = !mapping.delivered && mapping.carried_by.iter().all(|id| late.contains(id));
+        if owed && !range.is_empty() {
             let copy = Decision::SendRun { subflow: view.id, range };
             return Some(Verdict {
                 path: Some(view.id),
@@ -240,7 +241,7 @@ fn held_up(view: &SubflowView, price: f32, cx: &SchedulerContext<'_>) -> Option<
 /// The last segment that this path did not carry, if a copy of it is worth its price: what was sent before it is worth
 /// less.
 fn last_owed(view: &SubflowView, price: f32, cx: &SchedulerContext<'_>) -> Option<Verdict> {
-    let mapping = cx.mappings.last_not_on(view.id, cx.written)?;
+    let mapping = last_undelivered(view.id, cx)?;
     let range = mapping.range.suffix(view.mss.into());
     let behind = cx.written.since(range.end);
     let carriers = mapping.carried_by.iter().filter_map(|id| cx.subflow(id));
@@ -256,6 +257,24 @@ fn last_owed(view: &SubflowView, price: f32, cx: &SchedulerContext<'_>) -> Optio
     let verdict =
         Verdict { path: Some(view.id), other: soonest, gain, ..Verdict::by(Rule::End, copy) };
     (gain > price).then_some(verdict)
+}
+
+/// The last data that the subflow did not carry and that no other has brought.
+fn last_undelivered(id: SubflowId, cx: &SchedulerContext<'_>) -> Option<Mapping> {
+    let mut before = cx.written;
+    for _ in 0..MOST_MAPPINGS {
+        let mapping = cx.mappings.last_not_on(id, before)?;
+        if !mapping.delivered {
+            return Some(mapping);
+        }
+        before = mapping.range.start;
+    }
+    None
+}
+
+/// Whether answers to what it carries open its window. One that a loss has shut opens when that is repaired.
+fn opens_soon(view: &SubflowView) -> bool {
+    view.phase == Phase::Open && view.bytes_queued == 0
 }
 
 /// Whether the answer to its oldest segment is later than 99 of 100 are.

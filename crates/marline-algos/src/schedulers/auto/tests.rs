@@ -243,3 +243,27 @@ fn what_is_sent_again_has_its_reason_too() {
     );
     assert_eq!(reasons, []);
 }
+
+#[test]
+fn what_was_delivered_is_not_copied() {
+    let mut stream = Stream::new(4_000);
+    for (id, start) in [(0, 0), (0, 1_000), (0, 2_000), (0, 3_000)] {
+        let segment = marline_testkit::views::range(start, start + 1_000);
+        assert_eq!(stream.apply(SubflowId(id), segment), segment);
+    }
+    let paths = [full(overdue(path(0, 200))), path(1, 40)];
+    let first_copy = |stream: &Stream| next(&mut Auto::default(), stream, &paths).data().unwrap().1;
+    // What holds up all the rest is the oldest that is not there.
+    assert_eq!(first_copy(&stream).start.0, 0);
+    stream.deliver(marline_testkit::views::range(0, 1_000));
+    assert_eq!(first_copy(&stream), marline_testkit::views::range(1_000, 2_000));
+    // From the end backwards likewise, while nothing is late.
+    let calm = [full(path(0, 200)), path(1, 40)];
+    let mut copy = || next(&mut Auto::default(), &stream, &calm).data().unwrap().1;
+    assert_eq!(copy(), marline_testkit::views::range(3_000, 4_000));
+    stream.deliver(marline_testkit::views::range(3_000, 4_000));
+    let mut copy = || next(&mut Auto::default(), &stream, &calm).data().unwrap().1;
+    assert_eq!(copy(), marline_testkit::views::range(2_000, 3_000));
+    stream.deliver(marline_testkit::views::range(1_000, 3_000));
+    assert_eq!(next(&mut Auto::default(), &stream, &calm).data(), None);
+}

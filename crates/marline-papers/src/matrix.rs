@@ -1,0 +1,208 @@
+//! Key `matrix`: every policy on every study's ground.
+//!
+//! Each study knows a policy that is good on its own links. Asked here is whether one, the default, is
+//! good on all of them: in each row it is compared with the best of all contestants that keep to its
+//! budget of copies, and, without a budget, with the best of all.
+
+mod measure;
+mod scenes;
+
+use marline_lab::experiment::Variant;
+use serde::Deserialize;
+
+use crate::estimate::{Asked, Estimate, Samples};
+use crate::file::PaperFile;
+use crate::judge::Row;
+use crate::paper::{Context, Effort, Paper};
+use crate::roots::Part;
+use crate::table::{Grid, Reproduction, Table};
+use measure::{Cell, Ride, SceneCells};
+use scenes::{SCENES, Scene};
+
+const TEXT: &str = include_str!("../../../papers/matrix.toml");
+const PART: Part = Part::new("scenes", 20, 40);
+const RIDES: Part = Part::fixed("rides", 60);
+/// Places among the contestants.
+const AUTO: usize = 0;
+const REDUNDANT: usize = 1;
+
+/// The key.
+pub(super) struct Matrix;
+
+/// Who takes part, and what the default may spend.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Setup {
+    contestant: Vec<Contestant>,
+    budget: Budget,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Contestant {
+    name: String,
+    scheduler: String,
+    congestion: String,
+    /// Sends repairs, which are more than the budget and are not counted as copies.
+    #[serde(default)]
+    repairs: bool,
+}
+
+impl Contestant {
+    fn variant(&self) -> Variant {
+        let variant = Variant::new(&self.name);
+        let variant = variant.scheduler(&self.scheduler).congestion(&self.congestion);
+        Variant { repair: self.repairs, ..variant }
+    }
+}
+
+#[derive(Copy, Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Budget {
+    share: f64,
+    kb_per_s: f64,
+}
+
+impl Budget {
+    /// Whether copies so many, of so much payload in so many seconds of both ends, are within it.
+    fn allows(self, cell: &Cell) -> bool {
+        let free = self.kb_per_s * 1e3 * cell.sending_s;
+        cell.extra_bytes <= (self.share * cell.payload_bytes).max(free)
+    }
+}
+
+impl Paper for Matrix {
+    fn key(&self) -> &'static str {
+        "matrix"
+    }
+
+    fn text(&self) -> &'static str {
+        TEXT
+    }
+
+    fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
+        let file = PaperFile::<Setup>::parse(TEXT)?;
+        let setup = &file.published;
+        let variants: Vec<Variant> = setup.contestant.iter().map(Contestant::variant).collect();
+        let margin = file.tolerance("of_best")?;
+        let (samples, rows) = context.judge(
+            PART,
+            |root| measure::all(context, &variants, root),
+            |samples| Ok(View { setup, samples }.rows(margin)),
+        )?;
+        let mut result = Reproduction::default();
+        let title =
+            "The default beside the best under its budget, and without one beside the best of all";
+        result.tables.push(Table::new("matrix", title, rows));
+        let rides = match context.effort {
+            Effort::Quick => Part::fixed(RIDES.name, 4),
+            _ => RIDES,
+        };
+        let rides = context.sample(rides, |root| measure::ride(&variants[AUTO], root))?;
+        let (below, least) = (file.tolerance("rides_below")?, file.tolerance("rides_least")?);
+        let title = "Rides by train at 150 to 310 km/h: the default's goodput over that of the best carrier alone";
+        result.tables.push(Table::new("rides", title, ride_rows(&rides, below, least)));
+        result.grids.push(View { setup, samples: &samples }.grid());
+        Ok(result)
+    }
+}
+
+fn ride_rows(rides: &Samples<Ride>, below: f64, least: f64) -> Vec<Row> {
+    let share = rides.share(|ride| (u64::from(ride.of_best() < 1.0), 1));
+    let Estimate { value, low, high, roots } = share;
+    let percent = Estimate { value: 100.0 * value, low: 100.0 * low, high: 100.0 * high, roots };
+    let row = Row::new("rides on which it is below the best carrier").estimate(&percent, "%");
+    let asked = format!("at most {} %", 100.0 * below);
+    let shares = row.also(&share, Asked::at_most(below), asked);
+    let worst = rides
+        .estimate(|picked| picked.iter().map(|ride| ride.of_best()).fold(f64::INFINITY, f64::min));
+    let worst = Row::new("the worst ride").estimate(&worst, "").at_least(least);
+    let mean = rides.mean(Ride::of_best);
+    vec![shares, worst, Row::new("the mean ride").estimate(&mean, "")]
+}
+
+/// What all contestants showed in all scenes.
+struct View<'a> {
+    setup: &'a Setup,
+    samples: &'a Samples<Vec<SceneCells>>,
+}
+
+/// The mean of one measure of one contestant over roots.
+fn mean(picked: &[&Vec<SceneCells>], scene: usize, contestant: usize, measure: usize) -> f64 {
+    let values = picked.iter().map(|root| root[scene][contestant].values[measure]);
+    values.sum::<f64>() / picked.len() as f64
+}
+
+impl View<'_> {
+    /// How many times worse this contestant's mean is than the best among others; 1: none is better.
+    fn worse(
+        picked: &[&Vec<SceneCells>],
+        (scene, measure): (usize, usize),
+        contestant: usize,
+        among: &[usize],
+    ) -> f64 {
+        let less_is_better = SCENES[scene].measures[measure].less_is_better();
+        let of = |contestant: usize| mean(picked, scene, contestant, measure);
+        let own = of(contestant);
+        let ratio = |other: usize| if less_is_better { own / of(other) } else { of(other) / own };
+        among.iter().map(|other| ratio(*other)).fold(1.0, f64::max)
+    }
+
+    /// Contestants whose copies keep to the budget in a scene.
+    fn within_budget(&self, scene: usize) -> Vec<usize> {
+        let all = 0..self.setup.contestant.len();
+        all.filter(|contestant| {
+            let cells = self.samples.all().iter().map(|root| &root[scene][*contestant]);
+            !self.setup.contestant[*contestant].repairs
+                && self.setup.budget.allows(&Cell::sum(cells))
+        })
+        .collect()
+    }
+
+    fn rows(&self, margin: f64) -> Vec<Row> {
+        let everybody: Vec<usize> = (0..self.setup.contestant.len()).collect();
+        let mut rows = Vec::new();
+        for (number, Scene { name, measures, .. }) in SCENES.iter().enumerate() {
+            let mut frugal = self.within_budget(number);
+            frugal.push(AUTO);
+            for (place, measure) in measures.iter().enumerate() {
+                let mut row = |who: &str, contestant: usize, among: &[usize]| {
+                    let at = (number, place);
+                    let worse =
+                        |picked: &[&Vec<SceneCells>]| View::worse(picked, at, contestant, among);
+                    let estimate = self.samples.estimate(worse);
+                    let what = format!("{name}, {}: {who}", measure.name());
+                    rows.push(Row::new(what).estimate(&estimate, "").at_most(1.0 + margin));
+                };
+                row("auto over the best within its budget", AUTO, &frugal);
+                row("mode redundant over the best of all", REDUNDANT, &everybody);
+            }
+        }
+        rows
+    }
+
+    /// Means of everybody.
+    fn grid(&self) -> Grid {
+        let names = self.setup.contestant.iter().map(|contestant| (&*contestant.name, ""));
+        let columns: Vec<_> =
+            [("scene", ""), ("of key", ""), ("measure", "")].into_iter().chain(names).collect();
+        let title = "Every contestant in every scene: means over the roots (ms; goodput Mbit/s), and copies in percent of the payload";
+        let mut grid = Grid::new("contestants", title, &columns);
+        let picked: Vec<&Vec<SceneCells>> = self.samples.all().iter().collect();
+        for (number, scene) in SCENES.iter().enumerate() {
+            let words = |measure| [scene.name, scene.key, measure];
+            let contestants = 0..self.setup.contestant.len();
+            for (place, measure) in scene.measures.iter().enumerate() {
+                let of = |contestant| mean(&picked, number, contestant, place);
+                let numbers: Vec<f64> = contestants.clone().map(of).collect();
+                grid.push(&words(measure.name()), &numbers);
+            }
+            let extra = |contestant: usize| {
+                let sum = Cell::sum(picked.iter().map(|root| &root[number][contestant]));
+                100.0 * sum.extra_bytes / sum.payload_bytes
+            };
+            grid.push(&words("extra bytes (%)"), &contestants.map(extra).collect::<Vec<_>>());
+        }
+        grid
+    }
+}

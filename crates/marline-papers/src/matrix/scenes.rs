@@ -1,0 +1,232 @@
+//! Scenes of the studies: links, what is done on them, and what is measured.
+
+use std::time::Duration;
+
+use marline_lab::experiment::Moment;
+use marline_lab::experiment::{Experiment, Fault};
+use marline_lab::workload::{Gap, Workload};
+
+use super::measure::PATIENCE_MS;
+use crate::download::Download;
+use crate::paper::Context;
+use crate::roots::Root;
+use crate::{hsr2018, papd2017, remp2015};
+
+/// What is measured of a run.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The longest latency.
+    Longest,
+    /// The median latency.
+    Median,
+    /// The 99 % quantile.
+    P99,
+    /// What is read per time.
+    Goodput,
+}
+
+impl Kind {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Kind::Longest => "longest (ms)",
+            Kind::Median => "p50 (ms)",
+            Kind::P99 => "p99 (ms)",
+            Kind::Goodput => "goodput (Mbit/s)",
+        }
+    }
+
+    pub(super) const fn less_is_better(self) -> bool {
+        !matches!(self, Kind::Goodput)
+    }
+}
+
+/// What is run.
+pub(super) enum Stage {
+    Messages(Box<Experiment>),
+    Download(Download),
+}
+
+/// What is run, and with which buffers if not with tuned ones: payload to send and to receive, bytes.
+pub(super) struct Staged {
+    pub(super) stage: Stage,
+    pub(super) buffers: Option<(u64, u64)>,
+}
+
+/// A scene.
+pub(super) struct Scene {
+    pub(super) name: &'static str,
+    /// The key whose links these are.
+    pub(super) key: &'static str,
+    pub(super) measures: &'static [Kind],
+    pub(super) stage: fn(&Context<'_>, &Root) -> anyhow::Result<Staged>,
+}
+
+/// All of them.
+pub(super) const SCENES: &[Scene] = &[
+    Scene {
+        name: "400 B a second, WiFi dies inside one",
+        key: "tlp2019",
+        measures: &[Kind::Longest],
+        stage: |_, _| Ok(bursts(400, 4.0)),
+    },
+    Scene {
+        name: "100 kB a second, WiFi dies inside one",
+        key: "tlp2019",
+        measures: &[Kind::Longest, Kind::Median],
+        stage: |_, _| Ok(bursts(100_000, 45.0)),
+    },
+    Scene {
+        name: "1 MB each 3 s, WiFi dies inside one",
+        key: "tlp2019",
+        measures: &[Kind::Longest, Kind::Median],
+        stage: |_, _| Ok(bursts(1_000_000, 200.0)),
+    },
+    Scene {
+        name: "echoes at home",
+        key: "remp2015",
+        measures: &[Kind::Median, Kind::P99, Kind::Longest],
+        stage: |_, _| Ok(messages(remp2015::links::home_echoes(ECHOES))),
+    },
+    Scene {
+        name: "echoes in a train",
+        key: "remp2015",
+        measures: &[Kind::Median, Kind::P99, Kind::Longest],
+        stage: |_, root| Ok(messages(remp2015::links::train_echoes(ECHOES, root.seed))),
+    },
+    Scene {
+        name: "download, small buffer, 50 and 200 ms, 1 % loss",
+        key: "papd2017",
+        measures: &[Kind::Goodput],
+        stage: |context, _| wires([50.0, 200.0], [0.0, 0.01], papd2017::SMALL_BUFFER, context),
+    },
+    Scene {
+        name: "download, large buffer, 10 ms, 1 % loss",
+        key: "papd2017",
+        measures: &[Kind::Goodput],
+        stage: |context, _| wires([10.0, 10.0], [1e-3, 0.01], papd2017::LARGE_BUFFER, context),
+    },
+    Scene {
+        name: "download of a phone, scenario 1",
+        key: "papd2017",
+        measures: &[Kind::Goodput],
+        stage: |context, root| phone(0, context, root),
+    },
+    Scene {
+        name: "download of a phone, scenario 2",
+        key: "papd2017",
+        measures: &[Kind::Goodput],
+        stage: |context, root| phone(1, context, root),
+    },
+    Scene {
+        name: "download of a phone, scenario 3",
+        key: "papd2017",
+        measures: &[Kind::Goodput],
+        stage: |context, root| phone(2, context, root),
+    },
+    Scene {
+        name: "download of a phone, scenario 5",
+        key: "papd2017",
+        measures: &[Kind::Goodput],
+        stage: |context, root| phone(4, context, root),
+    },
+    Scene {
+        name: "download in a train at 150 to 310 km/h",
+        key: "hsr2018",
+        measures: &[Kind::Goodput],
+        stage: |_, root| {
+            let (download, _) = hsr2018::fast_ride(root.seed)?;
+            Ok(Staged { stage: Stage::Download(download), buffers: None })
+        },
+    },
+    Scene {
+        name: "voice assistant, a walk out of the WiFi",
+        key: "multimob2018",
+        measures: &[Kind::Longest, Kind::Median],
+        stage: |_, _| Ok(walk()),
+    },
+    Scene {
+        name: "blocks of 8 kB, 100 ms of jitter on 3G",
+        key: "raiciu2012",
+        measures: &[Kind::Median, Kind::Goodput],
+        stage: |context, _| {
+            let wifi = "rate=30M,delay=6ms,loss=0.75%,queue=1500kB";
+            let cellular =
+                "rate=3M,delay=31ms,jitter=uniform:100ms,overtaking=yes,loss=0.1%,queue=1500kB";
+            Ok(blocks([wifi, cellular], (253_866, 30_720), context))
+        },
+    },
+    Scene {
+        name: "blocks of 8 kB, links of NSDI'12",
+        key: "raiciu2012",
+        measures: &[Kind::Median, Kind::Goodput],
+        stage: |context, _| {
+            let wifi = "rate=8M,delay=10ms,queue=80ms";
+            let cellular = "rate=2M,delay=75ms,queue=2s";
+            Ok(blocks([wifi, cellular], (204_800, 204_800), context))
+        },
+    },
+];
+
+/// Echoes of a run.
+const ECHOES: usize = 600;
+/// WiFi and LTE of bursts that are cut in two, as TLP-MP's tests have them.
+const NEAR: &str = "rate=50M,delay=6.5ms,queue=100ms";
+const FAR: &str = "rate=20M,delay=42.5ms,queue=300ms";
+/// As `scenarios/voice-assistant.toml`, with radios that are awake.
+const LEAVING: &str = "rate=leaving:40M,delay=10ms,jitter=uniform:2ms,queue=100kB";
+const STAYING: &str = "rate=20M,up.rate=8M,delay=24ms,jitter=uniform:3ms,queue=300kB";
+/// Of blocks.
+const BLOCKS_MS: u64 = 20_000;
+/// Of downloads over wires and of a phone.
+const DOWNLOAD: marline_time::Duration = marline_time::Duration::from_secs(12);
+
+fn messages(mut experiment: Experiment) -> Staged {
+    experiment.patience = Duration::from_millis(PATIENCE_MS as u64);
+    Staged { stage: Stage::Messages(Box::new(experiment)), buffers: None }
+}
+
+/// Eleven bursts; WiFi dies in the seventh, within so many ms of its beginning.
+fn bursts(bytes: u32, dies_within_ms: f64) -> Staged {
+    let every_ms = if bytes > 500_000 { 3_000.0 } else { 1_000.0 };
+    let gap = Gap { least_ms: every_ms, most_ms: every_ms };
+    let workload = Workload::Bursts { bytes, gap, count: 11 };
+    let mut experiment = Experiment::over(&[("wifi", NEAR), ("lte", FAR)], workload);
+    experiment.faults.push(Fault::down("wifi", Moment::InBurst(6, 0.0, dies_within_ms)));
+    messages(experiment)
+}
+
+fn walk() -> Staged {
+    let workload = Workload::Dialogue {
+        request_bytes: 2_500,
+        answer_bytes: 750,
+        pieces: (85, 500),
+        unanswered_bytes: 22_500,
+        gap: Gap { least_ms: 333.0, most_ms: 333.0 },
+        count: 240,
+    };
+    messages(Experiment::over(&[("wifi", LEAVING), ("lte", STAYING)], workload))
+}
+
+fn blocks(links: [&str; 2], buffers: (u64, u64), context: &Context<'_>) -> Staged {
+    let lasts = context.length(marline_time::Duration::from_millis(BLOCKS_MS));
+    let workload = Workload::Blocks { bytes: 8_192, lasts_ms: lasts.as_nanos() as u64 / 1_000_000 };
+    let experiment = Experiment::over(&[("wifi", links[0]), ("cellular", links[1])], workload);
+    Staged { buffers: Some(buffers), ..messages(experiment) }
+}
+
+fn wires(
+    rtt_ms: [f64; 2],
+    loss: [f64; 2],
+    buffer: u64,
+    context: &Context<'_>,
+) -> anyhow::Result<Staged> {
+    let paths = papd2017::wires(rtt_ms, loss)?;
+    let download = Download { paths, length: context.length(DOWNLOAD) };
+    Ok(Staged { stage: Stage::Download(download), buffers: Some((buffer, buffer)) })
+}
+
+fn phone(scenario: usize, context: &Context<'_>, root: &Root) -> anyhow::Result<Staged> {
+    let download = papd2017::phone(scenario, context.length(DOWNLOAD), root.seed)?;
+    let buffer = papd2017::SMALL_BUFFER;
+    Ok(Staged { stage: Stage::Download(download), buffers: Some((buffer, buffer)) })
+}

@@ -4,6 +4,7 @@
 //! good on all of them: in each row it is compared with the best of all contestants that keep to its
 //! budget of copies, and, without a budget, with the best of all.
 
+mod beside;
 mod measure;
 mod scenes;
 
@@ -102,6 +103,12 @@ impl Paper for Matrix {
         let (below, least) = (file.tolerance("rides_below")?, file.tolerance("rides_least")?);
         let title = "Rides by train at 150 to 310 km/h: the default's goodput over that of the best carrier alone";
         result.tables.push(Table::new("rides", title, ride_rows(&rides, below, least)));
+        let fair = (file.tolerance("share_least")?, file.tolerance("share_most")?);
+        let ever = (file.tolerance("share_never_below")?, file.tolerance("share_never_above")?);
+        let (rows, shares) = beside::judge(context, &variants[AUTO], fair, ever)?;
+        let title = "Beside others: a bottleneck of 10 or 50 Mbit/s, 20 or 80 ms, with a buffer of 1, 2 or 4 bandwidth-delay products";
+        result.tables.push(Table::new("beside", title, rows));
+        result.grids.push(shares);
         result.grids.push(View { setup, samples: &samples }.grid());
         Ok(result)
     }

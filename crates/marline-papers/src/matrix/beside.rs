@@ -1,0 +1,157 @@
+//! Shares of a bottleneck: one flow of the default beside one CUBIC flow, and two of its subflows.
+
+use anyhow::Context as _;
+use marline::ConnectionConfig;
+use marline_lab::experiment::Variant;
+use marline_sim::{Amount, Bulk, Paths, PathsConfig, median};
+use marline_time::{Duration, Instant, SeedTree};
+use serde::{Deserialize, Serialize};
+
+use crate::download::link;
+use crate::estimate::{Asked, Samples};
+use crate::judge::Row;
+use crate::paper::{Context, Effort};
+use crate::plain::mptcp;
+use crate::roots::{Part, Root};
+use crate::table::Grid;
+
+const PART: Part = Part::fixed("beside", 20);
+const LASTS: Duration = Duration::from_secs(40);
+/// The start does not count.
+const FROM: Duration = Duration::from_secs(10);
+const RATES_MBIT: [u32; 2] = [10, 50];
+const RTTS_MS: [u32; 2] = [20, 80];
+/// In bandwidth-delay products.
+const BUFFERS: [u32; 3] = [1, 2, 4];
+
+/// A bottleneck.
+#[derive(Copy, Clone, Debug)]
+struct Place {
+    mbit: u32,
+    rtt_ms: u32,
+    buffer: u32,
+}
+
+impl Place {
+    fn all() -> impl Iterator<Item = Place> {
+        RATES_MBIT.into_iter().flat_map(|mbit| {
+            RTTS_MS.into_iter().flat_map(move |rtt_ms| {
+                BUFFERS.into_iter().map(move |buffer| Place { mbit, rtt_ms, buffer })
+            })
+        })
+    }
+
+    /// The jitter keeps flows from losing in step for ever.
+    fn link(self) -> String {
+        let Place { mbit, rtt_ms, buffer } = self;
+        let (delay_ms, queue_ms) = (f64::from(rtt_ms) / 2.0, rtt_ms * buffer);
+        format!("rate={mbit}M,delay={delay_ms}ms,queue={queue_ms}ms,jitter=500us")
+    }
+}
+
+/// What the default got of what would be fair, at each [`Place`]: 1 is fair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Shares {
+    /// With one subflow.
+    one: Vec<f64>,
+    /// With two, both through the bottleneck, at the first buffer of each rate and round trip.
+    two: Vec<f64>,
+}
+
+/// Rows and the shares at each place.
+pub(super) fn judge(
+    context: &Context<'_>,
+    judged: &Variant,
+    (least, most): (f64, f64),
+    (never_below, never_above): (f64, f64),
+) -> anyhow::Result<(Vec<Row>, Grid)> {
+    let part = if context.effort == Effort::Quick { Part::fixed(PART.name, 2) } else { PART };
+    let lasts = context.length(LASTS);
+    let samples = context.sample(part, |root| measure(judged, lasts, root))?;
+    let over = |of: fn(&Shares) -> &Vec<f64>, sum: fn(&[f64]) -> f64| {
+        let flat = move |picked: &[&Shares]| {
+            sum(&picked.iter().flat_map(|root| of(root).iter().copied()).collect::<Vec<f64>>())
+        };
+        samples.estimate(flat)
+    };
+    let smallest = |all: &[f64]| all.iter().copied().fold(f64::INFINITY, f64::min);
+    let largest = |all: &[f64]| all.iter().copied().fold(0.0, f64::max);
+    let between = Asked { least, most };
+    let words = format!("{least} to {most}");
+    let row = |name: &str| Row::new(format!("{name}, share of fair"));
+    let middle = over(|root| &root.one, median);
+    let rows = vec![
+        row("beside one CUBIC flow, median").estimate(&middle, "").asked(between, words.clone()),
+        row("beside one CUBIC flow, least")
+            .estimate(&over(|root| &root.one, smallest), "")
+            .at_least(never_below),
+        row("beside one CUBIC flow, most")
+            .estimate(&over(|root| &root.one, largest), "")
+            .at_most(never_above),
+        row("two subflows through the bottleneck beside one CUBIC flow, median")
+            .estimate(&over(|root| &root.two, median), "")
+            .asked(between, words),
+    ];
+    Ok((rows, grid(&samples)))
+}
+
+fn measure(judged: &Variant, lasts: Duration, root: &Root) -> anyhow::Result<Shares> {
+    let share = |place: Place, subflows: usize| share(judged, place, subflows, lasts, root.seed);
+    let one = Place::all().map(|place| share(place, 1));
+    let two = Place::all().filter(|place| place.buffer == BUFFERS[0]).map(|place| share(place, 2));
+    Ok(Shares {
+        one: one.collect::<anyhow::Result<_>>()?,
+        two: two.collect::<anyhow::Result<_>>()?,
+    })
+}
+
+/// What `judged` gets with so many subflows beside one CUBIC TCP, in shares of half of the bottleneck.
+fn share(
+    judged: &Variant,
+    place: Place,
+    subflows: usize,
+    lasts: Duration,
+    seed: u64,
+) -> anyhow::Result<f64> {
+    let links = vec![link(&place.link())?; subflows];
+    let mut paths = Paths::new(&PathsConfig::new(links, judged.connection()?), SeedTree::new(seed));
+    for path in 1..subflows {
+        paths.share_link(path, 0);
+    }
+    paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Nothing, 2, 1))));
+    let endless = || Box::new(Bulk::new(Amount::Endless, 1, 2));
+    paths.connect(0, endless()).context("the judged connection")?;
+    let cubic = ConnectionConfig { mptcp: false, ..mptcp("CUBIC").connection()? };
+    paths.connect_as(cubic, 0, endless()).context("the CUBIC flow")?;
+    let end = Instant::ZERO + lasts;
+    paths.world.run_until(end);
+    let from = Instant::ZERO + FROM.min(lasts / 4);
+    let goodput = |index| -> anyhow::Result<f64> {
+        let report = paths.server_report(index).context("was not accepted")?;
+        anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
+        Ok(report.goodput(from, end).bits_per_s() as f64)
+    };
+    let (ours, other) = (goodput(0)?, goodput(1)?);
+    Ok(2.0 * ours / (ours + other))
+}
+
+fn grid(samples: &Samples<Shares>) -> Grid {
+    let columns = [
+        ("rate", "Mbit/s"),
+        ("round trip", "ms"),
+        ("buffer, bandwidth-delay products", ""),
+        ("share of fair, median", ""),
+        ("least", ""),
+        ("most", ""),
+    ];
+    let mut grid = Grid::new("beside", "One flow of the default beside one CUBIC flow", &columns);
+    for (number, place) in Place::all().enumerate() {
+        let all: Vec<f64> = samples.all().iter().map(|root| root.one[number]).collect();
+        let least = all.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = all.iter().copied().fold(0.0, f64::max);
+        let Place { mbit, rtt_ms, buffer } = place;
+        let numbers = [mbit, rtt_ms, buffer].map(f64::from);
+        grid.push(&[], &[&numbers[..], &[median(&all), least, most]].concat());
+    }
+    grid
+}

@@ -9,6 +9,7 @@
 pub mod channel;
 pub mod client;
 pub mod credentials;
+pub mod http;
 pub mod invite;
 pub mod memory_trim;
 pub mod message;

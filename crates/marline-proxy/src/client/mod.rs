@@ -5,6 +5,7 @@ mod backoff;
 pub mod current;
 pub mod dialer;
 pub mod direct;
+mod http_listener;
 mod leased;
 pub mod open;
 pub mod pool;
@@ -12,6 +13,8 @@ pub mod socks_listener;
 pub mod tunnel;
 mod used;
 
+#[cfg(test)]
+mod http_listener_tests;
 #[cfg(test)]
 mod session_tests;
 #[cfg(test)]

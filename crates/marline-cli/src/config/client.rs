@@ -31,7 +31,8 @@ options! {
         /// `,backup`; may be repeated [default: every interface with a default route]
         #[arg(long, value_name = "LOCAL")]
         pub path: Vec<Word<PathSpec>>,
-        /// SOCKS5 listening address for applications [default: 127.0.0.1:1080 unless -L is given]
+        /// Listening address for applications, by SOCKS5 or as an HTTP proxy, with a PAC file at
+        /// /proxy.pac [default: 127.0.0.1:1080 unless -L is given]
         #[arg(long, value_name = "ADDR:PORT")]
         pub socks5: Vec<SocketAddr>,
         /// Forward connections to a local port to one target, like ssh's -L

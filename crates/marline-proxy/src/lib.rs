@@ -16,6 +16,7 @@ pub mod message;
 pub mod private_file;
 pub mod record;
 pub mod relay;
+pub mod remote_rules;
 pub mod resolve;
 pub mod rewound;
 pub mod rules;
@@ -33,3 +34,5 @@ pub mod tls;
 pub mod transport;
 #[cfg(test)]
 mod version_one;
+#[cfg(test)]
+mod version_two;

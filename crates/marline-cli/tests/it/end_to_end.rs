@@ -5,6 +5,7 @@
 
 mod crowds;
 mod http;
+mod remote;
 mod restarts;
 mod signals;
 

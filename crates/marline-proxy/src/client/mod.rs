@@ -9,12 +9,15 @@ mod http_listener;
 mod leased;
 pub mod open;
 pub mod pool;
+pub mod remote;
 pub mod socks_listener;
 pub mod tunnel;
 mod used;
 
 #[cfg(test)]
 mod http_listener_tests;
+#[cfg(test)]
+mod remote_tests;
 #[cfg(test)]
 mod session_tests;
 #[cfg(test)]

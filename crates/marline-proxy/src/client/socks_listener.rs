@@ -29,11 +29,11 @@ const BACKLOG: i32 = 4_096;
 
 /// State shared by all listening ports.
 pub struct SocksListener<O> {
-    way: Arc<O>,
-    places: Arc<Semaphore>,
+    pub(super) way: Arc<O>,
+    pub(super) places: Arc<Semaphore>,
     /// Their number.
     bound: Mutex<usize>,
-    stop: Stop,
+    pub(super) stop: Stop,
     /// Bytes from and to all applications.
     pub traffic: Traffic,
 }

@@ -173,7 +173,10 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
         // Boxed, for handshakes take several times the room that a relay takes for hours.
         let opened = tokio::select! {
             opened = Box::pin(tunnel.accept(id)) => opened,
-            () = self.stop.over() => return Ok(socket.abort()),
+            () = self.stop.over() => {
+                socket.abort();
+                return Ok(());
+            }
         };
         match opened {
             Ok(stream) => self.pass(socket, stream, &target).await,

@@ -16,7 +16,7 @@ use super::open::{Open, OpenError};
 use crate::http::request::begins_with;
 use crate::relay::{Traffic, relay};
 use crate::shutdown::Stop;
-use crate::socks::{self, Reply};
+use crate::socks::{self, Reply, SocksError};
 use crate::target::Target;
 use crate::transport::Transport;
 
@@ -134,9 +134,9 @@ impl<O: Open> SocksListener<O> {
         let _ = socket.set_nodelay(true);
         let (target, asked) = match service {
             Service::Forward(target) => (target, false),
-            Service::Socks5 if self.speaks_http(&socket).await => return self.http(socket).await,
-            Service::Socks5 => match timeout(SOCKS_TIMEOUT, socks::accept(&mut socket)).await {
-                Ok(Ok(target)) => (target, true),
+            Service::Socks5 => match timeout(SOCKS_TIMEOUT, asked_by_socks(&mut socket)).await {
+                Ok(Ok(Some(target))) => (target, true),
+                Ok(Ok(None)) => return self.http(socket).await,
                 Ok(Err(error)) => return tracing::info!("{error}"),
                 Err(_) => return tracing::info!("an application did not say where to in time"),
             },
@@ -150,13 +150,6 @@ impl<O: Open> SocksListener<O> {
             return stream.abort();
         }
         self.pass(socket, stream, &target).await;
-    }
-
-    /// The first byte tells; it is not taken.
-    async fn speaks_http(&self, socket: &TcpStream) -> bool {
-        let mut first = [0];
-        let seen = timeout(SOCKS_TIMEOUT, socket.peek(&mut first)).await;
-        matches!(seen, Ok(Ok(1))) && begins_with(first[0])
     }
 
     /// Opens a target; `None`: everything is to end.
@@ -179,6 +172,17 @@ impl<O: Open> SocksListener<O> {
             Err(error) => tracing::debug!(%target, "broken: {error}"),
         }
     }
+}
+
+/// The target that an application asks for by SOCKS5; `None`, and nothing is taken from the socket: the
+/// first byte is HTTP's.
+async fn asked_by_socks(socket: &mut TcpStream) -> Result<Option<Target>, SocksError> {
+    let mut first = [0];
+    let seen = socket.peek(&mut first).await?;
+    if seen > 0 && begins_with(first[0]) {
+        return Ok(None);
+    }
+    socks::accept(socket).await.map(Some)
 }
 
 async fn refuse(mut socket: TcpStream, asked: bool, target: &Target, error: &OpenError) {

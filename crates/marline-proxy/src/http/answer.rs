@@ -29,7 +29,7 @@ impl Refusal {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let text = format!("{}\n", self.text);
-        let more = if self.status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
+        let more = if self.status == 405 { "Allow: GET, HEAD, OPTIONS\r\n" } else { "" };
         document(self.status, ("text/plain; charset=utf-8", more), &text, false)
     }
 }
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!((parsed.code, &bytes[head_len..]), (Some(405), &b"no\n"[..]));
         let value = |name| parsed.headers.iter().find(|f| f.name == name).map(|f| f.value);
         assert_eq!(value("Content-Length"), Some(&b"3"[..]));
-        assert_eq!(value("Allow"), Some(&b"GET, HEAD"[..]));
+        assert_eq!(value("Allow"), Some(&b"GET, HEAD, OPTIONS"[..]));
         assert_eq!(value("Connection"), Some(&b"close"[..]));
     }
 

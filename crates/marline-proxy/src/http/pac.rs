@@ -25,6 +25,9 @@ pub fn answer(asked: &Own, local: std::net::SocketAddr) -> Result<Vec<u8>, Refus
         Some(host) => own_authority(host)?,
         None => local.to_string(),
     };
+    if asked.method == "OPTIONS" {
+        return Ok(document(200, ("text/plain", "Allow: GET, HEAD, OPTIONS\r\n"), "", false));
+    }
     let path = asked.path.split('?').next().unwrap_or_default();
     if !PATHS.contains(&path) {
         let text = "this is a proxy: its PAC file is /proxy.pac, and nothing else is here";
@@ -119,7 +122,8 @@ mod tests {
     #[test]
     fn nothing_else_is_here() {
         assert_eq!(asked("GET", "/", Some("127.0.0.1")), Err(404));
-        assert_eq!(asked("OPTIONS", "*", None), Err(404));
+        assert!(asked("OPTIONS", "*", None).unwrap().contains("\r\nAllow: GET, HEAD, OPTIONS\r\n"));
+        assert_eq!(asked("TRACE", "*", None), Err(404));
         assert_eq!(asked("POST", "/proxy.pac", None), Err(405));
     }
 }

@@ -116,7 +116,25 @@ impl Head<'_> {
             let (method, path) = (self.method.to_owned(), self.uri.to_owned());
             return Ok(Request::Own(Own { method, path, host }));
         }
-        self.forward().map(Request::Forward)
+        match self.hops_left()? {
+            Some(0) => {
+                let (method, path) = (self.method.to_owned(), "*".to_owned());
+                Ok(Request::Own(Own { method, path, host: None }))
+            }
+            hops_left => self.forward(hops_left).map(Request::Forward),
+        }
+    }
+
+    /// RFC 9110 section 7.6.2: how many more may pass it on, where that is asked for.
+    fn hops_left(&self) -> Result<Option<u32>, Refusal> {
+        if !matches!(self.method, "OPTIONS" | "TRACE") {
+            return Ok(None);
+        }
+        let Some(value) = self.fields.values("max-forwards").next() else { return Ok(None) };
+        let digits = value.iter().all(u8::is_ascii_digit);
+        let number = str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+        let number = number.filter(|_| digits);
+        number.map(Some).ok_or_else(|| Refusal::bad_request("Max-Forwards is not a number"))
     }
 
     /// RFC 9112 section 3.2: one field, and in HTTP/1.0 none is fine, too.
@@ -134,7 +152,7 @@ impl Head<'_> {
         }
     }
 
-    fn forward(&self) -> Result<Forward, Refusal> {
+    fn forward(&self, hops_left: Option<u32>) -> Result<Forward, Refusal> {
         let uri = absolute(self.method, self.uri)?;
         let body = self.body().map_err(refusal)?;
         // The application's version: who speaks 1.0 would not understand chunks.
@@ -142,7 +160,13 @@ impl Head<'_> {
         let mut head = line.into_bytes();
         // RFC 9112 section 3.2.2: the field is replaced, whatever it said.
         fields::put("Host", uri.authority.as_bytes(), &mut head);
-        self.fields.pass_on(&["host"], &mut head).map_err(refusal)?;
+        let replaced: &[&str] =
+            if hops_left.is_some() { &["host", "max-forwards"] } else { &["host"] };
+        self.fields.pass_on(replaced, &mut head).map_err(refusal)?;
+        if let Some(hops_left) = hops_left {
+            let fewer = hops_left.saturating_sub(1).to_string();
+            fields::put("Max-Forwards", fewer.as_bytes(), &mut head);
+        }
         fields::end(self.minor, &mut head);
         Ok(Forward { target: uri.target, head, body, is_old: self.minor == 0 })
     }

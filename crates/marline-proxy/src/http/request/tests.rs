@@ -86,6 +86,23 @@ fn fields_of_the_hop_stay_here_and_all_others_go_on_in_order() {
 }
 
 #[test]
+fn hops_are_counted_where_they_are_to_be() {
+    let ask = |method: &str, left: &str| {
+        format!("{method} http://a.example/ HTTP/1.1\r\nHost: a\r\nMax-Forwards: {left}\r\n\r\n")
+    };
+    for (method, left, passed_on) in
+        [("OPTIONS", "2", "1"), ("TRACE", "010", "9"), ("GET", "0", "0")]
+    {
+        let (_, head) = forwarded(&ask(method, left));
+        assert!(head.contains(&format!("\r\nMax-Forwards: {passed_on}\r\n")), "{head}");
+        assert_eq!(head.matches("Max-Forwards").count(), 1);
+    }
+    assert!(matches!(parsed(&ask("OPTIONS", "0")), Request::Own(own) if own.path == "*"));
+    assert_eq!(status(&ask("OPTIONS", "-1")), 400);
+    assert_eq!(status(&ask("TRACE", "99999999999")), 400);
+}
+
+#[test]
 fn a_client_of_http_1_0_is_passed_on_as_one() {
     let (_, head) = forwarded("GET http://a.example/ HTTP/1.0\r\n\r\n");
     let expected =

@@ -160,9 +160,13 @@ impl Head<'_> {
         let mut head = line.into_bytes();
         // RFC 9112 section 3.2.2: the field is replaced, whatever it said.
         fields::put("Host", uri.authority.as_bytes(), &mut head);
-        let replaced: &[&str] =
-            if hops_left.is_some() { &["host", "max-forwards"] } else { &["host"] };
+        let replaced = &["host", "transfer-encoding", "max-forwards"];
+        let replaced = &replaced[..if hops_left.is_some() { 3 } else { 2 }];
         self.fields.pass_on(replaced, &mut head).map_err(refusal)?;
+        // Said in one way only: empty elements and further lines could confuse somebody.
+        if self.fields.is_chunked().map_err(refusal)? {
+            fields::put("Transfer-Encoding", b"chunked", &mut head);
+        }
         if let Some(hops_left) = hops_left {
             let fewer = hops_left.saturating_sub(1).to_string();
             fields::put("Max-Forwards", fewer.as_bytes(), &mut head);

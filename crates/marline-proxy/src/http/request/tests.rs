@@ -85,6 +85,20 @@ fn fields_of_the_hop_stay_here_and_all_others_go_on_in_order() {
     );
 }
 
+/// A finding of the fuzzer: an empty field beside the real one was passed on as well.
+#[test]
+fn a_coding_is_said_in_one_way() {
+    for fields in
+        ["Transfer-Encoding:\r\ntransfer-encoding: , Chunked", "Transfer-Encoding: chunked,"]
+    {
+        let text = format!("POST http://a.example/ HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n");
+        let (_, head) = forwarded(&text);
+        let expected = "POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\
+             Via: 1.1 marline\r\nConnection: close\r\n\r\n";
+        assert_eq!(head, expected);
+    }
+}
+
 #[test]
 fn hops_are_counted_where_they_are_to_be() {
     let ask = |method: &str, left: &str| {

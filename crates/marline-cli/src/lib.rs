@@ -46,7 +46,7 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the client: local SOCKS5 ports and forwards, carried over several paths.
+    /// Run the client: local SOCKS5 and HTTP ports and forwards, carried over several paths.
     Client(cmd::client::Args),
     /// Run the server for clients: manage keys and invites, connect to targets.
     Server(cmd::server::Args),

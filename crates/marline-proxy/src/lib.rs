@@ -9,12 +9,14 @@
 pub mod channel;
 pub mod client;
 pub mod credentials;
+pub mod http;
 pub mod invite;
 pub mod memory_trim;
 pub mod message;
 pub mod private_file;
 pub mod record;
 pub mod relay;
+pub mod remote_rules;
 pub mod resolve;
 pub mod rewound;
 pub mod rules;
@@ -32,3 +34,5 @@ pub mod tls;
 pub mod transport;
 #[cfg(test)]
 mod version_one;
+#[cfg(test)]
+mod version_two;

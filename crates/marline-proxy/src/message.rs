@@ -8,6 +8,12 @@
 //!  4 Working                                    server: heard, connecting now
 //!  5 Connected                                  server: from here on, bytes are the target's
 //!  6 Failed     code u8, text                   server: no; the codes are RFC 8803 section 6.2.8's
+//! 16 Listen     address                         client: whoever connects to this address of yours, tell me
+//! 17 Listening  address                         server: I do
+//! 18 Visitor    id 16, address                  server: somebody is here
+//! 19 Accept     id 16                           client, on a connection of its own: this one is for them
+//! 20 Decline    id 16                           client: send them away
+//! 21 Alive                                      client, and server in answer: still here
 //! ```
 //! All numbers are in network order. RFC 8803's own framing was not taken: it carries no names (the
 //! server must resolve them, or the client's network would see and answer them), no credentials and
@@ -17,16 +23,16 @@
 
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::secret::Secret;
-use crate::session::SessionId;
+use crate::session::{self, SessionId};
 use crate::target::{BadTarget, Host, Target};
 
 /// The last version, which [`Message::Hello`] names if TLS agreed on it.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Longest body: `Failed` with 255 bytes of text, `Connect` with a name of 255.
 pub const MAX_BODY: usize = 2 + 1 + 1 + 255;
 const HEADER_LEN: usize = 3;
@@ -111,6 +117,28 @@ pub struct Offer {
     pub lifetime_s: u32,
 }
 
+/// Name of somebody who has connected to a remote forward and waits.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VisitorId([u8; VisitorId::LEN]);
+
+impl VisitorId {
+    const LEN: usize = 16;
+
+    /// A new one.
+    ///
+    /// # Errors
+    /// The operating system gives no random bytes.
+    pub fn random() -> anyhow::Result<VisitorId> {
+        Ok(VisitorId(session::random()?))
+    }
+
+    /// The id with these bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; Self::LEN]) -> VisitorId {
+        VisitorId(bytes)
+    }
+}
+
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -125,7 +153,7 @@ pub enum Message {
     Welcome {
         /// An unused connection is closed after this long.
         idle_limit_s: u16,
-        /// The session that this connection's handshake began, in version 2.
+        /// The session that this connection's handshake began, since version 2.
         session: Option<Offer>,
     },
     /// The client's target.
@@ -136,6 +164,23 @@ pub enum Message {
     Connected,
     /// The end.
     Failed(Failure),
+    /// The address of the server where the client wants others' connections from, since version 3.
+    Listen(SocketAddr),
+    /// The server listens there. The port is the system's choice if the client's was 0.
+    Listening(SocketAddr),
+    /// Somebody has connected, and waits for [`Message::Accept`].
+    Visitor {
+        /// Whom to accept.
+        id: VisitorId,
+        /// Where they come from.
+        from: SocketAddr,
+    },
+    /// On a connection that is to be the visitor's.
+    Accept(VisitorId),
+    /// The visitor is not wanted.
+    Decline(VisitorId),
+    /// A sign of life.
+    Alive,
 }
 
 /// Error in the bytes of a message.
@@ -169,6 +214,12 @@ impl Message {
             Message::Working => 4,
             Message::Connected => 5,
             Message::Failed(_) => 6,
+            Message::Listen(_) => 16,
+            Message::Listening(_) => 17,
+            Message::Visitor { .. } => 18,
+            Message::Accept(_) => 19,
+            Message::Decline(_) => 20,
+            Message::Alive => 21,
         }
     }
 
@@ -189,11 +240,19 @@ impl Message {
                 }
             }
             Message::Connect(target) => encode_target(target, out),
-            Message::Working | Message::Connected => {}
+            Message::Working | Message::Connected | Message::Alive => {}
             Message::Failed(failure) => {
                 out.push(failure.code.to_u8());
                 out.extend_from_slice(head_of(&failure.text, MAX_TEXT).as_bytes());
             }
+            Message::Listen(address) | Message::Listening(address) => {
+                encode_address(*address, out);
+            }
+            Message::Visitor { id, from } => {
+                out.extend_from_slice(&id.0);
+                encode_address(*from, out);
+            }
+            Message::Accept(id) | Message::Decline(id) => out.extend_from_slice(&id.0),
         }
         let length = (out.len() - start - HEADER_LEN) as u16;
         out[start + 1..start + HEADER_LEN].copy_from_slice(&length.to_be_bytes());
@@ -224,7 +283,7 @@ impl Message {
                 Ok(Message::Welcome { idle_limit_s, session })
             }
             (3, [high, low, address_kind, address @ ..]) => {
-                let host = decode_host(*address_kind, address)?;
+                let host = decode_host(kind, *address_kind, address)?;
                 Ok(Message::Connect(Target::new(host, u16::from_be_bytes([*high, *low]))?))
             }
             (4, []) => Ok(Message::Working),
@@ -232,7 +291,20 @@ impl Message {
             (6, [code, text @ ..]) if text.len() <= MAX_TEXT => {
                 Ok(Message::Failed(Failure::new(ErrorCode::from_u8(*code), printable(text))))
             }
-            (1..=6, _) => Err(misfit),
+            (16, address) => Ok(Message::Listen(decode_address(kind, address)?)),
+            (17, address) => Ok(Message::Listening(decode_address(kind, address)?)),
+            (18..=20, body) => {
+                let (id, rest) = body.split_first_chunk().ok_or_else(|| misfit.clone())?;
+                let id = VisitorId(*id);
+                match (kind, rest) {
+                    (18, from) => Ok(Message::Visitor { id, from: decode_address(kind, from)? }),
+                    (19, []) => Ok(Message::Accept(id)),
+                    (20, []) => Ok(Message::Decline(id)),
+                    _ => Err(misfit),
+                }
+            }
+            (21, []) => Ok(Message::Alive),
+            (1..=6 | 21, _) => Err(misfit),
             _ => Err(BadMessage::Type(kind)),
         }
     }
@@ -277,6 +349,22 @@ fn encode_target(target: &Target, out: &mut Vec<u8>) {
     }
 }
 
+/// As a target's, but the port may be 0.
+fn encode_address(address: SocketAddr, out: &mut Vec<u8>) {
+    encode_target(&Target { host: address.ip().into(), port: address.port() }, out);
+}
+
+fn decode_address(kind: u8, bytes: &[u8]) -> Result<SocketAddr, BadMessage> {
+    let misfit = BadMessage::Length { kind, length: bytes.len() };
+    let [high, low, address_kind, address @ ..] = bytes else { return Err(misfit) };
+    let port = u16::from_be_bytes([*high, *low]);
+    match decode_host(kind, *address_kind, address)? {
+        Host::V4(v4) => Ok((v4, port).into()),
+        Host::V6(v6) => Ok((v6, port).into()),
+        Host::Name(_) => Err(BadMessage::AddressKind(*address_kind)),
+    }
+}
+
 /// `None` for what is neither an offer nor nothing.
 fn decode_offer(bytes: &[u8]) -> Option<Option<Offer>> {
     if bytes.is_empty() {
@@ -287,9 +375,9 @@ fn decode_offer(bytes: &[u8]) -> Option<Option<Offer>> {
     Some(Some(Offer { id: SessionId::from_bytes(*id), lifetime_s }))
 }
 
-fn decode_host(kind: u8, address: &[u8]) -> Result<Host, BadMessage> {
-    let misfit = BadMessage::Length { kind: 3, length: address.len() + 3 };
-    match kind {
+fn decode_host(kind: u8, address_kind: u8, address: &[u8]) -> Result<Host, BadMessage> {
+    let misfit = BadMessage::Length { kind, length: address.len() + 3 };
+    match address_kind {
         1 => {
             let octets: [u8; 4] = address.try_into().map_err(|_| misfit)?;
             Ok(Host::V4(Ipv4Addr::from(octets)))
@@ -299,7 +387,7 @@ fn decode_host(kind: u8, address: &[u8]) -> Result<Host, BadMessage> {
             let octets: [u8; 16] = address.try_into().map_err(|_| misfit)?;
             Ok(Host::V6(Ipv6Addr::from(octets)))
         }
-        _ => Err(BadMessage::AddressKind(kind)),
+        _ => Err(BadMessage::AddressKind(address_kind)),
     }
 }
 
@@ -326,6 +414,12 @@ impl fmt::Display for Message {
             Message::Working => "Working",
             Message::Connected => "Connected",
             Message::Failed(_) => "Failed",
+            Message::Listen(_) => "Listen",
+            Message::Listening(_) => "Listening",
+            Message::Visitor { .. } => "Visitor",
+            Message::Accept(_) => "Accept",
+            Message::Decline(_) => "Decline",
+            Message::Alive => "Alive",
         };
         f.write_str(name)
     }

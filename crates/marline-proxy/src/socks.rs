@@ -81,8 +81,8 @@ pub enum SocksError {
 fn not_socks(first: u8) -> String {
     let guess = match first {
         4 => " (SOCKS4: configure SOCKS5)",
-        b'A'..=b'Z' => " (looks like HTTP: this is a SOCKS5 port, not an HTTP proxy)",
-        0x16 => " (looks like TLS: this is a SOCKS5 port)",
+        b'A'..=b'Z' => " (looks like HTTP)",
+        0x16 => " (looks like TLS: this port speaks SOCKS5 and HTTP, and neither inside TLS)",
         _ => "",
     };
     format!("the application does not speak SOCKS5: first byte {first}{guess}")

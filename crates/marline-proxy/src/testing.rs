@@ -12,6 +12,7 @@ use tokio::io::{
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 use super::channel::Channel;
 use super::client::tunnel::Connect;
@@ -37,14 +38,24 @@ pub(crate) struct Bench {
 impl Bench {
     /// A server with one client, `laptop`, that may reach loopback.
     pub(crate) fn new(limits: ServerLimits) -> Bench {
+        Bench::speaking(limits, None)
+    }
+
+    /// One whose server speaks this protocol (ALPN) and no other.
+    pub(crate) fn speaking(limits: ServerLimits, only: Option<&[u8]>) -> Bench {
         let mut credentials = Credentials::default();
         let token = credentials.add("laptop").unwrap();
         let key = ServerKey::generate().unwrap();
         let (sender, receiver) = watch::channel(Arc::new(credentials));
         let rules = Rules { allow: vec!["127.0.0.0/8".parse().unwrap()], deny: Vec::new() };
         let stopper = Stopper::default();
-        let server =
-            Server::new(key.acceptor().unwrap(), receiver, rules, limits, stopper.listen());
+        let mut acceptor = key.acceptor().unwrap();
+        if let Some(only) = only {
+            let mut config = (**acceptor.config()).clone();
+            config.alpn_protocols = vec![only.to_vec()];
+            acceptor = TlsAcceptor::from(Arc::new(config));
+        }
+        let server = Server::new(acceptor, receiver, rules, limits, stopper.listen());
         Bench { server: Arc::new(server), key, token, credentials: sender, stopper }
     }
 

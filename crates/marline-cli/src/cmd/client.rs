@@ -9,6 +9,7 @@ use marline_proxy::client::current::Current;
 use marline_proxy::client::dialer::Dialer;
 use marline_proxy::client::direct::Direct;
 use marline_proxy::client::open::Open;
+use marline_proxy::client::remote::RemoteForward;
 use marline_proxy::client::socks_listener::{Service, SocksListener, bind};
 use marline_proxy::client::tunnel::{Patience, Tunnel};
 use marline_proxy::invite::Invite;
@@ -19,6 +20,7 @@ use tokio::task::JoinSet;
 
 use super::settings::{Live, Settings};
 use super::watched::watched;
+use crate::config::Forward;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::control::ClientHandle;
 use crate::native::raise_file_limit;
@@ -72,7 +74,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     match plan.route.clone() {
         Route::Direct => {
             let way = Arc::new(Direct::new(client.clone()));
-            serve(way, (plan, settings), ports, |_| Ok(())).await?;
+            serve(way, (plan, settings), ports, |_| Ok(()), |_, _| {}).await?;
         }
         Route::Through(invite) => {
             let mut used = (invite, plan.warm);
@@ -90,7 +92,9 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
                 used = (invite.clone(), plan.warm);
                 Ok(())
             };
-            serve(Arc::clone(&way), (plan, settings), ports, renew).await?;
+            let remotes = plan.remote_forwards.clone();
+            let also = |front: &_, serving: &mut _| keep_remotes(remotes, front, serving);
+            serve(Arc::clone(&way), (plan, settings), ports, renew, also).await?;
             way.now().close();
         }
     }
@@ -109,12 +113,13 @@ fn tunnel(
 }
 
 /// Serves applications until a signal; `renew` takes over what is new of the way when the configuration
-/// was read again.
+/// was read again, `also` starts what is served besides.
 async fn serve<O: Open>(
     way: Arc<O>,
     (plan, settings): (ClientPlan, Settings<ClientOptions>),
     ports: Vec<(std::net::TcpListener, Service)>,
     mut renew: impl FnMut(&ClientPlan) -> anyhow::Result<()>,
+    also: impl FnOnce(&Arc<SocksListener<O>>, &mut JoinSet<()>),
 ) -> anyhow::Result<()> {
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
     let front = SocksListener::new(way, plan.max_connections, stopper.listen());
@@ -124,6 +129,7 @@ async fn serve<O: Open>(
         announce(&listener, &service)?;
         serving.spawn(Arc::clone(&front).serve(listener, service));
     }
+    also(&front, &mut serving);
     let work = async {
         while let Some(ended) = serving.join_next().await {
             ended.context("a listening port failed")?;
@@ -136,6 +142,19 @@ async fn serve<O: Open>(
         Ok(())
     };
     stopper.run_until_signal(signals, &mut Live { settings, apply }, work).await
+}
+
+/// Keeps the remote forwards; each tells on standard output whenever the server listens.
+fn keep_remotes(
+    forwards: Vec<Forward>,
+    front: &Arc<SocksListener<Current<Tunnel<Dialer>>>>,
+    serving: &mut JoinSet<()>,
+) {
+    for Forward { listen, target } in forwards {
+        let to = target.clone();
+        let announce = move |address| println!("remote forward listening on {address} to {to}");
+        serving.spawn(Arc::clone(front).remote(RemoteForward { listen, target }, announce));
+    }
 }
 
 fn bind_all(plan: &ClientPlan) -> anyhow::Result<Vec<(std::net::TcpListener, Service)>> {

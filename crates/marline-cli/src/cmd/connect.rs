@@ -94,7 +94,10 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
         carrier: args.carrier,
         ..ClientOptions::default()
     };
-    let mut plan = flags.with_file(args.config.as_deref())?.plan()?;
+    let mut options = flags.with_file(args.config.as_deref())?;
+    // Those of the file are the running client's.
+    options.remote_forward.clear();
+    let mut plan = options.plan()?;
     plan.network.carrier(plan.carrier.clone().open()?);
     Ok(Prepared { target, way: Way::Own(Box::new(plan)) })
 }

@@ -166,6 +166,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     }
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
     let server = Server::new(acceptor, credentials, plan.rules, plan.limits, stopper.listen());
+    server.allow_remote(plan.remote_rules);
     let listener = network.bind().await?;
     let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "server" });
     let _watched = watched(&plan.runtime, handle).await?;
@@ -180,6 +181,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     });
     let apply = |plan: &ServerPlan| {
         server.change(plan.rules.clone(), plan.limits.per_client);
+        server.allow_remote(plan.remote_rules.clone());
         again.notify_one();
         Ok(())
     };

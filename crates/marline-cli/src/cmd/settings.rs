@@ -49,7 +49,8 @@ impl Options for ClientOptions {
 
 impl Options for ServerOptions {
     type Plan = ServerPlan;
-    const LIVE: &'static [&'static str] = &["allow", "deny", "max-connections", "drain", "log"];
+    const LIVE: &'static [&'static str] =
+        &["allow", "deny", "allow-remote", "max-connections", "drain", "log"];
 
     fn read(&self, file: Option<&Path>) -> anyhow::Result<(ServerPlan, toml::Table)> {
         let file = file.unwrap_or(Path::new(""));

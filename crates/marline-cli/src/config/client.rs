@@ -31,12 +31,17 @@ options! {
         /// `,backup`; may be repeated [default: every interface with a default route]
         #[arg(long, value_name = "LOCAL")]
         pub path: Vec<Word<PathSpec>>,
-        /// SOCKS5 listening address for applications [default: 127.0.0.1:1080 unless -L is given]
+        /// Listening address for applications, by SOCKS5 or as an HTTP proxy, with a PAC file at
+        /// /proxy.pac [default: 127.0.0.1:1080 unless -L or -R is given]
         #[arg(long, value_name = "ADDR:PORT")]
         pub socks5: Vec<SocketAddr>,
         /// Forward connections to a local port to one target, like ssh's -L
         #[arg(short = 'L', long, value_name = "[ADDR:]PORT:HOST:PORT")]
         pub local_forward: Vec<Word<Forward>>,
+        /// Have the server listen, and forward connections to that port to a target of ours, like
+        /// ssh's -R; the server must allow it (--allow-remote)
+        #[arg(short = 'R', long, alias = "remote", value_name = "[ADDR:]PORT:HOST:PORT")]
+        pub remote_forward: Vec<Word<Forward>>,
         /// Also accept applications on other machines: anyone who can reach the port can use the
         /// proxy
         #[arg(long)]
@@ -88,6 +93,8 @@ pub struct ClientPlan {
     pub socks5: Vec<SocketAddr>,
     /// Forwards.
     pub forwards: Vec<Forward>,
+    /// Remote forwards, by the server's address.
+    pub remote_forwards: Vec<Forward>,
     /// Number of warm connections.
     pub warm: usize,
     /// Limit on application connections.
@@ -129,7 +136,8 @@ impl ClientOptions {
     /// These options with the defaults filled in.
     #[must_use]
     pub fn effective(mut self) -> ClientOptions {
-        if self.socks5.is_empty() && self.local_forward.is_empty() {
+        let forwards = self.local_forward.len() + self.remote_forward.len();
+        if self.socks5.is_empty() && forwards == 0 {
             self.socks5 = vec![SocketAddr::from(([127, 0, 0, 1], 1080))];
         }
         let native = if self.direct { CarrierChoice::Raw } else { CarrierChoice::Udp };
@@ -187,7 +195,11 @@ impl ClientOptions {
     pub fn plan(self) -> anyhow::Result<ClientPlan> {
         let route = self.route()?;
         let options = self.effective();
-        let forwards: Vec<Forward> = options.local_forward.iter().map(|w| w.0.clone()).collect();
+        let words = |list: &[Word<Forward>]| list.iter().map(|word| word.0.clone()).collect();
+        let forwards: Vec<Forward> = words(&options.local_forward);
+        if options.direct && !options.remote_forward.is_empty() {
+            bail!("-R needs a server that listens: --direct has none");
+        }
         let listening = options.socks5.iter().chain(forwards.iter().map(|f| &f.listen));
         for address in listening {
             if !address.ip().is_loopback() && !options.share {
@@ -204,6 +216,7 @@ impl ClientOptions {
             network: options.network()?,
             socks5: options.socks5.clone(),
             forwards,
+            remote_forwards: words(&options.remote_forward),
             warm,
             max_connections: connections(options.max_connections)?,
             runtime: options.shared().runtime(),

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
+use marline_proxy::remote_rules::RemoteRule;
 use marline_proxy::rules::{Cidr, Rules};
 use marline_proxy::server::ServerLimits;
 use marline_proxy::target::Target;
@@ -35,6 +36,10 @@ options! {
         /// Never allow clients to reach these addresses
         #[arg(long, value_name = "CIDR")]
         pub deny: Vec<Word<Cidr>>,
+        /// Allow clients, or this one, to have the server listen at this address on these ports (their
+        /// -R) [default: nobody, nowhere]
+        #[arg(long, value_name = "[CLIENT@]ADDR:PORT[-PORT]")]
+        pub allow_remote: Vec<Word<RemoteRule>>,
         /// Number of threads that share the port: 1, 2, 4 .. 128 [default: 1]
         #[arg(long, value_name = "N")]
         pub shards: Option<usize>,
@@ -59,6 +64,8 @@ pub struct ServerPlan {
     pub credentials_file: PathBuf,
     /// Rules for destinations.
     pub rules: Rules,
+    /// Rules for remote forwards.
+    pub remote_rules: Vec<RemoteRule>,
     /// Limits.
     pub limits: ServerLimits,
     /// Monitoring and shutdown options.
@@ -138,6 +145,7 @@ impl ServerOptions {
             carrier: options.shared().carrier()?,
             network: options.network()?,
             rules: options.rules(),
+            remote_rules: options.allow_remote.iter().map(|word| word.0.clone()).collect(),
             limits: ServerLimits { per_client, ..ServerLimits::default() },
             runtime: options.shared().runtime(),
             shards: options.shards.unwrap_or(1),

@@ -430,3 +430,28 @@ fn direct_and_an_invite_exclude_each_other() {
     let plan = with_invite().plan().unwrap();
     assert_eq!(plan.carrier, CarrierPlan::Udp);
 }
+
+#[test]
+fn remote_forwards_are_without_a_port_of_socks_and_need_a_server() {
+    let client = |text: &str| parse::<ClientOptions>(text).unwrap();
+    let text = format!("invite = '{}'\nremote-forward = ['8022:localhost:22']", invite().to_word());
+    let plan = client(&text).plan().unwrap();
+    assert_eq!(plan.remote_forwards[0].to_string(), "127.0.0.1:8022:localhost:22");
+    assert!(plan.socks5.is_empty());
+    let direct = client("direct = true\nremote-forward = ['8022:localhost:22']");
+    assert!(error_of(direct.plan()).contains("-R needs a server"));
+}
+
+#[test]
+fn rules_of_remote_forwards_are_read_and_printed() {
+    let server = |rule: &str| {
+        let text = format!("listen = ['127.0.0.1:1']\nallow-remote = ['{rule}']");
+        parse::<ServerOptions>(&text)
+    };
+    let options = server("laptop@[::1]:8000-8010").unwrap();
+    assert!(
+        toml::to_string(&options).unwrap().contains("allow-remote = [\"laptop@[::1]:8000-8010\"]")
+    );
+    assert_eq!(options.plan(Path::new("")).unwrap().remote_rules.len(), 1);
+    assert!(error_of(server("localhost:80")).contains("that is no address"));
+}

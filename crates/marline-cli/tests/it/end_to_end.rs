@@ -4,6 +4,8 @@
 //! `MARLINE_HEAVY=1` moves 256 MiB each way instead of 12.
 
 mod crowds;
+mod http;
+mod remote;
 mod restarts;
 mod signals;
 

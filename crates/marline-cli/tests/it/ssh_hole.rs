@@ -1,6 +1,7 @@
 //! Test of a real `ssh` session through `marline client` and `marline server`, over WiFi and a
 //! sleeping LTE radio: keys are typed, WiFi dies, and the echo continues. Prints the length of the
-//! gap, which docs/start/quickstart.md quotes. Needs root.
+//! gap, which docs/start/quickstart.md quotes. And the other way round: a session from the server's
+//! machine to the client's, by a remote forward (-R). Needs root.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it ssh_hole -- --nocapture
@@ -33,11 +34,12 @@ const PROMOTION_AND_WAY: Duration = Duration::from_millis(260 + 60);
 fn set(dir: &Path) -> TwoUplinks {
     let mut hosts = TwoUplinks::set(SCENARIO, "ssh", dir);
     hosts.shell(Side::Server, SSHD_FILES);
-    let sshd = "$(command -v sshd) -D -e -f sshd_config";
-    hear(&hosts.program(Side::Server, sshd), "Server listening");
+    hear(&hosts.program(Side::Server, SSHD), "Server listening");
     hosts.marline_server("udp");
     hosts
 }
+
+const SSHD: &str = "$(command -v sshd) -D -e -f sshd_config";
 
 const SSHD_FILES: &str = "\
 mkdir -p /run/sshd
@@ -162,4 +164,45 @@ fn keys_are_echoed_although_wifi_dies() {
         assert!(before < Duration::from_millis(500), "{mode}: {before:?} with both paths alive");
         assert!(after < Duration::from_secs(3), "{mode}: {after:?}");
     }
+}
+
+#[test]
+fn a_session_by_a_remote_forward_goes_on_although_wifi_dies() {
+    let _alone = support::alone();
+    if !two_uplinks::possible(&["ssh", "sshd", "ssh-keygen"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    let mut hosts = TwoUplinks::set(SCENARIO, "ssh-r", dir.path());
+    hosts.shell(Side::Client, SSHD_FILES);
+    hear(&hosts.program(Side::Client, SSHD), "Server listening");
+    hosts.marline_server("udp --allow-remote first@127.0.0.1:8022");
+    let client = "marline client --invite-file invite --path wifi --path lte,backup --mode handover \
+                  -R 8022:127.0.0.1:2222";
+    hear(&hosts.program(Side::Client, client), "remote forward listening on 127.0.0.1:8022");
+    let ssh = "exec ssh -F ssh_config -o ProxyCommand=none -p 8022 127.0.0.1 'exec cat'";
+    let mut command = hosts.command(ssh);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let ssh = hosts.spawn(Side::Server, &mut command);
+    let said = collect(ssh.stdout.take().expect("piped"));
+    let mut keyboard = ssh.stdin.take().expect("piped");
+    let mut slowest = [Duration::ZERO; 2];
+    // The first one takes the login with it.
+    for number in 0..41 {
+        if number == 21 {
+            hosts.net.command("wifi", "down").expect("WiFi dies");
+        }
+        let typed = Instant::now();
+        keyboard.write_all(b"k").and_then(|()| keyboard.flush()).expect("type");
+        while echoes(&said).len() <= number {
+            assert!(typed.elapsed() < READY, "key {number} has no echo");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if number > 0 {
+            let worst = &mut slowest[usize::from(number > 20)];
+            *worst = typed.elapsed().max(*worst);
+        }
+    }
+    let [before, after] = slowest.map(|delay| delay.as_millis());
+    println!("-R: slowest echo {before} ms, once WiFi died {after} ms");
 }

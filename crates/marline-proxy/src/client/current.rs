@@ -1,31 +1,39 @@
 //! Replaceable way to targets: new connections take the new one, existing ones continue.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use tokio::sync::watch;
 
 use super::open::{Open, OpenError};
 use crate::target::Target;
 
 /// The current way to targets.
 #[derive(Debug)]
-pub struct Current<O>(RwLock<Arc<O>>);
+pub struct Current<O>(watch::Sender<Arc<O>>);
 
 impl<O> Current<O> {
     /// Starts with this `way`.
     #[must_use]
-    pub const fn new(way: Arc<O>) -> Current<O> {
-        Current(RwLock::new(way))
+    pub fn new(way: Arc<O>) -> Current<O> {
+        Current(watch::Sender::new(way))
     }
 
     /// The current way to targets.
     #[must_use]
     pub fn now(&self) -> Arc<O> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.borrow())
+    }
+
+    /// Resolves when another one is current.
+    pub async fn replaced(&self, way: &Arc<O>) {
+        let mut now = self.0.subscribe();
+        // It cannot fail: the sender is here.
+        let _ = now.wait_for(|now| !Arc::ptr_eq(now, way)).await;
     }
 
     /// Replaces the way; returns the old one.
     pub fn replace(&self, way: Arc<O>) -> Arc<O> {
-        let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut now, way)
+        self.0.send_replace(way)
     }
 }
 

@@ -5,13 +5,19 @@ mod backoff;
 pub mod current;
 pub mod dialer;
 pub mod direct;
+mod http_listener;
 mod leased;
 pub mod open;
 pub mod pool;
+pub mod remote;
 pub mod socks_listener;
 pub mod tunnel;
 mod used;
 
+#[cfg(test)]
+mod http_listener_tests;
+#[cfg(test)]
+mod remote_tests;
 #[cfg(test)]
 mod session_tests;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Listeners for applications: SOCKS5 ports and forwards.
+//! Listeners for applications: SOCKS5 ports, which speak HTTP as well, and forwards.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,9 +13,10 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::open::{Open, OpenError};
+use crate::http::request::begins_with;
 use crate::relay::{Traffic, relay};
 use crate::shutdown::Stop;
-use crate::socks::{self, Reply};
+use crate::socks::{self, Reply, SocksError};
 use crate::target::Target;
 use crate::transport::Transport;
 
@@ -28,11 +29,11 @@ const BACKLOG: i32 = 4_096;
 
 /// State shared by all listening ports.
 pub struct SocksListener<O> {
-    way: Arc<O>,
-    places: Arc<Semaphore>,
+    pub(super) way: Arc<O>,
+    pub(super) places: Arc<Semaphore>,
     /// Their number.
     bound: Mutex<usize>,
-    stop: Stop,
+    pub(super) stop: Stop,
     /// Bytes from and to all applications.
     pub traffic: Traffic,
 }
@@ -40,7 +41,7 @@ pub struct SocksListener<O> {
 /// Service of a listening port.
 #[derive(Clone, Debug)]
 pub enum Service {
-    /// Asks for the target by SOCKS5.
+    /// Asks for the target by SOCKS5, or by HTTP.
     Socks5,
     /// Fixed target.
     Forward(Target),
@@ -133,33 +134,55 @@ impl<O: Open> SocksListener<O> {
         let _ = socket.set_nodelay(true);
         let (target, asked) = match service {
             Service::Forward(target) => (target, false),
-            Service::Socks5 => match timeout(SOCKS_TIMEOUT, socks::accept(&mut socket)).await {
-                Ok(Ok(target)) => (target, true),
+            Service::Socks5 => match timeout(SOCKS_TIMEOUT, asked_by_socks(&mut socket)).await {
+                Ok(Ok(Some(target))) => (target, true),
+                Ok(Ok(None)) => return self.http(socket).await,
                 Ok(Err(error)) => return tracing::info!("{error}"),
                 Err(_) => return tracing::info!("an application did not say where to in time"),
             },
         };
-        // Boxed, for handshakes take several times the room that a relay takes for hours.
-        let opened = tokio::select! {
-            opened = Box::pin(self.way.open(&target)) => opened,
-            () = self.stop.over() => return socket.abort(),
-        };
-        let stream = match opened {
-            Ok(stream) => stream,
-            Err(error) => return refuse(socket, asked, &target, &error).await,
+        let stream = match self.open(&target).await {
+            None => return socket.abort(),
+            Some(Ok(stream)) => stream,
+            Some(Err(error)) => return refuse(socket, asked, &target, &error).await,
         };
         if asked && socks::reply(&mut socket, Reply::Succeeded).await.is_err() {
             return stream.abort();
         }
+        self.pass(socket, stream, &target).await;
+    }
+
+    /// Opens a target; `None`: everything is to end.
+    pub(super) async fn open(&self, target: &Target) -> Option<Result<O::Stream, OpenError>> {
+        // Boxed, for handshakes take several times the room that a relay takes for hours.
+        tokio::select! {
+            opened = Box::pin(self.way.open(target)) => Some(opened),
+            () = self.stop.over() => None,
+        }
+    }
+
+    /// Passes bytes between an application and its target to the end.
+    pub(super) async fn pass(&self, local: impl Transport, remote: O::Stream, target: &Target) {
         tracing::debug!(%target, "connected");
-        match relay(socket, stream, &self.traffic, self.stop.over()).await {
-            Ok(stream) => {
+        match relay(local, remote, &self.traffic, self.stop.over()).await {
+            Ok(remote) => {
                 tracing::debug!(%target, "done");
-                stream.finish();
+                remote.finish();
             }
             Err(error) => tracing::debug!(%target, "broken: {error}"),
         }
     }
+}
+
+/// The target that an application asks for by SOCKS5; `None`, and nothing is taken from the socket: the
+/// first byte is HTTP's.
+async fn asked_by_socks(socket: &mut TcpStream) -> Result<Option<Target>, SocksError> {
+    let mut first = [0];
+    let seen = socket.peek(&mut first).await?;
+    if seen > 0 && begins_with(first[0]) {
+        return Ok(None);
+    }
+    socks::accept(socket).await.map(Some)
 }
 
 async fn refuse(mut socket: TcpStream, asked: bool, target: &Target, error: &OpenError) {

@@ -8,6 +8,8 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -22,7 +24,7 @@ use super::open::{Open, OpenError};
 use super::pool::Pool;
 use super::used::Used;
 use crate::channel::Channel;
-use crate::message::{ErrorCode, Message, Offer};
+use crate::message::{ErrorCode, Failure, Message, Offer, VisitorId};
 use crate::secret::Secret;
 use crate::session::sealed::Sealed;
 use crate::session::{ANSWER_LEN, Answer, Binding, Session};
@@ -119,6 +121,8 @@ pub struct Tunnel<C: Connect> {
     admission: Admission,
     pool: Pool<Channel<C::Stream>>,
     used: Used<Channel<C::Stream>>,
+    /// What the last handshake agreed on.
+    version: AtomicU8,
     /// For tasks that must not keep it.
     me: Weak<Tunnel<C>>,
 }
@@ -142,8 +146,8 @@ impl<C: Connect> Tunnel<C> {
         let (admission, pool) = (Admission::default(), Pool::new(warm));
         let tunnel = Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
-            let used = Used::default();
-            Tunnel { connect, tls, token, patience, admission, pool, used, me }
+            let (used, version) = (Used::default(), AtomicU8::new(0));
+            Tunnel { connect, tls, token, patience, admission, pool, used, version, me }
         });
         if warm > 0 {
             tokio::spawn(keep_warm(Arc::downgrade(&tunnel)));
@@ -182,10 +186,10 @@ impl<C: Connect> Tunnel<C> {
     async fn on_warm(
         &self,
         mut stream: Channel<C::Stream>,
-        target: &Target,
+        request: &Message,
     ) -> Result<Channel<C::Stream>, OpenError> {
         let ask = async {
-            send(&mut stream, &Message::Connect(target.clone()).to_bytes()).await?;
+            send(&mut stream, &request.to_bytes()).await?;
             self.expect(&mut stream, self.patience.warm, working).await
         };
         let asked = timeout(self.patience.warm, ask).await;
@@ -214,14 +218,14 @@ impl<C: Connect> Tunnel<C> {
             .map_err(OpenError::Server)
     }
 
-    /// An authenticated connection. Without a target the server's Welcome was read and only that;
+    /// An authenticated connection. Without a request the server's Welcome was read and only that;
     /// with one the request is on its way too. A server that has too much to do is asked again.
-    async fn fresh(&self, target: Option<&Target>) -> Result<Fresh<C::Stream>, OpenError> {
+    async fn fresh(&self, request: Option<&Message>) -> Result<Fresh<C::Stream>, OpenError> {
         let mut backoff = Backoff::new(self.patience.busy);
         loop {
             let attempt = match self.admission.enter().await {
-                Admitted::Session(session) => self.attempt_known(&session, target).await,
-                Admitted::Stranger(turn) => self.attempt_unknown(turn, target).await,
+                Admitted::Session(session) => self.attempt_known(&session, request).await,
+                Admitted::Stranger(turn) => self.attempt_unknown(turn, request).await,
             };
             match attempt {
                 Ok(fresh) => return Ok(fresh),
@@ -240,15 +244,15 @@ impl<C: Connect> Tunnel<C> {
     async fn attempt_known(
         &self,
         session: &Session,
-        target: Option<&Target>,
+        request: Option<&Message>,
     ) -> Result<Fresh<C::Stream>, Failed> {
         let stream = self.below().await?;
         let Some(binding) = stream.binding() else {
             // Plain TCP: nothing that a session could be bound to.
             let turn = self.admission.enter_alone().await;
-            return self.as_stranger(stream, &turn, target).await;
+            return self.as_stranger(stream, &turn, request).await;
         };
-        let opening = self.by_session(stream, session, &binding, target);
+        let opening = self.by_session(stream, session, &binding, request);
         let opened = timeout(self.patience.handshake, opening).await;
         let late = |_| OpenError::late("the server", self.patience.handshake);
         match opened.map_err(late)?? {
@@ -256,7 +260,7 @@ impl<C: Connect> Tunnel<C> {
             Err(stream) => {
                 self.admission.forgotten(session.id());
                 match self.admission.try_enter() {
-                    Some(turn) => self.as_stranger(stream, &turn, target).await,
+                    Some(turn) => self.as_stranger(stream, &turn, request).await,
                     None => {
                         stream.abort();
                         Err(Failed::Forgotten)
@@ -269,10 +273,10 @@ impl<C: Connect> Tunnel<C> {
     async fn attempt_unknown(
         &self,
         turn: Turn,
-        target: Option<&Target>,
+        request: Option<&Message>,
     ) -> Result<Fresh<C::Stream>, Failed> {
         let stream = self.below().await?;
-        self.as_stranger(stream, &turn, target).await
+        self.as_stranger(stream, &turn, request).await
     }
 
     /// Opens `stream` with the session, or gives it back: the server does not know it.
@@ -281,11 +285,11 @@ impl<C: Connect> Tunnel<C> {
         mut stream: C::Stream,
         session: &Session,
         binding: &Binding,
-        target: Option<&Target>,
+        request: Option<&Message>,
     ) -> Result<Result<Fresh<C::Stream>, C::Stream>, Failed> {
         const DOOR: &str = "opening a connection to the server";
-        let request = target.map(|target| Message::Connect(target.clone()).to_bytes());
-        let opened = session.open(binding, &request.unwrap_or_default());
+        let request = request.map(Message::to_bytes).unwrap_or_default();
+        let opened = session.open(binding, &request);
         let (opening, keys) = opened.map_err(OpenError::Server)?;
         let answer = async {
             stream.write_all(&opening).await?;
@@ -308,16 +312,17 @@ impl<C: Connect> Tunnel<C> {
         &self,
         stream: C::Stream,
         _turn: &Turn,
-        target: Option<&Target>,
+        request: Option<&Message>,
     ) -> Result<Fresh<C::Stream>, Failed> {
         let handshake = async {
             let handshake = self.tls.connect(tls::server_name(), stream).await;
             let stream = handshake.map_err(|e| Failed::at_the_door("TLS with the server", e))?;
             let version = tls::version(stream.get_ref().1);
+            self.version.store(version, Ordering::Relaxed);
             // The pin is verified: now, and only now, the token.
             let mut bytes = Message::Hello { version, token: self.token.clone() }.to_bytes();
-            if let Some(target) = target {
-                Message::Connect(target.clone()).encode(&mut bytes);
+            if let Some(request) = request {
+                request.encode(&mut bytes);
             }
             let mut stream = Channel::tls(stream);
             send(&mut stream, &bytes).await?;
@@ -339,6 +344,60 @@ impl<C: Connect> Tunnel<C> {
             _ => self.admission.none_given(),
         }
         Ok(())
+    }
+
+    /// A stream that is one with what the server was asked for.
+    async fn ask(&self, request: &Message) -> Result<Leased<C::Stream>, OpenError> {
+        self.renew_in_time();
+        let lend = |stream| self.lend(stream);
+        if let Some(stream) = self.waiting().await {
+            match self.on_warm(stream, request).await {
+                Err(OpenError::Server(error)) => {
+                    tracing::debug!("a warm connection was dead ({error:#}): a fresh one");
+                    self.pool.clear();
+                    self.used.clear();
+                }
+                result => return result.map(lend),
+            }
+        }
+        let (mut stream, _) = self.fresh(Some(request)).await?;
+        self.expect(&mut stream, self.patience.handshake, working).await?;
+        self.connected(stream).await.map(lend)
+    }
+
+    /// A stream to somebody who has connected to an address where the server listens for us.
+    ///
+    /// # Errors
+    /// They are gone, or the server cannot be reached.
+    pub(super) async fn accept(&self, id: VisitorId) -> Result<Leased<C::Stream>, OpenError> {
+        self.ask(&Message::Accept(id)).await
+    }
+
+    /// Has the server listen: gives the connection that controls it, and where it listens.
+    ///
+    /// # Errors
+    /// It does not, or cannot be reached.
+    pub(crate) async fn listen(
+        &self,
+        wanted: SocketAddr,
+    ) -> Result<(Channel<C::Stream>, SocketAddr), OpenError> {
+        const SINCE: u8 = 3;
+        self.renew_in_time();
+        let (mut stream, _) = self.fresh(None).await?;
+        let version = self.version.load(Ordering::Relaxed);
+        if version < SINCE {
+            let text = format!(
+                "the server is older than remote forwards: it speaks version {version} of the protocol, \
+                 they need {SINCE}"
+            );
+            let failure = Failure::new(ErrorCode::UnsupportedVersion, text);
+            // Unused: it ends in good order.
+            let _ = timeout(self.patience.warm, stream.shutdown()).await;
+            return Err(OpenError::Refused(failure));
+        }
+        send(&mut stream, &Message::Listen(wanted).to_bytes()).await?;
+        let address = self.expect(&mut stream, self.patience.handshake, listening).await?;
+        Ok((stream, address))
     }
 
     fn renew_in_time(&self) {
@@ -384,26 +443,19 @@ impl<C: Connect> Open for Tunnel<C> {
     type Stream = Leased<C::Stream>;
 
     async fn open(&self, target: &Target) -> Result<Self::Stream, OpenError> {
-        self.renew_in_time();
-        let lend = |stream| self.lend(stream);
-        if let Some(stream) = self.waiting().await {
-            match self.on_warm(stream, target).await {
-                Err(OpenError::Server(error)) => {
-                    tracing::debug!("a warm connection was dead ({error:#}): a fresh one");
-                    self.pool.clear();
-                    self.used.clear();
-                }
-                result => return result.map(lend),
-            }
-        }
-        let (mut stream, _) = self.fresh(Some(target)).await?;
-        self.expect(&mut stream, self.patience.handshake, working).await?;
-        self.connected(stream).await.map(lend)
+        self.ask(&Message::Connect(target.clone())).await
     }
 }
 
 fn working(message: &Message) -> Option<()> {
     matches!(message, Message::Working).then_some(())
+}
+
+fn listening(message: &Message) -> Option<SocketAddr> {
+    match message {
+        Message::Listening(address) => Some(*address),
+        _ => None,
+    }
 }
 
 fn welcome(message: &Message) -> Option<(Duration, Option<Offer>)> {

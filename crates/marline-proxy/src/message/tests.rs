@@ -10,6 +10,13 @@ fn hosts() -> impl Strategy<Value = Host> {
     ]
 }
 
+fn addresses() -> impl Strategy<Value = SocketAddr> {
+    prop_oneof![
+        any::<([u8; 4], u16)>().prop_map(|(octets, port)| (octets, port).into()),
+        any::<([u8; 16], u16)>().prop_map(|(octets, port)| (octets, port).into()),
+    ]
+}
+
 fn messages() -> impl Strategy<Value = Message> {
     prop_oneof![
         any::<(u8, [u8; 32])>().prop_map(|(version, token)| Message::Hello {
@@ -27,6 +34,13 @@ fn messages() -> impl Strategy<Value = Message> {
         Just(Message::Connected),
         (any::<u8>(), "[ -~]{0,255}")
             .prop_map(|(code, text)| Message::Failed(Failure::new(ErrorCode::from_u8(code), text))),
+        addresses().prop_map(Message::Listen),
+        addresses().prop_map(Message::Listening),
+        (any::<[u8; 16]>(), addresses())
+            .prop_map(|(id, from)| Message::Visitor { id: VisitorId::from_bytes(id), from }),
+        any::<[u8; 16]>().prop_map(|id| Message::Accept(VisitorId::from_bytes(id))),
+        any::<[u8; 16]>().prop_map(|id| Message::Decline(VisitorId::from_bytes(id))),
+        Just(Message::Alive),
     ]
 }
 

@@ -8,25 +8,29 @@
 pub mod admission;
 mod arrival;
 pub mod dial;
+mod remote;
 mod sessions;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use admission::{AdmissionLimits, HandshakeQueue, Quota, SilentHandshakes};
 use arrival::Arrived;
+use remote::Remotes;
 use sessions::Sessions;
 
 use crate::channel::Channel;
 use crate::credentials::Credentials;
-use crate::message::{ErrorCode, Failure, Message};
+use crate::message::{ErrorCode, Failure, Message, VisitorId};
 use crate::relay::{Traffic, relay};
+use crate::remote_rules::RemoteRule;
 use crate::rules::Rules;
 use crate::secret::Digest;
 use crate::session::LIFETIME;
@@ -75,6 +79,7 @@ pub struct Server {
     handshakes: HandshakeQueue,
     sessions: Sessions,
     clients: Quota<Arc<str>>,
+    remotes: Remotes,
     stop: Stop,
     /// Bytes from and to all targets.
     pub traffic: Traffic,
@@ -91,6 +96,16 @@ impl std::fmt::Debug for Acceptor {
 /// A target that is connected to so soon is told of together with Working, which tells a slow one from a
 /// connection that is dead.
 const WORKING_AFTER: Duration = Duration::from_millis(20);
+
+/// What an authenticated connection is for.
+enum Wish {
+    /// A target.
+    Target(Target),
+    /// An address to listen at.
+    Listen(SocketAddr),
+    /// Somebody who came there.
+    Visitor(VisitorId),
+}
 
 /// An authenticated connection's owner.
 #[derive(Clone, Debug)]
@@ -118,6 +133,7 @@ impl Server {
             handshakes: HandshakeQueue::new(limits.admission),
             sessions,
             clients: Quota::new(limits.per_client, limits.clients_total),
+            remotes: Remotes::default(),
             limits,
             stop,
             traffic: Traffic::default(),
@@ -129,6 +145,12 @@ impl Server {
     pub fn change(&self, rules: Rules, per_client: usize) {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
         self.clients.bound(per_client, self.limits.clients_total);
+    }
+
+    /// Applies these rules of remote forwards: to new ones, and to existing ones as well. There are none
+    /// at first, and nobody may listen.
+    pub fn allow_remote(&self, rules: Vec<RemoteRule>) {
+        self.remotes.change(rules);
     }
 
     fn rules(&self) -> Arc<Rules> {
@@ -168,13 +190,20 @@ impl Server {
         let mut unsaid = Unsaid::default();
         unsaid.add(&welcome);
         loop {
-            let target = tokio::select! {
-                target = self.request(&mut stream, &mut unsaid, asks_at_once) => target,
+            let wish = tokio::select! {
+                wish = self.request(&mut stream, &mut unsaid, asks_at_once) => wish,
                 () = self.stop.draining() => None,
                 () = self.revoked(&client) => return stream.abort(),
             };
-            let carried = match target {
-                Some(Ok(target)) => self.carry(stream, unsaid, &client, &target).await,
+            let carried = match wish {
+                Some(Ok(Wish::Target(target))) => {
+                    self.carry(stream, unsaid, &client, &target).await
+                }
+                Some(Ok(Wish::Visitor(id))) => self.accept(stream, unsaid, &client, id).await,
+                Some(Ok(Wish::Listen(wanted))) => {
+                    // Boxed: few do this, and all others would have its size.
+                    return Box::pin(self.listen(stream, unsaid, &client, wanted)).await;
+                }
                 Some(Err(failure)) => return unsaid.refuse(stream, failure).await,
                 // Unused to its end: good order on both sides.
                 None => return drop(stream.shutdown().await),
@@ -193,12 +222,14 @@ impl Server {
         stream: &mut S,
         unsaid: &mut Unsaid,
         asks_at_once: bool,
-    ) -> Option<Result<Target, Failure>> {
+    ) -> Option<Result<Wish, Failure>> {
         if !asks_at_once {
             unsaid.say(stream).await.ok()?;
         }
         match timeout(self.limits.idle, Message::read(stream)).await.ok()? {
-            Ok(Message::Connect(target)) => Some(Ok(target)),
+            Ok(Message::Connect(target)) => Some(Ok(Wish::Target(target))),
+            Ok(Message::Listen(wanted)) => Some(Ok(Wish::Listen(wanted))),
+            Ok(Message::Accept(id)) => Some(Ok(Wish::Visitor(id))),
             Ok(other) => {
                 let text = format!("expected Connect, not {other}");
                 Some(Err(Failure::new(ErrorCode::UnsupportedMessage, text)))
@@ -240,6 +271,19 @@ impl Server {
                 return None;
             }
         };
+        self.join(stream, unsaid, client, (socket, target)).await
+    }
+
+    /// Says that the connection is one with a socket's, and passes bytes to the end of both. Gives it back
+    /// if it can be asked for more.
+    async fn join<T: Transport>(
+        &self,
+        mut stream: Channel<T>,
+        mut unsaid: Unsaid,
+        client: &Client,
+        (socket, target): (TcpStream, &Target),
+    ) -> Option<Channel<T>> {
+        let name = &client.name;
         unsaid.add(&Message::Connected);
         if unsaid.say(&mut stream).await.is_err() {
             socket.abort();

@@ -219,3 +219,65 @@ async fn draining_spares_what_runs_and_the_end_does_not() {
     bench.stopper.end();
     assert!(running.read(&mut [0]).await.is_err());
 }
+
+/// A control connection of `laptop`, where the server listens, and somebody who has come there.
+async fn visited(bench: &Bench) -> (Stream, tokio::net::TcpStream, VisitorId) {
+    bench.server.allow_remote(vec!["laptop@127.0.0.1:0".parse().unwrap()]);
+    let mut control = welcomed(bench).await;
+    say(&mut control, &Message::Listen("127.0.0.1:0".parse().unwrap())).await;
+    let Message::Listening(address) = hear(&mut control).await else { panic!("refused") };
+    let visitor = tokio::net::TcpStream::connect(address).await.unwrap();
+    let Message::Visitor { id, from } = hear(&mut control).await else { panic!("nobody came") };
+    assert_eq!(from, visitor.local_addr().unwrap());
+    (control, visitor, id)
+}
+
+#[tokio::test]
+async fn a_visitor_is_accepted_once_and_by_the_client_it_came_to() {
+    let bench = Bench::new(ServerLimits::default());
+    let (_control, mut visitor, id) = visited(&bench).await;
+    let mut token = None;
+    bench.credentials.send_modify(|all| token = Arc::make_mut(all).add("phone").ok());
+    let mut foreign = bench.dial_tls().await;
+    say(&mut foreign, &hello(&token.unwrap())).await;
+    hear(&mut foreign).await;
+    let mut own = welcomed(&bench).await;
+    for (stream, id) in [(&mut foreign, id), (&mut own, VisitorId::random().unwrap())] {
+        say(stream, &Message::Accept(id)).await;
+        assert_eq!(hear(stream).await, Message::Working);
+        assert_eq!(failure(stream).await.code, ErrorCode::DestinationUnreachable);
+    }
+    let mut own = welcomed(&bench).await;
+    say(&mut own, &Message::Accept(id)).await;
+    assert_eq!(hear(&mut own).await, Message::Working);
+    assert_eq!(hear(&mut own).await, Message::Connected);
+    visitor.write_all(b"hello").await.unwrap();
+    let mut heard = [0; 5];
+    own.read_exact(&mut heard).await.unwrap();
+    assert_eq!(&heard, b"hello");
+    let mut again = welcomed(&bench).await;
+    say(&mut again, &Message::Accept(id)).await;
+    assert_eq!(hear(&mut again).await, Message::Working);
+    assert_eq!(failure(&mut again).await.code, ErrorCode::DestinationUnreachable);
+}
+
+#[tokio::test]
+async fn a_control_connection_says_what_it_may_and_takes_its_visitors_along() {
+    let bench = Bench::new(ServerLimits::default());
+    let (mut control, mut declined, id) = visited(&bench).await;
+    say(&mut control, &Message::Decline(VisitorId::random().unwrap())).await;
+    say(&mut control, &Message::Alive).await;
+    assert_eq!(hear(&mut control).await, Message::Alive);
+    say(&mut control, &Message::Decline(id)).await;
+    assert!(declined.read(&mut [0]).await.is_err(), "reset");
+
+    let (mut control, mut waiting, _) = visited(&bench).await;
+    say(&mut control, &Message::Working).await;
+    assert_eq!(failure(&mut control).await.code, ErrorCode::UnsupportedMessage);
+    assert!(waiting.read(&mut [0]).await.is_err(), "reset");
+
+    let (mut control, mut waiting, _) = visited(&bench).await;
+    bench.credentials.send_modify(|all| Arc::make_mut(all).revoke("laptop").unwrap());
+    assert!(control.read(&mut [0]).await.is_err(), "broken");
+    assert!(waiting.read(&mut [0]).await.is_err(), "reset");
+}

@@ -76,7 +76,11 @@ impl SessionId {
     }
 }
 
-fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
+/// Random bytes.
+///
+/// # Errors
+/// The operating system gives none.
+pub(crate) fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
     let mut bytes = [0; N];
     let filled = ring::rand::SystemRandom::new().fill(&mut bytes);
     filled.map_err(|_| anyhow!("the operating system gives no random bytes"))?;

@@ -103,6 +103,21 @@ fn scripts() -> Vec<Vec<u8>> {
     scripts
 }
 
+fn http_heads() -> Vec<Vec<u8>> {
+    let heads = [
+        "CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET http://a.example:80/b?c HTTP/1.1\r\nHost: a\r\nConnection: x, keep-alive\r\nX: y\r\n\r\n",
+        "POST http://a.example/ HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabcGET",
+        "POST http://[::1]:81 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
+         3;x=y\r\nabc\r\n0\r\nA: b\r\n\r\n",
+        "GET /proxy.pac HTTP/1.0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nKeep-Alive: 5\r\nConnection: x\r\nX: y\r\n\r\nabc",
+        "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n",
+        "HTTP/1.1 404 \r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n",
+    ];
+    heads.map(|head| head.as_bytes().to_vec()).into()
+}
+
 /// The seeds of each target, by its name.
 fn corpus() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let ends = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
@@ -118,6 +133,7 @@ fn corpus() -> Vec<(&'static str, Vec<Vec<u8>>)> {
         ("roundtrip_options", options.collect()),
         ("ip_packet", packets.collect()),
         ("endpoint_bytes", scripts()),
+        ("http_head", http_heads()),
     ]
 }
 

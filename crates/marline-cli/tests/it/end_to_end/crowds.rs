@@ -169,11 +169,17 @@ fn a_hundred_connections_of_h2load_and_a_thousand_of_ab_fail_nowhere() {
 
     let dir = tempfile::tempdir().unwrap();
     let way = through(dir.path(), web.one);
-    let url = format!("http://{}/", way.forward);
-    let out = finish(&ab, &["-q", "-c", "25", "-n", "1000", &url]);
-    let failed = out.lines().find(|line| line.starts_with("Failed requests:")).unwrap_or(&out);
-    assert_eq!(failed.split_whitespace().last(), Some("0"), "{out}");
-    assert!(out.contains("Complete requests:      1000"), "{out}");
+    // By a forward, and by the HTTP proxy.
+    let (forward, web) =
+        (format!("http://{}/", way.forward), format!("http://127.0.0.1:{}/", web.one));
+    let proxy = way.socks.to_string();
+    for target in [&[forward.as_str()][..], &["-X", &proxy, &web]] {
+        let out = finish(&ab, &[&["-q", "-c", "25", "-n", "1000"], target].concat());
+        let failed = out.lines().find(|line| line.starts_with("Failed requests:")).unwrap_or(&out);
+        assert_eq!(failed.split_whitespace().last(), Some("0"), "{out}");
+        assert!(out.contains("Complete requests:      1000"), "{out}");
+        assert!(!out.contains("Non-2xx"), "{out}");
+    }
 }
 
 /// A page with pictures from many hosts, which says at its end how many it has.

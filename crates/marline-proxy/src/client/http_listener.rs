@@ -1,0 +1,146 @@
+//! HTTP at the port of SOCKS5: CONNECT, requests in absolute-form, the PAC file.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::open::{Open, OpenError};
+use super::socks_listener::SocksListener;
+use crate::http::answer::{Refusal, status_of};
+use crate::http::exchange::Exchange;
+use crate::http::pac;
+use crate::http::request::{Forward, MAX_HEAD, Request, parse};
+use crate::rewound::Rewound;
+use crate::target::Target;
+use crate::transport::Transport;
+
+/// An application's whole head of a request must be here within this time.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of empty lines before a request.
+const MAX_EMPTY: usize = 64;
+/// How long an application may take to read an answer of ours, and how much of what it sent is
+/// passed over meanwhile: a reset would take the answer with it.
+const FAREWELL: Duration = Duration::from_secs(5);
+const MAX_PASSED_OVER: u64 = 256 * 1_024;
+
+const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+
+impl<O: Open> SocksListener<O> {
+    /// Serves one application that speaks HTTP.
+    pub(super) async fn http(&self, mut socket: TcpStream) {
+        let (request, behind) = match timeout(HEAD_TIMEOUT, read_head(&mut socket)).await {
+            Ok(Ok(Ok(read))) => read,
+            Ok(Ok(Err(refusal))) => return refuse(socket, &refusal).await,
+            Ok(Err(error)) => return tracing::info!("HTTP: {error}"),
+            Err(_) => {
+                let text = format!("no whole request within {} s", HEAD_TIMEOUT.as_secs());
+                return refuse(socket, &Refusal::new(408, text)).await;
+            }
+        };
+        match request {
+            Request::Connect(target) => self.connect(socket, target, behind).await,
+            Request::Forward(mut forward) => match forward.take_content(&behind) {
+                Ok(()) => self.forward(socket, forward).await,
+                Err(error) => {
+                    refuse(socket, &Refusal::bad_request(error.to_string())).await;
+                }
+            },
+            Request::Own(asked) => {
+                let Ok(local) = socket.local_addr() else { return };
+                match pac::answer(&asked, local) {
+                    Ok(answer) => say(socket, &answer).await,
+                    Err(refusal) => refuse(socket, &refusal).await,
+                }
+            }
+        }
+    }
+
+    async fn connect(&self, mut socket: TcpStream, target: Target, behind: Vec<u8>) {
+        match self.open(&target).await {
+            None => socket.abort(),
+            Some(Err(error)) => refuse_target(socket, &target, &error).await,
+            Some(Ok(stream)) => {
+                if socket.write_all(ESTABLISHED).await.is_err() {
+                    return stream.abort();
+                }
+                // What it said without waiting is the target's.
+                self.pass(Rewound::new(behind, socket), stream, &target).await;
+            }
+        }
+    }
+
+    async fn forward(&self, socket: TcpStream, forward: Forward) {
+        let target = forward.target.clone();
+        match self.open(&target).await {
+            None => socket.abort(),
+            Some(Err(error)) => refuse_target(socket, &target, &error).await,
+            Some(Ok(stream)) => self.pass(Exchange::new(socket, forward), stream, &target).await,
+        }
+    }
+}
+
+/// The first request, and what was read behind its head; or why there is none.
+type Read = Result<(Request, Vec<u8>), Refusal>;
+
+async fn read_head(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Read> {
+    let mut bytes = Vec::with_capacity(1_024);
+    let mut empty = 0;
+    // What is damaged shows early, and what comes byte by byte is not parsed that often.
+    let mut try_at = 1;
+    loop {
+        let before = bytes.len();
+        if socket.read_buf(&mut bytes).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let leading = bytes.iter().take_while(|b| matches!(b, b'\r' | b'\n')).count();
+        bytes.drain(..leading);
+        empty += leading;
+        if empty > MAX_EMPTY {
+            return Ok(Err(Refusal::bad_request("empty lines instead of a request")));
+        }
+        if bytes.len() < try_at && !ends_head(&bytes[before.saturating_sub(3).min(bytes.len())..]) {
+            continue;
+        }
+        match parse(&bytes) {
+            Ok(None) => try_at = (bytes.len() * 2).min(MAX_HEAD),
+            Ok(Some((request, head_len))) => return Ok(Ok((request, bytes.split_off(head_len)))),
+            Err(refusal) => return Ok(Err(refusal)),
+        }
+    }
+}
+
+fn ends_head(bytes: &[u8]) -> bool {
+    let two = bytes.windows(2).any(|pair| pair == b"\n\n");
+    two || bytes.windows(3).any(|three| three == b"\n\r\n")
+}
+
+async fn refuse(socket: TcpStream, refusal: &Refusal) {
+    tracing::info!("HTTP: {refusal}");
+    say(socket, &refusal.to_bytes()).await;
+}
+
+async fn refuse_target(socket: TcpStream, target: &Target, error: &OpenError) {
+    tracing::warn!(%target, "{error}");
+    let refusal = match error {
+        OpenError::Refused(failure) => Refusal::new(status_of(failure.code), &failure.text),
+        // The reason names our server and paths, and a page may read what it gets.
+        OpenError::Pin | OpenError::Server(_) => {
+            Refusal::new(502, "the Marline server cannot be used: the client's log says why")
+        }
+    };
+    say(socket, &refusal.to_bytes()).await;
+}
+
+/// Gives an answer, and ends so that it can be read.
+async fn say(mut socket: TcpStream, answer: &[u8]) {
+    let said = async {
+        socket.write_all(answer).await?;
+        socket.shutdown().await?;
+        tokio::io::copy(&mut (&mut socket).take(MAX_PASSED_OVER), &mut tokio::io::sink()).await
+    };
+    // The application may be gone already.
+    let _ = timeout(FAREWELL, said).await;
+}

@@ -1,0 +1,263 @@
+//! Content of a request, followed to its end: by length, or chunk by chunk (RFC 9112 section 7.1).
+//!
+//! It is passed on as it came, so it must mean the same to whoever reads it next. The grammar is
+//! therefore taken at its strictest: lines end in CRLF, and extensions and trailers have no control
+//! characters.
+
+/// Bytes of one chunk's extensions.
+const MAX_EXTENSION: usize = 1_024;
+/// Bytes of all trailers.
+const MAX_TRAILER: usize = 8 * 1_024;
+/// Hexadecimal digits of a chunk's size.
+const MAX_DIGITS: u8 = 16;
+
+/// An error in chunked content.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadBody {
+    /// A byte that must not be here.
+    #[error("byte {byte:#04x} has no place in {place} of chunked content")]
+    Byte {
+        /// The byte.
+        byte: u8,
+        /// Where it is.
+        place: &'static str,
+    },
+    /// Extensions or trailers without an end.
+    #[error("{0} of chunked content is too long")]
+    Long(&'static str),
+}
+
+/// Where the next byte belongs.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// A content of known length, or a chunk's data: so many bytes.
+    Data {
+        left: u64,
+        chunked: bool,
+    },
+    Size {
+        digits: u8,
+        value: u64,
+    },
+    Extension {
+        len: usize,
+        value: u64,
+    },
+    /// LF after a chunk's size.
+    SizeEnd {
+        value: u64,
+    },
+    /// CR after a chunk's data.
+    DataEnd,
+    /// LF after that.
+    ChunkEnd,
+    /// Trailers have so many bytes so far; the line has begun or not.
+    Trailer {
+        len: usize,
+        begun: bool,
+    },
+    /// LF after a trailer.
+    TrailerEnd {
+        len: usize,
+    },
+    /// LF after the empty line.
+    LastEnd,
+    Over,
+}
+
+/// Content of a request.
+#[derive(Clone, Debug)]
+pub struct Body(Place);
+
+impl Body {
+    /// So many bytes, or none.
+    #[must_use]
+    pub fn of_length(length: u64) -> Body {
+        Body(if length == 0 { Place::Over } else { Place::Data { left: length, chunked: false } })
+    }
+
+    /// Chunks.
+    #[must_use]
+    pub fn chunked() -> Body {
+        Body(Place::Size { digits: 0, value: 0 })
+    }
+
+    /// Whether all of it was there.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.0 == Place::Over
+    }
+
+    /// Follows the next bytes; returns how many of them are the content's. What comes behind is not.
+    ///
+    /// # Errors
+    /// They are not what chunked content looks like.
+    pub fn follow(&mut self, bytes: &[u8]) -> Result<usize, BadBody> {
+        let mut at = 0;
+        while at < bytes.len() && !self.is_complete() {
+            match self.0 {
+                Place::Data { left, chunked } => {
+                    let most = usize::try_from(left).unwrap_or(usize::MAX);
+                    let count = most.min(bytes.len() - at);
+                    at += count;
+                    self.0 = match (left - count as u64, chunked) {
+                        (0, true) => Place::DataEnd,
+                        (0, false) => Place::Over,
+                        (left, _) => Place::Data { left, chunked },
+                    };
+                }
+                place => {
+                    self.0 = after(place, bytes[at])?;
+                    at += 1;
+                }
+            }
+        }
+        Ok(at)
+    }
+}
+
+/// The place after a byte of the framing.
+fn after(place: Place, byte: u8) -> Result<Place, BadBody> {
+    let wrong = |place| Err(BadBody::Byte { byte, place });
+    let next = match (place, byte) {
+        (Place::Size { digits, value }, _) if byte.is_ascii_hexdigit() && digits < MAX_DIGITS => {
+            let digit = (byte as char).to_digit(16).unwrap_or_default();
+            Place::Size { digits: digits + 1, value: value << 4 | u64::from(digit) }
+        }
+        (Place::Size { digits: 1.., value }, b'\r') => Place::SizeEnd { value },
+        (Place::Size { digits: 1.., value }, b';' | b' ' | b'\t') => {
+            Place::Extension { len: 1, value }
+        }
+        (Place::Size { .. }, _) => return wrong("a chunk's size"),
+        (Place::Extension { value, .. }, b'\r') => Place::SizeEnd { value },
+        (Place::Extension { len: MAX_EXTENSION.., .. }, _) => {
+            return Err(BadBody::Long("an extension"));
+        }
+        (Place::Extension { len, value }, _) if is_text(byte) => {
+            Place::Extension { len: len + 1, value }
+        }
+        (Place::Extension { .. }, _) => return wrong("an extension"),
+        (Place::SizeEnd { value: 0 }, b'\n') => Place::Trailer { len: 0, begun: false },
+        (Place::SizeEnd { value }, b'\n') => Place::Data { left: value, chunked: true },
+        (Place::DataEnd, b'\r') => Place::ChunkEnd,
+        (Place::ChunkEnd, b'\n') => Place::Size { digits: 0, value: 0 },
+        (Place::Trailer { begun: false, .. }, b'\r') => Place::LastEnd,
+        (Place::Trailer { len, .. }, b'\r') => Place::TrailerEnd { len },
+        (Place::Trailer { len: MAX_TRAILER.., .. }, _) => return Err(BadBody::Long("the trailer")),
+        (Place::Trailer { len, .. }, _) if is_text(byte) => {
+            Place::Trailer { len: len + 1, begun: true }
+        }
+        (Place::TrailerEnd { len }, b'\n') => Place::Trailer { len, begun: false },
+        (Place::LastEnd, b'\n') => Place::Over,
+        (Place::Trailer { .. } | Place::TrailerEnd { .. } | Place::LastEnd, _) => {
+            return wrong("the trailer");
+        }
+        _ => return wrong("the end of a chunk"),
+    };
+    Ok(next)
+}
+
+/// Neither a control character nor part of a line's end.
+const fn is_text(byte: u8) -> bool {
+    byte == b'\t' || byte >= 0x20 && byte != 0x7f
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Bytes that belong to it, and whether it is complete.
+    fn follow(mut body: Body, bytes: &[u8]) -> Result<(usize, bool), BadBody> {
+        body.follow(bytes).map(|count| (count, body.is_complete()))
+    }
+
+    #[test]
+    fn a_length_ends_where_it_says() {
+        assert_eq!(follow(Body::of_length(0), b"GET"), Ok((0, true)));
+        assert_eq!(follow(Body::of_length(3), b"abcGET"), Ok((3, true)));
+        assert_eq!(follow(Body::of_length(u64::MAX), b"abc"), Ok((3, false)));
+    }
+
+    #[test]
+    fn chunks_with_extensions_and_trailers_end_at_the_empty_line() {
+        for (text, rest) in [
+            ("0\r\n\r\n", "GET"),
+            ("3\r\nabc\r\n0\r\n\r\n", ""),
+            (
+                "00a;name=value\r\n0123456789\r\nF ;x\r\n0123456789abcde\r\n0\r\nA: b\r\nC: d\r\n\r\n",
+                "x",
+            ),
+        ] {
+            let bytes = [text, rest].concat();
+            assert_eq!(
+                follow(Body::chunked(), bytes.as_bytes()),
+                Ok((text.len(), true)),
+                "{text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_others_could_read_otherwise_is_refused() {
+        for text in [
+            "\r\n",
+            "x\r\n",
+            "-1\r\n",
+            "0x3\r\nabc",
+            "3\nabc\r\n",
+            "3;a\nb\r\n",
+            "3;a\0\r\n",
+            "3\r\nabcd\r\n",
+            "3\r\nabc\n0\r\n\r\n",
+            "00000000000000000\r\n",
+            "0\r\n\n",
+            "0\r\nA: b\n\r\n",
+            "0\r\nA\rb\r\n\r\n",
+        ] {
+            assert!(follow(Body::chunked(), text.as_bytes()).is_err(), "{text:?}");
+        }
+        let long = format!("1;{}\r\n", "x".repeat(MAX_EXTENSION));
+        assert_eq!(follow(Body::chunked(), long.as_bytes()), Err(BadBody::Long("an extension")));
+        let long = format!("0\r\nA: {}\r\n", "x".repeat(MAX_TRAILER));
+        assert_eq!(follow(Body::chunked(), long.as_bytes()), Err(BadBody::Long("the trailer")));
+    }
+
+    fn chunked(parts: &[Vec<u8>]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for part in parts {
+            out.extend_from_slice(format!("{:X}\r\n", part.len()).as_bytes());
+            out.extend_from_slice(part);
+            out.extend_from_slice(b"\r\n");
+        }
+        out.extend_from_slice(b"0\r\n\r\n");
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn any_chunks_in_any_pieces_end_where_they_end(
+            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..70), 0..6),
+            piece in 1usize..50,
+            rest in prop::collection::vec(any::<u8>(), 0..9),
+        ) {
+            let whole = chunked(&parts);
+            let bytes = [&whole[..], &rest].concat();
+            let mut body = Body::chunked();
+            let mut taken = 0;
+            for piece in bytes.chunks(piece) {
+                taken += body.follow(piece).unwrap();
+            }
+            prop_assert_eq!((taken, body.is_complete()), (whole.len(), true));
+        }
+
+        #[test]
+        fn any_bytes_are_followed_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut body = Body::chunked();
+            if let Ok(taken) = body.follow(&bytes) {
+                prop_assert!(taken == bytes.len() || body.is_complete());
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Header fields of requests and answers: what is looked up in them, and what is passed on.
+
+use std::fmt;
+
+use httparse::Header;
+
+/// Fields that one head may have.
+pub(super) const MOST: usize = 128;
+/// Bytes of one head: as much as common servers take, and far more than applications send.
+pub const MAX_HEAD: usize = 32 * 1_024;
+/// Name under which the proxy tells of itself in `Via`.
+const PSEUDONYM: &str = "marline";
+
+/// Fields for the next hop only, whether `Connection` names them or not (RFC 9110 section 7.6.1).
+const HOP_BY_HOP: [&str; 9] = [
+    "connection",
+    "proxy-connection",
+    "keep-alive",
+    "te",
+    "upgrade",
+    "http2-settings",
+    "proxy-authorization",
+    "proxy-authenticate",
+    "proxy-authentication-info",
+];
+/// Fields that `Connection` must not name: without them a message has another end or recipient.
+const ESSENTIAL: [&str; 3] = ["host", "content-length", "transfer-encoding"];
+
+/// An error in a head's fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum BadFields {
+    /// `Connection` names one that is not the connection's.
+    Nominated(&'static str),
+    /// Not a decimal number, or more than one.
+    Length,
+    /// `Transfer-Encoding` does not end in `chunked`, or meets `Content-Length` or HTTP/1.0.
+    Framing,
+    /// A transfer coding that is not understood.
+    Coding,
+}
+
+impl fmt::Display for BadFields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BadFields::Nominated(name) => write!(f, "Connection names {name}"),
+            BadFields::Length => f.write_str("Content-Length is not one decimal number"),
+            BadFields::Framing => f.write_str(
+                "Transfer-Encoding does not end in `chunked`, or comes with Content-Length or in HTTP/1.0",
+            ),
+            BadFields::Coding => f.write_str("a transfer coding that is not `chunked`"),
+        }
+    }
+}
+
+/// The fields of one head.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Fields<'a>(pub(super) &'a [Header<'a>]);
+
+impl<'a> Fields<'a> {
+    /// All values of a field, in order.
+    pub(super) fn values(self, name: &'static str) -> impl Iterator<Item = &'a [u8]> {
+        let of_name = self.0.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
+        of_name.map(|field| field.value)
+    }
+
+    /// The elements of a field that is a list.
+    fn elements(self, name: &'static str) -> impl Iterator<Item = &'a [u8]> {
+        let all = self.values(name).flat_map(|value| value.split(|b| *b == b','));
+        all.map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
+    }
+
+    /// The content's length, if it is announced.
+    pub(super) fn content_length(self) -> Result<Option<u64>, BadFields> {
+        let mut values = self.values("content-length");
+        let Some(value) = values.next() else { return Ok(None) };
+        let text = str::from_utf8(value).unwrap_or_default();
+        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        match (digits, text.parse(), values.next()) {
+            (true, Ok(length), None) => Ok(Some(length)),
+            _ => Err(BadFields::Length),
+        }
+    }
+
+    /// Whether the content is chunked. Other codings are not understood.
+    pub(super) fn is_chunked(self) -> Result<bool, BadFields> {
+        if self.values("transfer-encoding").next().is_none() {
+            return Ok(false);
+        }
+        let codings: Vec<&[u8]> = self.elements("transfer-encoding").collect();
+        let chunked = |coding: &&&[u8]| coding.eq_ignore_ascii_case(b"chunked");
+        match codings[..] {
+            [only] if chunked(&&only) => Ok(true),
+            [.., last] if chunked(&&last) => Err(BadFields::Coding),
+            _ => Err(BadFields::Framing),
+        }
+    }
+
+    /// Appends the fields that go on to the next hop, but those of `also_without`.
+    pub(super) fn pass_on(self, also_without: &[&str], out: &mut Vec<u8>) -> Result<(), BadFields> {
+        let nominated: Vec<&[u8]> = self.elements("connection").collect();
+        let essential = ESSENTIAL.iter().find(|name| is_among(&nominated, name));
+        if let Some(name) = essential {
+            return Err(BadFields::Nominated(name));
+        }
+        for field in self.0 {
+            let stays = HOP_BY_HOP.iter().chain(also_without);
+            if is_among(&nominated, field.name) || stays.into_iter().any(|n| same(n, field.name)) {
+                continue;
+            }
+            put(field.name, field.value, out);
+        }
+        Ok(())
+    }
+}
+
+fn same(one: &str, other: &str) -> bool {
+    one.eq_ignore_ascii_case(other)
+}
+
+fn is_among(names: &[&[u8]], name: &str) -> bool {
+    names.iter().any(|known| known.eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// Appends one field.
+pub(super) fn put(name: &str, value: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends what ends every head that is passed on: who did it (RFC 9110 section 7.6.3; `minor` is of
+/// the version that was received), and that the connection carries nothing more.
+pub(super) fn end(minor: u8, out: &mut Vec<u8>) {
+    put("Via", format!("1.{minor} {PSEUDONYM}").as_bytes(), out);
+    put("Connection", b"close", out);
+    out.extend_from_slice(b"\r\n");
+}

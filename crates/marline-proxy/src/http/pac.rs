@@ -1,0 +1,129 @@
+//! PAC file of the port: a script by which browsers and systems choose a proxy for a URL.
+//!
+//! Everything goes through the port but what names this machine or its own network, where a
+//! server far away would find something else. The script never resolves a name: that would tell the
+//! network which names are visited. And it never answers `DIRECT` as a fallback: when the client is
+//! stopped, connections fail instead of going another way unnoticed.
+//!
+//! Whoever can make a name resolve to this machine (DNS rebinding) could have a browser take the
+//! port for a site of theirs and read from it. So requests are answered only if `Host` is an
+//! address or `localhost`, which no site can be.
+
+use super::answer::{Refusal, document};
+use super::request::Own;
+use crate::target::Host;
+
+const PATHS: [&str; 2] = ["/proxy.pac", "/wpad.dat"];
+const MEDIA_TYPE: &str = "application/x-ns-proxy-autoconfig";
+
+/// Answers a request for something of this port; `local` is what the application connected to.
+///
+/// # Errors
+/// There is no such thing, or it is not for whoever asks.
+pub fn answer(asked: &Own, local: std::net::SocketAddr) -> Result<Vec<u8>, Refusal> {
+    let authority = match &asked.host {
+        Some(host) => own_authority(host)?,
+        None => local.to_string(),
+    };
+    if asked.method == "OPTIONS" {
+        return Ok(document(200, ("text/plain", "Allow: GET, HEAD, OPTIONS\r\n"), "", false));
+    }
+    let path = asked.path.split('?').next().unwrap_or_default();
+    if !PATHS.contains(&path) {
+        let text = "this is a proxy: its PAC file is /proxy.pac, and nothing else is here";
+        return Err(Refusal::new(404, text));
+    }
+    if !matches!(asked.method.as_str(), "GET" | "HEAD") {
+        return Err(Refusal::new(405, "a PAC file is read by GET"));
+    }
+    let is_head = asked.method == "HEAD";
+    Ok(document(200, (MEDIA_TYPE, ""), &script(&authority), is_head))
+}
+
+/// What the application asked, if no site's name can be that.
+fn own_authority(host: &str) -> Result<String, Refusal> {
+    let strange = || {
+        let text = "this port answers to its address or to localhost, and to no other name (a site's name \
+                    could be made to lead here)";
+        Refusal::new(421, text)
+    };
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, port.parse::<u16>().ok()),
+        _ => (host, Some(80)),
+    };
+    let port = port.ok_or_else(strange)?;
+    match Host::parse(name).map_err(|_| strange())? {
+        Host::V4(address) => Ok(format!("{address}:{port}")),
+        Host::V6(address) => Ok(format!("[{address}]:{port}")),
+        Host::Name(name) if name.eq_ignore_ascii_case("localhost") => {
+            Ok(format!("localhost:{port}"))
+        }
+        Host::Name(_) => Err(strange()),
+    }
+}
+
+/// The script. `isInNet` is asked about addresses only, which it need not resolve.
+fn script(authority: &str) -> String {
+    format!(
+        r#"// Everything through Marline, but for this machine and its own network.
+function FindProxyForURL(url, host) {{
+  host = host.toLowerCase().replace(/^\[|\]$/g, "").replace(/\.$/, "");
+  if (isPlainHostName(host) && host.indexOf(":") < 0) return "DIRECT";
+  if (/(^|\.)(localhost|local|home\.arpa)$/.test(host)) return "DIRECT";
+  if (/^[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+$/.test(host)) {{
+    if (isInNet(host, "127.0.0.0", "255.0.0.0") || isInNet(host, "10.0.0.0", "255.0.0.0") ||
+        isInNet(host, "172.16.0.0", "255.240.0.0") || isInNet(host, "192.168.0.0", "255.255.0.0") ||
+        isInNet(host, "169.254.0.0", "255.255.0.0")) return "DIRECT";
+  }}
+  if (host === "::1" || /^(f[cd][0-9a-f][0-9a-f]|fe[89ab][0-9a-f]):/.test(host)) return "DIRECT";
+  return "SOCKS5 {authority}; PROXY {authority}";
+}}
+"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(method: &str, path: &str, host: Option<&str>) -> Result<String, u16> {
+        let host = host.map(str::to_owned);
+        let own = Own { method: method.to_owned(), path: path.to_owned(), host };
+        let bytes = answer(&own, "127.0.0.1:1080".parse().unwrap());
+        bytes.map(|bytes| String::from_utf8(bytes).unwrap()).map_err(|refusal| refusal.status)
+    }
+
+    #[test]
+    fn the_script_names_the_address_that_was_asked() {
+        for (host, named) in [
+            (None, "127.0.0.1:1080"),
+            (Some("127.0.0.1:1080"), "127.0.0.1:1080"),
+            (Some("LocalHost:1081"), "localhost:1081"),
+            (Some("[::1]:1080"), "[::1]:1080"),
+            (Some("192.168.1.7"), "192.168.1.7:80"),
+        ] {
+            let text = asked("GET", "/proxy.pac", host).unwrap();
+            assert!(text.contains("Content-Type: application/x-ns-proxy-autoconfig\r\n"), "{text}");
+            let line = format!("return \"SOCKS5 {named}; PROXY {named}\"");
+            assert!(text.contains(&line), "{line} is not in {text}");
+        }
+        assert!(asked("HEAD", "/wpad.dat?x", None).unwrap().ends_with("\r\n\r\n"));
+    }
+
+    #[test]
+    fn a_name_that_a_site_could_have_gets_nothing() {
+        for host in
+            ["evil.example:1080", "localhost.evil.example", "", "a b", "localhost:x", "[::1"]
+        {
+            assert_eq!(asked("GET", "/proxy.pac", Some(host)), Err(421), "{host}");
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_here() {
+        assert_eq!(asked("GET", "/", Some("127.0.0.1")), Err(404));
+        assert!(asked("OPTIONS", "*", None).unwrap().contains("\r\nAllow: GET, HEAD, OPTIONS\r\n"));
+        assert_eq!(asked("TRACE", "*", None), Err(404));
+        assert_eq!(asked("POST", "/proxy.pac", None), Err(405));
+    }
+}

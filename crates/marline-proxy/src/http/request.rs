@@ -1,0 +1,252 @@
+//! Head of a request, and what of it is passed on.
+
+use httparse::{Error, Status};
+
+use super::answer::Refusal;
+use super::body::{BadBody, Body};
+pub use super::fields::MAX_HEAD;
+use super::fields::{self, BadFields, Fields};
+use crate::target::{BadTarget, Host, Target};
+
+/// What an application asks for.
+#[derive(Debug)]
+pub enum Request {
+    /// Bytes to and from a target, from here on.
+    Connect(Target),
+    /// One request that is passed on.
+    Forward(Forward),
+    /// Something of this port itself.
+    Own(Own),
+}
+
+/// A request to pass on.
+#[derive(Debug)]
+pub struct Forward {
+    /// Where to.
+    pub target: Target,
+    /// Its head, as the target is to get it, and what of its content is here already.
+    pub head: Vec<u8>,
+    /// The rest of its content, which follows.
+    pub body: Body,
+    /// The application speaks HTTP/1.0.
+    pub is_old: bool,
+}
+
+impl Forward {
+    /// Takes what came behind the head. What is not content is passed over.
+    ///
+    /// # Errors
+    /// The content is malformed.
+    pub fn take_content(&mut self, behind: &[u8]) -> Result<(), BadBody> {
+        let count = self.body.follow(behind)?;
+        self.head.extend_from_slice(&behind[..count]);
+        Ok(())
+    }
+}
+
+/// A request for something of this port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Own {
+    /// The method.
+    pub method: String,
+    /// Path and query.
+    pub path: String,
+    /// Field `Host`, if there is one.
+    pub host: Option<String>,
+}
+
+/// Whether a connection that begins with this byte may be HTTP (and then is not SOCKS).
+#[must_use]
+pub const fn begins_with(byte: u8) -> bool {
+    // An empty line may come before a request (RFC 9112 section 2.2).
+    byte.is_ascii_alphabetic() || matches!(byte, b'\r' | b'\n')
+}
+
+/// Parses a request's head; with it goes its length. `None`: the head is not complete.
+///
+/// # Errors
+/// It is no request, or none that is served here.
+pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Refusal> {
+    let mut room = [httparse::EMPTY_HEADER; fields::MOST];
+    let mut parsed = httparse::Request::new(&mut room);
+    let head_len = match parsed.parse(bytes) {
+        Ok(Status::Complete(head_len)) if head_len <= MAX_HEAD => head_len,
+        Ok(Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
+        Ok(_) | Err(Error::TooManyHeaders) => {
+            let most = fields::MOST;
+            let text = format!("a head has {MAX_HEAD} bytes and {most} fields at most");
+            return Err(Refusal::new(431, text));
+        }
+        Err(Error::Version) => return Err(Refusal::new(505, "HTTP/1.1 and 1.0 are spoken here")),
+        Err(error) => return Err(Refusal::bad_request(format!("no HTTP request: {error}"))),
+    };
+    let (Some(method), Some(uri), Some(minor)) = (parsed.method, parsed.path, parsed.version)
+    else {
+        return Err(Refusal::bad_request("no HTTP request: there is no request line"));
+    };
+    let head = Head { method, uri, minor, fields: Fields(parsed.headers) };
+    Ok(Some((head.request()?, head_len)))
+}
+
+struct Head<'a> {
+    method: &'a str,
+    uri: &'a str,
+    minor: u8,
+    fields: Fields<'a>,
+}
+
+/// A URI in absolute-form, in parts.
+#[derive(Debug, PartialEq, Eq)]
+struct Absolute<'a> {
+    authority: &'a str,
+    target: Target,
+    path: String,
+}
+
+impl Head<'_> {
+    fn request(&self) -> Result<Request, Refusal> {
+        if !self.uri.is_ascii() {
+            return Err(Refusal::bad_request("the request's target has bytes beyond ASCII"));
+        }
+        let host = self.host()?;
+        if self.method == "CONNECT" {
+            return authority(self.uri, None).map(Request::Connect);
+        }
+        if self.uri.starts_with('/') || self.uri == "*" {
+            let (method, path) = (self.method.to_owned(), self.uri.to_owned());
+            return Ok(Request::Own(Own { method, path, host }));
+        }
+        match self.hops_left()? {
+            Some(0) => {
+                let (method, path) = (self.method.to_owned(), "*".to_owned());
+                Ok(Request::Own(Own { method, path, host: None }))
+            }
+            hops_left => self.forward(hops_left).map(Request::Forward),
+        }
+    }
+
+    /// RFC 9110 section 7.6.2: how many more may pass it on, where that is asked for.
+    fn hops_left(&self) -> Result<Option<u32>, Refusal> {
+        if !matches!(self.method, "OPTIONS" | "TRACE") {
+            return Ok(None);
+        }
+        let Some(value) = self.fields.values("max-forwards").next() else { return Ok(None) };
+        let digits = value.iter().all(u8::is_ascii_digit);
+        let number = str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+        let number = number.filter(|_| digits);
+        number.map(Some).ok_or_else(|| Refusal::bad_request("Max-Forwards is not a number"))
+    }
+
+    /// RFC 9112 section 3.2: one field, and in HTTP/1.0 none is fine, too.
+    fn host(&self) -> Result<Option<String>, Refusal> {
+        let mut values = self.fields.values("host");
+        let host = match (values.next(), values.next()) {
+            (Some(host), None) => host,
+            (None, _) if self.minor == 0 => return Ok(None),
+            (None, _) => return Err(Refusal::bad_request("the field Host is missing")),
+            (Some(_), Some(_)) => return Err(Refusal::bad_request("there are two fields Host")),
+        };
+        match str::from_utf8(host) {
+            Ok(host) if host.is_ascii() => Ok(Some(host.to_owned())),
+            _ => Err(Refusal::bad_request("the field Host has bytes beyond ASCII")),
+        }
+    }
+
+    fn forward(&self, hops_left: Option<u32>) -> Result<Forward, Refusal> {
+        let uri = absolute(self.method, self.uri)?;
+        let body = self.body().map_err(refusal)?;
+        // The application's version: who speaks 1.0 would not understand chunks.
+        let line = format!("{} {} HTTP/1.{}\r\n", self.method, uri.path, self.minor);
+        let mut head = line.into_bytes();
+        // RFC 9112 section 3.2.2: the field is replaced, whatever it said.
+        fields::put("Host", uri.authority.as_bytes(), &mut head);
+        let replaced = &["host", "transfer-encoding", "max-forwards"];
+        let replaced = &replaced[..if hops_left.is_some() { 3 } else { 2 }];
+        self.fields.pass_on(replaced, &mut head).map_err(refusal)?;
+        // Said in one way only: empty elements and further lines could confuse somebody.
+        if self.fields.is_chunked().map_err(refusal)? {
+            fields::put("Transfer-Encoding", b"chunked", &mut head);
+        }
+        if let Some(hops_left) = hops_left {
+            let fewer = hops_left.saturating_sub(1).to_string();
+            fields::put("Max-Forwards", fewer.as_bytes(), &mut head);
+        }
+        fields::end(self.minor, &mut head);
+        Ok(Forward { target: uri.target, head, body, is_old: self.minor == 0 })
+    }
+
+    fn body(&self) -> Result<Body, BadFields> {
+        let length = self.fields.content_length()?;
+        match (self.fields.is_chunked()?, length) {
+            (false, length) => Ok(Body::of_length(length.unwrap_or_default())),
+            (true, None) if self.minor > 0 => Ok(Body::chunked()),
+            (true, _) => Err(BadFields::Framing),
+        }
+    }
+}
+
+fn refusal(error: BadFields) -> Refusal {
+    let status = if error == BadFields::Coding { 501 } else { 400 };
+    Refusal::new(status, error.to_string())
+}
+
+fn absolute<'a>(method: &str, uri: &'a str) -> Result<Absolute<'a>, Refusal> {
+    let bad = |why: &str| Refusal::bad_request(format!("the request's target: {why}"));
+    let (scheme, rest) = uri.split_once(':').ok_or_else(|| bad("neither URI nor path"))?;
+    if !scheme.eq_ignore_ascii_case("http") {
+        // TLS is between application and target: nobody here could speak it for them.
+        let text = "only http:// is passed on; for all else an HTTP proxy is asked by CONNECT";
+        return Err(Refusal::new(501, text));
+    }
+    let rest = rest.strip_prefix("//").ok_or_else(|| bad("http: without //"))?;
+    if rest.contains('#') {
+        return Err(bad("a fragment is not sent"));
+    }
+    let (at, path) = match rest.find(['/', '?']) {
+        Some(at) => (at, &rest[at..]),
+        None => (rest.len(), ""),
+    };
+    let path = match path {
+        // RFC 9112 section 3.2.4.
+        "" if method == "OPTIONS" => "*".to_owned(),
+        "" => "/".to_owned(),
+        query if query.starts_with('?') => format!("/{query}"),
+        path => path.to_owned(),
+    };
+    let authority = &rest[..at];
+    let target = self::authority(authority, Some(80))?;
+    Ok(Absolute { authority, target, path })
+}
+
+/// `HOST:PORT`; the port may be left out if there is one to take instead.
+fn authority(text: &str, default_port: Option<u16>) -> Result<Target, Refusal> {
+    if text.contains('@') {
+        // RFC 9110 section 4.2.4: a disguise more often than a name.
+        return Err(Refusal::bad_request("no user name or password may stand before the host"));
+    }
+    // The colon behind brackets, or the only one.
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (text, None),
+    };
+    let target = match (port.filter(|port| !port.is_empty()), default_port) {
+        (Some(port), _) if !port.bytes().all(|b| b.is_ascii_digit()) => Err(BadTarget::Port),
+        (Some(port), _) => port.parse().map_err(|_| BadTarget::Port),
+        (None, Some(port)) => Ok(port),
+        (None, None) => Err(BadTarget::NoPort),
+    };
+    let target = target.and_then(|port| Target::new(host_of(host)?, port));
+    target.map_err(|error| Refusal::bad_request(format!("bad destination: {error}")))
+}
+
+/// An address of IPv6 stands in brackets here, and nothing else does.
+fn host_of(text: &str) -> Result<Host, BadTarget> {
+    let host = Host::parse(text)?;
+    match matches!(host, Host::V6(_)) == text.starts_with('[') {
+        true => Ok(host),
+        false => Err(BadTarget::NoPort),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! Head of an answer, and what of it is passed on.
+
+use httparse::Status;
+
+use super::fields::{self, BadFields, Fields, MAX_HEAD};
+
+/// An answer's head, rewritten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rewritten {
+    /// Bytes that it took.
+    pub len: usize,
+    /// What the application gets instead.
+    pub bytes: Vec<u8>,
+    /// Another head follows (status 1xx).
+    pub is_interim: bool,
+}
+
+/// An answer that cannot be passed on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no HTTP answer: {0}")]
+pub struct BadAnswer(String);
+
+impl From<BadFields> for BadAnswer {
+    fn from(error: BadFields) -> BadAnswer {
+        BadAnswer(error.to_string())
+    }
+}
+
+/// Rewrites an answer's head, for an application of HTTP/1.0 if it `is_old`. `None`: it is not complete.
+///
+/// # Errors
+/// It is none.
+pub fn rewrite(bytes: &[u8], is_old: bool) -> Result<Option<Rewritten>, BadAnswer> {
+    let mut room = [httparse::EMPTY_HEADER; fields::MOST];
+    let mut parsed = httparse::Response::new(&mut room);
+    let len = match parsed.parse(bytes) {
+        Ok(Status::Complete(len)) if len <= MAX_HEAD => len,
+        Ok(Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
+        Ok(_) => return Err(BadAnswer(format!("its head has more than {MAX_HEAD} bytes"))),
+        Err(error) => return Err(BadAnswer(error.to_string())),
+    };
+    let (code, minor) = (parsed.code.unwrap_or_default(), parsed.version.unwrap_or_default());
+    let is_interim = (100..200).contains(&code);
+    // Nobody asked for another protocol: that request stayed here.
+    if code == 101 || !(100..600).contains(&code) {
+        return Err(BadAnswer(format!("status {code}")));
+    }
+    if is_interim && is_old {
+        return Ok(Some(Rewritten { len, bytes: Vec::new(), is_interim }));
+    }
+    let fields = Fields(parsed.headers);
+    let mut out = format!("HTTP/1.1 {code} {}\r\n", parsed.reason.unwrap_or_default()).into_bytes();
+    fields.pass_on(without(fields, minor)?, &mut out)?;
+    match is_interim {
+        true => out.extend_from_slice(b"\r\n"),
+        false => fields::end(minor, &mut out),
+    }
+    Ok(Some(Rewritten { len, bytes: out, is_interim }))
+}
+
+/// RFC 9112 section 6.3: a transfer coding overrides a length, which then must not be passed on.
+fn without(fields: Fields<'_>, minor: u8) -> Result<&'static [&'static str], BadFields> {
+    let coded = fields.values("transfer-encoding").next().is_some();
+    match (coded, minor) {
+        (true, 0) => Err(BadFields::Framing),
+        (true, _) => Ok(&["content-length"]),
+        (false, _) => fields.content_length().map(|_| &[][..]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn text(head: &str, is_old: bool) -> String {
+        let rewritten = rewrite(head.as_bytes(), is_old).unwrap().expect("a whole head");
+        assert_eq!(rewritten.len, head.len());
+        String::from_utf8(rewritten.bytes).unwrap()
+    }
+
+    #[test]
+    fn the_connection_is_told_to_end_and_its_fields_stay_here() {
+        let head = "HTTP/1.0 404 Nowhere to be seen\r\nServer: x\r\nConnection: X-Hop\r\n\
+            Keep-Alive: 9\r\nX-Hop: 1\r\nProxy-Authenticate: Basic\r\nContent-Length: 5\r\n\r\n";
+        assert_eq!(
+            text(head, false),
+            "HTTP/1.1 404 Nowhere to be seen\r\nServer: x\r\nContent-Length: 5\r\n\
+             Via: 1.0 marline\r\nConnection: close\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn a_length_beside_chunks_is_not_passed_on() {
+        let head = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert_eq!(
+            text(head, false),
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nVia: 1.1 marline\r\n\
+             Connection: close\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn interim_answers_go_before_the_last_but_not_to_http_1_0() {
+        let head = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nConnection: close\r\n\r\n";
+        assert_eq!(text(head, false), "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n");
+        assert_eq!(text(head, true), "");
+        assert!(rewrite(head.as_bytes(), true).unwrap().unwrap().is_interim);
+    }
+
+    #[test]
+    fn what_is_no_answer_is_refused() {
+        for head in [
+            "SSH-2.0-OpenSSH\r\n\r\n",
+            "HTTP/1.1 101 Switching Protocols\r\n\r\n",
+            "HTTP/1.1 999 Much\r\n\r\n",
+            "HTTP/1.1 099 Little\r\n\r\n",
+            "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nConnection: content-length\r\nContent-Length: 6\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n",
+        ] {
+            assert!(rewrite(head.as_bytes(), false).is_err(), "{head:?}");
+        }
+        let endless = format!("HTTP/1.1 200 OK\r\nA: {}", "b".repeat(MAX_HEAD));
+        assert!(rewrite(endless.as_bytes(), false).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_an_answer_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let bytes = [&b"HTTP/1."[..], &bytes].concat();
+            if let Ok(Some(rewritten)) = rewrite(&bytes, false) {
+                prop_assert!(rewritten.len <= bytes.len());
+            }
+        }
+    }
+}

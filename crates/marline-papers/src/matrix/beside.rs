@@ -1,7 +1,7 @@
 //! Shares of a bottleneck: one flow of the default beside one CUBIC flow, and two of its subflows.
 
 use anyhow::Context as _;
-use marline::ConnectionConfig;
+use marline::advanced::ConnectionConfig;
 use marline_lab::experiment::Variant;
 use marline_sim::{Amount, Bulk, Paths, PathsConfig, median};
 use marline_time::{Duration, Instant, SeedTree};

@@ -641,6 +641,8 @@ impl Lane {
             self.rescue(*number, id, now);
         }
         if outcome.mtu_changed {
+            // The peer is told at once.
+            self.paths[at].ask();
             self.notice_mtu(at);
         }
         if outcome.answers {
@@ -711,3 +713,6 @@ impl Lane {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -259,6 +259,11 @@ impl Path {
         wanted
     }
 
+    /// Something is to be told on it: with the next question.
+    pub(crate) const fn ask(&mut self) {
+        self.wants_ping = true;
+    }
+
     /// Asks for a round trip if nothing was sent for so long.
     pub(crate) fn explore(&mut self, every: Duration, now: Instant) {
         if self.explore_at(every).is_none_or(|at| at <= now) {

@@ -13,6 +13,7 @@ use marline_sim::digest;
 
 mod agree;
 mod auto;
+mod datagrams;
 mod download;
 mod estimate;
 mod file;
@@ -61,6 +62,7 @@ pub fn all() -> Vec<&'static dyn Paper> {
         &multimob2018::MultiMob,
         &traces::Traces,
         &auto::Auto,
+        &datagrams::Datagrams,
         // Those in real time.
         &kernel::Kernel,
         &live::Live,

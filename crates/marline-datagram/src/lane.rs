@@ -272,6 +272,9 @@ impl Lane {
         self.active_until = now + ACTIVE_FOR;
         let class = self.flows.on_datagram(now, flow.0, payload.len()).class;
         let deadline = now + self.config.patience(class);
+        if class == FlowClass::Bulk {
+            self.explore_rates(now);
+        }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(payload);
@@ -280,6 +283,15 @@ impl Lane {
         let waiting =
             Waiting { flow: flow.0, class, payload: bytes, queued_at: now, deadline, copy: None };
         if self.route(waiting, now) { Ok(()) } else { Err(SendError::QueueFull) }
+    }
+
+    /// While there is bulk its paths are asked what they could carry.
+    fn explore_rates(&mut self, now: Instant) {
+        if self.paths.len() > 1
+            && let Some(every) = self.policy.explores_rate_every()
+        {
+            self.paths.iter_mut().for_each(|path| path.explore_rate(every, now));
+        }
     }
 
     fn packets_at_most(&self) -> u64 {
@@ -488,6 +500,13 @@ impl Lane {
                 frame.resize(HEADER_BYTES, 0);
                 self.write_asides(at, most, now, frame);
                 frame::write_ping(frame);
+                return Some(self.send_control(at, id, Some(false), now, frame));
+            }
+            if path.take_train() {
+                let full = usize::from(path.frame_bytes()) - TAG_BYTES;
+                frame.resize(HEADER_BYTES, 0);
+                frame::write_ping(frame);
+                frame.resize(full, 0);
                 return Some(self.send_control(at, id, Some(false), now, frame));
             }
             if path.received().due_at().is_some_and(|due| due <= now) {

@@ -27,6 +27,11 @@ const ALWAYS_BYTES: u64 = 14_720;
 const FIRST_PATIENCE: Duration = Duration::from_millis(500);
 /// RTT variation counts at least as this much, four times.
 const LEAST_VARIATION: Duration = Duration::from_millis(10);
+/// What is not bulk may be on its way while the path does not answer: enough to notice that it does again, and little that
+/// is late by then and stands in the way of what is not.
+const SILENT_BYTES: u64 = 4_096;
+/// Frames of a train that asks for the rate.
+const TRAIN_FRAMES: u8 = 12;
 /// A silent path is asked at least so often while datagrams are sent.
 const SLOWEST_ASKING: Duration = Duration::from_secs(1);
 /// Bytes of the shortest frame with an item in it, around it.
@@ -80,6 +85,9 @@ pub(crate) struct Path {
     loss_at: Option<Instant>,
     wants_ping: bool,
     pinged_at: Option<Instant>,
+    /// Frames of a train that are to leave, and when one was last asked for.
+    train: u8,
+    train_at: Option<Instant>,
     frames: u64,
     lost_frames: u64,
 }
@@ -115,6 +123,8 @@ impl Path {
             // Nothing is known of it: ask.
             wants_ping: true,
             pinged_at: None,
+            train: 0,
+            train_at: None,
             frames: 0,
             lost_frames: 0,
         }
@@ -207,6 +217,9 @@ impl Path {
     /// What may leave now.
     pub(crate) fn room(&self, now: Instant) -> Option<Room> {
         let in_flight = self.outstanding.bytes_in_flight();
+        if self.health.is_silent() {
+            return (in_flight < SILENT_BYTES).then_some(Room::Any);
+        }
         let window = self.congestion.window();
         if in_flight < window && self.pacer.opens_at() <= now {
             return Some(Room::Any);
@@ -217,7 +230,10 @@ impl Path {
     /// Whether a copy of so many bytes fits: one that would wait is not sent.
     pub(crate) fn has_room_for_copy(&self, bytes: usize) -> bool {
         let after = self.outstanding.bytes_in_flight() + bytes as u64;
-        after <= self.congestion.window().max(ALWAYS_BYTES)
+        match self.health.is_silent() {
+            true => after <= SILENT_BYTES,
+            false => after <= self.congestion.window().max(ALWAYS_BYTES),
+        }
     }
 }
 
@@ -256,6 +272,23 @@ impl Path {
         if wanted {
             self.pinged_at = Some(now);
         }
+        wanted
+    }
+
+    /// Asks for the rate by a train, unless one left within this time, or enough was on its way to know it.
+    pub(crate) fn explore_rate(&mut self, every: Duration, now: Instant) {
+        let due = self.train_at.is_none_or(|at| now.since(at) >= every);
+        let known = 2 * self.outstanding.bytes_in_flight() >= self.congestion.window();
+        if due && !self.health.is_silent() && self.rtt.srtt().is_some() {
+            self.train_at = Some(now);
+            self.train = if known { 0 } else { TRAIN_FRAMES };
+        }
+    }
+
+    /// Whether a frame of a train is to leave.
+    pub(crate) const fn take_train(&mut self) -> bool {
+        let wanted = self.train > 0;
+        self.train = self.train.saturating_sub(1);
         wanted
     }
 
@@ -460,6 +493,7 @@ impl Path {
     /// When what waits may leave, if that is the pacer's to say.
     pub(crate) fn opens_at(&self) -> Option<Instant> {
         let waits = self.queues.has(Room::Any)
+            && !self.health.is_silent()
             && self.outstanding.bytes_in_flight() < self.congestion.window();
         waits.then(|| self.pacer.opens_at())
     }

@@ -167,6 +167,12 @@ pub trait DatagramPolicy: Debug + Send {
     fn explores_every(&self) -> Option<Duration> {
         None
     }
+
+    /// How often a path that carries little is to be asked for its rate, by a train of padded frames, while a flow of
+    /// bulk is on another; `None`: never.
+    fn explores_rate_every(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// Makes one datagram policy per lane.

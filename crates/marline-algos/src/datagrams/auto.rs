@@ -14,7 +14,8 @@
 //!   on another path. That is late by a round trip and not lost, and costs what was on its way. It has
 //!   the last part of the budget for itself, and may overdraw it by a quarter.
 //! - *Bulk* is on one path at a time and never copied: its own congestion control hears of reordering as of losses. It goes where
-//!   it is delivered fastest, by what the paths delivered when they were busy, and changes with more hesitation.
+//!   it is delivered fastest, by the rates at which the paths let trains of frames through, and changes with more hesitation.
+//!   A path that carries little is asked for its rate by a train of padded frames each two seconds.
 //!
 //! *Sources.* Copies for as long as there are signs: ReMP (Frömmgen et al., 2016) copies always; the budget of bytes is
 //! that of the scheduler `auto`. *Differs* from that one: nothing here holds up what follows, so there is no order to keep.
@@ -43,10 +44,11 @@ const SPENT_RESCUE: f32 = 1.25;
 /// A copy without signs is made if it is first with this chance, plus the square of what is spent.
 const LEAST_CHANCE: f32 = 0.02;
 /// Bulk changes to a path that delivers so many times as fast, after it has been on one for so long.
-const FASTER: f64 = 1.5;
+const FASTER: f64 = 1.3;
 const BULK_STAYS: Duration = Duration::from_secs(2);
-/// How often a path that carries nothing is asked.
+/// How often a path that carries nothing is asked, for its round trip and for its rate.
 const EXPLORES: Duration = Duration::from_millis(500);
+const EXPLORES_RATE: Duration = Duration::from_secs(2);
 
 /// Settings.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
@@ -133,6 +135,10 @@ impl DatagramPolicy for Auto {
     fn explores_every(&self) -> Option<Duration> {
         Some(EXPLORES)
     }
+
+    fn explores_rate_every(&self) -> Option<Duration> {
+        Some(EXPLORES_RATE)
+    }
 }
 
 /// When a datagram that leaves now would be answered on a path, nine times of ten.
@@ -190,10 +196,13 @@ fn fastest<'a>(
     Some(if faster && !settled { best } else { stays })
 }
 
-/// What a path delivers: what it did when it was busy, and what its window lets go.
+/// What a path delivers: the rate at which it lets trains through, or before one was seen what its window lets go.
 fn rate(path: &DatagramPathView) -> Rate {
-    let window = path.srtt.map_or(Rate::ZERO, |srtt| Rate::over(path.cwnd, srtt));
-    path.delivery_rate.unwrap_or(Rate::ZERO).max(window)
+    const SECOND: Duration = Duration::from_secs(1);
+    match path.forecast.bytes_in(SECOND) {
+        u64::MAX => path.srtt.map_or(Rate::ZERO, |srtt| Rate::over(path.cwnd, srtt)),
+        bytes => Rate::from_bytes_per_s(bytes),
+    }
 }
 
 #[cfg(test)]

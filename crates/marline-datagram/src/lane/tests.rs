@@ -97,6 +97,7 @@ fn exchange(a: &mut Lane, b: &mut Lane, from_ms: u64, until_ms: u64) {
                 lane.handle_timeout(at(ms));
             }
             let sent = frames(lane, at(ms)).into_iter();
+            assert!(lane.poll_timeout().is_none_or(|due| due > at(ms)), "it never comes to rest");
             under_way.extend(sent.map(|(path, frame)| (ms + 10, to_b, path, frame)));
         }
     }
@@ -390,4 +391,27 @@ fn a_path_that_falls_silent_is_told_once_and_answers_again() {
         came += datagrams(&mut b).len();
     }
     assert_eq!((silent, answers, came), (1, 1, 140));
+}
+
+#[test]
+fn a_lane_comes_to_rest_while_its_paths_are_silent_and_more_waits_than_they_take() {
+    for policy in ["auto", "min-rtt", "duplicate", "one-path"] {
+        let [mut a, mut b] = acquainted(policy);
+        for ms in 200..3_000 {
+            for _ in 0..3 {
+                a.send(at(ms), FLOW, &[0; 1_000]).ok();
+            }
+            a.handle_timeout(at(ms));
+            let sent = frames(&mut a, at(ms));
+            assert!(a.poll_timeout().is_none_or(|due| due > at(ms)), "{policy} at {ms} ms");
+            // All of it is lost for a second.
+            if !(1_000..2_000).contains(&ms) {
+                hand_over(&mut b, at(ms), &sent);
+                let acks = frames(&mut b, at(ms));
+                hand_over(&mut a, at(ms), &acks);
+                frames(&mut a, at(ms));
+            }
+        }
+        assert!(a.queued_bytes() < 1 << 20 && a.stats().dropped_late > 0, "{policy}");
+    }
 }

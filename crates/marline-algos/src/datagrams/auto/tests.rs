@@ -1,4 +1,4 @@
-use marline_policy::{AddressPairFault, Health, SilenceCause};
+use marline_policy::{AddressPairFault, Forecast, Health, SilenceCause};
 
 use super::*;
 use crate::datagrams::testing::{NOW, context, flow, path};
@@ -95,13 +95,16 @@ fn what_is_overdue_is_rescued_if_it_can_still_be_of_use() {
 
 #[test]
 fn bulk_is_where_it_is_fast_and_changes_with_hesitation() {
-    let mut paths = [path(0, 30), path(1, 30)];
-    paths[0].cwnd = 10_000;
+    let with = |id, mbit| {
+        let answers = [30, 33, 40].map(Duration::from_millis);
+        let forecast = Forecast::of(answers, 0.0, Some(Rate::from_mbit(mbit)));
+        DatagramPathView { forecast, ..path(id, 30) }
+    };
     let bulk = class(FlowClass::Bulk);
+    let paths = [with(0, 5), with(1, 20)];
     assert_eq!(route(&paths, &bulk), (1, None));
     let on = |since| FlowView { last: Some((PathId(0), since)), ..bulk };
     assert_eq!(route(&paths, &on(NOW)).0, 0);
     assert_eq!(route(&paths, &on(Instant::from_secs(95))).0, 1);
-    paths[0].cwnd = 80_000;
-    assert_eq!(route(&paths, &on(Instant::from_secs(95))).0, 0);
+    assert_eq!(route(&[with(0, 16), with(1, 20)], &on(Instant::from_secs(95))).0, 0);
 }

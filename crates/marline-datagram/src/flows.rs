@@ -10,10 +10,8 @@ use marline_time::{Duration, Instant, Rate};
 
 /// Up to this rate a flow is sparse: what copies may always cost (16 kB/s).
 const SPARSE: Rate = Rate::from_bits_per_s(128_000);
-/// From this rate on a flow is bulk: more than a video call sends.
-const BULK: Rate = Rate::from_mbit(4);
-/// A flow that was bulk is so until it sends less than this share of it for a second.
-const STILL_BULK: u64 = 4;
+/// From this rate on a flow is bulk: more than most video calls send. The application may know better.
+const BULK: Rate = Rate::from_mbit(2);
 /// The last second, in slots.
 const SLOTS: usize = 4;
 const SLOT: Duration = Duration::from_millis(250);
@@ -64,15 +62,14 @@ impl Flow {
     }
 
     fn judged(&self) -> FlowClass {
-        let bits = self.rate().bits_per_s();
-        let bulk = match self.class {
-            FlowClass::Bulk => BULK.bits_per_s() / STILL_BULK,
-            FlowClass::Sparse | FlowClass::Steady => BULK.bits_per_s(),
-        };
-        match bits {
-            _ if bits > bulk => FlowClass::Bulk,
-            _ if bits > SPARSE.bits_per_s() => FlowClass::Steady,
-            _ => FlowClass::Sparse,
+        let rate = self.rate();
+        // What was bulk is so until it is sparse: a download that was cut short by losses is no call, and on two paths by
+        // turns it would take the disorder for more of them.
+        let was_bulk = self.class == FlowClass::Bulk;
+        match rate {
+            _ if rate <= SPARSE => FlowClass::Sparse,
+            _ if rate > BULK || was_bulk => FlowClass::Bulk,
+            _ => FlowClass::Steady,
         }
     }
 
@@ -167,8 +164,8 @@ mod tests {
         assert_eq!(send(&mut flows, 80, 16, 100), FlowClass::Sparse);
         assert_eq!(send(&mut flows, 1_000, 10, 200), FlowClass::Steady);
         assert_eq!(send(&mut flows, 1_200, 1, 2_000), FlowClass::Bulk);
-        // Half of what made it bulk leaves it so.
-        assert_eq!(send(&mut flows, 1_200, 5, 400), FlowClass::Bulk);
+        // A tenth of what made it bulk leaves it so.
+        assert_eq!(send(&mut flows, 1_200, 20, 200), FlowClass::Bulk);
         assert_eq!(send(&mut flows, 80, 16, 200), FlowClass::Sparse);
         flows.tell(Instant::from_secs(100), 1, FlowClass::Bulk);
         assert_eq!(send(&mut flows, 80, 16, 200), FlowClass::Bulk);

@@ -272,9 +272,6 @@ impl Lane {
         self.active_until = now + ACTIVE_FOR;
         let class = self.flows.on_datagram(now, flow.0, payload.len()).class;
         let deadline = now + self.config.patience(class);
-        if class == FlowClass::Bulk {
-            self.explore_rates(now);
-        }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(payload);
@@ -282,16 +279,19 @@ impl Lane {
         self.stats.sent_bytes += payload.len() as u64;
         let waiting =
             Waiting { flow: flow.0, class, payload: bytes, queued_at: now, deadline, copy: None };
-        if self.route(waiting, now) { Ok(()) } else { Err(SendError::QueueFull) }
+        let taken = self.route(waiting, now);
+        if class == FlowClass::Bulk {
+            self.explore_rates(flow, now);
+        }
+        if taken { Ok(()) } else { Err(SendError::QueueFull) }
     }
 
-    /// While there is bulk its paths are asked what they could carry.
-    fn explore_rates(&mut self, now: Instant) {
-        if self.paths.len() > 1
-            && let Some(every) = self.policy.explores_rate_every()
-        {
-            self.paths.iter_mut().for_each(|path| path.explore_rate(every, now));
-        }
+    /// While a flow is bulk, paths on which it is not are asked what they could carry.
+    fn explore_rates(&mut self, flow: FlowId, now: Instant) {
+        let Some(every) = self.policy.explores_rate_every() else { return };
+        let on = self.flows.known(flow.0).and_then(|flow| flow.last).map(|(path, _)| path);
+        let others = self.paths.iter_mut().filter(|path| Some(path.id()) != on);
+        others.for_each(|path| path.explore_rate(every, now));
     }
 
     fn packets_at_most(&self) -> u64 {

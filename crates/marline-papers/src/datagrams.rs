@@ -17,7 +17,7 @@ use crate::table::{Reproduction, Table};
 use rows::View;
 use setup::{Limits, Setup, TEXT};
 
-const RECORDED: Part = Part::new("recorded", 20, 40);
+const RECORDED: Part = Part::fixed("recorded", 20);
 const DEATHS: Part = Part::fixed("deaths", 20);
 
 /// The key.

@@ -20,8 +20,11 @@
 //! *Sources.* Copies for as long as there are signs: ReMP (Frömmgen et al., 2016) copies always; the budget of bytes is
 //! that of the scheduler `auto`. *Differs* from that one: nothing here holds up what follows, so there is no order to keep.
 
+use core::cmp::Reverse;
+
 use marline_policy::{
-    DatagramContext, DatagramPathView, DatagramPolicy, FlowClass, FlowView, PathId, Quantile, Route,
+    DatagramContext, DatagramPathView, DatagramPolicy, FlowClass, FlowView, Health, PathId,
+    Quantile, Route,
 };
 use marline_time::{Duration, Instant, Rate};
 
@@ -39,13 +42,17 @@ const TROUBLE_LASTS: Duration = Duration::from_millis(1_500);
 const VARIES: u32 = 4;
 /// Shares of the budget up to which copies without and with signs of trouble are made, and rescues.
 const SPENT_CALM: f32 = 0.7;
-const SPENT_TROUBLE: f32 = 0.85;
+const SPENT_TROUBLE: f32 = 0.9;
 const SPENT_RESCUE: f32 = 1.25;
 /// A copy without signs is made if it is first with this chance, plus the square of what is spent.
 const LEAST_CHANCE: f32 = 0.02;
-/// Bulk changes to a path that delivers so many times as fast, after it has been on one for so long.
-const FASTER: f64 = 1.3;
-const BULK_STAYS: Duration = Duration::from_secs(2);
+/// Bulk changes to a path that is so many times as fast after it has been on one for so long, to one that is much faster at
+/// any time. What it has on its way and the window on the other path are lost time.
+const FASTER: f64 = 1.5;
+const MUCH_FASTER: f64 = 2.5;
+const BULK_STAYS: Duration = Duration::from_secs(5);
+/// It waits for so long for a path that has fallen silent.
+const BULK_WAITS: Duration = Duration::from_secs(1);
 /// How often a path that carries nothing is asked, for its round trip and for its rate.
 const EXPLORES: Duration = Duration::from_millis(500);
 const EXPLORES_RATE: Duration = Duration::from_secs(2);
@@ -101,7 +108,7 @@ impl DatagramPolicy for Auto {
         let best = candidates::best(context);
         let stays = flow.last.and_then(|(last, _)| best.clone().find(|path| path.id == last));
         let main = match flow.class {
-            FlowClass::Bulk => fastest(context.now, best, stays, flow),
+            FlowClass::Bulk => fastest(context, flow),
             FlowClass::Sparse | FlowClass::Steady => {
                 earliest(best, flow).map(|best| settled(best, stays, flow))
             }
@@ -183,17 +190,22 @@ fn chance_first(other: &DatagramPathView, main: &DatagramPathView, flow: &FlowVi
 }
 
 /// Where bulk is delivered fastest, by what is known.
-fn fastest<'a>(
-    now: Instant,
-    paths: impl Iterator<Item = &'a DatagramPathView>,
-    stays: Option<&'a DatagramPathView>,
-    flow: &FlowView,
-) -> Option<&'a DatagramPathView> {
-    let best = paths.max_by_key(|path| (rate(path), core::cmp::Reverse(path.srtt)))?;
-    let Some(stays) = stays else { return Some(best) };
-    let settled = flow.last.is_some_and(|(_, since)| now.since(since) < BULK_STAYS);
-    let faster = rate(best).bits_per_s() as f64 > FASTER * rate(stays).bits_per_s() as f64;
-    Some(if faster && !settled { best } else { stays })
+fn fastest<'a>(context: &DatagramContext<'a>, flow: &FlowView) -> Option<&'a DatagramPathView> {
+    let now = context.now;
+    let best = candidates::best(context).max_by_key(|path| (rate(path), Reverse(path.srtt)))?;
+    let waits = |path: &&DatagramPathView| match path.health {
+        Health::Silent { since, .. } => !path.backup && now.since(since) < BULK_WAITS,
+        Health::Fine | Health::Doubtful { .. } => path.backup == best.backup,
+    };
+    let stays = flow.last.and_then(|(id, since)| {
+        let path = context.paths.iter().find(|path| path.id == id).filter(waits)?;
+        Some((since, path))
+    });
+    let Some((since, stays)) = stays else { return Some(best) };
+    let delivers = rate(stays).max(stays.delivery_rate.unwrap_or(Rate::ZERO));
+    let times = rate(best).bits_per_s() as f64 / delivers.bits_per_s().max(1) as f64;
+    let wanted = if now.since(since) < BULK_STAYS { MUCH_FASTER } else { FASTER };
+    Some(if times > wanted { best } else { stays })
 }
 
 /// What a path delivers: the rate at which it lets trains through, or before one was seen what its window lets go.

@@ -50,7 +50,7 @@ fn signs_of_trouble_bring_a_copy_until_they_are_over() {
     assert_eq!(route(&paths, &flow()), (0, None));
     paths[0].rttvar = Duration::from_millis(10);
     assert_eq!(route(&paths, &flow()), (0, Some(1)));
-    assert_eq!(spent(0.9).route(&context(&paths), &flow()).copy, None);
+    assert_eq!(spent(1.1).route(&context(&paths), &flow()).copy, None);
 }
 
 #[test]
@@ -101,10 +101,19 @@ fn bulk_is_where_it_is_fast_and_changes_with_hesitation() {
         DatagramPathView { forecast, ..path(id, 30) }
     };
     let bulk = class(FlowClass::Bulk);
-    let paths = [with(0, 5), with(1, 20)];
+    let paths = [with(0, 10), with(1, 20)];
     assert_eq!(route(&paths, &bulk), (1, None));
     let on = |since| FlowView { last: Some((PathId(0), since)), ..bulk };
     assert_eq!(route(&paths, &on(NOW)).0, 0);
     assert_eq!(route(&paths, &on(Instant::from_secs(95))).0, 1);
     assert_eq!(route(&[with(0, 16), with(1, 20)], &on(Instant::from_secs(95))).0, 0);
+    // Much faster is worth it at once.
+    assert_eq!(route(&[with(0, 5), with(1, 20)], &on(NOW)).0, 1);
+    // It waits for a path that has just fallen silent.
+    let silent = |since| {
+        let health = Health::Silent { since, cause: SilenceCause::ProbeTimeout };
+        [DatagramPathView { health, ..with(0, 20) }, with(1, 20)]
+    };
+    assert_eq!(route(&silent(Instant::from_millis(99_500)), &on(NOW)).0, 0);
+    assert_eq!(route(&silent(Instant::from_millis(98_500)), &on(NOW)).0, 1);
 }

@@ -11,8 +11,8 @@ use crate::path::mtu::FIRST;
 /// Bounds of what a peer or an application can make grow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Flows that the lane remembers; beyond it the one that was silent for longest is forgotten, and counts as new when it
-    /// sends again.
+    /// Flows that the lane remembers; beyond it the one that was silent for longest is forgotten, and counts as new
+    /// when it sends again.
     pub flows: usize,
     /// Paths.
     pub paths: usize,

@@ -63,8 +63,8 @@ impl Flow {
 
     fn judged(&self) -> FlowClass {
         let rate = self.rate();
-        // What was bulk is so until it is sparse: a download that was cut short by losses is no call, and on two paths by
-        // turns it would take the disorder for more of them.
+        // What was bulk is so until it is sparse: a download that was cut short by losses is no call, and on two
+        // paths by turns it would take the disorder for more of them.
         let was_bulk = self.class == FlowClass::Bulk;
         match rate {
             _ if rate <= SPARSE => FlowClass::Sparse,

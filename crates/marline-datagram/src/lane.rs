@@ -1,12 +1,14 @@
 //! Lane: one end of a session's datagrams.
 //!
-//! The lane holds what is of the session (keys, numbers, the replay window, flows) and the paths, and brings them together:
-//! a datagram gets its class from its flow and its path from the policy when it is handed over, waits in that path's queue
-//! for as long as the window makes it, gets its number when it leaves, and leaves sealed, once or twice. What is of a path alone
-//! (round trip, losses, window, MTU) is that path's.
+//! The lane holds what is of the session (keys, numbers, the replay window, flows) and the paths, and brings them
+//! together: a datagram gets its class from its flow and its path from the policy when it is handed over, waits in
+//! that path's queue for as long as the window makes it, gets its number when it leaves, and leaves sealed, once or
+//! twice. What is of a path alone (round trip, losses, window, MTU) is that path's.
 
 mod inbox;
 mod kept;
+mod machine;
+mod sending;
 
 use std::collections::VecDeque;
 
@@ -27,6 +29,7 @@ use crate::replay::ReplayWindow;
 use crate::seal::Keys;
 use inbox::{Inbox, Notice};
 use kept::{Keeping, KeptFrames};
+pub use sending::{FlowId, SendError, Transmit};
 
 /// Paths are asked for their round trips, and their MTU, for so long after the last datagram.
 const ACTIVE_FOR: Duration = Duration::from_secs(10);
@@ -34,54 +37,6 @@ const ACTIVE_FOR: Duration = Duration::from_secs(10);
 const MOST_SPARE: usize = 64;
 /// Copies that wait to leave; more are not made.
 const MOST_COPIES: usize = 1_024;
-
-/// A flow of datagrams within a session: between which addresses it goes, the two applications agree. At most 2^62 - 1.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FlowId(pub u64);
-
-/// Why a datagram was not taken.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SendError {
-    /// It is larger than the paths take: what a router would answer by ICMP.
-    TooBig {
-        /// Bytes of the largest datagram that they take.
-        most_bytes: usize,
-    },
-    /// Too much waits on its path.
-    QueueFull,
-    /// The lane has no path.
-    NoPath,
-    /// The keys may seal no more packets.
-    KeysSpent,
-    /// Flow ids are at most 2^62 - 1.
-    BadFlow,
-}
-
-impl core::fmt::Display for SendError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            SendError::TooBig { most_bytes } => {
-                write!(f, "the datagram is too big: the paths take {most_bytes} bytes")
-            }
-            SendError::QueueFull => f.write_str("too many datagrams wait to be sent"),
-            SendError::NoPath => f.write_str("there is no path"),
-            SendError::KeysSpent => f.write_str("the keys have sealed as many packets as they may"),
-            SendError::BadFlow => f.write_str("a flow id is at most 2^62 - 1"),
-        }
-    }
-}
-
-impl core::error::Error for SendError {}
-
-/// A frame to be sent as one UDP datagram.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Transmit {
-    /// Where.
-    pub path: PathId,
-    /// Bytes of the frame.
-    pub bytes: usize,
-}
 
 /// A frame that is to leave again.
 #[derive(Copy, Clone, Debug)]
@@ -117,10 +72,10 @@ pub struct Lane {
     spare: Vec<Vec<u8>>,
 }
 
-/// Making, and what the machine knows.
+/// Making, and what others may know.
 impl Lane {
-    /// A lane without paths. `ids`: ours, which the peer writes into its frames, and the peer's; the top byte of ours names our
-    /// shard. The keys must never have sealed a packet before.
+    /// A lane without paths. `ids`: ours, which the peer writes into its frames, and the peer's; the top byte of
+    /// ours names our shard. The keys must never have sealed a packet before.
     #[must_use]
     pub fn new(config: LaneConfig, ids: (u64, u64), keys: Keys, now: Instant) -> Self {
         Lane {
@@ -142,72 +97,6 @@ impl Lane {
             spare: Vec::new(),
             config,
         }
-    }
-
-    /// A path is there. Both ends call it by the same number: that of the session's subflow on it. Whether it was added: not
-    /// if there is one of that number, the number is above 31, or there are too many.
-    pub fn add_path(&mut self, id: PathId, now: Instant) -> bool {
-        let limits = &self.config.limits;
-        if id.0 > 31 || self.paths.len() >= limits.paths {
-            return false;
-        }
-        let Err(at) = self.paths.binary_search_by_key(&id, Path::id) else { return false };
-        let bounds = (limits.outstanding, self.config.frame_bytes);
-        let path = Path::new(id, &*self.config.congestion, bounds, now);
-        self.paths.insert(at, path);
-        true
-    }
-
-    /// A path is gone. What waited for it goes elsewhere.
-    pub fn remove_path(&mut self, id: PathId, now: Instant) {
-        let Ok(at) = self.paths.binary_search_by_key(&id, Path::id) else { return };
-        let mut path = self.paths.remove(at);
-        while let Some(waiting) = path.queues().take_any() {
-            self.route_again(waiting, now);
-        }
-    }
-
-    /// Either side has marked a path as a backup; bytes on it cost money.
-    pub fn set_path_cost(&mut self, id: PathId, backup: bool, metered: bool) {
-        if let Some(path) = self.path_mut(id) {
-            (path.traits().backup, path.traits().metered) = (backup, metered);
-        }
-    }
-
-    /// The machine says that a path will soon be gone, or no longer says so.
-    pub fn set_path_fading(&mut self, id: PathId, fading: bool) {
-        if let Some(path) = self.path_mut(id) {
-            path.traits().fading = fading;
-        }
-    }
-
-    /// Nothing passes on a path: an ICMP error that quotes a frame of ours, or an interface that is gone.
-    pub fn set_path_unreachable(&mut self, id: PathId, now: Instant) {
-        if let Ok(at) = self.paths.binary_search_by_key(&id, Path::id) {
-            let silent = self.paths[at].on_unreachable(now);
-            self.apply(at, Outcome { silent, ..Outcome::default() }, now);
-        }
-    }
-
-    /// A path takes no frames larger than so many bytes of UDP payload: an ICMP error that quotes a frame of ours, or the
-    /// socket's.
-    pub fn set_path_mtu(&mut self, id: PathId, frame_bytes: u16, now: Instant) {
-        if let Ok(at) = self.paths.binary_search_by_key(&id, Path::id) {
-            let mtu_changed = self.paths[at].mtu().on_too_big(frame_bytes, now);
-            self.apply(at, Outcome { mtu_changed, ..Outcome::default() }, now);
-        }
-    }
-
-    /// A stream of the session saw this round trip on the path.
-    pub fn on_stream_rtt(&mut self, id: PathId, rtt: Duration, now: Instant) {
-        if let Some(path) = self.path_mut(id) {
-            path.on_stream_sample(rtt, now);
-        }
-    }
-
-    /// The application knows what a flow is; it is not judged by its rate.
-    pub fn set_flow_class(&mut self, flow: FlowId, class: FlowClass, now: Instant) {
-        self.flows.tell(now, flow.0, class);
     }
 
     /// Counts so far.
@@ -250,8 +139,8 @@ impl Lane {
 
 /// Sending.
 impl Lane {
-    /// The application has a datagram. It leaves with the next [`poll_transmit`](Self::poll_transmit)s, unless its path makes it
-    /// wait.
+    /// The application has a datagram. It leaves with the next [`poll_transmit`](Self::poll_transmit)s, unless its
+    /// path makes it wait.
     ///
     /// # Errors
     /// It is not taken: see [`SendError`].
@@ -572,8 +461,8 @@ impl Lane {
 
 /// Receiving.
 impl Lane {
-    /// A datagram with a frame of this lane came in on a path: from the address at which the session's subflow of that number
-    /// was proved to be. Whatever it is, it makes no harm; it is opened in place.
+    /// A datagram with a frame of this lane came in on a path: from the address at which the session's subflow of
+    /// that number was proved to be. Whatever it is, it makes no harm; it is opened in place.
     pub fn handle(&mut self, now: Instant, path: PathId, datagram: &mut [u8]) {
         let header = Header::parse(datagram).filter(|header| header.lane == self.ids.0);
         let at = self.paths.binary_search_by_key(&path, Path::id);
@@ -698,37 +587,6 @@ impl Lane {
         let context = DatagramContext { now, paths: &self.views };
         if let Some(path) = self.policy.rescue(&context, &view, on) {
             self.copy(Copy { number, path, rescue: true });
-        }
-    }
-}
-
-/// Time.
-impl Lane {
-    /// When to call [`handle_timeout`](Self::handle_timeout).
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.closed || self.next_number >= self.packets_at_most() {
-            return None;
-        }
-        // Whether datagrams are being sent when the time has come.
-        let times = self.paths.iter().flat_map(|path| {
-            let explores = self.policy.explores_every().and_then(|every| path.explore_at(every));
-            let asks = path.next_timeout(true).filter(|at| *at < self.active_until);
-            let explores = explores.filter(|at| *at < self.active_until);
-            [asks, path.next_timeout(false), path.opens_at(), explores]
-        });
-        times.flatten().min()
-    }
-
-    /// Time has passed.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        let active = now < self.active_until;
-        for at in 0..self.paths.len() {
-            let outcome = self.paths[at].on_timeout(active, now);
-            self.apply(at, outcome, now);
-            if active && let Some(every) = self.policy.explores_every() {
-                self.paths[at].explore(every, now);
-            }
         }
     }
 }

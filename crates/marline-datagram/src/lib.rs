@@ -1,8 +1,9 @@
 //! Lane for datagrams beside the streams of a session.
 //!
-//! A stream delivers in order; a voice that waits for a lost packet of a second ago is no voice. So datagrams of a session
-//! (UDP that is tunnelled, above all) never go inside a subflow. They go in frames of their own, sealed, numbered once for all
-//! paths, and are handed to the application when they arrive. docs/spec/datagrams.md has the bytes.
+//! A stream delivers in order; a voice that waits for a lost packet of a second ago is no voice. So datagrams of a
+//! session (UDP that is tunnelled, above all) never go inside a subflow. They go in frames of their own, sealed,
+//! numbered once for all paths, and are handed to the application when they arrive. docs/spec/datagrams.md has the
+//! bytes.
 //!
 //! A [`Lane`] is one end. It is a state machine without I/O, driven like the endpoint of the streams:
 //!
@@ -15,12 +16,13 @@
 //! ```
 //!
 //! ```text
-//! send -> flow table (class, rate, deadline) -> policy names paths -> queue of the path -> frame: number, seal -> path(s)
-//! path -> open -> replay window (dedupe) -> application;   ACK frames -> RTT, forecast, losses, congestion window of the path
+//! send -> flow table (class, rate, deadline) -> policy names paths -> queue of the path -> frame: number, seal ->
+//! path(s) path -> open -> replay window (dedupe) -> application;   ACK frames -> RTT, forecast, losses, congestion
+//! window of the path
 //! ```
 //!
-//! The crate knows no cipher: the driver hands in a [`Seal`] and an [`Open`]. Nor does it know a policy or a congestion
-//! control: those are built by factories that the caller passes in [`LaneConfig`].
+//! The crate knows no cipher: the driver hands in a [`Seal`] and an [`Open`]. Nor does it know a policy or a
+//! congestion control: those are built by factories that the caller passes in [`LaneConfig`].
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
 //! Frames on their way on one path: which were answered, which are lost, which are overdue.
 //!
 //! *Source.* RFC 9002 section 6.1: a frame is lost if one that was sent on the same path three frames later has been
-//! acknowledged, or any later one that long ago that it should have been. *Differs:* numbers are counted over all paths, so
-//! that order is that of sending on this path, not that of the numbers; and a frame is *overdue*, before it is lost, when its
-//! answer has not come by the p99 that was forecast for it.
+//! acknowledged, or any later one that long ago that it should have been. *Differs:* numbers are counted over all
+//! paths, so that order is that of sending on this path, not that of the numbers; and a frame is *overdue*, before
+//! it is lost, when its answer has not come by the p99 that was forecast for it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -67,7 +67,8 @@ pub(crate) struct Outstanding {
 pub(crate) struct Answered {
     pub(crate) frames: Vec<(u64, Sent)>,
     pub(crate) bytes: u64,
-    /// The frame with the largest number of the acknowledgement, if it was answered for the first time: whose RTT is known.
+    /// The frame with the largest number of the acknowledgement, if it was answered for the first time: whose RTT is
+    /// known.
     pub(crate) largest: Option<Sent>,
 }
 
@@ -191,7 +192,8 @@ impl Outstanding {
         }
     }
 
-    /// Takes out what is lost by now, by the longer of the smoothed and the latest round trip; also when more will be.
+    /// Takes out what is lost by now, by the longer of the smoothed and the latest round trip; also when more will
+    /// be.
     pub(crate) fn take_lost(
         &mut self,
         now: Instant,

@@ -1,8 +1,8 @@
 //! Pacer of a path: spreads its window over the round trip.
 //!
-//! The rate is the congestion controller's own, or the window over SRTT times 1.25, in slow start times 2. A pause is made up
-//! for by [`CREDIT`], so that the packets of a video frame leave together. Datagrams that are not bulk are charged for but do
-//! not wait: they are few, and late is lost.
+//! The rate is the congestion controller's own, or the window over SRTT times 1.25, in slow start times 2. A pause
+//! is made up for by [`CREDIT`], so that the packets of a video frame leave together. Datagrams that are not bulk
+//! are charged for but do not wait: they are few, and late is lost.
 
 use marline_time::{Duration, Instant, Rate};
 

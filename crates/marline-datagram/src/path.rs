@@ -1,7 +1,7 @@
 //! Path of a lane: its round trip, forecast, losses, congestion window, MTU and health, by its own frames.
 //!
-//! A path judges itself by nothing but what was sent on it: each frame that wants an acknowledgement is noted, and an ACK names
-//! the path whose frames it acknowledges, whichever way it comes. Nothing here waits for another path.
+//! A path judges itself by nothing but what was sent on it: each frame that wants an acknowledgement is noted, and
+//! an ACK names the path whose frames it acknowledges, whichever way it comes. Nothing here waits for another path.
 
 pub(crate) mod mtu;
 
@@ -27,8 +27,8 @@ const ALWAYS_BYTES: u64 = 14_720;
 const FIRST_PATIENCE: Duration = Duration::from_millis(500);
 /// RTT variation counts at least as this much, four times.
 const LEAST_VARIATION: Duration = Duration::from_millis(10);
-/// What is not bulk may be on its way while the path does not answer: enough to notice that it does again, and little that
-/// is late by then and stands in the way of what is not.
+/// What is not bulk may be on its way while the path does not answer: enough to notice that it does again, and
+/// little that is late by then and stands in the way of what is not.
 const SILENT_BYTES: u64 = 4_096;
 /// Frames of a train that asks for the rate.
 const TRAIN_FRAMES: u8 = 12;

@@ -1,15 +1,15 @@
 //! Queues of a path: datagrams that wait to be sent for the first time.
 //!
-//! *Problem.* A call that waits behind a download is late; a download whose packets wait in a queue without end fills it, as
-//! behind any bloated router. And bulk must not be starved by those that come before it.
+//! *Problem.* A call that waits behind a download is late; a download whose packets wait in a queue without end
+//! fills it, as behind any bloated router. And bulk must not be starved by those that come before it.
 //!
-//! *How.* Two queues. *Urgent* holds what is not bulk and goes first; what has waited beyond its deadline is dropped when its
-//! turn comes. *Bulk* is managed as by a router: CoDel (RFC 8289) drops from the head as soon as the time that datagrams
-//! wait has been above a target for an interval, and ever more often until it is not, so that the congestion control
-//! inside the flow gives way. Of [`URGENT_IN_A_ROW`] datagrams one is bulk's.
+//! *How.* Two queues. *Urgent* holds what is not bulk and goes first; what has waited beyond its deadline is dropped
+//! when its turn comes. *Bulk* is managed as by a router: CoDel (RFC 8289) drops from the head as soon as the time
+//! that datagrams wait has been above a target for an interval, and ever more often until it is not, so that the
+//! congestion control inside the flow gives way. Of [`URGENT_IN_A_ROW`] datagrams one is bulk's.
 //!
-//! *Differences.* The interval is the path's round trip where that is longer than RFC 8289's 100 ms, and the target a tenth of
-//! it: the window in front of this queue swings with the round trip, and the queue with it.
+//! *Differences.* The interval is the path's round trip where that is longer than RFC 8289's 100 ms, and the target
+//! a tenth of it: the window in front of this queue swings with the round trip, and the queue with it.
 
 use std::collections::VecDeque;
 

@@ -1,11 +1,13 @@
 //! Replay window: which packet numbers have been seen. It is also what drops the second copy of a datagram.
 //!
-//! *Problem.* A copy on a slow path comes up to seconds after the first, and must be told from a new datagram; at line rate
-//! seconds are hundreds of thousands of numbers. Most lanes send a hundred packets a second, and must not pay for those.
+//! *Problem.* A copy on a slow path comes up to seconds after the first, and must be told from a new datagram; at
+//! line rate seconds are hundreds of thousands of numbers. Most lanes send a hundred packets a second, and must not
+//! pay for those.
 //!
-//! *How.* A bit for each number, in a ring that ends at the largest one seen (RFC 6479 has the ring). What is older than the
-//! ring counts as seen: it may be late, but is never delivered twice. The ring begins small. Whenever half of it has gone
-//! by in less than [`SPAN`], it is doubled, up to the most that the caller allows; what it held stays in it.
+//! *How.* A bit for each number, in a ring that ends at the largest one seen (RFC 6479 has the ring). What is older
+//! than the ring counts as seen: it may be late, but is never delivered twice. The ring begins small. Whenever half
+//! of it has gone by in less than [`SPAN`], it is doubled, up to the most that the caller allows; what it held stays
+//! in it.
 
 use marline_time::{Duration, Instant};
 

@@ -1,9 +1,10 @@
 //! Sealing interface: the cipher that the driver brings.
 //!
-//! The cipher is an AEAD with a tag of [`TAG_BYTES`](crate::TAG_BYTES) bytes (AES-GCM, ChaCha20-Poly1305). Its nonce is the
-//! packet number, combined with an initialisation vector of the key as RFC 9001 section 5.3 does; a lane gives each number
-//! to [`Seal::seal`] once. That a number is not used again under the same key after a restart is the keys': docs/spec/datagrams.md
-//! section 3 derives them from the session, the process's generation, the shard and the direction.
+//! The cipher is an AEAD with a tag of [`TAG_BYTES`](crate::TAG_BYTES) bytes (AES-GCM, ChaCha20-Poly1305). Its nonce
+//! is the packet number, combined with an initialisation vector of the key as RFC 9001 section 5.3 does; a lane
+//! gives each number to [`Seal::seal`] once. That a number is not used again under the same key after a restart is
+//! the keys': docs/spec/datagrams.md section 3 derives them from the session, the process's generation, the shard
+//! and the direction.
 
 use core::fmt::Debug;
 
@@ -20,7 +21,8 @@ pub trait Seal: Debug + Send {
 
 /// Opens what the other end sealed.
 pub trait Open: Debug + Send {
-    /// Decrypts `body` in place; whether the tag is that of it and the header. What `body` holds if it is not, nobody reads.
+    /// Decrypts `body` in place; whether the tag is that of it and the header. What `body` holds if it is not,
+    /// nobody reads.
     fn open(
         &mut self,
         packet_number: u64,

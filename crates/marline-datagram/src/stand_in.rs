@@ -1,8 +1,9 @@
 //! Stand-in for a cipher, for simulations and tests. **It protects nothing.**
 //!
-//! It takes as many bytes as an AEAD, changes the body so that nobody reads it by mistake, and its tag notices accidental
-//! and random changes with a chance of all but 2^-64. Whoever has seen one frame can forge others. Real drivers bring a real
-//! cipher; the simulator and the tests of this crate use this one, because they must not depend on a library of ciphers.
+//! It takes as many bytes as an AEAD, changes the body so that nobody reads it by mistake, and its tag notices
+//! accidental and random changes with a chance of all but 2^-64. Whoever has seen one frame can forge others. Real
+//! drivers bring a real cipher; the simulator and the tests of this crate use this one, because they must not depend
+//! on a library of ciphers.
 
 use crate::seal::{Keys, Open, Seal};
 use crate::{TAG_BYTES, seal};

@@ -1,8 +1,9 @@
-//! Runs of datagrams in virtual time: a call, a game, or an opaque bulk flow through a session's lane, over links as other
-//! experiments have them.
+//! Runs of datagrams in virtual time: a call, a game, or an opaque bulk flow through a session's lane, over links as
+//! other experiments have them.
 //!
-//! Links draw their chances by their names, as in all runs: a policy that uses one of two paths meets on it what another meets
-//! that uses both. The clairvoyant bound of a datagram is that of a message of one packet ([`crate::bound`]).
+//! Links draw their chances by their names, as in all runs: a policy that uses one of two paths meets on it what
+//! another meets that uses both. The clairvoyant bound of a datagram is that of a message of one packet
+//! ([`crate::bound`]).
 
 use std::path::Path;
 use std::time::Duration;

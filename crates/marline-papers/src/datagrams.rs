@@ -1,7 +1,8 @@
-//! Key `datagrams`: whether the lane for datagrams brings a call, a game and an opaque bulk flow as well as is asked of it.
+//! Key `datagrams`: whether the lane for datagrams brings a call, a game and an opaque bulk flow as well as is asked
+//! of it.
 //!
-//! Judges are the recorded pairs of links of the half on which nothing was tuned, as in the key `auto`, and a pair of links of
-//! which one dies.
+//! Judges are the recorded pairs of links of the half on which nothing was tuned, as in the key `auto`, and a pair
+//! of links of which one dies.
 
 mod cell;
 mod rows;

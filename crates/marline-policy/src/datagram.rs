@@ -140,14 +140,14 @@ impl Route {
 
 /// Decides which way datagrams go. One per lane, asked for every datagram.
 ///
-/// The lane checks what it says: a path that is not among those shown is replaced by the first of them, a copy on such a path,
-/// or on the same one, is not sent.
+/// The lane checks what it says: a path that is not among those shown is replaced by the first of them, a copy on
+/// such a path, or on the same one, is not sent.
 pub trait DatagramPolicy: Debug + Send {
     /// The way of a datagram that the application has just handed over.
     fn route(&mut self, context: &DatagramContext<'_>, flow: &FlowView) -> Route;
 
-    /// The acknowledgement of a datagram that went on `on` is overdue, and it may still be of use: the path for a copy
-    /// of it. `None`: it is left alone.
+    /// The acknowledgement of a datagram that went on `on` is overdue, and it may still be of use: the path for a
+    /// copy of it. `None`: it is left alone.
     fn rescue(
         &mut self,
         context: &DatagramContext<'_>,
@@ -163,7 +163,8 @@ pub trait DatagramPolicy: Debug + Send {
         let _ = (now, bytes, copy);
     }
 
-    /// How often a path that carries nothing is to be asked for its round trip while others are in use; `None`: never.
+    /// How often a path that carries nothing is to be asked for its round trip while others are in use; `None`:
+    /// never.
     fn explores_every(&self) -> Option<Duration> {
         None
     }

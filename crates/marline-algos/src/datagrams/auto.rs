@@ -1,24 +1,31 @@
 //! Datagram policy `auto`: the path with the best forecast, and a copy on another one where that is worth its bytes.
 //!
-//! *Problem.* All datagrams on both paths are as early as can be, for twice the bytes. On one path they are late whenever that
-//! path is, and a datagram that is late is lost. Most of the time the paths are fine, and a copy is worth nothing.
+//! *Problem.* All datagrams on both paths are as early as can be, for twice the bytes. On one path they are late
+//! whenever that path is, and a datagram that is late is lost. Most of the time the paths are fine, and a copy is
+//! worth nothing.
 //!
-//! *How.* Extra bytes have a budget ([`BudgetConfig`]: a quarter of what is sent, or 16 kB a second), and go where they help:
-//! - *Sparse flows* (voice, the inputs of a game) leave on two paths as long as the budget lasts, which for them is always.
-//! - *Other flows* go on the path whose forecast p90, behind what waits there, is earliest. A flow stays where it is until
-//!   another path is better by [`BETTER_SHARE`] and [`BETTER_LEAST`], so that paths that are alike do not reorder it.
-//! - *Signs of trouble* on that path (an answer overdue or lost lately, the machine says that it fades, its round trips vary
-//!   by a share of themselves) put a copy on a second path for as long as they last.
-//! - *Without signs* there is a copy where it is likely enough to be the first to arrive; how likely, rises with what is spent.
-//! - *Rescue.* As soon as an answer is overdue by its forecast p99 everything that is on its way and still of use is sent
-//!   on another path. That is late by a round trip and not lost, and costs what was on its way. It has
+//! *How.* Extra bytes have a budget ([`BudgetConfig`]: a quarter of what is sent, or 16 kB a second), and go where
+//! they help:
+//! - *Sparse flows* (voice, the inputs of a game) leave on two paths as long as the budget lasts, which for them is
+//!   always.
+//! - *Other flows* go on the path whose forecast p90, behind what waits there, is earliest. A flow stays where it is
+//!   until another path is better by [`BETTER_SHARE`] and [`BETTER_LEAST`], so that paths that are alike do not
+//!   reorder it.
+//! - *Signs of trouble* on that path (an answer overdue or lost lately, the machine says that it fades, its round
+//!   trips vary by a share of themselves) put a copy on a second path for as long as they last.
+//! - *Without signs* there is a copy where it is likely enough to be the first to arrive; how likely, rises with
+//!   what is spent.
+//! - *Rescue.* As soon as an answer is overdue by its forecast p99 everything that is on its way and still of use is
+//!   sent on another path. That is late by a round trip and not lost, and costs what was on its way. It has
 //!   the last part of the budget for itself, and may overdraw it by a quarter.
-//! - *Bulk* is on one path at a time and never copied: its own congestion control hears of reordering as of losses. It goes where
-//!   it is delivered fastest, by the rates at which the paths let trains of frames through, and changes with more hesitation.
-//!   A path that carries little is asked for its rate by a train of padded frames each two seconds.
+//! - *Bulk* is on one path at a time and never copied: its own congestion control hears of reordering as of losses.
+//!   It goes where it is delivered fastest, by the rates at which the paths let trains of frames through, and
+//!   changes with more hesitation. A path that carries little is asked for its rate by a train of padded frames each
+//!   two seconds.
 //!
-//! *Sources.* Copies for as long as there are signs: ReMP (Frömmgen et al., 2016) copies always; the budget of bytes is
-//! that of the scheduler `auto`. *Differs* from that one: nothing here holds up what follows, so there is no order to keep.
+//! *Sources.* Copies for as long as there are signs: ReMP (Frömmgen et al., 2016) copies always; the budget of bytes
+//! is that of the scheduler `auto`. *Differs* from that one: nothing here holds up what follows, so there is no
+//! order to keep.
 
 use core::cmp::Reverse;
 
@@ -46,8 +53,8 @@ const SPENT_TROUBLE: f32 = 0.9;
 const SPENT_RESCUE: f32 = 1.25;
 /// A copy without signs is made if it is first with this chance, plus the square of what is spent.
 const LEAST_CHANCE: f32 = 0.02;
-/// Bulk changes to a path that is so many times as fast after it has been on one for so long, to one that is much faster at
-/// any time. What it has on its way and the window on the other path are lost time.
+/// Bulk changes to a path that is so many times as fast after it has been on one for so long, to one that is much
+/// faster at any time. What it has on its way and the window on the other path are lost time.
 const FASTER: f64 = 1.5;
 const MUCH_FASTER: f64 = 2.5;
 const BULK_STAYS: Duration = Duration::from_secs(5);

@@ -1,7 +1,8 @@
-//! Candidates among the paths: a regular path that answers before a backup, any that answers before one that is silent.
+//! Candidates among the paths: a regular path that answers before a backup, any that answers before one that is
+//! silent.
 //!
-//! The order is that of the schedulers of streams: a backup carries datagrams only while no regular path answers, and a
-//! path that is about to fade is as good as a doubtful one.
+//! The order is that of the schedulers of streams: a backup carries datagrams only while no regular path answers,
+//! and a path that is about to fade is as good as a doubtful one.
 
 use marline_policy::{DatagramContext, DatagramPathView, PathId};
 
@@ -25,8 +26,9 @@ pub(super) fn best<'a>(
     paths.iter().filter(move |path| rank(path) == least)
 }
 
-/// The paths that may have a copy of what goes on this one: regular ones that answer, those that cost money only while it is
-/// in trouble. A backup is good enough for a copy when the datagram itself goes on a path that is not fine.
+/// The paths that may have a copy of what goes on this one: regular ones that answer, those that cost money only
+/// while it is in trouble. A backup is good enough for a copy when the datagram itself goes on a path that is not
+/// fine.
 pub(super) fn for_copies<'a>(
     context: &DatagramContext<'a>,
     on: PathId,

@@ -1,8 +1,9 @@
 //! Smallest round trip first: the path with the smallest SRTT that has room in its window.
 //!
-//! *Source.* The default scheduler of multipath QUIC implementations (xquic's and so mqvpn's `minrtt`), and of Linux. Here for
-//! comparison. *Differs:* a path that carries nothing is asked for its round trip each second, so that a round trip that was
-//! long once is not believed for ever; a path without a sample goes first, so that it gets one.
+//! *Source.* The default scheduler of multipath QUIC implementations (xquic's and so mqvpn's `minrtt`), and of
+//! Linux. Here for comparison. *Differs:* a path that carries nothing is asked for its round trip each second, so
+//! that a round trip that was long once is not believed for ever; a path without a sample goes first, so that it
+//! gets one.
 
 use marline_policy::{DatagramContext, DatagramPathView, DatagramPolicy, FlowView, Route};
 use marline_time::Duration;

@@ -1,9 +1,10 @@
 //! MTU of a path: the largest frame that passes it.
 //!
-//! As DPLPMTUD does (RFC 8899): a path begins with frames that pass almost everywhere, and larger ones are tried with padded
-//! frames that carry no datagram, the largest first. A size that was lost [`TRIES`] times is given up for the next. When
-//! [`BLACK_HOLE`] frames above the first size were lost and none came through, the path has become narrower, and all begins
-//! again; when that happens to frames of the first size, what passes everywhere is left.
+//! As DPLPMTUD does (RFC 8899): a path begins with frames that pass almost everywhere, and larger ones are tried
+//! with padded frames that carry no datagram, the largest first. A size that was lost [`TRIES`] times is given up
+//! for the next. When [`BLACK_HOLE`] frames above the first size were lost and none came through, the path has
+//! become narrower, and all begins again; when that happens to frames of the first size, what passes everywhere is
+//! left.
 
 use marline_time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
 //! Opaque bulk flow with a congestion control of its own, as QUIC that downloads through a tunnel.
 //!
-//! The lane around it sees datagrams of 1,200 bytes and of a few, and knows no more. Inside is a sender with a window, a
-//! pacer, and loss recovery by packet numbers and acknowledgements, as RFC 9002 describes: it is another lane, with one path,
-//! whose frames are the datagrams. What is lost is not sent again but counted: goodput is what arrives once, new data
-//! being worth as much as repeated data.
+//! The lane around it sees datagrams of 1,200 bytes and of a few, and knows no more. Inside is a sender with a
+//! window, a pacer, and loss recovery by packet numbers and acknowledgements, as RFC 9002 describes: it is another
+//! lane, with one path, whose frames are the datagrams. What is lost is not sent again but counted: goodput is what
+//! arrives once, new data being worth as much as repeated data.
 
 use core::any::Any;
 

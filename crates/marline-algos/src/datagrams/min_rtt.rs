@@ -39,7 +39,7 @@ mod tests {
     #[test]
     fn the_smallest_round_trip_that_has_room_goes_first() {
         let mut paths = [path(0, 30), path(1, 20)];
-        let mut chosen = |paths: &[DatagramPathView]| MinRtt.route(&context(paths), &flow()).path.0;
+        let chosen = |paths: &[DatagramPathView]| MinRtt.route(&context(paths), &flow()).path.0;
         assert_eq!(chosen(&paths), 1);
         paths[1].bytes_in_flight = paths[1].cwnd;
         assert_eq!(chosen(&paths), 0);

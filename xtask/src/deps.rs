@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! wire, time <- policy <- algos <- research        policy <- core <- io        io, algos <- marline <- proxy
-//! time <- link        core, link <- sim        io, link <- emulator
+//! policy <- datagram     time <- link        core, datagram, link <- sim        io, link <- emulator
 //! sim, emulator, research, marline <- lab <- papers      papers, proxy <- cli
 //! ```
 //! What may be depended on directly may also be depended on through: a crate may name everything
@@ -25,8 +25,9 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("marline-algos", &["marline-policy"]),
     ("marline-research", &["marline-algos"]),
     ("marline-core", &["marline-policy"]),
+    ("marline-datagram", &["marline-policy"]),
     ("marline-link", &["marline-time"]),
-    ("marline-sim", &["marline-core", "marline-link"]),
+    ("marline-sim", &["marline-core", "marline-datagram", "marline-link"]),
     ("marline-io", &["marline-core"]),
     ("marline-emulator", &["marline-io", "marline-link"]),
     ("marline", &["marline-io", "marline-algos"]),
@@ -51,6 +52,7 @@ pub(crate) const PURE: &[&str] = &[
     "marline-algos",
     "marline-research",
     "marline-core",
+    "marline-datagram",
     "marline-link",
     "marline-sim",
     "marline-testkit",

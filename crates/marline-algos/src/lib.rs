@@ -12,12 +12,15 @@
 //! | path manager | [`path_managers`] | `full-mesh` |
 //! | congestion control | [`congestion`], with the slow start from [`slow_start`] | `cubic` |
 //! | loss recovery | [`recovery`] | `rack-tlp` |
+//! | datagram policy | [`datagrams`] | `auto` |
 //!
 //! docs/concepts/policy-list.md has all names with their parameters and defaults.
 
 #![forbid(unsafe_code)]
 
+mod budget;
 pub mod congestion;
+pub mod datagrams;
 pub mod path_managers;
 pub mod recovery;
 mod registry;
@@ -25,7 +28,7 @@ pub mod schedulers;
 pub mod slow_start;
 
 pub use registry::{
-    NamedCongestion, NamedPathManager, NamedRecovery, NamedScheduler, ParameterError,
-    ParameterInfo, ParameterProblem, Parameters, PolicyError, PolicyKind, RegisterError, Registry,
-    UnknownPolicy, default_policies, reference_policies,
+    NamedCongestion, NamedDatagramPolicy, NamedPathManager, NamedRecovery, NamedScheduler,
+    ParameterError, ParameterInfo, ParameterProblem, Parameters, PolicyError, PolicyKind,
+    RegisterError, Registry, UnknownPolicy, default_policies, reference_policies,
 };

@@ -11,13 +11,15 @@ mod table;
 use std::sync::Arc;
 
 use marline_policy::{
-    CongestionController, CongestionFactory, LossRecovery, PathManager, PathManagerFactory,
-    PolicySet, RecoveryFactory, Scheduler, SchedulerFactory,
+    CongestionController, CongestionFactory, DatagramPolicy, DatagramPolicyFactory, LossRecovery,
+    PathManager, PathManagerFactory, PolicySet, RecoveryFactory, Scheduler, SchedulerFactory,
 };
 use marline_time::Instant;
 
 pub use kind::{PolicyKind, RegisterError, UnknownPolicy};
-pub use named::{NamedCongestion, NamedPathManager, NamedRecovery, NamedScheduler};
+pub use named::{
+    NamedCongestion, NamedDatagramPolicy, NamedPathManager, NamedRecovery, NamedScheduler,
+};
 pub use parameters::{ParameterError, ParameterInfo, ParameterProblem, Parameters};
 pub use spec::PolicyError;
 use table::Table;
@@ -36,6 +38,7 @@ pub struct Registry {
     path_managers: Table<dyn PathManagerFactory>,
     congestions: Table<dyn CongestionFactory>,
     recoveries: Table<dyn RecoveryFactory>,
+    datagrams: Table<dyn DatagramPolicyFactory>,
 }
 
 /// Policies without parameters.
@@ -48,6 +51,7 @@ impl Registry {
             path_managers: Table::new(PolicyKind::PathManager, None),
             congestions: Table::new(PolicyKind::Congestion, Some(PolicyKind::CongestionWrapper)),
             recoveries: Table::new(PolicyKind::Recovery, None),
+            datagrams: Table::new(PolicyKind::Datagrams, None),
         }
     }
 
@@ -97,6 +101,18 @@ impl Registry {
     ) -> Result<(), RegisterError> {
         let name = factory.name().to_owned();
         self.recoveries.insert(&name, Arc::new(factory))
+    }
+
+    /// Adds a datagram policy under its factory's name.
+    ///
+    /// # Errors
+    /// If another datagram policy has the name, or if it is no good name.
+    pub fn register_datagram_policy(
+        &mut self,
+        factory: impl DatagramPolicyFactory + 'static,
+    ) -> Result<(), RegisterError> {
+        let name = factory.name().to_owned();
+        self.datagrams.insert(&name, Arc::new(factory))
     }
 }
 
@@ -235,6 +251,24 @@ impl Registry {
             Box::new(|text| Arc::new(NamedRecovery::new(text, build)))
         })
     }
+
+    /// Adds a datagram policy with parameters.
+    ///
+    /// # Errors
+    /// If another datagram policy has the name, or if it is no good name.
+    pub fn register_datagram_policy_with<B>(
+        &mut self,
+        name: &str,
+        read: impl Fn(&mut Parameters<'_>) -> B + Send + Sync + 'static,
+    ) -> Result<(), RegisterError>
+    where
+        B: Fn() -> Box<dyn DatagramPolicy> + Send + Sync + 'static,
+    {
+        self.datagrams.insert_parametric(name, move |parameters| {
+            let build = read(parameters);
+            Box::new(|text| Arc::new(NamedDatagramPolicy::new(text, build)))
+        })
+    }
 }
 
 /// Choosing.
@@ -271,6 +305,17 @@ impl Registry {
         self.recoveries.get(spec)
     }
 
+    /// The datagram policy that a spec describes.
+    ///
+    /// # Errors
+    /// A name, key or value that is not known; the error lists those that are.
+    pub fn datagram_policy(
+        &self,
+        spec: &str,
+    ) -> Result<Arc<dyn DatagramPolicyFactory>, PolicyError> {
+        self.datagrams.get(spec)
+    }
+
     /// All names of a kind, sorted.
     #[must_use]
     pub fn names(&self, kind: PolicyKind) -> Vec<&str> {
@@ -281,6 +326,7 @@ impl Registry {
             PolicyKind::Congestion => self.congestions.names(),
             PolicyKind::CongestionWrapper => self.congestions.wrapper_names(),
             PolicyKind::Recovery => self.recoveries.names(),
+            PolicyKind::Datagrams => self.datagrams.names(),
         }
     }
 
@@ -294,6 +340,7 @@ impl Registry {
             PolicyKind::Congestion => self.congestions.parameters(name),
             PolicyKind::CongestionWrapper => self.congestions.wrapper_parameters(name),
             PolicyKind::Recovery => self.recoveries.parameters(name),
+            PolicyKind::Datagrams => self.datagrams.parameters(name),
         }
     }
 

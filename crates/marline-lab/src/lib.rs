@@ -3,6 +3,7 @@
 
 pub mod bound;
 pub mod compare;
+pub mod datagrams;
 pub mod emulation;
 pub mod experiment;
 pub mod figure;

@@ -9,9 +9,9 @@ mod calibration;
 mod cell;
 mod generated;
 mod generator;
-mod recorded;
+pub(crate) mod recorded;
 mod setup;
-mod violations;
+pub(crate) mod violations;
 
 use marline_lab::figure::number;
 

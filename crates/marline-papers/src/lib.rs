@@ -13,6 +13,7 @@ use marline_sim::digest;
 
 mod agree;
 mod auto;
+mod datagrams;
 mod download;
 mod estimate;
 mod file;
@@ -63,6 +64,7 @@ pub fn all() -> Vec<&'static dyn Paper> {
         &traces::Traces,
         &auto::Auto,
         &matrix::Matrix,
+        &datagrams::Datagrams,
         // Those in real time.
         &kernel::Kernel,
         &live::Live,

@@ -20,13 +20,14 @@ const COUNTS: &str = "| section | there | partly | missing | lines |";
 const LINE_KINDS: [&str; 7] =
     ["mechanism", "set-up", "table", "figure", "claim", "cited", "future work"];
 /// Each with its wrappers, where it can have some.
-const POLICIES: [PolicyKind; 6] = [
+const POLICIES: [PolicyKind; 7] = [
     PolicyKind::Scheduler,
     PolicyKind::SchedulerWrapper,
     PolicyKind::PathManager,
     PolicyKind::Congestion,
     PolicyKind::CongestionWrapper,
     PolicyKind::Recovery,
+    PolicyKind::Datagrams,
 ];
 
 /// Something that is named in backticks; the words before it say of which kind it is.

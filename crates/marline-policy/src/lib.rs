@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod congestion;
+mod datagram;
 mod factory;
 mod forecast;
 mod health;
@@ -24,6 +25,10 @@ mod scoreboard;
 mod view;
 
 pub use congestion::{AckSample, CongestionController, CongestionSignal, Penalty, RateSample};
+pub use datagram::{
+    DatagramContext, DatagramPathView, DatagramPolicy, DatagramPolicyFactory, FlowClass, FlowView,
+    PathId, Route,
+};
 pub use factory::{
     CongestionFactory, PathManagerFactory, PolicySet, RecoveryFactory, SchedulerFactory,
 };

@@ -6,13 +6,14 @@ use marline_algos::{PolicyKind, Registry};
 const PAGE: &str = include_str!("../../../docs/concepts/policy-list.md");
 
 /// The kinds and the headings of their tables.
-const SECTIONS: [(PolicyKind, &str); 6] = [
+const SECTIONS: [(PolicyKind, &str); 7] = [
     (PolicyKind::Scheduler, "## Schedulers"),
     (PolicyKind::SchedulerWrapper, "## Around a scheduler"),
     (PolicyKind::PathManager, "## Path managers"),
     (PolicyKind::Congestion, "## Congestion controls"),
     (PolicyKind::CongestionWrapper, "## Around a congestion control"),
     (PolicyKind::Recovery, "## Loss recovery"),
+    (PolicyKind::Datagrams, "## Datagram policies"),
 ];
 
 /// Names and parameters (`key=default`) in the table below a heading.

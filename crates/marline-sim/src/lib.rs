@@ -20,6 +20,7 @@ mod content;
 pub mod digest;
 mod event_queue;
 mod host;
+mod lane;
 mod measure;
 mod node;
 pub mod oracle;
@@ -36,6 +37,10 @@ pub use capture::Capture;
 pub use content::{Content, Verifier};
 pub use digest::Digest;
 pub use host::{Host, HostConfig, Listen};
+pub use lane::{
+    DatagramApp, LaneHost, LanePaths, LanePathsConfig, Pulse, PulsePlan, PulseReport, QuicLike,
+    QuicReport,
+};
 pub use measure::{Samples, link_goodput, mean, median, quantile};
 pub use node::{Node, Outbox};
 pub use packet::{Observer, Packet, Sighting};

@@ -17,6 +17,8 @@ pub enum PolicyKind {
     CongestionWrapper,
     /// Loss recovery.
     Recovery,
+    /// Which path a datagram goes on.
+    Datagrams,
 }
 
 impl fmt::Display for PolicyKind {
@@ -28,6 +30,7 @@ impl fmt::Display for PolicyKind {
             PolicyKind::Congestion => "congestion control",
             PolicyKind::CongestionWrapper => "congestion control wrapper",
             PolicyKind::Recovery => "loss recovery",
+            PolicyKind::Datagrams => "datagram policy",
         })
     }
 }

@@ -3,8 +3,8 @@
 use core::fmt;
 
 use marline_policy::{
-    CongestionController, CongestionFactory, LossRecovery, PathManager, PathManagerFactory,
-    RecoveryFactory, Scheduler, SchedulerFactory,
+    CongestionController, CongestionFactory, DatagramPolicy, DatagramPolicyFactory, LossRecovery,
+    PathManager, PathManagerFactory, RecoveryFactory, Scheduler, SchedulerFactory,
 };
 use marline_time::Instant;
 
@@ -72,4 +72,11 @@ named!(
     RecoveryFactory,
     dyn Fn() -> Box<dyn LossRecovery> + Send + Sync,
     () -> Box<dyn LossRecovery>
+);
+named!(
+    "A datagram-policy factory made of a name and a closure.",
+    NamedDatagramPolicy,
+    DatagramPolicyFactory,
+    dyn Fn() -> Box<dyn DatagramPolicy> + Send + Sync,
+    () -> Box<dyn DatagramPolicy>
 );

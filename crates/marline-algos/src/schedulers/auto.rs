@@ -51,9 +51,9 @@ use marline_policy::{
 };
 use marline_time::Duration;
 
-use super::budget::{Budget, BudgetConfig};
 use super::classes;
 use super::opportunistic::{Opportunistic, OpportunisticRules};
+use crate::budget::{Budget, BudgetConfig};
 
 mod judge;
 mod reasons;

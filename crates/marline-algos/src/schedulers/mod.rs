@@ -4,7 +4,6 @@ mod arrival;
 mod auto;
 mod auto_redundant;
 mod blocking;
-mod budget;
 mod burst_end;
 pub mod classes;
 mod coded;
@@ -22,9 +21,9 @@ mod redundant_idle;
 mod risk;
 mod round_robin;
 
+pub use crate::budget::BudgetConfig;
 pub use auto::{Auto, AutoConfig};
 pub use auto_redundant::{AutoRedundant, AutoRedundantConfig};
-pub use budget::BudgetConfig;
 pub use burst_end::{BurstEnd, BurstEndConfig};
 pub use coded::{Coded, CodedConfig, Without};
 pub use follow_client::{FollowClient, FollowClientConfig};

@@ -22,7 +22,7 @@ type OverBound = (&'static str, fn(&Quantiles) -> f64, f64);
 
 /// A half of the pairs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Half {
+pub(crate) enum Half {
     /// The scheduler was tuned on it.
     Tuned,
     /// Nobody looked at it before.
@@ -31,19 +31,19 @@ pub(super) enum Half {
 
 impl Half {
     /// The half that a pair of this name belongs to.
-    pub(super) fn of(pair: &str) -> Half {
+    pub(crate) fn of(pair: &str) -> Half {
         if fnv1a(pair).is_multiple_of(2) { Half::Tuned } else { Half::Judged }
     }
 
     /// The rows of this half: those of the tuned one are not judged.
-    pub(super) fn judge(self, rows: Vec<Row>) -> Vec<Row> {
+    pub(crate) fn judge(self, rows: Vec<Row>) -> Vec<Row> {
         match self {
             Half::Judged => rows,
             Half::Tuned => rows.into_iter().map(|row| row.fitted("tuned on these pairs")).collect(),
         }
     }
 
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Half::Tuned => "tuned",
             Half::Judged => "judged",
@@ -52,7 +52,7 @@ impl Half {
 }
 
 /// The first pair of each half.
-pub(super) fn one_of_each_half(pairs: Vec<Pair>) -> Vec<Pair> {
+pub(crate) fn one_of_each_half(pairs: Vec<Pair>) -> Vec<Pair> {
     let first = |half| pairs.iter().find(|pair| Half::of(&pair.name) == half);
     [Half::Tuned, Half::Judged].into_iter().filter_map(first).cloned().collect()
 }

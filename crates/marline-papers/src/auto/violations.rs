@@ -49,7 +49,7 @@ pub(super) fn push(grid: &mut Grid, words: [&str; 3], violation: &Violation, dup
 
 /// The share of the cases in percent. Each case draws its own links or places, so where it happens in none
 /// or in all of them, the cases are what an exact binomial interval rests on.
-pub(super) fn percent<T>(samples: &Samples<T>, of: impl Fn(&T) -> (u64, u64)) -> Estimate {
+pub(crate) fn percent<T>(samples: &Samples<T>, of: impl Fn(&T) -> (u64, u64)) -> Estimate {
     let mut share = samples.share(&of);
     let cases: u64 = samples.all().iter().map(|root| of(root).1).sum();
     let alone = ((1.0 - CONFIDENCE) / 2.0).powf(1.0 / cases as f64);

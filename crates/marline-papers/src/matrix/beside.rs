@@ -144,7 +144,7 @@ fn grid(samples: &Samples<Shares>) -> Grid {
         ("least", ""),
         ("most", ""),
     ];
-    let mut grid = Grid::new("beside", "One flow of the default beside one CUBIC flow", &columns);
+    let mut grid = Grid::new("shares", "One flow of the default beside one CUBIC flow", &columns);
     for (number, place) in Place::all().enumerate() {
         let all: Vec<f64> = samples.all().iter().map(|root| root.one[number]).collect();
         let least = all.iter().copied().fold(f64::INFINITY, f64::min);

@@ -2,6 +2,7 @@
 
 mod baselines;
 mod congestions;
+mod datagrams;
 mod path_managers;
 mod recoveries;
 mod schedulers;
@@ -12,5 +13,6 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
     schedulers::add(registry)?;
     path_managers::add(registry)?;
     congestions::add(registry)?;
-    recoveries::add(registry)
+    recoveries::add(registry)?;
+    datagrams::add(registry)
 }

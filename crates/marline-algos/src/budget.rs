@@ -31,7 +31,7 @@ impl BudgetConfig {
     pub const UNLIMITED: Self = BudgetConfig { share: f64::INFINITY, rate: Rate::ZERO };
 
     /// Whether there is no limit.
-    pub(super) const fn is_unlimited(&self) -> bool {
+    pub(crate) const fn is_unlimited(&self) -> bool {
         self.share.is_infinite()
     }
 }
@@ -45,7 +45,7 @@ impl Default for BudgetConfig {
 
 /// New data and copies of the last ten seconds.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     /// New data and copies by slot, 64-byte units.
     slots: [(u32, u32); SLOTS],
     /// Number of the slot that runs.
@@ -77,14 +77,14 @@ impl Budget {
         &mut self.slots[self.slot as usize % SLOTS]
     }
 
-    /// New data was given to a subflow.
-    pub(super) fn on_new(&mut self, now: Instant, bytes: u64) {
+    /// New data was given to a subflow, or a datagram to a path.
+    pub(crate) fn on_new(&mut self, now: Instant, bytes: u64) {
         let slot = self.current(now);
         slot.0 = slot.0.saturating_add(units(bytes));
     }
 
     /// A copy was.
-    pub(super) fn on_copy(&mut self, now: Instant, bytes: u64) {
+    pub(crate) fn on_copy(&mut self, now: Instant, bytes: u64) {
         let slot = self.current(now);
         slot.1 = slot.1.saturating_add(units(bytes));
     }
@@ -98,7 +98,7 @@ impl Budget {
     }
 
     /// Share of them that is spent: 1 is all, and it may be more.
-    pub(super) fn spent(&mut self, now: Instant, config: &BudgetConfig) -> f32 {
+    pub(crate) fn spent(&mut self, now: Instant, config: &BudgetConfig) -> f32 {
         if config.share.is_infinite() {
             return 0.0;
         }

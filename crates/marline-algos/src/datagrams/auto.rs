@@ -1,0 +1,228 @@
+//! Datagram policy `auto`: the path with the best forecast, and a copy on another one where that is worth its bytes.
+//!
+//! *Problem.* All datagrams on both paths are as early as can be, for twice the bytes. On one path they are late
+//! whenever that path is, and a datagram that is late is lost. Most of the time the paths are fine, and a copy is
+//! worth nothing.
+//!
+//! *How.* Extra bytes have a budget ([`BudgetConfig`]: a quarter of what is sent, or 16 kB a second), and go where
+//! they help:
+//! - *Sparse flows* (voice, the inputs of a game) leave on two paths as long as the budget lasts, which for them is
+//!   always.
+//! - *Other flows* go on the path whose forecast p90, behind what waits there, is earliest. A flow stays where it is
+//!   until another path is better by [`BETTER_SHARE`] and [`BETTER_LEAST`], so that paths that are alike do not
+//!   reorder it.
+//! - *Signs of trouble* on that path (an answer overdue or lost lately, the machine says that it fades, its round
+//!   trips vary by a share of themselves) put a copy on a second path for as long as they last.
+//! - *Without signs* there is a copy where it is likely enough to be the first to arrive; how likely, rises with
+//!   what is spent.
+//! - *Rescue.* As soon as an answer is overdue by its forecast p99 everything that is on its way and still of use is
+//!   sent on another path. That is late by a round trip and not lost, and costs what was on its way. It has
+//!   the last part of the budget for itself, and may overdraw it by a quarter.
+//! - *Bulk* is on one path at a time and never copied: its own congestion control hears of reordering as of losses.
+//!   It goes where it is delivered fastest, by the rates at which the paths let trains of frames through, and
+//!   changes with more hesitation. A path that carries little is asked for its rate by a train of padded frames each
+//!   two seconds.
+//!
+//! *Sources.* Copies for as long as there are signs: ReMP (Frömmgen et al., 2016) copies always; the budget of bytes
+//! is that of the scheduler `auto`. *Differs* from that one: nothing here holds up what follows, so there is no
+//! order to keep.
+
+use core::cmp::Reverse;
+
+use marline_policy::{
+    DatagramContext, DatagramPathView, DatagramPolicy, FlowClass, FlowView, Health, PathId,
+    Quantile, Route,
+};
+use marline_time::{Duration, Instant, Rate};
+
+use super::candidates;
+use crate::budget::{Budget, BudgetConfig};
+
+/// A flow changes to a path that is earlier by this share and by this time.
+const BETTER_SHARE: f32 = 0.15;
+const BETTER_LEAST: Duration = Duration::from_millis(3);
+/// Before the first answer a path counts as if answers took so long.
+const UNKNOWN: Duration = Duration::from_millis(400);
+/// Signs of trouble last for so long.
+const TROUBLE_LASTS: Duration = Duration::from_millis(1_500);
+/// Round trips vary much if their variation is this share of them.
+const VARIES: u32 = 4;
+/// Shares of the budget up to which copies without and with signs of trouble are made, and rescues.
+const SPENT_CALM: f32 = 0.7;
+const SPENT_TROUBLE: f32 = 0.9;
+const SPENT_RESCUE: f32 = 1.25;
+/// A copy without signs is made if it is first with this chance, plus the square of what is spent.
+const LEAST_CHANCE: f32 = 0.02;
+/// Bulk changes to a path that is so many times as fast after it has been on one for so long, to one that is much
+/// faster at any time. What it has on its way and the window on the other path are lost time.
+const FASTER: f64 = 1.5;
+const MUCH_FASTER: f64 = 2.5;
+const BULK_STAYS: Duration = Duration::from_secs(5);
+/// It waits for so long for a path that has fallen silent.
+const BULK_WAITS: Duration = Duration::from_secs(1);
+/// How often a path that carries nothing is asked, for its round trip and for its rate.
+const EXPLORES: Duration = Duration::from_millis(500);
+const EXPLORES_RATE: Duration = Duration::from_secs(2);
+
+/// Settings.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub struct AutoConfig {
+    /// What copies may cost.
+    pub budget: BudgetConfig,
+}
+
+/// The path with the best forecast, and copies within a budget.
+#[derive(Debug, Default)]
+pub struct Auto {
+    config: AutoConfig,
+    budget: Budget,
+}
+
+impl Auto {
+    /// With these settings.
+    #[must_use]
+    pub fn new(config: AutoConfig) -> Self {
+        Auto { config, budget: Budget::default() }
+    }
+
+    fn spent(&mut self, now: Instant) -> f32 {
+        self.budget.spent(now, &self.config.budget)
+    }
+
+    fn copy_of(
+        &mut self,
+        context: &DatagramContext<'_>,
+        flow: &FlowView,
+        main: &DatagramPathView,
+    ) -> Option<PathId> {
+        let spent = self.spent(context.now);
+        let trouble = in_trouble(context.now, main);
+        let other = earliest(candidates::for_copies(context, main.id, trouble), flow)?;
+        let wanted = match flow.class {
+            FlowClass::Bulk => false,
+            FlowClass::Sparse => spent < 1.0,
+            FlowClass::Steady if trouble => spent < SPENT_TROUBLE,
+            FlowClass::Steady => {
+                spent < SPENT_CALM && chance_first(other, main, flow) > LEAST_CHANCE + spent * spent
+            }
+        };
+        wanted.then_some(other.id)
+    }
+}
+
+impl DatagramPolicy for Auto {
+    fn route(&mut self, context: &DatagramContext<'_>, flow: &FlowView) -> Route {
+        let best = candidates::best(context);
+        let stays = flow.last.and_then(|(last, _)| best.clone().find(|path| path.id == last));
+        let main = match flow.class {
+            FlowClass::Bulk => fastest(context, flow),
+            FlowClass::Sparse | FlowClass::Steady => {
+                earliest(best, flow).map(|best| settled(best, stays, flow))
+            }
+        };
+        let Some(main) = main else { return Route::only(context.paths[0].id) };
+        Route { path: main.id, copy: self.copy_of(context, flow, main) }
+    }
+
+    fn rescue(
+        &mut self,
+        context: &DatagramContext<'_>,
+        flow: &FlowView,
+        on: PathId,
+    ) -> Option<PathId> {
+        if flow.class == FlowClass::Bulk || self.spent(context.now) > SPENT_RESCUE {
+            return None;
+        }
+        let other = earliest(candidates::for_copies(context, on, true), flow)?;
+        // Half of a round trip there, or it is of no use.
+        (context.now + delay(other, flow) / 2 < flow.deadline).then_some(other.id)
+    }
+
+    fn on_sent(&mut self, now: Instant, bytes: u64, copy: bool) {
+        if copy {
+            self.budget.on_copy(now, bytes);
+        } else {
+            self.budget.on_new(now, bytes);
+        }
+    }
+
+    fn explores_every(&self) -> Option<Duration> {
+        Some(EXPLORES)
+    }
+
+    fn explores_rate_every(&self) -> Option<Duration> {
+        Some(EXPLORES_RATE)
+    }
+}
+
+/// When a datagram that leaves now would be answered on a path, nine times of ten.
+fn delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
+    let ahead = path.bytes_queued + u64::from(flow.bytes);
+    let answer = path.forecast.answer_after(ahead, Quantile::P90).unwrap_or(UNKNOWN);
+    // What is overdue is not behind us.
+    answer + path.overdue
+}
+
+fn earliest<'a>(
+    paths: impl Iterator<Item = &'a DatagramPathView>,
+    flow: &FlowView,
+) -> Option<&'a DatagramPathView> {
+    paths.min_by_key(|path| delay(path, flow))
+}
+
+/// The best path, or the one on which the flow is if that is about as good.
+fn settled<'a>(
+    best: &'a DatagramPathView,
+    stays: Option<&'a DatagramPathView>,
+    flow: &FlowView,
+) -> &'a DatagramPathView {
+    let Some(stays) = stays else { return best };
+    let (now, then) = (delay(stays, flow), delay(best, flow));
+    let better = then.mul_f32(1.0 + BETTER_SHARE).max(then + BETTER_LEAST);
+    if now <= better { stays } else { best }
+}
+
+fn in_trouble(now: Instant, path: &DatagramPathView) -> bool {
+    let lately = path.last_trouble_at.is_some_and(|at| now.since(at) < TROUBLE_LASTS);
+    let varies = path.srtt.is_some_and(|srtt| path.rttvar > srtt / VARIES);
+    lately || varies || path.fading || !path.is_fine() || !path.overdue.is_zero()
+}
+
+/// How likely it is that the answer to a copy on `other` comes first.
+fn chance_first(other: &DatagramPathView, main: &DatagramPathView, flow: &FlowView) -> f32 {
+    let ahead = other.bytes_queued + u64::from(flow.bytes);
+    let Some(then) = other.forecast.answer_after(ahead, Quantile::P50) else { return 1.0 };
+    let own = main.forecast.queued() + main.forecast.passing(main.bytes_queued);
+    main.forecast.chance_later(then.saturating_sub(own))
+}
+
+/// Where bulk is delivered fastest, by what is known.
+fn fastest<'a>(context: &DatagramContext<'a>, flow: &FlowView) -> Option<&'a DatagramPathView> {
+    let now = context.now;
+    let best = candidates::best(context).max_by_key(|path| (rate(path), Reverse(path.srtt)))?;
+    let waits = |path: &&DatagramPathView| match path.health {
+        Health::Silent { since, .. } => !path.backup && now.since(since) < BULK_WAITS,
+        Health::Fine | Health::Doubtful { .. } => path.backup == best.backup,
+    };
+    let stays = flow.last.and_then(|(id, since)| {
+        let path = context.paths.iter().find(|path| path.id == id).filter(waits)?;
+        Some((since, path))
+    });
+    let Some((since, stays)) = stays else { return Some(best) };
+    let delivers = rate(stays).max(stays.delivery_rate.unwrap_or(Rate::ZERO));
+    let times = rate(best).bits_per_s() as f64 / delivers.bits_per_s().max(1) as f64;
+    let wanted = if now.since(since) < BULK_STAYS { MUCH_FASTER } else { FASTER };
+    Some(if times > wanted { best } else { stays })
+}
+
+/// What a path delivers: the rate at which it lets trains through, or before one was seen what its window lets go.
+fn rate(path: &DatagramPathView) -> Rate {
+    const SECOND: Duration = Duration::from_secs(1);
+    match path.forecast.bytes_in(SECOND) {
+        u64::MAX => path.srtt.map_or(Rate::ZERO, |srtt| Rate::over(path.cwnd, srtt)),
+        bytes => Rate::from_bytes_per_s(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+use marline_policy::{AddressPairFault, Forecast, Health, SilenceCause};
+
+use super::*;
+use crate::datagrams::testing::{NOW, context, flow, path};
+
+fn class(class: FlowClass) -> FlowView {
+    FlowView { class, ..flow() }
+}
+
+fn route(paths: &[DatagramPathView], flow: &FlowView) -> (u8, Option<u8>) {
+    let Route { path, copy } = Auto::default().route(&context(paths), flow);
+    (path.0, copy.map(|copy| copy.0))
+}
+
+/// One that has spent so much of its budget.
+fn spent(share: f64) -> Auto {
+    let mut auto = Auto::default();
+    auto.on_sent(NOW, 4_000_000, false);
+    auto.on_sent(NOW, (1_000_000.0 * share) as u64, true);
+    auto
+}
+
+#[test]
+fn a_sparse_flow_is_on_two_paths_while_the_budget_lasts() {
+    let paths = [path(0, 30), path(1, 90)];
+    assert_eq!(route(&paths, &class(FlowClass::Sparse)), (0, Some(1)));
+    let sparse = class(FlowClass::Sparse);
+    assert_eq!(spent(1.1).route(&context(&paths), &sparse).copy, None);
+}
+
+#[test]
+fn a_call_is_on_the_earlier_path_and_alone_while_there_is_no_sign() {
+    assert_eq!(route(&[path(0, 90), path(1, 30)], &flow()), (1, None));
+}
+
+#[test]
+fn a_path_that_is_a_little_better_does_not_pull_a_flow_over() {
+    let paths = [path(0, 30), path(1, 32)];
+    let on_second = FlowView { last: Some((PathId(1), NOW)), ..flow() };
+    assert_eq!(route(&paths, &on_second).0, 1);
+    assert_eq!(route(&[path(0, 20), path(1, 32)], &on_second).0, 0);
+}
+
+#[test]
+fn signs_of_trouble_bring_a_copy_until_they_are_over() {
+    let mut paths = [path(0, 30), path(1, 90)];
+    paths[0].last_trouble_at = Some(Instant::from_millis(99_000));
+    assert_eq!(route(&paths, &flow()), (0, Some(1)));
+    paths[0].last_trouble_at = Some(Instant::from_millis(98_000));
+    assert_eq!(route(&paths, &flow()), (0, None));
+    paths[0].rttvar = Duration::from_millis(10);
+    assert_eq!(route(&paths, &flow()), (0, Some(1)));
+    assert_eq!(spent(1.1).route(&context(&paths), &flow()).copy, None);
+}
+
+#[test]
+fn backups_and_metered_paths_are_spared() {
+    let mut paths = [path(0, 60), path(1, 30)];
+    paths[1].backup = true;
+    assert_eq!(route(&paths, &class(FlowClass::Sparse)), (0, None));
+    paths[1].backup = false;
+    paths[1].metered = true;
+    paths[0].srtt = Some(Duration::from_millis(25));
+    paths[0].forecast = path(0, 25).forecast;
+    assert_eq!(route(&paths, &class(FlowClass::Sparse)), (0, None));
+    // A path in trouble is worth money, one that fails is worth the backup.
+    paths[0].last_trouble_at = Some(NOW);
+    assert_eq!(route(&paths, &class(FlowClass::Sparse)), (0, Some(1)));
+    paths[1].backup = true;
+    paths[0].health = Health::Silent { since: NOW, cause: SilenceCause::ProbeTimeout };
+    assert_eq!(route(&paths, &class(FlowClass::Sparse)).0, 1);
+}
+
+#[test]
+fn what_fades_or_is_doubtful_is_left_while_another_path_is_fine() {
+    let mut paths = [path(0, 30), path(1, 60)];
+    paths[0].fading = true;
+    assert_eq!(route(&paths, &flow()).0, 1);
+    paths[0].fading = false;
+    paths[0].health = Health::Doubtful { since: NOW, cause: AddressPairFault::Loss };
+    assert_eq!(route(&paths, &flow()).0, 1);
+}
+
+#[test]
+fn what_is_overdue_is_rescued_if_it_can_still_be_of_use() {
+    let paths = [path(0, 30), path(1, 90)];
+    let rescue = |auto: &mut Auto, flow: &FlowView| auto.rescue(&context(&paths), flow, PathId(0));
+    assert_eq!(rescue(&mut Auto::default(), &flow()), Some(PathId(1)));
+    assert_eq!(rescue(&mut spent(1.2), &flow()), Some(PathId(1)));
+    assert_eq!(rescue(&mut spent(1.3), &flow()), None);
+    let late = FlowView { deadline: NOW + Duration::from_millis(40), ..flow() };
+    assert_eq!(rescue(&mut Auto::default(), &late), None);
+    assert_eq!(rescue(&mut Auto::default(), &class(FlowClass::Bulk)), None);
+}
+
+#[test]
+fn bulk_is_where_it_is_fast_and_changes_with_hesitation() {
+    let with = |id, mbit| {
+        let answers = [30, 33, 40].map(Duration::from_millis);
+        let forecast = Forecast::of(answers, 0.0, Some(Rate::from_mbit(mbit)));
+        DatagramPathView { forecast, ..path(id, 30) }
+    };
+    let bulk = class(FlowClass::Bulk);
+    let paths = [with(0, 10), with(1, 20)];
+    assert_eq!(route(&paths, &bulk), (1, None));
+    let on = |since| FlowView { last: Some((PathId(0), since)), ..bulk };
+    assert_eq!(route(&paths, &on(NOW)).0, 0);
+    assert_eq!(route(&paths, &on(Instant::from_secs(95))).0, 1);
+    assert_eq!(route(&[with(0, 16), with(1, 20)], &on(Instant::from_secs(95))).0, 0);
+    // Much faster is worth it at once.
+    assert_eq!(route(&[with(0, 5), with(1, 20)], &on(NOW)).0, 1);
+    // It waits for a path that has just fallen silent.
+    let silent = |since| {
+        let health = Health::Silent { since, cause: SilenceCause::ProbeTimeout };
+        [DatagramPathView { health, ..with(0, 20) }, with(1, 20)]
+    };
+    assert_eq!(route(&silent(Instant::from_millis(99_500)), &on(NOW)).0, 0);
+    assert_eq!(route(&silent(Instant::from_millis(98_500)), &on(NOW)).0, 1);
+}

@@ -1,0 +1,43 @@
+//! Candidates among the paths: a regular path that answers before a backup, any that answers before one that is
+//! silent.
+//!
+//! The order is that of the schedulers of streams: a backup carries datagrams only while no regular path answers,
+//! and a path that is about to fade is as good as a doubtful one.
+
+use marline_policy::{DatagramContext, DatagramPathView, PathId};
+
+/// How much speaks against a path; less is better.
+fn rank(path: &DatagramPathView) -> u8 {
+    match (path.health.is_silent(), path.backup) {
+        (false, false) if path.is_fine() && !path.fading => 0,
+        (false, false) => 1,
+        (false, true) => 2,
+        (true, false) => 3,
+        (true, true) => 4,
+    }
+}
+
+/// The paths of the best rank there is.
+pub(super) fn best<'a>(
+    context: &DatagramContext<'a>,
+) -> impl Iterator<Item = &'a DatagramPathView> + Clone {
+    let paths = context.paths;
+    let least = paths.iter().map(rank).min().unwrap_or(0);
+    paths.iter().filter(move |path| rank(path) == least)
+}
+
+/// The paths that may have a copy of what goes on this one: regular ones that answer, those that cost money only
+/// while it is in trouble. A backup is good enough for a copy when the datagram itself goes on a path that is not
+/// fine.
+pub(super) fn for_copies<'a>(
+    context: &DatagramContext<'a>,
+    on: PathId,
+    trouble: bool,
+) -> impl Iterator<Item = &'a DatagramPathView> {
+    let paths = context.paths;
+    let lost = paths.iter().find(|path| path.id == on).is_none_or(|path| rank(path) > 1);
+    paths.iter().filter(move |path| {
+        let answers = !path.health.is_silent() && path.id != on;
+        answers && (!path.metered || trouble) && (!path.backup || lost)
+    })
+}

@@ -1,0 +1,50 @@
+//! Views for the tests of policies.
+
+use marline_policy::{
+    DatagramContext, DatagramPathView, FlowClass, FlowView, Forecast, Health, PathId,
+};
+use marline_time::{Duration, Instant, Rate};
+
+pub(super) const NOW: Instant = Instant::from_secs(100);
+
+/// A path whose answers take so long, those at p90 and p99 a tenth and a third longer.
+pub(super) fn path(id: u8, rtt_ms: u64) -> DatagramPathView {
+    let ms = Duration::from_millis;
+    let answers = [ms(rtt_ms), ms(rtt_ms * 11 / 10), ms(rtt_ms * 4 / 3)];
+    DatagramPathView {
+        id: PathId(id),
+        backup: false,
+        metered: false,
+        health: Health::Fine,
+        fading: false,
+        largest: 1_200,
+        cwnd: 100_000,
+        bytes_in_flight: 0,
+        bytes_queued: 0,
+        srtt: Some(ms(rtt_ms)),
+        rttvar: ms(1),
+        min_rtt: Some(ms(rtt_ms)),
+        delivery_rate: None,
+        forecast: Forecast::of(answers, 0.0, Some(Rate::from_mbit(20))),
+        overdue: Duration::ZERO,
+        last_trouble_at: None,
+        last_sent_at: None,
+    }
+}
+
+pub(super) fn context(paths: &[DatagramPathView]) -> DatagramContext<'_> {
+    DatagramContext { now: NOW, paths }
+}
+
+/// A flow of a call.
+pub(super) fn flow() -> FlowView {
+    FlowView {
+        id: 1,
+        class: FlowClass::Steady,
+        rate: Rate::from_mbit(1),
+        mean_bytes: 1_000,
+        bytes: 1_000,
+        deadline: NOW + Duration::from_millis(150),
+        last: None,
+    }
+}

@@ -1,0 +1,187 @@
+//! Flows of a lane: what each sent within the last second, and its class by that.
+//!
+//! Bounded: beyond the limit the flow that was silent for longest is forgotten, and counts as a new one when it sends
+//! again. Nothing but its class and its path is lost with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use marline_policy::{FlowClass, PathId};
+use marline_time::{Duration, Instant, Rate};
+
+/// Up to this rate a flow is sparse: what copies may always cost (16 kB/s).
+const SPARSE: Rate = Rate::from_bits_per_s(128_000);
+/// From this rate on a flow is bulk: more than most video calls send. The application may know better.
+const BULK: Rate = Rate::from_mbit(2);
+/// The last second, in slots.
+const SLOTS: usize = 4;
+const SLOT: Duration = Duration::from_millis(250);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Flow {
+    /// Bytes by slot, and the number of the one that runs.
+    slots: [u32; SLOTS],
+    slot: u64,
+    mean_bytes: f32,
+    pub(crate) class: FlowClass,
+    /// Whether the application said what it is.
+    told: bool,
+    /// Path of its last datagram, and since when it goes there.
+    pub(crate) last: Option<(PathId, Instant)>,
+    used_at: Instant,
+}
+
+impl Flow {
+    fn new(now: Instant) -> Self {
+        Flow {
+            slots: [0; SLOTS],
+            slot: 0,
+            mean_bytes: 0.0,
+            class: FlowClass::Sparse,
+            told: false,
+            last: None,
+            used_at: now,
+        }
+    }
+
+    fn on_datagram(&mut self, now: Instant, bytes: usize) {
+        let slot = now.as_nanos() / SLOT.as_nanos() as u64;
+        for passed in 1..=slot.saturating_sub(self.slot).min(SLOTS as u64) {
+            self.slots[(self.slot + passed) as usize % SLOTS] = 0;
+        }
+        if slot - self.slot.min(slot) >= SLOTS as u64 {
+            self.slots = [0; SLOTS];
+        }
+        self.slot = slot;
+        let current = &mut self.slots[slot as usize % SLOTS];
+        *current = current.saturating_add(bytes as u32);
+        let gain = if self.mean_bytes == 0.0 { 1.0 } else { 0.1 };
+        self.mean_bytes += (bytes as f32 - self.mean_bytes) * gain;
+        if !self.told {
+            self.class = self.judged();
+        }
+    }
+
+    fn judged(&self) -> FlowClass {
+        let rate = self.rate();
+        // What was bulk is so until it is sparse: a download that was cut short by losses is no call, and on two
+        // paths by turns it would take the disorder for more of them.
+        let was_bulk = self.class == FlowClass::Bulk;
+        match rate {
+            _ if rate <= SPARSE => FlowClass::Sparse,
+            _ if rate > BULK || was_bulk => FlowClass::Bulk,
+            _ => FlowClass::Steady,
+        }
+    }
+
+    /// What it sent in the last second.
+    pub(crate) fn rate(&self) -> Rate {
+        Rate::from_bytes_per_s(self.slots.iter().map(|bytes| u64::from(*bytes)).sum())
+    }
+
+    pub(crate) const fn mean_bytes(&self) -> u32 {
+        self.mean_bytes as u32
+    }
+
+    /// A datagram of it goes on this path.
+    pub(crate) fn goes(&mut self, now: Instant, path: PathId) {
+        if self.last.is_none_or(|(last, _)| last != path) {
+            self.last = Some((path, now));
+        }
+    }
+}
+
+/// The flows of a lane.
+#[derive(Debug)]
+pub(crate) struct Flows {
+    flows: BTreeMap<u64, Flow>,
+    /// By when they were used last.
+    order: BTreeSet<(Instant, u64)>,
+    most: usize,
+    forgotten: u64,
+}
+
+impl Flows {
+    pub(crate) const fn new(most: usize) -> Self {
+        Flows { flows: BTreeMap::new(), order: BTreeSet::new(), most, forgotten: 0 }
+    }
+
+    /// A flow sends a datagram of so many bytes.
+    pub(crate) fn on_datagram(&mut self, now: Instant, id: u64, bytes: usize) -> &mut Flow {
+        let flow = self.touch(now, id);
+        flow.on_datagram(now, bytes);
+        flow
+    }
+
+    /// The application says what a flow is.
+    pub(crate) fn tell(&mut self, now: Instant, id: u64, class: FlowClass) {
+        let flow = self.touch(now, id);
+        (flow.class, flow.told) = (class, true);
+    }
+
+    pub(crate) fn known(&mut self, id: u64) -> Option<&mut Flow> {
+        self.flows.get_mut(&id)
+    }
+
+    pub(crate) const fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.flows.len()
+    }
+
+    fn touch(&mut self, now: Instant, id: u64) -> &mut Flow {
+        if let Some(flow) = self.flows.get(&id) {
+            self.order.remove(&(flow.used_at, id));
+        } else if self.flows.len() >= self.most.max(1)
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.flows.remove(&oldest);
+            self.forgotten += 1;
+        }
+        self.order.insert((now, id));
+        let flow = self.flows.entry(id).or_insert_with(|| Flow::new(now));
+        flow.used_at = now;
+        flow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_is_what_it_sent_within_a_second() {
+        let mut flows = Flows::new(10);
+        let mut at = 0;
+        let mut send = |flows: &mut Flows, bytes, every_ms, count| {
+            for _ in 0..count {
+                at += every_ms;
+                flows.on_datagram(Instant::from_millis(at), 1, bytes);
+            }
+            flows.known(1).unwrap().class
+        };
+        assert_eq!(send(&mut flows, 80, 16, 100), FlowClass::Sparse);
+        assert_eq!(send(&mut flows, 1_000, 10, 200), FlowClass::Steady);
+        assert_eq!(send(&mut flows, 1_200, 1, 2_000), FlowClass::Bulk);
+        // A tenth of what made it bulk leaves it so.
+        assert_eq!(send(&mut flows, 1_200, 20, 200), FlowClass::Bulk);
+        assert_eq!(send(&mut flows, 80, 16, 200), FlowClass::Sparse);
+        flows.tell(Instant::from_secs(100), 1, FlowClass::Bulk);
+        assert_eq!(send(&mut flows, 80, 16, 200), FlowClass::Bulk);
+    }
+
+    #[test]
+    fn a_hundred_thousand_flows_take_the_room_of_the_limit_and_the_newest_stay() {
+        let mut flows = Flows::new(64);
+        for id in 0..100_000u64 {
+            flows.on_datagram(Instant::from_micros(id), id, 100);
+            // One that goes on is not forgotten for those that come and go.
+            flows.on_datagram(Instant::from_micros(id), 7, 100);
+        }
+        assert_eq!((flows.len(), flows.order.len()), (64, 64));
+        assert!(flows.known(7).is_some() && flows.known(99_999).is_some());
+        assert!(flows.known(50).is_none());
+        assert!(flows.forgotten() > 99_000);
+    }
+}

@@ -1,0 +1,437 @@
+//! Frames of the lane (docs/spec/datagrams.md sections 1 and 2): bytes to values and back.
+//!
+//! ```text
+//! header   0x28, receiver's lane id (8), packet number (8)
+//! body     sealed: one item after the other
+//! tag      16
+//! ```
+//! Numbers of variable length are those of RFC 9000 section 16.
+
+use marline_policy::PathId;
+use marline_time::Duration;
+
+/// Type of the frame among those of the UDP carrier.
+pub const FRAME_TYPE: u8 = 8;
+/// The first byte: version 2 of the carrier, and the type.
+const FIRST: u8 = 2 << 4 | FRAME_TYPE;
+/// Bytes of the header.
+pub const HEADER_BYTES: usize = 17;
+/// Bytes of the tag.
+pub const TAG_BYTES: usize = 16;
+/// Bytes of the largest frame: the largest UDP payload of the carrier.
+pub const LARGEST_FRAME: usize = 1_472;
+/// Bytes of the smallest frame: one byte of body.
+pub const SMALLEST_FRAME: usize = HEADER_BYTES + 1 + TAG_BYTES;
+/// Ranges of an ACK.
+pub(crate) const MOST_RANGES: usize = 32;
+
+const PADDING: u8 = 0;
+const DATAGRAM: u8 = 1;
+const DATAGRAM_TO_THE_END: u8 = 2;
+const ACK: u8 = 3;
+const PING: u8 = 4;
+const SIZE: u8 = 5;
+
+/// The largest number of variable length.
+pub(crate) const LARGEST_NUMBER: u64 = (1 << 62) - 1;
+
+/// Header of a frame; it is not encrypted, and the tag covers it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The receiver's lane; the top byte names its shard.
+    pub lane: u64,
+    /// Number of the packet; both copies of one have the same.
+    pub packet_number: u64,
+}
+
+impl Header {
+    /// Reads the header of a datagram; `None` if it is no frame of a lane.
+    #[must_use]
+    pub fn parse(datagram: &[u8]) -> Option<Header> {
+        if !(SMALLEST_FRAME..=LARGEST_FRAME).contains(&datagram.len()) || datagram[0] != FIRST {
+            return None;
+        }
+        let word = |at: usize| Some(u64::from_be_bytes(datagram.get(at..at + 8)?.try_into().ok()?));
+        Some(Header { lane: word(1)?, packet_number: word(9)? })
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [FIRST; HEADER_BYTES];
+        bytes[1..9].copy_from_slice(&self.lane.to_be_bytes());
+        bytes[9..].copy_from_slice(&self.packet_number.to_be_bytes());
+        bytes
+    }
+}
+
+/// A range of packet numbers, both ends included.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NumberRange {
+    pub(crate) least: u64,
+    pub(crate) most: u64,
+}
+
+/// Acknowledgement of what came in on one path.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ack {
+    /// The path.
+    pub(crate) path: PathId,
+    /// Time between the arrival of the largest number and this.
+    pub(crate) delay: Duration,
+    ranges: [NumberRange; MOST_RANGES],
+    len: usize,
+}
+
+impl Ack {
+    /// Of these ranges, which fall and do not touch each other; what is more than fits is left out.
+    pub(crate) fn new(path: PathId, delay: Duration, falling: &[NumberRange]) -> Ack {
+        let mut ack = Ack { path, delay, ranges: Default::default(), len: 0 };
+        for range in falling.iter().take(MOST_RANGES) {
+            ack.ranges[ack.len] = *range;
+            ack.len += 1;
+        }
+        ack
+    }
+
+    /// The ranges, the largest numbers first; at least one.
+    pub(crate) fn ranges(&self) -> &[NumberRange] {
+        &self.ranges[..self.len]
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Option<Ack> {
+        let path = PathId(reader.byte()?);
+        let most = reader.number()?;
+        let delay = Duration::from_micros(reader.number()?.min(u32::MAX.into()));
+        let further = usize::from(reader.byte()?);
+        if further >= MOST_RANGES {
+            return None;
+        }
+        let least = most.checked_sub(reader.number()?)?;
+        let mut ack = Ack::new(path, delay, &[NumberRange { least, most }]);
+        for _ in 0..further {
+            let below = ack.ranges[ack.len - 1].least;
+            let most = below.checked_sub(reader.number()?)?.checked_sub(2)?;
+            let least = most.checked_sub(reader.number()?)?;
+            ack.ranges[ack.len] = NumberRange { least, most };
+            ack.len += 1;
+        }
+        Some(ack)
+    }
+
+    /// Appends it, with as many ranges as fit into so many bytes; whether one did.
+    pub(crate) fn write(&self, out: &mut Vec<u8>, most_bytes: usize) -> bool {
+        let Some(first) = self.ranges().first() else { return false };
+        let start = out.len();
+        out.extend_from_slice(&[ACK, self.path.0]);
+        write_number(out, first.most);
+        write_number(out, (self.delay.as_micros() as u64).min(u32::MAX.into()));
+        let count_at = out.len();
+        out.push(0);
+        write_number(out, first.most - first.least);
+        if out.len() - start > most_bytes {
+            out.truncate(start);
+            return false;
+        }
+        let mut below = first.least;
+        for range in &self.ranges()[1..] {
+            let before = out.len();
+            write_number(out, below - range.most - 2);
+            write_number(out, range.most - range.least);
+            if out.len() - start > most_bytes {
+                out.truncate(before);
+                break;
+            }
+            out[count_at] += 1;
+            below = range.least;
+        }
+        true
+    }
+}
+
+/// A part of a body.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Item<'a> {
+    /// For the application.
+    Datagram { flow: u64, payload: &'a [u8] },
+    /// What came in.
+    Ack(Ack),
+    /// To be acknowledged, and nothing else.
+    Ping,
+    /// Frames of so many bytes from here to there pass this path.
+    Size { path: PathId, bytes: u16 },
+}
+
+/// Bytes that an item takes beside the payload of a datagram, where its length is told or not.
+pub(crate) const fn datagram_overhead(flow: u64, len: Option<usize>) -> usize {
+    let len_bytes = match len {
+        Some(len) => number_len(len as u64),
+        None => 0,
+    };
+    1 + number_len(flow) + len_bytes
+}
+
+/// Appends a datagram that ends with the body, or before it.
+pub(crate) fn write_datagram(out: &mut Vec<u8>, flow: u64, payload: &[u8], last: bool) {
+    out.push(if last { DATAGRAM_TO_THE_END } else { DATAGRAM });
+    write_number(out, flow);
+    if !last {
+        write_number(out, payload.len() as u64);
+    }
+    out.extend_from_slice(payload);
+}
+
+pub(crate) fn write_ping(out: &mut Vec<u8>) {
+    out.push(PING);
+}
+
+pub(crate) fn write_size(out: &mut Vec<u8>, path: PathId, bytes: u16) {
+    out.extend_from_slice(&[SIZE, path.0]);
+    out.extend_from_slice(&bytes.to_be_bytes());
+}
+
+/// Items of an opened body; ends with `Err` where it is not well-formed.
+#[derive(Debug)]
+pub(crate) struct Items<'a> {
+    reader: Reader<'a>,
+}
+
+/// A body that is not well-formed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+impl<'a> Items<'a> {
+    pub(crate) const fn new(body: &'a [u8]) -> Self {
+        Items { reader: Reader { rest: body } }
+    }
+
+    fn read(&mut self) -> Option<Option<Item<'a>>> {
+        let reader = &mut self.reader;
+        let kind = reader.byte()?;
+        Some(Some(match kind {
+            PADDING => {
+                // To the end, and nothing but padding.
+                let rest = core::mem::take(&mut reader.rest);
+                return rest.iter().all(|byte| *byte == PADDING).then_some(None);
+            }
+            DATAGRAM => {
+                let (flow, len) = (reader.number()?, reader.number()?);
+                Item::Datagram { flow, payload: reader.take(usize::try_from(len).ok()?)? }
+            }
+            DATAGRAM_TO_THE_END => {
+                let flow = reader.number()?;
+                Item::Datagram { flow, payload: core::mem::take(&mut reader.rest) }
+            }
+            ACK => Item::Ack(Ack::parse(reader)?),
+            PING => Item::Ping,
+            SIZE => {
+                let path = PathId(reader.byte()?);
+                let bytes = u16::from_be_bytes([reader.byte()?, reader.byte()?]);
+                Item::Size { path, bytes }
+            }
+            _ => return None,
+        }))
+    }
+}
+
+impl<'a> Iterator for Items<'a> {
+    type Item = Result<Item<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.reader.rest.is_empty() {
+            return None;
+        }
+        match self.read() {
+            Some(item) => item.map(Ok),
+            None => {
+                self.reader.rest = &[];
+                Some(Err(Malformed))
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(len)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let first = self.byte()?;
+        let rest = self.take((1 << (first >> 6)) - 1)?;
+        let start = u64::from(first & 0x3f);
+        Some(rest.iter().fold(start, |value, byte| value << 8 | u64::from(*byte)))
+    }
+}
+
+/// Bytes of a number of variable length.
+pub(crate) const fn number_len(value: u64) -> usize {
+    match value {
+        0..=0x3f => 1,
+        0x40..=0x3fff => 2,
+        0x4000..=0x3fff_ffff => 4,
+        _ => 8,
+    }
+}
+
+/// Numbers beyond the largest are written as that.
+fn write_number(out: &mut Vec<u8>, value: u64) {
+    let value = value.min(LARGEST_NUMBER);
+    let len = number_len(value);
+    let marked = value | (len.trailing_zeros() as u64) << (len * 8 - 2);
+    out.extend_from_slice(&marked.to_be_bytes()[8 - len..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn number() -> impl Strategy<Value = u64> {
+        (0..62u32, any::<u64>()).prop_map(|(bits, value)| value & ((1 << (bits + 1)) - 1))
+    }
+
+    fn ack() -> impl Strategy<Value = Ack> {
+        let steps = prop::collection::vec((0..1_000u64, 0..100u64), 1..MOST_RANGES);
+        (any::<u8>(), 1u64 << 40..1 << 41, 0..u64::from(u32::MAX), steps).prop_map(
+            |(path, most, delay, steps)| {
+                let mut ranges: Vec<NumberRange> = Vec::new();
+                let mut most = most;
+                for (gap, length) in steps {
+                    ranges.push(NumberRange { least: most - length, most });
+                    most = most - length - gap - 2;
+                }
+                Ack::new(PathId(path), Duration::from_micros(delay), &ranges)
+            },
+        )
+    }
+
+    #[derive(Clone, Debug)]
+    enum Made {
+        Datagram(u64, Vec<u8>),
+        Ack(Ack),
+        Ping,
+        Size(u8, u16),
+    }
+
+    fn made() -> impl Strategy<Value = Made> {
+        prop_oneof![
+            (number(), prop::collection::vec(any::<u8>(), 0..300))
+                .prop_map(|(flow, payload)| Made::Datagram(flow, payload)),
+            ack().prop_map(Made::Ack),
+            Just(Made::Ping),
+            (any::<u8>(), any::<u16>()).prop_map(|(path, bytes)| Made::Size(path, bytes)),
+        ]
+    }
+
+    fn write(items: &[Made], padding: usize) -> Vec<u8> {
+        let mut body = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            let last = index + 1 == items.len() && padding == 0;
+            match item {
+                Made::Datagram(flow, payload) => write_datagram(&mut body, *flow, payload, last),
+                Made::Ack(ack) => assert!(ack.write(&mut body, usize::MAX)),
+                Made::Ping => write_ping(&mut body),
+                Made::Size(path, bytes) => write_size(&mut body, PathId(*path), *bytes),
+            }
+        }
+        body.resize(body.len() + padding, PADDING);
+        body
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(
+            items in prop::collection::vec(made(), 1..6),
+            padding in 0usize..40,
+        ) {
+            let body = write(&items, padding);
+            let read: Vec<Item<'_>> = Items::new(&body).map(|item| item.unwrap()).collect();
+            prop_assert_eq!(read.len(), items.len());
+            for (read, made) in read.into_iter().zip(&items) {
+                match made {
+                    Made::Datagram(flow, payload) => {
+                        prop_assert_eq!(read, Item::Datagram { flow: *flow, payload });
+                    }
+                    Made::Ack(ack) => prop_assert_eq!(read, Item::Ack(*ack)),
+                    Made::Ping => prop_assert_eq!(read, Item::Ping),
+                    Made::Size(path, bytes) => {
+                        prop_assert_eq!(read, Item::Size { path: PathId(*path), bytes: *bytes });
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic_or_read_on_for_ever(body in prop::collection::vec(any::<u8>(), 0..1_500)) {
+            let mut count = 0;
+            for item in Items::new(&body) {
+                count += 1;
+                if let Ok(Item::Ack(ack)) = item {
+                    let falls = ack.ranges().windows(2).all(|pair| pair[1].most + 1 < pair[0].least);
+                    prop_assert!(falls && ack.ranges().iter().all(|range| range.least <= range.most));
+                }
+            }
+            prop_assert!(count <= body.len());
+        }
+
+        #[test]
+        fn a_body_that_was_cut_is_malformed_or_shorter(items in prop::collection::vec(made(), 1..4)) {
+            let body = write(&items, 0);
+            for len in 0..body.len() {
+                let read: Vec<_> = Items::new(&body[..len]).collect();
+                prop_assert!(read.len() <= items.len());
+            }
+        }
+
+        #[test]
+        fn an_ack_is_cut_to_the_room_and_its_newest_ranges_stay(ack in ack(), room in 0usize..200) {
+            let mut body = Vec::new();
+            if ack.write(&mut body, room) {
+                prop_assert!(body.len() <= room);
+                let Some(Ok(Item::Ack(read))) = Items::new(&body).next() else { panic!("an ACK") };
+                prop_assert_eq!(read.ranges(), &ack.ranges()[..read.ranges().len()]);
+            } else {
+                prop_assert!(body.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn a_header_is_read_back_and_nothing_else_is_one() {
+        let header = Header { lane: 0x0102_0304_0506_0708, packet_number: 9 };
+        let mut frame = header.bytes().to_vec();
+        frame.resize(SMALLEST_FRAME, 0);
+        assert_eq!(Header::parse(&frame), Some(header));
+        for first in 0..=255u8 {
+            frame[0] = first;
+            assert_eq!(Header::parse(&frame).is_some(), first == 0x28, "{first:#x}");
+        }
+        frame[0] = FIRST;
+        assert_eq!(Header::parse(&frame[..SMALLEST_FRAME - 1]), None);
+        frame.resize(LARGEST_FRAME + 1, 0);
+        assert_eq!(Header::parse(&frame), None);
+    }
+
+    #[test]
+    fn an_unknown_item_and_padding_with_something_in_it_are_malformed() {
+        assert_eq!(Items::new(&[9]).next(), Some(Err(Malformed)));
+        assert_eq!(Items::new(&[PADDING, 0, 1]).next(), Some(Err(Malformed)));
+        assert_eq!(Items::new(&[PADDING, 0, 0]).next(), None);
+        let mut items = Items::new(&[PING, 9, PING]);
+        assert_eq!(items.next(), Some(Ok(Item::Ping)));
+        assert_eq!((items.next(), items.next()), (Some(Err(Malformed)), None));
+    }
+}

@@ -1,0 +1,595 @@
+//! Lane: one end of a session's datagrams.
+//!
+//! The lane holds what is of the session (keys, numbers, the replay window, flows) and the paths, and brings them
+//! together: a datagram gets its class from its flow and its path from the policy when it is handed over, waits in
+//! that path's queue for as long as the window makes it, gets its number when it leaves, and leaves sealed, once or
+//! twice. What is of a path alone (round trip, losses, window, MTU) is that path's.
+
+mod inbox;
+mod kept;
+mod machine;
+mod sending;
+
+use std::collections::VecDeque;
+
+use marline_policy::{
+    DatagramContext, DatagramPathView, DatagramPolicy, FlowClass, FlowView, PathId, Route,
+};
+use marline_time::{Duration, Instant};
+
+use crate::config::LaneConfig;
+use crate::event::{Event, LaneStats, PathInfo};
+use crate::flows::Flows;
+use crate::frame::{
+    self, HEADER_BYTES, Header, Item, Items, LARGEST_NUMBER, TAG_BYTES, datagram_overhead,
+};
+use crate::path::{Outcome, Path};
+use crate::queue::Waiting;
+use crate::replay::ReplayWindow;
+use crate::seal::Keys;
+use inbox::{Inbox, Notice};
+use kept::{Keeping, KeptFrames};
+pub use sending::{FlowId, SendError, Transmit};
+
+/// Paths are asked for their round trips, and their MTU, for so long after the last datagram.
+const ACTIVE_FOR: Duration = Duration::from_secs(10);
+/// Payloads' memory kept for reuse.
+const MOST_SPARE: usize = 64;
+/// Copies that wait to leave; more are not made.
+const MOST_COPIES: usize = 1_024;
+
+/// A frame that is to leave again.
+#[derive(Copy, Clone, Debug)]
+struct Copy {
+    number: u64,
+    path: PathId,
+    rescue: bool,
+}
+
+/// One end of a session's datagrams.
+#[derive(Debug)]
+pub struct Lane {
+    config: LaneConfig,
+    keys: Keys,
+    /// Our id in what we receive, and the peer's in what we send.
+    ids: (u64, u64),
+    next_number: u64,
+    window: ReplayWindow,
+    /// By number.
+    paths: Vec<Path>,
+    flows: Flows,
+    policy: Box<dyn DatagramPolicy>,
+    kept: KeptFrames,
+    copies: VecDeque<Copy>,
+    inbox: Inbox,
+    stats: LaneStats,
+    active_until: Instant,
+    /// Too many forgeries came: nothing is taken or sent.
+    closed: bool,
+    told_keys_spent: bool,
+    /// Memory for what a call needs.
+    views: Vec<DatagramPathView>,
+    spare: Vec<Vec<u8>>,
+}
+
+/// Making, and what others may know.
+impl Lane {
+    /// A lane without paths. `ids`: ours, which the peer writes into its frames, and the peer's; the top byte of
+    /// ours names our shard. The keys must never have sealed a packet before.
+    #[must_use]
+    pub fn new(config: LaneConfig, ids: (u64, u64), keys: Keys, now: Instant) -> Self {
+        Lane {
+            keys,
+            ids,
+            next_number: 0,
+            window: ReplayWindow::new(config.limits.replay_numbers, now),
+            paths: Vec::new(),
+            flows: Flows::new(config.limits.flows),
+            policy: config.policy.build(),
+            kept: KeptFrames::new(config.limits.kept_frames),
+            copies: VecDeque::new(),
+            inbox: Inbox::default(),
+            stats: LaneStats::default(),
+            active_until: now,
+            closed: false,
+            told_keys_spent: false,
+            views: Vec::new(),
+            spare: Vec::new(),
+            config,
+        }
+    }
+
+    /// Counts so far.
+    #[must_use]
+    pub fn stats(&self) -> LaneStats {
+        LaneStats { flows_forgotten: self.flows.forgotten(), ..self.stats }
+    }
+
+    /// What is known of the paths.
+    pub fn paths(&self, now: Instant) -> impl Iterator<Item = PathInfo> {
+        self.paths.iter().map(move |path| path.info(now))
+    }
+
+    /// Flows that are remembered.
+    #[must_use]
+    pub fn flow_count(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Bytes that wait to be sent for the first time, on all paths.
+    #[must_use]
+    pub fn queued_bytes(&mut self) -> usize {
+        self.paths.iter_mut().map(|path| path.queues().bytes()).sum()
+    }
+
+    /// Bytes of the largest datagram that is taken now.
+    #[must_use]
+    pub fn largest_datagram(&self) -> usize {
+        let all = || self.paths.iter();
+        let answering = all().filter(|path| !path.health().is_silent());
+        let least = |path: usize, other: usize| path.min(other);
+        let known = answering.map(Path::largest_datagram).reduce(least);
+        known.or_else(|| all().map(Path::largest_datagram).reduce(least)).unwrap_or(0)
+    }
+
+    fn path_mut(&mut self, id: PathId) -> Option<&mut Path> {
+        self.paths.iter_mut().find(|path| path.id() == id)
+    }
+}
+
+/// Sending.
+impl Lane {
+    /// The application has a datagram. It leaves with the next [`poll_transmit`](Self::poll_transmit)s, unless its
+    /// path makes it wait.
+    ///
+    /// # Errors
+    /// It is not taken: see [`SendError`].
+    pub fn send(&mut self, now: Instant, flow: FlowId, payload: &[u8]) -> Result<(), SendError> {
+        if self.paths.is_empty() {
+            return Err(SendError::NoPath);
+        }
+        if flow.0 > LARGEST_NUMBER {
+            return Err(SendError::BadFlow);
+        }
+        if self.closed || self.next_number >= self.packets_at_most() {
+            return Err(SendError::KeysSpent);
+        }
+        let most_bytes = self.largest_datagram();
+        if payload.len() > most_bytes {
+            return Err(SendError::TooBig { most_bytes });
+        }
+        self.active_until = now + ACTIVE_FOR;
+        let class = self.flows.on_datagram(now, flow.0, payload.len()).class;
+        let deadline = now + self.config.patience(class);
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.clear();
+        bytes.extend_from_slice(payload);
+        self.stats.sent_datagrams += 1;
+        self.stats.sent_bytes += payload.len() as u64;
+        let waiting =
+            Waiting { flow: flow.0, class, payload: bytes, queued_at: now, deadline, copy: None };
+        let taken = self.route(waiting, now);
+        if class == FlowClass::Bulk {
+            self.explore_rates(flow, now);
+        }
+        if taken { Ok(()) } else { Err(SendError::QueueFull) }
+    }
+
+    /// While a flow is bulk, paths on which it is not are asked what they could carry.
+    fn explore_rates(&mut self, flow: FlowId, now: Instant) {
+        let Some(every) = self.policy.explores_rate_every() else { return };
+        let on = self.flows.known(flow.0).and_then(|flow| flow.last).map(|(path, _)| path);
+        let others = self.paths.iter_mut().filter(|path| Some(path.id()) != on);
+        others.for_each(|path| path.explore_rate(every, now));
+    }
+
+    fn packets_at_most(&self) -> u64 {
+        self.keys.seal.packets_at_most().min(u64::MAX - 1)
+    }
+
+    /// Asks the policy and puts the datagram into the queue of its path.
+    fn route(&mut self, mut waiting: Waiting, now: Instant) -> bool {
+        self.look_at_paths(waiting.payload.len(), None, now);
+        let Some(first) = self.views.first().map(|view| view.id) else {
+            self.drop_datagram(waiting, true);
+            return false;
+        };
+        let view =
+            self.flow_view(waiting.flow, waiting.class, waiting.payload.len(), waiting.deadline);
+        let context = DatagramContext { now, paths: &self.views };
+        let Route { path, copy } = self.policy.route(&context, &view);
+        let path = context.path(path).map_or(first, |path| path.id);
+        waiting.copy = copy.filter(|copy| *copy != path && context.path(*copy).is_some());
+        if let Some(flow) = self.flows.known(waiting.flow) {
+            flow.goes(now, path);
+        }
+        let most = self.config.limits.queue_bytes;
+        let Some(chosen) = self.path_mut(path) else { return false };
+        match chosen.queues().push(waiting, most) {
+            Ok(()) => true,
+            Err(waiting) => {
+                self.drop_datagram(waiting, true);
+                false
+            }
+        }
+    }
+
+    fn route_again(&mut self, waiting: Waiting, now: Instant) {
+        if waiting.deadline > now {
+            self.route(waiting, now);
+        } else {
+            self.drop_datagram(waiting, false);
+        }
+    }
+
+    /// Views of the paths that take a datagram of this size, without one of them.
+    fn look_at_paths(&mut self, bytes: usize, without: Option<PathId>, now: Instant) {
+        self.views.clear();
+        let fits = |path: &&Path| path.largest_datagram() >= bytes && Some(path.id()) != without;
+        self.views.extend(self.paths.iter().filter(fits).map(|path| path.view(now)));
+    }
+
+    fn flow_view(
+        &mut self,
+        id: u64,
+        class: FlowClass,
+        bytes: usize,
+        deadline: Instant,
+    ) -> FlowView {
+        let flow = self.flows.known(id);
+        let (rate, mean_bytes, last) =
+            flow.map_or_else(Default::default, |flow| (flow.rate(), flow.mean_bytes(), flow.last));
+        FlowView { id, class, rate, mean_bytes, bytes: bytes as u32, deadline, last }
+    }
+
+    fn drop_datagram(&mut self, waiting: Waiting, full: bool) {
+        if full {
+            self.stats.dropped_full += 1;
+        } else {
+            self.stats.dropped_late += 1;
+        }
+        self.reuse(waiting.payload);
+    }
+
+    fn reuse(&mut self, memory: Vec<u8>) {
+        if self.spare.len() < MOST_SPARE {
+            self.spare.push(memory);
+        }
+    }
+}
+
+/// Frames.
+impl Lane {
+    /// The next frame, which replaces what `frame` holds; `None`: nothing is to be sent now.
+    pub fn poll_transmit(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
+        frame.clear();
+        if self.closed {
+            return None;
+        }
+        let copied = self.transmit_copy(now, frame);
+        if copied.is_some() || self.next_number >= self.packets_at_most() {
+            return copied;
+        }
+        self.transmit_datagram(now, frame).or_else(|| self.transmit_control(now, frame))
+    }
+
+    /// A frame that has left once goes on another path, as it was sealed: the same number, the same bytes.
+    fn transmit_copy(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
+        while let Some(Copy { number, path: id, rescue }) = self.copies.pop_front() {
+            let Some(kept) = self.kept.find(number) else { continue };
+            let Some(path) = self.paths.iter_mut().find(|path| path.id() == id) else { continue };
+            let bytes = kept.bytes.len();
+            let useless = kept.deadline <= now || kept.went_on(id);
+            if useless || bytes > path.frame_bytes().into() || !path.has_room_for_copy(bytes) {
+                continue;
+            }
+            kept.goes_on(id);
+            frame.extend_from_slice(&kept.bytes);
+            path.on_sent(number, bytes, false, now);
+            self.stats.copied_frame_bytes += bytes as u64;
+            self.stats.rescued_frame_bytes += if rescue { bytes as u64 } else { 0 };
+            self.policy.on_sent(now, bytes as u64, true);
+            return Some(Transmit { path: id, bytes });
+        }
+        None
+    }
+
+    fn transmit_datagram(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
+        for at in 0..self.paths.len() {
+            let path = &mut self.paths[at];
+            let Some(room) = path.room(now) else { continue };
+            let srtt = path.srtt();
+            let next = path.queues().pop(now, room, srtt);
+            while let Some(dropped) = self.paths[at].queues().take_dropped() {
+                self.drop_datagram(dropped, false);
+            }
+            if let Some(next) = next {
+                return Some(self.send_datagrams(at, next, now, frame));
+            }
+        }
+        None
+    }
+
+    /// Makes a frame of a datagram, and of those behind it that fit and go the same way.
+    fn send_datagrams(
+        &mut self,
+        at: usize,
+        first: Waiting,
+        now: Instant,
+        frame: &mut Vec<u8>,
+    ) -> Transmit {
+        let (id, most) = (self.paths[at].id(), usize::from(self.paths[at].frame_bytes()));
+        frame.resize(HEADER_BYTES, 0);
+        let after = datagram_overhead(first.flow, None) + first.payload.len() + TAG_BYTES;
+        self.write_asides(at, most.saturating_sub(HEADER_BYTES + after), now, frame);
+        let (flow, class, copy) = (first.flow, first.class, first.copy);
+        let (mut deadline, mut payload_bytes) = (first.deadline, first.payload.len());
+        let mut current = first;
+        while class != FlowClass::Bulk {
+            let len = current.payload.len();
+            let so_far = frame.len() + datagram_overhead(current.flow, Some(len)) + len + TAG_BYTES;
+            let fits = |next: &Waiting| {
+                let more = datagram_overhead(next.flow, None) + next.payload.len();
+                next.copy == copy && so_far + more <= most
+            };
+            let Some(next) = self.paths[at].queues().pop_urgent_if(now, fits) else { break };
+            frame::write_datagram(frame, current.flow, &current.payload, false);
+            deadline = deadline.max(next.deadline);
+            payload_bytes += next.payload.len();
+            let done = core::mem::replace(&mut current, next);
+            self.reuse(done.payload);
+        }
+        frame::write_datagram(frame, current.flow, &current.payload, true);
+        self.reuse(current.payload);
+        let number = self.seal(frame);
+        self.paths[at].on_sent(number, frame.len(), false, now);
+        if class != FlowClass::Bulk || copy.is_some() {
+            let payload_bytes = payload_bytes as u32;
+            let keeping = Keeping { flow, class, payload_bytes, deadline, path: id };
+            self.kept.keep(number, frame, &keeping, now);
+        }
+        if let Some(path) = copy {
+            self.copy(Copy { number, path, rescue: false });
+        }
+        self.stats.first_frame_bytes += frame.len() as u64;
+        self.policy.on_sent(now, frame.len() as u64, false);
+        Transmit { path: id, bytes: frame.len() }
+    }
+
+    fn copy(&mut self, copy: Copy) {
+        if self.copies.len() < MOST_COPIES {
+            self.copies.push_back(copy);
+        }
+    }
+
+    /// What goes along if there is room: an ACK that waits, the MTU if it is news.
+    fn write_asides(&mut self, at: usize, room: usize, now: Instant, frame: &mut Vec<u8>) {
+        const SIZE_BYTES: usize = 4;
+        let path = &mut self.paths[at];
+        let id = path.id();
+        let before = frame.len();
+        if path.received().is_waiting() && path.received().ack(id, now).write(frame, room) {
+            path.received().on_acked();
+        }
+        if frame.len() - before + SIZE_BYTES <= room
+            && let Some(bytes) = path.mtu().take_untold()
+        {
+            frame::write_size(frame, id, bytes);
+        }
+    }
+
+    /// Frames without datagrams: ACKs that are due, questions for a round trip, and for the MTU.
+    fn transmit_control(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
+        let active = now < self.active_until;
+        for at in 0..self.paths.len() {
+            let path = &mut self.paths[at];
+            let (id, silent) = (path.id(), path.health().is_silent());
+            let most = usize::from(path.frame_bytes()) - HEADER_BYTES - TAG_BYTES - 1;
+            if path.take_ping(now) {
+                frame.resize(HEADER_BYTES, 0);
+                self.write_asides(at, most, now, frame);
+                frame::write_ping(frame);
+                return Some(self.send_control(at, id, Some(false), now, frame));
+            }
+            if path.take_train() {
+                let full = usize::from(path.frame_bytes()) - TAG_BYTES;
+                frame.resize(HEADER_BYTES, 0);
+                frame::write_ping(frame);
+                frame.resize(full, 0);
+                return Some(self.send_control(at, id, Some(false), now, frame));
+            }
+            if path.received().due_at().is_some_and(|due| due <= now) {
+                frame.resize(HEADER_BYTES, 0);
+                path.received().ack(id, now).write(frame, most);
+                path.received().on_acked();
+                // Where nothing that we send is answered, the ACK is not heard either.
+                let other = self.paths.iter().find(|path| !path.health().is_silent());
+                let way = other.filter(|_| silent).map_or(id, Path::id);
+                return Some(self.send_control(at, way, None, now, frame));
+            }
+            if active
+                && !silent
+                && !self.paths[at].srtt().is_zero()
+                && let Some(size) = self.paths[at].mtu().wanted(now)
+            {
+                frame.resize(HEADER_BYTES, 0);
+                frame::write_ping(frame);
+                frame.resize(usize::from(size) - TAG_BYTES, 0);
+                return Some(self.send_control(at, id, Some(true), now, frame));
+            }
+        }
+        None
+    }
+
+    /// `asks`: whether it wants an answer, and if so, whether it looks for the MTU.
+    fn send_control(
+        &mut self,
+        at: usize,
+        way: PathId,
+        asks: Option<bool>,
+        now: Instant,
+        frame: &mut Vec<u8>,
+    ) -> Transmit {
+        let number = self.seal(frame);
+        if let Some(probes_mtu) = asks {
+            self.paths[at].on_sent(number, frame.len(), probes_mtu, now);
+            if probes_mtu {
+                self.paths[at].mtu().on_probe(number);
+            }
+        }
+        self.stats.control_frame_bytes += frame.len() as u64;
+        Transmit { path: way, bytes: frame.len() }
+    }
+
+    /// Gives a frame its number and seals it: `frame` holds room for the header, and the body.
+    fn seal(&mut self, frame: &mut Vec<u8>) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        let header = Header { lane: self.ids.1, packet_number: number }.bytes();
+        let (start, body) = frame.split_at_mut(HEADER_BYTES);
+        start.copy_from_slice(&header);
+        let tag = self.keys.seal.seal(number, &header, body);
+        frame.extend_from_slice(&tag);
+        let most = self.packets_at_most();
+        if self.next_number >= most - most / 8 && !self.told_keys_spent {
+            self.told_keys_spent = true;
+            self.inbox.notice(Notice::KeysSpent);
+        }
+        number
+    }
+}
+
+/// Receiving.
+impl Lane {
+    /// A datagram with a frame of this lane came in on a path: from the address at which the session's subflow of
+    /// that number was proved to be. Whatever it is, it makes no harm; it is opened in place.
+    pub fn handle(&mut self, now: Instant, path: PathId, datagram: &mut [u8]) {
+        let header = Header::parse(datagram).filter(|header| header.lane == self.ids.0);
+        let at = self.paths.binary_search_by_key(&path, Path::id);
+        let (Some(Header { packet_number, .. }), Ok(at)) = (header, at) else {
+            self.stats.foreign += 1;
+            return;
+        };
+        if self.closed {
+            return;
+        }
+        let new = self.window.is_new(packet_number);
+        if !new && self.paths[at].received().knows(packet_number) {
+            // Whoever sends again what was sent here costs us nothing, and gets nothing.
+            self.stats.replays += 1;
+            return;
+        }
+        let (start, rest) = datagram.split_at_mut(HEADER_BYTES);
+        let Some((body, tag)) = rest.split_last_chunk_mut::<TAG_BYTES>() else { return };
+        if !self.keys.open.open(packet_number, start, body, tag) {
+            self.on_forged();
+            return;
+        }
+        self.window.note(packet_number, now);
+        let body: &[u8] = body;
+        let wants_ack =
+            Items::new(body).any(|item| !matches!(item, Ok(Item::Ack(_)) | Err(frame::Malformed)));
+        self.paths[at].received().on_frame(packet_number, wants_ack, now);
+        if new {
+            self.take_items(body, now);
+        } else {
+            self.stats.duplicates += 1;
+        }
+    }
+
+    fn on_forged(&mut self) {
+        self.stats.forged += 1;
+        if self.stats.forged >= self.keys.open.forgeries_at_most() {
+            self.closed = true;
+            self.inbox.notice(Notice::Forged);
+        }
+    }
+
+    fn take_items(&mut self, body: &[u8], now: Instant) {
+        for item in Items::new(body) {
+            match item {
+                Ok(Item::Datagram { flow, payload }) => {
+                    if self.inbox.take(flow, payload, self.config.limits.inbox_bytes) {
+                        self.stats.delivered_datagrams += 1;
+                    } else {
+                        self.stats.dropped_inbox += 1;
+                    }
+                }
+                Ok(Item::Ack(ack)) => {
+                    if let Ok(at) = self.paths.binary_search_by_key(&ack.path, Path::id) {
+                        let outcome = self.paths[at].on_ack(&ack, now);
+                        self.apply(at, outcome, now);
+                    }
+                }
+                Ok(Item::Size { path, bytes }) => {
+                    if let Ok(at) = self.paths.binary_search_by_key(&path, Path::id)
+                        && self.paths[at].mtu().on_told(bytes)
+                    {
+                        self.notice_mtu(at);
+                    }
+                }
+                Ok(Item::Ping) => {}
+                Err(frame::Malformed) => self.stats.malformed += 1,
+            }
+        }
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event<'_>> {
+        self.inbox.pop()
+    }
+
+    /// What follows for the lane from what a path found out.
+    fn apply(&mut self, at: usize, outcome: Outcome, now: Instant) {
+        let id = self.paths[at].id();
+        for number in &outcome.answered {
+            self.kept.forget(*number);
+        }
+        for number in &outcome.missed {
+            self.rescue(*number, id, now);
+        }
+        if outcome.mtu_changed {
+            // The peer is told at once.
+            self.paths[at].ask();
+            self.notice_mtu(at);
+        }
+        if outcome.answers {
+            self.inbox.notice(Notice::Answers(id));
+        }
+        if outcome.silent {
+            self.inbox.notice(Notice::Silent(id));
+            let mut waiting = Vec::new();
+            while let Some(next) = self.paths[at].queues().take_any() {
+                waiting.push(next);
+            }
+            for next in waiting {
+                self.route_again(next, now);
+            }
+        }
+    }
+
+    fn notice_mtu(&mut self, at: usize) {
+        let path = &mut self.paths[at];
+        let (id, frame_bytes) = (path.id(), path.mtu().both_ways());
+        self.inbox.notice(Notice::Mtu(id, frame_bytes));
+    }
+
+    /// A frame is lost on a path, or its answer is overdue: perhaps it is of use elsewhere.
+    fn rescue(&mut self, number: u64, on: PathId, now: Instant) {
+        let Some(kept) = self.kept.find(number).filter(|kept| kept.deadline > now) else { return };
+        let (flow, class, bytes, deadline) =
+            (kept.flow, kept.class, kept.payload_bytes as usize, kept.deadline);
+        self.look_at_paths(bytes, Some(on), now);
+        if self.views.is_empty() {
+            return;
+        }
+        let view = self.flow_view(flow, class, bytes, deadline);
+        let context = DatagramContext { now, paths: &self.views };
+        if let Some(path) = self.policy.rescue(&context, &view, on) {
+            self.copy(Copy { number, path, rescue: true });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! Inbox of the driver: datagrams that came in and notices, until they are polled.
+
+use std::collections::VecDeque;
+
+use marline_policy::PathId;
+
+use crate::FlowId;
+use crate::event::Event;
+
+/// Notices that wait at most; the oldest are the ones that matter.
+const MOST_NOTICES: usize = 256;
+
+/// Something to be told.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Notice {
+    Silent(PathId),
+    Answers(PathId),
+    Mtu(PathId, u16),
+    KeysSpent,
+    Forged,
+}
+
+/// What the driver has not taken yet.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    bytes: Vec<u8>,
+    /// Flow, and where its datagram ends.
+    arrived: VecDeque<(u64, usize)>,
+    /// Where the next one begins.
+    start: usize,
+    notices: VecDeque<Notice>,
+}
+
+impl Inbox {
+    /// Takes a datagram, unless it then held more than so many bytes.
+    pub(super) fn take(&mut self, flow: u64, payload: &[u8], most_bytes: usize) -> bool {
+        self.tidy();
+        // An empty datagram takes room, too.
+        let entries = (self.arrived.len() + 1) * core::mem::size_of::<(u64, usize)>();
+        if self.bytes.len() + payload.len() + entries > most_bytes {
+            return false;
+        }
+        self.bytes.extend_from_slice(payload);
+        self.arrived.push_back((flow, self.bytes.len()));
+        true
+    }
+
+    pub(super) fn notice(&mut self, notice: Notice) {
+        if self.notices.len() < MOST_NOTICES {
+            self.notices.push_back(notice);
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Event<'_>> {
+        self.tidy();
+        if let Some(notice) = self.notices.pop_front() {
+            return Some(match notice {
+                Notice::Silent(path) => Event::PathSilent(path),
+                Notice::Answers(path) => Event::PathAnswers(path),
+                Notice::Mtu(path, frame_bytes) => Event::PathMtu { path, frame_bytes },
+                Notice::KeysSpent => Event::KeysSpent,
+                Notice::Forged => Event::Forged,
+            });
+        }
+        let (flow, end) = self.arrived.pop_front()?;
+        let start = core::mem::replace(&mut self.start, end);
+        Some(Event::Datagram { flow: FlowId(flow), payload: &self.bytes[start..end] })
+    }
+
+    /// What was polled is gone.
+    fn tidy(&mut self) {
+        if self.arrived.is_empty() {
+            self.bytes.clear();
+            self.start = 0;
+        }
+    }
+}

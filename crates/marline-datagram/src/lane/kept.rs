@@ -1,0 +1,83 @@
+//! Frames kept as they were sealed, for a copy on another path: at once, or when their acknowledgement does not come.
+
+use std::collections::BTreeMap;
+
+use marline_policy::{FlowClass, PathId};
+use marline_time::Instant;
+
+/// A frame that has left.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub(super) bytes: Vec<u8>,
+    /// Of the datagram in it, or of the first.
+    pub(super) flow: u64,
+    pub(super) class: FlowClass,
+    pub(super) payload_bytes: u32,
+    /// Until when it is of use.
+    pub(super) deadline: Instant,
+    /// The paths it went on, as bits.
+    on: u32,
+}
+
+impl Kept {
+    pub(super) const fn went_on(&self, path: PathId) -> bool {
+        self.on & 1 << (path.0 & 31) != 0
+    }
+
+    pub(super) const fn goes_on(&mut self, path: PathId) {
+        self.on |= 1 << (path.0 & 31);
+    }
+}
+
+/// The frames by number; the oldest go for the newest.
+#[derive(Debug)]
+pub(super) struct KeptFrames {
+    frames: BTreeMap<u64, Kept>,
+    spare: Vec<Vec<u8>>,
+    most: usize,
+}
+
+/// What is told of a frame that is kept.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Keeping {
+    pub(super) flow: u64,
+    pub(super) class: FlowClass,
+    pub(super) payload_bytes: u32,
+    pub(super) deadline: Instant,
+    pub(super) path: PathId,
+}
+
+impl KeptFrames {
+    pub(super) const fn new(most: usize) -> Self {
+        KeptFrames { frames: BTreeMap::new(), spare: Vec::new(), most }
+    }
+
+    pub(super) fn keep(&mut self, number: u64, frame: &[u8], keeping: &Keeping, now: Instant) {
+        while let Some((oldest, kept)) = self.frames.first_key_value()
+            && (self.frames.len() >= self.most || kept.deadline <= now)
+        {
+            let oldest = *oldest;
+            self.forget(oldest);
+        }
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.clear();
+        bytes.extend_from_slice(frame);
+        let Keeping { flow, class, payload_bytes, deadline, path } = *keeping;
+        let mut kept = Kept { bytes, flow, class, payload_bytes, deadline, on: 0 };
+        kept.goes_on(path);
+        self.frames.insert(number, kept);
+    }
+
+    pub(super) fn find(&mut self, number: u64) -> Option<&mut Kept> {
+        self.frames.get_mut(&number)
+    }
+
+    /// It has come in.
+    pub(super) fn forget(&mut self, number: u64) {
+        if let Some(kept) = self.frames.remove(&number)
+            && self.spare.len() < 64
+        {
+            self.spare.push(kept.bytes);
+        }
+    }
+}

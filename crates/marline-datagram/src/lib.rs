@@ -1,0 +1,50 @@
+//! Lane for datagrams beside the streams of a session.
+//!
+//! A stream delivers in order; a voice that waits for a lost packet of a second ago is no voice. So datagrams of a
+//! session (UDP that is tunnelled, above all) never go inside a subflow. They go in frames of their own, sealed,
+//! numbered once for all paths, and are handed to the application when they arrive. docs/spec/datagrams.md has the
+//! bytes.
+//!
+//! A [`Lane`] is one end. It is a state machine without I/O, driven like the endpoint of the streams:
+//!
+//! ```text
+//! send(now, flow, bytes)          the application has a datagram; too large a one is refused, as IP would
+//! poll_transmit(now, buffer)      the next frame, and the path it goes on
+//! handle(now, path, bytes)        a frame came in on a path
+//! poll_event()                    what came of it: a datagram, a path that fell silent or answers again
+//! poll_timeout(), handle_timeout(now)
+//! ```
+//!
+//! ```text
+//! send -> flow table (class, rate, deadline) -> policy names paths -> queue of the path -> frame: number, seal ->
+//! path(s) path -> open -> replay window (dedupe) -> application;   ACK frames -> RTT, forecast, losses, congestion
+//! window of the path
+//! ```
+//!
+//! The crate knows no cipher: the driver hands in a [`Seal`] and an [`Open`]. Nor does it know a policy or a
+//! congestion control: those are built by factories that the caller passes in [`LaneConfig`].
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod event;
+mod flows;
+mod frame;
+mod lane;
+mod outstanding;
+mod pacer;
+mod path;
+mod queue;
+mod received;
+mod replay;
+mod seal;
+mod stand_in;
+
+pub use config::{LaneConfig, Limits};
+pub use event::{Event, LaneStats, PathInfo};
+pub use frame::{FRAME_TYPE, HEADER_BYTES, Header, LARGEST_FRAME, SMALLEST_FRAME, TAG_BYTES};
+pub use lane::{FlowId, Lane, SendError, Transmit};
+pub use marline_policy::PathId;
+pub use replay::ReplayWindow;
+pub use seal::{Keys, Open, Seal};
+pub use stand_in::StandIn;

@@ -1,0 +1,340 @@
+//! Frames on their way on one path: which were answered, which are lost, which are overdue.
+//!
+//! *Source.* RFC 9002 section 6.1: a frame is lost if one that was sent on the same path three frames later has been
+//! acknowledged, or any later one that long ago that it should have been. *Differs:* numbers are counted over all
+//! paths, so that order is that of sending on this path, not that of the numbers; and a frame is *overdue*, before
+//! it is lost, when its answer has not come by the p99 that was forecast for it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use marline_policy::{Expected, RateSample};
+use marline_time::{Duration, Instant, Rate};
+
+use crate::frame::NumberRange;
+
+/// Frames sent later and acknowledged after which one is lost.
+const REORDERING: u64 = 3;
+/// A clock's grain.
+const GRAIN: Duration = Duration::from_millis(1);
+
+/// A frame that an acknowledgement is awaited for.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Sent {
+    /// Its place among the frames of the path.
+    pub(crate) place: u64,
+    pub(crate) at: Instant,
+    pub(crate) bytes: u32,
+    pub(crate) expected: Expected,
+    /// When its answer is overdue; `None`: nothing was known of the path, or it has been told.
+    pub(crate) overdue_at: Option<Instant>,
+    /// It looks for the MTU: that it is lost says nothing of congestion.
+    pub(crate) probes_mtu: bool,
+    /// The window, not the application, was the limit when it was sent.
+    pub(crate) limited: bool,
+    delivered: u64,
+    delivered_at: Instant,
+    first_at: Instant,
+}
+
+/// What is told of a frame that is sent.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Sending {
+    pub(crate) bytes: u32,
+    pub(crate) expected: Expected,
+    pub(crate) overdue_at: Option<Instant>,
+    pub(crate) probes_mtu: bool,
+    pub(crate) limited: bool,
+}
+
+/// Frames on their way.
+#[derive(Debug)]
+pub(crate) struct Outstanding {
+    sent: BTreeMap<u64, Sent>,
+    /// Numbers by place; those at the front are gone as soon as they are answered or lost.
+    order: VecDeque<u64>,
+    /// Place of the front.
+    front: u64,
+    in_flight: u64,
+    largest_answered: Option<u64>,
+    delivered: u64,
+    delivered_at: Instant,
+    first_at: Instant,
+    most: usize,
+}
+
+/// What an acknowledgement brought.
+#[derive(Debug, Default)]
+pub(crate) struct Answered {
+    pub(crate) frames: Vec<(u64, Sent)>,
+    pub(crate) bytes: u64,
+    /// The frame with the largest number of the acknowledgement, if it was answered for the first time: whose RTT is
+    /// known.
+    pub(crate) largest: Option<Sent>,
+}
+
+impl Outstanding {
+    pub(crate) const fn new(most: usize) -> Self {
+        Outstanding {
+            sent: BTreeMap::new(),
+            order: VecDeque::new(),
+            front: 0,
+            in_flight: 0,
+            largest_answered: None,
+            delivered: 0,
+            delivered_at: Instant::ZERO,
+            first_at: Instant::ZERO,
+            most,
+        }
+    }
+
+    /// Bytes on their way.
+    pub(crate) const fn bytes_in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    pub(crate) const fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+
+    /// The frame that was sent first of those on their way.
+    pub(crate) fn oldest(&self) -> Option<&Sent> {
+        self.order.front().and_then(|number| self.sent.get(number))
+    }
+
+    /// Frames sent so far.
+    pub(crate) fn places(&self) -> u64 {
+        self.front + self.order.len() as u64
+    }
+
+    /// A frame is sent; its number was never sent on this path before.
+    pub(crate) fn on_sent(&mut self, number: u64, now: Instant, sending: &Sending) {
+        if self.sent.is_empty() {
+            (self.delivered_at, self.first_at) = (now, now);
+        }
+        let sent = Sent {
+            place: self.places(),
+            at: now,
+            bytes: sending.bytes,
+            expected: sending.expected,
+            overdue_at: sending.overdue_at,
+            probes_mtu: sending.probes_mtu,
+            limited: sending.limited,
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_at: self.first_at,
+        };
+        self.in_flight += u64::from(sending.bytes);
+        self.sent.insert(number, sent);
+        self.order.push_back(number);
+        while self.sent.len() > self.most
+            && let Some(number) = self.order.front().copied()
+        {
+            self.remove(number);
+            self.tidy();
+        }
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Sent> {
+        let sent = self.sent.remove(&number)?;
+        self.in_flight -= u64::from(sent.bytes);
+        Some(sent)
+    }
+
+    fn tidy(&mut self) {
+        while self.order.front().is_some_and(|number| !self.sent.contains_key(number)) {
+            self.order.pop_front();
+            self.front += 1;
+        }
+    }
+
+    /// These numbers, falling, have come in.
+    pub(crate) fn on_answer(&mut self, ranges: &[NumberRange], now: Instant) -> Answered {
+        let mut answered = Answered::default();
+        for range in ranges {
+            while let Some((number, _)) = self.sent.range(range.least..=range.most).next_back()
+                && let number = *number
+                && let Some(sent) = self.remove(number)
+            {
+                if ranges.first().is_some_and(|first| first.most == number) {
+                    answered.largest = Some(sent);
+                }
+                let place = self.largest_answered.map_or(sent.place, |place| place.max(sent.place));
+                self.largest_answered = Some(place);
+                answered.bytes += u64::from(sent.bytes);
+                answered.frames.push((number, sent));
+            }
+        }
+        self.tidy();
+        if answered.bytes > 0 {
+            self.delivered += answered.bytes;
+            self.delivered_at = now;
+        }
+        answered
+    }
+
+    /// Rate at which the path delivered since the newest answered frame was sent
+    /// (draft-cheng-iccrg-delivery-rate-estimation).
+    pub(crate) fn rate(&mut self, newest: &Sent, now: Instant) -> RateSample {
+        self.first_at = newest.at;
+        let sending = newest.at.since(newest.first_at);
+        let interval = now.since(newest.delivered_at).max(sending).max(GRAIN);
+        let delivered = self.delivered - newest.delivered;
+        RateSample {
+            rate: Rate::over(delivered, interval),
+            delivered,
+            interval,
+            app_limited: !newest.limited,
+            prior_delivered: newest.delivered,
+        }
+    }
+
+    /// Takes out what is lost by now, by the longer of the smoothed and the latest round trip; also when more will
+    /// be.
+    pub(crate) fn take_lost(
+        &mut self,
+        now: Instant,
+        rtt: Duration,
+    ) -> (Vec<(u64, Sent)>, Option<Instant>) {
+        let mut lost = Vec::new();
+        let Some(largest) = self.largest_answered else { return (lost, None) };
+        let wait = (rtt + rtt / 8).max(GRAIN);
+        let mut next = None;
+        for number in &self.order {
+            let Some(sent) = self.sent.get(number) else { continue };
+            if sent.place >= largest {
+                break;
+            }
+            if sent.place + REORDERING <= largest || now >= sent.at + wait {
+                lost.push((*number, *sent));
+            } else {
+                next = Some(sent.at + wait);
+                break;
+            }
+        }
+        for (number, _) in &lost {
+            self.remove(*number);
+        }
+        self.tidy();
+        (lost, next)
+    }
+
+    /// Takes out everything: the path has been silent for too long.
+    pub(crate) fn take_all(&mut self) -> Vec<(u64, Sent)> {
+        self.in_flight = 0;
+        self.front += self.order.len() as u64;
+        self.order.clear();
+        core::mem::take(&mut self.sent).into_iter().collect()
+    }
+
+    /// When the next answer is overdue that was not told before.
+    pub(crate) fn next_overdue(&self) -> Option<Instant> {
+        // In the order of sending; the first that has not been told is due first but for a changed forecast.
+        self.order.iter().find_map(|number| self.sent.get(number)?.overdue_at)
+    }
+
+    /// If an answer is overdue by now: the numbers of all that were sent since and were not told before.
+    pub(crate) fn take_overdue(&mut self, now: Instant) -> Vec<u64> {
+        if self.next_overdue().is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        let mut numbers = Vec::new();
+        for number in &self.order {
+            if let Some(sent) = self.sent.get_mut(number)
+                && sent.overdue_at.take().is_some()
+            {
+                numbers.push(*number);
+            }
+        }
+        numbers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Instant = Instant::from_millis;
+    const RTT: Duration = Duration::from_millis(40);
+
+    fn sending(overdue_ms: Option<u64>) -> Sending {
+        Sending {
+            bytes: 100,
+            expected: Expected::default(),
+            overdue_at: overdue_ms.map(MS),
+            probes_mtu: false,
+            limited: false,
+        }
+    }
+
+    fn one(number: u64) -> [NumberRange; 1] {
+        [NumberRange { least: number, most: number }]
+    }
+
+    fn numbers(frames: &[(u64, Sent)]) -> Vec<u64> {
+        frames.iter().map(|(number, _)| *number).collect()
+    }
+
+    #[test]
+    fn three_later_frames_or_time_tell_a_loss_by_the_order_of_sending() {
+        let mut outstanding = Outstanding::new(100);
+        // The frame with the small number is a late copy: it was sent last.
+        for (ms, number) in [(0, 10), (1, 20), (2, 30), (3, 40), (4, 5)] {
+            outstanding.on_sent(number, MS(ms), &sending(None));
+        }
+        let answered = outstanding.on_answer(&one(40), MS(40));
+        assert_eq!((answered.bytes, outstanding.bytes_in_flight()), (100, 400));
+        assert_eq!(answered.largest.unwrap().at, MS(3));
+        let (lost, next) = outstanding.take_lost(MS(40), RTT);
+        assert_eq!(numbers(&lost), [10]);
+        assert_eq!(next, Some(MS(46)));
+        let (lost, next) = outstanding.take_lost(MS(47), RTT);
+        assert_eq!((numbers(&lost), next), (vec![20, 30], None));
+        assert_eq!(numbers(&outstanding.on_answer(&one(5), MS(50)).frames), [5]);
+        assert!(outstanding.is_empty() && outstanding.bytes_in_flight() == 0);
+    }
+
+    #[test]
+    fn an_answer_that_was_told_is_not_told_again_and_unknown_numbers_are_nothing() {
+        let mut outstanding = Outstanding::new(100);
+        outstanding.on_sent(1, MS(0), &sending(Some(50)));
+        outstanding.on_sent(2, MS(10), &sending(Some(60)));
+        assert_eq!(outstanding.take_overdue(MS(49)), [0; 0]);
+        assert_eq!(outstanding.take_overdue(MS(50)), [1, 2]);
+        assert_eq!(outstanding.take_overdue(MS(90)), [0; 0]);
+        assert_eq!(outstanding.next_overdue(), None);
+        let all = [NumberRange { least: 0, most: u64::MAX }];
+        assert_eq!(numbers(&outstanding.on_answer(&all, MS(99)).frames), [2, 1]);
+        assert_eq!(outstanding.on_answer(&all, MS(99)).bytes, 0);
+    }
+
+    #[test]
+    fn the_number_of_frames_is_bounded() {
+        let mut outstanding = Outstanding::new(10);
+        for number in 0..1_000 {
+            outstanding.on_sent(number, MS(number), &sending(None));
+        }
+        assert_eq!((outstanding.sent.len(), outstanding.order.len()), (10, 10));
+        assert_eq!(outstanding.bytes_in_flight(), 1_000);
+    }
+
+    #[test]
+    fn the_rate_is_that_of_delivery() {
+        let mut outstanding = Outstanding::new(100);
+        // 100 bytes each 2 ms are sent, and answered each 10 ms.
+        for number in 0..20 {
+            outstanding.on_sent(number, MS(number * 2), &sending(None));
+        }
+        let mut last = None;
+        for number in 0..20 {
+            let now = MS(100 + number * 10);
+            let answered = outstanding.on_answer(&one(number), now);
+            last = answered.largest.map(|sent| outstanding.rate(&sent, now));
+        }
+        let rate = last.unwrap().rate.bytes_per_s();
+        assert!((6_000..11_000).contains(&rate), "{rate}");
+    }
+}

@@ -1,0 +1,555 @@
+//! Path of a lane: its round trip, forecast, losses, congestion window, MTU and health, by its own frames.
+//!
+//! A path judges itself by nothing but what was sent on it: each frame that wants an acknowledgement is noted, and
+//! an ACK names the path whose frames it acknowledges, whichever way it comes. Nothing here waits for another path.
+
+pub(crate) mod mtu;
+
+use marline_policy::{
+    AckSample, CongestionController, CongestionFactory, CongestionSignal, DatagramPathView,
+    Forecaster, Health, PathId, Quantile, RttConfig, RttEstimator, SilenceCause, SubflowId,
+};
+use marline_time::{Duration, Instant, Rate};
+
+use crate::event::PathInfo;
+use crate::frame::{Ack, HEADER_BYTES, TAG_BYTES, datagram_overhead};
+use crate::outstanding::{Outstanding, Sending, Sent};
+use crate::pacer::Pacer;
+use crate::queue::{Queues, Room};
+use crate::received::{ACK_DELAY, Received};
+use mtu::Mtu;
+
+/// Bytes of headers around a frame, for congestion control and forecasts: IPv4 and UDP.
+pub(crate) const OUTER_BYTES: u32 = 28;
+/// What is not bulk may be on its way however small the window is: ten full frames, as RFC 6928 lets anyone begin.
+const ALWAYS_BYTES: u64 = 14_720;
+/// Before the first sample a frame is missed after so long.
+const FIRST_PATIENCE: Duration = Duration::from_millis(500);
+/// RTT variation counts at least as this much, four times.
+const LEAST_VARIATION: Duration = Duration::from_millis(10);
+/// What is not bulk may be on its way while the path does not answer: enough to notice that it does again, and
+/// little that is late by then and stands in the way of what is not.
+const SILENT_BYTES: u64 = 4_096;
+/// Frames of a train that asks for the rate.
+const TRAIN_FRAMES: u8 = 12;
+/// A silent path is asked at least so often while datagrams are sent.
+const SLOWEST_ASKING: Duration = Duration::from_secs(1);
+/// Bytes of the shortest frame with an item in it, around it.
+const FRAME_BYTES: usize = HEADER_BYTES + TAG_BYTES;
+
+/// What the machine knows of a path.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct Traits {
+    pub(crate) backup: bool,
+    pub(crate) metered: bool,
+    pub(crate) fading: bool,
+}
+
+/// What an acknowledgement or a timer brought.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// Numbers that have come in.
+    pub(crate) answered: Vec<u64>,
+    /// Numbers of frames that are lost, or whose answer is overdue: of use elsewhere, perhaps.
+    pub(crate) missed: Vec<u64>,
+    /// It fell silent.
+    pub(crate) silent: bool,
+    /// It answers again.
+    pub(crate) answers: bool,
+    /// The MTU changed.
+    pub(crate) mtu_changed: bool,
+}
+
+/// One path.
+#[derive(Debug)]
+pub(crate) struct Path {
+    id: PathId,
+    traits: Traits,
+    health: Health,
+    rtt: RttEstimator,
+    forecaster: Forecaster,
+    congestion: Box<dyn CongestionController>,
+    pacer: Pacer,
+    outstanding: Outstanding,
+    received: Received,
+    queues: Queues,
+    mtu: Mtu,
+    /// Frames with places below this belong to the episode of losses that runs.
+    recovers_until: Option<u64>,
+    delivery_rate: Option<Rate>,
+    last_trouble_at: Option<Instant>,
+    last_sent_at: Option<Instant>,
+    /// When the oldest frame on its way is missed, and how often one was since the last answer.
+    misses: u32,
+    /// When to look for losses by time.
+    loss_at: Option<Instant>,
+    wants_ping: bool,
+    pinged_at: Option<Instant>,
+    /// Frames of a train that are to leave, and when one was last asked for.
+    train: u8,
+    train_at: Option<Instant>,
+    frames: u64,
+    lost_frames: u64,
+}
+
+/// Making.
+impl Path {
+    pub(crate) fn new(
+        id: PathId,
+        congestion: &dyn CongestionFactory,
+        (outstanding, sizes): (usize, (u16, u16)),
+        now: Instant,
+    ) -> Self {
+        let mtu = Mtu::new(sizes);
+        let segment = u32::from(mtu.frame_bytes());
+        Path {
+            id,
+            traits: Traits::default(),
+            health: Health::Fine,
+            rtt: RttEstimator::new(RttConfig::default()),
+            forecaster: Forecaster::default(),
+            congestion: congestion.build(segment, 10 * u64::from(segment), now),
+            pacer: Pacer::new(),
+            outstanding: Outstanding::new(outstanding),
+            received: Received::default(),
+            queues: Queues::default(),
+            mtu,
+            recovers_until: None,
+            delivery_rate: None,
+            last_trouble_at: None,
+            last_sent_at: None,
+            misses: 0,
+            loss_at: None,
+            // Nothing is known of it: ask.
+            wants_ping: true,
+            pinged_at: None,
+            train: 0,
+            train_at: None,
+            frames: 0,
+            lost_frames: 0,
+        }
+    }
+}
+
+/// What others may know.
+impl Path {
+    pub(crate) const fn id(&self) -> PathId {
+        self.id
+    }
+
+    pub(crate) const fn health(&self) -> Health {
+        self.health
+    }
+
+    pub(crate) const fn queues(&mut self) -> &mut Queues {
+        &mut self.queues
+    }
+
+    pub(crate) const fn received(&mut self) -> &mut Received {
+        &mut self.received
+    }
+
+    pub(crate) const fn traits(&mut self) -> &mut Traits {
+        &mut self.traits
+    }
+
+    pub(crate) const fn mtu(&mut self) -> &mut Mtu {
+        &mut self.mtu
+    }
+
+    pub(crate) fn srtt(&self) -> Duration {
+        self.rtt.srtt().unwrap_or_default()
+    }
+
+    /// Bytes of the largest frame.
+    pub(crate) const fn frame_bytes(&self) -> u16 {
+        self.mtu.frame_bytes()
+    }
+
+    /// Bytes of the largest datagram of any flow.
+    pub(crate) fn largest_datagram(&self) -> usize {
+        usize::from(self.frame_bytes()) - FRAME_BYTES - datagram_overhead(u64::MAX, None)
+    }
+
+    pub(crate) fn view(&self, now: Instant) -> DatagramPathView {
+        let overdue_at = self.outstanding.oldest().and_then(|oldest| self.expected_by(oldest));
+        DatagramPathView {
+            id: self.id,
+            backup: self.traits.backup,
+            metered: self.traits.metered,
+            health: self.health,
+            fading: self.traits.fading,
+            largest: self.largest_datagram(),
+            cwnd: self.congestion.window(),
+            bytes_in_flight: self.outstanding.bytes_in_flight(),
+            bytes_queued: self.queues.bytes() as u64,
+            srtt: self.rtt.srtt(),
+            rttvar: self.rtt.rttvar(),
+            min_rtt: self.rtt.min(),
+            delivery_rate: self.delivery_rate,
+            forecast: self.forecaster.forecast(now),
+            overdue: overdue_at.map_or(Duration::ZERO, |at| now.since(at)),
+            last_trouble_at: self.last_trouble_at,
+            last_sent_at: self.last_sent_at,
+        }
+    }
+
+    pub(crate) fn info(&self, now: Instant) -> PathInfo {
+        PathInfo {
+            id: self.id,
+            health: self.health,
+            srtt: self.rtt.srtt(),
+            forecast: self.forecaster.forecast(now),
+            cwnd: self.congestion.window(),
+            bytes_in_flight: self.outstanding.bytes_in_flight(),
+            frame_bytes: self.frame_bytes(),
+            frames: self.frames,
+            lost_frames: self.lost_frames,
+        }
+    }
+
+    /// When the answer to a frame was to be there at the latest.
+    fn expected_by(&self, sent: &Sent) -> Option<Instant> {
+        // What was told of it already was due before.
+        sent.overdue_at.or_else(|| Some(sent.at + self.rtt.srtt()? + ACK_DELAY))
+    }
+
+    /// What may leave now.
+    pub(crate) fn room(&self, now: Instant) -> Option<Room> {
+        let in_flight = self.outstanding.bytes_in_flight();
+        if self.health.is_silent() {
+            return (in_flight < SILENT_BYTES).then_some(Room::Any);
+        }
+        let window = self.congestion.window();
+        if in_flight < window && self.pacer.opens_at() <= now {
+            return Some(Room::Any);
+        }
+        (in_flight < window.max(ALWAYS_BYTES)).then_some(Room::Urgent)
+    }
+
+    /// Whether a copy of so many bytes fits: one that would wait is not sent.
+    pub(crate) fn has_room_for_copy(&self, bytes: usize) -> bool {
+        let after = self.outstanding.bytes_in_flight() + bytes as u64;
+        match self.health.is_silent() {
+            true => after <= SILENT_BYTES,
+            false => after <= self.congestion.window().max(ALWAYS_BYTES),
+        }
+    }
+}
+
+/// Sending.
+impl Path {
+    /// A frame leaves that wants an acknowledgement.
+    pub(crate) fn on_sent(
+        &mut self,
+        number: u64,
+        frame_bytes: usize,
+        probes_mtu: bool,
+        now: Instant,
+    ) {
+        let bytes = frame_bytes as u32 + OUTER_BYTES;
+        let forecast = self.forecaster.forecast(now);
+        let p99 = forecast.answer_after(bytes.into(), Quantile::P99);
+        let expected = self.forecaster.on_sent(now, bytes.into());
+        let in_flight = self.outstanding.bytes_in_flight() + u64::from(bytes);
+        let sending = Sending {
+            bytes,
+            expected,
+            overdue_at: p99.map(|p99| now + p99 + ACK_DELAY),
+            probes_mtu,
+            limited: 2 * in_flight >= self.congestion.window(),
+        };
+        self.outstanding.on_sent(number, now, &sending);
+        self.congestion.on_sent(bytes.into(), now);
+        self.pacer.on_sent(now, bytes.into());
+        self.last_sent_at = Some(now);
+        self.frames += 1;
+    }
+
+    /// Whether it wants to be asked for its round trip; it is, when this says so.
+    pub(crate) fn take_ping(&mut self, now: Instant) -> bool {
+        let wanted = core::mem::take(&mut self.wants_ping);
+        if wanted {
+            self.pinged_at = Some(now);
+        }
+        wanted
+    }
+
+    /// Asks for the rate by a train, unless one left within this time, or enough was on its way to know it.
+    pub(crate) fn explore_rate(&mut self, every: Duration, now: Instant) {
+        let due = self.train_at.is_none_or(|at| now.since(at) >= every);
+        let known = 2 * self.outstanding.bytes_in_flight() >= self.congestion.window();
+        if due && !self.health.is_silent() && self.rtt.srtt().is_some() {
+            self.train_at = Some(now);
+            self.train = if known { 0 } else { TRAIN_FRAMES };
+        }
+    }
+
+    /// Whether a frame of a train is to leave.
+    pub(crate) const fn take_train(&mut self) -> bool {
+        let wanted = self.train > 0;
+        self.train = self.train.saturating_sub(1);
+        wanted
+    }
+
+    /// Something is to be told on it: with the next question.
+    pub(crate) const fn ask(&mut self) {
+        self.wants_ping = true;
+    }
+
+    /// Asks for a round trip if nothing was sent for so long.
+    pub(crate) fn explore(&mut self, every: Duration, now: Instant) {
+        if self.explore_at(every).is_none_or(|at| at <= now) {
+            self.wants_ping = true;
+        }
+    }
+
+    /// When that is; `None`: now.
+    pub(crate) fn explore_at(&self, every: Duration) -> Option<Instant> {
+        let last = self.last_sent_at.max(self.pinged_at)?;
+        Some(last + every)
+    }
+}
+
+/// Answers.
+impl Path {
+    /// An acknowledgement of frames of this path came, on whichever path.
+    pub(crate) fn on_ack(&mut self, ack: &Ack, now: Instant) -> Outcome {
+        let prior = self.outstanding.bytes_in_flight();
+        let answered = self.outstanding.on_answer(ack.ranges(), now);
+        let mut outcome = Outcome::default();
+        if answered.frames.is_empty() {
+            return outcome;
+        }
+        outcome.answers = self.health.is_silent();
+        self.health = if outcome.answers { Health::Fine } else { self.health };
+        self.misses = 0;
+        for (number, sent) in answered.frames.iter().rev() {
+            outcome.mtu_changed |= self.mtu.on_answered(*number, sent.bytes - OUTER_BYTES);
+            outcome.answered.push(*number);
+        }
+        let newest = answered.frames.iter().map(|(_, sent)| *sent).max_by_key(|sent| sent.place);
+        let rtt = self.sample(answered.largest.as_ref(), ack.delay, now);
+        let mut rate = None;
+        if let Some(newest) = newest {
+            self.forecaster.on_delivered(now, newest.at, answered.bytes);
+            let sample = self.outstanding.rate(&newest, now);
+            let known = self.delivery_rate.unwrap_or(Rate::ZERO);
+            if !sample.app_limited || sample.rate > known {
+                self.delivery_rate = Some(smoothed(known, sample.rate));
+            }
+            if self.recovers_until.is_some_and(|until| newest.place >= until) {
+                self.recovers_until = None;
+                self.signal(CongestionSignal::RecoveryDone, now);
+            }
+            rate = Some(sample);
+        }
+        let lost = self.detect_losses(now, prior, &mut outcome);
+        self.congestion.on_ack(
+            &AckSample {
+                now,
+                delivered: answered.bytes,
+                total_delivered: self.outstanding.delivered(),
+                lost,
+                prior_in_flight: prior,
+                bytes_in_flight: self.outstanding.bytes_in_flight(),
+                rtt,
+                srtt: self.rtt.srtt(),
+                min_rtt: self.rtt.min(),
+                rate,
+                cwnd_limited: prior + u64::from(self.frame_bytes()) >= self.congestion.window(),
+                in_recovery: self.recovers_until.is_some(),
+            },
+            subflow(self.id),
+            &[],
+        );
+        self.pace();
+        outcome
+    }
+
+    /// Takes the RTT of the largest acknowledged number.
+    fn sample(&mut self, sent: Option<&Sent>, delay: Duration, now: Instant) -> Option<Duration> {
+        let sent = sent?;
+        let whole = now.since(sent.at).max(Duration::from_micros(1));
+        // RFC 9002 section 5.3: what the peer says of its delay must not take the RTT below the smallest.
+        let least = self.rtt.min().unwrap_or(whole).min(whole);
+        let rtt = whole.saturating_sub(delay).max(least);
+        let own = self.forecaster.own_delay(&sent.expected, sent.bytes.into());
+        self.rtt.on_sample(rtt, now);
+        self.forecaster.on_answer(now, rtt, own, &sent.expected);
+        if self.expected_by(sent).is_some_and(|by| now > by) {
+            self.last_trouble_at = Some(now);
+        }
+        Some(rtt)
+    }
+
+    /// A stream of the session saw this round trip on the path.
+    pub(crate) fn on_stream_sample(&mut self, rtt: Duration, now: Instant) {
+        let expected = self.forecaster.on_sent(now, 0);
+        self.rtt.on_sample(rtt, now);
+        self.forecaster.on_answer(now, rtt, Duration::ZERO, &expected);
+    }
+
+    fn detect_losses(&mut self, now: Instant, in_flight: u64, outcome: &mut Outcome) -> u64 {
+        let rtt = self.rtt.latest().max(self.srtt());
+        let (lost, next) = self.outstanding.take_lost(now, rtt);
+        self.loss_at = next;
+        self.on_lost(&lost, in_flight, now, outcome)
+    }
+
+    /// Bytes of frames whose loss speaks of the path.
+    fn on_lost(
+        &mut self,
+        lost: &[(u64, Sent)],
+        in_flight: u64,
+        now: Instant,
+        outcome: &mut Outcome,
+    ) -> u64 {
+        let mut bytes = 0;
+        for (number, sent) in lost {
+            if sent.probes_mtu {
+                self.mtu.on_probe_lost(*number);
+                continue;
+            }
+            outcome.mtu_changed |= self.mtu.on_lost(sent.bytes - OUTER_BYTES);
+            outcome.missed.push(*number);
+            bytes += u64::from(sent.bytes);
+            self.lost_frames += 1;
+            if self.recovers_until.is_none_or(|until| sent.place >= until) {
+                self.recovers_until = Some(self.outstanding.places());
+                self.signal(CongestionSignal::Loss { bytes_in_flight: in_flight }, now);
+            }
+        }
+        if bytes > 0 {
+            self.forecaster.on_lost(now);
+            self.last_trouble_at = Some(now);
+        }
+        bytes
+    }
+
+    fn signal(&mut self, signal: CongestionSignal, now: Instant) {
+        self.congestion.on_signal(signal, now, subflow(self.id), &[]);
+    }
+
+    fn pace(&mut self) {
+        let window = self.congestion.window();
+        let slow_start = window < self.congestion.ssthresh();
+        self.pacer.set(self.congestion.pacing_rate(), (window, self.srtt()), slow_start);
+    }
+
+    /// The machine says that nothing passes there (an ICMP error, an interface that is gone).
+    pub(crate) fn on_unreachable(&mut self, now: Instant) -> bool {
+        self.fall_silent(SilenceCause::Unreachable, now)
+    }
+
+    fn fall_silent(&mut self, cause: SilenceCause, now: Instant) -> bool {
+        let fell = !self.health.is_silent();
+        if fell {
+            self.health = Health::Silent { since: now, cause };
+            self.last_trouble_at = Some(now);
+        }
+        fell
+    }
+}
+
+/// Timers.
+impl Path {
+    /// How long an answer is waited for before the path is silent.
+    fn patience(&self) -> Duration {
+        let Some(srtt) = self.rtt.srtt() else { return FIRST_PATIENCE };
+        let p99 = self.forecaster.forecast(self.last_sent_at.unwrap_or(Instant::ZERO));
+        let p99 = p99.answer(Quantile::P99).unwrap_or_default();
+        (srtt + (self.rtt.rttvar() * 4).max(LEAST_VARIATION)).max(p99) + ACK_DELAY
+    }
+
+    fn missed_at(&self) -> Option<Instant> {
+        let oldest = self.outstanding.oldest()?;
+        let patience = self.patience() * (1 << self.misses.min(6));
+        Some(oldest.at.max(self.pinged_at.unwrap_or(oldest.at)) + patience)
+    }
+
+    /// When a silent path on which nothing is on its way is asked again.
+    fn asks_at(&self) -> Option<Instant> {
+        if !self.health.is_silent() || !self.outstanding.is_empty() || self.wants_ping {
+            return None;
+        }
+        let last = self.last_sent_at.max(self.pinged_at)?;
+        Some(last + (self.patience() * (1 << self.misses.min(6))).min(SLOWEST_ASKING))
+    }
+
+    /// When to call [`on_timeout`](Self::on_timeout). `active`: datagrams are being sent.
+    pub(crate) fn next_timeout(&self, active: bool) -> Option<Instant> {
+        let asks = self.asks_at().filter(|_| active);
+        let known = [
+            self.received.due_at(),
+            self.loss_at,
+            self.outstanding.next_overdue(),
+            self.missed_at(),
+            asks,
+        ];
+        known.into_iter().flatten().min()
+    }
+
+    /// When what waits may leave, if that is the pacer's to say.
+    pub(crate) fn opens_at(&self) -> Option<Instant> {
+        let waits = self.queues.has(Room::Any)
+            && !self.health.is_silent()
+            && self.outstanding.bytes_in_flight() < self.congestion.window();
+        waits.then(|| self.pacer.opens_at())
+    }
+
+    /// Time has passed.
+    pub(crate) fn on_timeout(&mut self, active: bool, now: Instant) -> Outcome {
+        let mut outcome = Outcome::default();
+        let overdue = self.outstanding.take_overdue(now);
+        if !overdue.is_empty() {
+            self.last_trouble_at = Some(now);
+            outcome.missed.extend(overdue);
+        }
+        if self.loss_at.is_some_and(|at| at <= now) {
+            let in_flight = self.outstanding.bytes_in_flight();
+            self.detect_losses(now, in_flight, &mut outcome);
+        }
+        if self.missed_at().is_some_and(|at| at <= now) {
+            self.on_missed(active, now, &mut outcome);
+        }
+        if active && self.asks_at().is_some_and(|at| at <= now) {
+            self.misses = (self.misses + 1).min(10);
+            self.wants_ping = true;
+        }
+        outcome
+    }
+
+    /// The answer to the oldest frame is not there by any patience.
+    fn on_missed(&mut self, active: bool, now: Instant, outcome: &mut Outcome) {
+        self.misses += 1;
+        outcome.silent = self.fall_silent(SilenceCause::ProbeTimeout, now);
+        if self.misses == 1 {
+            self.wants_ping = true;
+            // The next patience counts from here.
+            self.pinged_at = Some(now);
+            return;
+        }
+        let in_flight = self.outstanding.bytes_in_flight();
+        let lost = self.outstanding.take_all();
+        self.on_lost(&lost, in_flight, now, outcome);
+        self.loss_at = None;
+        self.signal(
+            CongestionSignal::Rto { bytes_in_flight: in_flight, first: self.misses == 2 },
+            now,
+        );
+        self.wants_ping = active;
+        self.pace();
+    }
+}
+
+/// A rate that follows larger ones at once and smaller ones slowly.
+fn smoothed(known: Rate, new: Rate) -> Rate {
+    let (known, new) = (known.bits_per_s(), new.bits_per_s());
+    Rate::from_bits_per_s(if new > known { new } else { known - (known - new) / 8 })
+}
+
+/// The congestion control of a subflow is that of a path here.
+const fn subflow(path: PathId) -> SubflowId {
+    SubflowId(path.0 & 31)
+}

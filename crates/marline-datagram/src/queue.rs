@@ -1,0 +1,281 @@
+//! Queues of a path: datagrams that wait to be sent for the first time.
+//!
+//! *Problem.* A call that waits behind a download is late; a download whose packets wait in a queue without end
+//! fills it, as behind any bloated router. And bulk must not be starved by those that come before it.
+//!
+//! *How.* Two queues. *Urgent* holds what is not bulk and goes first; what has waited beyond its deadline is dropped
+//! when its turn comes. *Bulk* is managed as by a router: CoDel (RFC 8289) drops from the head as soon as the time
+//! that datagrams wait has been above a target for an interval, and ever more often until it is not, so that the
+//! congestion control inside the flow gives way. Of [`URGENT_IN_A_ROW`] datagrams one is bulk's.
+//!
+//! *Differences.* The interval is the path's round trip where that is longer than RFC 8289's 100 ms, and the target
+//! a tenth of it: the window in front of this queue swings with the round trip, and the queue with it.
+
+use std::collections::VecDeque;
+
+use marline_policy::{FlowClass, PathId};
+use marline_time::{Duration, Instant};
+
+/// Urgent datagrams that go before one of bulk, while both wait.
+const URGENT_IN_A_ROW: u32 = 16;
+/// CoDel's interval at least, and its target as a share of it.
+const INTERVAL: Duration = Duration::from_millis(100);
+const TARGET_SHARE: u32 = 10;
+
+/// A datagram that waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) flow: u64,
+    pub(crate) class: FlowClass,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) queued_at: Instant,
+    pub(crate) deadline: Instant,
+    /// The path that is to have a copy.
+    pub(crate) copy: Option<PathId>,
+}
+
+/// The datagrams of one path that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    urgent: Fifo,
+    bulk: Fifo,
+    codel: CoDel,
+    urgent_in_a_row: u32,
+    /// Dropped since it was last asked.
+    dropped: Vec<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Fifo {
+    waiting: VecDeque<Waiting>,
+    bytes: usize,
+}
+
+impl Fifo {
+    fn push(&mut self, datagram: Waiting) {
+        self.bytes += datagram.payload.len();
+        self.waiting.push_back(datagram);
+    }
+
+    fn pop(&mut self) -> Option<Waiting> {
+        let datagram = self.waiting.pop_front()?;
+        self.bytes -= datagram.payload.len();
+        Some(datagram)
+    }
+}
+
+/// What may be taken from the queues now.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// What is not bulk only.
+    Urgent,
+    /// Anything.
+    Any,
+}
+
+impl Queues {
+    /// Puts a datagram in its queue; gives it back where that has no more than so many bytes.
+    pub(crate) fn push(&mut self, datagram: Waiting, most_bytes: usize) -> Result<(), Waiting> {
+        let fifo = match datagram.class {
+            FlowClass::Bulk => &mut self.bulk,
+            FlowClass::Sparse | FlowClass::Steady => &mut self.urgent,
+        };
+        if fifo.bytes + datagram.payload.len() > most_bytes {
+            return Err(datagram);
+        }
+        fifo.push(datagram);
+        Ok(())
+    }
+
+    /// Bytes that wait.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.urgent.bytes + self.bulk.bytes
+    }
+
+    pub(crate) fn has(&self, room: Room) -> bool {
+        !self.urgent.waiting.is_empty() || room == Room::Any && !self.bulk.waiting.is_empty()
+    }
+
+    /// The next datagram that is still worth sending.
+    pub(crate) fn pop(&mut self, now: Instant, room: Room, rtt: Duration) -> Option<Waiting> {
+        let bulk_first = room == Room::Any && self.urgent_in_a_row >= URGENT_IN_A_ROW;
+        if bulk_first && let Some(datagram) = self.pop_bulk(now, rtt) {
+            return Some(datagram);
+        }
+        if let Some(datagram) = self.pop_urgent(now) {
+            let waits = !self.bulk.waiting.is_empty();
+            self.urgent_in_a_row = if waits { self.urgent_in_a_row + 1 } else { 0 };
+            return Some(datagram);
+        }
+        if room == Room::Any { self.pop_bulk(now, rtt) } else { None }
+    }
+
+    /// The next one that is not bulk, if `fits` says so: to go in the same frame.
+    pub(crate) fn pop_urgent_if(
+        &mut self,
+        now: Instant,
+        fits: impl Fn(&Waiting) -> bool,
+    ) -> Option<Waiting> {
+        let next = self.urgent.waiting.front()?;
+        if next.deadline > now && fits(next) { self.urgent.pop() } else { None }
+    }
+
+    fn pop_urgent(&mut self, now: Instant) -> Option<Waiting> {
+        while let Some(datagram) = self.urgent.pop() {
+            if datagram.deadline > now {
+                return Some(datagram);
+            }
+            self.dropped.push(datagram);
+        }
+        None
+    }
+
+    fn pop_bulk(&mut self, now: Instant, rtt: Duration) -> Option<Waiting> {
+        self.urgent_in_a_row = 0;
+        while let Some(datagram) = self.bulk.pop() {
+            let waited = now.since(datagram.queued_at);
+            let last = self.bulk.waiting.is_empty();
+            if datagram.deadline > now && !self.codel.drops(now, waited, rtt, last) {
+                return Some(datagram);
+            }
+            self.dropped.push(datagram);
+        }
+        None
+    }
+
+    /// What was dropped, for counting and for the reuse of its memory.
+    pub(crate) fn take_dropped(&mut self) -> Option<Waiting> {
+        self.dropped.pop()
+    }
+
+    /// Everything, in its order: the path is no longer good for it.
+    pub(crate) fn take_any(&mut self) -> Option<Waiting> {
+        self.urgent.pop().or_else(|| self.bulk.pop())
+    }
+}
+
+/// Controlled delay (RFC 8289).
+#[derive(Copy, Clone, Debug, Default)]
+struct CoDel {
+    /// When the wait will have been above the target for an interval.
+    above_until: Option<Instant>,
+    dropping: bool,
+    next_drop_at: Option<Instant>,
+    count: u32,
+    last_count: u32,
+}
+
+impl CoDel {
+    /// Whether the datagram at the head is to be dropped.
+    fn drops(&mut self, now: Instant, waited: Duration, rtt: Duration, last: bool) -> bool {
+        let interval = INTERVAL.max(rtt);
+        if waited < interval / TARGET_SHARE || last {
+            (self.above_until, self.dropping) = (None, false);
+            return false;
+        }
+        let above_until = *self.above_until.get_or_insert(now + interval);
+        if self.dropping {
+            let due = self.next_drop_at.is_some_and(|at| now >= at);
+            if due {
+                self.count += 1;
+                self.next_drop_at = self.next_drop_at.map(|at| at + interval.div_f32(self.root()));
+            }
+            return due;
+        }
+        if now < above_until {
+            return false;
+        }
+        // Shortly after the last time: go on at about the rate that was needed then.
+        let recent =
+            self.next_drop_at.is_some_and(|at| now.since(at) < interval * 16) && self.count > 2;
+        let added = self.count.saturating_sub(self.last_count);
+        self.count = if recent && added > 1 { added } else { 1 };
+        self.last_count = self.count;
+        self.dropping = true;
+        self.next_drop_at = Some(now + interval.div_f32(self.root()));
+        true
+    }
+
+    fn root(&self) -> f32 {
+        (self.count.max(1) as f32).sqrt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Instant = Instant::from_millis;
+
+    fn waiting(class: FlowClass, at: u64) -> Waiting {
+        Waiting {
+            flow: 1,
+            class,
+            payload: vec![0; 1_000],
+            queued_at: MS(at),
+            deadline: MS(at + 1_000),
+            copy: None,
+        }
+    }
+
+    fn dropped(queues: &mut Queues) -> usize {
+        core::iter::from_fn(|| queues.take_dropped()).count()
+    }
+
+    #[test]
+    fn what_is_late_is_dropped_and_what_is_not_goes_before_bulk() {
+        let mut queues = Queues::default();
+        for (class, at) in
+            [(FlowClass::Bulk, 1_000), (FlowClass::Steady, 0), (FlowClass::Sparse, 900)]
+        {
+            queues.push(waiting(class, at), 10_000).unwrap();
+        }
+        let first = queues.pop(MS(1_001), Room::Any, Duration::ZERO).unwrap();
+        assert_eq!((first.class, dropped(&mut queues)), (FlowClass::Sparse, 1));
+        assert!(queues.pop(MS(1_001), Room::Urgent, Duration::ZERO).is_none());
+        assert!(queues.pop(MS(1_001), Room::Any, Duration::ZERO).is_some());
+        assert_eq!(queues.bytes(), 0);
+    }
+
+    #[test]
+    fn a_full_queue_of_bulk_leaves_room_for_the_others() {
+        let mut queues = Queues::default();
+        while queues.push(waiting(FlowClass::Bulk, 0), 10_000).is_ok() {}
+        assert_eq!(queues.bytes(), 10_000);
+        assert!(queues.push(waiting(FlowClass::Sparse, 0), 10_000).is_ok());
+    }
+
+    #[test]
+    fn bulk_is_not_starved() {
+        let mut queues = Queues::default();
+        let mut bulk = 0;
+        for ms in 0..1_000 {
+            queues.push(waiting(FlowClass::Bulk, ms), 1 << 20).ok();
+            queues.push(waiting(FlowClass::Steady, ms), 1 << 20).ok();
+            let next = queues.pop(MS(ms), Room::Any, Duration::ZERO).unwrap();
+            bulk += usize::from(next.class == FlowClass::Bulk);
+        }
+        assert!((50..70).contains(&bulk), "{bulk}");
+    }
+
+    #[test]
+    fn a_standing_queue_of_bulk_is_cut_and_a_burst_is_not() {
+        // A burst of 100 that drains within 50 ms.
+        let mut queues = Queues::default();
+        for _ in 0..100 {
+            queues.push(waiting(FlowClass::Bulk, 0), 1 << 20).unwrap();
+        }
+        for step in 0..50u64 {
+            queues.pop(MS(step / 2), Room::Any, Duration::ZERO);
+        }
+        assert_eq!(dropped(&mut queues), 0);
+        // One comes and one goes each ms: those 50 stand until CoDel has cut them.
+        for ms in 50..3_000 {
+            queues.push(waiting(FlowClass::Bulk, ms), 1 << 20).unwrap();
+            queues.pop(MS(ms), Room::Any, Duration::ZERO);
+        }
+        let cut = dropped(&mut queues);
+        assert!((35..60).contains(&cut), "{cut}");
+        assert!(queues.bytes() <= 15_000, "{}", queues.bytes());
+    }
+}

@@ -1,0 +1,139 @@
+//! Stand-in for a cipher, for simulations and tests. **It protects nothing.**
+//!
+//! It takes as many bytes as an AEAD, changes the body so that nobody reads it by mistake, and its tag notices
+//! accidental and random changes with a chance of all but 2^-64. Whoever has seen one frame can forge others. Real
+//! drivers bring a real cipher; the simulator and the tests of this crate use this one, because they must not depend
+//! on a library of ciphers.
+
+use crate::seal::{Keys, Open, Seal};
+use crate::{TAG_BYTES, seal};
+
+/// One direction's key.
+#[derive(Clone, Debug)]
+pub struct StandIn {
+    key: u64,
+    packets_at_most: u64,
+}
+
+impl StandIn {
+    /// A key.
+    #[must_use]
+    pub const fn new(key: u64) -> Self {
+        StandIn { key, packets_at_most: u64::MAX }
+    }
+
+    /// It may seal no more than so many packets.
+    #[must_use]
+    pub const fn for_packets(mut self, most: u64) -> Self {
+        self.packets_at_most = most;
+        self
+    }
+
+    /// The keys of both ends of a lane.
+    #[must_use]
+    pub fn pair(session: u64) -> [seal::Keys; 2] {
+        let [there, back] = [session ^ 0x5851_f42d_4c95_7f2d, session ^ 0x1405_7b7e_f767_814f];
+        let keys = |ours: u64, theirs: u64| Keys {
+            seal: Box::new(StandIn::new(ours)),
+            open: Box::new(StandIn::new(theirs)),
+        };
+        [keys(there, back), keys(back, there)]
+    }
+
+    fn mask(&self, packet_number: u64, body: &mut [u8]) {
+        let mut state = mixed(self.key ^ packet_number);
+        for chunk in body.chunks_mut(8) {
+            state = mixed(state);
+            for (byte, mask) in chunk.iter_mut().zip(state.to_le_bytes()) {
+                *byte ^= mask;
+            }
+        }
+    }
+
+    /// Over the sealed body.
+    fn tag(&self, packet_number: u64, header: &[u8], body: &[u8]) -> [u8; TAG_BYTES] {
+        let mut halves = [self.key, mixed(self.key)];
+        for half in &mut halves {
+            *half = mixed(*half ^ packet_number);
+            for part in [header, body] {
+                for chunk in part.chunks(8) {
+                    let mut word = [0; 8];
+                    word[..chunk.len()].copy_from_slice(chunk);
+                    *half = mixed(*half ^ u64::from_le_bytes(word));
+                }
+                *half = mixed(*half ^ part.len() as u64);
+            }
+        }
+        let mut tag = [0; TAG_BYTES];
+        tag[..8].copy_from_slice(&halves[0].to_le_bytes());
+        tag[8..].copy_from_slice(&halves[1].to_le_bytes());
+        tag
+    }
+}
+
+/// A permutation of 64 bits (the finaliser of splitmix64).
+const fn mixed(value: u64) -> u64 {
+    let a = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let b = (a ^ (a >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let c = (b ^ (b >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    c ^ (c >> 31)
+}
+
+impl Seal for StandIn {
+    fn seal(&mut self, packet_number: u64, header: &[u8], body: &mut [u8]) -> [u8; TAG_BYTES] {
+        self.mask(packet_number, body);
+        self.tag(packet_number, header, body)
+    }
+
+    fn packets_at_most(&self) -> u64 {
+        self.packets_at_most
+    }
+}
+
+impl Open for StandIn {
+    fn open(
+        &mut self,
+        packet_number: u64,
+        header: &[u8],
+        body: &mut [u8],
+        tag: &[u8; TAG_BYTES],
+    ) -> bool {
+        let good = self.tag(packet_number, header, body) == *tag;
+        self.mask(packet_number, body);
+        good
+    }
+
+    fn forgeries_at_most(&self) -> u64 {
+        1 << 36
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_changed_bit_is_noticed() {
+        let mut key = StandIn::new(7);
+        let header = [3; 17];
+        let mut body = *b"a datagram of some length";
+        let plain = body;
+        let tag = key.seal(5, &header, &mut body);
+        assert_ne!(body, plain);
+        for bit in 0..body.len() * 8 {
+            let mut changed = body;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(!key.open(5, &header, &mut changed, &tag), "bit {bit}");
+        }
+        for bit in 0..TAG_BYTES * 8 {
+            let mut changed = tag;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(!key.open(5, &header, &mut body.clone(), &changed), "bit {bit} of the tag");
+        }
+        assert!(!key.open(6, &header, &mut body.clone(), &tag));
+        assert!(!key.open(5, &[4; 17], &mut body.clone(), &tag));
+        assert!(!StandIn::new(8).open(5, &header, &mut body.clone(), &tag));
+        assert!(key.open(5, &header, &mut body, &tag));
+        assert_eq!(body, plain);
+    }
+}

@@ -1,0 +1,256 @@
+//! Runs of datagrams in virtual time: a call, a game, or an opaque bulk flow through a session's lane, over links as
+//! other experiments have them.
+//!
+//! Links draw their chances by their names, as in all runs: a policy that uses one of two paths meets on it what
+//! another meets that uses both. The clairvoyant bound of a datagram is that of a message of one packet
+//! ([`crate::bound`]).
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use marline_datagram::{FlowId, LaneConfig, LaneStats};
+use marline_link::{DuplexConfig, DuplexSpec};
+use marline_sim::{LanePaths, LanePathsConfig, Pulse, PulsePlan, PulseReport, QuicLike};
+use marline_time::{Instant, SeedTree};
+
+use crate::bound::Bound;
+use crate::emulation::settings::Settings;
+use crate::experiment::{Experiment, START};
+use crate::policies;
+use crate::workload::{Gap, Workload};
+
+/// After the last datagram a run goes on for so long: what is not there by then counts as lost.
+const PATIENCE: Duration = Duration::from_secs(3);
+const FLOW: FlowId = FlowId(1);
+
+/// What sends.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub enum DatagramWorkload {
+    /// Groups of datagrams at a pace, from both ends.
+    Pulse {
+        /// Time between two groups, ms: drawn between these.
+        gap: Gap,
+        /// Datagrams of a group: drawn between these, ends included.
+        group: (u32, u32),
+        /// Bytes of a datagram.
+        bytes: u32,
+    },
+    /// As much as it can get, to the client, by a congestion control of its own.
+    Quic,
+}
+
+/// Policies of both lanes.
+#[derive(Clone, Debug)]
+pub struct DatagramPolicies {
+    /// The datagram policy, by its spec.
+    pub policy: String,
+    /// The congestion control of each path of the lane, by its spec.
+    pub congestion: String,
+    /// The congestion control inside the bulk flow.
+    pub inner: String,
+}
+
+/// Links with their names, and what is sent over them for how long.
+#[derive(Clone, Debug)]
+pub struct DatagramExperiment {
+    links: Vec<(String, DuplexConfig)>,
+    names: Vec<(String, String)>,
+    trace_dir: Option<std::path::PathBuf>,
+    workload: DatagramWorkload,
+    lasts: Duration,
+    seed: u64,
+    dies: Option<(usize, Duration)>,
+}
+
+/// What the client saw of what the server sent.
+#[derive(Clone, Debug, Default)]
+pub struct DatagramOutcome {
+    /// When each datagram was sent, ms after the start, and after how many ms it arrived: infinite if it did not.
+    pub datagrams: Vec<(f64, f64)>,
+    /// When payload of the bulk flow arrived, ms after the start, and its bytes.
+    pub bulk: Vec<(f64, u32)>,
+    /// Datagrams that were delivered more than once, or that nobody sent, at either end.
+    pub wrong: u64,
+    /// Counts of the server's lane.
+    pub server: LaneStats,
+    /// Counts of the client's lane.
+    pub client: LaneStats,
+}
+
+impl DatagramExperiment {
+    /// An experiment over links of these names and descriptions (docs/research/link.md) that lasts so long.
+    ///
+    /// # Errors
+    /// A link is not understood, or its trace is missing.
+    pub fn over(
+        links: &[(&str, &str)],
+        trace_dir: Option<&Path>,
+        workload: DatagramWorkload,
+        lasts: Duration,
+        seed: u64,
+    ) -> anyhow::Result<DatagramExperiment> {
+        let seeds = SeedTree::new(seed);
+        let resolved = links.iter().map(|(name, text)| {
+            let spec: DuplexSpec = text.parse().with_context(|| format!("link `{name}`"))?;
+            let settings = Settings::new(spec, trace_dir, seeds.branch(name));
+            Ok(((*name).to_owned(), settings.first()?))
+        });
+        let links_resolved: anyhow::Result<Vec<_>> = resolved.collect();
+        Ok(DatagramExperiment {
+            links: links_resolved?,
+            names: links.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect(),
+            trace_dir: trace_dir.map(Path::to_path_buf),
+            workload,
+            lasts,
+            seed,
+            dies: None,
+        })
+    }
+
+    /// A path dies at this time after the start, and nobody is told.
+    #[must_use]
+    pub const fn with_death(mut self, path: usize, after: Duration) -> Self {
+        self.dies = Some((path, after));
+        self
+    }
+
+    /// Runs it once; runs with equal seeds are identical.
+    ///
+    /// # Errors
+    /// A policy is not known.
+    pub fn run(&self, policies: &DatagramPolicies) -> anyhow::Result<DatagramOutcome> {
+        let registry = policies::registry();
+        let policy = registry.datagram_policy(&policies.policy)?;
+        let lane = LaneConfig::new(policy, registry.congestion(&policies.congestion)?);
+        let mut inner = lane.clone();
+        inner.policy = registry.datagram_policy("one-path")?;
+        inner.congestion = registry.congestion(&policies.inner)?;
+        let seeds = SeedTree::new(self.seed);
+        let config = LanePathsConfig {
+            links: self.links.clone(),
+            backup: Vec::new(),
+            client: lane.clone(),
+            server: lane,
+        };
+        let mut paths = LanePaths::new(&config, seeds);
+        let until = START + self.lasts;
+        match self.workload {
+            DatagramWorkload::Pulse { gap, group, bytes } => {
+                let ms = |ms: f64| Duration::from_secs_f64(ms / 1e3);
+                let gap = (ms(gap.least_ms), ms(gap.most_ms));
+                let plan = PulsePlan { from: START, until, gap, group, bytes: bytes as usize };
+                let end = |name: &str| {
+                    Box::new(Pulse::new(FLOW, plan, seeds.branch("datagrams").stream(name)))
+                };
+                paths.add_apps(end("client"), end("server"));
+            }
+            DatagramWorkload::Quic => {
+                let [sends, receives] = QuicLike::pair(FLOW, &inner, (START, until));
+                paths.add_apps(Box::new(receives), Box::new(sends));
+            }
+        }
+        if let Some((path, after)) = self.dies {
+            paths.at_set_path_up(START + after, path, false);
+        }
+        paths.world.run_until(until + PATIENCE);
+        Ok(outcome(&paths))
+    }
+
+    /// The clairvoyant bound of datagrams to the client, ms, in the order of these times of sending.
+    ///
+    /// # Errors
+    /// A trace is missing.
+    pub fn bounds_ms(&self, sent_ms: &[f64], bytes: u32) -> anyhow::Result<Vec<f64>> {
+        let links: Vec<(&str, &str)> =
+            self.names.iter().map(|(name, link)| (name.as_str(), link.as_str())).collect();
+        let gap = Gap { least_ms: 1e3, most_ms: 1e3 };
+        let count = self.lasts.as_secs_f64().ceil() as u32;
+        let mut experiment = Experiment::over(&links, Workload::Bursts { bytes, gap, count });
+        experiment.trace_dir.clone_from(&self.trace_dir);
+        experiment.patience = PATIENCE;
+        let bound = Bound::of(&experiment, self.seed)?;
+        Ok(sent_ms.iter().map(|sent| bound.latency_ms(*sent, bytes)).collect())
+    }
+}
+
+fn ms(at: Instant) -> f64 {
+    at.since(START).as_nanos() as f64 / 1e6
+}
+
+fn outcome(paths: &LanePaths) -> DatagramOutcome {
+    let stats = |host| paths.world.node(host).lane().stats();
+    let mut outcome = DatagramOutcome {
+        server: stats(paths.server),
+        client: stats(paths.client),
+        ..DatagramOutcome::default()
+    };
+    let reports = (paths.server_app::<Pulse>(0), paths.client_app::<Pulse>(0));
+    if let (Some(server), Some(client)) = reports {
+        let (sent, came): (&PulseReport, &PulseReport) = (server.report(), client.report());
+        let wrong = |report: &PulseReport| report.twice + report.wrong;
+        outcome.wrong = wrong(sent) + wrong(came);
+        let arrived = came.arrived.iter().copied().chain(std::iter::repeat(None));
+        let datagram = |(sent, came): (&Instant, Option<Instant>)| {
+            (ms(*sent), came.map_or(f64::INFINITY, |came| ms(came) - ms(*sent)))
+        };
+        outcome.datagrams = sent.sent.iter().zip(arrived).map(datagram).collect();
+    }
+    if let Some(quic) = paths.client_app::<QuicLike>(0) {
+        let arrived = quic.report().arrived.iter();
+        outcome.bulk = arrived.map(|(at, bytes)| (ms(*at), *bytes)).collect();
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: DatagramWorkload = DatagramWorkload::Pulse {
+        gap: Gap { least_ms: 20.0, most_ms: 33.0 },
+        group: (1, 4),
+        bytes: 1_000,
+    };
+
+    fn policies(policy: &str) -> DatagramPolicies {
+        DatagramPolicies {
+            policy: policy.to_owned(),
+            congestion: "cubic-westwood".to_owned(),
+            inner: "cubic".to_owned(),
+        }
+    }
+
+    #[test]
+    fn no_policy_beats_the_bound_and_duplication_is_near_it() {
+        let links = [
+            ("a", "rate=8M,delay=20ms,flap=2s:300ms,outage=kill"),
+            ("b", "rate=8M,delay=35ms,ge=900ms:80ms:1:0"),
+        ];
+        for seed in 0..3 {
+            let lasts = Duration::from_secs(8);
+            let experiment = DatagramExperiment::over(&links, None, CALL, lasts, seed).unwrap();
+            for policy in ["auto", "duplicate", "min-rtt", "one-path"] {
+                let outcome = experiment.run(&policies(policy)).unwrap();
+                let sent: Vec<f64> = outcome.datagrams.iter().map(|of| of.0).collect();
+                let bounds = experiment.bounds_ms(&sent, 1_000).unwrap();
+                assert!(sent.len() > 600 && outcome.wrong == 0);
+                for ((sent, latency), bound) in outcome.datagrams.iter().zip(&bounds) {
+                    assert!(latency >= bound, "{policy}: {latency} < {bound} at {sent}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_arrive_is_infinitely_late_and_an_unknown_policy_is_named() {
+        let links = [("a", "delay=10ms,loss=1")];
+        let lasts = Duration::from_secs(2);
+        let experiment = DatagramExperiment::over(&links, None, CALL, lasts, 1).unwrap();
+        let outcome = experiment.run(&policies("auto")).unwrap();
+        assert!(!outcome.datagrams.is_empty());
+        assert!(outcome.datagrams.iter().all(|(_, latency)| latency.is_infinite()));
+        let error = experiment.run(&policies("nobody")).unwrap_err().to_string();
+        assert!(error.contains("unknown datagram policy `nobody`; known: auto"), "{error}");
+    }
+}

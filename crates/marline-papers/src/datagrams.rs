@@ -1,0 +1,89 @@
+//! Key `datagrams`: whether the lane for datagrams brings a call, a game and an opaque bulk flow as well as is asked
+//! of it.
+//!
+//! Judges are the recorded pairs of links of the half on which nothing was tuned, as in the key `auto`, and a pair
+//! of links of which one dies.
+
+mod cell;
+mod rows;
+mod setup;
+
+use crate::auto::recorded::{Half, one_of_each_half};
+use crate::file::PaperFile;
+use crate::paper::{Context, Effort, Paper};
+use crate::recorded::pairs::{Pair, pairs};
+use crate::recorded::setup::{Setup as RecordedSetup, TEXT as RECORDED_TEXT};
+use crate::roots::Part;
+use crate::table::{Reproduction, Table};
+use rows::View;
+use setup::{Limits, Setup, TEXT};
+
+const RECORDED: Part = Part::fixed("recorded", 20);
+const DEATHS: Part = Part::fixed("deaths", 20);
+
+/// The key.
+pub(super) struct Datagrams;
+
+impl Paper for Datagrams {
+    fn key(&self) -> &'static str {
+        "datagrams"
+    }
+
+    fn text(&self) -> &'static str {
+        TEXT
+    }
+
+    fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
+        let file = PaperFile::<Setup>::parse(TEXT)?;
+        let (setup, limits) = (Setup::of(&file, context), Limits::of(&file)?);
+        let mut result = Reproduction::default();
+        on_recorded(context, &setup, &limits, &mut result)?;
+        let samples = context.sample(DEATHS, |root| cell::deaths(&setup, root))?;
+        let title = "A path dies under a call";
+        result.tables.push(Table::new("deaths", title, rows::deaths(&samples, &limits)));
+        result.notes.push(
+            "A case is a pair from one place of its recordings. Extra bytes are those of frames that left a second \
+             time, of both ends, over those of all frames that carried datagrams for the first time; frames that only \
+             acknowledge or ask are a column of their own. Misses are summed over all cases of a half."
+                .to_owned(),
+        );
+        Ok(result)
+    }
+}
+
+fn on_recorded(
+    context: &Context<'_>,
+    setup: &Setup,
+    limits: &Limits,
+    result: &mut Reproduction,
+) -> anyhow::Result<()> {
+    let Some(directory) = context.traces else {
+        let row = crate::recorded::skipped("datagrams")?;
+        result.tables.push(Table::new("recorded", "Recorded pairs", vec![row]));
+        return Ok(());
+    };
+    let links = PaperFile::<RecordedSetup>::parse(RECORDED_TEXT)?.published;
+    let mut pairs: Vec<Pair> = pairs(directory, &links)?;
+    anyhow::ensure!(!pairs.is_empty(), "no pair of traces in {}", directory.display());
+    if context.effort == Effort::Quick {
+        pairs = one_of_each_half(pairs);
+    }
+    let view = |half| View { setup, limits, pairs: &pairs, half };
+    let (samples, judged) = context.judge(
+        RECORDED,
+        |root| pairs.iter().map(|pair| cell::on_pair(context, setup, pair, root)).collect(),
+        |samples| Ok(view(Half::Judged).rows(samples)),
+    )?;
+    let count = |half| pairs.iter().filter(|pair| Half::of(&pair.name) == half).count();
+    let title = format!("{} recorded pairs on which nothing was tuned", count(Half::Judged));
+    result.tables.push(Table::new("recorded", title, judged));
+    let title = format!("{} recorded pairs on which it was tuned", count(Half::Tuned));
+    let tuned = view(Half::Tuned).rows(&samples);
+    result.tables.push(Table::new("recorded-tuned", title, tuned));
+    result.grids.extend([
+        view(Half::Judged).contestants(&samples),
+        view(Half::Tuned).contestants(&samples),
+        rows::by_pair(&samples, &pairs),
+    ]);
+    Ok(())
+}

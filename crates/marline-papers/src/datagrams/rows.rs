@@ -1,0 +1,264 @@
+//! Rows and lists of the recorded pairs, for each half of them by itself, and of paths that die.
+
+use marline_lab::figure::number;
+
+use super::cell::{Cell, OfPair};
+use super::setup::{DUPLICATION, JUDGED, Limits, MIN_RTT, ONE_PATH, Pulses, Setup};
+use crate::auto::recorded::Half;
+use crate::auto::violations::percent;
+use crate::estimate::{Asked, Estimate, Samples};
+use crate::judge::Row;
+use crate::recorded::pairs::Pair;
+use crate::table::Grid;
+
+/// What one root showed of each pair.
+pub(super) type Cells = Vec<OfPair>;
+
+/// A call or a game: its name, its plan, its cells.
+type Kind = (&'static str, Pulses, fn(&OfPair) -> &[Cell]);
+
+/// What is needed to judge one half.
+#[derive(Debug)]
+pub(super) struct View<'a> {
+    pub(super) setup: &'a Setup,
+    pub(super) limits: &'a Limits,
+    pub(super) pairs: &'a [Pair],
+    pub(super) half: Half,
+}
+
+impl View<'_> {
+    fn cases<'a>(&'a self, root: &'a Cells) -> impl Iterator<Item = &'a OfPair> {
+        let mine = |(pair, _): &(&Pair, &OfPair)| Half::of(&pair.name) == self.half;
+        self.pairs.iter().zip(root).filter(mine).map(|(_, of)| of)
+    }
+
+    fn median(&self, samples: &Samples<Cells>, of: impl Fn(&OfPair) -> f64) -> Estimate {
+        let numbers = samples.map(|root| self.cases(root).map(&of).collect::<Vec<f64>>());
+        let all = |roots: &[&Vec<f64>]| roots.iter().flat_map(|r| r.iter().copied()).collect();
+        numbers.estimate(|roots| {
+            let all: Vec<f64> = all(roots);
+            marline_sim::median(&all)
+        })
+    }
+
+    /// Sums over all cases, one over the other.
+    fn ratio(&self, samples: &Samples<Cells>, of: impl Fn(&OfPair) -> (u64, u64)) -> Estimate {
+        samples.ratio(|root| {
+            let each = self.cases(root).map(&of);
+            let (above, below) = each.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+            (above as f64, below as f64)
+        })
+    }
+
+    fn kinds(&self) -> [Kind; 2] {
+        [("call", self.setup.call, |of| &of.call), ("game", self.setup.game, |of| &of.game)]
+    }
+
+    /// Every row of the half; those of the tuned one are not judged.
+    pub(super) fn rows(&self, samples: &Samples<Cells>) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for kind in self.kinds() {
+            rows.extend(self.tail(samples, kind));
+            rows.extend(self.misses(samples, kind));
+        }
+        rows.extend(self.quic(samples));
+        self.half.judge(rows)
+    }
+
+    fn tail(&self, samples: &Samples<Cells>, (name, pulses, of): Kind) -> Vec<Row> {
+        let p99 = |case: &OfPair| over(of(case)[JUDGED].p99_ms(), of(case)[DUPLICATION].p99_ms());
+        let limit = self.limits.duplication;
+        let above = percent(samples, |root| {
+            let above = self.cases(root).filter(|case| p99(case) > limit).count();
+            (above as u64, self.cases(root).count() as u64)
+        });
+        let extra = self.ratio(samples, |case| {
+            let cell = &of(case)[JUDGED];
+            (100 * cell.extra_bytes, cell.first_bytes)
+        });
+        let allowed = self.limits.extra_percent(pulses);
+        vec![
+            Row::new(format!("{name}: p99 over full duplication's, median"))
+                .estimate(&self.median(samples, p99), "")
+                .at_most(limit),
+            Row::new(format!("{name}: p99 above {} of full duplication's: cases", number(limit)))
+                .estimate(&above, "%"),
+            Row::new(format!("{name}: extra bytes"))
+                .estimate(&extra, "%")
+                .asked(Asked::at_most(allowed), format!("at most {} %", number(allowed))),
+        ]
+    }
+
+    fn misses(&self, samples: &Samples<Cells>, (name, _, of): Kind) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (index, deadline) in self.setup.deadlines_ms.iter().enumerate() {
+            let all = self.ratio(samples, |case| {
+                (of(case)[JUDGED].missed[index], of(case)[MIN_RTT].missed[index])
+            });
+            let avoidable = self.ratio(samples, |case| {
+                let missed = |place: usize| of(case)[place].missed_avoidably[index];
+                (missed(JUDGED), missed(MIN_RTT))
+            });
+            let what = format!("{name}: misses of {deadline} ms over those of min-rtt");
+            let row = Row::new(what).estimate(&all, "");
+            // Asked of the first deadline.
+            rows.push(if index == 0 { row.at_most(self.limits.misses) } else { row });
+            let what = format!("{name}: avoidable misses of {deadline} ms over those of min-rtt");
+            rows.push(Row::new(what).estimate(&avoidable, ""));
+        }
+        rows
+    }
+
+    fn quic(&self, samples: &Samples<Cells>) -> Vec<Row> {
+        let best = |case: &OfPair| case.quic.iter().copied().fold(0.0, f64::max);
+        let gain = |case: &OfPair| over(case.quic[JUDGED], best(case));
+        let median = self.median(samples, gain);
+        let below = percent(samples, |root| {
+            let below = self.cases(root).filter(|case| gain(case) < self.limits.quic).count();
+            (below as u64, self.cases(root).count() as u64)
+        });
+        vec![
+            Row::new("quic: goodput over the best of all settings, median")
+                .estimate(&median, "")
+                .at_least(self.limits.quic),
+            Row::new(format!(
+                "quic: goodput below {} of the best of all settings: cases",
+                number(self.limits.quic)
+            ))
+            .estimate(&below, "%"),
+        ]
+    }
+
+    /// Every contestant beside the others.
+    pub(super) fn contestants(&self, samples: &Samples<Cells>) -> Grid {
+        let columns = [
+            ("contestant", ""),
+            ("call p50, median", "ms"),
+            ("call p99, median", "ms"),
+            ("call p99 over full duplication's, median", ""),
+            ("call lost", "%"),
+            ("call later than 100 ms", "%"),
+            ("call later than 150 ms", "%"),
+            ("call extra bytes", "%"),
+            ("game p99, median", "ms"),
+            ("game lost", "%"),
+            ("game later than 100 ms", "%"),
+            ("game extra bytes", "%"),
+            ("ACKs and questions of the call", "%"),
+            ("quic over the best of all settings, median", ""),
+        ];
+        let name = self.half.name();
+        let title = format!("Every contestant on the {name} half, shown");
+        let mut grid = Grid::new(&format!("contestants-{name}"), title, &columns);
+        let all: Vec<&OfPair> = samples.all().iter().flat_map(|root| self.cases(root)).collect();
+        let median = |of: &dyn Fn(&OfPair) -> f64| {
+            marline_sim::median(&all.iter().map(|case| of(case)).collect::<Vec<f64>>())
+        };
+        let share = |above: &dyn Fn(&OfPair) -> u64, below: &dyn Fn(&OfPair) -> u64| {
+            let sum = |of: &dyn Fn(&OfPair) -> u64| all.iter().map(|case| of(case)).sum::<u64>();
+            100.0 * sum(above) as f64 / sum(below) as f64
+        };
+        for (place, contestant) in self.setup.contestants().enumerate() {
+            let best = |case: &OfPair| case.quic.iter().copied().fold(0.0, f64::max);
+            let numbers = [
+                median(&|case| case.call[place].p50_ms()),
+                median(&|case| case.call[place].p99_ms()),
+                median(&|case| over(case.call[place].p99_ms(), case.call[DUPLICATION].p99_ms())),
+                share(&|case| case.call[place].lost, &|case| case.call[place].datagrams),
+                share(&|case| case.call[place].missed[0], &|case| case.call[place].datagrams),
+                share(&|case| case.call[place].missed[1], &|case| case.call[place].datagrams),
+                share(&|case| case.call[place].extra_bytes, &|case| case.call[place].first_bytes),
+                median(&|case| case.game[place].p99_ms()),
+                share(&|case| case.game[place].lost, &|case| case.game[place].datagrams),
+                share(&|case| case.game[place].missed[0], &|case| case.game[place].datagrams),
+                share(&|case| case.game[place].extra_bytes, &|case| case.game[place].first_bytes),
+                share(&|case| case.call[place].control_bytes, &|case| case.call[place].first_bytes),
+                median(&|case| over(case.quic[place], best(case))),
+            ];
+            grid.push(&[&contestant.name], &numbers);
+        }
+        let nothing = f64::NAN;
+        let bound = [
+            nothing,
+            median(&|case| case.call_bound.p99_ms()),
+            median(&|case| over(case.call_bound.p99_ms(), case.call[DUPLICATION].p99_ms())),
+            nothing,
+            share(&|case| case.call_bound.missed[0], &|case| case.call[JUDGED].datagrams),
+            share(&|case| case.call_bound.missed[1], &|case| case.call[JUDGED].datagrams),
+            nothing,
+            median(&|case| case.game_bound.p99_ms()),
+            nothing,
+            share(&|case| case.game_bound.missed[0], &|case| case.game[JUDGED].datagrams),
+            nothing,
+            nothing,
+            nothing,
+        ];
+        grid.push(&["clairvoyant bound"], &bound);
+        grid
+    }
+}
+
+/// Every pair: means over the places.
+pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
+    let columns = [
+        ("pair", ""),
+        ("half", ""),
+        ("call p99 over full duplication's", ""),
+        ("call later than 100 ms", "%"),
+        ("the same of min-rtt", "%"),
+        ("the same of full duplication", "%"),
+        ("call extra bytes", "%"),
+        ("quic on the first path", "Mbit/s"),
+        ("quic on the second path", "Mbit/s"),
+        ("quic by auto", "Mbit/s"),
+    ];
+    let mut grid = Grid::new("pairs", "Every recorded pair: means over its places", &columns);
+    for (number, pair) in pairs.iter().enumerate() {
+        let mean = |of: &dyn Fn(&OfPair) -> f64| {
+            let numbers: Vec<f64> = samples.all().iter().map(|root| of(&root[number])).collect();
+            marline_sim::mean(&numbers)
+        };
+        let missed = |place: usize| {
+            mean(&|case| {
+                let cell = &case.call[place];
+                100.0 * cell.missed[0] as f64 / cell.datagrams as f64
+            })
+        };
+        let numbers = [
+            mean(&|case| over(case.call[JUDGED].p99_ms(), case.call[DUPLICATION].p99_ms())),
+            missed(JUDGED),
+            missed(MIN_RTT),
+            missed(DUPLICATION),
+            mean(&|case| {
+                let cell = &case.call[JUDGED];
+                100.0 * cell.extra_bytes as f64 / cell.first_bytes as f64
+            }),
+            mean(&|case| case.quic[ONE_PATH]),
+            mean(&|case| case.quic[ONE_PATH + 1]),
+            mean(&|case| case.quic[JUDGED]),
+        ];
+        grid.push(&[&pair.name, Half::of(&pair.name).name()], &numbers);
+    }
+    grid
+}
+
+/// Longest gaps of the runs of each root.
+pub(super) fn deaths(samples: &Samples<Vec<f64>>, limits: &Limits) -> Vec<Row> {
+    let median = samples.mean(|gaps| marline_sim::median(gaps));
+    let worst = samples.mean(|gaps| gaps.iter().copied().fold(0.0, f64::max));
+    let worst_of_all = samples.all().iter().flatten().copied().fold(0.0, f64::max);
+    vec![
+        Row::new("longest gap, median of the runs of a root, mean")
+            .estimate(&median, "ms")
+            .at_most(limits.death_median_ms),
+        Row::new("longest gap, worst of the runs of a root, mean")
+            .estimate(&worst, "ms")
+            .at_most(limits.death_worst_ms),
+        Row::new("longest gap, worst of all runs").ours(worst_of_all, "ms"),
+    ]
+}
+
+/// A ratio; equal where both are nothing or datagrams of both never came.
+fn over(ours: f64, other: f64) -> f64 {
+    if ours == other { 1.0 } else { ours / other }
+}

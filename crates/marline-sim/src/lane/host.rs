@@ -1,0 +1,143 @@
+//! Host with a lane behind the `Node` trait.
+
+use core::net::{IpAddr, SocketAddr};
+
+use marline_core::{Ecn, FourTuple};
+use marline_datagram::{Event, Lane, PathId};
+use marline_time::Instant;
+
+use super::app::DatagramApp;
+use crate::{Digest, Node, Outbox, Packet};
+
+/// Bytes of headers around a frame: IPv4 and UDP.
+const OVERHEAD: u16 = 28;
+
+/// A host whose datagrams go through a lane. Paths are told apart by the addresses at both ends, as a driver does once
+/// the session's subflows have proved them.
+#[derive(Debug)]
+pub struct LaneHost {
+    lane: Lane,
+    paths: Vec<(PathId, FourTuple)>,
+    apps: Vec<Box<dyn DatagramApp>>,
+    frame: Vec<u8>,
+    arrived: Vec<u8>,
+    digest: Digest,
+}
+
+impl LaneHost {
+    /// A host with these paths.
+    #[must_use]
+    pub fn new(mut lane: Lane, paths: Vec<(PathId, FourTuple)>, now: Instant) -> Self {
+        for (id, _) in &paths {
+            lane.add_path(*id, now);
+        }
+        let (frame, arrived) = (Vec::new(), Vec::new());
+        LaneHost { lane, paths, apps: Vec::new(), frame, arrived, digest: Digest::default() }
+    }
+
+    /// Adds an application. Datagrams of its flow are its own.
+    pub fn add_app(&mut self, app: Box<dyn DatagramApp>) {
+        self.apps.push(app);
+    }
+
+    /// The lane.
+    #[must_use]
+    pub const fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    /// The lane, to be told something.
+    pub const fn lane_mut(&mut self) -> &mut Lane {
+        &mut self.lane
+    }
+
+    /// An application.
+    #[must_use]
+    pub fn app(&self, index: usize) -> Option<&dyn DatagramApp> {
+        self.apps.get(index).map(|app| &**app)
+    }
+
+    fn path_from(&self, remote: SocketAddr, local: SocketAddr) -> Option<PathId> {
+        let same = |(_, path): &&(PathId, FourTuple)| {
+            path.remote.ip() == remote.ip() && path.local.ip() == local.ip()
+        };
+        self.paths.iter().find(same).map(|(id, _)| *id)
+    }
+
+    /// Hands over what came in, and lets applications send.
+    fn run_apps(&mut self, now: Instant) {
+        while let Some(event) = self.lane.poll_event() {
+            let Event::Datagram { flow, payload } = event else { continue };
+            self.digest.time(now);
+            self.digest.number(flow.0);
+            self.digest.bytes(payload);
+            if let Some(app) = self.apps.iter_mut().find(|app| app.flow() == flow) {
+                app.on_datagram(now, payload);
+            }
+        }
+        for app in &mut self.apps {
+            app.run(now, &mut self.lane);
+        }
+    }
+}
+
+impl Node for LaneHost {
+    fn handle_packet(&mut self, now: Instant, packet: &Packet) {
+        let Some(path) = self.path_from(packet.path.local, packet.path.remote) else { return };
+        self.arrived.clear();
+        self.arrived.extend_from_slice(&packet.segment);
+        self.lane.handle(now, path, &mut self.arrived);
+        self.run_apps(now);
+    }
+
+    fn handle_too_big(&mut self, now: Instant, quoted: &Packet, mtu_bytes: u32) {
+        if let Some(path) = self.path_from(quoted.path.local, quoted.path.remote) {
+            let frame_bytes = mtu_bytes.saturating_sub(OVERHEAD.into()).min(u16::MAX.into());
+            self.lane.set_path_mtu(path, frame_bytes as u16, now);
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        if self.lane.poll_timeout().is_some_and(|at| at <= now) {
+            self.lane.handle_timeout(now);
+        }
+        self.run_apps(now);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let apps = self.apps.iter().filter_map(|app| app.wakes_at());
+        apps.chain(self.lane.poll_timeout()).min()
+    }
+
+    fn transmit(&mut self, now: Instant, outbox: &mut Outbox<'_>) {
+        while let Some(transmit) = self.lane.poll_transmit(now, &mut self.frame) {
+            let Some((_, path)) = self.paths.iter().find(|(id, _)| *id == transmit.path) else {
+                continue;
+            };
+            let template = Packet {
+                number: 0,
+                too_big_mtu: None,
+                path: *path,
+                ecn: Ecn::NotEct,
+                // Ports are not those of a TCP header.
+                flow: 1,
+                peer_flow: 0,
+                overhead: OVERHEAD,
+                segment: Vec::new(),
+            };
+            outbox.push(&template, &self.frame);
+        }
+    }
+
+    fn set_address(&mut self, now: Instant, address: IpAddr, up: bool) {
+        for (id, path) in &self.paths {
+            if path.local.ip() == address && !up {
+                self.lane.set_path_unreachable(*id, now);
+            }
+        }
+    }
+
+    fn digest(&self) -> u64 {
+        self.digest.value()
+    }
+}

@@ -1,0 +1,115 @@
+//! Opaque bulk flow with a congestion control of its own, as QUIC that downloads through a tunnel.
+//!
+//! The lane around it sees datagrams of 1,200 bytes and of a few, and knows no more. Inside is a sender with a
+//! window, a pacer, and loss recovery by packet numbers and acknowledgements, as RFC 9002 describes: it is another
+//! lane, with one path, whose frames are the datagrams. What is lost is not sent again but counted: goodput is what
+//! arrives once, new data being worth as much as repeated data.
+
+use core::any::Any;
+
+use marline_datagram::{Event, FlowId, Lane, LaneConfig, PathId, StandIn};
+use marline_policy::FlowClass;
+use marline_time::Instant;
+
+use super::app::DatagramApp;
+
+const PATH: PathId = PathId(0);
+const STREAM: FlowId = FlowId(0);
+/// Bytes of UDP payload of a full packet: the least that QUIC asks of a path.
+const PACKET_BYTES: u16 = 1_200;
+/// Payload of a full packet, and how much of it waits so that the window is always used.
+const PAYLOAD_BYTES: usize = 1_150;
+const AHEAD: usize = 4 * PAYLOAD_BYTES;
+
+/// What one end saw.
+#[derive(Clone, Debug, Default)]
+pub struct QuicReport {
+    /// When payload arrived, and how many bytes.
+    pub arrived: Vec<(Instant, u32)>,
+    /// Packets that the lane around did not take.
+    pub refused: u64,
+}
+
+/// One end.
+#[derive(Debug)]
+pub struct QuicLike {
+    flow: FlowId,
+    inner: Lane,
+    /// It sends from then until then.
+    sends: Option<(Instant, Instant)>,
+    report: QuicReport,
+    packet: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+impl QuicLike {
+    /// Both ends of a flow; the first one sends. `config`: its policy is not asked.
+    #[must_use]
+    pub fn pair(
+        flow: FlowId,
+        config: &LaneConfig,
+        (from, until): (Instant, Instant),
+    ) -> [QuicLike; 2] {
+        let mut config = config.clone();
+        config.frame_bytes = (PACKET_BYTES, PACKET_BYTES);
+        let [there, back] = StandIn::pair(flow.0 ^ 0x71c9);
+        let end = |ids, keys, sends| {
+            let mut inner = Lane::new(config.clone(), ids, keys, from);
+            inner.add_path(PATH, from);
+            inner.set_flow_class(STREAM, FlowClass::Bulk, from);
+            let (packet, payload) = (Vec::new(), vec![0; PAYLOAD_BYTES]);
+            QuicLike { flow, inner, sends, report: QuicReport::default(), packet, payload }
+        };
+        [end((1, 2), there, Some((from, until))), end((2, 1), back, None)]
+    }
+
+    /// What it saw.
+    #[must_use]
+    pub const fn report(&self) -> &QuicReport {
+        &self.report
+    }
+}
+
+impl DatagramApp for QuicLike {
+    fn flow(&self) -> FlowId {
+        self.flow
+    }
+
+    fn on_datagram(&mut self, now: Instant, payload: &[u8]) {
+        self.packet.clear();
+        self.packet.extend_from_slice(payload);
+        self.inner.handle(now, PATH, &mut self.packet);
+        while let Some(event) = self.inner.poll_event() {
+            if let Event::Datagram { payload, .. } = event {
+                self.report.arrived.push((now, payload.len() as u32));
+            }
+        }
+    }
+
+    fn run(&mut self, now: Instant, lane: &mut Lane) {
+        if self.inner.poll_timeout().is_some_and(|at| at <= now) {
+            self.inner.handle_timeout(now);
+        }
+        let sends = self.sends.is_some_and(|(from, until)| from <= now && now < until);
+        loop {
+            while sends && self.inner.queued_bytes() < AHEAD {
+                self.inner.send(now, STREAM, &self.payload).ok();
+            }
+            if self.inner.poll_transmit(now, &mut self.packet).is_none() {
+                return;
+            }
+            let taken = lane.send(now, self.flow, &self.packet);
+            self.report.refused += u64::from(taken.is_err());
+        }
+    }
+
+    fn wakes_at(&self) -> Option<Instant> {
+        let begins =
+            self.sends.map(|(from, _)| from).filter(|_| self.inner.stats().sent_bytes == 0);
+        self.inner.poll_timeout().into_iter().chain(begins).min()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -150,6 +150,7 @@ impl Ack {
 }
 
 /// A part of a body.
+#[expect(clippy::large_enum_variant, reason = "read and handled at once, never kept")]
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item<'a> {
     /// For the application.
@@ -318,6 +319,7 @@ mod tests {
         )
     }
 
+    #[expect(clippy::large_enum_variant, reason = "made one by one")]
     #[derive(Clone, Debug)]
     enum Made {
         Datagram(u64, Vec<u8>),

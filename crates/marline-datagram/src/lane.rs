@@ -325,12 +325,12 @@ impl Lane {
         let (flow, class, copy) = (first.flow, first.class, first.copy);
         let (mut deadline, mut payload_bytes) = (first.deadline, first.payload.len());
         let mut current = first;
-        while class != FlowClass::Bulk {
+        loop {
             let len = current.payload.len();
             let so_far = frame.len() + datagram_overhead(current.flow, Some(len)) + len + TAG_BYTES;
             let fits = |next: &Waiting| {
                 let more = datagram_overhead(next.flow, None) + next.payload.len();
-                next.copy == copy && so_far + more <= most
+                class != FlowClass::Bulk && next.copy == copy && so_far + more <= most
             };
             let Some(next) = self.paths[at].queues().pop_urgent_if(now, fits) else { break };
             frame::write_datagram(frame, current.flow, &current.payload, false);

@@ -72,6 +72,7 @@ impl Kind {
             PolicyKind::Congestion => registry.congestion(name).err(),
             PolicyKind::CongestionWrapper => registry.congestion(&format!("cubic+{name}")).err(),
             PolicyKind::Recovery => registry.recovery(name).err(),
+            PolicyKind::Datagrams => registry.datagram_policy(name).err(),
         };
         match self {
             Kind::Policy(kind) => policy(kind).map(|error| error.to_string()),

@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_path_narrower_than_the_first_size_is_found_by_its_losses() {
         let mut mtu = Mtu::new((FIRST, 1_472));
-        assert!((0..6).map(|_| mtu.on_lost(FIRST.into())).any(|changed| changed));
+        assert!((0..6).any(|_| mtu.on_lost(FIRST.into())));
         assert_eq!(mtu.frame_bytes(), LEAST);
         let mut fixed = Mtu::new((1_200, 1_200));
         assert_eq!(fixed.wanted(Instant::ZERO), None);

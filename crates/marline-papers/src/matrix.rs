@@ -106,7 +106,8 @@ impl Paper for Matrix {
         let fair = (file.tolerance("share_least")?, file.tolerance("share_most")?);
         let ever = (file.tolerance("share_never_below")?, file.tolerance("share_never_above")?);
         let (rows, shares) = beside::judge(context, &variants[AUTO], fair, ever)?;
-        let title = "Beside others: a bottleneck of 10 or 50 Mbit/s, 20 or 80 ms, with a buffer of 1, 2 or 4 bandwidth-delay products";
+        let title = "Beside others: a bottleneck of 10 or 50 Mbit/s, 20 or 80 ms, with a buffer of \
+             1, 2 or 4 bandwidth-delay products";
         result.tables.push(Table::new("beside", title, rows));
         result.grids.push(shares);
         result.grids.push(View { setup, samples: &samples }.grid());
@@ -193,7 +194,8 @@ impl View<'_> {
         let names = self.setup.contestant.iter().map(|contestant| (&*contestant.name, ""));
         let columns: Vec<_> =
             [("scene", ""), ("of key", ""), ("measure", "")].into_iter().chain(names).collect();
-        let title = "Every contestant in every scene: means over the roots (ms; goodput Mbit/s), and copies in percent of the payload";
+        let title = "Every contestant in every scene: means over the roots (ms; goodput Mbit/s), and \
+             copies in percent of the payload";
         let mut grid = Grid::new("contestants", title, &columns);
         let picked: Vec<&Vec<SceneCells>> = self.samples.all().iter().collect();
         for (number, scene) in SCENES.iter().enumerate() {

@@ -16,10 +16,10 @@
 //!   of itself, but not below rate x smallest RTT, the rate being smoothed over the last
 //!   deliveries (Westwood+). Behind a buffer of one bandwidth-delay product or more 0.7 of the
 //!   window is the larger of the two, so that beside CUBIC this is CUBIC.
-//! - *A recovery does not stop at what ACKs let go.* As much as rate x smallest RTT, and [`LEAST_IN_RECOVERY`]
-//!   segments, may be in flight whatever PRR says. PRR is a sending rate measured in ACKs: where a burst ends with a
-//!   loss there are hardly any left, and the last twenty segments are repeated one, two, four and eight at a time; and a
-//!   small message written meanwhile waits for them.
+//! - *A recovery does not stop at what ACKs let go.* As much as rate x smallest RTT, and
+//!   [`LEAST_IN_RECOVERY`] segments, may be in flight whatever PRR says. PRR is a sending rate measured in
+//!   ACKs: where a burst ends with a loss there are hardly any left, the last twenty segments are repeated
+//!   one, two, four and eight at a time, and a small message written meanwhile waits for them.
 //! - *Pauses.* A window that was used is kept for [`KEPT_FOR`] (RFC 7661's five minutes) instead of
 //!   one timeout; one of which less than half was in flight lately is cut to twice what was (its
 //!   `pipeACK`). The first burst is paced, over half a round trip where no queue is.

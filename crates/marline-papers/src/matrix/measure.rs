@@ -6,14 +6,12 @@ use marline_sim::quantile;
 use marline_time::Duration;
 use serde::{Deserialize, Serialize};
 
-use super::scenes::{Kind, SCENES, Scene, Stage, Staged};
+use super::scenes::{Kind, PATIENCE_MS, SCENES, Scene, Stage, Staged};
 use crate::hsr2018;
 use crate::paper::Context;
 use crate::plain::tcp;
 use crate::roots::Root;
 
-/// What never came is waited for so long, and counts as that, ms.
-pub(super) const PATIENCE_MS: f64 = 30_000.0;
 /// In a download this much of the start does not count.
 const START: Duration = Duration::from_secs(3);
 

@@ -6,7 +6,6 @@ use marline_lab::experiment::Moment;
 use marline_lab::experiment::{Experiment, Fault};
 use marline_lab::workload::{Gap, Workload};
 
-use super::measure::PATIENCE_MS;
 use crate::download::Download;
 use crate::paper::Context;
 use crate::roots::Root;
@@ -167,6 +166,8 @@ pub(super) const SCENES: &[Scene] = &[
     },
 ];
 
+/// What never came is waited for so long, and counts as that, ms.
+pub(super) const PATIENCE_MS: f64 = 30_000.0;
 /// Echoes of a run.
 const ECHOES: usize = 600;
 /// WiFi and LTE of bursts that are cut in two, as TLP-MP's tests have them.

@@ -1,15 +1,13 @@
 //! Schedulers: the choice of the subflow that carries each piece of data.
 
-mod arrival;
 mod auto;
 mod auto_redundant;
-mod blocking;
 mod budget;
 mod burst_end;
 pub mod classes;
 mod coded;
-mod completion;
 pub mod copies;
+mod delivery;
 mod follow_client;
 mod hedged;
 mod linux;
@@ -19,7 +17,6 @@ mod per_subflow;
 mod probing;
 mod redundant;
 mod redundant_idle;
-mod risk;
 mod round_robin;
 
 pub use auto::{Auto, AutoConfig};
@@ -35,5 +32,4 @@ pub use opportunistic::{Opportunistic, OpportunisticRules, Penalise, Retransmit}
 pub use probing::{Probing, ProbingConfig};
 pub use redundant::Redundant;
 pub use redundant_idle::RedundantIdle;
-pub use risk::RiskConfig;
 pub use round_robin::{RoundRobin, RoundRobinConfig};

@@ -139,11 +139,16 @@ impl Judge {
         let others = || members(cx.subflows, class).filter(busy);
         others().next()?;
         let faster = others().filter(|other| arrival(other, u64::from(other.mss)) < arrives);
-        let until = arrives.saturating_add(others().map(way_back).min().unwrap_or_default());
-        let brought: u64 = faster.map(|other| rate(other).bytes_in(until)).sum();
-        let bound = cx.window_end.since(cx.data_una).min(cx.send_limit);
-        if brought > 0 && brought + view.bytes_in_flight + u64::from(view.mss) > bound {
-            return Some((Rule::WouldBlock, None, None));
+        // Of a path of which nothing is known nobody can say that it would hold up the others.
+        if arrives < Duration::MAX {
+            let until = arrives.saturating_add(others().map(way_back).min().unwrap_or_default());
+            let brought =
+                faster.map(|other| rate(other).bytes_in(until)).fold(0, u64::saturating_add);
+            let bound = cx.window_end.since(cx.data_una).min(cx.send_limit);
+            let takes = view.bytes_in_flight + u64::from(view.mss);
+            if brought > 0 && brought.saturating_add(takes) > bound {
+                return Some((Rule::WouldBlock, None, None));
+            }
         }
         if writer_has_more(cx) {
             return None;

@@ -268,3 +268,15 @@ fn what_was_delivered_is_not_copied() {
     stream.deliver(marline_testkit::views::range(1_000, 3_000));
     assert_eq!(next(&mut Auto::default(), &stream, &calm).data(), None);
 }
+
+#[test]
+fn a_path_of_which_nothing_is_known_is_no_overflow() {
+    // A second subflow that just joined, beside one that has something to do.
+    let stream = Stream { window: 20_000, ..Stream::new(50_000) };
+    let busy = SubflowView { bytes_in_flight: 10_000, ..full(path(0, 20)) };
+    let unknown =
+        SubflowView { bytes_in_flight: 3_000, forecast: Forecast::default(), ..path(1, 40) };
+    // Nobody can say that it would hold up the other, so it is tried.
+    let decision = next(&mut without_copies(), &stream, &[busy, unknown]);
+    assert_eq!(decision.data().map(|(subflow, _)| subflow), Some(SubflowId(1)));
+}

@@ -283,9 +283,7 @@ impl Forecaster {
 
     /// Episodes of trouble a second, by now.
     fn troubles(&self, now: Instant) -> f32 {
-        let since_s = millis(now).wrapping_sub(self.troubled_at_ms) as f32 / 1e3;
-        let faded = since_s / TROUBLE_MEMORY_S;
-        self.troubles / (1.0 + faded + faded * faded / 2.0)
+        self.troubles / forgetting(millis(now).wrapping_sub(self.troubled_at_ms))
     }
 
     /// An answer came: whether it is later than the p90 that was forecast for it by a spread or more.
@@ -354,6 +352,7 @@ impl Forecaster {
         Forecast {
             answers_us,
             troubles: self.troubles(now),
+            untroubled_ms: millis(now).wrapping_sub(self.troubled_at_ms),
             multiples: self.multiples,
             queued_us: self.queued(now).as_micros().min(u32::MAX.into()) as u32,
             idle_us: (now.as_nanos().saturating_sub(self.busy_until) / 1_000).min(u32::MAX.into())
@@ -371,6 +370,12 @@ fn unsureness(multiple: f32) -> f32 {
 /// Falls from 1 towards 0 like exp(-x), by arithmetic that is the same on every machine.
 fn fading(x: f32) -> f32 {
     1.0 / (1.0 + x + x * x / 2.0 + x * x * x / 6.0)
+}
+
+/// By how much fewer episodes a second are remembered so many ms after the last.
+fn forgetting(since_ms: u32) -> f32 {
+    let faded = since_ms as f32 / 1e3 / TROUBLE_MEMORY_S;
+    1.0 + faded + faded * faded / 2.0
 }
 
 fn stamp(now: Instant) -> core::num::NonZeroU64 {
@@ -414,6 +419,8 @@ pub struct Forecast {
     /// Spreads that each of them is away from the centre.
     pub(crate) multiples: [f32; 3],
     pub(crate) troubles: f32,
+    /// How long ago trouble was seen last; of no meaning while there is none.
+    pub(crate) untroubled_ms: u32,
     /// How long what was sent before keeps the path busy.
     pub(crate) queued_us: u32,
     /// How long ago that was over.
@@ -426,7 +433,22 @@ impl Forecast {
     #[must_use]
     pub fn of(answers: [Duration; 3], troubles: f32, rate: Option<Rate>) -> Forecast {
         let answers_us = answers.map(|time| micros(time) as u32);
-        Forecast { answers_us, multiples: START, troubles, queued_us: 0, idle_us: u32::MAX, rate }
+        Forecast {
+            answers_us,
+            multiples: START,
+            troubles,
+            untroubled_ms: 0,
+            queued_us: 0,
+            idle_us: u32::MAX,
+            rate,
+        }
+    }
+
+    /// The same so long after the last trouble.
+    #[must_use]
+    pub fn untroubled_for(self, time: Duration) -> Forecast {
+        let untroubled_ms = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        Forecast { troubles: self.troubles / forgetting(untroubled_ms), untroubled_ms, ..self }
     }
 
     /// The same on a path that what was sent before keeps busy for so long.
@@ -515,6 +537,16 @@ impl Forecast {
     #[must_use]
     pub fn risk(&self, time: Duration) -> f32 {
         (self.troubles * time.as_secs_f32()).min(1.0)
+    }
+
+    /// The same for who asks whether a bad time goes on: the longer no trouble was seen, measured by how often it came
+    /// before, the more likely it is that the time is over. [`risk`](Self::risk) tells of ten seconds, this of the last
+    /// few times that episodes were apart.
+    #[must_use]
+    pub fn risk_while_it_lasts(&self, time: Duration) -> f32 {
+        let before = self.troubles * forgetting(self.untroubled_ms);
+        let goes_on = fading(before * self.untroubled_ms as f32 / 1e3);
+        (before * goes_on * time.as_secs_f32()).min(1.0)
     }
 }
 

@@ -177,6 +177,7 @@ impl Line {
         self.put("p99_us", p99);
         self.put_list("multiples", &forecast.multiples.map(|multiple| multiple.to_string()));
         self.put("troubles_per_s", forecast.troubles);
+        self.put("untroubled_ms", forecast.untroubled_ms);
         self.put("queued_us", forecast.queued_us);
         self.put("idle_us", forecast.idle_us);
         self.put_some("train_bits_per_s", forecast.rate.map(Rate::bits_per_s));
@@ -442,6 +443,7 @@ impl<'a> Fields<'a> {
                 ],
                 multiples: multiples.try_into().map_err(|_| BadRecord("multiples"))?,
                 troubles: self.with("troubles_per_s", read_fraction)?,
+                untroubled_ms: self.number("untroubled_ms")?,
                 queued_us: self.number("queued_us")?,
                 idle_us: self.number("idle_us")?,
                 rate: self.some("train_bits_per_s", rate)?,

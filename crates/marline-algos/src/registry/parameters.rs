@@ -48,6 +48,11 @@ pub enum ParameterProblem {
         /// Those that it has, in the order it reads them.
         known: Vec<String>,
     },
+    /// The policy had one of that name before.
+    Gone {
+        /// What there is instead, or why there is nothing.
+        instead: String,
+    },
     /// It was given twice.
     Repeated,
     /// The value cannot be read, or is out of range.
@@ -70,6 +75,9 @@ impl fmt::Display for ParameterError {
                 let known = known.join(", ");
                 write!(f, "{kind} `{policy}` has no parameter `{key}`; known: {known}")
             }
+            ParameterProblem::Gone { instead } => {
+                write!(f, "{kind} `{policy}` has no parameter `{key}` any more: {instead}")
+            }
             ParameterProblem::Repeated => {
                 write!(f, "{kind} `{policy}`: parameter `{key}` is given twice")
             }
@@ -90,6 +98,8 @@ pub struct Parameters<'a> {
     policy: &'a str,
     given: &'a [(&'a str, &'a str)],
     asked: Vec<ParameterInfo>,
+    /// Keys of before, with what there is instead.
+    gone: Vec<(&'static str, &'static str)>,
     error: Option<ParameterError>,
 }
 
@@ -104,7 +114,7 @@ impl<'a> Parameters<'a> {
         policy: &'a str,
         given: &'a [(&'a str, &'a str)],
     ) -> Self {
-        Parameters { kind, policy, given, asked: Vec::new(), error: None }
+        Parameters { kind, policy, given, asked: Vec::new(), gone: Vec::new(), error: None }
     }
 
     /// A custom value: `default` in its textual form, a description of the `expected` values, and a
@@ -213,6 +223,11 @@ impl<'a> Parameters<'a> {
         self.fail(key, ParameterProblem::BadValue { given, expected });
     }
 
+    /// A key that the policy had before: whoever gives it is told what there is `instead`.
+    pub fn gone(&mut self, key: &'static str, instead: &'static str) {
+        self.gone.push((key, instead));
+    }
+
     fn fail(&mut self, key: &str, problem: ParameterProblem) {
         let (kind, policy, key) = (self.kind, self.policy.to_owned(), key.to_owned());
         self.error.get_or_insert(ParameterError { kind, policy, key, problem });
@@ -223,7 +238,10 @@ impl<'a> Parameters<'a> {
     pub(super) fn finish(mut self) -> Result<Vec<ParameterInfo>, ParameterError> {
         let given = self.given;
         for (at, (key, _)) in given.iter().enumerate() {
-            let problem = if self.asked.iter().all(|info| info.key != *key) {
+            let gone = self.gone.iter().find(|(name, _)| name == key);
+            let problem = if let Some((_, instead)) = gone {
+                ParameterProblem::Gone { instead: (*instead).to_owned() }
+            } else if self.asked.iter().all(|info| info.key != *key) {
                 let known = self.asked.iter().map(|info| info.key.clone()).collect();
                 ParameterProblem::Unknown { known }
             } else if given[..at].iter().any(|(earlier, _)| earlier == key) {

@@ -99,6 +99,17 @@ pub fn wait<'a>(candidates: impl Iterator<Item = &'a SubflowView>) -> Decision {
     opens.map_or(Decision::Wait, Decision::WaitUntil)
 }
 
+/// New data where no member of the best class is fine: on the one heard of last that has room, be it slower than
+/// another: to wait for one that has nothing to do would be to wait for ever.
+#[must_use]
+pub fn among_doubted(class: Class, cx: &SchedulerContext<'_>) -> Decision {
+    let candidates = || members(cx.subflows, class);
+    pick(candidates(), class).map_or_else(
+        || wait(candidates()),
+        |view| Decision::SendRun { subflow: view.id, range: cx.unsent },
+    )
+}
+
 /// New data on a subflow that `takes` a segment of it: a run of all that it has room for if it would take the
 /// last of those, too, the others being under way by then; else one segment. For schedulers whose choice of
 /// subflow does not change by sending, and whose conditions hold for each segment before one for which they hold.

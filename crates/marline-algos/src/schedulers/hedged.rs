@@ -4,21 +4,23 @@
 //! costs bytes, often on a metered path. But a copy made only when the loss is certain comes after
 //! a probe timeout: twice the RTT on a path of varying delay.
 //!
-//! *How.* `min-rtt` for new data. For each segment the scheduler records when its DATA_ACK is
-//! expected: SRTT + `deviations` x RTTVAR of its path (default 3), at least SRTT x 17/16. If it has
-//! not arrived by then, the segment is also sent on the fastest other subflow with room. Usually
-//! the DATA_ACK arrives and nothing is copied. The worst case of a single loss is then the fast
-//! path's RTT plus the slow one's delay. The copy changes nothing else: the subflow is not
-//! suspected, and its own recovery continues. If nothing at all was received on the path since the
-//! overdue segment was sent, the path is silent: its other outstanding data is copied at once, and
-//! so is everything sent until something is received on it.
+//! *How.* `min-rtt` for new data. For each segment the scheduler notes when its answer is late by the
+//! [forecast](marline_policy::Forecast) of its path, behind what the sender has put into the queue: `deviations`
+//! times the distance from the p50 to the p90 after the p50 (default 1.5), and never after the p99. (The p99 alone
+//! is of all that the path did, bad times included: in a bad time it is no news that answers are late.) If the
+//! DATA_ACK has not arrived by then, the segment is also sent on the fastest other subflow with room. Usually the
+//! DATA_ACK arrives and nothing is copied. The worst case of a single loss is then the fast path's RTT plus the slow
+//! one's delay. The copy changes nothing else: the subflow is not suspected, and its own recovery continues. If
+//! nothing at all was received on the path since the overdue segment was sent, the path is silent: its other
+//! outstanding data is copied at once, and so is everything sent until something is received on it. Of a path that
+//! has never answered nothing is overdue.
 //!
 //! Only the last `limit` bytes written (default 30 kB) are hedged, and only once everything has
 //! been sent: within bulk data the following segments reveal losses.
 //!
 //! *Source.* "Hedged requests" (Dean and Barroso, The Tail at Scale, CACM 2013): send the second
 //! request when the first has been outstanding for longer than most are. There the delay is the 95th
-//! percentile of a service's latency; here it comes from the path's RTT estimator.
+//! percentile of a service's latency; here it is that of the path's answers, learnt by its errors.
 //!
 //! *What the papers leave open:* ReMP and its successors send copies at once or not at all. The
 //! delay and its limit are ours. Measured in docs/research/papers/remp2015.md.
@@ -26,27 +28,26 @@
 //! *Extra bytes:* as many segments as are lost or come late: a few percent. *p99 of a small
 //! message:* where less than 1 % is late, the path's own; else about the sum of both paths' RTTs.
 
+use core::fmt::Debug;
 use std::collections::VecDeque;
 
 use marline_policy::{
-    DataRange, Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
+    DataRange, Decision, Dsn, Quantile, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
     SchedulerEvent, SubflowId, SubflowView,
 };
-use marline_time::{Duration, Instant};
+use marline_time::Instant;
 
 use super::classes::{self, Class};
 use super::copies::{CopyRule, WithCopies, not_on, queue_is_empty};
-use super::risk::Risk;
 
 /// Segments that are watched at a time; older ones are left to loss recovery.
 const MAX_WATCHED: usize = 128;
-/// The answer is never expected earlier than this share of the SRTT beyond it.
-const LEAST_SLACK: u32 = 16;
 
 /// Delay of a copy, and the data that is hedged.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct HedgedConfig {
-    /// RTT variations beyond the smoothed RTT after which the copy is sent, 0 to 100.
+    /// So many times the distance from the forecast p50 to its p90, counted from the p50, are waited for the answer,
+    /// 0 to 100; never longer than the p99.
     pub deviations: f64,
     /// Bytes at the end of what was written that are hedged.
     pub limit: u64,
@@ -54,7 +55,7 @@ pub struct HedgedConfig {
 
 impl Default for HedgedConfig {
     fn default() -> Self {
-        HedgedConfig { deviations: 3.0, limit: 30_000 }
+        HedgedConfig { deviations: 1.5, limit: 30_000 }
     }
 }
 
@@ -69,28 +70,44 @@ struct Watched {
     due_at: Option<Instant>,
     /// When the copy is sent; `None`: it was, or there is nowhere to send it.
     copy_at: Option<Instant>,
-    /// When the answer counts as late for the path it was asked on; `None`: judged.
-    late_at: Option<Instant>,
 }
 
-/// The rule; with a [`Risk`], copies are sent at once while the path is risky.
+/// Which copies do not wait.
+pub(super) trait Impatience: Debug + Send {
+    /// Whether a segment that goes on this path now is copied at once.
+    fn copies_at_once(&mut self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool;
+
+    /// Something happened.
+    fn on_event(&mut self, _event: SchedulerEvent) {}
+}
+
+/// All of them wait.
+impl Impatience for () {
+    fn copies_at_once(&mut self, _on: &SubflowView, _cx: &SchedulerContext<'_>) -> bool {
+        false
+    }
+}
+
+/// The rule, with the copies that do not wait.
 #[derive(Debug)]
-pub(super) struct Hedge {
+pub(super) struct Hedge<I> {
     config: HedgedConfig,
-    pub(super) risk: Option<Risk>,
+    impatience: I,
     watched: VecDeque<Watched>,
 }
 
-impl Hedge {
-    pub(super) const fn new(config: HedgedConfig, risk: Option<Risk>) -> Self {
-        Hedge { config, risk, watched: VecDeque::new() }
+impl<I> Hedge<I> {
+    pub(super) const fn new(config: HedgedConfig, impatience: I) -> Self {
+        Hedge { config, impatience, watched: VecDeque::new() }
     }
 
-    /// How long after sending the answer should be there.
-    fn patience(&self, view: &SubflowView) -> Option<Duration> {
-        let srtt = view.srtt?;
-        let slack = view.rttvar.mul_f64(self.config.deviations).max(srtt / LEAST_SLACK);
-        Some(srtt + slack)
+    /// When the answer to a segment that leaves now should be there; `None`: nobody knows.
+    fn due_at(&self, on: &SubflowView, cx: &SchedulerContext<'_>) -> Option<Instant> {
+        let bytes = cx.unsent.len().min(on.mss.into());
+        let answer = |quantile| on.forecast.answer_after(bytes, quantile);
+        let (p50, p90) = (answer(Quantile::P50)?, answer(Quantile::P90)?);
+        let late = p50 + p90.saturating_sub(p50).mul_f64(self.config.deviations);
+        Some(cx.now + late.min(answer(Quantile::P99)?))
     }
 
     /// What of the stream the watched segment number `index` is.
@@ -128,17 +145,6 @@ impl Hedge {
         }
     }
 
-    /// Notes which answers are late now.
-    fn judge(&mut self, cx: &SchedulerContext<'_>) {
-        let Some(risk) = &mut self.risk else { return };
-        for watched in &mut self.watched {
-            if watched.late_at.is_some_and(|at| at <= cx.now) {
-                watched.late_at = None;
-                risk.on_late(watched.on, cx);
-            }
-        }
-    }
-
     /// The copy that is due, if any.
     fn due(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Option<Decision> {
         let from = Dsn(cx.written.0.saturating_sub(self.config.limit));
@@ -171,25 +177,21 @@ impl Hedge {
 
     /// When something happens next by the clock alone.
     fn next_time(&self, now: Instant) -> Option<Instant> {
-        let times = self.watched.iter().flat_map(|w| [w.copy_at, w.due_at, w.late_at]);
+        let times = self.watched.iter().flat_map(|w| [w.copy_at, w.due_at]);
         times.flatten().filter(|at| *at > now).min()
     }
 }
 
-impl CopyRule for Hedge {
+impl<I: Impatience> CopyRule for Hedge<I> {
     fn watches_segments(&self) -> bool {
         true
     }
 
     fn on_new(&mut self, on: &SubflowView, start: Dsn, cx: &SchedulerContext<'_>) {
         self.settle(cx);
-        self.judge(cx);
-        let risky = self.risk.as_mut().is_some_and(|risk| risk.on_sent(on, cx));
-        let at_once = risky || self.is_silent(on, cx.now);
-        let due_at = self.patience(on).map(|wait| cx.now + wait);
+        let at_once = self.impatience.copies_at_once(on, cx) || self.is_silent(on, cx.now);
+        let due_at = self.due_at(on, cx);
         let copy_at = if at_once { Some(cx.now) } else { due_at };
-        let late = |srtt| cx.now + srtt + (on.rttvar * 4).max(srtt / 4);
-        let late_at = on.srtt.filter(|_| self.risk.is_some()).map(late);
         // The core may have refused what it was given last.
         if self.watched.back().is_some_and(|last| last.start >= start) {
             self.watched.pop_back();
@@ -198,29 +200,26 @@ impl CopyRule for Hedge {
             self.watched.pop_front();
         }
         let (on, at) = (on.id, cx.now);
-        self.watched.push_back(Watched { start, on, at, due_at, copy_at, late_at });
+        self.watched.push_back(Watched { start, on, at, due_at, copy_at });
     }
 
     fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
         self.settle(cx);
-        self.judge(cx);
         self.give_up_silent(cx);
         let copy = if queue_is_empty(cx) { self.due(class, cx) } else { None };
         copy.unwrap_or_else(|| self.next_time(cx.now).map_or(Decision::Wait, Decision::WaitUntil))
     }
 
-    fn on_event(&mut self, event: SchedulerEvent, cx: &SchedulerContext<'_>) {
-        if let Some(risk) = &mut self.risk {
-            risk.on_event(event, cx);
-        }
+    fn on_event(&mut self, event: SchedulerEvent, _cx: &SchedulerContext<'_>) {
+        self.impatience.on_event(event);
     }
 }
 
 /// Min-RTT with a copy elsewhere of data that is not acknowledged in time.
 #[derive(Debug)]
-pub struct Hedged(WithCopies<Hedge>);
+pub struct Hedged(WithCopies<Hedge<()>>);
 
-super::copies::delegate!(Hedged, HedgedConfig, |config| Hedge::new(config, None));
+super::copies::delegate!(Hedged, HedgedConfig, |config| Hedge::new(config, ()));
 
 #[cfg(test)]
 mod tests;

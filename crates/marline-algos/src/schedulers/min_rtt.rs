@@ -16,12 +16,11 @@
 //! *Differences.*
 //! - If all subflows are silent, data goes to the one heard from last, instead of nowhere.
 //! - A subflow without an RTT sample comes last, not first.
-//! - Under a bounded window or send buffer a slower subflow takes only what is acknowledged before
-//!   the faster ones would have to wait for it (`blocking.rs`). Otherwise all data that the slow
-//!   one took of a small buffer was sent again on the fast one.
-//! - A slower subflow takes nothing that the fast one would deliver sooner together with all the
-//!   rest (`completion.rs`). Otherwise each burst beyond the fast one's restart window waited for
-//!   the slow path's round trip.
+//! - A slower subflow takes only what is acknowledged before the faster ones would have to wait for it under a bounded
+//!   window or send buffer, and nothing that a fast one which is full would bring sooner together with all the
+//!   rest: comparisons of forecasts (`delivery.rs`). Otherwise all data that the slow one took of a small buffer was
+//!   sent again on the fast one, and each burst beyond the fast one's restart window waited for the slow path's
+//!   round trip.
 //! - A fast subflow that waits for its pacer counts as full. Waiting for it would starve the
 //!   slower paths under load, as a paced sender waits nearly always. Schedulers that weigh this
 //!   (ECF, BLEST) are separate.
@@ -33,13 +32,14 @@
 //! around it.
 
 use marline_policy::{
-    Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
+    Decision, Quantile, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
     SubflowView,
 };
 use marline_time::Duration;
 
+use super::classes::{self, Class};
+use super::delivery::{Overdue, Rivals, answer_by_answer, arrival_by};
 use super::opportunistic::{Opportunistic, OpportunisticRules};
-use super::{blocking, classes, completion};
 
 /// Behaviour of a [`MinRtt`] beyond choosing the lowest RTT.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -91,11 +91,25 @@ impl MinRtt {
         MinRtt { config, opportunistic: Opportunistic::new(config.opportunistic) }
     }
 
-    /// Whether a segment on this subflow neither blocks the faster ones nor comes after they would be done.
-    fn takes(&self, view: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
-        let blocks = self.config.avoids_blocking && blocking::would_block(view, cx);
-        let late = self.config.completes_early && completion::comes_too_late(view, cx);
-        !blocks && !late
+    /// Whether a segment on this subflow, behind so many bytes that it takes before, neither blocks the faster ones nor
+    /// comes after one that is full would be done. Where nothing is known nothing is held back.
+    fn takes(
+        &self,
+        view: &SubflowView,
+        ahead: u64,
+        class: Class,
+        cx: &SchedulerContext<'_>,
+    ) -> bool {
+        let (blocking, completion) = (self.config.avoids_blocking, self.config.completes_early);
+        if !blocking && !completion {
+            return true;
+        }
+        let rivals = Rivals::of(view, class, Overdue::WaitedFor, cx);
+        let Some(rivals) = rivals else { return true };
+        let bytes = ahead + u64::from(view.mss);
+        let Some(arrives) = arrival_by(view, bytes, Quantile::P90) else { return true };
+        let sooner = || rivals.full_is_sooner(arrives, answer_by_answer, 1.0).is_some();
+        !(blocking && rivals.would_block(arrives) || completion && sooner())
     }
 }
 
@@ -111,15 +125,16 @@ impl Scheduler for MinRtt {
             return Decision::Wait;
         }
         let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
+        if !class.is_fine() {
+            return classes::among_doubted(class, cx);
+        }
         let candidates = || classes::members(cx.subflows, class);
-        let picked = classes::pick(candidates(), class);
-        // Of paths in doubt the one heard last is taken, not the fastest: to wait for a faster one that is idle
-        // would be to wait for ever.
-        let doubted = !class.is_fine();
-        let takes = |view: &SubflowView, cx: &SchedulerContext<'_>| doubted || self.takes(view, cx);
-        picked
-            .filter(|view| takes(view, cx))
-            .map_or_else(|| classes::wait(candidates()), |view| classes::run_while(view, cx, takes))
+        let picked =
+            classes::pick(candidates(), class).filter(|view| self.takes(view, 0, class, cx));
+        let Some(picked) = picked else { return classes::wait(candidates()) };
+        classes::run_while(picked, cx, |last, cx| {
+            self.takes(last, last.bytes_in_flight - picked.bytes_in_flight, class, cx)
+        })
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {

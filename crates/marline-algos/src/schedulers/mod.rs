@@ -1,14 +1,12 @@
 //! Schedulers: the choice of the subflow that carries each piece of data.
 
-mod arrival;
 mod auto;
 mod auto_redundant;
-mod blocking;
 mod burst_end;
 pub mod classes;
 mod coded;
-mod completion;
 pub mod copies;
+mod delivery;
 mod follow_client;
 mod hedged;
 mod linux;
@@ -18,7 +16,6 @@ mod per_subflow;
 mod probing;
 mod redundant;
 mod redundant_idle;
-mod risk;
 mod round_robin;
 
 pub use crate::budget::BudgetConfig;
@@ -34,5 +31,4 @@ pub use opportunistic::{Opportunistic, OpportunisticRules, Penalise, Retransmit}
 pub use probing::{Probing, ProbingConfig};
 pub use redundant::Redundant;
 pub use redundant_idle::RedundantIdle;
-pub use risk::RiskConfig;
 pub use round_robin::{RoundRobin, RoundRobinConfig};

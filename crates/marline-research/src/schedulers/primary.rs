@@ -66,11 +66,7 @@ pub(super) fn among_suspects(cx: &SchedulerContext<'_>) -> Decision {
     if cx.unsent.is_empty() {
         return Decision::Wait;
     }
-    let members = || classes::members(cx.subflows, class);
-    classes::pick(members(), class).map_or_else(
-        || classes::wait(members()),
-        |view| Decision::Send { subflow: view.id, range: cx.unsent },
-    )
+    classes::among_doubted(class, cx).by_segment()
 }
 
 /// Since when a subflow owes an answer: something is in flight on it, and nothing was heard since.

@@ -4,7 +4,7 @@ use super::{RegisterError, Registry, baselines};
 use crate::schedulers::{
     Auto, AutoConfig, AutoRedundant, AutoRedundantConfig, BudgetConfig, BurstEnd, BurstEndConfig,
     Coded, CodedConfig, Hedged, HedgedConfig, Probing, ProbingConfig, Redundant, RedundantIdle,
-    RiskConfig, Without,
+    Without,
 };
 use marline_time::Rate;
 
@@ -88,15 +88,16 @@ fn hedged(parameters: &mut Parameters<'_>) -> HedgedConfig {
 }
 
 fn auto_redundant(parameters: &mut Parameters<'_>) -> AutoRedundantConfig {
-    let hedged = hedged(parameters);
-    let default = RiskConfig::default();
-    let risk = RiskConfig {
+    let default = AutoRedundantConfig::default();
+    let config = AutoRedundantConfig {
+        hedged: hedged(parameters),
         tail: parameters.number("tail", default.tail, 0.0..=1.0),
-        memory: parameters.count("memory", default.memory.into(), 1..=10_000) as u32,
-        most: parameters.number("most", default.most, 0.0..=100.0),
         stale: parameters.duration("stale", default.stale),
     };
-    AutoRedundantConfig { hedged, risk }
+    for key in ["memory", "most"] {
+        parameters.gone(key, "the forecast knows how often there was trouble, by the clock");
+    }
+    config
 }
 
 fn coded(parameters: &mut Parameters<'_>) -> CodedConfig {

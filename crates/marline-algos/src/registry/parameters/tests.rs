@@ -77,6 +77,25 @@ fn what_is_not_read_is_an_error_that_lists_what_is() {
 }
 
 #[test]
+fn a_key_of_before_is_refused_with_what_there_is_instead() {
+    let ask = |text: &str| {
+        read(text, |p| {
+            p.gone("memory", "`seconds` is what it was");
+            p.count("seconds", 2, 1..=8)
+        })
+    };
+    assert_eq!(ask("seconds=3"), Ok(3));
+    let error = ask("seconds=3,memory=5").unwrap_err();
+    assert_eq!(
+        error,
+        "scheduler `thing` has no parameter `memory` any more: `seconds` is what it was"
+    );
+    let error = ask("memory=5,secs=3").unwrap_err();
+    assert!(error.contains("`memory` any more"), "{error}");
+    assert!(ask("secs=3").unwrap_err().ends_with("known: seconds"));
+}
+
+#[test]
 fn a_policy_may_refuse_what_does_not_fit_together() {
     let ask = |text: &str| {
         read(text, |p| {

@@ -8,17 +8,16 @@
 //! ([`reasons`](super::reasons)).
 
 use marline_policy::{
-    DataRange, Decision, Eligibility, Mapping, Phase, Quantile, Rule, SchedulerContext, Spending,
-    SubflowId, SubflowSet, SubflowView,
+    DataRange, Decision, Mapping, Quantile, Rule, SchedulerContext, Spending, SubflowId,
+    SubflowSet, SubflowView,
 };
-use marline_time::{Duration, Instant};
+use marline_time::Duration;
 
-use super::worth::{self, Owed, price, way_back};
+use super::worth::{self, Owed, price};
 use super::{EXPLORE_AFTER, MOST_MAPPINGS, MOST_SPENT, TAIL_WEIGHT, TROUBLE_ANSWERS};
-use crate::schedulers::blocking::rate;
 use crate::schedulers::classes::{self, Class, members};
-use crate::schedulers::completion::writer_has_more;
 use crate::schedulers::copies::{copying_class, queue_is_empty};
+use crate::schedulers::delivery::{Overdue, Rivals, arrival, in_whole_windows};
 
 /// A decision, the rule that made it, and what was compared.
 #[derive(Copy, Clone, Debug)]
@@ -80,14 +79,10 @@ impl Judge {
     fn place_new(self, class: Class, cx: &SchedulerContext<'_>) -> Verdict {
         let candidates = || members(cx.subflows, class);
         if !class.is_fine() {
-            let picked = classes::pick(candidates(), class);
-            return picked.map_or_else(
-                || Verdict::by(Rule::NoRoom, classes::wait(candidates())),
-                |view| {
-                    let decision = classes::run_while(view, cx, |_, _| true);
-                    Verdict { path: Some(view.id), ..Verdict::by(Rule::HeardLast, decision) }
-                },
-            );
+            let decision = classes::among_doubted(class, cx);
+            let path = decision.data().map(|(id, _)| id);
+            let rule = if path.is_some() { Rule::HeardLast } else { Rule::NoRoom };
+            return Verdict { path, ..Verdict::by(rule, decision) };
         }
         let left = cx.written.since(cx.unsent.start);
         let cost = |view: &SubflowView| careful_arrival(view, u64::from(view.mss), left);
@@ -130,36 +125,14 @@ impl Judge {
         class: Class,
         cx: &SchedulerContext<'_>,
     ) -> Option<(Rule, Option<SubflowId>, Option<Duration>)> {
-        // Whoever waits must be woken: by the answers to what others carry, or by a pacer.
-        let busy = |other: &&SubflowView| {
-            let moves = other.bytes_in_flight > 0
-                || matches!(other.eligibility, Eligibility::PacingLimited(_));
-            other.id != view.id && moves && !is_overdue(other, cx.now)
-        };
-        let others = || members(cx.subflows, class).filter(busy);
-        others().next()?;
-        let faster = others().filter(|other| arrival(other, u64::from(other.mss)) < arrives);
-        // Of a path of which nothing is known nobody can say that it would hold up the others.
-        if arrives < Duration::MAX {
-            let until = arrives.saturating_add(others().map(way_back).min().unwrap_or_default());
-            let brought =
-                faster.map(|other| rate(other).bytes_in(until)).fold(0, u64::saturating_add);
-            let bound = cx.window_end.since(cx.data_una).min(cx.send_limit);
-            let takes = view.bytes_in_flight + u64::from(view.mss);
-            if brought > 0 && brought.saturating_add(takes) > bound {
-                return Some((Rule::WouldBlock, None, None));
-            }
+        let rivals = Rivals::of(view, class, Overdue::LeftOut, cx)?;
+        if rivals.would_block(arrives) {
+            return Some((Rule::WouldBlock, None, None));
         }
-        if writer_has_more(cx) {
-            return None;
-        }
-        let left = cx.written.since(cx.unsent.start);
         // While copies are cheap they repair a wrong choice.
         let impatience = 1.0 + (1.0 - self.0.spent).max(0.0);
-        others()
-            .filter(|other| !other.is_ready() && opens_soon(other))
-            .filter_map(|other| Some((other.id, brings_all(other, left, cx.now)?)))
-            .find(|(_, all)| all.mul_f32(impatience) < arrives)
+        rivals
+            .full_is_sooner(arrives, in_whole_windows, impatience)
             .map(|(id, all)| (Rule::FullIsSooner, Some(id), Some(all)))
     }
 
@@ -277,40 +250,12 @@ fn last_undelivered(id: SubflowId, cx: &SchedulerContext<'_>) -> Option<Mapping>
     None
 }
 
-/// Whether answers to what it carries open its window. One that a loss has shut opens when that is repaired.
-fn opens_soon(view: &SubflowView) -> bool {
-    view.phase == Phase::Open && view.bytes_queued == 0
-}
-
-/// Whether the answer to its oldest segment is later than 99 of 100 are.
-fn is_overdue(view: &SubflowView, now: Instant) -> bool {
-    view.overdue_at.is_some_and(|at| at <= now)
-}
-
-/// Time until so many bytes more have arrived that leave now; as long as can be where nothing is known.
-fn arrival(view: &SubflowView, bytes: u64) -> Duration {
-    worth::arrival(view, bytes, Quantile::P90).unwrap_or(Duration::MAX)
-}
-
-/// The same for a segment of a message of which so many bytes are left, with what trouble on the path would add to
-/// its tail.
+/// Time until so many bytes have arrived that leave now, of a message of which so many are left, with what trouble on
+/// the path would add to its tail.
 fn careful_arrival(view: &SubflowView, bytes: u64, left: u64) -> Duration {
     let arrives = arrival(view, bytes);
     let Some(answer) = view.forecast.answer(Quantile::P90) else { return arrives };
     let under_way = arrives + view.forecast.passing(left);
     let weight = (view.forecast.risk(under_way) * TAIL_WEIGHT).min(1.0);
     arrives.saturating_add((answer * TROUBLE_ANSWERS).mul_f32(weight))
-}
-
-/// Time until a path that takes nothing now has brought so many bytes more, if nothing stops it; `None`: nobody
-/// knows.
-fn brings_all(view: &SubflowView, bytes: u64, now: Instant) -> Option<Duration> {
-    let srtt = view.srtt.filter(|_| view.forecast.is_known())?;
-    let opens = match view.eligibility {
-        Eligibility::PacingLimited(at) => at.since(now),
-        _ => Duration::ZERO,
-    };
-    // Window by window, if the window is what limits it.
-    let rounds = u32::try_from(bytes / view.cwnd.max(1)).unwrap_or(u32::MAX).min(1_000);
-    Some(opens + arrival(view, bytes).max(arrival(view, 0) + srtt * rounds))
 }

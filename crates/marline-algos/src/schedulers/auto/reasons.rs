@@ -10,9 +10,10 @@ use marline_policy::{
 use marline_time::Duration;
 
 use super::judge::{Judge, Verdict};
-use super::worth::{self, Owed, price};
+use super::worth::{Owed, price};
 use super::{Auto, OPPORTUNISTIC};
 use crate::schedulers::classes::{self, Class, members};
+use crate::schedulers::delivery::arrival_by;
 use crate::schedulers::opportunistic::Opportunistic;
 
 /// A decision, what it says of further data, and why.
@@ -113,7 +114,7 @@ fn grounds(verdict: &Verdict, spending: Spending, cx: &SchedulerContext<'_>) -> 
         _ => return compared,
     };
     let due = |quantile| owed.and_then(|owed| owed.due_in(quantile)).map(micros);
-    let takes = worth::arrival(view, view.mss.into(), Quantile::P50);
+    let takes = arrival_by(view, view.mss.into(), Quantile::P50);
     let times = |times: f32| takes.map(|takes| micros(takes.mul_f32(times.max(0.0))));
     Grounds {
         arrives_us: takes.map(micros),

@@ -18,6 +18,8 @@
 use marline_policy::{Quantile, SubflowView};
 use marline_time::{Duration, Instant};
 
+use crate::schedulers::delivery::{arrival_by, way_back};
+
 /// Times of the copy's own way at which the original is asked about, and what each stands for.
 const TIMES: [(f32, f32); 4] = [(1.05, 0.1), (1.2, 0.2), (1.5, 0.4), (2.1, 0.8)];
 /// The largest gain: that of a copy of what is not coming.
@@ -67,7 +69,7 @@ impl<'a> Owed<'a> {
     /// Time that a copy which leaves now on `other` is expected to save, in times that it takes itself: 0 to
     /// [`MOST_TIMES`].
     pub(super) fn gain(&self, other: &SubflowView) -> f32 {
-        let takes = arrival(other, other.mss.into(), Quantile::P50);
+        let takes = arrival_by(other, other.mss.into(), Quantile::P50);
         let Some(takes) = takes else { return 0.0 };
         let still_owed = self.path.forecast.chance_later(self.waited);
         let gain = |(times, weight): (f32, f32)| {
@@ -94,17 +96,6 @@ impl<'a> Owed<'a> {
             .find_map(|at| at.checked_sub(self.waited).filter(|left| !left.is_zero()))
             .map(|left| now + left)
     }
-}
-
-/// Time for which an answer is under way after its segment arrived.
-pub(super) fn way_back(view: &SubflowView) -> Duration {
-    view.min_rtt.unwrap_or_default() / 2
-}
-
-/// Time until so many bytes more have arrived that leave now; `None` where nothing is known.
-pub(super) fn arrival(view: &SubflowView, bytes: u64, quantile: Quantile) -> Option<Duration> {
-    let answer = view.forecast.answer_after(bytes, quantile)?;
-    Some(answer.saturating_sub(way_back(view)))
 }
 
 #[cfg(test)]

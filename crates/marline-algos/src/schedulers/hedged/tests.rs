@@ -1,3 +1,4 @@
+use marline_policy::Forecast;
 use marline_testkit::views::{MSS, Stream, backup, full, ms, range, send, view};
 
 use super::*;
@@ -34,9 +35,10 @@ fn is_send(decision: &Decision) -> bool {
     matches!(decision, Decision::Send { .. })
 }
 
-/// RTTs of 80 ms (variation 5) and 150 ms, at second 1; two variations of patience.
+/// Answers after 80 ms (one in ten after 85; twice that distance is waited for) and 150 ms, at second 1.
 fn setup() -> Setup<Hedged> {
-    let fast = SubflowView { rttvar: ms(5), ..view(0, 80) };
+    let forecast = Forecast::of([ms(80), ms(85), ms(120)], 0.0, None);
+    let fast = SubflowView { forecast, ..view(0, 80) };
     let views = vec![fast, view(1, 150)];
     let mut setup = Setup {
         scheduler: patient(HedgedConfig::default().limit),
@@ -68,6 +70,33 @@ fn the_copy_waits_for_the_answer_and_goes_elsewhere_once() {
     assert_eq!(setup.ask(), send(1, 0, 200));
     setup.now = at(500);
     assert!(!is_send(&setup.ask()), "once");
+}
+
+#[test]
+fn patience_is_counted_in_the_forecasts_deviations_behind_the_own_queue_and_ends_at_the_p99() {
+    let mut setup = setup();
+    setup.scheduler = Hedged::new(HedgedConfig { deviations: 0.0, limit: 30_000 });
+    setup.write(200);
+    assert_eq!(setup.ask(), Decision::WaitUntil(at(80)));
+    setup.views[0].forecast = setup.views[0].forecast.busy_for(ms(40));
+    setup.stream.ack(200);
+    setup.write(300);
+    assert_eq!(setup.ask(), Decision::WaitUntil(at(120)));
+    setup.stream.ack(500);
+    setup.views[0].forecast = Forecast::of([ms(80), ms(85), ms(90)], 0.0, None);
+    setup.scheduler = Hedged::new(HedgedConfig { deviations: 100.0, limit: 30_000 });
+    setup.write(200);
+    assert_eq!(setup.ask(), Decision::WaitUntil(at(90)));
+}
+
+#[test]
+fn of_a_path_that_never_answered_nothing_is_overdue() {
+    let mut setup = setup();
+    setup.views[0].forecast = Forecast::default();
+    setup.write(200);
+    assert_eq!(setup.ask(), Decision::Wait);
+    setup.now = at(5_000);
+    assert_eq!(setup.ask(), Decision::Wait);
 }
 
 #[test]

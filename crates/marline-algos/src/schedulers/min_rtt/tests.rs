@@ -1,5 +1,5 @@
-use marline_policy::{DataRange, Dsn, SubflowId, SubflowView};
-use marline_testkit::views::{DOUBTFUL, Stream, backup, full, gone, paced, silent, view};
+use marline_policy::{DataRange, Dsn, Forecast, SubflowId, SubflowView};
+use marline_testkit::views::{DOUBTFUL, Stream, backup, full, gone, ms, paced, silent, view};
 use marline_time::Instant;
 
 use super::*;
@@ -7,6 +7,11 @@ use super::*;
 /// On a bad address pair, and heard at this time.
 fn doubtful(view: SubflowView, heard_ms: u64) -> SubflowView {
     SubflowView { health: DOUBTFUL, last_heard_at: Instant::from_millis(heard_ms), ..view }
+}
+
+/// Full, with something on its way.
+fn filled(view: SubflowView) -> SubflowView {
+    SubflowView { bytes_in_flight: 1_000, ..full(view) }
 }
 
 /// A run of this data on this subflow.
@@ -23,7 +28,7 @@ fn decision_table() {
     let table: &[(&str, &[SubflowView], Decision)] = &[
         ("nothing", &[], Decision::Wait),
         ("lowest RTT", &[slow, fast], run(0, 0, 5_000)),
-        ("full, but soon done: waited for", &[full(fast), slow], Decision::Wait),
+        ("full, but soon done: waited for", &[filled(fast), slow], Decision::Wait),
         ("waits for its pacer, likewise", &[paced(fast, 3), slow], pacer),
         ("all full: never the backup", &[full(fast), full(slow), spare], Decision::Wait),
         ("all wait", &[full(slow), paced(fast, 3), spare], pacer),
@@ -31,6 +36,7 @@ fn decision_table() {
         ("silent and full: wait", &[silent(fast, 9), full(slow)], Decision::Wait),
         ("all silent: the backup", &[silent(fast, 9), spare], run(2, 0, 5_000)),
         ("alone and silent: still used", &[silent(fast, 9)], run(0, 0, 5_000)),
+        ("full, and nothing would wake who waits", &[full(fast), slow], run(1, 0, 5_000)),
         // To wait for the faster one, which has nothing to do, would be to wait for ever.
         ("in doubt: the one heard last", &[doubtful(fast, 3), doubtful(slow, 9)], run(1, 0, 5_000)),
         ("gone", &[gone(fast)], Decision::Wait),
@@ -41,7 +47,7 @@ fn decision_table() {
         assert_eq!(decision, *expected, "{name}");
     }
     let much = Stream::new(500_000);
-    for busy in [full(fast), paced(fast, 3)] {
+    for busy in [filled(fast), paced(fast, 3)] {
         let decision = MinRtt::default().next_send(&much.context(&[busy, slow]));
         assert_eq!(decision, run(1, 0, 500_000), "more than the fast one can bring soon");
     }
@@ -72,9 +78,32 @@ fn a_burst_smaller_than_the_fast_window_stays_on_the_fast_path() {
 }
 
 #[test]
+fn where_nothing_is_known_nothing_is_held_back() {
+    let unknown = SubflowView { srtt: None, forecast: Forecast::default(), ..view(1, 1) };
+    let all = [filled(view(0, 20)), unknown];
+    let stream = Stream { window: 20_000, ..Stream::new(5_000) };
+    assert_eq!(MinRtt::default().next_send(&stream.context(&all)), run(1, 0, 5_000));
+}
+
+#[test]
+fn a_run_ends_where_its_last_segment_would_come_too_late() {
+    let rate = Some(marline_time::Rate::from_mbit(8));
+    let forecast = Forecast::of([ms(40); 3], 0.0, rate);
+    let slow = SubflowView { forecast, ..view(1, 40) };
+    let busy = SubflowView { cwnd: 10_000, ssthresh: 10_000, ..filled(view(0, 20)) };
+    // The slow one: 20 ms and 1.5 for each segment. The fast one has brought all of 30 kB after 70 ms, of what a run
+    // of 30 leaves after 12.
+    let stream = Stream::new(30_000);
+    let decision = MinRtt::default().next_send(&stream.context(&[busy, slow]));
+    assert_eq!(decision, run(1, 0, 30_000).by_segment());
+    let decision = MinRtt::default().next_send(&Stream::new(300_000).context(&[busy, slow]));
+    assert_eq!(decision, run(1, 0, 300_000));
+}
+
+#[test]
 fn the_bare_one_neither_estimates_nor_repeats_nor_hurries() {
     let stream = Stream { window: 20_000, ..Stream::new(50_000) };
-    let slow = [full(view(0, 20)), view(1, 500)];
+    let slow = [filled(view(0, 20)), view(1, 500)];
     let mut cx = stream.context(&slow);
     cx.unsent = cx.unsent.prefix(20_000);
     let mut bare = MinRtt::new(MinRttConfig::BARE);

@@ -107,8 +107,8 @@ impl<'a> Rivals<'a> {
         members(self.cx.subflows, self.class).filter(move |other| {
             let moves = other.bytes_in_flight > 0
                 || matches!(other.eligibility, Eligibility::PacingLimited(_));
-            let counts = self.overdue == Overdue::WaitedFor || !is_overdue(other, self.cx.now);
-            other.id != self.of.id && moves && counts
+            let late = || self.overdue == Overdue::LeftOut && is_overdue(other, self.cx.now);
+            other.id != self.of.id && moves && !late()
         })
     }
 

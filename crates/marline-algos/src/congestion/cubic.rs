@@ -69,12 +69,15 @@ struct Curve {
     elapsed: Duration,
     /// The last ACK that counted; `None` between epochs.
     last_ack: Option<Instant>,
+    /// Of the growth of one TCP this share is the epoch's.
+    share: f64,
 }
 
 impl Curve {
-    fn start(&mut self, cwnd: f64, now: Instant) {
+    fn start(&mut self, cwnd: f64, share: f64, now: Instant) {
+        self.share = share;
         if self.w_max > cwnd {
-            self.k = cube_root((self.w_max - cwnd) / C);
+            self.k = cube_root((self.w_max - cwnd) / (C * share));
             self.origin = self.w_max;
         } else {
             self.k = 0.0;
@@ -97,14 +100,14 @@ impl Curve {
     /// The cubic function, in segments, `seconds` into the epoch.
     fn at(&self, seconds: f64) -> f64 {
         let x = seconds - self.k;
-        C * x * x * x + self.origin
+        C * self.share * x * x * x + self.origin
     }
 
     /// The window after `segments` more were delivered.
     fn grow(&mut self, cwnd: f64, segments: f64, rtt: f64, estimate: RenoEstimate) -> f64 {
         let beyond = estimate == RenoEstimate::Rfc9438 && self.w_est >= self.cwnd_prior;
         let alpha = if beyond { 1.0 } else { ALPHA };
-        self.w_est += alpha * segments / cwnd;
+        self.w_est += self.share * alpha * segments / cwnd;
         let now = seconds(self.elapsed);
         if self.at(now) < self.w_est {
             return self.w_est;
@@ -127,6 +130,8 @@ impl Curve {
 pub struct Cubic {
     window: Window,
     estimate: RenoEstimate,
+    /// Of the growth of one TCP this share is this subflow's, from the next epoch on.
+    share: f64,
     /// There is none before the first slow start ends.
     curve: Option<Box<Curve>>,
     /// The curve before the latest reduction that may prove spurious.
@@ -140,6 +145,7 @@ impl Cubic {
         Cubic {
             window: Window::new(mss, initial_window, slow_start),
             estimate: RenoEstimate::default(),
+            share: 1.0,
             curve: None,
             saved: None,
         }
@@ -150,6 +156,12 @@ impl Cubic {
     pub fn estimating(mut self, estimate: RenoEstimate) -> Self {
         self.estimate = estimate;
         self
+    }
+
+    /// Of the growth of one TCP this share, more than 0 and at most 1, is this subflow's: of the curve's steepness and of the estimate
+    /// of Reno's window, from the next loss or pause on.
+    pub(super) fn take_share(&mut self, share: f64) {
+        self.share = share;
     }
 
     /// The reduction that was just made goes no further than to this many bytes.
@@ -180,7 +192,7 @@ impl Cubic {
         let cwnd = self.window.cwnd() / mss;
         let curve = self.curve.get_or_insert_default();
         if curve.last_ack.is_none() {
-            curve.start(cwnd, ack.now);
+            curve.start(cwnd, self.share, ack.now);
         }
         let rtt = ack.srtt.map_or(0.0, seconds);
         let grown = curve.grow(cwnd, delivered / mss, rtt, self.estimate);

@@ -39,6 +39,7 @@ use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowI
 use marline_time::{Duration, Instant, Rate};
 
 use super::Cubic;
+use super::shared_bottleneck::{SharedBottleneck, look_again_after};
 use crate::slow_start::SlowStartKind;
 
 /// A queue is there if the smoothed RTT exceeds the smallest by this share of it.
@@ -86,6 +87,11 @@ pub struct CubicWestwood {
     pipe: [u64; 2],
     pipe_began: Instant,
     last_ack: Instant,
+    /// What siblings there are behind the same bottleneck; `None` while nobody asked.
+    shared: Option<Box<SharedBottleneck>>,
+    /// Views of the siblings are wanted with the next ACK, and not before.
+    looks: bool,
+    next_look: Instant,
 }
 
 impl CubicWestwood {
@@ -103,6 +109,9 @@ impl CubicWestwood {
             pipe: [0; 2],
             pipe_began: Instant::ZERO,
             last_ack: Instant::ZERO,
+            shared: None,
+            looks: false,
+            next_look: Instant::ZERO,
         }
     }
 
@@ -176,9 +185,27 @@ impl CubicWestwood {
     }
 }
 
+impl CubicWestwood {
+    /// Looks at the siblings now and then while the window is what limits the subflow.
+    fn look_at_siblings(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
+        if self.looks {
+            self.next_look = ack.now + look_again_after(group);
+            if group.len() > 1 {
+                let shared = self.shared.get_or_insert_with(|| Box::new(SharedBottleneck::new()));
+                shared.look(me, group);
+                self.cubic.take_share(shared.share());
+            }
+        }
+        self.looks = ack.cwnd_limited
+            && ack.now >= self.next_look
+            && self.cubic.window() >= self.cubic.ssthresh();
+    }
+}
+
 impl CongestionController for CubicWestwood {
-    fn on_ack(&mut self, ack: &AckSample, me: SubflowId, _group: &[SubflowView]) {
+    fn on_ack(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
         self.measure(ack);
+        self.look_at_siblings(ack, me, group);
         if self.episode == Episode::Random {
             if ack.lost > 0 && self.is_congested() {
                 self.episode = Episode::Congestion;
@@ -225,6 +252,10 @@ impl CongestionController for CubicWestwood {
 
     fn window(&self) -> u64 {
         self.cubic.window()
+    }
+
+    fn wants_group(&self) -> bool {
+        self.looks
     }
 
     fn ssthresh(&self) -> u64 {

@@ -1,0 +1,156 @@
+//! Detection of siblings behind the same bottleneck, and the share of one TCP's growth that each of them may take.
+//!
+//! *Problem.* Subflows that each grow like a TCP take several shares of a bottleneck that they have in common: two
+//! addresses of one access line, or a server's own uplink. Coupling all of them always, as RFC 6356 does, gives
+//! away what distinct paths could carry beside others.
+//!
+//! *How.* Behind one bottleneck there is one queue, so the delays that it adds to each subflow rise and fall together.
+//! While a subflow is what limits itself, it looks at its siblings at intervals ([`LEAST_SPAN`], half of the longer round trip)
+//! and keeps the correlation of its own queueing delay (SRTT less the smallest RTT) with that of each, over some [`MEMORY`]
+//! looks. A sibling is held to share the bottleneck once they correlate by more than [`SHARED`], until it is less
+//! than [`DISTINCT`]; a delay that hardly varies tells nothing. Among those that share one, growth is as RFC 6356 couples
+//! it: each takes w max(w/r^2) / sum(w/r)^2 of what one TCP would grow by, with windows w and round trips r, so that
+//! together they grow like one on the best of them.
+//!
+//! *Sources.* RFC 6356 section 3 for the share. Detection by the variation of delays: Rubenstein, Kurose and
+//! Towsley (IEEE/ACM ToN 2002), and RFC 8382, which groups flows by statistics of it.
+//!
+//! *What differs.* RFC 8382 compares summaries that receivers report; here both delays are at hand. LIA couples what
+//! RENO grows by; here it is the steepness of CUBIC's curve and its estimate of Reno's window.
+
+use marline_policy::{SubflowId, SubflowView};
+use marline_time::Duration;
+
+/// Shortest time between two looks.
+const LEAST_SPAN: Duration = Duration::from_millis(25);
+/// Looks after which what was seen has faded to a third.
+const MEMORY: f32 = 100.0;
+/// Looks before anything is said.
+const LEAST_LOOKS: u16 = 30;
+/// Correlation from which on a sibling shares the bottleneck, and below which it no longer does.
+const SHARED: f32 = 0.75;
+const DISTINCT: f32 = 0.4;
+/// A queueing delay whose standard deviation is less, in seconds, tells nothing.
+const LEAST_DEVIATION: f32 = 0.001;
+/// Siblings that are remembered.
+const MOST_SIBLINGS: usize = 7;
+
+/// Two delays seen together: their means, variances and covariance, with fading weights. Seconds.
+#[derive(Copy, Clone, Debug, Default)]
+struct Together {
+    looks: u16,
+    means: [f32; 2],
+    variances: [f32; 2],
+    covariance: f32,
+}
+
+impl Together {
+    fn add(&mut self, mine: f32, other: f32) {
+        self.looks = self.looks.saturating_add(1);
+        let weight = (1.0 / f32::from(self.looks)).max(1.0 / MEMORY);
+        let [off_mine, off_other] = [mine - self.means[0], other - self.means[1]];
+        self.means[0] += weight * off_mine;
+        self.means[1] += weight * off_other;
+        let keep = 1.0 - weight;
+        self.variances[0] = keep * (self.variances[0] + weight * off_mine * off_mine);
+        self.variances[1] = keep * (self.variances[1] + weight * off_other * off_other);
+        self.covariance = keep * (self.covariance + weight * off_mine * off_other);
+    }
+
+    /// -1 to 1; `None`: too little was seen, or too little happened.
+    fn correlation(&self) -> Option<f32> {
+        let deviations = self.variances.map(f32::sqrt);
+        let varies = deviations.iter().all(|deviation| *deviation >= LEAST_DEVIATION);
+        (self.looks >= LEAST_LOOKS && varies)
+            .then(|| self.covariance / (deviations[0] * deviations[1]))
+    }
+}
+
+/// A sibling.
+#[derive(Copy, Clone, Debug)]
+struct Sibling {
+    id: SubflowId,
+    together: Together,
+    shares: bool,
+}
+
+/// What one subflow knows of bottlenecks that it shares with its siblings.
+#[derive(Debug)]
+pub(super) struct SharedBottleneck {
+    siblings: Vec<Sibling>,
+    share: f64,
+}
+
+impl SharedBottleneck {
+    /// Of a subflow that has not looked at its siblings yet.
+    pub(super) const fn new() -> Self {
+        SharedBottleneck { siblings: Vec::new(), share: 1.0 }
+    }
+
+    /// The share of one TCP's growth that is this subflow's, more than 0 and at most 1.
+    pub(super) const fn share(&self) -> f64 {
+        self.share
+    }
+
+    /// Takes note of how all subflows of the connection are now.
+    pub(super) fn look(&mut self, me: SubflowId, group: &[SubflowView]) {
+        let Some(mine) = group.iter().find(|view| view.id == me) else { return };
+        let Some(queueing) = queueing(mine) else { return };
+        let others = || group.iter().filter(|view| view.id != me && view.is_usable());
+        self.siblings.retain(|sibling| others().any(|view| view.id == sibling.id));
+        for other in others() {
+            let busy = other.bytes_in_flight > 0;
+            if let (true, Some(theirs)) = (busy, self::queueing(other)) {
+                self.add(other.id, queueing, theirs);
+            }
+        }
+        let shares = |view: &&SubflowView| {
+            view.bytes_in_flight > 0
+                && self.siblings.iter().any(|sibling| sibling.id == view.id && sibling.shares)
+        };
+        self.share = share(mine, others().filter(shares));
+    }
+
+    fn add(&mut self, id: SubflowId, mine: f32, theirs: f32) {
+        let known = self.siblings.iter().position(|sibling| sibling.id == id);
+        let at = known.unwrap_or_else(|| {
+            self.siblings.push(Sibling { id, together: Together::default(), shares: false });
+            self.siblings.len() - 1
+        });
+        if at >= MOST_SIBLINGS {
+            self.siblings.truncate(MOST_SIBLINGS);
+            return;
+        }
+        let sibling = &mut self.siblings[at];
+        sibling.together.add(mine, theirs);
+        let limit = if sibling.shares { DISTINCT } else { SHARED };
+        sibling.shares = sibling.together.correlation().is_some_and(|found| found > limit);
+    }
+}
+
+/// Time from one look to the next.
+pub(super) fn look_again_after(group: &[SubflowView]) -> Duration {
+    let longest = group.iter().filter_map(|view| view.srtt).max().unwrap_or_default();
+    (longest / 2).max(LEAST_SPAN)
+}
+
+/// The delay that queues add to a round trip, seconds.
+fn queueing(view: &SubflowView) -> Option<f32> {
+    let queueing = view.srtt?.saturating_sub(view.min_rtt?);
+    Some(queueing.as_nanos() as f32 / 1e9)
+}
+
+/// RFC 6356's share of growth of `mine` among those that share its bottleneck.
+fn share<'a>(mine: &SubflowView, others: impl Iterator<Item = &'a SubflowView>) -> f64 {
+    let window_and_rtt = |view: &SubflowView| {
+        let rtt = view.srtt.filter(|srtt| !srtt.is_zero())?.as_nanos() as f64 / 1e9;
+        Some((view.cwnd.max(1) as f64, rtt))
+    };
+    let Some((window, rtt)) = window_and_rtt(mine) else { return 1.0 };
+    let (mut best, mut rates) = (window / (rtt * rtt), window / rtt);
+    for (other, rtt) in others.filter_map(window_and_rtt) {
+        best = best.max(other / (rtt * rtt));
+        rates += other / rtt;
+    }
+    (window * best / (rates * rates)).min(1.0)
+}

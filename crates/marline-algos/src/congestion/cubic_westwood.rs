@@ -6,7 +6,7 @@
 //! traffic more than the scheduler does. BBR does neither, but fills its place beside loss-based
 //! flows badly, and spreads a burst over a measured rate that a sender with pauses never reaches.
 //!
-//! *How.* Four rules around [`Cubic`]; where none of them applies it is CUBIC to the byte.
+//! *How.* Five rules around [`Cubic`]; where none of them applies it is CUBIC to the byte.
 //! - *A loss without a queue is no congestion.* A queue that overflows shows before it does: the
 //!   smoothed RTT at the loss is above the smallest one by as much as the queue holds. If it is
 //!   not ([`QUEUE_SHARE`] of the smallest RTT, [`LEAST_QUEUE`] at least), and no more than
@@ -23,6 +23,8 @@
 //! - *Pauses.* A window that was used is kept for [`KEPT_FOR`] (RFC 7661's five minutes) instead of
 //!   one timeout; one of which less than half was in flight lately is cut to twice what was (its
 //!   `pipeACK`). The first burst is paced, over half a round trip where no queue is.
+//! - *Subflows that share a bottleneck share one TCP's growth*, once the delays of their queues show that they do
+//!   ([`shared_bottleneck`](super::shared_bottleneck)).
 //!
 //! *Sources.* Westwood+ (Grieco and Mascolo, ACM CCR 2004) for the floor; RFC 7661 for the pauses; the
 //! test for a queue is that of Veno (Fu and Liew, IEEE JSAC 2003), with time for packets.

@@ -95,12 +95,12 @@ impl SharedBottleneck {
     /// Takes note of how all subflows of the connection are now.
     pub(super) fn look(&mut self, me: SubflowId, group: &[SubflowView]) {
         let Some(mine) = group.iter().find(|view| view.id == me) else { return };
-        let Some(queueing) = queueing(mine) else { return };
+        let Some(queueing) = delay_of_queues(mine) else { return };
         let others = || group.iter().filter(|view| view.id != me && view.is_usable());
         self.siblings.retain(|sibling| others().any(|view| view.id == sibling.id));
         for other in others() {
             let busy = other.bytes_in_flight > 0;
-            if let (true, Some(theirs)) = (busy, self::queueing(other)) {
+            if let (true, Some(theirs)) = (busy, delay_of_queues(other)) {
                 self.add(other.id, queueing, theirs);
             }
         }
@@ -135,7 +135,7 @@ pub(super) fn look_again_after(group: &[SubflowView]) -> Duration {
 }
 
 /// The delay that queues add to a round trip, seconds.
-fn queueing(view: &SubflowView) -> Option<f32> {
+fn delay_of_queues(view: &SubflowView) -> Option<f32> {
     let queueing = view.srtt?.saturating_sub(view.min_rtt?);
     Some(queueing.as_nanos() as f32 / 1e9)
 }
@@ -146,11 +146,102 @@ fn share<'a>(mine: &SubflowView, others: impl Iterator<Item = &'a SubflowView>) 
         let rtt = view.srtt.filter(|srtt| !srtt.is_zero())?.as_nanos() as f64 / 1e9;
         Some((view.cwnd.max(1) as f64, rtt))
     };
-    let Some((window, rtt)) = window_and_rtt(mine) else { return 1.0 };
+    let mut others = others.filter_map(window_and_rtt).peekable();
+    let (Some((window, rtt)), Some(_)) = (window_and_rtt(mine), others.peek()) else { return 1.0 };
     let (mut best, mut rates) = (window / (rtt * rtt), window / rtt);
-    for (other, rtt) in others.filter_map(window_and_rtt) {
+    for (other, rtt) in others {
         best = best.max(other / (rtt * rtt));
         rates += other / rtt;
     }
     (window * best / (rates * rates)).min(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_testkit::views::{MSS, ms, view};
+
+    use super::*;
+
+    /// A subflow of 40 ms with so many segments of window, behind a queue of so many milliseconds.
+    fn behind(id: u8, segments: u64, queue_ms: u64) -> SubflowView {
+        SubflowView {
+            srtt: Some(ms(40 + queue_ms)),
+            min_rtt: Some(ms(40)),
+            cwnd: segments * u64::from(MSS),
+            bytes_in_flight: u64::from(MSS),
+            ..view(id, 40)
+        }
+    }
+
+    /// Queues that fill and are halved: the second subflow's with this period and so many looks later.
+    fn look(shared: &mut SharedBottleneck, looks: u64, period: u64, later: u64) {
+        for step in 0..looks {
+            let queue_ms = |period: u64, step: u64| 20 + 40 * (step % period) / period;
+            let other = queue_ms(period, step + later);
+            let group = [behind(0, 20, queue_ms(40, step)), behind(1, 20, other)];
+            shared.look(SubflowId(0), &group);
+        }
+    }
+
+    #[test]
+    fn two_whose_queues_rise_and_fall_together_take_half_of_the_growth_of_half_a_tcp_each() {
+        let mut shared = SharedBottleneck::new();
+        look(&mut shared, 20, 40, 0);
+        assert_eq!(shared.share(), 1.0, "before enough was seen");
+        look(&mut shared, 200, 40, 0);
+        assert!((shared.share() - 0.25).abs() < 1e-9, "{}", shared.share());
+    }
+
+    #[test]
+    fn two_whose_queues_have_nothing_to_do_with_each_other_keep_their_growth() {
+        for (period, later) in [(23, 0), (67, 11), (40, 20)] {
+            let mut shared = SharedBottleneck::new();
+            look(&mut shared, 2_000, period, later);
+            assert_eq!(shared.share(), 1.0, "a period of {period}, {later} later");
+        }
+    }
+
+    #[test]
+    fn a_delay_that_hardly_varies_tells_nothing() {
+        let mut shared = SharedBottleneck::new();
+        for step in 0..500 {
+            let queued = Some(ms(40) + Duration::from_micros(500 * (step % 2)));
+            let group = [0, 1].map(|id| SubflowView { srtt: queued, ..behind(id, 20, 0) });
+            shared.look(SubflowId(0), &group);
+        }
+        assert_eq!(shared.share(), 1.0);
+    }
+
+    #[test]
+    fn one_whose_sibling_has_gone_or_is_silent_grows_as_a_tcp_again() {
+        let mut shared = SharedBottleneck::new();
+        look(&mut shared, 200, 40, 0);
+        let pausing = SubflowView { bytes_in_flight: 0, ..behind(1, 20, 30) };
+        shared.look(SubflowId(0), &[behind(0, 20, 30), pausing]);
+        assert_eq!(shared.share(), 1.0);
+        shared.look(SubflowId(0), &[behind(0, 20, 30), behind(1, 20, 30)]);
+        assert!(shared.share() < 0.3);
+        shared.look(SubflowId(0), &[behind(0, 20, 30)]);
+        shared.look(SubflowId(0), &[behind(0, 20, 30), behind(1, 20, 30)]);
+        assert_eq!(shared.share(), 1.0, "what was known of it went with it");
+    }
+
+    #[test]
+    fn there_is_a_bound_on_siblings_that_are_remembered() {
+        let mut shared = SharedBottleneck::new();
+        let group: Vec<SubflowView> = (0..20).map(|id| behind(id, 20, 30)).collect();
+        shared.look(SubflowId(0), &group);
+        assert_eq!(shared.siblings.len(), MOST_SIBLINGS);
+    }
+
+    #[test]
+    fn the_share_is_that_of_rfc_6356() {
+        let mine = behind(0, 20, 0);
+        let share = |others: &[SubflowView]| share(&mine, others.iter());
+        assert_eq!(share(&[]), 1.0);
+        assert!((share(&[behind(1, 20, 0)]) - 0.25).abs() < 1e-9);
+        // Three of the same take a ninth each; beside one with three times the window, 20 x 60 of 80 squared.
+        assert!((share(&[behind(1, 20, 0), behind(2, 20, 0)]) - 1.0 / 9.0).abs() < 1e-9);
+        assert!((share(&[behind(1, 60, 0)]) - 1_200.0 / 6_400.0).abs() < 1e-9);
+    }
 }

@@ -8,12 +8,12 @@
 //!
 //! *Objective.* The least p99 of the completion of each message, as long as copies stay within
 //! [`BudgetConfig`]. All decisions are comparisons of [forecasts](marline_policy::Forecast):
-//! - *New data* goes where it arrives first: the forecast p90 of the path, behind what the sender has put
+//! - *New data* goes where it arrives first: the forecast p50 of the path, behind what the sender has put
 //!   into the path's queue itself, and with what trouble on the path would add, weighted with its
 //!   risk. A run ends where another path with room would be as early. A path takes nothing that a
-//!   path which is full now would bring sooner together with all the rest, nor what would have the
-//!   faster ones stop behind a bounded window. As long as little of the budget is spent, and copies repair
-//!   a wrong choice, a full path is waited for less readily.
+//!   path which is full now would bring sooner together with all the rest, by its p90, nor what would have the
+//!   faster ones stop behind a bounded window. What is late by chance is the copies' to repair: chosen by
+//!   p90, a path with a wide spread stood idle while bursts waited for the other.
 //! - *Copies* are made where nothing new can be sent. A copy is worth the time that it is
 //!   expected to save ([`worth`]), and is made if that is more than the price of its bytes, which
 //!   rises with what the budget has spent: a full budget pays for everything that might help, an empty one
@@ -29,8 +29,8 @@
 //! unanswered is silent, which is the core's to say, and takes nothing.
 //!
 //! *Why this is not worse than the best path, beyond the price of exploring.* Let B be the best path for a message. A
-//! segment that is put on another path A was forecast to arrive there, in nine of ten cases, no later than
-//! on B. Where it is late, the gain of a copy on B grows with every moment and passes any price that
+//! segment that is put on another path A was forecast to arrive there sooner than all that is left would on B, as often as
+//! not. Where it is late, the gain of a copy on B grows with every moment and passes any price that
 //! the budget allows soon after the p99 of A: it is late by no more than that and one trip over B,
 //! as long as the budget lasts; with a budget that covers the message the copy leaves at once. Copies are sent after
 //! everything new that has room, so that they delay nothing of it. What the sketch leaves open: a forecast is

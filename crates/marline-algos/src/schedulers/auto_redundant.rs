@@ -56,7 +56,7 @@ pub struct AutoRedundantConfig {
 impl Default for AutoRedundantConfig {
     fn default() -> Self {
         let hedged = HedgedConfig::default();
-        AutoRedundantConfig { hedged, tail: 0.015, stale: Duration::from_secs(2) }
+        AutoRedundantConfig { hedged, tail: 0.01, stale: Duration::from_secs(2) }
     }
 }
 

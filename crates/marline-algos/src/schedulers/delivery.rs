@@ -8,8 +8,9 @@
 //!   DATA_ACKed. What is on the slow path arrives late; until then everything on the faster ones waits behind it,
 //!   and if they bring more in that time than the buffers hold, they stop.
 //!
-//! *How.* A segment on slow path S arrives at the p90 of S's forecast, behind what the sender put into S's queue,
-//! less the way back. Against that stand its [`Rivals`], the paths of S's class that have something to do, so that
+//! *How.* A segment on slow path S arrives by S's forecast, behind what the sender put into S's queue, less the way
+//! back: for `min_rtt` at its p90, for `auto`, which repairs a wrong choice with copies, at its p50 and what the risk of
+//! trouble adds. Against that stand its [`Rivals`], the paths of S's class that have something to do, so that
 //! whoever waits for them is woken:
 //! - [`Rivals::would_block`]: until the segment's DATA_ACK, which returns on the quickest of them, those that are
 //!   faster bring their rate times that time. If that and S's outstanding data exceed the buffers, S takes nothing
@@ -130,13 +131,11 @@ impl<'a> Rivals<'a> {
     }
 
     /// One that takes nothing now and has brought all that is unsent before this time, in which a segment on the
-    /// path would arrive; and when it has. `last_leaves` says when its window lets the last of so many bytes go, and
-    /// `impatience` by which factor the wait must be shorter.
+    /// path would arrive; and when it has. `last_leaves` says when its window lets the last of so many bytes go.
     pub(super) fn full_is_sooner(
         self,
         arrives: Duration,
         last_leaves: fn(&SubflowView, u64) -> Option<Duration>,
-        impatience: f32,
     ) -> Option<(SubflowId, Duration)> {
         let cx = self.cx;
         if writer_has_more(cx) {
@@ -154,7 +153,7 @@ impl<'a> Rivals<'a> {
         self.all()
             .filter(|other| !other.is_ready() && opens_soon(other))
             .filter_map(|other| Some((other.id, brings_all(other)?)))
-            .find(|(_, all)| all.mul_f32(impatience) < arrives)
+            .find(|(_, all)| *all < arrives)
     }
 }
 

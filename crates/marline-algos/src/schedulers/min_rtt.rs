@@ -108,7 +108,7 @@ impl MinRtt {
         let Some(rivals) = rivals else { return true };
         let bytes = ahead + u64::from(view.mss);
         let Some(arrives) = arrival_by(view, bytes, Quantile::P90) else { return true };
-        let sooner = || rivals.full_is_sooner(arrives, answer_by_answer, 1.0).is_some();
+        let sooner = || rivals.full_is_sooner(arrives, answer_by_answer).is_some();
         !(blocking && rivals.would_block(arrives) || completion && sooner())
     }
 }

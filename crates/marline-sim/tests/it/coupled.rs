@@ -1,4 +1,5 @@
-//! Tests of coupled congestion control at a shared bottleneck: two subflows against a TCP.
+//! Tests of coupled congestion control at a shared bottleneck: two subflows against a TCP. Published controllers are
+//! coupled always, the shipped one where it finds that its subflows share a bottleneck.
 
 use crate::cases::{link, parallel};
 use marline_core::ConnectionConfig;
@@ -15,8 +16,8 @@ fn connection(congestion: &str) -> ConnectionConfig {
     ConnectionConfig::new(set.expect("built-in names"))
 }
 
-/// Share that two subflows with this congestion control get beside a Reno TCP.
-fn share(congestion: &str, seed: u64) -> f64 {
+/// Share that two subflows with this congestion control get beside a TCP with that one.
+fn share(congestion: &str, of_tcp: &str, seed: u64) -> f64 {
     let links = vec![link(BOTTLENECK), link(BOTTLENECK)];
     let mut paths =
         Paths::new(&PathsConfig::new(links, connection(congestion)), SeedTree::new(seed));
@@ -24,7 +25,7 @@ fn share(congestion: &str, seed: u64) -> f64 {
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Nothing, 2, 1))));
     let endless = || Box::new(Bulk::new(Amount::Endless, 1, 2));
     paths.connect(0, endless()).expect("a connection");
-    let tcp = ConnectionConfig { mptcp: false, ..connection("reno") };
+    let tcp = ConnectionConfig { mptcp: false, ..connection(of_tcp) };
     paths.connect_as(tcp, 0, endless()).expect("a connection");
     let end = Instant::ZERO + LENGTH;
     paths.world.run_until(end);
@@ -43,7 +44,7 @@ fn coupled_subflows_take_one_share_and_uncoupled_ones_two() {
     let controls = ["lia", "olia", "balia", "reno"];
     let runs: Vec<(&str, u64)> =
         controls.iter().flat_map(|name| (1..=3).map(move |seed| (*name, seed))).collect();
-    let shares = parallel(&runs, |(name, seed)| share(name, *seed));
+    let shares = parallel(&runs, |(name, seed)| share(name, "reno", *seed));
     for (index, name) in controls.iter().enumerate() {
         let of = &shares[index * 3..index * 3 + 3];
         let share = median(of);
@@ -53,10 +54,23 @@ fn coupled_subflows_take_one_share_and_uncoupled_ones_two() {
     }
 }
 
+#[test]
+fn subflows_that_find_that_they_share_a_bottleneck_take_less_than_two_shares() {
+    let runs: Vec<u64> = (1..=5).collect();
+    let shares = |name: &'static str| parallel(&runs, |seed| share(name, "cubic", *seed));
+    let (shipped, uncoupled) = (shares("cubic-westwood"), shares("cubic"));
+    let (middle, of_uncoupled) = (median(&shipped), median(&uncoupled));
+    println!(
+        "beside one CUBIC flow two subflows have {middle:.3} {shipped:.3?}, uncoupled {of_uncoupled:.3}"
+    );
+    assert!(of_uncoupled > 0.62, "{uncoupled:?}");
+    assert!((0.4..=0.6).contains(&middle), "{shipped:?}");
+}
+
 /// Two links of unequal quality: all the bandwidth is still used.
 #[test]
 fn on_paths_of_their_own_coupled_subflows_fill_both() {
-    for name in ["lia", "olia", "balia"] {
+    for name in ["lia", "olia", "balia", "cubic-westwood"] {
         let links = ["rate=20M,delay=20ms,queue=40ms", "rate=10M,delay=30ms,queue=60ms"];
         let config = PathsConfig::new(links.map(link).to_vec(), connection(name));
         let mut paths = Paths::new(&config, SeedTree::new(1));

@@ -17,7 +17,7 @@ use super::worth::{self, Owed, price};
 use super::{EXPLORE_AFTER, MOST_MAPPINGS, MOST_SPENT, TAIL_WEIGHT, TROUBLE_ANSWERS};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
-use crate::schedulers::delivery::{Overdue, Rivals, arrival, in_whole_windows};
+use crate::schedulers::delivery::{Overdue, Rivals, arrival_by, in_whole_windows};
 
 /// A decision, the rule that made it, and what was compared.
 #[derive(Copy, Clone, Debug)]
@@ -129,10 +129,8 @@ impl Judge {
         if rivals.would_block(arrives) {
             return Some((Rule::WouldBlock, None, None));
         }
-        // While copies are cheap they repair a wrong choice.
-        let impatience = 1.0 + (1.0 - self.0.spent).max(0.0);
         rivals
-            .full_is_sooner(arrives, in_whole_windows, impatience)
+            .full_is_sooner(arrives, in_whole_windows)
             .map(|(id, all)| (Rule::FullIsSooner, Some(id), Some(all)))
     }
 
@@ -250,10 +248,11 @@ fn last_undelivered(id: SubflowId, cx: &SchedulerContext<'_>) -> Option<Mapping>
     None
 }
 
-/// Time until so many bytes have arrived that leave now, of a message of which so many are left, with what trouble on
-/// the path would add to its tail.
+/// Time until so many bytes have arrived that leave now, of a message of which so many are left: as often later as
+/// sooner, and with what trouble on the path would add to the message's tail.
 fn careful_arrival(view: &SubflowView, bytes: u64, left: u64) -> Duration {
-    let arrives = arrival(view, bytes);
+    let arrives = arrival_by(view, bytes, Quantile::P50);
+    let Some(arrives) = arrives else { return Duration::MAX };
     let Some(answer) = view.forecast.answer(Quantile::P90) else { return arrives };
     let under_way = arrives + view.forecast.passing(left);
     let weight = (view.forecast.risk(under_way) * TAIL_WEIGHT).min(1.0);

@@ -64,6 +64,27 @@ fn a_full_path_that_brings_all_of_it_sooner_is_waited_for() {
 }
 
 #[test]
+fn a_path_is_taken_for_what_it_mostly_does_and_a_full_one_is_waited_for_by_what_it_nearly_always_does()
+ {
+    let spread = |id: u8, answers: [u64; 3]| {
+        let rate = Some(Rate::from_mbit(8));
+        let forecast = Forecast::of(answers.map(ms), 0.0, rate);
+        SubflowView { forecast, delivery_rate: rate, ..view(id, answers[0]) }
+    };
+    let (mut auto, stream) = (without_copies(), Stream::new(1_000));
+    // One in ten of the first path's answers takes longer than any of the second's.
+    let paths = [spread(0, [20, 90, 120]), spread(1, [44, 44, 44])];
+    assert_eq!(next(&mut auto, &stream, &paths), run(0, 0, 1_000));
+    // Full, it is not sure to bring it sooner; a steady one is, whatever of the budget is spent.
+    let busy = |view: SubflowView| full(SubflowView { bytes_in_flight: 50_000, ..view });
+    let unsure = [busy(spread(0, [20, 90, 120])), spread(1, [44, 44, 44])];
+    assert_eq!(next(&mut auto, &stream, &unsure), run(1, 0, 1_000));
+    let steady = [busy(spread(0, [20, 22, 25])), spread(1, [44, 44, 44])];
+    assert_eq!(next(&mut auto, &stream, &steady), Decision::Wait);
+    assert_eq!(next(&mut Auto::default(), &stream, &steady), Decision::Wait);
+}
+
+#[test]
 fn of_a_small_message_everything_is_on_both_paths_while_the_budget_lasts() {
     let (mut auto, mut stream) = (Auto::default(), Stream::new(500));
     let paths = [path(0, 20), path(1, 40)];

@@ -107,7 +107,7 @@ mod completion {
         let (slow, cx) = (&pair[1], stream.context(pair));
         let arrives = arrival(slow, MSS.into());
         let sooner = Rivals::of(slow, Class::Regular, Overdue::LeftOut, &cx)
-            .and_then(|rivals| rivals.full_is_sooner(arrives, answer_by_answer, 1.0));
+            .and_then(|rivals| rivals.full_is_sooner(arrives, answer_by_answer));
         sooner.is_some_and(|(id, all)| id == SubflowId(0) && all < arrives)
     }
 

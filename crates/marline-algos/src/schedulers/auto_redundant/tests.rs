@@ -87,17 +87,17 @@ fn a_new_connection_is_redundant_until_its_paths_are_known_for_a_while() {
 #[test]
 fn copies_are_made_at_once_while_trouble_is_likely_before_the_answer() {
     let mut setup = Setup::trusted();
-    // A message is exposed for the 100 ms since the one before: 0.5 %, 5 %, and 1.2 %.
+    // A message is exposed for the 100 ms since the one before: 0.5 %, 5 %, and 0.8 %.
     setup.troubled(0, 0.05);
     assert_eq!(setup.message(), 1);
     setup.troubled(0, 0.5);
     assert_eq!(setup.message(), 2);
-    setup.troubled(0, 0.12);
+    setup.troubled(0, 0.08);
     assert_eq!(setup.message(), 1);
     // On a longer path that is more.
     setup.views[0].srtt = Some(ms(150));
     setup.views[1].srtt = Some(ms(180));
-    setup.troubled(0, 0.12);
+    setup.troubled(0, 0.08);
     assert_eq!(setup.message(), 2);
 }
 

@@ -6,6 +6,7 @@ mod flows;
 mod listener;
 mod oldest_first;
 pub(crate) mod path_health;
+mod requests;
 mod slots;
 mod wakeups;
 
@@ -16,6 +17,7 @@ use marline_time::{Instant, Rng};
 use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 
 use self::oldest_first::OldestFirst;
+use self::requests::Requests;
 use self::slots::Slots;
 use self::wakeups::Wakeups;
 use crate::connection::Connection;
@@ -70,6 +72,8 @@ pub struct Endpoint {
     /// Connections with unauthenticated peers that wait for a path.
     waiting: OldestFirst,
     half_open: OldestFirst,
+    /// SYNs that wait for the application.
+    requests: Requests,
     reporter: Option<path_health::PathHealthReporter>,
     /// When a SYN was last answered by a cookie.
     cookie_sent_at: Option<Instant>,
@@ -101,6 +105,7 @@ impl Endpoint {
             wakeups: Wakeups::default(),
             waiting: OldestFirst::default(),
             half_open: OldestFirst::default(),
+            requests: Requests::default(),
             reporter: None,
             cookie_sent_at: None,
             config,

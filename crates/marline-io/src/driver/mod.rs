@@ -11,6 +11,7 @@ mod contacts;
 mod egress;
 mod error_watch;
 mod events;
+mod gateway;
 mod ingress;
 mod native;
 mod observer;
@@ -26,6 +27,7 @@ mod task;
 
 pub use accept::{AcceptQueue, Incoming};
 pub use carrier::udp_capabilities;
+pub use gateway::{PacketSink, Request, Requests};
 pub use observer::{Direction, ObservedPath, ObservedSegments, PacketObserver, SharedObserver};
 pub use shard::{Shard, ShardConfig, ShardHandle, StartError};
 pub use socket::SocketOptions;

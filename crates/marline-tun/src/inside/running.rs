@@ -1,0 +1,41 @@
+//! Program that was started inside, and those that it starts in turn, until the last of them ends.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::occupants::Occupants;
+
+/// While others that the program left behind run on, they are looked for this often.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The program, by a descriptor that names no other process later.
+#[derive(Debug)]
+pub struct RunningProgram {
+    process: OwnedFd,
+    occupants: Occupants,
+}
+
+impl RunningProgram {
+    pub(super) const fn new(process: OwnedFd, occupants: Occupants) -> RunningProgram {
+        RunningProgram { process, occupants }
+    }
+
+    /// Waits for the end of the program, and then of what it left running in the namespace: that may go on using
+    /// its network, as it would without us.
+    ///
+    /// # Errors
+    /// The process cannot be watched.
+    pub async fn ended(self) -> io::Result<()> {
+        // SAFETY: an OwnedFd owns its descriptor, always gives the same one, and closes it only when it is dropped.
+        let process = unsafe { AsyncFd::register_with_interest(self.process, Interest::READABLE) }?;
+        drop(process.readable().await?);
+        while self.occupants.any() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Ok(())
+    }
+}

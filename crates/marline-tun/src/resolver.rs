@@ -1,23 +1,40 @@
 //! Choice of the resolver that queries from inside go to, and the resolver configuration that programs see.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::bail;
 
 use crate::responder::DNS_PORT;
 
+/// Where systemd-resolved, which is this machine's resolver on many, lists the network's.
+const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
+
+/// Text that is no resolver's address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadResolver(String);
+
+impl fmt::Display for BadResolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = &self.0;
+        write!(f, "`{text}` is no resolver: expected ADDRESS or ADDRESS:PORT (IPv6 in brackets)")
+    }
+}
+
+impl std::error::Error for BadResolver {}
+
 /// A resolver's address: `ADDRESS` or `ADDRESS:PORT`, IPv6 with a port in brackets.
 ///
 /// # Errors
 /// The text is no address.
-pub fn parse(text: &str) -> anyhow::Result<SocketAddr> {
+pub fn parse(text: &str) -> Result<SocketAddr, BadResolver> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if let Ok(address) = bare.parse::<IpAddr>() {
         return Ok(SocketAddr::new(address, DNS_PORT));
     }
     match text.parse::<SocketAddr>() {
         Ok(address) if address.port() != 0 => Ok(address),
-        _ => bail!("`{text}` is no resolver: expected ADDRESS or ADDRESS:PORT (IPv6 in brackets)"),
+        _ => Err(BadResolver(text.to_owned())),
     }
 }
 
@@ -26,7 +43,10 @@ pub fn parse(text: &str) -> anyhow::Result<SocketAddr> {
 /// # Errors
 /// There is none, or nobody but this machine can reach it: the error says what to do.
 pub fn first_of_host() -> anyhow::Result<SocketAddr> {
-    of_host(&crate::inside::host_resolv_conf()?)
+    let first = of_host(&crate::inside::host_resolv_conf()?);
+    // A local resolver that says whom it asks in turn.
+    let behind = || of_host(&std::fs::read_to_string(RESOLVED).ok()?).ok();
+    first.or_else(|error| behind().ok_or(error))
 }
 
 /// The first resolver of a `resolv.conf`.

@@ -43,10 +43,6 @@ pub struct Args {
     /// All other options of a client.
     #[command(flatten)]
     pub options: ClientOptions,
-    /// Resolver that is asked for names, as the server reaches it [default: the first of this
-    /// machine's /etc/resolv.conf]
-    #[arg(long, value_name = "ADDR[:PORT]", value_parser = resolver::parse)]
-    pub dns: Option<SocketAddr>,
     /// Program and its arguments
     #[arg(
         trailing_var_arg = true,
@@ -96,9 +92,9 @@ fn end(error: &anyhow::Error) -> ! {
 type Begun = (Box<ClientPlan>, SocketAddr, Carrier);
 
 fn begin(args: Args, addresses: Addresses) -> anyhow::Result<Begun> {
-    let Args { config, options, dns, command } = args;
+    let Args { config, options, command } = args;
     let plan = plan(options, config)?;
-    let resolver = dns.map_or_else(resolver::first_of_host, Ok)?;
+    let resolver = plan.dns.map_or_else(resolver::first_of_host, Ok)?;
     let names = Names::by_gateway(&addresses)?;
     match inside::split()? {
         Half::Carrier(carrier) => Ok((Box::new(plan), resolver, carrier)),

@@ -83,6 +83,7 @@ fn become_carrier(other: OwnedFd, program: Pid) -> anyhow::Result<Half> {
         Err(_) => std::process::exit(1),
     }
     ignore_signals();
+    close_inherited()?;
     let nowhere = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nowhere)?;
     rustix::stdio::dup2_stdout(&nowhere)?;
@@ -99,6 +100,24 @@ fn fork() -> io::Result<Option<Pid>> {
         return Err(io::Error::last_os_error());
     }
     Ok(Pid::from_raw(pid))
+}
+
+/// Closes the descriptors that this process was started with, standard ones apart: whoever reads from a pipe of the
+/// program must not wait for us. They are those that would be handed on again; what was opened here is not.
+fn close_inherited() -> io::Result<()> {
+    const STANDARD: i32 = 2;
+    let open = std::fs::read_dir("/proc/self/fd")?.flatten();
+    let numbers: Vec<i32> =
+        open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for number in numbers.into_iter().filter(|number| *number > STANDARD) {
+        // SAFETY: the number is an argument; a descriptor that is closed meanwhile is an error.
+        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
+            // SAFETY: nobody here knows of a descriptor that was not opened here, for those are close-on-exec.
+            unsafe { libc::close(number) };
+        }
+    }
+    Ok(())
 }
 
 /// Whoever ends a group of processes wants the program to end in good order, for which it needs its network.

@@ -221,6 +221,7 @@ impl Carried {
         // Whoever reads the program's standard error has nothing more to wait for.
         let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
         rustix::stdio::dup2_stderr(&nowhere)?;
+        program.left().await;
         stopper.drain();
         tokio::pin!(serving);
         if tokio::time::timeout(patience, &mut serving).await.is_err() {

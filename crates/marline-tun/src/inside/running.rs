@@ -24,18 +24,23 @@ impl RunningProgram {
         RunningProgram { process, occupants }
     }
 
-    /// Waits for the end of the program, and then of what it left running in the namespace: that may go on using
-    /// its network, as it would without us.
+    /// Waits for the end of the program itself.
     ///
     /// # Errors
     /// The process cannot be watched.
-    pub async fn ended(self) -> io::Result<()> {
+    pub async fn ended(&self) -> io::Result<()> {
+        let process = self.process.try_clone()?;
         // SAFETY: an OwnedFd owns its descriptor, always gives the same one, and closes it only when it is dropped.
-        let process = unsafe { AsyncFd::register_with_interest(self.process, Interest::READABLE) }?;
+        let process = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }?;
         drop(process.readable().await?);
+        Ok(())
+    }
+
+    /// Waits until nobody is left in the namespace: what the program left running may go on using its network, as
+    /// it would without us.
+    pub async fn left(&self) {
         while self.occupants.any() {
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        Ok(())
     }
 }

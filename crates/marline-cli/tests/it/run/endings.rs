@@ -12,11 +12,13 @@ const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
 impl World {
-    /// Starts a program inside that has said `ready` when this returns. The process is the program itself.
+    /// Starts a shell inside that has come to `READY` when this returns. The process is the program itself.
     fn started(&self, name: &str, text: &str) -> Child {
         let mut command = self.command("exec $run bash -c \"$inner\"");
         let ready = self.dir().join(name);
-        command.env("inner", format!("touch {name}; {text}")).stdout(Stdio::piped());
+        command
+            .env("inner", text.replace("READY", &format!("touch {name}")))
+            .stdout(Stdio::piped());
         let child = self.hosts.net.spawn(Side::Client, &mut command).expect("spawn");
         let begun = Instant::now();
         while !ready.exists() {
@@ -62,8 +64,9 @@ fn a_death_by_signal_is_the_programs_and_nothing_is_left_behind() {
     let Some(world) = World::set("run-signal", &[]) else { return };
     let output = world.output("exec $run bash -c 'kill -TERM $$'");
     assert_eq!(output.status.signal(), Some(SIGTERM));
+    world.wait_for_nothing();
     for (name, number) in [("KILL", SIGKILL), ("TERM", SIGTERM), ("INT", SIGINT)] {
-        let mut child = world.started(name, "exec sleep 1000");
+        let mut child = world.started(name, "READY; exec sleep 1000");
         assert_eq!(world.carriers().len(), 1, "{name}: {:?}", world.carriers());
         // As a terminal does it: everybody in the group hears it.
         signal(name, &format!("-{}", child.id()));
@@ -78,7 +81,7 @@ fn a_program_that_ends_in_its_own_time_has_its_network_until_then() {
     let Some(world) = World::set("run-trap", &["curl"]) else { return };
     let url = format!("http://{}:{}/123", super::TARGET_V4, super::targets::HTTP);
     let text = format!(
-        "trap 'curl -sS --noproxy \"\" --fail {url} | wc -c; exit 3' TERM; while :; do sleep 0.05; done"
+        "trap 'curl -sS --noproxy \"\" --fail {url} | wc -c; exit 3' TERM; READY; while :; do sleep 0.05; done"
     );
     let child = world.started("trap", &text);
     signal("TERM", &format!("-{}", child.id()));
@@ -98,7 +101,7 @@ fn what_the_program_leaves_running_keeps_its_network() {
          curl -sS --noproxy \"\" --fail {url} > late; mv late fetched) < /dev/null > /dev/null 2>&1 & exit 0'"
     );
     world.run(&text);
-    assert_eq!(world.carriers().len(), 2, "the shell that waits, and who carries for it");
+    assert_eq!(world.carriers().len(), 1, "somebody carries for the shell that waits");
     std::fs::write(world.dir().join("go-on"), "").expect("write");
     world.wait_for_nothing();
     assert_eq!(std::fs::read(world.dir().join("fetched")).expect("fetched").len(), 321);

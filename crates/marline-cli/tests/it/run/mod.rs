@@ -66,13 +66,18 @@ impl World {
         hosts.shell(
             Side::Server,
             &format!(
-                "ip link set lo up; ip addr add {TARGET_V4}/32 dev lo; ip -6 addr add {TARGET_V6}/128 dev lo nodad"
+                "ip link set lo up; ip addr add {TARGET_V4}/32 dev lo
+                 ip -6 addr add {TARGET_V6}/128 dev lo nodad
+                 ip route add unreachable 203.0.113.98; ip route add throw 203.0.113.99"
             ),
         );
         hear(&hosts.role(Side::Server, "", targets::targets), "ready");
         hosts.marline_server("udp --allow 203.0.113.0/24 --allow 2001:db8::/32");
         write_script(&dir.path().join("as-user"), AS_USER);
-        chown(dir.path().join("invite"), Some(USER), Some(USER)).expect("root");
+        std::fs::create_dir(dir.path().join("runtime")).expect("directory");
+        for own in ["invite", "runtime"] {
+            chown(dir.path().join(own), Some(USER), Some(USER)).expect("root");
+        }
         Some(World { hosts, _dir: dir })
     }
 
@@ -89,7 +94,7 @@ impl World {
     fn command_with(&self, options: &str, text: &str) -> Command {
         let mut command = self.hosts.command("exec ./as-user bash -euc \"$script\"");
         command.env("run", format!("marline run {options} --"));
-        command.env("script", text);
+        command.env("script", text).env("XDG_RUNTIME_DIR", self.dir().join("runtime"));
         command
     }
 

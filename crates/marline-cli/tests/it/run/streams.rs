@@ -98,8 +98,10 @@ fn a_download_goes_on_when_wifi_dies() {
     let output = child.wait_with_output().expect("output");
     assert_eq!(support::texts(&output).0.split(' ').next(), Some(expected.as_str()));
     let links = world.hosts.net.report().expect("report");
-    let lost: u64 =
-        links.iter().map(|link| link.up.stats.dropped_outage + link.down.stats.dropped_outage).sum();
+    let lost: u64 = links
+        .iter()
+        .map(|link| link.up.stats.dropped_outage + link.down.stats.dropped_outage)
+        .sum();
     assert!(lost > 0, "it was over before WiFi died");
 }
 
@@ -166,6 +168,7 @@ fn refusals() {
     let prohibited = refusal(at("192.168.7.7"));
     assert_eq!(prohibited, ErrorKind::HostUnreachable);
     assert_eq!(refusal(at("fd00:99::1")), ErrorKind::PermissionDenied);
+    assert_eq!(refusal(at("203.0.113.98")), ErrorKind::HostUnreachable);
     assert_eq!(refusal(at("203.0.113.99")), ErrorKind::NetworkUnreachable);
     // The gateway has nothing but DNS, and UDP goes nowhere.
     assert_eq!(refusal(at("198.18.0.1")), ErrorKind::ConnectionRefused);

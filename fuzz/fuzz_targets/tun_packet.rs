@@ -51,7 +51,7 @@ impl Gateway {
     }
 
     fn take(&mut self, packet: &[u8], choice: u8) {
-        self.now = self.now + Duration::from_millis(u64::from(choice));
+        self.now += Duration::from_millis(u64::from(choice));
         if self.endpoint.poll_timeout().is_some_and(|at| at <= self.now) {
             self.endpoint.handle_timeout(self.now);
         }

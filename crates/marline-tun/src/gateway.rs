@@ -13,6 +13,7 @@ use marline_proxy::target::Target;
 use tokio::sync::mpsc;
 
 use crate::addresses::Addresses;
+use crate::complaints::Complaints;
 use crate::datagram::{DatagramWriter, Datagrams};
 use crate::dns::{Forwarder, QUEUED, Query};
 use crate::responder::{PacketCounters, Responder};
@@ -97,9 +98,11 @@ impl Gateway {
             resolver,
             queries,
             writer: DatagramWriter::new(Arc::clone(&tun)),
+            complaints: Complaints::default(),
         });
         let traffic = Traffic::default();
-        let service = Service { way, addresses, resolver, tun, stop, traffic };
+        let complaints = Complaints::default();
+        let service = Service { way, addresses, resolver, tun, stop, traffic, complaints };
         let answer_names = async {
             match names {
                 Some(forwarder) => forwarder.run().await,

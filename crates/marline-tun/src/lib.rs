@@ -7,6 +7,7 @@
 //! program has nothing but this interface.
 
 pub mod addresses;
+mod complaints;
 pub mod datagram;
 mod dns;
 pub mod gateway;

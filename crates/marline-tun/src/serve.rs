@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::addresses::Addresses;
+use crate::complaints::Complaints;
 use crate::icmp::{self, Unreachable};
 use crate::responder::DNS_PORT;
 use crate::stream::ProgramStream;
@@ -52,6 +53,7 @@ pub(crate) struct Service<O> {
     pub(crate) tun: Arc<Tun>,
     pub(crate) stop: Stop,
     pub(crate) traffic: Traffic,
+    pub(crate) complaints: Complaints,
 }
 
 impl<O: Open> Service<O> {
@@ -134,7 +136,12 @@ impl<O: Open> Service<O> {
             ErrorCode::ConnectionReset | ErrorCode::DestinationUnreachable => {
                 tracing::debug!(%target, "{error}");
             }
-            _ => tracing::warn!(%target, "{error}"),
+            _ => {
+                let text = error.to_string();
+                if self.complaints.is_news(&text) {
+                    tracing::warn!(%target, "{text}");
+                }
+            }
         }
         let Refusal::Icmp(why) = Refusal::of(error) else { return request.refuse() };
         let Some(seq) = request.forget() else { return };

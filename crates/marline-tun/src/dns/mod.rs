@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_proxy::client::open::Open;
+use marline_proxy::client::open::{Open, OpenError};
 use marline_proxy::target::Target;
 use marline_proxy::transport::Transport;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::pending::Pending;
+use crate::complaints::Complaints;
 use crate::datagram::{Datagram, DatagramWriter};
 
 /// Queries that may wait to be asked.
@@ -69,6 +70,7 @@ pub(crate) struct Forwarder<O> {
     pub(crate) resolver: Target,
     pub(crate) queries: mpsc::Receiver<Query>,
     pub(crate) writer: DatagramWriter,
+    pub(crate) complaints: Complaints,
 }
 
 impl<O: Open> Forwarder<O> {
@@ -83,14 +85,21 @@ impl<O: Open> Forwarder<O> {
             match self.way.open(&self.resolver).await {
                 Ok(stream) => self.exchange(stream, &mut pending).await,
                 Err(error) => {
-                    tracing::warn!(
-                        "names do not resolve: the resolver {} is not reached through the server: {error} \
-                         (another one: --dns ADDRESS)",
-                        self.resolver
-                    );
+                    self.complain(&error);
                     self.fail_all(&mut pending);
                 }
             }
+        }
+    }
+
+    fn complain(&self, error: &OpenError) {
+        let text = format!(
+            "names do not resolve: the resolver {} is not reached through the server: {error} (another \
+             one: --dns ADDRESS)",
+            self.resolver
+        );
+        if self.complaints.is_news(&text) {
+            tracing::warn!("{text}");
         }
     }
 

@@ -17,7 +17,6 @@ use marline_time::{Instant, Rng};
 use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 
 use self::oldest_first::OldestFirst;
-use self::requests::Requests;
 use self::slots::Slots;
 use self::wakeups::Wakeups;
 use crate::connection::Connection;
@@ -31,6 +30,7 @@ use crate::tables::network_memory::NetworkMemory;
 use crate::tables::outbox::Outbox;
 use crate::tables::path_faults::PathFaults;
 use crate::tables::reply_budget::ReplyBudget;
+use crate::tables::requests::Requests;
 use crate::tables::subflow_settings::SubflowSettings;
 use crate::tables::time_wait::TIME_WAIT_BIT;
 use crate::tables::{ChunkPool, Context};

@@ -1,4 +1,4 @@
-//! Requests for connections: SYNs that wait for the application's word.
+//! Requests for connections, and the application's word on them.
 //!
 //! A listener that stands for somebody else (a TUN gateway in front of a proxy) does not know whether the other
 //! end can be reached when a SYN comes. It withholds the SYN/ACK
@@ -10,53 +10,20 @@
 //! the wait is in no estimate of a round trip. The client repeats its SYN meanwhile; the latest is the one
 //! that is answered.
 
-use std::collections::BTreeMap;
-
 use marline_time::Instant;
-use marline_wire::{SeqNum, TcpHeader, TcpOptions, TcpSegment};
+use marline_wire::SeqNum;
 
 use super::Endpoint;
 use crate::connection::Accepted;
-use crate::{ConnectionId, Ecn, Event, FourTuple, PacketMeta};
-
-/// A SYN that is not answered yet.
-#[derive(Debug)]
-struct Request {
-    header: TcpHeader,
-    options: TcpOptions,
-    ecn: Ecn,
-    flow: u64,
-    peer_flow: u64,
-    /// Our end of the connection between the same ends that it follows.
-    after: Option<SeqNum>,
-}
-
-/// The SYNs that wait, by their ends.
-#[derive(Debug, Default)]
-pub(super) struct Requests {
-    waiting: BTreeMap<FourTuple, Request>,
-}
-
-impl Requests {
-    pub(super) fn count(&self) -> usize {
-        self.waiting.len()
-    }
-
-    fn take(&mut self, path: &FourTuple) -> Option<Request> {
-        self.waiting.remove(path)
-    }
-}
+use crate::tables::requests::Request;
+use crate::{ConnectionId, Event, FourTuple, PacketMeta};
 
 impl Endpoint {
     /// A SYN that the application is to be asked about. Beyond the bounds it is not heard: the client
     /// repeats it.
     pub(super) fn withhold(&mut self, meta: &PacketMeta, syn: &Accepted<'_>) {
-        let TcpSegment { header, options, .. } = syn.segment.clone();
-        if let Some(known) = self.requests.waiting.get_mut(&meta.path) {
-            (known.header, known.options, known.ecn) = (header, options, syn.ecn);
-            known.after = syn.after.or(known.after);
-            return;
-        }
+        let request = Request::new(meta, syn.segment, syn.after);
+        let Some(request) = self.requests.renew(request) else { return };
         let limits = &self.config.limits;
         if self.slots.count() + self.requests.count() >= limits.connections {
             self.out.counters.connections_refused += 1;
@@ -66,10 +33,7 @@ impl Endpoint {
             self.out.counters.syn_queue_overflow += 1;
             return;
         }
-        let (ecn, after) = (syn.ecn, syn.after);
-        let (flow, peer_flow) = (meta.flow, meta.peer_flow);
-        let request = Request { header, options, ecn, flow, peer_flow, after };
-        self.requests.waiting.insert(meta.path, request);
+        self.requests.add(request);
         self.out.event(Event::Requested(meta.path));
     }
 
@@ -78,16 +42,14 @@ impl Endpoint {
     /// connection; the client gets RST then.
     pub fn admit(&mut self, now: Instant, path: &FourTuple) -> Option<ConnectionId> {
         let request = self.requests.take(path)?;
-        let segment = TcpSegment { header: request.header, options: request.options, payload: &[] };
         let room = self.slots.count() < self.config.limits.connections;
         let free = room && !self.flows.has_tuple(path);
         let Some(config) = self.accept.clone().filter(|_| free) else {
-            self.out.counters.connections_refused += 1;
-            let meta = request_meta(path, request.ecn, (request.flow, request.peer_flow));
-            self.answer_with_reset(now, &meta, &segment);
+            self.refuse_request(now, request);
             return None;
         };
-        let (ecn, peer_flow, after) = (request.ecn, request.peer_flow, request.after);
+        let (ecn, peer_flow, after) = (request.ecn(), request.meta().peer_flow, request.after());
+        let segment = request.into_segment();
         let syn = Accepted { segment: &segment, ecn, peer_flow, after, isn: None };
         Some(self.open_passively(now, *path, config, &syn))
     }
@@ -95,11 +57,14 @@ impl Endpoint {
     /// Refuses a request with RST. `false`: there is none.
     pub fn refuse(&mut self, now: Instant, path: &FourTuple) -> bool {
         let Some(request) = self.requests.take(path) else { return false };
-        self.out.counters.connections_refused += 1;
-        let segment = TcpSegment { header: request.header, options: request.options, payload: &[] };
-        let meta = request_meta(path, request.ecn, (request.flow, request.peer_flow));
-        self.answer_with_reset(now, &meta, &segment);
+        self.refuse_request(now, request);
         true
+    }
+
+    fn refuse_request(&mut self, now: Instant, request: Request) {
+        self.out.counters.connections_refused += 1;
+        let meta = *request.meta();
+        self.answer_with_reset(now, &meta, &request.into_segment());
     }
 
     /// Takes a request back without a word. Returns the SYN's sequence number, which an ICMP message has to
@@ -107,7 +72,7 @@ impl Endpoint {
     pub fn forget_request(&mut self, path: &FourTuple) -> Option<SeqNum> {
         let request = self.requests.take(path)?;
         self.out.counters.connections_refused += 1;
-        Some(request.header.seq)
+        Some(request.into_segment().header.seq)
     }
 
     /// Requests that wait for the application's word.
@@ -115,8 +80,4 @@ impl Endpoint {
     pub fn requests(&self) -> usize {
         self.requests.count()
     }
-}
-
-fn request_meta(path: &FourTuple, ecn: Ecn, (flow, peer_flow): (u64, u64)) -> PacketMeta {
-    PacketMeta { path: *path, ecn, flow, peer_flow, checksum_verified: true }
 }

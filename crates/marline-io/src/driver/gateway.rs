@@ -13,18 +13,12 @@ use marline_wire::SeqNum;
 use tokio::sync::mpsc;
 
 use super::connections::Slot;
+use super::packet_sink::PacketSink;
 use super::shard::ShardHandle;
 use super::socket::Sock;
 use super::state::State;
 use super::stream::Stream;
 use crate::sys::tun::Tun;
-
-/// Receiver of the packets of a gateway's interface that are not TCP, malformed ones and fragments included.
-pub trait PacketSink: Send {
-    /// Takes a packet, from the IP header on, if it has one. It is called while the shard is locked, so it must
-    /// neither wait nor call the shard.
-    fn on_packet(&mut self, packet: &[u8]);
-}
 
 /// Requests of the hosts behind a gateway, in their order.
 ///

@@ -17,6 +17,7 @@ mod native;
 mod observer;
 mod observers;
 mod observing;
+mod packet_sink;
 mod shard;
 mod socket;
 mod sockets;
@@ -27,8 +28,9 @@ mod task;
 
 pub use accept::{AcceptQueue, Incoming};
 pub use carrier::udp_capabilities;
-pub use gateway::{PacketSink, Request, Requests};
+pub use gateway::{Request, Requests};
 pub use observer::{Direction, ObservedPath, ObservedSegments, PacketObserver, SharedObserver};
+pub use packet_sink::PacketSink;
 pub use shard::{Shard, ShardConfig, ShardHandle, StartError};
 pub use socket::SocketOptions;
 pub use state::CarrierKind;

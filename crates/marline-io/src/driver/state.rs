@@ -11,8 +11,8 @@ use tokio::task::AbortHandle;
 use super::accept::AcceptQueue;
 use super::carrier::Carrier;
 use super::connections::Slots;
-use super::gateway::PacketSink;
 use super::observers::Observers;
+use super::packet_sink::PacketSink;
 use super::socket::{Sock, StalledQueue};
 
 /// Datagrams of one batch: what fits the 64 KiB of a GSO send.

@@ -7,8 +7,8 @@
 
 mod message;
 mod pending;
+mod query;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +20,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::pending::Pending;
+use self::query::LENGTH_BYTES;
+pub(crate) use self::query::Query;
 use crate::complaints::Complaints;
-use crate::datagram::{Datagram, DatagramWriter};
+use crate::datagram::DatagramWriter;
 
 /// Queries that may wait to be asked.
 pub(crate) const QUEUED: usize = 512;
@@ -29,40 +31,6 @@ pub(crate) const QUEUED: usize = 512;
 const IDLE: Duration = Duration::from_secs(5);
 /// Resolvers answer within this time, or not at all.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Bytes of a message of DNS over TCP, its length before it.
-const LENGTH_BYTES: usize = 2;
-
-/// A query of a program.
-#[derive(Clone, Debug)]
-pub(crate) struct Query {
-    program: SocketAddr,
-    service: SocketAddr,
-    message: Vec<u8>,
-}
-
-impl Query {
-    pub(crate) fn of(datagram: &Datagram<'_>) -> Query {
-        Query {
-            program: datagram.source,
-            service: datagram.destination,
-            message: datagram.payload.to_vec(),
-        }
-    }
-
-    fn answer(&self, writer: &DatagramWriter, message: &[u8]) {
-        // The interface may be gone; what is too long for it has been cut short.
-        if let Err(error) = writer.send(self.service, self.program, message) {
-            tracing::debug!("a DNS answer was not delivered: {error}");
-        }
-    }
-
-    /// The service failed.
-    fn fail(&self, writer: &DatagramWriter) {
-        if let Some(message) = message::failure(&self.message) {
-            self.answer(writer, &message);
-        }
-    }
-}
 
 /// Forwarder of queries to one resolver.
 pub(crate) struct Forwarder<O> {
@@ -205,6 +173,3 @@ async fn end<S: Transport>(from: ReadHalf<S>, to: WriteHalf<S>, in_order: bool) 
         stream.finish();
     }
 }
-
-#[cfg(test)]
-mod tests;

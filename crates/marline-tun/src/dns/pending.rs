@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
-use super::{LENGTH_BYTES, Query};
+use super::message;
+use super::query::{LENGTH_BYTES, Query};
 
 /// Queries on a connection at a time.
 const MOST: usize = 256;
@@ -38,7 +39,7 @@ impl Pending {
 
     /// Adds a query; one that is none is dropped.
     pub(super) fn add(&mut self, query: Query) {
-        if super::message::is_query(&query.message) {
+        if message::is_query(&query.message) {
             self.insert(Asked { query, attempts: 0, since: Instant::now(), sent: false });
         }
     }
@@ -73,7 +74,7 @@ impl Pending {
     /// The query that a message answers, and the answer under the program's number.
     pub(super) fn answered(&mut self, answer: &[u8]) -> Option<(Query, Vec<u8>)> {
         let number = u16::from_be_bytes(*answer.first_chunk()?);
-        if !super::message::is_answer(answer) {
+        if !message::is_answer(answer) {
             return None;
         }
         let Asked { query, .. } = self.asked.remove(&number)?;

@@ -155,7 +155,8 @@ fn root_needs_no_user_namespace() {
     let url = format!("http://{}:{}/77", super::TARGET_V4, super::targets::HTTP);
     let text = format!(
         "marline run --invite-file invite --path wifi --dns 203.0.113.7 -- \
-         bash -euc 'readlink /proc/self/ns/user; curl -sS --noproxy \"\" --fail {url} | wc -c'; readlink /proc/self/ns/user"
+         bash -euc 'readlink /proc/self/ns/user; curl -sS --noproxy \"\" --fail {url} | wc -c'
+         readlink /proc/self/ns/user"
     );
     let out = world.hosts.shell(Side::Client, &text);
     let lines: Vec<&str> = out.lines().collect();

@@ -37,28 +37,7 @@ fn a_static_go_program_resolves_and_connects() {
     assert_eq!(text.trim(), "200 500");
 }
 
-const GO: &str = r#"package main
-
-import (
-	"fmt"
-	"io"
-	"net/http"
-	"os"
-)
-
-func main() {
-	answer, err := http.Get(os.Args[1])
-	if err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-	body, err := io.ReadAll(answer.Body)
-	fmt.Println(answer.StatusCode, len(body))
-	if err != nil {
-		os.Exit(1)
-	}
-}
-"#;
+const GO: &str = include_str!("fetch.go");
 
 #[test]
 fn git_clones_by_name() {

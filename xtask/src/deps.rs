@@ -3,7 +3,7 @@
 //! ```text
 //! wire, time <- policy <- algos <- research        policy <- core <- io        io, algos <- marline <- proxy
 //! policy <- datagram     time <- link        core, datagram, link <- sim        io, link <- emulator
-//! sim, emulator, research, marline <- lab <- papers      papers, proxy <- cli
+//! sim, emulator, research, marline <- lab <- papers      proxy <- tun      papers, tun <- cli
 //! ```
 //! What may be depended on directly may also be depended on through: a crate may name everything
 //! that stands below the crates it may name. The core never depends on algos, sim or io, so that

@@ -90,6 +90,9 @@ fn make_namespaces() -> Result<(), Failed> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     unshare(both | UnshareFlags::NEWUSER).map_err(|error| (Step::Namespaces, error))?;
     let identity = |error| (Step::Identity, error);
+    // With capabilities on its file (`setcap`) a process may not touch its own entries in /proc, unless it says so.
+    let dumpable = rustix::process::DumpableBehavior::Dumpable;
+    rustix::process::set_dumpable_behavior(dumpable).map_err(|error| identity(error.into()))?;
     // Else who has left a group could come back through a group's absence (user_namespaces(7)).
     fs::write("/proc/self/setgroups", "deny").map_err(identity)?;
     let same = |id: u32| format!("{id} {id} 1");

@@ -111,11 +111,15 @@ fn what_the_program_leaves_running_keeps_its_network() {
 #[test]
 fn the_last_bytes_of_a_program_arrive() {
     let _others = support::among_others();
-    let Some(world) = World::set("run-last", &["curl"]) else { return };
-    let (ip, port) = (super::TARGET_V4, super::targets::COUNT);
-    // bash waits for nothing: it writes and is gone.
-    world.run(&format!("$run bash -c 'head -c 100000 /dev/zero > /dev/tcp/{ip}/{port}'"));
+    let Some(world) = World::set("run-last", &[]) else { return };
+    let (ip, count, last) = (super::TARGET_V4, super::targets::COUNT, super::targets::LAST);
+    // It writes, waits for nothing and is gone.
+    world.run(&format!("$run bash -c 'head -c 1000000 /dev/zero > /dev/tcp/{ip}/{count}'"));
     world.wait_for_nothing();
+    let begun = Instant::now();
+    while world.run(&format!("$run bash -c 'cat < /dev/tcp/{ip}/{last}'")) != "1000000" {
+        assert!(begun.elapsed() < PATIENCE, "they did not");
+    }
 }
 
 #[test]
@@ -146,6 +150,20 @@ fn a_system_without_user_namespaces_names_the_switch() {
     assert_eq!(output.status.code(), Some(125), "{err}");
     assert!(err.contains("user.max_user_namespaces"), "{err}");
     world.wait_for_nothing();
+}
+
+/// As it is installed for `--carrier raw`.
+#[test]
+fn a_program_file_with_capabilities_serves_as_well() {
+    let _others = support::among_others();
+    let Some(world) = World::set("run-setcap", &["curl", "setcap"]) else { return };
+    let copy =
+        "cp \"$(command -v marline)\" with-raw; setcap cap_net_raw+ep with-raw; chmod 755 with-raw";
+    world.hosts.shell(Side::Client, copy);
+    let url = format!("http://{}:{}/99", super::TARGET_V4, super::targets::HTTP);
+    let options = format!("--invite-file invite --path wifi --dns {}", super::TARGET_V4);
+    let text = format!("./with-raw run {options} -- curl -sS --noproxy '' --fail {url} | wc -c");
+    assert_eq!(world.run(&text).trim(), "99");
 }
 
 #[test]

@@ -21,10 +21,13 @@ pub(super) const GREET: u16 = 9_005;
 /// Reads nothing before somebody connects to [`READ_ON`], then counts.
 pub(super) const STALL: u16 = 9_006;
 pub(super) const READ_ON: u16 = 9_007;
+/// Says what [`COUNT`] counted last.
+pub(super) const LAST: u16 = 9_008;
 /// DNS over TCP.
 const DNS: u16 = 53;
 
 static RESETS_SEEN: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+static LAST_COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 static MAY_READ: (std::sync::Mutex<bool>, std::sync::Condvar) =
     (std::sync::Mutex::new(false), std::sync::Condvar::new());
 
@@ -42,6 +45,10 @@ pub(super) fn targets() {
         listen((ip, RESETS).into(), |mut stream| {
             let seen = RESETS_SEEN.load(std::sync::atomic::Ordering::SeqCst);
             let _ = write!(stream, "{seen}");
+        });
+        listen((ip, LAST).into(), |mut stream| {
+            let count = LAST_COUNT.load(std::sync::atomic::Ordering::SeqCst);
+            let _ = write!(stream, "{count}");
         });
         listen((ip, WAIT).into(), wait);
         listen((ip, GREET).into(), |mut stream| {
@@ -79,6 +86,7 @@ fn count(mut stream: TcpStream) {
     while let Ok(read @ 1..) = stream.read(&mut buffer) {
         count += read;
     }
+    LAST_COUNT.store(count, std::sync::atomic::Ordering::SeqCst);
     let _ = write!(stream, "{count}");
 }
 

@@ -13,12 +13,12 @@ use marline_proxy::target::Target;
 use tokio::sync::mpsc;
 
 use crate::addresses::Addresses;
-use crate::complaints::Complaints;
 use crate::datagram::{DatagramWriter, Datagrams};
 use crate::dns::{Forwarder, QUEUED, Query};
 use crate::responder::{PacketCounters, Responder};
 use crate::serve::Service;
 use crate::sink::Sink;
+use crate::warning_limit::WarningLimit;
 
 /// Bytes that are buffered for a connection in each direction at most. The round trip to a program is a matter of
 /// microseconds: more would only wait here instead of in the program, which then could not take it back.
@@ -98,11 +98,11 @@ impl Gateway {
             resolver,
             queries,
             writer: DatagramWriter::new(Arc::clone(&tun)),
-            complaints: Complaints::default(),
+            warnings: WarningLimit::default(),
         });
         let traffic = Traffic::default();
-        let complaints = Complaints::default();
-        let service = Service { way, addresses, resolver, tun, stop, traffic, complaints };
+        let warnings = WarningLimit::default();
+        let service = Service { way, addresses, resolver, tun, stop, traffic, warnings };
         let answer_names = async {
             match names {
                 Some(forwarder) => forwarder.run().await,

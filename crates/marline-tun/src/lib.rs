@@ -7,7 +7,6 @@
 //! program has nothing but this interface.
 
 pub mod addresses;
-mod complaints;
 pub mod datagram;
 mod dns;
 pub mod gateway;
@@ -18,3 +17,4 @@ pub mod responder;
 mod serve;
 mod sink;
 mod stream;
+mod warning_limit;

@@ -17,10 +17,10 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::addresses::Addresses;
-use crate::complaints::Complaints;
 use crate::icmp::{self, Unreachable};
 use crate::responder::DNS_PORT;
 use crate::stream::ProgramStream;
+use crate::warning_limit::WarningLimit;
 
 /// A program's system answers a SYN/ACK at once; one that does not has forgotten its SYN.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ pub(crate) struct Service<O> {
     pub(crate) tun: Arc<Tun>,
     pub(crate) stop: Stop,
     pub(crate) traffic: Traffic,
-    pub(crate) complaints: Complaints,
+    pub(crate) warnings: WarningLimit,
 }
 
 impl<O: Open> Service<O> {
@@ -138,7 +138,7 @@ impl<O: Open> Service<O> {
             }
             _ => {
                 let text = error.to_string();
-                if self.complaints.is_news(&text) {
+                if self.warnings.admits(&text) {
                     tracing::warn!(%target, "{text}");
                 }
             }

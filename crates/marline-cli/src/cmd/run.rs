@@ -18,7 +18,7 @@ use marline_proxy::shutdown::Stopper;
 use marline_tun::addresses::Addresses;
 use marline_tun::datagram::NoDatagrams;
 use marline_tun::gateway::{Gateway, GatewaySettings};
-use marline_tun::inside::{self, Carrier, Half, Names, Outfit, Program};
+use marline_tun::inside::{self, Half, Names, Outside, Program, ProgramInterface};
 use marline_tun::resolver;
 
 use super::client::{FAREWELL, tunnel};
@@ -59,8 +59,8 @@ pub struct Prepared {
     plan: ClientPlan,
     resolver: SocketAddr,
     addresses: Addresses,
-    carrier: Carrier,
-    outfit: Outfit,
+    outside: Outside,
+    interface: ProgramInterface,
 }
 
 /// Splits the process: one half becomes the program and does not return from here. Must be called before threads are
@@ -72,12 +72,14 @@ pub fn prepare(args: Args) -> Option<Prepared> {
         Ok(half) => half,
         Err(error) => end(&error),
     };
-    let (plan, resolver, carrier) = half;
+    let (plan, resolver, outside) = half;
     let mut plan = *plan;
-    match equip(&mut plan, &carrier) {
-        Ok(outfit) => Some(Prepared { plan, resolver, addresses, carrier, outfit: outfit? }),
+    match equip(&mut plan, &outside) {
+        Ok(interface) => {
+            Some(Prepared { plan, resolver, addresses, outside, interface: interface? })
+        }
         Err(error) => {
-            carrier.failed(&hide(&format!("{error:#}")));
+            outside.failed(&hide(&format!("{error:#}")));
             None
         }
     }
@@ -89,7 +91,7 @@ fn end(error: &anyhow::Error) -> ! {
     std::process::exit(FAILED)
 }
 
-type Begun = (Box<ClientPlan>, SocketAddr, Carrier);
+type Begun = (Box<ClientPlan>, SocketAddr, Outside);
 
 fn begin(args: Args, addresses: Addresses) -> anyhow::Result<Begun> {
     let Args { config, options, command } = args;
@@ -97,7 +99,7 @@ fn begin(args: Args, addresses: Addresses) -> anyhow::Result<Begun> {
     let resolver = plan.dns.map_or_else(resolver::first_of_host, Ok)?;
     let names = Names::by_gateway(&addresses)?;
     match inside::split()? {
-        Half::Carrier(carrier) => Ok((Box::new(plan), resolver, carrier)),
+        Half::Outside(outside) => Ok((Box::new(plan), resolver, outside)),
         Half::Program(program) => match become_program(program, &command, &addresses, &names) {
             Ok(never) => match never {},
             Err(error) => end(&error),
@@ -145,10 +147,10 @@ fn become_program(
 }
 
 /// Opens what needs privileges, and waits for the interface.
-fn equip(plan: &mut ClientPlan, carrier: &Carrier) -> anyhow::Result<Option<Outfit>> {
+fn equip(plan: &mut ClientPlan, outside: &Outside) -> anyhow::Result<Option<ProgramInterface>> {
     raise_file_limit();
     plan.network.carrier(plan.carrier.clone().open()?);
-    carrier.outfit().context("the interface did not arrive")
+    outside.receive_interface().context("the interface did not arrive")
 }
 
 /// Carries the program's traffic to its end.
@@ -156,12 +158,12 @@ fn equip(plan: &mut ClientPlan, carrier: &Carrier) -> anyhow::Result<Option<Outf
 /// # Errors
 /// An error message for the user.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
-    let Prepared { plan, resolver, addresses, carrier, outfit } = prepared;
+    let Prepared { plan, resolver, addresses, outside, interface } = prepared;
     let radios = RadioMeter::new();
     let client = match plan.network.clone().observer(radios.observer()).bind().await {
         Ok(client) => client,
         Err(error) => {
-            carrier.failed(&format!("{:#}", anyhow::Error::new(error)));
+            outside.failed(&format!("{:#}", anyhow::Error::new(error)));
             return Ok(ExitCode::FAILURE);
         }
     };
@@ -170,7 +172,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let _watched = match watched(runtime, handle).await {
         Ok(watched) => watched,
         Err(error) => {
-            carrier.failed(&format!("{error:#}"));
+            outside.failed(&format!("{error:#}"));
             return Ok(ExitCode::FAILURE);
         }
     };
@@ -179,7 +181,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         resolver: Some(resolver.into()),
         connections: plan.max_connections,
     };
-    let way = Carried { outfit, settings, carrier, patience: runtime.drain };
+    let way = ProgramTraffic { interface, settings, outside, patience: runtime.drain };
     match &plan.route {
         Route::Direct => way.carry(Arc::new(Direct::new(client.clone()))).await?,
         Route::Through(invite) => {
@@ -194,29 +196,29 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
 }
 
 /// What is carried, and for how long.
-struct Carried {
-    outfit: Outfit,
+struct ProgramTraffic {
+    interface: ProgramInterface,
     settings: GatewaySettings,
-    carrier: Carrier,
+    outside: Outside,
     patience: Duration,
 }
 
-impl Carried {
+impl ProgramTraffic {
     /// Carries the program's connections this `way` until it and those it left behind have ended, and what they wrote
     /// last is delivered.
     async fn carry<O: Open>(self, way: Arc<O>) -> anyhow::Result<()> {
-        let Carried { outfit, settings, carrier, patience } = self;
-        let Outfit { tun, program } = outfit;
+        let ProgramTraffic { interface, settings, outside, patience } = self;
+        let ProgramInterface { tun, program } = interface;
         let stopper = Stopper::default();
         let gateway = match Gateway::start(tun, settings, Box::new(NoDatagrams)) {
             Ok(gateway) => gateway,
             Err(error) => {
-                carrier.failed(&format!("the interface cannot be served: {error}"));
+                outside.failed(&format!("the interface cannot be served: {error}"));
                 return Ok(());
             }
         };
         let serving = tokio::spawn(gateway.serve(way, stopper.listen()));
-        carrier.ready();
+        outside.ready();
         program.ended().await?;
         // Whoever reads the program's standard error has nothing more to wait for.
         let nowhere = std::fs::File::options().write(true).open("/dev/null")?;

@@ -22,8 +22,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::pending::Pending;
 use self::query::LENGTH_BYTES;
 pub(crate) use self::query::Query;
-use crate::complaints::Complaints;
 use crate::datagram::DatagramWriter;
+use crate::warning_limit::WarningLimit;
 
 /// Queries that may wait to be asked.
 pub(crate) const QUEUED: usize = 512;
@@ -38,7 +38,7 @@ pub(crate) struct Forwarder<O> {
     pub(crate) resolver: Target,
     pub(crate) queries: mpsc::Receiver<Query>,
     pub(crate) writer: DatagramWriter,
-    pub(crate) complaints: Complaints,
+    pub(crate) warnings: WarningLimit,
 }
 
 impl<O: Open> Forwarder<O> {
@@ -53,20 +53,20 @@ impl<O: Open> Forwarder<O> {
             match self.way.open(&self.resolver).await {
                 Ok(stream) => self.exchange(stream, &mut pending).await,
                 Err(error) => {
-                    self.complain(&error);
+                    self.warn(&error);
                     self.fail_all(&mut pending);
                 }
             }
         }
     }
 
-    fn complain(&self, error: &OpenError) {
+    fn warn(&self, error: &OpenError) {
         let text = format!(
             "names do not resolve: the resolver {} is not reached through the server: {error} (another \
              one: --dns ADDRESS)",
             self.resolver
         );
-        if self.complaints.is_news(&text) {
+        if self.warnings.admits(&text) {
             tracing::warn!("{text}");
         }
     }

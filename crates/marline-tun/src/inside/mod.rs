@@ -9,11 +9,11 @@
 
 mod diagnosis;
 mod namespace;
-mod occupants;
+mod processes;
 mod running;
 mod split;
 
 pub(crate) use namespace::host_resolv_conf;
 pub use namespace::{Names, enter};
 pub use running::RunningProgram;
-pub use split::{Carrier, Half, Outfit, Program, split};
+pub use split::{Half, Outside, Program, ProgramInterface, split};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::occupants::Occupants;
+use super::processes::NamespaceProcesses;
 
 /// While others that the program left behind run on, they are looked for this often.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -16,12 +16,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct RunningProgram {
     process: OwnedFd,
-    occupants: Occupants,
+    processes: NamespaceProcesses,
 }
 
 impl RunningProgram {
-    pub(super) const fn new(process: OwnedFd, occupants: Occupants) -> RunningProgram {
-        RunningProgram { process, occupants }
+    pub(super) const fn new(process: OwnedFd, processes: NamespaceProcesses) -> RunningProgram {
+        RunningProgram { process, processes }
     }
 
     /// Waits for the end of the program itself.
@@ -39,7 +39,7 @@ impl RunningProgram {
     /// Waits until nobody is left in the namespace: what the program left running may go on using its network, as
     /// it would without us.
     pub async fn left(&self) {
-        while self.occupants.any() {
+        while self.processes.any() {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }

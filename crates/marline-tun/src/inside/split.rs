@@ -1,4 +1,4 @@
-//! Split of the process into the program's half and the carrier's.
+//! Split of the process into the half that becomes the program and the half outside.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -12,10 +12,10 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, WaitOptions};
 
-use super::occupants::Occupants;
+use super::processes::NamespaceProcesses;
 use super::running::RunningProgram;
 
-/// Bytes of an error that the carrier's half tells the other.
+/// Bytes of an error that the half outside tells the other.
 const TEXT: usize = 4_096;
 
 /// One half of the process.
@@ -24,7 +24,7 @@ pub enum Half {
     /// What becomes the program.
     Program(Program),
     /// What carries its traffic.
-    Carrier(Carrier),
+    Outside(Outside),
 }
 
 /// The half that becomes the program.
@@ -35,21 +35,21 @@ pub struct Program {
 
 /// The half that stays outside.
 #[derive(Debug)]
-pub struct Carrier {
+pub struct Outside {
     other: OwnedFd,
     program: OwnedFd,
 }
 
-/// Equipment that the carrier's half gets from the program's.
+/// The interface of a program, as the half outside gets it.
 #[derive(Debug)]
-pub struct Outfit {
+pub struct ProgramInterface {
     /// The interface.
     pub tun: OwnedFd,
     /// What has nothing but this interface.
     pub program: RunningProgram,
 }
 
-/// Splits the process. Must be called while it has one thread. The carrier's half is a session of its own, its
+/// Splits the process. Must be called while it has one thread. The half outside is a session of its own, its
 /// standard input and output lead nowhere, and signals to end do not end it: it ends with the program.
 ///
 /// # Errors
@@ -64,9 +64,9 @@ pub fn split() -> anyhow::Result<Half> {
     let (ours, theirs) = pair.context("no socket for the other half")?;
     let me = rustix::process::getpid();
     let Some(between) = fork().context("no other process")? else {
-        // Between the two: its end makes the carrier's half nobody's child.
+        // Between the two: its end makes the half outside nobody's child.
         drop(ours);
-        return become_carrier(theirs, me);
+        return become_outside(theirs, me);
     };
     drop(theirs);
     let ended = rustix::process::waitpid(Some(between), WaitOptions::empty());
@@ -74,9 +74,11 @@ pub fn split() -> anyhow::Result<Half> {
     Ok(Half::Program(Program { other: ours }))
 }
 
-fn become_carrier(other: OwnedFd, program: Pid) -> anyhow::Result<Half> {
+fn become_outside(other: OwnedFd, program: Pid) -> anyhow::Result<Half> {
     // A new session must not lead a group already, which a child never does.
     let _ = rustix::process::setsid();
+    // While it waits for this process it cannot be gone.
+    let program = rustix::process::pidfd_open(program, PidfdFlags::empty())?;
     match fork() {
         Ok(None) => {}
         Ok(Some(_)) => std::process::exit(0),
@@ -87,8 +89,7 @@ fn become_carrier(other: OwnedFd, program: Pid) -> anyhow::Result<Half> {
     let nowhere = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nowhere)?;
     rustix::stdio::dup2_stdout(&nowhere)?;
-    let program = rustix::process::pidfd_open(program, PidfdFlags::empty())?;
-    Ok(Half::Carrier(Carrier { other, program }))
+    Ok(Half::Outside(Outside { other, program }))
 }
 
 /// `None` in the child.
@@ -129,13 +130,13 @@ fn ignore_signals() {
 }
 
 impl Program {
-    /// Hands the interface to the carrier's half and waits until that carries it. The calling thread is in the
+    /// Hands the interface to the half outside and waits until that carries it. The calling thread is in the
     /// namespace.
     ///
     /// # Errors
     /// What went wrong in the other half.
     pub fn hand_over(self, tun: OwnedFd) -> anyhow::Result<()> {
-        let namespace = Occupants::of_this_thread()?.to_bytes();
+        let namespace = NamespaceProcesses::of_this_thread()?.to_bytes();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let descriptors = [tun.as_fd()];
@@ -154,15 +155,15 @@ impl Program {
     }
 }
 
-impl Carrier {
+impl Outside {
     /// Waits for the interface. `None`: there will be none, and the other half has said why.
     ///
     /// # Errors
     /// The system's.
-    pub fn outfit(&self) -> io::Result<Option<Outfit>> {
+    pub fn receive_interface(&self) -> io::Result<Option<ProgramInterface>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut namespace = [0; Occupants::BYTES];
+        let mut namespace = [0; NamespaceProcesses::BYTES];
         let mut bytes = [IoSliceMut::new(&mut namespace)];
         let flags = RecvFlags::CMSG_CLOEXEC;
         let received = rustix::net::recvmsg(&self.other, &mut bytes, &mut control, flags)?;
@@ -171,10 +172,14 @@ impl Carrier {
             _ => None,
         });
         let tun = descriptors.next().and_then(|mut rights| rights.next());
-        let Some(tun) = tun.filter(|_| received.bytes == Occupants::BYTES) else { return Ok(None) };
-        let program =
-            RunningProgram::new(self.program.try_clone()?, Occupants::from_bytes(namespace));
-        Ok(Some(Outfit { tun, program }))
+        let Some(tun) = tun.filter(|_| received.bytes == NamespaceProcesses::BYTES) else {
+            return Ok(None);
+        };
+        let program = RunningProgram::new(
+            self.program.try_clone()?,
+            NamespaceProcesses::from_bytes(namespace),
+        );
+        Ok(Some(ProgramInterface { tun, program }))
     }
 
     /// Tells the other half that all is ready.

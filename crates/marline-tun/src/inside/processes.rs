@@ -6,22 +6,22 @@ use std::path::Path;
 
 /// A network namespace, by what the system calls it, and the processes in it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct Occupants {
+pub(super) struct NamespaceProcesses {
     device: u64,
     inode: u64,
 }
 
-impl Occupants {
+impl NamespaceProcesses {
     pub(super) const BYTES: usize = 16;
 
     /// Those of the calling thread's namespace.
-    pub(super) fn of_this_thread() -> io::Result<Occupants> {
+    pub(super) fn of_this_thread() -> io::Result<NamespaceProcesses> {
         Self::of(Path::new("/proc/thread-self"))
     }
 
-    fn of(process: &Path) -> io::Result<Occupants> {
+    fn of(process: &Path) -> io::Result<NamespaceProcesses> {
         let found = std::fs::metadata(process.join("ns/net"))?;
-        Ok(Occupants { device: found.dev(), inode: found.ino() })
+        Ok(NamespaceProcesses { device: found.dev(), inode: found.ino() })
     }
 
     pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
@@ -31,9 +31,9 @@ impl Occupants {
         bytes
     }
 
-    pub(super) fn from_bytes(bytes: [u8; Self::BYTES]) -> Occupants {
+    pub(super) fn from_bytes(bytes: [u8; Self::BYTES]) -> NamespaceProcesses {
         let half = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
-        Occupants { device: half(0), inode: half(8) }
+        NamespaceProcesses { device: half(0), inode: half(8) }
     }
 
     /// Whether there are any, as far as this process may look. It reads /proc once.
@@ -53,9 +53,9 @@ mod tests {
 
     #[test]
     fn a_namespace_with_a_process_in_it_is_occupied_and_an_unknown_one_is_not() {
-        let ours = Occupants::of_this_thread().unwrap();
+        let ours = NamespaceProcesses::of_this_thread().unwrap();
         assert!(ours.any());
-        assert_eq!(Occupants::from_bytes(ours.to_bytes()), ours);
-        assert!(!Occupants { inode: ours.inode ^ 1 << 40, ..ours }.any());
+        assert_eq!(NamespaceProcesses::from_bytes(ours.to_bytes()), ours);
+        assert!(!NamespaceProcesses { inode: ours.inode ^ 1 << 40, ..ours }.any());
     }
 }

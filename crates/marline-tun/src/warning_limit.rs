@@ -1,4 +1,4 @@
-//! Complaints to people: each once in a while, however often a program tries again.
+//! Limit on warnings: each once a minute, however often a program tries again.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,18 +8,18 @@ use tokio::time::Instant;
 
 /// The same is said again after this long.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Different ones that are remembered.
+/// Different warnings that are remembered.
 const REMEMBERED: usize = 64;
 
-/// What was said lately.
+/// The warnings of the last minute.
 #[derive(Debug, Default)]
-pub(crate) struct Complaints {
+pub(crate) struct WarningLimit {
     said: Mutex<BTreeMap<String, Instant>>,
 }
 
-impl Complaints {
+impl WarningLimit {
     /// Whether this is to be said now; then it counts as said.
-    pub(crate) fn is_news(&self, text: &str) -> bool {
+    pub(crate) fn admits(&self, text: &str) -> bool {
         let now = Instant::now();
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.retain(|_, at| now < *at + AGAIN);
@@ -36,13 +36,13 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_same_is_said_once_a_minute_and_not_too_much_at_all() {
-        let complaints = Complaints::default();
-        assert!(complaints.is_news("a") && complaints.is_news("b"));
-        assert!(!complaints.is_news("a"));
+    async fn a_warning_is_admitted_once_a_minute_and_so_many_in_all() {
+        let limit = WarningLimit::default();
+        assert!(limit.admits("a") && limit.admits("b"));
+        assert!(!limit.admits("a"));
         tokio::time::advance(AGAIN).await;
-        assert!(complaints.is_news("a"));
-        let news = (0..1_000).filter(|number| complaints.is_news(&number.to_string())).count();
-        assert_eq!(news, REMEMBERED - 1);
+        assert!(limit.admits("a"));
+        let admitted = (0..1_000).filter(|number| limit.admits(&number.to_string())).count();
+        assert_eq!(admitted, REMEMBERED - 1);
     }
 }

@@ -52,6 +52,8 @@ pub enum Command {
     Server(cmd::server::Args),
     /// Run a front for a TCP service, reachable by Multipath TCP and plain TCP clients.
     Serve(cmd::serve::Args),
+    /// Run a program, without root, whose connections all go through the server.
+    Run(Box<cmd::run::Args>),
     /// Connect standard input and output to HOST PORT through the server (ssh's ProxyCommand).
     Connect(cmd::connect::Args),
     /// Print the effective configuration of file and flags, or its errors.
@@ -143,6 +145,10 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
             Box::pin(cmd::server::run(prepared))
         }
         Command::Serve(args) => Box::pin(cmd::serve::run(cmd::serve::prepare(args)?)),
+        Command::Run(args) => match cmd::run::prepare(*args) {
+            Some(prepared) => Box::pin(cmd::run::run(prepared)),
+            None => Box::pin(std::future::ready(Ok(ExitCode::FAILURE))),
+        },
         Command::Connect(args) => Box::pin(cmd::connect::run(cmd::connect::prepare(args)?)),
         Command::CheckConfig(args) => Box::pin(cmd::check_config::run(args)),
         Command::Link(args) => Box::pin(cmd::link::run(args)),

@@ -75,7 +75,8 @@ pub struct Limits {
     pub connections: usize,
     /// Half-open connections. When half of them are taken, a new peer must prove that it receives
     /// at its address: by a SYN cookie on native TCP, by the carrier's cookie elsewhere; 0 requires
-    /// this always. Where neither is available, the oldest is dropped beyond this limit.
+    /// this always. Where neither is available, the oldest is dropped beyond this limit. Also, where SYN/ACKs
+    /// are withheld, SYNs that wait for the application's word; beyond, SYNs are not heard.
     pub syn_queue: usize,
     /// Subflows of a connection, at most 32.
     pub subflows: usize,
@@ -196,6 +197,11 @@ pub struct ConnectionConfig {
     pub initial_window: u32,
     /// Longest delay of an ACK.
     pub ack_delay: Duration,
+    /// Server: answer a SYN when the application says so and not at once: [`Event::Requested`](crate::Event),
+    /// then [`Endpoint::admit`](crate::Endpoint::admit), [`refuse`](crate::Endpoint::refuse) or
+    /// [`forget_request`](crate::Endpoint::forget_request). At most [`Limits::syn_queue`] requests wait; there
+    /// are no SYN cookies.
+    pub withhold_syn_ack: bool,
     /// Client: the application writes as soon as it is connected. The third ACK is delayed for that
     /// by up to four milliseconds, and then carries the first data (as Linux does for a pending
     /// write).
@@ -279,6 +285,7 @@ impl ConnectionConfig {
             rtt: RttConfig::default(),
             initial_window: 10,
             ack_delay: Duration::from_millis(40),
+            withhold_syn_ack: false,
             speaks_first: false,
             syn_retries: 6,
             linear_syn_retries: 0,

@@ -4639,7 +4639,9 @@ impl Connection {
         }
         self.sender.clear_reinjections();
         cx.out.monitor(cx.now, self.id, MonitorKind::Closed(reason));
-        if self.closing.is_announced() {
+        // Who admitted a request knows of the connection before it is established.
+        let admitted = self.session.is_server() && self.config.withhold_syn_ack;
+        if self.closing.is_announced() || admitted {
             cx.out.event(Event::Closed { connection: self.id, reason });
         }
     }

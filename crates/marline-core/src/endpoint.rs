@@ -6,6 +6,7 @@ mod flows;
 mod listener;
 mod oldest_first;
 pub(crate) mod path_health;
+mod requests;
 mod slots;
 mod wakeups;
 
@@ -29,6 +30,7 @@ use crate::tables::network_memory::NetworkMemory;
 use crate::tables::outbox::Outbox;
 use crate::tables::path_faults::PathFaults;
 use crate::tables::reply_budget::ReplyBudget;
+use crate::tables::requests::Requests;
 use crate::tables::subflow_settings::SubflowSettings;
 use crate::tables::time_wait::TIME_WAIT_BIT;
 use crate::tables::{ChunkPool, Context};
@@ -70,6 +72,8 @@ pub struct Endpoint {
     /// Connections with unauthenticated peers that wait for a path.
     waiting: OldestFirst,
     half_open: OldestFirst,
+    /// SYNs that wait for the application.
+    requests: Requests,
     reporter: Option<path_health::PathHealthReporter>,
     /// When a SYN was last answered by a cookie.
     cookie_sent_at: Option<Instant>,
@@ -101,6 +105,7 @@ impl Endpoint {
             wakeups: Wakeups::default(),
             waiting: OldestFirst::default(),
             half_open: OldestFirst::default(),
+            requests: Requests::default(),
             reporter: None,
             cookie_sent_at: None,
             config,

@@ -17,6 +17,8 @@ pub struct ConnectionId(pub u64);
 pub enum Event {
     /// A peer connected to this listening endpoint; the connection may be read and written.
     Incoming(ConnectionId),
+    /// A SYN whose answer is withheld: the application is to admit or to refuse it, by these ends.
+    Requested(FourTuple),
     /// A connection we opened is established.
     Connected {
         /// The connection.

@@ -12,6 +12,7 @@ pub(crate) mod network_memory;
 pub(crate) mod outbox;
 pub(crate) mod path_faults;
 pub(crate) mod reply_budget;
+pub(crate) mod requests;
 pub(crate) mod stateless_reply;
 pub(crate) mod subflow_settings;
 pub(crate) mod time_wait;

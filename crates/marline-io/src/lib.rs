@@ -21,11 +21,11 @@ pub use clock::Clock;
 pub use contacts::{Contact, DeliveryError, DeliveryErrorKind, Question};
 pub use driver::{
     AcceptQueue, CarrierKind, Direction, Incoming, ObservedPath, ObservedSegments, PacketObserver,
-    Shard, ShardConfig, ShardHandle, SharedObserver, SocketOptions, StartError, Stream,
-    udp_capabilities,
+    PacketSink, Request, Requests, Shard, ShardConfig, ShardHandle, SharedObserver, SocketOptions,
+    StartError, Stream, udp_capabilities,
 };
 pub use native::{RawSockets, native_capabilities};
-pub use net::{Interface, Interfaces, Watcher};
+pub use net::{Interface, InterfaceSetup, Interfaces, Watcher};
 pub use path_radio::RadioKind;
 pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};

@@ -203,7 +203,9 @@ impl Sockets {
                     life.over = Some(reason);
                 }
             }
-            Event::Readable(_)
+            // No script's listener withholds its SYN/ACK.
+            Event::Requested(_)
+            | Event::Readable(_)
             | Event::FlowEnded { .. }
             | Event::FlowGone { .. }
             | Event::Monitor(_) => {}

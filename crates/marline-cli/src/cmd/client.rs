@@ -103,7 +103,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tunnel(
+pub(super) fn tunnel(
     client: &marline::Client,
     invite: &Invite,
     plan: &ClientPlan,

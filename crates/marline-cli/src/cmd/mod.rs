@@ -12,6 +12,7 @@ pub mod link_supervisor;
 pub mod monitor;
 pub mod path;
 pub mod policies;
+pub mod run;
 pub mod scheduler;
 pub mod serve;
 pub mod server;

@@ -11,7 +11,7 @@ use marline_proxy::private_file;
 
 use super::policies::{Choice, Side, registry};
 use super::shared::{RuntimeOptions, connections, options, seconds};
-use super::{Forward, InviteWord, Span, Watch, Word, beside};
+use super::{Forward, InviteWord, Resolver, Span, Watch, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
 
 options! {
@@ -55,6 +55,10 @@ options! {
         /// Maximum number of simultaneous application connections [default: 1024]
         #[arg(long, value_name = "N")]
         pub max_connections: Option<usize>,
+        /// Resolver that programs of `marline run` ask for names, as the server reaches it
+        /// [default: the first of this machine's /etc/resolv.conf]
+        #[arg(long, value_name = "ADDR[:PORT]")]
+        pub dns: Option<Word<Resolver>>,
         /// Interval of keepalives for a path's NAT mapping (UDP), at most 20s [default: 15s]
         #[arg(long, value_name = "TIME")]
         pub keepalive: Option<Word<Span>>,
@@ -99,6 +103,8 @@ pub struct ClientPlan {
     pub warm: usize,
     /// Limit on application connections.
     pub max_connections: usize,
+    /// Resolver for programs inside; `None`: this machine's.
+    pub dns: Option<SocketAddr>,
     /// Monitoring and shutdown options.
     pub runtime: RuntimeOptions,
 }
@@ -219,6 +225,7 @@ impl ClientOptions {
             remote_forwards: words(&options.remote_forward),
             warm,
             max_connections: connections(options.max_connections)?,
+            dns: options.dns.as_ref().map(|word| word.0.0),
             runtime: options.shared().runtime(),
         })
     }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::de::DeserializeOwned;
 
-pub use values::{Forward, InviteWord, Signal, Span, Tun, Watch, Word};
+pub use values::{Forward, InviteWord, Resolver, Signal, Span, Tun, Watch, Word};
 
 /// Reads a file; relative paths in it are relative to the file.
 ///

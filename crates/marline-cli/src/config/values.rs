@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use marline_proxy::invite::{BadInvite, Invite};
 use marline_proxy::target::{BadTarget, Target};
+use marline_tun::resolver::{self, BadResolver};
 
 /// A value that is one string in TOML and on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +78,24 @@ impl Display for Span {
         let fits = |(_, factor): &&(&str, u64)| millis.is_multiple_of(*factor);
         let (name, factor) = UNITS.iter().rev().find(fits).unwrap_or(&UNITS[0]);
         write!(f, "{}{name}", millis / factor)
+    }
+}
+
+/// A resolver's address; the port is 53 if it is not named.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Resolver(pub SocketAddr);
+
+impl FromStr for Resolver {
+    type Err = BadResolver;
+
+    fn from_str(text: &str) -> Result<Resolver, BadResolver> {
+        resolver::parse(text).map(Resolver)
+    }
+}
+
+impl Display for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

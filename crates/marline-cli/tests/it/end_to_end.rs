@@ -21,14 +21,14 @@ use marline_testkit::need;
 use ring::digest::{Context, SHA256, digest};
 
 /// Bytes that do not repeat within a segment, by position.
-fn pattern(offset: u64, out: &mut [u8]) {
+pub(crate) fn pattern(offset: u64, out: &mut [u8]) {
     for (index, byte) in out.iter_mut().enumerate() {
         let at = offset + index as u64;
         *byte = (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8;
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
@@ -44,7 +44,7 @@ fn http_target() -> SocketAddr {
     address
 }
 
-fn serve(mut stream: TcpStream) -> std::io::Result<()> {
+pub(crate) fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];

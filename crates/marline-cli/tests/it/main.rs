@@ -18,6 +18,7 @@ mod native_direct;
 mod native_privileges;
 mod native_serve;
 mod quickstart;
+mod run;
 mod ssh_hole;
 mod support;
 mod units;

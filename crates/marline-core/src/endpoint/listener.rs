@@ -1,5 +1,7 @@
 //! Segments that belong to no subflow: SYNs that open one, late segments, and unsolicited ones.
 
+use std::sync::Arc;
+
 use marline_policy::Token;
 use marline_time::{Instant, Rng};
 use marline_wire::mptcp::{MpJoin, MpTcpRst, MptcpOption};
@@ -12,7 +14,9 @@ use crate::tables::demux::FlowKey;
 use crate::tables::stateless_reply::StatelessReply;
 use crate::tables::time_wait::Answer;
 use crate::transmit::TransmitBuf;
-use crate::{ChecksumScope, Ecn, PacketMeta, Shard, Transmit};
+use crate::{
+    ChecksumScope, ConnectionConfig, ConnectionId, Ecn, FourTuple, PacketMeta, Shard, Transmit,
+};
 
 /// Answers that may wait at once.
 pub(super) const MAX_REPLIES: usize = 256;
@@ -47,6 +51,10 @@ impl Endpoint {
             self.answer_with_reset(now, meta, segment);
             return;
         };
+        if config.withhold_syn_ack {
+            self.withhold(meta, &syn);
+            return;
+        }
         if self.slots.count() >= self.config.limits.connections {
             self.out.counters.connections_refused += 1;
             return;
@@ -56,17 +64,28 @@ impl Endpoint {
             self.answer_with_cookie(now, meta, segment, &config);
             return;
         }
+        self.open_passively(now, meta.path, config, &syn);
+    }
+
+    /// A connection that answers a SYN.
+    pub(super) fn open_passively(
+        &mut self,
+        now: Instant,
+        path: FourTuple,
+        config: Arc<ConnectionConfig>,
+        syn: &Accepted<'_>,
+    ) -> ConnectionId {
         self.make_room_for_syn(now);
         let key = self.draw_key();
-        let path = meta.path;
         let (id, slot) = self.insert(now, |cx, id, slot| {
             let origin = Origin { id, slot, path, key };
-            Connection::accept(cx, config, &origin, &syn)
+            Connection::accept(cx, config, &origin, syn)
         });
         if self.slots.note_half_open(slot) == Some(true) {
             self.half_open.push(id);
         }
         self.after(now, slot);
+        id
     }
 
     fn on_join_syn(&mut self, now: Instant, meta: &PacketMeta, syn: &Accepted<'_>, token: Token) {

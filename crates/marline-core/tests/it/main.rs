@@ -39,4 +39,5 @@ mod timeline_receiver;
 mod timeline_recovery;
 mod timeline_signals;
 mod two_hosts;
+mod withheld;
 mod zero_window;

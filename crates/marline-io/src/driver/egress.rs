@@ -7,7 +7,7 @@ use marline_time::{Duration, Instant};
 
 use super::carrier::Carrier;
 use super::observer::ObservedSegments;
-use super::socket::Stalled;
+use super::socket::{Kind, Stalled};
 use super::state::State;
 use crate::carrier::{Framed, Outer, SHORT_HEADER};
 use crate::sys::error_queue::NetworkError;
@@ -85,7 +85,11 @@ impl State {
     /// The socket that native packets of a path leave by.
     fn native_outer(&self, path: &FourTuple) -> Option<Outer> {
         let fits = |entry: &Option<super::state::SocketEntry>| {
-            let local = entry.as_ref()?.socket.local.ip();
+            let socket = &entry.as_ref()?.socket;
+            if matches!(socket.kind, Kind::Gateway) {
+                return Some(());
+            }
+            let local = socket.local.ip();
             let family = local.is_unspecified() && local.is_ipv6() == path.local.is_ipv6();
             (family || local == path.local.ip()).then_some(())
         };

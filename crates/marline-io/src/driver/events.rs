@@ -40,6 +40,10 @@ impl Shard {
                 slot.wake_all();
                 true
             }
+            Event::Requested(path) => {
+                state.on_requested(now, path);
+                false
+            }
             Event::Incoming(id) => {
                 self.on_incoming(state, now, id);
                 true
@@ -66,6 +70,11 @@ impl Shard {
     }
 
     fn on_incoming(&self, state: &mut State, now: Instant, id: ConnectionId) {
+        if let Some(admitted) = state.slots.get_mut(&id) {
+            admitted.connected = Some(None);
+            admitted.wake_all();
+            return;
+        }
         let peer = state.endpoint.info(id).and_then(|info| info.subflows.first().map(|s| s.path));
         let unknown = SocketAddr::new(core::net::Ipv4Addr::UNSPECIFIED.into(), 0);
         let peer = peer.map_or(unknown, |path| path.remote);

@@ -48,7 +48,7 @@ impl ReceiveBuffer {
         match kind {
             CarrierKind::Udp { .. } => ReceiveBuffer::udp(),
             CarrierKind::Raw => ReceiveBuffer::Raw(RawBuffer::new()),
-            CarrierKind::Tun => ReceiveBuffer::Tun(TunBuffer {
+            CarrierKind::Tun | CarrierKind::Gateway => ReceiveBuffer::Tun(TunBuffer {
                 bytes: vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice(),
                 lengths: Vec::with_capacity(MESSAGES),
             }),
@@ -72,7 +72,9 @@ impl ReceiveBuffer {
             (ReceiveBuffer::Raw(buffer), Kind::Raw(_)) => {
                 Ok(buffer.receive(socket.as_fd())? < raw::MESSAGES)
             }
-            (ReceiveBuffer::Tun(buffer), Kind::Tun) => buffer.receive(socket.as_fd()),
+            (ReceiveBuffer::Tun(buffer), Kind::Tun | Kind::Gateway) => {
+                buffer.receive(socket.as_fd())
+            }
             _ => unreachable!("a shard has sockets of one kind"),
         }
     }
@@ -300,6 +302,8 @@ impl State {
     fn on_tun_packet(&mut self, now: Instant, packet: &[u8]) {
         if let Some(arrived) = native::tcp_of(packet) {
             self.on_arrived(now, &arrived);
+        } else if let Some(sink) = &mut self.sink {
+            sink.on_packet(packet);
         } else if let Some(error) = native::error_of(packet) {
             self.on_native_error(now, &error);
         } else if let Carrier::Native(carrier) = &mut self.carrier {

@@ -61,6 +61,8 @@ pub(crate) enum Kind {
     Raw(RawKind),
     /// A TUN interface: `local` is the address of the host behind it, which is us.
     Tun,
+    /// A TUN interface: whoever is behind it takes us for everybody else.
+    Gateway,
 }
 
 #[derive(Debug)]
@@ -138,9 +140,16 @@ impl Sock {
         Ok(Sock { fd, local: SocketAddr::new(local, 0), kind: Kind::Tun })
     }
 
+    /// Not bound to any address: it has all but those behind it.
+    pub(crate) fn gateway(tun: Tun) -> io::Result<Self> {
+        let fd = crate::sys::watch(OwnedFd::from(tun), Interest::READABLE)?;
+        let any = core::net::Ipv4Addr::UNSPECIFIED.into();
+        Ok(Sock { fd, local: SocketAddr::new(any, 0), kind: Kind::Gateway })
+    }
+
     /// It is a socket, with a queue of errors.
     pub(crate) const fn has_errors(&self) -> bool {
-        !matches!(self.kind, Kind::Tun)
+        !matches!(self.kind, Kind::Tun | Kind::Gateway)
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -158,7 +167,7 @@ impl Sock {
         match &self.kind {
             Kind::Udp(udp) => Ok(udp.send(self.as_fd(), outer, ecn, stride, bytes)?),
             Kind::Raw(raw) => raw.send(self.as_fd(), outer, ecn, stride, bytes),
-            Kind::Tun => send_to_tun(self.as_fd(), outer, stride, bytes),
+            Kind::Tun | Kind::Gateway => send_to_tun(self.as_fd(), outer, stride, bytes),
         }
     }
 
@@ -182,7 +191,7 @@ impl Sock {
                 let interface = raw.lock().interfaces.get(&local).copied();
                 socket::route_mtu_by_index(local, interface.unwrap_or(0), remote).ok()
             }
-            Kind::Tun => None,
+            Kind::Tun | Kind::Gateway => None,
         }
     }
 }

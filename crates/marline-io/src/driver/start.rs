@@ -42,6 +42,7 @@ impl Shard {
             CarrierKind::Tun => {
                 Carrier::Native(Box::new(NativeCarrier::tun(config.accept.is_some())))
             }
+            CarrierKind::Gateway => Carrier::Native(Box::new(NativeCarrier::gateway())),
         };
         let headroom = carrier.headroom();
         let contacts = ContactBook::new(config.accept.is_none());
@@ -74,6 +75,8 @@ impl Shard {
             sockets_changed: true,
             stopped: false,
             queue: config.queue,
+            requests: None,
+            sink: None,
             monitor: config.monitor,
             decisions: None,
         };

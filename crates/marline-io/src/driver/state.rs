@@ -3,15 +3,16 @@
 use core::task::Waker;
 use std::sync::Arc;
 
-use marline_core::{Endpoint, MonitorEvent, TransmitBuf};
+use marline_core::{Endpoint, FourTuple, MonitorEvent, TransmitBuf};
 use marline_time::Instant;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, mpsc};
 use tokio::task::AbortHandle;
 
 use super::accept::AcceptQueue;
 use super::carrier::Carrier;
 use super::connections::Slots;
 use super::observers::Observers;
+use super::packet_sink::PacketSink;
 use super::socket::{Sock, StalledQueue};
 
 /// Datagrams of one batch: what fits the 64 KiB of a GSO send.
@@ -28,6 +29,8 @@ pub enum CarrierKind {
     Raw,
     /// In IP packets, on TUN interfaces.
     Tun,
+    /// In IP packets, on a TUN interface behind which are the hosts that this shard is everybody else for.
+    Gateway,
 }
 
 /// A datagram for another shard.
@@ -94,6 +97,9 @@ pub(super) struct State {
     /// The task is gone.
     pub(super) stopped: bool,
     pub(super) queue: Option<Arc<AcceptQueue>>,
+    /// Whom a gateway tells of requests, and who takes what is not TCP.
+    pub(super) requests: Option<mpsc::UnboundedSender<FourTuple>>,
+    pub(super) sink: Option<Box<dyn PacketSink>>,
     pub(super) monitor: Option<broadcast::Sender<MonitorEvent>>,
     /// Receivers of decisions, while there may be any.
     pub(super) decisions: Option<broadcast::Sender<MonitorEvent>>,

@@ -36,6 +36,15 @@ impl Stream {
         Stream { shard, id, peer: incoming.peer }
     }
 
+    /// The stream of a connection that was admitted: its handshake goes on.
+    pub(super) const fn admitted(
+        shard: Arc<ShardHandle>,
+        id: ConnectionId,
+        peer: SocketAddr,
+    ) -> Self {
+        Stream { shard, id, peer }
+    }
+
     /// Its id, unique over all shards of a listener.
     #[must_use]
     pub fn id(&self) -> ConnectionId {

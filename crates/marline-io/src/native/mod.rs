@@ -153,6 +153,13 @@ impl NativeCarrier {
         NativeCarrier { tun: true, listening, pool_limit: 0, ..NativeCarrier::raw() }
     }
 
+    /// On a TUN interface, as everybody but the hosts behind it: every address and port is ours.
+    pub(crate) fn gateway() -> Self {
+        let mut ports = PortSet::default();
+        ports.add_everything();
+        NativeCarrier { tun: true, ports, pool_limit: 0, ..NativeCarrier::raw() }
+    }
+
     /// Bytes that this carrier writes in front of each segment, at most.
     pub(crate) const fn headroom(&self) -> usize {
         if self.tun { IPV6_HEADER_LEN } else { 0 }

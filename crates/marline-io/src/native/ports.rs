@@ -12,6 +12,7 @@ pub(super) struct PortSet {
     everywhere: [Bits; 2],
     exact: Vec<SocketAddr>,
     addresses: Vec<IpAddr>,
+    everything: bool,
 }
 
 #[derive(Debug)]
@@ -47,9 +48,15 @@ impl PortSet {
         }
     }
 
+    /// Adds all ports of all addresses.
+    pub(super) const fn add_everything(&mut self) {
+        self.everything = true;
+    }
+
     /// Whether this end is ours.
     pub(super) fn has(&self, local: SocketAddr) -> bool {
-        self.everywhere[usize::from(local.is_ipv6())].has(local.port())
+        self.everything
+            || self.everywhere[usize::from(local.is_ipv6())].has(local.port())
             || self.exact.contains(&local)
             || self.addresses.contains(&local.ip())
     }

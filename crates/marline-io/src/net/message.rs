@@ -56,6 +56,52 @@ pub(super) fn route_request(dst: IpAddr, src: Option<IpAddr>, oif: u32, sequence
     request(libc::RTM_GETROUTE, 0, sequence, &body)
 }
 
+/// A request to take an interface up, with this MTU if there is one.
+pub(super) fn link_up_request(index: u32, mtu: Option<u32>) -> Vec<u8> {
+    let mut body = vec![0; LINK_LEN];
+    body[4..8].copy_from_slice(&index.to_ne_bytes());
+    let up = (libc::IFF_UP as u32).to_ne_bytes();
+    body[8..12].copy_from_slice(&up);
+    body[12..16].copy_from_slice(&up);
+    if let Some(mtu) = mtu {
+        push_attribute(&mut body, libc::IFLA_MTU, &mtu.to_ne_bytes());
+    }
+    request(libc::RTM_NEWLINK, libc::NLM_F_ACK as u16, CHANGE, &body)
+}
+
+/// A request for an address on an interface, without duplicate address detection.
+pub(super) fn address_request(index: u32, address: IpAddr, prefix: u8) -> Vec<u8> {
+    let mut body = vec![0; ADDRESS_LEN];
+    body[0] = family(address.is_ipv6());
+    body[1] = prefix;
+    body[4..8].copy_from_slice(&index.to_ne_bytes());
+    push_ip(&mut body, libc::IFA_LOCAL, address);
+    push_ip(&mut body, libc::IFA_ADDRESS, address);
+    push_attribute(&mut body, libc::IFA_FLAGS, &libc::IFA_F_NODAD.to_ne_bytes());
+    request(libc::RTM_NEWADDR, NEW, CHANGE, &body)
+}
+
+/// A request for a default route through an interface.
+pub(super) fn default_route_request(index: u32, ipv6: bool) -> Vec<u8> {
+    let mut body = vec![0; ROUTE_LEN];
+    body[0] = family(ipv6);
+    body[4] = libc::RT_TABLE_MAIN;
+    body[5] = libc::RTPROT_STATIC;
+    body[6] = if ipv6 { libc::RT_SCOPE_UNIVERSE } else { libc::RT_SCOPE_LINK };
+    body[7] = libc::RTN_UNICAST;
+    push_attribute(&mut body, libc::RTA_OIF, &index.to_ne_bytes());
+    request(libc::RTM_NEWROUTE, NEW, CHANGE, &body)
+}
+
+/// Something new: an error if it is there already.
+const NEW: u16 = (libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+/// Sequence number of changes: each waits for its answer.
+const CHANGE: u32 = 1;
+
+const fn family(ipv6: bool) -> u8 {
+    if ipv6 { libc::AF_INET6 as u8 } else { libc::AF_INET as u8 }
+}
+
 fn request(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_LEN + body.len());
     bytes.extend(((HEADER_LEN + body.len()) as u32).to_ne_bytes());

@@ -3,6 +3,8 @@
 mod interfaces;
 mod message;
 mod netlink;
+mod setup;
 
 pub use interfaces::{Interface, Interfaces, Watcher};
 pub(crate) use netlink::route_exists;
+pub use setup::InterfaceSetup;

@@ -3,7 +3,7 @@
 use core::mem;
 use core::net::IpAddr;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::message::{self, Message};
 
@@ -23,6 +23,12 @@ pub(super) struct Netlink {
 impl AsRawFd for Netlink {
     fn as_raw_fd(&self) -> i32 {
         self.fd.as_raw_fd()
+    }
+}
+
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 
@@ -76,6 +82,18 @@ impl Netlink {
         let read =
             unsafe { libc::recv(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
         usize::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Has something changed, and waits for the kernel's word on it.
+    pub(super) fn change(&self, request: &[u8]) -> io::Result<()> {
+        self.send(request)?;
+        let mut buffer = vec![0; READ_BYTES];
+        let len = self.read(&mut buffer)?;
+        match message::parse(&buffer[..len]).into_iter().next() {
+            Some((_, Message::Error(0))) => Ok(()),
+            Some((_, Message::Error(errno))) => Err(io::Error::from_raw_os_error(errno)),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 
     /// Everything of a kind: RTM_GETLINK, RTM_GETADDR or RTM_GETROUTE.

@@ -44,6 +44,24 @@ impl Tun {
         Ok(Tun { file })
     }
 
+    /// The interface behind a descriptor that another process may have opened and passed on. Anything else that
+    /// gives and takes one packet per call will do as well, such as a socket of packets in a test.
+    ///
+    /// # Errors
+    /// The descriptor cannot be made non-blocking.
+    pub fn adopt(descriptor: OwnedFd) -> io::Result<Tun> {
+        rustix::io::ioctl_fionbio(&descriptor, true)?;
+        Ok(Tun { file: descriptor.into() })
+    }
+
+    /// A second handle on the same interface.
+    ///
+    /// # Errors
+    /// No descriptor is free.
+    pub fn try_clone(&self) -> io::Result<Tun> {
+        Ok(Tun { file: self.file.try_clone()? })
+    }
+
     /// Reads one packet.
     ///
     /// # Errors

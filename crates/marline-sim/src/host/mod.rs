@@ -145,6 +145,8 @@ impl Host {
                 self.conns.push(Conn { id, app, status: SocketStatus::Open });
                 self.wake(now, id);
             }
+            // Simulated listeners take everybody.
+            Event::Requested(path) => drop(self.endpoint.admit(now, &path)),
             Event::Connected { connection, .. } => {
                 self.set_status(connection, SocketStatus::Open);
                 self.wake(now, connection);

@@ -118,22 +118,42 @@ fn http_heads() -> Vec<Vec<u8>> {
     heads.map(|head| head.as_bytes().to_vec()).into()
 }
 
+/// Every kind of segment in an IPv4 packet.
+fn packets() -> Vec<Vec<u8>> {
+    segments().into_iter().map(|segment| packet(PROTOCOL_TCP, &segment)).collect()
+}
+
+fn packet(protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let ends = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+    let mut packet = vec![0; 20];
+    emit_ip(ends, protocol, 0, payload.len(), &mut packet).expect("fits");
+    packet.extend(payload);
+    packet
+}
+
+/// Packets behind their lengths and a choice of what the application does.
+fn tun_packets() -> Vec<Vec<u8>> {
+    let udp = [&[1, 2, 3, 4, 0, 12, 0, 0][..], b"abcd"].concat();
+    let echo = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
+    let others = [packet(17, &udp), packet(1, &echo)];
+    let mut scripts: Vec<Vec<u8>> = Vec::new();
+    for choice in 0..4 {
+        let all = packets().into_iter().chain(others.clone());
+        scripts.push(all.flat_map(|p| [vec![p.len() as u8, choice], p].concat()).collect());
+    }
+    scripts
+}
+
 /// The seeds of each target, by its name.
 fn corpus() -> Vec<(&'static str, Vec<Vec<u8>>)> {
-    let ends = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-    let packets = segments().into_iter().map(|segment| {
-        let mut packet = vec![0; 20];
-        emit_ip(ends, PROTOCOL_TCP, 0, segment.len(), &mut packet).expect("fits");
-        packet.extend(segment);
-        packet
-    });
     let options = segments().into_iter().map(|segment| [&[0; 7], &segment[20..]].concat());
     vec![
         ("parse_segment", segments()),
         ("roundtrip_options", options.collect()),
-        ("ip_packet", packets.collect()),
+        ("ip_packet", packets()),
         ("endpoint_bytes", scripts()),
         ("http_head", http_heads()),
+        ("tun_packet", tun_packets()),
     ]
 }
 

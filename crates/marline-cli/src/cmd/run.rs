@@ -1,0 +1,235 @@
+//! `marline run`: a program in namespaces of its own, whose connections go through the server.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use marline_proxy::client::current::Current;
+use marline_proxy::client::direct::Direct;
+use marline_proxy::client::open::Open;
+use marline_proxy::secret::hide;
+use marline_proxy::shutdown::Stopper;
+use marline_tun::addresses::Addresses;
+use marline_tun::datagram::NoDatagrams;
+use marline_tun::gateway::{Gateway, GatewaySettings};
+use marline_tun::inside::{self, Half, Names, Outside, Program, ProgramInterface};
+use marline_tun::resolver;
+
+use super::client::{FAREWELL, tunnel};
+use super::watched::watched;
+use crate::config::client::{ClientOptions, ClientPlan, Route};
+use crate::control::ClientHandle;
+use crate::log::{self, LogLevel};
+use crate::native::raise_file_limit;
+use crate::radio_meter::RadioMeter;
+
+/// Exit statuses for what is no exit of the program, as `env` and `nice` have them.
+const FAILED: i32 = 125;
+const NOT_EXECUTABLE: i32 = 126;
+const NOT_FOUND: i32 = 127;
+
+/// Arguments of `marline run`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// TOML configuration file of a client
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// All other options of a client.
+    #[command(flatten)]
+    pub options: ClientOptions,
+    /// Program and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "CMD"
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// The half of the process that carries the program's traffic, with its privileged setup completed.
+#[derive(Debug)]
+pub struct Prepared {
+    plan: ClientPlan,
+    resolver: SocketAddr,
+    addresses: Addresses,
+    outside: Outside,
+    interface: ProgramInterface,
+}
+
+/// Splits the process: one half becomes the program and does not return from here. Must be called before threads are
+/// started. `None`: the other half did not get so far, and has said why.
+#[must_use]
+pub fn prepare(args: Args) -> Option<Prepared> {
+    let addresses = Addresses::default();
+    let half = match begin(args, addresses) {
+        Ok(half) => half,
+        Err(error) => end(&error),
+    };
+    let (plan, resolver, outside) = half;
+    let mut plan = *plan;
+    match equip(&mut plan, &outside) {
+        Ok(interface) => {
+            Some(Prepared { plan, resolver, addresses, outside, interface: interface? })
+        }
+        Err(error) => {
+            outside.failed(&hide(&format!("{error:#}")));
+            None
+        }
+    }
+}
+
+/// Says what went wrong before there was a program.
+fn end(error: &anyhow::Error) -> ! {
+    eprintln!("marline: {}", hide(&format!("{error:#}")));
+    std::process::exit(FAILED)
+}
+
+type Begun = (Box<ClientPlan>, SocketAddr, Outside);
+
+fn begin(args: Args, addresses: Addresses) -> anyhow::Result<Begun> {
+    let Args { config, options, command } = args;
+    let plan = plan(options, config)?;
+    let resolver = plan.dns.map_or_else(resolver::first_of_host, Ok)?;
+    let names = Names::by_gateway(&addresses)?;
+    match inside::split()? {
+        Half::Outside(outside) => Ok((Box::new(plan), resolver, outside)),
+        Half::Program(program) => match become_program(program, &command, &addresses, &names) {
+            Ok(never) => match never {},
+            Err(error) => end(&error),
+        },
+    }
+}
+
+/// The client's settings. What a client does besides has no place here: on the command line it is an error, and in a
+/// file it is meant for `marline client`, which reads the same.
+fn plan(flags: ClientOptions, config: Option<PathBuf>) -> anyhow::Result<ClientPlan> {
+    for (given, flag) in [
+        (!flags.socks5.is_empty(), "--socks5"),
+        (!flags.local_forward.is_empty(), "-L"),
+        (!flags.remote_forward.is_empty(), "-R"),
+        (flags.share, "--share"),
+    ] {
+        if given {
+            bail!("{flag} has no meaning here: it is for `marline client`");
+        }
+    }
+    let mut options = flags.with_file(config.as_deref())?;
+    options.socks5.clear();
+    options.local_forward.clear();
+    options.remote_forward.clear();
+    // The terminal is the program's.
+    options.log.get_or_insert(LogLevel::Warn);
+    let plan = options.plan()?;
+    log::set_level(plan.runtime.log);
+    Ok(plan)
+}
+
+fn become_program(
+    program: Program,
+    command: &[OsString],
+    addresses: &Addresses,
+    names: &Names,
+) -> anyhow::Result<Infallible> {
+    let tun = inside::enter(addresses, names)?;
+    program.hand_over(tun)?;
+    let (name, arguments) = command.split_first().context("no program is named")?;
+    let error = Command::new(name).args(arguments).exec();
+    eprintln!("marline: cannot run {}: {error}", name.display());
+    let missing = error.kind() == std::io::ErrorKind::NotFound;
+    std::process::exit(if missing { NOT_FOUND } else { NOT_EXECUTABLE })
+}
+
+/// Opens what needs privileges, and waits for the interface.
+fn equip(plan: &mut ClientPlan, outside: &Outside) -> anyhow::Result<Option<ProgramInterface>> {
+    raise_file_limit();
+    plan.network.carrier(plan.carrier.clone().open()?);
+    outside.receive_interface().context("the interface did not arrive")
+}
+
+/// Carries the program's traffic to its end.
+///
+/// # Errors
+/// An error message for the user.
+pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
+    let Prepared { plan, resolver, addresses, outside, interface } = prepared;
+    let radios = RadioMeter::new();
+    let client = match plan.network.clone().observer(radios.observer()).bind().await {
+        Ok(client) => client,
+        Err(error) => {
+            outside.failed(&format!("{:#}", anyhow::Error::new(error)));
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let handle = Arc::new(ClientHandle { client: client.clone(), radios });
+    let runtime = &plan.runtime;
+    let _watched = match watched(runtime, handle).await {
+        Ok(watched) => watched,
+        Err(error) => {
+            outside.failed(&format!("{error:#}"));
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let settings = GatewaySettings {
+        addresses,
+        resolver: Some(resolver.into()),
+        connections: plan.max_connections,
+    };
+    let way = ProgramTraffic { interface, settings, outside, patience: runtime.drain };
+    match &plan.route {
+        Route::Direct => way.carry(Arc::new(Direct::new(client.clone()))).await?,
+        Route::Through(invite) => {
+            let current = Arc::new(Current::new(tunnel(&client, invite, &plan)?));
+            way.carry(Arc::clone(&current)).await?;
+            current.now().close();
+        }
+    }
+    // What the streams were told last must still leave.
+    client.drained(FAREWELL).await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is carried, and for how long.
+struct ProgramTraffic {
+    interface: ProgramInterface,
+    settings: GatewaySettings,
+    outside: Outside,
+    patience: Duration,
+}
+
+impl ProgramTraffic {
+    /// Carries the program's connections this `way` until it and those it left behind have ended, and what they wrote
+    /// last is delivered.
+    async fn carry<O: Open>(self, way: Arc<O>) -> anyhow::Result<()> {
+        let ProgramTraffic { interface, settings, outside, patience } = self;
+        let ProgramInterface { tun, program } = interface;
+        let stopper = Stopper::default();
+        let gateway = match Gateway::start(tun, settings, Box::new(NoDatagrams)) {
+            Ok(gateway) => gateway,
+            Err(error) => {
+                outside.failed(&format!("the interface cannot be served: {error}"));
+                return Ok(());
+            }
+        };
+        let serving = tokio::spawn(gateway.serve(way, stopper.listen()));
+        outside.ready();
+        program.ended().await?;
+        // Whoever reads the program's standard error has nothing more to wait for.
+        let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stderr(&nowhere)?;
+        program.left().await;
+        stopper.drain();
+        tokio::pin!(serving);
+        if tokio::time::timeout(patience, &mut serving).await.is_err() {
+            stopper.end();
+            serving.await.context("the gateway failed")?;
+        }
+        Ok(())
+    }
+}

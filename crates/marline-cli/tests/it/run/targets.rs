@@ -1,0 +1,174 @@
+//! Targets behind the server: pages, a resolver, and services that end in every way.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+
+use super::super::end_to_end::serve;
+use super::{TARGET_V4, TARGET_V6, two_uplinks};
+
+/// Pages: GET /N gives N bytes of pattern, PUT answers with the SHA-256 of what came.
+pub(super) const HTTP: u16 = 8_080;
+/// Reads to the end, and then says how much that was.
+pub(super) const COUNT: u16 = 9_001;
+/// Resets after the first byte.
+pub(super) const RESET: u16 = 9_002;
+/// Says at once how often somebody has reset a connection to [`WAIT`], and ends.
+pub(super) const RESETS: u16 = 9_003;
+/// Reads, says nothing, and notes whether the end is an end or a reset.
+pub(super) const WAIT: u16 = 9_004;
+/// Speaks first.
+pub(super) const GREET: u16 = 9_005;
+/// Reads nothing before somebody connects to [`READ_ON`], then counts.
+pub(super) const STALL: u16 = 9_006;
+pub(super) const READ_ON: u16 = 9_007;
+/// Says what [`COUNT`] counted last.
+pub(super) const LAST: u16 = 9_008;
+/// DNS over TCP.
+const DNS: u16 = 53;
+
+static RESETS_SEEN: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+static LAST_COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+static MAY_READ: (std::sync::Mutex<bool>, std::sync::Condvar) =
+    (std::sync::Mutex::new(false), std::sync::Condvar::new());
+
+/// Runs them all.
+#[test]
+pub(super) fn targets() {
+    if !two_uplinks::plays(targets) {
+        return;
+    }
+    for address in [TARGET_V4, TARGET_V6] {
+        let ip: IpAddr = address.parse().expect("an address");
+        listen((ip, HTTP).into(), |stream| drop(serve(stream)));
+        listen((ip, COUNT).into(), count);
+        listen((ip, RESET).into(), reset);
+        listen((ip, RESETS).into(), |mut stream| {
+            let seen = RESETS_SEEN.load(std::sync::atomic::Ordering::SeqCst);
+            let _ = write!(stream, "{seen}");
+        });
+        listen((ip, LAST).into(), |mut stream| {
+            let count = LAST_COUNT.load(std::sync::atomic::Ordering::SeqCst);
+            let _ = write!(stream, "{count}");
+        });
+        listen((ip, WAIT).into(), wait);
+        listen((ip, GREET).into(), |mut stream| {
+            let _ = stream.write_all(b"hello\n");
+        });
+        listen((ip, STALL).into(), |stream| {
+            let may = MAY_READ.0.lock().expect("lock");
+            drop(MAY_READ.1.wait_while(may, |may| !*may).expect("lock"));
+            count(stream);
+        });
+        listen((ip, READ_ON).into(), |_| {
+            *MAY_READ.0.lock().expect("lock") = true;
+            MAY_READ.1.notify_all();
+        });
+        listen((ip, DNS).into(), |stream| drop(resolve(stream)));
+    }
+    println!("ready");
+    loop {
+        std::thread::park();
+    }
+}
+
+fn listen(address: SocketAddr, serve: impl Fn(TcpStream) + Send + Copy + 'static) {
+    let listener = TcpListener::bind(address).expect("bind");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || serve(stream));
+        }
+    });
+}
+
+fn count(mut stream: TcpStream) {
+    let mut buffer = vec![0; 1 << 16];
+    let mut count = 0;
+    while let Ok(read @ 1..) = stream.read(&mut buffer) {
+        count += read;
+    }
+    LAST_COUNT.store(count, std::sync::atomic::Ordering::SeqCst);
+    let _ = write!(stream, "{count}");
+}
+
+fn reset(mut stream: TcpStream) {
+    let _ = stream.read(&mut [0]);
+    abort(&stream);
+}
+
+/// From now on its end is a reset.
+pub(super) fn abort(stream: &TcpStream) {
+    socket2::SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO)).expect("an option");
+}
+
+fn wait(mut stream: TcpStream) {
+    let mut buffer = [0; 64];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+                RESETS_SEEN.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                return;
+            }
+        }
+    }
+}
+
+/// Answers queries, as many as come.
+fn resolve(mut stream: TcpStream) -> std::io::Result<()> {
+    loop {
+        let mut length = [0; 2];
+        stream.read_exact(&mut length)?;
+        let mut query = vec![0; usize::from(u16::from_be_bytes(length))];
+        stream.read_exact(&mut query)?;
+        let answer = answer(&query);
+        let mut bytes = (answer.len() as u16).to_be_bytes().to_vec();
+        bytes.extend(answer);
+        stream.write_all(&bytes)?;
+    }
+}
+
+fn answer(query: &[u8]) -> Vec<u8> {
+    let (mut name, mut at) = (String::new(), 12);
+    while query[at] > 0 {
+        let end = at + 1 + usize::from(query[at]);
+        name.push_str(&String::from_utf8_lossy(&query[at + 1..end]).to_lowercase());
+        name.push('.');
+        at = end;
+    }
+    let kind = u16::from_be_bytes([query[at + 1], query[at + 2]]);
+    let question = &query[12..at + 5];
+    let (v4, v6): (IpAddr, IpAddr) = (TARGET_V4.parse().unwrap(), TARGET_V6.parse().unwrap());
+    let (known, records): (bool, Vec<Vec<u8>>) = match (name.as_str(), kind) {
+        ("www.example.test." | "v4.example.test.", 1) => (true, vec![bytes(v4)]),
+        ("www.example.test." | "v6.example.test.", 28) => (true, vec![bytes(v6)]),
+        // More than any datagram takes.
+        ("big.example.test.", 16) => (true, vec![[&[200u8][..], &[b'x'; 200]].concat(); 20]),
+        (name, _) => (
+            ["www.example.test.", "v4.example.test.", "v6.example.test.", "big.example.test."]
+                .contains(&name),
+            Vec::new(),
+        ),
+    };
+    let mut answer = query[..2].to_vec();
+    answer.extend([0x85, if known { 0x80 } else { 0x83 }, 0, 1]);
+    answer.extend((records.len() as u16).to_be_bytes());
+    answer.extend([0; 4]);
+    answer.extend(question);
+    for record in records {
+        answer.extend([0xc0, 12]);
+        answer.extend(kind.to_be_bytes());
+        answer.extend([0, 1, 0, 0, 0, 60]);
+        answer.extend((record.len() as u16).to_be_bytes());
+        answer.extend(record);
+    }
+    answer
+}
+
+fn bytes(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}

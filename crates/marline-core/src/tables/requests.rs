@@ -1,0 +1,70 @@
+//! Requests for connections: SYNs that wait for the application's word, by their ends.
+
+use std::collections::BTreeMap;
+
+use marline_wire::{SeqNum, TcpHeader, TcpOptions, TcpSegment};
+
+use crate::{Ecn, FourTuple, PacketMeta};
+
+/// A SYN that is not answered yet.
+#[derive(Debug)]
+pub(crate) struct Request {
+    header: TcpHeader,
+    options: TcpOptions,
+    meta: PacketMeta,
+    /// Our end of the connection between the same ends that it follows.
+    after: Option<SeqNum>,
+}
+
+impl Request {
+    pub(crate) fn new(meta: &PacketMeta, syn: &TcpSegment<'_>, after: Option<SeqNum>) -> Request {
+        let TcpSegment { header, options, .. } = syn.clone();
+        Request { header, options, meta: *meta, after }
+    }
+
+    /// What the SYN came with.
+    pub(crate) const fn meta(&self) -> &PacketMeta {
+        &self.meta
+    }
+
+    pub(crate) const fn ecn(&self) -> Ecn {
+        self.meta.ecn
+    }
+
+    pub(crate) const fn after(&self) -> Option<SeqNum> {
+        self.after
+    }
+
+    /// The SYN. Data that came with it comes again.
+    pub(crate) fn into_segment(self) -> TcpSegment<'static> {
+        TcpSegment { header: self.header, options: self.options, payload: &[] }
+    }
+}
+
+/// The SYNs that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    waiting: BTreeMap<FourTuple, Request>,
+}
+
+impl Requests {
+    pub(crate) fn count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn add(&mut self, request: Request) {
+        self.waiting.insert(request.meta.path, request);
+    }
+
+    /// A SYN came again, or another between the same ends: the latest counts. Gives it back if none waits.
+    pub(crate) fn renew(&mut self, request: Request) -> Option<Request> {
+        let Some(known) = self.waiting.get_mut(&request.meta.path) else { return Some(request) };
+        let after = request.after.or(known.after);
+        *known = Request { after, ..request };
+        None
+    }
+
+    pub(crate) fn take(&mut self, path: &FourTuple) -> Option<Request> {
+        self.waiting.remove(path)
+    }
+}

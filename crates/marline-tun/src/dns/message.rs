@@ -1,0 +1,185 @@
+//! DNS messages (RFC 1035, RFC 6891), as far as somebody who passes them on has to read them.
+
+/// Bytes of the header.
+const HEADER_LEN: usize = 12;
+/// What a program takes by UDP that does not say more.
+const LEAST: usize = 512;
+/// What passes everywhere inside, whatever the program says it takes.
+const MOST: usize = 1_232;
+/// The type of the record that says how much a program takes.
+const OPT: u16 = 41;
+/// Records that are looked through for it; a query has one or two.
+const RECORDS: u16 = 8;
+/// Labels of a name, of at least two bytes each, within its 255.
+const LABELS: usize = 128;
+
+const RESPONSE: u8 = 0x80;
+const TRUNCATED: u8 = 0x02;
+const SERVFAIL: u8 = 2;
+
+/// Whether this is a query.
+pub(super) fn is_query(message: &[u8]) -> bool {
+    message.len() >= HEADER_LEN && message[2] & RESPONSE == 0
+}
+
+/// Whether this is an answer.
+pub(super) fn is_answer(message: &[u8]) -> bool {
+    message.len() >= HEADER_LEN && message[2] & RESPONSE != 0
+}
+
+/// Bytes of answer that a program takes by UDP.
+pub(super) fn limit(query: &[u8]) -> usize {
+    udp_size(query).map_or(LEAST, |size| usize::from(size).clamp(LEAST, MOST))
+}
+
+/// Size in the query's OPT record.
+fn udp_size(query: &[u8]) -> Option<u16> {
+    let count = |at: usize| Some(u16::from_be_bytes([*query.get(at)?, *query.get(at + 1)?]));
+    let mut at = after_questions(query)?;
+    let records =
+        [count(6)?, count(8)?, count(10)?].iter().fold(0, |a: u16, b| a.saturating_add(*b));
+    for _ in 0..records.min(RECORDS) {
+        at = after_name(query, at)?;
+        let (kind, class) = (count(at)?, count(at + 2)?);
+        if kind == OPT {
+            return Some(class);
+        }
+        at += 10 + usize::from(count(at + 8)?);
+    }
+    None
+}
+
+/// Where the records begin.
+fn after_questions(message: &[u8]) -> Option<usize> {
+    let questions = u16::from_be_bytes([*message.get(4)?, *message.get(5)?]);
+    let mut at = HEADER_LEN;
+    for _ in 0..questions.min(RECORDS) {
+        at = after_name(message, at)? + 4;
+    }
+    (at <= message.len()).then_some(at)
+}
+
+/// Where a name ends.
+fn after_name(message: &[u8], mut at: usize) -> Option<usize> {
+    for _ in 0..LABELS {
+        match *message.get(at)? {
+            0 => return Some(at + 1),
+            pointer if pointer >= 0xc0 => return Some(at + 2),
+            len => at += 1 + usize::from(len),
+        }
+    }
+    None
+}
+
+/// Cuts an answer short that has more than `limit` bytes: what remains is the question, and that there is more, for
+/// which programs come again by TCP.
+pub(super) fn fit(answer: &mut Vec<u8>, limit: usize) {
+    if answer.len() <= limit {
+        return;
+    }
+    let end = after_questions(answer).filter(|end| *end <= limit);
+    let kept = end.unwrap_or(HEADER_LEN);
+    answer.truncate(kept);
+    answer[2] |= TRUNCATED;
+    answer[6..HEADER_LEN].fill(0);
+    if end.is_none() {
+        answer[4..6].fill(0);
+    }
+}
+
+/// The answer to a query that could not be asked.
+pub(super) fn failure(query: &[u8]) -> Option<Vec<u8>> {
+    if !is_query(query) {
+        return None;
+    }
+    let end = after_questions(query);
+    let mut answer = query[..end.unwrap_or(HEADER_LEN)].to_vec();
+    answer[2] |= RESPONSE;
+    answer[3] = 0x80 | SERVFAIL;
+    answer[6..HEADER_LEN].fill(0);
+    if end.is_none() {
+        answer[4..6].fill(0);
+    }
+    Some(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A query for the address of `a.example`.
+    fn query(more: &[u8], records: u16) -> Vec<u8> {
+        let mut bytes = vec![0xab, 0xcd, 0x01, 0, 0, 1, 0, 0, 0, 0];
+        bytes.extend(records.to_be_bytes());
+        bytes.extend(b"\x01a\x07example\x00\x00\x01\x00\x01");
+        bytes.extend(more);
+        bytes
+    }
+
+    fn opt(size: u16) -> Vec<u8> {
+        let mut bytes = vec![0, 0, 41];
+        bytes.extend(size.to_be_bytes());
+        bytes.extend([0; 6]);
+        bytes
+    }
+
+    #[test]
+    fn what_a_program_takes_is_read_and_bounded() {
+        assert_eq!(limit(&query(&[], 0)), 512);
+        for (said, limited) in [(100, 512), (512, 512), (1_000, 1_000), (4_096, 1_232)] {
+            assert_eq!(limit(&query(&opt(said), 1)), limited);
+        }
+        // A record before it, and one that is cut short.
+        let mut other = b"\xc0\x0c\x00\x10\x00\x01\x00\x00\x00\x00\x00\x03abc".to_vec();
+        other.extend(opt(900));
+        assert_eq!(limit(&query(&other, 2)), 900);
+        assert_eq!(limit(&query(&opt(900)[..4], 1)), 512);
+    }
+
+    #[test]
+    fn a_long_answer_is_cut_to_its_question_and_says_so() {
+        let mut answer = query(&[7; 2_000], 9);
+        answer[2] |= RESPONSE;
+        let whole = answer.clone();
+        fit(&mut answer, whole.len());
+        assert_eq!(answer, whole);
+        fit(&mut answer, 1_232);
+        assert_eq!(answer.len(), query(&[], 0).len());
+        assert_eq!(answer[2], RESPONSE | TRUNCATED | 0x01);
+        assert_eq!(answer[4..12], [0, 1, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_failure_repeats_the_question_and_nothing_of_the_rest() {
+        let asked = query(&opt(900), 1);
+        let answer = failure(&asked).unwrap();
+        assert_eq!(answer.len(), query(&[], 0).len());
+        assert_eq!((answer[..2].to_vec(), answer[3] & 0xf), (asked[..2].to_vec(), SERVFAIL));
+        assert!(is_answer(&answer) && failure(&answer).is_none());
+        assert_eq!(failure(&asked[..11]), None);
+    }
+
+    #[test]
+    fn cut_and_mutated_messages_do_no_harm() {
+        use marline_time::Rng as _;
+        let whole = query(&opt(900), 1);
+        let mut rng = marline_time::PcgRng::new(5, 1);
+        for turn in 0..200_000 {
+            let mut bytes = whole.clone();
+            for _ in 0..turn % 6 {
+                let at = rng.below(bytes.len() as u64) as usize;
+                bytes[at] = rng.next_u32() as u8;
+            }
+            bytes.truncate(rng.below(bytes.len() as u64 + 1) as usize);
+            assert!((512..=1_232).contains(&limit(&bytes)));
+            if let Some(answer) = failure(&bytes) {
+                assert!(answer.len() <= bytes.len() && is_answer(&answer));
+            }
+            if bytes.len() >= HEADER_LEN {
+                let before = bytes.len();
+                fit(&mut bytes, 20);
+                assert!(bytes.len() <= before && bytes.len() <= 20.max(HEADER_LEN));
+            }
+        }
+    }
+}

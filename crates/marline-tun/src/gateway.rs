@@ -1,0 +1,151 @@
+//! Gateway of programs behind an interface: the shard, the DNS service and the programs' streams.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use marline_core::{ConnectionConfig, Counters, Limits};
+use marline_io::{CarrierKind, Requests, Shard, ShardConfig, ShardHandle, Tun};
+use marline_proxy::client::open::Open;
+use marline_proxy::relay::Traffic;
+use marline_proxy::shutdown::Stop;
+use marline_proxy::target::Target;
+use tokio::sync::mpsc;
+
+use crate::addresses::Addresses;
+use crate::datagram::{DatagramWriter, Datagrams};
+use crate::dns::{Forwarder, QUEUED, Query};
+use crate::responder::{PacketCounters, Responder};
+use crate::serve::Service;
+use crate::sink::Sink;
+use crate::warning_limit::WarningLimit;
+
+/// Bytes that are buffered for a connection in each direction at most. The round trip to a program is a matter of
+/// microseconds: more would only wait here instead of in the program, which then could not take it back.
+const BUFFER: u64 = 1 << 20;
+/// Segments sent at once at first: between a program and its own machine nothing is to be probed for.
+const INITIAL_WINDOW: u32 = 64;
+
+/// Settings of a gateway.
+#[derive(Clone, Debug)]
+pub struct GatewaySettings {
+    /// The ends of the interface.
+    pub addresses: Addresses,
+    /// Where DNS queries go, as the far end of the way sees it. `None`: names do not resolve.
+    pub resolver: Option<Target>,
+    /// Connections at a time. As many SYNs wait beyond, at most 1,024.
+    pub connections: usize,
+}
+
+/// A gateway that reads and writes an interface.
+#[derive(Debug)]
+pub struct Gateway {
+    settings: GatewaySettings,
+    shard: Arc<ShardHandle>,
+    requests: Requests,
+    queries: mpsc::Receiver<Query>,
+    tun: Arc<Tun>,
+    packets: Arc<PacketCounters>,
+}
+
+impl Gateway {
+    /// Starts on the current tokio runtime, which needs I/O and time. `tun` is the interface's descriptor; UDP
+    /// other than DNS goes to `datagrams`.
+    ///
+    /// # Errors
+    /// The descriptor cannot be watched, or the system has no randomness or no timer for us.
+    pub fn start(
+        tun: OwnedFd,
+        settings: GatewaySettings,
+        datagrams: Box<dyn Datagrams>,
+    ) -> io::Result<Gateway> {
+        let tun = Tun::adopt(tun)?;
+        let writer = Arc::new(tun.try_clone()?);
+        let (ask, queries) = mpsc::channel(QUEUED);
+        let responder = Responder::new(settings.addresses);
+        let packets = responder.counters();
+        let sink = Sink::new(responder, Arc::clone(&writer), ask, datagrams);
+        let shard = Shard::start(shard_config(settings.connections))?;
+        let requests = shard.open_gateway(tun, Box::new(sink))?;
+        Ok(Gateway { settings, shard, requests, queries, tun: writer, packets })
+    }
+
+    /// A writer of datagrams to the programs.
+    #[must_use]
+    pub fn datagram_writer(&self) -> DatagramWriter {
+        DatagramWriter::new(Arc::clone(&self.tun))
+    }
+
+    /// What became of packets that are not TCP.
+    #[must_use]
+    pub fn packets(&self) -> Arc<PacketCounters> {
+        Arc::clone(&self.packets)
+    }
+
+    /// What the core has counted of TCP.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.shard.counters().0
+    }
+
+    /// Serves the programs by this way to their targets, until `stop` says that no more are to be served and those
+    /// that were are done.
+    pub async fn serve<O: Open>(self, way: Arc<O>, stop: Stop) {
+        let Gateway { settings, shard, requests, queries, tun, .. } = self;
+        let GatewaySettings { addresses, resolver, connections } = settings;
+        let names = resolver.clone().map(|resolver| Forwarder {
+            way: Arc::clone(&way),
+            resolver,
+            queries,
+            writer: DatagramWriter::new(Arc::clone(&tun)),
+            warnings: WarningLimit::default(),
+        });
+        let traffic = Traffic::default();
+        let warnings = WarningLimit::default();
+        let service = Service { way, addresses, resolver, tun, stop, traffic, warnings };
+        let answer_names = async {
+            match names {
+                Some(forwarder) => forwarder.run().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = service.run(requests, connections) => {}
+            () = answer_names => {}
+        }
+        drop(shard);
+    }
+}
+
+fn shard_config(connections: usize) -> ShardConfig {
+    let limits = Limits::default();
+    ShardConfig {
+        carrier: CarrierKind::Gateway,
+        shard: marline_core::Shard { index: 0, count: 1 },
+        reset_seed: None,
+        accept: Some(connection_config()),
+        limits: Limits {
+            // Those that are closing have a place of their own.
+            connections: connections.saturating_mul(2).saturating_add(limits.syn_queue),
+            ..limits
+        },
+        queue: None,
+        monitor: None,
+        capture: None,
+        tap: None,
+        observers: Vec::new(),
+    }
+}
+
+/// Plain TCP whose SYN/ACK waits for the target.
+fn connection_config() -> ConnectionConfig {
+    ConnectionConfig {
+        mptcp: false,
+        withhold_syn_ack: true,
+        pacing: false,
+        send_buffer: BUFFER,
+        receive_buffer: BUFFER,
+        initial_window: INITIAL_WINDOW,
+        ..ConnectionConfig::new(marline::reference_policies())
+    }
+}

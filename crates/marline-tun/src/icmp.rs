@@ -1,0 +1,130 @@
+//! ICMP messages of the gateway (RFC 792, RFC 4443): echo replies, and destinations that cannot be reached.
+
+use std::net::{IpAddr, SocketAddr};
+
+use marline_wire::{Checksum, EmitError, PROTOCOL_TCP, SeqNum, emit_ip, ip_header_len};
+
+pub(crate) const PROTOCOL_ICMP: u8 = 1;
+pub(crate) const PROTOCOL_ICMPV6: u8 = 58;
+
+/// Bytes before an echo's data, or before the quoted packet.
+const HEADER_LEN: usize = 8;
+/// Bytes of the refused packet that are quoted at most: an IPv4 host need not take more than 576 (RFC 1812
+/// section 4.3.2.3), and an IPv6 message must fit 1,280 (RFC 4443 section 2.4).
+const QUOTED_V4: usize = 576 - 20 - HEADER_LEN;
+const QUOTED_V6: usize = 1_280 - 40 - HEADER_LEN;
+/// TCP as far as an ICMP message has to quote it: ports and sequence number.
+const QUOTED_TCP: usize = 8;
+
+/// Reason why a destination cannot be reached.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Unreachable {
+    /// No way to its network.
+    Network,
+    /// It does not answer.
+    Host,
+    /// Nobody takes datagrams at this port.
+    Port,
+    /// Not allowed.
+    Prohibited,
+}
+
+impl Unreachable {
+    const fn code(self, ipv6: bool) -> u8 {
+        match (self, ipv6) {
+            (Unreachable::Network, _) => 0,
+            (Unreachable::Host, false) | (Unreachable::Prohibited, true) => 1,
+            (Unreachable::Host, true) => 3,
+            (Unreachable::Port, false) => 3,
+            (Unreachable::Port, true) => 4,
+            (Unreachable::Prohibited, false) => 13,
+        }
+    }
+}
+
+/// Whether the sum over an ICMP message is right.
+pub(crate) fn is_intact(ends: (IpAddr, IpAddr), message: &[u8]) -> bool {
+    sum(ends, message).is_valid()
+}
+
+fn sum(ends: (IpAddr, IpAddr), message: &[u8]) -> Checksum {
+    let mut sum = Checksum::new();
+    if ends.0.is_ipv6() {
+        sum.add_pseudo_header(ends.0, ends.1, PROTOCOL_ICMPV6, message.len() as u32);
+    }
+    sum.add_bytes(message);
+    sum
+}
+
+/// Whether this is an echo request.
+pub(crate) fn is_echo_request(ipv6: bool, message: &[u8]) -> bool {
+    let kind = if ipv6 { 128 } else { 8 };
+    matches!(message, [first, 0, ..] if *first == kind) && message.len() >= HEADER_LEN
+}
+
+/// Whether this is an error message, about which there must be none (RFC 1122 section 3.2.2).
+pub(crate) fn is_error(ipv6: bool, message: &[u8]) -> bool {
+    match message.first() {
+        Some(kind) if ipv6 => *kind < 128,
+        Some(kind) => matches!(kind, 3 | 4 | 5 | 11 | 12),
+        None => true,
+    }
+}
+
+/// Writes the answer to an echo request: a whole packet from `ends.0` to `ends.1`.
+pub(crate) fn write_echo_reply(ends: (IpAddr, IpAddr), request: &[u8], out: &mut Vec<u8>) {
+    let kind = if ends.0.is_ipv6() { 129 } else { 0 };
+    write(ends, out, |message| {
+        message.extend_from_slice(&[kind, 0, 0, 0]);
+        message.extend_from_slice(request.get(4..).unwrap_or_default());
+    });
+}
+
+/// Writes that a packet did not reach where it was to go: a whole packet to its source. `from` is who says so.
+pub(crate) fn write_unreachable(
+    (from, to): (IpAddr, IpAddr),
+    why: Unreachable,
+    refused: &[u8],
+    out: &mut Vec<u8>,
+) {
+    let ipv6 = from.is_ipv6();
+    let (kind, most) = if ipv6 { (1, QUOTED_V6) } else { (3, QUOTED_V4) };
+    write((from, to), out, |message| {
+        message.extend_from_slice(&[kind, why.code(ipv6), 0, 0, 0, 0, 0, 0]);
+        message.extend_from_slice(&refused[..refused.len().min(most)]);
+    });
+}
+
+/// Writes that a SYN with this number did not reach its target: a whole packet to who asked.
+pub(crate) fn write_syn_unreachable(
+    from: IpAddr,
+    (asker, target): (SocketAddr, SocketAddr),
+    seq: SeqNum,
+    why: Unreachable,
+    out: &mut Vec<u8>,
+) -> Result<(), EmitError> {
+    let mut quoted = [0; 40 + QUOTED_TCP];
+    let len = emit_ip((asker.ip(), target.ip()), PROTOCOL_TCP, 0, 20, &mut quoted)?;
+    let tcp = &mut quoted[len..len + QUOTED_TCP];
+    tcp[..2].copy_from_slice(&asker.port().to_be_bytes());
+    tcp[2..4].copy_from_slice(&target.port().to_be_bytes());
+    tcp[4..].copy_from_slice(&seq.0.to_be_bytes());
+    write_unreachable((from, asker.ip()), why, &quoted[..len + QUOTED_TCP], out);
+    Ok(())
+}
+
+/// Writes the IP header, the message that `fill` appends, and its checksum. Nothing where it does not fit a packet.
+fn write(ends: (IpAddr, IpAddr), out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
+    let header = ip_header_len(ends.0);
+    out.clear();
+    out.resize(header, 0);
+    fill(out);
+    let len = out.len() - header;
+    let protocol = if ends.0.is_ipv6() { PROTOCOL_ICMPV6 } else { PROTOCOL_ICMP };
+    if emit_ip(ends, protocol, 0, len, &mut out[..header]).is_err() {
+        out.clear();
+        return;
+    }
+    let sum = sum(ends, &out[header..]).finish();
+    out[header + 2..header + 4].copy_from_slice(&sum.to_be_bytes());
+}

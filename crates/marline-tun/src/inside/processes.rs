@@ -1,0 +1,61 @@
+//! Processes of a network namespace.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// A network namespace, by what the system calls it, and the processes in it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct NamespaceProcesses {
+    device: u64,
+    inode: u64,
+}
+
+impl NamespaceProcesses {
+    pub(super) const BYTES: usize = 16;
+
+    /// Those of the calling thread's namespace.
+    pub(super) fn of_this_thread() -> io::Result<NamespaceProcesses> {
+        Self::of(Path::new("/proc/thread-self"))
+    }
+
+    fn of(process: &Path) -> io::Result<NamespaceProcesses> {
+        let found = std::fs::metadata(process.join("ns/net"))?;
+        Ok(NamespaceProcesses { device: found.dev(), inode: found.ino() })
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.device.to_ne_bytes());
+        bytes[8..].copy_from_slice(&self.inode.to_ne_bytes());
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: [u8; Self::BYTES]) -> NamespaceProcesses {
+        let half = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
+        NamespaceProcesses { device: half(0), inode: half(8) }
+    }
+
+    /// Whether there are any, as far as this process may look. It reads /proc once.
+    pub(super) fn any(&self) -> bool {
+        let Ok(processes) = std::fs::read_dir("/proc") else { return false };
+        let numbered =
+            |name: &std::ffi::OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+        let mut processes = processes.flatten().filter(|entry| numbered(&entry.file_name()));
+        // One that just ended has no namespace any more, nor has a zombie.
+        processes.any(|entry| Self::of(&entry.path()).is_ok_and(|theirs| theirs == *self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_with_a_process_in_it_is_occupied_and_an_unknown_one_is_not() {
+        let ours = NamespaceProcesses::of_this_thread().unwrap();
+        assert!(ours.any());
+        assert_eq!(NamespaceProcesses::from_bytes(ours.to_bytes()), ours);
+        assert!(!NamespaceProcesses { inode: ours.inode ^ 1 << 40, ..ours }.any());
+    }
+}

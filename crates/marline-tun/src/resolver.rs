@@ -1,0 +1,146 @@
+//! Choice of the resolver that queries from inside go to, and the resolver configuration that programs see.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::bail;
+
+use crate::responder::DNS_PORT;
+
+/// Where systemd-resolved, which is this machine's resolver on many, lists the network's.
+const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
+
+/// Text that is no resolver's address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadResolver(String);
+
+impl fmt::Display for BadResolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = &self.0;
+        write!(f, "`{text}` is no resolver: expected ADDRESS or ADDRESS:PORT (IPv6 in brackets)")
+    }
+}
+
+impl std::error::Error for BadResolver {}
+
+/// A resolver's address: `ADDRESS` or `ADDRESS:PORT`, IPv6 with a port in brackets.
+///
+/// # Errors
+/// The text is no address.
+pub fn parse(text: &str) -> Result<SocketAddr, BadResolver> {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    if let Ok(address) = bare.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(address, DNS_PORT));
+    }
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.port() != 0 => Ok(address),
+        _ => Err(BadResolver(text.to_owned())),
+    }
+}
+
+/// The first resolver of this machine.
+///
+/// # Errors
+/// There is none, or nobody but this machine can reach it: the error says what to do.
+pub fn first_of_host() -> anyhow::Result<SocketAddr> {
+    let first = of_host(&crate::inside::host_resolv_conf()?);
+    // A local resolver that says whom it asks in turn.
+    let behind = || of_host(&std::fs::read_to_string(RESOLVED).ok()?).ok();
+    first.or_else(|error| behind().ok_or(error))
+}
+
+/// The first resolver of a `resolv.conf`.
+///
+/// # Errors
+/// There is none, or nobody but this machine can reach it.
+fn of_host(resolv_conf: &str) -> anyhow::Result<SocketAddr> {
+    let Some(word) =
+        entries(resolv_conf, "nameserver").find_map(|rest| rest.split_ascii_whitespace().next())
+    else {
+        bail!("/etc/resolv.conf names no resolver: say which one to ask with --dns ADDRESS");
+    };
+    let link_local = |address: &IpAddr| match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    match word.parse::<IpAddr>() {
+        Ok(address) if !address.is_loopback() && !link_local(&address) => {
+            Ok(SocketAddr::new(address, DNS_PORT))
+        }
+        _ => bail!(
+            "this machine's resolver is {word}, which only this machine can reach, and names are to be \
+             asked for at the server's side: say which resolver to ask with --dns ADDRESS (the network's \
+             own, as `resolvectl dns` shows it, or a public one)"
+        ),
+    }
+}
+
+/// The `resolv.conf` for programs inside: `nameserver`, and the search list and options of the host's.
+#[must_use]
+pub(crate) fn inside(host: &str, nameserver: IpAddr) -> String {
+    let mut text = format!("nameserver {nameserver}\n");
+    for keyword in ["search", "domain"] {
+        if let Some(rest) = entries(host, keyword).last() {
+            text.push_str(&format!("{keyword} {rest}\n"));
+        }
+    }
+    // What a local resolver said of authenticity holds for that one only.
+    let options: Vec<&str> = entries(host, "options")
+        .flat_map(str::split_ascii_whitespace)
+        .filter(|option| *option != "trust-ad")
+        .collect();
+    if !options.is_empty() {
+        text.push_str(&format!("options {}\n", options.join(" ")));
+    }
+    text
+}
+
+/// What follows a keyword, line by line.
+fn entries<'a>(text: &'a str, keyword: &'a str) -> impl Iterator<Item = &'a str> {
+    text.lines().filter_map(move |line| {
+        let rest = line.trim_start().strip_prefix(keyword)?;
+        rest.starts_with([' ', '\t']).then(|| rest.trim())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resolver_is_an_address_perhaps_with_a_port() {
+        for (text, address) in [
+            ("192.0.2.1", "192.0.2.1:53"),
+            ("192.0.2.1:5353", "192.0.2.1:5353"),
+            ("2001:db8::1", "[2001:db8::1]:53"),
+            ("[2001:db8::1]", "[2001:db8::1]:53"),
+            ("[2001:db8::1]:54", "[2001:db8::1]:54"),
+        ] {
+            assert_eq!(parse(text).unwrap().to_string(), address, "{text}");
+        }
+        for wrong in ["", "resolver.example", "192.0.2.1:0", "192.0.2.1:", "[192.0.2.1", "1.2.3"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_hosts_first_resolver_counts_unless_only_the_host_reaches_it() {
+        let text = "# comment\n; another\nnameserverx 9.9.9.9\n nameserver\t192.0.2.1 # first\nnameserver 192.0.2.2";
+        assert_eq!(of_host(text).unwrap().to_string(), "192.0.2.1:53");
+        for local in ["127.0.0.53", "::1", "169.254.1.1", "fe80::1", "fe80::1%eth0"] {
+            let error = of_host(&format!("nameserver {local}")).unwrap_err().to_string();
+            assert!(error.contains("--dns") && error.contains(local), "{error}");
+        }
+        assert!(of_host("search example.org").unwrap_err().to_string().contains("--dns"));
+    }
+
+    #[test]
+    fn the_search_list_goes_inside_and_the_hosts_resolvers_do_not() {
+        let host = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch a.example b.example\noptions ndots:2";
+        let text = inside(host, "198.18.0.1".parse().unwrap());
+        assert_eq!(
+            text,
+            "nameserver 198.18.0.1\nsearch a.example b.example\noptions edns0 ndots:2\n"
+        );
+    }
+}

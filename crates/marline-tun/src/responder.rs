@@ -1,0 +1,166 @@
+//! Gateway's answers to packets that are not TCP: a function of the packet, without I/O.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use marline_wire::{IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, UdpDatagram, verify_udp_checksum};
+
+use crate::addresses::Addresses;
+use crate::datagram::Datagram;
+use crate::icmp::{self, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Unreachable};
+
+/// The port of DNS.
+pub(crate) const DNS_PORT: u16 = 53;
+
+/// Packets other than TCP, by what became of them.
+#[derive(Debug, Default)]
+pub struct PacketCounters {
+    /// Echo requests to the gateway, answered.
+    pub echoes: AtomicU64,
+    /// DNS queries to the gateway.
+    pub queries: AtomicU64,
+    /// Datagrams handed over.
+    pub datagrams: AtomicU64,
+    /// Packets that were answered with "unreachable".
+    pub refused: AtomicU64,
+    /// Fragments, which are dropped: the programs' system is told a path MTU that needs none.
+    pub fragments: AtomicU64,
+    /// Not IP, cut short, or with a wrong checksum.
+    pub malformed: AtomicU64,
+    /// For nobody here: multicast, other protocols, errors about errors.
+    pub ignored: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Meaning of a packet.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Taken<'a> {
+    /// It is answered by the packet that was written.
+    Answered,
+    /// A query to the gateway's DNS service.
+    Query(Datagram<'a>),
+    /// A datagram to somewhere else.
+    Datagram(Datagram<'a>),
+    /// Nothing is to be done.
+    Dropped,
+}
+
+/// Responder at the gateway's end of the interface.
+#[derive(Debug)]
+pub struct Responder {
+    addresses: Addresses,
+    counters: Arc<PacketCounters>,
+}
+
+impl Responder {
+    /// A responder for a gateway with these addresses.
+    #[must_use]
+    pub fn new(addresses: Addresses) -> Responder {
+        Responder { addresses, counters: Arc::default() }
+    }
+
+    /// What it has counted.
+    #[must_use]
+    pub fn counters(&self) -> Arc<PacketCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Takes a packet, whatever its bytes are. Where the answer is [`Taken::Answered`], `answer` is a packet to be
+    /// sent back.
+    pub fn take<'a>(&self, packet: &'a [u8], answer: &mut Vec<u8>) -> Taken<'a> {
+        let counters = &self.counters;
+        let Ok(ip) = IpPacket::parse(packet) else {
+            count(&counters.malformed);
+            return Taken::Dropped;
+        };
+        if ip.fragment {
+            count(&counters.fragments);
+            return Taken::Dropped;
+        }
+        if !is_host(ip.src) || !is_host(ip.dst) {
+            count(&counters.ignored);
+            return Taken::Dropped;
+        }
+        match (ip.protocol, ip.src.is_ipv6()) {
+            (PROTOCOL_UDP, _) => self.take_udp(&ip),
+            (PROTOCOL_ICMP, false) | (PROTOCOL_ICMPV6, true) => self.take_icmp(&ip, packet, answer),
+            (PROTOCOL_TCP, _) => {
+                count(&counters.malformed);
+                Taken::Dropped
+            }
+            _ => {
+                count(&counters.ignored);
+                Taken::Dropped
+            }
+        }
+    }
+
+    fn take_udp<'a>(&self, ip: &IpPacket<'a>) -> Taken<'a> {
+        let Ok(udp) = UdpDatagram::parse(ip.payload) else {
+            count(&self.counters.malformed);
+            return Taken::Dropped;
+        };
+        let len = marline_wire::UDP_HEADER_LEN + udp.payload.len();
+        if !verify_udp_checksum(ip.src, ip.dst, &ip.payload[..len]) {
+            count(&self.counters.malformed);
+            return Taken::Dropped;
+        }
+        let datagram = Datagram {
+            source: SocketAddr::new(ip.src, udp.src_port),
+            destination: SocketAddr::new(ip.dst, udp.dst_port),
+            payload: udp.payload,
+        };
+        if self.addresses.is_gateway(ip.dst) && udp.dst_port == DNS_PORT {
+            count(&self.counters.queries);
+            return Taken::Query(datagram);
+        }
+        count(&self.counters.datagrams);
+        Taken::Datagram(datagram)
+    }
+
+    fn take_icmp<'a>(&self, ip: &IpPacket<'a>, packet: &[u8], answer: &mut Vec<u8>) -> Taken<'a> {
+        let (ends, ipv6) = ((ip.src, ip.dst), ip.src.is_ipv6());
+        if !icmp::is_intact(ends, ip.payload) {
+            count(&self.counters.malformed);
+            return Taken::Dropped;
+        }
+        if !icmp::is_echo_request(ipv6, ip.payload) {
+            count(&self.counters.ignored);
+            return Taken::Dropped;
+        }
+        if self.addresses.is_gateway(ip.dst) {
+            count(&self.counters.echoes);
+            icmp::write_echo_reply((ip.dst, ip.src), ip.payload, answer);
+            return Taken::Answered;
+        }
+        // Echo does not go through a proxy. Who waits for an answer learns why there is none.
+        self.refuse(packet, Unreachable::Prohibited, answer)
+    }
+
+    /// Says that a packet does not reach where it was to go.
+    pub fn refuse<'a>(&self, packet: &[u8], why: Unreachable, answer: &mut Vec<u8>) -> Taken<'a> {
+        let Ok(ip) = IpPacket::parse(packet) else { return Taken::Dropped };
+        let ipv6 = ip.src.is_ipv6();
+        let is_icmp = matches!(ip.protocol, PROTOCOL_ICMP | PROTOCOL_ICMPV6);
+        if ip.fragment || is_icmp && icmp::is_error(ipv6, ip.payload) || !is_host(ip.src) {
+            count(&self.counters.ignored);
+            return Taken::Dropped;
+        }
+        count(&self.counters.refused);
+        let from = self.addresses.gateway_for(ip.src);
+        icmp::write_unreachable((from, ip.src), why, packet, answer);
+        Taken::Answered
+    }
+}
+
+/// An address of one host: nobody is told anything about others.
+fn is_host(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => !v4.is_broadcast() && !v4.is_multicast() && !v4.is_unspecified(),
+        IpAddr::V6(v6) => !v6.is_multicast() && !v6.is_unspecified(),
+    }
+}

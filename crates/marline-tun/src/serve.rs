@@ -1,0 +1,156 @@
+//! Service of the programs' requests: each becomes a stream to its target, or is refused as the target did.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use marline_core::FourTuple;
+use marline_io::{Request, Requests, Tun};
+use marline_proxy::client::open::{Open, OpenError};
+use marline_proxy::message::ErrorCode;
+use marline_proxy::relay::{Traffic, relay};
+use marline_proxy::shutdown::Stop;
+use marline_proxy::target::Target;
+use marline_proxy::transport::Transport;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::addresses::Addresses;
+use crate::icmp::{self, Unreachable};
+use crate::responder::DNS_PORT;
+use crate::stream::ProgramStream;
+use crate::warning_limit::WarningLimit;
+
+/// A program's system answers a SYN/ACK at once; one that does not has forgotten its SYN.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Refusal as a program sees it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// "Connection refused".
+    Reset,
+    /// "Host unreachable" and the like.
+    Icmp(Unreachable),
+}
+
+impl Refusal {
+    fn of(error: &OpenError) -> Refusal {
+        match error.code() {
+            ErrorCode::ConnectionReset => Refusal::Reset,
+            ErrorCode::NotAuthorized => Refusal::Icmp(Unreachable::Prohibited),
+            ErrorCode::DestinationUnreachable => Refusal::Icmp(Unreachable::Host),
+            _ => Refusal::Icmp(Unreachable::Network),
+        }
+    }
+}
+
+/// Service of one interface.
+pub(crate) struct Service<O> {
+    pub(crate) way: Arc<O>,
+    pub(crate) addresses: Addresses,
+    pub(crate) resolver: Option<Target>,
+    pub(crate) tun: Arc<Tun>,
+    pub(crate) stop: Stop,
+    pub(crate) traffic: Traffic,
+    pub(crate) warnings: WarningLimit,
+}
+
+impl<O: Open> Service<O> {
+    /// Serves until the drain, at most `connections` at a time: further SYNs wait. Returns when those that run have
+    /// ended.
+    pub(crate) async fn run(self, mut requests: Requests, connections: usize) {
+        let places = Arc::new(Semaphore::new(connections));
+        let service = Arc::new(self);
+        let mut running = JoinSet::new();
+        loop {
+            let next = async {
+                let place = Arc::clone(&places).acquire_owned().await.ok();
+                Some((requests.next().await?, place))
+            };
+            let (request, place) = tokio::select! {
+                next = next => match next {
+                    Some(next) => next,
+                    None => break,
+                },
+                // Reaps those that ended.
+                Some(_) = running.join_next(), if !running.is_empty() => continue,
+                () = service.stop.draining() => break,
+            };
+            let service = Arc::clone(&service);
+            running.spawn(async move {
+                service.serve(request).await;
+                drop(place);
+            });
+        }
+        drop(requests);
+        while running.join_next().await.is_some() {}
+    }
+
+    async fn serve(&self, request: Request) {
+        let path = request.path();
+        let Some(target) = self.target(path.local) else { return request.refuse() };
+        // Boxed, for handshakes take several times the room that a relay takes for hours.
+        let opened = tokio::select! {
+            opened = Box::pin(self.way.open(&target)) => opened,
+            () = self.stop.over() => return request.refuse(),
+        };
+        match opened {
+            Ok(remote) => self.pass(request, remote, &target).await,
+            Err(error) => self.refuse(request, path, &target, &error),
+        }
+    }
+
+    /// Where a connection to this address is to go. The gateway itself has nothing but DNS.
+    fn target(&self, local: SocketAddr) -> Option<Target> {
+        if !self.addresses.is_gateway(local.ip()) {
+            // Port 0 is nobody's.
+            return Target::new(local.ip().into(), local.port()).ok();
+        }
+        self.resolver.clone().filter(|_| local.port() == DNS_PORT)
+    }
+
+    async fn pass(&self, request: Request, remote: O::Stream, target: &Target) {
+        let Some(stream) = request.admit() else { return remote.abort() };
+        match timeout(HANDSHAKE, stream.connected()).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(reason)) => {
+                tracing::debug!(%target, "the program is gone: {reason}");
+                return remote.abort();
+            }
+            Err(_) => {
+                stream.abort();
+                return remote.abort();
+            }
+        }
+        tracing::debug!(%target, "connected");
+        match relay(ProgramStream(stream), remote, &self.traffic, self.stop.over()).await {
+            Ok(remote) => remote.finish(),
+            Err(error) => tracing::debug!(%target, "broken: {error}"),
+        }
+    }
+
+    fn refuse(&self, request: Request, path: FourTuple, target: &Target, error: &OpenError) {
+        match error.code() {
+            // Everyday life, which the program is told of.
+            ErrorCode::ConnectionReset | ErrorCode::DestinationUnreachable => {
+                tracing::debug!(%target, "{error}");
+            }
+            _ => {
+                let text = error.to_string();
+                if self.warnings.admits(&text) {
+                    tracing::warn!(%target, "{text}");
+                }
+            }
+        }
+        let Refusal::Icmp(why) = Refusal::of(error) else { return request.refuse() };
+        let Some(seq) = request.forget() else { return };
+        let from = self.addresses.gateway_for(path.remote.ip());
+        let mut packet = Vec::new();
+        let ends = (path.remote, path.local);
+        if icmp::write_syn_unreachable(from, ends, seq, why, &mut packet).is_ok() {
+            // An interface that is gone needs no answer.
+            let _ = self.tun.write(&packet);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Sink of the interface's packets that are not TCP: answers some at once and passes the others on.
+
+use std::sync::Arc;
+
+use marline_io::{PacketSink, Tun};
+use tokio::sync::mpsc;
+
+use crate::datagram::{DatagramWriter, Datagrams};
+use crate::dns::Query;
+use crate::icmp::Unreachable;
+use crate::responder::{Responder, Taken};
+
+/// The sink of one interface.
+pub(crate) struct Sink {
+    responder: Responder,
+    tun: Arc<Tun>,
+    queries: mpsc::Sender<Query>,
+    datagrams: Box<dyn Datagrams>,
+    writer: DatagramWriter,
+    answer: Vec<u8>,
+}
+
+impl Sink {
+    pub(crate) fn new(
+        responder: Responder,
+        tun: Arc<Tun>,
+        queries: mpsc::Sender<Query>,
+        datagrams: Box<dyn Datagrams>,
+    ) -> Sink {
+        let writer = DatagramWriter::new(Arc::clone(&tun));
+        Sink { responder, tun, queries, datagrams, writer, answer: Vec::new() }
+    }
+}
+
+impl PacketSink for Sink {
+    fn on_packet(&mut self, packet: &[u8]) {
+        let mut taken = self.responder.take(packet, &mut self.answer);
+        match taken {
+            Taken::Query(datagram) => {
+                // More than can wait are lost, as anywhere; resolvers ask again.
+                let _ = self.queries.try_send(Query::of(&datagram));
+            }
+            Taken::Datagram(datagram) => {
+                if !self.datagrams.on_datagram(&datagram, &self.writer) {
+                    taken = self.responder.refuse(packet, Unreachable::Port, &mut self.answer);
+                }
+            }
+            Taken::Answered | Taken::Dropped => {}
+        }
+        if taken == Taken::Answered {
+            // An interface that is gone needs no answer.
+            let _ = self.tun.write(&self.answer);
+        }
+    }
+}

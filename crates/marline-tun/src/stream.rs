@@ -1,0 +1,49 @@
+//! Stream of a program inside, as the relay of the proxy takes it.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use marline_io::Stream;
+use marline_proxy::transport::Transport;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// A TCP connection of a program.
+#[derive(Debug)]
+pub(crate) struct ProgramStream(pub(crate) Stream);
+
+impl Transport for ProgramStream {
+    fn abort(self) {
+        self.0.abort();
+    }
+}
+
+impl AsyncRead for ProgramStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.0.poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for ProgramStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.0.poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // What windows allow has been sent when a write returns.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.shutdown();
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,185 @@
+//! Connections of a host through the gateway: opened when the target is, refused as the target was, and ended as it
+//! ends.
+
+use std::time::Duration;
+
+use marline_core::{CloseReason, Event, ReadError, WriteError};
+use marline_proxy::client::open::OpenError;
+use marline_proxy::message::{ErrorCode, Failure};
+use marline_testkit::Seg;
+use marline_tun::datagram::NoDatagrams;
+use marline_wire::{IpPacket, PROTOCOL_TCP, SeqNum, TcpFlags, TcpSegment};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::support::{Host, World, path, tcp};
+
+const TARGETS: [&str; 2] = ["192.0.2.80:443", "[2001:db8::80]:443"];
+
+fn world() -> World {
+    World::new(None, Box::new(NoDatagrams))
+}
+
+fn syn() -> Seg {
+    Seg::syn().at(SeqNum(7_000)).mss(1_460)
+}
+
+fn refused(code: ErrorCode) -> OpenError {
+    OpenError::Refused(Failure::new(code, "no"))
+}
+
+#[tokio::test]
+async fn the_syn_ack_waits_until_the_target_is_open() {
+    for target in TARGETS {
+        let mut world = world();
+        for _ in 0..3 {
+            world.send(&tcp(path(target, 40_000), syn())).await;
+        }
+        let (asked, answer) = world.asked().await;
+        assert_eq!(asked.to_string(), target);
+        world.expect_silence().await;
+        let (near, _far) = tokio::io::duplex(100);
+        answer.send(Ok(near)).expect("still asked for");
+        let packet = world.packet().await;
+        let ip = IpPacket::parse(&packet).expect("a packet");
+        let segment = TcpSegment::parse(ip.payload).expect("a segment");
+        assert_eq!(segment.header.flags, TcpFlags::SYN.with(TcpFlags::ACK));
+        assert_eq!((ip.src, segment.header.ack), (path(target, 1).remote.ip(), SeqNum(7_001)));
+        assert!(world.asked.try_recv().is_err(), "asked for once");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_is_told_as_the_targets_network_would() {
+    // Flags of a RST, or type and code of ICMP and of ICMPv6 (RFC 792, RFC 4443).
+    for (code, v4, v6) in [
+        (ErrorCode::ConnectionReset, None, None),
+        (ErrorCode::NotAuthorized, Some((3, 13)), Some((1, 1))),
+        (ErrorCode::DestinationUnreachable, Some((3, 1)), Some((1, 3))),
+        (ErrorCode::NetworkFailure, Some((3, 0)), Some((1, 0))),
+        (ErrorCode::ResourceExceeded, Some((3, 0)), Some((1, 0))),
+    ] {
+        for (target, expected) in TARGETS.into_iter().zip([v4, v6]) {
+            let mut world = world();
+            let path = path(target, 41_000);
+            world.send(&tcp(path, syn())).await;
+            let (_, answer) = world.asked().await;
+            answer.send(Err(refused(code))).expect("still asked for");
+            let packet = world.packet().await;
+            let ip = IpPacket::parse(&packet).expect("a packet");
+            assert_eq!(ip.dst, path.local.ip());
+            let Some((kind, code)) = expected else {
+                assert_eq!((ip.protocol, ip.src), (PROTOCOL_TCP, path.remote.ip()));
+                let header = TcpSegment::parse(ip.payload).expect("a segment").header;
+                assert_eq!(header.flags, TcpFlags::RST.with(TcpFlags::ACK));
+                assert_eq!(header.ack, SeqNum(7_001));
+                continue;
+            };
+            assert_eq!(ip.src, world.addresses.gateway_for(ip.dst));
+            assert_eq!(ip.payload[..2], [kind, code], "{target}");
+            // It quotes the SYN: ports and number.
+            let quoted = &ip.payload[8 + if ip.src.is_ipv6() { 40 } else { 20 }..];
+            assert_eq!(quoted[..2], 41_000u16.to_be_bytes());
+            assert_eq!(quoted[2..4], 443u16.to_be_bytes());
+            assert_eq!(quoted[4..8], 7_000u32.to_be_bytes());
+            // And asks again when it comes again.
+            world.send(&tcp(path, syn())).await;
+            world.asked().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_gateway_itself_has_no_service_but_names() {
+    let mut world = world();
+    world.send(&tcp(path("198.18.0.1:80", 40_000), syn())).await;
+    let packet = world.packet().await;
+    let ip = IpPacket::parse(&packet).expect("a packet");
+    let header = TcpSegment::parse(ip.payload).expect("a segment").header;
+    assert!(header.flags.contains(TcpFlags::RST));
+    assert!(world.asked.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn an_end_of_one_direction_leaves_the_other() {
+    let mut world = world();
+    let mut host = Host::new();
+    let id = host.connect(path(TARGETS[0], 40_000));
+    host.run(&world, Duration::from_millis(20), |_| false).await;
+    let mut far = world.open().await;
+    host.run_until(&world, |event| matches!(event, Event::Connected { .. })).await;
+    assert_eq!(host.write(id, b"question"), Ok(8));
+    host.shutdown(id);
+    let mut question = String::new();
+    let (_, read) = tokio::join!(
+        host.run(&world, Duration::from_millis(300), |_| false),
+        far.read_to_string(&mut question)
+    );
+    read.expect("to the end");
+    assert_eq!(question, "question");
+    far.write_all(b"answer").await.expect("it still goes");
+    host.run_until(&world, |event| matches!(event, Event::Readable(_))).await;
+    let mut answer = [0; 10];
+    assert_eq!(host.read(id, &mut answer), Ok(6));
+    drop(far);
+}
+
+#[tokio::test]
+async fn a_reset_of_the_host_breaks_the_targets_stream_and_the_other_way_round() {
+    let mut world = world();
+    let mut host = Host::new();
+    let id = host.connect(path(TARGETS[1], 40_000));
+    host.run(&world, Duration::from_millis(20), |_| false).await;
+    let mut far = world.open().await;
+    host.run_until(&world, |event| matches!(event, Event::Connected { .. })).await;
+    host.abort(id);
+    let gone = async { far.read(&mut [0; 10]).await };
+    let (_, read) = tokio::join!(host.run(&world, Duration::from_millis(300), |_| false), gone);
+    assert_eq!(read.expect("a pipe that was dropped"), 0);
+
+    let id = host.connect(path(TARGETS[1], 40_001));
+    host.run(&world, Duration::from_millis(20), |_| false).await;
+    let far = world.open().await;
+    host.run_until(&world, |event| matches!(event, Event::Connected { .. })).await;
+    // Everything is to end at once: nothing of it in good order.
+    world.stopper.end();
+    host.run_until(&world, |event| matches!(event, Event::Closed { .. })).await;
+    assert_eq!(host.read(id, &mut [0; 10]), Err(ReadError::Closed(CloseReason::PeerReset)));
+    drop(far);
+}
+
+/// The window follows the far side: what a target does not take stays in the program, but for a bounded part.
+#[tokio::test]
+async fn a_target_that_takes_nothing_closes_the_window() {
+    let mut world = world();
+    let mut host = Host::new();
+    let id = host.connect(path(TARGETS[0], 40_000));
+    host.run(&world, Duration::from_millis(20), |_| false).await;
+    let mut far = world.open().await;
+    host.run_until(&world, |event| matches!(event, Event::Connected { .. })).await;
+    /// The host's send buffer, the gateway's receive buffer, the relay's, and the pipe.
+    const MOST: usize = (256 << 10) + (1 << 20) + (32 << 10) + super::support::PIPE + 65_536;
+    let mut written = 0;
+    for _ in 0..400 {
+        while let Ok(count) = host.write(id, &[9; 16_384]) {
+            written += count;
+        }
+        host.run(&world, Duration::from_millis(2), |_| false).await;
+        assert!(written <= MOST, "{written} bytes are under way");
+    }
+    assert_eq!(host.write(id, b"x"), Err(WriteError::Blocked));
+    host.shutdown(id);
+    let mut read = 0;
+    let all = async {
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(count @ 1..) = far.read(&mut buffer).await {
+            read += count;
+        }
+    };
+    let run = host.run(&world, Duration::from_secs(20), |_| false);
+    tokio::pin!(run);
+    tokio::select! {
+        () = all => {}
+        _ = &mut run => panic!("it does not go on"),
+    }
+    assert_eq!(read, written);
+}

@@ -1,0 +1,186 @@
+//! Names through the gateway: queries by UDP become queries by TCP, and answers come back as they fit.
+
+use std::net::SocketAddr;
+
+use marline_proxy::client::open::OpenError;
+use marline_tun::datagram::{Datagram, DatagramWriter, Datagrams, NoDatagrams};
+use marline_wire::{IpPacket, PROTOCOL_UDP, UdpDatagram, verify_udp_checksum};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+use super::support::{World, path, udp};
+
+const RESOLVER: &str = "192.0.2.53:53";
+const SERVICE: &str = "198.18.0.1:53";
+
+fn world() -> World {
+    World::new(Some(RESOLVER), Box::new(NoDatagrams))
+}
+
+fn query(id: u16, name: &[u8]) -> Vec<u8> {
+    let mut bytes = id.to_be_bytes().to_vec();
+    bytes.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0, name.len() as u8]);
+    bytes.extend(name);
+    bytes.extend([0, 0, 1, 0, 1]);
+    bytes
+}
+
+async fn ask(world: &World, port: u16, query: &[u8]) {
+    let path = path(SERVICE, port);
+    world.send(&udp(path.local, path.remote, query)).await;
+}
+
+/// The next answer: to which port, and its bytes.
+async fn answer(world: &World) -> (u16, Vec<u8>) {
+    let packet = world.packet().await;
+    let ip = IpPacket::parse(&packet).expect("a packet");
+    assert_eq!((ip.protocol, ip.src), (PROTOCOL_UDP, "198.18.0.1".parse().expect("an address")));
+    assert!(verify_udp_checksum(ip.src, ip.dst, ip.payload));
+    let udp = UdpDatagram::parse(ip.payload).expect("a datagram");
+    assert_eq!(udp.src_port, 53);
+    (udp.dst_port, udp.payload.to_vec())
+}
+
+async fn heard(resolver: &mut DuplexStream) -> Vec<u8> {
+    let len = resolver.read_u16().await.expect("a query");
+    let mut message = vec![0; usize::from(len)];
+    resolver.read_exact(&mut message).await.expect("all of it");
+    message
+}
+
+/// Answers with the query itself, so many bytes longer.
+async fn reply(resolver: &mut DuplexStream, query: &[u8], longer: usize) {
+    let mut answer = query.to_vec();
+    answer[2] |= 0x80;
+    answer.extend(vec![7; longer]);
+    let mut bytes = (answer.len() as u16).to_be_bytes().to_vec();
+    bytes.extend(answer);
+    // In two parts, as streams come.
+    let (head, tail) = bytes.split_at(bytes.len() / 2);
+    resolver.write_all(head).await.expect("written");
+    tokio::task::yield_now().await;
+    resolver.write_all(tail).await.expect("written");
+}
+
+#[tokio::test]
+async fn queries_share_a_connection_and_are_answered_in_any_order() {
+    let mut world = world();
+    // Two programs use the same number.
+    ask(&world, 1_000, &query(77, b"first")).await;
+    let (target, opened) = world.asked().await;
+    assert_eq!(target.to_string(), RESOLVER);
+    ask(&world, 2_000, &query(77, b"second")).await;
+    let (near, mut resolver) = tokio::io::duplex(1 << 16);
+    opened.send(Ok(near)).expect("still asked for");
+    let first = heard(&mut resolver).await;
+    let second = heard(&mut resolver).await;
+    assert_ne!(first[..2], second[..2], "they have numbers of their own there");
+    reply(&mut resolver, &second, 0).await;
+    reply(&mut resolver, &first, 0).await;
+    for (port, name) in [(2_000, &b"second"[..]), (1_000, b"first")] {
+        let (to, message) = answer(&world).await;
+        let mut expected = query(77, name);
+        expected[2] |= 0x80;
+        assert_eq!((to, message), (port, expected));
+    }
+    assert!(world.asked.try_recv().is_err(), "one connection");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_long_is_cut_and_says_so() {
+    let mut world = world();
+    ask(&world, 1_000, &query(5, b"long")).await;
+    let mut resolver = world.open().await;
+    let asked = heard(&mut resolver).await;
+    reply(&mut resolver, &asked, 3_000).await;
+    let (_, message) = answer(&world).await;
+    assert_eq!(message.len(), query(5, b"long").len());
+    assert_ne!(message[2] & 0x02, 0, "truncated");
+    assert_eq!(message[6..12], [0; 6]);
+}
+
+#[tokio::test]
+async fn a_query_that_a_connection_took_with_it_is_asked_once_more_and_then_fails() {
+    let mut world = world();
+    ask(&world, 1_000, &query(5, b"lost")).await;
+    for _ in 0..2 {
+        let mut resolver = world.open().await;
+        heard(&mut resolver).await;
+        drop(resolver);
+    }
+    let (to, message) = answer(&world).await;
+    assert_eq!((to, &message[..2], message[3] & 0xf), (1_000, &5u16.to_be_bytes()[..], 2));
+    // The next one is asked as if nothing had been.
+    ask(&world, 1_000, &query(6, b"found")).await;
+    let mut resolver = world.open().await;
+    let asked = heard(&mut resolver).await;
+    reply(&mut resolver, &asked, 0).await;
+    assert_eq!(answer(&world).await.1[..2], 6u16.to_be_bytes());
+}
+
+#[tokio::test]
+async fn a_resolver_that_is_not_reached_fails_all_that_wait() {
+    let mut world = world();
+    ask(&world, 1_000, &query(1, b"a")).await;
+    let (_, opened) = world.asked().await;
+    ask(&world, 1_001, &query(2, b"b")).await;
+    ask(&world, 1_002, b"no query").await;
+    // The gateway has taken them when it answers what came after them.
+    world.send(&udp(path(SERVICE, 9).local, SocketAddr::from(([192, 0, 2, 1], 9)), b"x")).await;
+    world.packet().await;
+    opened.send(Err(OpenError::Server(anyhow::anyhow!("no way")))).expect("still asked for");
+    let mut failed = Vec::new();
+    for _ in 0..2 {
+        let (port, message) = answer(&world).await;
+        assert_eq!(message[3] & 0xf, 2, "SERVFAIL");
+        failed.push(port);
+    }
+    failed.sort_unstable();
+    assert_eq!(failed, [1_000, 1_001]);
+    world.expect_silence().await;
+}
+
+#[tokio::test]
+async fn queries_by_tcp_are_relayed_to_the_resolver() {
+    let mut world = world();
+    let syn = marline_testkit::Seg::syn().at(marline_wire::SeqNum(1)).mss(1_460);
+    world.send(&super::support::tcp(path(SERVICE, 4_000), syn)).await;
+    assert_eq!(world.asked().await.0.to_string(), RESOLVER);
+}
+
+/// A carrier that sends back what it gets, twice.
+struct Echo;
+
+impl Datagrams for Echo {
+    fn on_datagram(&mut self, datagram: &Datagram<'_>, answers: &DatagramWriter) -> bool {
+        let Datagram { source, destination, payload } = *datagram;
+        if destination.port() != 7 {
+            return false;
+        }
+        for _ in 0..2 {
+            answers.send(destination, source, payload).expect("it fits");
+        }
+        assert!(answers.send(destination, source, &[0; 1_500]).is_err(), "beyond the MTU");
+        true
+    }
+}
+
+#[tokio::test]
+async fn other_datagrams_go_to_whoever_takes_them_and_else_are_unreachable() {
+    let world = World::new(Some(RESOLVER), Box::new(Echo));
+    for target in ["192.0.2.7:7", "[2001:db8::7]:7"] {
+        let path = path(target, 5_000);
+        world.send(&udp(path.local, path.remote, b"hello")).await;
+        for _ in 0..2 {
+            assert_eq!(world.packet().await, udp(path.remote, path.local, b"hello"));
+        }
+    }
+    for (target, kind, code) in [("192.0.2.7:8", 3, 3), ("[2001:db8::7]:8", 1, 4)] {
+        let path = path(target, 5_000);
+        let sent = udp(path.local, path.remote, b"hello");
+        world.send(&sent).await;
+        let packet = world.packet().await;
+        let ip = IpPacket::parse(&packet).expect("a packet");
+        assert_eq!((ip.src, ip.dst), (world.addresses.gateway_for(ip.dst), path.local.ip()));
+        assert_eq!((ip.payload[0], ip.payload[1], &ip.payload[8..]), (kind, code, &sent[..]));
+    }
+}

@@ -534,6 +534,12 @@ impl Lane {
         }
     }
 
+    /// Whether there is an event to be polled.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event<'_>> {
         self.inbox.pop()

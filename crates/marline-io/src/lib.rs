@@ -20,9 +20,9 @@ pub use capture::Captures;
 pub use clock::Clock;
 pub use contacts::{Contact, DeliveryError, DeliveryErrorKind, Question};
 pub use driver::{
-    AcceptQueue, CarrierKind, Direction, Incoming, ObservedPath, ObservedSegments, PacketObserver,
-    Shard, ShardConfig, ShardHandle, SharedObserver, SocketOptions, StartError, Stream,
-    udp_capabilities,
+    AcceptQueue, Arrivals, CarrierKind, Datagrams, Direction, Incoming, LaneCounters, LaneEnded,
+    LaneError, NamedPath, ObservedPath, ObservedSegments, PacketObserver, PathNumbers, Shard,
+    ShardConfig, ShardHandle, SharedObserver, SocketOptions, StartError, Stream, udp_capabilities,
 };
 pub use native::{RawSockets, native_capabilities};
 pub use net::{Interface, Interfaces, Watcher};

@@ -32,6 +32,7 @@ pub mod target;
 mod testing;
 pub mod tls;
 pub mod transport;
+pub mod udp;
 #[cfg(test)]
 mod version_one;
 #[cfg(test)]

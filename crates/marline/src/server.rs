@@ -14,6 +14,7 @@ use marline_time::Duration;
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
+use crate::datagrams::LaneCounters;
 use crate::shards::{Decisions, MONITOR_CAPACITY, set_path_manager, set_scheduler};
 use crate::{BindError, LONGEST_KEEPALIVE, PathChange, PolicyError, Stream, UnknownPath, carrier};
 use announced::Announced;
@@ -213,6 +214,12 @@ impl Server {
     #[must_use]
     pub fn counters(&self) -> Vec<(marline_core::Counters, marline_io::carrier::CarrierCounters)> {
         self.inner.shards.iter().map(|shard| shard.counters()).collect()
+    }
+
+    /// Counts of lanes for datagrams, per shard.
+    #[must_use]
+    pub fn lane_counters(&self) -> Vec<LaneCounters> {
+        self.inner.shards.iter().map(|shard| shard.lane_counters()).collect()
     }
 
     /// Waits until all connections have closed, or as long as `patience`: a process that ends

@@ -167,6 +167,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
     let server = Server::new(acceptor, credentials, plan.rules, plan.limits, stopper.listen());
     server.allow_remote(plan.remote_rules);
+    server.offer_datagrams(plan.datagrams);
     let listener = network.bind().await?;
     let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "server" });
     let _watched = watched(&plan.runtime, handle).await?;

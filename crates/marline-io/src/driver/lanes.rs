@@ -54,7 +54,8 @@ pub struct LaneCounters {
 pub enum PathNumbers {
     /// This side: each established subflow is a path, and [`Arrivals::paths`] tells which.
     Ours,
-    /// The peer, which names them ([`Datagrams::add_path`](super::Datagrams::add_path)).
+    /// The peer, which names them ([`Datagrams::add_path`](super::Datagrams::add_path)). The oldest subflow is number
+    /// 0 until it says otherwise.
     Peers,
 }
 
@@ -135,8 +136,9 @@ struct Entry {
     named: Vec<NamedPath>,
     reader: Option<Waker>,
     deadline: Option<Instant>,
-    /// When to look at the subflows.
+    /// When to look at the subflows, and whether that has been done before.
     look_at: Instant,
+    has_looked: bool,
     is_ready: bool,
 }
 
@@ -219,6 +221,7 @@ impl Lanes {
             reader: None,
             deadline: None,
             look_at: Instant::ZERO,
+            has_looked: false,
             is_ready: false,
         };
         self.entries.insert(id, entry);
@@ -314,6 +317,13 @@ impl Lanes {
         for path in entry.paths.extract_if(.., |path| known(path.flow).is_none()) {
             entry.lane.remove_path(path.id, now);
             self.by_flow.remove(&path.flow);
+        }
+        if entry.numbers == PathNumbers::Peers
+            && !core::mem::replace(&mut entry.has_looked, true)
+            && let Some(first) = subflows.first()
+        {
+            // Its first datagram must not wait until it has named a path.
+            entry.wanted.push(LanePath { id: PathId(0), flow: first.local_flow });
         }
         let ready = |flow: u64| known(flow).is_some() && place(flow).is_some();
         let new: Vec<LanePath> = match entry.numbers {

@@ -36,4 +36,6 @@ pub mod udp;
 #[cfg(test)]
 mod version_one;
 #[cfg(test)]
+mod version_three;
+#[cfg(test)]
 mod version_two;

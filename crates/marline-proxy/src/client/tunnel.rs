@@ -135,7 +135,7 @@ type Fresh<T> = (Channel<T>, Duration, Option<Arc<Session>>);
 type SessionChannel<T> = (Channel<T>, Option<Arc<Session>>);
 
 /// The connection that controls datagrams, and what was agreed on there.
-pub(super) struct Control<T> {
+pub(crate) struct Control<T> {
     pub(super) stream: Channel<T>,
     pub(super) session: Arc<Session>,
     pub(super) client: LaneEnd,
@@ -413,7 +413,7 @@ impl<C: Connect> Tunnel<C> {
     ///
     /// # Errors
     /// The server does not carry them, or cannot be reached.
-    pub(super) async fn datagrams(
+    pub(crate) async fn datagrams(
         &self,
         end: impl FnOnce(&Channel<C::Stream>) -> anyhow::Result<LaneEnd>,
     ) -> Result<Control<C::Stream>, OpenError> {

@@ -535,7 +535,6 @@ impl Lane {
     }
 
     /// Whether there is an event to be polled.
-    #[must_use]
     pub fn has_events(&self) -> bool {
         !self.inbox.is_empty()
     }

@@ -8,53 +8,16 @@ use marline_time::Instant;
 
 use super::carrier::Carrier;
 use super::egress::{Outgoing, Sender};
+use super::frame_batch::FrameBatch;
 use super::socket::payload_of_mtu;
 use super::state::State;
-use crate::carrier::{Datagram, LARGEST_DATAGRAM, Outer};
+use crate::carrier::{Datagram, Outer};
 use crate::sys::error_queue::NetworkError;
 
 /// Lanes that have their turn under one lock before others get theirs.
 const LANES_PER_TURN: usize = 64;
 /// Frames of one lane in its turn.
 const FRAMES_PER_TURN: usize = 64;
-/// Frames, and bytes, of one batch: what fits the 64 KiB of a GSO send.
-const BATCH_FRAMES: usize = 44;
-const BATCH_BYTES: usize = BATCH_FRAMES * LARGEST_DATAGRAM as usize;
-
-/// Frames for one path that the kernel takes in one call: all of one length, but for the last, which may be shorter.
-#[derive(Debug, Default)]
-pub(super) struct FrameBatch {
-    to: Option<(Outer, PathId)>,
-    stride: usize,
-    closed: bool,
-    bytes: Vec<u8>,
-}
-
-impl FrameBatch {
-    fn takes(&self, to: (Outer, PathId), len: usize) -> bool {
-        match self.to {
-            None => true,
-            Some(known) => {
-                let room = self.bytes.len() + len <= BATCH_BYTES
-                    && self.bytes.len() < BATCH_FRAMES * self.stride;
-                known == to && room && !self.closed && len <= self.stride
-            }
-        }
-    }
-
-    fn push(&mut self, to: (Outer, PathId), frame: &[u8]) {
-        if self.to.is_none() {
-            (self.to, self.stride) = (Some(to), frame.len());
-        }
-        self.closed = frame.len() < self.stride;
-        self.bytes.extend_from_slice(frame);
-    }
-
-    fn clear(&mut self) {
-        self.bytes.clear();
-        (self.to, self.closed) = (None, false);
-    }
-}
 
 impl State {
     /// Gives the lanes that have something to do their turn. `true`: there is more.
@@ -105,9 +68,9 @@ impl State {
     }
 
     fn send_frames(&mut self, id: u64, now: Instant, batch: &mut FrameBatch) {
-        if let Some((outer, path)) = batch.to {
-            let (bytes, sender) = (&batch.bytes[..], Sender::Lane(id, path));
-            let stride = if bytes.len() > batch.stride { batch.stride } else { 0 };
+        if let Some((outer, path)) = batch.to() {
+            let (stride, bytes) = batch.bytes();
+            let sender = Sender::Lane(id, path);
             self.send(now, &Outgoing { outer, ecn: Ecn::NotEct, stride, bytes, sender });
         }
         batch.clear();
@@ -177,35 +140,6 @@ fn quoted_lane(beginning: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn to(path: u8) -> (Outer, PathId) {
-        let remote = core::net::SocketAddr::from(([192, 0, 2, 1], 7));
-        (Outer { socket: 0, local: [192, 0, 2, 9].into(), remote }, PathId(path))
-    }
-
-    #[test]
-    fn a_batch_is_of_one_path_and_one_length_but_for_its_last() {
-        let mut batch = FrameBatch::default();
-        for len in [1_200, 1_200, 700] {
-            assert!(batch.takes(to(0), len));
-            batch.push(to(0), &vec![0; len]);
-        }
-        assert!(!batch.takes(to(0), 700), "after a shorter one nothing follows");
-        batch.clear();
-        batch.push(to(0), &[0; 700]);
-        assert!(!batch.takes(to(0), 701) && !batch.takes(to(1), 700) && batch.takes(to(0), 700));
-    }
-
-    #[test]
-    fn a_batch_is_no_longer_than_the_kernel_takes() {
-        for len in [34, 1_472] {
-            let mut batch = FrameBatch::default();
-            while batch.takes(to(0), len) {
-                batch.push(to(0), &vec![0; len]);
-            }
-            assert_eq!(batch.bytes.len(), BATCH_FRAMES * len);
-        }
-    }
 
     #[test]
     fn what_icmp_quotes_names_a_lane_only_in_a_frame_of_one() {

@@ -12,6 +12,7 @@ mod datagrams;
 mod egress;
 mod error_watch;
 mod events;
+mod frame_batch;
 mod ingress;
 mod lane_serving;
 mod lanes;

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::carrier::Carrier;
 use super::connections::Slots;
 use super::contacts::ContactBook;
-use super::lane_serving::FrameBatch;
+use super::frame_batch::FrameBatch;
 use super::lanes::Lanes;
 use super::observers::Observers;
 use super::shard::{Shard, ShardConfig, ShardHandle};

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use super::accept::AcceptQueue;
 use super::carrier::Carrier;
 use super::connections::Slots;
-use super::lane_serving::FrameBatch;
+use super::frame_batch::FrameBatch;
 use super::lanes::Lanes;
 use super::observers::Observers;
 use super::socket::{Sock, StalledQueue};

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::open::{Open, OpenError};
-use super::udp_ports::UdpWay;
+use super::udp_tunnel::UdpWay;
 use crate::http::request::begins_with;
 use crate::relay::{Traffic, relay};
 use crate::shutdown::Stop;

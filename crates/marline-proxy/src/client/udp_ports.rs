@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -343,6 +343,3 @@ impl Association {
         let _ = send_to(&self.socket, &self.out, self.application);
     }
 }
-
-/// Where a listener's UDP goes, if it carries any.
-pub(super) type UdpWay = RwLock<Option<Arc<UdpTunnel>>>;

@@ -1,13 +1,13 @@
 //! UDP of applications through a server: their sockets, the flows of these, and the lane they go on.
 //!
-//! Sockets come and go with SOCKS associations and forwards. The lane is made when there is a socket, on a connection to
-//! the server that only controls it, and lasts while there are sockets and a while longer. When that connection ends,
-//! because the server was started again for instance, another lane takes its place: flows say anew what they stand
-//! for, and go on.
+//! Sockets come and go with SOCKS associations and forwards. The lane is made when there is a socket, on a connection
+//! to the server that only controls it, and lasts while there are sockets and a while longer. When that connection
+//! ends, because the server was started again for instance, another lane takes its place: flows say anew what they
+//! stand for, and go on.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use marline::datagrams::{Arrivals, Datagrams};
@@ -112,6 +112,9 @@ impl Drop for UdpSender {
         self.tunnel.close(self.number);
     }
 }
+
+/// Where the UDP of a listener goes, if it carries any.
+pub(super) type UdpWay = RwLock<Option<Arc<UdpTunnel>>>;
 
 /// What comes for an application's socket; it ends when the socket is closed.
 pub type UdpInbox = mpsc::Receiver<Inbound>;

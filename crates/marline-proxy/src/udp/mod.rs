@@ -88,7 +88,8 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Sends a datagram at once, or not at all. (tokio would ask first whether there is room, and takes a new socket for full.)
+/// Sends a datagram at once, or not at all. (tokio would ask first whether there is room, and takes a new socket for
+/// full.)
 pub(crate) fn send_to(socket: &UdpSocket, payload: &[u8], to: SocketAddr) -> io::Result<usize> {
     socket2::SockRef::from(socket).send_to(payload, &to.into())
 }

@@ -216,10 +216,12 @@ impl Server {
         self.inner.shards.iter().map(|shard| shard.counters()).collect()
     }
 
-    /// Counts of lanes for datagrams, per shard.
+    /// Counts of lanes for datagrams, over all shards.
     #[must_use]
-    pub fn lane_counters(&self) -> Vec<LaneCounters> {
-        self.inner.shards.iter().map(|shard| shard.lane_counters()).collect()
+    pub fn lane_counters(&self) -> LaneCounters {
+        let mut sum = LaneCounters::default();
+        self.inner.shards.iter().for_each(|shard| sum += shard.lane_counters());
+        sum
     }
 
     /// Waits until all connections have closed, or as long as `patience`: a process that ends

@@ -78,7 +78,9 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let Prepared { plan, settings, ports, udp_ports } = prepared;
     let radios = RadioMeter::new();
     let client = plan.network.clone().observer(radios.observer()).bind().await?;
-    let handle = Arc::new(ClientHandle { client: client.clone(), radios });
+    let udp = Arc::new(UdpTunnel::default());
+    let handle = ClientHandle { client: client.clone(), radios, udp: Arc::clone(&udp) };
+    let handle = Arc::new(handle);
     let _watched = watched(&plan.runtime, handle).await?;
     match plan.route.clone() {
         Route::Direct => {
@@ -105,7 +107,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
             let also = |front: &Arc<Front>, serving: &mut JoinSet<()>| {
                 keep_remotes(remotes, front, serving);
                 if let Some(config) = datagrams {
-                    carry_udp(config, udp_ports, front, serving)?;
+                    carry_udp(config, (udp, udp_ports), front, serving)?;
                 }
                 Ok(())
             };
@@ -163,11 +165,10 @@ async fn serve<O: Open>(
 /// Carries UDP of applications: of associations, and of these forwards.
 fn carry_udp(
     config: LaneConfig,
-    ports: Vec<UdpForward>,
+    (udp, ports): (Arc<UdpTunnel>, Vec<UdpForward>),
     front: &Arc<Front>,
     serving: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
-    let udp = Arc::new(UdpTunnel::default());
     front.carry_udp(Arc::clone(&udp));
     serving.spawn(Arc::clone(front).keep_udp(Arc::clone(&udp), config));
     for port in ports {

@@ -49,6 +49,16 @@ pub struct LaneCounters {
     pub stats: LaneStats,
 }
 
+impl core::ops::AddAssign for LaneCounters {
+    fn add_assign(&mut self, other: LaneCounters) {
+        self.lanes += other.lanes;
+        self.unknown += other.unknown;
+        self.strangers += other.strangers;
+        self.unroutable += other.unroutable;
+        self.stats += other.stats;
+    }
+}
+
 /// Who numbers the paths of a lane.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PathNumbers {

@@ -29,8 +29,8 @@ const SOCKETS_TOTAL: usize = 16_384;
 /// Lanes of one credential, which may be used by several programs, and of all.
 const LANES_PER_CLIENT: usize = 16;
 const LANES_TOTAL: usize = 4_096;
-/// A client that gives no sign of life for this long is gone.
-const SILENCE: Duration = Duration::from_secs(120);
+/// A client that gives no sign of life for this long is gone; its mappings have ended by then.
+const SILENCE: Duration = Duration::from_secs(300);
 /// An answer, or an end, takes no longer.
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -78,7 +78,8 @@ impl UdpForward {
             Err(error) => return tracing::error!("a UDP forward: {error}"),
         };
         let (sources, begun) = (BTreeMap::new(), Instant::now());
-        let mut forward = Forward { socket, target: self.target, udp, sources, begun };
+        let (target, datagrams) = (self.target, Received::default());
+        let mut forward = Forward { socket, target, udp, sources, begun, datagrams };
         forward.run().await;
     }
 }
@@ -97,6 +98,41 @@ struct Forward {
     udp: Arc<UdpTunnel>,
     sources: BTreeMap<SocketAddr, Source>,
     begun: Instant,
+    datagrams: Received,
+}
+
+/// Datagrams taken from a socket in one go.
+#[derive(Debug, Default)]
+struct Received {
+    bytes: Vec<u8>,
+    ends: Vec<(SocketAddr, usize)>,
+}
+
+impl Received {
+    /// Takes what is there, in place of what was.
+    fn fill(&mut self, socket: &UdpSocket) -> io::Result<()> {
+        self.bytes.clear();
+        self.ends.clear();
+        let mut buffer = [0; LONGEST + LONGEST_HEADER];
+        while self.ends.len() < AT_ONCE {
+            match socket.try_recv_from(&mut buffer) {
+                Ok((len, from)) => {
+                    self.bytes.extend_from_slice(&buffer[..len]);
+                    self.ends.push((from, self.bytes.len()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
+        let mut start = 0;
+        self.ends
+            .iter()
+            .map(move |(from, end)| (*from, &self.bytes[std::mem::replace(&mut start, *end)..*end]))
+    }
 }
 
 impl Forward {
@@ -119,32 +155,31 @@ impl Forward {
     }
 
     fn drain(&mut self) -> io::Result<()> {
-        let mut buffer = [0; LONGEST];
-        for _ in 0..AT_ONCE {
-            match self.socket.try_recv_from(&mut buffer) {
-                Ok((len, from)) => self.forward(from, &buffer[..len]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
+        let mut datagrams = std::mem::take(&mut self.datagrams);
+        let result = datagrams.fill(&self.socket);
+        let now_ms = self.now_ms();
+        for (from, _) in datagrams.iter() {
+            if self.sources.contains_key(&from) || self.admit(from) {
+                self.sources[&from].used_at_ms.store(now_ms, Ordering::Relaxed);
             }
         }
-        Ok(())
+        let mut batch = self.udp.batch();
+        for (from, payload) in datagrams.iter() {
+            // A source that was forgotten for another of this batch comes again.
+            if let Some(source) = self.sources.get(&from) {
+                match payload.len() {
+                    LONGEST.. => batch.too_big(),
+                    _ => batch.send(&source.sender, &self.target, payload),
+                }
+            }
+        }
+        drop(batch);
+        self.datagrams = datagrams;
+        result
     }
 
     fn now_ms(&self) -> u64 {
         self.begun.elapsed().as_millis() as u64
-    }
-
-    fn forward(&mut self, from: SocketAddr, payload: &[u8]) {
-        let now_ms = self.now_ms();
-        if !self.sources.contains_key(&from) && !self.admit(from) {
-            return;
-        }
-        let Some(source) = self.sources.get(&from) else { return };
-        source.used_at_ms.store(now_ms, Ordering::Relaxed);
-        match payload.len() {
-            LONGEST.. => source.sender.too_big(),
-            _ => source.sender.send(&self.target, payload),
-        }
     }
 
     /// Makes a socket for an address.
@@ -269,6 +304,7 @@ struct Association {
     application: SocketAddr,
     sender: UdpSender,
     inbox: UdpInbox,
+    datagrams: Received,
     out: Vec<u8>,
 }
 
@@ -281,7 +317,8 @@ impl Association {
         let application = SocketAddr::new(application.ip().to_canonical(), port);
         let full = || io::Error::new(io::ErrorKind::QuotaExceeded, "too many UDP sockets");
         let (sender, inbox) = udp.socket().ok_or_else(full)?;
-        Ok(Association { socket, address, application, sender, inbox, out: Vec::new() })
+        let (datagrams, out) = (Received::default(), Vec::new());
+        Ok(Association { socket, address, application, sender, inbox, datagrams, out })
     }
 
     async fn run(&mut self) {
@@ -305,33 +342,26 @@ impl Association {
     }
 
     fn drain(&mut self) -> io::Result<()> {
-        let mut buffer = [0; LONGEST + LONGEST_HEADER];
-        for _ in 0..AT_ONCE {
-            match self.socket.try_recv_from(&mut buffer) {
-                Ok((len, _)) if len == buffer.len() => self.sender.too_big(),
-                Ok((len, from)) => self.ask(from, &buffer[..len]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
+        let result = self.datagrams.fill(&self.socket);
+        let mut batch = self.sender.tunnel().batch();
+        for (from, bytes) in self.datagrams.iter() {
+            let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+            let known = self.application.port();
+            if from.ip() != self.application.ip() || known != 0 && from.port() != known {
+                tracing::debug!(%from, "a datagram that is not of the association's application");
+                continue;
+            }
+            match datagram::parse(bytes) {
+                Ok((_, payload)) if payload.len() >= LONGEST => batch.too_big(),
+                Ok((peer, payload)) => {
+                    // The first to send is the application.
+                    self.application = from;
+                    batch.send(&self.sender, &peer, payload);
+                }
+                Err(error) => tracing::debug!(%from, "a datagram is dropped: {error}"),
             }
         }
-        Ok(())
-    }
-
-    /// A datagram came to the association's port, perhaps from its application.
-    fn ask(&mut self, from: SocketAddr, bytes: &[u8]) {
-        let from = SocketAddr::new(from.ip().to_canonical(), from.port());
-        let known = self.application.port();
-        if from.ip() != self.application.ip() || known != 0 && from.port() != known {
-            return tracing::debug!(%from, "a datagram that is not of the association's application");
-        }
-        match datagram::parse(bytes) {
-            Ok((peer, payload)) => {
-                // The first to send is the application.
-                self.application = from;
-                self.sender.send(&peer, payload);
-            }
-            Err(error) => tracing::debug!(%from, "a datagram is dropped: {error}"),
-        }
+        result
     }
 
     fn answer(&mut self, from: &Target, payload: &[u8]) {

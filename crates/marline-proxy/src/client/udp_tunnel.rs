@@ -18,7 +18,7 @@ use crate::message::ErrorCode;
 use crate::target::{Host, Target};
 use crate::udp::{
     FlowTable, Item, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, SOCKET_NUMBERS, UdpCounters,
-    UdpCounts, count,
+    UdpCounts, count, is_told,
 };
 
 /// Sockets of applications.
@@ -97,13 +97,51 @@ pub struct UdpSender {
 impl UdpSender {
     /// Sends a datagram. It is lost if there is no way, or if it does not fit: see [`UdpTunnel::counts`].
     pub fn send(&self, peer: &Target, payload: &[u8]) {
-        self.tunnel.send(self.number, peer, payload);
+        self.tunnel.batch().send(self, peer, payload);
     }
 
-    /// A datagram of the application was longer than any that can be carried.
+    /// The tunnel that it is of.
+    pub(super) const fn tunnel(&self) -> &Arc<UdpTunnel> {
+        &self.tunnel
+    }
+}
+
+/// Datagrams of applications that leave together, when this is dropped. Meanwhile the tunnel does nothing else.
+pub(super) struct Batch<'a> {
+    tunnel: &'a UdpTunnel,
+    state: MutexGuard<'a, State>,
+    lane: Option<Arc<Datagrams>>,
+    now: Instant,
+}
+
+impl Batch<'_> {
+    /// Adds a datagram.
+    pub(super) fn send(&mut self, from: &UdpSender, peer: &Target, payload: &[u8]) {
+        count(&self.tunnel.counters.from_local);
+        let (state, socket) = (&mut *self.state, from.number);
+        if self.lane.is_some() {
+            return self.tunnel.put(state, self.now, (socket, peer), payload);
+        }
+        if state.early.len() >= EARLY {
+            state.early.pop_front();
+            count(&self.tunnel.counters.dropped);
+        }
+        let (peer, payload) = (peer.clone(), payload.to_vec());
+        state.early.push_back(Early { at: self.now, socket, peer, payload });
+    }
+
+    /// A datagram of an application was longer than any that can be carried.
     pub(super) fn too_big(&self) {
         count(&self.tunnel.counters.from_local);
         count(&self.tunnel.counters.too_big);
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        if let Some(lane) = &self.lane {
+            self.state.outbox.flush(lane, &self.tunnel.counters);
+        }
     }
 }
 
@@ -192,22 +230,14 @@ impl UdpTunnel {
         }
     }
 
-    fn send(&self, socket: u32, peer: &Target, payload: &[u8]) {
-        let now = Instant::now();
-        count(&self.counters.from_local);
+    /// Datagrams that leave together.
+    pub(super) fn batch(&self) -> Batch<'_> {
         let mut state = self.lock();
-        let state = &mut *state;
-        let Some(lane) = state.lane.clone() else {
-            if state.early.len() >= EARLY {
-                state.early.pop_front();
-                count(&self.counters.dropped);
-            }
-            let (peer, payload) = (peer.clone(), payload.to_vec());
-            return state.early.push_back(Early { at: now, socket, peer, payload });
-        };
-        state.outbox.set_largest(lane.largest());
-        self.put(state, now, (socket, peer), payload);
-        state.outbox.flush(&lane, &self.counters);
+        let lane = state.lane.clone();
+        if let Some(lane) = &lane {
+            state.outbox.set_largest(lane.largest());
+        }
+        Batch { tunnel: self, state, lane, now: Instant::now() }
     }
 
     /// Puts a datagram into the outbox.
@@ -363,7 +393,11 @@ impl UdpTunnel {
         let Some(((_, peer), own)) = state.own.get(flow) else { return };
         if own.refused_until.is_none() {
             count(&self.counters.refused);
-            tracing::warn!(target = %peer, "the server refuses datagrams there (code {})", code.to_u8());
+            let code = code.to_u8();
+            match is_told(&self.counters.refused) {
+                true => tracing::warn!("the server refuses datagrams to {peer} (code {code})"),
+                false => tracing::debug!("the server refuses datagrams to {peer} (code {code})"),
+            }
         }
         own.refused_until = Some(now + REFUSED_FOR);
         own.known = false;

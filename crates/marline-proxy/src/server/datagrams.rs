@@ -151,7 +151,7 @@ impl Server {
             tokio::select! {
                 end = hear(reader, ask, &nat) => end,
                 () = tell(writer, asked) => End::Broken,
-                () = carry(&nat) => End::Broken,
+                end = carry(&nat) => end,
                 () = self.stop.draining() => End::Orderly,
                 () = self.revoked(client) => End::Broken,
             }
@@ -166,18 +166,26 @@ impl Server {
     }
 }
 
-/// Takes what comes in on the lane, and looks after what is idle, as long as there is a lane.
-async fn carry(nat: &Nat) {
+/// Takes what comes in on the lane, and looks after what is idle, as long as the lane is good.
+async fn carry(nat: &Nat) -> End {
     let mut arrivals = Arrivals::default();
     let mut sweep = interval(SWEEP_EVERY);
     loop {
         tokio::select! {
             received = nat.lane().recv(&mut arrivals) => match received {
-                // The client begins another lane in time; on one whose key is spent nothing comes any more.
                 Ok(()) => nat.on_arrivals(&arrivals),
-                Err(error) => return tracing::debug!("datagrams: {error}"),
+                Err(error) => {
+                    tracing::debug!("datagrams: {error}");
+                    return End::Broken;
+                }
             },
             _ = sweep.tick() => nat.sweep(),
+        }
+        if arrivals.is_spent() {
+            tracing::info!(
+                "datagrams: a key has sealed what it may: the client begins another lane"
+            );
+            return End::Orderly;
         }
     }
 }

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use crate::rules::Rules;
 use crate::target::Target;
 use crate::udp::{
     DNS_PORT, FlowTable, Item, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, UdpCounters, count,
-    idle_limit, send_to,
+    idle_limit, is_told, send_to,
 };
 
 /// Between two looks for sockets that are idle.
@@ -63,6 +64,22 @@ struct Mapped {
     used_at: Instant,
     only_dns: bool,
     _place: Permit<Arc<str>>,
+}
+
+impl Mapped {
+    fn new(now: Instant, place: Permit<Arc<str>>) -> Mapped {
+        Mapped { ipv4: None, ipv6: None, used_at: now, only_dns: true, _place: place }
+    }
+
+    /// It is used to send there.
+    fn sends(&mut self, now: Instant, to: SocketAddr) {
+        self.used_at = now;
+        self.only_dns &= to.port() == DNS_PORT;
+    }
+
+    fn is_idle(&self, now: Instant) -> bool {
+        self.used_at + idle_limit(self.only_dns) <= now
+    }
 }
 
 /// What is known of a flow that the client opened.
@@ -104,6 +121,8 @@ pub(super) struct Nat {
     places: Arc<Quota<Arc<str>>>,
     lookups: Arc<Semaphore>,
     counters: Arc<UdpCounters>,
+    /// Flows that were refused.
+    refusals: AtomicU64,
     state: Mutex<State>,
     me: Weak<Nat>,
 }
@@ -128,7 +147,8 @@ impl Nat {
         let lookups = Arc::new(Semaphore::new(LOOKUPS));
         Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
-            Nat { lane, client, rules, places, lookups, counters, state, me }
+            let refusals = AtomicU64::new(0);
+            Nat { lane, client, rules, places, lookups, counters, refusals, state, me }
         })
     }
 
@@ -277,9 +297,18 @@ impl Nat {
         match checked {
             Ok(()) => Flow::Open { address, named: false },
             Err(refused) => {
-                tracing::warn!(client = %self.client, "datagrams to {address}: {refused}");
+                self.tell(&format_args!("datagrams to {address}: {refused}"));
                 Flow::Refused(ErrorCode::NotAuthorized)
             }
+        }
+    }
+
+    /// Tells of a refusal, if it is one of the client's first.
+    fn tell(&self, refusal: &std::fmt::Arguments<'_>) {
+        self.refusals.fetch_add(1, Ordering::Relaxed);
+        match is_told(&self.refusals) {
+            true => tracing::warn!(client = %self.client, "{refusal}"),
+            false => tracing::debug!(client = %self.client, "{refusal}"),
         }
     }
 
@@ -327,7 +356,7 @@ impl Nat {
                 }
             }
             Err(failure) => {
-                tracing::warn!(client = %self.client, target = %key.1, "datagrams: {}", failure.text);
+                self.tell(&format_args!("datagrams to {}: {}", key.1, failure.text));
                 *entry = Flow::Refused(failure.code);
                 count(&self.counters.refused);
                 state.outbox.push(flow, &Item::Refused(failure.code));
@@ -352,8 +381,7 @@ impl Nat {
             }
         };
         count(&self.counters.sockets);
-        let mapped = Mapped { ipv4: None, ipv6: None, used_at: now, only_dns: true, _place: place };
-        state.sockets.insert(socket, mapped);
+        state.sockets.insert(socket, Mapped::new(now, place));
         Ok(())
     }
 
@@ -370,8 +398,7 @@ impl Nat {
     pub(super) fn sweep(&self) {
         let now = Instant::now();
         let mut state = self.lock();
-        let idle = |mapped: &Mapped| mapped.used_at + idle_limit(mapped.only_dns) <= now;
-        let idle = state.sockets.iter().filter(|(_, mapped)| idle(mapped));
+        let idle = state.sockets.iter().filter(|(_, mapped)| mapped.is_idle(now));
         let idle: Vec<u32> = idle.map(|(socket, _)| *socket).collect();
         idle.into_iter().for_each(|socket| forget(&mut state, socket));
     }
@@ -389,8 +416,7 @@ impl Nat {
             return count(&self.counters.dropped);
         }
         let Some(mapped) = state.sockets.get_mut(&socket) else { return };
-        mapped.used_at = now;
-        mapped.only_dns &= to.port() == DNS_PORT;
+        mapped.sends(now, to);
         let half = if to.is_ipv4() { &mut mapped.ipv4 } else { &mut mapped.ipv6 };
         if half.is_none() {
             match self.open(socket, to.is_ipv6()) {
@@ -538,5 +564,33 @@ async fn read(nat: Weak<Nat>, socket: Arc<UdpSocket>, number: u32) {
                 tokio::time::sleep(PAUSE).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_lasts_five_minutes_and_half_a_minute_while_it_is_for_dns_alone() {
+        let place = Quota::new(1, 1).enter(Arc::from("laptop")).unwrap();
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut mapped = Mapped::new(start, place);
+        mapped.sends(start, "192.0.2.1:53".parse().unwrap());
+        assert!(!mapped.is_idle(after(29)) && mapped.is_idle(after(30)));
+        mapped.sends(after(20), "192.0.2.2:53".parse().unwrap());
+        assert!(!mapped.is_idle(after(49)) && mapped.is_idle(after(50)));
+        mapped.sends(after(49), "192.0.2.1:443".parse().unwrap());
+        assert!(!mapped.is_idle(after(348)) && mapped.is_idle(after(349)));
+        mapped.sends(after(300), "192.0.2.1:53".parse().unwrap());
+        assert!(!mapped.is_idle(after(599)), "once it was used for more, it is no resolver's");
+    }
+
+    #[test]
+    fn addresses_are_compared_as_what_they_stand_for() {
+        let mapped: Target = "[::ffff:192.0.2.1]:53".parse().unwrap();
+        assert_eq!(address_of(&mapped), Some("192.0.2.1:53".parse().unwrap()));
+        assert_eq!(address_of(&"example.org:53".parse().unwrap()), None);
     }
 }

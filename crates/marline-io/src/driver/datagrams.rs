@@ -98,7 +98,7 @@ impl Datagrams {
     pub fn add_path(&self, path: PathId, local_flow: u64) {
         let now = self.shard.clock.now();
         let mut state = self.shard.lock();
-        state.lanes.want_path(self.id, LanePath { id: path, flow: local_flow });
+        state.lanes.want_path(self.id, LanePath { id: path, flow: local_flow }, now);
         self.shard.serve(&mut state, now);
     }
 

@@ -24,8 +24,10 @@ const MOST_WANTED: usize = 32;
 const PATH_NUMBERS: u8 = 32;
 /// A lane that is in use looks so often which subflows there are, and what they cost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// And while a path that was named is missing.
+/// And while a path that was named is missing, ...
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// ... which is awaited so long.
+const AWAIT_PATH: Duration = Duration::from_secs(10);
 /// A timer that is due already is set to this: a mistake in one lane must not stop the others.
 const SOONEST: Duration = Duration::from_micros(100);
 /// Datagrams handed to an application in one go.
@@ -140,8 +142,8 @@ struct Entry {
     peer: u64,
     numbers: PathNumbers,
     paths: Vec<LanePath>,
-    /// Named by the peer, and not established yet.
-    wanted: Vec<LanePath>,
+    /// Named by the peer, and not established yet; until when they are awaited.
+    wanted: Vec<(LanePath, Instant)>,
     /// Numbered by us, and not told yet.
     named: Vec<NamedPath>,
     reader: Option<Waker>,
@@ -273,11 +275,11 @@ impl Lanes {
 /// Paths.
 impl Lanes {
     /// The peer calls the subflow that we know by this id by a number. It is a path once it is established.
-    pub(super) fn want_path(&mut self, id: u64, path: LanePath) {
+    pub(super) fn want_path(&mut self, id: u64, path: LanePath, now: Instant) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         if path.id.0 < PATH_NUMBERS && entry.wanted.len() < MOST_WANTED {
-            entry.wanted.retain(|other| other.id != path.id);
-            entry.wanted.push(path);
+            entry.wanted.retain(|(other, _)| other.id != path.id);
+            entry.wanted.push((path, now + AWAIT_PATH));
         }
         entry.look_at = Instant::ZERO;
         self.touch(id);
@@ -333,11 +335,16 @@ impl Lanes {
             && let Some(first) = subflows.first()
         {
             // Its first datagram must not wait until it has named a path.
-            entry.wanted.push(LanePath { id: PathId(0), flow: first.local_flow });
+            let first = LanePath { id: PathId(0), flow: first.local_flow };
+            entry.wanted.push((first, now + AWAIT_PATH));
         }
         let ready = |flow: u64| known(flow).is_some() && place(flow).is_some();
         let new: Vec<LanePath> = match entry.numbers {
-            PathNumbers::Peers => entry.wanted.extract_if(.., |path| ready(path.flow)).collect(),
+            PathNumbers::Peers => {
+                entry.wanted.retain(|(_, until)| now < *until);
+                let come = entry.wanted.extract_if(.., |(path, _)| ready(path.flow));
+                come.map(|(path, _)| path).collect()
+            }
             PathNumbers::Ours => {
                 let taken = |flow: u64| entry.paths.iter().any(|path| path.flow == flow);
                 let twin =

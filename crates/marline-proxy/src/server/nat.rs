@@ -6,6 +6,8 @@
 //! mapping lasts 300 s after its last use, 30 s if it was used for nothing but DNS. What comes from a peer that nobody
 //! asked is no use: strangers cannot keep a mapping open.
 
+mod mapping;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,21 +16,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use marline::datagrams::{Arrivals, Datagrams};
-use socket2::{Domain, Socket, Type};
 use tokio::net::UdpSocket;
 use tokio::sync::{Semaphore, watch};
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::admission::{Permit, Quota};
+use super::admission::Quota;
 use super::dial::allowed;
 use crate::message::{ErrorCode, Failure};
 use crate::rules::Rules;
 use crate::target::Target;
 use crate::udp::{
-    DNS_PORT, FlowTable, Item, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, UdpCounters, count,
-    idle_limit, is_told, send_to,
+    FlowTable, Item, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, UdpCounters, count, is_told,
 };
+use mapping::Mapping;
 
 /// Between two looks for sockets that are idle.
 pub(super) const SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -42,45 +42,6 @@ const EARLY: usize = 16;
 const AT_ONCE: usize = 32;
 /// Longer ones fit no frame.
 const LONGEST: usize = 2_048;
-
-/// A UDP socket of one family, and the task that reads it.
-#[derive(Debug)]
-struct Half {
-    socket: Arc<UdpSocket>,
-    reader: AbortHandle,
-}
-
-impl Drop for Half {
-    fn drop(&mut self) {
-        self.reader.abort();
-    }
-}
-
-/// What stands for a socket of an application.
-#[derive(Debug)]
-struct Mapped {
-    ipv4: Option<Half>,
-    ipv6: Option<Half>,
-    used_at: Instant,
-    only_dns: bool,
-    _place: Permit<Arc<str>>,
-}
-
-impl Mapped {
-    fn new(now: Instant, place: Permit<Arc<str>>) -> Mapped {
-        Mapped { ipv4: None, ipv6: None, used_at: now, only_dns: true, _place: place }
-    }
-
-    /// It is used to send there.
-    fn sends(&mut self, now: Instant, to: SocketAddr) {
-        self.used_at = now;
-        self.only_dns &= to.port() == DNS_PORT;
-    }
-
-    fn is_idle(&self, now: Instant) -> bool {
-        self.used_at + idle_limit(self.only_dns) <= now
-    }
-}
 
 /// What is known of a flow that the client opened.
 #[derive(Debug)]
@@ -105,7 +66,7 @@ enum Unasked {
 
 #[derive(Debug)]
 struct State {
-    sockets: BTreeMap<u32, Mapped>,
+    sockets: BTreeMap<u32, Mapping>,
     flows: FlowTable<Flow>,
     unasked: FlowTable<Unasked>,
     early: VecDeque<(u64, Vec<u8>)>,
@@ -381,13 +342,13 @@ impl Nat {
             }
         };
         count(&self.counters.sockets);
-        state.sockets.insert(socket, Mapped::new(now, place));
+        state.sockets.insert(socket, Mapping::new(now, place));
         Ok(())
     }
 
     /// Forgets the socket that was not used for longest; `false`: there is none.
     fn forget_oldest(&self, state: &mut State) -> bool {
-        let oldest = state.sockets.iter().min_by_key(|(_, mapped)| mapped.used_at);
+        let oldest = state.sockets.iter().min_by_key(|(_, mapping)| mapping.used_at());
         let Some(oldest) = oldest.map(|(socket, _)| *socket) else { return false };
         count(&self.counters.sockets_forgotten);
         forget(state, oldest);
@@ -398,7 +359,7 @@ impl Nat {
     pub(super) fn sweep(&self) {
         let now = Instant::now();
         let mut state = self.lock();
-        let idle = state.sockets.iter().filter(|(_, mapped)| mapped.is_idle(now));
+        let idle = state.sockets.iter().filter(|(_, mapping)| mapping.is_idle(now));
         let idle: Vec<u32> = idle.map(|(socket, _)| *socket).collect();
         idle.into_iter().for_each(|socket| forget(&mut state, socket));
     }
@@ -415,21 +376,11 @@ impl Nat {
             tracing::debug!(client = %self.client, "datagrams: no socket ({})", code.to_u8());
             return count(&self.counters.dropped);
         }
-        let Some(mapped) = state.sockets.get_mut(&socket) else { return };
-        mapped.sends(now, to);
-        let half = if to.is_ipv4() { &mut mapped.ipv4 } else { &mut mapped.ipv6 };
-        if half.is_none() {
-            match self.open(socket, to.is_ipv6()) {
-                Ok(opened) => *half = Some(opened),
-                Err(error) => {
-                    tracing::warn!(client = %self.client, "datagrams: no UDP socket: {error}");
-                    return count(&self.counters.dropped);
-                }
-            }
-        }
-        let Some(half) = half else { return };
-        match send_to(&half.socket, payload, to) {
-            Ok(_) => count(&self.counters.to_local),
+        let Some(mapping) = state.sockets.get_mut(&socket) else { return };
+        let read =
+            |opened| tokio::spawn(read(Weak::clone(&self.me), opened, socket)).abort_handle();
+        match mapping.send(now, to, payload, read) {
+            Ok(()) => count(&self.counters.to_local),
             // EMSGSIZE has no kind of its own.
             Err(error) if error.raw_os_error() == Some(90) => count(&self.counters.too_big),
             Err(error) => {
@@ -437,22 +388,6 @@ impl Nat {
                 count(&self.counters.dropped);
             }
         }
-    }
-
-    fn open(&self, number: u32, ipv6: bool) -> io::Result<Half> {
-        let (domain, any) = match ipv6 {
-            true => (Domain::IPV6, SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))),
-            false => (Domain::IPV4, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))),
-        };
-        let socket = Socket::new(domain, Type::DGRAM, None)?;
-        socket.set_nonblocking(true)?;
-        if ipv6 {
-            socket.set_only_v6(true)?;
-        }
-        socket.bind(&any.into())?;
-        let socket = Arc::new(UdpSocket::from_std(socket.into())?);
-        let reader = tokio::spawn(read(Weak::clone(&self.me), Arc::clone(&socket), number));
-        Ok(Half { socket, reader: reader.abort_handle() })
     }
 
     /// Takes what came for a socket of an application. An error: it will come again at once.
@@ -492,8 +427,8 @@ impl Nat {
         let key = (socket, Target { host: from.ip().into(), port: from.port() });
         if let Some(flow) = state.flows.find(&key) {
             state.flows.touch(flow, now);
-            if let Some(mapped) = state.sockets.get_mut(&socket) {
-                mapped.used_at = now;
+            if let Some(mapping) = state.sockets.get_mut(&socket) {
+                mapping.answered(now);
             }
             return state.outbox.push(flow, &Item::Data(payload));
         }
@@ -570,22 +505,6 @@ async fn read(nat: Weak<Nat>, socket: Arc<UdpSocket>, number: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_mapping_lasts_five_minutes_and_half_a_minute_while_it_is_for_dns_alone() {
-        let place = Quota::new(1, 1).enter(Arc::from("laptop")).unwrap();
-        let start = Instant::now();
-        let after = |seconds| start + Duration::from_secs(seconds);
-        let mut mapped = Mapped::new(start, place);
-        mapped.sends(start, "192.0.2.1:53".parse().unwrap());
-        assert!(!mapped.is_idle(after(29)) && mapped.is_idle(after(30)));
-        mapped.sends(after(20), "192.0.2.2:53".parse().unwrap());
-        assert!(!mapped.is_idle(after(49)) && mapped.is_idle(after(50)));
-        mapped.sends(after(49), "192.0.2.1:443".parse().unwrap());
-        assert!(!mapped.is_idle(after(348)) && mapped.is_idle(after(349)));
-        mapped.sends(after(300), "192.0.2.1:53".parse().unwrap());
-        assert!(!mapped.is_idle(after(599)), "once it was used for more, it is no resolver's");
-    }
 
     #[test]
     fn addresses_are_compared_as_what_they_stand_for() {

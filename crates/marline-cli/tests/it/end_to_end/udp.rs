@@ -1,9 +1,11 @@
 //! Tests of UDP through the proxy: associations of SOCKS5 and forwards (-U), over emulated links that fail, with peers
 //! that nobody asked, forged and repeated frames, and a server that is killed.
 
+mod hostile;
+
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -318,94 +320,6 @@ fn a_call_goes_on_when_one_of_its_two_links_dies() {
     assert!(after > 50 && lost > 0, "{after} after the cut, {lost} lost on it");
 }
 
-/// A relay between client and server by an enemy: every frame of a lane comes several times, several times changed,
-/// and once from another address.
-fn enemy(server: SocketAddr) -> SocketAddr {
-    let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let address = near.local_addr().unwrap();
-    std::thread::spawn(move || {
-        let spoofed = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let mut ways: BTreeMap<SocketAddr, UdpSocket> = BTreeMap::new();
-        let mut buffer = [0; 4_096];
-        while let Ok((len, from)) = near.recv_from(&mut buffer) {
-            let far = ways.entry(from).or_insert_with(|| {
-                let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-                far.connect(server).unwrap();
-                let (back, near) = (far.try_clone().unwrap(), near.try_clone().unwrap());
-                let spoofed = spoofed.try_clone().unwrap();
-                std::thread::spawn(move || {
-                    let mut buffer = [0; 4_096];
-                    while let Ok(len) = back.recv(&mut buffer) {
-                        attack(&buffer[..len], |frame| drop(near.send_to(frame, from)));
-                        spoof(&buffer[..len], &spoofed, from);
-                    }
-                });
-                far
-            });
-            attack(&buffer[..len], |frame| drop(far.send(frame)));
-            spoof(&buffer[..len], &spoofed, server);
-        }
-    });
-    address
-}
-
-/// Sends a frame of a lane from an address where nobody has proven to be.
-fn spoof(frame: &[u8], from: &UdpSocket, to: SocketAddr) {
-    if frame.first() == Some(&0x28) {
-        let _ = from.send_to(frame, to);
-    }
-}
-
-fn attack(frame: &[u8], send: impl Fn(&[u8])) {
-    send(frame);
-    if frame.first() != Some(&0x28) {
-        return;
-    }
-    for number in 0..20 {
-        send(frame);
-        let mut forged = frame.to_vec();
-        // The number, the body and the tag; not the lane.
-        let at = 9 + (number * 97) % (frame.len() - 9);
-        forged[at] ^= 1 << (number % 8);
-        send(&forged);
-    }
-}
-
-#[test]
-fn forged_and_repeated_frames_bring_nothing_and_nothing_twice() {
-    let _others = support::among_others();
-    let dir = tempfile::tempdir().unwrap();
-    let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
-    let path = format!("127.0.0.1={}", enemy(server.address));
-    let (_client, socks) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
-    let (target, seen) = watched_target(UdpSocket::bind("127.0.0.1:0").unwrap());
-    let app = Association::open(socks);
-    let mut back = BTreeMap::new();
-    for number in 0..500u32 {
-        app.send(target, &number.to_be_bytes());
-        let wait = Duration::from_millis(if number == 0 { 10_000 } else { 5 });
-        while let Some((_, payload)) = app.recv(wait) {
-            *back.entry(payload).or_insert(0) += 1;
-            if number == 0 {
-                break;
-            }
-        }
-    }
-    while let Some((_, payload)) = app.recv(Duration::from_millis(500)) {
-        *back.entry(payload).or_insert(0) += 1;
-    }
-    let mut there = BTreeMap::new();
-    seen.try_iter().for_each(|(_, payload)| *there.entry(payload).or_insert(0) += 1);
-    for counts in [&there, &back] {
-        assert!(
-            counts.keys().all(|payload| payload.len() == 4 && payload[0] == 0 && payload[1] == 0)
-        );
-        assert!(counts.values().all(|times| *times == 1), "something came twice");
-    }
-    eprintln!("500 sent, {} came, {} came back", there.len(), back.len());
-    assert!(back.len() > 400, "{} of 500 came back", back.len());
-}
-
 #[test]
 fn what_does_not_fit_is_dropped_and_quics_first_packets_pass() {
     let _others = support::among_others();
@@ -440,82 +354,6 @@ fn what_does_not_fit_is_dropped_and_quics_first_packets_pass() {
     }
 }
 
-/// Resident memory of a process, KiB.
-fn resident_kib(process: &Running) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
-#[test]
-fn a_hundred_thousand_flows_leave_memory_bounded_and_others_unharmed() {
-    let _others = support::among_others();
-    let dir = tempfile::tempdir().unwrap();
-    let (server, client, socks) = both(dir.path(), &[]);
-    let path = format!("127.0.0.1={}", server.address);
-    let (_quiet, other_socks) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
-    let target = echo_target();
-    let (greedy, modest) = (Association::open(socks), Association::open(other_socks));
-    greedy.echo(target, b"before");
-    modest.echo(target, b"before");
-    let before = [resident_kib(&server.process), resident_kib(&client)];
-    for number in 0..100_000u32 {
-        let [_, a, b, c] = number.to_be_bytes();
-        greedy.send(SocketAddr::from(([127, 1 + a, b, c], 9)), b"flow");
-        if number % 5_000 == 0 {
-            // What is sent faster than it is taken is lost in front of the proxy.
-            greedy.echo(target, &number.to_be_bytes());
-            modest.echo(target, &number.to_be_bytes());
-        }
-    }
-    greedy.echo(target, b"after");
-    modest.echo(target, b"after");
-    let after = [resident_kib(&server.process), resident_kib(&client)];
-    eprintln!("server and client: {before:?} KiB before, {after:?} after 100,000 flows");
-    for (before, after) in before.iter().zip(after) {
-        assert!(after < before + 32 * 1_024, "{before} KiB, and then {after}");
-    }
-}
-
-#[test]
-fn more_applications_than_a_forward_takes_replace_those_that_were_silent_for_longest() {
-    let _others = support::among_others();
-    let dir = tempfile::tempdir().unwrap();
-    let target = echo_target();
-    let forward = format!("0:127.0.0.1:{}", target.port());
-    let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
-    let path = format!("127.0.0.1={}", server.address);
-    let invite = server.invite_file.to_str().unwrap();
-    let args = ["client", "--invite-file", invite, "--path", &path, "-U", &forward];
-    let mut client = Running::start(dir.path(), &args);
-    let port = client.address_after("udp forward listening on ");
-    let mut buffer = [0; 16];
-    let mut echo = |socket: &UdpSocket, payload: &[u8]| {
-        let until = Instant::now() + PATIENCE;
-        socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-        while Instant::now() < until {
-            socket.send_to(payload, port).unwrap();
-            if socket.recv(&mut buffer).is_ok_and(|len| buffer[..len] == *payload) {
-                return;
-            }
-        }
-        panic!("no echo");
-    };
-    let first = UdpSocket::bind("127.0.0.1:0").unwrap();
-    echo(&first, b"first");
-    for number in 0..2_000u32 {
-        let application = UdpSocket::bind("127.0.0.1:0").unwrap();
-        application.send_to(b"once", port).unwrap();
-        if number % 100 == 0 {
-            echo(&application, b"often");
-        }
-    }
-    let server_sockets = std::fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap();
-    let open = server_sockets.count();
-    assert!(open < 1_100, "{open} descriptors of the server");
-    echo(&first, b"again");
-}
-
 #[test]
 fn a_killed_server_carries_datagrams_again_when_it_is_back() {
     let _others = support::among_others();
@@ -534,33 +372,6 @@ fn a_killed_server_carries_datagrams_again_when_it_is_back() {
 }
 
 #[test]
-fn an_association_is_its_applications_and_ends_with_its_connection() {
-    let _others = support::among_others();
-    let dir = tempfile::tempdir().unwrap();
-    let (_server, _client, socks) = both(dir.path(), &[]);
-    let (target, seen) = watched_target(UdpSocket::bind("127.0.0.1:0").unwrap());
-    let app = Association::open(socks);
-    app.echo(target, b"mine");
-    // Another program of this machine.
-    let mut datagram = vec![0, 0, 0, 1, 127, 0, 0, 1];
-    datagram.extend_from_slice(&target.port().to_be_bytes());
-    datagram.extend_from_slice(b"not mine");
-    let other = UdpSocket::bind("127.0.0.1:0").unwrap();
-    other.send_to(&datagram, app.relay).unwrap();
-    app.echo(target, b"still mine");
-    assert!(seen.try_iter().all(|(_, payload)| payload != b"not mine"));
-    let Association { control, socket, relay } = app;
-    drop(control);
-    // Its port is closed: the system says so to who sends there.
-    socket.connect(relay).unwrap();
-    let until = Instant::now() + PATIENCE;
-    while socket.send(&datagram).is_ok() {
-        assert!(Instant::now() < until, "the association is still open");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-#[test]
 fn the_rules_for_targets_hold_for_datagrams_by_address_and_by_name() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
@@ -576,4 +387,90 @@ fn the_rules_for_targets_hold_for_datagrams_by_address_and_by_name() {
     assert!(server.process.line_with("--allow").contains("loopback"));
     assert!(client.line_with("refuses datagrams").contains("localhost"));
     assert_eq!(seen.try_iter().count(), 0, "not one datagram passed");
+}
+
+/// A metric of a running program.
+fn metric(address: SocketAddr, name: &str) -> f64 {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let line = text.lines().find(|line| line.split(' ').next() == Some(name));
+    line.and_then(|line| line.split(' ').nth(1)).map_or(0.0, |value| value.parse().unwrap())
+}
+
+#[test]
+fn the_policy_that_was_chosen_is_followed_and_metrics_tell() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let server =
+        start_server(dir.path(), &["--allow", "127.0.0.0/8", "--datagram-policy", "min-rtt"]);
+    let rate = "rate=20M,delay=5ms";
+    let (mut one_link, one) = link(dir.path(), server.address, rate, &[]);
+    let (mut two_link, two) = link(dir.path(), server.address, rate, &[]);
+    let paths = [format!("127.0.0.1={one}"), format!("127.0.0.2={two}")];
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let metrics = port.to_string();
+    let flags = ["--path", &paths[0], "--path", &paths[1], "--metrics", &metrics];
+    let flags = [&flags[..], &["--datagram-policy", "duplicate"]].concat();
+    let (_client, socks) = start_client(dir.path(), &server.invite_file, &flags);
+    let (target, app) = (echo_target(), Association::open(socks));
+    app.echo(target, b"first");
+    let until = Instant::now() + PATIENCE;
+    // Copies begin once the second subflow is a path.
+    while metric(port, "marline_lane_copied_bytes_total") == 0.0 {
+        assert!(Instant::now() < until, "no copy was sent");
+        app.echo(target, b"and again");
+    }
+    let before = metric(port, "marline_lane_copied_bytes_total");
+    for number in 0..50u8 {
+        app.echo(target, &[number; 1_000]);
+    }
+    let copied = metric(port, "marline_lane_copied_bytes_total") - before;
+    assert!(copied > 45_000.0, "{copied} bytes of copies of 50,000");
+    assert_eq!(metric(port, "marline_lanes"), 1.0);
+    assert!(metric(port, "marline_udp_to_local_total") >= 51.0);
+    let each = [ended(&mut one_link).0, ended(&mut two_link).0];
+    assert!(each.iter().all(|bytes| *bytes > 50_000), "{each:?} bytes over the links");
+}
+
+#[test]
+fn applications_and_peers_may_have_addresses_of_ipv6() {
+    let _others = support::among_others();
+    let Ok(socket) = UdpSocket::bind("[::1]:0") else {
+        return eprintln!(
+            "SKIPPED applications_and_peers_may_have_addresses_of_ipv6: no IPv6 here"
+        );
+    };
+    let (target, _seen) = watched_target(socket);
+    let dir = tempfile::tempdir().unwrap();
+    let server = start_server(dir.path(), &["--allow", "::1/128", "--allow", "127.0.0.0/8"]);
+    let path = format!("127.0.0.1={}", server.address);
+    let invite = server.invite_file.to_str().unwrap();
+    let forward = format!("[::1]:0:[::1]:{}", target.port());
+    let args =
+        ["client", "--invite-file", invite, "--path", &path, "--socks5", "[::1]:0", "-U", &forward];
+    let mut client = Running::start(dir.path(), &args);
+    let port = client.address_after("udp forward listening on ");
+    let socks = client.address_after("socks5 listening on ");
+    let app = UdpSocket::bind("[::1]:0").unwrap();
+    app.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut buffer = [0; 100];
+    app.send_to(b"forwarded", port).unwrap();
+    let (len, from) = app.recv_from(&mut buffer).unwrap();
+    assert_eq!((&buffer[..len], from), (&b"forwarded"[..], port));
+    let mut control = TcpStream::connect(socks).unwrap();
+    control.write_all(&[5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0, 0, 0]).unwrap();
+    let mut answer = [0; 24];
+    control.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer[..6], &[5, 0, 5, 0, 0, 4], "an IPv6 address");
+    let relay = SocketAddr::new(socks.ip(), u16::from_be_bytes([answer[22], answer[23]]));
+    let IpAddr::V6(ip) = target.ip() else { unreachable!("bound so") };
+    let mut datagram = vec![0, 0, 0, 4];
+    datagram.extend_from_slice(&ip.octets());
+    datagram.extend_from_slice(&target.port().to_be_bytes());
+    datagram.extend_from_slice(b"associated");
+    app.send_to(&datagram, relay).unwrap();
+    let (len, from) = app.recv_from(&mut buffer).unwrap();
+    assert_eq!((&buffer[..len], from), (&datagram[..], relay), "with the header of its peer");
 }

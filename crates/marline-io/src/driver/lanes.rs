@@ -346,14 +346,8 @@ impl Lanes {
                 come.map(|(path, _)| path).collect()
             }
             PathNumbers::Ours => {
-                let taken = |flow: u64| entry.paths.iter().any(|path| path.flow == flow);
-                let twin =
-                    |flow: u64| entry.paths.iter().any(|path| place(path.flow) == place(flow));
-                let flows = subflows.iter().map(|subflow| subflow.local_flow);
-                let flows = flows.filter(|flow| ready(*flow) && !taken(*flow) && !twin(*flow));
-                let free = (0..PATH_NUMBERS).map(PathId);
-                let free = free.filter(|id| entry.paths.iter().all(|path| path.id != *id));
-                free.zip(flows).map(|(id, flow)| LanePath { id, flow }).collect()
+                let ready = subflows.iter().map(|s| s.local_flow).filter(|flow| ready(*flow));
+                entry.number(ready, &place)
             }
         };
         for path in new {
@@ -382,6 +376,25 @@ impl Lanes {
 }
 
 impl Entry {
+    /// Numbers for those of these subflows that are to be paths. Two between the same addresses could not be told apart:
+    /// one of them is.
+    fn number<P: PartialEq>(
+        &self,
+        subflows: impl Iterator<Item = u64>,
+        place: impl Fn(u64) -> Option<P>,
+    ) -> Vec<LanePath> {
+        let mut flows: Vec<u64> = self.paths.iter().map(|path| path.flow).collect();
+        for flow in subflows {
+            if flows.iter().all(|other| place(*other) != place(flow)) {
+                flows.push(flow);
+            }
+        }
+        let free = (0..PATH_NUMBERS).map(PathId);
+        let free = free.filter(|id| self.paths.iter().all(|path| path.id != *id));
+        let new = flows.into_iter().skip(self.paths.len());
+        free.zip(new).map(|(id, flow)| LanePath { id, flow }).collect()
+    }
+
     /// Makes a subflow a path. One that had the number is none any more.
     fn add(&mut self, path: LanePath, subflow: Option<&SubflowPlace>, now: Instant) -> bool {
         self.paths.retain(|other| other.id != path.id && other.flow != path.flow);
@@ -547,3 +560,6 @@ impl Arrivals {
         self.datagrams.is_empty() && self.paths.is_empty() && !self.spent && !self.silent
     }
 }
+
+#[cfg(test)]
+mod tests;

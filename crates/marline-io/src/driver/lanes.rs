@@ -376,8 +376,8 @@ impl Lanes {
 }
 
 impl Entry {
-    /// Numbers for those of these subflows that are to be paths. Two between the same addresses could not be told apart:
-    /// one of them is.
+    /// Numbers for those of these subflows that are to be paths. Two between the same addresses could not be told
+    /// apart: one of them is.
     fn number<P: PartialEq>(
         &self,
         subflows: impl Iterator<Item = u64>,

@@ -15,7 +15,9 @@ pub use server::{ControlServer, serve};
 pub(crate) use server::{is_allowed, listen};
 pub use socket_path::default_path;
 
+use marline::datagrams::LaneCounters;
 use marline::{MonitorEvent, PathEvent};
+use marline_proxy::udp::UdpCounts;
 use protocol::{AddressPair, Connection, Path, PathChange};
 use tokio::sync::broadcast;
 
@@ -35,6 +37,11 @@ pub trait Handle: Send + Sync + 'static {
 
     /// The path health monitor's table; `None` if there is no monitor.
     fn address_pairs(&self) -> Option<Vec<AddressPair>>;
+
+    /// Counts of datagrams; `None`: it carries none.
+    fn datagrams(&self) -> Option<(LaneCounters, UdpCounts)> {
+        None
+    }
 
     /// Every event from now on.
     fn events(&self) -> broadcast::Receiver<MonitorEvent>;

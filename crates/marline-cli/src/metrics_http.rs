@@ -6,6 +6,7 @@
 //! and the server's, a server's own address), and beyond [`MAX_PATHS`] the rest are combined as
 //! `other`.
 
+mod datagrams;
 mod totals;
 
 pub use totals::{MAX_PATHS, Side, Totals};
@@ -92,6 +93,9 @@ async fn sample(handle: Arc<dyn Handle>, totals: Arc<Totals>) {
                 totals.sample(&handle.connections());
                 totals.radios(&handle.paths());
                 totals.address_pairs(&handle.address_pairs().unwrap_or_default());
+                if let Some(counts) = handle.datagrams() {
+                    totals.datagrams(&counts);
+                }
                 // Many connections make a look expensive: then it is taken less often.
                 allowed = begin + (begin.elapsed() * 20).max(SOON);
                 next = allowed.max(begin + SAMPLE);
@@ -146,6 +150,9 @@ async fn answer(
             totals.sample(&handle.connections());
             totals.radios(&handle.paths());
             totals.address_pairs(&handle.address_pairs().unwrap_or_default());
+            if let Some(counts) = handle.datagrams() {
+                totals.datagrams(&counts);
+            }
             (StatusCode::OK, totals.render())
         }
         (_, "/metrics") => (StatusCode::METHOD_NOT_ALLOWED, String::new()),

@@ -94,8 +94,8 @@ use crate::tables::Context;
 use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
 use crate::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event, FallbackReason,
-    FourTuple, LoneKeepalive, MonitorKind, NetworkError, ReadError, SocketOption, SubflowState,
-    Transmit, TransmitBuf, WriteError,
+    FourTuple, LoneKeepalive, MonitorKind, NetworkError, ReadError, SocketOption, SubflowPlace,
+    SubflowState, Transmit, TransmitBuf, WriteError,
 };
 
 pub(crate) use self::handshake::{
@@ -470,6 +470,11 @@ impl Connection {
             subflows,
             gone,
         }
+    }
+
+    /// Its established subflows.
+    pub(crate) fn subflow_places(&self) -> Vec<SubflowPlace> {
+        self.paths.places()
     }
 
     /// What policies would be told of a subflow now.

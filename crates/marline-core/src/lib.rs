@@ -42,5 +42,7 @@ pub use marline_policy::AddressPairFault;
 pub use marline_wire::mptcp::Extensions;
 pub use path_health::{AddressPairHealth, AddressPairInfo, PathHealthMonitor};
 pub use socket_option::{Hold, Keepalive, SocketOption};
-pub use stats::{ConnectionInfo, Counters, ForecastScore, SubflowInfo, SubflowState, TcpDetail};
+pub use stats::{
+    ConnectionInfo, Counters, ForecastScore, SubflowInfo, SubflowPlace, SubflowState, TcpDetail,
+};
 pub use transmit::{Ecn, FourTuple, NetworkError, PacketMeta, Transmit, TransmitBuf};

@@ -162,6 +162,21 @@ pub struct SubflowInfo {
     pub tcp: TcpDetail,
 }
 
+/// Where a subflow is, for drivers that carry something beside it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct SubflowPlace {
+    /// Our id of it on carriers that use ids; 0 elsewhere.
+    pub local_flow: u64,
+    /// The peer's id of it; 0 elsewhere.
+    pub peer_flow: u64,
+    /// Its ends.
+    pub path: FourTuple,
+    /// Backup, as set by either side.
+    pub backup: bool,
+    /// Smoothed RTT.
+    pub srtt: Option<Duration>,
+}
+
 /// How well a subflow's forecasts of its answers held. Each RTT sample after a forecast is an answer, and is judged by
 /// what was forecast when its segment left ([`Forecast`](marline_policy::Forecast)), with the time that the
 /// sender's own bytes ahead of it were to take. Segments that were lost have no answer.

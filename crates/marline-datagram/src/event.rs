@@ -69,6 +69,27 @@ pub struct LaneStats {
     pub flows_forgotten: u64,
 }
 
+impl core::ops::AddAssign for LaneStats {
+    fn add_assign(&mut self, other: LaneStats) {
+        self.sent_datagrams += other.sent_datagrams;
+        self.sent_bytes += other.sent_bytes;
+        self.first_frame_bytes += other.first_frame_bytes;
+        self.copied_frame_bytes += other.copied_frame_bytes;
+        self.rescued_frame_bytes += other.rescued_frame_bytes;
+        self.control_frame_bytes += other.control_frame_bytes;
+        self.dropped_late += other.dropped_late;
+        self.dropped_full += other.dropped_full;
+        self.delivered_datagrams += other.delivered_datagrams;
+        self.duplicates += other.duplicates;
+        self.replays += other.replays;
+        self.forged += other.forged;
+        self.foreign += other.foreign;
+        self.malformed += other.malformed;
+        self.dropped_inbox += other.dropped_inbox;
+        self.flows_forgotten += other.flows_forgotten;
+    }
+}
+
 /// What is known of a path.
 #[derive(Copy, Clone, Debug)]
 pub struct PathInfo {

@@ -534,6 +534,11 @@ impl Lane {
         }
     }
 
+    /// Whether there is an event to be polled.
+    pub fn has_events(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event<'_>> {
         self.inbox.pop()

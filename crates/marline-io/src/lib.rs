@@ -20,9 +20,10 @@ pub use capture::Captures;
 pub use clock::Clock;
 pub use contacts::{Contact, DeliveryError, DeliveryErrorKind, Question};
 pub use driver::{
-    AcceptQueue, CarrierKind, Direction, Incoming, ObservedPath, ObservedSegments, PacketObserver,
-    PacketSink, Request, Requests, Shard, ShardConfig, ShardHandle, SharedObserver, SocketOptions,
-    StartError, Stream, udp_capabilities,
+    AcceptQueue, Arrivals, CarrierKind, Datagrams, Direction, Incoming, LaneCounters, LaneEnded,
+    LaneError, NamedPath, ObservedPath, ObservedSegments, PacketObserver, PacketSink, PathNumbers,
+    Request, Requests, Shard, ShardConfig, ShardHandle, SharedObserver, SocketOptions, StartError,
+    Stream, udp_capabilities,
 };
 pub use native::{RawSockets, native_capabilities};
 pub use net::{Interface, InterfaceSetup, Interfaces, Watcher};

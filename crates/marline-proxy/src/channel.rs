@@ -5,10 +5,12 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use marline::datagrams::{Datagrams, Keys, LaneConfig, LaneError, PathNumbers};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsStream;
 
 use crate::record::Sized;
+use crate::session::Binding;
 use crate::session::sealed::Sealed;
 use crate::transport::Transport;
 
@@ -64,6 +66,14 @@ impl<T> Channel<T> {
         }
     }
 
+    /// The stream below the encryption.
+    fn below(&self) -> &T {
+        match self {
+            Channel::Tls(stream) => stream.get_ref().get_ref().0,
+            Channel::Session(stream) => stream.get_ref(),
+        }
+    }
+
     /// A stream of a session.
     pub fn session(stream: Sealed<T>) -> Channel<T> {
         Channel::Session(Box::new(stream))
@@ -82,10 +92,25 @@ impl<T: Transport> Transport for Channel<T> {
     }
 
     fn know_peer(&self) {
-        match self {
-            Channel::Tls(stream) => stream.get_ref().get_ref().0.know_peer(),
-            Channel::Session(stream) => stream.get_ref().know_peer(),
-        }
+        self.below().know_peer();
+    }
+
+    fn binding(&self) -> Option<Binding> {
+        self.below().binding()
+    }
+
+    fn draw_lane_id(&self) -> Option<u64> {
+        self.below().draw_lane_id()
+    }
+
+    fn open_lane(
+        &self,
+        config: LaneConfig,
+        ids: (u64, u64),
+        keys: Keys,
+        numbers: PathNumbers,
+    ) -> Result<Datagrams, LaneError> {
+        self.below().open_lane(config, ids, keys, numbers)
     }
 }
 

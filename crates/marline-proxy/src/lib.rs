@@ -32,7 +32,10 @@ pub mod target;
 mod testing;
 pub mod tls;
 pub mod transport;
+pub mod udp;
 #[cfg(test)]
 mod version_one;
+#[cfg(test)]
+mod version_three;
 #[cfg(test)]
 mod version_two;

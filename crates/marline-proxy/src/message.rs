@@ -14,6 +14,9 @@
 //! 19 Accept     id 16                           client, on a connection of its own: this one is for them
 //! 20 Decline    id 16                           client: send them away
 //! 21 Alive                                      client, and server in answer: still here
+//! 32 Datagrams  generation 16, lane u64         client: datagrams beside this connection; here is my end of them
+//! 33 Lane       generation 16, lane u64         server: and mine
+//! 34 Path       number u8, flow u64             client: the subflow that you call so is this path
 //! ```
 //! All numbers are in network order. RFC 8803's own framing was not taken: it carries no names (the
 //! server must resolve them, or the client's network would see and answer them), no credentials and
@@ -28,11 +31,12 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::secret::Secret;
+use crate::session::datagram_keys::LaneEnd;
 use crate::session::{self, SessionId};
 use crate::target::{BadTarget, Host, Target};
 
 /// The last version, which [`Message::Hello`] names if TLS agreed on it.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// Longest body: `Failed` with 255 bytes of text, `Connect` with a name of 255.
 pub const MAX_BODY: usize = 2 + 1 + 1 + 255;
 const HEADER_LEN: usize = 3;
@@ -181,6 +185,17 @@ pub enum Message {
     Decline(VisitorId),
     /// A sign of life.
     Alive,
+    /// The client's end of a lane for datagrams beside this connection, since version 4.
+    Datagrams(LaneEnd),
+    /// The server's.
+    Lane(LaneEnd),
+    /// A path of the lane.
+    Path {
+        /// Its number, below 32.
+        number: u8,
+        /// The server's id of the subflow.
+        flow: u64,
+    },
 }
 
 /// Error in the bytes of a message.
@@ -220,6 +235,9 @@ impl Message {
             Message::Accept(_) => 19,
             Message::Decline(_) => 20,
             Message::Alive => 21,
+            Message::Datagrams(_) => 32,
+            Message::Lane(_) => 33,
+            Message::Path { .. } => 34,
         }
     }
 
@@ -253,6 +271,14 @@ impl Message {
                 encode_address(*from, out);
             }
             Message::Accept(id) | Message::Decline(id) => out.extend_from_slice(&id.0),
+            Message::Datagrams(end) | Message::Lane(end) => {
+                out.extend_from_slice(&end.generation);
+                out.extend_from_slice(&end.lane.to_be_bytes());
+            }
+            Message::Path { number, flow } => {
+                out.push(*number);
+                out.extend_from_slice(&flow.to_be_bytes());
+            }
         }
         let length = (out.len() - start - HEADER_LEN) as u16;
         out[start + 1..start + HEADER_LEN].copy_from_slice(&length.to_be_bytes());
@@ -304,7 +330,13 @@ impl Message {
                 }
             }
             (21, []) => Ok(Message::Alive),
-            (1..=6 | 21, _) => Err(misfit),
+            (32, end) => Ok(Message::Datagrams(decode_end(end).ok_or(misfit)?)),
+            (33, end) => Ok(Message::Lane(decode_end(end).ok_or(misfit)?)),
+            (34, [number, flow @ ..]) => {
+                let flow = flow.try_into().map_err(|_| misfit)?;
+                Ok(Message::Path { number: *number, flow: u64::from_be_bytes(flow) })
+            }
+            (1..=6 | 21 | 34, _) => Err(misfit),
             _ => Err(BadMessage::Type(kind)),
         }
     }
@@ -375,6 +407,13 @@ fn decode_offer(bytes: &[u8]) -> Option<Option<Offer>> {
     Some(Some(Offer { id: SessionId::from_bytes(*id), lifetime_s }))
 }
 
+/// A lane's id is not 0.
+fn decode_end(bytes: &[u8]) -> Option<LaneEnd> {
+    let (generation, lane) = bytes.split_first_chunk()?;
+    let lane = u64::from_be_bytes(lane.try_into().ok()?);
+    (lane != 0).then_some(LaneEnd { generation: *generation, lane })
+}
+
 fn decode_host(kind: u8, address_kind: u8, address: &[u8]) -> Result<Host, BadMessage> {
     let misfit = BadMessage::Length { kind, length: address.len() + 3 };
     match address_kind {
@@ -420,6 +459,9 @@ impl fmt::Display for Message {
             Message::Accept(_) => "Accept",
             Message::Decline(_) => "Decline",
             Message::Alive => "Alive",
+            Message::Datagrams(_) => "Datagrams",
+            Message::Lane(_) => "Lane",
+            Message::Path { .. } => "Path",
         };
         f.write_str(name)
     }

@@ -1,14 +1,16 @@
-//! SOCKS version 5 (RFC 1928), the subset a local proxy needs: no authentication, CONNECT.
+//! SOCKS version 5 (RFC 1928), the subset a local proxy needs: no authentication, CONNECT and UDP ASSOCIATE.
 //!
 //! ```text
 //! client  5, n, methods[n]               server  5, 0 (no authentication) or 5, 0xff
 //! client  5, command, 0, kind, address, port     server  5, reply, 0, kind, address, port
 //! ```
-//! UDP ASSOCIATE and BIND are answered with "command not supported". The parser is our own: it is
+//! BIND is answered with "command not supported". The parser is our own: it is
 //! short, must not read a byte beyond the request, and the replies must come from RFC 8803's codes.
 
+pub mod datagram;
+
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -19,6 +21,16 @@ const VERSION: u8 = 5;
 const NO_AUTHENTICATION: u8 = 0;
 const NO_METHOD: u8 = 0xff;
 const CONNECT: u8 = 1;
+const ASSOCIATE: u8 = 3;
+
+/// What an application asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// A connection to this target.
+    Connect(Target),
+    /// A UDP association; the application will send from this port, or does not say.
+    Associate(u16),
+}
 
 /// Reply codes (RFC 1928 section 6).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -64,8 +76,8 @@ pub enum SocksError {
     /// Only methods with authentication were offered.
     #[error("the application offers no SOCKS method without authentication")]
     Method,
-    /// BIND, UDP ASSOCIATE or an unknown command.
-    #[error("SOCKS command {0} is not supported (TCP only: CONNECT)")]
+    /// BIND or an unknown command.
+    #[error("SOCKS command {0} is not supported (CONNECT and UDP ASSOCIATE are)")]
     Command(u8),
     /// Not 1, 3 or 4.
     #[error("SOCKS address type {0} is unknown")]
@@ -99,13 +111,13 @@ impl SocksError {
     }
 }
 
-/// Runs the SOCKS handshake until the destination is known; refusals are answered here.
+/// Runs the SOCKS handshake until it is known what is asked for; refusals are answered here.
 ///
 /// # Errors
-/// There is no destination.
+/// Nothing is asked for that could be given.
 pub async fn accept(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-) -> Result<Target, SocksError> {
+) -> Result<Request, SocksError> {
     negotiate(stream).await?;
     let result = read_request(stream).await;
     if let Some(code) = result.as_ref().err().and_then(SocksError::reply) {
@@ -133,7 +145,7 @@ async fn negotiate(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Result
     Ok(stream.flush().await?)
 }
 
-async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Result<Target, SocksError> {
+async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Result<Request, SocksError> {
     let mut head = [0; 4];
     stream.read_exact(&mut head).await?;
     let [version, command, _, kind] = head;
@@ -154,10 +166,12 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Result<Target, S
     };
     let port = stream.read_u16().await?;
     // Only now: a refused command's address is read, or closing would reset the reply away.
-    if command != CONNECT {
-        return Err(SocksError::Command(command));
+    match command {
+        CONNECT => Ok(Request::Connect(Target::new(host?, port)?)),
+        // The address is often 0.0.0.0, and says nothing that the connection does not.
+        ASSOCIATE => Ok(Request::Associate(port)),
+        other => Err(SocksError::Command(other)),
     }
-    Ok(Target::new(host?, port)?)
 }
 
 /// Answers the request. The bound address is 0.0.0.0:0, since the server's is not disclosed.
@@ -166,6 +180,30 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Result<Target, S
 /// What writing gives.
 pub async fn reply(stream: &mut (impl AsyncWrite + Unpin), code: Reply) -> io::Result<()> {
     stream.write_all(&[VERSION, code as u8, 0, 1, 0, 0, 0, 0, 0, 0]).await?;
+    stream.flush().await
+}
+
+/// Answers the request for a UDP association: datagrams go to this address.
+///
+/// # Errors
+/// What writing gives.
+pub async fn reply_bound(
+    stream: &mut (impl AsyncWrite + Unpin),
+    bound: SocketAddr,
+) -> io::Result<()> {
+    let mut answer = vec![VERSION, Reply::Succeeded as u8, 0];
+    match bound.ip() {
+        IpAddr::V4(v4) => {
+            answer.push(1);
+            answer.extend(v4.octets());
+        }
+        IpAddr::V6(v6) => {
+            answer.push(4);
+            answer.extend(v6.octets());
+        }
+    }
+    answer.extend(bound.port().to_be_bytes());
+    stream.write_all(&answer).await?;
     stream.flush().await
 }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 /// A destination host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Host {
     /// An IPv4 address.
     V4(Ipv4Addr),
@@ -16,11 +16,11 @@ pub enum Host {
 }
 
 /// A destination.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     /// The host.
     pub host: Host,
-    /// The TCP port, not 0.
+    /// The port, not 0.
     pub port: u16,
 }
 

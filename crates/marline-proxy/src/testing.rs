@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
+use marline::datagrams::LaneConfig;
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
 };
@@ -196,4 +197,11 @@ pub(crate) async fn echo_target() -> Target {
         }
     });
     address.into()
+}
+
+/// Settings of a lane.
+pub(crate) fn lane_config() -> LaneConfig {
+    let registry = marline::Registry::default();
+    let policy = registry.datagram_policy("auto").unwrap();
+    LaneConfig::new(policy, registry.congestion("cubic-westwood").unwrap())
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use marline::datagrams::{Datagrams, Keys, LaneConfig, LaneError, PathNumbers};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -23,6 +24,26 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     {
     }
 
+    /// Draws an id for a lane for datagrams beside this connection; `None`: there can be none.
+    fn draw_lane_id(&self) -> Option<u64> {
+        None
+    }
+
+    /// Begins a lane whose paths are those of this connection. `ids`: ours, as drawn, and the peer's.
+    ///
+    /// # Errors
+    /// There can be none.
+    fn open_lane(
+        &self,
+        config: LaneConfig,
+        ids: (u64, u64),
+        keys: Keys,
+        numbers: PathNumbers,
+    ) -> Result<Datagrams, LaneError> {
+        let _ = (config, ids, keys, numbers);
+        Err(LaneError::Native)
+    }
+
     /// What names this connection and no other, to both of its ends; `None` where nothing does: then no
     /// session can be bound to it.
     fn binding(&self) -> Option<Binding> {
@@ -41,6 +62,20 @@ impl Transport for marline::Stream {
 
     fn binding(&self) -> Option<Binding> {
         self.export_binding(BINDING_LABEL)
+    }
+
+    fn draw_lane_id(&self) -> Option<u64> {
+        marline::Stream::draw_lane_id(self)
+    }
+
+    fn open_lane(
+        &self,
+        config: LaneConfig,
+        ids: (u64, u64),
+        keys: Keys,
+        numbers: PathNumbers,
+    ) -> Result<Datagrams, LaneError> {
+        marline::Stream::open_lane(self, config, ids, keys, numbers)
     }
 }
 

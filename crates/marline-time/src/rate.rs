@@ -67,7 +67,8 @@ impl Rate {
     /// Whole bytes that fit into `interval`.
     #[must_use]
     pub fn bytes_in(self, interval: Duration) -> u64 {
-        let bits = u128::from(self.0) * interval.as_nanos() / NANOS_PER_S;
+        // The longest intervals at the highest rates are beyond 128 bits.
+        let bits = u128::from(self.0).saturating_mul(interval.as_nanos()) / NANOS_PER_S;
         u64::try_from(bits / 8).unwrap_or(u64::MAX)
     }
 }
@@ -93,5 +94,6 @@ mod tests {
         assert_eq!(Rate::from_mbit(12).bytes_in(Duration::from_millis(1)), 1_500);
         assert_eq!(Rate::over(1_500, Duration::from_millis(1)), Rate::from_mbit(12));
         assert_eq!(Rate::ZERO.time_for(1), Duration::MAX);
+        assert_eq!(Rate(u64::MAX).bytes_in(Duration::MAX), u64::MAX);
     }
 }

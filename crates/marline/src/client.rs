@@ -14,6 +14,7 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
+use crate::datagrams::LaneCounters;
 use crate::happy_eyeballs::{AttemptSchedule, HappyEyeballs, connect_error};
 use crate::health::{HealthWatcher, PathEvent};
 use crate::path_table::{Candidate, PathChange, PathStatus, PathTable};
@@ -275,6 +276,12 @@ impl Client {
     #[must_use]
     pub fn counters(&self) -> (marline_core::Counters, marline_io::carrier::CarrierCounters) {
         self.inner.shard.counters()
+    }
+
+    /// Counts of lanes for datagrams.
+    #[must_use]
+    pub fn lane_counters(&self) -> LaneCounters {
+        self.inner.shard.lane_counters()
     }
 
     /// Waits until all connections have closed, or as long as `patience`: a process that ends

@@ -75,6 +75,7 @@ pub mod advanced;
 pub mod axum;
 mod carrier;
 mod client;
+pub mod datagrams;
 mod error;
 mod happy_eyeballs;
 mod health;

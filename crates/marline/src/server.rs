@@ -14,6 +14,7 @@ use marline_time::Duration;
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
+use crate::datagrams::LaneCounters;
 use crate::shards::{Decisions, MONITOR_CAPACITY, set_path_manager, set_scheduler};
 use crate::{BindError, LONGEST_KEEPALIVE, PathChange, PolicyError, Stream, UnknownPath, carrier};
 use announced::Announced;
@@ -213,6 +214,14 @@ impl Server {
     #[must_use]
     pub fn counters(&self) -> Vec<(marline_core::Counters, marline_io::carrier::CarrierCounters)> {
         self.inner.shards.iter().map(|shard| shard.counters()).collect()
+    }
+
+    /// Counts of lanes for datagrams, over all shards.
+    #[must_use]
+    pub fn lane_counters(&self) -> LaneCounters {
+        let mut sum = LaneCounters::default();
+        self.inner.shards.iter().for_each(|shard| sum += shard.lane_counters());
+        sum
     }
 
     /// Waits until all connections have closed, or as long as `patience`: a process that ends

@@ -32,6 +32,10 @@ impl Stream {
         Stream { inner, registry }
     }
 
+    pub(crate) const fn inner(&self) -> &marline_io::Stream {
+        &self.inner
+    }
+
     /// Its id within its client or server.
     #[must_use]
     pub fn id(&self) -> ConnectionId {

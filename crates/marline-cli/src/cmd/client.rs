@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
+use marline::datagrams::LaneConfig;
 use marline_proxy::client::current::Current;
 use marline_proxy::client::dialer::Dialer;
 use marline_proxy::client::direct::Direct;
@@ -12,6 +13,8 @@ use marline_proxy::client::open::Open;
 use marline_proxy::client::remote::RemoteForward;
 use marline_proxy::client::socks_listener::{Service, SocksListener, bind};
 use marline_proxy::client::tunnel::{Patience, Tunnel};
+use marline_proxy::client::udp_ports::UdpForward;
+use marline_proxy::client::udp_tunnel::UdpTunnel;
 use marline_proxy::invite::Invite;
 use marline_proxy::shutdown::Stopper;
 use marline_proxy::signals::Signals;
@@ -28,6 +31,9 @@ use crate::radio_meter::RadioMeter;
 
 /// At the end of a process, closing connections get this long to say so to the peer.
 pub(super) const FAREWELL: marline::Duration = marline::Duration::from_secs(2);
+
+/// The ways in of a client with a server.
+type Front = SocksListener<Current<Tunnel<Dialer>>>;
 
 /// Arguments of `marline client`.
 #[derive(Debug, clap::Args)]
@@ -46,6 +52,7 @@ pub struct Prepared {
     plan: ClientPlan,
     settings: Settings<ClientOptions>,
     ports: Vec<(std::net::TcpListener, Service)>,
+    udp_ports: Vec<UdpForward>,
 }
 
 /// Completes the privileged setup, then drops the privileges.
@@ -56,9 +63,11 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let (settings, mut plan) = Settings::read(args.options, args.config)?;
     // Ports first: the likeliest error, and it must not cost a handshake.
     let ports = bind_all(&plan)?;
+    let bind = |forward: &Forward| UdpForward::bind(forward.listen, forward.target.clone());
+    let udp_ports = plan.udp_forwards.iter().map(bind).collect::<anyhow::Result<_>>()?;
     raise_file_limit();
     plan.network.carrier(plan.carrier.clone().open()?);
-    Ok(Prepared { plan, settings, ports })
+    Ok(Prepared { plan, settings, ports, udp_ports })
 }
 
 /// Runs the client.
@@ -66,15 +75,17 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
 /// # Errors
 /// An error message for the user.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
-    let Prepared { plan, settings, ports } = prepared;
+    let Prepared { plan, settings, ports, udp_ports } = prepared;
     let radios = RadioMeter::new();
     let client = plan.network.clone().observer(radios.observer()).bind().await?;
-    let handle = Arc::new(ClientHandle { client: client.clone(), radios });
+    let udp = Arc::new(UdpTunnel::default());
+    let handle = ClientHandle { client: client.clone(), radios, udp: Arc::clone(&udp) };
+    let handle = Arc::new(handle);
     let _watched = watched(&plan.runtime, handle).await?;
     match plan.route.clone() {
         Route::Direct => {
             let way = Arc::new(Direct::new(client.clone()));
-            serve(way, (plan, settings), ports, |_| Ok(()), |_, _| {}).await?;
+            serve(way, (plan, settings), ports, |_| Ok(()), |_, _| Ok(())).await?;
         }
         Route::Through(invite) => {
             let mut used = (invite, plan.warm);
@@ -92,8 +103,14 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
                 used = (invite.clone(), plan.warm);
                 Ok(())
             };
-            let remotes = plan.remote_forwards.clone();
-            let also = |front: &_, serving: &mut _| keep_remotes(remotes, front, serving);
+            let (remotes, datagrams) = (plan.remote_forwards.clone(), plan.datagrams.clone());
+            let also = |front: &Arc<Front>, serving: &mut JoinSet<()>| {
+                keep_remotes(remotes, front, serving);
+                if let Some(config) = datagrams {
+                    carry_udp(config, (udp, udp_ports), front, serving)?;
+                }
+                Ok(())
+            };
             serve(Arc::clone(&way), (plan, settings), ports, renew, also).await?;
             way.now().close();
         }
@@ -119,17 +136,18 @@ async fn serve<O: Open>(
     (plan, settings): (ClientPlan, Settings<ClientOptions>),
     ports: Vec<(std::net::TcpListener, Service)>,
     mut renew: impl FnMut(&ClientPlan) -> anyhow::Result<()>,
-    also: impl FnOnce(&Arc<SocksListener<O>>, &mut JoinSet<()>),
+    also: impl FnOnce(&Arc<SocksListener<O>>, &mut JoinSet<()>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
     let front = SocksListener::new(way, plan.max_connections, stopper.listen());
     let mut serving = JoinSet::new();
+    // First: who comes to a port may ask for it.
+    also(&front, &mut serving)?;
     for (listener, service) in ports {
         let listener = TcpListener::from_std(listener)?;
         announce(&listener, &service)?;
         serving.spawn(Arc::clone(&front).serve(listener, service));
     }
-    also(&front, &mut serving);
     let work = async {
         while let Some(ended) = serving.join_next().await {
             ended.context("a listening port failed")?;
@@ -144,12 +162,25 @@ async fn serve<O: Open>(
     stopper.run_until_signal(signals, &mut Live { settings, apply }, work).await
 }
 
-/// Keeps the remote forwards; each tells on standard output whenever the server listens.
-fn keep_remotes(
-    forwards: Vec<Forward>,
-    front: &Arc<SocksListener<Current<Tunnel<Dialer>>>>,
+/// Carries UDP of applications: of associations, and of these forwards.
+fn carry_udp(
+    config: LaneConfig,
+    (udp, ports): (Arc<UdpTunnel>, Vec<UdpForward>),
+    front: &Arc<Front>,
     serving: &mut JoinSet<()>,
-) {
+) -> anyhow::Result<()> {
+    front.carry_udp(Arc::clone(&udp));
+    serving.spawn(Arc::clone(front).keep_udp(Arc::clone(&udp), config));
+    for port in ports {
+        let (address, target) = (port.local_addr()?, port.target());
+        println!("udp forward listening on {address} to {target}");
+        serving.spawn(Arc::clone(front).forward_udp(Arc::clone(&udp), port));
+    }
+    Ok(())
+}
+
+/// Keeps the remote forwards; each tells on standard output whenever the server listens.
+fn keep_remotes(forwards: Vec<Forward>, front: &Arc<Front>, serving: &mut JoinSet<()>) {
     for Forward { listen, target } in forwards {
         let to = target.clone();
         let announce = move |address| println!("remote forward listening on {address} to {to}");

@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 use marline_proxy::client::current::Current;
 use marline_proxy::client::direct::Direct;
 use marline_proxy::client::open::Open;
+use marline_proxy::client::udp_tunnel::UdpTunnel;
 use marline_proxy::secret::hide;
 use marline_proxy::shutdown::Stopper;
 use marline_tun::addresses::Addresses;
@@ -167,7 +168,8 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    let handle = Arc::new(ClientHandle { client: client.clone(), radios });
+    let udp = Arc::new(UdpTunnel::default());
+    let handle = Arc::new(ClientHandle { client: client.clone(), radios, udp });
     let runtime = &plan.runtime;
     let _watched = match watched(runtime, handle).await {
         Ok(watched) => watched,

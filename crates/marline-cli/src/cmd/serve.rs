@@ -53,7 +53,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
     let front = ServiceFront::new(plan.backend, plan.header, plan.limits, stopper.listen());
     let listener = plan.network.bind().await?;
-    let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "serve" });
+    let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "serve", proxy: None });
     let _watched = watched(&plan.runtime, handle).await?;
     for address in listener.local_addrs() {
         println!("listening on {address}");

@@ -167,13 +167,15 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
     let server = Server::new(acceptor, credentials, plan.rules, plan.limits, stopper.listen());
     server.allow_remote(plan.remote_rules);
+    server.offer_datagrams(plan.datagrams);
     let listener = network.bind().await?;
-    let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "server" });
+    let server = Arc::new(server);
+    let proxy = Some(Arc::clone(&server));
+    let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "server", proxy });
     let _watched = watched(&plan.runtime, handle).await?;
     for address in listener.local_addrs() {
         println!("listening on {address}");
     }
-    let server = Arc::new(server);
     let serving = Arc::clone(&server);
     let work = accept(listener.clone(), stopper.listen(), move |stream, peer| {
         let server = Arc::clone(&serving);

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use marline::advanced::ConnectionConfig;
+use marline::datagrams::LaneConfig;
 use marline::{Extensions, LoneKeepalive, PathSpec, ReceiveTimer};
 use marline_proxy::invite::Invite;
 use marline_proxy::private_file;
 
-use super::policies::{Choice, Side, registry};
+use super::policies::{Choice, DATAGRAM_POLICY, Side, registry};
 use super::shared::{RuntimeOptions, connections, options, seconds};
 use super::{Forward, InviteWord, Resolver, Span, Watch, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
@@ -32,7 +33,7 @@ options! {
         #[arg(long, value_name = "LOCAL")]
         pub path: Vec<Word<PathSpec>>,
         /// Listening address for applications, by SOCKS5 or as an HTTP proxy, with a PAC file at
-        /// /proxy.pac [default: 127.0.0.1:1080 unless -L or -R is given]
+        /// /proxy.pac [default: 127.0.0.1:1080 unless -L, -R or -U is given]
         #[arg(long, value_name = "ADDR:PORT")]
         pub socks5: Vec<SocketAddr>,
         /// Forward connections to a local port to one target, like ssh's -L
@@ -42,6 +43,9 @@ options! {
         /// ssh's -R; the server must allow it (--allow-remote)
         #[arg(short = 'R', long, alias = "remote", value_name = "[ADDR:]PORT:HOST:PORT")]
         pub remote_forward: Vec<Word<Forward>>,
+        /// Forward datagrams to a local UDP port to one target, as the server sees it
+        #[arg(short = 'U', long, value_name = "[ADDR:]PORT:HOST:PORT")]
+        pub udp_forward: Vec<Word<Forward>>,
         /// Also accept applications on other machines: anyone who can reach the port can use the
         /// proxy
         #[arg(long)]
@@ -49,6 +53,9 @@ options! {
         /// Path manager, instead of the mode's
         #[arg(long, value_name = "SPEC")]
         pub path_manager: Option<String>,
+        /// Which path datagrams (UDP of applications) go on (`marline policies` lists them) [default: auto]
+        #[arg(long, value_name = "SPEC")]
+        pub datagram_policy: Option<String>,
         /// Number of warm connections kept ready, 0 to 32 [default: 2]
         #[arg(long, value_name = "N")]
         pub warm: Option<usize>,
@@ -99,6 +106,10 @@ pub struct ClientPlan {
     pub forwards: Vec<Forward>,
     /// Remote forwards, by the server's address.
     pub remote_forwards: Vec<Forward>,
+    /// Forwards of UDP ports.
+    pub udp_forwards: Vec<Forward>,
+    /// Settings of lanes for datagrams; `None`: the carrier has none.
+    pub datagrams: Option<LaneConfig>,
     /// Number of warm connections.
     pub warm: usize,
     /// Limit on application connections.
@@ -142,7 +153,8 @@ impl ClientOptions {
     /// These options with the defaults filled in.
     #[must_use]
     pub fn effective(mut self) -> ClientOptions {
-        let forwards = self.local_forward.len() + self.remote_forward.len();
+        let forwards =
+            self.local_forward.len() + self.remote_forward.len() + self.udp_forward.len();
         if self.socks5.is_empty() && forwards == 0 {
             self.socks5 = vec![SocketAddr::from(([127, 0, 0, 1], 1080))];
         }
@@ -151,6 +163,7 @@ impl ClientOptions {
         let [_, path_manager, ..] = self.choice().names(Side::Client);
         self.path_manager = Some(path_manager);
         self.set_shared(shared);
+        self.datagram_policy.get_or_insert_with(|| DATAGRAM_POLICY.to_owned());
         self.warm.get_or_insert(2);
         self.max_connections.get_or_insert(1_024);
         self.keepalive.get_or_insert(seconds(15));
@@ -206,8 +219,13 @@ impl ClientOptions {
         if options.direct && !options.remote_forward.is_empty() {
             bail!("-R needs a server that listens: --direct has none");
         }
-        let listening = options.socks5.iter().chain(forwards.iter().map(|f| &f.listen));
-        for address in listening {
+        let udp_forwards: Vec<Forward> = words(&options.udp_forward);
+        let datagrams = options.datagrams()?;
+        if datagrams.is_none() && !udp_forwards.is_empty() {
+            bail!("-U needs a server, and the UDP carrier to it (--carrier udp)");
+        }
+        let forwarded = forwards.iter().chain(&udp_forwards).map(|forward| &forward.listen);
+        for address in options.socks5.iter().chain(forwarded) {
             if !address.ip().is_loopback() && !options.share {
                 bail!("{address} is open to other machines: add --share if that is meant");
             }
@@ -223,11 +241,19 @@ impl ClientOptions {
             socks5: options.socks5.clone(),
             forwards,
             remote_forwards: words(&options.remote_forward),
+            udp_forwards,
+            datagrams,
             warm,
             max_connections: connections(options.max_connections)?,
             dns: options.dns.as_ref().map(|word| word.0.0),
             runtime: options.shared().runtime(),
         })
+    }
+
+    fn datagrams(&self) -> anyhow::Result<Option<LaneConfig>> {
+        let lane = self.choice().lane(&registry(), self.datagram_policy.as_deref())?;
+        let carried = !self.direct && self.carrier == Some(CarrierChoice::Udp);
+        Ok(carried.then_some(lane))
     }
 
     /// With what was said of silence on top of the mode's.

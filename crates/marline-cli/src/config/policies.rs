@@ -1,6 +1,7 @@
 //! Mapping from a mode's name to its policies.
 
 use marline::advanced::{ConnectionConfig, interactive};
+use marline::datagrams::LaneConfig;
 use marline::policy::{PathHealthConfig, Role};
 use marline::{Duration, Interactive, Linger};
 use marline_algos::Registry;
@@ -69,6 +70,9 @@ impl Mode {
 /// Time for which a connection without a path is kept: long enough for a laptop closed over lunch.
 pub const DEFAULT_LINGER: Span = Span(std::time::Duration::from_secs(3_600));
 
+/// The policy of datagrams, unless another is chosen.
+pub const DATAGRAM_POLICY: &str = "auto";
+
 /// Choices common to both ends.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
@@ -103,6 +107,18 @@ impl Choice {
             or(&self.congestion, "cubic-westwood"),
             or(&self.recovery, "rack-tlp"),
         ]
+    }
+
+    /// The configuration of lanes for datagrams, with this policy.
+    ///
+    /// # Errors
+    /// As [`connection`](Self::connection).
+    pub fn lane(&self, registry: &Registry, policy: Option<&str>) -> anyhow::Result<LaneConfig> {
+        // Either side sends, and none of this depends on which it is.
+        let [_, _, congestion, _] = self.names(Side::Client);
+        let wrong = |error: marline::PolicyError| anyhow::anyhow!("{error}");
+        let policy = registry.datagram_policy(policy.unwrap_or(DATAGRAM_POLICY)).map_err(wrong)?;
+        Ok(LaneConfig::new(policy, registry.congestion(&congestion).map_err(wrong)?))
     }
 
     /// The configuration of connections.

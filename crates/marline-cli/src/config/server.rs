@@ -4,12 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
+use marline::datagrams::LaneConfig;
 use marline_proxy::remote_rules::RemoteRule;
 use marline_proxy::rules::{Cidr, Rules};
 use marline_proxy::server::ServerLimits;
 use marline_proxy::target::Target;
 
-use super::policies::{Side, registry};
+use super::policies::{DATAGRAM_POLICY, Side, registry};
 use super::shared::{RuntimeOptions, connections, options};
 use super::{Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
@@ -40,6 +41,9 @@ options! {
         /// -R) [default: nobody, nowhere]
         #[arg(long, value_name = "[CLIENT@]ADDR:PORT[-PORT]")]
         pub allow_remote: Vec<Word<RemoteRule>>,
+        /// Which path datagrams to clients go on (`marline policies` lists them) [default: auto]
+        #[arg(long, value_name = "SPEC")]
+        pub datagram_policy: Option<String>,
         /// Number of threads that share the port: 1, 2, 4 .. 128 [default: 1]
         #[arg(long, value_name = "N")]
         pub shards: Option<usize>,
@@ -66,6 +70,8 @@ pub struct ServerPlan {
     pub rules: Rules,
     /// Rules for remote forwards.
     pub remote_rules: Vec<RemoteRule>,
+    /// Settings of lanes for datagrams.
+    pub datagrams: LaneConfig,
     /// Limits.
     pub limits: ServerLimits,
     /// Monitoring and shutdown options.
@@ -101,6 +107,7 @@ impl ServerOptions {
     pub fn effective(mut self, file: &Path) -> ServerOptions {
         let shared = self.shared().effective(CarrierChoice::Udp, Side::Server);
         self.set_shared(shared);
+        self.datagram_policy.get_or_insert_with(|| DATAGRAM_POLICY.to_owned());
         self.shards.get_or_insert(1);
         self.max_connections.get_or_insert(ServerLimits::default().per_client);
         self.key_file.get_or_insert_with(|| file.with_extension("key"));
@@ -146,6 +153,10 @@ impl ServerOptions {
             network: options.network()?,
             rules: options.rules(),
             remote_rules: options.allow_remote.iter().map(|word| word.0.clone()).collect(),
+            datagrams: options
+                .shared()
+                .choice(None)
+                .lane(&registry(), options.datagram_policy.as_deref())?,
             limits: ServerLimits { per_client, ..ServerLimits::default() },
             runtime: options.shared().runtime(),
             shards: options.shards.unwrap_or(1),

@@ -166,6 +166,37 @@ fn plans_refuse_what_does_not_fit() {
 }
 
 #[test]
+fn udp_is_carried_over_the_udp_carrier_alone_by_the_policy_that_was_chosen() {
+    let forward = |text: &str| vec![text.parse().unwrap()];
+    let by_default = with_invite().plan().unwrap();
+    assert_eq!(by_default.datagrams.unwrap().policy.name(), "auto");
+    let options = ClientOptions {
+        udp_forward: forward("5353:9.9.9.9:53"),
+        datagram_policy: Some("min-rtt".into()),
+        ..with_invite()
+    };
+    let plan = options.clone().plan().unwrap();
+    assert_eq!(plan.datagrams.unwrap().policy.name(), "min-rtt");
+    assert!(plan.socks5.is_empty(), "a forward is enough");
+    let native = ClientOptions { carrier: Some(CarrierChoice::Raw), ..options.clone() };
+    assert!(error_of(native.clone().plan()).contains("--carrier udp"));
+    let native = ClientOptions { udp_forward: Vec::new(), ..native }.plan().unwrap();
+    assert!(native.datagrams.is_none());
+    let open = ClientOptions { udp_forward: forward("*:53:host:53"), ..options.clone() };
+    assert!(error_of(open.plan()).contains("--share"));
+    let unknown = ClientOptions { datagram_policy: Some("psychic".into()), ..options };
+    let error = error_of(unknown.plan());
+    assert!(error.contains("psychic") && error.contains("duplicate"), "{error}");
+    let server = ServerOptions {
+        listen: vec!["127.0.0.1:7777".parse().unwrap()],
+        datagram_policy: Some("duplicate".into()),
+        ..ServerOptions::default()
+    };
+    let plan = server.plan(Path::new("server.toml")).unwrap();
+    assert_eq!(plan.datagrams.policy.name(), "duplicate");
+}
+
+#[test]
 fn a_client_watches_for_silence_if_it_is_told_to() {
     let quiet = with_invite().plan().unwrap();
     let quiet = quiet.network.get_transport().as_core();

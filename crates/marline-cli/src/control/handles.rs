@@ -1,9 +1,14 @@
 //! Handles of a running client and a running server for the control socket.
 
+use std::sync::Arc;
+
+use marline::datagrams::LaneCounters;
 use marline::{
     AddressPairInfo, Client, ConnectionId, ConnectionInfo, MonitorEvent, PathEvent, PathStatus,
     PolicyError, Server,
 };
+use marline_proxy::client::udp_tunnel::UdpTunnel;
+use marline_proxy::udp::UdpCounts;
 use tokio::sync::broadcast;
 
 use super::Handle;
@@ -17,6 +22,8 @@ pub struct ClientHandle {
     pub client: Client,
     /// Energy meter of its paths' radios.
     pub radios: RadioMeter,
+    /// Its applications' UDP.
+    pub udp: Arc<UdpTunnel>,
 }
 
 /// The side of a server, or of a front for a service.
@@ -26,6 +33,8 @@ pub struct ServerHandle {
     pub listener: Server,
     /// `server` or `serve`.
     pub role: &'static str,
+    /// What carries its clients' UDP, if it is a server.
+    pub proxy: Option<Arc<marline_proxy::server::Server>>,
 }
 
 impl Handle for ClientHandle {
@@ -54,6 +63,10 @@ impl Handle for ClientHandle {
             AddressPair { interface_name, ..AddressPair::from(info) }
         };
         Some(table.iter().map(named).collect())
+    }
+
+    fn datagrams(&self) -> Option<(LaneCounters, UdpCounts)> {
+        Some((self.client.lane_counters(), self.udp.counts()))
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {
@@ -106,6 +119,11 @@ impl Handle for ServerHandle {
 
     fn address_pairs(&self) -> Option<Vec<AddressPair>> {
         Some(self.listener.path_health_monitor()?.table().iter().map(AddressPair::from).collect())
+    }
+
+    fn datagrams(&self) -> Option<(LaneCounters, UdpCounts)> {
+        let proxy = self.proxy.as_ref()?;
+        Some((self.listener.lane_counters(), proxy.udp_counts()))
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {

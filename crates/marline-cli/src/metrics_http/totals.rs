@@ -5,9 +5,12 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 
+use marline::datagrams::LaneCounters;
+use marline_proxy::udp::UdpCounts;
 use metrics::{counter, describe_counter, describe_gauge, gauge, with_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
+use super::datagrams;
 use crate::control::protocol::{AddressPair, Connection, Path, Subflow};
 
 /// Distinct values of the label `path`.
@@ -137,6 +140,10 @@ impl Totals {
             describe_gauge!(FALLBACK, "Connections that run as plain TCP");
             describe_counter!(WRITTEN, "Bytes applications wrote");
             describe_counter!(READ, "Bytes applications read");
+            describe_gauge!(datagrams::LANES, "Lanes for datagrams that exist");
+            for (name, meaning, _) in datagrams::COUNTERS {
+                describe_counter!(name, meaning);
+            }
         });
         let state = State { side, seen: BTreeMap::new(), paths: Vec::new() };
         Totals { recorder, state: Mutex::new(state) }
@@ -182,6 +189,16 @@ impl Totals {
                     gauge!(name, "address_pair" => label.clone()).set(of(pair));
                 }
                 counter!(TIMES_BAD, "address_pair" => label).absolute(pair.times_bad);
+            }
+        });
+    }
+
+    /// Takes in the counts of datagrams.
+    pub fn datagrams(&self, (lanes, udp): &(LaneCounters, UdpCounts)) {
+        with_local_recorder(&self.recorder, || {
+            gauge!(datagrams::LANES).set(lanes.lanes as f64);
+            for (name, _, of) in datagrams::COUNTERS {
+                counter!(name).absolute(of(lanes, udp));
             }
         });
     }
@@ -334,6 +351,25 @@ mod tests {
             0.0
         );
         assert_eq!(value(&text, "marline_events_total{event=\"SF_CLOSED\"}"), 3.0);
+    }
+
+    #[test]
+    fn datagrams_are_counted_once_they_are_carried() {
+        let totals = Totals::new(Side::Server);
+        assert!(!totals.render().contains("marline_lane"), "a front carries none");
+        let (mut lanes, mut udp) = (LaneCounters::default(), UdpCounts::default());
+        (lanes.lanes, lanes.stats.forged, udp.refused) = (2, 7, 3);
+        for _ in 0..2 {
+            totals.datagrams(&(lanes, udp));
+        }
+        let text = totals.render();
+        for (name, count) in [
+            ("marline_lanes", 2.0),
+            ("marline_lane_forged_total", 7.0),
+            ("marline_udp_refused_total", 3.0),
+        ] {
+            assert_eq!(value(&text, name), count, "{name}");
+        }
     }
 
     #[test]

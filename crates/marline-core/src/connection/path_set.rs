@@ -10,7 +10,7 @@ use super::addresses::Addresses;
 use super::subflow_context::{Ends, Membership, SubflowContext};
 use crate::on_demand::OnDemand;
 use crate::subflow::Subflow;
-use crate::{BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo};
+use crate::{BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo, SubflowPlace};
 
 /// Round trip assumed where none was measured.
 const UNKNOWN_RTT: Duration = Duration::from_millis(100);
@@ -317,6 +317,13 @@ impl PathSet {
         let infos =
             self.with_ids().map(|(id, subflow)| subflow.tcp().info(id, subflow.is_backup()));
         (infos.collect(), self.gone.to_vec())
+    }
+
+    /// The established subflows.
+    pub(super) fn places(&self) -> Vec<SubflowPlace> {
+        let established = |subflow: &&SubflowContext| subflow.was_joined() || subflow.is_initial();
+        let subflows = self.with_ids().map(|(_, subflow)| subflow).filter(established);
+        subflows.filter_map(SubflowContext::place).collect()
     }
 
     /// Adds an ended subflow to the totals of its pair of addresses.

@@ -8,10 +8,10 @@ use marline_wire::{TcpFlags, TcpSegment};
 use super::handshake::{fast_join_token, mp_join};
 use super::keys::Keys;
 use crate::FourTuple;
-use crate::SubflowState;
 use crate::on_demand::{OnDemand, Unused};
 use crate::subflow::{Subflow, SubflowHealth};
 use crate::tables::demux::FlowKey;
+use crate::{SubflowPlace, SubflowState};
 
 /// How long the other half of a subflow stays open that we closed, with nothing coming on it (Linux:
 /// `tcp_fin_timeout`, 60 s).
@@ -318,6 +318,12 @@ impl SubflowContext {
     pub(super) fn key(&self) -> FlowKey {
         let (local_flow, peer_flow) = (self.local_flow, self.peer_flow);
         FlowKey { path: self.tcp.path(), local_flow, peer_flow }
+    }
+
+    /// Where it is, if it is established.
+    pub(super) fn place(&self) -> Option<SubflowPlace> {
+        let info = self.tcp.place(self.is_backup())?;
+        Some(SubflowPlace { local_flow: self.local_flow, peer_flow: self.peer_flow, ..info })
     }
 
     /// Its two ends.

@@ -14,7 +14,7 @@ use super::Endpoint;
 use crate::connection::{Connection, Origin};
 use crate::{
     ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, NetworkError,
-    ReadError, SocketOption, WriteError,
+    ReadError, SocketOption, SubflowPlace, WriteError,
 };
 
 impl Endpoint {
@@ -229,6 +229,13 @@ impl Endpoint {
     #[must_use]
     pub fn info(&self, id: ConnectionId) -> Option<ConnectionInfo> {
         self.connection(id).map(Connection::info)
+    }
+
+    /// The established subflows of a connection, in the order in which they were opened; none if there is no such
+    /// connection.
+    #[must_use]
+    pub fn subflow_places(&self, id: ConnectionId) -> Vec<SubflowPlace> {
+        self.connection(id).map(Connection::subflow_places).unwrap_or_default()
     }
 
     /// What the policies of a connection would be told of one of its subflows now; `None` if there is

@@ -4,7 +4,7 @@ use marline_policy::{AddressId, SentSegment, SubflowId, SubflowView};
 use marline_time::Instant;
 
 use super::Subflow;
-use crate::{SubflowInfo, TcpDetail};
+use crate::{SubflowInfo, SubflowPlace, SubflowState, TcpDetail};
 
 impl Subflow {
     /// The snapshot that policies see.
@@ -44,6 +44,13 @@ impl Subflow {
             // What the connection knows of it.
             last_new_at: Instant::ZERO,
         }
+    }
+
+    /// Where it is, without the ids of its flow; `None` unless it is established.
+    pub(crate) fn place(&self, backup: bool) -> Option<SubflowPlace> {
+        let srtt = self.tx.rtt.srtt();
+        let place = SubflowPlace { local_flow: 0, peer_flow: 0, path: self.path(), backup, srtt };
+        (self.state.get() == SubflowState::Established).then_some(place)
     }
 
     /// The snapshot for monitoring.

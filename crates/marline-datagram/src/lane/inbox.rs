@@ -51,6 +51,10 @@ impl Inbox {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.arrived.is_empty() && self.notices.is_empty()
+    }
+
     pub(super) fn pop(&mut self) -> Option<Event<'_>> {
         self.tidy();
         if let Some(notice) = self.notices.pop_front() {

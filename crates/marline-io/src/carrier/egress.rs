@@ -46,6 +46,7 @@ impl UdpCarrier {
         if peer_flow == 0 || flow.peer_flow == peer_flow {
             return;
         }
+        self.changes += 1;
         self.by_peer.remove(&flow.peer_flow);
         self.by_peer.insert(peer_flow, id);
         flow.peer_flow = peer_flow;
@@ -188,6 +189,7 @@ impl UdpCarrier {
 
     /// The subflow of a flow has ended. The core answers who comes late; no way is kept open for that.
     pub fn retire(&mut self, id: u64) {
+        self.changes += 1;
         if let Some(flow) = self.flows.get_mut(&id).filter(|flow| flow.kept_open) {
             flow.kept_open = false;
             flow.alarm_at = Instant::FAR_FUTURE;
@@ -198,6 +200,7 @@ impl UdpCarrier {
     /// The core is done with a flow.
     pub fn forget(&mut self, id: u64) {
         let Some(flow) = self.flows.remove(&id) else { return };
+        self.changes += 1;
         self.keep_open_fewer(usize::from(flow.kept_open));
         self.unproven -= usize::from(!flow.validated);
         if self.by_peer.get(&flow.peer_flow) == Some(&id) {

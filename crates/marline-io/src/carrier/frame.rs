@@ -20,6 +20,8 @@ const KEEPALIVE: u8 = 4;
 const RESET: u8 = 5;
 const RETRY: u8 = 6;
 const VERSIONS: u8 = 7;
+/// Frames of a session's lane for datagrams: the crate marline-datagram reads them.
+const LANE: u8 = marline_datagram::FRAME_TYPE;
 /// The first byte of a VERSIONS frame, which belongs to no version.
 const VERSIONS_BYTE: u8 = VERSIONS;
 
@@ -83,6 +85,8 @@ pub(super) enum Frame<'a> {
     Versions { flow: u64, list: &'a [u8] },
     /// A first SYN in a version that is not spoken here.
     Unspoken { sender: u64 },
+    /// For the lane with this id.
+    Lane { lane: u64 },
 }
 
 /// What a HANDSHAKE of version 2 has beyond the ids.
@@ -141,6 +145,7 @@ impl<'a> Frame<'a> {
             KEEPALIVE if bytes.len() == keepalive_len(version) => Frame::Keepalive { flow },
             RESET if two => Frame::ProvenReset { unknown: flow, token: proof(bytes)? },
             RESET => Frame::Reset { unknown: flow, segment: segment(bytes, SHORT_HEADER)? },
+            LANE if two => Frame::Lane { lane: marline_datagram::Header::parse(bytes)?.lane },
             RETRY if two && bytes.len() == SHORT_HEADER + COOKIE_LEN => {
                 Frame::Retry { flow, cookie: array(bytes, SHORT_HEADER)? }
             }
@@ -369,7 +374,7 @@ mod tests {
         let mut bytes = vec![0u8; 120];
         for first in 0..=255u8 {
             bytes[0] = first;
-            let known = matches!(first, 0x10 | 0x11 | 0x15 | 0x20 | 0x21 | VERSIONS_BYTE);
+            let known = matches!(first, 0x10 | 0x11 | 0x15 | 0x20 | 0x21 | 0x28 | VERSIONS_BYTE);
             let newer = first >= 0x30 && first & 0xf == HANDSHAKE;
             assert_eq!(Frame::parse(&bytes).is_some(), known || newer, "{first:#x}");
         }

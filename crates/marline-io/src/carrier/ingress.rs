@@ -43,6 +43,7 @@ impl UdpCarrier {
             }
             Frame::Retry { flow, cookie } => self.on_retry(now, datagram, flow, cookie),
             Frame::Versions { flow, list } => self.on_versions(now, datagram, flow, list),
+            Frame::Lane { lane } => self.foreign(datagram, lane).unwrap_or(Received::Lane(lane)),
             Frame::Unspoken { sender } => {
                 if self.config.accept {
                     self.push_control(datagram.outer, ControlFrame::versions(sender));

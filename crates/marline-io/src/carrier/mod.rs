@@ -121,6 +121,8 @@ pub enum Received<'a> {
     },
     /// The SYN of this flow is to be repeated now.
     Repeat(u64),
+    /// A frame for the lane for datagrams with this id, if there is one.
+    Lane(u64),
     /// A frame for the carrier itself, or one that needs no answer.
     Nothing,
 }
@@ -201,6 +203,8 @@ pub struct UdpCarrier {
     servers: Servers,
     /// RESETs that may go out in the second that began then.
     resets: (u32, Instant),
+    /// Changes of the flows: one came about, was proven, has ended or is gone.
+    changes: u64,
     counters: CarrierCounters,
 }
 
@@ -233,6 +237,7 @@ impl UdpCarrier {
             keys,
             servers: Servers::default(),
             resets: (RESETS_PER_S, Instant::ZERO),
+            changes: 0,
             counters: CarrierCounters::default(),
         }
     }
@@ -249,6 +254,30 @@ impl UdpCarrier {
     /// Counters since the start.
     pub fn counters(&self) -> CarrierCounters {
         CarrierCounters { agreements: self.keys.agreements(), ..self.counters }
+    }
+
+    /// Where a flow is, if that address has proven that it receives; `None`: there is no such flow, or it has not.
+    pub fn place(&self, flow: u64) -> Option<Outer> {
+        self.flows.get(&flow).filter(|flow| flow.validated).map(|flow| flow.outer)
+    }
+
+    /// How often flows came about, were proven, or ended. While it stays, [`place`](Self::place) knows the same
+    /// flows, though a flow may have moved.
+    pub const fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Sends a keepalive on a flow now: a translator may have given our datagrams another address, and the peer
+    /// learns it from a frame of the flow.
+    pub fn keep_open(&mut self, now: Instant, flow: u64) {
+        let Some(known) = self.flows.get_mut(&flow).filter(|flow| flow.peer_flow != 0) else {
+            return;
+        };
+        known.sent_at = now;
+        let frame = ControlFrame::keepalive(known.version, known.peer_flow);
+        let outer = known.outer;
+        self.counters.keepalives += 1;
+        self.push_control(outer, frame);
     }
 
     /// Flows and SYNs held.

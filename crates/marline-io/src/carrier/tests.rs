@@ -6,6 +6,7 @@ use marline_time::{Duration, Instant};
 use super::frame::{Frame, HANDSHAKE_IDS, Version};
 use super::*;
 
+mod lanes;
 mod version_two;
 
 const CLIENT_FLOW: u64 = 0xc000_0000_0000_0001;

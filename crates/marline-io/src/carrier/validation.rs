@@ -13,6 +13,7 @@ impl UdpCarrier {
         if flow.outer == datagram.outer {
             if !flow.validated {
                 flow.validated = true;
+                self.changes += 1;
                 self.unproven = self.unproven.saturating_sub(1);
             }
             return;
@@ -91,6 +92,7 @@ impl UdpCarrier {
         flow.sent_at = now;
         if !flow.validated {
             flow.validated = true;
+            self.changes += 1;
             self.unproven = self.unproven.saturating_sub(1);
         }
         self.counters.moves += 1;

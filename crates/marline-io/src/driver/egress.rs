@@ -3,6 +3,7 @@
 use std::io;
 
 use marline_core::{Ecn, FourTuple, NetworkError as CoreError, Transmit};
+use marline_datagram::PathId;
 use marline_time::{Duration, Instant};
 
 use super::carrier::Carrier;
@@ -20,14 +21,24 @@ const STALL_RETRY: Duration = Duration::from_micros(500);
 
 /// Bytes for the kernel.
 #[derive(Copy, Clone)]
-struct Outgoing<'a> {
-    outer: Outer,
-    ecn: Ecn,
+pub(super) struct Outgoing<'a> {
+    pub(super) outer: Outer,
+    pub(super) ecn: Ecn,
     /// Bytes from one datagram to the next; 0: there is one.
-    stride: usize,
-    bytes: &'a [u8],
-    /// The subflow's ends and our id of it; none for the carrier's own frames.
-    subflow: Option<(FourTuple, u64)>,
+    pub(super) stride: usize,
+    pub(super) bytes: &'a [u8],
+    pub(super) sender: Sender,
+}
+
+/// Who is to know if bytes do not leave.
+#[derive(Copy, Clone)]
+pub(super) enum Sender {
+    /// Nobody: they are the carrier's own.
+    Carrier,
+    /// A subflow: its ends, and our id of it.
+    Subflow(FourTuple, u64),
+    /// A path of a lane, by our id of that.
+    Lane(u64, PathId),
 }
 
 impl State {
@@ -45,8 +56,8 @@ impl State {
         while let Carrier::Udp(carrier) = &mut self.carrier
             && let Some((outer, frame)) = carrier.poll_control()
         {
-            let (bytes, subflow) = (frame.as_bytes(), None);
-            self.send(now, &Outgoing { outer, ecn: Ecn::NotEct, stride: 0, bytes, subflow });
+            let (bytes, sender) = (frame.as_bytes(), Sender::Carrier);
+            self.send(now, &Outgoing { outer, ecn: Ecn::NotEct, stride: 0, bytes, sender });
         }
         more
     }
@@ -65,8 +76,8 @@ impl State {
         match framed {
             Some(Framed::Ready(outer)) => {
                 let (ecn, stride, bytes) = (batch.ecn, batch.stride, out.bytes());
-                let subflow = Some((batch.path, batch.local_flow));
-                self.send(now, &Outgoing { outer, ecn, stride, bytes, subflow });
+                let sender = Sender::Subflow(batch.path, batch.local_flow);
+                self.send(now, &Outgoing { outer, ecn, stride, bytes, sender });
             }
             Some(Framed::Handshake { outer, header, old_too }) => {
                 let old = old_too.then(|| header.in_version_one());
@@ -109,15 +120,16 @@ impl State {
         bytes.clear();
         bytes.extend_from_slice(header);
         bytes.extend_from_slice(segment);
-        let (outer, ecn, subflow) = (*outer, batch.ecn, Some((batch.path, batch.local_flow)));
-        self.send(now, &Outgoing { outer, ecn, stride: 0, bytes: &bytes, subflow });
+        let (outer, ecn) = (*outer, batch.ecn);
+        let sender = Sender::Subflow(batch.path, batch.local_flow);
+        self.send(now, &Outgoing { outer, ecn, stride: 0, bytes: &bytes, sender });
         self.scratch = bytes;
         // A refusal on the own machine is there already; why wait for the retransmission.
         self.drain_errors(now, usize::from(outer.socket));
     }
 
     /// Hands bytes to the kernel.
-    fn send(&mut self, now: Instant, out: &Outgoing<'_>) {
+    pub(super) fn send(&mut self, now: Instant, out: &Outgoing<'_>) {
         let index = usize::from(out.outer.socket);
         let Some(Some(entry)) = self.sockets.get_mut(index) else { return };
         let result = if !entry.stalled.holds(out.outer.local) {
@@ -144,8 +156,14 @@ impl State {
                 _ => return,
             }
         }
-        if let Some(subflow) = out.subflow {
-            self.on_send_error(now, &out.outer, subflow, &error);
+        match out.sender {
+            Sender::Carrier => {}
+            Sender::Subflow(path, flow) => {
+                self.on_send_error(now, &out.outer, (path, flow), &error);
+            }
+            Sender::Lane(lane, path) => {
+                self.on_frame_not_sent(now, &out.outer, (lane, path), &error);
+            }
         }
     }
 
@@ -190,6 +208,9 @@ impl State {
             return;
         };
         let quoted = carrier.quoted_flow(error.remote, &error.quoted);
+        if quoted.is_none() && self.on_frame_error(now, error) {
+            return;
+        }
         let Some((flow, path)) = quoted.filter(|_| !error.ours) else { return };
         let what = match error.mtu {
             Some(mtu) => {

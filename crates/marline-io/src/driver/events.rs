@@ -50,10 +50,12 @@ impl Shard {
             }
             Event::FlowEnded { local_flow } => {
                 state.carrier.retire(local_flow);
+                state.lanes.on_flow_ended(local_flow);
                 false
             }
             Event::FlowGone { local_flow, .. } => {
                 state.carrier.forget(local_flow);
+                state.lanes.on_flow_ended(local_flow);
                 false
             }
             Event::Monitor(mut event) => {

@@ -206,6 +206,7 @@ impl Shard {
             }
             Received::Reset(flow) => state.endpoint.flow_reset(now, flow),
             Received::Moved { flow, new_host } => state.endpoint.path_moved(now, flow, new_host),
+            Received::Lane(lane) => state.on_lane_frame(lane, now, datagram),
             Received::Repeat(flow) => state.endpoint.repeat_syn(now, flow),
             Received::Nothing => {}
         }

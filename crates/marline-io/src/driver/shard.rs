@@ -225,6 +225,9 @@ impl Shard {
         }
         state.see_to_ports();
         let woken = self.tell(state, now);
+        if state.serve_lanes(now) {
+            wake(state.driver.take());
+        }
         self.arm(state, now);
         woken
     }
@@ -232,8 +235,12 @@ impl Shard {
     /// Sets the timer, if it is not set to an earlier time already: deadlines mostly move away,
     /// and waking once too often is cheaper than a system call each time.
     pub(super) fn arm(&self, state: &mut State, now: Instant) {
-        let candidates =
-            [state.endpoint.poll_timeout(), state.carrier.next_timeout(), state.stall_retry_at];
+        let candidates = [
+            state.endpoint.poll_timeout(),
+            state.carrier.next_timeout(),
+            state.lanes.next_timeout(),
+            state.stall_retry_at,
+        ];
         let Some(next) = candidates.into_iter().flatten().min() else { return };
         if state.armed.is_some_and(|armed| armed <= next) {
             return;

@@ -9,6 +9,8 @@ use tokio::sync::mpsc;
 use super::carrier::Carrier;
 use super::connections::Slots;
 use super::contacts::ContactBook;
+use super::frame_batch::FrameBatch;
+use super::lanes::Lanes;
 use super::observers::Observers;
 use super::shard::{Shard, ShardConfig, ShardHandle};
 use super::state::{CarrierKind, Spare, State, transmit_buffer};
@@ -65,6 +67,8 @@ impl Shard {
             carrier,
             sockets: Vec::new(),
             slots: Slots::default(),
+            lanes: Lanes::new(config.shard, SecretRng::from_os()?),
+            frames: FrameBatch::default(),
             out: transmit_buffer(headroom),
             spare: Spare::new(headroom),
             scratch: Vec::new(),

@@ -11,6 +11,8 @@ use tokio::task::AbortHandle;
 use super::accept::AcceptQueue;
 use super::carrier::Carrier;
 use super::connections::Slots;
+use super::frame_batch::FrameBatch;
+use super::lanes::Lanes;
 use super::observers::Observers;
 use super::packet_sink::PacketSink;
 use super::socket::{Sock, StalledQueue};
@@ -85,6 +87,9 @@ pub(super) struct State {
     pub(super) carrier: Carrier,
     pub(super) sockets: Vec<Option<SocketEntry>>,
     pub(super) slots: Slots,
+    pub(super) lanes: Lanes,
+    /// Frames of a lane that are on their way to the kernel.
+    pub(super) frames: FrameBatch,
     pub(super) out: TransmitBuf,
     pub(super) spare: Spare,
     pub(super) scratch: Vec<u8>,

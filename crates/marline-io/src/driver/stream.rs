@@ -90,6 +90,16 @@ impl Stream {
         }
     }
 
+    /// The shard that has it.
+    pub(super) const fn shard(&self) -> &Arc<ShardHandle> {
+        &self.shard
+    }
+
+    /// Its id within the shard.
+    pub(super) const fn own_id(&self) -> ConnectionId {
+        self.id
+    }
+
     /// A snapshot of the connection; `None` when nothing is left of it.
     #[must_use]
     pub fn info(&self) -> Option<ConnectionInfo> {

@@ -63,6 +63,7 @@ impl Drop for StopGuard {
         for slot in state.slots.values_mut() {
             slot.wake_all();
         }
+        state.lanes.wake_all();
     }
 }
 
@@ -161,6 +162,7 @@ impl Task {
                 state.endpoint.handle_timeout(now);
             }
             state.carrier.on_timeout(now);
+            state.lanes.on_timeout(now);
             self.shard.serve(&mut state, now);
         }
         Ok(())

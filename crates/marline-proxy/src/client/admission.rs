@@ -152,13 +152,13 @@ impl Admission {
     }
 
     /// A handshake began this session, which the server keeps for `lifetime`.
-    pub(super) fn begun(&self, session: Session, lifetime: Duration) {
+    pub(super) fn begun(&self, session: Arc<Session>, lifetime: Duration) {
         let now = Instant::now();
         let lifetime = lifetime.min(LIFETIME);
         let mut state = lock(&self.state);
         // Ours must be the earlier end, and what renews it may take a while.
         let (renew_at, ends_at) = (now + lifetime * 3 / 4, now + lifetime * 19 / 20);
-        state.current = Some(Current { session: Arc::new(session), renew_at, ends_at });
+        state.current = Some(Current { session, renew_at, ends_at });
         (state.gives_none, state.renewing) = (false, false);
         drop(state);
         self.changed.notify_waiters();

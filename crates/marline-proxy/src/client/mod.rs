@@ -12,6 +12,9 @@ pub mod pool;
 pub mod remote;
 pub mod socks_listener;
 pub mod tunnel;
+pub mod udp_keeper;
+pub mod udp_ports;
+pub mod udp_tunnel;
 mod used;
 
 #[cfg(test)]

@@ -13,10 +13,11 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::open::{Open, OpenError};
+use super::udp_tunnel::UdpWay;
 use crate::http::request::begins_with;
 use crate::relay::{Traffic, relay};
 use crate::shutdown::Stop;
-use crate::socks::{self, Reply, SocksError};
+use crate::socks::{self, Reply, Request, SocksError};
 use crate::target::Target;
 use crate::transport::Transport;
 
@@ -33,6 +34,7 @@ pub struct SocksListener<O> {
     pub(super) places: Arc<Semaphore>,
     /// Their number.
     bound: Mutex<usize>,
+    pub(super) udp: UdpWay,
     pub(super) stop: Stop,
     /// Bytes from and to all applications.
     pub traffic: Traffic,
@@ -70,7 +72,8 @@ impl<O: Open> SocksListener<O> {
     #[must_use]
     pub fn new(way: Arc<O>, places: usize, stop: Stop) -> Arc<SocksListener<O>> {
         let (bound, places) = (Mutex::new(places), Arc::new(Semaphore::new(places)));
-        Arc::new(SocksListener { way, places, bound, stop, traffic: Traffic::default() })
+        let (udp, traffic) = (UdpWay::default(), Traffic::default());
+        Arc::new(SocksListener { way, places, bound, udp, stop, traffic })
     }
 
     /// Changes the maximum number of simultaneous applications. Existing ones stay; a lower limit
@@ -135,7 +138,11 @@ impl<O: Open> SocksListener<O> {
         let (target, asked) = match service {
             Service::Forward(target) => (target, false),
             Service::Socks5 => match timeout(SOCKS_TIMEOUT, asked_by_socks(&mut socket)).await {
-                Ok(Ok(Some(target))) => (target, true),
+                Ok(Ok(Some(Request::Connect(target)))) => (target, true),
+                // Boxed: few do this, and all others would have its size.
+                Ok(Ok(Some(Request::Associate(port)))) => {
+                    return Box::pin(self.associate(socket, port)).await;
+                }
                 Ok(Ok(None)) => return self.http(socket).await,
                 Ok(Err(error)) => return tracing::info!("{error}"),
                 Err(_) => return tracing::info!("an application did not say where to in time"),
@@ -174,9 +181,9 @@ impl<O: Open> SocksListener<O> {
     }
 }
 
-/// The target that an application asks for by SOCKS5; `None`, and nothing is taken from the socket: the
-/// first byte is HTTP's.
-async fn asked_by_socks(socket: &mut TcpStream) -> Result<Option<Target>, SocksError> {
+/// What an application asks for by SOCKS5; `None`, and nothing is taken from the socket: the first byte is
+/// HTTP's.
+async fn asked_by_socks(socket: &mut TcpStream) -> Result<Option<Request>, SocksError> {
     let mut first = [0];
     let seen = socket.peek(&mut first).await?;
     if seen > 0 && begins_with(first[0]) {

@@ -26,6 +26,7 @@ use super::used::Used;
 use crate::channel::Channel;
 use crate::message::{ErrorCode, Failure, Message, Offer, VisitorId};
 use crate::secret::Secret;
+use crate::session::datagram_keys::LaneEnd;
 use crate::session::sealed::Sealed;
 use crate::session::{ANSWER_LEN, Answer, Binding, Session};
 use crate::target::Target;
@@ -127,8 +128,19 @@ pub struct Tunnel<C: Connect> {
     me: Weak<Tunnel<C>>,
 }
 
-/// An authenticated connection, and how long it may be unused.
-type Fresh<T> = (Channel<T>, Duration);
+/// An authenticated connection, how long it may be unused, and the session it is of, if it is of one.
+type Fresh<T> = (Channel<T>, Duration, Option<Arc<Session>>);
+
+/// A connection, and the session it is of.
+type SessionChannel<T> = (Channel<T>, Option<Arc<Session>>);
+
+/// The connection that controls datagrams, and what was agreed on there.
+pub(crate) struct Control<T> {
+    pub(super) stream: Channel<T>,
+    pub(super) session: Arc<Session>,
+    pub(super) client: LaneEnd,
+    pub(super) server: LaneEnd,
+}
 
 impl<C: Connect> Tunnel<C> {
     /// A tunnel to the server with this key, as this client, with `warm` connections kept ready.
@@ -243,7 +255,7 @@ impl<C: Connect> Tunnel<C> {
 
     async fn attempt_known(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         request: Option<&Message>,
     ) -> Result<Fresh<C::Stream>, Failed> {
         let stream = self.below().await?;
@@ -283,7 +295,7 @@ impl<C: Connect> Tunnel<C> {
     async fn by_session(
         &self,
         mut stream: C::Stream,
-        session: &Session,
+        session: &Arc<Session>,
         binding: &Binding,
         request: Option<&Message>,
     ) -> Result<Result<Fresh<C::Stream>, C::Stream>, Failed> {
@@ -304,7 +316,7 @@ impl<C: Connect> Tunnel<C> {
         }
         let mut stream = Channel::session(Sealed::new(stream, keys, Vec::new()));
         let (limit, _) = self.expect(&mut stream, self.patience.handshake, welcome).await?;
-        Ok(Ok((stream, limit)))
+        Ok(Ok((stream, limit, Some(Arc::clone(session)))))
     }
 
     /// TLS, and a session out of it if the server gives one.
@@ -327,23 +339,32 @@ impl<C: Connect> Tunnel<C> {
             let mut stream = Channel::tls(stream);
             send(&mut stream, &bytes).await?;
             let (limit, offer) = self.expect(&mut stream, self.patience.handshake, welcome).await?;
-            self.remember(&stream, offer)?;
-            Ok((stream, limit))
+            let session = self.remember(&stream, offer)?;
+            Ok((stream, limit, session))
         };
         timeout(self.patience.handshake, handshake)
             .await
             .map_err(|_| OpenError::late("TLS with the server", self.patience.handshake))?
     }
 
-    fn remember(&self, stream: &Channel<C::Stream>, offer: Option<Offer>) -> Result<(), OpenError> {
+    fn remember(
+        &self,
+        stream: &Channel<C::Stream>,
+        offer: Option<Offer>,
+    ) -> Result<Option<Arc<Session>>, OpenError> {
         match (offer, stream.client_tls()) {
             (Some(Offer { id, lifetime_s }), Some(tls)) => {
                 let session = Session::from_tls(id, tls).map_err(OpenError::Server)?;
-                self.admission.begun(session, Duration::from_secs(lifetime_s.into()));
+                let session = Arc::new(session);
+                let lifetime = Duration::from_secs(lifetime_s.into());
+                self.admission.begun(Arc::clone(&session), lifetime);
+                Ok(Some(session))
             }
-            _ => self.admission.none_given(),
+            _ => {
+                self.admission.none_given();
+                Ok(None)
+            }
         }
-        Ok(())
     }
 
     /// A stream that is one with what the server was asked for.
@@ -360,7 +381,7 @@ impl<C: Connect> Tunnel<C> {
                 result => return result.map(lend),
             }
         }
-        let (mut stream, _) = self.fresh(Some(request)).await?;
+        let (mut stream, ..) = self.fresh(Some(request)).await?;
         self.expect(&mut stream, self.patience.handshake, working).await?;
         self.connected(stream).await.map(lend)
     }
@@ -381,23 +402,44 @@ impl<C: Connect> Tunnel<C> {
         &self,
         wanted: SocketAddr,
     ) -> Result<(Channel<C::Stream>, SocketAddr), OpenError> {
-        const SINCE: u8 = 3;
-        self.renew_in_time();
-        let (mut stream, _) = self.fresh(None).await?;
-        let version = self.version.load(Ordering::Relaxed);
-        if version < SINCE {
-            let text = format!(
-                "the server is older than remote forwards: it speaks version {version} of the protocol, \
-                 they need {SINCE}"
-            );
-            let failure = Failure::new(ErrorCode::UnsupportedVersion, text);
-            // Unused: it ends in good order.
-            let _ = timeout(self.patience.warm, stream.shutdown()).await;
-            return Err(OpenError::Refused(failure));
-        }
+        let (mut stream, _) = self.since(3, "remote forwards").await?;
         send(&mut stream, &Message::Listen(wanted).to_bytes()).await?;
         let address = self.expect(&mut stream, self.patience.handshake, listening).await?;
         Ok((stream, address))
+    }
+
+    /// Begins datagrams beside a connection of their own: gives it, the server's end of the lane, and the session that
+    /// both are of. `end`: draws ours for that connection.
+    ///
+    /// # Errors
+    /// The server does not carry them, or cannot be reached.
+    pub(crate) async fn datagrams(
+        &self,
+        end: impl FnOnce(&Channel<C::Stream>) -> anyhow::Result<LaneEnd>,
+    ) -> Result<Control<C::Stream>, OpenError> {
+        let (mut stream, session) = self.since(4, "datagrams").await?;
+        let none = || anyhow::anyhow!("the server gave no session to key datagrams by");
+        let session = session.ok_or_else(none).map_err(OpenError::Server)?;
+        let client = end(&stream).map_err(OpenError::Server)?;
+        send(&mut stream, &Message::Datagrams(client).to_bytes()).await?;
+        let server = self.expect(&mut stream, self.patience.handshake, lane).await?;
+        Ok(Control { stream, session, client, server })
+    }
+
+    /// A fresh connection to a server that speaks this version of the protocol at least, which `what` needs.
+    async fn since(&self, least: u8, what: &str) -> Result<SessionChannel<C::Stream>, OpenError> {
+        self.renew_in_time();
+        let (mut stream, _, session) = self.fresh(None).await?;
+        let version = self.version.load(Ordering::Relaxed);
+        if version >= least {
+            return Ok((stream, session));
+        }
+        let text = format!(
+            "the server is older than {what}: it speaks version {version} of the protocol, they need {least}"
+        );
+        // Unused: it ends in good order.
+        let _ = timeout(self.patience.warm, stream.shutdown()).await;
+        Err(OpenError::Refused(Failure::new(ErrorCode::UnsupportedVersion, text)))
     }
 
     fn renew_in_time(&self) {
@@ -412,7 +454,7 @@ impl<C: Connect> Tunnel<C> {
     async fn renew(&self) {
         let turn = self.admission.enter_alone().await;
         match self.attempt_unknown(turn, None).await {
-            Ok((mut stream, _)) => drop(timeout(self.patience.warm, stream.shutdown()).await),
+            Ok((mut stream, ..)) => drop(timeout(self.patience.warm, stream.shutdown()).await),
             Err(Failed::Busy(error) | Failed::Finally(error)) => {
                 tracing::debug!("the session is not renewed yet: {error}");
                 self.admission.not_renewed();
@@ -458,6 +500,13 @@ fn listening(message: &Message) -> Option<SocketAddr> {
     }
 }
 
+fn lane(message: &Message) -> Option<LaneEnd> {
+    match message {
+        Message::Lane(end) => Some(*end),
+        _ => None,
+    }
+}
+
 fn welcome(message: &Message) -> Option<(Duration, Option<Offer>)> {
     match message {
         Message::Welcome { idle_limit_s, session } => {
@@ -488,7 +537,7 @@ async fn keep_warm<C: Connect>(tunnel: Weak<Tunnel<C>>) {
             continue;
         }
         match tunnel.fresh(None).await {
-            Ok((stream, limit)) => {
+            Ok((stream, limit, _)) => {
                 if pause > FIRST_PAUSE {
                     tracing::info!("the server answers again");
                 }

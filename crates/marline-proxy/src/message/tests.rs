@@ -41,6 +41,13 @@ fn messages() -> impl Strategy<Value = Message> {
         any::<[u8; 16]>().prop_map(|id| Message::Accept(VisitorId::from_bytes(id))),
         any::<[u8; 16]>().prop_map(|id| Message::Decline(VisitorId::from_bytes(id))),
         Just(Message::Alive),
+        any::<([u8; 16], u64)>().prop_map(|(generation, lane)| {
+            Message::Datagrams(LaneEnd { generation, lane: lane.max(1) })
+        }),
+        any::<([u8; 16], u64)>().prop_map(|(generation, lane)| {
+            Message::Lane(LaneEnd { generation, lane: lane.max(1) })
+        }),
+        any::<(u8, u64)>().prop_map(|(number, flow)| Message::Path { number, flow }),
     ]
 }
 

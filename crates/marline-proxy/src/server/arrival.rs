@@ -27,6 +27,8 @@ use crate::transport::Transport;
 pub(super) struct Arrived<T> {
     pub(super) stream: Channel<Rewound<T>>,
     pub(super) client: Client,
+    /// The session by which it came, or that its handshake began.
+    pub(super) session: Option<Arc<Session>>,
     /// A session for more like it.
     pub(super) offer: Option<Offer>,
     /// Its request came with it: the greeting can wait for the answer.
@@ -36,7 +38,7 @@ pub(super) struct Arrived<T> {
 
 /// What the first bytes were.
 enum First<T> {
-    Known(Channel<Rewound<T>>, Client, bool),
+    Known(Channel<Rewound<T>>, Client, Arc<Session>, bool),
     Stranger(Rewound<T>),
 }
 
@@ -52,9 +54,9 @@ impl Server {
     pub(super) async fn arrive<T: Transport>(&self, stream: T, peer: IpAddr) -> Option<Arrived<T>> {
         let guest = self.lobby.enter(peer);
         match self.first(stream, peer, guest).await? {
-            First::Known(stream, client, asks_at_once) => {
+            First::Known(stream, client, session, asks_at_once) => {
                 tracing::debug!(%peer, client = %client.name, "known by its session");
-                self.seat(stream, client, None, asks_at_once).await
+                self.seat(stream, client, (Some(session), None), asks_at_once).await
             }
             // Boxed, for a handshake takes several times the room that a relay takes for hours.
             First::Stranger(stream) => Box::pin(self.stranger(stream, peer)).await,
@@ -107,12 +109,12 @@ impl Server {
         let flight = opening.flight();
         let known = self.sessions.find(opening.session());
         let keys = known.zip(stream.binding()).and_then(|((session, client), binding)| {
-            session.accept(&binding, &opening).map(|keys| (keys, client))
+            session.accept(&binding, &opening).map(|keys| (keys, client, session))
         });
-        if let Some((keys, client)) = keys {
+        if let Some((keys, client, session)) = keys {
             let stream = Rewound::new(Vec::new(), stream);
             let sealed = Sealed::new(stream, keys, Answer::Known.to_bytes().to_vec());
-            return Ok(First::Known(Channel::session(sealed), client, flight > 0));
+            return Ok(First::Known(Channel::session(sealed), client, session, flight > 0));
         }
         // What came with the opening cannot be read by anybody now.
         let mut unread = (&mut stream).take(flight as u64);
@@ -164,13 +166,14 @@ impl Server {
         // Only here: until the refusal above is over, it counts as unauthenticated.
         drop(ticket);
         tracing::debug!(%peer, client = %client.name, "authenticated");
-        let offer = greeting.session.map(|session| {
+        let session = greeting.session.map(Arc::new);
+        let offer = session.as_ref().map(|session| {
             let lifetime_s = self.sessions.lifetime().as_secs() as u32;
             let offer = Offer { id: session.id(), lifetime_s };
-            self.sessions.begin(session, &client);
+            self.sessions.begin(Arc::clone(session), &client);
             offer
         });
-        self.seat(greeting.stream, client, offer, false).await
+        self.seat(greeting.stream, client, (session, offer), false).await
     }
 
     /// Gives an authenticated connection its place among its client's.
@@ -178,7 +181,7 @@ impl Server {
         &self,
         stream: Channel<Rewound<T>>,
         client: Client,
-        offer: Option<Offer>,
+        (session, offer): (Option<Arc<Session>>, Option<Offer>),
         asks_at_once: bool,
     ) -> Option<Arrived<T>> {
         let Ok(place) = self.clients.enter(Arc::clone(&client.name)) else {
@@ -188,7 +191,7 @@ impl Server {
             return None;
         };
         stream.know_peer();
-        Some(Arrived { stream, client, offer, asks_at_once, _permit: place })
+        Some(Arrived { stream, client, session, offer, asks_at_once, _permit: place })
     }
 
     async fn hello<T: Transport>(&self, stream: Rewound<T>) -> io::Result<Greeting<T>> {

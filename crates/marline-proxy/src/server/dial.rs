@@ -27,8 +27,7 @@ const STAGGER: Duration = Duration::from_millis(250);
 /// # Errors
 /// A refusal or failure, with a code and an explanation for the client.
 pub async fn dial(rules: &Arc<Rules>, target: &Target) -> Result<TcpStream, Failure> {
-    let addresses = resolve(target).await?;
-    let allowed = filter(rules, target, &addresses)?;
+    let allowed = allowed(rules, target).await?;
     let attempt = timeout(CONNECT_TIMEOUT, race(&allowed));
     let stream = match attempt.await {
         Ok(Ok(stream)) => stream,
@@ -38,6 +37,15 @@ pub async fn dial(rules: &Arc<Rules>, target: &Target) -> Result<TcpStream, Fail
     // Small writes of interactive sessions must not wait for an ACK.
     let _ = stream.set_nodelay(true);
     Ok(stream)
+}
+
+/// The addresses of a client's target that the rules allow, the best first.
+///
+/// # Errors
+/// There is none.
+pub(super) async fn allowed(rules: &Rules, target: &Target) -> Result<Vec<SocketAddr>, Failure> {
+    let addresses = resolve(target).await?;
+    filter(rules, target, &addresses)
 }
 
 fn filter(

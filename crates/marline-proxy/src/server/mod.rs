@@ -7,14 +7,17 @@
 
 pub mod admission;
 mod arrival;
+mod datagrams;
 pub mod dial;
+mod nat;
 mod remote;
 mod sessions;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use marline::datagrams::LaneConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -23,6 +26,7 @@ use tokio_rustls::TlsAcceptor;
 
 use admission::{AdmissionLimits, HandshakeQueue, Quota, SilentHandshakes};
 use arrival::Arrived;
+use datagrams::DatagramService;
 use remote::Remotes;
 use sessions::Sessions;
 
@@ -34,9 +38,11 @@ use crate::remote_rules::RemoteRule;
 use crate::rules::Rules;
 use crate::secret::Digest;
 use crate::session::LIFETIME;
+use crate::session::datagram_keys::LaneEnd;
 use crate::shutdown::Stop;
 use crate::target::Target;
 use crate::transport::Transport;
+use crate::udp::UdpCounts;
 
 /// Limits of a server.
 #[derive(Copy, Clone, Debug)]
@@ -73,13 +79,14 @@ impl Default for ServerLimits {
 pub struct Server {
     acceptor: Acceptor,
     credentials: watch::Receiver<Arc<Credentials>>,
-    rules: RwLock<Arc<Rules>>,
+    rules: watch::Sender<Arc<Rules>>,
     limits: ServerLimits,
     lobby: SilentHandshakes,
     handshakes: HandshakeQueue,
     sessions: Sessions,
     clients: Quota<Arc<str>>,
     remotes: Remotes,
+    datagrams: DatagramService,
     stop: Stop,
     /// Bytes from and to all targets.
     pub traffic: Traffic,
@@ -105,6 +112,8 @@ enum Wish {
     Listen(SocketAddr),
     /// Somebody who came there.
     Visitor(VisitorId),
+    /// Datagrams beside the connection, of which this is the client's end.
+    Datagrams(LaneEnd),
 }
 
 /// An authenticated connection's owner.
@@ -128,12 +137,13 @@ impl Server {
         Server {
             acceptor: Acceptor(acceptor),
             credentials,
-            rules: RwLock::new(Arc::new(rules)),
+            rules: watch::Sender::new(Arc::new(rules)),
             lobby: SilentHandshakes::new(limits.admission),
             handshakes: HandshakeQueue::new(limits.admission),
             sessions,
             clients: Quota::new(limits.per_client, limits.clients_total),
             remotes: Remotes::default(),
+            datagrams: DatagramService::default(),
             limits,
             stop,
             traffic: Traffic::default(),
@@ -143,7 +153,7 @@ impl Server {
     /// Applies these rules and this limit on connections per client to new requests. Existing
     /// connections are not affected.
     pub fn change(&self, rules: Rules, per_client: usize) {
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        self.rules.send_replace(Arc::new(rules));
         self.clients.bound(per_client, self.limits.clients_total);
     }
 
@@ -153,8 +163,19 @@ impl Server {
         self.remotes.change(rules);
     }
 
+    /// Carries datagrams of clients from now on, on lanes with these settings. Before, they are refused.
+    pub fn offer_datagrams(&self, config: LaneConfig) {
+        self.datagrams.offer(config);
+    }
+
+    /// Counts of the UDP that it carries.
+    #[must_use]
+    pub fn udp_counts(&self) -> UdpCounts {
+        self.datagrams.counts()
+    }
+
     fn rules(&self) -> Arc<Rules> {
-        Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.rules.borrow())
     }
 
     /// Connections that have not authenticated yet.
@@ -184,7 +205,7 @@ impl Server {
     /// Serves one connection from `peer` to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: IpAddr) {
         let Some(arrived) = self.arrive(stream, peer).await else { return };
-        let Arrived { mut stream, client, offer, mut asks_at_once, _permit } = arrived;
+        let Arrived { mut stream, client, session, offer, mut asks_at_once, _permit } = arrived;
         let idle_limit_s = self.limits.idle.as_secs().min(u64::from(u16::MAX)) as u16;
         let welcome = Message::Welcome { idle_limit_s, session: offer };
         let mut unsaid = Unsaid::default();
@@ -203,6 +224,10 @@ impl Server {
                 Some(Ok(Wish::Listen(wanted))) => {
                     // Boxed: few do this, and all others would have its size.
                     return Box::pin(self.listen(stream, unsaid, &client, wanted)).await;
+                }
+                Some(Ok(Wish::Datagrams(end))) => {
+                    let of = (&client, session.as_deref());
+                    return Box::pin(self.carry_datagrams(stream, unsaid, of, end)).await;
                 }
                 Some(Err(failure)) => return unsaid.refuse(stream, failure).await,
                 // Unused to its end: good order on both sides.
@@ -230,6 +255,7 @@ impl Server {
             Ok(Message::Connect(target)) => Some(Ok(Wish::Target(target))),
             Ok(Message::Listen(wanted)) => Some(Ok(Wish::Listen(wanted))),
             Ok(Message::Accept(id)) => Some(Ok(Wish::Visitor(id))),
+            Ok(Message::Datagrams(end)) => Some(Ok(Wish::Datagrams(end))),
             Ok(other) => {
                 let text = format!("expected Connect, not {other}");
                 Some(Err(Failure::new(ErrorCode::UnsupportedMessage, text)))

@@ -123,13 +123,13 @@ impl Sessions {
     }
 
     /// From now on `session` is `client`'s.
-    pub(super) fn begin(&self, session: Session, client: &Client) {
+    pub(super) fn begin(&self, session: Arc<Session>, client: &Client) {
         let now = Instant::now();
         let mut table = lock(&self.table);
         table.sweep(now, &self.credentials.borrow());
         table.make_room(&client.name);
         let id = session.id();
-        let (session, client) = (Arc::new(session), client.clone());
+        let client = client.clone();
         table.order.push_back(id);
         table.by_client.entry(Arc::clone(&client.name)).or_default().push_back(id);
         table.known.insert(id, Known { session, client, ends: now + self.lifetime });

@@ -42,7 +42,7 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    fn algorithm(self) -> &'static aead::Algorithm {
+    pub(super) fn algorithm(self) -> &'static aead::Algorithm {
         match self {
             Cipher::Aes128Gcm => &aead::AES_128_GCM,
             Cipher::Aes256Gcm => &aead::AES_256_GCM,
@@ -78,7 +78,7 @@ impl KeyType for Length {
     }
 }
 
-fn expand(prk: &Prk, info: &[&[u8]], out: &mut [u8]) {
+pub(super) fn expand(prk: &Prk, info: &[&[u8]], out: &mut [u8]) {
     let okm = prk.expand(info, Length(out.len()));
     // HKDF gives up to 8,160 bytes, and a buffer of the length that was asked for is filled.
     okm.and_then(|okm| okm.fill(out)).unwrap_or_else(|_| unreachable!("short outputs"));

@@ -13,6 +13,7 @@
 //! ```
 //! docs/spec/proxy-protocol.md is the specification, docs/adr/0018-sessions.md says why it is so.
 
+pub mod datagram_keys;
 pub mod keys;
 pub mod sealed;
 
@@ -24,6 +25,7 @@ use ring::rand::SecureRandom;
 use rustls::{CipherSuite, ConnectionCommon};
 use zeroize::Zeroizing;
 
+use self::datagram_keys::{LaneEnd, Side};
 use self::keys::{Cipher, Direction, Keys, TAG_LEN};
 
 /// Label of the connection's binding.
@@ -43,6 +45,7 @@ const VERSION: u8 = 1;
 const HEADER_LEN: usize = 4 + SessionId::LEN + RANDOM_LEN;
 const RANDOM_LEN: usize = 16;
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-marline-session";
+const DATAGRAM_LABEL: &[u8] = b"EXPORTER-marline-datagrams";
 
 /// The binding of a connection.
 pub type Binding = [u8; 32];
@@ -91,6 +94,8 @@ pub(crate) fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
 pub struct Session {
     id: SessionId,
     secret: Zeroizing<[u8; 32]>,
+    /// What the keys of its datagrams are made of.
+    datagrams: Zeroizing<[u8; 32]>,
     cipher: Cipher,
 }
 
@@ -114,15 +119,30 @@ impl Session {
             Some(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256) => Cipher::ChaCha20Poly1305,
             other => return Err(anyhow!("no session for the cipher suite {other:?}")),
         };
-        let secret = Zeroizing::new([0; 32]);
-        let secret = tls.export_keying_material(secret, EXPORTER_LABEL, Some(&id.0))?;
-        Ok(Session { id, secret, cipher })
+        let export =
+            |label: &[u8]| tls.export_keying_material(Zeroizing::new([0; 32]), label, Some(&id.0));
+        let (secret, datagrams) = (export(EXPORTER_LABEL)?, export(DATAGRAM_LABEL)?);
+        Ok(Session { id, secret, datagrams, cipher })
     }
 
     /// Its id.
     #[must_use]
     pub const fn id(&self) -> SessionId {
         self.id
+    }
+
+    /// The keys of the lane beside the connection with this binding, as `side` has them. They are made once: a
+    /// connection has one lane.
+    #[must_use]
+    pub fn datagram_keys(
+        &self,
+        binding: &Binding,
+        side: Side,
+        client: &LaneEnd,
+        server: &LaneEnd,
+    ) -> marline::datagrams::Keys {
+        let sources = (self.cipher, &*self.datagrams, binding);
+        datagram_keys::keys(sources, side, client, server)
     }
 
     fn keys(&self, binding: &Binding, header: &[u8; HEADER_LEN]) -> (Direction, Direction) {

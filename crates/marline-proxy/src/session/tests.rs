@@ -24,6 +24,9 @@ async fn both_ends_of_a_handshake_have_the_same_session() {
     assert_eq!(client.secret, server.secret);
     let (other, _) = both(SessionId::from_bytes([7; 16])).await;
     assert_ne!(client.secret, other.secret);
+    assert_eq!(client.datagrams, server.datagrams);
+    assert_ne!(client.datagrams, client.secret, "each purpose has a secret of its own");
+    assert_ne!(client.datagrams, other.datagrams);
     assert!(format!("{client:?}").starts_with("Session(SessionId([7, 7"), "no secret is shown");
 }
 

@@ -4,7 +4,7 @@ use tokio::io::duplex;
 use super::*;
 
 /// What the server says to these bytes, what it makes of them, and what it left unread.
-async fn talk(input: &[u8]) -> (Vec<u8>, Result<Target, SocksError>, Vec<u8>) {
+async fn talk(input: &[u8]) -> (Vec<u8>, Result<Request, SocksError>, Vec<u8>) {
     let (mut app, mut port) = duplex(4096);
     app.write_all(input).await.unwrap();
     app.shutdown().await.unwrap();
@@ -35,7 +35,7 @@ async fn connect_with_each_kind_of_address() {
     ] {
         let (said, result, unread) = talk(&request(1, kind, &address, 80)).await;
         assert_eq!(said, [5, 0], "only the method so far");
-        assert_eq!(result.unwrap().to_string(), shown);
+        assert_eq!(result.unwrap(), Request::Connect(shown.parse().unwrap()));
         assert!(unread.is_empty());
     }
 }
@@ -53,7 +53,7 @@ async fn not_a_byte_is_read_beyond_the_request() {
 async fn refusals_have_their_codes() {
     for (bytes, code) in [
         (request(2, 1, &[192, 0, 2, 1], 80), 7), // BIND
-        (request(3, 1, &[0, 0, 0, 0], 0), 7),    // UDP ASSOCIATE
+        (request(4, 1, &[0, 0, 0, 0], 0), 7),
         (request(1, 2, &[], 80), 8),
         (request(1, 1, &[192, 0, 2, 1], 0), 1),
         (request(1, 3, &[3, b'a', b' ', b'b'], 80), 1),
@@ -63,6 +63,22 @@ async fn refusals_have_their_codes() {
         assert_eq!(said, [5, 0, 5, code, 0, 1, 0, 0, 0, 0, 0, 0], "{bytes:?}");
         assert!(result.is_err());
     }
+}
+
+#[tokio::test]
+async fn an_association_is_asked_for_with_or_without_a_port() {
+    for (kind, address, port) in
+        [(1, vec![0; 4], 0), (1, vec![127, 0, 0, 1], 4_000), (4, vec![0; 16], 9), (3, vec![0], 0)]
+    {
+        let (said, result, _) = talk(&request(3, kind, &address, port)).await;
+        assert_eq!((said, result.unwrap()), (vec![5, 0], Request::Associate(port)));
+    }
+    let mut said = Vec::new();
+    reply_bound(&mut said, "127.0.0.1:258".parse().unwrap()).await.unwrap();
+    assert_eq!(said, [5, 0, 0, 1, 127, 0, 0, 1, 1, 2]);
+    said.clear();
+    reply_bound(&mut said, "[::1]:258".parse().unwrap()).await.unwrap();
+    assert_eq!((&said[..4], said.len(), &said[20..]), (&[5, 0, 0, 4][..], 22, &[1, 2][..]));
 }
 
 #[tokio::test]
@@ -120,7 +136,7 @@ proptest! {
         let (said, result, _) = runtime.block_on(talk(&[&[5, 1, 0][..], &bytes].concat()));
         prop_assert!(said.starts_with(&[5, 0]));
         prop_assert!(said.len() <= 12);
-        if let Ok(target) = result {
+        if let Ok(Request::Connect(target)) = result {
             prop_assert!(target.port != 0);
         }
     }
@@ -138,7 +154,7 @@ async fn what_is_requested_is_what_is_accepted() {
             heard
         });
         asked.unwrap();
-        assert_eq!(heard, target);
+        assert_eq!(heard, Request::Connect(target));
         let mut first = [0; 10];
         app.read_exact(&mut first).await.unwrap();
         assert_eq!(&first, b"first byte", "nothing of the answer is left, nothing more is taken");

@@ -22,7 +22,7 @@ async fn the_pinned_key_is_accepted_with_tls_13_and_a_raw_key() {
     let (near, far) = handshake(&key, key.pin()).await;
     let (mut near, mut far) = (near.unwrap(), far.unwrap());
     assert_eq!(near.get_ref().1.protocol_version(), Some(rustls::ProtocolVersion::TLSv1_3));
-    assert_eq!(near.get_ref().1.alpn_protocol(), Some(&b"marline/3"[..]));
+    assert_eq!(near.get_ref().1.alpn_protocol(), Some(&b"marline/4"[..]));
     let shown = near.get_ref().1.peer_certificates().unwrap();
     assert_eq!(shown[0].len(), 44, "an Ed25519 SubjectPublicKeyInfo, no certificate");
     near.write_all(b"ping").await.unwrap();

@@ -4,6 +4,7 @@
 mod adapters;
 mod attacks;
 mod coding;
+mod datagrams;
 mod faults;
 mod handover;
 mod interfaces;

@@ -6,10 +6,10 @@ use super::*;
 const HERE: (u8, u16) = (9, 7000);
 
 /// A client and a server with a flow between them, and all datagrams that went over.
-struct Pair {
-    client: UdpCarrier,
-    server: UdpCarrier,
-    now: Instant,
+pub(super) struct Pair {
+    pub(super) client: UdpCarrier,
+    pub(super) server: UdpCarrier,
+    pub(super) now: Instant,
     seen: Vec<Vec<u8>>,
 }
 
@@ -18,7 +18,7 @@ fn client_path() -> FourTuple {
 }
 
 /// What a client sees the server at.
-fn at_client() -> Outer {
+pub(super) fn at_client() -> Outer {
     outer(2, (1, 443))
 }
 
@@ -63,7 +63,7 @@ fn goes_to(server: &mut UdpCarrier, now: Instant) -> Outer {
 }
 
 impl Pair {
-    fn connected() -> Pair {
+    pub(super) fn connected() -> Pair {
         Pair::between(carrier(false, ALONE), carrier(true, ALONE))
     }
 

@@ -1,0 +1,222 @@
+//! Datagrams of a session as an application has them: sent and received over the subflows of one connection.
+
+use core::future::poll_fn;
+use core::task::{Context, Poll, ready};
+use std::fmt;
+use std::sync::Arc;
+
+use marline_core::ConnectionId;
+use marline_datagram::{FlowId, Keys, Lane, LaneConfig, LaneStats, PathId, PathInfo, SendError};
+use marline_policy::FlowClass;
+use marline_time::Instant;
+
+use super::carrier::Carrier;
+use super::lanes::{Arrivals, LaneCounters, LanePath, PathNumbers};
+use super::shard::{Shard, ShardHandle};
+use super::stream::Stream;
+
+/// The lane is gone: its shard has stopped.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct LaneEnded;
+
+impl fmt::Display for LaneEnded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the network driver has stopped")
+    }
+}
+
+impl std::error::Error for LaneEnded {}
+
+/// Why there is no lane.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LaneError {
+    /// The segments travel as native TCP, beside which there is no room for datagrams.
+    Native,
+    /// An id is taken, or there are too many lanes.
+    Refused,
+}
+
+impl fmt::Display for LaneError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LaneError::Native => "datagrams need the UDP carrier",
+            LaneError::Refused => "there are too many lanes for datagrams, or the id is taken",
+        })
+    }
+}
+
+impl std::error::Error for LaneError {}
+
+/// One end of a session's datagrams. Dropping it ends the lane here; the peer is not told.
+#[derive(Debug)]
+pub struct Datagrams {
+    shard: Arc<ShardHandle>,
+    id: u64,
+}
+
+impl Datagrams {
+    /// The application has a datagram of a flow. What the path allows has been sent when it returns; the rest waits
+    /// as long as its class is worth waiting for.
+    ///
+    /// # Errors
+    /// It is not taken: see [`SendError`]. A lane that is gone has no path.
+    pub fn send(&self, flow: FlowId, payload: &[u8]) -> Result<(), SendError> {
+        self.send_each(core::iter::once((flow, payload)), |_, result| result)
+            .unwrap_or(Err(SendError::NoPath))
+    }
+
+    /// Sends several; `note` is told what came of each. Gives what it said of the last.
+    pub fn send_each<'a, R>(
+        &self,
+        datagrams: impl Iterator<Item = (FlowId, &'a [u8])>,
+        mut note: impl FnMut(FlowId, Result<(), SendError>) -> R,
+    ) -> Option<R> {
+        let now = self.shard.clock.now();
+        let mut state = self.shard.lock();
+        let last = state.lanes.with(self.id, |lane| {
+            let sent = datagrams.map(|(flow, payload)| note(flow, lane.send(now, flow, payload)));
+            sent.last()
+        });
+        self.shard.serve(&mut state, now);
+        last.flatten()
+    }
+
+    /// Bytes of the largest datagram that is taken now; 0 without a path.
+    #[must_use]
+    pub fn largest(&self) -> usize {
+        self.shard.lock().lanes.with(self.id, |lane| lane.largest_datagram()).unwrap_or(0)
+    }
+
+    /// The application knows what a flow is; it is not judged by its rate.
+    pub fn set_class(&self, flow: FlowId, class: FlowClass) {
+        let now = self.shard.clock.now();
+        self.shard.lock().lanes.with(self.id, |lane| lane.set_flow_class(flow, class, now));
+    }
+
+    /// The peer calls the subflow that we know by this id by this number. Once it is established, it is a path.
+    pub fn add_path(&self, path: PathId, local_flow: u64) {
+        let now = self.shard.clock.now();
+        let mut state = self.shard.lock();
+        state.lanes.want_path(self.id, LanePath { id: path, flow: local_flow }, now);
+        self.shard.serve(&mut state, now);
+    }
+
+    /// Waits for datagrams, or for news of the lane. Safe to cancel.
+    ///
+    /// # Errors
+    /// The lane is gone.
+    pub async fn recv(&self, arrivals: &mut Arrivals) -> Result<(), LaneEnded> {
+        poll_fn(|cx| self.poll_recv(cx, arrivals)).await
+    }
+
+    /// The same as a poll function. One task is woken: that of the last call.
+    ///
+    /// # Errors
+    /// The lane is gone.
+    pub fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        arrivals: &mut Arrivals,
+    ) -> Poll<Result<(), LaneEnded>> {
+        let budget = ready!(tokio::task::coop::poll_proceed(cx));
+        let now = self.shard.clock.now();
+        let mut state = self.shard.lock();
+        if state.stopped {
+            return Poll::Ready(Err(LaneEnded));
+        }
+        let Some(silent) = state.lanes.take(self.id, cx, arrivals) else {
+            return Poll::Ready(Err(LaneEnded));
+        };
+        if arrivals.is_empty() {
+            return Poll::Pending;
+        }
+        if let (Carrier::Udp(carrier), [_, ..]) = (&mut state.carrier, &silent[..]) {
+            // A translator may have moved us: the peer learns the new address from a frame of the subflow.
+            silent.iter().for_each(|flow| carrier.keep_open(now, *flow));
+            self.shard.serve(&mut state, now);
+        }
+        budget.made_progress();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Counts so far.
+    #[must_use]
+    pub fn stats(&self) -> LaneStats {
+        self.shard.lock().lanes.with(self.id, |lane| lane.stats()).unwrap_or_default()
+    }
+
+    /// What is known of the paths.
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathInfo> {
+        let now = self.shard.clock.now();
+        let paths = |lane: &mut Lane| lane.paths(now).collect();
+        self.shard.lock().lanes.with(self.id, paths).unwrap_or_default()
+    }
+}
+
+impl Drop for Datagrams {
+    fn drop(&mut self) {
+        self.shard.lock().lanes.remove(self.id);
+    }
+}
+
+impl Stream {
+    /// Draws an id for a lane beside this connection, by which the peer is to address it; `None`: there can be none,
+    /// as the segments travel as native TCP.
+    #[must_use]
+    pub fn draw_lane_id(&self) -> Option<u64> {
+        self.shard().draw_lane_id()
+    }
+
+    /// Begins a lane whose paths are the subflows of this connection. `ids`: ours, as drawn, and the peer's. The keys
+    /// must never have sealed a packet before.
+    ///
+    /// # Errors
+    /// See [`LaneError`].
+    pub fn open_lane(
+        &self,
+        config: LaneConfig,
+        ids: (u64, u64),
+        keys: Keys,
+        numbers: PathNumbers,
+    ) -> Result<Datagrams, LaneError> {
+        let shard = Arc::clone(self.shard());
+        let connection = self.own_id();
+        let make = |now| Lane::new(config, ids, keys, now);
+        shard.open_lane(ids, make, connection, numbers)?;
+        Ok(Datagrams { shard, id: ids.0 })
+    }
+}
+
+impl Shard {
+    fn draw_lane_id(&self) -> Option<u64> {
+        let mut state = self.lock();
+        (!state.carrier.is_native()).then(|| state.lanes.draw_id())
+    }
+
+    fn open_lane(
+        &self,
+        ids: (u64, u64),
+        make: impl FnOnce(Instant) -> Lane,
+        connection: ConnectionId,
+        numbers: PathNumbers,
+    ) -> Result<(), LaneError> {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        if state.carrier.is_native() {
+            return Err(LaneError::Native);
+        }
+        if !state.lanes.admits(ids) {
+            return Err(LaneError::Refused);
+        }
+        state.lanes.insert(ids, make(now), connection, numbers);
+        self.serve(&mut state, now);
+        Ok(())
+    }
+
+    /// Counts of its lanes.
+    pub fn lane_counters(&self) -> LaneCounters {
+        self.lock().lanes.counters()
+    }
+}

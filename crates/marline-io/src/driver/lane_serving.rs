@@ -1,0 +1,151 @@
+//! Work of a shard for its lanes: frames in, frames out in batches, and what the network says of them.
+
+use std::io;
+
+use marline_core::Ecn;
+use marline_datagram::PathId;
+use marline_time::Instant;
+
+use super::carrier::Carrier;
+use super::egress::{Outgoing, Sender};
+use super::frame_batch::FrameBatch;
+use super::socket::payload_of_mtu;
+use super::state::State;
+use crate::carrier::{Datagram, Outer};
+use crate::sys::error_queue::NetworkError;
+
+/// Lanes that have their turn under one lock before others get theirs.
+const LANES_PER_TURN: usize = 64;
+/// Frames of one lane in its turn.
+const FRAMES_PER_TURN: usize = 64;
+
+impl State {
+    /// Gives the lanes that have something to do their turn. `true`: there is more.
+    pub(super) fn serve_lanes(&mut self, now: Instant) -> bool {
+        let Carrier::Udp(carrier) = &self.carrier else { return false };
+        self.lanes.on_changes(carrier.changes());
+        for _ in 0..LANES_PER_TURN {
+            let Some(id) = self.lanes.next_ready() else { return false };
+            self.look_at_subflows(id, now);
+            self.transmit_lane(id, now);
+            self.lanes.settle(id, now);
+        }
+        true
+    }
+
+    fn look_at_subflows(&mut self, id: u64, now: Instant) {
+        let Carrier::Udp(carrier) = &self.carrier else { return };
+        if let Some(connection) = self.lanes.looks_at(id, now) {
+            let subflows = self.endpoint.subflow_places(connection);
+            self.lanes.look(id, now, &subflows, |flow| carrier.place(flow));
+        }
+    }
+
+    fn transmit_lane(&mut self, id: u64, now: Instant) {
+        let mut batch = core::mem::take(&mut self.frames);
+        let mut frame = core::mem::take(&mut self.scratch);
+        for _ in 0..FRAMES_PER_TURN {
+            let Some(path) = self.lanes.transmit(id, now, &mut frame) else {
+                self.send_frames(id, now, &mut batch);
+                (self.frames, self.scratch) = (batch, frame);
+                return;
+            };
+            let Carrier::Udp(carrier) = &self.carrier else { break };
+            let Some(outer) = carrier.place(path.flow) else {
+                self.lanes.unroutable();
+                continue;
+            };
+            let to = (outer, path.id);
+            if !batch.takes(to, frame.len()) {
+                self.send_frames(id, now, &mut batch);
+            }
+            batch.push(to, &frame);
+        }
+        self.send_frames(id, now, &mut batch);
+        (self.frames, self.scratch) = (batch, frame);
+        // It may have more.
+        self.lanes.touch(id);
+    }
+
+    fn send_frames(&mut self, id: u64, now: Instant, batch: &mut FrameBatch) {
+        if let Some((outer, path)) = batch.to() {
+            let (stride, bytes) = batch.bytes();
+            let sender = Sender::Lane(id, path);
+            self.send(now, &Outgoing { outer, ecn: Ecn::NotEct, stride, bytes, sender });
+        }
+        batch.clear();
+    }
+
+    /// Gives a frame to its lane.
+    pub(super) fn on_lane_frame(&mut self, id: u64, now: Instant, datagram: &Datagram<'_>) {
+        let Carrier::Udp(carrier) = &self.carrier else { return };
+        let from = |flow| carrier.place(flow) == Some(datagram.outer);
+        self.lanes.arrive(id, now, datagram.bytes, from);
+    }
+
+    /// This machine did not send a lane's frame.
+    pub(super) fn on_frame_not_sent(
+        &mut self,
+        now: Instant,
+        outer: &Outer,
+        (id, path): (u64, PathId),
+        error: &io::Error,
+    ) {
+        match error.raw_os_error() {
+            Some(libc::EMSGSIZE) => {
+                let entry = self.sockets.get(usize::from(outer.socket));
+                let socket = entry.and_then(Option::as_ref).map(|entry| &entry.socket);
+                let mtu = socket.and_then(|socket| socket.route_mtu(outer.remote, outer.local));
+                if let Some(bytes) = mtu.and_then(|mtu| payload_of_mtu(mtu, outer.remote)) {
+                    self.lanes.with(id, |lane| lane.set_path_mtu(path, bytes, now));
+                }
+            }
+            Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::EADDRNOTAVAIL) => {
+                self.lanes.with(id, |lane| lane.set_path_unreachable(path, now));
+            }
+            // For want of room, or by a firewall that may change its mind: lost, like any datagram.
+            _ => tracing::debug!(remote = %outer.remote, %error, "frame of a lane not sent"),
+        }
+    }
+
+    /// What ICMP says of a lane's frame, which it quotes. `false`: it quotes none of ours.
+    pub(super) fn on_frame_error(&mut self, now: Instant, error: &NetworkError) -> bool {
+        let Carrier::Udp(carrier) = &self.carrier else { return false };
+        let Some(id) = quoted_lane(&error.quoted).and_then(|peer| self.lanes.of_peer(peer)) else {
+            return false;
+        };
+        let goes_there = |flow| carrier.place(flow).is_some_and(|o| o.remote == error.remote);
+        let path = self.lanes.paths(id).iter().find(|path| goes_there(path.flow));
+        let Some(path) = path.map(|path| path.id).filter(|_| !error.ours) else { return true };
+        match error.mtu {
+            Some(mtu) => {
+                if let Some(bytes) = payload_of_mtu(mtu, error.remote) {
+                    self.lanes.with(id, |lane| lane.set_path_mtu(path, bytes, now));
+                }
+            }
+            None if error.errno == libc::EMSGSIZE => {}
+            None => drop(self.lanes.with(id, |lane| lane.set_path_unreachable(path, now))),
+        }
+        true
+    }
+}
+
+/// The lane that a datagram which began like this was for.
+fn quoted_lane(beginning: &[u8]) -> Option<u64> {
+    let (first, rest) = beginning.split_first()?;
+    let id = rest.first_chunk()?;
+    (*first == 0x20 | marline_datagram::FRAME_TYPE).then(|| u64::from_be_bytes(*id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_icmp_quotes_names_a_lane_only_in_a_frame_of_one() {
+        let frame = [0x28, 0, 0, 0, 0, 0, 0, 0, 9, 1];
+        assert_eq!(quoted_lane(&frame), Some(9));
+        assert_eq!(quoted_lane(&frame[..8]), None);
+        assert_eq!(quoted_lane(&[0x20, 0, 0, 0, 0, 0, 0, 0, 9]), None);
+    }
+}

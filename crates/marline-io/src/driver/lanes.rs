@@ -1,0 +1,565 @@
+//! Lanes of a shard: the datagrams of sessions, beside the connections that they belong to.
+//!
+//! A lane's paths are the subflows of one connection. Which address a path leads to is the carrier's knowledge and is
+//! asked for each time, so that a path moves with its subflow. A lane costs something when somebody sends or
+//! receives on it or when its time has come, and nothing otherwise: those that have something to do stand in a queue.
+
+use core::task::{Context, Waker};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
+
+use marline_core::{ConnectionId, Shard, SubflowPlace};
+use marline_datagram::{Event, FlowId, Lane, LaneStats, PathId, Transmit};
+use marline_time::{Duration, Instant, Rng};
+
+use super::connections::{register, wake};
+use crate::carrier::IdHasher;
+use crate::random::SecretRng;
+
+/// Lanes of a shard; each belongs to a peer that has authenticated itself.
+const MOST_LANES: usize = 16_384;
+/// Paths that the peer named and whose subflow is not established yet.
+const MOST_WANTED: usize = 32;
+/// Numbers of paths are below this.
+const PATH_NUMBERS: u8 = 32;
+/// A lane that is in use looks so often which subflows there are, and what they cost.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// And while a path that was named is missing, ...
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// ... which is awaited so long.
+const AWAIT_PATH: Duration = Duration::from_secs(10);
+/// A timer that is due already is set to this: a mistake in one lane must not stop the others.
+const SOONEST: Duration = Duration::from_micros(100);
+/// Datagrams handed to an application in one go.
+const MOST_AT_ONCE: usize = 64;
+
+type LaneMap<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
+
+/// Counts of the lanes of a shard since its start.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LaneCounters {
+    /// Lanes that there are.
+    pub lanes: u64,
+    /// Frames for lanes that nobody has.
+    pub unknown: u64,
+    /// Frames for a lane from an address that no subflow of its connection has proven.
+    pub strangers: u64,
+    /// Frames that could not leave, as their path had no address.
+    pub unroutable: u64,
+    /// Sums over all lanes, those that ended included.
+    pub stats: LaneStats,
+}
+
+impl core::ops::AddAssign for LaneCounters {
+    fn add_assign(&mut self, other: LaneCounters) {
+        self.lanes += other.lanes;
+        self.unknown += other.unknown;
+        self.strangers += other.strangers;
+        self.unroutable += other.unroutable;
+        self.stats += other.stats;
+    }
+}
+
+/// Who numbers the paths of a lane.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum PathNumbers {
+    /// This side: each established subflow is a path, and [`Arrivals::paths`] tells which.
+    Ours,
+    /// The peer, which names them ([`Datagrams::add_path`](super::Datagrams::add_path)). The oldest subflow is number
+    /// 0 until it says otherwise.
+    Peers,
+}
+
+/// A path that this side has numbered, to be told to the peer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct NamedPath {
+    /// Its number.
+    pub path: PathId,
+    /// The peer's id of the subflow.
+    pub peer_flow: u64,
+}
+
+/// What came in on a lane, in memory that is used again.
+#[derive(Debug, Default)]
+pub struct Arrivals {
+    bytes: Vec<u8>,
+    datagrams: Vec<(FlowId, usize)>,
+    paths: Vec<NamedPath>,
+    spent: bool,
+    silent: bool,
+}
+
+impl Arrivals {
+    /// The datagrams, in the order in which they came.
+    pub fn datagrams(&self) -> impl Iterator<Item = (FlowId, &[u8])> {
+        let mut start = 0;
+        self.datagrams.iter().map(move |(flow, end)| {
+            let payload = &self.bytes[core::mem::replace(&mut start, *end)..*end];
+            (*flow, payload)
+        })
+    }
+
+    /// The paths that were numbered here, to be told to the peer.
+    #[must_use]
+    pub fn paths(&self) -> &[NamedPath] {
+        &self.paths
+    }
+
+    /// An eighth of what the key may seal is left, or too many forgeries were tried on it: another lane is needed.
+    #[must_use]
+    pub const fn is_spent(&self) -> bool {
+        self.spent
+    }
+
+    /// A path fell silent. The peer may be gone, or a translator may have moved us.
+    #[must_use]
+    pub const fn is_silent(&self) -> bool {
+        self.silent
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.datagrams.clear();
+        self.paths.clear();
+        (self.spent, self.silent) = (false, false);
+    }
+}
+
+/// A path, and the subflow it is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct LanePath {
+    pub(super) id: PathId,
+    /// Our id of the subflow.
+    pub(super) flow: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    lane: Lane,
+    connection: ConnectionId,
+    /// The peer's id of the lane.
+    peer: u64,
+    numbers: PathNumbers,
+    paths: Vec<LanePath>,
+    /// Named by the peer, and not established yet; until when they are awaited.
+    wanted: Vec<(LanePath, Instant)>,
+    /// Numbered by us, and not told yet.
+    named: Vec<NamedPath>,
+    reader: Option<Waker>,
+    deadline: Option<Instant>,
+    /// When to look at the subflows, and whether that has been done before.
+    look_at: Instant,
+    has_looked: bool,
+    is_ready: bool,
+}
+
+/// The lanes, by our ids of them.
+pub(super) struct Lanes {
+    shard: Shard,
+    rng: SecretRng,
+    entries: LaneMap<Entry>,
+    /// By the peers' ids, which ICMP quotes.
+    by_peer: LaneMap<u64>,
+    /// By our ids of the subflows that are paths.
+    by_flow: LaneMap<u64>,
+    /// Those whose paths are numbered here.
+    ours: Vec<u64>,
+    /// Those that have something to do.
+    ready: VecDeque<u64>,
+    deadlines: BTreeSet<(Instant, u64)>,
+    /// The carrier's count of changes at the last look.
+    seen_changes: u64,
+    /// A frame that is being opened.
+    arrived: Vec<u8>,
+    counters: LaneCounters,
+}
+
+/// Coming and going.
+impl Lanes {
+    pub(super) fn new(shard: Shard, rng: SecretRng) -> Self {
+        Lanes {
+            shard,
+            rng,
+            entries: LaneMap::default(),
+            by_peer: LaneMap::default(),
+            by_flow: LaneMap::default(),
+            ours: Vec::new(),
+            ready: VecDeque::new(),
+            deadlines: BTreeSet::new(),
+            seen_changes: 0,
+            arrived: Vec::new(),
+            counters: LaneCounters::default(),
+        }
+    }
+
+    /// An id for a lane that is to come; its top byte names the shard.
+    pub(super) fn draw_id(&mut self) -> u64 {
+        loop {
+            let id = self.rng.next_u64();
+            let ours = Shard::of_flow(id, self.shard.count) == self.shard.index;
+            if id != 0 && ours && !self.entries.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+
+    /// Whether this one may come, by our id and the peer's.
+    pub(super) fn admits(&self, (id, peer): (u64, u64)) -> bool {
+        let known = self.entries.contains_key(&id) || self.by_peer.contains_key(&peer);
+        !known && id != 0 && peer != 0 && self.entries.len() < MOST_LANES
+    }
+
+    /// Adds one that [`admits`](Self::admits) lets in.
+    pub(super) fn insert(
+        &mut self,
+        (id, peer): (u64, u64),
+        lane: Lane,
+        connection: ConnectionId,
+        numbers: PathNumbers,
+    ) {
+        self.by_peer.insert(peer, id);
+        if numbers == PathNumbers::Ours {
+            self.ours.push(id);
+        }
+        let entry = Entry {
+            lane,
+            connection,
+            peer,
+            numbers,
+            paths: Vec::new(),
+            wanted: Vec::new(),
+            named: Vec::new(),
+            reader: None,
+            deadline: None,
+            look_at: Instant::ZERO,
+            has_looked: false,
+            is_ready: false,
+        };
+        self.entries.insert(id, entry);
+        self.touch(id);
+    }
+
+    pub(super) fn remove(&mut self, id: u64) {
+        let Some(entry) = self.entries.remove(&id) else { return };
+        self.by_peer.remove(&entry.peer);
+        self.ours.retain(|ours| *ours != id);
+        for path in &entry.paths {
+            self.by_flow.remove(&path.flow);
+        }
+        if let Some(at) = entry.deadline {
+            self.deadlines.remove(&(at, id));
+        }
+        self.counters.stats += entry.lane.stats();
+        wake(entry.reader);
+    }
+
+    /// Wakes everybody: nothing comes any more.
+    pub(super) fn wake_all(&mut self) {
+        #[expect(clippy::iter_over_hash_type, reason = "everybody is woken")]
+        for entry in self.entries.values_mut() {
+            wake(entry.reader.take());
+        }
+    }
+
+    pub(super) fn counters(&self) -> LaneCounters {
+        let mut counters = LaneCounters { lanes: self.entries.len() as u64, ..self.counters };
+        #[expect(clippy::iter_over_hash_type, reason = "sums do not depend on the order")]
+        for entry in self.entries.values() {
+            counters.stats += entry.lane.stats();
+        }
+        counters
+    }
+}
+
+/// Paths.
+impl Lanes {
+    /// The peer calls the subflow that we know by this id by a number. It is a path once it is established.
+    pub(super) fn want_path(&mut self, id: u64, path: LanePath, now: Instant) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        if path.id.0 < PATH_NUMBERS && entry.wanted.len() < MOST_WANTED {
+            entry.wanted.retain(|(other, _)| other.id != path.id);
+            entry.wanted.push((path, now + AWAIT_PATH));
+        }
+        entry.look_at = Instant::ZERO;
+        self.touch(id);
+    }
+
+    /// A subflow has ended.
+    pub(super) fn on_flow_ended(&mut self, flow: u64) {
+        if let Some(id) = self.by_flow.remove(&flow) {
+            self.look_soon(id);
+        }
+    }
+
+    /// The carrier's flows have changed so often: lanes whose paths are numbered here look at once.
+    pub(super) fn on_changes(&mut self, changes: u64) {
+        if core::mem::replace(&mut self.seen_changes, changes) == changes {
+            return;
+        }
+        for at in 0..self.ours.len() {
+            self.look_soon(self.ours[at]);
+        }
+    }
+
+    fn look_soon(&mut self, id: u64) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.look_at = Instant::ZERO;
+            self.touch(id);
+        }
+    }
+
+    /// The connection whose subflows it wants to look at now.
+    pub(super) fn looks_at(&self, id: u64, now: Instant) -> Option<ConnectionId> {
+        let entry = self.entries.get(&id)?;
+        (entry.look_at <= now).then_some(entry.connection)
+    }
+
+    /// Its paths are those of these subflows that the peer, or nobody, has numbered; no two that `place` puts at the
+    /// same addresses.
+    pub(super) fn look<P: PartialEq>(
+        &mut self,
+        id: u64,
+        now: Instant,
+        subflows: &[SubflowPlace],
+        place: impl Fn(u64) -> Option<P>,
+    ) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let known = |flow: u64| subflows.iter().find(|subflow| subflow.local_flow == flow);
+        for path in entry.paths.extract_if(.., |path| known(path.flow).is_none()) {
+            entry.lane.remove_path(path.id, now);
+            self.by_flow.remove(&path.flow);
+        }
+        if entry.numbers == PathNumbers::Peers
+            && !core::mem::replace(&mut entry.has_looked, true)
+            && let Some(first) = subflows.first()
+        {
+            // Its first datagram must not wait until it has named a path.
+            let first = LanePath { id: PathId(0), flow: first.local_flow };
+            entry.wanted.push((first, now + AWAIT_PATH));
+        }
+        let ready = |flow: u64| known(flow).is_some() && place(flow).is_some();
+        let new: Vec<LanePath> = match entry.numbers {
+            PathNumbers::Peers => {
+                entry.wanted.retain(|(_, until)| now < *until);
+                let come = entry.wanted.extract_if(.., |(path, _)| ready(path.flow));
+                come.map(|(path, _)| path).collect()
+            }
+            PathNumbers::Ours => {
+                let ready = subflows.iter().map(|s| s.local_flow).filter(|flow| ready(*flow));
+                entry.number(ready, &place)
+            }
+        };
+        for path in new {
+            if entry.add(path, known(path.flow), now) {
+                self.by_flow.insert(path.flow, id);
+            }
+        }
+        for path in &entry.paths {
+            if let Some(subflow) = known(path.flow) {
+                entry.lane.set_path_cost(path.id, subflow.backup, false);
+            }
+        }
+        let pause = if entry.wanted.is_empty() { LOOK_EVERY } else { LOOK_AGAIN };
+        entry.look_at = now + pause;
+    }
+
+    /// The paths of a lane.
+    pub(super) fn paths(&self, id: u64) -> &[LanePath] {
+        self.entries.get(&id).map_or(&[], |entry| &entry.paths)
+    }
+
+    /// The lane that its peer calls so.
+    pub(super) fn of_peer(&self, peer: u64) -> Option<u64> {
+        self.by_peer.get(&peer).copied()
+    }
+}
+
+impl Entry {
+    /// Numbers for those of these subflows that are to be paths. Two between the same addresses could not be told
+    /// apart: one of them is.
+    fn number<P: PartialEq>(
+        &self,
+        subflows: impl Iterator<Item = u64>,
+        place: impl Fn(u64) -> Option<P>,
+    ) -> Vec<LanePath> {
+        let mut flows: Vec<u64> = self.paths.iter().map(|path| path.flow).collect();
+        for flow in subflows {
+            if flows.iter().all(|other| place(*other) != place(flow)) {
+                flows.push(flow);
+            }
+        }
+        let free = (0..PATH_NUMBERS).map(PathId);
+        let free = free.filter(|id| self.paths.iter().all(|path| path.id != *id));
+        let new = flows.into_iter().skip(self.paths.len());
+        free.zip(new).map(|(id, flow)| LanePath { id, flow }).collect()
+    }
+
+    /// Makes a subflow a path. One that had the number is none any more.
+    fn add(&mut self, path: LanePath, subflow: Option<&SubflowPlace>, now: Instant) -> bool {
+        self.paths.retain(|other| other.id != path.id && other.flow != path.flow);
+        self.lane.remove_path(path.id, now);
+        if !self.lane.add_path(path.id, now) {
+            return false;
+        }
+        self.paths.push(path);
+        if let Some(subflow) = subflow.filter(|_| self.numbers == PathNumbers::Ours) {
+            self.named.push(NamedPath { path: path.id, peer_flow: subflow.peer_flow });
+        }
+        true
+    }
+
+    fn has_news(&self) -> bool {
+        self.lane.has_events() || !self.named.is_empty()
+    }
+}
+
+/// Driving.
+impl Lanes {
+    /// Something happened to a lane: it is looked at in its turn.
+    pub(super) fn touch(&mut self, id: u64) {
+        if let Some(entry) = self.entries.get_mut(&id)
+            && !core::mem::replace(&mut entry.is_ready, true)
+        {
+            self.ready.push_back(id);
+        }
+    }
+
+    /// The next one that has something to do.
+    pub(super) fn next_ready(&mut self) -> Option<u64> {
+        loop {
+            let id = self.ready.pop_front()?;
+            if let Some(entry) = self.entries.get_mut(&id) {
+                entry.is_ready = false;
+                return Some(id);
+            }
+        }
+    }
+
+    /// A lane's next frame, and the path it goes on.
+    pub(super) fn transmit(
+        &mut self,
+        id: u64,
+        now: Instant,
+        frame: &mut Vec<u8>,
+    ) -> Option<LanePath> {
+        let entry = self.entries.get_mut(&id)?;
+        let Transmit { path, .. } = entry.lane.poll_transmit(now, frame)?;
+        entry.paths.iter().find(|known| known.id == path).copied()
+    }
+
+    /// Has a lane do something, and looks at it in its turn; `None`: there is no such lane.
+    pub(super) fn with<R>(&mut self, id: u64, command: impl FnOnce(&mut Lane) -> R) -> Option<R> {
+        let result = command(&mut self.entries.get_mut(&id)?.lane);
+        self.touch(id);
+        Some(result)
+    }
+
+    /// A lane has had its turn: sets its timer and wakes who waits for it.
+    pub(super) fn settle(&mut self, id: u64, now: Instant) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let look = (!entry.wanted.is_empty()).then_some(entry.look_at);
+        let next = [entry.lane.poll_timeout(), look].into_iter().flatten().min();
+        let next = next.map(|at| at.max(now + SOONEST));
+        if entry.has_news() {
+            wake(entry.reader.take());
+        }
+        if next == entry.deadline {
+            return;
+        }
+        if let Some(at) = core::mem::replace(&mut entry.deadline, next) {
+            self.deadlines.remove(&(at, id));
+        }
+        if let Some(at) = next {
+            self.deadlines.insert((at, id));
+        }
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    pub(super) fn on_timeout(&mut self, now: Instant) {
+        while let Some((at, id)) = self.deadlines.first().copied()
+            && at <= now
+        {
+            self.deadlines.pop_first();
+            if let Some(entry) = self.entries.get_mut(&id) {
+                entry.deadline = None;
+                entry.lane.handle_timeout(now);
+                self.touch(id);
+            }
+        }
+    }
+
+    /// A frame came in for a lane, on the path that `from` finds among its paths.
+    pub(super) fn arrive(
+        &mut self,
+        id: u64,
+        now: Instant,
+        frame: &[u8],
+        from: impl Fn(u64) -> bool,
+    ) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            self.counters.unknown += 1;
+            return;
+        };
+        let Some(path) = entry.paths.iter().find(|path| from(path.flow)) else {
+            self.counters.strangers += 1;
+            return;
+        };
+        self.arrived.clear();
+        self.arrived.extend_from_slice(frame);
+        entry.lane.handle(now, path.id, &mut self.arrived);
+        self.touch(id);
+    }
+
+    /// A frame's path has no address.
+    pub(super) fn unroutable(&mut self) {
+        self.counters.unroutable += 1;
+    }
+
+    /// Takes what came in on a lane; if nothing did, `cx` is woken by the next. Gives the subflows of paths that fell
+    /// silent; `None`: there is no such lane.
+    pub(super) fn take(
+        &mut self,
+        id: u64,
+        cx: &Context<'_>,
+        arrivals: &mut Arrivals,
+    ) -> Option<Vec<u64>> {
+        arrivals.clear();
+        let mut silent = Vec::new();
+        let entry = self.entries.get_mut(&id)?;
+        arrivals.paths.append(&mut entry.named);
+        while arrivals.datagrams.len() < MOST_AT_ONCE {
+            match entry.lane.poll_event() {
+                Some(Event::Datagram { flow, payload }) => {
+                    arrivals.bytes.extend_from_slice(payload);
+                    arrivals.datagrams.push((flow, arrivals.bytes.len()));
+                }
+                Some(Event::PathSilent(path)) => {
+                    arrivals.silent = true;
+                    silent.extend(entry.paths.iter().find(|p| p.id == path).map(|p| p.flow));
+                }
+                Some(Event::KeysSpent | Event::Forged) => arrivals.spent = true,
+                Some(Event::PathAnswers(_) | Event::PathMtu { .. }) => {}
+                None => break,
+            }
+        }
+        let nothing = arrivals.datagrams.is_empty() && arrivals.paths.is_empty();
+        if nothing && !arrivals.spent && !arrivals.silent {
+            register(&mut entry.reader, cx);
+        }
+        Some(silent)
+    }
+}
+
+impl Arrivals {
+    /// Nothing came.
+    pub(super) fn is_empty(&self) -> bool {
+        self.datagrams.is_empty() && self.paths.is_empty() && !self.spent && !self.silent
+    }
+}
+
+#[cfg(test)]
+mod tests;

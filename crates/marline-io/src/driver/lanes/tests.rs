@@ -1,0 +1,135 @@
+use core::net::SocketAddr;
+
+use marline_algos::Registry;
+use marline_core::FourTuple;
+use marline_datagram::{LaneConfig, StandIn};
+
+use super::*;
+
+const ID: u64 = 7;
+const ALONE: Shard = Shard { index: 0, count: 1 };
+
+fn lanes(numbers: PathNumbers) -> Lanes {
+    let registry = Registry::default();
+    let policy = registry.datagram_policy("auto").unwrap();
+    let config = LaneConfig::new(policy, registry.congestion("cubic-westwood").unwrap());
+    let [keys, _] = StandIn::pair(1);
+    let lane = Lane::new(config, (ID, 8), keys, Instant::ZERO);
+    let mut lanes = Lanes::new(ALONE, SecretRng::from_os().unwrap());
+    assert!(lanes.admits((ID, 8)));
+    lanes.insert((ID, 8), lane, ConnectionId(3), numbers);
+    assert!(!lanes.admits((ID, 9)) && !lanes.admits((9, 8)) && !lanes.admits((0, 9)));
+    lanes
+}
+
+/// Subflows that we know by these ids, and the peer by ids a hundred above.
+fn subflows(flows: &[u64]) -> Vec<SubflowPlace> {
+    let end = SocketAddr::from(([192, 0, 2, 1], 7));
+    let path = FourTuple { local: end, remote: end };
+    let place = |flow: &u64| SubflowPlace {
+        local_flow: *flow,
+        peer_flow: flow + 100,
+        path,
+        backup: false,
+        srtt: None,
+    };
+    flows.iter().map(place).collect()
+}
+
+fn paths(lanes: &Lanes) -> Vec<(u8, u64)> {
+    lanes.paths(ID).iter().map(|path| (path.id.0, path.flow)).collect()
+}
+
+fn told(lanes: &mut Lanes) -> Vec<(u8, u64)> {
+    let mut arrivals = Arrivals::default();
+    let cx = &Context::from_waker(Waker::noop());
+    lanes.take(ID, cx, &mut arrivals).unwrap();
+    arrivals.paths().iter().map(|named| (named.path.0, named.peer_flow)).collect()
+}
+
+#[test]
+fn subflows_are_numbered_but_for_those_between_the_same_addresses() {
+    let mut lanes = lanes(PathNumbers::Ours);
+    let now = Instant::from_secs(1);
+    // 11 and 12 are at one place, 14 has proven none.
+    let place = |flow: u64| match flow {
+        12 => Some(11),
+        14 => None,
+        other => Some(other),
+    };
+    lanes.look(ID, now, &subflows(&[10, 11, 12, 13, 14]), place);
+    assert_eq!(paths(&lanes), [(0, 10), (1, 11), (2, 13)]);
+    assert_eq!(told(&mut lanes), [(0, 110), (1, 111), (2, 113)]);
+    // One ends, and its twin takes the number.
+    lanes.on_flow_ended(11);
+    assert_eq!(lanes.looks_at(ID, now), Some(ConnectionId(3)));
+    lanes.look(ID, now, &subflows(&[10, 12, 13]), place);
+    assert_eq!(paths(&lanes), [(0, 10), (2, 13), (1, 12)]);
+    assert_eq!(told(&mut lanes), [(1, 112)]);
+    assert_eq!(lanes.looks_at(ID, now), None, "nothing has changed since");
+    lanes.on_changes(1);
+    assert!(lanes.looks_at(ID, now).is_some());
+    lanes.look(ID, now, &[], place);
+    assert_eq!(paths(&lanes), []);
+}
+
+#[test]
+fn the_peer_names_paths_before_or_after_their_subflows_are_there() {
+    let mut lanes = lanes(PathNumbers::Peers);
+    let now = Instant::from_secs(1);
+    lanes.look(ID, now, &subflows(&[10]), Some);
+    assert_eq!(paths(&lanes), [(0, 10)], "the first needs no name");
+    let named = |id: u8, flow: u64| LanePath { id: PathId(id), flow };
+    lanes.want_path(ID, named(1, 11), now);
+    lanes.want_path(ID, named(2, 12), now);
+    lanes.want_path(ID, named(32, 13), now);
+    lanes.look(ID, now, &subflows(&[10, 12, 13]), Some);
+    assert_eq!(paths(&lanes), [(0, 10), (2, 12)], "numbers are below 32");
+    lanes.settle(ID, now);
+    let soon = lanes.next_timeout().expect("a look for the other");
+    assert!(soon <= now + LOOK_AGAIN);
+    lanes.look(ID, soon, &subflows(&[10, 11, 12]), Some);
+    assert_eq!(paths(&lanes), [(0, 10), (2, 12), (1, 11)]);
+    // Another subflow under a number that is in use takes its place.
+    lanes.want_path(ID, named(2, 14), now);
+    lanes.look(ID, soon, &subflows(&[10, 11, 12, 14]), Some);
+    assert_eq!(paths(&lanes), [(0, 10), (1, 11), (2, 14)]);
+    assert_eq!(told(&mut lanes), [], "nothing is told back");
+}
+
+#[test]
+fn a_path_that_does_not_come_is_not_awaited_for_ever() {
+    let mut lanes = lanes(PathNumbers::Peers);
+    let now = Instant::from_secs(1);
+    for id in 0..100 {
+        lanes.want_path(ID, LanePath { id: PathId(id), flow: 1_000 + u64::from(id) }, now);
+    }
+    let (mut at, mut looks) = (now, 0);
+    while let Some(next) = lanes.next_timeout().or((looks == 0).then_some(now)) {
+        at = next;
+        lanes.on_timeout(at);
+        lanes.look(ID, at, &subflows(&[10]), Some);
+        lanes.settle(ID, at);
+        looks += 1;
+        assert!(looks < 1_000, "a lane that is silent costs nothing");
+    }
+    assert!(at <= now + AWAIT_PATH + LOOK_AGAIN, "{at:?}");
+    assert_eq!(paths(&lanes), [(0, 10)]);
+}
+
+#[test]
+fn frames_come_from_a_path_or_are_counted() {
+    let mut lanes = lanes(PathNumbers::Ours);
+    let now = Instant::from_secs(1);
+    lanes.look(ID, now, &subflows(&[10]), Some);
+    let frame = [0x28; 60];
+    lanes.arrive(ID, now, &frame, |flow| flow == 10);
+    lanes.arrive(ID, now, &frame, |_| false);
+    lanes.arrive(ID + 1, now, &frame, |_| true);
+    let counters = lanes.counters();
+    assert_eq!((counters.strangers, counters.unknown, counters.stats.foreign), (1, 1, 1));
+    lanes.remove(ID);
+    let after = lanes.counters();
+    assert_eq!((after.lanes, after.stats.foreign), (0, 1), "what ended still counts");
+    assert!(lanes.next_timeout().is_none() && lanes.of_peer(8).is_none());
+}

@@ -1,0 +1,233 @@
+//! Keeper of a client's lane for datagrams: makes it when it is wanted, and again when it was lost.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use marline::datagrams::{Arrivals, Datagrams, LaneConfig, PathNumbers};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, split};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, interval, sleep, timeout_at};
+
+use super::current::Current;
+use super::open::OpenError;
+use super::socks_listener::SocksListener;
+use super::tunnel::{Connect, Control, Tunnel};
+use super::udp_tunnel::UdpTunnel;
+use crate::message::{ErrorCode, Message};
+use crate::session;
+use crate::session::datagram_keys::{GENERATION_LEN, LaneEnd, Side};
+use crate::transport::Transport;
+
+/// Signs of life are so far apart: the server keeps our sockets as long as it hears them.
+const ALIVE_EVERY: Duration = Duration::from_secs(20);
+/// When a path falls silent, a sign of life is due at once; but no sooner after the last one than this.
+const ALIVE_AT_MOST_EVERY: Duration = Duration::from_secs(1);
+/// A lane without sockets lasts so long.
+const UNUSED: Duration = Duration::from_secs(60);
+/// Pauses between attempts.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// After a refusal that only a change at the server ends.
+const REFUSED_PAUSE: Duration = Duration::from_secs(60);
+/// Messages that wait to be told.
+const UNTOLD: usize = 64;
+
+/// What is to be done after an attempt.
+enum Next {
+    /// There was a lane, and it ended.
+    Again,
+    /// Nobody needs it any more.
+    Unused,
+    /// There was none.
+    Failed(OpenError),
+}
+
+impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
+    /// Keeps a lane for the UDP of applications until the drain.
+    pub async fn keep_udp(self: Arc<Self>, udp: Arc<UdpTunnel>, config: LaneConfig) {
+        let keeper = Keeper { udp, config, generation: OnceLock::new() };
+        tokio::select! {
+            () = keeper.keep(&self.way) => {}
+            () = self.stop.draining() => {}
+        }
+        keeper.udp.detach();
+    }
+}
+
+struct Keeper {
+    udp: Arc<UdpTunnel>,
+    config: LaneConfig,
+    generation: OnceLock<[u8; GENERATION_LEN]>,
+}
+
+impl Keeper {
+    async fn keep<C: Connect>(&self, way: &Current<Tunnel<C>>) {
+        let (mut pause, mut told) = (FIRST_PAUSE, String::new());
+        loop {
+            self.udp.wanted().await;
+            let (tunnel, began) = (way.now(), Instant::now());
+            let next = tokio::select! {
+                next = self.once(&tunnel) => next,
+                () = way.replaced(&tunnel) => Next::Again,
+            };
+            self.udp.detach();
+            drop(tunnel);
+            match next {
+                Next::Unused => {
+                    tracing::debug!("datagrams: no application sends any");
+                    continue;
+                }
+                Next::Again => {
+                    told.clear();
+                    if began.elapsed() > LONGEST_PAUSE {
+                        pause = FIRST_PAUSE;
+                    }
+                }
+                Next::Failed(error) => {
+                    // Once for people; repeats are for those who look closer.
+                    let text = error.to_string();
+                    match text == told {
+                        true => tracing::debug!("datagrams, still: {text}"),
+                        false => tracing::error!("datagrams: {text}"),
+                    }
+                    told = text;
+                    if is_lasting(&error) {
+                        sleep(REFUSED_PAUSE).await;
+                        continue;
+                    }
+                }
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn generation(&self) -> anyhow::Result<[u8; GENERATION_LEN]> {
+        match self.generation.get() {
+            Some(generation) => Ok(*generation),
+            None => {
+                let drawn = session::random()?;
+                Ok(*self.generation.get_or_init(|| drawn))
+            }
+        }
+    }
+
+    /// Has a lane once, until the connection that controls it ends.
+    async fn once<C: Connect>(&self, tunnel: &Tunnel<C>) -> Next {
+        let end = |stream: &crate::channel::Channel<C::Stream>| {
+            let no = || anyhow::anyhow!("datagrams need the UDP carrier (--carrier udp)");
+            let lane = stream.draw_lane_id().ok_or_else(no)?;
+            Ok(LaneEnd { generation: self.generation()?, lane })
+        };
+        let control = match tunnel.datagrams(end).await {
+            Ok(control) => control,
+            Err(error) => return Next::Failed(error),
+        };
+        let lane = match self.begin(&control) {
+            Ok(lane) => Arc::new(lane),
+            Err(error) => return Next::Failed(OpenError::Server(error)),
+        };
+        self.udp.attach(Arc::clone(&lane));
+        tracing::debug!("datagrams: there is a lane");
+        let (reader, writer) = split(control.stream);
+        let (say, said) = mpsc::channel(UNTOLD);
+        let ended = tokio::select! {
+            ended = hear(reader) => ended,
+            error = tell(writer, said) => Err(error),
+            () = self.receive(&lane, say) => Ok(()),
+            () = self.unused() => return Next::Unused,
+        };
+        if let Err(error) = ended {
+            tracing::debug!("the control connection of datagrams: {error}");
+        }
+        Next::Again
+    }
+
+    fn begin<T: Transport>(&self, control: &Control<T>) -> anyhow::Result<Datagrams> {
+        let Control { stream, session, client, server } = control;
+        let none = || anyhow::anyhow!("the connection has nothing to bind keys to");
+        let binding = stream.binding().ok_or_else(none)?;
+        let keys = session.datagram_keys(&binding, Side::Client, client, server);
+        let ids = (client.lane, server.lane);
+        Ok(stream.open_lane(self.config.clone(), ids, keys, PathNumbers::Ours)?)
+    }
+
+    /// Takes what comes in until the key is spent.
+    async fn receive(&self, lane: &Datagrams, say: mpsc::Sender<Message>) {
+        let mut arrivals = Arrivals::default();
+        while lane.recv(&mut arrivals).await.is_ok() {
+            self.udp.on_arrivals(&arrivals);
+            for named in arrivals.paths() {
+                let message = Message::Path { number: named.path.0, flow: named.peer_flow };
+                if say.send(message).await.is_err() {
+                    return;
+                }
+            }
+            if arrivals.is_silent() {
+                // It also finds out whether the server knows the connection.
+                let _ = say.try_send(Message::Alive);
+            }
+            if arrivals.is_spent() {
+                tracing::info!("datagrams: another lane, for this key has sealed what it may");
+                return;
+            }
+        }
+    }
+
+    /// Resolves when there has been no socket for a while.
+    async fn unused(&self) {
+        let mut look = interval(UNUSED / 4);
+        loop {
+            look.tick().await;
+            if self.udp.unused_for() >= UNUSED {
+                return;
+            }
+        }
+    }
+}
+
+/// Whether only the server's owner can change it.
+fn is_lasting(error: &OpenError) -> bool {
+    let lasting =
+        [ErrorCode::NotAuthorized, ErrorCode::UnsupportedVersion, ErrorCode::UnsupportedMessage];
+    matches!(error, OpenError::Pin)
+        || matches!(error, OpenError::Refused(failure) if lasting.contains(&failure.code))
+}
+
+/// Reads what the server says, until it says why it ends.
+async fn hear(mut reader: impl AsyncRead + Unpin) -> io::Result<()> {
+    loop {
+        match Message::read(&mut reader).await? {
+            Message::Alive => {}
+            Message::Failed(failure) => return Err(io::Error::other(failure)),
+            other => {
+                let text = format!("the server said {other} out of turn");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+        }
+    }
+}
+
+/// Tells the server what there is to tell, and that we are here.
+async fn tell(mut writer: impl AsyncWrite + Unpin, mut said: mpsc::Receiver<Message>) -> io::Error {
+    let mut alive_at = Instant::now();
+    loop {
+        let message = match timeout_at(alive_at + ALIVE_EVERY, said.recv()).await {
+            Ok(Some(Message::Alive)) if alive_at.elapsed() < ALIVE_AT_MOST_EVERY => continue,
+            Ok(Some(message)) => message,
+            Ok(None) => return io::ErrorKind::BrokenPipe.into(),
+            Err(_) => Message::Alive,
+        };
+        if message == Message::Alive {
+            alive_at = Instant::now();
+        }
+        let write = async {
+            writer.write_all(&message.to_bytes()).await?;
+            writer.flush().await
+        };
+        if let Err(error) = write.await {
+            return error;
+        }
+    }
+}

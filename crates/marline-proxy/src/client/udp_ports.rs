@@ -1,0 +1,375 @@
+//! Ways in for UDP: SOCKS5 associations, and forwards of a UDP port.
+//!
+//! An application's socket is one socket at the server, whichever way it comes: an association is one, and of a forward
+//! each address that sends to its port. So a peer always sees the same address of an application, as behind a NAT
+//! (RFC 4787).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::{Instant, interval, sleep, timeout};
+
+use super::open::Open;
+use super::socks_listener::SocksListener;
+use super::udp_tunnel::{UdpInbox, UdpSender, UdpTunnel};
+use crate::socks::datagram::{self, LONGEST_HEADER};
+use crate::socks::{self, Reply};
+use crate::target::Target;
+use crate::udp::{DNS_PORT, idle_limit, send_to};
+
+/// Longer datagrams fit no frame.
+const LONGEST: usize = 2_048;
+/// Datagrams taken from a socket before others get their turn.
+const AT_ONCE: usize = 32;
+/// Addresses that use a forward at a time; the one that was silent for longest goes for a new one.
+const MOST_SOURCES: usize = 512;
+/// Between two looks for addresses that are silent.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// After an error of a socket, so that one that stays does not keep us busy.
+const PAUSE: Duration = Duration::from_millis(20);
+/// An application takes the answer to its request within this time.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A forward of a UDP port to one target.
+#[derive(Debug)]
+pub struct UdpForward {
+    socket: std::net::UdpSocket,
+    target: Target,
+}
+
+impl UdpForward {
+    /// Binds a port for applications; it is served once there is a runtime.
+    ///
+    /// # Errors
+    /// It is taken or not allowed.
+    pub fn bind(address: SocketAddr, target: Target) -> anyhow::Result<UdpForward> {
+        let bound = std::net::UdpSocket::bind(address).and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        });
+        let socket = bound.with_context(|| format!("cannot listen on UDP {address}"))?;
+        Ok(UdpForward { socket, target })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Whom its datagrams go to.
+    #[must_use]
+    pub const fn target(&self) -> &Target {
+        &self.target
+    }
+
+    async fn serve(self, udp: Arc<UdpTunnel>) {
+        let socket = match UdpSocket::from_std(self.socket) {
+            Ok(socket) => Arc::new(socket),
+            Err(error) => return tracing::error!("a UDP forward: {error}"),
+        };
+        let (sources, begun) = (BTreeMap::new(), Instant::now());
+        let (target, datagrams) = (self.target, Received::default());
+        let mut forward = Forward { socket, target, udp, sources, begun, datagrams };
+        forward.run().await;
+    }
+}
+
+/// An address that uses a forward.
+#[derive(Debug)]
+struct Source {
+    sender: UdpSender,
+    /// When it was used last, in ms since the forward began; its answers count.
+    used_at_ms: Arc<AtomicU64>,
+}
+
+struct Forward {
+    socket: Arc<UdpSocket>,
+    target: Target,
+    udp: Arc<UdpTunnel>,
+    sources: BTreeMap<SocketAddr, Source>,
+    begun: Instant,
+    datagrams: Received,
+}
+
+/// Datagrams taken from a socket in one go.
+#[derive(Debug, Default)]
+struct Received {
+    bytes: Vec<u8>,
+    ends: Vec<(SocketAddr, usize)>,
+}
+
+impl Received {
+    /// Takes what is there, in place of what was.
+    fn fill(&mut self, socket: &UdpSocket) -> io::Result<()> {
+        self.bytes.clear();
+        self.ends.clear();
+        let mut buffer = [0; LONGEST + LONGEST_HEADER];
+        while self.ends.len() < AT_ONCE {
+            match socket.try_recv_from(&mut buffer) {
+                Ok((len, from)) => {
+                    self.bytes.extend_from_slice(&buffer[..len]);
+                    self.ends.push((from, self.bytes.len()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
+        let mut start = 0;
+        self.ends
+            .iter()
+            .map(move |(from, end)| (*from, &self.bytes[std::mem::replace(&mut start, *end)..*end]))
+    }
+}
+
+impl Forward {
+    async fn run(&mut self) {
+        let mut sweep = interval(SWEEP_EVERY);
+        loop {
+            let readable = tokio::select! {
+                readable = self.socket.readable() => readable,
+                _ = sweep.tick() => {
+                    self.sweep();
+                    continue;
+                }
+            };
+            if let Err(error) = readable.and_then(|()| self.drain()) {
+                tracing::debug!("a UDP forward: {error}");
+                sleep(PAUSE).await;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn drain(&mut self) -> io::Result<()> {
+        let mut datagrams = std::mem::take(&mut self.datagrams);
+        let result = datagrams.fill(&self.socket);
+        let now_ms = self.now_ms();
+        for (from, _) in datagrams.iter() {
+            if self.sources.contains_key(&from) || self.admit(from) {
+                self.sources[&from].used_at_ms.store(now_ms, Ordering::Relaxed);
+            }
+        }
+        let mut batch = self.udp.batch();
+        for (from, payload) in datagrams.iter() {
+            // A source that was forgotten for another of this batch comes again.
+            if let Some(source) = self.sources.get(&from) {
+                match payload.len() {
+                    LONGEST.. => batch.too_big(),
+                    _ => batch.send(&source.sender, &self.target, payload),
+                }
+            }
+        }
+        drop(batch);
+        self.datagrams = datagrams;
+        result
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.begun.elapsed().as_millis() as u64
+    }
+
+    /// Makes a socket for an address.
+    fn admit(&mut self, from: SocketAddr) -> bool {
+        if self.sources.len() >= MOST_SOURCES {
+            self.forget_oldest();
+        }
+        let opened = self.udp.socket().or_else(|| {
+            self.forget_oldest();
+            self.udp.socket()
+        });
+        let Some((sender, inbox)) = opened else { return false };
+        let used_at_ms = Arc::new(AtomicU64::new(self.now_ms()));
+        let answers = Answers {
+            socket: Arc::clone(&self.socket),
+            to: from,
+            begun: self.begun,
+            used_at_ms: Arc::clone(&used_at_ms),
+        };
+        tokio::spawn(answers.pass(inbox));
+        self.sources.insert(from, Source { sender, used_at_ms });
+        true
+    }
+
+    fn forget_oldest(&mut self) {
+        let used = |source: &Source| source.used_at_ms.load(Ordering::Relaxed);
+        let oldest = self.sources.iter().min_by_key(|(_, source)| used(source));
+        if let Some(oldest) = oldest.map(|(from, _)| *from) {
+            self.sources.remove(&oldest);
+        }
+    }
+
+    fn sweep(&mut self) {
+        let limit_ms = idle_limit(self.target.port == DNS_PORT).as_millis() as u64;
+        let now_ms = self.now_ms();
+        self.sources.retain(|_, source| {
+            now_ms.saturating_sub(source.used_at_ms.load(Ordering::Relaxed)) < limit_ms
+        });
+    }
+}
+
+/// Passes the target's answers to an address, until its socket is closed.
+struct Answers {
+    socket: Arc<UdpSocket>,
+    to: SocketAddr,
+    begun: Instant,
+    used_at_ms: Arc<AtomicU64>,
+}
+
+impl Answers {
+    async fn pass(self, mut inbox: UdpInbox) {
+        while let Some(inbound) = inbox.recv().await {
+            // Who uses a forward takes whatever comes from it for the target's.
+            if inbound.asked {
+                self.used_at_ms.store(self.begun.elapsed().as_millis() as u64, Ordering::Relaxed);
+                // For want of room it is lost, as on any link.
+                let _ = send_to(&self.socket, &inbound.payload, self.to);
+            }
+        }
+    }
+}
+
+impl<O: Open> SocksListener<O> {
+    /// Applications may send UDP, which goes this way.
+    pub fn carry_udp(&self, udp: Arc<UdpTunnel>) {
+        *self.udp.write().unwrap_or_else(PoisonError::into_inner) = Some(udp);
+    }
+
+    /// Serves a forward until the drain.
+    pub async fn forward_udp(self: Arc<Self>, udp: Arc<UdpTunnel>, forward: UdpForward) {
+        tokio::select! {
+            () = forward.serve(udp) => {}
+            () = self.stop.draining() => {}
+        }
+    }
+
+    fn udp(&self) -> Option<Arc<UdpTunnel>> {
+        self.udp.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Serves a UDP association until the application ends the connection that asked for it.
+    pub(super) async fn associate(&self, mut control: TcpStream, port: u16) {
+        let association = match self.udp() {
+            None => Err(Reply::CommandNotSupported),
+            Some(udp) => Association::open(&control, udp, port).await.map_err(|error| {
+                tracing::warn!("a UDP association: {error}");
+                Reply::GeneralFailure
+            }),
+        };
+        let answer = match &association {
+            Ok(association) => socks::reply_bound(&mut control, association.address),
+            Err(code) => {
+                let _ = timeout(ANSWER_TIMEOUT, socks::reply(&mut control, *code)).await;
+                let _ = control.shutdown().await;
+                return;
+            }
+        };
+        if !matches!(timeout(ANSWER_TIMEOUT, answer).await, Ok(Ok(()))) {
+            return;
+        }
+        let Ok(mut association) = association else { return };
+        tokio::select! {
+            () = association.run() => {}
+            () = ended(control) => {}
+            () = self.stop.draining() => {}
+        }
+    }
+}
+
+/// Resolves when a connection has ended. What it says is of no interest.
+async fn ended(mut control: TcpStream) {
+    let mut ignored = [0; 64];
+    while matches!(control.read(&mut ignored).await, Ok(1..)) {}
+}
+
+/// A UDP association.
+struct Association {
+    socket: UdpSocket,
+    /// Where it is bound.
+    address: SocketAddr,
+    /// The application: its host, and its port once that is known.
+    application: SocketAddr,
+    sender: UdpSender,
+    inbox: UdpInbox,
+    datagrams: Received,
+    out: Vec<u8>,
+}
+
+impl Association {
+    /// `port`: from where the application says that it will send; 0: it did not say.
+    async fn open(control: &TcpStream, udp: Arc<UdpTunnel>, port: u16) -> io::Result<Association> {
+        let (local, application) = (control.local_addr()?, control.peer_addr()?);
+        let socket = UdpSocket::bind((local.ip(), 0)).await?;
+        let address = socket.local_addr()?;
+        let application = SocketAddr::new(application.ip().to_canonical(), port);
+        let full = || io::Error::new(io::ErrorKind::QuotaExceeded, "too many UDP sockets");
+        let (sender, inbox) = udp.socket().ok_or_else(full)?;
+        let (datagrams, out) = (Received::default(), Vec::new());
+        Ok(Association { socket, address, application, sender, inbox, datagrams, out })
+    }
+
+    async fn run(&mut self) {
+        loop {
+            let readable = tokio::select! {
+                readable = self.socket.readable() => readable,
+                inbound = self.inbox.recv() => match inbound {
+                    Some(inbound) => {
+                        self.answer(&inbound.from, &inbound.payload);
+                        continue;
+                    }
+                    None => return,
+                }
+            };
+            if let Err(error) = readable.and_then(|()| self.drain()) {
+                tracing::debug!("a UDP association: {error}");
+                sleep(PAUSE).await;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn drain(&mut self) -> io::Result<()> {
+        let result = self.datagrams.fill(&self.socket);
+        let mut batch = self.sender.tunnel().batch();
+        for (from, bytes) in self.datagrams.iter() {
+            let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+            let known = self.application.port();
+            if from.ip() != self.application.ip() || known != 0 && from.port() != known {
+                tracing::debug!(%from, "a datagram that is not of the association's application");
+                continue;
+            }
+            match datagram::parse(bytes) {
+                Ok((_, payload)) if payload.len() >= LONGEST => batch.too_big(),
+                Ok((peer, payload)) => {
+                    // The first to send is the application.
+                    self.application = from;
+                    batch.send(&self.sender, &peer, payload);
+                }
+                Err(error) => tracing::debug!(%from, "a datagram is dropped: {error}"),
+            }
+        }
+        result
+    }
+
+    fn answer(&mut self, from: &Target, payload: &[u8]) {
+        if self.application.port() == 0 {
+            return;
+        }
+        datagram::write(from, payload, &mut self.out);
+        // For want of room it is lost, as on any link.
+        let _ = send_to(&self.socket, &self.out, self.application);
+    }
+}

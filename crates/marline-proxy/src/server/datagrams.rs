@@ -1,0 +1,224 @@
+//! Datagrams of clients: a lane beside a connection that controls it.
+//!
+//! The client asks for a lane on a connection of its own, whose subflows are the lane's paths. The ends tell each other
+//! there by which ids they want to be addressed, and the client which path has which number. What is in the datagrams
+//! is the business of [`Nat`]. Lane, sockets and flows end with the connection; it is the client that comes back.
+
+use std::io;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use marline::datagrams::{Arrivals, Datagrams, LaneConfig, PathId, PathNumbers};
+use tokio::io::{AsyncRead, AsyncWriteExt, WriteHalf, split};
+use tokio::sync::mpsc;
+use tokio::time::{interval, timeout};
+
+use super::admission::Quota;
+use super::nat::{Nat, SWEEP_EVERY};
+use super::{Client, Server, Unsaid};
+use crate::channel::Channel;
+use crate::message::{ErrorCode, Failure, Message};
+use crate::session::datagram_keys::{GENERATION_LEN, LaneEnd, Side};
+use crate::session::{self, Session};
+use crate::transport::Transport;
+use crate::udp::{UdpCounters, UdpCounts};
+
+/// UDP sockets of one credential, and of all.
+const SOCKETS_PER_CLIENT: usize = 1_024;
+const SOCKETS_TOTAL: usize = 16_384;
+/// Lanes of one credential, which may be used by several programs, and of all.
+const LANES_PER_CLIENT: usize = 16;
+const LANES_TOTAL: usize = 4_096;
+/// A client that gives no sign of life for this long is gone; its mappings have ended by then.
+const SILENCE: Duration = Duration::from_secs(300);
+/// An answer, or an end, takes no longer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What all clients' datagrams share.
+#[derive(Debug)]
+pub(super) struct DatagramService {
+    config: Mutex<Option<LaneConfig>>,
+    generation: OnceLock<[u8; GENERATION_LEN]>,
+    lanes: Quota<Arc<str>>,
+    sockets: Arc<Quota<Arc<str>>>,
+    counters: Arc<UdpCounters>,
+}
+
+impl Default for DatagramService {
+    fn default() -> Self {
+        DatagramService {
+            config: Mutex::default(),
+            generation: OnceLock::new(),
+            lanes: Quota::new(LANES_PER_CLIENT, LANES_TOTAL),
+            sockets: Arc::new(Quota::new(SOCKETS_PER_CLIENT, SOCKETS_TOTAL)),
+            counters: Arc::default(),
+        }
+    }
+}
+
+impl DatagramService {
+    /// Lanes have these settings from now on.
+    pub(super) fn offer(&self, config: LaneConfig) {
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Some(config);
+    }
+
+    pub(super) fn counts(&self) -> UdpCounts {
+        self.counters.now()
+    }
+
+    fn config(&self) -> Option<LaneConfig> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn generation(&self) -> anyhow::Result<[u8; GENERATION_LEN]> {
+        match self.generation.get() {
+            Some(generation) => Ok(*generation),
+            None => {
+                let drawn = session::random()?;
+                Ok(*self.generation.get_or_init(|| drawn))
+            }
+        }
+    }
+
+    /// Begins a lane beside a connection, and gives it with our end of it.
+    fn begin<T: Transport>(
+        &self,
+        stream: &Channel<T>,
+        session: Option<&Session>,
+        client: LaneEnd,
+    ) -> Result<(Datagrams, LaneEnd), Failure> {
+        let no = |text: &str| Failure::new(ErrorCode::UnsupportedMessage, text);
+        let config = self.config().ok_or_else(|| no("this server carries no datagrams"))?;
+        let lane = stream.draw_lane_id().ok_or_else(|| no("datagrams need the UDP carrier"))?;
+        let bound = session.zip(stream.binding());
+        let (session, binding) = bound.ok_or_else(|| no("there is no session to key them by"))?;
+        let generation = self
+            .generation()
+            .map_err(|error| Failure::new(ErrorCode::ResourceExceeded, error.to_string()))?;
+        let server = LaneEnd { generation, lane };
+        let keys = session.datagram_keys(&binding, Side::Server, &client, &server);
+        let ids = (lane, client.lane);
+        let opened = stream.open_lane(config, ids, keys, PathNumbers::Peers);
+        let lane =
+            opened.map_err(|error| Failure::new(ErrorCode::ResourceExceeded, error.to_string()))?;
+        Ok((lane, server))
+    }
+}
+
+/// Why a control connection ends.
+enum End {
+    /// Nothing is wrong.
+    Orderly,
+    /// The client is told.
+    Told(Failure),
+    /// It does not answer, or must not be answered.
+    Broken,
+}
+
+impl Server {
+    /// Carries a client's datagrams until the connection that asked for it ends.
+    pub(super) async fn carry_datagrams<T: Transport>(
+        &self,
+        mut stream: Channel<T>,
+        mut unsaid: Unsaid,
+        (client, session): (&Client, Option<&Session>),
+        end: LaneEnd,
+    ) {
+        let service = &self.datagrams;
+        let Ok(_place) = service.lanes.enter(Arc::clone(&client.name)) else {
+            let text = format!("too many lanes: {LANES_PER_CLIENT} of a client");
+            return unsaid.refuse(stream, Failure::new(ErrorCode::ResourceExceeded, text)).await;
+        };
+        let (lane, ours) = match service.begin(&stream, session, end) {
+            Ok(begun) => begun,
+            Err(failure) => {
+                tracing::warn!(client = %client.name, "datagrams: {}", failure.text);
+                return unsaid.refuse(stream, failure).await;
+            }
+        };
+        unsaid.add(&Message::Lane(ours));
+        if unsaid.say(&mut stream).await.is_err() {
+            return stream.abort();
+        }
+        tracing::debug!(client = %client.name, "carries datagrams");
+        let (rules, name) = (self.rules.subscribe(), Arc::clone(&client.name));
+        let (sockets, counters) = (Arc::clone(&service.sockets), Arc::clone(&service.counters));
+        let nat = Nat::new(lane, name, rules, sockets, counters);
+        let end = {
+            let (reader, writer) = split(&mut stream);
+            // One answer that waits answers all.
+            let (ask, asked) = mpsc::channel(1);
+            tokio::select! {
+                end = hear(reader, ask, &nat) => end,
+                () = tell(writer, asked) => End::Broken,
+                end = carry(&nat) => end,
+                () = self.stop.draining() => End::Orderly,
+                () = self.revoked(client) => End::Broken,
+            }
+        };
+        drop(nat);
+        tracing::debug!(client = %client.name, "carries datagrams no more");
+        match end {
+            End::Orderly => drop(timeout(PATIENCE, stream.shutdown()).await),
+            End::Told(failure) => super::refuse(stream, failure).await,
+            End::Broken => stream.abort(),
+        }
+    }
+}
+
+/// Takes what comes in on the lane, and looks after what is idle, as long as the lane is good.
+async fn carry(nat: &Nat) -> End {
+    let mut arrivals = Arrivals::default();
+    let mut sweep = interval(SWEEP_EVERY);
+    loop {
+        tokio::select! {
+            received = nat.lane().recv(&mut arrivals) => match received {
+                Ok(()) => nat.on_arrivals(&arrivals),
+                Err(error) => {
+                    tracing::debug!("datagrams: {error}");
+                    return End::Broken;
+                }
+            },
+            _ = sweep.tick() => nat.sweep(),
+        }
+        if arrivals.is_spent() {
+            tracing::info!(
+                "datagrams: a key has sealed what it may: the client begins another lane"
+            );
+            return End::Orderly;
+        }
+    }
+}
+
+/// Reads what the client says.
+async fn hear(mut reader: impl AsyncRead + Unpin, ask: mpsc::Sender<()>, nat: &Nat) -> End {
+    loop {
+        match timeout(SILENCE, Message::read(&mut reader)).await {
+            Ok(Ok(Message::Alive)) => drop(ask.try_send(())),
+            Ok(Ok(Message::Path { number, flow })) => nat.lane().add_path(PathId(number), flow),
+            Ok(Ok(other)) => {
+                let text = format!("expected Alive or Path, not {other}");
+                return End::Told(Failure::new(ErrorCode::UnsupportedMessage, text));
+            }
+            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                return End::Told(Failure::new(ErrorCode::Malformed, error.to_string()));
+            }
+            Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => return End::Orderly,
+            Ok(Err(_)) | Err(_) => return End::Broken,
+        }
+    }
+}
+
+/// Answers the client's signs of life, as long as it takes the answers.
+async fn tell<S: Transport>(mut writer: WriteHalf<&mut S>, mut asked: mpsc::Receiver<()>) {
+    while asked.recv().await.is_some() {
+        let bytes = Message::Alive.to_bytes();
+        let write = async {
+            writer.write_all(&bytes).await?;
+            writer.flush().await
+        };
+        if !matches!(timeout(PATIENCE, write).await, Ok(Ok(()))) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,515 @@
+//! Translation of a client's UDP (RFC 4787): a UDP socket of the server for each socket of an application.
+//!
+//! The mapping is endpoint-independent: whomever an application's socket talks to sees the same address and port. So
+//! is the filtering: whoever knows that port may send there, for that is what calls and games rely on; a peer that
+//! nobody had sent anything to gets a flow that the server opens. The rules for targets hold in both directions. A
+//! mapping lasts 300 s after its last use, 30 s if it was used for nothing but DNS. What comes from a peer that nobody
+//! asked is no use: strangers cannot keep a mapping open.
+
+mod mapping;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use marline::datagrams::{Arrivals, Datagrams};
+use tokio::net::UdpSocket;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+
+use super::admission::Quota;
+use super::dial::allowed;
+use crate::message::{ErrorCode, Failure};
+use crate::rules::Rules;
+use crate::target::Target;
+use crate::udp::{
+    FlowTable, Item, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, UdpCounters, count, is_told,
+};
+use mapping::Mapping;
+
+/// Between two looks for sockets that are idle.
+pub(super) const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// Names that are being looked up for one client.
+const LOOKUPS: usize = 64;
+/// Datagrams of a flow that wait until its name is looked up.
+const WAITING: usize = 8;
+/// Datagrams that came before it was known what their flow stands for.
+const EARLY: usize = 16;
+/// Datagrams taken from a socket before others get their turn.
+const AT_ONCE: usize = 32;
+/// Longer ones fit no frame.
+const LONGEST: usize = 2_048;
+
+/// What is known of a flow that the client opened.
+#[derive(Debug)]
+enum Flow {
+    /// Its name is being looked up; these wait.
+    LookedUp(Vec<Vec<u8>>),
+    /// The peer's address, and whether the client called it by a name.
+    Open { address: SocketAddr, named: bool },
+    /// It may not be, or cannot.
+    Refused(ErrorCode),
+}
+
+/// What is known of a flow that this side opened.
+#[derive(Copy, Clone, Debug)]
+enum Unasked {
+    /// The client has not said that it knows it.
+    New,
+    Known,
+    /// The client does not want it.
+    Unwanted,
+}
+
+#[derive(Debug)]
+struct State {
+    sockets: BTreeMap<u32, Mapping>,
+    flows: FlowTable<Flow>,
+    unasked: FlowTable<Unasked>,
+    early: VecDeque<(u64, Vec<u8>)>,
+    outbox: Outbox,
+}
+
+/// A client's UDP.
+#[derive(Debug)]
+pub(super) struct Nat {
+    lane: Datagrams,
+    client: Arc<str>,
+    rules: watch::Receiver<Arc<Rules>>,
+    places: Arc<Quota<Arc<str>>>,
+    lookups: Arc<Semaphore>,
+    counters: Arc<UdpCounters>,
+    /// Flows that were refused.
+    refusals: AtomicU64,
+    state: Mutex<State>,
+    me: Weak<Nat>,
+}
+
+/// Frames in.
+impl Nat {
+    /// No sockets yet.
+    pub(super) fn new(
+        lane: Datagrams,
+        client: Arc<str>,
+        rules: watch::Receiver<Arc<Rules>>,
+        places: Arc<Quota<Arc<str>>>,
+        counters: Arc<UdpCounters>,
+    ) -> Arc<Nat> {
+        let state = Mutex::new(State {
+            sockets: BTreeMap::new(),
+            flows: FlowTable::new(2, MOST_FLOWS),
+            unasked: FlowTable::new(1, MOST_UNASKED_FLOWS),
+            early: VecDeque::new(),
+            outbox: Outbox::default(),
+        });
+        let lookups = Arc::new(Semaphore::new(LOOKUPS));
+        Arc::new_cyclic(|me| {
+            let me = Weak::clone(me);
+            let refusals = AtomicU64::new(0);
+            Nat { lane, client, rules, places, lookups, counters, refusals, state, me }
+        })
+    }
+
+    /// The client's lane.
+    pub(super) const fn lane(&self) -> &Datagrams {
+        &self.lane
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what came in on the lane.
+    pub(super) fn on_arrivals(&self, arrivals: &Arrivals) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        for (flow, bytes) in arrivals.datagrams() {
+            match Item::decode(bytes) {
+                Ok(item) => self.on_item(&mut state, now, flow.0, item),
+                Err(_) => count(&self.counters.unknown),
+            }
+        }
+        state.outbox.flush(&self.lane, &self.counters);
+    }
+
+    fn on_item(&self, state: &mut State, now: Instant, flow: u64, item: Item<'_>) {
+        let clients = flow.is_multiple_of(2);
+        match item {
+            Item::Data(payload) if clients => self.on_data(state, now, flow, payload),
+            Item::Data(payload) => self.on_answer(state, now, flow, payload),
+            Item::Open { socket, peer, payload } if clients => {
+                self.on_open(state, now, flow, (socket, peer), Some(payload));
+            }
+            Item::Announce { socket, peer } if clients => {
+                self.on_open(state, now, flow, (socket, peer), None);
+            }
+            Item::Known(_) => set_unasked(state, flow, Unasked::Known),
+            Item::Unknown => set_unasked(state, flow, Unasked::New),
+            Item::Refused(_) => set_unasked(state, flow, Unasked::Unwanted),
+            Item::Closed { socket } => forget(state, socket),
+            Item::Open { .. } | Item::Announce { .. } => count(&self.counters.unknown),
+        }
+    }
+
+    /// A datagram of a flow that the client opened.
+    fn on_data(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
+        match state.flows.touch(flow, now) {
+            Some(((socket, _), Flow::Open { address, .. }, _)) => {
+                let (socket, address) = (*socket, *address);
+                self.forward(state, now, (socket, address), payload);
+            }
+            Some((_, Flow::LookedUp(waiting), _)) => {
+                if waiting.len() < WAITING {
+                    waiting.push(payload.to_vec());
+                } else {
+                    count(&self.counters.dropped);
+                }
+            }
+            Some((_, Flow::Refused(code), _)) => {
+                let code = *code;
+                state.outbox.push(flow, &Item::Refused(code));
+            }
+            None => {
+                count(&self.counters.unknown);
+                if state.early.len() >= EARLY {
+                    state.early.pop_front();
+                }
+                state.early.push_back((flow, payload.to_vec()));
+                state.outbox.push(flow, &Item::Unknown);
+            }
+        }
+    }
+
+    /// The client answers a peer to whom nobody had sent anything.
+    fn on_answer(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
+        let known = state.unasked.touch(flow, now);
+        let peer = known.and_then(|((socket, peer), _, _)| Some((*socket, address_of(peer)?)));
+        match peer {
+            Some(to) => self.forward(state, now, to, payload),
+            None => {
+                count(&self.counters.unknown);
+                state.outbox.push(flow, &Item::Unknown);
+            }
+        }
+    }
+
+    /// The client says what a flow stands for.
+    fn on_open(
+        &self,
+        state: &mut State,
+        now: Instant,
+        flow: u64,
+        key: (u32, Target),
+        payload: Option<&[u8]>,
+    ) {
+        let known = state.flows.find(&key) == Some(flow);
+        if !known {
+            self.begin(state, now, flow, key);
+        }
+        match state.flows.get(flow).map(|(_, flow)| flow) {
+            Some(Flow::Open { address, named }) => {
+                let address = named.then_some(*address);
+                state.outbox.push(flow, &Item::Known(address));
+            }
+            Some(Flow::Refused(code)) => {
+                let code = *code;
+                state.outbox.push(flow, &Item::Refused(code));
+                return;
+            }
+            Some(Flow::LookedUp(_)) | None => {}
+        }
+        if let Some(payload) = payload {
+            self.on_data(state, now, flow, payload);
+        }
+        if !known {
+            let early = std::mem::take(&mut state.early);
+            for (of, payload) in early {
+                match of == flow {
+                    true => self.on_data(state, now, flow, &payload),
+                    false => state.early.push_back((of, payload)),
+                }
+            }
+        }
+    }
+
+    fn begin(&self, state: &mut State, now: Instant, flow: u64, key: (u32, Target)) {
+        count(&self.counters.flows);
+        let begun = match self.map(state, now, key.0) {
+            Err(code) => Flow::Refused(code),
+            Ok(()) => match address_of(&key.1) {
+                Some(address) => self.judge(address),
+                None => self.look_up(flow, &key),
+            },
+        };
+        if let Flow::Refused(_) = begun {
+            count(&self.counters.refused);
+        }
+        if state.flows.insert(flow, key, begun, now) {
+            count(&self.counters.flows_forgotten);
+        }
+    }
+
+    /// Whether the rules allow an address.
+    fn judge(&self, address: SocketAddr) -> Flow {
+        let checked = self.rules.borrow().check(address.ip());
+        match checked {
+            Ok(()) => Flow::Open { address, named: false },
+            Err(refused) => {
+                self.tell(&format_args!("datagrams to {address}: {refused}"));
+                Flow::Refused(ErrorCode::NotAuthorized)
+            }
+        }
+    }
+
+    /// Tells of a refusal, if it is one of the client's first.
+    fn tell(&self, refusal: &std::fmt::Arguments<'_>) {
+        self.refusals.fetch_add(1, Ordering::Relaxed);
+        match is_told(&self.refusals) {
+            true => tracing::warn!(client = %self.client, "{refusal}"),
+            false => tracing::debug!(client = %self.client, "{refusal}"),
+        }
+    }
+
+    /// Has a name looked up.
+    fn look_up(&self, flow: u64, key: &(u32, Target)) -> Flow {
+        let Ok(place) = Arc::clone(&self.lookups).try_acquire_owned() else {
+            return Flow::Refused(ErrorCode::ResourceExceeded);
+        };
+        let (nat, key) = (Weak::clone(&self.me), key.clone());
+        let rules = Arc::clone(&self.rules.borrow());
+        tokio::spawn(async move {
+            let found = allowed(&rules, &key.1).await;
+            drop(place);
+            if let Some(nat) = nat.upgrade() {
+                nat.on_looked_up(flow, &key, found);
+            }
+        });
+        Flow::LookedUp(Vec::new())
+    }
+
+    fn on_looked_up(
+        &self,
+        flow: u64,
+        key: &(u32, Target),
+        found: Result<Vec<SocketAddr>, Failure>,
+    ) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let state = &mut *state;
+        if state.flows.find(key) != Some(flow) {
+            // Forgotten meanwhile.
+            return;
+        }
+        let Some((_, entry)) = state.flows.get(flow) else { return };
+        let Flow::LookedUp(waiting) = entry else { return };
+        let waiting = std::mem::take(waiting);
+        match found {
+            Ok(addresses) => {
+                let Some(address) = best(&addresses) else { return };
+                *entry = Flow::Open { address, named: true };
+                state.flows.alias(flow, address.into());
+                state.outbox.push(flow, &Item::Known(Some(address)));
+                for payload in waiting {
+                    self.forward(state, now, (key.0, address), &payload);
+                }
+            }
+            Err(failure) => {
+                self.tell(&format_args!("datagrams to {}: {}", key.1, failure.text));
+                *entry = Flow::Refused(failure.code);
+                count(&self.counters.refused);
+                state.outbox.push(flow, &Item::Refused(failure.code));
+            }
+        }
+        state.outbox.flush(&self.lane, &self.counters);
+    }
+}
+
+/// Sockets.
+impl Nat {
+    /// Sees to it that there is a socket for an application's.
+    fn map(&self, state: &mut State, now: Instant, socket: u32) -> Result<(), ErrorCode> {
+        if state.sockets.contains_key(&socket) {
+            return Ok(());
+        }
+        let place = loop {
+            match self.places.enter(Arc::clone(&self.client)) {
+                Ok(place) => break place,
+                Err(_) if self.forget_oldest(state) => {}
+                Err(_) => return Err(ErrorCode::ResourceExceeded),
+            }
+        };
+        count(&self.counters.sockets);
+        state.sockets.insert(socket, Mapping::new(now, place));
+        Ok(())
+    }
+
+    /// Forgets the socket that was not used for longest; `false`: there is none.
+    fn forget_oldest(&self, state: &mut State) -> bool {
+        let oldest = state.sockets.iter().min_by_key(|(_, mapping)| mapping.used_at());
+        let Some(oldest) = oldest.map(|(socket, _)| *socket) else { return false };
+        count(&self.counters.sockets_forgotten);
+        forget(state, oldest);
+        true
+    }
+
+    /// Forgets the sockets that are idle.
+    pub(super) fn sweep(&self) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let idle = state.sockets.iter().filter(|(_, mapping)| mapping.is_idle(now));
+        let idle: Vec<u32> = idle.map(|(socket, _)| *socket).collect();
+        idle.into_iter().for_each(|socket| forget(&mut state, socket));
+    }
+
+    /// Sends a datagram to a peer.
+    fn forward(
+        &self,
+        state: &mut State,
+        now: Instant,
+        (socket, to): (u32, SocketAddr),
+        payload: &[u8],
+    ) {
+        if let Err(code) = self.map(state, now, socket) {
+            tracing::debug!(client = %self.client, "datagrams: no socket ({})", code.to_u8());
+            return count(&self.counters.dropped);
+        }
+        let Some(mapping) = state.sockets.get_mut(&socket) else { return };
+        let read =
+            |opened| tokio::spawn(read(Weak::clone(&self.me), opened, socket)).abort_handle();
+        match mapping.send(now, to, payload, read) {
+            Ok(()) => count(&self.counters.to_local),
+            // EMSGSIZE has no kind of its own.
+            Err(error) if error.raw_os_error() == Some(90) => count(&self.counters.too_big),
+            Err(error) => {
+                tracing::debug!(client = %self.client, %to, "datagram not sent: {error}");
+                count(&self.counters.dropped);
+            }
+        }
+    }
+
+    /// Takes what came for a socket of an application. An error: it will come again at once.
+    fn drain(&self, number: u32, socket: &UdpSocket) -> io::Result<()> {
+        let mut buffer = [0; LONGEST];
+        let now = Instant::now();
+        let mut state = self.lock();
+        state.outbox.set_largest(self.lane.largest());
+        let mut result = Ok(());
+        for _ in 0..AT_ONCE {
+            match socket.try_recv_from(&mut buffer) {
+                Ok((len, _)) if len == LONGEST => count(&self.counters.too_big),
+                Ok((len, from)) => {
+                    let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+                    self.on_inbound(&mut state, now, (number, from), &buffer[..len]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        state.outbox.flush(&self.lane, &self.counters);
+        result
+    }
+
+    /// A datagram from a peer.
+    fn on_inbound(
+        &self,
+        state: &mut State,
+        now: Instant,
+        (socket, from): (u32, SocketAddr),
+        payload: &[u8],
+    ) {
+        count(&self.counters.from_local);
+        let key = (socket, Target { host: from.ip().into(), port: from.port() });
+        if let Some(flow) = state.flows.find(&key) {
+            state.flows.touch(flow, now);
+            if let Some(mapping) = state.sockets.get_mut(&socket) {
+                mapping.answered(now);
+            }
+            return state.outbox.push(flow, &Item::Data(payload));
+        }
+        let flow = match state.unasked.find(&key) {
+            Some(flow) => flow,
+            None => {
+                if from.port() == 0 || self.rules.borrow().check(from.ip()).is_err() {
+                    return count(&self.counters.refused);
+                }
+                let (flow, full) = state.unasked.open(key.clone(), Unasked::New, now);
+                count(&self.counters.flows);
+                if full {
+                    count(&self.counters.flows_forgotten);
+                }
+                flow
+            }
+        };
+        match state.unasked.touch(flow, now).map(|(_, known, _)| *known) {
+            Some(Unasked::Known) => state.outbox.push(flow, &Item::Data(payload)),
+            Some(Unasked::Unwanted) | None => count(&self.counters.dropped),
+            Some(Unasked::New) => state.outbox.describe(flow, socket, &key.1, payload),
+        }
+    }
+}
+
+fn forget(state: &mut State, socket: u32) {
+    state.sockets.remove(&socket);
+    state.flows.remove_socket(socket);
+    state.unasked.remove_socket(socket);
+}
+
+fn set_unasked(state: &mut State, flow: u64, to: Unasked) {
+    if let Some((_, known)) = state.unasked.get(flow) {
+        *known = to;
+    }
+}
+
+/// The address that a peer is called by, if it is not a name.
+fn address_of(peer: &Target) -> Option<SocketAddr> {
+    let address = peer.host.as_name().err()?;
+    Some(SocketAddr::new(address.to_canonical(), peer.port))
+}
+
+/// The first address to which there is a route, else the first.
+fn best(addresses: &[SocketAddr]) -> Option<SocketAddr> {
+    let has_route = |to: &&SocketAddr| {
+        let any: SocketAddr = match to {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        // Connecting a UDP socket sends nothing: it asks the routing table.
+        std::net::UdpSocket::bind(any).is_ok_and(|socket| socket.connect(**to).is_ok())
+    };
+    addresses.iter().find(has_route).or(addresses.first()).copied()
+}
+
+/// Reads a socket as long as the client is there.
+async fn read(nat: Weak<Nat>, socket: Arc<UdpSocket>, number: u32) {
+    const PAUSE: Duration = Duration::from_millis(20);
+    while socket.readable().await.is_ok() {
+        let Some(nat) = nat.upgrade() else { return };
+        let drained = nat.drain(number, &socket);
+        drop(nat);
+        match drained {
+            Ok(()) => tokio::task::yield_now().await,
+            Err(error) => {
+                tracing::debug!("datagrams: a UDP socket: {error}");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_compared_as_what_they_stand_for() {
+        let mapped: Target = "[::ffff:192.0.2.1]:53".parse().unwrap();
+        assert_eq!(address_of(&mapped), Some("192.0.2.1:53".parse().unwrap()));
+        assert_eq!(address_of(&"example.org:53".parse().unwrap()), None);
+    }
+}

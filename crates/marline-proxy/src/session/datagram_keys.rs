@@ -1,0 +1,168 @@
+//! Keys of a session's lane for datagrams, and its cipher (docs/spec/datagrams.md section 3).
+//!
+//! ```text
+//! secret = HKDF-Expand(HKDF-Extract(salt = binding, base), "marline datagrams 1 " | direction | context, 32)
+//! ```
+//! `base` is exported from the session's TLS connection, the binding is that of the connection whose subflows are the
+//! lane's paths, and the context is what both ends told each other in its stream. A connection has one lane at most
+//! and its binding never comes again, so the packet numbers of a lane, which begin at 0, meet a key of their own.
+
+use std::fmt;
+
+use marline::datagrams::{Keys, Open, Seal, TAG_BYTES};
+use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::hkdf::{HKDF_SHA256, Prk, Salt};
+use zeroize::Zeroizing;
+
+use super::keys::{Cipher, expand};
+
+/// Bytes of a generation.
+pub const GENERATION_LEN: usize = 16;
+/// Packets that AES-GCM may seal with one key, and forgeries that may be tried on it, if no packet is longer than
+/// 2^11 bytes (RFC 9001 appendices B.1.1 and B.1.2). A frame of a lane is not.
+const GCM_PACKETS: u64 = 1 << 28;
+const GCM_FORGERIES: u64 = 1 << 57;
+/// Forgeries that may be tried on a key of ChaCha20-Poly1305 (RFC 9001 section 6.6). It may seal as many packets as
+/// there are numbers.
+const CHACHA_FORGERIES: u64 = 1 << 36;
+
+/// What the ends of a lane told each other of themselves.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct LaneEnd {
+    /// Drawn when the process began.
+    pub generation: [u8; GENERATION_LEN],
+    /// By which it wants to be addressed.
+    pub lane: u64,
+}
+
+/// Side of a lane.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// It asked for the lane.
+    Client,
+    /// It was asked.
+    Server,
+}
+
+/// The keys of a lane, as one side has them.
+pub(super) fn keys(
+    (cipher, base, binding): (Cipher, &[u8; 32], &[u8; 32]),
+    side: Side,
+    client: &LaneEnd,
+    server: &LaneEnd,
+) -> Keys {
+    let prk = Salt::new(HKDF_SHA256, binding).extract(base);
+    let direction = |label: &[u8]| {
+        let mut secret = Zeroizing::new([0; 32]);
+        let (client_lane, server_lane) = (client.lane.to_be_bytes(), server.lane.to_be_bytes());
+        let info: [&[u8]; 6] = [
+            b"marline datagrams 1 ",
+            label,
+            &client.generation,
+            &server.generation,
+            &client_lane,
+            &server_lane,
+        ];
+        expand(&prk, &info, secret.as_mut());
+        PacketKey::new(cipher, &secret)
+    };
+    let (up, down) = (direction(b"client to server"), direction(b"server to client"));
+    let (ours, theirs) = match side {
+        Side::Client => (up, down),
+        Side::Server => (down, up),
+    };
+    Keys { seal: Box::new(Sealer { key: ours, next: 0 }), open: Box::new(Opener(theirs)) }
+}
+
+/// Key of one direction.
+struct PacketKey {
+    key: LessSafeKey,
+    iv: [u8; NONCE_LEN],
+    packets: u64,
+    forgeries: u64,
+}
+
+impl PacketKey {
+    fn new(cipher: Cipher, secret: &[u8; 32]) -> PacketKey {
+        let prk = Prk::new_less_safe(HKDF_SHA256, secret);
+        let algorithm = cipher.algorithm();
+        let mut bytes = Zeroizing::new([0; 32]);
+        let bytes = &mut bytes[..algorithm.key_len()];
+        expand(&prk, &[b"key"], bytes);
+        let mut iv = [0; NONCE_LEN];
+        expand(&prk, &[b"iv"], &mut iv);
+        let key = UnboundKey::new(algorithm, bytes).unwrap_or_else(|_| unreachable!("its length"));
+        let (packets, forgeries) = match cipher {
+            Cipher::Aes128Gcm | Cipher::Aes256Gcm => (GCM_PACKETS, GCM_FORGERIES),
+            Cipher::ChaCha20Poly1305 => (u64::MAX, CHACHA_FORGERIES),
+        };
+        PacketKey { key: LessSafeKey::new(key), iv, packets, forgeries }
+    }
+
+    fn nonce(&self, packet_number: u64) -> Nonce {
+        let mut nonce = self.iv;
+        let number = packet_number.to_be_bytes();
+        nonce[NONCE_LEN - 8..].iter_mut().zip(number).for_each(|(byte, bits)| *byte ^= bits);
+        Nonce::assume_unique_for_key(nonce)
+    }
+}
+
+/// Seals what this end sends, each number once.
+struct Sealer {
+    key: PacketKey,
+    next: u64,
+}
+
+impl Seal for Sealer {
+    fn seal(&mut self, packet_number: u64, header: &[u8], body: &mut [u8]) -> [u8; TAG_BYTES] {
+        // With a nonce that comes twice the key would be lost: rather end here.
+        assert!(packet_number >= self.next, "a packet number comes once");
+        self.next = packet_number.saturating_add(1);
+        let nonce = self.key.nonce(packet_number);
+        let sealed = self.key.key.seal_in_place_separate_tag(nonce, Aad::from(header), body);
+        let tag = sealed.unwrap_or_else(|_| unreachable!("a frame is not too long"));
+        let mut out = [0; TAG_BYTES];
+        out.copy_from_slice(tag.as_ref());
+        out
+    }
+
+    fn packets_at_most(&self) -> u64 {
+        self.key.packets
+    }
+}
+
+/// Opens what the peer sealed.
+struct Opener(PacketKey);
+
+impl Open for Opener {
+    fn open(
+        &mut self,
+        packet_number: u64,
+        header: &[u8],
+        body: &mut [u8],
+        tag: &[u8; TAG_BYTES],
+    ) -> bool {
+        let nonce = self.0.nonce(packet_number);
+        let tag = (*tag).into();
+        self.0.key.open_in_place_separate_tag(nonce, Aad::from(header), tag, body, 0..).is_ok()
+    }
+
+    fn forgeries_at_most(&self) -> u64 {
+        self.0.forgeries
+    }
+}
+
+impl fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sealer").field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Opener(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests;

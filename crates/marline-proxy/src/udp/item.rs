@@ -1,0 +1,294 @@
+//! Item of a flow: the payload of one datagram of the lane.
+//!
+//! ```text
+//!  0 Data      payload
+//!  1 Open      socket, peer, payload          what this flow stands for, and a datagram of it
+//!  2 Announce  socket, peer                   what it stands for; its datagrams follow
+//!  3 Known     nothing, or an address         heard; a name has this address
+//!  4 Unknown                                  a datagram came, and nobody knows what the flow stands for
+//!  5 Refused   code u8                        no; the codes are RFC 8803 section 6.2.8's
+//!  6 Closed    socket                         the application's socket is gone
+//!
+//! socket      number of variable length (RFC 9000 section 16), below 2^30
+//! peer        port u16, kind u8, and IPv4 (kind 1, 4 bytes), a length u8 and a name (3), IPv6 (4, 16 bytes)
+//! ```
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::message::ErrorCode;
+use crate::target::{Host, Target};
+
+/// Sockets are numbered below this.
+pub(crate) const SOCKET_NUMBERS: u32 = 1 << 30;
+
+/// What a datagram of the lane holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item<'a> {
+    /// A datagram of a flow that the receiver knows.
+    Data(&'a [u8]),
+    /// What the flow stands for, and a datagram of it.
+    Open {
+        /// The application's socket.
+        socket: u32,
+        /// Whom it talks to.
+        peer: Target,
+        /// The datagram.
+        payload: &'a [u8],
+    },
+    /// What the flow stands for. The datagram itself follows, as it would not have fitted.
+    Announce {
+        /// The application's socket.
+        socket: u32,
+        /// Whom it talks to.
+        peer: Target,
+    },
+    /// It is known what the flow stands for; the address is that of its peer if that was a name.
+    Known(Option<SocketAddr>),
+    /// It is not known what the flow stands for.
+    Unknown,
+    /// The flow may not be, or cannot.
+    Refused(ErrorCode),
+    /// The application's socket is gone.
+    Closed {
+        /// Its number.
+        socket: u32,
+    },
+}
+
+/// A datagram of the lane that holds no item.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no item of a flow of datagrams")]
+pub struct BadItem;
+
+impl<'a> Item<'a> {
+    fn kind(&self) -> u8 {
+        match self {
+            Item::Data(_) => 0,
+            Item::Open { .. } => 1,
+            Item::Announce { .. } => 2,
+            Item::Known(_) => 3,
+            Item::Unknown => 4,
+            Item::Refused(_) => 5,
+            Item::Closed { .. } => 6,
+        }
+    }
+
+    /// Appends its bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.kind());
+        match self {
+            Item::Data(payload) => out.extend_from_slice(payload),
+            Item::Open { socket, peer, payload } => {
+                encode_socket(*socket, out);
+                encode_peer(peer, out);
+                out.extend_from_slice(payload);
+            }
+            Item::Announce { socket, peer } => {
+                encode_socket(*socket, out);
+                encode_peer(peer, out);
+            }
+            Item::Known(Some(address)) => {
+                encode_peer(&Target { host: address.ip().into(), port: address.port() }, out);
+            }
+            Item::Known(None) | Item::Unknown => {}
+            Item::Refused(code) => out.push(code.to_u8()),
+            Item::Closed { socket } => encode_socket(*socket, out),
+        }
+    }
+
+    /// The item with these bytes.
+    ///
+    /// # Errors
+    /// They are none.
+    pub fn decode(bytes: &'a [u8]) -> Result<Item<'a>, BadItem> {
+        let (kind, rest) = bytes.split_first().ok_or(BadItem)?;
+        let mut reader = Reader { rest };
+        let item = match kind {
+            0 => Item::Data(reader.take_rest()),
+            1 => {
+                let (socket, peer) = (reader.socket()?, reader.peer()?);
+                Item::Open { socket, peer, payload: reader.take_rest() }
+            }
+            2 => Item::Announce { socket: reader.socket()?, peer: reader.peer()? },
+            3 if rest.is_empty() => Item::Known(None),
+            3 => Item::Known(Some(reader.address()?)),
+            4 => Item::Unknown,
+            5 => Item::Refused(ErrorCode::from_u8(reader.byte()?)),
+            6 => Item::Closed { socket: reader.socket()? },
+            _ => return Err(BadItem),
+        };
+        if reader.rest.is_empty() { Ok(item) } else { Err(BadItem) }
+    }
+}
+
+fn encode_socket(socket: u32, out: &mut Vec<u8>) {
+    match socket {
+        0..=0x3f => out.push(socket as u8),
+        0x40..=0x3fff => out.extend_from_slice(&(socket as u16 | 0x4000).to_be_bytes()),
+        _ => out.extend_from_slice(&(socket & (SOCKET_NUMBERS - 1) | 0x8000_0000).to_be_bytes()),
+    }
+}
+
+fn encode_peer(peer: &Target, out: &mut Vec<u8>) {
+    out.extend_from_slice(&peer.port.to_be_bytes());
+    match &peer.host {
+        Host::V4(address) => {
+            out.push(1);
+            out.extend_from_slice(&address.octets());
+        }
+        Host::Name(name) => {
+            // A name has 255 bytes at most.
+            out.extend_from_slice(&[3, name.len() as u8]);
+            out.extend_from_slice(name.as_bytes());
+        }
+        Host::V6(address) => {
+            out.push(4);
+            out.extend_from_slice(&address.octets());
+        }
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], BadItem> {
+        let (taken, rest) = self.rest.split_at_checked(len).ok_or(BadItem)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn take_rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.rest)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], BadItem> {
+        self.take(N)?.try_into().map_err(|_| BadItem)
+    }
+
+    fn byte(&mut self) -> Result<u8, BadItem> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn socket(&mut self) -> Result<u32, BadItem> {
+        let first = self.byte()?;
+        let more = match first >> 6 {
+            0 => 0,
+            1 => 1,
+            2 => 3,
+            _ => return Err(BadItem),
+        };
+        let start = u32::from(first & 0x3f);
+        Ok(self.take(more)?.iter().fold(start, |value, byte| value << 8 | u32::from(*byte)))
+    }
+
+    fn peer(&mut self) -> Result<Target, BadItem> {
+        let port = u16::from_be_bytes(self.array()?);
+        let host = match self.byte()? {
+            1 => Host::V4(Ipv4Addr::from(self.array::<4>()?)),
+            3 => {
+                let len = usize::from(self.byte()?);
+                let name = std::str::from_utf8(self.take(len)?).map_err(|_| BadItem)?;
+                Host::name(name).map_err(|_| BadItem)?
+            }
+            4 => Host::V6(Ipv6Addr::from(self.array::<16>()?)),
+            _ => return Err(BadItem),
+        };
+        Target::new(host, port).map_err(|_| BadItem)
+    }
+
+    fn address(&mut self) -> Result<SocketAddr, BadItem> {
+        let Target { host, port } = self.peer()?;
+        match host.as_name() {
+            Ok(_) => Err(BadItem),
+            Err(address) => Ok((address, port).into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn peers() -> impl Strategy<Value = Target> {
+        let hosts = prop_oneof![
+            any::<[u8; 4]>().prop_map(|octets| Host::V4(octets.into())),
+            any::<[u8; 16]>().prop_map(|octets| Host::V6(octets.into())),
+            "[a-zA-Z0-9._-]{1,255}".prop_map(Host::Name),
+        ];
+        (hosts, 1u16..).prop_map(|(host, port)| Target { host, port })
+    }
+
+    fn sockets() -> impl Strategy<Value = u32> {
+        (0u32..30, any::<u32>()).prop_map(|(bits, value)| value & ((1 << (bits + 1)) - 1))
+    }
+
+    fn read_back(item: &Item<'_>) {
+        let mut bytes = Vec::new();
+        item.encode(&mut bytes);
+        assert_eq!(Item::decode(&bytes).as_ref(), Ok(item));
+        if !matches!(item, Item::Data(_) | Item::Open { .. }) {
+            bytes.push(0);
+            assert_eq!(Item::decode(&bytes), Err(BadItem), "nothing follows {item:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn items_are_read_back(
+            socket in sockets(),
+            peer in peers(),
+            payload in prop::collection::vec(any::<u8>(), 0..60),
+            code in any::<u8>(),
+            address in any::<([u8; 16], u16)>(),
+        ) {
+            read_back(&Item::Data(&payload));
+            read_back(&Item::Open { socket, peer: peer.clone(), payload: &payload });
+            read_back(&Item::Announce { socket, peer });
+            let port = address.1.max(1);
+            for ip in [Ipv6Addr::from(address.0).into(), Ipv4Addr::new(192, 0, 2, 1).into()] {
+                read_back(&Item::Known(Some(SocketAddr::new(ip, port))));
+            }
+            read_back(&Item::Known(None));
+            read_back(&Item::Unknown);
+            read_back(&Item::Refused(ErrorCode::from_u8(code)));
+            read_back(&Item::Closed { socket });
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Item::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_short() {
+        let mut bytes = Vec::new();
+        let peer = "192.0.2.7:53".parse().unwrap();
+        Item::Open { socket: 5, peer, payload: b"x" }.encode(&mut bytes);
+        assert_eq!(bytes, [1, 5, 0, 53, 1, 192, 0, 2, 7, b'x']);
+        bytes.clear();
+        Item::Data(b"x").encode(&mut bytes);
+        assert_eq!(bytes, [0, b'x']);
+    }
+
+    #[test]
+    fn peers_without_a_port_and_names_that_none_has_are_no_items() {
+        for bytes in [
+            &[1, 5, 0, 0, 1, 192, 0, 2, 7][..],
+            &[1, 5, 0, 53, 2, 192, 0, 2, 7],
+            &[1, 5, 0, 53, 3, 0],
+            &[1, 5, 0, 53, 3, 2, b'a'],
+            &[1, 5, 0, 53, 3, 1, b'\n'],
+            &[3, 0, 53, 3, 1, b'a'],
+            &[6, 0xc0],
+            &[7],
+            &[],
+        ] {
+            assert_eq!(Item::decode(bytes), Err(BadItem), "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Compatibility tests with version 3 of the protocol, which has remote forwards and no datagrams.
+
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::TlsConnector;
+
+use super::channel::Channel;
+use super::client::open::Open;
+use super::client::tunnel::{Patience, Tunnel};
+use super::message::Message;
+use super::server::ServerLimits;
+use super::session::datagram_keys::LaneEnd;
+use super::testing::{Bench, Bound, echo_target};
+use super::tls::{connector, server_name};
+
+const ALPN: &[u8] = b"marline/3";
+
+fn tunnel(bench: &Arc<Bench>) -> Arc<Tunnel<Bound>> {
+    let (pin, token) = (bench.key.pin(), bench.token.clone());
+    let connect = Bound { bench: Arc::clone(bench), connects: Arc::default() };
+    Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap()
+}
+
+async fn echo(way: &Tunnel<Bound>) {
+    let mut stream = way.open(&echo_target().await).await.unwrap();
+    stream.write_all(b"as ever").await.unwrap();
+    stream.flush().await.unwrap();
+    let mut back = [0; 7];
+    stream.read_exact(&mut back).await.unwrap();
+    assert_eq!(&back, b"as ever");
+}
+
+#[tokio::test]
+async fn a_server_of_version_3_listens_and_is_not_asked_for_datagrams() {
+    let bench = Arc::new(Bench::speaking(ServerLimits::default(), Some(ALPN)));
+    bench.server.allow_remote(vec!["127.0.0.1:0".parse().unwrap()]);
+    let way = tunnel(&bench);
+    for _ in 0..2 {
+        // Both by TLS and by the session that came of it.
+        let refused = way.datagrams(|_| panic!("asked")).await.err().unwrap().to_string();
+        assert!(refused.contains("older than datagrams"), "{refused}");
+    }
+    echo(&way).await;
+    assert!(way.listen("127.0.0.1:0".parse().unwrap()).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_client_of_version_3_is_served() {
+    let bench = Bench::new(ServerLimits::default());
+    let mut config = (**connector(bench.key.pin()).unwrap().config()).clone();
+    config.alpn_protocols = vec![ALPN.to_vec(), b"marline/2".to_vec(), b"marline/1".to_vec()];
+    let tls = TlsConnector::from(Arc::new(config));
+    let below = bench.dial_from("192.0.2.1");
+    let mut stream = Channel::tls(tls.connect(server_name(), below).await.unwrap());
+    let mut bytes = Message::Hello { version: 3, token: bench.token.clone() }.to_bytes();
+    Message::Connect(echo_target().await).encode(&mut bytes);
+    stream.write_all(&bytes).await.unwrap();
+    stream.flush().await.unwrap();
+    let welcome = Message::read(&mut stream).await.unwrap();
+    assert!(matches!(welcome, Message::Welcome { session: Some(_), .. }), "{welcome}");
+    assert_eq!(Message::read(&mut stream).await.unwrap(), Message::Working);
+    assert_eq!(Message::read(&mut stream).await.unwrap(), Message::Connected);
+}
+
+#[tokio::test]
+async fn a_connection_that_can_have_no_lane_is_told_so_and_others_go_on() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let way = tunnel(&bench);
+    let end = LaneEnd { generation: [1; 16], lane: 1 };
+    // The server offers none, ...
+    let refused = way.datagrams(|_| Ok(end)).await.err().unwrap().to_string();
+    assert!(refused.contains("carries no datagrams"), "{refused}");
+    // ... or the connection is no multipath stream in UDP.
+    bench.server.offer_datagrams(crate::testing::lane_config());
+    let refused = way.datagrams(|_| Ok(end)).await.err().unwrap().to_string();
+    assert!(refused.contains("need the UDP carrier"), "{refused}");
+    echo(&way).await;
+}

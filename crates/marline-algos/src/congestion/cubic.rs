@@ -158,8 +158,8 @@ impl Cubic {
         self
     }
 
-    /// Of the growth of one TCP this share, more than 0 and at most 1, is this subflow's: of the curve's steepness and of the estimate
-    /// of Reno's window, from the next loss or pause on.
+    /// Of the growth of one TCP this share, more than 0 and at most 1, is this subflow's: of the curve's steepness and
+    /// of the estimate of Reno's window, from the next loss or pause on.
     pub(super) fn take_share(&mut self, share: f64) {
         self.share = share;
     }

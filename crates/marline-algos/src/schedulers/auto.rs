@@ -29,8 +29,8 @@
 //! unanswered is silent, which is the core's to say, and takes nothing.
 //!
 //! *Why this is not worse than the best path, beyond the price of exploring.* Let B be the best path for a message. A
-//! segment that is put on another path A was forecast to arrive there sooner than all that is left would on B, as often as
-//! not. Where it is late, the gain of a copy on B grows with every moment and passes any price that
+//! segment that is put on another path A was forecast to arrive there sooner than all that is left would on B, as
+//! often as not. Where it is late, the gain of a copy on B grows with every moment and passes any price that
 //! the budget allows soon after the p99 of A: it is late by no more than that and one trip over B,
 //! as long as the budget lasts; with a budget that covers the message the copy leaves at once. Copies are sent after
 //! everything new that has room, so that they delay nothing of it. What the sketch leaves open: a forecast is

@@ -9,8 +9,8 @@
 //!   and if they bring more in that time than the buffers hold, they stop.
 //!
 //! *How.* A segment on slow path S arrives by S's forecast, behind what the sender put into S's queue, less the way
-//! back: for `min_rtt` at its p90, for `auto`, which repairs a wrong choice with copies, at its p50 and what the risk of
-//! trouble adds. Against that stand its [`Rivals`], the paths of S's class that have something to do, so that
+//! back: for `min_rtt` at its p90; for `auto`, which repairs a wrong choice with copies, at its p50 and with what the
+//! risk of trouble adds. Against that stand its [`Rivals`], the paths of S's class that have something to do, so that
 //! whoever waits for them is woken:
 //! - [`Rivals::would_block`]: until the segment's DATA_ACK, which returns on the quickest of them, those that are
 //!   faster bring their rate times that time. If that and S's outstanding data exceed the buffers, S takes nothing

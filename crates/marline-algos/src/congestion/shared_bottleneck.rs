@@ -5,12 +5,12 @@
 //! away what distinct paths could carry beside others.
 //!
 //! *How.* Behind one bottleneck there is one queue, so the delays that it adds to each subflow rise and fall
-//! together. While a subflow is what limits itself, it looks at its siblings at intervals (half of the longest round
-//! trip, [`LEAST_SPAN`] at least) and keeps the correlation of its own queueing delay (SRTT less the smallest RTT) with
-//! that of each, over some [`MEMORY`] looks. A sibling is held to share the bottleneck once they correlate by more than
-//! [`SHARED`], until it is less than [`DISTINCT`]; a delay that hardly varies tells nothing. Among those that share one,
-//! growth is as RFC 6356 couples it: each takes w max(w/r^2) / sum(w/r)^2 of what one TCP would grow by, with windows
-//! w and round trips r, so that together they grow like one on the best of them.
+//! together. While a subflow is what limits itself, it looks at its siblings at intervals (half of the longest
+//! round trip, [`LEAST_SPAN`] at least) and keeps the correlation of its own queueing delay (SRTT less the smallest
+//! RTT) with that of each, over some [`MEMORY`] looks. A sibling is held to share the bottleneck once they
+//! correlate by more than [`SHARED`], until it is less than [`DISTINCT`]; a delay that hardly varies tells nothing.
+//! Among those that share one, growth is as RFC 6356 couples it: each takes w max(w/r^2) / sum(w/r)^2 of what one
+//! TCP would grow by, with windows w and round trips r, so that together they grow like one on the best of them.
 //!
 //! *Sources.* RFC 6356 section 3 for the share. Detection by the variation of delays: Rubenstein, Kurose and
 //! Towsley (IEEE/ACM ToN 2002), and RFC 8382, which groups flows by statistics of it.

@@ -16,7 +16,9 @@
 //! Towsley (IEEE/ACM ToN 2002), and RFC 8382, which groups flows by statistics of it.
 //!
 //! *What differs.* RFC 8382 compares summaries that receivers report; here both delays are at hand. LIA couples what
-//! RENO grows by; here it is the steepness of CUBIC's curve and its estimate of Reno's window.
+//! Reno grows by; here it is the steepness of CUBIC's curve and its estimate of Reno's window.
+//!
+//! *p99 of a small message:* as before; behind bulk of its own connection that shares a bottleneck, a shorter queue.
 
 use marline_policy::{SubflowId, SubflowView};
 use marline_time::Duration;

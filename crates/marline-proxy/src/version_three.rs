@@ -6,11 +6,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 
 use super::channel::Channel;
-use super::client::current::Current;
 use super::client::open::Open;
 use super::client::tunnel::{Patience, Tunnel};
-use super::client::udp_keeper::keep_lane;
-use super::client::udp_tunnel::UdpTunnel;
 use super::message::Message;
 use super::server::ServerLimits;
 use super::session::datagram_keys::LaneEnd;
@@ -79,23 +76,4 @@ async fn a_connection_that_can_have_no_lane_is_told_so_and_others_go_on() {
     let refused = way.datagrams(|_| Ok(end)).await.err().unwrap().to_string();
     assert!(refused.contains("need the UDP carrier"), "{refused}");
     echo(&way).await;
-}
-
-#[tokio::test]
-async fn whoever_wants_to_send_learns_that_the_server_gives_no_lane() {
-    let bench = Arc::new(Bench::new(ServerLimits::default()));
-    let way = Current::new(tunnel(&bench));
-    let udp = Arc::new(UdpTunnel::default());
-    let (sender, _inbox) = udp.socket().unwrap();
-    sender.send(&"192.0.2.1:443".parse().unwrap(), b"waits for a lane").unwrap();
-    assert!(!udp.is_refused());
-    tokio::select! {
-        () = keep_lane(&way, &udp, crate::testing::lane_config()) => {}
-        () = async {
-            while !udp.is_refused() {
-                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-            }
-        } => {}
-    }
-    assert_eq!((udp.counts().from_local, udp.counts().dropped), (1, 1));
 }

@@ -20,7 +20,7 @@ impl Outbox {
         self.largest = largest;
     }
 
-    /// Bytes of the longest datagram that makes an item which the lane takes, if there is one: an item is a byte longer.
+    /// Bytes of the longest datagram whose item the lane takes, if there is one: an item is a byte longer.
     pub(crate) const fn most(&self) -> Option<usize> {
         self.largest.checked_sub(1)
     }

@@ -48,6 +48,30 @@ impl Addresses {
         }
     }
 
+    /// Whether this is the programs' own.
+    #[must_use]
+    pub fn is_program(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(v4) => v4 == self.host_v4,
+            IpAddr::V6(v6) => v6 == self.host_v6,
+        }
+    }
+
+    /// Whether this is on the interface's own network.
+    #[must_use]
+    pub fn is_near(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(v4) => {
+                let shift = 32 - u32::from(PREFIX_V4);
+                v4.to_bits() >> shift == self.host_v4.to_bits() >> shift
+            }
+            IpAddr::V6(v6) => {
+                let shift = 128 - u32::from(PREFIX_V6);
+                v6.to_bits() >> shift == self.host_v6.to_bits() >> shift
+            }
+        }
+    }
+
     /// The gateway's address of the same family.
     #[must_use]
     pub fn gateway_for(&self, address: IpAddr) -> IpAddr {

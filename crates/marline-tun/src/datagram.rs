@@ -1,4 +1,4 @@
-//! UDP datagrams of the programs inside, and the place where a lane for them is to be attached.
+//! UDP datagrams of the programs inside, and the place where their carrier is attached.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,11 +22,21 @@ pub struct Datagram<'a> {
     pub payload: &'a [u8],
 }
 
+/// What becomes of a datagram.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is on its way, or lost like any other.
+    Carried,
+    /// It does not go anywhere, and the program is told so (ICMP port unreachable).
+    Refused,
+    /// The way takes payloads of so many bytes at most. The program is told so, if it wants to know.
+    TooBig(usize),
+}
+
 /// Carrier of datagrams.
 pub trait Datagrams: Send {
-    /// Takes a datagram. Answers are written to `answers`, now or later. `false`: it does not go anywhere, and the
-    /// program is told so (ICMP port unreachable). It must neither wait nor take long.
-    fn on_datagram(&mut self, datagram: &Datagram<'_>, answers: &DatagramWriter) -> bool;
+    /// Takes a datagram. Answers are written to `answers`, now or later. It must neither wait nor take long.
+    fn on_datagram(&mut self, datagram: &Datagram<'_>, answers: &DatagramWriter) -> Fate;
 }
 
 /// No carrier: programs that try UDP learn at once that it does not work, and use TCP if they can.
@@ -34,8 +44,8 @@ pub trait Datagrams: Send {
 pub struct NoDatagrams;
 
 impl Datagrams for NoDatagrams {
-    fn on_datagram(&mut self, _datagram: &Datagram<'_>, _answers: &DatagramWriter) -> bool {
-        false
+    fn on_datagram(&mut self, _datagram: &Datagram<'_>, _answers: &DatagramWriter) -> Fate {
+        Fate::Refused
     }
 }
 

@@ -95,6 +95,24 @@ pub(crate) fn write_unreachable(
     });
 }
 
+/// Writes that a packet is longer than `mtu`, which is what its way takes: a whole packet to its source. `from` is who
+/// says so (RFC 1191, RFC 4443 section 3.2).
+pub(crate) fn write_too_big(
+    (from, to): (IpAddr, IpAddr),
+    mtu: usize,
+    refused: &[u8],
+    out: &mut Vec<u8>,
+) {
+    let ipv6 = from.is_ipv6();
+    let (kind, code, most) = if ipv6 { (2, 0, QUOTED_V6) } else { (3, 4, QUOTED_V4) };
+    let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+    write((from, to), out, |message| {
+        message.extend_from_slice(&[kind, code, 0, 0, 0, 0]);
+        message.extend_from_slice(&mtu.to_be_bytes());
+        message.extend_from_slice(&refused[..refused.len().min(most)]);
+    });
+}
+
 /// Writes that a SYN with this number did not reach its target: a whole packet to who asked.
 pub(crate) fn write_syn_unreachable(
     from: IpAddr,

@@ -3,7 +3,8 @@
 //! A [`Gateway`](gateway::Gateway) reads and writes IP packets on the interface. TCP to any address becomes a
 //! stream to that target by a [way](marline_proxy::client::open::Open), usually a tunnel to a server; the SYN/ACK
 //! is withheld until the target has answered there. DNS queries go the same way, over TCP, to a resolver. Other
-//! UDP is handed to whoever [takes it](datagram::Datagrams). [`inside`] makes the namespaces in which a single
+//! UDP is handed to whoever [takes it](datagram::Datagrams), usually a
+//! [lane](tunnel_datagrams::TunnelDatagrams). [`inside`] makes the namespaces in which a single
 //! program has nothing but this interface.
 
 pub mod addresses;
@@ -17,4 +18,5 @@ pub mod responder;
 mod serve;
 mod sink;
 mod stream;
+pub mod tunnel_datagrams;
 mod warning_limit;

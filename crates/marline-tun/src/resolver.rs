@@ -4,8 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::bail;
-
-use crate::responder::DNS_PORT;
+use marline_proxy::udp::DNS_PORT;
 
 /// Where systemd-resolved, which is this machine's resolver on many, lists the network's.
 const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";

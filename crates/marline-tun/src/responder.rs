@@ -4,14 +4,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use marline_wire::{IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, UdpDatagram, verify_udp_checksum};
+use marline_proxy::udp::DNS_PORT;
+use marline_wire::{
+    IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, UDP_HEADER_LEN, UdpDatagram, ip_header_len,
+    verify_udp_checksum,
+};
 
 use crate::addresses::Addresses;
 use crate::datagram::Datagram;
 use crate::icmp::{self, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Unreachable};
-
-/// The port of DNS.
-pub(crate) const DNS_PORT: u16 = 53;
 
 /// Packets other than TCP, by what became of them.
 #[derive(Debug, Default)]
@@ -26,6 +27,8 @@ pub struct PacketCounters {
     pub refused: AtomicU64,
     /// Fragments, which are dropped: the programs' system is told a path MTU that needs none.
     pub fragments: AtomicU64,
+    /// Datagrams longer than their way takes.
+    pub too_big: AtomicU64,
     /// Not IP, cut short, or with a wrong checksum.
     pub malformed: AtomicU64,
     /// For nobody here: multicast, other protocols, errors about errors.
@@ -104,7 +107,7 @@ impl Responder {
             count(&self.counters.malformed);
             return Taken::Dropped;
         };
-        let len = marline_wire::UDP_HEADER_LEN + udp.payload.len();
+        let len = UDP_HEADER_LEN + udp.payload.len();
         if !verify_udp_checksum(ip.src, ip.dst, &ip.payload[..len]) {
             count(&self.counters.malformed);
             return Taken::Dropped;
@@ -141,6 +144,19 @@ impl Responder {
         self.refuse(packet, Unreachable::Prohibited, answer)
     }
 
+    /// Says that a datagram's payload may have `most` bytes, if its sender wants to know.
+    pub fn too_big<'a>(&self, packet: &[u8], most: usize, answer: &mut Vec<u8>) -> Taken<'a> {
+        count(&self.counters.too_big);
+        let Ok(ip) = IpPacket::parse(packet) else { return Taken::Dropped };
+        if !wants_path_mtu(packet) || !is_host(ip.src) {
+            return Taken::Dropped;
+        }
+        let from = self.addresses.gateway_for(ip.src);
+        let mtu = ip_header_len(ip.src) + UDP_HEADER_LEN + most;
+        icmp::write_too_big((from, ip.src), mtu, packet, answer);
+        Taken::Answered
+    }
+
     /// Says that a packet does not reach where it was to go.
     pub fn refuse<'a>(&self, packet: &[u8], why: Unreachable, answer: &mut Vec<u8>) -> Taken<'a> {
         let Ok(ip) = IpPacket::parse(packet) else { return Taken::Dropped };
@@ -155,6 +171,14 @@ impl Responder {
         icmp::write_unreachable((from, ip.src), why, packet, answer);
         Taken::Answered
     }
+}
+
+/// Whether the system that sent a packet wants to hear how long it may be: by IPv6 always, by IPv4 if nobody may
+/// make fragments of it.
+fn wants_path_mtu(packet: &[u8]) -> bool {
+    const DONT_FRAGMENT: u8 = 0x40;
+    packet.first().is_some_and(|first| first >> 4 == 6)
+        || packet.get(6).is_some_and(|flags| flags & DONT_FRAGMENT != 0)
 }
 
 /// An address of one host: nobody is told anything about others.

@@ -12,13 +12,13 @@ use marline_proxy::relay::{Traffic, relay};
 use marline_proxy::shutdown::Stop;
 use marline_proxy::target::Target;
 use marline_proxy::transport::Transport;
+use marline_proxy::udp::DNS_PORT;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::addresses::Addresses;
 use crate::icmp::{self, Unreachable};
-use crate::responder::DNS_PORT;
 use crate::stream::ProgramStream;
 use crate::warning_limit::WarningLimit;
 

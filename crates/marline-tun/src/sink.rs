@@ -5,7 +5,7 @@ use std::sync::Arc;
 use marline_io::{PacketSink, Tun};
 use tokio::sync::mpsc;
 
-use crate::datagram::{DatagramWriter, Datagrams};
+use crate::datagram::{DatagramWriter, Datagrams, Fate};
 use crate::dns::Query;
 use crate::icmp::Unreachable;
 use crate::responder::{Responder, Taken};
@@ -41,8 +41,13 @@ impl PacketSink for Sink {
                 let _ = self.queries.try_send(Query::of(&datagram));
             }
             Taken::Datagram(datagram) => {
-                if !self.datagrams.on_datagram(&datagram, &self.writer) {
-                    taken = self.responder.refuse(packet, Unreachable::Port, &mut self.answer);
+                let answer = &mut self.answer;
+                match self.datagrams.on_datagram(&datagram, &self.writer) {
+                    Fate::Carried => {}
+                    Fate::Refused => {
+                        taken = self.responder.refuse(packet, Unreachable::Port, answer)
+                    }
+                    Fate::TooBig(most) => taken = self.responder.too_big(packet, most, answer),
                 }
             }
             Taken::Answered | Taken::Dropped => {}

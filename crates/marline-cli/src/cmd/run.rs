@@ -13,14 +13,16 @@ use anyhow::{Context, bail};
 use marline_proxy::client::current::Current;
 use marline_proxy::client::direct::Direct;
 use marline_proxy::client::open::Open;
+use marline_proxy::client::udp_keeper::keep_lane;
 use marline_proxy::client::udp_tunnel::UdpTunnel;
 use marline_proxy::secret::hide;
 use marline_proxy::shutdown::Stopper;
 use marline_tun::addresses::Addresses;
-use marline_tun::datagram::NoDatagrams;
+use marline_tun::datagram::{Datagrams, NoDatagrams};
 use marline_tun::gateway::{Gateway, GatewaySettings};
 use marline_tun::inside::{self, Half, Names, Outside, Program, ProgramInterface};
 use marline_tun::resolver;
+use marline_tun::tunnel_datagrams::TunnelDatagrams;
 
 use super::client::{FAREWELL, tunnel};
 use super::watched::watched;
@@ -169,7 +171,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         }
     };
     let udp = Arc::new(UdpTunnel::default());
-    let handle = Arc::new(ClientHandle { client: client.clone(), radios, udp });
+    let handle = Arc::new(ClientHandle { client: client.clone(), radios, udp: Arc::clone(&udp) });
     let runtime = &plan.runtime;
     let _watched = match watched(runtime, handle).await {
         Ok(watched) => watched,
@@ -185,10 +187,22 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     };
     let way = ProgramTraffic { interface, settings, outside, patience: runtime.drain };
     match &plan.route {
-        Route::Direct => way.carry(Arc::new(Direct::new(client.clone()))).await?,
+        Route::Direct => {
+            way.carry(Arc::new(Direct::new(client.clone())), Box::new(NoDatagrams)).await?;
+        }
         Route::Through(invite) => {
             let current = Arc::new(Current::new(tunnel(&client, invite, &plan)?));
-            way.carry(Arc::clone(&current)).await?;
+            match plan.datagrams.clone() {
+                Some(config) => {
+                    let datagrams = Box::new(TunnelDatagrams::start(Arc::clone(&udp), addresses));
+                    tokio::select! {
+                        carried = way.carry(Arc::clone(&current), datagrams) => carried?,
+                        () = Box::pin(keep_lane(&current, &udp, config)) => {}
+                    }
+                }
+                // The carrier has none.
+                None => way.carry(Arc::clone(&current), Box::new(NoDatagrams)).await?,
+            }
             current.now().close();
         }
     }
@@ -208,11 +222,15 @@ struct ProgramTraffic {
 impl ProgramTraffic {
     /// Carries the program's connections this `way` until it and those it left behind have ended, and what they wrote
     /// last is delivered.
-    async fn carry<O: Open>(self, way: Arc<O>) -> anyhow::Result<()> {
+    async fn carry<O: Open>(
+        self,
+        way: Arc<O>,
+        datagrams: Box<dyn Datagrams>,
+    ) -> anyhow::Result<()> {
         let ProgramTraffic { interface, settings, outside, patience } = self;
         let ProgramInterface { tun, program } = interface;
         let stopper = Stopper::default();
-        let gateway = match Gateway::start(tun, settings, Box::new(NoDatagrams)) {
+        let gateway = match Gateway::start(tun, settings, datagrams) {
             Ok(gateway) => gateway,
             Err(error) => {
                 outside.failed(&format!("the interface cannot be served: {error}"));

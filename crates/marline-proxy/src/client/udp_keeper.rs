@@ -46,13 +46,22 @@ enum Next {
 impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
     /// Keeps a lane for the UDP of applications until the drain.
     pub async fn keep_udp(self: Arc<Self>, udp: Arc<UdpTunnel>, config: LaneConfig) {
-        let keeper = Keeper { udp, config, generation: OnceLock::new() };
         tokio::select! {
-            () = keeper.keep(&self.way) => {}
+            () = keep_lane(&self.way, &udp, config) => {}
             () = self.stop.draining() => {}
         }
-        keeper.udp.detach();
+        udp.detach();
     }
+}
+
+/// Keeps a lane for UDP on this `way`, whenever there are sockets, until it is dropped.
+pub async fn keep_lane<C: Connect>(
+    way: &Current<Tunnel<C>>,
+    udp: &Arc<UdpTunnel>,
+    config: LaneConfig,
+) {
+    let keeper = Keeper { udp: Arc::clone(udp), config, generation: OnceLock::new() };
+    keeper.keep(way).await;
 }
 
 struct Keeper {
@@ -93,6 +102,7 @@ impl Keeper {
                     }
                     told = text;
                     if is_lasting(&error) {
+                        self.udp.refuse_for(REFUSED_PAUSE);
                         sleep(REFUSED_PAUSE).await;
                         continue;
                     }

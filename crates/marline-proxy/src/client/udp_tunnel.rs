@@ -76,6 +76,8 @@ struct State {
     outbox: Outbox,
     /// When there was a socket last.
     used_at: Instant,
+    /// The server gives no lane; it is not asked again before this.
+    refused_until: Option<Instant>,
 }
 
 /// A client's UDP.
@@ -94,10 +96,31 @@ pub struct UdpSender {
     tunnel: Arc<UdpTunnel>,
 }
 
+/// A datagram is longer than what the paths take now.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the paths take datagrams of {most} bytes at most")]
+pub struct TooBig {
+    /// Bytes of the longest that they take.
+    pub most: usize,
+}
+
 impl UdpSender {
-    /// Sends a datagram. It is lost if there is no way, or if it does not fit: see [`UdpTunnel::counts`].
-    pub fn send(&self, peer: &Target, payload: &[u8]) {
-        self.tunnel.batch().send(self, peer, payload);
+    /// Sends a datagram. It is lost if there is no way: see [`UdpTunnel::counts`].
+    ///
+    /// # Errors
+    /// It is known not to fit.
+    pub fn send(&self, peer: &Target, payload: &[u8]) -> Result<(), TooBig> {
+        let mut batch = self.tunnel.batch();
+        match batch.most() {
+            Some(most) if payload.len() > most => {
+                batch.too_big();
+                Err(TooBig { most })
+            }
+            _ => {
+                batch.send(self, peer, payload);
+                Ok(())
+            }
+        }
     }
 
     /// The tunnel that it is of.
@@ -128,6 +151,11 @@ impl Batch<'_> {
         }
         let (peer, payload) = (peer.clone(), payload.to_vec());
         state.early.push_back(Early { at: self.now, socket, peer, payload });
+    }
+
+    /// Bytes of the longest datagram that the paths take, if that is known.
+    fn most(&self) -> Option<usize> {
+        self.lane.as_ref().and_then(|_| self.state.outbox.most())
     }
 
     /// A datagram of an application was longer than any that can be carried.
@@ -168,6 +196,7 @@ impl Default for UdpTunnel {
             early: VecDeque::new(),
             outbox: Outbox::default(),
             used_at: Instant::now(),
+            refused_until: None,
         };
         UdpTunnel {
             state: Mutex::new(state),
@@ -211,6 +240,12 @@ impl UdpTunnel {
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.lock().lane.is_some()
+    }
+
+    /// Whether the server gives no lane, whatever is sent. It is asked again later, when somebody wants to send.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.lock().refused_until.is_some_and(|until| Instant::now() < until)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -288,6 +323,15 @@ impl UdpTunnel {
         if state.sockets.is_empty() { state.used_at.elapsed() } else { Duration::ZERO }
     }
 
+    /// The server gives no lane, and will not for so long. What waits for one is lost.
+    pub(super) fn refuse_for(&self, period: Duration) {
+        let mut state = self.lock();
+        state.refused_until = Some(Instant::now() + period);
+        for _ in std::mem::take(&mut state.early) {
+            count(&self.counters.dropped);
+        }
+    }
+
     /// From now on this lane carries everything. The server knows nothing of flows yet.
     pub(super) fn attach(&self, lane: Arc<Datagrams>) {
         let now = Instant::now();
@@ -305,6 +349,7 @@ impl UdpTunnel {
         }
         state.outbox.flush(&lane, &self.counters);
         state.lane = Some(lane);
+        state.refused_until = None;
     }
 
     /// The lane is gone.

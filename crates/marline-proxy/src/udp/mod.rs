@@ -26,14 +26,15 @@ pub(crate) const SOCKET_IDLE: Duration = Duration::from_secs(300);
 /// ... and one that was used for nothing but DNS after so long.
 pub(crate) const DNS_SOCKET_IDLE: Duration = Duration::from_secs(30);
 /// Port of DNS.
-pub(crate) const DNS_PORT: u16 = 53;
+pub const DNS_PORT: u16 = 53;
 /// Flows that an end remembers.
 pub(crate) const MOST_FLOWS: usize = 4_096;
 /// Those of them that a server opened, for peers that nobody had sent anything to.
 pub(crate) const MOST_UNASKED_FLOWS: usize = 256;
 
 /// How long a socket of this kind lives unused.
-pub(crate) const fn idle_limit(only_dns: bool) -> Duration {
+#[must_use]
+pub const fn idle_limit(only_dns: bool) -> Duration {
     if only_dns { DNS_SOCKET_IDLE } else { SOCKET_IDLE }
 }
 

@@ -20,6 +20,11 @@ impl Outbox {
         self.largest = largest;
     }
 
+    /// Bytes of the longest datagram whose item the lane takes, if there is one: an item is a byte longer.
+    pub(crate) const fn most(&self) -> Option<usize> {
+        self.largest.checked_sub(1)
+    }
+
     /// Adds an item of a flow.
     pub(crate) fn push(&mut self, flow: u64, item: &Item<'_>) {
         item.encode(&mut self.bytes);

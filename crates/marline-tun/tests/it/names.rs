@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use marline_proxy::client::open::OpenError;
-use marline_tun::datagram::{Datagram, DatagramWriter, Datagrams, NoDatagrams};
+use marline_tun::datagram::{Datagram, DatagramWriter, Datagrams, Fate, NoDatagrams};
 use marline_wire::{IpPacket, PROTOCOL_UDP, UdpDatagram, verify_udp_checksum};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -151,16 +151,18 @@ async fn queries_by_tcp_are_relayed_to_the_resolver() {
 struct Echo;
 
 impl Datagrams for Echo {
-    fn on_datagram(&mut self, datagram: &Datagram<'_>, answers: &DatagramWriter) -> bool {
+    fn on_datagram(&mut self, datagram: &Datagram<'_>, answers: &DatagramWriter) -> Fate {
         let Datagram { source, destination, payload } = *datagram;
-        if destination.port() != 7 {
-            return false;
+        match destination.port() {
+            7 => {}
+            9 => return Fate::TooBig(1_200),
+            _ => return Fate::Refused,
         }
         for _ in 0..2 {
             answers.send(destination, source, payload).expect("it fits");
         }
         assert!(answers.send(destination, source, &[0; 1_500]).is_err(), "beyond the MTU");
-        true
+        Fate::Carried
     }
 }
 
@@ -183,4 +185,37 @@ async fn other_datagrams_go_to_whoever_takes_them_and_else_are_unreachable() {
         assert_eq!((ip.src, ip.dst), (world.addresses.gateway_for(ip.dst), path.local.ip()));
         assert_eq!((ip.payload[0], ip.payload[1], &ip.payload[8..]), (kind, code, &sent[..]));
     }
+}
+
+#[tokio::test]
+async fn a_datagram_that_is_too_long_is_answered_unless_fragments_may_be_made_of_it() {
+    let world = World::new(Some(RESOLVER), Box::new(Echo));
+    for (target, kind, code, mtu) in
+        [("192.0.2.7:9", 3, 4, 1_228u16), ("[2001:db8::7]:9", 2, 0, 1_248)]
+    {
+        let path = path(target, 5_000);
+        let mut sent = udp(path.local, path.remote, &[0; 1_300]);
+        if path.local.is_ipv4() {
+            dont_fragment(&mut sent, false);
+            world.send(&sent).await;
+            world.expect_silence().await;
+            dont_fragment(&mut sent, true);
+        }
+        world.send(&sent).await;
+        let packet = world.packet().await;
+        let ip = IpPacket::parse(&packet).expect("a packet");
+        assert_eq!((ip.src, ip.dst), (world.addresses.gateway_for(ip.dst), path.local.ip()));
+        assert_eq!(
+            (ip.payload[0], ip.payload[1], &ip.payload[6..8]),
+            (kind, code, &mtu.to_be_bytes()[..])
+        );
+        assert!(sent.starts_with(&ip.payload[8..]) && ip.payload.len() > 8 + 28);
+    }
+}
+
+fn dont_fragment(packet: &mut [u8], set: bool) {
+    packet[6] = if set { 0x40 } else { 0 };
+    packet[10..12].fill(0);
+    let sum = marline_wire::Checksum::of(&packet[..20]).finish();
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
 }

@@ -5,6 +5,7 @@
 //! sudo cargo test -p marline-cli --test it run:: -- --nocapture
 //! ```
 
+mod datagrams;
 mod endings;
 mod names;
 mod streams;

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
 
 use ring::digest::{SHA256, digest};
 
@@ -12,22 +13,27 @@ use crate::support::name_of_test;
 
 /// Bytes of a large transfer.
 const LARGE: usize = 8 << 20;
+/// A shell command that runs this test binary inside.
+pub(super) const INSIDE: &str = "$run \"$binary\" --exact \"$MARLINE_TEST_ROLE\" --nocapture";
 
 impl World {
     /// This test binary once more inside, as the test `role`, which must ask [`two_uplinks::plays`].
-    fn inside(&self, role: impl Fn()) {
+    pub(super) fn inside(&self, role: impl Fn()) {
+        self.inside_of(&mut self.command(INSIDE), role);
+    }
+
+    /// The same in a `command` that runs [`INSIDE`].
+    pub(super) fn inside_of(&self, command: &mut Command, role: impl Fn()) {
         let name = name_of_test(role);
         let binary = std::env::current_exe().expect("this test");
-        let mut command =
-            self.command("$run \"$binary\" --exact \"$MARLINE_TEST_ROLE\" --nocapture");
         command.env("binary", binary).env("MARLINE_TEST_ROLE", name);
-        let output = self.output_of(&mut command);
+        let output = self.output_of(command);
         let (out, err) = support::texts(&output);
         assert!(output.status.success() && out.contains("1 passed"), "{name}:\n{out}\n{err}");
     }
 }
 
-fn target(port: u16) -> [SocketAddr; 2] {
+pub(super) fn target(port: u16) -> [SocketAddr; 2] {
     [TARGET_V4, TARGET_V6].map(|ip| SocketAddr::new(ip.parse().expect("an address"), port))
 }
 

@@ -1,7 +1,7 @@
 //! Targets behind the server: pages, a resolver, and services that end in every way.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use super::super::end_to_end::serve;
 use super::{TARGET_V4, TARGET_V6, two_uplinks};
@@ -23,7 +23,11 @@ pub(super) const STALL: u16 = 9_006;
 pub(super) const READ_ON: u16 = 9_007;
 /// Says what [`COUNT`] counted last.
 pub(super) const LAST: u16 = 9_008;
-/// DNS over TCP.
+/// UDP: sends everything back.
+pub(super) const ECHO: u16 = 9_009;
+/// UDP: say from where they were asked, as text.
+pub(super) const MIRRORS: [u16; 2] = [9_010, 9_011];
+/// DNS, over both.
 const DNS: u16 = 53;
 
 static RESETS_SEEN: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
@@ -64,6 +68,11 @@ pub(super) fn targets() {
             MAY_READ.1.notify_all();
         });
         listen((ip, DNS).into(), |stream| drop(resolve(stream)));
+        answer_datagrams((ip, DNS).into(), |query, _| answer(query));
+        answer_datagrams((ip, ECHO).into(), |payload, _| payload.to_vec());
+        for port in MIRRORS {
+            answer_datagrams((ip, port).into(), |_, from| from.to_string().into_bytes());
+        }
     }
     println!("ready");
     loop {
@@ -76,6 +85,19 @@ fn listen(address: SocketAddr, serve: impl Fn(TcpStream) + Send + Copy + 'static
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             std::thread::spawn(move || serve(stream));
+        }
+    });
+}
+
+fn answer_datagrams(
+    address: SocketAddr,
+    answer: impl Fn(&[u8], SocketAddr) -> Vec<u8> + Send + 'static,
+) {
+    let socket = UdpSocket::bind(address).expect("bind");
+    std::thread::spawn(move || {
+        let mut buffer = [0; 2_048];
+        while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(&answer(&buffer[..len], from), from);
         }
     });
 }

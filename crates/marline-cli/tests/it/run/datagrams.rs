@@ -1,0 +1,203 @@
+//! UDP of programs inside: echoes by either family and by name, mapped addresses, names asked of resolvers beyond, what
+//! is too long, and what has no lane.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+use std::time::{Duration, Instant};
+
+use super::streams::{INSIDE, target};
+use super::targets::{ECHO, MIRRORS};
+use super::{PATIENCE, TARGET_V4, World, support, two_uplinks};
+
+/// The links lose datagrams: after this long, it is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
+/// "Message too long".
+const EMSGSIZE: i32 = 90;
+
+fn socket(peer: SocketAddr) -> UdpSocket {
+    let any = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).expect("a socket");
+    socket.set_read_timeout(Some(AGAIN)).expect("timeout");
+    socket
+}
+
+/// Sends until there is an answer that is `right`, from the peer that was asked.
+fn ask(
+    socket: &UdpSocket,
+    peer: SocketAddr,
+    payload: &[u8],
+    right: impl Fn(&[u8]) -> bool,
+) -> Vec<u8> {
+    let begun = Instant::now();
+    let mut buffer = [0; 2_048];
+    while begun.elapsed() < PATIENCE {
+        socket.send_to(payload, peer).expect("sent");
+        while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+            assert_eq!(from, peer);
+            if right(&buffer[..len]) {
+                return buffer[..len].to_vec();
+            }
+        }
+    }
+    panic!("no answer of {peer}");
+}
+
+fn echo(socket: &UdpSocket, peer: SocketAddr, payload: &[u8]) {
+    ask(socket, peer, payload, |answer| answer == payload);
+}
+
+/// The address that a peer sees.
+fn mapped(socket: &UdpSocket, peer: SocketAddr) -> SocketAddr {
+    let answer = ask(socket, peer, b"from where?", |_| true);
+    String::from_utf8(answer).expect("text").parse().expect("an address")
+}
+
+#[test]
+fn datagrams_reach_either_family_and_names_and_come_back() {
+    let _others = support::among_others();
+    let Some(world) = World::set("run-udp", &[]) else { return };
+    world.inside(echoes);
+    world.wait_for_nothing();
+}
+
+#[test]
+fn echoes() {
+    if !two_uplinks::plays(echoes) {
+        return;
+    }
+    for peer in target(ECHO) {
+        let socket = socket(peer);
+        for len in [1, 0, 1_000] {
+            echo(&socket, peer, &vec![b'x'; len]);
+        }
+    }
+    let mut named = ("v4.example.test", ECHO).to_socket_addrs().expect("an address");
+    let peer = named.next().expect("an address");
+    echo(&socket(peer), peer, b"by name");
+}
+
+#[test]
+fn a_socket_has_one_address_for_all_peers_and_another_has_its_own() {
+    let _others = support::among_others();
+    let Some(world) = World::set("run-stun", &[]) else { return };
+    world.inside(mappings);
+}
+
+#[test]
+fn mappings() {
+    if !two_uplinks::plays(mappings) {
+        return;
+    }
+    for (one, two) in target(MIRRORS[0]).into_iter().zip(target(MIRRORS[1])) {
+        let (first, second) = (socket(one), socket(one));
+        let address = mapped(&first, one);
+        assert_eq!(mapped(&first, two), address, "endpoint-independent");
+        assert_ne!(mapped(&second, one), address);
+        assert_eq!(mapped(&first, one), address);
+    }
+}
+
+#[test]
+fn sources_at_the_same_time_get_their_own_answers() {
+    let _others = support::among_others();
+    let Some(world) = World::set("run-udp-two", &[]) else { return };
+    world.inside(two_at_once);
+}
+
+#[test]
+fn two_at_once() {
+    if !two_uplinks::plays(two_at_once) {
+        return;
+    }
+    let [peer, _] = target(ECHO);
+    std::thread::scope(|scope| {
+        for name in [b'a', b'b'] {
+            scope.spawn(move || {
+                let socket = socket(peer);
+                for number in 0..30 {
+                    ask(&socket, peer, &[name, number], |answer| {
+                        assert_eq!(answer[0], name, "another's");
+                        answer[1] == number
+                    });
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn dig_asks_a_resolver_beyond_by_udp() {
+    let _others = support::among_others();
+    let Some(world) = World::set("run-udp-dig", &["dig"]) else { return };
+    let dig = "dig +notcp +tries=20 +time=1";
+    let text = world.run(&format!("$run {dig} +short @{TARGET_V4} v4.example.test A"));
+    assert_eq!(text.trim(), TARGET_V4);
+}
+
+#[test]
+fn a_program_hears_that_a_datagram_is_too_long() {
+    let _others = support::among_others();
+    let Some(world) = World::set("run-udp-long", &[]) else { return };
+    world.inside(too_long);
+}
+
+#[test]
+fn too_long() {
+    if !two_uplinks::plays(too_long) {
+        return;
+    }
+    for (peer, longest) in target(ECHO).into_iter().zip([1_472, 1_452]) {
+        let socket = socket(peer);
+        // Now there is a lane.
+        echo(&socket, peer, b"short");
+        socket.connect(peer).expect("connected");
+        let begun = Instant::now();
+        let error = loop {
+            assert!(begun.elapsed() < PATIENCE, "nothing is said of {longest} bytes to {peer}");
+            let sent = socket.send(&vec![0; longest]);
+            let heard = sent.and_then(|_| socket.recv(&mut [0; 2_048]));
+            match heard {
+                Err(error) if error.kind() != ErrorKind::WouldBlock => break error,
+                _ => {}
+            }
+        };
+        assert_eq!(error.raw_os_error(), Some(EMSGSIZE), "{error}");
+        // The program's system has learnt it, and shorter ones go on.
+        echo(&socket, peer, &[7; 1_000]);
+    }
+}
+
+#[test]
+fn without_a_lane_a_port_is_unreachable_at_once() {
+    let _others = support::among_others();
+    let Some(world) = World::set("run-udp-none", &[]) else { return };
+    let mut command = world.hosts.command("exec bash -euc \"$script\"");
+    let options = format!("--direct --carrier raw --path wifi --dns {TARGET_V4}");
+    command.env("run", format!("marline run {options} --")).env("script", INSIDE);
+    world.inside_of(&mut command, unreachable);
+    // The namespace's own network has nobody else, with a lane either.
+    world.inside(gateway_has_no_ports);
+}
+
+#[test]
+fn unreachable() {
+    if two_uplinks::plays(unreachable) {
+        target(ECHO).into_iter().for_each(is_refused);
+    }
+}
+
+#[test]
+fn gateway_has_no_ports() {
+    if two_uplinks::plays(gateway_has_no_ports) {
+        is_refused("198.18.0.1:9".parse().expect("an address"));
+    }
+}
+
+fn is_refused(peer: SocketAddr) {
+    let socket = socket(peer);
+    socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    socket.connect(peer).expect("connected");
+    socket.send(b"anybody?").expect("sent");
+    let error = socket.recv(&mut [0; 16]).expect_err("nobody answers");
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{peer}");
+}

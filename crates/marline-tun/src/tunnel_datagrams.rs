@@ -142,7 +142,7 @@ impl Datagrams for TunnelDatagrams {
 fn may_pass(addresses: &Addresses, from: SocketAddr, to: SocketAddr) -> bool {
     let elsewhere = match to.ip() {
         IpAddr::V4(v4) => !v4.is_broadcast(),
-        // An IPv4 address in the clothes of IPv6 is on no wire.
+        // An IPv4 address that is mapped into IPv6 is on no wire.
         IpAddr::V6(v6) => v6.to_ipv4_mapped().is_none(),
     };
     let host = !to.ip().is_multicast() && !to.ip().is_unspecified() && !to.ip().is_loopback();

@@ -10,7 +10,7 @@ use marline::{Extensions, LoneKeepalive, PathSpec, ReceiveTimer};
 use marline_proxy::invite::Invite;
 use marline_proxy::private_file;
 
-use super::policies::{Choice, DATAGRAM_POLICY, Side, registry};
+use super::policies::{Choice, Side, registry};
 use super::shared::{RuntimeOptions, connections, options, seconds};
 use super::{Forward, InviteWord, Resolver, Span, Watch, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
@@ -53,7 +53,7 @@ options! {
         /// Path manager, instead of the mode's
         #[arg(long, value_name = "SPEC")]
         pub path_manager: Option<String>,
-        /// Which path datagrams (UDP of applications) go on (`marline policies` lists them) [default: auto]
+        /// Which path datagrams (UDP of applications) go on (`marline policies` lists them); by default as the mode says
         #[arg(long, value_name = "SPEC")]
         pub datagram_policy: Option<String>,
         /// Number of warm connections kept ready, 0 to 32 [default: 2]
@@ -163,7 +163,8 @@ impl ClientOptions {
         let [_, path_manager, ..] = self.choice().names(Side::Client);
         self.path_manager = Some(path_manager);
         self.set_shared(shared);
-        self.datagram_policy.get_or_insert_with(|| DATAGRAM_POLICY.to_owned());
+        let datagram_policy = self.choice().mode.datagram_policy();
+        self.datagram_policy.get_or_insert_with(|| datagram_policy.to_owned());
         self.warm.get_or_insert(2);
         self.max_connections.get_or_insert(1_024);
         self.keepalive.get_or_insert(seconds(15));

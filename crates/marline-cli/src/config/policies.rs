@@ -60,6 +60,16 @@ impl Mode {
         }
     }
 
+    /// The policy of datagrams of the mode: one policy, with the budget that streams have.
+    #[must_use]
+    pub const fn datagram_policy(self) -> &'static str {
+        match self {
+            Mode::Handover | Mode::Interactive | Mode::Balanced => "auto",
+            Mode::Aggregate => "auto,budget=0",
+            Mode::Redundant => "auto,budget=unlimited",
+        }
+    }
+
     /// The path health monitor of the mode.
     #[must_use]
     pub fn path_health(self) -> Option<PathHealthConfig> {
@@ -69,9 +79,6 @@ impl Mode {
 
 /// Time for which a connection without a path is kept: long enough for a laptop closed over lunch.
 pub const DEFAULT_LINGER: Span = Span(std::time::Duration::from_secs(3_600));
-
-/// The policy of datagrams, unless another is chosen.
-pub const DATAGRAM_POLICY: &str = "auto";
 
 /// Choices common to both ends.
 #[derive(Clone, Debug, Default)]
@@ -109,7 +116,7 @@ impl Choice {
         ]
     }
 
-    /// The configuration of lanes for datagrams, with this policy.
+    /// The configuration of lanes for datagrams, with this policy instead of the mode's.
     ///
     /// # Errors
     /// As [`connection`](Self::connection).
@@ -117,7 +124,8 @@ impl Choice {
         // Either side sends, and none of this depends on which it is.
         let [_, _, congestion, _] = self.names(Side::Client);
         let wrong = |error: marline::PolicyError| anyhow::anyhow!("{error}");
-        let policy = registry.datagram_policy(policy.unwrap_or(DATAGRAM_POLICY)).map_err(wrong)?;
+        let policy = policy.unwrap_or(self.mode.datagram_policy());
+        let policy = registry.datagram_policy(policy).map_err(wrong)?;
         Ok(LaneConfig::new(policy, registry.congestion(&congestion).map_err(wrong)?))
     }
 

@@ -10,7 +10,7 @@ use marline_proxy::rules::{Cidr, Rules};
 use marline_proxy::server::ServerLimits;
 use marline_proxy::target::Target;
 
-use super::policies::{DATAGRAM_POLICY, Side, registry};
+use super::policies::{Side, registry};
 use super::shared::{RuntimeOptions, connections, options};
 use super::{Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
@@ -41,7 +41,7 @@ options! {
         /// -R) [default: nobody, nowhere]
         #[arg(long, value_name = "[CLIENT@]ADDR:PORT[-PORT]")]
         pub allow_remote: Vec<Word<RemoteRule>>,
-        /// Which path datagrams to clients go on (`marline policies` lists them) [default: auto]
+        /// Which path datagrams to clients go on (`marline policies` lists them); by default as the mode says
         #[arg(long, value_name = "SPEC")]
         pub datagram_policy: Option<String>,
         /// Number of threads that share the port: 1, 2, 4 .. 128 [default: 1]
@@ -107,7 +107,8 @@ impl ServerOptions {
     pub fn effective(mut self, file: &Path) -> ServerOptions {
         let shared = self.shared().effective(CarrierChoice::Udp, Side::Server);
         self.set_shared(shared);
-        self.datagram_policy.get_or_insert_with(|| DATAGRAM_POLICY.to_owned());
+        let datagram_policy = self.shared().choice(None).mode.datagram_policy();
+        self.datagram_policy.get_or_insert_with(|| datagram_policy.to_owned());
         self.shards.get_or_insert(1);
         self.max_connections.get_or_insert(ServerLimits::default().per_client);
         self.key_file.get_or_insert_with(|| file.with_extension("key"));

@@ -197,6 +197,23 @@ fn udp_is_carried_over_the_udp_carrier_alone_by_the_policy_that_was_chosen() {
 }
 
 #[test]
+fn a_mode_budgets_datagrams_as_it_does_streams() {
+    let of = |mode, chosen: Option<&str>| {
+        let datagram_policy = chosen.map(str::to_owned);
+        let client = ClientOptions { mode: Some(mode), datagram_policy, ..with_invite() };
+        assert!(client.clone().plan().unwrap().datagrams.is_some());
+        client.effective().datagram_policy.unwrap()
+    };
+    assert_eq!(of(Mode::Balanced, None), "auto");
+    assert_eq!(of(Mode::Aggregate, None), "auto,budget=0");
+    assert_eq!(of(Mode::Redundant, None), "auto,budget=unlimited");
+    assert_eq!(of(Mode::Redundant, Some("min-rtt")), "min-rtt");
+    let server = ServerOptions { mode: Some(Mode::Redundant), ..ServerOptions::default() };
+    let server = server.effective(Path::new("server.toml"));
+    assert_eq!(server.datagram_policy.as_deref(), Some("auto,budget=unlimited"));
+}
+
+#[test]
 fn a_client_watches_for_silence_if_it_is_told_to() {
     let quiet = with_invite().plan().unwrap();
     let quiet = quiet.network.get_transport().as_core();

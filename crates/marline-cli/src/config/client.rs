@@ -53,7 +53,8 @@ options! {
         /// Path manager, instead of the mode's
         #[arg(long, value_name = "SPEC")]
         pub path_manager: Option<String>,
-        /// Which path datagrams (UDP of applications) go on (`marline policies` lists them); by default as the mode says
+        /// Which path datagrams (UDP of applications) go on (`marline policies` lists them); by default as the mode
+        /// says
         #[arg(long, value_name = "SPEC")]
         pub datagram_policy: Option<String>,
         /// Number of warm connections kept ready, 0 to 32 [default: 2]

@@ -100,29 +100,28 @@ impl SharedBottleneck {
         let Some(queueing) = delay_of_queues(mine) else { return };
         let others = || group.iter().filter(|view| view.id != me && view.is_usable());
         self.siblings.retain(|sibling| others().any(|view| view.id == sibling.id));
-        for other in others() {
-            let busy = other.bytes_in_flight > 0;
-            if let (true, Some(theirs)) = (busy, delay_of_queues(other)) {
-                self.add(other.id, queueing, theirs);
+        // One that pauses has no queue to compare, and needs no share.
+        let busy = || others().filter(|view| view.bytes_in_flight > 0);
+        for other in busy() {
+            if let Some(theirs) = delay_of_queues(other) {
+                self.note(other.id, queueing, theirs);
             }
         }
         let shares = |view: &&SubflowView| {
-            view.bytes_in_flight > 0
-                && self.siblings.iter().any(|sibling| sibling.id == view.id && sibling.shares)
+            self.siblings.iter().any(|sibling| sibling.id == view.id && sibling.shares)
         };
-        self.share = share(mine, others().filter(shares));
+        self.share = share(mine, busy().filter(shares));
     }
 
-    fn add(&mut self, id: SubflowId, mine: f32, theirs: f32) {
-        let known = self.siblings.iter().position(|sibling| sibling.id == id);
-        let at = known.unwrap_or_else(|| {
-            self.siblings.push(Sibling { id, together: Together::default(), shares: false });
-            self.siblings.len() - 1
-        });
-        if at >= MOST_SIBLINGS {
-            self.siblings.truncate(MOST_SIBLINGS);
-            return;
-        }
+    fn note(&mut self, id: SubflowId, mine: f32, theirs: f32) {
+        let at = match self.siblings.iter().position(|sibling| sibling.id == id) {
+            Some(at) => at,
+            None if self.siblings.len() == MOST_SIBLINGS => return,
+            None => {
+                self.siblings.push(Sibling { id, together: Together::default(), shares: false });
+                self.siblings.len() - 1
+            }
+        };
         let sibling = &mut self.siblings[at];
         sibling.together.add(mine, theirs);
         let limit = if sibling.shares { DISTINCT } else { SHARED };

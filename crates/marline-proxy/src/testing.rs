@@ -13,11 +13,12 @@ use tokio::io::{
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::channel::Channel;
 use super::client::tunnel::Connect;
 use super::credentials::Credentials;
+use super::message::Message;
 use super::rules::Rules;
 use super::secret::Secret;
 use super::server::{Server, ServerLimits};
@@ -204,4 +205,23 @@ pub(crate) fn lane_config() -> LaneConfig {
     let registry = marline::Registry::default();
     let policy = registry.datagram_policy("auto").unwrap();
     LaneConfig::new(policy, registry.congestion("cubic-westwood").unwrap())
+}
+
+/// A client that speaks no more than this version, with these names of it and older ones for TLS, gets a session and
+/// its target.
+pub(crate) async fn is_served(version: u8, alpn: &[&[u8]]) {
+    let bench = Bench::new(ServerLimits::default());
+    let mut config = (**connector(bench.key.pin()).unwrap().config()).clone();
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    let tls = TlsConnector::from(Arc::new(config));
+    let below = bench.dial_from("192.0.2.1");
+    let mut stream = Channel::tls(tls.connect(server_name(), below).await.unwrap());
+    let mut bytes = Message::Hello { version, token: bench.token.clone() }.to_bytes();
+    Message::Connect(echo_target().await).encode(&mut bytes);
+    stream.write_all(&bytes).await.unwrap();
+    stream.flush().await.unwrap();
+    let welcome = Message::read(&mut stream).await.unwrap();
+    assert!(matches!(welcome, Message::Welcome { session: Some(_), .. }), "{welcome}");
+    assert_eq!(Message::read(&mut stream).await.unwrap(), Message::Working);
+    assert_eq!(Message::read(&mut stream).await.unwrap(), Message::Connected);
 }

@@ -3,16 +3,12 @@
 use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_rustls::TlsConnector;
 
-use super::channel::Channel;
 use super::client::open::Open;
 use super::client::tunnel::{Patience, Tunnel};
-use super::message::Message;
 use super::server::ServerLimits;
 use super::session::datagram_keys::LaneEnd;
-use super::testing::{Bench, Bound, echo_target};
-use super::tls::{connector, server_name};
+use super::testing::{Bench, Bound, echo_target, is_served};
 
 const ALPN: &[u8] = b"marline/3";
 
@@ -47,20 +43,7 @@ async fn a_server_of_version_3_listens_and_is_not_asked_for_datagrams() {
 
 #[tokio::test]
 async fn a_client_of_version_3_is_served() {
-    let bench = Bench::new(ServerLimits::default());
-    let mut config = (**connector(bench.key.pin()).unwrap().config()).clone();
-    config.alpn_protocols = vec![ALPN.to_vec(), b"marline/2".to_vec(), b"marline/1".to_vec()];
-    let tls = TlsConnector::from(Arc::new(config));
-    let below = bench.dial_from("192.0.2.1");
-    let mut stream = Channel::tls(tls.connect(server_name(), below).await.unwrap());
-    let mut bytes = Message::Hello { version: 3, token: bench.token.clone() }.to_bytes();
-    Message::Connect(echo_target().await).encode(&mut bytes);
-    stream.write_all(&bytes).await.unwrap();
-    stream.flush().await.unwrap();
-    let welcome = Message::read(&mut stream).await.unwrap();
-    assert!(matches!(welcome, Message::Welcome { session: Some(_), .. }), "{welcome}");
-    assert_eq!(Message::read(&mut stream).await.unwrap(), Message::Working);
-    assert_eq!(Message::read(&mut stream).await.unwrap(), Message::Connected);
+    is_served(3, &[ALPN, b"marline/2", b"marline/1"]).await;
 }
 
 #[tokio::test]

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use marline_core::{CloseReason, Event, ReadError, WriteError};
+use marline_core::{CloseReason, ConnectionId, Event, ReadError, WriteError};
 use marline_proxy::client::open::OpenError;
 use marline_proxy::message::{ErrorCode, Failure};
 use marline_testkit::Seg;
 use marline_tun::datagram::NoDatagrams;
 use marline_wire::{IpPacket, PROTOCOL_TCP, SeqNum, TcpFlags, TcpSegment};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::support::{Host, World, path, tcp};
 
@@ -21,6 +21,20 @@ fn world() -> World {
 
 fn syn() -> Seg {
     Seg::syn().at(SeqNum(7_000)).mss(1_460)
+}
+
+/// A connection of the host from this port, and the target's end of it.
+async fn connected(
+    world: &mut World,
+    host: &mut Host,
+    target: &str,
+    port: u16,
+) -> (ConnectionId, DuplexStream) {
+    let id = host.connect(path(target, port));
+    host.run(world, Duration::from_millis(20), |_| false).await;
+    let far = world.open().await;
+    host.run_until(world, |event| matches!(event, Event::Connected { .. })).await;
+    (id, far)
 }
 
 fn refused(code: ErrorCode) -> OpenError {
@@ -103,10 +117,7 @@ async fn the_gateway_itself_has_no_service_but_names() {
 async fn an_end_of_one_direction_leaves_the_other() {
     let mut world = world();
     let mut host = Host::new();
-    let id = host.connect(path(TARGETS[0], 40_000));
-    host.run(&world, Duration::from_millis(20), |_| false).await;
-    let mut far = world.open().await;
-    host.run_until(&world, |event| matches!(event, Event::Connected { .. })).await;
+    let (id, mut far) = connected(&mut world, &mut host, TARGETS[0], 40_000).await;
     assert_eq!(host.write(id, b"question"), Ok(8));
     host.shutdown(id);
     let mut question = String::new();
@@ -127,19 +138,13 @@ async fn an_end_of_one_direction_leaves_the_other() {
 async fn a_reset_of_the_host_breaks_the_targets_stream_and_the_other_way_round() {
     let mut world = world();
     let mut host = Host::new();
-    let id = host.connect(path(TARGETS[1], 40_000));
-    host.run(&world, Duration::from_millis(20), |_| false).await;
-    let mut far = world.open().await;
-    host.run_until(&world, |event| matches!(event, Event::Connected { .. })).await;
+    let (id, mut far) = connected(&mut world, &mut host, TARGETS[1], 40_000).await;
     host.abort(id);
     let gone = async { far.read(&mut [0; 10]).await };
     let (_, read) = tokio::join!(host.run(&world, Duration::from_millis(300), |_| false), gone);
     assert_eq!(read.expect("a pipe that was dropped"), 0);
 
-    let id = host.connect(path(TARGETS[1], 40_001));
-    host.run(&world, Duration::from_millis(20), |_| false).await;
-    let far = world.open().await;
-    host.run_until(&world, |event| matches!(event, Event::Connected { .. })).await;
+    let (id, far) = connected(&mut world, &mut host, TARGETS[1], 40_001).await;
     // Everything is to end at once: nothing of it in good order.
     world.stopper.end();
     host.run_until(&world, |event| matches!(event, Event::Closed { .. })).await;
@@ -152,10 +157,7 @@ async fn a_reset_of_the_host_breaks_the_targets_stream_and_the_other_way_round()
 async fn a_target_that_takes_nothing_closes_the_window() {
     let mut world = world();
     let mut host = Host::new();
-    let id = host.connect(path(TARGETS[0], 40_000));
-    host.run(&world, Duration::from_millis(20), |_| false).await;
-    let mut far = world.open().await;
-    host.run_until(&world, |event| matches!(event, Event::Connected { .. })).await;
+    let (id, mut far) = connected(&mut world, &mut host, TARGETS[0], 40_000).await;
     /// The host's send buffer, the gateway's receive buffer, the relay's, and the pipe.
     const MOST: usize = (256 << 10) + (1 << 20) + (32 << 10) + super::support::PIPE + 65_536;
     let mut written = 0;

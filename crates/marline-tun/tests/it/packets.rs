@@ -3,12 +3,9 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use marline_core::{
-    ConnectionConfig, Endpoint, EndpointConfig, Event, FourTuple, Limits, PacketMeta, TransmitBuf,
-};
+use marline_core::{ConnectionConfig, Endpoint, EndpointConfig, Event, Limits, TransmitBuf};
 use marline_proxy::client::open::OpenError;
 use marline_proxy::message::{ErrorCode, Failure};
 use marline_testkit::timeline::plain;
@@ -20,7 +17,7 @@ use marline_tun::icmp::Unreachable;
 use marline_tun::responder::{Responder, Taken};
 use marline_wire::{Checksum, IpPacket, PROTOCOL_TCP, SeqNum, TcpFlags};
 
-use super::support::{World, in_ip, path, tcp, udp};
+use super::support::{World, in_ip, meta_of, path, tcp, udp};
 
 /// Counts, per thread, what is allocated and not freed: each test is one thread.
 struct Counting;
@@ -100,14 +97,7 @@ impl Inside {
     }
 
     fn take_tcp(&mut self, ip: &IpPacket<'_>) {
-        let port = |at: usize| u16::from_be_bytes([ip.payload[at], ip.payload[at + 1]]);
-        let path = FourTuple {
-            local: SocketAddr::new(ip.dst, port(2)),
-            remote: SocketAddr::new(ip.src, port(0)),
-        };
-        let (ecn, flow, peer_flow) = (marline_core::Ecn::NotEct, 0, 0);
-        let meta = PacketMeta { path, ecn, flow, peer_flow, checksum_verified: false };
-        self.endpoint.handle_packet(self.now, &meta, ip.payload);
+        self.endpoint.handle_packet(self.now, &meta_of(ip), ip.payload);
         if self.endpoint.poll_timeout().is_some_and(|at| at <= self.now) {
             self.endpoint.handle_timeout(self.now);
         }

@@ -223,15 +223,19 @@ impl Host {
     fn take(&mut self, packet: &[u8]) {
         let ip = IpPacket::parse(packet).expect("a packet");
         assert_eq!(ip.protocol, PROTOCOL_TCP);
-        let port = |at: usize| u16::from_be_bytes([ip.payload[at], ip.payload[at + 1]]);
-        let path = FourTuple {
-            local: SocketAddr::new(ip.dst, port(2)),
-            remote: SocketAddr::new(ip.src, port(0)),
-        };
-        let (ecn, flow, peer_flow) = (marline_core::Ecn::NotEct, 0, 0);
-        let meta = PacketMeta { path, ecn, flow, peer_flow, checksum_verified: false };
-        self.endpoint.handle_packet(self.now(), &meta, ip.payload);
+        self.endpoint.handle_packet(self.now(), &meta_of(&ip), ip.payload);
     }
+}
+
+/// What the core is to know of a packet of TCP, of at least its ports.
+pub(crate) fn meta_of(ip: &IpPacket<'_>) -> PacketMeta {
+    let port = |at: usize| u16::from_be_bytes([ip.payload[at], ip.payload[at + 1]]);
+    let path = FourTuple {
+        local: SocketAddr::new(ip.dst, port(2)),
+        remote: SocketAddr::new(ip.src, port(0)),
+    };
+    let (ecn, flow, peer_flow) = (marline_core::Ecn::NotEct, 0, 0);
+    PacketMeta { path, ecn, flow, peer_flow, checksum_verified: false }
 }
 
 async fn send_all(world: &World, transmit: &Transmit, bytes: &[u8]) {

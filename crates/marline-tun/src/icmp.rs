@@ -88,11 +88,8 @@ pub(crate) fn write_unreachable(
     out: &mut Vec<u8>,
 ) {
     let ipv6 = from.is_ipv6();
-    let (kind, most) = if ipv6 { (1, QUOTED_V6) } else { (3, QUOTED_V4) };
-    write((from, to), out, |message| {
-        message.extend_from_slice(&[kind, why.code(ipv6), 0, 0, 0, 0, 0, 0]);
-        message.extend_from_slice(&refused[..refused.len().min(most)]);
-    });
+    let kind = if ipv6 { 1 } else { 3 };
+    write_error((from, to), [kind, why.code(ipv6), 0, 0, 0, 0, 0, 0], refused, out);
 }
 
 /// Writes that a packet is longer than `mtu`, which is what its way takes: a whole packet to its source. `from` is who
@@ -103,12 +100,16 @@ pub(crate) fn write_too_big(
     refused: &[u8],
     out: &mut Vec<u8>,
 ) {
-    let ipv6 = from.is_ipv6();
-    let (kind, code, most) = if ipv6 { (2, 0, QUOTED_V6) } else { (3, 4, QUOTED_V4) };
-    let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
-    write((from, to), out, |message| {
-        message.extend_from_slice(&[kind, code, 0, 0, 0, 0]);
-        message.extend_from_slice(&mtu.to_be_bytes());
+    let (kind, code) = if from.is_ipv6() { (2, 0) } else { (3, 4) };
+    let [high, low] = u16::try_from(mtu).unwrap_or(u16::MAX).to_be_bytes();
+    write_error((from, to), [kind, code, 0, 0, 0, 0, high, low], refused, out);
+}
+
+/// Writes an error message that begins like this and quotes what was refused.
+fn write_error(ends: (IpAddr, IpAddr), beginning: [u8; 8], refused: &[u8], out: &mut Vec<u8>) {
+    let most = if ends.0.is_ipv6() { QUOTED_V6 } else { QUOTED_V4 };
+    write(ends, out, |message| {
+        message.extend_from_slice(&beginning);
         message.extend_from_slice(&refused[..refused.len().min(most)]);
     });
 }

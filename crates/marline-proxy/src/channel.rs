@@ -5,7 +5,6 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use marline::datagrams::{Datagrams, Keys, LaneConfig, LaneError, PathNumbers};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsStream;
 
@@ -99,18 +98,8 @@ impl<T: Transport> Transport for Channel<T> {
         self.below().binding()
     }
 
-    fn draw_lane_id(&self) -> Option<u64> {
-        self.below().draw_lane_id()
-    }
-
-    fn open_lane(
-        &self,
-        config: LaneConfig,
-        ids: (u64, u64),
-        keys: Keys,
-        numbers: PathNumbers,
-    ) -> Result<Datagrams, LaneError> {
-        self.below().open_lane(config, ids, keys, numbers)
+    fn multipath(&self) -> Option<&marline::Stream> {
+        self.below().multipath()
     }
 }
 

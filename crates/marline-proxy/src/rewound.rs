@@ -4,7 +4,6 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use marline::datagrams::{Datagrams, Keys, LaneConfig, LaneError, PathNumbers};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::session::Binding;
@@ -38,18 +37,8 @@ impl<T: Transport> Transport for Rewound<T> {
         self.inner.binding()
     }
 
-    fn draw_lane_id(&self) -> Option<u64> {
-        self.inner.draw_lane_id()
-    }
-
-    fn open_lane(
-        &self,
-        config: LaneConfig,
-        ids: (u64, u64),
-        keys: Keys,
-        numbers: PathNumbers,
-    ) -> Result<Datagrams, LaneError> {
-        self.inner.open_lane(config, ids, keys, numbers)
+    fn multipath(&self) -> Option<&marline::Stream> {
+        self.inner.multipath()
     }
 }
 

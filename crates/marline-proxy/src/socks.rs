@@ -10,7 +10,7 @@
 pub mod datagram;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -192,16 +192,7 @@ pub async fn reply_bound(
     bound: SocketAddr,
 ) -> io::Result<()> {
     let mut answer = vec![VERSION, Reply::Succeeded as u8, 0];
-    match bound.ip() {
-        IpAddr::V4(v4) => {
-            answer.push(1);
-            answer.extend(v4.octets());
-        }
-        IpAddr::V6(v6) => {
-            answer.push(4);
-            answer.extend(v6.octets());
-        }
-    }
+    Host::from(bound.ip()).encode(&mut answer);
     answer.extend(bound.port().to_be_bytes());
     stream.write_all(&answer).await?;
     stream.flush().await
@@ -223,21 +214,7 @@ pub async fn ask(
         return Err(wrong(format!("no SOCKS5 port, or it wants a password: {chosen:?}")));
     }
     let mut request = vec![VERSION, CONNECT, 0];
-    match &target.host {
-        Host::V4(v4) => {
-            request.push(1);
-            request.extend(v4.octets());
-        }
-        Host::V6(v6) => {
-            request.push(4);
-            request.extend(v6.octets());
-        }
-        Host::Name(name) => {
-            // A name has 255 bytes at most.
-            request.extend([3, name.len() as u8]);
-            request.extend(name.as_bytes());
-        }
-    }
+    target.host.encode(&mut request);
     request.extend(target.port.to_be_bytes());
     stream.write_all(&request).await?;
     let mut head = [0; 4];

@@ -87,6 +87,28 @@ impl Host {
     }
 }
 
+impl Host {
+    /// Appends the host as SOCKS5 has it (RFC 1928 section 5): a byte for its kind, and its octets; a name's length is
+    /// in front of it.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Host::V4(address) => {
+                out.push(1);
+                out.extend_from_slice(&address.octets());
+            }
+            Host::Name(name) => {
+                // A name has 255 bytes at most.
+                out.extend_from_slice(&[3, name.len() as u8]);
+                out.extend_from_slice(name.as_bytes());
+            }
+            Host::V6(address) => {
+                out.push(4);
+                out.extend_from_slice(&address.octets());
+            }
+        }
+    }
+}
+
 impl From<IpAddr> for Host {
     fn from(address: IpAddr) -> Host {
         match address {

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use marline::datagrams::{Datagrams, Keys, LaneConfig, LaneError, PathNumbers};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -24,24 +23,9 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     {
     }
 
-    /// Draws an id for a lane for datagrams beside this connection; `None`: there can be none.
-    fn draw_lane_id(&self) -> Option<u64> {
+    /// The multipath stream that it is, or stands on; `None`: there is none, and no lane for datagrams beside it.
+    fn multipath(&self) -> Option<&marline::Stream> {
         None
-    }
-
-    /// Begins a lane whose paths are those of this connection. `ids`: ours, as drawn, and the peer's.
-    ///
-    /// # Errors
-    /// There can be none.
-    fn open_lane(
-        &self,
-        config: LaneConfig,
-        ids: (u64, u64),
-        keys: Keys,
-        numbers: PathNumbers,
-    ) -> Result<Datagrams, LaneError> {
-        let _ = (config, ids, keys, numbers);
-        Err(LaneError::Native)
     }
 
     /// What names this connection and no other, to both of its ends; `None` where nothing does: then no
@@ -64,18 +48,8 @@ impl Transport for marline::Stream {
         self.export_binding(BINDING_LABEL)
     }
 
-    fn draw_lane_id(&self) -> Option<u64> {
-        marline::Stream::draw_lane_id(self)
-    }
-
-    fn open_lane(
-        &self,
-        config: LaneConfig,
-        ids: (u64, u64),
-        keys: Keys,
-        numbers: PathNumbers,
-    ) -> Result<Datagrams, LaneError> {
-        marline::Stream::open_lane(self, config, ids, keys, numbers)
+    fn multipath(&self) -> Option<&marline::Stream> {
+        Some(self)
     }
 }
 

@@ -197,7 +197,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
                     let datagrams = Box::new(TunnelDatagrams::start(Arc::clone(&udp), addresses));
                     tokio::select! {
                         carried = way.carry(Arc::clone(&current), datagrams) => carried?,
-                        () = Box::pin(keep_lane(&current, &udp, config)) => {}
+                        never = Box::pin(keep_lane(&current, &udp, config)) => match never {},
                     }
                 }
                 // The carrier has none.

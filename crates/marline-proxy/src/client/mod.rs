@@ -14,6 +14,7 @@ pub mod socks_listener;
 pub mod tunnel;
 pub mod udp_keeper;
 pub mod udp_ports;
+pub mod udp_sources;
 pub mod udp_tunnel;
 mod used;
 

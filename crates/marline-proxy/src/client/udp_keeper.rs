@@ -1,10 +1,11 @@
 //! Keeper of a client's lane for datagrams: makes it when it is wanted, and again when it was lost.
 
+use std::convert::Infallible;
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use marline::datagrams::{Arrivals, Datagrams, LaneConfig, PathNumbers};
+use marline::datagrams::{Arrivals, Datagrams, LaneConfig, LaneError, PathNumbers};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, split};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep, timeout_at};
@@ -15,8 +16,7 @@ use super::socks_listener::SocksListener;
 use super::tunnel::{Connect, Control, Tunnel};
 use super::udp_tunnel::UdpTunnel;
 use crate::message::{ErrorCode, Message};
-use crate::session;
-use crate::session::datagram_keys::{GENERATION_LEN, LaneEnd, Side};
+use crate::session::datagram_keys::{Generation, LaneEnd, Side};
 use crate::transport::Transport;
 
 /// Signs of life are so far apart: the server keeps our sockets as long as it hears them.
@@ -47,7 +47,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
     /// Keeps a lane for the UDP of applications until the drain.
     pub async fn keep_udp(self: Arc<Self>, udp: Arc<UdpTunnel>, config: LaneConfig) {
         tokio::select! {
-            () = keep_lane(&self.way, &udp, config) => {}
+            never = keep_lane(&self.way, &udp, config) => match never {},
             () = self.stop.draining() => {}
         }
         udp.detach();
@@ -59,19 +59,19 @@ pub async fn keep_lane<C: Connect>(
     way: &Current<Tunnel<C>>,
     udp: &Arc<UdpTunnel>,
     config: LaneConfig,
-) {
-    let keeper = Keeper { udp: Arc::clone(udp), config, generation: OnceLock::new() };
-    keeper.keep(way).await;
+) -> Infallible {
+    let keeper = Keeper { udp: Arc::clone(udp), config, generation: Generation::default() };
+    keeper.keep(way).await
 }
 
 struct Keeper {
     udp: Arc<UdpTunnel>,
     config: LaneConfig,
-    generation: OnceLock<[u8; GENERATION_LEN]>,
+    generation: Generation,
 }
 
 impl Keeper {
-    async fn keep<C: Connect>(&self, way: &Current<Tunnel<C>>) {
+    async fn keep<C: Connect>(&self, way: &Current<Tunnel<C>>) -> Infallible {
         let (mut pause, mut told) = (FIRST_PAUSE, String::new());
         loop {
             self.udp.wanted().await;
@@ -113,22 +113,12 @@ impl Keeper {
         }
     }
 
-    fn generation(&self) -> anyhow::Result<[u8; GENERATION_LEN]> {
-        match self.generation.get() {
-            Some(generation) => Ok(*generation),
-            None => {
-                let drawn = session::random()?;
-                Ok(*self.generation.get_or_init(|| drawn))
-            }
-        }
-    }
-
     /// Has a lane once, until the connection that controls it ends.
     async fn once<C: Connect>(&self, tunnel: &Tunnel<C>) -> Next {
         let end = |stream: &crate::channel::Channel<C::Stream>| {
             let no = || anyhow::anyhow!("datagrams need the UDP carrier (--carrier udp)");
-            let lane = stream.draw_lane_id().ok_or_else(no)?;
-            Ok(LaneEnd { generation: self.generation()?, lane })
+            let lane = stream.multipath().and_then(marline::Stream::draw_lane_id).ok_or_else(no)?;
+            Ok(LaneEnd { generation: self.generation.get()?, lane })
         };
         let control = match tunnel.datagrams(end).await {
             Ok(control) => control,
@@ -160,7 +150,8 @@ impl Keeper {
         let binding = stream.binding().ok_or_else(none)?;
         let keys = session.datagram_keys(&binding, Side::Client, client, server);
         let ids = (client.lane, server.lane);
-        Ok(stream.open_lane(self.config.clone(), ids, keys, PathNumbers::Ours)?)
+        let below = stream.multipath().ok_or(LaneError::Native)?;
+        Ok(below.open_lane(self.config.clone(), ids, keys, PathNumbers::Ours)?)
     }
 
     /// Takes what comes in until the key is spent.

@@ -4,34 +4,29 @@
 //! each address that sends to its port. So a peer always sees the same address of an application, as behind a NAT
 //! (RFC 4787).
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::Context;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
-use tokio::time::{Instant, interval, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::open::Open;
 use super::socks_listener::SocksListener;
+use super::udp_sources::UdpSources;
 use super::udp_tunnel::{UdpInbox, UdpSender, UdpTunnel};
 use crate::socks::datagram::{self, LONGEST_HEADER};
 use crate::socks::{self, Reply};
 use crate::target::Target;
-use crate::udp::{DNS_PORT, idle_limit, send_to};
+use crate::udp::send_to;
 
 /// Longer datagrams fit no frame.
 const LONGEST: usize = 2_048;
 /// Datagrams taken from a socket before others get their turn.
 const AT_ONCE: usize = 32;
-/// Addresses that use a forward at a time; the one that was silent for longest goes for a new one.
-const MOST_SOURCES: usize = 512;
-/// Between two looks for addresses that are silent.
-const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// After an error of a socket, so that one that stays does not keep us busy.
 const PAUSE: Duration = Duration::from_millis(20);
 /// An application takes the answer to its request within this time.
@@ -77,27 +72,15 @@ impl UdpForward {
             Ok(socket) => Arc::new(socket),
             Err(error) => return tracing::error!("a UDP forward: {error}"),
         };
-        let (sources, begun) = (BTreeMap::new(), Instant::now());
-        let (target, datagrams) = (self.target, Received::default());
-        let mut forward = Forward { socket, target, udp, sources, begun, datagrams };
-        forward.run().await;
+        let (sources, datagrams) = (UdpSources::start(udp), Received::default());
+        Forward { socket, target: self.target, sources, datagrams }.run().await;
     }
-}
-
-/// An address that uses a forward.
-#[derive(Debug)]
-struct Source {
-    sender: UdpSender,
-    /// When it was used last, in ms since the forward began; its answers count.
-    used_at_ms: Arc<AtomicU64>,
 }
 
 struct Forward {
     socket: Arc<UdpSocket>,
     target: Target,
-    udp: Arc<UdpTunnel>,
-    sources: BTreeMap<SocketAddr, Source>,
-    begun: Instant,
+    sources: Arc<UdpSources>,
     datagrams: Received,
 }
 
@@ -137,15 +120,8 @@ impl Received {
 
 impl Forward {
     async fn run(&mut self) {
-        let mut sweep = interval(SWEEP_EVERY);
         loop {
-            let readable = tokio::select! {
-                readable = self.socket.readable() => readable,
-                _ = sweep.tick() => {
-                    self.sweep();
-                    continue;
-                }
-            };
+            let readable = self.socket.readable().await;
             if let Err(error) = readable.and_then(|()| self.drain()) {
                 tracing::debug!("a UDP forward: {error}");
                 sleep(PAUSE).await;
@@ -157,67 +133,29 @@ impl Forward {
     fn drain(&mut self) -> io::Result<()> {
         let mut datagrams = std::mem::take(&mut self.datagrams);
         let result = datagrams.fill(&self.socket);
-        let now_ms = self.now_ms();
         for (from, _) in datagrams.iter() {
-            if self.sources.contains_key(&from) || self.admit(from) {
-                self.sources[&from].used_at_ms.store(now_ms, Ordering::Relaxed);
-            }
+            let serve = |inbox| drop(tokio::spawn(self.answers(from).pass(inbox)));
+            self.sources.admit(from, self.target.port, serve);
         }
-        let mut batch = self.udp.batch();
+        let sources = self.sources.lock();
+        let mut batch = self.sources.tunnel().batch();
         for (from, payload) in datagrams.iter() {
             // A source that was forgotten for another of this batch comes again.
-            if let Some(source) = self.sources.get(&from) {
+            if let Some(sender) = sources.get(&from) {
                 match payload.len() {
                     LONGEST.. => batch.too_big(),
-                    _ => batch.send(&source.sender, &self.target, payload),
+                    _ => batch.send(sender, &self.target, payload),
                 }
             }
         }
         drop(batch);
+        drop(sources);
         self.datagrams = datagrams;
         result
     }
 
-    fn now_ms(&self) -> u64 {
-        self.begun.elapsed().as_millis() as u64
-    }
-
-    /// Makes a socket for an address.
-    fn admit(&mut self, from: SocketAddr) -> bool {
-        if self.sources.len() >= MOST_SOURCES {
-            self.forget_oldest();
-        }
-        let opened = self.udp.socket().or_else(|| {
-            self.forget_oldest();
-            self.udp.socket()
-        });
-        let Some((sender, inbox)) = opened else { return false };
-        let used_at_ms = Arc::new(AtomicU64::new(self.now_ms()));
-        let answers = Answers {
-            socket: Arc::clone(&self.socket),
-            to: from,
-            begun: self.begun,
-            used_at_ms: Arc::clone(&used_at_ms),
-        };
-        tokio::spawn(answers.pass(inbox));
-        self.sources.insert(from, Source { sender, used_at_ms });
-        true
-    }
-
-    fn forget_oldest(&mut self) {
-        let used = |source: &Source| source.used_at_ms.load(Ordering::Relaxed);
-        let oldest = self.sources.iter().min_by_key(|(_, source)| used(source));
-        if let Some(oldest) = oldest.map(|(from, _)| *from) {
-            self.sources.remove(&oldest);
-        }
-    }
-
-    fn sweep(&mut self) {
-        let limit_ms = idle_limit(self.target.port == DNS_PORT).as_millis() as u64;
-        let now_ms = self.now_ms();
-        self.sources.retain(|_, source| {
-            now_ms.saturating_sub(source.used_at_ms.load(Ordering::Relaxed)) < limit_ms
-        });
+    fn answers(&self, to: SocketAddr) -> Answers {
+        Answers { socket: Arc::clone(&self.socket), to, sources: Arc::downgrade(&self.sources) }
     }
 }
 
@@ -225,8 +163,7 @@ impl Forward {
 struct Answers {
     socket: Arc<UdpSocket>,
     to: SocketAddr,
-    begun: Instant,
-    used_at_ms: Arc<AtomicU64>,
+    sources: Weak<UdpSources>,
 }
 
 impl Answers {
@@ -234,7 +171,8 @@ impl Answers {
         while let Some(inbound) = inbox.recv().await {
             // Who uses a forward takes whatever comes from it for the target's.
             if inbound.asked {
-                self.used_at_ms.store(self.begun.elapsed().as_millis() as u64, Ordering::Relaxed);
+                let Some(sources) = self.sources.upgrade() else { return };
+                sources.is_answered(self.to);
                 // For want of room it is lost, as on any link.
                 let _ = send_to(&self.socket, &inbound.payload, self.to);
             }

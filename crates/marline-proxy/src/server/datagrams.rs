@@ -5,7 +5,7 @@
 //! is the business of [`Nat`]. Lane, sockets and flows end with the connection; it is the client that comes back.
 
 use std::io;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use marline::datagrams::{Arrivals, Datagrams, LaneConfig, PathId, PathNumbers};
@@ -18,8 +18,8 @@ use super::nat::{Nat, SWEEP_EVERY};
 use super::{Client, Server, Unsaid};
 use crate::channel::Channel;
 use crate::message::{ErrorCode, Failure, Message};
-use crate::session::datagram_keys::{GENERATION_LEN, LaneEnd, Side};
-use crate::session::{self, Session};
+use crate::session::Session;
+use crate::session::datagram_keys::{Generation, LaneEnd, Side};
 use crate::transport::Transport;
 use crate::udp::{UdpCounters, UdpCounts};
 
@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct DatagramService {
     config: Mutex<Option<LaneConfig>>,
-    generation: OnceLock<[u8; GENERATION_LEN]>,
+    generation: Generation,
     lanes: Quota<Arc<str>>,
     sockets: Arc<Quota<Arc<str>>>,
     counters: Arc<UdpCounters>,
@@ -48,7 +48,7 @@ impl Default for DatagramService {
     fn default() -> Self {
         DatagramService {
             config: Mutex::default(),
-            generation: OnceLock::new(),
+            generation: Generation::default(),
             lanes: Quota::new(LANES_PER_CLIENT, LANES_TOTAL),
             sockets: Arc::new(Quota::new(SOCKETS_PER_CLIENT, SOCKETS_TOTAL)),
             counters: Arc::default(),
@@ -70,16 +70,6 @@ impl DatagramService {
         self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn generation(&self) -> anyhow::Result<[u8; GENERATION_LEN]> {
-        match self.generation.get() {
-            Some(generation) => Ok(*generation),
-            None => {
-                let drawn = session::random()?;
-                Ok(*self.generation.get_or_init(|| drawn))
-            }
-        }
-    }
-
     /// Begins a lane beside a connection, and gives it with our end of it.
     fn begin<T: Transport>(
         &self,
@@ -89,16 +79,18 @@ impl DatagramService {
     ) -> Result<(Datagrams, LaneEnd), Failure> {
         let no = |text: &str| Failure::new(ErrorCode::UnsupportedMessage, text);
         let config = self.config().ok_or_else(|| no("this server carries no datagrams"))?;
-        let lane = stream.draw_lane_id().ok_or_else(|| no("datagrams need the UDP carrier"))?;
+        let below = stream.multipath().and_then(|below| Some((below, below.draw_lane_id()?)));
+        let (below, lane) = below.ok_or_else(|| no("datagrams need the UDP carrier"))?;
         let bound = session.zip(stream.binding());
         let (session, binding) = bound.ok_or_else(|| no("there is no session to key them by"))?;
         let generation = self
-            .generation()
+            .generation
+            .get()
             .map_err(|error| Failure::new(ErrorCode::ResourceExceeded, error.to_string()))?;
         let server = LaneEnd { generation, lane };
         let keys = session.datagram_keys(&binding, Side::Server, &client, &server);
         let ids = (lane, client.lane);
-        let opened = stream.open_lane(config, ids, keys, PathNumbers::Peers);
+        let opened = below.open_lane(config, ids, keys, PathNumbers::Peers);
         let lane =
             opened.map_err(|error| Failure::new(ErrorCode::ResourceExceeded, error.to_string()))?;
         Ok((lane, server))

@@ -8,6 +8,7 @@
 //! and its binding never comes again, so the packet numbers of a lane, which begin at 0, meet a key of their own.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use marline::datagrams::{Keys, Open, Seal, TAG_BYTES};
 use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -25,6 +26,26 @@ const GCM_FORGERIES: u64 = 1 << 57;
 /// Forgeries that may be tried on a key of ChaCha20-Poly1305 (RFC 9001 section 6.6). It may seal as many packets as
 /// there are numbers.
 const CHACHA_FORGERIES: u64 = 1 << 36;
+
+/// A process's generation, drawn when it is asked for first.
+#[derive(Debug, Default)]
+pub struct Generation(OnceLock<[u8; GENERATION_LEN]>);
+
+impl Generation {
+    /// The same each time.
+    ///
+    /// # Errors
+    /// The system has no randomness.
+    pub fn get(&self) -> anyhow::Result<[u8; GENERATION_LEN]> {
+        match self.0.get() {
+            Some(generation) => Ok(*generation),
+            None => {
+                let drawn = super::random()?;
+                Ok(*self.0.get_or_init(|| drawn))
+            }
+        }
+    }
+}
 
 /// What the ends of a lane told each other of themselves.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

@@ -58,21 +58,7 @@ pub fn parse(datagram: &[u8]) -> Result<(Target, &[u8]), BadDatagram> {
 pub fn write(from: &Target, payload: &[u8], out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(&[0, 0, 0]);
-    match &from.host {
-        Host::V4(address) => {
-            out.push(1);
-            out.extend_from_slice(&address.octets());
-        }
-        Host::Name(name) => {
-            // A name has 255 bytes at most.
-            out.extend_from_slice(&[3, name.len() as u8]);
-            out.extend_from_slice(name.as_bytes());
-        }
-        Host::V6(address) => {
-            out.push(4);
-            out.extend_from_slice(&address.octets());
-        }
-    }
+    from.host.encode(out);
     out.extend_from_slice(&from.port.to_be_bytes());
     out.extend_from_slice(payload);
 }

@@ -131,21 +131,7 @@ fn encode_socket(socket: u32, out: &mut Vec<u8>) {
 
 fn encode_peer(peer: &Target, out: &mut Vec<u8>) {
     out.extend_from_slice(&peer.port.to_be_bytes());
-    match &peer.host {
-        Host::V4(address) => {
-            out.push(1);
-            out.extend_from_slice(&address.octets());
-        }
-        Host::Name(name) => {
-            // A name has 255 bytes at most.
-            out.extend_from_slice(&[3, name.len() as u8]);
-            out.extend_from_slice(name.as_bytes());
-        }
-        Host::V6(address) => {
-            out.push(4);
-            out.extend_from_slice(&address.octets());
-        }
-    }
+    peer.host.encode(out);
 }
 
 struct Reader<'a> {

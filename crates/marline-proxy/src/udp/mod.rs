@@ -34,7 +34,7 @@ pub(crate) const MOST_UNASKED_FLOWS: usize = 256;
 
 /// How long a socket of this kind lives unused.
 #[must_use]
-pub const fn idle_limit(only_dns: bool) -> Duration {
+pub(crate) const fn idle_limit(only_dns: bool) -> Duration {
     if only_dns { DNS_SOCKET_IDLE } else { SOCKET_IDLE }
 }
 

@@ -1,0 +1,205 @@
+//! Sources of a way in for UDP: the addresses that applications send from, with a socket of the tunnel for each.
+//!
+//! A source is one socket at the server, whomever it speaks to: a NAT that is independent of endpoints (RFC 4787), as
+//! the server's is.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::time::{Instant, interval};
+
+use super::udp_tunnel::{TooBig, UdpInbox, UdpSender, UdpTunnel};
+use crate::target::Target;
+use crate::udp::{DNS_PORT, idle_limit};
+
+/// Sources that have a socket at a time; the one that was silent for longest goes for a new one.
+const MOST_SOURCES: usize = 512;
+/// Between two looks for those that are silent.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// What stands for a source.
+#[derive(Debug)]
+struct Source<S> {
+    socket: S,
+    /// Its answers count.
+    used_at: Instant,
+    only_dns: bool,
+}
+
+/// The sources, and what stands for each.
+#[derive(Debug)]
+pub(super) struct Table<S> {
+    most: usize,
+    by_address: BTreeMap<SocketAddr, Source<S>>,
+}
+
+impl<S> Table<S> {
+    const fn new(most: usize) -> Table<S> {
+        Table { most, by_address: BTreeMap::new() }
+    }
+
+    /// What stands for a source that sends to this port.
+    fn sends(&mut self, from: SocketAddr, port: u16, now: Instant) -> Option<&S> {
+        let source = self.by_address.get_mut(&from)?;
+        source.used_at = now;
+        source.only_dns &= port == DNS_PORT;
+        Some(&source.socket)
+    }
+
+    /// What stands for a source.
+    pub(super) fn get(&self, from: &SocketAddr) -> Option<&S> {
+        self.by_address.get(from).map(|source| &source.socket)
+    }
+
+    /// A source was answered.
+    fn is_answered(&mut self, address: SocketAddr, now: Instant) {
+        if let Some(source) = self.by_address.get_mut(&address) {
+            source.used_at = now;
+        }
+    }
+
+    fn insert(&mut self, address: SocketAddr, socket: S, now: Instant) {
+        if self.by_address.len() >= self.most {
+            self.forget_oldest();
+        }
+        self.by_address.insert(address, Source { socket, used_at: now, only_dns: true });
+    }
+
+    fn forget_oldest(&mut self) {
+        let oldest = self.by_address.iter().min_by_key(|(_, source)| source.used_at);
+        if let Some(oldest) = oldest.map(|(address, _)| *address) {
+            self.by_address.remove(&oldest);
+        }
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        self.by_address
+            .retain(|_, source| now.duration_since(source.used_at) < idle_limit(source.only_dns));
+    }
+}
+
+/// The sources of a way in; dropping them closes all their sockets.
+#[derive(Debug)]
+pub struct UdpSources {
+    udp: Arc<UdpTunnel>,
+    /// Locked before the tunnel, never while it is.
+    table: Mutex<Table<UdpSender>>,
+}
+
+impl UdpSources {
+    /// None yet. Those that fall silent are looked for on the current tokio runtime.
+    #[must_use]
+    pub fn start(udp: Arc<UdpTunnel>) -> Arc<UdpSources> {
+        let sources = Arc::new(UdpSources { udp, table: Mutex::new(Table::new(MOST_SOURCES)) });
+        tokio::spawn(sweep(Arc::downgrade(&sources)));
+        sources
+    }
+
+    /// The tunnel that they send into.
+    #[must_use]
+    pub const fn tunnel(&self) -> &Arc<UdpTunnel> {
+        &self.udp
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Table<UdpSender>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes sure that an address which sends to this port has a socket; what comes for a new one is given to
+    /// `serve`. `false`: there are too many.
+    pub fn admit(&self, from: SocketAddr, port: u16, serve: impl FnOnce(UdpInbox)) -> bool {
+        let now = Instant::now();
+        if self.lock().sends(from, port, now).is_some() {
+            return true;
+        }
+        let opened = self.udp.socket().or_else(|| {
+            self.lock().forget_oldest();
+            self.udp.socket()
+        });
+        let Some((sender, inbox)) = opened else { return false };
+        let mut table = self.lock();
+        table.insert(from, sender, now);
+        table.sends(from, port, now);
+        drop(table);
+        serve(inbox);
+        true
+    }
+
+    /// Sends a datagram of an address that was admitted.
+    ///
+    /// # Errors
+    /// As [`UdpSender::send`].
+    pub fn send(&self, from: SocketAddr, to: &Target, payload: &[u8]) -> Result<(), TooBig> {
+        // One that was forgotten meanwhile is as one that was lost.
+        self.lock().get(&from).map_or(Ok(()), |sender| sender.send(to, payload))
+    }
+
+    /// An address was answered, by somebody whom it had asked.
+    pub fn is_answered(&self, address: SocketAddr) {
+        self.lock().is_answered(address, Instant::now());
+    }
+}
+
+/// Closes the sockets of silent sources, as long as there are any.
+async fn sweep(sources: Weak<UdpSources>) {
+    let mut look = interval(SWEEP_EVERY);
+    loop {
+        look.tick().await;
+        let Some(sources) = sources.upgrade() else { return };
+        sources.lock().sweep(Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(port: u16) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, 1], port))
+    }
+
+    fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn the_port_that_was_silent_for_longest_goes_for_a_new_one() {
+        let begun = Instant::now();
+        let mut sources = Table::new(3);
+        for number in 1..=3 {
+            sources.insert(port(number), number, begun + secs(number.into()));
+        }
+        assert_eq!(sources.sends(port(1), 443, begun + secs(4)), Some(&1));
+        sources.is_answered(port(2), begun + secs(5));
+        sources.insert(port(4), 4, begun + secs(6));
+        let left: Vec<u16> = sources.by_address.keys().map(SocketAddr::port).collect();
+        assert_eq!(left, [1, 2, 4]);
+    }
+
+    #[test]
+    fn a_silent_port_is_closed_in_five_minutes_and_one_that_only_asked_for_names_in_half_of_one() {
+        let begun = Instant::now();
+        let mut sources = Table::new(9);
+        for number in 1..=3 {
+            sources.insert(port(number), number, begun);
+        }
+        sources.sends(port(1), DNS_PORT, begun);
+        sources.sends(port(2), DNS_PORT, begun);
+        sources.sends(port(2), 443, begun);
+        sources.sends(port(3), 443, begun);
+        // What it asks for later does not make it a port of DNS again.
+        sources.sends(port(2), DNS_PORT, begun);
+        sources.sweep(begun + secs(29));
+        assert_eq!(sources.by_address.len(), 3);
+        sources.sweep(begun + secs(30));
+        assert!(!sources.by_address.contains_key(&port(1)));
+        sources.is_answered(port(3), begun + secs(299));
+        sources.sweep(begun + secs(300));
+        let left: Vec<u16> = sources.by_address.keys().map(SocketAddr::port).collect();
+        assert_eq!(left, [3]);
+        sources.sweep(begun + secs(599));
+        assert!(sources.by_address.is_empty());
+    }
+}

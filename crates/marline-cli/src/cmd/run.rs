@@ -117,6 +117,7 @@ fn plan(flags: ClientOptions, config: Option<PathBuf>) -> anyhow::Result<ClientP
         (!flags.socks5.is_empty(), "--socks5"),
         (!flags.local_forward.is_empty(), "-L"),
         (!flags.remote_forward.is_empty(), "-R"),
+        (!flags.udp_forward.is_empty(), "-U"),
         (flags.share, "--share"),
     ] {
         if given {
@@ -127,6 +128,7 @@ fn plan(flags: ClientOptions, config: Option<PathBuf>) -> anyhow::Result<ClientP
     options.socks5.clear();
     options.local_forward.clear();
     options.remote_forward.clear();
+    options.udp_forward.clear();
     // The terminal is the program's.
     options.log.get_or_insert(LogLevel::Warn);
     let plan = options.plan()?;
@@ -251,5 +253,31 @@ impl ProgramTraffic {
             serving.await.context("the gateway failed")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_does_besides_is_refused() {
+        let none = ClientOptions::default();
+        for (flag, options) in [
+            (
+                "--socks5",
+                ClientOptions { socks5: vec![([127, 0, 0, 1], 9).into()], ..none.clone() },
+            ),
+            ("-L", ClientOptions { local_forward: vec!["9:h:1".parse().unwrap()], ..none.clone() }),
+            (
+                "-R",
+                ClientOptions { remote_forward: vec!["9:h:1".parse().unwrap()], ..none.clone() },
+            ),
+            ("-U", ClientOptions { udp_forward: vec!["9:h:1".parse().unwrap()], ..none.clone() }),
+            ("--share", ClientOptions { share: true, ..none }),
+        ] {
+            let error = plan(options, None).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{flag} has no meaning here")), "{error}");
+        }
     }
 }

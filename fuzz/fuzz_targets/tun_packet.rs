@@ -43,7 +43,7 @@ impl Gateway {
             EndpointConfig { limits, ..marline_testkit::endpoint_config(Some(accept)) };
         Gateway {
             endpoint: Endpoint::new(config, Box::new(SeedTree::new(1).stream("fuzz"))),
-            responder: Responder::new(Addresses::default()),
+            responder: Responder::new(Addresses::default(), true),
             out: TransmitBuf::new(40, 16),
             answer: Vec::new(),
             now: Instant::from_secs(1),

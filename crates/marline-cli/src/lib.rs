@@ -47,13 +47,17 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the client: local SOCKS5 and HTTP ports and forwards, carried over several paths.
-    Client(cmd::client::Args),
+    Client(Box<cmd::client::Args>),
     /// Run the server for clients: manage keys and invites, connect to targets.
     Server(cmd::server::Args),
     /// Run a front for a TCP service, reachable by Multipath TCP and plain TCP clients.
     Serve(cmd::serve::Args),
     /// Run a program, without root, whose connections all go through the server.
     Run(Box<cmd::run::Args>),
+    /// Take the whole machine's traffic through the server, as root, until it ends.
+    Up(Box<cmd::up::Args>),
+    /// End `marline up`, and remove what one that was killed has left.
+    Down(cmd::down::Args),
     /// Connect standard input and output to HOST PORT through the server (ssh's ProxyCommand).
     Connect(cmd::connect::Args),
     /// Print the effective configuration of file and flags, or its errors.
@@ -133,12 +137,15 @@ struct Begun {
 /// Does what must be done before there are threads (capabilities are per thread); the rest is to be
 /// run.
 fn begin(command: Command) -> anyhow::Result<Begun> {
-    if matches!(command, Command::Client(_) | Command::Server(_) | Command::Serve(_)) {
+    if matches!(
+        command,
+        Command::Client(_) | Command::Server(_) | Command::Serve(_) | Command::Up(_)
+    ) {
         signals::survive().context("cannot receive signals")?;
     }
     let mut drivers = 1;
     let work: Work = match command {
-        Command::Client(args) => Box::pin(cmd::client::run(cmd::client::prepare(args)?)),
+        Command::Client(args) => Box::pin(cmd::client::run(cmd::client::prepare(*args)?)),
         Command::Server(args) => {
             let prepared = cmd::server::prepare(args)?;
             drivers = prepared.as_ref().map_or(1, cmd::server::Prepared::shards);
@@ -149,6 +156,8 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
             Some(prepared) => Box::pin(cmd::run::run(prepared)),
             None => Box::pin(std::future::ready(Ok(ExitCode::FAILURE))),
         },
+        Command::Up(args) => Box::pin(cmd::up::run(cmd::up::prepare(*args)?)),
+        Command::Down(args) => Box::pin(cmd::down::run(args)),
         Command::Connect(args) => Box::pin(cmd::connect::run(cmd::connect::prepare(args)?)),
         Command::CheckConfig(args) => Box::pin(cmd::check_config::run(args)),
         Command::Link(args) => Box::pin(cmd::link::run(args)),

@@ -26,11 +26,11 @@ pub use driver::{
     Stream, udp_capabilities,
 };
 pub use native::{RawSockets, native_capabilities};
-pub use net::{Interface, InterfaceSetup, Interfaces, Watcher};
+pub use net::{GATEWAY_INTERFACE, Interface, InterfaceSetup, Interfaces, Watcher};
 pub use path_radio::RadioKind;
 pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
-pub use privileges::drop_capabilities;
+pub use privileges::{drop_capabilities, drop_capabilities_but_net_admin};
 pub use random::{ResetSeed, SecretRng};
 pub use sys::tun::Tun;
 pub use tap::{SegmentLog, Tapped};

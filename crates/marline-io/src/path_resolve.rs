@@ -19,6 +19,8 @@ pub struct LocalEnd {
     /// The address is Marline's own, behind a TUN interface, and has no routes in the system's
     /// tables.
     pub behind_tun: bool,
+    /// Mark of its packets for the machine's routing rules; 0: none.
+    pub mark: u32,
 }
 
 impl LocalEnd {
@@ -26,7 +28,7 @@ impl LocalEnd {
     #[must_use]
     pub fn behind(interface: &str, address: IpAddr) -> Self {
         let interface = (interface.to_owned(), 0);
-        LocalEnd { address, interface, loopback: false, behind_tun: true }
+        LocalEnd { address, interface, loopback: false, behind_tun: true, mark: 0 }
     }
 
     /// Options of its socket. Port 0: any.
@@ -36,6 +38,7 @@ impl LocalEnd {
             local: SocketAddr::new(self.address, 0),
             interface: (!self.loopback).then(|| self.interface.clone()),
             share_port: false,
+            mark: self.mark,
         }
     }
 
@@ -54,7 +57,7 @@ impl LocalEnd {
             return Ok(());
         }
         let oif = if self.loopback { 0 } else { self.interface.1 };
-        route_exists(remote, Some(self.address), oif)
+        route_exists(remote, Some(self.address), oif, self.mark)
     }
 }
 
@@ -136,6 +139,7 @@ fn end(interface: &Interface, address: IpAddr) -> LocalEnd {
         interface: (interface.name.clone(), interface.index),
         loopback: interface.loopback,
         behind_tun: false,
+        mark: 0,
     }
 }
 
@@ -169,6 +173,7 @@ mod tests {
             interface: (lo.name.clone(), lo.index),
             loopback: false,
             behind_tun: false,
+            mark: 0,
         };
         assert!(bound.check_route("203.0.113.9".parse().unwrap()).is_err());
     }

@@ -17,11 +17,23 @@ use rustix::thread::{
 /// # Errors
 /// The system's; or other threads are already running and still have capabilities.
 pub fn drop_capabilities() -> io::Result<()> {
+    keep_only(CapabilitySet::empty())
+}
+
+/// Drops all capabilities but the one to change the network's configuration, in the same way.
+///
+/// # Errors
+/// The system's, the capability is missing, or there are other threads that have more.
+pub fn drop_capabilities_but_net_admin() -> io::Result<()> {
+    keep_only(CapabilitySet::NET_ADMIN)
+}
+
+fn keep_only(kept: CapabilitySet) -> io::Result<()> {
     set_no_new_privs(true)?;
     clear_ambient_capability_set()?;
     let none = CapabilitySet::empty();
-    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
-    match privileged_thread(Path::new("/proc/self/task"))? {
+    set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })?;
+    match privileged_thread(Path::new("/proc/self/task"), kept)? {
         None => Ok(()),
         Some(thread) => Err(io::Error::other(format!(
             "thread {thread} still has capabilities: drop them before threads are started"
@@ -29,8 +41,8 @@ pub fn drop_capabilities() -> io::Result<()> {
     }
 }
 
-/// A thread of the process that has capabilities, or could take some.
-fn privileged_thread(tasks: &Path) -> io::Result<Option<String>> {
+/// A thread of the process that has other capabilities, or could take some.
+fn privileged_thread(tasks: &Path, kept: CapabilitySet) -> io::Result<Option<String>> {
     for task in std::fs::read_dir(tasks)? {
         let task = task?;
         let status = match std::fs::read_to_string(task.path().join("status")) {
@@ -40,18 +52,20 @@ fn privileged_thread(tasks: &Path) -> io::Result<Option<String>> {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
             Err(error) => return Err(error),
         };
-        if has_capabilities(&status) {
+        if has_capabilities(&status, kept) {
             return Ok(Some(task.file_name().to_string_lossy().into_owned()));
         }
     }
     Ok(None)
 }
 
-/// Whether a `/proc/PID/status` names permitted or effective capabilities.
-fn has_capabilities(status: &str) -> bool {
+/// Whether a `/proc/PID/status` names permitted or effective capabilities other than these.
+fn has_capabilities(status: &str, kept: CapabilitySet) -> bool {
     status.lines().any(|line| {
         let set = line.strip_prefix("CapPrm:").or_else(|| line.strip_prefix("CapEff:"));
-        set.is_some_and(|set| set.trim().bytes().any(|digit| digit != b'0'))
+        // What cannot be read may be anything.
+        let bits = set.map(|set| u64::from_str_radix(set.trim(), 16).unwrap_or(u64::MAX));
+        bits.is_some_and(|bits| bits & !kept.bits() != 0)
     })
 }
 
@@ -63,9 +77,16 @@ mod tests {
     fn a_thread_with_capabilities_is_noticed() {
         let none = "Name:\tx\nCapInh:\t0000000000000000\nCapPrm:\t0000000000000000\n\
                     CapEff:\t0000000000000000\nCapBnd:\t000001ffffffffff\n";
-        assert!(!has_capabilities(none));
-        assert!(has_capabilities(&none.replace("CapPrm:\t00000", "CapPrm:\t00002")));
-        assert!(has_capabilities(&none.replace("CapEff:\t00000", "CapEff:\t00002")));
+        let nothing = CapabilitySet::empty();
+        assert!(!has_capabilities(none, nothing));
+        for set in ["CapPrm:\t00000", "CapEff:\t00000"] {
+            let more = none.replace(set, &set.replace("\t00000", "\t00002"));
+            assert!(has_capabilities(&more, nothing));
+            assert!(has_capabilities(&more, CapabilitySet::NET_ADMIN));
+        }
+        let net_admin = none.replace("CapEff:\t0000000000000000", "CapEff:\t0000000000001000");
+        assert!(has_capabilities(&net_admin, nothing));
+        assert!(!has_capabilities(&net_admin, CapabilitySet::NET_ADMIN));
     }
 
     #[test]
@@ -73,6 +94,10 @@ mod tests {
         // Threads that let go of theirs one by one; this one keeps what it has.
         let dropped = std::thread::spawn(drop_capabilities).join().unwrap();
         let ours = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-        assert_eq!(dropped.is_err(), has_capabilities(&ours), "{dropped:?}");
+        assert_eq!(
+            dropped.is_err(),
+            has_capabilities(&ours, CapabilitySet::empty()),
+            "{dropped:?}"
+        );
     }
 }

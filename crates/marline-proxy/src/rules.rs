@@ -56,6 +56,18 @@ impl Cidr {
         }
     }
 
+    /// Its first address.
+    #[must_use]
+    pub const fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Bits that its addresses have in common.
+    #[must_use]
+    pub const fn prefix_len(&self) -> u8 {
+        self.prefix_len
+    }
+
     /// Whether the block holds `address` (of the same family).
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
@@ -135,13 +147,9 @@ impl Rules {
     /// # Errors
     /// The refusal, with the flag that would allow it.
     pub fn check(&self, address: IpAddr) -> Result<(), Refused> {
+        self.check_denied(address)?;
         let address = address.to_canonical();
         let inner = embedded(address).map(IpAddr::V4);
-        for candidate in [Some(address), inner].into_iter().flatten() {
-            if let Some(&block) = self.deny.iter().find(|block| block.contains(candidate)) {
-                return Err(Refused::Denied { address, block });
-            }
-        }
         if self.allow.iter().any(|block| block.contains(address)) {
             return Ok(());
         }
@@ -149,6 +157,28 @@ impl Rules {
         let class = class.or_else(|| is_own(address).then_some("an address of the server itself"));
         class.map_or(Ok(()), |class| Err(Refused::Class { address, class }))
     }
+
+    /// Whether a block that is denied in any case holds `address`.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn check_denied(&self, address: IpAddr) -> Result<(), Refused> {
+        let address = address.to_canonical();
+        let inner = embedded(address).map(IpAddr::V4);
+        for candidate in [Some(address), inner].into_iter().flatten() {
+            if let Some(&block) = self.deny.iter().find(|block| block.contains(candidate)) {
+                return Err(Refused::Denied { address, block });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether an address is public unicast, as far as the registries say.
+#[must_use]
+pub fn is_public(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    class_of(address).or_else(|| class_of(embedded(address)?.into())).is_none()
 }
 
 /// Special-purpose IPv4 blocks.

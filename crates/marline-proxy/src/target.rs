@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
+use crate::udp::DNS_PORT;
+
 /// A destination host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Host {
@@ -118,7 +120,23 @@ impl From<IpAddr> for Host {
     }
 }
 
+/// Name of the server's own resolver. No host has it (RFC 6761 section 6.4), so a server that does not know it says
+/// that it has no address.
+const SERVERS_RESOLVER: &str = "resolver.marline.invalid";
+
 impl Target {
+    /// The resolver that the server itself asks for names, by DNS over TCP.
+    #[must_use]
+    pub fn servers_resolver() -> Target {
+        Target { host: Host::Name(SERVERS_RESOLVER.to_owned()), port: DNS_PORT }
+    }
+
+    /// Whether it is that resolver.
+    #[must_use]
+    pub fn is_servers_resolver(&self) -> bool {
+        self.port == DNS_PORT && self.host.as_name() == Ok(SERVERS_RESOLVER)
+    }
+
     /// A checked destination.
     ///
     /// # Errors

@@ -9,12 +9,13 @@ use marline_io::{CarrierKind, Requests, Shard, ShardConfig, ShardHandle, Tun};
 use marline_proxy::client::open::Open;
 use marline_proxy::relay::Traffic;
 use marline_proxy::shutdown::Stop;
-use marline_proxy::target::Target;
 use tokio::sync::mpsc;
 
 use crate::addresses::Addresses;
 use crate::datagram::{DatagramWriter, Datagrams};
-use crate::dns::{Forwarder, QUEUED, Query};
+use crate::dns::{DirectNames, Forwarder, QUEUED, Query};
+use crate::exceptions::{Destinations, Exceptions};
+use crate::resolver::Resolvers;
 use crate::responder::{PacketCounters, Responder};
 use crate::serve::Service;
 use crate::sink::Sink;
@@ -26,13 +27,32 @@ const BUFFER: u64 = 1 << 20;
 /// Segments sent at once at first: between a program and its own machine nothing is to be probed for.
 const INITIAL_WINDOW: u32 = 64;
 
+/// Whose packets come by the interface.
+#[derive(Debug)]
+pub enum Served {
+    /// A program's, which has nothing else.
+    Program,
+    /// A machine's, and perhaps of those it forwards for.
+    Machine {
+        /// What does not go through the tunnel.
+        exceptions: Exceptions,
+        /// Whether queries to resolvers of a private network are answered here, as these are for names that the
+        /// tunnel resolves.
+        takes_names: bool,
+        /// Who asks for names that are reached directly.
+        direct_names: DirectNames,
+    },
+}
+
 /// Settings of a gateway.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct GatewaySettings {
     /// The ends of the interface.
     pub addresses: Addresses,
     /// Where DNS queries go, as the far end of the way sees it. `None`: names do not resolve.
-    pub resolver: Option<Target>,
+    pub resolvers: Option<Resolvers>,
+    /// Whose packets come.
+    pub served: Served,
     /// Connections at a time. As many SYNs wait beyond, at most 1,024.
     pub connections: usize,
 }
@@ -40,7 +60,11 @@ pub struct GatewaySettings {
 /// A gateway that reads and writes an interface.
 #[derive(Debug)]
 pub struct Gateway {
-    settings: GatewaySettings,
+    addresses: Addresses,
+    resolvers: Option<Arc<Resolvers>>,
+    connections: usize,
+    destinations: Destinations,
+    direct_names: Option<Arc<DirectNames>>,
     shard: Arc<ShardHandle>,
     requests: Requests,
     queries: mpsc::Receiver<Query>,
@@ -62,12 +86,31 @@ impl Gateway {
         let tun = Tun::adopt(tun)?;
         let writer = Arc::new(tun.try_clone()?);
         let (ask, queries) = mpsc::channel(QUEUED);
-        let responder = Responder::new(settings.addresses);
+        let GatewaySettings { addresses, resolvers, served, connections } = settings;
+        let (destinations, direct_names) = match served {
+            Served::Program => (Destinations::default(), None),
+            Served::Machine { exceptions, takes_names, direct_names } => (
+                Destinations { exceptions: Arc::new(exceptions), takes_names },
+                Some(Arc::new(direct_names)),
+            ),
+        };
+        let responder = Responder::new(addresses, destinations.takes_names);
         let packets = responder.counters();
-        let sink = Sink::new(responder, Arc::clone(&writer), ask, datagrams);
-        let shard = Shard::start(shard_config(settings.connections))?;
+        let sink = Sink::new(responder, destinations.clone(), Arc::clone(&writer), ask, datagrams);
+        let shard = Shard::start(shard_config(connections))?;
         let requests = shard.open_gateway(tun, Box::new(sink))?;
-        Ok(Gateway { settings, shard, requests, queries, tun: writer, packets })
+        Ok(Gateway {
+            addresses,
+            resolvers: resolvers.map(Arc::new),
+            connections,
+            destinations,
+            direct_names,
+            shard,
+            requests,
+            queries,
+            tun: writer,
+            packets,
+        })
     }
 
     /// A writer of datagrams to the programs.
@@ -91,18 +134,21 @@ impl Gateway {
     /// Serves the programs by this way to their targets, until `stop` says that no more are to be served and those
     /// that were are done.
     pub async fn serve<O: Open>(self, way: Arc<O>, stop: Stop) {
-        let Gateway { settings, shard, requests, queries, tun, .. } = self;
-        let GatewaySettings { addresses, resolver, connections } = settings;
-        let names = resolver.clone().map(|resolver| Forwarder {
+        let Gateway { addresses, resolvers, connections, destinations, direct_names, .. } = self;
+        let Gateway { shard, requests, queries, tun, .. } = self;
+        let names = resolvers.clone().map(|resolvers| Forwarder {
             way: Arc::clone(&way),
-            resolver,
+            resolvers,
+            exceptions: Arc::clone(&destinations.exceptions),
+            direct: direct_names,
             queries,
             writer: DatagramWriter::new(Arc::clone(&tun)),
             warnings: WarningLimit::default(),
         });
         let traffic = Traffic::default();
         let warnings = WarningLimit::default();
-        let service = Service { way, addresses, resolver, tun, stop, traffic, warnings };
+        let service =
+            Service { way, addresses, resolvers, destinations, tun, stop, traffic, warnings };
         let answer_names = async {
             match names {
                 Some(forwarder) => forwarder.run().await,

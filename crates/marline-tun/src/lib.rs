@@ -9,10 +9,14 @@
 
 pub mod addresses;
 pub mod datagram;
-mod dns;
+pub mod dns;
+pub mod exceptions;
 pub mod gateway;
 pub mod icmp;
 pub mod inside;
+mod interface;
+pub mod machine;
+mod process;
 pub mod resolver;
 pub mod responder;
 mod serve;

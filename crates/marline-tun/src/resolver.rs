@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::bail;
+use marline_proxy::target::Target;
 use marline_proxy::udp::DNS_PORT;
 
+const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Where systemd-resolved, which is this machine's resolver on many, lists the network's.
 const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 
@@ -35,6 +38,50 @@ pub fn parse(text: &str) -> Result<SocketAddr, BadResolver> {
         Ok(address) if address.port() != 0 => Ok(address),
         _ => Err(BadResolver(text.to_owned())),
     }
+}
+
+/// Resolvers that may be asked, in the order in which they are tried, and which of them is.
+#[derive(Debug)]
+pub struct Resolvers {
+    list: Vec<Target>,
+    current: AtomicUsize,
+}
+
+impl Resolvers {
+    /// These; at least one.
+    #[must_use]
+    pub fn new(first: Target, others: impl IntoIterator<Item = Target>) -> Resolvers {
+        let list = std::iter::once(first).chain(others).collect();
+        Resolvers { list, current: AtomicUsize::new(0) }
+    }
+
+    /// The one that is asked.
+    pub(crate) fn current(&self) -> Target {
+        self.list[self.current.load(Ordering::Relaxed)].clone()
+    }
+
+    /// Another one is asked from now on, as `failed` was not reached. `None`: it was the last, and the first is next.
+    pub(crate) fn after(&self, failed: &Target) -> Option<Target> {
+        let at = self.list.iter().position(|target| target == failed)?;
+        let next = (at + 1) % self.list.len();
+        self.current.store(next, Ordering::Relaxed);
+        (next != 0).then(|| self.list[next].clone())
+    }
+}
+
+/// All resolvers of this machine that are on the network, but for the gateway's own.
+pub(crate) fn all_of_host(gateway: IpAddr) -> Vec<SocketAddr> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let usable = |text: &str| -> Vec<SocketAddr> {
+        let addresses = entries(text, "nameserver")
+            .filter_map(|rest| rest.split_ascii_whitespace().next()?.parse::<IpAddr>().ok());
+        addresses
+            .filter(|address| !address.is_loopback() && *address != gateway)
+            .map(|address| SocketAddr::new(address, DNS_PORT))
+            .collect()
+    };
+    let found = usable(&read(RESOLV_CONF));
+    if found.is_empty() { usable(&read(RESOLVED)) } else { found }
 }
 
 /// The first resolver of this machine.
@@ -120,6 +167,19 @@ mod tests {
         for wrong in ["", "resolver.example", "192.0.2.1:0", "192.0.2.1:", "[192.0.2.1", "1.2.3"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn resolvers_are_tried_in_turn_and_the_one_that_was_reached_stays() {
+        let target = |text: &str| text.parse::<Target>().unwrap();
+        let (first, second) = (target("192.0.2.1:53"), target("192.0.2.2:53"));
+        let resolvers = Resolvers::new(first.clone(), [second.clone()]);
+        assert_eq!(resolvers.current(), first);
+        assert_eq!(resolvers.after(&first), Some(second.clone()));
+        assert_eq!(resolvers.current(), second);
+        assert_eq!(resolvers.after(&second), None);
+        assert_eq!(resolvers.current(), first);
+        assert_eq!(resolvers.after(&target("192.0.2.3:53")), None);
     }
 
     #[test]

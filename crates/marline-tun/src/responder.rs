@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use marline_proxy::rules::is_public;
 use marline_proxy::udp::DNS_PORT;
 use marline_wire::{
     IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, UDP_HEADER_LEN, UdpDatagram, ip_header_len,
@@ -56,14 +57,16 @@ pub enum Taken<'a> {
 #[derive(Debug)]
 pub struct Responder {
     addresses: Addresses,
+    takes_names: bool,
     counters: Arc<PacketCounters>,
 }
 
 impl Responder {
-    /// A responder for a gateway with these addresses.
+    /// A responder for a gateway with these addresses. `takes_names`: queries to resolvers of private networks are
+    /// the gateway's, too.
     #[must_use]
-    pub fn new(addresses: Addresses) -> Responder {
-        Responder { addresses, counters: Arc::default() }
+    pub fn new(addresses: Addresses, takes_names: bool) -> Responder {
+        Responder { addresses, takes_names, counters: Arc::default() }
     }
 
     /// What it has counted.
@@ -117,7 +120,8 @@ impl Responder {
             destination: SocketAddr::new(ip.dst, udp.dst_port),
             payload: udp.payload,
         };
-        if self.addresses.is_gateway(ip.dst) && udp.dst_port == DNS_PORT {
+        let of_names = self.addresses.is_gateway(ip.dst) || self.takes_names && !is_public(ip.dst);
+        if of_names && udp.dst_port == DNS_PORT {
             count(&self.counters.queries);
             return Taken::Query(datagram);
         }

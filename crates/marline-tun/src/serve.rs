@@ -9,6 +9,7 @@ use marline_io::{Request, Requests, Tun};
 use marline_proxy::client::open::{Open, OpenError};
 use marline_proxy::message::ErrorCode;
 use marline_proxy::relay::{Traffic, relay};
+use marline_proxy::rules::is_public;
 use marline_proxy::shutdown::Stop;
 use marline_proxy::target::Target;
 use marline_proxy::transport::Transport;
@@ -18,7 +19,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::addresses::Addresses;
+use crate::exceptions::Destinations;
 use crate::icmp::{self, Unreachable};
+use crate::resolver::Resolvers;
 use crate::stream::ProgramStream;
 use crate::warning_limit::WarningLimit;
 
@@ -49,7 +52,8 @@ impl Refusal {
 pub(crate) struct Service<O> {
     pub(crate) way: Arc<O>,
     pub(crate) addresses: Addresses,
-    pub(crate) resolver: Option<Target>,
+    pub(crate) resolvers: Option<Arc<Resolvers>>,
+    pub(crate) destinations: Destinations,
     pub(crate) tun: Arc<Tun>,
     pub(crate) stop: Stop,
     pub(crate) traffic: Traffic,
@@ -89,7 +93,10 @@ impl<O: Open> Service<O> {
 
     async fn serve(&self, request: Request) {
         let path = request.path();
-        let Some(target) = self.target(path.local) else { return request.refuse() };
+        let target = match self.target(path.local) {
+            Ok(target) => target,
+            Err(refusal) => return self.turn_away(request, path, refusal),
+        };
         // Boxed, for handshakes take several times the room that a relay takes for hours.
         let opened = tokio::select! {
             opened = Box::pin(self.way.open(&target)) => opened,
@@ -102,12 +109,19 @@ impl<O: Open> Service<O> {
     }
 
     /// Where a connection to this address is to go. The gateway itself has nothing but DNS.
-    fn target(&self, local: SocketAddr) -> Option<Target> {
-        if !self.addresses.is_gateway(local.ip()) {
-            // Port 0 is nobody's.
-            return Target::new(local.ip().into(), local.port()).ok();
+    fn target(&self, local: SocketAddr) -> Result<Target, Refusal> {
+        let Destinations { exceptions, takes_names } = &self.destinations;
+        let ip = local.ip();
+        let is_gateway = self.addresses.is_gateway(ip);
+        if local.port() == DNS_PORT && (is_gateway || *takes_names && !is_public(ip)) {
+            return self.resolvers.as_ref().map(|all| all.current()).ok_or(Refusal::Reset);
         }
-        self.resolver.clone().filter(|_| local.port() == DNS_PORT)
+        if exceptions.blocks(ip) {
+            return Err(Refusal::Icmp(Unreachable::Prohibited));
+        }
+        // Port 0 is nobody's.
+        let target = Target::new(ip.into(), local.port()).ok();
+        target.filter(|_| !is_gateway).ok_or(Refusal::Reset)
     }
 
     async fn pass(&self, request: Request, remote: O::Stream, target: &Target) {
@@ -143,7 +157,11 @@ impl<O: Open> Service<O> {
                 }
             }
         }
-        let Refusal::Icmp(why) = Refusal::of(error) else { return request.refuse() };
+        self.turn_away(request, path, Refusal::of(error));
+    }
+
+    fn turn_away(&self, request: Request, path: FourTuple, refusal: Refusal) {
+        let Refusal::Icmp(why) = refusal else { return request.refuse() };
         let Some(seq) = request.forget() else { return };
         let from = self.addresses.gateway_for(path.remote.ip());
         let mut packet = Vec::new();

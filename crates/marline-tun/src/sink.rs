@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use marline_io::{PacketSink, Tun};
+use marline_proxy::udp::DNS_PORT;
 use tokio::sync::mpsc;
 
 use crate::datagram::{DatagramWriter, Datagrams, Fate};
 use crate::dns::Query;
+use crate::exceptions::Destinations;
 use crate::icmp::Unreachable;
 use crate::responder::{Responder, Taken};
 
 /// The sink of one interface.
 pub(crate) struct Sink {
     responder: Responder,
+    destinations: Destinations,
     tun: Arc<Tun>,
     queries: mpsc::Sender<Query>,
     datagrams: Box<dyn Datagrams>,
@@ -23,12 +26,13 @@ pub(crate) struct Sink {
 impl Sink {
     pub(crate) fn new(
         responder: Responder,
+        destinations: Destinations,
         tun: Arc<Tun>,
         queries: mpsc::Sender<Query>,
         datagrams: Box<dyn Datagrams>,
     ) -> Sink {
         let writer = DatagramWriter::new(Arc::clone(&tun));
-        Sink { responder, tun, queries, datagrams, writer, answer: Vec::new() }
+        Sink { responder, destinations, tun, queries, datagrams, writer, answer: Vec::new() }
     }
 }
 
@@ -40,10 +44,23 @@ impl PacketSink for Sink {
                 // More than can wait are lost, as anywhere; resolvers ask again.
                 let _ = self.queries.try_send(Query::of(&datagram));
             }
+            Taken::Datagram(datagram)
+                if self.destinations.exceptions.blocks(datagram.destination.ip()) =>
+            {
+                let answer = &mut self.answer;
+                taken = self.responder.refuse(packet, Unreachable::Prohibited, answer);
+            }
             Taken::Datagram(datagram) => {
                 let answer = &mut self.answer;
                 match self.datagrams.on_datagram(&datagram, &self.writer) {
                     Fate::Carried => {}
+                    // Names resolve without a lane, too: by the resolver of all others.
+                    Fate::Refused
+                        if self.destinations.takes_names
+                            && datagram.destination.port() == DNS_PORT =>
+                    {
+                        let _ = self.queries.try_send(Query::of(&datagram));
+                    }
                     Fate::Refused => {
                         taken = self.responder.refuse(packet, Unreachable::Port, answer)
                     }

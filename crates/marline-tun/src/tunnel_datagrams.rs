@@ -13,26 +13,42 @@ use marline_proxy::target::Target;
 use crate::addresses::Addresses;
 use crate::datagram::{Datagram, DatagramWriter, Datagrams, Fate};
 
+/// Whose datagrams are carried.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Senders {
+    /// Those from the interface's own addresses.
+    Own,
+    /// Those of everybody who is led to the interface, such as programs that bind to another of the machine's
+    /// addresses.
+    All,
+}
+
 /// The carrier; dropping it closes all sockets.
 #[derive(Debug)]
 pub struct TunnelDatagrams {
     addresses: Addresses,
+    senders: Senders,
     sources: Arc<UdpSources>,
 }
 
 impl TunnelDatagrams {
     /// Starts on the current tokio runtime. Somebody must keep a
-    /// [lane](marline_proxy::client::udp_keeper::keep_lane) for `udp`; `addresses` are the interface's.
+    /// [lane](marline_proxy::client::udp_keeper::keep_lane) for `udp`; `addresses` are the interface's, and `senders`
+    /// may send.
     #[must_use]
-    pub fn start(udp: Arc<UdpTunnel>, addresses: Addresses) -> TunnelDatagrams {
-        TunnelDatagrams { addresses, sources: UdpSources::start(udp) }
+    pub fn start(udp: Arc<UdpTunnel>, addresses: Addresses, senders: Senders) -> TunnelDatagrams {
+        TunnelDatagrams { addresses, senders, sources: UdpSources::start(udp) }
     }
 }
 
 impl Datagrams for TunnelDatagrams {
     fn on_datagram(&mut self, datagram: &Datagram<'_>, answers: &DatagramWriter) -> Fate {
         let Datagram { source: from, destination, payload } = *datagram;
-        if !may_pass(&self.addresses, from, destination) || self.sources.tunnel().is_refused() {
+        let theirs = self.senders == Senders::All || self.addresses.is_program(from.ip());
+        if !theirs
+            || !may_pass(&self.addresses, from, destination)
+            || self.sources.tunnel().is_refused()
+        {
             return Fate::Refused;
         }
         let serve = |inbox| {
@@ -49,7 +65,7 @@ impl Datagrams for TunnelDatagrams {
     }
 }
 
-/// Whether a datagram is one of the programs' own to a host elsewhere.
+/// Whether a datagram is from a host inside to one elsewhere.
 fn may_pass(addresses: &Addresses, from: SocketAddr, to: SocketAddr) -> bool {
     let elsewhere = match to.ip() {
         IpAddr::V4(v4) => !v4.is_broadcast(),
@@ -58,7 +74,8 @@ fn may_pass(addresses: &Addresses, from: SocketAddr, to: SocketAddr) -> bool {
     };
     let host = !to.ip().is_multicast() && !to.ip().is_unspecified() && !to.ip().is_loopback();
     let ports = from.port() != 0 && to.port() != 0;
-    addresses.is_program(from.ip()) && ports && elsewhere && host && !addresses.is_near(to.ip())
+    let inside = !addresses.is_gateway(from.ip());
+    inside && ports && elsewhere && host && !addresses.is_near(to.ip())
 }
 
 /// Passes what comes for a program's port, until its socket is closed.
@@ -118,9 +135,9 @@ mod tests {
         for to in ["[::1]:9", "[ff02::fb]:5353", "[::]:9", "[::ffff:127.0.0.1]:9"] {
             assert!(!passes(v6, to), "{to}");
         }
-        for from in ["198.18.0.1:9", "192.0.2.1:9", "198.18.0.2:0"] {
+        for from in ["198.18.0.1:9", "198.18.0.2:0"] {
             assert!(!passes(from, "203.0.113.7:443"), "{from}");
         }
-        assert!(!passes("[fe80::1]:9", "[2001:db8::1]:443"));
+        assert!(passes("192.0.2.1:9", "203.0.113.7:443"), "a machine's other address");
     }
 }

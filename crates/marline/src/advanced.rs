@@ -6,7 +6,7 @@
 pub use marline_core::ConnectionConfig;
 pub use marline_io::{
     Direction, ObservedPath, ObservedSegments, PacketObserver, RawSockets, ResetSeed, SegmentLog,
-    SharedObserver, drop_capabilities,
+    SharedObserver, drop_capabilities, drop_capabilities_but_net_admin,
 };
 
 pub use crate::multimob::interactive;

@@ -106,7 +106,7 @@ impl Client {
             Interfaces::now().map_err(|error| BindError::io("list interfaces", error))?;
         let mut paths = match &config.carrier {
             Carrier::Tun(tuns) => PathTable::behind(tuns, &config.paths),
-            _ => PathTable::new(&config.paths),
+            _ => PathTable::new(&config.paths).with_mark(config.mark),
         };
         paths.follow(&shard, &interfaces);
         if !config.paths.is_empty() {

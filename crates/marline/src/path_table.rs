@@ -115,6 +115,8 @@ pub(crate) struct PathTable {
     automatic: bool,
     /// The system's interfaces say nothing of these paths.
     fixed: bool,
+    /// Mark of the paths' packets for the machine's routing rules; 0: none.
+    mark: u32,
     entries: Vec<Entry>,
     ids: BTreeMap<Key, AddressId>,
     told: BTreeMap<Key, LocalAddress>,
@@ -126,6 +128,7 @@ impl PathTable {
         PathTable {
             automatic: specs.is_empty(),
             fixed: false,
+            mark: 0,
             entries: specs.iter().cloned().map(Entry::new).collect(),
             ids: BTreeMap::new(),
             told: BTreeMap::new(),
@@ -178,10 +181,23 @@ impl PathTable {
         Ok(())
     }
 
+    /// Marks the packets of all paths for the machine's routing rules.
+    pub(crate) const fn with_mark(mut self, mark: u32) -> Self {
+        self.mark = mark;
+        self
+    }
+
     fn resolve(&mut self, interfaces: &Interfaces) {
         if self.fixed {
             return;
         }
+        self.find(interfaces);
+        for end in self.entries.iter_mut().flat_map(|entry| &mut entry.ends) {
+            end.mark = self.mark;
+        }
+    }
+
+    fn find(&mut self, interfaces: &Interfaces) {
         if self.automatic {
             let found = PathSpec::defaults(interfaces);
             for entry in &mut self.entries {

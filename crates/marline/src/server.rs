@@ -104,6 +104,7 @@ impl Server {
                     local: *address,
                     interface: None,
                     share_port: config.shards > 1,
+                    mark: 0,
                 };
                 // A port the system chose for the first shard serves all.
                 *address = shard

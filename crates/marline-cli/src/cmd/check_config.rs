@@ -17,7 +17,7 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 pub enum Whose {
     /// Client configuration: the same file and flags as for `marline client`
-    Client(client::Args),
+    Client(Box<client::Args>),
     /// Server configuration: the same file and flags as for `marline server`
     Server(server::Args),
     /// Configuration of a front: the same file and flags as for `marline serve`

@@ -2,14 +2,13 @@
 
 use std::convert::Infallible;
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use marline_proxy::client::current::Current;
 use marline_proxy::client::direct::Direct;
 use marline_proxy::client::open::Open;
@@ -19,12 +18,13 @@ use marline_proxy::secret::hide;
 use marline_proxy::shutdown::Stopper;
 use marline_tun::addresses::Addresses;
 use marline_tun::datagram::{Datagrams, NoDatagrams};
-use marline_tun::gateway::{Gateway, GatewaySettings};
+use marline_tun::gateway::{Gateway, GatewaySettings, Served};
 use marline_tun::inside::{self, Half, Names, Outside, Program, ProgramInterface};
-use marline_tun::resolver;
-use marline_tun::tunnel_datagrams::TunnelDatagrams;
+use marline_tun::resolver::Resolvers;
+use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
 
 use super::client::{FAREWELL, tunnel};
+use super::names::resolvers;
 use super::watched::watched;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::control::ClientHandle;
@@ -60,7 +60,7 @@ pub struct Args {
 #[derive(Debug)]
 pub struct Prepared {
     plan: ClientPlan,
-    resolver: SocketAddr,
+    resolvers: Resolvers,
     addresses: Addresses,
     outside: Outside,
     interface: ProgramInterface,
@@ -75,11 +75,11 @@ pub fn prepare(args: Args) -> Option<Prepared> {
         Ok(half) => half,
         Err(error) => end(&error),
     };
-    let (plan, resolver, outside) = half;
+    let (plan, resolvers, outside) = half;
     let mut plan = *plan;
     match equip(&mut plan, &outside) {
         Ok(interface) => {
-            Some(Prepared { plan, resolver, addresses, outside, interface: interface? })
+            Some(Prepared { plan, resolvers, addresses, outside, interface: interface? })
         }
         Err(error) => {
             outside.failed(&hide(&format!("{error:#}")));
@@ -94,15 +94,15 @@ fn end(error: &anyhow::Error) -> ! {
     std::process::exit(FAILED)
 }
 
-type Begun = (Box<ClientPlan>, SocketAddr, Outside);
+type Begun = (Box<ClientPlan>, Resolvers, Outside);
 
 fn begin(args: Args, addresses: Addresses) -> anyhow::Result<Begun> {
     let Args { config, options, command } = args;
     let plan = plan(options, config)?;
-    let resolver = plan.dns.map_or_else(resolver::first_of_host, Ok)?;
+    let resolvers = resolvers(&plan)?;
     let names = Names::by_gateway(&addresses)?;
     match inside::split()? {
-        Half::Outside(outside) => Ok((Box::new(plan), resolver, outside)),
+        Half::Outside(outside) => Ok((Box::new(plan), resolvers, outside)),
         Half::Program(program) => match become_program(program, &command, &addresses, &names) {
             Ok(never) => match never {},
             Err(error) => end(&error),
@@ -110,25 +110,10 @@ fn begin(args: Args, addresses: Addresses) -> anyhow::Result<Begun> {
     }
 }
 
-/// The client's settings. What a client does besides has no place here: on the command line it is an error, and in a
-/// file it is meant for `marline client`, which reads the same.
+/// The client's settings, without what a client does besides.
 fn plan(flags: ClientOptions, config: Option<PathBuf>) -> anyhow::Result<ClientPlan> {
-    for (given, flag) in [
-        (!flags.socks5.is_empty(), "--socks5"),
-        (!flags.local_forward.is_empty(), "-L"),
-        (!flags.remote_forward.is_empty(), "-R"),
-        (!flags.udp_forward.is_empty(), "-U"),
-        (flags.share, "--share"),
-    ] {
-        if given {
-            bail!("{flag} has no meaning here: it is for `marline client`");
-        }
-    }
-    let mut options = flags.with_file(config.as_deref())?;
-    options.socks5.clear();
-    options.local_forward.clear();
-    options.remote_forward.clear();
-    options.udp_forward.clear();
+    flags.refuse_ports()?;
+    let mut options = flags.with_file(config.as_deref())?.without_ports();
     // The terminal is the program's.
     options.log.get_or_insert(LogLevel::Warn);
     let plan = options.plan()?;
@@ -163,7 +148,7 @@ fn equip(plan: &mut ClientPlan, outside: &Outside) -> anyhow::Result<Option<Prog
 /// # Errors
 /// An error message for the user.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
-    let Prepared { plan, resolver, addresses, outside, interface } = prepared;
+    let Prepared { plan, resolvers, addresses, outside, interface } = prepared;
     let radios = RadioMeter::new();
     let client = match plan.network.clone().observer(radios.observer()).bind().await {
         Ok(client) => client,
@@ -184,7 +169,8 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     };
     let settings = GatewaySettings {
         addresses,
-        resolver: Some(resolver.into()),
+        resolvers: Some(resolvers),
+        served: Served::Program,
         connections: plan.max_connections,
     };
     let way = ProgramTraffic { interface, settings, outside, patience: runtime.drain };
@@ -196,7 +182,8 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
             let current = Arc::new(Current::new(tunnel(&client, invite, &plan)?));
             match plan.datagrams.clone() {
                 Some(config) => {
-                    let datagrams = Box::new(TunnelDatagrams::start(Arc::clone(&udp), addresses));
+                    let datagrams =
+                        Box::new(TunnelDatagrams::start(Arc::clone(&udp), addresses, Senders::Own));
                     tokio::select! {
                         carried = way.carry(Arc::clone(&current), datagrams) => carried?,
                         never = Box::pin(keep_lane(&current, &udp, config)) => match never {},

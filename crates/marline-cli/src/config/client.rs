@@ -12,6 +12,7 @@ use marline_proxy::private_file;
 
 use super::policies::{Choice, Side, registry};
 use super::shared::{RuntimeOptions, connections, options, seconds};
+use super::up::UpOptions;
 use super::{Forward, InviteWord, Resolver, Span, Watch, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
 
@@ -63,8 +64,8 @@ options! {
         /// Maximum number of simultaneous application connections [default: 1024]
         #[arg(long, value_name = "N")]
         pub max_connections: Option<usize>,
-        /// Resolver that programs of `marline run` ask for names, as the server reaches it
-        /// [default: the first of this machine's /etc/resolv.conf]
+        /// Resolver that programs of `marline run`, and a machine that is `marline up`, ask for names, as the
+        /// server reaches it [default: the server's own]
         #[arg(long, value_name = "ADDR[:PORT]")]
         pub dns: Option<Word<Resolver>>,
         /// Interval of keepalives for a path's NAT mapping (UDP), at most 20s [default: 15s]
@@ -80,6 +81,9 @@ options! {
         /// off]
         #[arg(long, value_name = "SPEC")]
         pub lone_keepalive: Option<Word<Watch<LoneKeepalive>>>,
+        /// What of the machine's traffic `marline up` takes (a table of the file; there these are flags)
+        #[arg(skip)]
+        pub up: UpOptions,
     }
 }
 
@@ -115,7 +119,7 @@ pub struct ClientPlan {
     pub warm: usize,
     /// Limit on application connections.
     pub max_connections: usize,
-    /// Resolver for programs inside; `None`: this machine's.
+    /// Resolver for those behind an interface; `None`: the server's.
     pub dns: Option<SocketAddr>,
     /// Monitoring and shutdown options.
     pub runtime: RuntimeOptions,
@@ -170,6 +174,37 @@ impl ClientOptions {
         self.max_connections.get_or_insert(1_024);
         self.keepalive.get_or_insert(seconds(15));
         self
+    }
+
+    /// What only `marline client` does: refused on the command line of another command.
+    ///
+    /// # Errors
+    /// The flag that was given.
+    pub fn refuse_ports(&self) -> anyhow::Result<()> {
+        for (given, flag) in [
+            (!self.socks5.is_empty(), "--socks5"),
+            (!self.local_forward.is_empty(), "-L"),
+            (!self.remote_forward.is_empty(), "-R"),
+            (!self.udp_forward.is_empty(), "-U"),
+            (self.share, "--share"),
+        ] {
+            if given {
+                bail!("{flag} has no meaning here: it is for `marline client`");
+            }
+        }
+        Ok(())
+    }
+
+    /// These options without it: in a file it is meant for `marline client`, which reads the same.
+    #[must_use]
+    pub fn without_ports(self) -> ClientOptions {
+        ClientOptions {
+            socks5: Vec::new(),
+            local_forward: Vec::new(),
+            remote_forward: Vec::new(),
+            udp_forward: Vec::new(),
+            ..self
+        }
     }
 
     fn choice(&self) -> Choice {

@@ -9,6 +9,7 @@ pub mod policies;
 pub mod serve;
 pub mod server;
 pub mod shared;
+pub mod up;
 mod values;
 
 use std::path::{Path, PathBuf};

@@ -22,3 +22,4 @@ mod run;
 mod ssh_hole;
 mod support;
 mod units;
+mod up;

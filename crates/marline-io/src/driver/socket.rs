@@ -31,6 +31,8 @@ pub struct SocketOptions {
     pub interface: Option<(String, u32)>,
     /// One of several that share the port.
     pub share_port: bool,
+    /// Mark of its packets for the machine's routing rules (`fwmark`), which needs CAP_NET_ADMIN; 0: none.
+    pub mark: u32,
 }
 
 impl SocketOptions {
@@ -39,6 +41,7 @@ impl SocketOptions {
             local: self.local,
             interface: self.interface.as_ref().map(|(name, index)| (name.as_str(), *index)),
             share_port: self.share_port,
+            mark: self.mark,
         }
     }
 }

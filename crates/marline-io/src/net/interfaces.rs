@@ -16,6 +16,10 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// RT_SCOPE_LINK and beyond: addresses that do not leave the link, or the host.
 const SCOPE_LINK: u8 = 253;
 
+/// Name of the interface behind which Marline is the machine's or a program's network: never a path of its own, though
+/// it has a default route.
+pub const GATEWAY_INTERFACE: &str = "marline0";
+
 /// An interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
@@ -129,14 +133,15 @@ impl Interfaces {
         })
     }
 
-    /// Interfaces with a default route, best metric first.
+    /// Interfaces with a default route, best metric first; not Marline's own.
     #[must_use]
     pub fn with_default_route(&self) -> Vec<&Interface> {
         let best = |interface: &Interface| interface.default_metric.iter().flatten().min().copied();
         let mut found: Vec<&Interface> = self
             .list
             .iter()
-            .filter(|i| i.up && !i.loopback && i.default_addresses().next().is_some())
+            .filter(|i| i.up && !i.loopback && i.name != GATEWAY_INTERFACE)
+            .filter(|i| i.default_addresses().next().is_some())
             .collect();
         found.sort_by_key(|interface| (best(interface), interface.index));
         found

@@ -36,8 +36,13 @@ pub(super) fn dump_request(kind: u16, sequence: u32) -> Vec<u8> {
 }
 
 /// A request for the route that the routing table, not guesswork, gives to `dst` from `src` through
-/// the interface `oif` (0: any).
-pub(super) fn route_request(dst: IpAddr, src: Option<IpAddr>, oif: u32, sequence: u32) -> Vec<u8> {
+/// the interface `oif` (0: any), for packets with this mark (0: none).
+pub(super) fn route_request(
+    dst: IpAddr,
+    src: Option<IpAddr>,
+    (oif, mark): (u32, u32),
+    sequence: u32,
+) -> Vec<u8> {
     /// Answer from the table, and fail if it has no entry (Linux 4.15).
     const FIB_MATCH: u32 = 0x2000;
     let bits = |ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 };
@@ -52,6 +57,9 @@ pub(super) fn route_request(dst: IpAddr, src: Option<IpAddr>, oif: u32, sequence
     }
     if oif != 0 {
         push_attribute(&mut body, libc::RTA_OIF, &oif.to_ne_bytes());
+    }
+    if mark != 0 {
+        push_attribute(&mut body, libc::RTA_MARK, &mark.to_ne_bytes());
     }
     request(libc::RTM_GETROUTE, 0, sequence, &body)
 }

@@ -5,6 +5,6 @@ mod message;
 mod netlink;
 mod setup;
 
-pub use interfaces::{Interface, Interfaces, Watcher};
+pub use interfaces::{GATEWAY_INTERFACE, Interface, Interfaces, Watcher};
 pub(crate) use netlink::route_exists;
 pub use setup::InterfaceSetup;

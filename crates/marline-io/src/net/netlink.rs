@@ -116,16 +116,21 @@ impl Netlink {
 }
 
 /// Whether the routing tables lead to `dst` from `src` through the interface with index `oif`
-/// (0: any).
+/// (0: any), for packets with this mark.
 ///
 /// Connecting a UDP socket does not tell: for a socket bound to an interface, IPv4 assumes that a
 /// destination without route is on the link.
 ///
 /// # Errors
 /// What the kernel says: ENETUNREACH, EHOSTUNREACH and the like.
-pub(crate) fn route_exists(dst: IpAddr, src: Option<IpAddr>, oif: u32) -> io::Result<()> {
+pub(crate) fn route_exists(
+    dst: IpAddr,
+    src: Option<IpAddr>,
+    oif: u32,
+    mark: u32,
+) -> io::Result<()> {
     let netlink = Netlink::open(0)?;
-    netlink.send(&message::route_request(dst, src, oif, SEQUENCE))?;
+    netlink.send(&message::route_request(dst, src, (oif, mark), SEQUENCE))?;
     let mut buffer = vec![0; READ_BYTES];
     let len = netlink.read(&mut buffer)?;
     match message::parse(&buffer[..len]).into_iter().next() {
@@ -142,8 +147,8 @@ mod tests {
     fn loopback_has_a_route_to_itself_and_none_to_the_world() {
         let here: IpAddr = "127.0.0.1".parse().unwrap();
         let world: IpAddr = "203.0.113.9".parse().unwrap();
-        route_exists(here, Some(here), 1).unwrap();
-        let error = route_exists(world, None, 1).unwrap_err();
+        route_exists(here, Some(here), 1, 0).unwrap();
+        let error = route_exists(world, None, 1, 0).unwrap_err();
         let unreachable = [libc::ENETUNREACH, libc::EHOSTUNREACH];
         assert!(error.raw_os_error().is_some_and(|e| unreachable.contains(&e)), "{error}");
     }

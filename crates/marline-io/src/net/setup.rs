@@ -24,6 +24,12 @@ impl InterfaceSetup {
         Ok(InterfaceSetup { netlink, index })
     }
 
+    /// Its index.
+    #[must_use]
+    pub const fn index(&self) -> u32 {
+        self.index
+    }
+
     /// Takes it up, and gives it an MTU (bytes) unless that is `None`.
     ///
     /// # Errors

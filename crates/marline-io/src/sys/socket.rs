@@ -30,6 +30,8 @@ pub(crate) struct SocketSpec<'a> {
     pub(crate) interface: Option<(&'a str, u32)>,
     /// One of several that share the port.
     pub(crate) share_port: bool,
+    /// Mark of its packets for the routing rules (SO_MARK); 0: none.
+    pub(crate) mark: u32,
 }
 
 /// Opens and binds a UDP socket.
@@ -45,10 +47,16 @@ pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
     if let Some((name, index)) = spec.interface {
         bind_to_interface(&socket, name, index, spec.local.is_ipv6())?;
     }
+    mark(&socket, spec.mark)?;
     raise_buffers(&socket);
     socket.bind(&spec.local.into())?;
     error_queue::enable(socket.as_fd(), spec.local.is_ipv6())?;
     Ok(socket.into())
+}
+
+/// Marks the packets for the routing rules, which needs CAP_NET_ADMIN.
+fn mark(socket: &Socket, mark: u32) -> io::Result<()> {
+    if mark == 0 { Ok(()) } else { socket.set_mark(mark) }
 }
 
 /// Packets leave through this interface and no other. SO_BINDTODEVICE needs no privilege on a
@@ -151,6 +159,7 @@ pub(crate) fn route_mtu(spec: &SocketSpec<'_>, remote: SocketAddr) -> io::Result
     if let Some((name, index)) = spec.interface {
         bind_to_interface(&socket, name, index, remote.is_ipv6())?;
     }
+    mark(&socket, spec.mark)?;
     ask_route_mtu(&socket, spec.local.ip(), remote)
 }
 
@@ -195,7 +204,7 @@ mod tests {
         let mut local: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let mut sockets = Vec::new();
         for _ in 0..shards {
-            let spec = SocketSpec { local, interface: None, share_port: true };
+            let spec = SocketSpec { local, interface: None, share_port: true, mark: 0 };
             let socket = open(&spec).unwrap();
             socket.set_nonblocking(false).unwrap();
             socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -237,7 +246,7 @@ mod tests {
     #[test]
     fn the_mtu_of_a_route_is_known() {
         let local = "127.0.0.1:0".parse().unwrap();
-        let spec = SocketSpec { local, interface: Some(("lo", 1)), share_port: false };
+        let spec = SocketSpec { local, interface: Some(("lo", 1)), share_port: false, mark: 0 };
         assert!(route_mtu(&spec, "127.0.0.1:9".parse().unwrap()).unwrap() >= 1500);
     }
 }

@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::own_resolver;
 use crate::message::{ErrorCode, Failure};
 use crate::resolve::resolve;
 use crate::rules::Rules;
@@ -27,7 +28,11 @@ const STAGGER: Duration = Duration::from_millis(250);
 /// # Errors
 /// A refusal or failure, with a code and an explanation for the client.
 pub async fn dial(rules: &Arc<Rules>, target: &Target) -> Result<TcpStream, Failure> {
-    let allowed = allowed(rules, target).await?;
+    let allowed = if target.is_servers_resolver() {
+        own_resolver::addresses(rules)?
+    } else {
+        allowed(rules, target).await?
+    };
     let attempt = timeout(CONNECT_TIMEOUT, race(&allowed));
     let stream = match attempt.await {
         Ok(Ok(stream)) => stream,

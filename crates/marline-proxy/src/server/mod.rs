@@ -10,6 +10,7 @@ mod arrival;
 mod datagrams;
 pub mod dial;
 mod nat;
+mod own_resolver;
 mod remote;
 mod sessions;
 

@@ -1,5 +1,7 @@
 //! DNS messages (RFC 1035, RFC 6891), as far as somebody who passes them on has to read them.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 /// Bytes of the header.
 const HEADER_LEN: usize = 12;
 /// What a program takes by UDP that does not say more.
@@ -16,6 +18,12 @@ const LABELS: usize = 128;
 const RESPONSE: u8 = 0x80;
 const TRUNCATED: u8 = 0x02;
 const SERVFAIL: u8 = 2;
+const NXDOMAIN: u8 = 3;
+/// Types of records that have addresses.
+const A: u16 = 1;
+const AAAA: u16 = 28;
+/// Records of an answer that are looked at.
+const ANSWERS: u16 = 64;
 
 /// Whether this is a query.
 pub(super) fn is_query(message: &[u8]) -> bool {
@@ -87,15 +95,78 @@ pub(super) fn fit(answer: &mut Vec<u8>, limit: usize) {
     }
 }
 
+/// The name that is asked about, in lower case and without a dot at its end. `None`: there is none, or none that is
+/// a host's.
+pub(super) fn name(query: &[u8]) -> Option<String> {
+    let mut name = String::new();
+    let mut at = HEADER_LEN;
+    for _ in 0..LABELS {
+        // In the only question nothing is there to point at.
+        let len @ 0..64 = usize::from(*query.get(at)?) else { return None };
+        if len == 0 {
+            return Some(name);
+        }
+        let label = std::str::from_utf8(query.get(at + 1..at + 1 + len)?).ok()?;
+        if label.contains('.') {
+            return None;
+        }
+        if !name.is_empty() {
+            name.push('.');
+        }
+        name.push_str(label);
+        name.make_ascii_lowercase();
+        at += 1 + len;
+    }
+    None
+}
+
+/// The addresses in an answer.
+pub(super) fn addresses(answer: &[u8]) -> Vec<IpAddr> {
+    let mut found = Vec::new();
+    let number = |at: usize| Some(u16::from_be_bytes([*answer.get(at)?, *answer.get(at + 1)?]));
+    let mut each = || -> Option<()> {
+        let mut at = after_questions(answer)?;
+        for _ in 0..number(6)?.min(ANSWERS) {
+            at = after_name(answer, at)?;
+            let (kind, len) = (number(at)?, usize::from(number(at + 8)?));
+            let data = answer.get(at + 10..at + 10 + len)?;
+            match kind {
+                A => found
+                    .extend(data.try_into().ok().map(|v4: [u8; 4]| IpAddr::V4(Ipv4Addr::from(v4)))),
+                AAAA => {
+                    found.extend(
+                        data.try_into().ok().map(|v6: [u8; 16]| IpAddr::V6(Ipv6Addr::from(v6))),
+                    );
+                }
+                _ => {}
+            }
+            at += 10 + len;
+        }
+        Some(())
+    };
+    // What stands before a place that cannot be read counts.
+    let _ = each();
+    found
+}
+
 /// The answer to a query that could not be asked.
 pub(super) fn failure(query: &[u8]) -> Option<Vec<u8>> {
+    without_records(query, SERVFAIL)
+}
+
+/// The answer that there is no such name.
+pub(super) fn no_such_name(query: &[u8]) -> Option<Vec<u8>> {
+    without_records(query, NXDOMAIN)
+}
+
+fn without_records(query: &[u8], code: u8) -> Option<Vec<u8>> {
     if !is_query(query) {
         return None;
     }
     let end = after_questions(query);
     let mut answer = query[..end.unwrap_or(HEADER_LEN)].to_vec();
     answer[2] |= RESPONSE;
-    answer[3] = 0x80 | SERVFAIL;
+    answer[3] = 0x80 | code;
     answer[6..HEADER_LEN].fill(0);
     if end.is_none() {
         answer[4..6].fill(0);
@@ -160,6 +231,27 @@ mod tests {
     }
 
     #[test]
+    fn a_name_is_read_in_lower_case_and_addresses_beside_other_records() {
+        let asked = query(&[], 0);
+        assert_eq!(name(&asked).as_deref(), Some("a.example"));
+        assert_eq!(name(&asked.to_ascii_uppercase()).as_deref(), Some("a.example"));
+        assert_eq!(name(&asked[..14]), None);
+        let mut answer = query(&[], 0);
+        answer[2] |= RESPONSE;
+        answer[7] = 3;
+        answer.extend(b"\xc0\x0c\x00\x05\x00\x01\x00\x00\x00\x09\x00\x04\x01b\xc0\x0e");
+        answer.extend(b"\xc0\x1b\x00\x01\x00\x01\x00\x00\x00\x09\x00\x04\xc0\x00\x02\x07");
+        answer.extend(b"\xc0\x1b\x00\x1c\x00\x01\x00\x00\x00\x09\x00\x10");
+        answer.extend("2001:db8::7".parse::<Ipv6Addr>().unwrap().octets());
+        let shown: Vec<String> = addresses(&answer).iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["192.0.2.7", "2001:db8::7"]);
+        answer.pop();
+        assert_eq!(addresses(&answer).len(), 1, "a record that is cut short");
+        let refused = no_such_name(&asked).unwrap();
+        assert_eq!((refused.len(), refused[3] & 0xf), (asked.len(), NXDOMAIN));
+    }
+
+    #[test]
     fn cut_and_mutated_messages_do_no_harm() {
         use marline_time::Rng as _;
         let whole = query(&opt(900), 1);
@@ -172,6 +264,8 @@ mod tests {
             }
             bytes.truncate(rng.below(bytes.len() as u64 + 1) as usize);
             assert!((512..=1_232).contains(&limit(&bytes)));
+            assert!(name(&bytes).is_none_or(|name| name.len() < bytes.len()));
+            assert!(addresses(&bytes).len() * 4 <= bytes.len());
             if let Some(answer) = failure(&bytes) {
                 assert!(answer.len() <= bytes.len() && is_answer(&answer));
             }

@@ -5,6 +5,7 @@
 //! with it is asked once more on the next. Where the resolver cannot be reached programs are told so (SERVFAIL), so
 //! that they need not wait. Queries that programs ask over TCP need no service: they are relayed like any stream.
 
+mod direct;
 mod message;
 mod pending;
 mod query;
@@ -19,10 +20,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
+pub use self::direct::{DirectAddresses, DirectNames};
 use self::pending::Pending;
 use self::query::LENGTH_BYTES;
 pub(crate) use self::query::Query;
 use crate::datagram::DatagramWriter;
+use crate::exceptions::{Exceptions, Treatment};
+use crate::resolver::Resolvers;
 use crate::warning_limit::WarningLimit;
 
 /// Queries that may wait to be asked.
@@ -32,10 +36,13 @@ const IDLE: Duration = Duration::from_secs(5);
 /// Resolvers answer within this time, or not at all.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Forwarder of queries to one resolver.
+/// Forwarder of queries to the resolver that is reached.
 pub(crate) struct Forwarder<O> {
     pub(crate) way: Arc<O>,
-    pub(crate) resolver: Target,
+    pub(crate) resolvers: Arc<Resolvers>,
+    pub(crate) exceptions: Arc<Exceptions>,
+    /// Who asks for names that are not the tunnel's; without it all names are.
+    pub(crate) direct: Option<Arc<DirectNames>>,
     pub(crate) queries: mpsc::Receiver<Query>,
     pub(crate) writer: DatagramWriter,
     pub(crate) warnings: WarningLimit,
@@ -48,23 +55,55 @@ impl<O: Open> Forwarder<O> {
         loop {
             if pending.is_empty() {
                 let Some(query) = self.queries.recv().await else { return };
-                pending.add(query);
+                self.sort(query, &mut pending);
+                continue;
             }
-            match self.way.open(&self.resolver).await {
+            match self.open().await {
                 Ok(stream) => self.exchange(stream, &mut pending).await,
-                Err(error) => {
-                    self.warn(&error);
+                Err((resolver, error)) => {
+                    self.warn(&resolver, &error);
                     self.fail_all(&mut pending);
                 }
             }
         }
     }
 
-    fn warn(&self, error: &OpenError) {
+    /// Has a query asked by whom its name belongs to.
+    fn sort(&self, query: Query, pending: &mut Pending) {
+        let name = message::name(&query.message);
+        let treatment = name.map_or(Treatment::Tunnelled, |name| self.exceptions.of_name(&name));
+        match (treatment, &self.direct) {
+            (Treatment::Direct, Some(direct)) => direct.ask(query, self.writer.clone()),
+            (Treatment::Blocked, _) => {
+                if let Some(answer) = message::no_such_name(&query.message) {
+                    query.answer(&self.writer, &answer);
+                }
+            }
+            (Treatment::Tunnelled | Treatment::Direct, _) => pending.add(query),
+        }
+    }
+
+    /// A connection to the first resolver that is reached; else who was tried last, and why that failed.
+    async fn open(&self) -> Result<O::Stream, (Target, OpenError)> {
+        let mut resolver = self.resolvers.current();
+        loop {
+            let error = match self.way.open(&resolver).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => error,
+            };
+            // Without the server none is reached.
+            let refused = matches!(error, OpenError::Refused(_));
+            match self.resolvers.after(&resolver).filter(|_| refused) {
+                Some(next) => resolver = next,
+                None => return Err((resolver, error)),
+            }
+        }
+    }
+
+    fn warn(&self, resolver: &Target, error: &OpenError) {
         let text = format!(
-            "names do not resolve: the resolver {} is not reached through the server: {error} (another \
-             one: --dns ADDRESS)",
-            self.resolver
+            "names do not resolve: the resolver {resolver} is not reached through the server: {error} \
+             (another one: --dns ADDRESS)"
         );
         if self.warnings.admits(&text) {
             tracing::warn!("{text}");
@@ -95,7 +134,7 @@ impl<O: Open> Forwarder<O> {
             tokio::select! {
                 query = self.queries.recv(), if pending.has_room() => {
                     let Some(query) = query else { return };
-                    pending.add(query);
+                    self.sort(query, pending);
                     if !self.ask(&mut to, pending.unasked()).await {
                         return self.after_break(pending);
                     }

@@ -2,21 +2,18 @@
 
 use std::fs;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use anyhow::anyhow;
-use marline_io::{InterfaceSetup, Tun};
+use marline_io::{GATEWAY_INTERFACE, InterfaceSetup, Tun};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::thread::UnshareFlags;
 
 use super::diagnosis::{Step, explain, read};
-use crate::addresses::{Addresses, MTU, PREFIX_V4, PREFIX_V6};
+use crate::addresses::Addresses;
+use crate::interface::ReadyInterface;
 use crate::resolver;
-
-/// The interface's name inside.
-const INTERFACE: &str = "marline0";
 
 /// Place of what programs read about resolvers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -74,7 +71,7 @@ pub fn enter(addresses: &Addresses, names: &Names) -> anyhow::Result<OwnedFd> {
 fn entered(addresses: &Addresses, names: &Names) -> Result<OwnedFd, Failed> {
     make_namespaces()?;
     let setup = |error| (Step::Setup, error);
-    let tun = Tun::open(INTERFACE).map_err(|error| (Step::Interface, error))?;
+    let tun = Tun::open(GATEWAY_INTERFACE).map_err(|error| (Step::Interface, error))?;
     set_up_interfaces(addresses).map_err(setup)?;
     let_ping();
     put_names_in_place(names).map_err(setup)?;
@@ -107,27 +104,7 @@ fn unshare(what: UnshareFlags) -> io::Result<()> {
 
 fn set_up_interfaces(addresses: &Addresses) -> io::Result<()> {
     InterfaceSetup::named("lo")?.up(None)?;
-    let interface = InterfaceSetup::named(INTERFACE)?;
-    quieten_ipv6();
-    interface.up(Some(MTU))?;
-    interface.add_address(addresses.host_v4.into(), PREFIX_V4)?;
-    interface.add_default_route(false)?;
-    let host: IpAddr = addresses.host_v6.into();
-    let ipv6 = interface.add_address(host, PREFIX_V6);
-    if let Err(error) = ipv6.and_then(|()| interface.add_default_route(true)) {
-        // A machine without IPv6: then there is none inside either.
-        tracing::debug!("no IPv6 inside: {error}");
-    }
-    Ok(())
-}
-
-/// No link-local address and no questions about routers: there is nobody to answer.
-fn quieten_ipv6() {
-    for (key, value) in [("addr_gen_mode", "1"), ("accept_ra", "0"), ("router_solicitations", "0")]
-    {
-        // Without IPv6 there is no such key.
-        let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{INTERFACE}/{key}"), value);
-    }
+    ReadyInterface::set_up(addresses)?.add_default_routes()
 }
 
 /// Lets everybody send echo requests, as most systems do: it is allowed to no group in a new namespace.

@@ -14,6 +14,7 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions};
 
 use super::processes::NamespaceProcesses;
 use super::running::RunningProgram;
+use crate::process::{Fork, close_inherited, fork, ignore_signals};
 
 /// Bytes of an error that the half outside tells the other.
 const TEXT: usize = 4_096;
@@ -63,10 +64,13 @@ pub fn split() -> anyhow::Result<Half> {
     let pair = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
     let (ours, theirs) = pair.context("no socket for the other half")?;
     let me = rustix::process::getpid();
-    let Some(between) = fork().context("no other process")? else {
+    let between = match fork().context("no other process")? {
+        Fork::Parent(between) => between,
         // Between the two: its end makes the half outside nobody's child.
-        drop(ours);
-        return become_outside(theirs, me);
+        Fork::Child => {
+            drop(ours);
+            return become_outside(theirs, me);
+        }
     };
     drop(theirs);
     let ended = rustix::process::waitpid(Some(between), WaitOptions::empty());
@@ -80,53 +84,17 @@ fn become_outside(other: OwnedFd, program: Pid) -> anyhow::Result<Half> {
     // While it waits for this process it cannot be gone.
     let program = rustix::process::pidfd_open(program, PidfdFlags::empty())?;
     match fork() {
-        Ok(None) => {}
-        Ok(Some(_)) => std::process::exit(0),
+        Ok(Fork::Child) => {}
+        Ok(Fork::Parent(_)) => std::process::exit(0),
         Err(_) => std::process::exit(1),
     }
+    // Whoever ends a group of processes wants the program to end in good order, for which it needs its network.
     ignore_signals();
     close_inherited()?;
     let nowhere = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nowhere)?;
     rustix::stdio::dup2_stdout(&nowhere)?;
     Ok(Half::Outside(Outside { other, program }))
-}
-
-/// `None` in the child.
-fn fork() -> io::Result<Option<Pid>> {
-    // SAFETY: the process has one thread, so that no lock is held that nobody releases in the child, and what the
-    // child shares with its parent are descriptors alone.
-    let pid = unsafe { libc::fork() };
-    if pid < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(Pid::from_raw(pid))
-}
-
-/// Closes the descriptors that this process was started with, standard ones apart: whoever reads from a pipe of the
-/// program must not wait for us. They are those that would be handed on again; what was opened here is not.
-fn close_inherited() -> io::Result<()> {
-    const STANDARD: i32 = 2;
-    let open = std::fs::read_dir("/proc/self/fd")?.flatten();
-    let numbers: Vec<i32> =
-        open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    for number in numbers.into_iter().filter(|number| *number > STANDARD) {
-        // SAFETY: the number is an argument; a descriptor that is closed meanwhile is an error.
-        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
-        if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-            // SAFETY: nobody here knows of a descriptor that was not opened here, for those are close-on-exec.
-            unsafe { libc::close(number) };
-        }
-    }
-    Ok(())
-}
-
-/// Whoever ends a group of processes wants the program to end in good order, for which it needs its network.
-fn ignore_signals() {
-    for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
-        // SAFETY: no handler is installed, and the numbers are those of signals that may be ignored.
-        unsafe { libc::signal(signal, libc::SIG_IGN) };
-    }
 }
 
 impl Program {

@@ -76,7 +76,7 @@ impl Inside {
             Limits { connections: 200, syn_queue: 64, time_wait: 500, ..Limits::default() };
         let config = EndpointConfig { limits, ..endpoint_config(Some(accept)) };
         Inside {
-            responder: Responder::new(Addresses::default()),
+            responder: Responder::new(Addresses::default(), false),
             endpoint: Endpoint::new(config, Box::new(SeedTree::new(3).stream("endpoint"))),
             out: TransmitBuf::new(40, 16),
             answer: Vec::new(),

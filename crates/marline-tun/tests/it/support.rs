@@ -16,7 +16,8 @@ use marline_testkit::{Seg, endpoint_config};
 use marline_time::{Instant, SeedTree};
 use marline_tun::addresses::Addresses;
 use marline_tun::datagram::Datagrams;
-use marline_tun::gateway::{Gateway, GatewaySettings};
+use marline_tun::gateway::{Gateway, GatewaySettings, Served};
+use marline_tun::resolver::Resolvers;
 use marline_wire::{
     IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, UDP_HEADER_LEN, emit_ip, emit_udp, fill_udp_checksum,
     ip_header_len,
@@ -66,8 +67,10 @@ impl World {
         let (wire, theirs) = std::os::unix::net::UnixDatagram::pair().expect("a pair");
         wire.set_nonblocking(true).expect("non-blocking");
         let addresses = Addresses::default();
-        let resolver = resolver.map(|text| text.parse().expect("a target"));
-        let settings = GatewaySettings { addresses, resolver, connections: 64 };
+        let target = |text: &str| text.parse().expect("a target");
+        let resolvers = resolver.map(|text| Resolvers::new(target(text), []));
+        let settings =
+            GatewaySettings { addresses, resolvers, served: Served::Program, connections: 64 };
         let gateway = Gateway::start(theirs.into(), settings, datagrams).expect("started");
         let (ask, asked) = mpsc::unbounded_channel();
         let stopper = Stopper::default();

@@ -43,6 +43,7 @@ pub struct ClientBuilder {
     pub(super) keepalive: Duration,
     pub(super) stagger: Duration,
     pub(super) patience: Duration,
+    pub(super) mark: u32,
 }
 
 impl Default for ClientBuilder {
@@ -62,6 +63,7 @@ impl Default for ClientBuilder {
             keepalive: Duration::from_secs(15),
             stagger: Duration::from_millis(100),
             patience: Duration::from_secs(10),
+            mark: 0,
         }
     }
 }
@@ -77,6 +79,13 @@ impl ClientBuilder {
     /// every interface with a default route is a path, followed as they come and go.
     pub fn path(&mut self, path: PathSpec) -> &mut Self {
         self.paths.push(path);
+        self
+    }
+
+    /// Marks the packets of the UDP carrier for the machine's routing rules (Linux' `fwmark`), so that they can be
+    /// told from those of others. Needs CAP_NET_ADMIN for as long as paths come and go. Default: 0, no mark.
+    pub fn mark(&mut self, mark: u32) -> &mut Self {
+        self.mark = mark;
         self
     }
 

@@ -7,6 +7,7 @@ fn end(address: &str, interface: u32) -> LocalEnd {
         interface: (format!("if{interface}"), interface),
         loopback: false,
         behind_tun: false,
+        mark: 0,
     }
 }
 

@@ -9,7 +9,7 @@ mod datagrams;
 mod endings;
 mod names;
 mod streams;
-mod targets;
+pub(crate) mod targets;
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -24,8 +24,9 @@ use marline_testkit::need;
 const SCENARIO: &str = include_str!("../support/phone.toml");
 
 /// Addresses of the world behind the server.
-const TARGET_V4: &str = "203.0.113.7";
-const TARGET_V6: &str = "2001:db8:7::1";
+pub(crate) const TARGET_V4: &str = "203.0.113.7";
+pub(crate) const TARGET_V6: &str = "2001:db8:7::1";
+pub(crate) const OTHER_V4: &str = "203.0.113.8";
 
 /// An ordinary user.
 const USER: u32 = 1_000;
@@ -67,7 +68,7 @@ impl World {
         hosts.shell(
             Side::Server,
             &format!(
-                "ip link set lo up; ip addr add {TARGET_V4}/32 dev lo
+                "ip link set lo up; ip addr add {TARGET_V4}/32 dev lo; ip addr add {OTHER_V4}/32 dev lo
                  ip -6 addr add {TARGET_V6}/128 dev lo nodad
                  ip route add unreachable 203.0.113.98; ip route add throw 203.0.113.99"
             ),
@@ -139,7 +140,7 @@ impl World {
     }
 }
 
-fn write_script(path: &Path, text: &str) {
+pub(crate) fn write_script(path: &Path, text: &str) {
     std::fs::write(path, text).expect("write");
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("mode");
 }

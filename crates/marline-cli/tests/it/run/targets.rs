@@ -4,29 +4,29 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use super::super::end_to_end::serve;
-use super::{TARGET_V4, TARGET_V6, two_uplinks};
+use super::{OTHER_V4, TARGET_V4, TARGET_V6, two_uplinks};
 
 /// Pages: GET /N gives N bytes of pattern, PUT answers with the SHA-256 of what came.
-pub(super) const HTTP: u16 = 8_080;
+pub(crate) const HTTP: u16 = 8_080;
 /// Reads to the end, and then says how much that was.
-pub(super) const COUNT: u16 = 9_001;
+pub(crate) const COUNT: u16 = 9_001;
 /// Resets after the first byte.
-pub(super) const RESET: u16 = 9_002;
+pub(crate) const RESET: u16 = 9_002;
 /// Says at once how often somebody has reset a connection to [`WAIT`], and ends.
-pub(super) const RESETS: u16 = 9_003;
+pub(crate) const RESETS: u16 = 9_003;
 /// Reads, says nothing, and notes whether the end is an end or a reset.
-pub(super) const WAIT: u16 = 9_004;
+pub(crate) const WAIT: u16 = 9_004;
 /// Speaks first.
-pub(super) const GREET: u16 = 9_005;
+pub(crate) const GREET: u16 = 9_005;
 /// Reads nothing before somebody connects to [`READ_ON`], then counts.
-pub(super) const STALL: u16 = 9_006;
-pub(super) const READ_ON: u16 = 9_007;
+pub(crate) const STALL: u16 = 9_006;
+pub(crate) const READ_ON: u16 = 9_007;
 /// Says what [`COUNT`] counted last.
-pub(super) const LAST: u16 = 9_008;
+pub(crate) const LAST: u16 = 9_008;
 /// UDP: sends everything back.
-pub(super) const ECHO: u16 = 9_009;
+pub(crate) const ECHO: u16 = 9_009;
 /// UDP: say from where they were asked, as text.
-pub(super) const MIRRORS: [u16; 2] = [9_010, 9_011];
+pub(crate) const MIRRORS: [u16; 2] = [9_010, 9_011];
 /// DNS, over both.
 const DNS: u16 = 53;
 
@@ -37,11 +37,11 @@ static MAY_READ: (std::sync::Mutex<bool>, std::sync::Condvar) =
 
 /// Runs them all.
 #[test]
-pub(super) fn targets() {
+pub(crate) fn targets() {
     if !two_uplinks::plays(targets) {
         return;
     }
-    for address in [TARGET_V4, TARGET_V6] {
+    for address in [TARGET_V4, OTHER_V4, TARGET_V6] {
         let ip: IpAddr = address.parse().expect("an address");
         listen((ip, HTTP).into(), |stream| drop(serve(stream)));
         listen((ip, COUNT).into(), count);
@@ -118,7 +118,7 @@ fn reset(mut stream: TcpStream) {
 }
 
 /// From now on its end is a reset.
-pub(super) fn abort(stream: &TcpStream) {
+pub(crate) fn abort(stream: &TcpStream) {
     socket2::SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO)).expect("an option");
 }
 

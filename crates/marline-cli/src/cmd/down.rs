@@ -1,0 +1,130 @@
+//! `marline down`: ends a `marline up`, and removes what one that was killed has left.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// Where `marline up` leaves its process id: root's, whoever called it.
+const DIRECTORY: &str = "/run/marline";
+/// It ends connections and gives the machine its routing back within this time, or something is wrong.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What one that was killed has left is undone within this time.
+const UNDONE: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Arguments of `marline down`.
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+/// File with the process id of the `marline up` of this network namespace, locked until that has ended and all is
+/// undone: the process that undoes what is left has the lock, too.
+#[derive(Debug)]
+pub(super) struct PidFile {
+    _locked: fs::File,
+}
+
+impl PidFile {
+    fn path() -> anyhow::Result<PathBuf> {
+        let namespace = fs::metadata("/proc/self/ns/net").context("/proc is not mounted")?.ino();
+        Ok(Path::new(DIRECTORY).join(format!("up-{namespace}.pid")))
+    }
+
+    /// Writes it for this process, once an earlier one's changes are undone.
+    ///
+    /// # Errors
+    /// Another one runs, or the right is missing.
+    pub(super) fn write() -> anyhow::Result<PidFile> {
+        let locked = PidFile::lock(&PidFile::path()?)?;
+        let text = std::process::id().to_string();
+        locked.set_len(0)?;
+        std::os::unix::fs::FileExt::write_all_at(&locked, text.as_bytes(), 0)?;
+        Ok(PidFile { _locked: locked })
+    }
+
+    /// The file, once nobody else has it.
+    fn lock(path: &Path) -> anyhow::Result<fs::File> {
+        match fs::DirBuilder::new().mode(0o700).create(DIRECTORY) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(error).context(format!("{DIRECTORY} (marline up and down are root's)"));
+            }
+            _ => {}
+        }
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o644);
+        let file = options.open(path).with_context(|| path.display().to_string())?;
+        let begun = Instant::now();
+        while let Err(error) = file.try_lock() {
+            match error {
+                fs::TryLockError::Error(error) => return Err(error.into()),
+                fs::TryLockError::WouldBlock if begun.elapsed() > UNDONE => {
+                    bail!("`marline up` runs already (`marline down` ends it)")
+                }
+                fs::TryLockError::WouldBlock => std::thread::sleep(LOOK_EVERY),
+            }
+        }
+        Ok(file)
+    }
+
+    /// The process that wrote it, if that still runs.
+    fn process() -> anyhow::Result<Option<rustix::fd::OwnedFd>> {
+        let Ok(text) = fs::read_to_string(PidFile::path()?) else { return Ok(None) };
+        let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) else { return Ok(None) };
+        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(None) };
+        // Ids are used again: it must be this program.
+        let program = |who: &str| fs::read_link(format!("/proc/{who}/exe")).ok();
+        let theirs = program(&pid.as_raw_nonzero().to_string());
+        let name = |path: &PathBuf| path.file_name().map(std::ffi::OsStr::to_owned);
+        // Upgraded meanwhile, its own file is gone ("marline (deleted)").
+        let same = |a: &PathBuf, b: &PathBuf| {
+            let stem = |path: &PathBuf| {
+                let text = name(path)?.into_string().ok()?;
+                Some(text.trim_end_matches(" (deleted)").to_owned())
+            };
+            stem(a) == stem(b)
+        };
+        let is_ours =
+            theirs.zip(program("self")).is_some_and(|(theirs, ours)| same(&theirs, &ours));
+        Ok(is_ours.then_some(process))
+    }
+}
+
+/// Ends it, and cleans up.
+///
+/// # Errors
+/// It does not end, or the right is missing.
+pub async fn run(_: Args) -> anyhow::Result<ExitCode> {
+    let was_up = match PidFile::process()? {
+        Some(process) => {
+            pidfd_send_signal(&process, Signal::TERM)
+                .context("marline up is root's: sudo marline down")?;
+            let ended = tokio::task::spawn_blocking(move || wait(&process)).await?;
+            if !ended? {
+                bail!("marline up was told to end {} s ago and has not", PATIENCE.as_secs());
+            }
+            true
+        }
+        None => false,
+    };
+    // What is still being undone is not what was left.
+    let _locked = PidFile::lock(&PidFile::path()?)?;
+    let left = marline_tun::machine::clean_up().await.context("sudo marline down")?;
+    match (was_up, left) {
+        (true, _) => println!("down"),
+        (false, 0) => println!("was not up"),
+        (false, left) => println!("was not up; removed {left} rules and routes that were left"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the process ends in time.
+fn wait(process: &rustix::fd::OwnedFd) -> std::io::Result<bool> {
+    let mut polled = [PollFd::new(process, PollFlags::IN)];
+    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    Ok(poll(&mut polled, Some(&patience))? > 0)
+}

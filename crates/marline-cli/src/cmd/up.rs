@@ -1,0 +1,198 @@
+//! `marline up`: the whole machine's traffic goes through the server, until it ends.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use marline_proxy::client::current::Current;
+use marline_proxy::client::dialer::Dialer;
+use marline_proxy::client::open::{Open, OpenError};
+use marline_proxy::client::tunnel::Tunnel;
+use marline_proxy::client::udp_keeper::keep_lane;
+use marline_proxy::client::udp_tunnel::UdpTunnel;
+use marline_proxy::invite::Invite;
+use marline_proxy::shutdown::Stopper;
+use marline_proxy::signals::{Signals, Told};
+use marline_proxy::target::Target;
+use marline_proxy::transport::Transport;
+use marline_tun::addresses::Addresses;
+use marline_tun::dns::DirectNames;
+use marline_tun::exceptions::Exceptions;
+use marline_tun::gateway::{Gateway, GatewaySettings, Served};
+use marline_tun::machine::routing::{MARK, RoutingSettings};
+use marline_tun::machine::{Machine, UndoProcess, make_interface};
+use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
+use rustix::fd::OwnedFd;
+use tokio::sync::mpsc;
+
+use super::client::{FAREWELL, tunnel};
+use super::down::PidFile;
+use super::names::resolvers;
+use super::watched::watched;
+use crate::config::client::{ClientOptions, ClientPlan, Route};
+use crate::config::shared::Layer;
+use crate::config::up::UpOptions;
+use crate::control::ClientHandle;
+use crate::native::{CarrierPlan, raise_file_limit};
+use crate::radio_meter::RadioMeter;
+
+/// A server that has not answered within this time is not there, and the machine stays as it is.
+const PROOF: Duration = Duration::from_secs(30);
+/// Names that wait for their addresses to be made direct.
+const QUEUED: usize = 64;
+/// Connections at a time unless configured: a machine has more than one program.
+const CONNECTIONS: usize = 16_384;
+
+/// Arguments of `marline up`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// TOML configuration file of a client; its table `up` has the options of this command
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// What of the traffic goes through the tunnel.
+    #[command(flatten)]
+    pub up: UpOptions,
+    /// All other options of a client.
+    #[command(flatten)]
+    pub options: ClientOptions,
+}
+
+/// A tunnel for the machine, with its privileged setup completed.
+#[derive(Debug)]
+pub struct Prepared {
+    plan: ClientPlan,
+    invite: Invite,
+    routing: RoutingSettings,
+    exceptions: Exceptions,
+    tun: OwnedFd,
+    undo: UndoProcess,
+    pid_file: PidFile,
+}
+
+/// Completes the privileged setup, then drops all privileges but CAP_NET_ADMIN. Must be called before threads are
+/// started.
+///
+/// # Errors
+/// An error message for the user.
+pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
+    let Args { config, up, options } = args;
+    let (mut plan, up) = self::plan(options, up, config)?;
+    let Route::Through(invite) = plan.route.clone() else {
+        bail!("--direct has no server to go through: marline up needs one");
+    };
+    if plan.carrier != CarrierPlan::Udp {
+        bail!("marline up reaches the server by UDP (--carrier udp)");
+    }
+    let (routing, exceptions) = up.plan()?;
+    // The other process has the lock as well, and must not have the interface.
+    let pid_file = PidFile::write()?;
+    let undo = UndoProcess::start()?;
+    let tun = make_interface()?;
+    raise_file_limit();
+    plan.network.carrier(plan.carrier.clone().open()?);
+    plan.network.mark(MARK);
+    marline::advanced::drop_capabilities_but_net_admin()
+        .context("cannot let go of capabilities")?;
+    Ok(Prepared { plan, invite, routing, exceptions, tun, undo, pid_file })
+}
+
+/// The settings. What a client does besides is left to `marline client`, which reads the same file.
+fn plan(
+    flags: ClientOptions,
+    up: UpOptions,
+    config: Option<PathBuf>,
+) -> anyhow::Result<(ClientPlan, UpOptions)> {
+    flags.refuse_ports()?;
+    let mut options = flags.with_file(config.as_deref())?.without_ports();
+    let up = up.over(std::mem::take(&mut options.up));
+    options.max_connections.get_or_insert(CONNECTIONS);
+    let plan = options.plan()?;
+    crate::log::set_level(plan.runtime.log);
+    Ok((plan, up))
+}
+
+/// Carries the machine's traffic until a signal.
+///
+/// # Errors
+/// An error message for the user.
+pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
+    let Prepared { plan, invite, routing, exceptions, tun, undo, pid_file } = prepared;
+    let mut signals = Signals::new()?;
+    let radios = RadioMeter::new();
+    let client = plan.network.clone().observer(radios.observer()).bind().await?;
+    let udp = Arc::new(UdpTunnel::default());
+    let handle = ClientHandle { client: client.clone(), radios, udp: Arc::clone(&udp) };
+    let _watched = watched(&plan.runtime, Arc::new(handle)).await?;
+    let current = Arc::new(Current::new(tunnel(&client, &invite, &plan)?));
+    tokio::select! {
+        proven = prove(&current) => proven?,
+        () = ended(&mut signals) => return Ok(ExitCode::SUCCESS),
+    }
+    let addresses = Addresses::default();
+    let (ask, mut asked) = mpsc::channel(QUEUED);
+    let served = Served::Machine {
+        exceptions,
+        takes_names: routing.takes_names(),
+        direct_names: DirectNames::new(MARK, addresses.gateway_v4.into(), ask),
+    };
+    let settings = GatewaySettings {
+        addresses,
+        resolvers: Some(resolvers(&plan)?),
+        served,
+        connections: plan.max_connections,
+    };
+    let datagrams = TunnelDatagrams::start(Arc::clone(&udp), addresses, Senders::All);
+    let gateway = Gateway::start(tun, settings, Box::new(datagrams))
+        .context("the interface cannot be served")?;
+    let stopper = Stopper::default();
+    let mut serving = tokio::spawn(gateway.serve(Arc::clone(&current), stopper.listen()));
+    let mut machine = Machine::take_over(routing, &addresses, undo).await?;
+    announce(&addresses);
+    let config = plan.datagrams.clone().context("the carrier has no datagrams")?;
+    let ended = tokio::select! {
+        never = Box::pin(keep_lane(&current, &udp, config)) => match never {},
+        () = machine.keep_direct(&mut asked) => Ok(()),
+        ended = &mut serving => ended.context("the interface is not served any more"),
+        () = ended(&mut signals) => Ok(()),
+    };
+    machine.give_back().await;
+    // Programs learn by resets that their connections have ended.
+    stopper.end();
+    if !serving.is_finished() {
+        let _ = tokio::time::timeout(FAREWELL, serving).await;
+    }
+    current.now().close();
+    client.drained(FAREWELL).await;
+    drop(pid_file);
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// Waits until the program is told to end.
+async fn ended(signals: &mut Signals) {
+    while signals.next().await == Told::Reload {
+        tracing::info!("options hold until `marline down`");
+    }
+}
+
+/// Asks the server for something, so that a machine whose server is not there, or is another, keeps its network.
+async fn prove(current: &Current<Tunnel<Dialer>>) -> anyhow::Result<()> {
+    let unchanged = "nothing of this machine was changed";
+    match tokio::time::timeout(PROOF, current.open(&Target::servers_resolver())).await {
+        Ok(Ok(stream)) => stream.abort(),
+        // It answered.
+        Ok(Err(OpenError::Refused(_))) => {}
+        Ok(Err(error)) => bail!("{error}; {unchanged}"),
+        Err(_) => bail!("the server has not answered within {} s; {unchanged}", PROOF.as_secs()),
+    }
+    Ok(())
+}
+
+/// On standard output, and to the service manager.
+fn announce(addresses: &Addresses) {
+    println!("up: {} goes through the server, as do names", addresses.host_v4);
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        tracing::debug!("the service manager does not know: {error}");
+    }
+}

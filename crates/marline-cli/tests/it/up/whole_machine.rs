@@ -1,0 +1,107 @@
+//! Everything of a machine through the server: connections, names, datagrams, both families; the local network beside
+//! it, and not a packet around it.
+
+use super::super::run::targets::{HTTP, MIRRORS};
+use super::{NEIGHBOUR, OTHER_V4, TARGET_V4, TARGET_V6, WIFI, World, page, support};
+use marline_lab::scenario::Side;
+
+#[test]
+fn connections_names_and_datagrams_go_through_it_and_back_after_down() {
+    let _others = support::among_others();
+    let Some(mut world) = World::set("up-all", &[]) else { return };
+    assert!(world.goes_directly());
+    assert!(!world.fetches(&page("www.example.test", 10)), "the router does not resolve names");
+    world.up("--path wifi --path lte --control up.sock");
+    for host in ["www.example.test", TARGET_V4, &format!("[{TARGET_V6}]")] {
+        assert_eq!(world.run(&format!("curl -sf -m 20 {} | wc -c", page(host, 5_000))), "5000");
+    }
+    assert_ne!(world.seen_from(TARGET_V4), WIFI);
+    // Who binds to the address of an interface does not go around it either, as browsers do for WebRTC.
+    let bound = world.run(&format!("./seen-from {TARGET_V4} {} {WIFI}", MIRRORS[0]));
+    assert_ne!(bound, WIFI);
+    let names =
+        world.run("dig +short +time=5 www.example.test A; dig +short @10.0.1.99 v4.example.test A");
+    assert_eq!(names, format!("{TARGET_V4}\n{TARGET_V4}"), "asked of whom on a private network");
+    let tcp = world.run("dig +short +tcp +time=5 www.example.test AAAA");
+    assert_eq!(tcp, TARGET_V6);
+    // A port where nobody listens is refused promptly, as it is there.
+    let refused = world.output(&format!("curl -s -m 20 http://{TARGET_V4}:9"));
+    assert_eq!(refused.status.code(), Some(7), "connection refused");
+    assert!(world.run("marline path --control up.sock").contains("wifi"));
+    assert_eq!(world.run("marline down"), "down");
+    assert_eq!(world.left(), "");
+    assert!(world.goes_directly());
+    assert_eq!(world.run("marline down"), "was not up");
+}
+
+#[test]
+fn the_local_network_stays_where_it_is() {
+    let _others = support::among_others();
+    let Some(mut world) = World::set("up-lan", &[]) else { return };
+    let neighbour = format!("python3 -m http.server --bind {NEIGHBOUR} 8000");
+    world.hosts.program(Side::Server, &neighbour);
+    world.up("--path wifi --path lte");
+    world.wait_until("the neighbour's page", || {
+        world.fetches(&format!("http://{NEIGHBOUR}:8000/on"))
+    });
+    let route = world.run(&format!("ip route get {NEIGHBOUR}"));
+    assert!(route.contains("dev wifi"), "{route}");
+    // Somebody there reaches a service of this machine.
+    let service = world.spawn(&format!("exec python3 -m http.server --bind {WIFI} 8000"));
+    let begun =
+        format!("until curl -sf -m 5 -o page http://{WIFI}:8000/on; do sleep 0.1; done; cat page");
+    let text = world.hosts.shell(Side::Server, &begun);
+    assert!(text.contains("resolv_conf"), "{text}");
+    let mut service = service;
+    let _ = service.kill();
+    let _ = service.wait();
+}
+
+#[test]
+fn nothing_leaves_around_it() {
+    let _others = support::among_others();
+    let Some(mut world) = World::set("up-leak", &["tshark"]) else { return };
+    world.hosts.shell(Side::Client, "ip -6 addr add 2001:db8:1::2/64 dev wifi nodad");
+    world.hosts.shell(Side::Client, "ip -6 route add default via fe80::1 dev wifi");
+    world.up("--path wifi --path lte");
+    let mut watch = world.spawn(
+        "exec tshark -q -f 'not udp port 7777 and not arp and not icmp6 and not igmp' \
+         -i wifi -i lte -w around.pcapng 2> watching",
+    );
+    world.wait_until("tshark", || {
+        std::fs::read_to_string(world.dir().join("watching"))
+            .is_ok_and(|text| text.contains("Capturing"))
+    });
+    for host in ["www.example.test", TARGET_V4, &format!("[{TARGET_V6}]")] {
+        assert!(world.fetches(&page(host, 2_000)), "{host}");
+    }
+    world.seen_from(TARGET_V4);
+    world.run(&format!("./seen-from {TARGET_V4} {} {WIFI}", MIRRORS[0]));
+    // Neither what is refused nor what is nobody's.
+    world.output(&format!("ping -c 1 -W 1 {OTHER_V4}; curl -s -m 5 http://203.0.113.99:{HTTP}/1"));
+    world.output("./seen-from 2001:db8:7::99 9 :: 1; dig +time=1 +tries=1 @9.9.9.9 example.test");
+    let _ = rustix::process::kill_process(
+        rustix::process::Pid::from_child(&watch),
+        rustix::process::Signal::INT,
+    );
+    watch.wait().expect("ended");
+    let around = world.run("tshark -r around.pcapng");
+    assert_eq!(around, "");
+}
+
+#[test]
+fn a_download_goes_on_when_wifi_dies() {
+    let _others = support::among_others();
+    let Some(mut world) = World::set("up-dies", &[]) else { return };
+    world.up("--path wifi --path lte");
+    let download =
+        world.spawn(&format!("curl -sf -m 60 {} | sha256sum", page(TARGET_V4, 8_000_000)));
+    std::thread::sleep(std::time::Duration::from_millis(1_000));
+    world.hosts.net.command("wifi", "down").expect("an order");
+    let output = download.wait_with_output().expect("output");
+    let (out, err) = support::texts(&output);
+    assert!(output.status.success() && !out.starts_with("e3b0c442"), "{out}{err}");
+    // Names and datagrams, too.
+    assert_eq!(world.run("dig +short +time=10 v4.example.test A"), TARGET_V4);
+    assert_ne!(world.seen_from(TARGET_V4), WIFI);
+}

@@ -1,0 +1,67 @@
+//! The server's own resolver, which clients may ask whatever addresses they may reach otherwise.
+//!
+//! A client's resolver is often one that the server cannot reach: the router of somebody's home. Whom the server
+//! asks itself works there by definition. It is named by [`Target::servers_resolver`](crate::target::Target), and is
+//! often on the server's loopback or private network, where the rules let nobody: the client gets DNS over TCP to
+//! just that address and port. `--deny` with its address forbids that.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::message::{ErrorCode, Failure};
+use crate::rules::Rules;
+use crate::udp::DNS_PORT;
+
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+
+/// Resolvers of a `resolv.conf` that the C library asks (MAXNS).
+const MOST: usize = 3;
+
+/// The resolvers' addresses, in their order.
+///
+/// # Errors
+/// There are none, or the rules deny all of them.
+pub(super) fn addresses(rules: &Rules) -> Result<Vec<SocketAddr>, Failure> {
+    // Without the file, the C library asks this machine.
+    let text =
+        std::fs::read_to_string(RESOLV_CONF).unwrap_or_else(|_| "nameserver 127.0.0.1".into());
+    let mut refusal = None;
+    let mut allowed = Vec::new();
+    for address in listed(&text) {
+        match rules.check_denied(address) {
+            Ok(()) => allowed.push(SocketAddr::new(address, DNS_PORT)),
+            Err(refused) => refusal = refusal.or(Some(refused)),
+        }
+    }
+    match (allowed.is_empty(), refusal) {
+        (false, _) => Ok(allowed),
+        (true, Some(refused)) => Err(Failure::new(ErrorCode::NotAuthorized, refused.to_string())),
+        (true, None) => {
+            let text =
+                format!("the server has no resolver that has a plain address ({RESOLV_CONF})");
+            Err(Failure::new(ErrorCode::DestinationUnreachable, text))
+        }
+    }
+}
+
+/// Those that a `resolv.conf` lists. Link-local ones with a zone are left out.
+fn listed(resolv_conf: &str) -> Vec<IpAddr> {
+    let entry = |line: &str| {
+        let rest = line.trim_start().strip_prefix("nameserver")?;
+        let rest = rest.strip_prefix([' ', '\t'])?;
+        rest.split_ascii_whitespace().next()?.parse().ok()
+    };
+    resolv_conf.lines().filter_map(entry).take(MOST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_three_are_asked_and_comments_are_not() {
+        let text = "# nameserver 192.0.2.9\nnameserver 127.0.0.53 # stub\nnameserver\t2001:db8::1\n\
+                    nameserver fe80::1%eth0\nnameserverx 9\nnameserver 1.1.1.1\nnameserver 1.0.0.1";
+        let shown: Vec<String> = listed(text).iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["127.0.0.53", "2001:db8::1", "1.1.1.1"]);
+    }
+}

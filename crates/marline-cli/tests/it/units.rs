@@ -96,7 +96,7 @@ fn heard(machine: &mut Machine, dir: &Path) -> String {
 }
 
 #[test]
-fn systemd_starts_all_three_and_they_work_together() {
+fn systemd_starts_all_of_them_and_they_work_together() {
     let _alone = support::alone();
     for program in ["unshare", "ip", "curl", "python3", "systemctl", "pivot_root", "chroot"] {
         let Some(_) = need::program(program) else { return };
@@ -129,4 +129,14 @@ fn systemd_starts_all_three_and_they_work_together() {
         assert!(!said.contains(&format!("{unit}: Uid: 0\n")), "{said}");
         has(&format!("{unit}: ended with success"));
     }
+    for state in ["", " again"] {
+        has(&format!("marline-up{state}: active, rules: 6"));
+    }
+    has("marline-up down: inactive, rules: 0");
+    for line in ["CapPrm: 0000000000001000", "CapEff: 0000000000001000", "CapInh: 0000000000000000"] {
+        has(&format!("marline-up: {line}"));
+    }
+    has("marline-up: CapAmb: 0000000000000000");
+    has("marline-up: NoNewPrivs: 1");
+    has("marline-up: Seccomp: 2");
 }

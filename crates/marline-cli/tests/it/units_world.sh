@@ -29,7 +29,8 @@ for name in null - zero - full random urandom; do
     number=$((number + 1))
 done
 mknod -m 666 "$root/dev/tty" c 5 0
-mkdir "$root"/dev/{shm,pts,mqueue,hugepages}
+mkdir "$root"/dev/{shm,pts,mqueue,hugepages,net}
+mknod -m 666 "$root/dev/net/tun" c 10 200
 mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "$root/dev/pts"
 ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
@@ -81,6 +82,23 @@ for unit in $units; do
     [ "$pid" = "$(systemctl show --value -p MainPID $unit)" ] && echo "$unit: reloaded, $(systemctl is-active $unit)"
 done
 echo "socks5 again: $(curl -sS --max-time 20 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/)"
+rules() { ip rule show | grep -c "proto 109"; }
+# It is there when the traffic goes through it.
+timeout 60 systemctl start marline-up
+echo "marline-up: $(systemctl is-active marline-up), rules: $(rules)"
+pid=$(systemctl show --value -p MainPID marline-up)
+grep -E '^(Uid|Cap(Prm|Eff|Inh|Amb)|NoNewPrivs|Seccomp):' /proc/$pid/status |
+    while read -r key value rest; do echo "marline-up: $key $value"; done
+# All its processes at once; it is started again.
+systemctl kill -s KILL marline-up
+for try in {1..100}; do
+    [ "$(systemctl show --value -p MainPID marline-up)" != $pid ] && systemctl is-active -q marline-up && break
+    sleep 0.1
+done
+echo "marline-up again: $(systemctl is-active marline-up), rules: $(rules)"
+marline down
+for try in {1..100}; do [ "$(systemctl is-active marline-up)" = inactive ] && break; sleep 0.1; done
+echo "marline-up down: $(systemctl is-active marline-up), rules: $(rules)"
 systemctl stop marline-client marline-serve marline-server
 for unit in $units; do echo "$unit: ended with $(systemctl show --value -p Result $unit)"; done
 echo "that is all"
@@ -99,7 +117,9 @@ cd /
 marline server --init --config /var/lib/marline/marline.toml --listen 127.0.0.1:7777 \
     --public 127.0.0.1:7777 --allow 127.0.0.0/8 --invite-out /etc/marline/invite 2> /dev/null
 echo "path = [\"127.0.0.1\"]
-socks5 = [\"127.0.0.1:1080\"]" > /etc/marline/client.toml
+socks5 = [\"127.0.0.1:1080\"]
+[up]
+bypass = [\"192.0.2.0/24\"]" > /etc/marline/client.toml
 echo "listen = [\"127.0.0.1:8443\"]
 to = \"127.0.0.1:8080\"" > /etc/marline/serve.toml
 (cd /run/web && exec python3 -m http.server --bind 127.0.0.1 8080) > /run/said/web 2>&1 &

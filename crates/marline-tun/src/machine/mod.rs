@@ -2,7 +2,7 @@
 //!
 //! [`Machine::take_over`] leads the machine's traffic to the interface by rules and a table of its own
 //! ([`routing`]); [`Machine::give_back`] removes them. What a process that is killed leaves behind is undone by
-//! [another one](undo), and else by the next `up` or `down` ([`clean_up`]), which know our rules by their mark.
+//! [another one](UndoProcess), and else by the next `up` or `down` ([`clean_up`]), which know our rules by their mark.
 
 mod netlink;
 mod resolved;

@@ -247,7 +247,7 @@ fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
 }
 
 /// Whether the address is one of this machine: the system then sends from that very address.
-fn is_own(address: IpAddr) -> bool {
+pub(crate) fn is_own(address: IpAddr) -> bool {
     let unspecified: IpAddr = match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

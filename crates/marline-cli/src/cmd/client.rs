@@ -12,6 +12,7 @@ use marline_proxy::client::direct::Direct;
 use marline_proxy::client::open::Open;
 use marline_proxy::client::remote::RemoteForward;
 use marline_proxy::client::socks_listener::{Service, SocksListener, bind};
+use marline_proxy::client::transparent;
 use marline_proxy::client::tunnel::{Patience, Tunnel};
 use marline_proxy::client::udp_ports::UdpForward;
 use marline_proxy::client::udp_tunnel::UdpTunnel;
@@ -193,6 +194,9 @@ fn bind_all(plan: &ClientPlan) -> anyhow::Result<Vec<(std::net::TcpListener, Ser
     for address in &plan.socks5 {
         ports.push((bind(*address)?, Service::Socks5));
     }
+    for listener in plan.transparent.map(transparent::bind).transpose()?.into_iter().flatten() {
+        ports.push((listener, Service::Transparent));
+    }
     for forward in &plan.forwards {
         ports.push((bind(forward.listen)?, Service::Forward(forward.target.clone())));
     }
@@ -205,6 +209,7 @@ fn announce(listener: &TcpListener, service: &Service) -> anyhow::Result<()> {
     match service {
         Service::Socks5 => println!("socks5 listening on {address}"),
         Service::Forward(target) => println!("forward listening on {address} to {target}"),
+        Service::Transparent => println!("transparent listening on {address}"),
     }
     Ok(())
 }

@@ -34,7 +34,8 @@ options! {
         #[arg(long, value_name = "LOCAL")]
         pub path: Vec<Word<PathSpec>>,
         /// Listening address for applications, by SOCKS5 or as an HTTP proxy, with a PAC file at
-        /// /proxy.pac [default: 127.0.0.1:1080 unless -L, -R or -U is given]
+        /// /proxy.pac [default: 127.0.0.1:1080 unless -L, -R, -U or
+        /// --transparent is given]
         #[arg(long, value_name = "ADDR:PORT")]
         pub socks5: Vec<SocketAddr>,
         /// Forward connections to a local port to one target, like ssh's -L
@@ -44,6 +45,9 @@ options! {
         /// ssh's -R; the server must allow it (--allow-remote)
         #[arg(short = 'R', long, alias = "remote", value_name = "[ADDR:]PORT:HOST:PORT")]
         pub remote_forward: Vec<Word<Forward>>,
+        /// Port that a router leads connections to, by nftables' redirect or tproxy (docs/operate/router.md)
+        #[arg(long, value_name = "PORT")]
+        pub transparent: Option<u16>,
         /// Forward datagrams to a local UDP port to one target, as the server sees it
         #[arg(short = 'U', long, value_name = "[ADDR:]PORT:HOST:PORT")]
         pub udp_forward: Vec<Word<Forward>>,
@@ -111,6 +115,8 @@ pub struct ClientPlan {
     pub forwards: Vec<Forward>,
     /// Remote forwards, by the server's address.
     pub remote_forwards: Vec<Forward>,
+    /// Port that connections are led to.
+    pub transparent: Option<u16>,
     /// Forwards of UDP ports.
     pub udp_forwards: Vec<Forward>,
     /// Settings of lanes for datagrams; `None`: the carrier has none.
@@ -160,7 +166,7 @@ impl ClientOptions {
     pub fn effective(mut self) -> ClientOptions {
         let forwards =
             self.local_forward.len() + self.remote_forward.len() + self.udp_forward.len();
-        if self.socks5.is_empty() && forwards == 0 {
+        if self.socks5.is_empty() && forwards == 0 && self.transparent.is_none() {
             self.socks5 = vec![SocketAddr::from(([127, 0, 0, 1], 1080))];
         }
         let native = if self.direct { CarrierChoice::Raw } else { CarrierChoice::Udp };
@@ -186,6 +192,7 @@ impl ClientOptions {
             (!self.local_forward.is_empty(), "-L"),
             (!self.remote_forward.is_empty(), "-R"),
             (!self.udp_forward.is_empty(), "-U"),
+            (self.transparent.is_some(), "--transparent"),
             (self.share, "--share"),
         ] {
             if given {
@@ -203,6 +210,7 @@ impl ClientOptions {
             local_forward: Vec::new(),
             remote_forward: Vec::new(),
             udp_forward: Vec::new(),
+            transparent: None,
             ..self
         }
     }
@@ -278,6 +286,7 @@ impl ClientOptions {
             socks5: options.socks5.clone(),
             forwards,
             remote_forwards: words(&options.remote_forward),
+            transparent: options.transparent,
             udp_forwards,
             datagrams,
             warm,

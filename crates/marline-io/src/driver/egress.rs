@@ -97,7 +97,7 @@ impl State {
     fn native_outer(&self, path: &FourTuple) -> Option<Outer> {
         let fits = |entry: &Option<super::state::SocketEntry>| {
             let socket = &entry.as_ref()?.socket;
-            if matches!(socket.kind, Kind::Gateway) {
+            if matches!(socket.kind, Kind::Gateway { .. }) {
                 return Some(());
             }
             let local = socket.local.ip();

@@ -15,8 +15,10 @@ use super::state::{CarrierKind, Handover, State};
 use crate::carrier::{Datagram, Outer, Received, SHORT_HEADER};
 use crate::native::{self, Arrived};
 use crate::sys::raw::{self, RawBuffer, RawMeta};
+use crate::sys::tun::VirtioHeader;
 use marline_core::PacketMeta;
 use marline_time::Instant;
+use marline_wire::Checksum;
 
 /// Messages of one system call.
 const MESSAGES: usize = 8;
@@ -34,7 +36,12 @@ pub(super) enum ReceiveBuffer {
 pub(super) struct TunBuffer {
     bytes: Box<[u8]>,
     lengths: Vec<usize>,
+    /// Packets have a header in front.
+    offloads: bool,
 }
+
+/// Bytes of a packet of 64 kB and its header.
+const TUN_PACKET_BYTES: usize = MESSAGE_BYTES + VirtioHeader::LEN;
 
 /// Where datagrams are received into.
 pub(super) struct UdpBuffer {
@@ -49,8 +56,9 @@ impl ReceiveBuffer {
             CarrierKind::Udp { .. } => ReceiveBuffer::udp(),
             CarrierKind::Raw => ReceiveBuffer::Raw(RawBuffer::new()),
             CarrierKind::Tun | CarrierKind::Gateway => ReceiveBuffer::Tun(TunBuffer {
-                bytes: vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice(),
+                bytes: vec![0; MESSAGES * TUN_PACKET_BYTES].into_boxed_slice(),
                 lengths: Vec::with_capacity(MESSAGES),
+                offloads: false,
             }),
         }
     }
@@ -72,8 +80,9 @@ impl ReceiveBuffer {
             (ReceiveBuffer::Raw(buffer), Kind::Raw(_)) => {
                 Ok(buffer.receive(socket.as_fd())? < raw::MESSAGES)
             }
-            (ReceiveBuffer::Tun(buffer), Kind::Tun | Kind::Gateway) => {
-                buffer.receive(socket.as_fd())
+            (ReceiveBuffer::Tun(buffer), Kind::Tun) => buffer.receive(socket.as_fd(), false),
+            (ReceiveBuffer::Tun(buffer), Kind::Gateway { offloads }) => {
+                buffer.receive(socket.as_fd(), *offloads)
             }
             _ => unreachable!("a shard has sockets of one kind"),
         }
@@ -81,10 +90,15 @@ impl ReceiveBuffer {
 }
 
 impl TunBuffer {
-    fn receive(&mut self, tun: BorrowedFd<'_>) -> io::Result<bool> {
+    fn receive(&mut self, tun: BorrowedFd<'_>, offloads: bool) -> io::Result<bool> {
         self.lengths.clear();
-        for chunk in self.bytes.chunks_mut(MESSAGE_BYTES) {
+        self.offloads = offloads;
+        for chunk in self.bytes.chunks_mut(TUN_PACKET_BYTES) {
             match rustix::io::read(tun, &mut *chunk) {
+                Ok(len) if offloads => {
+                    finish_checksum(&mut chunk[..len]);
+                    self.lengths.push(len);
+                }
                 Ok(len) => self.lengths.push(len),
                 // What has come so far is looked at first.
                 Err(_) if !self.lengths.is_empty() => return Ok(true),
@@ -95,8 +109,32 @@ impl TunBuffer {
     }
 
     fn packets(&self) -> impl Iterator<Item = &[u8]> {
-        let chunks = self.bytes.chunks(MESSAGE_BYTES);
-        self.lengths.iter().zip(chunks).map(|(len, bytes)| &bytes[..*len])
+        let header = if self.offloads { VirtioHeader::LEN } else { 0 };
+        let chunks = self.bytes.chunks(TUN_PACKET_BYTES);
+        let packets = self.lengths.iter().zip(chunks).map(|(len, bytes)| &bytes[..*len]);
+        // What has not even a header is no packet.
+        packets.map(move |packet| packet.get(header..).unwrap_or_default())
+    }
+}
+
+/// Finishes the checksum of a packet that the kernel has left to us. TCP's is taken as it is: the packet was on no
+/// wire, and may be 64 kB.
+fn finish_checksum(bytes: &mut [u8]) {
+    let Some((header, packet)) = bytes.split_first_chunk_mut::<{ VirtioHeader::LEN }>() else {
+        return;
+    };
+    let Some((start, field)) = VirtioHeader::unfinished(header) else { return };
+    if native::tcp_of(packet).is_some() {
+        return;
+    }
+    let Some(covered) = packet.get(start..) else { return };
+    let checksum = match Checksum::of(covered).finish() {
+        // UDP's 0 says that there is none.
+        0 => u16::MAX,
+        sum => sum,
+    };
+    if let Some(place) = packet.get_mut(field..field + 2) {
+        place.copy_from_slice(&checksum.to_be_bytes());
     }
 }
 

@@ -15,6 +15,7 @@ mod events;
 mod frame_batch;
 mod gateway;
 mod ingress;
+mod joined;
 mod lane_serving;
 mod lanes;
 mod native;

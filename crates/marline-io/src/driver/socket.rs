@@ -64,8 +64,12 @@ pub(crate) enum Kind {
     Raw(RawKind),
     /// A TUN interface: `local` is the address of the host behind it, which is us.
     Tun,
-    /// A TUN interface: whoever is behind it takes us for everybody else.
-    Gateway,
+    /// A TUN interface: whoever is behind it takes us for everybody else. `offloads`: up to 64 kB of a connection are
+    /// one packet, with a header in front.
+    Gateway {
+        /// Whether they are.
+        offloads: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -145,14 +149,15 @@ impl Sock {
 
     /// Not bound to any address: it has all but those behind it.
     pub(crate) fn gateway(tun: Tun) -> io::Result<Self> {
+        let offloads = tun.offloads();
         let fd = crate::sys::watch(OwnedFd::from(tun), Interest::READABLE)?;
         let any = core::net::Ipv4Addr::UNSPECIFIED.into();
-        Ok(Sock { fd, local: SocketAddr::new(any, 0), kind: Kind::Gateway })
+        Ok(Sock { fd, local: SocketAddr::new(any, 0), kind: Kind::Gateway { offloads } })
     }
 
     /// It is a socket, with a queue of errors.
     pub(crate) const fn has_errors(&self) -> bool {
-        !matches!(self.kind, Kind::Tun | Kind::Gateway)
+        !matches!(self.kind, Kind::Tun | Kind::Gateway { .. })
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -170,7 +175,10 @@ impl Sock {
         match &self.kind {
             Kind::Udp(udp) => Ok(udp.send(self.as_fd(), outer, ecn, stride, bytes)?),
             Kind::Raw(raw) => raw.send(self.as_fd(), outer, ecn, stride, bytes),
-            Kind::Tun | Kind::Gateway => send_to_tun(self.as_fd(), outer, stride, bytes),
+            Kind::Gateway { offloads: true } => {
+                super::joined::send(self.as_fd(), outer.local.is_ipv6(), stride, bytes)
+            }
+            Kind::Tun | Kind::Gateway { .. } => send_to_tun(self.as_fd(), outer, stride, bytes),
         }
     }
 
@@ -194,7 +202,7 @@ impl Sock {
                 let interface = raw.lock().interfaces.get(&local).copied();
                 socket::route_mtu_by_index(local, interface.unwrap_or(0), remote).ok()
             }
-            Kind::Tun | Kind::Gateway => None,
+            Kind::Tun | Kind::Gateway { .. } => None,
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod open;
 pub mod pool;
 pub mod remote;
 pub mod socks_listener;
+pub mod transparent;
 pub mod tunnel;
 pub mod udp_keeper;
 pub mod udp_ports;

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::open::{Open, OpenError};
+use super::transparent;
 use super::udp_tunnel::UdpWay;
 use crate::http::request::begins_with;
 use crate::relay::{Traffic, relay};
@@ -26,7 +27,7 @@ const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Applications that the kernel queues for us. Beyond, it drops their SYNs, and they wait for a second: what a
 /// browser opens at once must fit. (The kernel takes less if `somaxconn` is.)
-const BACKLOG: i32 = 4_096;
+pub(super) const BACKLOG: i32 = 4_096;
 
 /// State shared by all listening ports.
 pub struct SocksListener<O> {
@@ -47,6 +48,8 @@ pub enum Service {
     Socks5,
     /// Fixed target.
     Forward(Target),
+    /// Connections that are led here have a target of their own.
+    Transparent,
 }
 
 /// Binds a port for applications; it is served once there is a runtime.
@@ -137,6 +140,10 @@ impl<O: Open> SocksListener<O> {
         let _ = socket.set_nodelay(true);
         let (target, asked) = match service {
             Service::Forward(target) => (target, false),
+            Service::Transparent => match transparent::target(&socket) {
+                Ok(target) => (target, false),
+                Err(error) => return tracing::info!("{error}"),
+            },
             Service::Socks5 => match timeout(SOCKS_TIMEOUT, asked_by_socks(&mut socket)).await {
                 Ok(Ok(Some(Request::Connect(target)))) => (target, true),
                 // Boxed: few do this, and all others would have its size.

@@ -71,7 +71,7 @@ pub fn enter(addresses: &Addresses, names: &Names) -> anyhow::Result<OwnedFd> {
 fn entered(addresses: &Addresses, names: &Names) -> Result<OwnedFd, Failed> {
     make_namespaces()?;
     let setup = |error| (Step::Setup, error);
-    let tun = Tun::open(GATEWAY_INTERFACE).map_err(|error| (Step::Interface, error))?;
+    let tun = Tun::open_offloading(GATEWAY_INTERFACE).map_err(|error| (Step::Interface, error))?;
     set_up_interfaces(addresses).map_err(setup)?;
     let_ping();
     put_names_in_place(names).map_err(setup)?;

@@ -35,7 +35,7 @@ const DIRECT_HOSTS: usize = 4_096;
 /// # Errors
 /// The right is missing, or there is an interface of that name.
 pub fn make_interface() -> anyhow::Result<OwnedFd> {
-    match Tun::open(GATEWAY_INTERFACE) {
+    match Tun::open_offloading(GATEWAY_INTERFACE) {
         Ok(tun) => Ok(tun.into()),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
             Err(anyhow!(

@@ -7,6 +7,7 @@
 
 mod endings;
 mod exceptions;
+mod router;
 mod whole_machine;
 
 use std::path::Path;

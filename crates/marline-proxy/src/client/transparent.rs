@@ -1,0 +1,80 @@
+//! Connections that a router leads here although they are to somebody else, by TPROXY or by REDIRECT.
+//!
+//! The kernel's TCP takes them, so they are established before anybody knows whether their target can be reached; where
+//! it cannot, they are reset. TPROXY leaves the target as the socket's own address, REDIRECT writes it anew and
+//! remembers it. Who connects to the port itself means neither, and would be led in a circle.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use anyhow::Context;
+use socket2::{Domain, SockRef, Socket, Type};
+use tokio::net::TcpStream;
+
+use super::socks_listener::BACKLOG;
+use crate::rules::is_own;
+use crate::target::Target;
+
+/// Linux' EAFNOSUPPORT.
+const NO_SUCH_FAMILY: i32 = 97;
+
+/// Binds a port of all addresses, of both families if the system has them; it is served once there is a runtime.
+/// Without CAP_NET_ADMIN it takes what is redirected, and nothing by TPROXY.
+///
+/// # Errors
+/// It is taken or not allowed.
+pub fn bind(port: u16) -> anyhow::Result<Vec<std::net::TcpListener>> {
+    let what = || format!("cannot listen on TCP port {port}");
+    let v4 = listening((Ipv4Addr::UNSPECIFIED, port).into()).with_context(what)?;
+    // Port 0 was chosen by the system.
+    let port = v4.local_addr().with_context(what)?.port();
+    let v6 = match listening((Ipv6Addr::UNSPECIFIED, port).into()) {
+        Ok(v6) => Some(v6),
+        Err(error) if error.raw_os_error() == Some(NO_SUCH_FAMILY) => None,
+        Err(error) => return Err(error).with_context(what),
+    };
+    Ok(std::iter::once(v4).chain(v6).collect())
+}
+
+fn listening(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    let transparent = if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+        socket.set_ip_transparent_v6(true)
+    } else {
+        socket.set_ip_transparent_v4(true)
+    };
+    if let Err(error) = transparent {
+        tracing::debug!("no TPROXY ({error}): what is redirected is taken");
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Where a connection was to go.
+///
+/// # Errors
+/// Here, or it is gone.
+pub(super) fn target(socket: &TcpStream) -> io::Result<Target> {
+    let local = canonical(socket.local_addr()?);
+    let socket = SockRef::from(socket);
+    let before = if local.is_ipv6() { socket.original_dst_v6() } else { socket.original_dst_v4() };
+    // Without connection tracking there is none.
+    let meant = before.ok().and_then(|address| address.as_socket()).map_or(local, canonical);
+    if meant == local && is_here(local.ip()) {
+        let text = format!("somebody connected to {local} itself: only what is led there is taken");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    Target::new(meant.ip().into(), meant.port()).map_err(io::Error::other)
+}
+
+fn is_here(address: IpAddr) -> bool {
+    address.is_loopback() || is_own(address)
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}

@@ -25,8 +25,6 @@ pub(crate) use self::arrived::{Arrived, ecn_of_bits, tcp_of};
 use self::guard::Guard;
 pub(crate) use self::icmp::error_of;
 use self::ports::PortSet;
-#[cfg(test)]
-pub(crate) use self::receive::is_unfinished;
 use crate::carrier::CarrierCounters;
 use crate::sys::{filter as socket_filter, raw};
 

@@ -1,7 +1,7 @@
 //! TUN interfaces: whole IP packets through a descriptor. Linux only.
 //!
-//! With offloading, each packet has a [virtio header](VirtioHeader) in front, and the kernel hands over, and takes, up to
-//! 64 kB of one TCP connection as a single packet.
+//! With offloading, each packet has a virtio header in front, and the kernel hands over, and takes, up to 64 kB of
+//! one TCP connection as a single packet.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -143,7 +143,7 @@ impl Tun {
         Ok(Tun { file: self.file.try_clone()?, offloads: self.offloads })
     }
 
-    /// Whether packets have a [`VirtioHeader`] in front.
+    /// Whether packets have a virtio header in front.
     #[must_use]
     pub const fn offloads(&self) -> bool {
         self.offloads

@@ -7,6 +7,7 @@ pub mod dialer;
 pub mod direct;
 mod http_listener;
 mod leased;
+mod listening;
 pub mod open;
 pub mod pool;
 pub mod remote;

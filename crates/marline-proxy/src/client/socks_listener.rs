@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use socket2::{Domain, Socket, Type};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::listening::listening;
 use super::open::{Open, OpenError};
 use super::transparent;
 use super::udp_tunnel::UdpWay;
@@ -24,10 +24,6 @@ use crate::transport::Transport;
 
 /// An application that does not say where to within this time is let go.
 const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Applications that the kernel queues for us. Beyond, it drops their SYNs, and they wait for a second: what a
-/// browser opens at once must fit. (The kernel takes less if `somaxconn` is.)
-pub(super) const BACKLOG: i32 = 4_096;
 
 /// State shared by all listening ports.
 pub struct SocksListener<O> {
@@ -57,17 +53,8 @@ pub enum Service {
 /// # Errors
 /// It is taken or not allowed.
 pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
-    let bound = listening(address);
-    Ok(bound.with_context(|| format!("cannot listen on TCP {address}"))?.into())
-}
-
-fn listening(address: SocketAddr) -> std::io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket)
+    let bound = listening(address, |_| Ok(()));
+    bound.with_context(|| format!("cannot listen on TCP {address}"))
 }
 
 impl<O: Open> SocksListener<O> {

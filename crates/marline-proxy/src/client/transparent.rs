@@ -8,10 +8,10 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::Context;
-use socket2::{Domain, SockRef, Socket, Type};
+use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use super::socks_listener::BACKLOG;
+use super::listening::listening;
 use crate::rules::is_own;
 use crate::target::Target;
 
@@ -25,10 +25,10 @@ const NO_SUCH_FAMILY: i32 = 97;
 /// It is taken or not allowed.
 pub fn bind(port: u16) -> anyhow::Result<Vec<std::net::TcpListener>> {
     let what = || format!("cannot listen on TCP port {port}");
-    let v4 = listening((Ipv4Addr::UNSPECIFIED, port).into()).with_context(what)?;
+    let v4 = bind_one((Ipv4Addr::UNSPECIFIED, port).into()).with_context(what)?;
     // Port 0 was chosen by the system.
     let port = v4.local_addr().with_context(what)?.port();
-    let v6 = match listening((Ipv6Addr::UNSPECIFIED, port).into()) {
+    let v6 = match bind_one((Ipv6Addr::UNSPECIFIED, port).into()) {
         Ok(v6) => Some(v6),
         Err(error) if error.raw_os_error() == Some(NO_SUCH_FAMILY) => None,
         Err(error) => return Err(error).with_context(what),
@@ -36,22 +36,19 @@ pub fn bind(port: u16) -> anyhow::Result<Vec<std::net::TcpListener>> {
     Ok(std::iter::once(v4).chain(v6).collect())
 }
 
-fn listening(address: SocketAddr) -> io::Result<std::net::TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    socket.set_reuse_address(true)?;
-    let transparent = if address.is_ipv6() {
-        socket.set_only_v6(true)?;
-        socket.set_ip_transparent_v6(true)
-    } else {
-        socket.set_ip_transparent_v4(true)
-    };
-    if let Err(error) = transparent {
-        tracing::debug!("no TPROXY ({error}): what is redirected is taken");
-    }
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    listening(address, |socket| {
+        let transparent = if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+            socket.set_ip_transparent_v6(true)
+        } else {
+            socket.set_ip_transparent_v4(true)
+        };
+        if let Err(error) = transparent {
+            tracing::debug!("no TPROXY ({error}): what is redirected is taken");
+        }
+        Ok(())
+    })
 }
 
 /// Where a connection was to go.

@@ -1,5 +1,5 @@
-//! A router: `marline client --transparent` behind nftables' redirect and tproxy, and `marline up` for those it forwards
-//! for.
+//! A router: `marline client --transparent` behind nftables' redirect and tproxy, and `marline up` for those whom it
+//! forwards.
 
 use super::super::run::targets::{GREET, MIRRORS};
 use super::{TARGET_V4, TARGET_V6, WIFI, World, hear, page, support};

@@ -2,9 +2,10 @@
 //!
 //! The server shows a raw public key (RFC 7250, Ed25519) instead of a certificate: nobody would check
 //! a certificate's names or dates, the invite pins the key, and the whole handshake of the server
-//! fits one segment. The client checks the key's SHA-256 against the invite and the handshake's
-//! signature against the key; only then, inside the encrypted stream, it sends its token. So a
-//! server that is not the invite's learns nothing, and an observer sees no client identity.
+//! fits two segments, most of which is the post-quantum key exchange. The client checks the key's
+//! SHA-256 against the invite and the handshake's signature against the key; only then, inside the
+//! encrypted stream, it sends its token. So a server that is not the invite's learns nothing, and an
+//! observer sees no client identity.
 //!
 //! Off: TLS 1.2, 0-RTT (a request could be replayed), session tickets (a session of ours does what they
 //! would, bound to its connection: `session`), server name indication (it would name the server in clear).

@@ -38,10 +38,13 @@
 //! # }
 //! ```
 //!
+//! Keys are agreed by X25519MLKEM768 between two that know it, else by X25519.
+//!
 //! Off: TLS 1.2, 0-RTT (a request could be replayed), session tickets, server name indication (it would
 //! name the server in clear).
 
 mod identity;
+mod post_quantum;
 mod server;
 mod stream;
 
@@ -60,6 +63,7 @@ use tokio::net::ToSocketAddrs;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+use self::post_quantum::X25519MlKem768;
 use crate::{Client, ConnectError, Stream};
 pub use identity::{Identity, IdentityError, KeyPin, KeyPinError};
 pub use server::TlsServer;
@@ -252,6 +256,9 @@ pub fn is_pin_mismatch(error: &io::Error) -> bool {
     matches!(inner, Some(rustls::Error::InvalidCertificate(found)) if *found == wrong)
 }
 
+/// ring's, with the hybrid key exchange before its own.
 fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
+    let mut provider = rustls::crypto::ring::default_provider();
+    provider.kx_groups.insert(0, &X25519MlKem768);
+    Arc::new(provider)
 }

@@ -72,6 +72,8 @@ pub enum Command {
     Doctor(cmd::doctor::Args),
     /// Show connections and their paths live.
     Monitor(cmd::monitor::Args),
+    /// Show which paths work, and what a running process does.
+    Status(cmd::status::Args),
     /// List the paths of a running client, or change one while connections use it.
     Path(cmd::path::Args),
     /// Change the scheduler of running connections.
@@ -165,6 +167,7 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
         Command::Demo(args) => Box::pin(cmd::demo::run(*args)),
         Command::Doctor(args) => Box::pin(cmd::doctor::run(args)),
         Command::Monitor(args) => Box::pin(cmd::monitor::run(args)),
+        Command::Status(args) => Box::pin(cmd::status::run(args)),
         Command::Path(args) => Box::pin(cmd::path::run(args)),
         Command::Scheduler(args) => Box::pin(cmd::scheduler::run(args)),
         Command::Policies(args) => Box::pin(cmd::policies::run(args)),

@@ -19,5 +19,6 @@ pub mod scheduler;
 pub mod serve;
 pub mod server;
 mod settings;
+pub mod status;
 pub mod up;
 mod watched;

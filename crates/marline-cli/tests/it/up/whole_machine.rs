@@ -28,6 +28,12 @@ fn connections_names_and_datagrams_go_through_it_and_back_after_down() {
     let refused = world.output(&format!("curl -s -m 20 http://{TARGET_V4}:9"));
     assert_eq!(refused.status.code(), Some(7), "connection refused");
     assert!(world.run("marline path --control up.sock").contains("wifi"));
+    let status = world.run("marline status --control up.sock");
+    let wifi = status.lines().find(|line| line.starts_with("wifi ")).expect("the path");
+    assert!(wifi.contains("usable") && wifi.contains(WIFI), "{status}");
+    assert!(status.lines().all(|line| line.len() <= 80), "{status}");
+    let none = world.output("marline status --control nowhere.sock");
+    assert_eq!(none.status.code(), Some(3));
     assert_eq!(world.run("marline down"), "down");
     assert_eq!(world.left(), "");
     assert!(world.goes_directly());

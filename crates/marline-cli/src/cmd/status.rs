@@ -1,0 +1,342 @@
+//! `marline status`: which path works, in one look, for people and for scripts.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use serde::Serialize;
+
+use super::monitor::{print, reach};
+use crate::control::protocol::{Answer, Command, Connection, Hello, Path, Subflow};
+use crate::path_table::{align, radio};
+
+/// No path is usable.
+const NO_PATH: u8 = 2;
+/// Nothing runs.
+const NOT_RUNNING: u8 = 3;
+
+/// Arguments of `marline status`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Exit status: 0, a path is usable; 2, none is; 3, nothing runs.")]
+pub struct Args {
+    /// Control socket of the process; may be omitted if only one runs.
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a path is good for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PathState {
+    /// It answers.
+    Usable,
+    /// It answers some, or is doubted.
+    Degraded,
+    /// Nothing comes, or it is not there.
+    Unreachable,
+}
+
+/// One path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PathStatus {
+    name: String,
+    state: PathState,
+    /// Why it is not usable, or what it is besides.
+    reason: Option<String>,
+    local: Option<String>,
+    backup: bool,
+    /// Milliseconds since a server's last answer.
+    heard_ms: Option<u64>,
+    /// Smoothed round trip of the subflow that is fastest now, microseconds.
+    srtt_us: Option<u64>,
+    /// Share of the bytes that were sent again, by the open connections.
+    retransmitted: Option<f64>,
+    /// Bytes of the open connections: sent, and of those copies for the sake of other paths; received.
+    bytes_sent: u64,
+    bytes_copied: u64,
+    bytes_received: u64,
+    radio: Option<String>,
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Status {
+    role: String,
+    version: String,
+    pid: u32,
+    connections: usize,
+    /// Schedulers of the open connections.
+    schedulers: Vec<String>,
+    /// Those that fell back to plain TCP.
+    fallbacks: usize,
+    paths: Vec<PathStatus>,
+}
+
+/// Prints it.
+///
+/// # Errors
+/// The process that runs does not answer as expected.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let mut client = match reach(args.control.as_ref()).await {
+        Ok(client) => client,
+        Err(error) => {
+            eprintln!("marline: {error:#}");
+            return Ok(ExitCode::from(NOT_RUNNING));
+        }
+    };
+    let Answer::Hello(hello) = client.ask(Command::Hello).await? else { bail!("no hello") };
+    let Answer::Connections(connections) = client.ask(Command::Connections).await? else {
+        bail!("no connections")
+    };
+    // A server has no paths of its own.
+    let paths = match client.ask(Command::Paths).await {
+        Ok(Answer::Paths(paths)) => paths,
+        _ => Vec::new(),
+    };
+    let status = status(hello, &connections, &paths);
+    let text = if args.json { serde_json::to_string(&status)? + "\n" } else { shown(&status) };
+    // A reader that went away has seen enough.
+    let _ = print(&text);
+    let usable = |path: &PathStatus| path.state != PathState::Unreachable;
+    let none = !status.paths.is_empty() && !status.paths.iter().any(usable);
+    Ok(if none { ExitCode::from(NO_PATH) } else { ExitCode::SUCCESS })
+}
+
+fn status(hello: Hello, connections: &[Connection], paths: &[Path]) -> Status {
+    let mut schedulers: Vec<String> =
+        connections.iter().map(|connection| connection.scheduler.clone()).collect();
+    schedulers.sort();
+    schedulers.dedup();
+    Status {
+        role: hello.role,
+        version: hello.version,
+        pid: hello.pid,
+        connections: connections.len(),
+        schedulers,
+        fallbacks: connections.iter().filter(|connection| connection.fallback.is_some()).count(),
+        paths: paths.iter().map(|path| of_path(path, connections)).collect(),
+    }
+}
+
+fn of_path(path: &Path, connections: &[Connection]) -> PathStatus {
+    let mut found = PathStatus {
+        name: path.name.clone(),
+        state: PathState::Usable,
+        reason: path.problem.clone(),
+        local: path.local.clone(),
+        backup: path.backup,
+        heard_ms: path.servers.iter().filter_map(|server| server.heard_ms).min(),
+        srtt_us: None,
+        retransmitted: None,
+        bytes_sent: 0,
+        bytes_copied: 0,
+        bytes_received: 0,
+        radio: path.radio.as_ref().map(radio),
+    };
+    let mut again = 0;
+    let mut doubted = false;
+    for connection in connections {
+        let live = connection.subflows.iter().map(|subflow| (subflow, true));
+        let gone = connection.gone.iter().map(|subflow| (subflow, false));
+        for (subflow, is_live) in live.chain(gone).filter(|(subflow, _)| is_on(subflow, path)) {
+            found.bytes_sent += subflow.bytes_sent;
+            found.bytes_copied += subflow.bytes_reinjected;
+            found.bytes_received += subflow.bytes_received;
+            again += subflow.bytes_retransmitted;
+            if is_live {
+                found.srtt_us = found.srtt_us.into_iter().chain(subflow.srtt_us).min();
+                doubted |= subflow.potentially_failed || subflow.health.starts_with("doubtful");
+            }
+        }
+    }
+    if found.bytes_sent > 0 {
+        found.retransmitted = Some(again as f64 / found.bytes_sent as f64);
+    }
+    found.state = match path.health.as_str() {
+        _ if !path.up => PathState::Unreachable,
+        "" | "unknown" | "answers" if doubted => PathState::Degraded,
+        "" | "unknown" | "answers" => PathState::Usable,
+        "no-answer" | "down" | "unreachable" => PathState::Unreachable,
+        _ => PathState::Degraded,
+    };
+    if !path.up && found.reason.is_none() {
+        found.reason = Some("taken down".to_owned());
+    }
+    if found.state == PathState::Degraded && found.reason.is_none() {
+        found.reason = Some(if doubted { "answers are overdue" } else { &path.health }.to_owned());
+    }
+    found
+}
+
+/// Whether a subflow starts at the path's address: `ADDRESS:PORT`, IPv6 in brackets.
+fn is_on(subflow: &Subflow, path: &Path) -> bool {
+    let Some(local) = &path.local else { return false };
+    let address = subflow.local.rsplit_once(':').map_or(&*subflow.local, |(address, _)| address);
+    let bare = address.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    // A path of both families lists both of its addresses.
+    local.split([',', ' ']).any(|one| one == bare.unwrap_or(address))
+}
+
+/// In at most 80 columns, but for reasons.
+fn shown(status: &Status) -> String {
+    let Status { role, version, pid, connections, .. } = status;
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let mut text = format!("marline {role} {version}, process {pid}: ");
+    text += &format!("{connections} connection{}", plural(*connections));
+    if !status.schedulers.is_empty() {
+        text += &format!(", by {}", status.schedulers.join(" "));
+    }
+    if status.fallbacks > 0 {
+        text += &format!(", {} of them over plain TCP", status.fallbacks);
+    }
+    text.push('\n');
+    if status.paths.is_empty() {
+        return text;
+    }
+    let head = ["path", "state", "local", "heard", "srtt", "again", "sent", "copies", "received"];
+    let mut rows = vec![head.map(str::to_owned)];
+    rows.extend(status.paths.iter().map(row));
+    text += &align(&rows, &[0, 1, 2]);
+    for path in &status.paths {
+        let words = [path.reason.as_ref(), path.radio.as_ref()];
+        for word in words.into_iter().flatten() {
+            text += &format!("{}: {word}\n", path.name);
+        }
+    }
+    text
+}
+
+fn row(path: &PathStatus) -> [String; 9] {
+    let state = match path.state {
+        PathState::Usable => "usable",
+        PathState::Degraded => "degraded",
+        PathState::Unreachable => "unreachable",
+    };
+    let state = if path.backup { format!("{state},backup") } else { state.to_owned() };
+    let dash = || "-".to_owned();
+    let first = |local: &String| local.split([',', ' ']).next().unwrap_or_default().to_owned();
+    [
+        path.name.clone(),
+        state,
+        path.local.as_ref().map_or_else(dash, first),
+        path.heard_ms.map_or_else(dash, |ms| format!("{:.1}s", ms as f64 / 1e3)),
+        path.srtt_us.map_or_else(dash, |us| format!("{:.0}ms", us as f64 / 1e3)),
+        path.retransmitted.map_or_else(dash, |share| format!("{:.1}%", share * 100.0)),
+        bytes(path.bytes_sent),
+        bytes(path.bytes_copied),
+        bytes(path.bytes_received),
+    ]
+}
+
+/// At most six characters.
+fn bytes(count: u64) -> String {
+    let scaled = |unit: f64, name: &str| {
+        let value = count as f64 / unit;
+        if value < 9.95 { format!("{value:.1}{name}") } else { format!("{value:.0}{name}") }
+    };
+    match count {
+        0..1_000 => format!("{count}B"),
+        1_000..999_500 => scaled(1e3, "kB"),
+        999_500..999_500_000 => scaled(1e6, "MB"),
+        999_500_000..999_500_000_000 => scaled(1e9, "GB"),
+        _ => scaled(1e12, "TB"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::protocol::Reached;
+
+    fn hello() -> Hello {
+        Hello { role: "client".into(), version: "0.1.0".into(), pid: 42, path_health: true }
+    }
+
+    fn path(name: &str, local: &str, health: &str) -> Path {
+        Path {
+            name: name.into(),
+            local: Some(local.into()),
+            up: true,
+            health: health.into(),
+            servers: vec![Reached { heard_ms: Some(1_240), ..Reached::default() }],
+            ..Path::default()
+        }
+    }
+
+    fn subflow(local: &str, srtt_us: u64) -> Subflow {
+        Subflow {
+            local: local.into(),
+            srtt_us: Some(srtt_us),
+            bytes_sent: 2_000_000,
+            bytes_retransmitted: 30_000,
+            bytes_reinjected: 5_000,
+            bytes_received: 999,
+            health: "fine".into(),
+            ..Subflow::default()
+        }
+    }
+
+    fn connections() -> Vec<Connection> {
+        let of = |subflows: Vec<Subflow>, gone: Vec<Subflow>| Connection {
+            scheduler: "auto".into(),
+            subflows,
+            gone,
+            ..Connection::default()
+        };
+        let mut doubted = subflow("[2001:db8::7]:5", 90_000);
+        doubted.health = "doubtful since 3 ms".into();
+        vec![
+            of(vec![subflow("192.0.2.7:5", 31_400), doubted], vec![]),
+            of(vec![subflow("192.0.2.7:6", 28_000)], vec![subflow("192.0.2.7:7", 1)]),
+        ]
+    }
+
+    #[test]
+    fn a_look_tells_which_path_works_within_eighty_columns() {
+        let mut lte = path("wwan0", "2001:db8::7", "answers");
+        lte.backup = true;
+        let mut dead = path("eth0", "198.51.100.9", "no-answer");
+        dead.problem = Some("9.9.9.1:7777: no answer for 12 s (tried 5 times)".into());
+        let paths = [path("wlan0", "192.0.2.7", "answers"), lte, dead];
+        let text = shown(&status(hello(), &connections(), &paths));
+        let expected = "\
+marline client 0.1.0, process 42: 2 connections, by auto
+path   state            local         heard  srtt  again   sent  copies  received
+wlan0  usable           192.0.2.7      1.2s  28ms   1.5%  6.0MB    15kB     3.0kB
+wwan0  degraded,backup  2001:db8::7    1.2s  90ms   1.5%  2.0MB   5.0kB      999B
+eth0   unreachable      198.51.100.9   1.2s     -      -     0B      0B        0B
+wwan0: answers are overdue
+eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_path_that_was_taken_down_says_so_and_json_has_words() {
+        let down = Path { up: false, ..path("wlan0", "192.0.2.7", "down") };
+        let status = status(hello(), &[], &[down]);
+        assert_eq!(status.paths[0].state, PathState::Unreachable);
+        assert_eq!(status.paths[0].reason.as_deref(), Some("taken down"));
+        let json = serde_json::to_value(&status).unwrap();
+        assert_eq!(json["paths"][0]["state"], "unreachable");
+        assert_eq!(json["connections"], 0);
+    }
+
+    #[test]
+    fn bytes_are_short() {
+        for (count, text) in [
+            (0, "0B"),
+            (999, "999B"),
+            (9_940, "9.9kB"),
+            (999_499, "999kB"),
+            (999_500, "1.0MB"),
+            (23_000_000_000, "23GB"),
+            (u64::MAX, "18446744TB"),
+        ] {
+            assert_eq!(bytes(count), text);
+        }
+    }
+}

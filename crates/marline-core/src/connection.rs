@@ -755,6 +755,11 @@ impl Connection {
         if let Some(old) = old.filter(|o| o.backup != new.backup && new.up) {
             self.set_backup(cx, old.id, new.backup);
         }
+        if old.is_some_and(|o| o.cost != new.cost) {
+            for subflow in self.paths.iter_mut().filter(|subflow| subflow.local_id() == new.id) {
+                subflow.set_cost_here(new.cost);
+            }
+        }
         if new.up && (moved || old.is_none_or(|o| !o.up)) {
             self.paths.addresses_mut().keep(new.id);
             for subflow in self.paths.iter_mut().filter(|subflow| subflow.local_id() == new.id) {

@@ -1,6 +1,6 @@
 //! Counters and snapshots for monitoring: per endpoint, per connection, per subflow.
 
-use marline_policy::{Health, Phase, SubflowId};
+use marline_policy::{Health, PathCost, Phase, SubflowId};
 use marline_time::{Duration, Instant, Rate};
 use marline_wire::mptcp::Extensions;
 
@@ -173,6 +173,8 @@ pub struct SubflowPlace {
     pub path: FourTuple,
     /// Backup, as set by either side.
     pub backup: bool,
+    /// What using it costs, as either side says.
+    pub cost: PathCost,
     /// Smoothed RTT.
     pub srtt: Option<Duration>,
 }

@@ -264,6 +264,5 @@ fn local_address(id: u8, address: IpAddr, backup: bool, subflow: bool) -> LocalA
         backup,
         signal: false,
         subflow,
-        up: true,
-    }
+        up: true, cost: marline_policy::PathCost::NONE }
 }

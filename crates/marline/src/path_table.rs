@@ -398,7 +398,7 @@ impl PathTable {
 
 fn local_address(id: AddressId, key: Key, backup: bool, up: bool) -> LocalAddress {
     let (address, remote) = (SocketAddr::new(key.0, 0), key.1);
-    LocalAddress { id, address, remote, backup, signal: false, subflow: true, up }
+    LocalAddress { id, address, remote, backup, signal: false, subflow: true, up, cost: marline_policy::PathCost::NONE }
 }
 
 /// The servers in the order of RFC 8305 section 4: the families take turns, that of the first server begins.

@@ -236,8 +236,7 @@ fn endpoint(line: &str) -> Option<LocalAddress> {
         backup: has("backup"),
         signal: has("signal"),
         subflow: has("subflow") || has("fullmesh"),
-        up: true,
-    })
+        up: true, cost: marline_policy::PathCost::NONE })
 }
 
 /// The word at `index` of a sysctl, as a number.

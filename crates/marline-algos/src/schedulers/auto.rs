@@ -47,25 +47,48 @@
 
 use marline_policy::{
     Decision, Dsn, Question, Reason, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
-    SchedulerEvent, Spending,
+    SchedulerEvent, Spending, Terms,
 };
-use marline_time::Duration;
+use marline_time::{Duration, Rate};
 
 use super::classes;
 use super::opportunistic::{Opportunistic, OpportunisticRules};
 use crate::budget::{Budget, BudgetConfig};
 
+mod costs;
 mod judge;
+mod purses;
 mod reasons;
 mod worth;
 
 use judge::Judge;
+use purses::Purses;
 
 /// What [`Auto`] may do.
-#[derive(Copy, Clone, Debug, Default, PartialEq)]
+#[derive(Copy, Clone, Debug, PartialEq)]
 pub struct AutoConfig {
     /// What copies may cost.
     pub budget: BudgetConfig,
+    /// What copies may cost on each path that is metered, or is a backup, beside that.
+    pub purse: BudgetConfig,
+    /// What has to be saved for what a path costs.
+    pub terms: Terms,
+}
+
+impl Default for AutoConfig {
+    /// A purse of a twentieth, or 2 kB a second. New data goes on a metered path where it would be later by 100 ms,
+    /// and by its bytes at 1 Mbit/s; half a second is worth a wake-up.
+    fn default() -> Self {
+        AutoConfig {
+            budget: BudgetConfig::default(),
+            purse: BudgetConfig { share: 0.05, rate: Rate::from_bytes_per_s(2_000) },
+            terms: Terms {
+                patience: Duration::from_millis(100),
+                metered_rate: Rate::from_mbit(1),
+                wake: Duration::from_millis(500),
+            },
+        }
+    }
 }
 
 /// Time that trouble on a path costs, in answers of it: one until it is seen, one to repair it.
@@ -88,8 +111,9 @@ pub struct Auto {
     config: AutoConfig,
     opportunistic: Opportunistic,
     budget: Budget,
-    /// Share of it that is spent. With one path nobody asks.
-    spent: f32,
+    purses: Purses,
+    /// What is spent of it, and of the purses. With one path nobody asks.
+    spending: Spending,
     /// The stream and its repeats as of the last look.
     sent: Dsn,
     repeated: u64,
@@ -103,7 +127,12 @@ impl Auto {
             config,
             opportunistic: Opportunistic::new(OPPORTUNISTIC),
             budget: Budget::default(),
-            spent: 0.0,
+            purses: Purses::default(),
+            spending: Spending {
+                unlimited: config.budget.is_unlimited(),
+                terms: config.terms,
+                ..Spending::default()
+            },
             sent: Dsn(0),
             repeated: 0,
         }
@@ -111,22 +140,20 @@ impl Auto {
 
     /// Counts what was sent since this was last asked.
     fn count(&mut self, cx: &SchedulerContext<'_>) {
-        if cx.unsent.start > self.sent {
-            self.budget.on_new(cx.now, cx.unsent.start.since(self.sent));
+        let new = cx.unsent.start.since(self.sent.min(cx.unsent.start));
+        if new > 0 {
+            self.budget.on_new(cx.now, new);
             self.sent = cx.unsent.start;
         }
         if cx.repeated > self.repeated {
             self.budget.on_copy(cx.now, cx.repeated - self.repeated);
             self.repeated = cx.repeated;
         }
+        self.purses.count(new, cx);
         if cx.subflows.len() > 1 {
-            self.spent = self.budget.spent(cx.now, &self.config.budget);
+            self.spending.spent = self.budget.spent(cx.now, &self.config.budget);
+            self.purses.spent(cx.now, &self.config.purse, &mut self.spending.purses);
         }
-    }
-
-    /// What it decides by beside the context.
-    const fn spending(&self) -> Spending {
-        Spending { spent: self.spent, unlimited: self.config.budget.is_unlimited() }
     }
 }
 
@@ -139,7 +166,7 @@ impl Default for Auto {
 impl Scheduler for Auto {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         self.count(cx);
-        Judge(self.spending()).decide(cx).decision
+        Judge(&self.spending).decide(cx).decision
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
@@ -152,12 +179,14 @@ impl Scheduler for Auto {
         cx: &SchedulerContext<'_>,
         out: &mut Vec<SchedulerAction>,
     ) {
+        let before = out.len();
         self.opportunistic.on_event(event, cx, out);
+        Judge(&self.spending).leave_out_dear_repeats(out, before, cx);
     }
 
     fn explain_send(&mut self, cx: &SchedulerContext<'_>, reasons: &mut Vec<Reason>) -> Decision {
         self.count(cx);
-        let reason = reasons::of(Question::Next, self.spending(), cx);
+        let reason = reasons::of(Question::Next, &self.spending, cx);
         let decision = reason.decision;
         reasons.push(reason);
         decision
@@ -169,7 +198,7 @@ impl Scheduler for Auto {
         cx: &SchedulerContext<'_>,
         reasons: &mut Vec<Reason>,
     ) -> Decision {
-        let reason = reasons::of(Question::Again(*item), self.spending(), cx);
+        let reason = reasons::of(Question::Again(*item), &self.spending, cx);
         let decision = reason.decision;
         reasons.push(reason);
         decision
@@ -184,7 +213,7 @@ impl Scheduler for Auto {
     ) {
         let before = out.len();
         self.on_event(event, cx, out);
-        reasons.extend(reasons::of_actions(event, &out[before..], self.spending(), cx));
+        reasons.extend(reasons::of_actions(event, &out[before..], &self.spending, cx));
     }
 
     fn probe_patience(&self) -> Option<Duration> {

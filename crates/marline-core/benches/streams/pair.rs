@@ -360,6 +360,5 @@ fn client_address(index: usize) -> LocalAddress {
         backup: false,
         signal: false,
         subflow: true,
-        up: true,
-    }
+        up: true, cost: marline_policy::PathCost::NONE }
 }

@@ -85,8 +85,7 @@ impl Addresses {
                 backup: false,
                 signal: false,
                 subflow: true,
-                up: true,
-            });
+                up: true, cost: marline_policy::PathCost::NONE });
         }
         addresses
     }

@@ -1,6 +1,8 @@
 //! Subflow of a connection: the TCP state machine together with its Multipath TCP state.
 
-use marline_policy::{AddressId, DataRange, Eligibility, SubflowId, SubflowPath, SubflowView};
+use marline_policy::{
+    AddressId, DataRange, Eligibility, PathCost, SubflowId, SubflowPath, SubflowView,
+};
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{FastJoinForm, MpFail, MpJoin, MpTcpRst};
 use marline_wire::{TcpFlags, TcpSegment};
@@ -280,6 +282,9 @@ pub(super) struct SubflowContext {
     backup_here: bool,
     /// The peer asked that it be a backup.
     backup_there: bool,
+    /// What using it costs, as we know and as the peer said.
+    cost_here: PathCost,
+    cost_there: PathCost,
     phase: Phase,
     last_word: LastWord,
     trouble: OnDemand<Trouble>,
@@ -300,6 +305,8 @@ impl SubflowContext {
             membership,
             backup_here: backup,
             backup_there: false,
+            cost_here: PathCost::NONE,
+            cost_there: PathCost::NONE,
             phase: Phase::Opening,
             last_word: LastWord::None,
             trouble: OnDemand::new(),
@@ -323,7 +330,8 @@ impl SubflowContext {
     /// Where it is, if it is established.
     pub(super) fn place(&self) -> Option<SubflowPlace> {
         let info = self.tcp.place(self.is_backup())?;
-        Some(SubflowPlace { local_flow: self.local_flow, peer_flow: self.peer_flow, ..info })
+        let (local_flow, peer_flow) = (self.local_flow, self.peer_flow);
+        Some(SubflowPlace { local_flow, peer_flow, cost: self.cost(), ..info })
     }
 
     /// Its two ends.
@@ -528,6 +536,26 @@ impl SubflowContext {
 
     pub(super) const fn set_backup_there(&mut self, backup: bool) {
         self.backup_there = backup;
+    }
+
+    /// What using it costs, by whoever of both sides knows.
+    const fn cost(&self) -> PathCost {
+        self.cost_here.with(self.cost_there)
+    }
+
+    /// What using it costs, as we know.
+    pub(super) const fn cost_here(&self) -> PathCost {
+        self.cost_here
+    }
+
+    /// We know that using it costs this.
+    pub(super) const fn set_cost_here(&mut self, cost: PathCost) {
+        self.cost_here = cost;
+    }
+
+    /// The peer says that using it costs this.
+    pub(super) const fn set_cost_there(&mut self, cost: PathCost) {
+        self.cost_there = cost;
     }
 
     /// It brought news of the stream, or joined.
@@ -762,6 +790,11 @@ impl SubflowContext {
             view.eligibility = Eligibility::NotUsable;
         }
         view.last_new_at = self.last_new_at;
+        let cost = self.cost();
+        if !cost.is_none() {
+            view.metered = cost.metered;
+            view.wake_share = cost.wake_share(now, view.last_sent_at.max(view.last_heard_at));
+        }
         view
     }
 

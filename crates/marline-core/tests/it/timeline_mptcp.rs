@@ -165,8 +165,7 @@ fn announcing(config: ConnectionConfig) -> ConnectionConfig {
         backup: false,
         signal: true,
         subflow: false,
-        up: true,
-    };
+        up: true, cost: marline_policy::PathCost::NONE };
     ConnectionConfig { local_addresses: vec![extra], ..config }
 }
 

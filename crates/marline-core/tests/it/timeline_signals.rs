@@ -24,8 +24,7 @@ fn local(id: u8, address: &str, signal: bool) -> LocalAddress {
         backup: false,
         signal,
         subflow: !signal,
-        up: true,
-    }
+        up: true, cost: marline_policy::PathCost::NONE }
 }
 
 fn served() -> Subflows {

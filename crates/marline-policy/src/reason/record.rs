@@ -10,7 +10,7 @@ use core::str::FromStr;
 use marline_time::{Duration, Instant, Rate};
 
 use super::{
-    Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, Rule, Spending, Standing,
+    Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, Rule, Spending, Standing, Terms,
 };
 use crate::{
     DataRange, Decision, Dsn, Eligibility, Forecast, Mapping, Phase, Reinjection, ReinjectionCause,
@@ -29,8 +29,9 @@ impl Display for BadRecord {
 
 impl core::error::Error for BadRecord {}
 
-const RULES: [(Rule, &str); 14] = [
+const RULES: [(Rule, &str); 15] = [
     (Rule::First, "first"),
+    (Rule::Spared, "spared"),
     (Rule::HeardLast, "heard-last"),
     (Rule::NoRoom, "no-room"),
     (Rule::FullIsSooner, "full-is-sooner"),
@@ -153,6 +154,12 @@ impl Line {
         self.put("repairs", u8::from(inputs.repairs));
         self.put("spent", inputs.spending.spent);
         self.put("unlimited", u8::from(inputs.spending.unlimited));
+        let purse = |(id, spent): &(SubflowId, f32)| format!("{}:{spent}", id.0);
+        let purses: Vec<String> = inputs.spending.purses.iter().map(purse).collect();
+        self.put_list("purses", &purses);
+        self.put("patience_ns", nanos(inputs.spending.terms.patience));
+        self.put("metered_bits_per_s", inputs.spending.terms.metered_rate.bits_per_s());
+        self.put("wake_ns", nanos(inputs.spending.terms.wake));
         let asked: Vec<String> = inputs.asked.iter().map(asked_text).collect();
         self.put_list("asked", &asked);
     }
@@ -161,6 +168,8 @@ impl Line {
         let forecast = &path.forecast;
         self.put("id", path.id.0);
         self.put("backup", u8::from(path.backup));
+        self.put("metered", u8::from(path.metered));
+        self.put("wake_share", path.wake_share);
         self.put("health", name_of(&STANDINGS, &path.standing));
         self.put("phase", name_of(&PHASES, &path.phase));
         self.put("takes", eligibility_text(path.eligibility));
@@ -343,6 +352,19 @@ fn read_fraction(text: &str) -> Option<f32> {
     text.parse().ok().filter(|number: &f32| !number.is_nan())
 }
 
+fn read_purse(text: &str) -> Option<(SubflowId, f32)> {
+    let (id, spent) = text.split_once(':')?;
+    Some((read_id(id)?, read_fraction(spent)?))
+}
+
+fn read_time(text: &str) -> Option<Duration> {
+    text.parse().ok().map(Duration::from_nanos)
+}
+
+fn read_rate(text: &str) -> Option<Rate> {
+    text.parse().ok().map(Rate::from_bits_per_s)
+}
+
 /// A part of a line that is being read.
 #[derive(Copy, Clone)]
 struct Fields<'a>(&'a str);
@@ -412,6 +434,12 @@ impl<'a> Fields<'a> {
             spending: Spending {
                 spent: self.with("spent", read_fraction)?,
                 unlimited: self.with("unlimited", read_flag)?,
+                purses: self.list("purses", read_purse)?,
+                terms: Terms {
+                    patience: self.with("patience_ns", read_time)?,
+                    metered_rate: self.with("metered_bits_per_s", read_rate)?,
+                    wake: self.with("wake_ns", read_time)?,
+                },
             },
             paths: Vec::new(),
             asked: self.list("asked", read_asked)?,
@@ -419,12 +447,12 @@ impl<'a> Fields<'a> {
     }
 
     fn path(self) -> Result<PathInputs, BadRecord> {
-        let time = |text: &str| text.parse().ok().map(Duration::from_nanos);
-        let rate = |text: &str| text.parse().ok().map(Rate::from_bits_per_s);
         let multiples = self.list("multiples", read_fraction)?;
         Ok(PathInputs {
             id: self.with("id", read_id)?,
             backup: self.with("backup", read_flag)?,
+            metered: self.with("metered", read_flag)?,
+            wake_share: self.with("wake_share", read_fraction)?,
             standing: self.with("health", |text| named(&STANDINGS, text))?,
             phase: self.with("phase", |text| named(&PHASES, text))?,
             eligibility: self.with("takes", read_eligibility)?,
@@ -432,9 +460,9 @@ impl<'a> Fields<'a> {
             cwnd: self.number("cwnd")?,
             bytes_in_flight: self.number("in_flight")?,
             bytes_queued: self.number("lost")?,
-            srtt: self.some("srtt_ns", time)?,
-            min_rtt: self.some("min_rtt_ns", time)?,
-            delivery_rate: self.some("delivery_bits_per_s", rate)?,
+            srtt: self.some("srtt_ns", read_time)?,
+            min_rtt: self.some("min_rtt_ns", read_time)?,
+            delivery_rate: self.some("delivery_bits_per_s", read_rate)?,
             forecast: Forecast {
                 answers_us: [
                     self.number("p50_us")?,
@@ -446,7 +474,7 @@ impl<'a> Fields<'a> {
                 untroubled_ms: self.number("untroubled_ms")?,
                 queued_us: self.number("queued_us")?,
                 idle_us: self.number("idle_us")?,
-                rate: self.some("train_bits_per_s", rate)?,
+                rate: self.some("train_bits_per_s", read_rate)?,
             },
             overdue_at: self.some("overdue_ns", read_instant)?,
             last_sent_at: self.with("sent_ns", read_instant)?,

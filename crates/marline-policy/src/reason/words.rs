@@ -12,6 +12,7 @@ impl Reason {
         let size = bytes(self.bytes());
         match self.grounds.rule {
             Rule::First => format!("{size} of new data on {path}, {}", self.compared(name)),
+            Rule::Spared => self.spared(name),
             Rule::HeardLast => {
                 let state = match self.grounds.path.and_then(|id| self.inputs.path(id)) {
                     Some(path) if path.standing == Standing::Doubtful => "answers, though badly",
@@ -123,7 +124,35 @@ impl Reason {
                 format!("is expected to save {}, at a price of {}", time(gain), time(Some(price)))
             }
         };
-        format!("{owed}, a copy arrives in {takes} and {gain}; {}", self.budget())
+        format!("{owed}, a copy arrives in {takes} and {gain}; {}", self.budget(name))
+    }
+
+    /// Why a path that would be earlier is left alone.
+    fn spared(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+        let path = self.grounds.path.map_or_else(|| "a path".to_owned(), name);
+        let other = self.grounds.other.and_then(|id| self.inputs.path(id));
+        let why = match other {
+            Some(other) if other.metered && other.wake_share > 0.0 => "is metered and has a radio",
+            Some(other) if other.metered => "is metered",
+            Some(other) if other.wake_share >= 1.0 => "has a radio that sleeps",
+            _ => "has a radio that is to fall asleep",
+        };
+        let (here, other) = (time(self.grounds.arrives_us), self.other(name));
+        let spared = match self.grounds.other_us {
+            Some(us) if us < UNKNOWN_US => {
+                format!("{other} would take {} for a segment, but {why}", time(Some(us)))
+            }
+            _ => format!("{other}, of which nothing is known yet, {why}"),
+        };
+        match self.decision.data() {
+            Some(_) => {
+                let size = bytes(self.bytes());
+                format!("{size} of new data on {path}, where it arrives within {here}; {spared}")
+            }
+            None => {
+                format!("new data waits for {path}, which brings all of it within {here}; {spared}")
+            }
+        }
     }
 
     /// Whether anything was measured on a path.
@@ -132,14 +161,20 @@ impl Reason {
         path.is_some_and(|path| path.forecast.is_known())
     }
 
-    fn budget(&self) -> String {
-        let spending = self.inputs.spending;
-        if spending.unlimited {
+    fn budget(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+        let spending = &self.inputs.spending;
+        let all = if spending.unlimited {
             "the budget has no limit".to_owned()
         } else if spending.spent.is_finite() {
             format!("{:.0} % of the budget spent", spending.spent * 100.0)
         } else {
             "there is no budget".to_owned()
+        };
+        match self.grounds.path.and_then(|id| Some((name(id), spending.purse(id)?))) {
+            Some((path, spent)) if spent.is_finite() => {
+                format!("{all}, and {:.0} % of what may be copied to {path}", spent * 100.0)
+            }
+            _ => all,
         }
     }
 

@@ -272,8 +272,7 @@ impl Node for Host {
                     backup: false,
                     signal: false,
                     subflow: true,
-                    up,
-                };
+                    up, cost: marline_policy::PathCost::NONE };
                 self.config.addresses.push(fresh);
                 fresh
             }

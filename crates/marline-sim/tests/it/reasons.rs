@@ -175,7 +175,7 @@ impl Case {
     fn run(&self, listening: bool) -> (Paths, Arc<Count>) {
         let count = Arc::new(Count::default());
         let mut policies = marline_algos::default_policies();
-        let config = AutoConfig { budget: self.budget };
+        let config = AutoConfig { budget: self.budget, ..AutoConfig::default() };
         policies.scheduler = Arc::new(Watching { config, count: Arc::clone(&count) });
         let mut connection = ConnectionConfig::new(policies);
         if let Some(window) = self.window {

@@ -180,8 +180,7 @@ pub(super) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
             backup: further.backup,
             signal: further.signal,
             subflow: false,
-            up: true,
-        });
+            up: true, cost: marline_policy::PathCost::NONE });
     }
     Ok(())
 }

@@ -80,6 +80,8 @@ pub struct Counters {
     pub repair_tx: u64,
     pub repair_rx: u64,
     pub repaired_bytes: u64,
+    pub path_cost_tx: u64,
+    pub path_cost_rx: u64,
 }
 
 /// State of a subflow, by the names of RFC 9293.

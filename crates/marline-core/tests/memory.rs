@@ -42,7 +42,9 @@ impl Bench {
             backup: false,
             signal: false,
             subflow: true,
-            up: true, cost: marline_policy::PathCost::NONE }];
+            up: true,
+            cost: marline_policy::PathCost::NONE,
+        }];
         Bench {
             pair: Pair::new(endpoint_config(None), endpoint_config(Some(config())), 7),
             client: Arc::new(client),

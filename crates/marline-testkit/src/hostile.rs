@@ -144,7 +144,9 @@ impl Run {
                 backup: flags & 0x20 != 0 && id == 1,
                 signal: side == Side::B && id == 1,
                 subflow: true,
-                up: true, cost: marline_policy::PathCost::NONE });
+                up: true,
+                cost: marline_policy::PathCost::NONE,
+            });
             addresses.to_vec()
         };
         let mut client = config();

@@ -236,7 +236,9 @@ fn endpoint(line: &str) -> Option<LocalAddress> {
         backup: has("backup"),
         signal: has("signal"),
         subflow: has("subflow") || has("fullmesh"),
-        up: true, cost: marline_policy::PathCost::NONE })
+        up: true,
+        cost: marline_policy::PathCost::NONE,
+    })
 }
 
 /// The word at `index` of a sysctl, as a number.

@@ -360,5 +360,7 @@ fn client_address(index: usize) -> LocalAddress {
         backup: false,
         signal: false,
         subflow: true,
-        up: true, cost: marline_policy::PathCost::NONE }
+        up: true,
+        cost: marline_policy::PathCost::NONE,
+    }
 }

@@ -85,7 +85,9 @@ impl Addresses {
                 backup: false,
                 signal: false,
                 subflow: true,
-                up: true, cost: marline_policy::PathCost::NONE });
+                up: true,
+                cost: marline_policy::PathCost::NONE,
+            });
         }
         addresses
     }

@@ -60,7 +60,9 @@ fn two_addresses() -> ConnectionConfig {
         backup: false,
         signal: net == 1,
         subflow: true,
-        up: true, cost: marline_policy::PathCost::NONE });
+        up: true,
+        cost: marline_policy::PathCost::NONE,
+    });
     config.local_addresses = local.to_vec();
     config
 }

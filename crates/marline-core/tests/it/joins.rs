@@ -212,7 +212,9 @@ fn joining_client(seed: u64) -> (Script, Peer, ConnectionId, Peer, u32) {
             backup: false,
             signal: false,
             subflow: true,
-            up: true, cost: marline_policy::PathCost::NONE })
+            up: true,
+            cost: marline_policy::PathCost::NONE,
+        })
         .to_vec();
     let mut script = Script::new(endpoint_config(None), seed);
     let ends = path(0, 2, 443);

@@ -32,7 +32,9 @@ fn everything_on(host: u16) -> ConnectionConfig {
         backup: net == 2,
         signal: host == 1 && net > 0,
         subflow: host != 1,
-        up: true, cost: marline_policy::PathCost::NONE });
+        up: true,
+        cost: marline_policy::PathCost::NONE,
+    });
     config.local_addresses = local.to_vec();
     config
 }

@@ -16,7 +16,9 @@ fn address(n: u8, backup: bool) -> LocalAddress {
         backup,
         signal: false,
         subflow: true,
-        up: true, cost: marline_policy::PathCost::NONE }
+        up: true,
+        cost: marline_policy::PathCost::NONE,
+    }
 }
 
 /// A client with these addresses beside the first.

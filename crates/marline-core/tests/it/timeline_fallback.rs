@@ -385,7 +385,9 @@ fn unanswered() -> Subflows {
         backup: false,
         signal: false,
         subflow: true,
-        up: true, cost: marline_policy::PathCost::NONE };
+        up: true,
+        cost: marline_policy::PathCost::NONE,
+    };
     let local_addresses = vec![address(0), address(2)];
     let mut line = Subflows::called(ConnectionConfig { local_addresses, ..multipath() });
     line.write(5);

@@ -17,7 +17,9 @@ fn joining(backup: bool) -> Subflows {
         backup,
         signal: false,
         subflow: true,
-        up: true, cost: marline_policy::PathCost::NONE };
+        up: true,
+        cost: marline_policy::PathCost::NONE,
+    };
     let config = ConnectionConfig { local_addresses: vec![second], ..multipath() };
     let mut line = Subflows::called(config);
     line.ack(0);

@@ -165,7 +165,9 @@ fn announcing(config: ConnectionConfig) -> ConnectionConfig {
         backup: false,
         signal: true,
         subflow: false,
-        up: true, cost: marline_policy::PathCost::NONE };
+        up: true,
+        cost: marline_policy::PathCost::NONE,
+    };
     ConnectionConfig { local_addresses: vec![extra], ..config }
 }
 

@@ -24,7 +24,9 @@ fn local(id: u8, address: &str, signal: bool) -> LocalAddress {
         backup: false,
         signal,
         subflow: !signal,
-        up: true, cost: marline_policy::PathCost::NONE }
+        up: true,
+        cost: marline_policy::PathCost::NONE,
+    }
 }
 
 fn served() -> Subflows {

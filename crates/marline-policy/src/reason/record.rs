@@ -436,9 +436,9 @@ impl<'a> Fields<'a> {
                 unlimited: self.with("unlimited", read_flag)?,
                 purses: self.list("purses", read_purse)?,
                 terms: Terms {
-                    patience: self.with("patience_ns", read_time)?,
-                    metered_rate: self.with("metered_bits_per_s", read_rate)?,
-                    wake: self.with("wake_ns", read_time)?,
+                    patience: self.some("patience_ns", read_time)?.unwrap_or_default(),
+                    metered_rate: self.some("metered_bits_per_s", read_rate)?.unwrap_or(Rate::ZERO),
+                    wake: self.some("wake_ns", read_time)?.unwrap_or_default(),
                 },
             },
             paths: Vec::new(),
@@ -451,8 +451,9 @@ impl<'a> Fields<'a> {
         Ok(PathInputs {
             id: self.with("id", read_id)?,
             backup: self.with("backup", read_flag)?,
-            metered: self.with("metered", read_flag)?,
-            wake_share: self.with("wake_share", read_fraction)?,
+            // Lines of before had no paths that cost anything.
+            metered: self.some("metered", read_flag)?.unwrap_or(false),
+            wake_share: self.some("wake_share", read_fraction)?.unwrap_or(0.0),
             standing: self.with("health", |text| named(&STANDINGS, text))?,
             phase: self.with("phase", |text| named(&PHASES, text))?,
             eligibility: self.with("takes", read_eligibility)?,

@@ -272,7 +272,9 @@ impl Node for Host {
                     backup: false,
                     signal: false,
                     subflow: true,
-                    up, cost: marline_policy::PathCost::NONE };
+                    up,
+                    cost: marline_policy::PathCost::NONE,
+                };
                 self.config.addresses.push(fresh);
                 fresh
             }

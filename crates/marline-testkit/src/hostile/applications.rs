@@ -67,7 +67,9 @@ impl Run {
             backup: how & 2 != 0,
             signal: how & 4 != 0,
             subflow: true,
-            up: how & 8 == 0, cost: marline_policy::PathCost::NONE };
+            up: how & 8 == 0,
+            cost: marline_policy::PathCost::NONE,
+        };
         let Some(id) = self.apps[index(side)].id else { return };
         let endpoint = self.pair.endpoint(side);
         if how & 0x10 == 0 {

@@ -91,7 +91,9 @@ pub fn local_address(id: u8, address: &str) -> LocalAddress {
         backup: false,
         signal: false,
         subflow: true,
-        up: true, cost: marline_policy::PathCost::NONE }
+        up: true,
+        cost: marline_policy::PathCost::NONE,
+    }
 }
 
 /// A client with a second address that it joins from.

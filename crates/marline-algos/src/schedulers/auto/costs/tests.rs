@@ -133,7 +133,7 @@ fn a_sleeping_radio_is_woken_for_what_is_nearly_lost_and_not_to_see_how_it_is() 
     assert_eq!(copied(&cheap, &[dying, lte]), Some((LTE, Rule::Late)));
     // Whose budget has no limit has no sleeping radio.
     let unlimited = Spending { unlimited: true, ..spending() };
-    assert_eq!(copied(&unlimited, &[path(WIFI, 100), lte]), Some((LTE, Rule::End)));
+    assert_eq!(copied(&unlimited, &[path(WIFI, 100), lte]), Some((LTE, Rule::Late)));
     // A path that costs nothing is explored by a copy that saves no time; a radio that dozes is not.
     let unused = SubflowView { last_sent_at: Instant::ZERO, ..path(LTE, 400) };
     let explored = |view| copied(&spending(), &[path(WIFI, 20), view]);

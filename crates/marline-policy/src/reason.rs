@@ -236,6 +236,8 @@ pub struct PathInputs {
     pub mss: u32,
     /// Congestion window in bytes.
     pub cwnd: u64,
+    /// Slow-start threshold in bytes, `u64::MAX` while unknown.
+    pub ssthresh: u64,
     /// Bytes in the network.
     pub bytes_in_flight: u64,
     /// Bytes lost and not yet retransmitted.
@@ -272,6 +274,7 @@ impl From<&SubflowView> for PathInputs {
             eligibility: view.eligibility,
             mss: view.mss,
             cwnd: view.cwnd,
+            ssthresh: view.ssthresh,
             bytes_in_flight: view.bytes_in_flight,
             bytes_queued: view.bytes_queued,
             srtt: view.srtt,
@@ -308,7 +311,7 @@ impl PathInputs {
             eligibility: self.eligibility,
             mss: self.mss,
             cwnd: self.cwnd,
-            ssthresh: u64::MAX,
+            ssthresh: self.ssthresh,
             bytes_in_flight: self.bytes_in_flight,
             bytes_queued: self.bytes_queued,
             bytes_copied: 0,

@@ -175,6 +175,7 @@ impl Line {
         self.put("takes", eligibility_text(path.eligibility));
         self.put("mss", path.mss);
         self.put("cwnd", path.cwnd);
+        self.put_some("ssthresh", Some(path.ssthresh).filter(|bytes| *bytes != u64::MAX));
         self.put("in_flight", path.bytes_in_flight);
         self.put("lost", path.bytes_queued);
         self.put_some("srtt_ns", path.srtt.map(nanos));
@@ -459,6 +460,7 @@ impl<'a> Fields<'a> {
             eligibility: self.with("takes", read_eligibility)?,
             mss: self.number("mss")?,
             cwnd: self.number("cwnd")?,
+            ssthresh: self.some_number("ssthresh")?.unwrap_or(u64::MAX),
             bytes_in_flight: self.number("in_flight")?,
             bytes_queued: self.number("lost")?,
             srtt: self.some("srtt_ns", read_time)?,

@@ -208,6 +208,7 @@ fn a_record_is_read_as_it_was_written() {
             delivery_rate: Some(Rate::from_mbit(3)),
             metered: true,
             wake_share: 1.0 / 3.0,
+            ssthresh: 77_000,
             ..doubtful(view(1, 40))
         },
         views::gone(views::silent(views::backup(view(2, 40)), 7)),

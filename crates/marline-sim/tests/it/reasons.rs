@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use marline_algos::schedulers::{Auto, AutoConfig, BudgetConfig};
 use marline_core::{BufferTuning, ConnectionConfig, MonitorKind};
 use marline_policy::{
-    Decision, Reason, Reinjection, Rule, Scheduler, SchedulerAction, SchedulerContext,
+    Decision, PathCost, Reason, Reinjection, Rule, Scheduler, SchedulerAction, SchedulerContext,
     SchedulerEvent, SchedulerFactory,
 };
 use marline_sim::{Amount, Bulk, Echo, EchoServer, Paths, PathsConfig, RequestResponse};
@@ -146,6 +146,7 @@ struct Case {
     name: &'static str,
     links: Vec<String>,
     backup: Vec<bool>,
+    costs: Vec<PathCost>,
     work: Work,
     budget: BudgetConfig,
     /// The receive buffers; none: as usual.
@@ -157,8 +158,8 @@ struct Case {
 impl Case {
     fn new(name: &'static str, links: &[&str], work: Work) -> Self {
         let links = links.iter().map(|text| (*text).to_owned()).collect();
-        let (budget, backup) = (BudgetConfig::default(), Vec::new());
-        Case { name, links, backup, work, budget, window: None, dead_s: None }
+        let (budget, backup, costs) = (BudgetConfig::default(), Vec::new(), Vec::new());
+        Case { name, links, backup, costs, work, budget, window: None, dead_s: None }
     }
 
     fn listen(&self) -> Listen {
@@ -188,6 +189,7 @@ impl Case {
         let links = self.links.iter().map(|text| traced_link(text, &seeds, dir.as_deref()));
         let mut scene = PathsConfig::new(links.collect(), connection);
         scene.backup.clone_from(&self.backup);
+        scene.costs.clone_from(&self.costs);
         let mut paths = Paths::new(&scene, SeedTree::new(11));
         for node in [paths.client, paths.server] {
             paths.world.node_mut(node).endpoint_mut().tell_decisions(listening);
@@ -267,6 +269,33 @@ fn cases() -> Vec<Case> {
             ..Case::new("alone", &["rate=5M,delay=20ms,loss=1%"], Work::Echoes(200))
         },
     ];
+    let (free, metered) = (PathCost::NONE, PathCost { metered: true, tail_ms: 0 });
+    let radio = PathCost { metered: false, tail_ms: 2_000 };
+    cases.extend([
+        Case {
+            costs: vec![free, metered],
+            dead_s: Some((4, 8)),
+            ..Case::new("metered", &[CHANGING, "rate=8M,delay=8ms"], Work::Download(6_000_000))
+        },
+        Case {
+            costs: vec![free, metered, radio],
+            budget: BudgetConfig::UNLIMITED,
+            ..Case::new(
+                "costs",
+                &["rate=20M,delay=10ms,ge=1s:100ms:50%:0.2%", steady, steady],
+                Work::Bursts(60),
+            )
+        },
+        Case {
+            costs: vec![free, radio],
+            dead_s: Some((5, 9)),
+            ..Case::new("radio", &["walkout,delay=8ms", "rate=8M,delay=6ms"], Work::Echoes(400))
+        },
+        Case {
+            backup: vec![true, true],
+            ..Case::new("backups", &["rate=8M,delay=30ms,loss=1%", steady], Work::Echoes(300))
+        },
+    ]);
     if marline_testkit::need::trace_dir().is_some() {
         let recorded =
             cases::pairs::TRACES.map(|(_, text)| format!("{text},delay=25ms,queue=200ms"));

@@ -31,9 +31,9 @@ pub(super) fn best<'a>(
     paths.iter().filter(move |path| rank(path) == least)
 }
 
-/// The paths that may have a copy of what goes on this one: regular ones that answer, those that cost money or
-/// keep a radio awake only while it is in trouble. A backup is good enough for a copy when the datagram itself goes on a path that is not
-/// fine.
+/// The paths that may have a copy of what goes on this one: regular ones that answer, those that cost money or keep a
+/// radio awake only while it is in trouble. A backup is good enough for a copy when the datagram itself goes on a path
+/// that is not fine.
 pub(super) fn for_copies<'a>(
     context: &DatagramContext<'a>,
     on: PathId,

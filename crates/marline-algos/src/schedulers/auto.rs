@@ -55,12 +55,14 @@ use super::classes;
 use super::opportunistic::{Opportunistic, OpportunisticRules};
 use crate::budget::{Budget, BudgetConfig};
 
+mod arrivals;
 mod costs;
 mod judge;
 mod purses;
 mod reasons;
 mod worth;
 
+use costs::Costs;
 use judge::Judge;
 use purses::Purses;
 
@@ -181,7 +183,7 @@ impl Scheduler for Auto {
     ) {
         let before = out.len();
         self.opportunistic.on_event(event, cx, out);
-        Judge(&self.spending).leave_out_dear_repeats(out, before, cx);
+        Costs(&self.spending).leave_out_dear_repeats(out, before, cx);
     }
 
     fn explain_send(&mut self, cx: &SchedulerContext<'_>, reasons: &mut Vec<Reason>) -> Decision {

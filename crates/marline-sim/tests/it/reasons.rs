@@ -229,10 +229,12 @@ fn logged(paths: &Paths, node: NodeId) -> Vec<(String, Arc<Reason>)> {
     told.collect()
 }
 
+const CHANGING: &str = "rate=0s:20M+2s:2M+4s:12M/6s,delay=10ms,queue=150ms,jitter=4ms";
+const STEADY: &str = "rate=8M,delay=35ms,queue=80ms";
+
 fn cases() -> Vec<Case> {
-    const CHANGING: &str = "rate=0s:20M+2s:2M+4s:12M/6s,delay=10ms,queue=150ms,jitter=4ms";
     const COLLAPSING: &str = "rate=0s:20M+1s:100k+3s:20M/4s,delay=10ms,queue=400ms";
-    let steady = "rate=8M,delay=35ms,queue=80ms";
+    let steady = STEADY;
     let mut cases = vec![
         Case::new("changing", &[CHANGING, steady], Work::Download(6_000_000)),
         Case::new("echoes", &["walkout,delay=8ms", steady], Work::Echoes(400)),
@@ -269,9 +271,22 @@ fn cases() -> Vec<Case> {
             ..Case::new("alone", &["rate=5M,delay=20ms,loss=1%"], Work::Echoes(200))
         },
     ];
+    cases.extend(cases_that_cost());
+    if marline_testkit::need::trace_dir().is_some() {
+        let recorded =
+            cases::pairs::TRACES.map(|(_, text)| format!("{text},delay=25ms,queue=200ms"));
+        let [att, tmobile, umts, verizon] = &recorded;
+        cases.push(Case::new("recorded bursts", &[att, tmobile], Work::Bursts(40)));
+        cases.push(Case::new("recorded bulk", &[verizon, umts], Work::Download(4_000_000)));
+    }
+    cases
+}
+
+/// Paths that cost more than time, and backups alone.
+fn cases_that_cost() -> Vec<Case> {
     let (free, metered) = (PathCost::NONE, PathCost { metered: true, tail_ms: 0 });
     let radio = PathCost { metered: false, tail_ms: 2_000 };
-    cases.extend([
+    vec![
         Case {
             costs: vec![free, metered],
             dead_s: Some((4, 8)),
@@ -282,7 +297,7 @@ fn cases() -> Vec<Case> {
             budget: BudgetConfig::UNLIMITED,
             ..Case::new(
                 "costs",
-                &["rate=20M,delay=10ms,ge=1s:100ms:50%:0.2%", steady, steady],
+                &["rate=20M,delay=10ms,ge=1s:100ms:50%:0.2%", STEADY, STEADY],
                 Work::Bursts(60),
             )
         },
@@ -293,17 +308,9 @@ fn cases() -> Vec<Case> {
         },
         Case {
             backup: vec![true, true],
-            ..Case::new("backups", &["rate=8M,delay=30ms,loss=1%", steady], Work::Echoes(300))
+            ..Case::new("backups", &["rate=8M,delay=30ms,loss=1%", STEADY], Work::Echoes(300))
         },
-    ]);
-    if marline_testkit::need::trace_dir().is_some() {
-        let recorded =
-            cases::pairs::TRACES.map(|(_, text)| format!("{text},delay=25ms,queue=200ms"));
-        let [att, tmobile, umts, verizon] = &recorded;
-        cases.push(Case::new("recorded bursts", &[att, tmobile], Work::Bursts(40)));
-        cases.push(Case::new("recorded bulk", &[verizon, umts], Work::Download(4_000_000)));
-    }
-    cases
+    ]
 }
 
 #[test]

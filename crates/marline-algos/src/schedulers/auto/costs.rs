@@ -14,20 +14,22 @@
 //!
 //! A copy has the same costs: on a path with a purse its price rises with that purse as well, and where it would wake a
 //! radio it must be expected to save the share of `wake` beside that. So what is late by a round trip or two wakes
-//! none: a path that does not answer falls silent soon, and then the radio is all there is. Such a path is not explored:
-//! what is known of it is old, and the first copy that is worth a wake-up makes it new. Without a limit
-//! (mode `redundant`) copies wake whatever there is, but a purse is still a purse: who is charged by the byte says so in
+//! none: a path that does not answer falls silent soon, and then the radio is all there is. Such a path is not
+//! explored: what is known of it is old, and the first copy that is worth a wake-up makes it new. Without a limit
+//! (mode `redundant`) copies wake whatever there is, but a purse is still a purse: who is charged by the byte is so in
 //! every mode.
 //!
 //! *Source.* Ours. The tail energy of cellular radios: Balasubramanian et al., IMC 2009; Huang et al., MobiSys 2012.
 
-use marline_policy::{Eligibility, SchedulerContext, SubflowSet, SubflowView};
+use marline_policy::{
+    Eligibility, SchedulerAction, SchedulerContext, Spending, SubflowSet, SubflowView,
+};
 use marline_time::Duration;
 
-use super::judge::{Judge, careful_arrival, trouble};
+use super::arrivals::{careful_arrival, trouble};
 use super::worth::{Price, price};
 use super::{EXPLORE_AFTER, MOST_SPENT};
-use crate::schedulers::classes::{Class, members};
+use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::delivery::{answer_by_answer, arrival, is_overdue, opens_soon};
 
 /// A metered path that carried nothing for so long is explored, as long as no more than this share of its purse is
@@ -40,7 +42,11 @@ pub(super) fn is_dear(view: &SubflowView) -> bool {
     view.metered || view.wake_share > 0.0
 }
 
-impl Judge<'_> {
+/// What paths cost, by what is spent.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Costs<'a>(pub(super) &'a Spending);
+
+impl Costs<'_> {
     /// Paths of a class that new data spares, since cheaper ones bring it soon enough.
     pub(super) fn spared(self, class: Class, cx: &SchedulerContext<'_>) -> SubflowSet {
         let mut spared = SubflowSet::EMPTY;
@@ -105,8 +111,27 @@ impl Judge<'_> {
         self.purse(view, class).is_none_or(|spent| spent < up_to)
     }
 
+    /// Of what an event has repeated elsewhere, what would go on a path that is to be spared is left out.
+    pub(super) fn leave_out_dear_repeats(
+        self,
+        actions: &mut Vec<SchedulerAction>,
+        from: usize,
+        cx: &SchedulerContext<'_>,
+    ) {
+        if actions.len() == from || !cx.subflows.iter().any(is_dear) {
+            return;
+        }
+        let Some(class) = classes::best_class(cx.subflows) else { return };
+        let may = |id| cx.subflow(id).is_none_or(|view| self.may_unblock(view, class));
+        let left_out = |action: &mut SchedulerAction| match action {
+            SchedulerAction::Reinject { on, .. } => !may(*on),
+            _ => false,
+        };
+        actions.extract_if(from.., left_out).for_each(drop);
+    }
+
     /// Whether a path that holds up others may have its data repeated on this one.
-    pub(super) fn may_unblock(self, view: &SubflowView, class: Class) -> bool {
+    fn may_unblock(self, view: &SubflowView, class: Class) -> bool {
         let asleep = view.wake_share >= 1.0 && !self.0.unlimited;
         !asleep && self.purse_lasts(view, class, 1.0)
     }

@@ -8,14 +8,15 @@
 //! ([`reasons`](super::reasons)).
 
 use marline_policy::{
-    DataRange, Decision, Mapping, Quantile, Rule, SchedulerAction, SchedulerContext, Spending,
-    SubflowId, SubflowSet, SubflowView,
+    DataRange, Decision, Mapping, Quantile, Rule, SchedulerContext, Spending, SubflowId,
+    SubflowSet, SubflowView,
 };
 use marline_time::Duration;
 
-use super::costs::is_dear;
+use super::arrivals::careful_arrival;
+use super::costs::{Costs, is_dear};
 use super::worth::{self, Owed, Price};
-use super::{MOST_MAPPINGS, MOST_SPENT, TAIL_WEIGHT, TROUBLE_ANSWERS};
+use super::{MOST_MAPPINGS, MOST_SPENT};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
 use crate::schedulers::delivery::{Overdue, Rivals, arrival_by, in_whole_windows};
@@ -48,7 +49,11 @@ impl Verdict {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Judge<'a>(pub(super) &'a Spending);
 
-impl Judge<'_> {
+impl<'a> Judge<'a> {
+    const fn costs(self) -> Costs<'a> {
+        Costs(self.0)
+    }
+
     /// The next data, and its path.
     pub(super) fn decide(self, cx: &SchedulerContext<'_>) -> Verdict {
         let Some(class) = classes::best_class(cx.subflows) else {
@@ -84,7 +89,7 @@ impl Judge<'_> {
         }
         let left = cx.written.since(cx.unsent.start);
         let cost = |view: &SubflowView| careful_arrival(view, u64::from(view.mss), left);
-        let spared = self.spared(class, cx);
+        let spared = self.costs().spared(class, cx);
         let has_room = || candidates().filter(|view| view.is_ready());
         let ready = || has_room().filter(|view| !spared.contains(view.id));
         let soonest_spared = || {
@@ -136,7 +141,7 @@ impl Judge<'_> {
         class: Class,
         cx: &SchedulerContext<'_>,
     ) -> Verdict {
-        let stand_in = self.stand_in(view, class, cx);
+        let stand_in = self.costs().stand_in(view, class, cx);
         Verdict {
             path: stand_in.map(|(other, _)| other.id),
             arrives: stand_in.map(|(_, all)| all),
@@ -171,9 +176,9 @@ impl Judge<'_> {
             return None;
         }
         let on = |view: &SubflowView| {
-            let price = self.price_on(view, class)?;
+            let price = self.costs().price_on(view, class)?;
             let copy = held_up(view, price, cx).or_else(|| {
-                let may = queue_is_empty(cx) && self.purse_lasts(view, class, 1.0);
+                let may = queue_is_empty(cx) && self.costs().purse_lasts(view, class, 1.0);
                 may.then(|| last_owed(view, price, cx)).flatten()
             })?;
             // Of two that gain as much the cheaper one.
@@ -188,29 +193,13 @@ impl Judge<'_> {
             .map(|(_, copy)| copy)
     }
 
-    /// Of what an event has repeated elsewhere, what would go on a path that is to be spared is left out.
-    pub(super) fn leave_out_dear_repeats(
-        self,
-        actions: &mut Vec<SchedulerAction>,
-        from: usize,
-        cx: &SchedulerContext<'_>,
-    ) {
-        if actions.len() == from || !cx.subflows.iter().any(is_dear) {
-            return;
-        }
-        let Some(class) = classes::best_class(cx.subflows) else { return };
-        let may = |id| cx.subflow(id).is_none_or(|view| self.may_unblock(view, class));
-        let left_out = |action: &mut SchedulerAction| matches!(action, SchedulerAction::Reinject { on, .. } if !may(*on));
-        actions.extract_if(from.., left_out).for_each(drop);
-    }
-
     /// A copy of the newest segment for a path that has not been used lately: what is known of it is old. It is made
     /// whatever was spent, though it counts.
     fn explore(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
         let newest = cx.mappings.newest()?;
         let stale = |view: &&SubflowView| {
             view.is_ready()
-                && self.explores(view, class, cx.now.since(view.last_sent_at))
+                && self.costs().explores(view, class, cx.now.since(view.last_sent_at))
                 && !newest.carried_by.contains(view.id)
         };
         members(cx.subflows, class).find(stale).map(|view| {
@@ -302,21 +291,6 @@ fn last_undelivered(id: SubflowId, cx: &SchedulerContext<'_>) -> Option<Mapping>
         before = mapping.range.start;
     }
     None
-}
-
-/// Time until so many bytes have arrived that leave now, of a message of which so many are left: as often later as
-/// sooner, and with what trouble on the path would add to the message's tail.
-pub(super) fn careful_arrival(view: &SubflowView, bytes: u64, left: u64) -> Duration {
-    let arrives = arrival_by(view, bytes, Quantile::P50);
-    let Some(arrives) = arrives else { return Duration::MAX };
-    arrives.saturating_add(trouble(view, arrives + view.forecast.passing(left)))
-}
-
-/// What trouble on the path would add to the tail of what is under way for so long.
-pub(super) fn trouble(view: &SubflowView, under_way: Duration) -> Duration {
-    let Some(answer) = view.forecast.answer(Quantile::P90) else { return Duration::ZERO };
-    let weight = (view.forecast.risk(under_way) * TAIL_WEIGHT).min(1.0);
-    (answer * TROUBLE_ANSWERS).mul_f32(weight)
 }
 
 /// Whether copies are made between the paths of this class: not onto a backup, unless backups are all there is.

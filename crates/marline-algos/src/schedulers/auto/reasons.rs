@@ -9,6 +9,7 @@ use marline_policy::{
 };
 use marline_time::Duration;
 
+use super::costs::Costs;
 use super::judge::{Judge, Verdict};
 use super::worth::Owed;
 use super::{Auto, OPPORTUNISTIC};
@@ -76,7 +77,7 @@ fn answer(question: &Question, spending: &Spending, cx: &SchedulerContext<'_>) -
     };
     let mut actions = Vec::new();
     Opportunistic::new(OPPORTUNISTIC).on_event(event, cx, &mut actions);
-    Judge(spending).leave_out_dear_repeats(&mut actions, 0, cx);
+    Costs(spending).leave_out_dear_repeats(&mut actions, 0, cx);
     let (on, first, also) = repeats(&actions)?;
     Some((Decision::Send { subflow: on, range: first }, also, unblocked(on, cx)))
 }
@@ -117,7 +118,7 @@ fn grounds(verdict: &Verdict, spending: &Spending, cx: &SchedulerContext<'_>) ->
     let due = |quantile| owed.and_then(|owed| owed.due_in(quantile)).map(micros);
     let takes = arrival_by(view, view.mss.into(), Quantile::P50);
     let class = classes::best_class(cx.subflows);
-    let price = class.and_then(|class| Judge(spending).price_on(view, class));
+    let price = class.and_then(|class| Costs(spending).price_on(view, class));
     let price = price.and_then(|price| Some(price.total(takes?)));
     let times = |times: f32| takes.map(|takes| micros(takes.mul_f32(times.max(0.0))));
     Grounds {

@@ -5,7 +5,7 @@ use marline_testkit::views::{Stream, backup, full, ms, range, set, silent, view}
 use marline_time::{Instant, Rate};
 
 use super::*;
-use crate::schedulers::auto::judge::Verdict;
+use crate::schedulers::auto::judge::{Judge, Verdict};
 use crate::schedulers::auto::{Auto, AutoConfig, BudgetConfig};
 
 const WIFI: SubflowId = SubflowId(0);

@@ -4,7 +4,6 @@ use marline_policy::{
 use marline_testkit::views::{Stream, backup, full, ms, range, set, silent, view};
 use marline_time::{Instant, Rate};
 
-use super::*;
 use crate::schedulers::auto::judge::{Judge, Verdict};
 use crate::schedulers::auto::{Auto, AutoConfig, BudgetConfig};
 
@@ -136,7 +135,8 @@ fn a_sleeping_radio_is_woken_for_what_is_nearly_lost_and_not_to_see_how_it_is() 
     assert_eq!(copied(&unlimited, &[path(WIFI, 100), lte]), Some((LTE, Rule::Late)));
     // A path that costs nothing is explored by a copy that saves no time; a radio that dozes is not.
     let unused = SubflowView { last_sent_at: Instant::ZERO, ..path(LTE, 400) };
-    let explored = |view| copied(&spending(), &[path(WIFI, 20), view]);
+    let spent = Spending { spent: 0.9, ..spending() };
+    let explored = |view| copied(&spent, &[path(WIFI, 20), view]);
     assert_eq!(explored(unused), Some((LTE, Rule::Explore)));
     assert_eq!(explored(SubflowView { wake_share: 0.1, ..unused }), None);
     // Metered it is seldom, and as long as most of its purse is left.
@@ -148,8 +148,8 @@ fn a_sleeping_radio_is_woken_for_what_is_nearly_lost_and_not_to_see_how_it_is() 
         cx.now = Instant::from_millis(3_100);
         Judge(spending).decide(&cx).rule
     };
-    assert_eq!(late(&spending()), Rule::Explore);
-    assert_ne!(late(&Spending { purses: vec![(LTE, 0.6)], ..spending() }), Rule::Explore);
+    assert_eq!(late(&spent), Rule::Explore);
+    assert_ne!(late(&Spending { purses: vec![(LTE, 0.6)], ..spent.clone() }), Rule::Explore);
 }
 
 #[test]

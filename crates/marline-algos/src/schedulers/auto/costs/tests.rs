@@ -142,7 +142,8 @@ fn a_sleeping_radio_is_woken_for_what_is_nearly_lost_and_not_to_see_how_it_is() 
     // Metered it is seldom, and as long as most of its purse is left.
     assert_eq!(explored(metered(unused)), None);
     let late = |spending: &Spending| {
-        let (mut stream, paths) = (Stream::new(1_000), [path(WIFI, 20), metered(unused)]);
+        let wifi = SubflowView { last_sent_at: Instant::from_millis(3_090), ..path(WIFI, 20) };
+        let (mut stream, paths) = (Stream::new(1_000), [wifi, metered(unused)]);
         stream.apply(WIFI, range(0, 1_000));
         let mut cx = stream.context(&paths);
         cx.now = Instant::from_millis(3_100);

@@ -45,8 +45,8 @@ pub use path_manager::{
 };
 pub use range::{DataRange, Dsn, Ssn};
 pub use reason::{
-    BadRecord, Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, Rule, Spending,
-    Standing, Terms,
+    BadRecord, Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, RepairsDue, Rule,
+    Spending, Standing, Terms,
 };
 pub use recovery::{
     AckOutcome, AckSummary, DeliveredSegment, LimitedTransmit, LossRecovery, RecoveryContext,

@@ -77,6 +77,8 @@ pub enum Rule {
     Late,
     /// A copy of the end of what was written, of whose loss nothing behind it would tell.
     End,
+    /// A repair of a burst: a sum that stands for whichever segment is missing.
+    Repair,
     /// A copy that explores a path which has not been used lately.
     Explore,
     /// No copy is worth its price now; one may be later.
@@ -142,6 +144,17 @@ pub struct Spending {
     pub purses: Vec<(SubflowId, f32)>,
     /// What has to be saved for costs of a path.
     pub terms: Terms,
+    /// Repairs of the burst that is under way.
+    pub repairs_due: Option<RepairsDue>,
+}
+
+/// Repairs that are still to be sent.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct RepairsDue {
+    /// What each of them is a sum of.
+    pub range: DataRange,
+    /// How many.
+    pub count: u32,
 }
 
 impl Spending {

@@ -60,11 +60,13 @@ mod costs;
 mod judge;
 mod purses;
 mod reasons;
+mod repairs;
 mod worth;
 
 use costs::Costs;
 use judge::Judge;
 use purses::Purses;
+use repairs::Repairs;
 
 /// What [`Auto`] may do.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -114,6 +116,7 @@ pub struct Auto {
     opportunistic: Opportunistic,
     budget: Budget,
     purses: Purses,
+    repairs: Repairs,
     /// What is spent of it, and of the purses. With one path nobody asks.
     spending: Spending,
     /// The stream and its repeats as of the last look.
@@ -130,6 +133,7 @@ impl Auto {
             opportunistic: Opportunistic::new(OPPORTUNISTIC),
             budget: Budget::default(),
             purses: Purses::default(),
+            repairs: Repairs::default(),
             spending: Spending {
                 unlimited: config.budget.is_unlimited(),
                 terms: config.terms,
@@ -156,6 +160,18 @@ impl Auto {
             self.spending.spent = self.budget.spent(cx.now, &self.config.budget);
             self.purses.spent(cx.now, &self.config.purse, &mut self.spending.purses);
         }
+        self.repairs.plan(cx, &mut self.spending.repairs_due);
+    }
+
+    /// Counts what is decided and not repeated: a repair.
+    fn count_repair(&mut self, decision: Decision, cx: &SchedulerContext<'_>) {
+        let Decision::Repair { subflow, .. } = decision else { return };
+        let bytes = cx.subflow(subflow).map_or(0, |view| view.mss.into());
+        self.budget.on_copy(cx.now, bytes);
+        self.purses.on_repair(cx.now, subflow, bytes);
+        if let Some(due) = &mut self.spending.repairs_due {
+            due.count = due.count.saturating_sub(1);
+        }
     }
 }
 
@@ -168,7 +184,9 @@ impl Default for Auto {
 impl Scheduler for Auto {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         self.count(cx);
-        Judge(&self.spending).decide(cx).decision
+        let decision = Judge(&self.spending).decide(cx).decision;
+        self.count_repair(decision, cx);
+        decision
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
@@ -191,6 +209,7 @@ impl Scheduler for Auto {
         let reason = reasons::of(Question::Next, &self.spending, cx);
         let decision = reason.decision;
         reasons.push(reason);
+        self.count_repair(decision, cx);
         decision
     }
 

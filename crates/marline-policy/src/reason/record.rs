@@ -10,7 +10,8 @@ use core::str::FromStr;
 use marline_time::{Duration, Instant, Rate};
 
 use super::{
-    Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, Rule, Spending, Standing, Terms,
+    Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, RepairsDue, Rule, Spending,
+    Standing, Terms,
 };
 use crate::{
     DataRange, Decision, Dsn, Eligibility, Forecast, Mapping, Phase, Reinjection, ReinjectionCause,
@@ -29,7 +30,7 @@ impl Display for BadRecord {
 
 impl core::error::Error for BadRecord {}
 
-const RULES: [(Rule, &str); 15] = [
+const RULES: [(Rule, &str); 16] = [
     (Rule::First, "first"),
     (Rule::Spared, "spared"),
     (Rule::HeardLast, "heard-last"),
@@ -38,6 +39,7 @@ const RULES: [(Rule, &str); 15] = [
     (Rule::WouldBlock, "would-block"),
     (Rule::Late, "late"),
     (Rule::End, "end"),
+    (Rule::Repair, "repair"),
     (Rule::Explore, "explore"),
     (Rule::LookAgain, "look-again"),
     (Rule::Nothing, "nothing"),
@@ -160,6 +162,8 @@ impl Line {
         self.put("patience_ns", nanos(inputs.spending.terms.patience));
         self.put("metered_bits_per_s", inputs.spending.terms.metered_rate.bits_per_s());
         self.put("wake_ns", nanos(inputs.spending.terms.wake));
+        let due = inputs.spending.repairs_due;
+        self.put_some("due", due.map(|due| format!("{}:{}", range_text(&due.range), due.count)));
         let asked: Vec<String> = inputs.asked.iter().map(asked_text).collect();
         self.put_list("asked", &asked);
     }
@@ -358,6 +362,11 @@ fn read_purse(text: &str) -> Option<(SubflowId, f32)> {
     Some((read_id(id)?, read_fraction(spent)?))
 }
 
+fn read_due(text: &str) -> Option<RepairsDue> {
+    let (range, count) = text.split_once(':')?;
+    Some(RepairsDue { range: read_range(range)?, count: count.parse().ok()? })
+}
+
 fn read_time(text: &str) -> Option<Duration> {
     text.parse().ok().map(Duration::from_nanos)
 }
@@ -441,6 +450,7 @@ impl<'a> Fields<'a> {
                     metered_rate: self.some("metered_bits_per_s", read_rate)?.unwrap_or(Rate::ZERO),
                     wake: self.some("wake_ns", read_time)?.unwrap_or_default(),
                 },
+                repairs_due: self.some("due", read_due)?,
             },
             paths: Vec::new(),
             asked: self.list("asked", read_asked)?,

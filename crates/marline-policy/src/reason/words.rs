@@ -40,6 +40,13 @@ impl Reason {
             }
             Rule::Late => format!("copy of {size} on {path}: {}", self.weighed(name)),
             Rule::End => format!("copy of the last {size} on {path}: {}", self.weighed(name)),
+            Rule::Repair => {
+                let budget = self.budget(name);
+                format!(
+                    "repair of {size} on {path}: whichever segment of it {} loses is computed from it; {budget}",
+                    self.other(name)
+                )
+            }
             Rule::Explore => {
                 let unused = self.grounds.path.and_then(|id| self.inputs.path(id)).map(|path| {
                     let unused = self.inputs.now.since(path.last_sent_at);
@@ -50,15 +57,7 @@ impl Reason {
                     "copy of {size} on {path}, which has carried nothing for {unused}: it shows how the path is"
                 )
             }
-            Rule::LookAgain => {
-                let after = match self.decision {
-                    Decision::WaitUntil(at) => {
-                        Some(at.since(self.inputs.now).as_micros()).map(|us| us as u64)
-                    }
-                    _ => None,
-                };
-                format!("no copy is worth its price yet; looked at again in {}", time(after))
-            }
+            Rule::LookAgain => self.looks_again(),
             Rule::Nothing => "there is nothing to send, and nothing worth a copy".to_owned(),
             Rule::NoPath => "nothing is sent: no path can carry anything".to_owned(),
             Rule::Rescue => format!("{size} again on {path}: {}", self.cause(name)),
@@ -74,6 +73,16 @@ impl Reason {
                 )
             }
         }
+    }
+
+    fn looks_again(&self) -> String {
+        let after = match self.decision {
+            Decision::WaitUntil(at) => {
+                Some(at.since(self.inputs.now).as_micros()).map(|us| us as u64)
+            }
+            _ => None,
+        };
+        format!("no copy is worth its price yet; looked at again in {}", time(after))
     }
 
     /// Bytes that were decided about.

@@ -2,7 +2,7 @@
 
 use marline_policy::{
     BadRecord, Decision, Dsn, Forecast, Forecaster, Grounds, Inputs, Question, Reason, Reinjection,
-    ReinjectionCause, Rule, SchedulerContext, Spending, SubflowId, SubflowView, Terms,
+    ReinjectionCause, RepairsDue, Rule, SchedulerContext, Spending, SubflowId, SubflowView, Terms,
 };
 use marline_testkit::views::{
     self, MSS, Stream, doubtful, full, ms, paced, range, send, set, view,
@@ -174,6 +174,12 @@ fn what_a_path_costs_is_said_with_what_it_would_have_saved() {
         "new data waits for wifi, which brings all of it within 70 ms; lte would take 30 ms for a segment, \
          but has a radio that sleeps"
     );
+    let sum = Decision::Repair { subflow: LTE, range: range(0, 28_000) };
+    let repair = reason(sum, Grounds { other: Some(WIFI), ..by(Rule::Repair, LTE) });
+    assert_eq!(
+        repair.words(&name),
+        "repair of 28 kB on lte: whichever segment of it wifi loses is computed from it; 36 % of the budget spent"
+    );
     let mut copy = reason(send(1, 0, 1_000), by(Rule::Explore, LTE));
     copy.grounds.rule = Rule::End;
     copy.inputs.spending.purses = vec![(LTE, 0.5)];
@@ -215,8 +221,9 @@ fn a_record_is_read_as_it_was_written() {
         unknown,
     ];
     let terms = Terms { patience: ms(100), metered_rate: Rate::from_mbit(1), wake: ms(7) };
+    let repairs_due = Some(RepairsDue { range: range(3, 9), count: 2 });
     let purses = vec![(LTE, 2.0 / 3.0), (SubflowId(3), f32::INFINITY)];
-    let spending = Spending { spent: 1.0 / 3.0, unlimited: false, purses, terms };
+    let spending = Spending { spent: 1.0 / 3.0, unlimited: false, purses, terms, repairs_due };
     let ask = |cx: &SchedulerContext<'_>| {
         let index = cx.mappings;
         let next = [index.next_not_on(LTE, Dsn(0)), index.next_not_on(LTE, Dsn(1_000))];

@@ -147,6 +147,8 @@ struct Case {
     links: Vec<String>,
     backup: Vec<bool>,
     costs: Vec<PathCost>,
+    /// The peers agree on repairs.
+    repairs: bool,
     work: Work,
     budget: BudgetConfig,
     /// The receive buffers; none: as usual.
@@ -159,7 +161,17 @@ impl Case {
     fn new(name: &'static str, links: &[&str], work: Work) -> Self {
         let links = links.iter().map(|text| (*text).to_owned()).collect();
         let (budget, backup, costs) = (BudgetConfig::default(), Vec::new(), Vec::new());
-        Case { name, links, backup, costs, work, budget, window: None, dead_s: None }
+        Case {
+            name,
+            links,
+            backup,
+            costs,
+            repairs: false,
+            work,
+            budget,
+            window: None,
+            dead_s: None,
+        }
     }
 
     fn listen(&self) -> Listen {
@@ -179,6 +191,9 @@ impl Case {
         let config = AutoConfig { budget: self.budget, ..AutoConfig::default() };
         policies.scheduler = Arc::new(Watching { config, count: Arc::clone(&count) });
         let mut connection = ConnectionConfig::new(policies);
+        if self.repairs {
+            connection.extensions = marline_wire::mptcp::Extensions::REPAIR;
+        }
         if let Some(window) = self.window {
             connection.receive_buffer = window;
             connection.buffer_tuning = BufferTuning::Fixed;
@@ -302,6 +317,14 @@ fn cases_that_cost() -> Vec<Case> {
             )
         },
         Case {
+            repairs: true,
+            ..Case::new(
+                "repairs",
+                &["rate=20M,delay=20ms,loss=2%", "rate=10M,delay=35ms,loss=1%"],
+                Work::Bursts(60),
+            )
+        },
+        Case {
             costs: vec![free, radio],
             dead_s: Some((5, 9)),
             ..Case::new("radio", &["walkout,delay=8ms", "rate=8M,delay=6ms"], Work::Echoes(400))
@@ -347,6 +370,8 @@ fn each_decision_follows_from_the_line_that_is_logged_with_it() {
         Rule::WouldBlock,
         Rule::Late,
         Rule::End,
+        Rule::Repair,
+        Rule::Spared,
         Rule::Explore,
         Rule::LookAgain,
         Rule::Nothing,

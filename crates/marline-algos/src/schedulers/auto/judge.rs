@@ -15,6 +15,7 @@ use marline_time::Duration;
 
 use super::arrivals::careful_arrival;
 use super::costs::{Costs, is_dear};
+use super::repairs;
 use super::worth::{self, Owed, Price};
 use super::{MOST_MAPPINGS, MOST_SPENT};
 use crate::schedulers::classes::{self, Class, members};
@@ -209,7 +210,18 @@ impl<'a> Judge<'a> {
         })
     }
 
+    /// A sum of the burst that is under way.
+    fn repair(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
+        let (subflow, range, other, gain) = repairs::next(self.0, class, cx)?;
+        let (path, other) = (Some(subflow), Some(other));
+        let decision = Decision::Repair { subflow, range };
+        Some(Verdict { path, other, gain, ..Verdict::by(Rule::Repair, decision) })
+    }
+
     fn next_copy(self, class: Class, cx: &SchedulerContext<'_>) -> Verdict {
+        if let Some(repair) = self.repair(class, cx) {
+            return repair;
+        }
         let copy = self.best_copy(class, cx).or_else(|| self.explore(class, cx));
         copy.unwrap_or_else(|| {
             let owed = cx.subflows.iter().filter_map(|view| Owed::oldest(view, cx.now));

@@ -43,6 +43,13 @@ impl Purses {
         }
     }
 
+    /// A repair goes on a path.
+    pub(super) fn on_repair(&mut self, now: Instant, on: SubflowId, bytes: u64) {
+        if let Some(purse) = self.0.iter_mut().find(|purse| purse.of == on) {
+            purse.budget.on_copy(now, bytes);
+        }
+    }
+
     fn of(&mut self, view: &SubflowView) -> &mut Purse {
         let at = self.0.iter().position(|purse| purse.of == view.id).unwrap_or_else(|| {
             let budget = Budget::default();

@@ -4,11 +4,12 @@
 //! what the budget pays for has no copies of its midst, and waits for a round trip where one segment of that is lost.
 //! A sum of all segments stands for whichever of them is missing (`docs/adr/0016-coding-between-peers.md`).
 //!
-//! *How.* Once a burst of [`LEAST_SEGMENTS`] or more is under way, [`SHARE`] of its segments, rounded up, are due as
-//! repairs of all of it, on the path with room that carried least of it; then come copies as ever, with what is left of
-//! the budget. A copy saves time where one segment is late, a repair where any one of its n is: it gains n times as
-//! much for as many bytes, up to what can be gained at all, and has the same price. Less than that has no repairs, since
-//! the budget pays for copies of everything, which also help where a path dies. Nor has a budget without a limit.
+//! *How.* Once a burst of [`LEAST_SEGMENTS`] to [`MOST_SEGMENTS`] is under way, [`SHARE_PERCENT`] of its segments,
+//! rounded up, are due as repairs of all of it, on the path with room that carried least of it; then come copies as
+//! ever, with what is left of the budget. A copy saves time where one segment is late, a repair where any one of its n
+//! is: it gains n times as much for as many bytes, up to what can be gained at all, and has the same price. Smaller
+//! bursts have no repairs, since the budget pays for copies of everything, which also help where a path dies. Nor have
+//! larger ones, whose time is what the windows take, and those of a budget without a limit.
 //!
 //! *Source.* As `coded`, whose repairs are 30 % and not beside copies. Which share of which bursts was chosen in the
 //! scenes of that scheduler (docs/research/auto.md): half as many repairs do as much beside copies.
@@ -26,7 +27,7 @@ use crate::schedulers::delivery::arrival_by;
 
 /// Segments of the smallest burst that has repairs.
 const LEAST_SEGMENTS: u64 = 4;
-/// Segments that a repair covers at most: the last of a burst.
+/// Segments of the largest.
 const MOST_SEGMENTS: u64 = 40;
 /// Repairs per hundred segments.
 const SHARE_PERCENT: u64 = 15;
@@ -57,12 +58,11 @@ impl Repairs {
         let new = DataRange::new(self.covered.max(cx.data_una), sent);
         self.covered = sent;
         let Some(segment) = longest_segment(cx) else { return };
-        if new.len().div_ceil(segment) >= LEAST_SEGMENTS {
-            let range = new.suffix(MOST_SEGMENTS * segment);
-            let segments = range.len().div_ceil(segment);
+        let segments = new.len().div_ceil(segment);
+        *due = (LEAST_SEGMENTS..=MOST_SEGMENTS).contains(&segments).then(|| {
             let count = (segments * SHARE_PERCENT).div_ceil(100) as u32;
-            *due = Some(RepairsDue { range, count });
-        }
+            RepairsDue { range: new, count }
+        });
     }
 }
 
@@ -166,9 +166,9 @@ mod tests {
     fn a_burst_has_a_share_of_its_segments_as_repairs_and_then_copies() {
         let sent = beside(&mut Auto::default(), &mut burst(20, true));
         assert_eq!(sent[..4], [(true, 1), (true, 1), (true, 1), (false, 1)]);
-        // Once, and not for what is small, nor where the peer cannot compute.
+        // Once, and not for what is small or large, nor where the peer cannot compute.
         assert_eq!(sent.iter().filter(|(repair, _)| *repair).count(), 3);
-        for (segments, repairs) in [(3, true), (20, false)] {
+        for (segments, repairs) in [(3, true), (41, true), (20, false)] {
             let sent = beside(&mut Auto::default(), &mut burst(segments, repairs));
             assert!(!sent.is_empty() && sent.iter().all(|(repair, _)| !repair), "{sent:?}");
         }

@@ -21,6 +21,10 @@
 //!   last segment of a path waits behind all others there, and no segment behind it tells of its
 //!   loss. And from the front, what only paths hold that owe an answer for longer than usual: what stands
 //!   still holds up all that follows. Both may spend the budget [twice](MOST_SPENT) in the worst case.
+//! - *Repairs*, where the peer computes with them: a share of each burst of several segments, before its copies
+//!   (`auto/repairs.rs`).
+//! - *Costs* of a path other than time are counted in time (`auto/costs.rs`): a metered path and a sleeping radio are
+//!   spared by what other paths bring soon enough, and copies there have a purse of their own (`auto/purses.rs`).
 //! - A path that has not been used for [`EXPLORE_AFTER`] gets a copy of the newest segment: it is explored
 //!   by copies only, so that no message depends on it.
 //!
@@ -37,7 +41,7 @@
 //! learnt, and is wrong for some round trips after each change of a path; and where the budget is spent, the tail is
 //! that of one path with repairs.
 //!
-//! All of this is a function of the context and of the share of the budget that is spent (`auto/judge.rs`); who listens
+//! All of this is a function of the context, of what is spent and of which repairs are due (`auto/judge.rs`); who listens
 //! is told the function's arguments with each decision, and can compute it again ([`Auto::recompute`]).
 //!
 //! *Sources.* Earliest arrival: ECF and STTF. A budget of bytes: AUGUR, PAAF and Hairpin agree that

@@ -758,7 +758,7 @@ impl Connection {
         if old.is_some_and(|o| o.cost != new.cost) {
             for id in self.paths.those(|subflow| subflow.local_id() == new.id).iter() {
                 if let Some(subflow) = self.paths.get_mut(id) {
-                    subflow.set_cost_here(new.cost);
+                    subflow.set_cost(new.cost);
                 }
                 self.tell_cost(cx, id);
             }
@@ -1883,7 +1883,7 @@ impl Connection {
         subflow.note_news(now);
         let path = subflow.path();
         let (backup, initial) = (subflow.is_backup(), subflow.is_initial());
-        let subflow_cost = subflow.cost_here();
+        let subflow_cost = subflow.cost();
         self.closing.heard(now);
         self.closing.resume(now, id);
         if !initial {
@@ -2182,7 +2182,7 @@ impl Connection {
             return;
         }
         cx.out.monitor(cx.now, self.id, MonitorKind::Agreed(agreed));
-        for id in self.paths.those(|subflow| !subflow.cost_here().is_none()).iter() {
+        for id in self.paths.those(|subflow| !subflow.cost().is_none()).iter() {
             self.tell_cost(cx, id);
         }
         if let Some(follow) = self.config.follow_client.clone()
@@ -2201,7 +2201,7 @@ impl Connection {
         if !self.session.is_client() || !self.session.agreed_on(Extensions::PATH_COST) {
             return;
         }
-        let PathCost { metered, tail_ms } = subflow.cost_here();
+        let PathCost { metered, tail_ms } = subflow.cost();
         for _ in 0..2 {
             cx.out.counters.path_cost_tx += 1;
             self.signal_message(Some(id), &ExperimentalMessage::PathCost { metered, tail_ms });
@@ -2215,7 +2215,7 @@ impl Connection {
         }
         cx.out.counters.path_cost_rx += 1;
         if let Some(subflow) = self.paths.get_mut(on) {
-            subflow.set_cost_there(cost);
+            subflow.set_cost(cost);
         }
     }
 

@@ -175,7 +175,7 @@ pub struct SubflowPlace {
     pub path: FourTuple,
     /// Backup, as set by either side.
     pub backup: bool,
-    /// What using it costs, as either side says.
+    /// What using it costs, as the client says.
     pub cost: PathCost,
     /// Smoothed RTT.
     pub srtt: Option<Duration>,

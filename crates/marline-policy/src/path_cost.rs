@@ -28,19 +28,6 @@ impl PathCost {
         !self.metered && self.tail_ms == 0
     }
 
-    /// What a path costs whose ends say this and that: it is metered if either says so, and the radio that falls
-    /// asleep first is the one to spare.
-    #[must_use]
-    pub const fn with(self, other: PathCost) -> PathCost {
-        let (one, two) = (self.tail_ms, other.tail_ms);
-        let tail_ms = match (one, two) {
-            (0, tail) | (tail, 0) => tail,
-            _ if one < two => one,
-            _ => two,
-        };
-        PathCost { metered: self.metered || other.metered, tail_ms }
-    }
-
     /// Which share of a wake-up a packet costs now, 0 to 1, where one was last sent or received at `used_at`.
     ///
     /// A radio stays awake for its tail after each packet. A packet that finds it asleep costs a whole tail, one that
@@ -66,14 +53,6 @@ mod tests {
         let share = |ms| lte.wake_share(Instant::from_millis(60_000), Instant::from_millis(ms));
         assert_eq!([60_000, 55_000, 50_000, 1].map(share), [0.0, 0.5, 1.0, 1.0]);
         assert_eq!(PathCost::NONE.wake_share(Instant::from_secs(9), Instant::ZERO), 0.0);
-    }
-
-    #[test]
-    fn a_path_costs_what_either_end_says() {
-        let cost = |metered, tail_ms| PathCost { metered, tail_ms };
-        assert_eq!(cost(true, 0).with(cost(false, 9)), cost(true, 9));
-        assert_eq!(cost(false, 5).with(cost(false, 9)), cost(false, 5));
-        assert_eq!(PathCost::NONE.with(PathCost::NONE), PathCost::NONE);
-        assert!(PathCost::NONE.is_none() && !cost(false, 1).is_none());
+        assert!(PathCost::NONE.is_none() && !lte.is_none());
     }
 }

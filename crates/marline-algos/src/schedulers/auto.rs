@@ -41,8 +41,8 @@
 //! learnt, and is wrong for some round trips after each change of a path; and where the budget is spent, the tail is
 //! that of one path with repairs.
 //!
-//! All of this is a function of the context, of what is spent and of which repairs are due (`auto/judge.rs`); who listens
-//! is told the function's arguments with each decision, and can compute it again ([`Auto::recompute`]).
+//! All of this is a function of the context, of what is spent and of which repairs are due (`auto/judge.rs`); who
+//! listens is told the function's arguments with each decision, and can compute it again ([`Auto::recompute`]).
 //!
 //! *Sources.* Earliest arrival: ECF and STTF. A budget of bytes: AUGUR, PAAF and Hairpin agree that
 //! redundancy must have one. Ours: one forecast for all decisions, learnt by its own errors, and the price.
@@ -116,7 +116,8 @@ const OPPORTUNISTIC: OpportunisticRules = OpportunisticRules::WIDE;
 /// The default scheduler.
 #[derive(Debug)]
 pub struct Auto {
-    config: AutoConfig,
+    /// What the budget is, and what a purse.
+    limits: (BudgetConfig, BudgetConfig),
     opportunistic: Opportunistic,
     budget: Budget,
     purses: Purses,
@@ -133,7 +134,7 @@ impl Auto {
     #[must_use]
     pub fn new(config: AutoConfig) -> Self {
         Auto {
-            config,
+            limits: (config.budget, config.purse),
             opportunistic: Opportunistic::new(OPPORTUNISTIC),
             budget: Budget::default(),
             purses: Purses::default(),
@@ -161,8 +162,9 @@ impl Auto {
         }
         self.purses.count(new, cx);
         if cx.subflows.len() > 1 {
-            self.spending.spent = self.budget.spent(cx.now, &self.config.budget);
-            self.purses.spent(cx.now, &self.config.purse, &mut self.spending.purses);
+            let (budget, purse) = &self.limits;
+            self.spending.spent = self.budget.spent(cx.now, budget);
+            self.purses.spent(cx.now, purse, &mut self.spending.purses);
         }
         self.repairs.plan(cx, &mut self.spending.repairs_due);
     }

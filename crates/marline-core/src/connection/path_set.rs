@@ -247,7 +247,7 @@ impl PathSet {
         tcp.set_id(id);
         let mut subflow = SubflowContext::new(tcp, ends, membership, backup);
         if let Some(local) = self.addresses.find_local(subflow.local_id()) {
-            subflow.set_cost_here(local.cost);
+            subflow.set_cost(local.cost);
         }
         self.slots[free] = Some(Box::new(subflow));
         Some(id)

@@ -268,6 +268,24 @@ impl Unused for Trouble {
     };
 }
 
+/// What using a path costs, in the two bytes that an idle subflow has to spare: the tail to two milliseconds.
+#[derive(Copy, Clone, Debug)]
+struct CompactCost(u16);
+
+impl CompactCost {
+    const METERED: u16 = 1 << 15;
+
+    const fn of(cost: PathCost) -> Self {
+        let metered = if cost.metered { Self::METERED } else { 0 };
+        let (half, most) = (cost.tail_ms.div_ceil(2), !Self::METERED);
+        CompactCost(if half < most { half } else { most } | metered)
+    }
+
+    const fn get(self) -> PathCost {
+        PathCost { metered: self.0 & Self::METERED != 0, tail_ms: (self.0 & !Self::METERED) * 2 }
+    }
+}
+
 /// One subflow as its connection knows it.
 #[derive(Debug)]
 pub(super) struct SubflowContext {
@@ -282,9 +300,8 @@ pub(super) struct SubflowContext {
     backup_here: bool,
     /// The peer asked that it be a backup.
     backup_there: bool,
-    /// What using it costs, as we know and as the peer said.
-    cost_here: PathCost,
-    cost_there: PathCost,
+    /// What using it costs: as a client knows, or as it has told its server.
+    cost: CompactCost,
     phase: Phase,
     last_word: LastWord,
     trouble: OnDemand<Trouble>,
@@ -305,8 +322,7 @@ impl SubflowContext {
             membership,
             backup_here: backup,
             backup_there: false,
-            cost_here: PathCost::NONE,
-            cost_there: PathCost::NONE,
+            cost: CompactCost::of(PathCost::NONE),
             phase: Phase::Opening,
             last_word: LastWord::None,
             trouble: OnDemand::new(),
@@ -538,24 +554,14 @@ impl SubflowContext {
         self.backup_there = backup;
     }
 
-    /// What using it costs, by whoever of both sides knows.
-    const fn cost(&self) -> PathCost {
-        self.cost_here.with(self.cost_there)
+    /// What using it costs.
+    pub(super) const fn cost(&self) -> PathCost {
+        self.cost.get()
     }
 
-    /// What using it costs, as we know.
-    pub(super) const fn cost_here(&self) -> PathCost {
-        self.cost_here
-    }
-
-    /// We know that using it costs this.
-    pub(super) const fn set_cost_here(&mut self, cost: PathCost) {
-        self.cost_here = cost;
-    }
-
-    /// The peer says that using it costs this.
-    pub(super) const fn set_cost_there(&mut self, cost: PathCost) {
-        self.cost_there = cost;
+    /// Using it costs this.
+    pub(super) const fn set_cost(&mut self, cost: PathCost) {
+        self.cost = CompactCost::of(cost);
     }
 
     /// It brought news of the stream, or joined.
@@ -819,5 +825,20 @@ fn third_ack_pause(tcp: &Subflow, repeats: u32) -> Duration {
     match tcp.srtt() {
         Some(srtt) if repeats < 2 => (srtt * 2).clamp(LEAST_PAUSE, rto.max(LEAST_PAUSE)),
         _ => (rto * (1 << repeats.min(6))).min(Duration::from_secs(10)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_is_kept_in_two_bytes() {
+        for (told, kept) in [(0, 0), (1, 2), (11_576, 11_576), (65_534, 65_534), (65_535, 65_534)] {
+            for metered in [false, true] {
+                let cost = CompactCost::of(PathCost { metered, tail_ms: told }).get();
+                assert_eq!(cost, PathCost { metered, tail_ms: kept });
+            }
+        }
     }
 }

@@ -34,7 +34,7 @@ impl Subflow {
             ssthresh: self.congestion.ssthresh(),
             bytes_in_flight: tx.board.bytes_in_flight(),
             bytes_queued: tx.board.bytes_lost(),
-            bytes_copied: self.stats.trouble.bytes_reinjected,
+            bytes_copied: self.stats.trouble.bytes_reinjected as u32,
             srtt: tx.rtt.srtt(),
             rttvar: tx.rtt.rttvar(),
             min_rtt: tx.rtt.min(),

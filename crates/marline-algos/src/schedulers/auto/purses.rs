@@ -19,7 +19,7 @@ struct Purse {
     of: SubflowId,
     budget: Budget,
     /// Copies as of the last look.
-    copied: u64,
+    copied: u32,
 }
 
 /// The purses of a connection's paths: at most one for each.
@@ -72,14 +72,17 @@ impl Purses {
 }
 
 impl Purse {
-    fn count(&mut self, now: Instant, new: u64, copied: u64) {
+    fn count(&mut self, now: Instant, new: u64, copied: u32) {
         if new > 0 {
             self.budget.on_new(now, new);
         }
         // Less than before: another subflow has the slot.
-        let more = copied.checked_sub(self.copied).unwrap_or(copied);
+        let more = match copied.wrapping_sub(self.copied) {
+            more if more > u32::MAX / 2 => copied,
+            more => more,
+        };
         if more > 0 {
-            self.budget.on_copy(now, more);
+            self.budget.on_copy(now, more.into());
         }
         self.copied = copied;
     }

@@ -46,9 +46,9 @@ use std::sync::Arc;
 
 use marline_policy::{
     AddressId, AddressPair, DataRange, Dsn, LocalAddress, Mapping, PathAction, PathContext,
-    PathEvent, PathManager, PathManagerFactory, ReinjectionCause, Role, RunLayout, SchedulerAction,
-    SchedulerEvent, SchedulerFactory, SentSegment, SilenceCause, Ssn, SubflowId, SubflowSet,
-    SubflowView, Token,
+    PathCost, PathEvent, PathManager, PathManagerFactory, ReinjectionCause, Role, RunLayout,
+    SchedulerAction, SchedulerEvent, SchedulerFactory, SentSegment, SilenceCause, Ssn, SubflowId,
+    SubflowSet, SubflowView, Token,
 };
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{
@@ -754,6 +754,14 @@ impl Connection {
         }
         if let Some(old) = old.filter(|o| o.backup != new.backup && new.up) {
             self.set_backup(cx, old.id, new.backup);
+        }
+        if old.is_some_and(|o| o.cost != new.cost) {
+            for id in self.paths.those(|subflow| subflow.local_id() == new.id).iter() {
+                if let Some(subflow) = self.paths.get_mut(id) {
+                    subflow.set_cost(new.cost);
+                }
+                self.tell_cost(cx, id);
+            }
         }
         if new.up && (moved || old.is_none_or(|o| !o.up)) {
             self.paths.addresses_mut().keep(new.id);
@@ -1875,10 +1883,14 @@ impl Connection {
         subflow.note_news(now);
         let path = subflow.path();
         let (backup, initial) = (subflow.is_backup(), subflow.is_initial());
+        let subflow_cost = subflow.cost();
         self.closing.heard(now);
         self.closing.resume(now, id);
         if !initial {
             cx.out.monitor(now, self.id, MonitorKind::SubflowEstablished { id, path, backup });
+        }
+        if !subflow_cost.is_none() {
+            self.tell_cost(cx, id);
         }
         self.rescue(now, |_| true);
         self.scheduler_event(now, SchedulerEvent::SubflowUp(id));
@@ -2137,6 +2149,9 @@ impl Connection {
             ExperimentalMessage::Hello(features) => self.on_hello(cx, on, features),
             ExperimentalMessage::RtoRequest => self.on_rto_request(cx, on),
             ExperimentalMessage::RtoInfo { rto_us } => self.on_rto_info(cx, rto_us),
+            ExperimentalMessage::PathCost { metered, tail_ms } => {
+                self.on_path_cost(cx, on, PathCost { metered, tail_ms });
+            }
             // The mark counts with the mapping beside it.
             _ => {}
         }
@@ -2167,11 +2182,40 @@ impl Connection {
             return;
         }
         cx.out.monitor(cx.now, self.id, MonitorKind::Agreed(agreed));
+        for id in self.paths.those(|subflow| !subflow.cost().is_none()).iter() {
+            self.tell_cost(cx, id);
+        }
         if let Some(follow) = self.config.follow_client.clone()
             && self.session.is_server()
             && agreed.contains(Extensions::FOLLOW_CLIENT)
         {
             self.set_scheduler(cx.now, follow);
+        }
+    }
+
+    /// Client: says what using a subflow costs. Twice, as an ACK may be lost.
+    fn tell_cost(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_usable()) else {
+            return;
+        };
+        if !self.session.is_client() || !self.session.agreed_on(Extensions::PATH_COST) {
+            return;
+        }
+        let PathCost { metered, tail_ms } = subflow.cost();
+        for _ in 0..2 {
+            cx.out.counters.path_cost_tx += 1;
+            self.signal_message(Some(id), &ExperimentalMessage::PathCost { metered, tail_ms });
+        }
+    }
+
+    /// The client says so.
+    fn on_path_cost(&mut self, cx: &mut Context<'_>, on: SubflowId, cost: PathCost) {
+        if !self.session.is_server() || !self.session.agreed_on(Extensions::PATH_COST) {
+            return;
+        }
+        cx.out.counters.path_cost_rx += 1;
+        if let Some(subflow) = self.paths.get_mut(on) {
+            subflow.set_cost(cost);
         }
     }
 

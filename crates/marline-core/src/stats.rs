@@ -1,6 +1,6 @@
 //! Counters and snapshots for monitoring: per endpoint, per connection, per subflow.
 
-use marline_policy::{Health, Phase, SubflowId};
+use marline_policy::{Health, PathCost, Phase, SubflowId};
 use marline_time::{Duration, Instant, Rate};
 use marline_wire::mptcp::Extensions;
 
@@ -80,6 +80,8 @@ pub struct Counters {
     pub repair_tx: u64,
     pub repair_rx: u64,
     pub repaired_bytes: u64,
+    pub path_cost_tx: u64,
+    pub path_cost_rx: u64,
 }
 
 /// State of a subflow, by the names of RFC 9293.
@@ -173,6 +175,8 @@ pub struct SubflowPlace {
     pub path: FourTuple,
     /// Backup, as set by either side.
     pub backup: bool,
+    /// What using it costs, as the client says.
+    pub cost: PathCost,
     /// Smoothed RTT.
     pub srtt: Option<Duration>,
 }

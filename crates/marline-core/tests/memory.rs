@@ -43,6 +43,7 @@ impl Bench {
             signal: false,
             subflow: true,
             up: true,
+            cost: marline_policy::PathCost::NONE,
         }];
         Bench {
             pair: Pair::new(endpoint_config(None), endpoint_config(Some(config())), 7),

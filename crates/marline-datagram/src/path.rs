@@ -7,7 +7,8 @@ pub(crate) mod mtu;
 
 use marline_policy::{
     AckSample, CongestionController, CongestionFactory, CongestionSignal, DatagramPathView,
-    Forecaster, Health, PathId, Quantile, RttConfig, RttEstimator, SilenceCause, SubflowId,
+    Forecaster, Health, PathCost, PathId, Quantile, RttConfig, RttEstimator, SilenceCause,
+    SubflowId,
 };
 use marline_time::{Duration, Instant, Rate};
 
@@ -41,7 +42,7 @@ const FRAME_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Traits {
     pub(crate) backup: bool,
-    pub(crate) metered: bool,
+    pub(crate) cost: PathCost,
     pub(crate) fading: bool,
 }
 
@@ -176,7 +177,8 @@ impl Path {
         DatagramPathView {
             id: self.id,
             backup: self.traits.backup,
-            metered: self.traits.metered,
+            metered: self.traits.cost.metered,
+            radio: self.traits.cost.tail_ms > 0,
             health: self.health,
             fading: self.traits.fading,
             largest: self.largest_datagram(),
@@ -277,6 +279,9 @@ impl Path {
 
     /// Asks for the rate by a train, unless one left within this time, or enough was on its way to know it.
     pub(crate) fn explore_rate(&mut self, every: Duration, now: Instant) {
+        if self.is_spared() || self.traits.cost.metered {
+            return;
+        }
         let due = self.train_at.is_none_or(|at| now.since(at) >= every);
         let known = 2 * self.outstanding.bytes_in_flight() >= self.congestion.window();
         if due && !self.health.is_silent() && self.rtt.srtt().is_some() {
@@ -299,15 +304,21 @@ impl Path {
 
     /// Asks for a round trip if nothing was sent for so long.
     pub(crate) fn explore(&mut self, every: Duration, now: Instant) {
-        if self.explore_at(every).is_none_or(|at| at <= now) {
+        let never = self.last_sent_at.max(self.pinged_at).is_none();
+        if never || self.explore_at(every).is_some_and(|at| at <= now) {
             self.wants_ping = true;
         }
     }
 
-    /// When that is; `None`: now.
+    /// When that is; `None`: now if nothing was sent yet, and never again on a path that is to sleep.
     pub(crate) fn explore_at(&self, every: Duration) -> Option<Instant> {
         let last = self.last_sent_at.max(self.pinged_at)?;
-        Some(last + every)
+        (!self.is_spared()).then_some(last + every)
+    }
+
+    /// Its radio is to sleep as long as other paths do.
+    const fn is_spared(&self) -> bool {
+        self.traits.backup || self.traits.cost.tail_ms > 0
     }
 }
 

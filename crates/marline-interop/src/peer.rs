@@ -199,6 +199,8 @@ fn path_change(word: &str) -> anyhow::Result<PathChange> {
         "down" => PathChange::Down,
         "backup" => PathChange::Backup,
         "primary" => PathChange::Primary,
+        "metered" => PathChange::Metered,
+        "unmetered" => PathChange::Unmetered,
         other => anyhow::bail!("no change of a path is called {other}"),
     })
 }

@@ -28,7 +28,10 @@ pub struct PathSpec {
     pub remote: Option<SocketAddr>,
     /// Carry data only if nothing else can.
     pub backup: bool,
-    /// Its radio technology, for energy estimates; `None`: guessed from the interface's name.
+    /// Bytes on it cost money: little is copied there, and new data goes there if no other path brings it in time.
+    pub metered: bool,
+    /// Its radio technology. What is said here keeps a cellular radio asleep as long as other paths do; for energy
+    /// estimates alone it is guessed from the interface's name where it is `None`.
     pub radio: Option<RadioKind>,
 }
 
@@ -44,7 +47,7 @@ impl fmt::Display for PathSpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "path `{}`: {} (write LOCAL[=ADDRESS:PORT][,backup][,radio=lte], LOCAL an interface or address)",
+            "path `{}`: {} (write LOCAL[=ADDRESS:PORT][,backup][,metered][,radio=lte], LOCAL an interface or address)",
             self.text, self.why
         )
     }
@@ -68,6 +71,7 @@ impl fmt::Display for PathSpec {
             write!(f, "={remote}")?;
         }
         f.write_str(if self.backup { ",backup" } else { "" })?;
+        f.write_str(if self.metered { ",metered" } else { "" })?;
         self.radio.map_or(Ok(()), |radio| write!(f, ",radio={radio}"))
     }
 }
@@ -79,14 +83,15 @@ impl FromStr for PathSpec {
         let fail = |why| PathSpecError { text: text.to_owned(), why };
         let mut parts = text.split(',');
         let ends = parts.next().unwrap_or_default();
-        let (mut backup, mut radio) = (false, None);
+        let (mut backup, mut metered, mut radio) = (false, false, None);
         for flag in parts {
             match (flag, flag.strip_prefix("radio=")) {
                 ("backup", _) => backup = true,
+                ("metered", _) => metered = true,
                 (_, Some(kind)) => {
                     radio = Some(kind.parse().map_err(fail)?);
                 }
-                _ => return Err(fail("the only flags are `backup` and `radio=`")),
+                _ => return Err(fail("the only flags are `backup`, `metered` and `radio=`")),
             }
         }
         let (local, remote) = match ends.split_once('=') {
@@ -106,7 +111,7 @@ impl FromStr for PathSpec {
         {
             return Err(fail("local and remote address are of different families"));
         }
-        Ok(PathSpec { local, remote, backup, radio })
+        Ok(PathSpec { local, remote, backup, metered, radio })
     }
 }
 
@@ -147,6 +152,8 @@ mod tests {
             "127.0.0.1=127.0.0.1:7001,backup",
             "2001:db8::1=[2001:db8::2]:443",
             "usb0,backup,radio=lte",
+            "wwan0,metered",
+            "usb0,backup,metered,radio=lte",
         ] {
             let spec: PathSpec = text.parse().unwrap();
             assert_eq!(spec.to_string(), text);

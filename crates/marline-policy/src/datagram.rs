@@ -46,6 +46,8 @@ pub struct DatagramPathView {
     pub backup: bool,
     /// Bytes on it cost money: no copies, unless a regular path is in trouble.
     pub metered: bool,
+    /// It has a radio that is to sleep while other paths do: treated as if it were metered.
+    pub radio: bool,
     /// Whether what is sent on it is expected to arrive.
     pub health: Health,
     /// The machine says that it will soon be gone (the level of a radio falls).

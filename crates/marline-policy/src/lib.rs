@@ -14,6 +14,7 @@ mod factory;
 mod forecast;
 mod health;
 mod ids;
+mod path_cost;
 mod path_health;
 mod path_manager;
 mod range;
@@ -35,6 +36,7 @@ pub use factory::{
 pub use forecast::{Expected, Forecast, Forecaster, Quantile};
 pub use health::{Health, SilenceCause};
 pub use ids::{AddressId, SubflowId, SubflowSet, Token};
+pub use path_cost::PathCost;
 pub use path_health::{
     AddressPair, AddressPairFault, BadPathHealthSpec, Clean, LossBase, PathHealthConfig, Watch,
 };
@@ -43,8 +45,8 @@ pub use path_manager::{
 };
 pub use range::{DataRange, Dsn, Ssn};
 pub use reason::{
-    BadRecord, Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, Rule, Spending,
-    Standing,
+    BadRecord, Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, RepairsDue, Rule,
+    Spending, Standing, Terms,
 };
 pub use recovery::{
     AckOutcome, AckSummary, DeliveredSegment, LimitedTransmit, LossRecovery, RecoveryContext,

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 
 use marline_time::Instant;
 
-use crate::{AddressId, SilenceCause, SubflowId, SubflowView};
+use crate::{AddressId, PathCost, SilenceCause, SubflowId, SubflowView};
 
 /// Role of this side in the connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub struct LocalAddress {
     pub subflow: bool,
     /// It exists now.
     pub up: bool,
+    /// What using it costs.
+    pub cost: PathCost,
 }
 
 /// A remote address the peer announced, or that of the initial subflow (id 0).

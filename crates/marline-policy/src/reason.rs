@@ -62,6 +62,9 @@ pub enum Question {
 pub enum Rule {
     /// New data goes where it arrives first.
     First,
+    /// New data goes, or waits, where it arrives soon enough: a path that would bring it sooner is metered, or its
+    /// radio sleeps.
+    Spared,
     /// Every path is in trouble: new data goes on the one that was heard of last.
     HeardLast,
     /// Data waits: no path has room.
@@ -74,6 +77,8 @@ pub enum Rule {
     Late,
     /// A copy of the end of what was written, of whose loss nothing behind it would tell.
     End,
+    /// A repair of a burst: a sum that stands for whichever segment is missing.
+    Repair,
     /// A copy that explores a path which has not been used lately.
     Explore,
     /// No copy is worth its price now; one may be later.
@@ -128,13 +133,48 @@ impl Grounds {
     }
 }
 
-/// The budget of a scheduler's copies.
-#[derive(Copy, Clone, Debug, Default, PartialEq)]
+/// The budget of a scheduler's copies, and what paths cost it.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spending {
     /// Share of it that is spent: 1 is all, and it may be more; infinite if there is none.
     pub spent: f32,
     /// Copies cost nothing.
     pub unlimited: bool,
+    /// The same share for each path that has a purse of its own for copies.
+    pub purses: Vec<(SubflowId, f32)>,
+    /// What has to be saved for costs of a path.
+    pub terms: Terms,
+    /// Repairs of the burst that is under way.
+    pub repairs_due: Option<RepairsDue>,
+}
+
+/// Repairs that are still to be sent.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct RepairsDue {
+    /// What each of them is a sum of.
+    pub range: DataRange,
+    /// How many.
+    pub count: u32,
+}
+
+impl Spending {
+    /// Share of a path's own purse that is spent; `None`: it has none.
+    #[must_use]
+    pub fn purse(&self, id: SubflowId) -> Option<f32> {
+        self.purses.iter().find(|(of, _)| *of == id).map(|(_, spent)| *spent)
+    }
+}
+
+/// Time that has to be saved for what a path costs ([`PathCost`](crate::PathCost)).
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// By new data on a metered path, whatever it is.
+    pub patience: Duration,
+    /// And beside that the time that its bytes take at this rate; zero: there is no such time, and
+    /// new data goes there only where nothing cheaper answers.
+    pub metered_rate: Rate,
+    /// By whatever wakes a radio.
+    pub wake: Duration,
 }
 
 /// What a scheduler knew when it decided.
@@ -195,6 +235,10 @@ pub struct PathInputs {
     pub id: SubflowId,
     /// A backup.
     pub backup: bool,
+    /// Metered.
+    pub metered: bool,
+    /// Share of a wake-up that a packet on it costs.
+    pub wake_share: f32,
     /// Its health.
     pub standing: Standing,
     /// Congestion phase.
@@ -205,6 +249,8 @@ pub struct PathInputs {
     pub mss: u32,
     /// Congestion window in bytes.
     pub cwnd: u64,
+    /// Slow-start threshold in bytes, `u64::MAX` while unknown.
+    pub ssthresh: u64,
     /// Bytes in the network.
     pub bytes_in_flight: u64,
     /// Bytes lost and not yet retransmitted.
@@ -230,6 +276,8 @@ impl From<&SubflowView> for PathInputs {
         PathInputs {
             id: view.id,
             backup: view.backup,
+            metered: view.metered,
+            wake_share: view.wake_share,
             standing: match view.health {
                 Health::Fine => Standing::Fine,
                 Health::Doubtful { .. } => Standing::Doubtful,
@@ -239,6 +287,7 @@ impl From<&SubflowView> for PathInputs {
             eligibility: view.eligibility,
             mss: view.mss,
             cwnd: view.cwnd,
+            ssthresh: view.ssthresh,
             bytes_in_flight: view.bytes_in_flight,
             bytes_queued: view.bytes_queued,
             srtt: view.srtt,
@@ -262,6 +311,8 @@ impl PathInputs {
             local_id: AddressId(0),
             remote_id: AddressId(0),
             backup: self.backup,
+            metered: self.metered,
+            wake_share: self.wake_share,
             health: match self.standing {
                 Standing::Fine => Health::Fine,
                 Standing::Doubtful => {
@@ -273,9 +324,10 @@ impl PathInputs {
             eligibility: self.eligibility,
             mss: self.mss,
             cwnd: self.cwnd,
-            ssthresh: u64::MAX,
+            ssthresh: self.ssthresh,
             bytes_in_flight: self.bytes_in_flight,
             bytes_queued: self.bytes_queued,
+            bytes_copied: 0,
             srtt: self.srtt,
             rttvar: Duration::ZERO,
             min_rtt: self.min_rtt,
@@ -296,7 +348,7 @@ impl Inputs {
     /// data.
     pub fn of<T>(
         cx: &SchedulerContext<'_>,
-        spending: Spending,
+        spending: &Spending,
         decide: impl FnOnce(&SchedulerContext<'_>) -> T,
     ) -> (T, Inputs) {
         let listening = Listening { index: cx.mappings, asked: RefCell::default() };
@@ -309,7 +361,7 @@ impl Inputs {
             window_end: cx.window_end,
             send_limit: cx.send_limit,
             repairs: cx.repairs,
-            spending,
+            spending: spending.clone(),
             paths: cx.subflows.iter().map(PathInputs::from).collect(),
             asked: listening.asked.into_inner(),
         };

@@ -44,6 +44,11 @@ pub struct SubflowView {
     pub remote_id: AddressId,
     /// Either side has marked it as a backup: it carries data only if no regular subflow can.
     pub backup: bool,
+    /// Bytes on it cost money.
+    pub metered: bool,
+    /// Share of a wake-up that a packet on it costs now ([`PathCost::wake_share`](crate::PathCost::wake_share)): 0
+    /// where it has no radio whose sleep matters, 1 where its radio sleeps.
+    pub wake_share: f32,
     /// Whether data sent on it is expected to arrive.
     pub health: Health,
     /// Congestion phase.
@@ -60,6 +65,8 @@ pub struct SubflowView {
     pub bytes_in_flight: u64,
     /// Bytes lost and not yet retransmitted on the subflow.
     pub bytes_queued: u64,
+    /// Bytes of the stream that it carried as copies so far, modulo 2^32: another subflow had carried them before.
+    pub bytes_copied: u32,
     /// Smoothed RTT; `None` before the first sample.
     pub srtt: Option<Duration>,
     /// RTT variation.

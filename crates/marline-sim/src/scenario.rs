@@ -7,7 +7,7 @@ use marline_core::{
     Capabilities, ConnectError, ConnectionConfig, ConnectionId, EndpointConfig, Limits, Shard,
 };
 use marline_link::DuplexConfig;
-use marline_policy::{AddressId, LocalAddress};
+use marline_policy::{AddressId, LocalAddress, PathCost};
 use marline_time::{Instant, SeedTree};
 
 use crate::app::App;
@@ -26,6 +26,8 @@ pub struct PathsConfig {
     pub names: Vec<String>,
     /// Backup flag of each address; missing ones are not backup.
     pub backup: Vec<bool>,
+    /// What using each address costs; missing ones cost nothing.
+    pub costs: Vec<PathCost>,
     /// Connections of the client; `local_addresses` is filled in.
     pub client: ConnectionConfig,
     /// Connections of the server; `local_addresses` is filled in.
@@ -47,6 +49,7 @@ impl PathsConfig {
             links,
             names: Vec::new(),
             backup: Vec::new(),
+            costs: Vec::new(),
             client: connection.clone(),
             server: connection,
             capabilities: Capabilities {
@@ -102,7 +105,9 @@ impl Paths {
         let addresses: Vec<LocalAddress> = (0..config.links.len())
             .map(|path| {
                 let backup = config.backup.get(path).copied().unwrap_or(false);
-                local_address(path as u8, Self::address(path, 0), backup, true)
+                let cost = config.costs.get(path).copied().unwrap_or_default();
+                let plain = local_address(path as u8, Self::address(path, 0), backup, true);
+                LocalAddress { cost, ..plain }
             })
             .collect();
         let mut connection = config.client.clone();
@@ -265,5 +270,6 @@ fn local_address(id: u8, address: IpAddr, backup: bool, subflow: bool) -> LocalA
         signal: false,
         subflow,
         up: true,
+        cost: PathCost::NONE,
     }
 }

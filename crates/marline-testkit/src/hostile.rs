@@ -145,6 +145,7 @@ impl Run {
                 signal: side == Side::B && id == 1,
                 subflow: true,
                 up: true,
+                cost: marline_policy::PathCost::NONE,
             });
             addresses.to_vec()
         };

@@ -3,8 +3,10 @@
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
 
-use marline_io::{Contact, Interfaces, LocalEnd, LocalSpec, ObservedPath, PathSpec, Shard};
-use marline_policy::{AddressId, LocalAddress};
+use marline_io::{
+    Contact, Interfaces, LocalEnd, LocalSpec, ObservedPath, PathSpec, RadioKind, Shard,
+};
+use marline_policy::{AddressId, LocalAddress, PathCost};
 use marline_time::Instant;
 
 use crate::health::{self, Reach, ServerReach};
@@ -25,6 +27,8 @@ pub struct PathStatus {
     pub up: bool,
     /// Carries data only if nothing else can.
     pub backup: bool,
+    /// Bytes on it cost money.
+    pub metered: bool,
     /// Why it cannot be used, or why nothing comes of it, in words.
     pub error: Option<String>,
     /// What is known of each server that was asked something over it.
@@ -58,6 +62,10 @@ pub enum PathChange {
     Backup,
     /// Carry data as any other.
     Primary,
+    /// Bytes on it cost money from now on.
+    Metered,
+    /// Bytes on it cost nothing.
+    Unmetered,
 }
 
 /// Where an attempt to connect starts and leads.
@@ -76,17 +84,23 @@ struct Entry {
     ends: Vec<LocalEnd>,
     taken_down: bool,
     backup: bool,
+    metered: bool,
     error: Option<String>,
 }
 
 impl Entry {
     fn new(spec: PathSpec) -> Self {
-        let backup = spec.backup;
-        Entry { spec, ends: Vec::new(), taken_down: false, backup, error: None }
+        let (backup, metered) = (spec.backup, spec.metered);
+        Entry { spec, ends: Vec::new(), taken_down: false, backup, metered, error: None }
     }
 
     const fn is_up(&self) -> bool {
         !self.ends.is_empty() && !self.taken_down
+    }
+
+    /// What using it costs.
+    fn cost(&self) -> PathCost {
+        PathCost { metered: self.metered, tail_ms: self.spec.radio.map_or(0, RadioKind::tail_ms) }
     }
 
     /// Those contacts that are its own.
@@ -143,6 +157,7 @@ impl PathTable {
                 local: LocalSpec::Interface(tun.interface.clone()),
                 remote: None,
                 backup: false,
+                metered: false,
                 radio: None,
             };
             tuns.iter().map(spec).collect::<Vec<_>>()
@@ -243,9 +258,9 @@ impl PathTable {
                 }
                 let entry = &self.entries[at];
                 let key = (end.address, entry.spec.remote);
-                let (backup, up) = (entry.backup, !entry.taken_down);
+                let (backup, up, cost) = (entry.backup, !entry.taken_down, entry.cost());
                 let Some(id) = self.id(key) else { continue };
-                wanted.insert(key, local_address(id, key, backup, up));
+                wanted.insert(key, LocalAddress { cost, ..local_address(id, key, backup, up) });
             }
         }
         let gone: Vec<_> = self.told.iter().filter(|(key, _)| !wanted.contains_key(key)).collect();
@@ -366,6 +381,7 @@ impl PathTable {
                 addresses: entry.ends.iter().map(|end| end.address).collect(),
                 up: entry.is_up(),
                 backup: entry.backup,
+                metered: entry.metered,
                 error: entry.error.clone().or_else(why),
                 servers: health::servers(&contacts, now),
                 fault,
@@ -406,6 +422,8 @@ impl PathTable {
             PathChange::Down => entry.taken_down = true,
             PathChange::Backup => entry.backup = true,
             PathChange::Primary => entry.backup = false,
+            PathChange::Metered => entry.metered = true,
+            PathChange::Unmetered => entry.metered = false,
         }
         self.apply(shard);
         Ok(())
@@ -414,7 +432,16 @@ impl PathTable {
 
 fn local_address(id: AddressId, key: Key, backup: bool, up: bool) -> LocalAddress {
     let (address, remote) = (SocketAddr::new(key.0, 0), key.1);
-    LocalAddress { id, address, remote, backup, signal: false, subflow: true, up }
+    LocalAddress {
+        id,
+        address,
+        remote,
+        backup,
+        signal: false,
+        subflow: true,
+        up,
+        cost: PathCost::NONE,
+    }
 }
 
 /// The servers in the order of RFC 8305 section 4: the families take turns, that of the first server begins.

@@ -237,6 +237,7 @@ fn endpoint(line: &str) -> Option<LocalAddress> {
         signal: has("signal"),
         subflow: has("subflow") || has("fullmesh"),
         up: true,
+        cost: marline_policy::PathCost::NONE,
     })
 }
 

@@ -18,6 +18,8 @@
 //! - *Rescue.* As soon as an answer is overdue by its forecast p99 everything that is on its way and still of use is
 //!   sent on another path. That is late by a round trip and not lost, and costs what was on its way. It has
 //!   the last part of the budget for itself, and may overdraw it by a quarter.
+//! - *Paths that cost* more than time (metered ones, and those whose radio is to sleep) have datagrams only where they
+//!   are earlier by [`PATIENCE`], copies only in trouble, and bulk where there is no other path.
 //! - *Bulk* is on one path at a time and never copied: its own congestion control hears of reordering as of losses.
 //!   It goes where it is delivered fastest, by the rates at which the paths let trains of frames through, and
 //!   changes with more hesitation. A path that carries little is asked for its rate by a train of padded frames each
@@ -35,12 +37,14 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant, Rate};
 
-use super::candidates;
+use super::candidates::{self, is_dear};
 use crate::budget::{Budget, BudgetConfig};
 
 /// A flow changes to a path that is earlier by this share and by this time.
 const BETTER_SHARE: f32 = 0.15;
 const BETTER_LEAST: Duration = Duration::from_millis(3);
+/// A path that is metered, or whose radio is to sleep, is left alone for one that is later by no more than that.
+const PATIENCE: Duration = Duration::from_millis(100);
 /// Before the first answer a path counts as if answers took so long.
 const UNKNOWN: Duration = Duration::from_millis(400);
 /// Signs of trouble last for so long.
@@ -163,11 +167,16 @@ fn delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
     answer + path.overdue
 }
 
+/// The same, later by what has to be saved where using the path costs more than time.
+fn priced_delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
+    delay(path, flow) + if is_dear(path) { PATIENCE } else { Duration::ZERO }
+}
+
 fn earliest<'a>(
     paths: impl Iterator<Item = &'a DatagramPathView>,
     flow: &FlowView,
 ) -> Option<&'a DatagramPathView> {
-    paths.min_by_key(|path| delay(path, flow))
+    paths.min_by_key(|path| priced_delay(path, flow))
 }
 
 /// The best path, or the one on which the flow is if that is about as good.
@@ -177,7 +186,7 @@ fn settled<'a>(
     flow: &FlowView,
 ) -> &'a DatagramPathView {
     let Some(stays) = stays else { return best };
-    let (now, then) = (delay(stays, flow), delay(best, flow));
+    let (now, then) = (priced_delay(stays, flow), priced_delay(best, flow));
     let better = then.mul_f32(1.0 + BETTER_SHARE).max(then + BETTER_LEAST);
     if now <= better { stays } else { best }
 }
@@ -199,7 +208,8 @@ fn chance_first(other: &DatagramPathView, main: &DatagramPathView, flow: &FlowVi
 /// Where bulk is delivered fastest, by what is known.
 fn fastest<'a>(context: &DatagramContext<'a>, flow: &FlowView) -> Option<&'a DatagramPathView> {
     let now = context.now;
-    let best = candidates::best(context).max_by_key(|path| (rate(path), Reverse(path.srtt)))?;
+    let order = |path: &&DatagramPathView| (!is_dear(path), rate(path), Reverse(path.srtt));
+    let best = candidates::best(context).max_by_key(order)?;
     let waits = |path: &&DatagramPathView| match path.health {
         Health::Silent { since, .. } => !path.backup && now.since(since) < BULK_WAITS,
         Health::Fine | Health::Doubtful { .. } => path.backup == best.backup,
@@ -209,6 +219,9 @@ fn fastest<'a>(context: &DatagramContext<'a>, flow: &FlowView) -> Option<&'a Dat
         Some((since, path))
     });
     let Some((since, stays)) = stays else { return Some(best) };
+    if is_dear(stays) && !is_dear(best) {
+        return Some(best);
+    }
     let delivers = rate(stays).max(stays.delivery_rate.unwrap_or(Rate::ZERO));
     let times = rate(best).bits_per_s() as f64 / delivers.bits_per_s().max(1) as f64;
     let wanted = if now.since(since) < BULK_STAYS { MUCH_FASTER } else { FASTER };

@@ -6,6 +6,11 @@
 
 use marline_policy::{DatagramContext, DatagramPathView, PathId};
 
+/// Whether its use costs more than time: money, or the sleep of a radio.
+pub(super) const fn is_dear(path: &DatagramPathView) -> bool {
+    path.metered || path.radio
+}
+
 /// How much speaks against a path; less is better.
 fn rank(path: &DatagramPathView) -> u8 {
     match (path.health.is_silent(), path.backup) {
@@ -26,9 +31,9 @@ pub(super) fn best<'a>(
     paths.iter().filter(move |path| rank(path) == least)
 }
 
-/// The paths that may have a copy of what goes on this one: regular ones that answer, those that cost money only
-/// while it is in trouble. A backup is good enough for a copy when the datagram itself goes on a path that is not
-/// fine.
+/// The paths that may have a copy of what goes on this one: regular ones that answer, those that cost money or keep a
+/// radio awake only while it is in trouble. A backup is good enough for a copy when the datagram itself goes on a path
+/// that is not fine.
 pub(super) fn for_copies<'a>(
     context: &DatagramContext<'a>,
     on: PathId,
@@ -38,6 +43,6 @@ pub(super) fn for_copies<'a>(
     let lost = paths.iter().find(|path| path.id == on).is_none_or(|path| rank(path) > 1);
     paths.iter().filter(move |path| {
         let answers = !path.health.is_silent() && path.id != on;
-        answers && (!path.metered || trouble) && (!path.backup || lost)
+        answers && (!is_dear(path) || trouble) && (!path.backup || lost)
     })
 }

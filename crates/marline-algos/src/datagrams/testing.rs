@@ -15,6 +15,7 @@ pub(super) fn path(id: u8, rtt_ms: u64) -> DatagramPathView {
         id: PathId(id),
         backup: false,
         metered: false,
+        radio: false,
         health: Health::Fine,
         fading: false,
         largest: 1_200,

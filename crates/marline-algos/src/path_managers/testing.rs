@@ -23,6 +23,7 @@ pub(super) fn local(id: u8, address: &str) -> LocalAddress {
         signal: false,
         subflow: true,
         up: true,
+        cost: marline_policy::PathCost::NONE,
     }
 }
 

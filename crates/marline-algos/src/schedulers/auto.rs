@@ -21,6 +21,10 @@
 //!   last segment of a path waits behind all others there, and no segment behind it tells of its
 //!   loss. And from the front, what only paths hold that owe an answer for longer than usual: what stands
 //!   still holds up all that follows. Both may spend the budget [twice](MOST_SPENT) in the worst case.
+//! - *Repairs*, where the peer computes with them: a share of each burst of several segments, before its copies
+//!   (`auto/repairs.rs`).
+//! - *Costs* of a path other than time are counted in time (`auto/costs.rs`): a metered path and a sleeping radio are
+//!   spared by what other paths bring soon enough, and copies there have a purse of their own (`auto/purses.rs`).
 //! - A path that has not been used for [`EXPLORE_AFTER`] gets a copy of the newest segment: it is explored
 //!   by copies only, so that no message depends on it.
 //!
@@ -37,8 +41,8 @@
 //! learnt, and is wrong for some round trips after each change of a path; and where the budget is spent, the tail is
 //! that of one path with repairs.
 //!
-//! All of this is a function of the context and of the share of the budget that is spent (`auto/judge.rs`); who listens
-//! is told the function's arguments with each decision, and can compute it again ([`Auto::recompute`]).
+//! All of this is a function of the context, of what is spent and of which repairs are due (`auto/judge.rs`); who
+//! listens is told the function's arguments with each decision, and can compute it again ([`Auto::recompute`]).
 //!
 //! *Sources.* Earliest arrival: ECF and STTF. A budget of bytes: AUGUR, PAAF and Hairpin agree that
 //! redundancy must have one. Ours: one forecast for all decisions, learnt by its own errors, and the price.
@@ -47,25 +51,52 @@
 
 use marline_policy::{
     Decision, Dsn, Question, Reason, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
-    SchedulerEvent, Spending,
+    SchedulerEvent, Spending, Terms,
 };
-use marline_time::Duration;
+use marline_time::{Duration, Rate};
 
 use super::classes;
 use super::opportunistic::{Opportunistic, OpportunisticRules};
 use crate::budget::{Budget, BudgetConfig};
 
+mod arrivals;
+mod costs;
 mod judge;
+mod purses;
 mod reasons;
+mod repairs;
 mod worth;
 
+use costs::Costs;
 use judge::Judge;
+use purses::Purses;
+use repairs::Repairs;
 
 /// What [`Auto`] may do.
-#[derive(Copy, Clone, Debug, Default, PartialEq)]
+#[derive(Copy, Clone, Debug, PartialEq)]
 pub struct AutoConfig {
     /// What copies may cost.
     pub budget: BudgetConfig,
+    /// What copies may cost on each path that is metered, or is a backup, beside that.
+    pub purse: BudgetConfig,
+    /// What has to be saved for what a path costs.
+    pub terms: Terms,
+}
+
+impl Default for AutoConfig {
+    /// A purse of a twentieth, or 2 kB a second. New data goes on a metered path where it would be later by 100 ms,
+    /// and by its bytes at 1 Mbit/s; half a second is worth a wake-up.
+    fn default() -> Self {
+        AutoConfig {
+            budget: BudgetConfig::default(),
+            purse: BudgetConfig { share: 0.05, rate: Rate::from_bytes_per_s(2_000) },
+            terms: Terms {
+                patience: Duration::from_millis(100),
+                metered_rate: Rate::from_mbit(1),
+                wake: Duration::from_millis(500),
+            },
+        }
+    }
 }
 
 /// Time that trouble on a path costs, in answers of it: one until it is seen, one to repair it.
@@ -85,11 +116,14 @@ const OPPORTUNISTIC: OpportunisticRules = OpportunisticRules::WIDE;
 /// The default scheduler.
 #[derive(Debug)]
 pub struct Auto {
-    config: AutoConfig,
+    /// What the budget is, and what a purse.
+    limits: (BudgetConfig, BudgetConfig),
     opportunistic: Opportunistic,
     budget: Budget,
-    /// Share of it that is spent. With one path nobody asks.
-    spent: f32,
+    purses: Purses,
+    repairs: Repairs,
+    /// What is spent of it, and of the purses. With one path nobody asks.
+    spending: Spending,
     /// The stream and its repeats as of the last look.
     sent: Dsn,
     repeated: u64,
@@ -100,10 +134,16 @@ impl Auto {
     #[must_use]
     pub fn new(config: AutoConfig) -> Self {
         Auto {
-            config,
+            limits: (config.budget, config.purse),
             opportunistic: Opportunistic::new(OPPORTUNISTIC),
             budget: Budget::default(),
-            spent: 0.0,
+            purses: Purses::default(),
+            repairs: Repairs::default(),
+            spending: Spending {
+                unlimited: config.budget.is_unlimited(),
+                terms: config.terms,
+                ..Spending::default()
+            },
             sent: Dsn(0),
             repeated: 0,
         }
@@ -111,22 +151,33 @@ impl Auto {
 
     /// Counts what was sent since this was last asked.
     fn count(&mut self, cx: &SchedulerContext<'_>) {
-        if cx.unsent.start > self.sent {
-            self.budget.on_new(cx.now, cx.unsent.start.since(self.sent));
+        let new = cx.unsent.start.since(self.sent.min(cx.unsent.start));
+        if new > 0 {
+            self.budget.on_new(cx.now, new);
             self.sent = cx.unsent.start;
         }
         if cx.repeated > self.repeated {
             self.budget.on_copy(cx.now, cx.repeated - self.repeated);
             self.repeated = cx.repeated;
         }
+        self.purses.count(new, cx);
         if cx.subflows.len() > 1 {
-            self.spent = self.budget.spent(cx.now, &self.config.budget);
+            let (budget, purse) = &self.limits;
+            self.spending.spent = self.budget.spent(cx.now, budget);
+            self.purses.spent(cx.now, purse, &mut self.spending.purses);
         }
+        self.repairs.plan(cx, &mut self.spending.repairs_due);
     }
 
-    /// What it decides by beside the context.
-    const fn spending(&self) -> Spending {
-        Spending { spent: self.spent, unlimited: self.config.budget.is_unlimited() }
+    /// Counts what is decided and not repeated: a repair.
+    fn count_repair(&mut self, decision: Decision, cx: &SchedulerContext<'_>) {
+        let Decision::Repair { subflow, .. } = decision else { return };
+        let bytes = cx.subflow(subflow).map_or(0, |view| view.mss.into());
+        self.budget.on_copy(cx.now, bytes);
+        self.purses.on_repair(cx.now, subflow, bytes);
+        if let Some(due) = &mut self.spending.repairs_due {
+            due.count = due.count.saturating_sub(1);
+        }
     }
 }
 
@@ -139,7 +190,9 @@ impl Default for Auto {
 impl Scheduler for Auto {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         self.count(cx);
-        Judge(self.spending()).decide(cx).decision
+        let decision = Judge(&self.spending).decide(cx).decision;
+        self.count_repair(decision, cx);
+        decision
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
@@ -152,14 +205,17 @@ impl Scheduler for Auto {
         cx: &SchedulerContext<'_>,
         out: &mut Vec<SchedulerAction>,
     ) {
+        let before = out.len();
         self.opportunistic.on_event(event, cx, out);
+        Costs(&self.spending).leave_out_dear_repeats(out, before, cx);
     }
 
     fn explain_send(&mut self, cx: &SchedulerContext<'_>, reasons: &mut Vec<Reason>) -> Decision {
         self.count(cx);
-        let reason = reasons::of(Question::Next, self.spending(), cx);
+        let reason = reasons::of(Question::Next, &self.spending, cx);
         let decision = reason.decision;
         reasons.push(reason);
+        self.count_repair(decision, cx);
         decision
     }
 
@@ -169,7 +225,7 @@ impl Scheduler for Auto {
         cx: &SchedulerContext<'_>,
         reasons: &mut Vec<Reason>,
     ) -> Decision {
-        let reason = reasons::of(Question::Again(*item), self.spending(), cx);
+        let reason = reasons::of(Question::Again(*item), &self.spending, cx);
         let decision = reason.decision;
         reasons.push(reason);
         decision
@@ -184,7 +240,7 @@ impl Scheduler for Auto {
     ) {
         let before = out.len();
         self.on_event(event, cx, out);
-        reasons.extend(reasons::of_actions(event, &out[before..], self.spending(), cx));
+        reasons.extend(reasons::of_actions(event, &out[before..], &self.spending, cx));
     }
 
     fn probe_patience(&self) -> Option<Duration> {

@@ -132,7 +132,8 @@ pub fn run_while(
     }
 }
 
-/// Where data that must be repeated goes; the same for every scheduler here. In order:
+/// Where data that must be repeated goes; the same for every scheduler here. Of several paths, one that is not metered
+/// and whose radio is awake. In order:
 /// 1. the fastest healthy regular subflow that did not carry it (if all are full: wait for one);
 /// 2. nowhere, if a healthy regular subflow carries it already: its copy is on the way (a data-level
 ///    timeout says it is not, so then it is sent there again);
@@ -166,8 +167,16 @@ fn has_fresh(all: &[SubflowView], class: Class, carried_by: SubflowSet) -> bool 
     members(all, class).any(|view| !carried_by.contains(view.id))
 }
 
+/// What using a path costs beside time: money, or a sleeping radio.
+fn dearness(view: &SubflowView) -> (bool, bool) {
+    (view.metered, view.wake_share >= 1.0)
+}
+
 fn send(all: &[SubflowView], class: Class, avoid: SubflowSet, item: &Reinjection) -> Decision {
-    let candidates = || members(all, class).filter(|view| !avoid.contains(view.id));
+    let fresh = || members(all, class).filter(|view| !avoid.contains(view.id));
+    // What costs more than time is left alone while another path can have it.
+    let least = if class.is_fine() { fresh().map(dearness).min() } else { None };
+    let candidates = || fresh().filter(|view| least.is_none_or(|least| dearness(view) == least));
     pick(candidates(), class).map_or_else(
         || wait(candidates()),
         |view| Decision::Send { subflow: view.id, range: item.range },

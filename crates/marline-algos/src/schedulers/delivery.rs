@@ -30,7 +30,9 @@
 //! S although much of its data would arrive in time. It looks at the peer's window only; here the send buffer's
 //! largest size counts, too.
 
-use marline_policy::{Eligibility, Phase, Quantile, SchedulerContext, SubflowId, SubflowView};
+use marline_policy::{
+    Eligibility, Phase, Quantile, SchedulerContext, SubflowId, SubflowSet, SubflowView,
+};
 use marline_time::{Duration, Instant, Rate};
 
 use super::classes::{Class, members};
@@ -57,7 +59,7 @@ pub(super) fn is_overdue(view: &SubflowView, now: Instant) -> bool {
 }
 
 /// Whether answers to what it carries open its window. One that a loss has shut opens when that is repaired.
-fn opens_soon(view: &SubflowView) -> bool {
+pub(super) fn opens_soon(view: &SubflowView) -> bool {
     view.phase == Phase::Open && view.bytes_queued == 0
 }
 
@@ -89,6 +91,7 @@ pub(super) struct Rivals<'a> {
     of: &'a SubflowView,
     class: Class,
     overdue: Overdue,
+    without: SubflowSet,
     cx: &'a SchedulerContext<'a>,
 }
 
@@ -100,8 +103,13 @@ impl<'a> Rivals<'a> {
         overdue: Overdue,
         cx: &'a SchedulerContext<'a>,
     ) -> Option<Self> {
-        let rivals = Rivals { of: view, class, overdue, cx };
+        let rivals = Rivals { of: view, class, overdue, without: SubflowSet::EMPTY, cx };
         rivals.all().next().map(|_| rivals)
+    }
+
+    /// All but these, which take nothing.
+    pub(super) fn without(self, spared: SubflowSet) -> Self {
+        Rivals { without: spared, ..self }
     }
 
     fn all(self) -> impl Iterator<Item = &'a SubflowView> {
@@ -109,7 +117,7 @@ impl<'a> Rivals<'a> {
             let moves = other.bytes_in_flight > 0
                 || matches!(other.eligibility, Eligibility::PacingLimited(_));
             let late = || self.overdue == Overdue::LeftOut && is_overdue(other, self.cx.now);
-            other.id != self.of.id && moves && !late()
+            other.id != self.of.id && moves && !late() && !self.without.contains(other.id)
         })
     }
 

@@ -36,6 +36,10 @@ pub enum Change {
     Backup,
     /// Use it like the others.
     Primary,
+    /// Its bytes cost money: spare it.
+    Metered,
+    /// Its bytes cost nothing.
+    Unmetered,
 }
 
 /// Lists the paths or changes one.
@@ -50,6 +54,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             Change::Down => PathChange::Down,
             Change::Backup => PathChange::Backup,
             Change::Primary => PathChange::Primary,
+            Change::Metered => PathChange::Metered,
+            Change::Unmetered => PathChange::Unmetered,
         };
         client.ask(Command::SetPath { path, change }).await?;
         return Ok(ExitCode::SUCCESS);
@@ -74,9 +80,10 @@ fn list(paths: &[Path]) -> String {
             (false, false) => "down",
             (false, true) => "down,backup",
         };
+        let state = if path.metered { format!("{state},metered") } else { state.to_owned() };
         // An interface that is up is not all.
         let state = match path.health.as_str() {
-            "" | "unknown" | "answers" | "down" => state.to_owned(),
+            "" | "unknown" | "answers" | "down" => state,
             bad => format!("{state},{bad}"),
         };
         let or_dash = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
@@ -128,6 +135,7 @@ mod tests {
             Path {
                 name: "wwan0".into(),
                 backup: true,
+                metered: true,
                 problem: Some("no route".into()),
                 ..Path::default()
             },
@@ -136,11 +144,11 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[1],
-            "0  wlan0  up           192.0.2.7  -       wifi tail: 1.2 J by traffic, 0.5 J idle, woken 3x  -"
+            "0  wlan0  up                   192.0.2.7  -       wifi tail: 1.2 J by traffic, 0.5 J idle, woken 3x  -"
         );
         assert_eq!(
             lines[2],
-            "1  wwan0  down,backup  -          -       -                                                  no route"
+            "1  wwan0  down,backup,metered  -          -       -                                                  no route"
         );
     }
 

@@ -30,7 +30,7 @@ options! {
         #[arg(long, conflicts_with_all = ["invite", "invite_file"])]
         pub direct: bool,
         /// Path: INTERFACE or ADDRESS, optionally `=ADDRESS:PORT` of the server on it, and
-        /// `,backup`; may be repeated [default: every interface with a default route]
+        /// `,backup`, `,metered`, `,radio=lte`; may be repeated [default: every interface with a default route]
         #[arg(long, value_name = "LOCAL")]
         pub path: Vec<Word<PathSpec>>,
         /// Listening address for applications, by SOCKS5 or as an HTTP proxy, with a PAC file at

@@ -93,6 +93,8 @@ impl Handle for ClientHandle {
             PathChange::Down => marline::PathChange::Down,
             PathChange::Backup => marline::PathChange::Backup,
             PathChange::Primary => marline::PathChange::Primary,
+            PathChange::Metered => marline::PathChange::Metered,
+            PathChange::Unmetered => marline::PathChange::Unmetered,
         };
         self.client.set_path(path, change).map_err(|error| error.to_string())
     }

@@ -64,6 +64,10 @@ pub enum PathChange {
     Backup,
     /// Use it as the others.
     Primary,
+    /// Bytes on it cost money.
+    Metered,
+    /// Bytes on it cost nothing.
+    Unmetered,
 }
 
 /// The answer to a request: exactly one of `ok` and `error`.
@@ -129,6 +133,8 @@ pub struct Path {
     pub up: bool,
     /// It is used only while no other works.
     pub backup: bool,
+    /// Bytes on it cost money.
+    pub metered: bool,
     /// Its health: `down`, `unknown` (nothing was sent yet), `answers`, `no-answer`, `refused`,
     /// `prohibited` or `unreachable`.
     pub health: String,

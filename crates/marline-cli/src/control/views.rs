@@ -151,6 +151,7 @@ impl From<&PathStatus> for Path {
             remote: status.spec.remote.map(|remote| remote.to_string()),
             up: status.up,
             backup: status.backup,
+            metered: status.metered,
             health: status.health().to_owned(),
             problem: status.error.clone(),
             servers: status.servers.iter().map(Reached::from).collect(),

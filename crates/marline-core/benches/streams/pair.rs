@@ -361,5 +361,6 @@ fn client_address(index: usize) -> LocalAddress {
         signal: false,
         subflow: true,
         up: true,
+        cost: marline_policy::PathCost::NONE,
     }
 }

@@ -86,6 +86,7 @@ impl Addresses {
                 signal: false,
                 subflow: true,
                 up: true,
+                cost: marline_policy::PathCost::NONE,
             });
         }
         addresses

@@ -48,9 +48,14 @@ pub(super) struct HelloOutcome {
     pub(super) answer: Option<Extensions>,
 }
 
-/// What a client's configuration asks for and we can do.
+/// What a client's configuration asks for and we can do. What paths cost is told if one costs something, and needs no
+/// asking for.
 fn asked(config: &ConnectionConfig) -> Extensions {
-    config.extensions.and(BUILT)
+    let wanted = config.extensions.and(BUILT);
+    if config.local_addresses.iter().all(|local| local.cost.is_none()) {
+        return wanted.without(Extensions::PATH_COST);
+    }
+    wanted.with(Extensions::PATH_COST)
 }
 
 /// What of the extensions that a client offers a server may grant.

@@ -245,7 +245,10 @@ impl PathSet {
         }
         let id = SubflowId(free as u8);
         tcp.set_id(id);
-        let subflow = SubflowContext::new(tcp, ends, membership, backup);
+        let mut subflow = SubflowContext::new(tcp, ends, membership, backup);
+        if let Some(local) = self.addresses.find_local(subflow.local_id()) {
+            subflow.set_cost(local.cost);
+        }
         self.slots[free] = Some(Box::new(subflow));
         Some(id)
     }

@@ -1,6 +1,8 @@
 //! Subflow of a connection: the TCP state machine together with its Multipath TCP state.
 
-use marline_policy::{AddressId, DataRange, Eligibility, SubflowId, SubflowPath, SubflowView};
+use marline_policy::{
+    AddressId, DataRange, Eligibility, PathCost, SubflowId, SubflowPath, SubflowView,
+};
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{FastJoinForm, MpFail, MpJoin, MpTcpRst};
 use marline_wire::{TcpFlags, TcpSegment};
@@ -266,6 +268,24 @@ impl Unused for Trouble {
     };
 }
 
+/// What using a path costs, in the two bytes that an idle subflow has to spare: the tail to two milliseconds.
+#[derive(Copy, Clone, Debug)]
+struct CompactCost(u16);
+
+impl CompactCost {
+    const METERED: u16 = 1 << 15;
+
+    const fn of(cost: PathCost) -> Self {
+        let metered = if cost.metered { Self::METERED } else { 0 };
+        let (half, most) = (cost.tail_ms.div_ceil(2), !Self::METERED);
+        CompactCost(if half < most { half } else { most } | metered)
+    }
+
+    const fn get(self) -> PathCost {
+        PathCost { metered: self.0 & Self::METERED != 0, tail_ms: (self.0 & !Self::METERED) * 2 }
+    }
+}
+
 /// One subflow as its connection knows it.
 #[derive(Debug)]
 pub(super) struct SubflowContext {
@@ -280,6 +300,8 @@ pub(super) struct SubflowContext {
     backup_here: bool,
     /// The peer asked that it be a backup.
     backup_there: bool,
+    /// What using it costs: as a client knows, or as it has told its server.
+    cost: CompactCost,
     phase: Phase,
     last_word: LastWord,
     trouble: OnDemand<Trouble>,
@@ -300,6 +322,7 @@ impl SubflowContext {
             membership,
             backup_here: backup,
             backup_there: false,
+            cost: CompactCost::of(PathCost::NONE),
             phase: Phase::Opening,
             last_word: LastWord::None,
             trouble: OnDemand::new(),
@@ -323,7 +346,8 @@ impl SubflowContext {
     /// Where it is, if it is established.
     pub(super) fn place(&self) -> Option<SubflowPlace> {
         let info = self.tcp.place(self.is_backup())?;
-        Some(SubflowPlace { local_flow: self.local_flow, peer_flow: self.peer_flow, ..info })
+        let (local_flow, peer_flow) = (self.local_flow, self.peer_flow);
+        Some(SubflowPlace { local_flow, peer_flow, cost: self.cost(), ..info })
     }
 
     /// Its two ends.
@@ -528,6 +552,16 @@ impl SubflowContext {
 
     pub(super) const fn set_backup_there(&mut self, backup: bool) {
         self.backup_there = backup;
+    }
+
+    /// What using it costs.
+    pub(super) const fn cost(&self) -> PathCost {
+        self.cost.get()
+    }
+
+    /// Using it costs this.
+    pub(super) const fn set_cost(&mut self, cost: PathCost) {
+        self.cost = CompactCost::of(cost);
     }
 
     /// It brought news of the stream, or joined.
@@ -762,6 +796,11 @@ impl SubflowContext {
             view.eligibility = Eligibility::NotUsable;
         }
         view.last_new_at = self.last_new_at;
+        let cost = self.cost();
+        if !cost.is_none() {
+            view.metered = cost.metered;
+            view.wake_share = cost.wake_share(now, view.last_sent_at.max(view.last_heard_at));
+        }
         view
     }
 
@@ -786,5 +825,20 @@ fn third_ack_pause(tcp: &Subflow, repeats: u32) -> Duration {
     match tcp.srtt() {
         Some(srtt) if repeats < 2 => (srtt * 2).clamp(LEAST_PAUSE, rto.max(LEAST_PAUSE)),
         _ => (rto * (1 << repeats.min(6))).min(Duration::from_secs(10)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_is_kept_in_two_bytes() {
+        for (told, kept) in [(0, 0), (1, 2), (11_576, 11_576), (65_534, 65_534), (65_535, 65_534)] {
+            for metered in [false, true] {
+                let cost = CompactCost::of(PathCost { metered, tail_ms: told }).get();
+                assert_eq!(cost, PathCost { metered, tail_ms: kept });
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Snapshots of a subflow, for policies and for monitoring.
 
-use marline_policy::{AddressId, SentSegment, SubflowId, SubflowView};
+use marline_policy::{AddressId, PathCost, SentSegment, SubflowId, SubflowView};
 use marline_time::Instant;
 
 use super::Subflow;
@@ -23,6 +23,9 @@ impl Subflow {
             local_id,
             remote_id,
             backup,
+            // What the connection knows of it.
+            metered: false,
+            wake_share: 0.0,
             health: self.health.get(),
             phase: tx.phase,
             eligibility: self.eligibility(now),
@@ -31,6 +34,7 @@ impl Subflow {
             ssthresh: self.congestion.ssthresh(),
             bytes_in_flight: tx.board.bytes_in_flight(),
             bytes_queued: tx.board.bytes_lost(),
+            bytes_copied: self.stats.trouble.bytes_reinjected as u32,
             srtt: tx.rtt.srtt(),
             rttvar: tx.rtt.rttvar(),
             min_rtt: tx.rtt.min(),
@@ -49,7 +53,8 @@ impl Subflow {
     /// Where it is, without the ids of its flow; `None` unless it is established.
     pub(crate) fn place(&self, backup: bool) -> Option<SubflowPlace> {
         let srtt = self.tx.rtt.srtt();
-        let place = SubflowPlace { local_flow: 0, peer_flow: 0, path: self.path(), backup, srtt };
+        let (path, cost) = (self.path(), PathCost::NONE);
+        let place = SubflowPlace { local_flow: 0, peer_flow: 0, path, backup, cost, srtt };
         (self.state.get() == SubflowState::Established).then_some(place)
     }
 

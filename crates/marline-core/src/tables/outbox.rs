@@ -127,7 +127,7 @@ mod tests {
             repairs: false,
             mappings: &Nothing,
         };
-        let ((), inputs) = Inputs::of(&cx, Spending::default(), |_| ());
+        let ((), inputs) = Inputs::of(&cx, &Spending::default(), |_| ());
         let (question, grounds) = (Question::Next, Grounds::of(Rule::NoPath));
         Reason { question, decision: Decision::Wait, also: Vec::new(), grounds, inputs }
     }

@@ -61,6 +61,7 @@ fn two_addresses() -> ConnectionConfig {
         signal: net == 1,
         subflow: true,
         up: true,
+        cost: marline_policy::PathCost::NONE,
     });
     config.local_addresses = local.to_vec();
     config

@@ -213,6 +213,7 @@ fn joining_client(seed: u64) -> (Script, Peer, ConnectionId, Peer, u32) {
             signal: false,
             subflow: true,
             up: true,
+            cost: marline_policy::PathCost::NONE,
         })
         .to_vec();
     let mut script = Script::new(endpoint_config(None), seed);

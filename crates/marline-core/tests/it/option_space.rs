@@ -33,6 +33,7 @@ fn everything_on(host: u16) -> ConnectionConfig {
         signal: host == 1 && net > 0,
         subflow: host != 1,
         up: true,
+        cost: marline_policy::PathCost::NONE,
     });
     config.local_addresses = local.to_vec();
     config

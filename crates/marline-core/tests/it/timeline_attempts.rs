@@ -17,6 +17,7 @@ fn address(n: u8, backup: bool) -> LocalAddress {
         signal: false,
         subflow: true,
         up: true,
+        cost: marline_policy::PathCost::NONE,
     }
 }
 

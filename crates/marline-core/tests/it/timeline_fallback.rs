@@ -386,6 +386,7 @@ fn unanswered() -> Subflows {
         signal: false,
         subflow: true,
         up: true,
+        cost: marline_policy::PathCost::NONE,
     };
     let local_addresses = vec![address(0), address(2)];
     let mut line = Subflows::called(ConnectionConfig { local_addresses, ..multipath() });

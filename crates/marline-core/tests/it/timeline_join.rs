@@ -18,6 +18,7 @@ fn joining(backup: bool) -> Subflows {
         signal: false,
         subflow: true,
         up: true,
+        cost: marline_policy::PathCost::NONE,
     };
     let config = ConnectionConfig { local_addresses: vec![second], ..multipath() };
     let mut line = Subflows::called(config);

@@ -166,6 +166,7 @@ fn announcing(config: ConnectionConfig) -> ConnectionConfig {
         signal: true,
         subflow: false,
         up: true,
+        cost: marline_policy::PathCost::NONE,
     };
     ConnectionConfig { local_addresses: vec![extra], ..config }
 }

@@ -25,6 +25,7 @@ fn local(id: u8, address: &str, signal: bool) -> LocalAddress {
         signal,
         subflow: !signal,
         up: true,
+        cost: marline_policy::PathCost::NONE,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Facts that the machine tells a lane: paths that come and go, what they cost, what does not
 //! pass; and the time.
 
-use marline_policy::{FlowClass, PathId};
+use marline_policy::{FlowClass, PathCost, PathId};
 use marline_time::{Duration, Instant};
 
 use super::{FlowId, Lane};
@@ -31,10 +31,10 @@ impl Lane {
         }
     }
 
-    /// Either side has marked a path as a backup; bytes on it cost money.
-    pub fn set_path_cost(&mut self, id: PathId, backup: bool, metered: bool) {
+    /// Whether either side has marked a path as a backup, and what using it costs.
+    pub fn set_path_cost(&mut self, id: PathId, backup: bool, cost: PathCost) {
         if let Some(path) = self.path_mut(id) {
-            (path.traits().backup, path.traits().metered) = (backup, metered);
+            (path.traits().backup, path.traits().cost) = (backup, cost);
         }
     }
 

@@ -10,7 +10,8 @@ use core::str::FromStr;
 use marline_time::{Duration, Instant, Rate};
 
 use super::{
-    Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, Rule, Spending, Standing,
+    Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, RepairsDue, Rule, Spending,
+    Standing, Terms,
 };
 use crate::{
     DataRange, Decision, Dsn, Eligibility, Forecast, Mapping, Phase, Reinjection, ReinjectionCause,
@@ -29,14 +30,16 @@ impl Display for BadRecord {
 
 impl core::error::Error for BadRecord {}
 
-const RULES: [(Rule, &str); 14] = [
+const RULES: [(Rule, &str); 16] = [
     (Rule::First, "first"),
+    (Rule::Spared, "spared"),
     (Rule::HeardLast, "heard-last"),
     (Rule::NoRoom, "no-room"),
     (Rule::FullIsSooner, "full-is-sooner"),
     (Rule::WouldBlock, "would-block"),
     (Rule::Late, "late"),
     (Rule::End, "end"),
+    (Rule::Repair, "repair"),
     (Rule::Explore, "explore"),
     (Rule::LookAgain, "look-again"),
     (Rule::Nothing, "nothing"),
@@ -153,6 +156,14 @@ impl Line {
         self.put("repairs", u8::from(inputs.repairs));
         self.put("spent", inputs.spending.spent);
         self.put("unlimited", u8::from(inputs.spending.unlimited));
+        let purse = |(id, spent): &(SubflowId, f32)| format!("{}:{spent}", id.0);
+        let purses: Vec<String> = inputs.spending.purses.iter().map(purse).collect();
+        self.put_list("purses", &purses);
+        self.put("patience_ns", nanos(inputs.spending.terms.patience));
+        self.put("metered_bits_per_s", inputs.spending.terms.metered_rate.bits_per_s());
+        self.put("wake_ns", nanos(inputs.spending.terms.wake));
+        let due = inputs.spending.repairs_due;
+        self.put_some("due", due.map(|due| format!("{}:{}", range_text(&due.range), due.count)));
         let asked: Vec<String> = inputs.asked.iter().map(asked_text).collect();
         self.put_list("asked", &asked);
     }
@@ -161,11 +172,14 @@ impl Line {
         let forecast = &path.forecast;
         self.put("id", path.id.0);
         self.put("backup", u8::from(path.backup));
+        self.put("metered", u8::from(path.metered));
+        self.put("wake_share", path.wake_share);
         self.put("health", name_of(&STANDINGS, &path.standing));
         self.put("phase", name_of(&PHASES, &path.phase));
         self.put("takes", eligibility_text(path.eligibility));
         self.put("mss", path.mss);
         self.put("cwnd", path.cwnd);
+        self.put_some("ssthresh", Some(path.ssthresh).filter(|bytes| *bytes != u64::MAX));
         self.put("in_flight", path.bytes_in_flight);
         self.put("lost", path.bytes_queued);
         self.put_some("srtt_ns", path.srtt.map(nanos));
@@ -343,6 +357,24 @@ fn read_fraction(text: &str) -> Option<f32> {
     text.parse().ok().filter(|number: &f32| !number.is_nan())
 }
 
+fn read_purse(text: &str) -> Option<(SubflowId, f32)> {
+    let (id, spent) = text.split_once(':')?;
+    Some((read_id(id)?, read_fraction(spent)?))
+}
+
+fn read_due(text: &str) -> Option<RepairsDue> {
+    let (range, count) = text.split_once(':')?;
+    Some(RepairsDue { range: read_range(range)?, count: count.parse().ok()? })
+}
+
+fn read_time(text: &str) -> Option<Duration> {
+    text.parse().ok().map(Duration::from_nanos)
+}
+
+fn read_rate(text: &str) -> Option<Rate> {
+    text.parse().ok().map(Rate::from_bits_per_s)
+}
+
 /// A part of a line that is being read.
 #[derive(Copy, Clone)]
 struct Fields<'a>(&'a str);
@@ -412,6 +444,13 @@ impl<'a> Fields<'a> {
             spending: Spending {
                 spent: self.with("spent", read_fraction)?,
                 unlimited: self.with("unlimited", read_flag)?,
+                purses: self.list("purses", read_purse)?,
+                terms: Terms {
+                    patience: self.some("patience_ns", read_time)?.unwrap_or_default(),
+                    metered_rate: self.some("metered_bits_per_s", read_rate)?.unwrap_or(Rate::ZERO),
+                    wake: self.some("wake_ns", read_time)?.unwrap_or_default(),
+                },
+                repairs_due: self.some("due", read_due)?,
             },
             paths: Vec::new(),
             asked: self.list("asked", read_asked)?,
@@ -419,22 +458,24 @@ impl<'a> Fields<'a> {
     }
 
     fn path(self) -> Result<PathInputs, BadRecord> {
-        let time = |text: &str| text.parse().ok().map(Duration::from_nanos);
-        let rate = |text: &str| text.parse().ok().map(Rate::from_bits_per_s);
         let multiples = self.list("multiples", read_fraction)?;
         Ok(PathInputs {
             id: self.with("id", read_id)?,
             backup: self.with("backup", read_flag)?,
+            // Lines of before had no paths that cost anything.
+            metered: self.some("metered", read_flag)?.unwrap_or(false),
+            wake_share: self.some("wake_share", read_fraction)?.unwrap_or(0.0),
             standing: self.with("health", |text| named(&STANDINGS, text))?,
             phase: self.with("phase", |text| named(&PHASES, text))?,
             eligibility: self.with("takes", read_eligibility)?,
             mss: self.number("mss")?,
             cwnd: self.number("cwnd")?,
+            ssthresh: self.some_number("ssthresh")?.unwrap_or(u64::MAX),
             bytes_in_flight: self.number("in_flight")?,
             bytes_queued: self.number("lost")?,
-            srtt: self.some("srtt_ns", time)?,
-            min_rtt: self.some("min_rtt_ns", time)?,
-            delivery_rate: self.some("delivery_bits_per_s", rate)?,
+            srtt: self.some("srtt_ns", read_time)?,
+            min_rtt: self.some("min_rtt_ns", read_time)?,
+            delivery_rate: self.some("delivery_bits_per_s", read_rate)?,
             forecast: Forecast {
                 answers_us: [
                     self.number("p50_us")?,
@@ -446,7 +487,7 @@ impl<'a> Fields<'a> {
                 untroubled_ms: self.number("untroubled_ms")?,
                 queued_us: self.number("queued_us")?,
                 idle_us: self.number("idle_us")?,
-                rate: self.some("train_bits_per_s", rate)?,
+                rate: self.some("train_bits_per_s", read_rate)?,
             },
             overdue_at: self.some("overdue_ns", read_instant)?,
             last_sent_at: self.with("sent_ns", read_instant)?,

@@ -12,6 +12,7 @@ impl Reason {
         let size = bytes(self.bytes());
         match self.grounds.rule {
             Rule::First => format!("{size} of new data on {path}, {}", self.compared(name)),
+            Rule::Spared => self.spared(name),
             Rule::HeardLast => {
                 let state = match self.grounds.path.and_then(|id| self.inputs.path(id)) {
                     Some(path) if path.standing == Standing::Doubtful => "answers, though badly",
@@ -39,6 +40,13 @@ impl Reason {
             }
             Rule::Late => format!("copy of {size} on {path}: {}", self.weighed(name)),
             Rule::End => format!("copy of the last {size} on {path}: {}", self.weighed(name)),
+            Rule::Repair => {
+                let budget = self.budget(name);
+                format!(
+                    "repair of {size} on {path}: whichever segment of it {} loses is computed from it; {budget}",
+                    self.other(name)
+                )
+            }
             Rule::Explore => {
                 let unused = self.grounds.path.and_then(|id| self.inputs.path(id)).map(|path| {
                     let unused = self.inputs.now.since(path.last_sent_at);
@@ -49,15 +57,7 @@ impl Reason {
                     "copy of {size} on {path}, which has carried nothing for {unused}: it shows how the path is"
                 )
             }
-            Rule::LookAgain => {
-                let after = match self.decision {
-                    Decision::WaitUntil(at) => {
-                        Some(at.since(self.inputs.now).as_micros()).map(|us| us as u64)
-                    }
-                    _ => None,
-                };
-                format!("no copy is worth its price yet; looked at again in {}", time(after))
-            }
+            Rule::LookAgain => self.looks_again(),
             Rule::Nothing => "there is nothing to send, and nothing worth a copy".to_owned(),
             Rule::NoPath => "nothing is sent: no path can carry anything".to_owned(),
             Rule::Rescue => format!("{size} again on {path}: {}", self.cause(name)),
@@ -73,6 +73,16 @@ impl Reason {
                 )
             }
         }
+    }
+
+    fn looks_again(&self) -> String {
+        let after = match self.decision {
+            Decision::WaitUntil(at) => {
+                Some(at.since(self.inputs.now).as_micros()).map(|us| us as u64)
+            }
+            _ => None,
+        };
+        format!("no copy is worth its price yet; looked at again in {}", time(after))
     }
 
     /// Bytes that were decided about.
@@ -123,7 +133,35 @@ impl Reason {
                 format!("is expected to save {}, at a price of {}", time(gain), time(Some(price)))
             }
         };
-        format!("{owed}, a copy arrives in {takes} and {gain}; {}", self.budget())
+        format!("{owed}, a copy arrives in {takes} and {gain}; {}", self.budget(name))
+    }
+
+    /// Why a path that would be earlier is left alone.
+    fn spared(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+        let path = self.grounds.path.map_or_else(|| "a path".to_owned(), name);
+        let other = self.grounds.other.and_then(|id| self.inputs.path(id));
+        let why = match other {
+            Some(other) if other.metered && other.wake_share > 0.0 => "is metered and has a radio",
+            Some(other) if other.metered => "is metered",
+            Some(other) if other.wake_share >= 1.0 => "has a radio that sleeps",
+            _ => "has a radio that is to fall asleep",
+        };
+        let (here, other) = (time(self.grounds.arrives_us), self.other(name));
+        let spared = match self.grounds.other_us {
+            Some(us) if us < UNKNOWN_US => {
+                format!("{other} would take {} for a segment, but {why}", time(Some(us)))
+            }
+            _ => format!("{other}, of which nothing is known yet, {why}"),
+        };
+        match self.decision.data() {
+            Some(_) => {
+                let size = bytes(self.bytes());
+                format!("{size} of new data on {path}, where it arrives within {here}; {spared}")
+            }
+            None => {
+                format!("new data waits for {path}, which brings all of it within {here}; {spared}")
+            }
+        }
     }
 
     /// Whether anything was measured on a path.
@@ -132,14 +170,20 @@ impl Reason {
         path.is_some_and(|path| path.forecast.is_known())
     }
 
-    fn budget(&self) -> String {
-        let spending = self.inputs.spending;
-        if spending.unlimited {
+    fn budget(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+        let spending = &self.inputs.spending;
+        let all = if spending.unlimited {
             "the budget has no limit".to_owned()
         } else if spending.spent.is_finite() {
             format!("{:.0} % of the budget spent", spending.spent * 100.0)
         } else {
             "there is no budget".to_owned()
+        };
+        match self.grounds.path.and_then(|id| Some((name(id), spending.purse(id)?))) {
+            Some((path, spent)) if spent.is_finite() => {
+                format!("{all}, and {:.0} % of what may be copied to {path}", spent * 100.0)
+            }
+            _ => all,
         }
     }
 

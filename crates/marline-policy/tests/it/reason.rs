@@ -2,7 +2,7 @@
 
 use marline_policy::{
     BadRecord, Decision, Dsn, Forecast, Forecaster, Grounds, Inputs, Question, Reason, Reinjection,
-    ReinjectionCause, Rule, SchedulerContext, Spending, SubflowId, SubflowView,
+    ReinjectionCause, RepairsDue, Rule, SchedulerContext, Spending, SubflowId, SubflowView, Terms,
 };
 use marline_testkit::views::{
     self, MSS, Stream, doubtful, full, ms, paced, range, send, set, view,
@@ -19,8 +19,8 @@ fn name(id: SubflowId) -> String {
 /// A reason of this decision between two paths, by this rule.
 fn reason(decision: Decision, grounds: Grounds) -> Reason {
     let paths = [view(0, 20), view(1, 40)];
-    let (stream, spending) = (Stream::new(5_000), Spending { spent: 0.36, unlimited: false });
-    let ((), inputs) = Inputs::of(&stream.context(&paths), spending, |_| ());
+    let (stream, spending) = (Stream::new(5_000), Spending { spent: 0.36, ..Spending::default() });
+    let ((), inputs) = Inputs::of(&stream.context(&paths), &spending, |_| ());
     Reason { question: Question::Next, decision, also: Vec::new(), grounds, inputs }
 }
 
@@ -151,6 +151,46 @@ fn what_is_sent_again_says_what_happened_to_it() {
 }
 
 #[test]
+fn what_a_path_costs_is_said_with_what_it_would_have_saved() {
+    let mut spared = reason(
+        Decision::SendRun { subflow: WIFI, range: range(0, 300) },
+        Grounds {
+            other: Some(LTE),
+            arrives_us: Some(70_000),
+            other_us: Some(30_000),
+            ..by(Rule::Spared, WIFI)
+        },
+    );
+    spared.inputs.paths[1].metered = true;
+    assert_eq!(
+        spared.words(&name),
+        "300 bytes of new data on wifi, where it arrives within 70 ms; lte would take 30 ms for a \
+         segment, but is metered"
+    );
+    spared.decision = Decision::Wait;
+    (spared.inputs.paths[1].metered, spared.inputs.paths[1].wake_share) = (false, 1.0);
+    assert_eq!(
+        spared.words(&name),
+        "new data waits for wifi, which brings all of it within 70 ms; lte would take 30 ms for a segment, \
+         but has a radio that sleeps"
+    );
+    let sum = Decision::Repair { subflow: LTE, range: range(0, 28_000) };
+    let repair = reason(sum, Grounds { other: Some(WIFI), ..by(Rule::Repair, LTE) });
+    assert_eq!(
+        repair.words(&name),
+        "repair of 28 kB on lte: whichever segment of it wifi loses is computed from it; 36 % of the budget spent"
+    );
+    let mut copy = reason(send(1, 0, 1_000), by(Rule::Explore, LTE));
+    copy.grounds.rule = Rule::End;
+    copy.inputs.spending.purses = vec![(LTE, 0.5)];
+    let text = copy.words(&name);
+    assert!(
+        text.ends_with("36 % of the budget spent, and 50 % of what may be copied to lte"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_record_is_read_as_it_was_written() {
     let mut stream = Stream { window: 9_000, repairs: true, ..Stream::new(20_000) };
     stream.apply(WIFI, range(0, 1_000));
@@ -170,11 +210,20 @@ fn a_record_is_read_as_it_was_written() {
     };
     let paths = [
         SubflowView { forecast, overdue_at: Some(Instant::from_nanos(5)), ..full(view(0, 20)) },
-        SubflowView { delivery_rate: Some(Rate::from_mbit(3)), ..doubtful(view(1, 40)) },
+        SubflowView {
+            delivery_rate: Some(Rate::from_mbit(3)),
+            metered: true,
+            wake_share: 1.0 / 3.0,
+            ssthresh: 77_000,
+            ..doubtful(view(1, 40))
+        },
         views::gone(views::silent(views::backup(view(2, 40)), 7)),
         unknown,
     ];
-    let spending = Spending { spent: 1.0 / 3.0, unlimited: false };
+    let terms = Terms { patience: ms(100), metered_rate: Rate::from_mbit(1), wake: ms(7) };
+    let repairs_due = Some(RepairsDue { range: range(3, 9), count: 2 });
+    let purses = vec![(LTE, 2.0 / 3.0), (SubflowId(3), f32::INFINITY)];
+    let spending = Spending { spent: 1.0 / 3.0, unlimited: false, purses, terms, repairs_due };
     let ask = |cx: &SchedulerContext<'_>| {
         let index = cx.mappings;
         let next = [index.next_not_on(LTE, Dsn(0)), index.next_not_on(LTE, Dsn(1_000))];
@@ -186,7 +235,7 @@ fn a_record_is_read_as_it_was_written() {
             index.at(Dsn(5)),
         )
     };
-    let (answers, inputs) = Inputs::of(&stream.context(&paths), spending, ask);
+    let (answers, inputs) = Inputs::of(&stream.context(&paths), &spending, ask);
     let grounds = Grounds { other: Some(LTE), gain_us: Some(5), ..by(Rule::Late, WIFI) };
     let item = Reinjection {
         range: range(0, 1_000),

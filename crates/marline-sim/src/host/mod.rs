@@ -273,6 +273,7 @@ impl Node for Host {
                     signal: false,
                     subflow: true,
                     up,
+                    cost: marline_policy::PathCost::NONE,
                 };
                 self.config.addresses.push(fresh);
                 fresh

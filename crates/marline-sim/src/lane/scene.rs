@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 use marline_core::FourTuple;
 use marline_datagram::{Lane, LaneConfig, PathId, StandIn};
 use marline_link::DuplexConfig;
+use marline_policy::PathCost;
 use marline_time::{Instant, SeedTree};
 
 use super::app::DatagramApp;
@@ -68,7 +69,7 @@ impl LanePaths {
             let mut lane =
                 LaneHost::new(Lane::new(lane.clone(), ids, keys, start), paths(client), start);
             for (number, backup) in config.backup.iter().enumerate() {
-                lane.lane_mut().set_path_cost(PathId(number as u8), *backup, false);
+                lane.lane_mut().set_path_cost(PathId(number as u8), *backup, PathCost::NONE);
             }
             let addresses: Vec<_> = match client {
                 true => (0..config.links.len()).map(|path| Paths::address(path, 0)).collect(),

@@ -22,6 +22,7 @@ mod opening;
 mod orders;
 mod pairs;
 mod papd;
+mod path_costs;
 mod policies;
 mod reasons;
 mod redundancy;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use marline_algos::schedulers::{Auto, AutoConfig, BudgetConfig};
 use marline_core::{BufferTuning, ConnectionConfig, MonitorKind};
 use marline_policy::{
-    Decision, Reason, Reinjection, Rule, Scheduler, SchedulerAction, SchedulerContext,
+    Decision, PathCost, Reason, Reinjection, Rule, Scheduler, SchedulerAction, SchedulerContext,
     SchedulerEvent, SchedulerFactory,
 };
 use marline_sim::{Amount, Bulk, Echo, EchoServer, Paths, PathsConfig, RequestResponse};
@@ -146,6 +146,9 @@ struct Case {
     name: &'static str,
     links: Vec<String>,
     backup: Vec<bool>,
+    costs: Vec<PathCost>,
+    /// The peers agree on repairs.
+    repairs: bool,
     work: Work,
     budget: BudgetConfig,
     /// The receive buffers; none: as usual.
@@ -157,8 +160,18 @@ struct Case {
 impl Case {
     fn new(name: &'static str, links: &[&str], work: Work) -> Self {
         let links = links.iter().map(|text| (*text).to_owned()).collect();
-        let (budget, backup) = (BudgetConfig::default(), Vec::new());
-        Case { name, links, backup, work, budget, window: None, dead_s: None }
+        let (budget, backup, costs) = (BudgetConfig::default(), Vec::new(), Vec::new());
+        Case {
+            name,
+            links,
+            backup,
+            costs,
+            repairs: false,
+            work,
+            budget,
+            window: None,
+            dead_s: None,
+        }
     }
 
     fn listen(&self) -> Listen {
@@ -175,9 +188,12 @@ impl Case {
     fn run(&self, listening: bool) -> (Paths, Arc<Count>) {
         let count = Arc::new(Count::default());
         let mut policies = marline_algos::default_policies();
-        let config = AutoConfig { budget: self.budget };
+        let config = AutoConfig { budget: self.budget, ..AutoConfig::default() };
         policies.scheduler = Arc::new(Watching { config, count: Arc::clone(&count) });
         let mut connection = ConnectionConfig::new(policies);
+        if self.repairs {
+            connection.extensions = marline_wire::mptcp::Extensions::REPAIR;
+        }
         if let Some(window) = self.window {
             connection.receive_buffer = window;
             connection.buffer_tuning = BufferTuning::Fixed;
@@ -188,6 +204,7 @@ impl Case {
         let links = self.links.iter().map(|text| traced_link(text, &seeds, dir.as_deref()));
         let mut scene = PathsConfig::new(links.collect(), connection);
         scene.backup.clone_from(&self.backup);
+        scene.costs.clone_from(&self.costs);
         let mut paths = Paths::new(&scene, SeedTree::new(11));
         for node in [paths.client, paths.server] {
             paths.world.node_mut(node).endpoint_mut().tell_decisions(listening);
@@ -227,10 +244,12 @@ fn logged(paths: &Paths, node: NodeId) -> Vec<(String, Arc<Reason>)> {
     told.collect()
 }
 
+const CHANGING: &str = "rate=0s:20M+2s:2M+4s:12M/6s,delay=10ms,queue=150ms,jitter=4ms";
+const STEADY: &str = "rate=8M,delay=35ms,queue=80ms";
+
 fn cases() -> Vec<Case> {
-    const CHANGING: &str = "rate=0s:20M+2s:2M+4s:12M/6s,delay=10ms,queue=150ms,jitter=4ms";
     const COLLAPSING: &str = "rate=0s:20M+1s:100k+3s:20M/4s,delay=10ms,queue=400ms";
-    let steady = "rate=8M,delay=35ms,queue=80ms";
+    let steady = STEADY;
     let mut cases = vec![
         Case::new("changing", &[CHANGING, steady], Work::Download(6_000_000)),
         Case::new("echoes", &["walkout,delay=8ms", steady], Work::Echoes(400)),
@@ -267,6 +286,7 @@ fn cases() -> Vec<Case> {
             ..Case::new("alone", &["rate=5M,delay=20ms,loss=1%"], Work::Echoes(200))
         },
     ];
+    cases.extend(cases_that_cost());
     if marline_testkit::need::trace_dir().is_some() {
         let recorded =
             cases::pairs::TRACES.map(|(_, text)| format!("{text},delay=25ms,queue=200ms"));
@@ -275,6 +295,45 @@ fn cases() -> Vec<Case> {
         cases.push(Case::new("recorded bulk", &[verizon, umts], Work::Download(4_000_000)));
     }
     cases
+}
+
+/// Paths that cost more than time, and backups alone.
+fn cases_that_cost() -> Vec<Case> {
+    let (free, metered) = (PathCost::NONE, PathCost { metered: true, tail_ms: 0 });
+    let radio = PathCost { metered: false, tail_ms: 2_000 };
+    vec![
+        Case {
+            costs: vec![free, metered],
+            dead_s: Some((4, 8)),
+            ..Case::new("metered", &[CHANGING, "rate=8M,delay=8ms"], Work::Download(6_000_000))
+        },
+        Case {
+            costs: vec![free, metered, radio],
+            budget: BudgetConfig::UNLIMITED,
+            ..Case::new(
+                "costs",
+                &["rate=20M,delay=10ms,ge=1s:100ms:50%:0.2%", STEADY, STEADY],
+                Work::Bursts(60),
+            )
+        },
+        Case {
+            repairs: true,
+            ..Case::new(
+                "repairs",
+                &["rate=20M,delay=20ms,loss=2%", "rate=10M,delay=35ms,loss=1%"],
+                Work::Bursts(60),
+            )
+        },
+        Case {
+            costs: vec![free, radio],
+            dead_s: Some((5, 9)),
+            ..Case::new("radio", &["walkout,delay=8ms", "rate=8M,delay=6ms"], Work::Echoes(400))
+        },
+        Case {
+            backup: vec![true, true],
+            ..Case::new("backups", &["rate=8M,delay=30ms,loss=1%", STEADY], Work::Echoes(300))
+        },
+    ]
 }
 
 #[test]
@@ -311,6 +370,8 @@ fn each_decision_follows_from_the_line_that_is_logged_with_it() {
         Rule::WouldBlock,
         Rule::Late,
         Rule::End,
+        Rule::Repair,
+        Rule::Spared,
         Rule::Explore,
         Rule::LookAgain,
         Rule::Nothing,

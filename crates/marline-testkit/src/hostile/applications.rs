@@ -68,6 +68,7 @@ impl Run {
             signal: how & 4 != 0,
             subflow: true,
             up: how & 8 == 0,
+            cost: marline_policy::PathCost::NONE,
         };
         let Some(id) = self.apps[index(side)].id else { return };
         let endpoint = self.pair.endpoint(side);

@@ -156,6 +156,8 @@ fn greetings_marks_and_timeouts() {
     assert_eq!(v.take_message("idle"), Message::Idle);
     assert_eq!(v.take_message("rto request"), Message::RtoRequest);
     assert_eq!(v.take_message("rto info"), Message::RtoInfo { rto_us: 234_567 });
+    let cost = Message::PathCost { metered: true, tail_ms: 11_655 };
+    assert_eq!(v.take_message("path cost"), cost);
 }
 
 #[test]

@@ -17,6 +17,8 @@ const IDENTIFICATION: u16 = 0x4d4c;
 const VERSION: u8 = 1;
 /// Flag B of a Fast JOIN's SYN/ACK.
 const BACKUP: u8 = 0x01;
+/// Flag of a path's cost.
+const METERED: u8 = 1;
 
 mod nibble {
     pub(super) const HELLO: u8 = 0;
@@ -28,6 +30,7 @@ mod nibble {
     pub(super) const SYN_ACK_IN: u8 = 8;
     pub(super) const SYN_ACK_OUT: u8 = 9;
     pub(super) const REPAIR: u8 = 10;
+    pub(super) const PATH_COST: u8 = 11;
 }
 
 /// Extensions that two Marline peers may agree on: the feature bits of HELLO.
@@ -49,8 +52,10 @@ impl Extensions {
     pub const REPAIR: Extensions = Extensions(0x0010);
     /// Fast JOINs are counted: their number is under the HMAC, so that none is good twice.
     pub const COUNTED_JOIN: Extensions = Extensions(0x0020);
+    /// The client says what its paths cost.
+    pub const PATH_COST: Extensions = Extensions(0x0040);
     /// All that this version knows of.
-    pub const ALL: Extensions = Extensions(0x003f);
+    pub const ALL: Extensions = Extensions(0x007f);
 
     /// Whether all of `other` are among these.
     #[must_use]
@@ -86,13 +91,14 @@ impl Extensions {
 impl fmt::Display for Extensions {
     /// Their names, or `none`; what has no name by its bits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [(Extensions, &str); 6] = [
+        const NAMES: [(Extensions, &str); 7] = [
             (Extensions::FAST_JOIN, "fast-join"),
             (Extensions::IDLE, "idle"),
             (Extensions::RTO, "rto"),
             (Extensions::FOLLOW_CLIENT, "follow-client"),
             (Extensions::REPAIR, "repair"),
             (Extensions::COUNTED_JOIN, "counted-join"),
+            (Extensions::PATH_COST, "path-cost"),
         ];
         let mut separator = "";
         for (_, name) in NAMES.iter().filter(|(one, _)| self.contains(*one)) {
@@ -158,6 +164,13 @@ pub enum ExperimentalMessage {
     },
     /// Length 18, or 20 with a checksum, on a segment with a repair.
     Repair(MpRepair),
+    /// Length 6: what using the subflow costs that it is sent on.
+    PathCost {
+        /// Bytes on it cost money.
+        metered: bool,
+        /// Milliseconds from its last packet until its radio sleeps; 0: none that matters.
+        tail_ms: u16,
+    },
 }
 
 impl ExperimentalMessage {
@@ -197,6 +210,9 @@ impl ExperimentalMessage {
                     point: r.u32()?,
                 }
             }
+            (nibble::PATH_COST, 3) => {
+                ExperimentalMessage::PathCost { metered: r.u8()? & METERED != 0, tail_ms: r.u16()? }
+            }
             (nibble::REPAIR, _) => ExperimentalMessage::Repair(MpRepair::parse(option.as_slice())?),
             _ => return None,
         })
@@ -220,6 +236,7 @@ impl ExperimentalMessage {
             }
             ExperimentalMessage::FastJoinSynAck { .. } => nibble::SYN_ACK_OUT,
             ExperimentalMessage::Repair(_) => nibble::REPAIR,
+            ExperimentalMessage::PathCost { .. } => nibble::PATH_COST,
         }
     }
 
@@ -269,6 +286,10 @@ impl ExperimentalMessage {
                 w.u32(point);
             }
             ExperimentalMessage::Repair(ref repair) => repair.emit(&mut w),
+            ExperimentalMessage::PathCost { metered, tail_ms } => {
+                w.u8(if metered { METERED } else { 0 });
+                w.u16(tail_ms);
+            }
         }
         option.len = w.len() as u8;
         option.flags = self.nibble();
@@ -298,6 +319,11 @@ mod tests {
         assert_eq!(wire(&ExperimentalMessage::RtoRequest), [30, 3, 0xf2]);
         let info = ExperimentalMessage::RtoInfo { rto_us: 0x0102_0304 };
         assert_eq!(wire(&info), [30, 7, 0xf3, 1, 2, 3, 4]);
+        let cost = |metered| ExperimentalMessage::PathCost { metered, tail_ms: 0x0102 };
+        assert_eq!(wire(&cost(true)), [30, 6, 0xfb, 1, 1, 2]);
+        assert_eq!(wire(&cost(false)), [30, 6, 0xfb, 0, 1, 2]);
+        let option = MpExperimental::new(11, &[0xff, 1, 2]).unwrap();
+        assert_eq!(ExperimentalMessage::parse(&option), Some(cost(true)));
         let syn = |form, backup| ExperimentalMessage::FastJoinSyn {
             form,
             backup,

@@ -95,6 +95,8 @@ pub(super) fn change(
         PathChange::Down => announced.taken_down = true,
         PathChange::Backup => backup = true,
         PathChange::Primary => backup = false,
+        // What its bytes cost is the client's to say.
+        PathChange::Metered | PathChange::Unmetered => {}
     }
     announced.tell(shard, backup);
     Ok(())
@@ -181,6 +183,7 @@ pub(super) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
             signal: further.signal,
             subflow: false,
             up: true,
+            cost: marline_policy::PathCost::NONE,
         });
     }
     Ok(())

@@ -72,6 +72,23 @@ fn backups_and_metered_paths_are_spared() {
 }
 
 #[test]
+fn what_costs_more_than_time_is_taken_for_what_it_saves() {
+    let costs: [fn(&mut DatagramPathView); 2] =
+        [|path| path.metered = true, |path| path.radio = true];
+    for cost in costs {
+        let goes = |other_ms: u64, class_of: FlowClass| {
+            let mut paths = [path(0, other_ms), path(1, 30)];
+            cost(&mut paths[1]);
+            route(&paths, &class(class_of))
+        };
+        assert_eq!(goes(60, FlowClass::Sparse), (0, None));
+        assert_eq!(goes(100, FlowClass::Steady).0, 0);
+        assert_eq!(goes(300, FlowClass::Steady).0, 1);
+        assert_eq!(goes(300, FlowClass::Bulk), (0, None));
+    }
+}
+
+#[test]
 fn what_fades_or_is_doubtful_is_left_while_another_path_is_fine() {
     let mut paths = [path(0, 30), path(1, 60)];
     paths[0].fading = true;

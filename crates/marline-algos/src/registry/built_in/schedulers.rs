@@ -6,6 +6,7 @@ use crate::schedulers::{
     Coded, CodedConfig, Hedged, HedgedConfig, Probing, ProbingConfig, Redundant, RedundantIdle,
     Without,
 };
+use marline_policy::Terms;
 use marline_time::Rate;
 
 use crate::{NamedScheduler, Parameters};
@@ -76,7 +77,19 @@ fn auto(parameters: &mut Parameters<'_>) -> AutoConfig {
     let share = parameters.number_or_unlimited("budget", default.share, 0.0..=10.0);
     let free = parameters.bytes("free", default.rate.bytes_per_s());
     let rate = Rate::from_bytes_per_s(free);
-    AutoConfig { budget: BudgetConfig { share, rate } }
+    let AutoConfig { purse, terms, .. } = AutoConfig::default();
+    let purse = BudgetConfig {
+        share: parameters.number_or_unlimited("purse", purse.share, 0.0..=10.0),
+        rate: Rate::from_bytes_per_s(parameters.bytes("purse-free", purse.rate.bytes_per_s())),
+    };
+    let terms = Terms {
+        patience: parameters.duration("patience", terms.patience),
+        metered_rate: Rate::from_bytes_per_s(
+            parameters.bytes("metered-rate", terms.metered_rate.bytes_per_s()),
+        ),
+        wake: parameters.duration("wake", terms.wake),
+    };
+    AutoConfig { budget: BudgetConfig { share, rate }, purse, terms }
 }
 
 fn hedged(parameters: &mut Parameters<'_>) -> HedgedConfig {

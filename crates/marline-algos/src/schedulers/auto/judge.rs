@@ -13,8 +13,11 @@ use marline_policy::{
 };
 use marline_time::Duration;
 
-use super::worth::{self, Owed, price};
-use super::{EXPLORE_AFTER, MOST_MAPPINGS, MOST_SPENT, TAIL_WEIGHT, TROUBLE_ANSWERS};
+use super::arrivals::careful_arrival;
+use super::costs::{Costs, is_dear};
+use super::repairs;
+use super::worth::{self, Owed, Price};
+use super::{MOST_MAPPINGS, MOST_SPENT};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
 use crate::schedulers::delivery::{Overdue, Rivals, arrival_by, in_whole_windows};
@@ -45,9 +48,13 @@ impl Verdict {
 
 /// Decides by what is spent of the budget.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Judge(pub(super) Spending);
+pub(super) struct Judge<'a>(pub(super) &'a Spending);
 
-impl Judge {
+impl<'a> Judge<'a> {
+    const fn costs(self) -> Costs<'a> {
+        Costs(self.0)
+    }
+
     /// The next data, and its path.
     pub(super) fn decide(self, cx: &SchedulerContext<'_>) -> Verdict {
         let Some(class) = classes::best_class(cx.subflows) else {
@@ -58,10 +65,7 @@ impl Judge {
         } else {
             self.place_new(class, cx)
         };
-        if placed.decision.data().is_some()
-            || cx.subflows.len() < 2
-            || copying_class(cx.subflows).is_none()
-        {
+        if placed.decision.data().is_some() || cx.subflows.len() < 2 || !may_copy(class, cx) {
             return placed;
         }
         let copy = self.next_copy(class, cx);
@@ -86,18 +90,27 @@ impl Judge {
         }
         let left = cx.written.since(cx.unsent.start);
         let cost = |view: &SubflowView| careful_arrival(view, u64::from(view.mss), left);
-        let ready = || candidates().filter(|view| view.is_ready());
+        let spared = self.costs().spared(class, cx);
+        let has_room = || candidates().filter(|view| view.is_ready());
+        let ready = || has_room().filter(|view| !spared.contains(view.id));
+        let soonest_spared = || {
+            let spared = has_room().filter(|view| spared.contains(view.id));
+            spared.map(|view| (cost(view), view)).min_by_key(|(at, view)| (*at, view.id))
+        };
         let Some((first, arrives)) =
             ready().map(|view| (view, cost(view))).min_by_key(|(view, at)| (*at, view.id))
         else {
-            return Verdict::by(Rule::NoRoom, classes::wait(candidates()));
+            let decision = classes::wait(candidates());
+            let spared = soonest_spared().map(|(at, view)| self.for_spared(view, at, class, cx));
+            return Verdict { decision, ..spared.unwrap_or(Verdict::by(Rule::NoRoom, decision)) };
         };
         let judged = Verdict {
             path: Some(first.id),
             arrives: Some(arrives),
             ..Verdict::by(Rule::First, Decision::Wait)
         };
-        if let Some((rule, other, other_arrives)) = self.should_wait(first, arrives, class, cx) {
+        let waits = self.should_wait(first, arrives, (class, spared), cx);
+        if let Some((rule, other, other_arrives)) = waits {
             let decision = classes::wait(candidates());
             return Verdict { decision, rule, other, other_arrives, ..judged };
         }
@@ -107,11 +120,35 @@ impl Judge {
             let bytes = first.forecast.bytes_in(next.saturating_sub(arrives));
             cx.unsent.prefix(bytes.max(first.mss.into()))
         });
+        let judged = Verdict { decision: Decision::SendRun { subflow: first.id, range }, ..judged };
+        match soonest_spared().filter(|(at, _)| *at < arrives) {
+            Some((at, view)) => {
+                let (other, other_arrives) = (Some(view.id), Some(at));
+                Verdict { rule: Rule::Spared, other, other_arrives, ..judged }
+            }
+            None => Verdict {
+                other: next.map(|(_, id)| id),
+                other_arrives: next.map(|(arrives, _)| arrives),
+                ..judged
+            },
+        }
+    }
+
+    /// Data waits for a path that brings it soon enough, and spares this one, where a segment would take so long.
+    fn for_spared(
+        self,
+        view: &SubflowView,
+        arrives: Duration,
+        class: Class,
+        cx: &SchedulerContext<'_>,
+    ) -> Verdict {
+        let stand_in = self.costs().stand_in(view, class, cx);
         Verdict {
-            decision: Decision::SendRun { subflow: first.id, range },
-            other: next.map(|(_, id)| id),
-            other_arrives: next.map(|(arrives, _)| arrives),
-            ..judged
+            path: stand_in.map(|(other, _)| other.id),
+            arrives: stand_in.map(|(_, all)| all),
+            other: Some(view.id),
+            other_arrives: Some(arrives),
+            ..Verdict::by(Rule::Spared, Decision::Wait)
         }
     }
 
@@ -122,10 +159,10 @@ impl Judge {
         self,
         view: &SubflowView,
         arrives: Duration,
-        class: Class,
+        (class, spared): (Class, SubflowSet),
         cx: &SchedulerContext<'_>,
     ) -> Option<(Rule, Option<SubflowId>, Option<Duration>)> {
-        let rivals = Rivals::of(view, class, Overdue::LeftOut, cx)?;
+        let rivals = Rivals::of(view, class, Overdue::LeftOut, cx)?.without(spared);
         if rivals.would_block(arrives) {
             return Some((Rule::WouldBlock, None, None));
         }
@@ -139,25 +176,31 @@ impl Judge {
         if self.0.spent >= MOST_SPENT {
             return None;
         }
-        // Without a limit a copy is made even if nothing is expected of it.
-        let price = if self.0.unlimited { -1.0 } else { price(self.0.spent) };
         let on = |view: &SubflowView| {
-            held_up(view, price, cx)
-                .or_else(|| queue_is_empty(cx).then(|| last_owed(view, price, cx)).flatten())
+            let price = self.costs().price_on(view, class)?;
+            let copy = held_up(view, price, cx).or_else(|| {
+                let may = queue_is_empty(cx) && self.costs().purse_lasts(view, class, 1.0);
+                may.then(|| last_owed(view, price, cx)).flatten()
+            })?;
+            // Of two that gain as much the cheaper one.
+            let takes = || arrival_by(view, view.mss.into(), Quantile::P50);
+            let price = if is_dear(view) { price.total(takes()?).max(0.0) } else { 0.0 };
+            Some((copy.gain - price, copy))
         };
         members(cx.subflows, class)
             .filter(|view| view.is_ready())
             .filter_map(on)
-            .max_by(|a, b| a.gain.total_cmp(&b.gain))
+            .max_by(|(a, _), (b, _)| a.total_cmp(b))
+            .map(|(_, copy)| copy)
     }
 
     /// A copy of the newest segment for a path that has not been used lately: what is known of it is old. It is made
     /// whatever was spent, though it counts.
-    fn explore(class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
+    fn explore(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
         let newest = cx.mappings.newest()?;
         let stale = |view: &&SubflowView| {
             view.is_ready()
-                && cx.now.since(view.last_sent_at) > EXPLORE_AFTER
+                && self.costs().explores(view, class, cx.now.since(view.last_sent_at))
                 && !newest.carried_by.contains(view.id)
         };
         members(cx.subflows, class).find(stale).map(|view| {
@@ -167,8 +210,19 @@ impl Judge {
         })
     }
 
+    /// A sum of the burst that is under way.
+    fn repair(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
+        let (subflow, range, other, gain) = repairs::next(self.0, class, cx)?;
+        let (path, other) = (Some(subflow), Some(other));
+        let decision = Decision::Repair { subflow, range };
+        Some(Verdict { path, other, gain, ..Verdict::by(Rule::Repair, decision) })
+    }
+
     fn next_copy(self, class: Class, cx: &SchedulerContext<'_>) -> Verdict {
-        let copy = self.best_copy(class, cx).or_else(|| Judge::explore(class, cx));
+        if let Some(repair) = self.repair(class, cx) {
+            return repair;
+        }
+        let copy = self.best_copy(class, cx).or_else(|| self.explore(class, cx));
         copy.unwrap_or_else(|| {
             let owed = cx.subflows.iter().filter_map(|view| Owed::oldest(view, cx.now));
             let again = owed.filter_map(|owed| owed.look_again_at(cx.now)).min();
@@ -180,11 +234,14 @@ impl Judge {
 
 /// What only paths hold that have owed an answer for so long that a copy on this one is worth its price, and what the
 /// best of them gains.
-fn held_up(view: &SubflowView, price: f32, cx: &SchedulerContext<'_>) -> Option<Verdict> {
+fn held_up(view: &SubflowView, price: Price, cx: &SchedulerContext<'_>) -> Option<Verdict> {
     let (mut late, mut most, mut latest) = (SubflowSet::EMPTY, 0.0_f32, None);
     for other in cx.subflows.iter().filter(|other| other.id != view.id) {
-        let gain = Owed::oldest(other, cx.now).map_or(0.0, |owed| owed.gain(view));
-        if gain > price {
+        let owed = Owed::oldest(other, cx.now);
+        // Where nothing is owed there is nothing to gain, which may be enough.
+        let gain =
+            owed.map_or((price.least < 0.0).then_some(0.0), |owed| owed.paid_gain(view, price));
+        if let Some(gain) = gain {
             late.insert(other.id);
             if latest.is_none() || gain > most {
                 latest = Some(other.id);
@@ -216,23 +273,23 @@ fn held_up(view: &SubflowView, price: f32, cx: &SchedulerContext<'_>) -> Option<
 
 /// The last segment that this path did not carry, if a copy of it is worth its price: what was sent before it is worth
 /// less.
-fn last_owed(view: &SubflowView, price: f32, cx: &SchedulerContext<'_>) -> Option<Verdict> {
+fn last_owed(view: &SubflowView, price: Price, cx: &SchedulerContext<'_>) -> Option<Verdict> {
     let mapping = last_undelivered(view.id, cx)?;
     let range = mapping.range.suffix(view.mss.into());
     let behind = cx.written.since(range.end);
     let carriers = mapping.carried_by.iter().filter_map(|id| cx.subflow(id));
-    let (mut gain, mut soonest) = (worth::MOST_TIMES, None);
+    let mut least: Option<(f32, SubflowId)> = None;
     for other in carriers {
-        let by_it = Owed::before_last(other, behind, cx.now).gain(view);
-        if soonest.is_none() || by_it < gain {
-            soonest = Some(other.id);
+        let gain = Owed::before_last(other, behind, cx.now).paid_gain(view, price)?;
+        if least.is_none_or(|(so_far, _)| gain < so_far) {
+            least = Some((gain, other.id));
         }
-        gain = gain.min(by_it);
     }
+    // What nobody carries any more is lost.
+    let gain = least.map_or(worth::MOST_TIMES, |(gain, _)| gain);
+    let (path, other) = (Some(view.id), least.map(|(_, id)| id));
     let copy = Decision::Send { subflow: view.id, range };
-    let verdict =
-        Verdict { path: Some(view.id), other: soonest, gain, ..Verdict::by(Rule::End, copy) };
-    (gain > price).then_some(verdict)
+    Some(Verdict { path, other, gain, ..Verdict::by(Rule::End, copy) })
 }
 
 /// The last data that the subflow did not carry and that no other has brought.
@@ -248,13 +305,10 @@ fn last_undelivered(id: SubflowId, cx: &SchedulerContext<'_>) -> Option<Mapping>
     None
 }
 
-/// Time until so many bytes have arrived that leave now, of a message of which so many are left: as often later as
-/// sooner, and with what trouble on the path would add to the message's tail.
-fn careful_arrival(view: &SubflowView, bytes: u64, left: u64) -> Duration {
-    let arrives = arrival_by(view, bytes, Quantile::P50);
-    let Some(arrives) = arrives else { return Duration::MAX };
-    let Some(answer) = view.forecast.answer(Quantile::P90) else { return arrives };
-    let under_way = arrives + view.forecast.passing(left);
-    let weight = (view.forecast.risk(under_way) * TAIL_WEIGHT).min(1.0);
-    arrives.saturating_add((answer * TROUBLE_ANSWERS).mul_f32(weight))
+/// Whether copies are made between the paths of this class: not onto a backup, unless backups are all there is.
+fn may_copy(class: Class, cx: &SchedulerContext<'_>) -> bool {
+    match class {
+        Class::Backup => members(cx.subflows, class).nth(1).is_some(),
+        _ => copying_class(cx.subflows).is_some(),
+    }
 }

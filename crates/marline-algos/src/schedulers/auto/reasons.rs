@@ -9,8 +9,9 @@ use marline_policy::{
 };
 use marline_time::Duration;
 
+use super::costs::Costs;
 use super::judge::{Judge, Verdict};
-use super::worth::{Owed, price};
+use super::worth::Owed;
 use super::{Auto, OPPORTUNISTIC};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::delivery::arrival_by;
@@ -24,13 +25,13 @@ impl Auto {
     /// not have had anything sent again.
     #[must_use]
     pub fn recompute(question: &Question, inputs: &Inputs) -> Option<Reason> {
-        let answer = inputs.replay(|cx| answer(question, inputs.spending, cx))?;
+        let answer = inputs.replay(|cx| answer(question, &inputs.spending, cx))?;
         Some(reason(*question, answer, inputs.clone()))
     }
 }
 
 /// The answer to a question, with its reason.
-pub(super) fn of(question: Question, spending: Spending, cx: &SchedulerContext<'_>) -> Reason {
+pub(super) fn of(question: Question, spending: &Spending, cx: &SchedulerContext<'_>) -> Reason {
     let (given, inputs) = Inputs::of(cx, spending, |cx| answer(&question, spending, cx));
     let nothing = || (Decision::Wait, Vec::new(), Grounds::of(Rule::Nothing));
     reason(question, given.unwrap_or_else(nothing), inputs)
@@ -40,7 +41,7 @@ pub(super) fn of(question: Question, spending: Spending, cx: &SchedulerContext<'
 pub(super) fn of_actions(
     event: SchedulerEvent,
     actions: &[SchedulerAction],
-    spending: Spending,
+    spending: &Spending,
     cx: &SchedulerContext<'_>,
 ) -> Option<Reason> {
     let (on, first, also) = repeats(actions)?;
@@ -61,7 +62,7 @@ fn reason(question: Question, (decision, also, grounds): Answer, inputs: Inputs)
 
 /// What is decided in this context. The questions about blocked data depend on nothing that was before, other than
 /// whether a path is slowed down for it, which is not a matter of where data goes.
-fn answer(question: &Question, spending: Spending, cx: &SchedulerContext<'_>) -> Option<Answer> {
+fn answer(question: &Question, spending: &Spending, cx: &SchedulerContext<'_>) -> Option<Answer> {
     let event = match question {
         Question::Next => {
             let verdict = Judge(spending).decide(cx);
@@ -76,6 +77,7 @@ fn answer(question: &Question, spending: Spending, cx: &SchedulerContext<'_>) ->
     };
     let mut actions = Vec::new();
     Opportunistic::new(OPPORTUNISTIC).on_event(event, cx, &mut actions);
+    Costs(spending).leave_out_dear_repeats(&mut actions, 0, cx);
     let (on, first, also) = repeats(&actions)?;
     Some((Decision::Send { subflow: on, range: first }, also, unblocked(on, cx)))
 }
@@ -91,7 +93,7 @@ fn repeats(actions: &[SchedulerAction]) -> Option<(SubflowId, DataRange, Vec<Dat
 }
 
 /// Times that a verdict compared.
-fn grounds(verdict: &Verdict, spending: Spending, cx: &SchedulerContext<'_>) -> Grounds {
+fn grounds(verdict: &Verdict, spending: &Spending, cx: &SchedulerContext<'_>) -> Grounds {
     let compared = Grounds {
         path: verdict.path,
         other: verdict.other,
@@ -115,13 +117,16 @@ fn grounds(verdict: &Verdict, spending: Spending, cx: &SchedulerContext<'_>) -> 
     };
     let due = |quantile| owed.and_then(|owed| owed.due_in(quantile)).map(micros);
     let takes = arrival_by(view, view.mss.into(), Quantile::P50);
+    let class = classes::best_class(cx.subflows);
+    let price = class.and_then(|class| Costs(spending).price_on(view, class));
+    let price = price.and_then(|price| Some(price.total(takes?)));
     let times = |times: f32| takes.map(|takes| micros(takes.mul_f32(times.max(0.0))));
     Grounds {
         arrives_us: takes.map(micros),
         other_us: due(Quantile::P50),
         other_late_us: due(Quantile::P90),
         gain_us: times(verdict.gain),
-        price_us: if spending.unlimited { None } else { times(price(spending.spent)) },
+        price_us: price.filter(|total| *total >= 0.0).and_then(times),
         ..compared
     }
 }

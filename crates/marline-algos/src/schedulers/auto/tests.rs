@@ -29,7 +29,8 @@ fn next(auto: &mut Auto, stream: &Stream, paths: &[SubflowView]) -> Decision {
 
 /// Nothing may be copied.
 fn without_copies() -> Auto {
-    Auto::new(AutoConfig { budget: BudgetConfig { share: 0.0, rate: Rate::ZERO } })
+    let budget = BudgetConfig { share: 0.0, rate: Rate::ZERO };
+    Auto::new(AutoConfig { budget, ..AutoConfig::default() })
 }
 
 fn run(id: u8, start: u64, end: u64) -> Decision {
@@ -118,7 +119,8 @@ fn a_spent_budget_ends_copies() {
 
 #[test]
 fn without_a_limit_copies_never_end() {
-    let mut auto = Auto::new(AutoConfig { budget: BudgetConfig::UNLIMITED });
+    let mut auto =
+        Auto::new(AutoConfig { budget: BudgetConfig::UNLIMITED, ..AutoConfig::default() });
     let mut sent = Stream::new(1_000);
     sent.apply(SubflowId(0), marline_testkit::views::range(0, 1_000));
     let paths =
@@ -126,7 +128,7 @@ fn without_a_limit_copies_never_end() {
     let mut context = sent.context(&paths);
     context.repeated = 1_000_000_000;
     assert_eq!(auto.next_send(&context), run(1, 0, 1_000));
-    assert_eq!(auto.spent, 0.0);
+    assert_eq!(auto.spending.spent, 0.0);
 }
 
 #[test]

@@ -24,6 +24,8 @@ use crate::schedulers::delivery::{arrival_by, way_back};
 const TIMES: [(f32, f32); 4] = [(1.05, 0.1), (1.2, 0.2), (1.5, 0.4), (2.1, 0.8)];
 /// The largest gain: that of a copy of what is not coming.
 pub(super) const MOST_TIMES: f32 = 1.5;
+/// Multiples of the cost of a wake-up at which is asked what a copy saves.
+const WAKE_TIMES: [u32; 3] = [1, 2, 4];
 /// The price where the budget is spent, and the largest there is, close to [`MOST_TIMES`].
 const PRICE_OF_LAST: f32 = 0.2;
 const MOST_PRICE: f32 = 1.2;
@@ -32,6 +34,25 @@ const MOST_PRICE: f32 = 1.2;
 pub(super) fn price(spent: f32) -> f32 {
     let squared = spent * spent;
     (PRICE_OF_LAST * squared * squared * spent).min(MOST_PRICE)
+}
+
+/// What a copy has to gain.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Price {
+    /// For its bytes, in times that it takes itself.
+    pub(super) least: f32,
+    /// For waking a radio.
+    pub(super) wake: Duration,
+}
+
+impl Price {
+    /// All of it, for a copy that takes so long.
+    pub(super) fn total(&self, takes: Duration) -> f32 {
+        if self.wake.is_zero() {
+            return self.least;
+        }
+        self.least.max(0.0) + self.wake.as_secs_f32() / takes.as_secs_f32().max(1e-6)
+    }
 }
 
 /// An answer that a path owes.
@@ -71,14 +92,44 @@ impl<'a> Owed<'a> {
     pub(super) fn gain(&self, other: &SubflowView) -> f32 {
         let takes = arrival_by(other, other.mss.into(), Quantile::P50);
         let Some(takes) = takes else { return 0.0 };
-        let still_owed = self.path.forecast.chance_later(self.waited);
-        let gain = |(times, weight): (f32, f32)| {
-            let until = takes.mul_f32(times) + way_back(self.path);
-            let Some(within) = until.checked_sub(self.ahead) else { return weight };
-            let later = self.path.forecast.chance_later(self.waited + within);
-            weight * (later / still_owed.max(f32::MIN_POSITIVE)).min(1.0)
-        };
+        let still_owed = self.still_owed();
+        let gain = |(times, weight)| weight * self.chance_after(takes.mul_f32(times), still_owed);
         TIMES.into_iter().map(gain).sum()
+    }
+
+    /// The same gain if it is paid for: more than the price, and than what it costs to wake the radio.
+    pub(super) fn paid_gain(&self, other: &SubflowView, price: Price) -> Option<f32> {
+        let gain = self.gain(other);
+        if price.wake.is_zero() {
+            return (gain > price.least).then_some(gain);
+        }
+        let takes = arrival_by(other, other.mss.into(), Quantile::P50)?;
+        let gain = gain.max(self.long_gain(price.wake, takes));
+        (gain > price.total(takes)).then_some(gain)
+    }
+
+    /// Time that a copy is expected to save at least, where savings are long beside its own way: each of some
+    /// multiples of `wake`, times the chance that it saves so much.
+    fn long_gain(&self, wake: Duration, takes: Duration) -> f32 {
+        let still_owed = self.still_owed();
+        let in_takes = |time: Duration| time.as_secs_f32() / takes.as_secs_f32().max(1e-6);
+        let saves = |times: u32| {
+            let time = wake * times;
+            in_takes(time) * self.chance_after(takes + time, still_owed)
+        };
+        WAKE_TIMES.into_iter().map(saves).fold(0.0, f32::max)
+    }
+
+    /// The chance that what was waited for so long has not come yet.
+    fn still_owed(&self) -> f32 {
+        self.path.forecast.chance_later(self.waited).max(f32::MIN_POSITIVE)
+    }
+
+    /// The chance that the original is not there after this time.
+    fn chance_after(&self, time: Duration, still_owed: f32) -> f32 {
+        let Some(within) = (time + way_back(self.path)).checked_sub(self.ahead) else { return 1.0 };
+        let later = self.path.forecast.chance_later(self.waited + within);
+        (later / still_owed).min(1.0)
     }
 
     /// Time until it is there by this quantile; zero: it should be there. `None` where nothing is known.

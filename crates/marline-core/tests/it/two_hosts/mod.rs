@@ -92,6 +92,7 @@ pub fn local_address(id: u8, address: &str) -> LocalAddress {
         signal: false,
         subflow: true,
         up: true,
+        cost: marline_policy::PathCost::NONE,
     }
 }
 

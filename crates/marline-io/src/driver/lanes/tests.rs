@@ -31,6 +31,7 @@ fn subflows(flows: &[u64]) -> Vec<SubflowPlace> {
         peer_flow: flow + 100,
         path,
         backup: false,
+        cost: marline_policy::PathCost::NONE,
         srtt: None,
     };
     flows.iter().map(place).collect()

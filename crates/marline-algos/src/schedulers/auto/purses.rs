@@ -1,0 +1,126 @@
+//! Purses of paths: what copies may cost on a metered path and on a backup, counted for each by itself.
+//!
+//! *Problem.* One budget for all copies says how many bytes are sent twice, and not where. A quarter of the stream is
+//! little on a flat rate and much where bytes are charged for.
+//!
+//! *How.* Each path that is metered or a backup has a budget of its own beside the common one
+//! ([`BudgetConfig`], another share and another rate), over the same ten seconds: a share of all new
+//! data of the connection, wherever that went, so that the purse does not depend on what the path carries. The core
+//! counts what a path carried as copies, whoever asked for it ([`SubflowView::bytes_copied`]).
+
+use marline_policy::{SchedulerContext, SubflowId, SubflowView};
+use marline_time::Instant;
+
+use crate::budget::{Budget, BudgetConfig};
+
+/// A path's own budget.
+#[derive(Clone, Debug)]
+struct Purse {
+    of: SubflowId,
+    budget: Budget,
+    /// Copies as of the last look.
+    copied: u32,
+}
+
+/// The purses of a connection's paths: at most one for each.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Purses(Vec<Purse>);
+
+/// Whether a path has a purse.
+fn has_one(view: &SubflowView) -> bool {
+    view.metered || view.backup
+}
+
+impl Purses {
+    /// Counts `new` data of the connection and what was copied since this was last asked.
+    pub(super) fn count(&mut self, new: u64, cx: &SchedulerContext<'_>) {
+        if self.0.is_empty() && !cx.subflows.iter().any(has_one) {
+            return;
+        }
+        self.0.retain(|purse| cx.subflow(purse.of).is_some_and(has_one));
+        for view in cx.subflows.iter().filter(|view| has_one(view)) {
+            self.of(view).count(cx.now, new, view.bytes_copied);
+        }
+    }
+
+    /// A repair goes on a path.
+    pub(super) fn on_repair(&mut self, now: Instant, on: SubflowId, bytes: u64) {
+        if let Some(purse) = self.0.iter_mut().find(|purse| purse.of == on) {
+            purse.budget.on_copy(now, bytes);
+        }
+    }
+
+    fn of(&mut self, view: &SubflowView) -> &mut Purse {
+        let at = self.0.iter().position(|purse| purse.of == view.id).unwrap_or_else(|| {
+            let budget = Budget::default();
+            self.0.push(Purse { of: view.id, budget, copied: view.bytes_copied });
+            self.0.len() - 1
+        });
+        &mut self.0[at]
+    }
+
+    /// The share that is spent of each.
+    pub(super) fn spent(
+        &mut self,
+        now: Instant,
+        config: &BudgetConfig,
+        out: &mut Vec<(SubflowId, f32)>,
+    ) {
+        out.clear();
+        out.extend(self.0.iter_mut().map(|purse| (purse.of, purse.budget.spent(now, config))));
+    }
+}
+
+impl Purse {
+    fn count(&mut self, now: Instant, new: u64, copied: u32) {
+        if new > 0 {
+            self.budget.on_new(now, new);
+        }
+        // Less than before: another subflow has the slot.
+        let more = match copied.wrapping_sub(self.copied) {
+            more if more > u32::MAX / 2 => copied,
+            more => more,
+        };
+        if more > 0 {
+            self.budget.on_copy(now, more.into());
+        }
+        self.copied = copied;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_testkit::views::{Stream, backup, view};
+    use marline_time::Rate;
+
+    use super::*;
+
+    fn spent(purses: &mut Purses) -> Vec<(SubflowId, f32)> {
+        let config = BudgetConfig { share: 0.1, rate: Rate::from_bytes_per_s(1_000) };
+        let mut out = Vec::new();
+        purses.spent(Instant::from_secs(1), &config, &mut out);
+        out
+    }
+
+    #[test]
+    fn each_path_that_costs_has_a_purse_and_no_other() {
+        let (stream, mut purses) = (Stream::new(0), Purses::default());
+        let plain = [view(0, 20), view(1, 30)];
+        purses.count(50_000, &stream.context(&plain));
+        assert_eq!(spent(&mut purses), []);
+        let metered = |copied| SubflowView { metered: true, bytes_copied: copied, ..view(1, 30) };
+        // What it carried before it had a purse is not in it.
+        let mut paths = [view(0, 20), metered(7_000), backup(view(2, 40))];
+        purses.count(0, &stream.context(&paths));
+        paths[1] = metered(9_000);
+        purses.count(200_000, &stream.context(&paths));
+        // Ten kilobytes are free, a tenth of 200 kB is more: 2,000 bytes of 20,000, counted in units of 64.
+        assert_eq!(spent(&mut purses), [(SubflowId(1), 0.1024), (SubflowId(2), 0.0)]);
+        // Another subflow in the slot, that carried 640 bytes.
+        paths[1] = metered(640);
+        purses.count(0, &stream.context(&paths));
+        assert_eq!(spent(&mut purses)[0], (SubflowId(1), 0.1344));
+        purses.count(0, &stream.context(&plain));
+        assert_eq!(spent(&mut purses), []);
+    }
+}

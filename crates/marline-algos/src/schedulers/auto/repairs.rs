@@ -1,0 +1,205 @@
+//! Repairs of bursts in the default scheduler: sums of a burst's segments, where the peer can compute with them.
+//!
+//! *Problem.* Copies go from the end of a burst backwards, since a lost end is noticed last. A burst that is larger
+//! than what the budget pays for has no copies of its midst, and waits for a round trip where one segment of that is
+//! lost. A sum of all segments stands for whichever of them is missing (`docs/adr/0016-coding-between-peers.md`).
+//!
+//! *How.* Once a burst of [`LEAST_SEGMENTS`] to [`MOST_SEGMENTS`] is under way, [`SHARE_PERCENT`] of its segments,
+//! rounded up, are due as repairs of all of it, on the path with room that carried least of it; then come copies as
+//! ever, with what is left of the budget. A copy saves time where one segment is late, a repair where any one of its n
+//! is: it gains n times as much for as many bytes, up to what can be gained at all, and has the same price. Smaller
+//! bursts have no repairs, since the budget pays for copies of everything, which also help where a path dies. Nor have
+//! larger ones, whose time is what the windows take, and those of a budget without a limit.
+//!
+//! *Source.* As `coded`, whose repairs are 30 % and not beside copies. Which share of which bursts was chosen in the
+//! scenes of that scheduler (docs/research/auto.md): half as many repairs do as much beside copies.
+
+use marline_policy::{
+    DataRange, Dsn, Quantile, RepairsDue, SchedulerContext, Spending, SubflowId, SubflowView,
+};
+
+use super::MOST_MAPPINGS;
+use super::costs::Costs;
+use super::worth::{MOST_TIMES, Owed};
+use crate::schedulers::classes::{Class, best_class, members};
+use crate::schedulers::copies::queue_is_empty;
+use crate::schedulers::delivery::arrival_by;
+
+/// Segments of the smallest burst that has repairs.
+const LEAST_SEGMENTS: u64 = 4;
+/// Segments of the largest.
+const MOST_SEGMENTS: u64 = 40;
+/// Repairs per hundred segments.
+const SHARE_PERCENT: u64 = 15;
+
+/// The repairs of a connection's bursts.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Repairs {
+    /// What is before has had its turn.
+    covered: Dsn,
+}
+
+impl Repairs {
+    /// Has repairs be due once a burst is under way, and forgets those of what has arrived.
+    pub(super) fn plan(&mut self, cx: &SchedulerContext<'_>, due: &mut Option<RepairsDue>) {
+        if !cx.repairs || cx.subflows.len() < 2 {
+            *due = None;
+            return;
+        }
+        if let Some(before) = due
+            && (before.count == 0 || before.range.end <= cx.data_una)
+        {
+            *due = None;
+        }
+        let sent = cx.unsent.start;
+        if sent <= self.covered || !queue_is_empty(cx) {
+            return;
+        }
+        let new = DataRange::new(self.covered.max(cx.data_una), sent);
+        self.covered = sent;
+        let Some(segment) = longest_segment(cx) else { return };
+        let segments = new.len().div_ceil(segment);
+        *due = (LEAST_SEGMENTS..=MOST_SEGMENTS).contains(&segments).then(|| {
+            let count = (segments * SHARE_PERCENT).div_ceil(100) as u32;
+            RepairsDue { range: new, count }
+        });
+    }
+}
+
+fn longest_segment(cx: &SchedulerContext<'_>) -> Option<u64> {
+    let class = best_class(cx.subflows)?;
+    members(cx.subflows, class).map(|view| u64::from(view.mss.max(1))).max()
+}
+
+/// A repair that is due and worth its bytes: on which path, of what, beside which other path, and what it gains.
+pub(super) fn next(
+    spending: &Spending,
+    class: Class,
+    cx: &SchedulerContext<'_>,
+) -> Option<(SubflowId, DataRange, SubflowId, f32)> {
+    let due = spending.repairs_due.filter(|due| due.count > 0 && cx.repairs)?;
+    // Without a limit everything is copied.
+    if spending.unlimited || spending.spent >= 1.0 {
+        return None;
+    }
+    let range = DataRange::new(due.range.start.max(cx.data_una), due.range.end);
+    let whole = range.len();
+    let ready = members(cx.subflows, class).filter(|view| view.is_ready());
+    let (_, view) = ready
+        .map(|view| (carried(view, range, cx), view))
+        .filter(|(bytes, _)| *bytes < whole)
+        .min_by_key(|(bytes, view)| (*bytes, view.srtt, view.id))?;
+    let costs = Costs(spending);
+    let price = costs.price_on(view, class).filter(|_| costs.purse_lasts(view, class, 1.0))?;
+    let segments = whole.div_ceil(u64::from(view.mss.max(1))) as f32;
+    let behind = cx.written.since(range.end);
+    let others = members(cx.subflows, class).filter(|other| other.id != view.id);
+    let gains = others.filter(|other| carried(other, range, cx) > 0).map(|other| {
+        let gain = Owed::before_last(other, behind, cx.now).gain(view);
+        (other.id, (gain * segments).min(MOST_TIMES))
+    });
+    let (other, gain) = gains.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
+    let takes = arrival_by(view, view.mss.into(), Quantile::P50)?;
+    (gain > price.total(takes)).then_some((view.id, range, other, gain))
+}
+
+/// How much of a range a subflow carried.
+fn carried(view: &SubflowView, range: DataRange, cx: &SchedulerContext<'_>) -> u64 {
+    let (mut at, mut bytes) = (range.start, 0);
+    for _ in 0..MOST_MAPPINGS {
+        let Some(part) = cx.mappings.at(at).filter(|_| at < range.end) else { break };
+        if part.carried_by.contains(view.id) {
+            bytes += part.range.intersection(&range).len();
+        }
+        at = part.range.end;
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_policy::{Decision, Scheduler};
+    use marline_testkit::views::{MSS, Stream, ms, range, view};
+    use marline_time::Instant;
+
+    use super::*;
+    use crate::schedulers::auto::{Auto, AutoConfig, BudgetConfig};
+
+    /// Sends all of a stream on the first path, and returns what else goes where, until nothing does.
+    fn beside(auto: &mut Auto, stream: &mut Stream) -> Vec<(bool, u8)> {
+        let last_sent_at = Instant::from_millis(995);
+        let forecast = |p50, p99| marline_policy::Forecast::of([p50, p50, p99].map(ms), 1.0, None);
+        let wifi = SubflowView {
+            last_sent_at,
+            forecast: forecast(40, 60),
+            ..marline_testkit::views::full(view(0, 40))
+        };
+        let lte = SubflowView { last_sent_at, forecast: forecast(50, 60), ..view(1, 50) };
+        while stream.sent() < stream.written {
+            let unsent = stream.unsent();
+            stream.apply(SubflowId(0), unsent);
+        }
+        let mut sent = Vec::new();
+        for _ in 0..100 {
+            match auto.next_send(&stream.context(&[wifi, lte])) {
+                Decision::Repair { subflow, range } => {
+                    assert_eq!(range.end.0, stream.written);
+                    sent.push((true, subflow.0));
+                }
+                decision => match decision.data() {
+                    Some((id, range)) => {
+                        stream.apply(id, range);
+                        sent.push((false, id.0));
+                    }
+                    None => break,
+                },
+            }
+        }
+        sent
+    }
+
+    fn burst(segments: u64, repairs: bool) -> Stream {
+        Stream { repairs, ..Stream::new(segments * u64::from(MSS)) }
+    }
+
+    #[test]
+    fn a_burst_has_a_share_of_its_segments_as_repairs_and_then_copies() {
+        let sent = beside(&mut Auto::default(), &mut burst(20, true));
+        assert_eq!(sent[..4], [(true, 1), (true, 1), (true, 1), (false, 1)]);
+        // Once, and not for what is small or large, nor where the peer cannot compute.
+        assert_eq!(sent.iter().filter(|(repair, _)| *repair).count(), 3);
+        for (segments, repairs) in [(3, true), (41, true), (20, false)] {
+            let sent = beside(&mut Auto::default(), &mut burst(segments, repairs));
+            assert!(!sent.is_empty() && sent.iter().all(|(repair, _)| !repair), "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn repairs_are_paid_from_the_budget() {
+        let rate = marline_time::Rate::from_bytes_per_s(250);
+        let budget = BudgetConfig { share: 0.0, rate };
+        let mut auto = Auto::new(AutoConfig { budget, ..AutoConfig::default() });
+        // Of six repairs of a thousand bytes three are paid for, as of copies.
+        let sent = beside(&mut auto, &mut burst(40, true));
+        assert_eq!(sent, [(true, 1); 3]);
+        let unlimited = AutoConfig { budget: BudgetConfig::UNLIMITED, ..AutoConfig::default() };
+        let sent = beside(&mut Auto::new(unlimited), &mut burst(20, true));
+        assert_eq!(sent.iter().filter(|(repair, _)| *repair).count(), 0);
+    }
+
+    #[test]
+    fn what_has_arrived_has_no_repairs_any_more() {
+        let (mut repairs, mut due) = (Repairs::default(), None);
+        let mut stream = burst(20, true);
+        while stream.sent() < stream.written {
+            let unsent = stream.unsent();
+            stream.apply(SubflowId(0), unsent);
+        }
+        let paths = [view(0, 40), view(1, 50)];
+        repairs.plan(&stream.context(&paths), &mut due);
+        assert_eq!(due, Some(RepairsDue { range: range(0, 20_000), count: 3 }));
+        stream.ack(20_000);
+        repairs.plan(&stream.context(&paths), &mut due);
+        assert_eq!(due, None);
+    }
+}

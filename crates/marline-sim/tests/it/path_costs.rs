@@ -1,0 +1,203 @@
+//! Tests of paths that cost more than time: bytes on a metered one stay within its purse, a radio sleeps while another
+//! path brings what there is, and both are there when that path dies.
+
+use marline_core::ConnectionConfig;
+use marline_link::radio::Energy;
+use marline_policy::PathCost;
+use marline_sim::{Amount, App, Bulk, Echo, EchoServer, Listen, NodeId, Paths, PathsConfig};
+use marline_time::{Duration, Instant, SeedTree};
+
+use crate::cases::link;
+
+const CALM: &str = "rate=20M,delay=15ms,queue=100ms,jitter=3ms";
+/// The same with bad times, in which it does not answer a probe now and then.
+const TROUBLED: &str = "rate=20M,delay=15ms,queue=100ms,jitter=3ms,ge=4s:60ms:50%:0.1%";
+const LTE: &str = "radio=lte,rate=20M,delay=20ms,queue=100ms";
+const METERED: PathCost = PathCost { metered: true, tail_ms: 0 };
+/// As long as the radio of the link stays awake, and a little more.
+const RADIO: PathCost = PathCost { metered: false, tail_ms: 11_600 };
+const SEEDS: [u64; 3] = [1, 2, 3];
+
+/// The shipped policies, but for this path manager.
+fn shipped(path_manager: &str) -> ConnectionConfig {
+    let mut policies = marline_algos::default_policies();
+    let registry = marline_algos::Registry::default();
+    policies.path_manager = registry.path_manager(path_manager).expect("a built-in manager");
+    ConnectionConfig::new(policies)
+}
+
+/// This WiFi, and LTE at this cost.
+fn scene(wifi: &str, cost: PathCost, connection: ConnectionConfig, seed: u64) -> Paths {
+    let mut config = PathsConfig::new(vec![link(wifi), link(LTE)], connection);
+    config.costs = vec![PathCost::NONE, cost];
+    Paths::new(&config, SeedTree::new(seed))
+}
+
+fn start(paths: &mut Paths, listen: Listen, app: Box<dyn App>) {
+    paths.listen(listen);
+    paths.connect(0, app).expect("a connection");
+}
+
+/// 300 bytes there and back, so often for so long.
+fn echoes(paths: &mut Paths, every_ms: u64, for_s: u64) {
+    let count = for_s * 1_000 / every_ms;
+    let echo = Echo::new(300, Duration::from_millis(every_ms), count, 7);
+    start(paths, Box::new(|_| Box::new(EchoServer::new(7))), Box::new(echo));
+}
+
+/// Payload that a host has sent over LTE.
+fn sent_over_lte(paths: &Paths, node: NodeId) -> u64 {
+    let host = paths.world.node(node);
+    let Some((id, _)) = host.connections().next() else { return 0 };
+    let info = host.endpoint().info(id).expect("known");
+    let lte = |ip| ip == Paths::address(1, 0);
+    let over = |s: &&marline_core::SubflowInfo| lte(s.path.local.ip()) || lte(s.path.remote.ip());
+    info.subflows.iter().filter(over).map(|subflow| subflow.bytes_sent).sum()
+}
+
+fn energy(paths: &Paths) -> Energy {
+    paths.world.link(paths.up[1]).radio().expect("LTE's radio").energy(paths.world.now())
+}
+
+/// The longest that nothing came at the client within these seconds.
+fn hole(paths: &Paths, from_s: u64, to_s: u64) -> Duration {
+    let report = paths.client_report(0).expect("connected");
+    assert_eq!(report.wrong_at, None);
+    report.hole_within(Instant::from_secs(from_s), Instant::from_secs(to_s)).length
+}
+
+#[test]
+fn echoes_spend_no_more_on_a_metered_path_than_its_purse_and_are_rescued_there() {
+    for seed in SEEDS {
+        let run = |cost| {
+            let mut paths = scene(TROUBLED, cost, shipped("full-mesh"), seed);
+            echoes(&mut paths, 20, 70);
+            paths.at_set_path_up(Instant::from_secs(60), 0, false);
+            paths.world.run_until(Instant::from_secs(60));
+            let both = [paths.client, paths.server];
+            let sent = both.map(|node| sent_over_lte(&paths, node));
+            paths.world.run_until(Instant::from_secs(90));
+            let report = paths.client_report(0).expect("connected");
+            assert_eq!(report.latencies.len(), 3_500, "seed {seed}");
+            (sent, hole(&paths, 59, 69))
+        };
+        let ((metered, rescued), (free, unspared)) = (run(METERED), run(PathCost::NONE));
+        println!("seed {seed}: {metered:?} bytes, hole {rescued:?}; free {free:?}, {unspared:?}");
+        for (metered, free) in metered.into_iter().zip(free) {
+            // 2 kB a second for a minute, and nothing else: the server knows it, too.
+            assert!(metered <= 132_000, "seed {seed}: {metered} bytes over a metered path");
+            assert!(free > 4 * metered, "seed {seed}: {free} bytes where it costs nothing");
+        }
+        // Two probes and a way, and some: with copies of everything it is one message.
+        assert!(rescued <= Duration::from_millis(400), "seed {seed}: {rescued:?}");
+    }
+}
+
+#[test]
+fn a_download_spends_no_more_on_a_metered_path_than_its_purse() {
+    for seed in SEEDS {
+        let run = |cost| {
+            let mut paths = scene(TROUBLED, cost, shipped("full-mesh"), seed);
+            let whole = 200_000_000;
+            start(
+                &mut paths,
+                Box::new(move |_| Box::new(Bulk::new(Amount::Bytes(whole), 1, 2))),
+                Box::new(Bulk::new(Amount::Nothing, 2, 1)),
+            );
+            paths.world.run_until(Instant::from_secs(12));
+            let read = paths.client_report(0).expect("connected").read;
+            (read, sent_over_lte(&paths, paths.server))
+        };
+        let ((read, metered), (faster, free)) = (run(METERED), run(PathCost::NONE));
+        println!("seed {seed}: {metered} of {read} bytes; free {free} of {faster}");
+        assert!(metered <= read / 10 + 100_000, "seed {seed}: {metered} of {read} bytes");
+        // WiFi alone is used as well as it was, and both together where nothing is charged.
+        assert!(read > 20_000_000 && free > faster / 3, "seed {seed}: {read}; {free} of {faster}");
+    }
+}
+
+#[test]
+fn a_radio_sleeps_beside_a_path_that_brings_echoes_in_time_and_wakes_when_it_dies() {
+    for seed in SEEDS {
+        let run = |cost| {
+            let mut paths = scene(CALM, cost, shipped("full-mesh"), seed);
+            echoes(&mut paths, 100, 130);
+            paths.at_set_path_up(Instant::from_secs(120), 0, false);
+            paths.world.run_until(Instant::from_secs(120));
+            let before = energy(&paths);
+            paths.world.run_until(Instant::from_secs(160));
+            let report = paths.client_report(0).expect("connected");
+            assert_eq!(report.latencies.len(), 1_300, "seed {seed}");
+            (before, energy(&paths).promotions, hole(&paths, 119, 129))
+        };
+        let (asleep, woken, rescued) = run(RADIO);
+        let (awake, _, _) = run(PathCost::NONE);
+        let joules = [asleep.traffic_j(), awake.traffic_j()];
+        println!("seed {seed}: {joules:?} J, {} and {woken} times, {rescued:?}", asleep.promotions);
+        // It was woken for the join, and used for a while, since it was awake.
+        assert_eq!((asleep.promotions, woken), (1, 2), "seed {seed}");
+        assert!(joules[0] < joules[1] / 4.0, "seed {seed}: {joules:?} J");
+        // The promotion takes 260 ms.
+        assert!(rescued <= Duration::from_millis(800), "seed {seed}: {rescued:?}");
+    }
+}
+
+#[test]
+fn a_backup_draws_nothing_while_a_regular_path_lives() {
+    for seed in SEEDS {
+        // Not even a join wakes it where standing by is the path manager's.
+        for (manager, promotions) in [("break-before-make", 0), ("full-mesh", 1)] {
+            let mut config = PathsConfig::new(vec![link(CALM), link(LTE)], shipped(manager));
+            config.backup = vec![false, true];
+            let mut paths = Paths::new(&config, SeedTree::new(seed));
+            echoes(&mut paths, 20, 70);
+            paths.at_set_path_up(Instant::from_secs(60), 0, false);
+            paths.world.run_until(Instant::from_secs(60));
+            assert_eq!(energy(&paths).promotions, promotions, "{manager}, seed {seed}");
+            assert_eq!(energy(&paths).traffic_j() > 0.0, promotions > 0, "{manager}, seed {seed}");
+            let both = [paths.client, paths.server];
+            assert_eq!(both.map(|node| sent_over_lte(&paths, node)), [0, 0], "{manager}");
+            paths.world.run_until(Instant::from_secs(90));
+            let report = paths.client_report(0).expect("connected");
+            assert_eq!(report.latencies.len(), 3_500, "{manager}, seed {seed}");
+            assert_eq!(energy(&paths).promotions, promotions + 1, "{manager}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_path_that_becomes_metered_while_it_is_used_is_spared_from_then_on() {
+    let mut paths = scene(TROUBLED, METERED, shipped("full-mesh"), 4);
+    echoes(&mut paths, 20, 70);
+    let client = paths.client;
+    let price = |paths: &mut Paths, cost| {
+        let (now, host) = (paths.world.now(), paths.world.node_mut(client));
+        let address = marline_policy::LocalAddress {
+            id: marline_policy::AddressId(1),
+            address: (Paths::address(1, 0), 0).into(),
+            remote: None,
+            backup: false,
+            signal: false,
+            subflow: true,
+            up: true,
+            cost,
+        };
+        host.endpoint_mut().set_local_address(now, None, address);
+    };
+    let mut spent = Vec::new();
+    for (until_s, next) in [(15, PathCost::NONE), (30, METERED), (45, METERED), (60, METERED)] {
+        let before = [paths.client, paths.server].map(|node| sent_over_lte(&paths, node));
+        paths.world.run_until(Instant::from_secs(until_s));
+        let after = [paths.client, paths.server].map(|node| sent_over_lte(&paths, node));
+        spent.push([after[0] - before[0], after[1] - before[1]]);
+        price(&mut paths, next);
+    }
+    println!("{spent:?}");
+    // Charged for, free, and charged for again: at either end, since the server is told of each change.
+    for end in 0..2 {
+        assert!(
+            spent[0][end] * 4 < spent[1][end] && spent[3][end] * 4 < spent[1][end],
+            "{spent:?}"
+        );
+    }
+}

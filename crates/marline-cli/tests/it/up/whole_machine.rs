@@ -64,14 +64,7 @@ fn nothing_leaves_around_it() {
     world.hosts.shell(Side::Client, "ip -6 addr add 2001:db8:1::2/64 dev wifi nodad");
     world.hosts.shell(Side::Client, "ip -6 route add default via fe80::1 dev wifi");
     world.up("--path wifi --path lte");
-    let mut watch = world.spawn(
-        "exec tshark -q -f 'not udp port 7777 and not arp and not icmp6 and not igmp' \
-         -i wifi -i lte -w around.pcapng 2> watching",
-    );
-    world.wait_until("tshark", || {
-        std::fs::read_to_string(world.dir().join("watching"))
-            .is_ok_and(|text| text.contains("Capturing"))
-    });
+    let watch = world.watch("not udp port 7777 and not arp and not icmp6 and not igmp");
     for host in ["www.example.test", TARGET_V4, &format!("[{TARGET_V6}]")] {
         assert!(world.fetches(&page(host, 2_000)), "{host}");
     }
@@ -80,12 +73,7 @@ fn nothing_leaves_around_it() {
     // Neither what is refused nor what is nobody's.
     world.output(&format!("ping -c 1 -W 1 {OTHER_V4}; curl -s -m 5 http://203.0.113.99:{HTTP}/1"));
     world.output("./seen-from 2001:db8:7::99 9 :: 1; dig +time=1 +tries=1 @9.9.9.9 example.test");
-    let _ = rustix::process::kill_process(
-        rustix::process::Pid::from_child(&watch),
-        rustix::process::Signal::INT,
-    );
-    watch.wait().expect("ended");
-    let around = world.run("tshark -r around.pcapng");
+    let around = world.seen_by(watch);
     assert_eq!(around, "");
 }
 

@@ -39,7 +39,10 @@ fn shows_all(hosts: &TwoUplinks, browser: Child, way: &str) {
     hosts.net.command("wifi", "down").expect("WiFi dies");
     let output = browser.wait_with_output().expect("output");
     let (dom, _) = support::texts(&output);
-    println!("{PICTURES} pictures {way} were there {} ms after Chromium began", begun.elapsed().as_millis());
+    println!(
+        "{PICTURES} pictures {way} were there {} ms after Chromium began",
+        begun.elapsed().as_millis()
+    );
     assert!(output.status.success(), "{}: {}", output.status, browser::log(&hosts.dir));
     assert_eq!(browser::title(&dom), format!("pictures {PICTURES} by http/1.1"));
     let connections = connections(&hosts.dir);

@@ -17,7 +17,8 @@ fn a_page_over_http3_stays_so_inside_and_survives_wifi() {
     let web = world.dir().join("web");
     std::fs::create_dir(&web).expect("directory");
     let page = browser::pictures(&web, (0..PICTURES).map(|_| String::new()));
-    let large = "<script src='/large.js'></script><script>document.body.append(`large ${large}`)</script>";
+    let large =
+        "<script src='/large.js'></script><script>document.body.append(`large ${large}`)</script>";
     std::fs::write(web.join("page.html"), page + large).expect("write");
     let content = format!("const large = {LARGE} //{}", "x".repeat(LARGE));
     std::fs::write(web.join("large.js"), content).expect("write");
@@ -36,7 +37,12 @@ fn a_page_over_http3_stays_so_inside_and_survives_wifi() {
     let (dom, _) = support::texts(&output);
     let took = begun.elapsed().as_millis();
     assert!(output.status.success(), "{}: {}", output.status, browser::log(world.dir()));
-    assert_eq!(browser::title(&dom), format!("pictures {PICTURES} by h3"), "{}", browser::log(world.dir()));
+    assert_eq!(
+        browser::title(&dom),
+        format!("pictures {PICTURES} by h3"),
+        "{}",
+        browser::log(world.dir())
+    );
     assert!(dom.contains(&format!("large {LARGE}")), "all of the script");
     let requests = browser::requests(world.dir());
     assert!(requests.len() > PICTURES, "{} requests", requests.len());

@@ -39,7 +39,8 @@ fn a_wireguard_tunnel_over_a_forwarded_port_survives_wifi() {
     let Some(mut world) = World::set("app-wg", &programs) else { return };
     super::run::write_script(&world.dir().join("wireguard"), WIREGUARD);
     let hosts = &mut world.hosts;
-    let keys = "umask 077; for n in near far; do wg genkey > $n.key; wg pubkey < $n.key > $n.pub; done";
+    let keys =
+        "umask 077; for n in near far; do wg genkey > $n.key; wg pubkey < $n.key > $n.pub; done";
     hosts.shell(Side::Client, keys);
     let key = |name: &str| std::fs::read_to_string(hosts.dir.join(name)).expect("a key");
     let (near, far) = (key("near.pub"), key("far.pub"));

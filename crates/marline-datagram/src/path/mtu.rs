@@ -6,8 +6,8 @@
 //! narrower, and all begins again from the safe size; when that happens to frames of the safe size, what passes
 //! everywhere is left.
 //!
-//! A path begins above the safe size, other than RFC 8899's base: Chromium begins QUIC with datagrams of 1,250 bytes, and
-//! ends the connection once its system has heard that these are too long.
+//! A path begins above the safe size, other than RFC 8899's base: Chromium begins QUIC with datagrams of 1,250 bytes,
+//! and ends the connection once its system has heard that these are too long.
 
 use marline_time::{Duration, Instant};
 

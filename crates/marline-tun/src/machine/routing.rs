@@ -7,8 +7,8 @@
 //! 1. Marline's own packets, by their mark, go as without Marline, or not at all.
 //! 2. So do answers of services that are reached from outside.
 //! 3. Queries for names go to the interface, also those to a resolver of the local network.
-//! 4. So does what comes from the interface's own address. That is nothing to the local network but what the system itself
-//!    says of answers that came by the interface, as that nobody waits for them (ICMP): it quotes them.
+//! 4. So does what comes from the interface's own address. That is nothing to the local network but what the system
+//!    itself says of answers that came by the interface, as that nobody waits for them (ICMP): it quotes them.
 //! 5. Networks that the machine has a route to (other than the default one) go as ever: the local network.
 //! 6. All else goes to the interface; with a kill switch, nowhere once that has gone.
 

@@ -60,8 +60,8 @@ pub(super) fn requests(dir: &Path) -> Vec<serde_json::Value> {
 /// The programs that all of this needs.
 pub(super) const PROGRAMS: [&str; 3] = ["chromium", "caddy", "openssl"];
 
-/// A command that shows `url` and prints the page as it is when all of it is there. `dir` is where the certificate's pin
-/// is, and the browser's home.
+/// A command that shows `url` and prints the page as it is when all of it is there. `dir` is where the
+/// certificate's pin is, and the browser's home.
 pub(super) fn browse(dir: &Path, url: &str, flags: &str) -> String {
     let pin = std::fs::read_to_string(dir.join("pin")).expect("a pin");
     let profile = dir.join("profile");

@@ -1,5 +1,5 @@
-//! Tests of programs that people use, over every way in: STUN by SOCKS5's UDP ASSOCIATE, DNS and WireGuard by `-U`, mosh
-//! and browsers inside `marline run`, browsers and WebRTC on a machine with `marline up`. WiFi dies under each.
+//! Tests of programs that people use, over every way in: STUN by SOCKS5's UDP ASSOCIATE, DNS and WireGuard by `-U`,
+//! mosh and browsers inside `marline run`, browsers and WebRTC on a machine with `marline up`. WiFi dies under each.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it applications:: -- --nocapture

@@ -73,8 +73,8 @@ impl Terminal {
         drawn.clear();
     }
 
-    /// Has the far end draw a row of one letter, and waits for it: how long that took. Rows of different letters have no
-    /// cell in common, so that all of a row is drawn, and what is typed has none of it.
+    /// Has the far end draw a row of one letter, and waits for it: how long that took. Rows of different letters have
+    /// no cell in common, so that all of a row is drawn, and what is typed has none of it.
     fn echo(&mut self, letter: char) -> Duration {
         let begun = Instant::now();
         self.type_line(&format!("printf %012d\\\\n 0 | tr 0 {letter}"));

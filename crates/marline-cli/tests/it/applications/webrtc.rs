@@ -10,7 +10,8 @@ use super::{OTHER_V4, SERVER, TARGET_V4, seen_from_outside, support};
 fn page() -> String {
     let servers = [TARGET_V4, OTHER_V4].map(|ip| format!("'stun:{ip}:{STUN}'")).join(",");
     format!(
-        "<!doctype html><title>waiting</title><iframe id=hold src='http://{TARGET_V4}:{WAIT}/'></iframe><pre id=out></pre>
+        "<!doctype html><title>waiting</title><pre id=out></pre>
+<iframe id=hold src='http://{TARGET_V4}:{WAIT}/'></iframe>
 <script>
 (async () => {{
     if (location.hash == '#trusted') await navigator.mediaDevices.getUserMedia({{audio: true}});

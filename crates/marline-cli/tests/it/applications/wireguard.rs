@@ -1,5 +1,5 @@
-//! WireGuard through a forwarded UDP port (`-U`): a ping and a transfer over TCP inside its tunnel go on when WiFi dies.
-//! Its own program in user space at both ends, as the machine's kernel may have no module.
+//! WireGuard through a forwarded UDP port (`-U`): a ping and a transfer over TCP inside its tunnel go on when WiFi
+//! dies. Its own program in user space at both ends, as the machine's kernel may have no module.
 
 use std::time::Duration;
 

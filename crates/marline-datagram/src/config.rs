@@ -6,7 +6,7 @@ use marline_policy::{CongestionFactory, DatagramPolicyFactory, FlowClass};
 use marline_time::Duration;
 
 use crate::LARGEST_FRAME;
-use crate::path::mtu::FIRST;
+use crate::path::mtu::SAFE;
 
 /// Bounds of what a peer or an application can make grow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct LaneConfig {
     /// A datagram that has waited in the lane for longer than its class allows is dropped there; by class, as
     /// [`FlowClass::ALL`] has them.
     pub patience: [Duration; 3],
-    /// Bytes of UDP payload of the frames with which a path begins, and of the largest that is tried.
+    /// Bytes of UDP payload of the frames that are thought to pass, and of the largest that is tried.
     pub frame_bytes: (u16, u16),
     /// Bounds.
     pub limits: Limits,
@@ -71,7 +71,7 @@ impl LaneConfig {
             policy,
             congestion,
             patience: [ms(150), ms(150), ms(1_000)],
-            frame_bytes: (FIRST, LARGEST_FRAME as u16),
+            frame_bytes: (SAFE, LARGEST_FRAME as u16),
             limits: Limits::default(),
         }
     }

@@ -8,7 +8,7 @@ mod http;
 mod remote;
 mod restarts;
 mod signals;
-mod udp;
+pub(crate) mod udp;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

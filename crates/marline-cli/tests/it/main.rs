@@ -1,5 +1,6 @@
 //! Tests of the program as its users run it, as processes: one program, so that it is linked once.
 
+mod applications;
 mod command_line;
 mod dead_download;
 mod demo;

@@ -2,18 +2,23 @@
 //!
 //! As DPLPMTUD does (RFC 8899): a path begins with frames that pass almost everywhere, and larger ones are tried
 //! with padded frames that carry no datagram, the largest first. A size that was lost [`TRIES`] times is given up
-//! for the next. When [`BLACK_HOLE`] frames above the first size were lost and none came through, the path has
-//! become narrower, and all begins again; when that happens to frames of the first size, what passes everywhere is
-//! left.
+//! for the next. When [`BLACK_HOLE`] frames above the safe size were lost and none came through, the path is
+//! narrower, and all begins again from the safe size; when that happens to frames of the safe size, what passes
+//! everywhere is left.
+//!
+//! A path begins above the safe size, other than RFC 8899's base: Chromium begins QUIC with datagrams of 1,250 bytes,
+//! and ends the connection once its system has heard that these are too long.
 
 use marline_time::{Duration, Instant};
 
-/// What a path begins with: with it a datagram of 1,200 bytes fits, without which there is no QUIC.
-pub(crate) const FIRST: u16 = 1_252;
+/// What a path begins with: the first datagrams of browsers' QUIC fit, 1,250 bytes, with what they stand for.
+const BEGIN: u16 = 1_332;
+/// What is left of it where that does not pass: with it a datagram of 1,200 bytes fits, without which there is no QUIC.
+pub(crate) const SAFE: u16 = 1_252;
 /// What passes everywhere: IPv6's least MTU.
 const LEAST: u16 = 1_232;
 /// What is tried, the largest first: Ethernet, PPPoE and IPv6 in IPv4, what tunnels leave.
-const SIZES: [u16; 4] = [1_472, 1_432, 1_392, 1_332];
+const SIZES: [u16; 4] = [1_472, 1_432, 1_392, BEGIN];
 /// A size is tried so often.
 const TRIES: u8 = 3;
 /// Large frames lost in a row.
@@ -25,8 +30,8 @@ const AGAIN: Duration = Duration::from_secs(600);
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Mtu {
     frame_bytes: u16,
-    /// What it began with, and what is never exceeded.
-    first: u16,
+    /// What is thought to pass, and what is never exceeded.
+    safe: u16,
     most: u16,
     /// What the peer says passes from there.
     told_by_peer: Option<u16>,
@@ -42,11 +47,11 @@ pub(crate) struct Mtu {
 }
 
 impl Mtu {
-    pub(crate) fn new((first, most): (u16, u16)) -> Self {
-        let most = most.max(first);
+    pub(crate) fn new((safe, most): (u16, u16)) -> Self {
+        let most = most.max(safe);
         Mtu {
-            frame_bytes: first,
-            first,
+            frame_bytes: BEGIN.clamp(safe, most),
+            safe,
             most,
             told_by_peer: None,
             trying: sizes_below(most),
@@ -120,7 +125,7 @@ impl Mtu {
         if self.large_lost < BLACK_HOLE {
             return false;
         }
-        let again = Mtu::new((self.first, self.most));
+        let again = Mtu::new((self.safe, self.most));
         *self =
             Mtu { frame_bytes: narrower, told_by_peer: self.told_by_peer, untold: true, ..again };
         true
@@ -148,12 +153,12 @@ impl Mtu {
     }
 
     fn least(&self) -> u16 {
-        LEAST.min(self.first)
+        LEAST.min(self.safe)
     }
 
     /// What is left when the present size passes no longer.
     fn narrower(&self) -> u16 {
-        if self.frame_bytes > self.first { self.first } else { self.least() }
+        if self.frame_bytes > self.safe { self.safe } else { self.least() }
     }
 
     /// What is to be told to the peer.
@@ -173,7 +178,7 @@ mod tests {
 
     /// Tries sizes on a path that takes no more than so many bytes.
     fn found(most: u16) -> (u16, u32) {
-        let mut mtu = Mtu::new((FIRST, 1_472));
+        let mut mtu = Mtu::new((SAFE, 1_472));
         let mut probes = 0;
         while let Some(size) = mtu.wanted(Instant::ZERO) {
             probes += 1;
@@ -192,13 +197,14 @@ mod tests {
     fn the_largest_size_that_passes_is_found() {
         assert_eq!(found(1_472), (1_472, 1));
         assert_eq!(found(1_450), (1_432, 4));
-        assert_eq!(found(1_350), (1_332, 10));
-        assert_eq!(found(1_300), (FIRST, 12));
+        assert_eq!(found(1_350), (BEGIN, 9));
+        // That it does not pass is found by what is lost.
+        assert_eq!(found(1_300), (BEGIN, 9));
     }
 
     #[test]
     fn a_black_hole_and_a_router_take_it_back() {
-        let mut mtu = Mtu::new((FIRST, 1_472));
+        let mut mtu = Mtu::new((SAFE, 1_472));
         mtu.on_probe(1);
         assert!(mtu.wanted(Instant::ZERO).is_none() && mtu.on_answered(1, 1_472));
         assert_eq!((mtu.take_untold(), mtu.take_untold()), (Some(1_472), None));
@@ -206,7 +212,7 @@ mod tests {
             assert!(!mtu.on_lost(1_472) && !mtu.on_lost(600) && !mtu.on_lost(1_252));
         }
         assert!(mtu.on_lost(1_472));
-        assert_eq!((mtu.frame_bytes(), mtu.take_untold()), (FIRST, Some(FIRST)));
+        assert_eq!((mtu.frame_bytes(), mtu.take_untold()), (SAFE, Some(SAFE)));
         mtu.on_probe(2);
         assert!(!mtu.on_too_big(1_400, Instant::ZERO));
         assert_eq!(mtu.wanted(Instant::ZERO), Some(1_392));
@@ -218,9 +224,12 @@ mod tests {
     }
 
     #[test]
-    fn a_path_narrower_than_the_first_size_is_found_by_its_losses() {
-        let mut mtu = Mtu::new((FIRST, 1_472));
-        assert!((0..6).any(|_| mtu.on_lost(FIRST.into())));
+    fn a_path_narrower_than_the_sizes_it_begins_with_is_found_by_its_losses() {
+        let mut mtu = Mtu::new((SAFE, 1_472));
+        assert_eq!(mtu.frame_bytes(), BEGIN);
+        assert!((0..6).any(|_| mtu.on_lost(BEGIN.into())));
+        assert_eq!((mtu.frame_bytes(), mtu.take_untold()), (SAFE, Some(SAFE)));
+        assert!((0..6).any(|_| mtu.on_lost(SAFE.into())));
         assert_eq!(mtu.frame_bytes(), LEAST);
         let mut fixed = Mtu::new((1_200, 1_200));
         assert_eq!(fixed.wanted(Instant::ZERO), None);
@@ -229,7 +238,7 @@ mod tests {
 
     #[test]
     fn what_passes_both_ways_is_the_smaller() {
-        let mut mtu = Mtu::new((FIRST, 1_472));
+        let mut mtu = Mtu::new((SAFE, 1_472));
         assert!(!mtu.on_told(1_472));
         mtu.on_probe(1);
         mtu.on_answered(1, 1_472);

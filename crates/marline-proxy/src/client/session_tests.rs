@@ -294,3 +294,39 @@ async fn a_client_beyond_its_number_of_connections_waits_for_one_to_end() {
     third.await.unwrap();
     drop(second);
 }
+
+/// Connects to a bench; the path of the second connection dies as soon as that is established.
+struct SecondDies(Bound);
+
+impl Connect for SecondDies {
+    type Stream = Pipe;
+
+    async fn connect(&self) -> anyhow::Result<Pipe> {
+        let pipe = self.0.connect().await?;
+        if self.0.connects.load(Ordering::Relaxed) != 2 {
+            return Ok(pipe);
+        }
+        let (inner, far) = tokio::io::duplex(64 * 1024);
+        tokio::spawn(async move {
+            let _far = far;
+            std::future::pending::<()>().await;
+        });
+        Ok(Pipe::new(inner, pipe.binding))
+    }
+}
+
+#[tokio::test]
+async fn a_connection_without_an_answer_to_its_session_has_another_one_beside_it() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let connects = Arc::new(AtomicUsize::new(0));
+    let bound = Bound { bench: Arc::clone(&bench), connects: Arc::clone(&connects) };
+    let (pin, token) = (bench.key.pin(), bench.token.clone());
+    let patience = Patience { hedge: Duration::from_millis(50), ..Patience::default() };
+    let way = Tunnel::new(SecondDies(bound), pin, token, patience, 0).unwrap();
+    let target = echo_target().await;
+    echo(&way, &target).await;
+    assert!(echo(&way, &target).await.is_session());
+    assert_eq!(connects.load(Ordering::Relaxed), 3);
+    assert!(echo(&way, &target).await.is_session());
+    assert_eq!(connects.load(Ordering::Relaxed), 4, "who is answered in time has no other");
+}

@@ -9,6 +9,7 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -49,6 +50,8 @@ pub struct Patience {
     pub connect: Duration,
     /// For TLS and the server's Welcome.
     pub handshake: Duration,
+    /// For the server's answer to an opening with a session, after which a second connection is tried beside.
+    pub hedge: Duration,
     /// For a warm connection's `Working`; it costs one round trip and no work.
     pub warm: Duration,
     /// For the target; the server gives up before.
@@ -62,6 +65,7 @@ impl Default for Patience {
         Patience {
             connect: Duration::from_secs(30),
             handshake: Duration::from_secs(20),
+            hedge: Duration::from_secs(2),
             warm: Duration::from_secs(3),
             target: Duration::from_secs(45),
             busy: Duration::from_secs(30),
@@ -253,7 +257,30 @@ impl<C: Connect> Tunnel<C> {
         }
     }
 
+    /// An attempt with a session, and after a while without an answer another one beside it. The path of a
+    /// connection may die between the server's SYN/ACK and the first answer, when no other path can be joined yet: then
+    /// it never comes to anything. Nothing of the application's was sent, so the second may ask for the same.
     async fn attempt_known(
+        &self,
+        session: &Arc<Session>,
+        request: Option<&Message>,
+    ) -> Result<Fresh<C::Stream>, Failed> {
+        let mut first = pin!(self.attempt_once(session, request));
+        if let Ok(attempted) = timeout(self.patience.hedge, &mut first).await {
+            return attempted;
+        }
+        let mut second = pin!(self.attempt_once(session, request));
+        let (attempted, other) = tokio::select! {
+            attempted = &mut first => (attempted, second),
+            attempted = &mut second => (attempted, first),
+        };
+        match attempted {
+            Err(Failed::Finally(OpenError::Server(_))) => other.await,
+            attempted => attempted,
+        }
+    }
+
+    async fn attempt_once(
         &self,
         session: &Arc<Session>,
         request: Option<&Message>,

@@ -100,7 +100,7 @@ impl Machine {
         let reverse_path = ReversePath::loosen();
         undo.arm(reverse_path).context("the process that would undo the changes is gone")?;
         let machine = Machine { routing, undo, reverse_path, direct: VecDeque::new() };
-        match machine.lead(&settings, &interface).await {
+        match machine.lead(&settings, &interface, addresses).await {
             Ok(()) => {}
             Err(error) => {
                 machine.give_back().await;
@@ -117,10 +117,12 @@ impl Machine {
         &self,
         settings: &RoutingSettings,
         interface: &ReadyInterface,
+        addresses: &Addresses,
     ) -> anyhow::Result<()> {
-        for ipv6 in [false, true] {
+        for own in [addresses.host_v4.into(), addresses.host_v6.into()] {
+            let ipv6 = IpAddr::is_ipv6(&own);
             let served = !ipv6 || interface.has_ipv6();
-            let led = self.lead_family(settings, interface.index(), ipv6, served).await;
+            let led = self.lead_family(settings, interface.index(), own, served).await;
             match led {
                 // A kernel without it.
                 Err(error) if ipv6 && !std::path::Path::new("/proc/net/if_inet6").exists() => {
@@ -136,14 +138,15 @@ impl Machine {
         &self,
         settings: &RoutingSettings,
         interface: u32,
-        ipv6: bool,
+        own: IpAddr,
         served: bool,
     ) -> anyhow::Result<()> {
+        let ipv6 = own.is_ipv6();
         // Routes first: rules without them would lead past the interface.
         for route in settings.routes(ipv6, served) {
             self.routing.add_route(route, interface).await?;
         }
-        for rule in settings.rules() {
+        for rule in settings.rules(own) {
             self.routing.add_rule(rule, ipv6).await?;
         }
         Ok(())

@@ -57,6 +57,10 @@ impl Routing {
                 attributes.push(protocol(transport));
                 attributes.push(RuleAttribute::DestinationPortRange(just(port)));
             }
+            Selector::Source(address) => {
+                attributes.push(RuleAttribute::Source(address));
+                request.message_mut().header.src_len = if address.is_ipv4() { 32 } else { 128 };
+            }
         }
         let added = if ipv6 { request.v6().execute().await } else { request.v4().execute().await };
         let family = if ipv6 { "IPv6" } else { "IPv4" };

@@ -7,8 +7,10 @@
 //! 1. Marline's own packets, by their mark, go as without Marline, or not at all.
 //! 2. So do answers of services that are reached from outside.
 //! 3. Queries for names go to the interface, also those to a resolver of the local network.
-//! 4. Networks that the machine has a route to (other than the default one) go as ever: the local network.
-//! 5. All else goes to the interface; with a kill switch, nowhere once that has gone.
+//! 4. So does what comes from the interface's own address. That is nothing to the local network but what the system
+//!    itself says of answers that came by the interface, as that nobody waits for them (ICMP): it quotes them.
+//! 5. Networks that the machine has a route to (other than the default one) go as ever: the local network.
+//! 6. All else goes to the interface; with a kill switch, nowhere once that has gone.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -50,6 +52,7 @@ pub(super) enum Selector {
     Mark(u32),
     SourcePort(Transport, u16),
     DestinationPort(Transport, u16),
+    Source(IpAddr),
 }
 
 /// What a rule does.
@@ -61,7 +64,7 @@ pub(super) enum Verdict {
     Unreachable,
 }
 
-/// A rule, of both families.
+/// A rule of one family.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) priority: u32,
@@ -107,7 +110,8 @@ impl RoutingSettings {
         self.only.is_empty()
     }
 
-    pub(super) fn rules(&self) -> Vec<Rule> {
+    /// Rules of one family; `own` is the interface's address.
+    pub(super) fn rules(&self, own: IpAddr) -> Vec<Rule> {
         let mut planned = vec![
             (Selector::Mark(MARK), Verdict::Lookup(MAIN)),
             (Selector::Mark(MARK), Verdict::Unreachable),
@@ -123,6 +127,7 @@ impl RoutingSettings {
                 planned.push((names, Verdict::Lookup(TABLE)));
             }
         }
+        planned.push((Selector::Source(own), Verdict::Lookup(TABLE)));
         planned.push((Selector::All, Verdict::LookupButDefault(MAIN)));
         planned.push((Selector::All, Verdict::Lookup(TABLE)));
         let numbered = planned.into_iter().zip(PRIORITY..);
@@ -169,6 +174,8 @@ fn everything(ipv6: bool) -> Cidr {
 mod tests {
     use super::*;
 
+    const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2));
+
     fn networks(texts: &[&str]) -> Vec<Cidr> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
@@ -180,9 +187,9 @@ mod tests {
     #[test]
     fn own_packets_come_first_and_the_local_network_before_everything() {
         let settings = RoutingSettings { reachable: vec![22], ..RoutingSettings::default() };
-        let rules = settings.rules();
+        let rules = settings.rules(OWN);
         let priorities: Vec<u32> = rules.iter().map(|rule| rule.priority).collect();
-        assert_eq!(priorities, (5_300..5_308).collect::<Vec<_>>());
+        assert_eq!(priorities, (5_300..5_309).collect::<Vec<_>>());
         let place = |verdict| rules.iter().position(|rule| rule.verdict == verdict).unwrap();
         assert_eq!(place(Verdict::Lookup(MAIN)), 0);
         assert_eq!(
@@ -190,6 +197,9 @@ mod tests {
             Rule { priority: 5_301, selector: Selector::Mark(MARK), verdict: Verdict::Unreachable }
         );
         assert!(place(Verdict::Lookup(TABLE)) < place(Verdict::LookupButDefault(MAIN)), "names");
+        let own = rules.iter().position(|rule| rule.selector == Selector::Source(OWN)).unwrap();
+        assert_eq!(rules[own].verdict, Verdict::Lookup(TABLE));
+        assert!(own < place(Verdict::LookupButDefault(MAIN)), "nothing of it to the local network");
         assert_eq!(rules.last().unwrap().verdict, Verdict::Lookup(TABLE));
     }
 
@@ -198,7 +208,7 @@ mod tests {
         let settings =
             RoutingSettings { only: networks(&["10.0.0.0/8"]), ..RoutingSettings::default() };
         let names = |rule: &Rule| matches!(rule.selector, Selector::DestinationPort(..));
-        assert!(!settings.rules().iter().any(names));
+        assert!(!settings.rules(OWN).iter().any(names));
         assert_eq!(
             shown(&settings.routes(false, true)),
             [

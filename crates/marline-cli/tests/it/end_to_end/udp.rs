@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use super::support;
-use super::support::{Running, start_client, start_server};
+use super::support::{Running, start_client, start_server, stun};
 use super::{ended, link};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -34,46 +34,31 @@ fn echo_target() -> SocketAddr {
     watched_target(UdpSocket::bind("127.0.0.1:0").unwrap()).0
 }
 
-/// A STUN server (RFC 8489): answers binding requests with the address that they came from.
+/// A STUN server.
 fn stun_server() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     std::thread::spawn(move || {
         let mut buffer = [0; 1_500];
         while let Ok((len, from)) = socket.recv_from(&mut buffer) {
-            let IpAddr::V4(ip) = from.ip() else { continue };
-            if len < 20 || buffer[..2] != [0, 1] || buffer[4..8] != STUN_MAGIC {
-                continue;
+            if let Some(answer) = stun::answer(&buffer[..len], from) {
+                let _ = socket.send_to(&answer, from);
             }
-            let mut answer = vec![1, 1, 0, 12];
-            answer.extend_from_slice(&buffer[4..20]);
-            // XOR-MAPPED-ADDRESS, 8 bytes, IPv4.
-            answer.extend_from_slice(&[0, 0x20, 0, 8, 0, 1]);
-            answer.extend_from_slice(&(from.port() ^ 0x2112).to_be_bytes());
-            answer.extend(ip.octets().iter().zip(STUN_MAGIC).map(|(byte, magic)| byte ^ magic));
-            let _ = socket.send_to(&answer, from);
         }
     });
     address
 }
 
-const STUN_MAGIC: [u8; 4] = [0x21, 0x12, 0xa4, 0x42];
-
 /// The address that a STUN server saw us at.
 fn binding(app: &Association, server: SocketAddr, transaction: [u8; 12]) -> SocketAddr {
-    let mut request = vec![0, 1, 0, 0];
-    request.extend_from_slice(&STUN_MAGIC);
-    request.extend_from_slice(&transaction);
-    app.send(server, &request);
+    app.send(server, &stun::request(transaction));
     let (from, answer) = app.recv(PATIENCE).expect("an answer of STUN");
-    assert_eq!((from, &answer[..2], &answer[8..20]), (server, &[1, 1][..], &transaction[..]));
-    let port = u16::from_be_bytes([answer[26], answer[27]]) ^ 0x2112;
-    let ip: Vec<u8> = answer[28..32].iter().zip(STUN_MAGIC).map(|(b, m)| b ^ m).collect();
-    SocketAddr::new([ip[0], ip[1], ip[2], ip[3]].into(), port)
+    assert_eq!(from, server);
+    stun::mapped(&answer, transaction).expect("an answer to this request")
 }
 
 /// An application with a UDP association.
-struct Association {
+pub(crate) struct Association {
     /// It ends with this.
     control: TcpStream,
     socket: UdpSocket,
@@ -81,7 +66,7 @@ struct Association {
 }
 
 impl Association {
-    fn open(socks: SocketAddr) -> Association {
+    pub(crate) fn open(socks: SocketAddr) -> Association {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut control = TcpStream::connect(socks).unwrap();
@@ -95,7 +80,7 @@ impl Association {
         Association { control, socket, relay }
     }
 
-    fn send(&self, to: SocketAddr, payload: &[u8]) {
+    pub(crate) fn send(&self, to: SocketAddr, payload: &[u8]) {
         let IpAddr::V4(v4) = to.ip() else { panic!("tests use IPv4") };
         let mut datagram = vec![0, 0, 0, 1];
         datagram.extend_from_slice(&v4.octets());
@@ -117,7 +102,7 @@ impl Association {
     }
 
     /// The next datagram, and whom it is from; `None`: none came in time.
-    fn recv(&self, patience: Duration) -> Option<(SocketAddr, Vec<u8>)> {
+    pub(crate) fn recv(&self, patience: Duration) -> Option<(SocketAddr, Vec<u8>)> {
         self.socket.set_read_timeout(Some(patience)).unwrap();
         let mut buffer = [0; 4_096];
         let (len, from) = self.socket.recv_from(&mut buffer).ok()?;

@@ -47,14 +47,14 @@ exec unshare --mount bash -euc '
 "#;
 
 /// Two hosts, a server with its targets, and the user's home.
-struct World {
-    hosts: TwoUplinks,
+pub(crate) struct World {
+    pub(crate) hosts: TwoUplinks,
     _dir: tempfile::TempDir,
 }
 
 impl World {
     /// `None` where this machine cannot have it.
-    fn set(name: &str, programs: &[&str]) -> Option<World> {
+    pub(crate) fn set(name: &str, programs: &[&str]) -> Option<World> {
         if !two_uplinks::possible(&["setpriv", "unshare"]) {
             return None;
         }
@@ -83,12 +83,12 @@ impl World {
         Some(World { hosts, _dir: dir })
     }
 
-    fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.hosts.dir
     }
 
     /// A shell command of the user, with `marline run` and its options in `$run`. It is in a group of its own.
-    fn command(&self, text: &str) -> Command {
+    pub(crate) fn command(&self, text: &str) -> Command {
         let options = "--invite-file invite --path wifi --path lte";
         self.command_with(&format!("{options} --dns {TARGET_V4}"), text)
     }
@@ -112,7 +112,7 @@ impl World {
     }
 
     /// Runs it, which must succeed; what it printed.
-    fn run(&self, text: &str) -> String {
+    pub(crate) fn run(&self, text: &str) -> String {
         let output = self.output(text);
         let (out, err) = support::texts(&output);
         assert!(output.status.success(), "{text}: {}\n{out}\n{err}", output.status);
@@ -123,7 +123,7 @@ impl World {
     fn carriers(&self) -> Vec<PathBuf> {
         let here = |process: &PathBuf| {
             let read = |name| std::fs::read(process.join(name)).unwrap_or_default();
-            let run = read("cmdline").windows(5).any(|word| word == b"\0run\0");
+            let run = read("cmdline").windows(12).any(|words| words == b"marline\0run\0");
             run && std::fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd == self.dir())
         };
         let processes = std::fs::read_dir("/proc").expect("/proc").flatten().map(|e| e.path());
@@ -131,7 +131,7 @@ impl World {
     }
 
     /// Waits until nothing is left of a program.
-    fn wait_for_nothing(&self) {
+    pub(crate) fn wait_for_nothing(&self) {
         let begun = Instant::now();
         while !self.carriers().is_empty() {
             assert!(begun.elapsed() < PATIENCE, "left behind: {:?}", self.carriers());

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use super::super::end_to_end::serve;
+use super::super::support::stun;
 use super::{OTHER_V4, TARGET_V4, TARGET_V6, two_uplinks};
 
 /// Pages: GET /N gives N bytes of pattern, PUT answers with the SHA-256 of what came.
@@ -27,8 +28,10 @@ pub(crate) const LAST: u16 = 9_008;
 pub(crate) const ECHO: u16 = 9_009;
 /// UDP: say from where they were asked, as text.
 pub(crate) const MIRRORS: [u16; 2] = [9_010, 9_011];
+/// STUN, over UDP.
+pub(crate) const STUN: u16 = 3_478;
 /// DNS, over both.
-const DNS: u16 = 53;
+pub(crate) const DNS: u16 = 53;
 
 static RESETS_SEEN: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 static LAST_COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
@@ -68,10 +71,11 @@ pub(crate) fn targets() {
             MAY_READ.1.notify_all();
         });
         listen((ip, DNS).into(), |stream| drop(resolve(stream)));
-        answer_datagrams((ip, DNS).into(), |query, _| answer(query));
-        answer_datagrams((ip, ECHO).into(), |payload, _| payload.to_vec());
+        answer_datagrams((ip, DNS).into(), |query, _| Some(answer(query)));
+        answer_datagrams((ip, ECHO).into(), |payload, _| Some(payload.to_vec()));
+        answer_datagrams((ip, STUN).into(), stun::answer);
         for port in MIRRORS {
-            answer_datagrams((ip, port).into(), |_, from| from.to_string().into_bytes());
+            answer_datagrams((ip, port).into(), |_, from| Some(from.to_string().into_bytes()));
         }
     }
     println!("ready");
@@ -91,13 +95,15 @@ fn listen(address: SocketAddr, serve: impl Fn(TcpStream) + Send + Copy + 'static
 
 fn answer_datagrams(
     address: SocketAddr,
-    answer: impl Fn(&[u8], SocketAddr) -> Vec<u8> + Send + 'static,
+    answer: impl Fn(&[u8], SocketAddr) -> Option<Vec<u8>> + Send + 'static,
 ) {
     let socket = UdpSocket::bind(address).expect("bind");
     std::thread::spawn(move || {
         let mut buffer = [0; 2_048];
         while let Ok((len, from)) = socket.recv_from(&mut buffer) {
-            let _ = socket.send_to(&answer(&buffer[..len], from), from);
+            if let Some(answer) = answer(&buffer[..len], from) {
+                let _ = socket.send_to(&answer, from);
+            }
         }
     });
 }

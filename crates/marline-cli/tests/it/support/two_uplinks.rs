@@ -63,7 +63,9 @@ impl TwoUplinks {
         static STAGES: AtomicU32 = AtomicU32::new(0);
         let scenario = Scenario::from_toml(scenario).expect("scenario");
         let number = STAGES.fetch_add(1, Ordering::Relaxed);
-        let instance = format!("{name}-{}-{number}", std::process::id());
+        // A net's name has 20 characters at most, and the numbers grow.
+        let own = format!("-{}-{number}", std::process::id());
+        let instance: String = name.chars().take(20 - own.len()).chain(own.chars()).collect();
         let net = Net::up(&scenario, &Options::new(&instance)).expect("net");
         TwoUplinks { running: Vec::new(), net, dir: dir.to_owned() }
     }

@@ -21,6 +21,7 @@ use super::support;
 use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
 use marline_lab::scenario::Side;
 use marline_testkit::need;
+use rustix::process::{Pid, Signal, kill_process};
 
 const SCENARIO: &str = include_str!("../support/phone.toml");
 
@@ -56,14 +57,14 @@ sys.exit("no answer")
 "#;
 
 /// The machine, the server and what is behind it.
-struct World {
-    hosts: TwoUplinks,
+pub(crate) struct World {
+    pub(crate) hosts: TwoUplinks,
     _dir: tempfile::TempDir,
 }
 
 impl World {
     /// `None` where this machine cannot have it.
-    fn set(name: &str, programs: &[&str]) -> Option<World> {
+    pub(crate) fn set(name: &str, programs: &[&str]) -> Option<World> {
         if !two_uplinks::possible(&["unshare", "python3", "curl", "dig"]) {
             return None;
         }
@@ -111,7 +112,7 @@ impl World {
         hear(&self.hosts.program(Side::Server, server), "listening on");
     }
 
-    fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.hosts.dir
     }
 
@@ -125,7 +126,7 @@ impl World {
     }
 
     /// Starts it, and waits until the machine's traffic goes through it.
-    fn up(&mut self, options: &str) -> u32 {
+    pub(crate) fn up(&mut self, options: &str) -> u32 {
         let (lines, pid) = self.start(options);
         hear(&lines, "goes through the server");
         // Programs that say more than anybody hears must not wait.
@@ -144,7 +145,7 @@ impl World {
         command
     }
 
-    fn spawn(&self, text: &str) -> Child {
+    pub(crate) fn spawn(&self, text: &str) -> Child {
         self.hosts.net.spawn(Side::Client, &mut self.command(text)).expect("spawn")
     }
 
@@ -153,7 +154,7 @@ impl World {
     }
 
     /// Runs it, which must succeed; what it printed.
-    fn run(&self, text: &str) -> String {
+    pub(crate) fn run(&self, text: &str) -> String {
         let output = self.output(text);
         let (out, err) = support::texts(&output);
         assert!(output.status.success(), "{text}: {}\n{out}\n{err}", output.status);
@@ -181,7 +182,26 @@ impl World {
         .collect()
     }
 
-    fn wait_until(&self, what: &str, holds: impl Fn() -> bool) {
+    /// Looks at what passes on both links and passes this filter.
+    pub(crate) fn watch(&self, filter: &str) -> Child {
+        let watch = self.spawn(&format!(
+            "exec tshark -q -f '{filter}' -i wifi -i lte -w around.pcapng 2> watching"
+        ));
+        self.wait_until("tshark", || {
+            std::fs::read_to_string(self.dir().join("watching"))
+                .is_ok_and(|text| text.contains("Capturing"))
+        });
+        watch
+    }
+
+    /// What it saw, a line each.
+    pub(crate) fn seen_by(&self, mut watch: Child) -> String {
+        let _ = kill_process(Pid::from_child(&watch), Signal::INT);
+        watch.wait().expect("ended");
+        self.run("tshark -r around.pcapng")
+    }
+
+    pub(crate) fn wait_until(&self, what: &str, holds: impl Fn() -> bool) {
         let begun = Instant::now();
         while !holds() {
             assert!(begun.elapsed() < PATIENCE, "{what}: {}", self.left());

@@ -1,0 +1,86 @@
+//! A page whose hundred files come by a hundred connections, in Chromium inside `marline run` and on a machine with
+//! `marline up`, as WiFi dies.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::browser;
+use super::{PATIENCE, Side, TwoUplinks, lost_to_outages, run, support, up};
+
+/// Hosts of the pictures, and how many there are of each: as many as a browser has connections to one host.
+const HOSTS: usize = 20;
+const OF_EACH: usize = 6;
+const PICTURES: usize = HOSTS * OF_EACH;
+/// The requests after which WiFi dies.
+const BEFORE: usize = 5;
+
+/// The pages, and the hosts that serve them.
+fn set(hosts: &mut TwoUplinks) {
+    let web = hosts.dir.join("web");
+    std::fs::create_dir(&web).expect("directory");
+    let host = |number: usize| format!("203.0.113.{}", 20 + number);
+    let addresses = (0..HOSTS).map(|number| format!("ip addr add {}/32 dev lo\n", host(number)));
+    hosts.shell(Side::Server, &addresses.collect::<String>());
+    let base = |n: usize| format!("http://{}:{}", host(n % HOSTS), browser::PLAIN);
+    let page = browser::pictures(&web, (0..PICTURES).map(base));
+    std::fs::write(web.join("page.html"), page).expect("write");
+    browser::serve(hosts);
+}
+
+/// Has WiFi die amid of it, and looks at what the browser shows in the end.
+fn shows_all(hosts: &TwoUplinks, browser: Child, way: &str) {
+    let begun = Instant::now();
+    while browser::requests(&hosts.dir).len() < BEFORE {
+        assert!(begun.elapsed() < PATIENCE, "nothing is asked: {}", browser::log(&hosts.dir));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    hosts.net.command("wifi", "down").expect("WiFi dies");
+    let output = browser.wait_with_output().expect("output");
+    let (dom, _) = support::texts(&output);
+    println!(
+        "{PICTURES} pictures {way} were there {} ms after Chromium began",
+        begun.elapsed().as_millis()
+    );
+    assert!(output.status.success(), "{}: {}", output.status, browser::log(&hosts.dir));
+    assert_eq!(browser::title(&dom), format!("pictures {PICTURES} by http/1.1"));
+    let connections = connections(&hosts.dir);
+    assert!(connections > PICTURES, "{connections} connections");
+    assert!(lost_to_outages(hosts) > 0, "it was over before WiFi died");
+}
+
+/// How many connections the requests came by.
+fn connections(dir: &Path) -> usize {
+    let requests = browser::requests(dir);
+    let from = |request: &serde_json::Value| {
+        let field = |name: &str| request["request"][name].as_str().unwrap_or_default().to_owned();
+        (field("remote_ip"), field("remote_port"), field("host"))
+    };
+    requests.iter().map(from).collect::<BTreeSet<_>>().len()
+}
+
+#[test]
+fn a_page_of_a_hundred_connections_is_shown_inside_marline_run() {
+    let _others = support::among_others();
+    let Some(mut world) = run::World::set("app-crowd", &browser::PROGRAMS) else { return };
+    set(&mut world.hosts);
+    let shown = browser::browse(world.dir(), &browser::plain("page.html"), "");
+    let mut command = world.command(&format!("$run {shown}"));
+    shows_all(&world.hosts, start(&world.hosts, &mut command), "inside marline run");
+    world.wait_for_nothing();
+}
+
+#[test]
+fn a_page_of_a_hundred_connections_is_shown_on_a_machine_with_marline_up() {
+    let _others = support::among_others();
+    let Some(mut world) = up::World::set("app-crowd-up", &browser::PROGRAMS) else { return };
+    set(&mut world.hosts);
+    world.up("--path wifi --path lte");
+    let browser = world.spawn(&browser::browse(world.dir(), &browser::plain("page.html"), ""));
+    shows_all(&world.hosts, browser, "with marline up");
+}
+
+fn start(hosts: &TwoUplinks, command: &mut Command) -> Child {
+    hosts.net.spawn(Side::Client, command.stdout(Stdio::piped())).expect("spawn")
+}

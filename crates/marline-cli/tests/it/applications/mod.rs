@@ -1,0 +1,60 @@
+//! Tests of programs that people use, over every way in: STUN by SOCKS5's UDP ASSOCIATE, DNS and WireGuard by `-U`,
+//! mosh and browsers inside `marline run`, browsers and WebRTC on a machine with `marline up`. WiFi dies under each.
+//!
+//! ```text
+//! sudo cargo test -p marline-cli --test it applications:: -- --nocapture
+//! ```
+//! They print the longest time without an answer (`gap:`), for docs/operate/applications.md.
+
+mod browser;
+mod crowd;
+mod dns;
+mod http3;
+mod mosh;
+mod stun;
+mod webrtc;
+mod wireguard;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::run::{self, OTHER_V4, TARGET_V4};
+use super::support;
+use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
+use super::up;
+use marline_lab::scenario::Side;
+
+/// The server's own address, from which its clients' datagrams come.
+const SERVER: &str = "10.0.1.1";
+/// Where a client takes SOCKS5.
+const SOCKS: &str = "127.0.0.1:1080";
+
+/// Starts `marline client` on the user's machine, until it has said `ready`.
+fn client(hosts: &mut TwoUplinks, flags: &str, ready: &str) {
+    hosts.shell(Side::Client, "ip link set lo up");
+    let text = format!("marline client --invite-file invite --path wifi --path lte {flags}");
+    let lines = hosts.program(Side::Client, &text);
+    hear(&lines, ready);
+}
+
+/// Has the server's datagrams to its targets come from its own address: they stand on the same machine, and a system
+/// takes the target's address for both ends otherwise.
+fn seen_from_outside(hosts: &TwoUplinks) {
+    let route = |ip| format!("ip route replace local {ip} dev lo table local src {SERVER}\n");
+    hosts.shell(Side::Server, &[TARGET_V4, OTHER_V4].map(route).concat());
+}
+
+/// Packets that were on a link, or were given to it, when it was down.
+fn lost_to_outages(hosts: &TwoUplinks) -> u64 {
+    let links = hosts.net.report().expect("report");
+    links.iter().map(|link| link.up.stats.dropped_outage + link.down.stats.dropped_outage).sum()
+}
+
+/// Waits until there is such a file.
+fn wait_for_file(path: &Path) {
+    let begun = Instant::now();
+    while !path.exists() {
+        assert!(begun.elapsed() < PATIENCE, "there is no {}", path.display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

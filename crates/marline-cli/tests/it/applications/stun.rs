@@ -1,0 +1,87 @@
+//! A program asks STUN servers by SOCKS5's UDP ASSOCIATE under which address others reach it, as the parties of a call
+//! do: that address is a port of the server, the same whoever is asked, and stays when WiFi dies.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::super::end_to_end::udp::Association;
+use super::run::World;
+use super::run::targets::STUN;
+use super::support::stun;
+use super::{
+    OTHER_V4, PATIENCE, SERVER, SOCKS, Side, TARGET_V4, client, hear, lost_to_outages,
+    seen_from_outside, support, two_uplinks,
+};
+
+/// After this long without an answer the same is asked again.
+const AGAIN: Duration = Duration::from_millis(100);
+/// How long the program goes on when WiFi has died.
+const AFTER: Duration = Duration::from_secs(4);
+
+#[test]
+fn an_address_for_calls_is_the_servers_and_survives_wifi() {
+    let _others = support::among_others();
+    let Some(mut world) = World::set("app-stun", &[]) else { return };
+    seen_from_outside(&world.hosts);
+    client(&mut world.hosts, &format!("--socks5 {SOCKS}"), "socks5 listening on");
+    let lines = world.hosts.role(Side::Client, "", asks);
+    let mapped = hear(&lines, "mapped ");
+    assert!(mapped.starts_with(&format!("mapped {SERVER}:")), "{mapped}");
+    world.hosts.net.command("wifi", "down").expect("WiFi dies");
+    std::fs::write(world.dir().join("died"), "").expect("write");
+    let after = hear(&lines, "still ");
+    assert_eq!(after.strip_prefix("still "), mapped.strip_prefix("mapped "));
+    println!("{}", hear(&lines, "gap: "));
+    assert!(lost_to_outages(&world.hosts) > 0, "nothing was on WiFi when it died");
+}
+
+/// The program.
+#[test]
+fn asks() {
+    if !two_uplinks::plays(asks) {
+        return;
+    }
+    let app = Association::open(SOCKS.parse().expect("an address"));
+    let servers = [TARGET_V4, OTHER_V4].map(|ip| SocketAddr::new(ip.parse().expect("an IP"), STUN));
+    let mut number = 0;
+    let mapped = binding(&app, servers[0], number);
+    let (mut gap, mut answered, mut died) = (Duration::ZERO, Instant::now(), None);
+    // Some before, so that both paths are in use.
+    while died.is_none_or(|died: Instant| died.elapsed() < AFTER) {
+        number += 1;
+        let server = servers[number as usize % 2];
+        assert_eq!(binding(&app, server, number), mapped, "{server} sees another address");
+        gap = gap.max(answered.elapsed());
+        answered = Instant::now();
+        if number == 50 {
+            println!("mapped {mapped}");
+        }
+        if died.is_none() && std::path::Path::new("died").exists() {
+            died = Some(Instant::now());
+        }
+        assert!(number < 5_000, "WiFi lives for ever");
+    }
+    println!("still {}", binding(&app, servers[1], number + 1));
+    println!("gap: {} ms between answers of STUN over UDP ASSOCIATE", gap.as_millis());
+}
+
+/// Asks until there is an answer: datagrams may be lost.
+fn binding(app: &Association, server: SocketAddr, number: u32) -> SocketAddr {
+    let mut transaction = [0; 12];
+    transaction[..4].copy_from_slice(&number.to_be_bytes());
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        app.send(server, &stun::request(transaction));
+        let asked = Instant::now();
+        while let Some(left) = AGAIN.checked_sub(asked.elapsed()).filter(|left| !left.is_zero()) {
+            let Some((from, answer)) = app.recv(left) else { break };
+            // Another answer to what was asked twice is no answer to this.
+            if let Some(mapped) = stun::mapped(&answer, transaction) {
+                assert_eq!(from, server);
+                std::thread::sleep(Duration::from_millis(10));
+                return mapped;
+            }
+        }
+    }
+    panic!("no answer of {server}");
+}

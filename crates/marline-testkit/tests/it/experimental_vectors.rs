@@ -208,7 +208,7 @@ fn the_document_has_these_vectors_and_no_others() {
     let out = ["out point", "out data", "out", "out answer", "out backup", "out backup answer"];
     let back = ["in point", "in next", "in", "in answer", "in backup", "in backup answer"];
     let repair = ["DSN", "data", "row 0", "row 1", "row 5"].map(|name| format!("repair {name}"));
-    let rest = ["out 3rd", "out 259th", "repair", "repair checked"];
+    let rest = ["path cost", "out 3rd", "out 259th", "repair", "repair checked"];
     for name in [&ends[..], &short, &out, &back, &rest].concat() {
         v.take(name);
     }

@@ -90,6 +90,7 @@ impl Client {
             carrier: carrier::kind(&config.carrier, config.keepalive),
             capture,
             tap: config.tap.clone(),
+            links: Arc::default(),
             observers: config.observers.clone(),
         })
         .map_err(|error| BindError::io("start the network driver", error))?;

@@ -16,6 +16,7 @@ use super::loss::LossHistory;
 use super::path_health::Tally;
 use super::prr::Prr;
 use super::rate::RateSampler;
+use super::reliable::Beneath;
 use super::rto::{Frto, RtoTimer};
 use super::undo::Undo;
 use crate::on_demand::{OnDemand, Unused};
@@ -75,6 +76,7 @@ impl Unused for SackCache {
 /// The sending half.
 #[derive(Debug)]
 pub(super) struct Transmission {
+    pub(super) beneath: Beneath,
     pub(super) board: Scoreboard,
     /// SND.UNA.
     pub(super) una: Ssn,
@@ -125,6 +127,7 @@ pub(super) struct Transmission {
 impl Transmission {
     pub(super) fn new(config: &SubflowConfig, mss: u32, now: Instant) -> Self {
         Transmission {
+            beneath: Beneath::default(),
             board: Scoreboard::default(),
             una: Ssn(0),
             nxt: Ssn(0),
@@ -196,7 +199,12 @@ impl Transmission {
 
     /// The retransmission timeout with its backoff.
     pub(super) fn timeout(&self) -> Duration {
-        self.rto.backed_off(self.rtt.rto(), self.rtt.config().max_rto)
+        self.rto.backed_off(self.rto_without_backoff(), self.rtt.config().max_rto)
+    }
+
+    /// The retransmission timeout.
+    pub(super) fn rto_without_backoff(&self) -> Duration {
+        self.rtt.rto().max(self.beneath.least_rto())
     }
 
     /// Marks the entry that holds `start` as lost. Returns its bytes if it was in flight.

@@ -64,6 +64,8 @@ impl Drop for StopGuard {
             slot.wake_all();
         }
         state.lanes.wake_all();
+        drop(state);
+        self.0.links.close_all();
     }
 }
 

@@ -17,7 +17,7 @@ use super::shard::Shard;
 use super::socket::Kind;
 use super::state::State;
 use crate::carrier::{Carried, FlowEnds, Outer};
-use crate::links::{Order, Routes};
+use crate::links::{Leaving, Order, Routes};
 
 /// Frames longer than this have a payload: they want an answer.
 const LONGEST_ACK: usize = crate::carrier::SHORT_HEADER + 60;
@@ -200,7 +200,16 @@ impl Shard {
                     }
                     state.reroute(now, ends, link);
                 }
-                Order::Leave(ends) => state.leave_link(now, ends),
+                Order::Leave(ends, why) => {
+                    if why == Leaving::DatagramsWork {
+                        tracing::info!(
+                            local = %ends.0,
+                            server = %ends.1,
+                            "UDP is answered here again: connections go by it"
+                        );
+                    }
+                    state.leave_link(now, ends);
+                }
                 Order::Close(link) => link_tasks::close_later(&self.links, link),
                 Order::Probe(ends) => {
                     if let Some(id) = state.probe(ends) {

@@ -57,11 +57,20 @@ pub(crate) enum Order {
     /// The flows between these addresses go by this link from now on.
     Use(FlowEnds, u16),
     /// They go by datagrams again.
-    Leave(FlowEnds),
+    Leave(FlowEnds, Leaving),
     /// This link is not needed (any more).
     Close(u16),
     /// Try a datagram, with an id that nobody has.
     Probe(FlowEnds),
+}
+
+/// Why flows leave a link.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// Datagrams are answered.
+    DatagramsWork,
+    /// It has ended.
+    LinkEnded,
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -246,7 +255,7 @@ impl Routes {
         let Some(route) = self.routes.get_mut(&ends) else { return };
         if route.way == Way::Link(link) {
             route.take(now, Way::Datagrams);
-            self.orders.push_back(Order::Leave(ends));
+            self.orders.push_back(Order::Leave(ends, Leaving::LinkEnded));
         }
     }
 
@@ -267,7 +276,7 @@ impl Routes {
         route.take(now, Way::Datagrams);
         (route.suspect, route.heard) = (false, true);
         route.mistakes = route.mistakes.saturating_add(1);
-        self.orders.push_back(Order::Leave(ends));
+        self.orders.push_back(Order::Leave(ends, Leaving::DatagramsWork));
         self.orders.push_back(Order::Close(link));
     }
 

@@ -8,5 +8,5 @@ mod fallback;
 mod framing;
 
 pub use fallback::UdpUse;
-pub(crate) use fallback::{Order, Routes};
+pub(crate) use fallback::{Leaving, Order, Routes};
 pub(crate) use framing::{Alien, Enclosed, PREAMBLE, Unpacker, enclose};

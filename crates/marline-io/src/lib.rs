@@ -22,9 +22,9 @@ pub use clock::Clock;
 pub use contacts::{Contact, DeliveryError, DeliveryErrorKind, Question};
 pub use driver::{
     AcceptQueue, Arrivals, CarrierKind, Datagrams, Direction, Incoming, LaneCounters, LaneEnded,
-    LaneError, LinkListener, Links, NamedPath, ObservedPath, ObservedSegments, PacketObserver, PacketSink, PathNumbers,
-    Request, Requests, Shard, ShardConfig, ShardHandle, SharedObserver, SocketOptions, StartError,
-    Stream, udp_capabilities,
+    LaneError, LinkListener, Links, NamedPath, ObservedPath, ObservedSegments, PacketObserver,
+    PacketSink, PathNumbers, Request, Requests, Shard, ShardConfig, ShardHandle, SharedObserver,
+    SocketOptions, StartError, Stream, udp_capabilities,
 };
 pub use links::UdpUse;
 pub use native::{RawSockets, native_capabilities};

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor};
 use marline_io::{
-    AcceptQueue, Captures, LinkListener, Links, ResetSeed, Shard, ShardConfig, ShardHandle, SocketOptions,
+    AcceptQueue, Captures, LinkListener, Links, ResetSeed, Shard, ShardConfig, ShardHandle,
+    SocketOptions,
 };
 use marline_time::Duration;
 use tokio::sync::broadcast;
@@ -94,8 +95,7 @@ impl Server {
             let addresses = Arc::new(Mutex::new(Announced::of(&config)));
             let watch = announced::follow_addresses(&config, &shards[0], &addresses);
             let decisions = Decisions::default();
-            let inner =
-                Inner {
+            let inner = Inner {
                 shards,
                 queue,
                 config,
@@ -134,18 +134,17 @@ impl Server {
         let listeners = listen_by_tcp(&config, &shards, &listen);
         let addresses = Arc::default();
         let decisions = Decisions::default();
-        let inner =
-            Inner {
-                shards,
-                queue,
-                config,
-                monitor,
-                decisions,
-                listen,
-                addresses,
-                watch: None,
-                _listeners: listeners,
-            };
+        let inner = Inner {
+            shards,
+            queue,
+            config,
+            monitor,
+            decisions,
+            listen,
+            addresses,
+            watch: None,
+            _listeners: listeners,
+        };
         Ok(Server { inner: Arc::new(inner) })
     }
 

@@ -21,4 +21,5 @@ mod quickstart;
 mod run;
 mod ssh_hole;
 mod support;
+mod udp_blocked;
 mod units;

@@ -186,7 +186,7 @@ impl Subflow {
 
     /// The window in force, in bytes.
     pub(super) fn send_window(&self) -> u64 {
-        match self.tx.beneath {
+        match self.tx.rto.beneath {
             Beneath::Datagrams => {}
             Beneath::Stream => return self.cwnd(),
             Beneath::FullStream => return 0,

@@ -55,25 +55,25 @@ impl Subflow {
         reliable: bool,
         congestion: &dyn CongestionFactory,
     ) {
-        if reliable == self.tx.beneath.is_reliable() {
+        if reliable == self.tx.rto.beneath.is_reliable() {
             return;
         }
-        self.tx.beneath = if reliable { Beneath::Stream } else { Beneath::Datagrams };
+        self.tx.rto.beneath = if reliable { Beneath::Stream } else { Beneath::Datagrams };
         self.pacer.set_enabled(self.config.pacing && !reliable);
         self.start_afresh(now, congestion);
     }
 
     /// The stream that carries it takes nothing now, or does again.
     pub(crate) fn set_carrier_full(&mut self, full: bool) {
-        if self.tx.beneath.is_reliable() {
-            self.tx.beneath = if full { Beneath::FullStream } else { Beneath::Stream };
+        if self.tx.rto.beneath.is_reliable() {
+            self.tx.rto.beneath = if full { Beneath::FullStream } else { Beneath::Stream };
         }
     }
 
     /// The congestion window in force, in bytes.
     pub(crate) fn cwnd(&self) -> u64 {
         let (window, in_flight) = (self.congestion.window(), self.tx.board.bytes_in_flight());
-        match self.tx.beneath {
+        match self.tx.rto.beneath {
             Beneath::Datagrams => window,
             Beneath::Stream => window.max(in_flight + self.tx.board.bytes_lost() + ROOM),
             Beneath::FullStream => in_flight,

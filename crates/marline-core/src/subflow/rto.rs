@@ -21,6 +21,7 @@
 use marline_policy::{CongestionSignal, Phase, SentKind, SilenceCause};
 use marline_time::{Duration, Instant};
 
+use super::reliable::Beneath;
 use super::undo::Undo;
 use super::{Subflow, SubflowEvent};
 
@@ -30,6 +31,8 @@ pub(super) struct RtoTimer {
     pub(super) deadline: Option<Instant>,
     /// Firings since SND.UNA last moved.
     pub(super) count: u32,
+    /// What carries the segments: the shortest timeout follows from it.
+    pub(super) beneath: Beneath,
 }
 
 impl RtoTimer {

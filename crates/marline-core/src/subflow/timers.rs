@@ -83,7 +83,7 @@ impl Subflow {
                 _ => {}
             }
         }
-        if action == TimeoutAction::SendProbe && self.tx.beneath.is_reliable() {
+        if action == TimeoutAction::SendProbe && self.tx.rto.beneath.is_reliable() {
             // The carrier repeats what it lost. That the path is slow is news all the same.
             self.events.push_back(SubflowEvent::ProbeTimeout);
         } else if action == TimeoutAction::SendProbe {

@@ -16,7 +16,6 @@ use super::loss::LossHistory;
 use super::path_health::Tally;
 use super::prr::Prr;
 use super::rate::RateSampler;
-use super::reliable::Beneath;
 use super::rto::{Frto, RtoTimer};
 use super::undo::Undo;
 use crate::on_demand::{OnDemand, Unused};
@@ -76,7 +75,6 @@ impl Unused for SackCache {
 /// The sending half.
 #[derive(Debug)]
 pub(super) struct Transmission {
-    pub(super) beneath: Beneath,
     pub(super) board: Scoreboard,
     /// SND.UNA.
     pub(super) una: Ssn,
@@ -127,7 +125,6 @@ pub(super) struct Transmission {
 impl Transmission {
     pub(super) fn new(config: &SubflowConfig, mss: u32, now: Instant) -> Self {
         Transmission {
-            beneath: Beneath::default(),
             board: Scoreboard::default(),
             una: Ssn(0),
             nxt: Ssn(0),
@@ -204,7 +201,7 @@ impl Transmission {
 
     /// The retransmission timeout.
     pub(super) fn rto_without_backoff(&self) -> Duration {
-        self.rtt.rto().max(self.beneath.least_rto())
+        self.rtt.rto().max(self.rto.beneath.least_rto())
     }
 
     /// Marks the entry that holds `start` as lost. Returns its bytes if it was in flight.

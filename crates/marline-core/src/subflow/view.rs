@@ -63,7 +63,7 @@ impl Subflow {
             state: self.state.get(),
             phase: tx.phase,
             backup,
-            reliable: tx.beneath.is_reliable(),
+            reliable: tx.rto.beneath.is_reliable(),
             health: self.health.get(),
             srtt: tx.rtt.srtt(),
             rttvar: tx.rtt.rttvar(),

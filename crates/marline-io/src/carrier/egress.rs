@@ -161,8 +161,7 @@ impl UdpCarrier {
     /// A flow that sends a SYN.
     fn opening(&mut self, now: Instant, flow: Flow) -> Flow {
         let alarm_at = now + self.config.keepalive;
-        let flow =
-            Flow { opened_here: true, kept_open: true, validated: true, alarm_at, ..flow };
+        let flow = Flow { opened_here: true, kept_open: true, validated: true, alarm_at, ..flow };
         if self.servers.version(now, flow.outer.remote) == Some(Version::One) {
             return flow;
         }

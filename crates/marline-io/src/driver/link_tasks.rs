@@ -97,7 +97,10 @@ impl Shard {
     ///
     /// # Errors
     /// The system's, for one that another program listens there.
-    pub fn listen_links(shards: &[Arc<ShardHandle>], local: SocketAddr) -> io::Result<LinkListener> {
+    pub fn listen_links(
+        shards: &[Arc<ShardHandle>],
+        local: SocketAddr,
+    ) -> io::Result<LinkListener> {
         let listener = TcpListener::from_std(sys::link::listen(local)?)?;
         let local = listener.local_addr()?;
         let shards: Vec<_> = shards.iter().map(|handle| Arc::downgrade(&handle.shard)).collect();
@@ -110,7 +113,8 @@ type Shards = Arc<[Weak<Shard>]>;
 
 async fn accept(listener: TcpListener, port: u16, shards: Shards) {
     loop {
-        let Some(links) = shards.first().and_then(Weak::upgrade).map(|s| Arc::clone(&s.links)) else {
+        let Some(links) = shards.first().and_then(Weak::upgrade).map(|s| Arc::clone(&s.links))
+        else {
             return;
         };
         match listener.accept().await {

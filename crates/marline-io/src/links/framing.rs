@@ -40,8 +40,12 @@ impl Alien {
     /// What it says of the network that it came from.
     pub(crate) const fn meaning(self) -> &'static str {
         match self {
-            Alien::Http => "a web page came in the server's place: is a login wanted in this network?",
-            Alien::Tls => "TLS came in the server's place: something in this network answers for it",
+            Alien::Http => {
+                "a web page came in the server's place: is a login wanted in this network?"
+            }
+            Alien::Tls => {
+                "TLS came in the server's place: something in this network answers for it"
+            }
             Alien::Other => "what came is no answer of a Marline server",
             Alien::Length(_) => "what came is no frame",
         }

@@ -16,11 +16,8 @@ const UNACKED: Duration = Duration::from_secs(20);
 const BACKLOG: libc::c_int = 256;
 
 fn new(local: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(
-        Domain::for_address(local),
-        Type::STREAM.nonblocking(),
-        Some(Protocol::TCP),
-    )?;
+    let socket =
+        Socket::new(Domain::for_address(local), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     if local.is_ipv6() {
         socket.set_only_v6(true)?;
     }

@@ -21,5 +21,6 @@ mod quickstart;
 mod run;
 mod ssh_hole;
 mod support;
+mod tcp_carrier;
 mod udp_blocked;
 mod units;

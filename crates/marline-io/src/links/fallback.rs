@@ -1,15 +1,15 @@
 //! Choice between datagrams and a link, for each pair of addresses that a client uses.
 //!
-//! *Problem.* Some networks drop UDP, all of it or that to most ports, and say nothing. To a client such a network looks
-//! like a dead one. A TCP connection to the same server tells the two apart: where it comes about while datagrams stay
-//! unanswered, they are what is blocked.
+//! *Problem.* Some networks drop UDP, all of it or that to most ports, and say nothing. To a client such a network
+//! looks like a dead one. A TCP connection to the same server tells the two apart: where it comes about while
+//! datagrams stay unanswered, they are what is blocked.
 //!
 //! A route starts with datagrams. When one that wants an answer got none for a while, a link is opened beside; if it
-//! comes about and there is still no answer, the route's flows go over to it. Silence alone moves nothing: where the link
-//! is not answered either, the network is gone, and other paths are the remedy. While the route uses the link, datagrams
-//! are tried at growing intervals. Several answers in a row bring it back, later each time it had to leave again, so that
-//! a network that lets some UDP through does not make flows go back and forth. This is what RFC 8305 does for addresses, with
-//! a way back; QUIC's clients race TCP in the same way.
+//! comes about and there is still no answer, the route's flows go over to it. Silence alone moves nothing: where the
+//! link is not answered either, the network is gone, and other paths are the remedy. While the route uses the link,
+//! datagrams are tried at growing intervals. Several answers in a row bring it back, later each time it had to leave
+//! again, so that a network that lets some UDP through does not make flows go back and forth. This is what RFC 8305
+//! does for addresses, with a way back.
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, VecDeque};

@@ -238,16 +238,16 @@ impl Shard {
     }
 
     pub(super) fn on_link_opened(&self, ends: FlowEnds, link: u16) {
-        let now = self.clock.now();
         let mut state = self.lock();
+        let now = self.clock.now();
         state.rerouting.failures.remove(&ends);
         state.rerouting.routes.opened(now, ends, link);
         self.serve(&mut state, now);
     }
 
     pub(super) fn on_link_not_opened(&self, ends: FlowEnds, why: &NotOpened) {
-        let now = self.clock.now();
         let mut state = self.lock();
+        let now = self.clock.now();
         let refused = state.rerouting.routes.take_refusal(&ends);
         if state.rerouting.routes.not_opened(now, ends) {
             tracing::warn!(local = %ends.0, server = %ends.1, "UDP gets no answer here, and {why}");
@@ -265,8 +265,8 @@ impl Shard {
     }
 
     pub(super) fn on_link_closed(&self, outer: &Outer) {
-        let now = self.clock.now();
         let mut state = self.lock();
+        let now = self.clock.now();
         let ends = (outer.local, outer.remote);
         state.rerouting.routes.closed(now, ends, outer.socket);
         for flow in state.rerouting.set_full(outer.socket, true) {
@@ -286,8 +286,8 @@ impl Shard {
     }
 
     pub(super) fn on_link_room(&self, outer: &Outer) {
-        let now = self.clock.now();
         let mut state = self.lock();
+        let now = self.clock.now();
         for flow in state.rerouting.set_full(outer.socket, false) {
             state.endpoint.set_flow_full(now, flow, false);
         }
@@ -296,8 +296,8 @@ impl Shard {
 
     /// Gives frames that came by a link to carrier and core.
     pub(super) fn on_link_frames(&self, link: &Link, frames: &[&[u8]]) {
-        let now = self.clock.now();
         let mut state = self.lock();
+        let now = self.clock.now();
         if state.stopped {
             link.close();
             return;

@@ -157,14 +157,16 @@ impl Shard {
         self.handle.get().and_then(std::sync::Weak::upgrade)
     }
 
+    /// Locks the state. The time is asked for afterwards: the core must not see it go back, as it would if two threads
+    /// asked and then waited, and what was sent last would seem to have been sent first, and lost.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs a command on the endpoint, then sends, sets the timer and wakes waiters.
     pub fn with_endpoint<R>(&self, command: impl FnOnce(&mut Endpoint, Instant) -> R) -> R {
-        let now = self.clock.now();
         let mut state = self.lock();
+        let now = self.clock.now();
         let result = command(&mut state.endpoint, now);
         self.serve(&mut state, now);
         result
@@ -220,8 +222,8 @@ impl Shard {
     /// Releases a connection that has no stream ([`AcceptQueue::close`]).
     pub fn release(&self, id: ConnectionId) {
         let (_, id) = Shard::split_id(id);
-        let now = self.clock.now();
         let mut state = self.lock();
+        let now = self.clock.now();
         state.slots.remove(&id);
         state.endpoint.release(now, id);
         self.serve(&mut state, now);

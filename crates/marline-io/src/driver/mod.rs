@@ -17,6 +17,7 @@ mod gateway;
 mod ingress;
 mod lane_serving;
 mod lanes;
+mod link_flows;
 mod link_tasks;
 mod links;
 mod native;

@@ -1,7 +1,6 @@
 //! Rerouting of a shard's flows: from datagrams to links and back, and what links tell.
 
 use core::net::SocketAddr;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use marline_core::{Ecn, NetworkError};
@@ -16,70 +15,11 @@ use super::links::{Link, Sent, count};
 use super::shard::Shard;
 use super::socket::Kind;
 use super::state::State;
-use crate::carrier::{Carried, FlowEnds, Outer};
-use crate::links::{Leaving, Order, Routes};
+use crate::carrier::{FlowEnds, Outer};
+use crate::links::{Leaving, Order};
 
 /// Frames longer than this have a payload: they want an answer.
 const LONGEST_ACK: usize = crate::carrier::SHORT_HEADER + 60;
-
-/// The links of a shard's flows, and the routes of a client.
-#[derive(Debug, Default)]
-pub(super) struct Rerouting {
-    pub(super) routes: Routes,
-    links: BTreeMap<u16, LinkFlows>,
-    by_flow: BTreeMap<u64, u16>,
-    /// Why no link came about, of the routes whose last try failed.
-    failures: BTreeMap<FlowEnds, String>,
-}
-
-/// The flows that a link carries.
-#[derive(Debug, Default)]
-struct LinkFlows {
-    flows: BTreeSet<u64>,
-    /// It has no room, or is gone.
-    full: bool,
-}
-
-impl Rerouting {
-    pub(super) fn new(routes: Routes) -> Self {
-        Rerouting { routes, ..Rerouting::default() }
-    }
-
-    /// Notes what carries a flow now; whether that has no room.
-    fn carry(&mut self, carried: Carried) -> bool {
-        self.forget_flow(carried.flow);
-        let Some(index) = carried.link else { return false };
-        self.by_flow.insert(carried.flow, index);
-        let link = self.links.entry(index).or_default();
-        link.flows.insert(carried.flow);
-        link.full
-    }
-
-    /// The core is done with a flow.
-    pub(super) fn forget_flow(&mut self, flow: u64) {
-        let Some(index) = self.by_flow.remove(&flow) else { return };
-        if let Some(link) = self.links.get_mut(&index) {
-            link.flows.remove(&flow);
-            if link.flows.is_empty() {
-                self.links.remove(&index);
-            }
-        }
-    }
-
-    /// A link has room again, or none any more. Returns its flows if that is news.
-    fn set_full(&mut self, index: u16, full: bool) -> Vec<u64> {
-        let Some(link) = self.links.get_mut(&index) else { return Vec::new() };
-        if core::mem::replace(&mut link.full, full) == full {
-            return Vec::new();
-        }
-        link.flows.iter().copied().collect()
-    }
-
-    /// Why no link came about between these addresses, if the last try failed.
-    pub(super) fn failure(&self, ends: &FlowEnds) -> Option<&str> {
-        self.failures.get(ends).map(String::as_str)
-    }
-}
 
 /// What leaves by links.
 impl State {
@@ -240,7 +180,7 @@ impl Shard {
     pub(super) fn on_link_opened(&self, ends: FlowEnds, link: u16) {
         let mut state = self.lock();
         let now = self.clock.now();
-        state.rerouting.failures.remove(&ends);
+        state.rerouting.forget_failure(&ends);
         state.rerouting.routes.opened(now, ends, link);
         self.serve(&mut state, now);
     }
@@ -253,8 +193,7 @@ impl Shard {
             tracing::warn!(local = %ends.0, server = %ends.1, "UDP gets no answer here, and {why}");
         }
         let rerouting = &mut state.rerouting;
-        rerouting.failures.retain(|ends, _| rerouting.routes.knows(ends));
-        rerouting.failures.insert(ends, why.to_string());
+        rerouting.note_failure(ends, why.to_string());
         if let (true, Carrier::Udp(carrier)) = (refused, &state.carrier) {
             // What the network said of datagrams was not passed on: now it counts.
             for flow in carrier.flows_between(ends) {

@@ -13,10 +13,10 @@ use super::carrier::Carrier;
 use super::connections::Slots;
 use super::frame_batch::FrameBatch;
 use super::lanes::Lanes;
+use super::link_flows::Rerouting;
 use super::links::Links;
 use super::observers::Observers;
 use super::packet_sink::PacketSink;
-use super::rerouting::Rerouting;
 use super::socket::{Sock, StalledQueue};
 use crate::links::UdpUse;
 

@@ -15,19 +15,37 @@ use serde::{Deserialize, Serialize};
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CarrierChoice {
-    /// UDP datagrams: needs no privileges, Marline on both ends.
+    /// UDP datagrams, and TCP connections to the same port where UDP gets no answer: needs no privileges, Marline on
+    /// both ends.
+    Auto,
+    /// UDP datagrams only.
     Udp,
+    /// TCP connections only (a server listens on both).
+    Tcp,
     /// Native TCP on raw sockets: needs CAP_NET_RAW; the other end may be any Multipath TCP or TCP.
     Raw,
     /// Native TCP through TUN interfaces (--tun), with Marline as a host of its own behind them.
     Tun,
 }
 
+impl CarrierChoice {
+    /// It carries the frames of the UDP carrier, so that only Marline answers, and sessions may have lanes for
+    /// datagrams.
+    #[must_use]
+    pub const fn is_framed(self) -> bool {
+        matches!(self, CarrierChoice::Auto | CarrierChoice::Udp | CarrierChoice::Tcp)
+    }
+}
+
 /// A carrier that is still to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CarrierPlan {
+    /// UDP datagrams, and TCP connections where those get no answer.
+    Auto,
     /// UDP datagrams.
     Udp,
+    /// TCP connections.
+    Tcp,
     /// Raw sockets.
     Raw,
     /// These interfaces.
@@ -39,8 +57,9 @@ impl CarrierPlan {
     #[must_use]
     pub const fn transport(&self) -> &'static str {
         match self {
+            CarrierPlan::Auto => "UDP or TCP",
             CarrierPlan::Udp => "UDP",
-            CarrierPlan::Raw | CarrierPlan::Tun(_) => "TCP",
+            CarrierPlan::Tcp | CarrierPlan::Raw | CarrierPlan::Tun(_) => "TCP",
         }
     }
 
@@ -74,7 +93,9 @@ impl CarrierPlan {
         reserve: impl FnOnce(&Arc<RawSockets>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Carrier> {
         match self {
+            CarrierPlan::Auto => Ok(Carrier::Auto),
             CarrierPlan::Udp => Ok(Carrier::Udp),
+            CarrierPlan::Tcp => Ok(Carrier::Tcp),
             CarrierPlan::Raw => {
                 let opened = RawSockets::open();
                 let sockets = opened.map_err(|error| explained(error, "a raw socket"))?;

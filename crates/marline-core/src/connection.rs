@@ -584,6 +584,21 @@ impl Connection {
         subflow.tcp_mut().repeat_at_once(now);
     }
 
+    /// A reliable stream carries this subflow from now on, or datagrams do.
+    pub(crate) fn on_reliable(&mut self, now: Instant, id: SubflowId, reliable: bool) {
+        let congestion = Arc::clone(&self.config.policies.congestion);
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().set_reliable(now, reliable, &*congestion);
+        }
+    }
+
+    /// The stream that carries this subflow takes nothing now, or does again.
+    pub(crate) fn on_carrier_full(&mut self, id: SubflowId, full: bool) {
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().set_carrier_full(full);
+        }
+    }
+
     /// The SYN of a subflow that we open is wanted again.
     pub(crate) fn repeat_syn(&mut self, id: SubflowId) {
         if let Some(subflow) = self.paths.get_mut(id) {

@@ -115,6 +115,8 @@ pub struct SubflowInfo {
     pub phase: Phase,
     /// Backup, as set by either side.
     pub backup: bool,
+    /// Carried by a reliable stream (a TCP connection of the kernel), not by datagrams.
+    pub reliable: bool,
     /// Whether data sent on it is expected to arrive.
     pub health: Health,
     /// Smoothed RTT.

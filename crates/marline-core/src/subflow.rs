@@ -30,6 +30,7 @@ mod prediction;
 mod prr;
 mod rate;
 mod receive;
+mod reliable;
 mod reorder;
 mod rto;
 mod segment;
@@ -423,7 +424,7 @@ impl Subflow {
 
     /// The retransmission timeout, without backoff.
     pub(crate) fn rto(&self) -> Duration {
-        self.tx.rtt.rto()
+        self.tx.rto_without_backoff()
     }
 
     pub(crate) fn srtt(&self) -> Option<Duration> {
@@ -442,11 +443,6 @@ impl Subflow {
     /// When an acceptable segment last came in.
     pub(crate) fn last_heard_at(&self) -> Instant {
         self.last_heard_at
-    }
-
-    /// The congestion window in bytes.
-    pub(crate) fn cwnd(&self) -> u64 {
-        self.congestion.window()
     }
 
     /// Segments carry the timestamps option.

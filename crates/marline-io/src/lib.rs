@@ -6,6 +6,7 @@ pub mod carrier;
 mod clock;
 mod contacts;
 mod driver;
+mod links;
 mod native;
 mod net;
 mod path_radio;
@@ -21,10 +22,11 @@ pub use clock::Clock;
 pub use contacts::{Contact, DeliveryError, DeliveryErrorKind, Question};
 pub use driver::{
     AcceptQueue, Arrivals, CarrierKind, Datagrams, Direction, Incoming, LaneCounters, LaneEnded,
-    LaneError, NamedPath, ObservedPath, ObservedSegments, PacketObserver, PacketSink, PathNumbers,
-    Request, Requests, Shard, ShardConfig, ShardHandle, SharedObserver, SocketOptions, StartError,
-    Stream, udp_capabilities,
+    LaneError, LinkListener, Links, NamedPath, ObservedPath, ObservedSegments, PacketObserver,
+    PacketSink, PathNumbers, Request, Requests, Shard, ShardConfig, ShardHandle, SharedObserver,
+    SocketOptions, StartError, Stream, udp_capabilities,
 };
+pub use links::UdpUse;
 pub use native::{RawSockets, native_capabilities};
 pub use net::{GATEWAY_INTERFACE, Interface, InterfaceSetup, Interfaces, Watcher};
 pub use path_radio::RadioKind;

@@ -166,6 +166,7 @@ impl Gateway {
 fn shard_config(connections: usize) -> ShardConfig {
     let limits = Limits::default();
     ShardConfig {
+        links: std::sync::Arc::default(),
         carrier: CarrierKind::Gateway,
         shard: marline_core::Shard { index: 0, count: 1 },
         reset_seed: None,

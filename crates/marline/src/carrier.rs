@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 use std::sync::Arc;
 
-use marline_io::{CarrierKind, RawSockets, Shard};
+use marline_io::{CarrierKind, RawSockets, Shard, UdpUse};
 use marline_time::Duration;
 
 use crate::BindError;
@@ -15,6 +15,11 @@ pub enum Carrier {
     /// In UDP datagrams: needs no privilege, talks to Marline only.
     #[default]
     Udp,
+    /// In UDP datagrams, and where they get no answer, in TCP connections to the same address and port, path by
+    /// path, until datagrams are answered again. A server listens on both.
+    Auto,
+    /// In TCP connections only. A server listens on both all the same: it is for the client to choose.
+    Tcp,
     /// As native TCP on raw sockets that are opened when needed: talks to any stack that speaks
     /// Multipath TCP or plain TCP. Needs CAP_NET_RAW at that time.
     Raw,
@@ -39,18 +44,29 @@ pub struct TunPath {
 
 impl Carrier {
     pub(crate) const fn is_native(&self) -> bool {
-        !matches!(self, Carrier::Udp)
+        !matches!(self, Carrier::Udp | Carrier::Auto | Carrier::Tcp)
     }
 
     /// Name of the transport below, as firewalls and their administrators call it.
     pub(crate) const fn transport(&self) -> &'static str {
-        if self.is_native() { "TCP" } else { "UDP" }
+        match self {
+            Carrier::Udp => "UDP",
+            Carrier::Auto => "UDP or TCP",
+            _ => "TCP",
+        }
+    }
+
+    /// Whether a server listens for TCP connections that carry frames.
+    pub(crate) const fn has_links(&self) -> bool {
+        matches!(self, Carrier::Auto | Carrier::Tcp)
     }
 }
 
 pub(crate) const fn kind(carrier: &Carrier, keepalive: Duration) -> CarrierKind {
     match carrier {
-        Carrier::Udp => CarrierKind::Udp { keepalive },
+        Carrier::Udp => CarrierKind::Udp { keepalive, udp: UdpUse::Always },
+        Carrier::Auto => CarrierKind::Udp { keepalive, udp: UdpUse::Preferred },
+        Carrier::Tcp => CarrierKind::Udp { keepalive, udp: UdpUse::Never },
         Carrier::Raw | Carrier::Opened(_) => CarrierKind::Raw,
         Carrier::Tun(_) => CarrierKind::Tun,
     }
@@ -60,7 +76,7 @@ pub(crate) const fn kind(carrier: &Carrier, keepalive: Duration) -> CarrierKind 
 pub(crate) fn open(carrier: &Carrier, shard: &Shard) -> Result<(), BindError> {
     let in_use = |error| BindError::io("use the raw sockets", error);
     match carrier {
-        Carrier::Udp => Ok(()),
+        Carrier::Udp | Carrier::Auto | Carrier::Tcp => Ok(()),
         Carrier::Raw => {
             let what = "open raw sockets (this needs CAP_NET_RAW)";
             let sockets = RawSockets::open().map_err(|error| BindError::io(what, error))?;

@@ -90,6 +90,7 @@ impl Client {
             carrier: carrier::kind(&config.carrier, config.keepalive),
             capture,
             tap: config.tap.clone(),
+            links: Arc::default(),
             observers: config.observers.clone(),
         })
         .map_err(|error| BindError::io("start the network driver", error))?;
@@ -244,7 +245,13 @@ impl Client {
     pub fn paths(&self) -> Vec<PathStatus> {
         let (now, contacts) = self.inner.shard.contacts();
         let transport = self.inner.config.carrier.transport();
-        lock(&self.inner.paths).status(now, &contacts, transport)
+        let mut paths = lock(&self.inner.paths).status(now, &contacts, transport);
+        let by_tcp = self.inner.shard.routes_by_link();
+        for server in paths.iter_mut().flat_map(|path| &mut path.servers) {
+            server.by_tcp = by_tcp.contains(&(server.local, server.server));
+            server.tcp_failure = self.inner.shard.link_failure(server.local, server.server);
+        }
+        paths
     }
 
     /// Changes a path by hand, for all connections. `path` is its index in [`Client::paths`], its

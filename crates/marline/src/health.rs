@@ -175,6 +175,10 @@ pub struct ServerReach {
     pub local: IpAddr,
     /// Whether it answers.
     pub reach: Reach,
+    /// Connections to it go by TCP from there, as UDP gets no answer (carriers `Auto` and `Tcp`).
+    pub by_tcp: bool,
+    /// Why no TCP connection came about in place of UDP, if that was tried last and failed.
+    pub tcp_failure: Option<String>,
 }
 
 /// What is known of each server, of one path.
@@ -183,6 +187,8 @@ pub(crate) fn servers(contacts: &[&Contact], now: Instant) -> Vec<ServerReach> {
         server: contact.remote,
         local: contact.local,
         reach: Reach::of(contact, now),
+        by_tcp: false,
+        tcp_failure: None,
     };
     contacts.iter().map(of).collect()
 }
@@ -201,7 +207,8 @@ pub(crate) fn fault<'a>(
     let asked = |contact: &&&Contact| contact.question.map(|question| question.last_at);
     let worst = *bad.max_by_key(asked)?;
     let (server, local) = (worst.remote, worst.local);
-    Some((worst, ServerReach { server, local, reach: Reach::of(worst, now) }))
+    let reach = Reach::of(worst, now);
+    Some((worst, ServerReach { server, local, reach, by_tcp: false, tcp_failure: None }))
 }
 
 /// What is wrong with a path, in words, and what is likely if others lead to the same server.

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor};
 use marline_io::{
-    AcceptQueue, Captures, ResetSeed, Shard, ShardConfig, ShardHandle, SocketOptions,
+    AcceptQueue, Captures, LinkListener, Links, ResetSeed, Shard, ShardConfig, ShardHandle,
+    SocketOptions,
 };
 use marline_time::Duration;
 use tokio::sync::broadcast;
@@ -40,6 +41,8 @@ struct Inner {
     addresses: Arc<Mutex<Vec<Announced>>>,
     /// Follows the interfaces that have the announced addresses.
     watch: Option<AbortHandle>,
+    /// What accepts TCP connections beside datagrams.
+    _listeners: Vec<LinkListener>,
 }
 
 impl Inner {
@@ -76,6 +79,7 @@ impl Server {
     fn open(mut config: ServerBuilder) -> Result<Server, BindError> {
         let (monitor, _) = broadcast::channel(MONITOR_CAPACITY);
         let queue = AcceptQueue::new(config.backlog);
+        let links = Arc::<Links>::default();
         let mut shards = Vec::new();
         announced::announce(&mut config)?;
         if config.reset_seed.is_none() {
@@ -84,15 +88,24 @@ impl Server {
             config.reset_seed = Some(drawn);
         }
         for index in 0..config.shards {
-            shards.push(start_shard(&config, index as u8, &queue, &monitor)?);
+            shards.push(start_shard(&config, index as u8, (&queue, &links), &monitor)?);
         }
         if config.carrier.is_native() {
             let listen = announced::listen(&config, &shards[0])?;
             let addresses = Arc::new(Mutex::new(Announced::of(&config)));
             let watch = announced::follow_addresses(&config, &shards[0], &addresses);
             let decisions = Decisions::default();
-            let inner =
-                Inner { shards, queue, config, monitor, decisions, listen, addresses, watch };
+            let inner = Inner {
+                shards,
+                queue,
+                config,
+                monitor,
+                decisions,
+                listen,
+                addresses,
+                watch,
+                _listeners: Vec::new(),
+            };
             return Ok(Server { inner: Arc::new(inner) });
         }
         let mut listen = config.listen.clone();
@@ -119,10 +132,20 @@ impl Server {
                 tracing::warn!(%error, "the kernel does not spread by flow: shards hand over");
             }
         }
+        let listeners = listen_by_tcp(&config, &shards, &listen);
         let addresses = Arc::default();
         let decisions = Decisions::default();
-        let inner =
-            Inner { shards, queue, config, monitor, decisions, listen, addresses, watch: None };
+        let inner = Inner {
+            shards,
+            queue,
+            config,
+            monitor,
+            decisions,
+            listen,
+            addresses,
+            watch: None,
+            _listeners: listeners,
+        };
         Ok(Server { inner: Arc::new(inner) })
     }
 
@@ -236,10 +259,34 @@ impl Server {
     }
 }
 
+/// Accepts TCP connections beside datagrams, where the carrier has them. A port that another program has costs
+/// clients in networks without UDP their way, and nobody else anything.
+fn listen_by_tcp(
+    config: &ServerBuilder,
+    shards: &[Arc<ShardHandle>],
+    listen: &[SocketAddr],
+) -> Vec<LinkListener> {
+    if !config.carrier.has_links() {
+        return Vec::new();
+    }
+    let listener = |address: &SocketAddr| match Shard::listen_links(shards, *address) {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            tracing::warn!(
+                %address,
+                %error,
+                "cannot listen on TCP: clients whose network blocks UDP will not get through"
+            );
+            None
+        }
+    };
+    listen.iter().filter_map(listener).collect()
+}
+
 fn start_shard(
     config: &ServerBuilder,
     index: u8,
-    queue: &Arc<AcceptQueue>,
+    (queue, links): (&Arc<AcceptQueue>, &Arc<Links>),
     monitor: &broadcast::Sender<MonitorEvent>,
 ) -> Result<Arc<ShardHandle>, BindError> {
     let name = if config.shards > 1 { format!("server-shard{index}") } else { "server".to_owned() };
@@ -260,6 +307,7 @@ fn start_shard(
         carrier: carrier::kind(&config.carrier, LONGEST_KEEPALIVE),
         capture,
         tap: config.tap.clone(),
+        links: Arc::clone(links),
         observers: Vec::new(),
     })
     .map_err(|error| BindError::io("start the network driver", error))?;

@@ -104,11 +104,19 @@ fn list(paths: &[Path]) -> String {
 fn servers(paths: &[Path]) -> String {
     let mut rows = vec![["path", "server", "known of it"].map(str::to_owned)];
     for path in paths {
-        let row =
-            |reached: &Reached| [path.name.clone(), reached.server.clone(), reached.text.clone()];
+        let row = |reached: &Reached| [path.name.clone(), reached.server.clone(), known(reached)];
         rows.extend(path.servers.iter().map(row));
     }
     if rows.len() > 1 { format!("\n{}", align(&rows, &[0, 1, 2])) } else { String::new() }
+}
+
+/// What is known of a server, with the carrier where it is not the usual one.
+fn known(reached: &Reached) -> String {
+    match &reached.tcp_failure {
+        _ if reached.by_tcp => format!("{}, by TCP", reached.text),
+        Some(why) => format!("{}; {why}", reached.text),
+        None => reached.text.clone(),
+    }
 }
 
 #[cfg(test)]

@@ -82,8 +82,8 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let Route::Through(invite) = plan.route.clone() else {
         bail!("--direct has no server to go through: marline up needs one");
     };
-    if plan.carrier != CarrierPlan::Udp {
-        bail!("marline up reaches the server by UDP (--carrier udp)");
+    if !matches!(plan.carrier, CarrierPlan::Auto | CarrierPlan::Udp | CarrierPlan::Tcp) {
+        bail!("marline up reaches the server by --carrier auto, udp or tcp");
     }
     let (routing, exceptions) = up.plan()?;
     // The other process has the lock as well, and must not have the interface.

@@ -169,7 +169,7 @@ impl ClientOptions {
         if self.socks5.is_empty() && forwards == 0 && self.transparent.is_none() {
             self.socks5 = vec![SocketAddr::from(([127, 0, 0, 1], 1080))];
         }
-        let native = if self.direct { CarrierChoice::Raw } else { CarrierChoice::Udp };
+        let native = if self.direct { CarrierChoice::Raw } else { CarrierChoice::Auto };
         let shared = self.shared().effective(native, Side::Client);
         let [_, path_manager, ..] = self.choice().names(Side::Client);
         self.path_manager = Some(path_manager);
@@ -246,7 +246,7 @@ impl ClientOptions {
         if self.invite.is_some() || self.invite_file.is_some() {
             bail!("`direct` does without a server: take the invite out, or `direct`");
         }
-        if self.carrier == Some(CarrierChoice::Udp) {
+        if self.carrier.is_some_and(CarrierChoice::is_framed) {
             bail!("--direct speaks to servers that do not know Marline: they need --carrier raw");
         }
         Ok(Route::Direct)
@@ -267,7 +267,7 @@ impl ClientOptions {
         let udp_forwards: Vec<Forward> = words(&options.udp_forward);
         let datagrams = options.datagrams()?;
         if datagrams.is_none() && !udp_forwards.is_empty() {
-            bail!("-U needs a server, and the UDP carrier to it (--carrier udp)");
+            bail!("-U needs a server, and the carrier `auto`, `udp` or `tcp` to it");
         }
         let forwarded = forwards.iter().chain(&udp_forwards).map(|forward| &forward.listen);
         for address in options.socks5.iter().chain(forwarded) {
@@ -298,7 +298,7 @@ impl ClientOptions {
 
     fn datagrams(&self) -> anyhow::Result<Option<LaneConfig>> {
         let lane = self.choice().lane(&registry(), self.datagram_policy.as_deref())?;
-        let carried = !self.direct && self.carrier == Some(CarrierChoice::Udp);
+        let carried = !self.direct && self.carrier.is_some_and(CarrierChoice::is_framed);
         Ok(carried.then_some(lane))
     }
 

@@ -18,7 +18,7 @@ use crate::native::{CarrierChoice, CarrierPlan};
 options! {
     /// Flags of `marline server`, and keys of its file.
     pub struct ServerOptions {
-        /// Listening address for clients (UDP, or TCP depending on --carrier), `[::]:7777` for all;
+        /// Listening address for clients (UDP and TCP; see --carrier), `[::]:7777` for all;
         /// may be repeated
         #[arg(long, value_name = "ADDR:PORT")]
         pub listen: Vec<SocketAddr>,
@@ -105,7 +105,7 @@ impl ServerOptions {
     /// These options with the defaults filled in; `file` is where they come from.
     #[must_use]
     pub fn effective(mut self, file: &Path) -> ServerOptions {
-        let shared = self.shared().effective(CarrierChoice::Udp, Side::Server);
+        let shared = self.shared().effective(CarrierChoice::Auto, Side::Server);
         self.set_shared(shared);
         let datagram_policy = self.shared().choice(None).mode.datagram_policy();
         self.datagram_policy.get_or_insert_with(|| datagram_policy.to_owned());
@@ -184,7 +184,7 @@ impl ServerOptions {
         if !shards.is_power_of_two() || shards > 128 {
             bail!("--shards {shards}: a power of two up to 128");
         }
-        if shards > 1 && self.carrier != Some(CarrierChoice::Udp) {
+        if shards > 1 && !self.carrier.is_some_and(CarrierChoice::is_framed) {
             bail!("--shards {shards}: native TCP has one");
         }
         server

@@ -83,7 +83,7 @@ macro_rules! options {
                 /// Keep connections without any path this long [default: 1h]
                 #[arg(long, value_name = "TIME")]
                 linger: Option<$crate::config::Word<$crate::config::Span>>,
-                /// Carrier of segments [default: udp, for serve and --direct raw]
+                /// Carrier of segments [default: auto, for serve and --direct raw]
                 #[arg(long, value_enum)]
                 carrier: Option<$crate::native::CarrierChoice>,
                 /// TUN interface for --carrier tun, and the address that Marline uses behind it;
@@ -242,9 +242,11 @@ impl Shared {
     /// # Errors
     /// Interfaces without --carrier tun, or the reverse.
     pub fn carrier(&self) -> anyhow::Result<CarrierPlan> {
-        let choice = self.carrier.unwrap_or(CarrierChoice::Udp);
+        let choice = self.carrier.unwrap_or(CarrierChoice::Auto);
         match (choice, self.tun.is_empty()) {
+            (CarrierChoice::Auto, true) => Ok(CarrierPlan::Auto),
             (CarrierChoice::Udp, true) => Ok(CarrierPlan::Udp),
+            (CarrierChoice::Tcp, true) => Ok(CarrierPlan::Tcp),
             (CarrierChoice::Raw, true) => Ok(CarrierPlan::Raw),
             (CarrierChoice::Tun, false) => {
                 Ok(CarrierPlan::Tun(self.tun.iter().map(|word| word.0.0.clone()).collect()))

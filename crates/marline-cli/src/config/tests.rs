@@ -179,7 +179,7 @@ fn udp_is_carried_over_the_udp_carrier_alone_by_the_policy_that_was_chosen() {
     assert_eq!(plan.datagrams.unwrap().policy.name(), "min-rtt");
     assert!(plan.socks5.is_empty(), "a forward is enough");
     let native = ClientOptions { carrier: Some(CarrierChoice::Raw), ..options.clone() };
-    assert!(error_of(native.clone().plan()).contains("--carrier udp"));
+    assert!(error_of(native.clone().plan()).contains("`auto`, `udp` or `tcp`"));
     let native = ClientOptions { udp_forward: Vec::new(), ..native }.plan().unwrap();
     assert!(native.datagrams.is_none());
     let open = ClientOptions { udp_forward: forward("*:53:host:53"), ..options.clone() };
@@ -476,7 +476,7 @@ fn direct_and_an_invite_exclude_each_other() {
     let file = ClientOptions { direct: true, ..ClientOptions::default() };
     assert!(matches!(with_invite().over(file).plan().unwrap().route, Route::Through(_)));
     let plan = with_invite().plan().unwrap();
-    assert_eq!(plan.carrier, CarrierPlan::Udp);
+    assert_eq!(plan.carrier, CarrierPlan::Auto);
 }
 
 #[test]

@@ -168,6 +168,12 @@ pub struct Reached {
     /// Sender of the error, for `prohibited` and `unreachable`; absent: this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+    /// Connections to it go by TCP over this path, as UDP gets no answer there.
+    #[serde(skip_serializing_if = "core::ops::Not::not")]
+    pub by_tcp: bool,
+    /// Why no TCP connection came about in place of UDP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp_failure: Option<String>,
     /// The same as text.
     pub text: String,
 }

@@ -161,11 +161,14 @@ impl From<&PathStatus> for Path {
 }
 
 impl From<&ServerReach> for Reached {
-    fn from(ServerReach { server, local: _, reach, .. }: &ServerReach) -> Self {
+    fn from(reached: &ServerReach) -> Self {
+        let ServerReach { server, local: _, reach, by_tcp, tcp_failure, .. } = reached;
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let base = Reached {
             server: server.to_string(),
             health: reach.word().to_owned(),
+            by_tcp: *by_tcp,
+            tcp_failure: tcp_failure.clone(),
             text: reach.to_string(),
             ..Reached::default()
         };

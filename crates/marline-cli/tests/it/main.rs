@@ -22,5 +22,7 @@ mod quickstart;
 mod run;
 mod ssh_hole;
 mod support;
+mod tcp_carrier;
+mod udp_blocked;
 mod units;
 mod up;

@@ -1,5 +1,5 @@
-//! Reports of a carrier that identifies flows by ids: authenticated resets, address changes, and
-//! SYNs to repeat.
+//! Reports of a carrier that identifies flows by ids: authenticated resets, address changes, SYNs to
+//! repeat, and streams in place of datagrams.
 
 use marline_policy::SubflowId;
 use marline_time::Instant;
@@ -23,6 +23,19 @@ impl Endpoint {
     /// was sent to the old address and is retransmitted at once.
     pub fn path_moved(&mut self, now: Instant, local_flow: u64, new_host: bool) {
         self.with_flow(now, local_flow, |c, _, id| c.on_path_moved(now, id, new_host));
+    }
+
+    /// From now on a reliable stream carries this flow (`reliable`), or datagrams do. On a stream nothing is lost
+    /// that timers would have to repeat, and the stream's congestion control is the path's. What was measured of
+    /// the path is discarded when that changes.
+    pub fn set_flow_reliable(&mut self, now: Instant, local_flow: u64, reliable: bool) {
+        self.with_flow(now, local_flow, |c, _, id| c.on_reliable(now, id, reliable));
+    }
+
+    /// The stream that carries this flow takes nothing now (`full`), or does again. Acknowledgments and handshakes
+    /// are made all the same; data waits, or goes elsewhere. Ignored where datagrams carry it.
+    pub fn set_flow_full(&mut self, now: Instant, local_flow: u64, full: bool) {
+        self.with_flow(now, local_flow, |c, _, id| c.on_carrier_full(id, full));
     }
 
     /// A SYN of ours is to be repeated at once: the server has given the carrier a cookie for it.

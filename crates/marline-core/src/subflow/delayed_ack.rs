@@ -11,6 +11,9 @@
 //! RTT for a second segment, within 5 ms and `max`: on a fast path the sender's window may be too
 //! small to send that second segment, and its ACK clock would stall while we wait.
 //!
+//! On a reliable carrier an ACK opens no window and stops no timer soon, but as part of a stream it may hold up what
+//! is behind it when it is lost. There it waits for data to go with, or for [`LAZY_SEGMENTS`], as long as `max` says.
+//!
 //! A carrier may hand over many segments as one that the kernel joined: what counts is how many full
 //! segments it holds, and a full segment is never more than the MSS that we announced.
 
@@ -24,6 +27,8 @@ const LEAST_WAIT: Duration = Duration::from_millis(5);
 const LEAST_ANSWER: Duration = Duration::from_millis(4);
 /// Silence after which the sender starts anew.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
+/// Full segments that are acknowledged together on a reliable carrier.
+const LAZY_SEGMENTS: u64 = 8;
 /// Quick answers in a row that show a dialogue.
 const DIALOGUE: u8 = 3;
 
@@ -36,6 +41,8 @@ pub(super) struct Arrival {
     pub(super) push: bool,
     /// Out of order, gap fill, duplicate, FIN: the sender must know.
     pub(super) urgent: bool,
+    /// By a reliable carrier.
+    pub(super) lazy: bool,
 }
 
 /// The ACK that is owed.
@@ -111,6 +118,10 @@ impl DelayedAck {
         self.pending += arrival.len as u64;
         let dialogue = self.answered >= DIALOGUE;
         let message_end = arrival.push;
+        if arrival.lazy && !arrival.urgent && self.pending <= LAZY_SEGMENTS * u64::from(self.full) {
+            self.due_by(now + self.max());
+            return;
+        }
         if arrival.urgent || self.pending > u64::from(self.full) && !(dialogue && message_end) {
             self.owed = true;
         } else if self.quick > 0 && !dialogue {
@@ -184,7 +195,24 @@ mod tests {
     const WAIT: Duration = Duration::from_millis(10);
 
     fn arrival(len: usize, push: bool) -> Arrival {
-        Arrival { len, push, urgent: false }
+        Arrival { len, push, urgent: false, lazy: false }
+    }
+
+    #[test]
+    fn on_a_reliable_carrier_acks_wait_for_company() {
+        let mut ack = past_quick();
+        let now = Instant::from_millis(100);
+        let lazy = |len, push| Arrival { lazy: true, ..arrival(len, push) };
+        ack.on_arrival(now, lazy(200, true), SRTT);
+        assert!(!ack.owed(), "the end of a message, too");
+        assert_eq!(ack.deadline(), Some(now + MAX));
+        for _ in 0..LAZY_SEGMENTS {
+            ack.on_arrival(now, lazy(1_400, false), SRTT);
+        }
+        assert!(ack.owed(), "not for ever");
+        ack.on_ack_sent();
+        ack.on_arrival(now, Arrival { urgent: true, ..lazy(200, true) }, SRTT);
+        assert!(ack.owed(), "a duplicate tells of a change of carrier");
     }
 
     fn past_quick() -> DelayedAck {

@@ -10,6 +10,7 @@ use marline_policy::{
 use marline_time::Instant;
 use marline_wire::SeqNum;
 
+use super::reliable::Beneath;
 use super::rto::Frto;
 use super::segment::{HEADER, TIMESTAMP_OPTION};
 use super::transmission::Probe;
@@ -185,6 +186,11 @@ impl Subflow {
 
     /// The window in force, in bytes.
     pub(super) fn send_window(&self) -> u64 {
+        match self.tx.rto.beneath {
+            Beneath::Datagrams => {}
+            Beneath::Stream => return self.cwnd(),
+            Beneath::FullStream => return 0,
+        }
         if self.tx.phase == Phase::Recovery && !self.congestion.holds_window_in_recovery() {
             let by_acks = self.tx.board.bytes_in_flight() + self.tx.prr.allowance();
             by_acks.max(self.congestion.recovery_floor())
@@ -420,7 +426,7 @@ impl Subflow {
         self.congestion.on_sent(bytes, now);
         self.arm_rto(now);
         let in_flight = self.tx.board.bytes_in_flight();
-        let limited = in_flight + u64::from(self.tx.mss) > self.congestion.window();
+        let limited = in_flight + u64::from(self.tx.mss) > self.cwnd();
         self.tx.window_use.on_sent(self.tx.una, self.tx.nxt, in_flight, limited);
         self.recovery.on_sent(&notice, &self.tx.context(now));
     }

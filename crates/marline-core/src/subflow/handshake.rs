@@ -211,7 +211,8 @@ impl Subflow {
     fn syn_timeout(&self) -> Duration {
         let asks = self.state.is(SubflowState::SynSent);
         let linear = if asks { self.config.linear_syn_retries } else { 0 };
-        let rto = RtoTimer { count: self.tx.rto.count.saturating_sub(linear), deadline: None };
+        let count = self.tx.rto.count.saturating_sub(linear);
+        let rto = RtoTimer { count, ..RtoTimer::default() };
         rto.backed_off(self.tx.rtt.rto(), self.tx.rtt.config().max_rto)
     }
 }

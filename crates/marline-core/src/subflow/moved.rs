@@ -26,6 +26,9 @@ impl Subflow {
         let window = u64::from(self.config.initial_window) * u64::from(self.tx.mss);
         self.congestion = congestion.build(self.tx.mss, window, now);
         self.pacer = self.config.pacer(window);
+        if self.tx.rto.beneath.is_reliable() {
+            self.pacer.set_enabled(false);
+        }
         self.pacer_wait.set(None);
         self.tx.rtt = RttEstimator::new(Arc::clone(&self.config.rtt));
         self.tx.undo = None;

@@ -66,6 +66,12 @@ impl Pacer {
         Pacer { enabled, free, credit, ..Pacer::default() }
     }
 
+    /// Paces from now on, or does not.
+    pub(super) fn set_enabled(&mut self, enabled: bool) {
+        self.enabled = enabled;
+        self.closed_until = Instant::ZERO;
+    }
+
     /// Paces `window` bytes per `srtt`, scaled by `percent`; a full segment has at most `segment` bytes.
     pub(super) fn set_window(&mut self, window: u64, srtt: Duration, percent: u64, segment: u64) {
         let srtt = u64::try_from(srtt.as_nanos()).unwrap_or(u64::MAX).min(MAX_SRTT_NANOS);

@@ -44,7 +44,9 @@ impl Subflow {
         self.rx.delivered_to = end;
         self.rx.nxt = end;
         let push = segment.header.flags.contains(TcpFlags::PSH);
-        self.ack.on_arrival(now, Arrival { len, push, urgent: false }, self.tx.rtt.srtt());
+        let lazy = self.tx.rto.beneath.is_reliable();
+        let arrival = Arrival { len, push, urgent: false, lazy };
+        self.ack.on_arrival(now, arrival, self.tx.rtt.srtt());
         self.stats.bytes_received += len as u64;
         Some(Ingress {
             accepted: true,

@@ -21,6 +21,7 @@
 use marline_policy::{CongestionSignal, Phase, SentKind, SilenceCause};
 use marline_time::{Duration, Instant};
 
+use super::reliable::Beneath;
 use super::undo::Undo;
 use super::{Subflow, SubflowEvent};
 
@@ -30,6 +31,8 @@ pub(super) struct RtoTimer {
     pub(super) deadline: Option<Instant>,
     /// Firings since SND.UNA last moved.
     pub(super) count: u32,
+    /// What carries the segments: the shortest timeout follows from it.
+    pub(super) beneath: Beneath,
 }
 
 impl RtoTimer {
@@ -127,7 +130,7 @@ impl Subflow {
     /// it from now on must not wait for the end of an outage's backoff (RFC 6069 does so at the word of a
     /// router). Where our direction is still dead the timer finds that out at its usual pace.
     pub(crate) fn retry_soon(&mut self, now: Instant) {
-        let due = now.max(self.tx.last_sent_at + self.tx.rtt.rto());
+        let due = now.max(self.tx.last_sent_at + self.tx.rto_without_backoff());
         let rto = &mut self.tx.rto;
         if !self.dead && rto.count > 0 && rto.deadline.is_some_and(|at| at > due) {
             rto.deadline = Some(due);

@@ -83,7 +83,10 @@ impl Subflow {
                 _ => {}
             }
         }
-        if action == TimeoutAction::SendProbe {
+        if action == TimeoutAction::SendProbe && self.tx.rto.beneath.is_reliable() {
+            // The carrier repeats what it lost. That the path is slow is news all the same.
+            self.events.push_back(SubflowEvent::ProbeTimeout);
+        } else if action == TimeoutAction::SendProbe {
             self.tx.forecaster.on_lost(now);
             self.events.push_back(SubflowEvent::ProbeTimeout);
             if self.tx.board.bytes_lost() > 0 {

@@ -196,7 +196,12 @@ impl Transmission {
 
     /// The retransmission timeout with its backoff.
     pub(super) fn timeout(&self) -> Duration {
-        self.rto.backed_off(self.rtt.rto(), self.rtt.config().max_rto)
+        self.rto.backed_off(self.rto_without_backoff(), self.rtt.config().max_rto)
+    }
+
+    /// The retransmission timeout.
+    pub(super) fn rto_without_backoff(&self) -> Duration {
+        self.rtt.rto().max(self.rto.beneath.least_rto())
     }
 
     /// Marks the entry that holds `start` as lost. Returns its bytes if it was in flight.

@@ -64,12 +64,12 @@ impl UdpCarrier {
     /// server that does not answer version 2 may be one of old. One that has spoken it before is
     /// believed to do so still for longer, since a loss must not cost a flow its keys.
     fn handshake_header(&mut self, now: Instant, id: u64) -> Option<(HandshakeHeader, bool)> {
+        let port = self.token_port(id);
         let flow = self.flows.get_mut(&id)?;
         let Some(bond) = &flow.bond else {
             return Some((HandshakeHeader::new(flow.peer_flow, id, None), false));
         };
-        let port = self.sockets.get(usize::from(flow.outer.socket)).copied().flatten();
-        let local = SocketAddr::new(flow.outer.local, port.map_or(0, |bound| bound.port()));
+        let local = SocketAddr::new(flow.outer.local, port);
         let introduction = self.keys.introduction(bond, id, local);
         let (mut old_too, mut cookie) = (false, None);
         if let Some(opening) = &mut flow.opening {
@@ -147,6 +147,7 @@ impl UdpCarrier {
         }
         let flow = Flow { peer_flow: batch.peer_flow, ..flow };
         self.flows.insert(id, flow);
+        self.note_carried(id);
         true
     }
 
@@ -160,7 +161,7 @@ impl UdpCarrier {
     /// A flow that sends a SYN.
     fn opening(&mut self, now: Instant, flow: Flow) -> Flow {
         let alarm_at = now + self.config.keepalive;
-        let flow = Flow { kept_open: true, validated: true, alarm_at, ..flow };
+        let flow = Flow { opened_here: true, kept_open: true, validated: true, alarm_at, ..flow };
         if self.servers.version(now, flow.outer.remote) == Some(Version::One) {
             return flow;
         }
@@ -169,9 +170,10 @@ impl UdpCarrier {
     }
 
     fn outer_from(&self, path: FourTuple) -> Option<Outer> {
-        let fits = |bound: &SocketAddr| bound.ip() == path.local.ip();
-        let socket = self.sockets.iter().position(|s| s.as_ref().is_some_and(fits))?;
-        Some(Outer { socket: socket as u16, local: path.local.ip(), remote: path.remote })
+        let (local, remote) = (path.local.ip(), path.remote);
+        let link = self.preferred.get(&(local, remote)).copied();
+        let socket = link.or_else(|| self.datagram_socket(local))?;
+        Some(Outer { socket, local, remote })
     }
 
     fn evict_unproven(&mut self) -> bool {

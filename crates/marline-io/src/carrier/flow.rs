@@ -73,6 +73,10 @@ pub(super) struct Flow {
     pub(super) moves: u32,
     /// The address challenged last, and when.
     pub(super) challenged: Option<(Outer, Instant)>,
+    /// We sent its SYN: where it goes is for us to say.
+    pub(super) opened_here: bool,
+    /// A link carries it, or did until its last place.
+    pub(super) by_link: bool,
     /// It gets keepalives: we sent its SYN, and its subflow has not ended.
     pub(super) kept_open: bool,
     /// When we last sent on it.
@@ -121,6 +125,8 @@ impl Flow {
             allowance: Allowance::default(),
             moves: 0,
             challenged: None,
+            opened_here: false,
+            by_link: false,
             kept_open: false,
             sent_at: now,
             heard_at: now,

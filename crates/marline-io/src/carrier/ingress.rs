@@ -268,7 +268,12 @@ impl UdpCarrier {
         unknown: u64,
         token: &Proof,
     ) -> Received<'a> {
-        let Some(&id) = self.by_peer.get(&unknown) else { return self.owner_of_peer(datagram) };
+        let Some(&id) = self.by_peer.get(&unknown) else {
+            return match self.owner_of_peer(datagram) {
+                Received::Nothing => Received::Disowned(unknown),
+                elsewhere => elsewhere,
+            };
+        };
         let Some(flow) = self.flows.get(&id) else { return Received::Nothing };
         let promised: Option<Introduction> = flow.bond.as_ref().and_then(|bond| bond.peer);
         let shown = commitment_of(token);

@@ -15,14 +15,15 @@ mod flow;
 mod frame;
 mod ingress;
 mod keys;
+mod links;
 mod servers;
 mod timers;
 mod validation;
 
 use core::cmp::Reverse;
 use core::fmt;
-use core::net::SocketAddr;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use core::net::{IpAddr, SocketAddr};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
 use marline_core::{Ecn, PacketMeta, Shard};
 use marline_time::{Duration, Instant};
@@ -32,6 +33,7 @@ pub use flow::Outer;
 use flow::{Flow, FlowMap, PendingTable};
 pub use frame::{ControlFrame, HandshakeHeader, LONGEST_HANDSHAKE_HEADER, SHORT_HEADER};
 use keys::Keyring;
+pub use links::{Carried, FIRST_LINK};
 use servers::Servers;
 
 /// Largest UDP payload: an Ethernet frame's, with IPv4.
@@ -53,6 +55,8 @@ const RESETS_PER_S: u32 = 1_000;
 const MAX_RETRIES: u8 = 3;
 /// Control frames that wait to be sent; more are dropped.
 const CONTROL_CAPACITY: usize = 256;
+/// Addresses that are told of as quiet at once.
+const QUIET_CAPACITY: usize = 64;
 /// How often old entries are looked for while there are unproven flows.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -101,6 +105,9 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
 }
 
+/// The addresses of a flow: ours, and the peer's with its port.
+pub type FlowEnds = (IpAddr, SocketAddr);
+
 /// Result of receiving a datagram.
 #[derive(Debug)]
 pub enum Received<'a> {
@@ -121,6 +128,9 @@ pub enum Received<'a> {
     },
     /// The SYN of this flow is to be repeated now.
     Repeat(u64),
+    /// The peer has nothing by this id, of which nothing is known here, either: it answers a probe
+    /// ([`UdpCarrier::probe`]).
+    Disowned(u64),
     /// A frame for the lane for datagrams with this id, if there is one.
     Lane(u64),
     /// A frame for the carrier itself, or one that needs no answer.
@@ -183,6 +193,18 @@ pub struct CarrierCounters {
     pub bad_checksums: u64,
     /// Native carriers: segments accepted whose checksum was left to hardware.
     pub unfinished_checksums: u64,
+    /// Links: TCP connections accepted.
+    pub links: u64,
+    /// Links refused because of the limit on those that have proven nothing, or on all.
+    pub links_refused: u64,
+    /// Links closed because what came was no frames.
+    pub links_malformed: u64,
+    /// Links closed because no flow proved itself there in time, or nothing came for long.
+    pub links_silent: u64,
+    /// Links closed because the peer took nothing for long.
+    pub links_stuck: u64,
+    /// Frames that no link had room for.
+    pub link_frames_dropped: u64,
 }
 
 /// The state machine of the UDP carrier.
@@ -205,6 +227,10 @@ pub struct UdpCarrier {
     resets: (u32, Instant),
     /// Changes of the flows: one came about, was proven, has ended or is gone.
     changes: u64,
+    /// The links that flows to be opened go by.
+    preferred: BTreeMap<FlowEnds, u16>,
+    carried: VecDeque<Carried>,
+    quiet: VecDeque<FlowEnds>,
     counters: CarrierCounters,
 }
 
@@ -238,6 +264,9 @@ impl UdpCarrier {
             servers: Servers::default(),
             resets: (RESETS_PER_S, Instant::ZERO),
             changes: 0,
+            preferred: BTreeMap::new(),
+            carried: VecDeque::new(),
+            quiet: VecDeque::new(),
             counters: CarrierCounters::default(),
         }
     }

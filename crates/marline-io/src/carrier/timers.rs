@@ -6,7 +6,7 @@ use marline_time::Instant;
 
 use super::flow::Flow;
 use super::frame::ControlFrame;
-use super::{CONTROL_CAPACITY, SWEEP_INTERVAL, UNPROVEN_LIFETIME, UdpCarrier};
+use super::{CONTROL_CAPACITY, QUIET_CAPACITY, SWEEP_INTERVAL, UNPROVEN_LIFETIME, UdpCarrier};
 
 impl UdpCarrier {
     /// When [`UdpCarrier::on_timeout`] must be called.
@@ -40,10 +40,12 @@ impl UdpCarrier {
         // A flow that is gone, or that has been given another alarm.
         let Some(flow) = self.flows.get_mut(&id).filter(|flow| flow.alarm_at == at) else { return };
         let mut wanted = flow.sent_at + interval <= now;
+        let mut quiet = false;
         while let Some(at) = flow.quiet_due()
             && at <= now
         {
             wanted |= flow.is_quiet();
+            quiet |= flow.is_quiet() && flow.quiet_steps == 0 && !flow.outer.is_link();
             flow.quiet_steps += 1;
         }
         let frame = ControlFrame::keepalive(flow.version, flow.peer_flow);
@@ -54,6 +56,10 @@ impl UdpCarrier {
         let next = (flow.sent_at + interval).max(now + interval / 16);
         flow.alarm_at = flow.quiet_due().map_or(next, |quiet| quiet.min(next));
         self.alarms.push(Reverse((flow.alarm_at, id)));
+        let ends = (outer.local, outer.remote);
+        if quiet && self.quiet.len() < QUIET_CAPACITY && !self.quiet.contains(&ends) {
+            self.quiet.push_back(ends);
+        }
         if wanted {
             self.counters.keepalives += 1;
             self.push_control(outer, frame);

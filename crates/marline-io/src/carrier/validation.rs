@@ -15,7 +15,12 @@ impl UdpCarrier {
                 flow.validated = true;
                 self.changes += 1;
                 self.unproven = self.unproven.saturating_sub(1);
+                self.note_carried(id);
             }
+            return;
+        }
+        if flow.opened_here && flow.outer.same_addresses(&datagram.outer) {
+            // By another of our sockets: the peer has not followed yet.
             return;
         }
         if let Some((outer, at)) = flow.challenged
@@ -96,6 +101,7 @@ impl UdpCarrier {
             self.unproven = self.unproven.saturating_sub(1);
         }
         self.counters.moves += 1;
+        self.note_carried(id);
         Received::Moved { flow: id, new_host }
     }
 }

@@ -72,8 +72,8 @@ impl Datagrams {
         datagrams: impl Iterator<Item = (FlowId, &'a [u8])>,
         mut note: impl FnMut(FlowId, Result<(), SendError>) -> R,
     ) -> Option<R> {
-        let now = self.shard.clock.now();
         let mut state = self.shard.lock();
+        let now = self.shard.clock.now();
         let last = state.lanes.with(self.id, |lane| {
             let sent = datagrams.map(|(flow, payload)| note(flow, lane.send(now, flow, payload)));
             sent.last()
@@ -96,8 +96,8 @@ impl Datagrams {
 
     /// The peer calls the subflow that we know by this id by this number. Once it is established, it is a path.
     pub fn add_path(&self, path: PathId, local_flow: u64) {
-        let now = self.shard.clock.now();
         let mut state = self.shard.lock();
+        let now = self.shard.clock.now();
         state.lanes.want_path(self.id, LanePath { id: path, flow: local_flow }, now);
         self.shard.serve(&mut state, now);
     }
@@ -120,8 +120,8 @@ impl Datagrams {
         arrivals: &mut Arrivals,
     ) -> Poll<Result<(), LaneEnded>> {
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
-        let now = self.shard.clock.now();
         let mut state = self.shard.lock();
+        let now = self.shard.clock.now();
         if state.stopped {
             return Poll::Ready(Err(LaneEnded));
         }
@@ -202,8 +202,8 @@ impl Shard {
         connection: ConnectionId,
         numbers: PathNumbers,
     ) -> Result<(), LaneError> {
-        let now = self.clock.now();
         let mut state = self.lock();
+        let now = self.clock.now();
         if state.carrier.is_native() {
             return Err(LaneError::Native);
         }

@@ -130,6 +130,13 @@ impl State {
 
     /// Hands bytes to the kernel.
     pub(super) fn send(&mut self, now: Instant, out: &Outgoing<'_>) {
+        if out.outer.is_link() {
+            self.send_by_link(now, out);
+            return;
+        }
+        if !self.may_send_datagram(now, out) {
+            return;
+        }
         let index = usize::from(out.outer.socket);
         let Some(Some(entry)) = self.sockets.get_mut(index) else { return };
         let result = if !entry.stalled.holds(out.outer.local) {
@@ -180,7 +187,15 @@ impl State {
             CoreError::TooBig { max_segment: self.carrier.segment_of_mtu(mtu, &path) }
         } else {
             tracing::debug!(remote = %outer.remote, %error, "datagram not sent");
-            self.observers.contacts.not_sent(now, &path, error.raw_os_error().unwrap_or(libc::EIO));
+
+            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            self.observers.contacts.not_sent(now, &path, errno);
+            // A filter of this machine.
+            let filtered = matches!(errno, libc::EPERM | libc::EACCES);
+            let ends = (outer.local, outer.remote);
+            if filtered && self.rerouting.routes.refused(now, ends) {
+                return;
+            }
             CoreError::Unreachable
         };
         self.endpoint.send_failed(now, &path, local_flow, what);
@@ -222,6 +237,10 @@ impl State {
         };
         if what == CoreError::Unreachable {
             self.observers.contacts.network_said(now, (path.local.ip(), path.remote), error);
+            let ends = (path.local.ip(), error.remote);
+            if self.rerouting.routes.refused(now, ends) {
+                return;
+            }
         }
         self.endpoint.flow_error(now, flow, what);
     }

@@ -79,8 +79,8 @@ impl Request {
     #[must_use]
     pub fn admit(mut self) -> Option<Stream> {
         self.answered = true;
-        let now = self.shard.clock.now();
         let mut state = self.shard.lock();
+        let now = self.shard.clock.now();
         let id = state.endpoint.admit(now, &self.path);
         if let Some(id) = id {
             state.slots.insert(id, Slot::default());

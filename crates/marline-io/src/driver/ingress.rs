@@ -32,6 +32,15 @@ pub(super) enum ReceiveBuffer {
     Tun(TunBuffer),
 }
 
+/// Where frames came from.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Origin {
+    pub(super) outer: Outer,
+    /// The port of the socket.
+    pub(super) local_port: u16,
+    pub(super) ecn: marline_core::Ecn,
+}
+
 /// Where packets of a TUN interface are received into.
 pub(super) struct TunBuffer {
     bytes: Box<[u8]>,
@@ -185,34 +194,46 @@ impl Shard {
         (index, local): (u16, SocketAddr),
         buffer: &UdpBuffer,
     ) {
-        let mut segments = SegmentRun::default();
         for (meta, bytes) in buffer.messages() {
             let outer = Outer {
                 socket: index,
                 local: local_ip(meta.dst_ip, local),
                 remote: plain(meta.addr),
             };
-            let ecn = ecn_of(meta.ecn);
+            state.rerouting.routes.heard((outer.local, outer.remote));
             let run = bytes.get(..meta.len).unwrap_or_default();
-            for bytes in run.chunks(meta.stride.max(1)) {
-                let local_port = local.port();
-                let handed_over = false;
-                let pressed = state.endpoint.is_pressed();
-                let datagram = Datagram { outer, local_port, ecn, handed_over, pressed, bytes };
-                let Carrier::Udp(carrier) = &mut state.carrier else { return };
-                match carrier.receive(now, &datagram) {
-                    Received::Segment(meta, segment) => {
-                        state.observe_arrival(now, &meta, segment);
-                        segments.add(state, now, &meta, segment);
-                    }
-                    other => {
-                        segments.hand_over(state, now);
-                        self.on_received(state, now, &datagram, other);
-                    }
+            let origin = Origin { outer, local_port: local.port(), ecn: ecn_of(meta.ecn) };
+            self.on_frames(state, now, &origin, run.chunks(meta.stride.max(1)));
+        }
+    }
+
+    /// Gives frames that came together to carrier and core.
+    pub(super) fn on_frames<'a>(
+        &self,
+        state: &mut State,
+        now: Instant,
+        origin: &Origin,
+        frames: impl Iterator<Item = &'a [u8]>,
+    ) {
+        let Origin { outer, local_port, ecn } = *origin;
+        let mut segments = SegmentRun::default();
+        for bytes in frames {
+            let pressed = state.endpoint.is_pressed();
+            let handed_over = false;
+            let datagram = Datagram { outer, local_port, ecn, handed_over, pressed, bytes };
+            let Carrier::Udp(carrier) = &mut state.carrier else { return };
+            match carrier.receive(now, &datagram) {
+                Received::Segment(meta, segment) => {
+                    state.observe_arrival(now, &meta, segment);
+                    segments.add(state, now, &meta, segment);
+                }
+                other => {
+                    segments.hand_over(state, now);
+                    self.on_received(state, now, &datagram, other);
                 }
             }
-            segments.hand_over(state, now);
         }
+        segments.hand_over(state, now);
     }
 
     /// Gives one datagram to carrier and core.
@@ -246,6 +267,12 @@ impl Shard {
             Received::Moved { flow, new_host } => state.endpoint.path_moved(now, flow, new_host),
             Received::Lane(lane) => state.on_lane_frame(lane, now, datagram),
             Received::Repeat(flow) => state.endpoint.repeat_syn(now, flow),
+            Received::Disowned(id) => {
+                let ends = (datagram.outer.local, datagram.outer.remote);
+                if !datagram.outer.is_link() {
+                    state.rerouting.routes.answered(now, ends, id);
+                }
+            }
             Received::Nothing => {}
         }
     }
@@ -260,10 +287,14 @@ impl Shard {
 
     /// Takes a datagram that another shard received.
     pub(super) fn on_handover(&self, state: &mut State, now: Instant, handover: &Handover) {
-        let Some(Some(entry)) = state.sockets.get(usize::from(handover.outer.socket)) else {
-            return;
+        let outer = &handover.outer;
+        let port = if outer.is_link() {
+            state.links.at(outer).map(|link| link.port)
+        } else {
+            let entry = state.sockets.get(usize::from(outer.socket)).and_then(Option::as_ref);
+            entry.map(|entry| entry.socket.local.port())
         };
-        let local_port = entry.socket.local.port();
+        let Some(local_port) = port else { return };
         debug_assert!(handover.bytes.len() >= SHORT_HEADER);
         let pressed = state.endpoint.is_pressed();
         self.on_datagram(
@@ -365,7 +396,7 @@ fn local_ip(destination: Option<IpAddr>, bound: SocketAddr) -> IpAddr {
 
 /// Without flow label and scope, which may differ between datagrams of one peer. The scope of a
 /// link-local address is kept: without it no answer can be sent.
-fn plain(address: SocketAddr) -> SocketAddr {
+pub(super) fn plain(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) if v6.flowinfo() != 0 => {
             core::net::SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id()).into()

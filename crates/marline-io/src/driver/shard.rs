@@ -14,6 +14,7 @@ use tokio::sync::{broadcast, mpsc};
 
 use super::accept::AcceptQueue;
 use super::connections::wake;
+use super::links::Links;
 use super::observer::SharedObserver;
 use super::state::{CarrierKind, Handover, State};
 use crate::capture::Captures;
@@ -44,6 +45,8 @@ pub struct ShardConfig {
     pub capture: Option<Captures>,
     /// Segment log, if any.
     pub tap: Option<SegmentLog>,
+    /// The links of this shard, and of those that share its ports.
+    pub links: Arc<Links>,
     /// Further observers of its segments.
     pub observers: Vec<SharedObserver>,
 }
@@ -62,6 +65,7 @@ pub struct Shard {
     state: Mutex<State>,
     pub(super) timer: FineTimer,
     pub(super) clock: Clock,
+    pub(super) links: Arc<Links>,
     pub(super) inbox: mpsc::Sender<Handover>,
     pub(super) peers: OnceLock<Vec<mpsc::Sender<Handover>>>,
     /// Nobody holds the shard any more: it ends when its connections have.
@@ -100,7 +104,9 @@ impl ShardHandle {
         index: u8,
         inbox: mpsc::Sender<Handover>,
     ) -> std::io::Result<Arc<Self>> {
+        let links = Arc::clone(&state.links);
         let shard = Arc::new(Shard {
+            links,
             state: Mutex::new(state),
             timer: FineTimer::new()?,
             clock: Clock::start(),
@@ -151,14 +157,16 @@ impl Shard {
         self.handle.get().and_then(std::sync::Weak::upgrade)
     }
 
+    /// Locks the state. The time is asked for afterwards: the core must not see it go back, as it would if two threads
+    /// asked and then waited, and what was sent last would seem to have been sent first, and lost.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs a command on the endpoint, then sends, sets the timer and wakes waiters.
     pub fn with_endpoint<R>(&self, command: impl FnOnce(&mut Endpoint, Instant) -> R) -> R {
-        let now = self.clock.now();
         let mut state = self.lock();
+        let now = self.clock.now();
         let result = command(&mut state.endpoint, now);
         self.serve(&mut state, now);
         result
@@ -193,7 +201,11 @@ impl Shard {
     /// Counters of the core and of the carrier.
     pub fn counters(&self) -> (marline_core::Counters, CarrierCounters) {
         let state = self.lock();
-        (state.endpoint.counters(), state.carrier.counters())
+        let mut carrier = state.carrier.counters();
+        if self.index == 0 {
+            self.links.add_to(&mut carrier);
+        }
+        (state.endpoint.counters(), carrier)
     }
 
     /// The id by which applications know a connection: unique over all shards.
@@ -210,8 +222,8 @@ impl Shard {
     /// Releases a connection that has no stream ([`AcceptQueue::close`]).
     pub fn release(&self, id: ConnectionId) {
         let (_, id) = Shard::split_id(id);
-        let now = self.clock.now();
         let mut state = self.lock();
+        let now = self.clock.now();
         state.slots.remove(&id);
         state.endpoint.release(now, id);
         self.serve(&mut state, now);
@@ -220,9 +232,11 @@ impl Shard {
     /// To be called after anything touched the endpoint: sends, sets the timer, tells who waits.
     /// `true` if somebody was woken.
     pub(super) fn serve(&self, state: &mut State, now: Instant) -> bool {
+        self.see_to_links(state, now);
         if state.transmit(now) {
             wake(state.driver.take());
         }
+        state.see_to_carried(now);
         state.see_to_ports();
         let woken = self.tell(state, now);
         if state.serve_lanes(now) {
@@ -239,6 +253,7 @@ impl Shard {
             state.endpoint.poll_timeout(),
             state.carrier.next_timeout(),
             state.lanes.next_timeout(),
+            state.rerouting.routes.next_timeout(),
             state.stall_retry_at,
         ];
         let Some(next) = candidates.into_iter().flatten().min() else { return };

@@ -36,7 +36,7 @@ pub struct SocketOptions {
 }
 
 impl SocketOptions {
-    fn spec(&self) -> SocketSpec<'_> {
+    pub(super) fn spec(&self) -> SocketSpec<'_> {
         SocketSpec {
             local: self.local,
             interface: self.interface.as_ref().map(|(name, index)| (name.as_str(), *index)),
@@ -228,6 +228,11 @@ fn send_to_tun(
 }
 
 impl UdpKind {
+    /// What it was opened with, at the address that it got.
+    pub(super) fn options_at(&self, local: SocketAddr) -> SocketOptions {
+        SocketOptions { local, ..self.options.clone() }
+    }
+
     fn send(
         &self,
         fd: BorrowedFd<'_>,

@@ -66,6 +66,7 @@ impl Shard {
         self.set_interface(local, None);
         let mut state = self.lock();
         state.observers.contacts.forget(local);
+        state.rerouting.routes.forget(local);
         let found = |entry: &Option<SocketEntry>| {
             entry.as_ref().is_some_and(|entry| entry.socket.local.ip() == local)
         };

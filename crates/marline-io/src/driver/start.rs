@@ -11,11 +11,13 @@ use super::connections::Slots;
 use super::contacts::ContactBook;
 use super::frame_batch::FrameBatch;
 use super::lanes::Lanes;
+use super::link_flows::Rerouting;
 use super::observers::Observers;
 use super::shard::{Shard, ShardConfig, ShardHandle};
 use super::state::{CarrierKind, Spare, State, transmit_buffer};
 use super::task;
 use crate::carrier::{CarrierConfig, UdpCarrier};
+use crate::links::Routes;
 use crate::native::NativeCarrier;
 use crate::random::{ResetSeed, SecretRng};
 
@@ -30,7 +32,7 @@ impl Shard {
     pub fn start(config: ShardConfig) -> io::Result<Arc<ShardHandle>> {
         let mut rng = SecretRng::from_os()?;
         let carrier = match config.carrier {
-            CarrierKind::Udp { keepalive } => {
+            CarrierKind::Udp { keepalive, .. } => {
                 Carrier::Udp(Box::new(UdpCarrier::new(CarrierConfig {
                     shard: config.shard,
                     accept: config.accept.is_some(),
@@ -47,6 +49,10 @@ impl Shard {
             CarrierKind::Gateway => Carrier::Native(Box::new(NativeCarrier::gateway())),
         };
         let headroom = carrier.headroom();
+        let routes = match config.carrier {
+            CarrierKind::Udp { udp, .. } if config.accept.is_none() => Routes::new(udp),
+            _ => Routes::default(),
+        };
         let contacts = ContactBook::new(config.accept.is_none());
         let endpoint = Endpoint::new(
             EndpointConfig {
@@ -68,6 +74,9 @@ impl Shard {
             sockets: Vec::new(),
             slots: Slots::default(),
             lanes: Lanes::new(config.shard, SecretRng::from_os()?),
+            index: config.shard.index,
+            links: Arc::clone(&config.links),
+            rerouting: Rerouting::new(routes),
             frames: FrameBatch::default(),
             out: transmit_buffer(headroom),
             spare: Spare::new(headroom),

@@ -13,9 +13,12 @@ use super::carrier::Carrier;
 use super::connections::Slots;
 use super::frame_batch::FrameBatch;
 use super::lanes::Lanes;
+use super::link_flows::Rerouting;
+use super::links::Links;
 use super::observers::Observers;
 use super::packet_sink::PacketSink;
 use super::socket::{Sock, StalledQueue};
+use crate::links::UdpUse;
 
 /// Datagrams of one batch: what fits the 64 KiB of a GSO send.
 const BATCH_DATAGRAMS: usize = 44;
@@ -26,6 +29,8 @@ pub enum CarrierKind {
     Udp {
         /// Silence after which a flow we opened sends a keepalive.
         keepalive: marline_time::Duration,
+        /// When flows that we open go by links (TCP connections) instead.
+        udp: UdpUse,
     },
     /// In IP packets, on raw sockets.
     Raw,
@@ -88,6 +93,10 @@ pub(super) struct State {
     pub(super) sockets: Vec<Option<SocketEntry>>,
     pub(super) slots: Slots,
     pub(super) lanes: Lanes,
+    /// The shard's index.
+    pub(super) index: u8,
+    pub(super) links: Arc<Links>,
+    pub(super) rerouting: Rerouting,
     /// Frames of a lane that are on their way to the kernel.
     pub(super) frames: FrameBatch,
     pub(super) out: TransmitBuf,

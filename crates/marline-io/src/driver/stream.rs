@@ -157,8 +157,8 @@ impl Shard {
         remote: SocketAddr,
     ) -> Result<Stream, StartError> {
         let handle = self.handle().ok_or(StartError::Stopped)?;
-        let now = self.clock.now();
         let mut state = self.lock();
+        let now = self.clock.now();
         if state.stopped {
             return Err(StartError::Stopped);
         }
@@ -172,8 +172,8 @@ impl Shard {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let now = self.shard.clock.now();
         let mut state = self.shard.lock();
+        let now = self.shard.clock.now();
         state.slots.remove(&self.id);
         state.endpoint.release(now, self.id);
         self.shard.serve(&mut state, now);
@@ -191,8 +191,8 @@ impl Stream {
             return Poll::Ready(Ok(()));
         }
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
-        let now = self.shard.clock.now();
         let mut state = self.shard.lock();
+        let now = self.shard.clock.now();
         match state.endpoint.read(now, self.id, buf.initialize_unfilled()) {
             Ok(len) => {
                 buf.advance(len);
@@ -225,8 +225,8 @@ impl Stream {
             return Poll::Ready(Ok(0));
         }
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
-        let now = self.shard.clock.now();
         let mut state = self.shard.lock();
+        let now = self.shard.clock.now();
         match state.endpoint.write(now, self.id, bytes) {
             Ok(len) => {
                 self.shard.serve(&mut state, now);

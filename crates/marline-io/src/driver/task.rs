@@ -64,6 +64,8 @@ impl Drop for StopGuard {
             slot.wake_all();
         }
         state.lanes.wake_all();
+        drop(state);
+        self.0.links.close_all();
     }
 }
 
@@ -121,8 +123,8 @@ impl Task {
 
     /// What must be seen to first; `true` if the task is to end.
     fn prepare(&mut self, cx: &Context<'_>) -> bool {
-        let now = self.shard.clock.now();
         let mut state = self.shard.lock();
+        let now = self.shard.clock.now();
         register(&mut state.driver, cx);
         if core::mem::take(&mut state.sockets_changed) {
             self.sockets = sockets(&state);
@@ -155,8 +157,8 @@ impl Task {
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         while let Poll::Ready(fired) = self.shard.timer.poll_fired(cx) {
             fired?;
-            let now = self.shard.clock.now();
             let mut state = self.shard.lock();
+            let now = self.shard.clock.now();
             state.armed = None;
             if state.endpoint.poll_timeout().is_some_and(|at| at <= now) {
                 state.endpoint.handle_timeout(now);
@@ -170,8 +172,8 @@ impl Task {
 
     fn poll_handed_over(&mut self, cx: &mut Context<'_>) {
         while let Poll::Ready(Some(handover)) = self.handed_over.poll_recv(cx) {
-            let now = self.shard.clock.now();
             let mut state = self.shard.lock();
+            let now = self.shard.clock.now();
             self.shard.on_handover(&mut state, now, &handover);
             self.shard.serve(&mut state, now);
         }
@@ -200,8 +202,8 @@ impl Task {
         if drained {
             guard.clear_ready();
         }
-        let now = self.shard.clock.now();
         let mut state = self.shard.lock();
+        let now = self.shard.clock.now();
         self.shard.on_batch(&mut state, now, (*index, *local), &self.buffer);
         if self.shard.tell(&mut state, now) && drained {
             cx.waker().wake_by_ref();

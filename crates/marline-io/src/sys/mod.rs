@@ -4,6 +4,7 @@
 
 pub(crate) mod error_queue;
 pub(crate) mod filter;
+pub(crate) mod link;
 pub(crate) mod memory;
 pub(crate) mod raw;
 pub(crate) mod socket;

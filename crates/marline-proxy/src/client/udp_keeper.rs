@@ -116,7 +116,7 @@ impl Keeper {
     /// Has a lane once, until the connection that controls it ends.
     async fn once<C: Connect>(&self, tunnel: &Tunnel<C>) -> Next {
         let end = |stream: &crate::channel::Channel<C::Stream>| {
-            let no = || anyhow::anyhow!("datagrams need the UDP carrier (--carrier udp)");
+            let no = || anyhow::anyhow!("datagrams need the carrier `auto`, `udp` or `tcp`");
             let lane = stream.multipath().and_then(marline::Stream::draw_lane_id).ok_or_else(no)?;
             Ok(LaneEnd { generation: self.generation.get()?, lane })
         };

@@ -8,6 +8,7 @@ mod datagrams;
 mod faults;
 mod handover;
 mod interfaces;
+mod links;
 mod native_kernel;
 mod native_tun;
 mod readme;

@@ -1,0 +1,214 @@
+//! Tests of networks that drop UDP, in namespaces: `marline client` as an ordinary user reaches its server by TCP, path
+//! by path, and goes back to UDP when that passes again. Needs root, nft and curl.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::support;
+use super::support::testbed::{Testbed, Until, namespaces_work};
+use marline_testkit::need;
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/udp_blocked_world.sh");
+const CURL: &str = "curl -sS --fail --max-time 50 --socks5-hostname 127.0.0.1:1080";
+/// The client needs no privilege.
+const NOBODY: &str = "setpriv --reuid nobody --regid nogroup --clear-groups";
+/// How long a route may take to come back to UDP once that passes again.
+const RETURN: Duration = Duration::from_secs(45);
+
+/// A web server, and a port that sends datagrams back.
+const SERVICES: &str = "python3 -u -c '
+import http.server, os, socket, threading
+def echo():
+    port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    port.bind((\"127.0.0.1\", 8053))
+    while True:
+        data, sender = port.recvfrom(2048)
+        port.sendto(data, sender)
+threading.Thread(target=echo, daemon=True).start()
+server = http.server.ThreadingHTTPServer((\"127.0.0.1\", 8080), http.server.SimpleHTTPRequestHandler)
+print(\"ready\")
+server.serve_forever()
+'";
+
+/// Sends a datagram again and again until it comes back.
+const DATAGRAM: &str = "python3 -c '
+import socket
+port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+port.settimeout(0.5)
+for attempt in range(20):
+    port.sendto(b\"over there\", (\"127.0.0.1\", 5353))
+    try:
+        print(port.recv(2048).decode())
+        break
+    except TimeoutError:
+        pass
+'";
+
+struct World {
+    testbed: Testbed,
+    client: usize,
+}
+
+impl World {
+    /// The namespaces, a server, what is behind it, and a client, started while `udp` is the case.
+    fn start(dir: &Path, udp: &str, server: &str) -> Option<World> {
+        for program in ["unshare", "nsenter", "ip", "nft", "curl", "python3", "setpriv"] {
+            need::program(program)?;
+        }
+        if !namespaces_work() {
+            need::skip("making network namespaces needs root");
+            return None;
+        }
+        std::fs::create_dir_all(dir.join("bin")).expect("a folder");
+        std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).expect("the program");
+        let mut testbed = Testbed::make(dir, SCRIPT);
+        testbed.run("net", &format!("udp {udp}"));
+        testbed.run("server", "head -c 6000000 /dev/urandom > large; sha256sum large > sums");
+        testbed.start("server", SERVICES, Until::Says("ready"));
+        let init =
+            "marline server --init --config s.toml --listen 9.9.9.1:7777 --public 9.9.9.1:7777";
+        let word = testbed.run("server", init);
+        support::write_private(&dir.join("client/invite"), &word);
+        let serve = format!("marline -v server --config s.toml --allow 127.0.0.0/8 {server}");
+        testbed.start("server", &serve, Until::Says("listening on"));
+        testbed.run("net", &format!("chown -R nobody {}", dir.join("client").display()));
+        let client = format!(
+            "{NOBODY} marline -v client --invite-file invite --socks5 127.0.0.1:1080 --warm 0 \
+             -U 127.0.0.1:5353:127.0.0.1:8053 --control ./control.sock"
+        );
+        let client = testbed.start("client", &client, Until::Says("socks5 listening"));
+        Some(World { testbed, client })
+    }
+
+    fn udp(&self, what: &str) {
+        self.testbed.run("net", &format!("udp {what}"));
+    }
+
+    /// What the client knows of its paths.
+    fn paths(&self) -> Vec<(String, bool)> {
+        let command = format!("{NOBODY} marline path --json --control ./control.sock");
+        let said = self.testbed.run("client", &command);
+        let paths: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        let of = |path: &serde_json::Value| {
+            let by_tcp = |server: &serde_json::Value| server["by_tcp"].as_bool() == Some(true);
+            let servers = path["servers"].as_array().cloned().unwrap_or_default();
+            let name = path["name"].as_str().expect("a name").to_owned();
+            (name, servers.iter().any(by_tcp))
+        };
+        paths.as_array().expect("a list").iter().map(of).collect()
+    }
+
+    /// Waits until the paths are carried so: by name, whether by TCP.
+    fn wait_for(&self, wanted: &[(&str, bool)]) {
+        let deadline = Instant::now() + RETURN;
+        loop {
+            let paths = self.paths();
+            let is = |(name, by_tcp): &(&str, bool)| {
+                paths.iter().any(|path| path.0 == *name && path.1 == *by_tcp)
+            };
+            if wanted.iter().all(is) {
+                return;
+            }
+            let log = self.testbed.log(self.client);
+            assert!(Instant::now() < deadline, "{paths:?}, not {wanted:?}\n{log}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Fetches 6 MB at so many bytes per second while `meanwhile` happens; it must come whole.
+    fn download(&self, rate: &str, meanwhile: impl FnOnce()) {
+        let fetch = format!(
+            "rm -f large sums
+            {CURL} -o sums http://127.0.0.1:8080/sums
+            {CURL} --limit-rate {rate} -o large http://127.0.0.1:8080/large
+            sha256sum --check sums"
+        );
+        std::thread::scope(|scope| {
+            let fetching = scope.spawn(|| self.testbed.run("client", &fetch));
+            meanwhile();
+            assert!(fetching.join().expect("no panic").contains("large: OK"));
+        });
+    }
+}
+
+const TO_TCP: &str = "UDP gets no answer here: connections go by TCP until it does";
+const TO_UDP: &str = "UDP is answered here again";
+
+#[test]
+fn without_any_udp_streams_and_datagrams_go_by_tcp_and_back_when_it_passes() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(world) = World::start(dir.path(), "drop c0 c1", "") else { return };
+    // curl's own limit is the promise: a page within 5 s.
+    let page = "curl -sS --fail --max-time 5 --socks5-hostname 127.0.0.1:1080 \
+                http://127.0.0.1:8080/sums";
+    assert!(world.testbed.run("client", page).contains("large"));
+    assert_eq!(world.testbed.run("client", DATAGRAM), "over there\n");
+    world.download("20M", || {});
+    world.wait_for(&[("wlan0", true), ("wwan0", true)]);
+    let log = world.testbed.log(world.client);
+    assert_eq!(log.matches(TO_TCP).count(), 2, "once for each path: {log}");
+    world.udp("pass");
+    world.download("1M", || world.wait_for(&[("wlan0", false), ("wwan0", false)]));
+    let log = world.testbed.log(world.client);
+    assert_eq!(log.matches(TO_UDP).count(), 2, "{log}");
+    assert_eq!(log.matches(TO_TCP).count(), 2, "{log}");
+    assert_eq!(world.testbed.run("client", DATAGRAM), "over there\n");
+}
+
+#[test]
+fn where_one_path_drops_udp_it_alone_goes_by_tcp_and_no_stream_is_lost() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(world) = World::start(dir.path(), "pass", "") else { return };
+    world.download("600k", || {
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(world.paths().iter().all(|(_, by_tcp)| !by_tcp), "{:?}", world.paths());
+        world.udp("drop c0");
+        world.wait_for(&[("wlan0", true), ("wwan0", false)]);
+    });
+    world.udp("pass");
+    world.wait_for(&[("wlan0", false), ("wwan0", false)]);
+    // A network that says no instead of nothing.
+    world.udp("reject c0 c1");
+    world.download("600k", || world.wait_for(&[("wlan0", true), ("wwan0", true)]));
+}
+
+/// WiFi, a network without UDP under the same name, and WiFi again: one stream outlives it.
+#[test]
+fn a_long_stream_outlives_a_network_without_udp() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(world) = World::start(dir.path(), "pass", "") else { return };
+    world.testbed.run("client", "ip link set wwan0 down");
+    world.download("400k", || {
+        std::thread::sleep(Duration::from_secs(1));
+        world.udp("drop c0 c1");
+        let moved = "ip addr del 192.168.1.2/24 dev wlan0; ip addr add 192.168.1.77/24 dev wlan0
+                     ip route replace default via 192.168.1.1 dev wlan0";
+        world.testbed.run("client", moved);
+        world.wait_for(&[("wlan0", true)]);
+        world.udp("pass");
+        let back = "ip addr del 192.168.1.77/24 dev wlan0; ip addr add 192.168.1.2/24 dev wlan0
+                    ip route replace default via 192.168.1.1 dev wlan0";
+        world.testbed.run("client", back);
+        world.wait_for(&[("wlan0", false)]);
+    });
+}
+
+#[test]
+fn a_server_that_does_not_listen_on_tcp_is_named_as_such() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(world) = World::start(dir.path(), "drop c0 c1", "--carrier udp") else { return };
+    let said = world.testbed.run("client", &format!("{CURL} http://127.0.0.1:8080/ 2>&1 || true"));
+    assert!(said.contains("curl:"), "{said}");
+    let why = "UDP gets no answer here, and the server does not listen on TCP there";
+    assert!(world.testbed.log_with(world.client, why).contains("WARN"));
+    let paths = format!("{NOBODY} marline path --control ./control.sock");
+    let said = world.testbed.run("client", &paths);
+    assert!(said.contains("the server does not listen on TCP there"), "{said}");
+    // UDP alone serves an old server as ever.
+    world.udp("pass");
+    world.download("20M", || {});
+}

@@ -1,0 +1,54 @@
+#!/bin/bash
+# The world of the tests about networks without UDP. Runs in network and mount namespaces of its own, which are the
+# networks between a client with two ways out and a server; `net` can join them and decide what passes. Prints
+# "ROLE PID" for whom others can join, then "ready", and lasts until its standard input ends.
+set -eu
+dir=$1
+
+unshare --net sleep infinity & server=$!
+unshare --net sleep infinity & client=$!
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+mine=$(readlink /proc/$$/ns/net)
+for pid in $server $client; do
+    while [ "$(readlink "/proc/$pid/ns/net")" = "$mine" ]; do sleep 0.01; done
+done
+on() { nsenter --target "$1" --net "${@:2}"; }
+
+# name of our end, our address, whose the other end is, its name, its address, metric of its default route
+wire() {
+    ip link add "$1" type veth peer name "$4" netns "$3"
+    ip addr add "$2/24" dev "$1"
+    ip link set "$1" up
+    on "$3" ip addr add "$5/24" dev "$4"
+    on "$3" ip link set lo up
+    on "$3" ip link set "$4" up
+    on "$3" ip route add default via "$2" dev "$4" metric "$6"
+}
+wire s0 9.9.9.254 "$server" eth0 9.9.9.1 100
+wire c0 192.168.1.1 "$client" wlan0 192.168.1.2 100
+wire c1 10.70.0.1 "$client" wwan0 10.70.0.2 200
+ip link set lo up
+echo 1 > /proc/sys/net/ipv4/ip_forward
+nft add table ip way
+nft 'add chain ip way pass { type filter hook forward priority 0; }'
+
+mkdir -p "$dir/bin" "$dir/web"
+# What happens to UDP between the client's interfaces and the world: `udp drop c0`, `udp reject c0`, `udp pass`.
+cat > "$dir/bin/udp" <<'UDP'
+#!/bin/bash
+set -eu
+nft flush chain ip way pass
+[ "$1" = pass ] && exit
+for way in "${@:2}"; do
+    nft add rule ip way pass iifname "$way" meta l4proto udp counter "$1"
+    nft add rule ip way pass oifname "$way" meta l4proto udp counter "$1"
+done
+UDP
+chmod +x "$dir/bin/udp"
+chmod 755 "$dir"
+
+echo "server $server"
+echo "client $client"
+echo "net $$"
+echo ready
+cat > /dev/null

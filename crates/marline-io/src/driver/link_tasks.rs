@@ -1,0 +1,334 @@
+//! Tasks of links: one that accepts, one that opens, and for each link one that reads and one that writes.
+
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
+use std::cell::RefCell;
+use std::io;
+use std::sync::{Arc, Weak};
+
+use marline_core::Shard as Part;
+use marline_time::Duration;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::links::{Link, Links, count};
+use super::shard::{Shard, ShardHandle};
+use super::socket::SocketOptions;
+use super::state::Watch;
+use crate::carrier::FlowEnds;
+use crate::links::{Alien, PREAMBLE, Unpacker};
+use crate::sys;
+
+/// A client waits so long for the server's preamble, ...
+const CONNECT_PATIENCE: Duration = Duration::from_secs(8);
+/// ... and a server so long for a flow that proves itself.
+const PROOF_PATIENCE: Duration = Duration::from_secs(10);
+/// A server closes a link on which nothing came for so long: a client sends keepalives every 20 s at the latest.
+const IDLE: Duration = Duration::from_secs(90);
+/// A link whose peer takes nothing for so long is closed.
+const STUCK: Duration = Duration::from_secs(30);
+/// A client closes a link that it does not need any more after so long: the server's flows follow in a round trip.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// Bytes read in one go.
+const READ_BYTES: usize = 64 << 10;
+/// A listener that cannot accept (no descriptors left) waits so long.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// Where all links of a thread read into: what they keep is less than a frame.
+    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
+}
+
+/// Why a link ended.
+enum End {
+    /// The peer closed it, or the network did.
+    Closed(Option<io::Error>),
+    /// What came was no frames.
+    Alien(Alien),
+    /// Nothing came in time.
+    Silent,
+}
+
+impl core::fmt::Display for End {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            End::Closed(None) => f.write_str("closed"),
+            End::Closed(Some(error)) => write!(f, "{error}"),
+            End::Alien(Alien::Length(length)) => write!(f, "a frame of {length} bytes"),
+            End::Alien(_) => f.write_str("not Marline"),
+            End::Silent => f.write_str("nothing came in time"),
+        }
+    }
+}
+
+/// Why a link has not come about.
+#[derive(Debug)]
+pub(super) enum NotOpened {
+    Io(io::Error),
+    Alien(Alien),
+}
+
+impl core::fmt::Display for NotOpened {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            NotOpened::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                f.write_str("the server does not listen on TCP there")
+            }
+            NotOpened::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
+                f.write_str("no answer by TCP, either")
+            }
+            NotOpened::Io(error) => write!(f, "no TCP connection, either: {error}"),
+            NotOpened::Alien(alien) => f.write_str(alien.meaning()),
+        }
+    }
+}
+
+/// A listener for links, until it is dropped. Links that it has accepted go on.
+#[derive(Debug)]
+pub struct LinkListener {
+    /// The address it is bound to.
+    pub local: SocketAddr,
+    _task: Watch,
+}
+
+impl Shard {
+    /// Accepts links on this address, which is that of a UDP socket of these shards. They share
+    /// [`ShardConfig::links`](super::ShardConfig::links).
+    ///
+    /// # Errors
+    /// The system's, for one that another program listens there.
+    pub fn listen_links(
+        shards: &[Arc<ShardHandle>],
+        local: SocketAddr,
+    ) -> io::Result<LinkListener> {
+        let listener = TcpListener::from_std(sys::link::listen(local)?)?;
+        let local = listener.local_addr()?;
+        let shards: Vec<_> = shards.iter().map(|handle| Arc::downgrade(&handle.shard)).collect();
+        let task = tokio::spawn(accept(listener, local.port(), shards.into()));
+        Ok(LinkListener { local, _task: Watch(task.abort_handle()) })
+    }
+}
+
+type Shards = Arc<[Weak<Shard>]>;
+
+async fn accept(listener: TcpListener, port: u16, shards: Shards) {
+    loop {
+        let Some(links) = shards.first().and_then(Weak::upgrade).map(|s| Arc::clone(&s.links))
+        else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, remote)) => {
+                let Ok(local) = stream.local_addr() else { continue };
+                let ends = (local.ip(), super::ingress::plain(remote));
+                count(&links.counters.accepted);
+                sys::link::prepare(&stream);
+                match links.insert(stream, ends, port, false) {
+                    Some(link) => {
+                        start(&links, link, Arc::clone(&shards), Unpacker::default(), true);
+                    }
+                    None => count(&links.counters.refused),
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a TCP connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Starts the tasks of a link.
+fn start(links: &Arc<Links>, link: Arc<Link>, shards: Shards, unpacker: Unpacker, accepted: bool) {
+    let (links, writer) = (Arc::clone(links), Arc::clone(&link));
+    let write = tokio::spawn(write(writer, Arc::clone(&links), Arc::clone(&shards)));
+    let write = Watch(write.abort_handle());
+    tokio::spawn(async move {
+        let end = read(&link, &shards, unpacker, accepted).await;
+        drop(write);
+        finish(&links, &link, &shards, &end);
+    });
+}
+
+fn finish(links: &Links, link: &Link, shards: &Shards, end: &End) {
+    match end {
+        End::Closed(_) => {}
+        End::Alien(_) => count(&links.counters.malformed),
+        End::Silent => count(&links.counters.silent),
+    }
+    tracing::debug!(remote = %link.outer.remote, "a link has ended: {end}");
+    link.close();
+    links.remove(link);
+    for shard in shards.iter().filter_map(Weak::upgrade) {
+        shard.on_link_closed(&link.outer);
+    }
+}
+
+/// Reads frames and gives them to their shards, until the end. The server's preamble follows the client's.
+async fn read(link: &Link, shards: &Shards, mut unpacker: Unpacker, accepted: bool) -> End {
+    let begun = Instant::now();
+    let mut heard = begun;
+    loop {
+        let patience = match (accepted, link.proven.load(Ordering::Relaxed)) {
+            (false, _) => None,
+            (true, true) => Some(heard + IDLE),
+            (true, false) => Some(begun + PROOF_PATIENCE),
+        };
+        let ready = link.stream.readable();
+        let ready = match patience {
+            Some(until) => match timeout_at(until, ready).await {
+                Ok(ready) => ready,
+                Err(_) => return End::Silent,
+            },
+            None => ready.await,
+        };
+        if let Err(error) = ready {
+            return End::Closed(Some(error));
+        }
+        let greeted = unpacker.is_greeted();
+        match take(link, shards, &mut unpacker) {
+            Ok(true) => heard = Instant::now(),
+            Ok(false) => {}
+            Err(end) => return end,
+        }
+        if accepted
+            && !greeted
+            && unpacker.is_greeted()
+            && let Err(error) = link.greet()
+        {
+            return End::Closed(Some(error));
+        }
+        tokio::task::coop::consume_budget().await;
+    }
+}
+
+/// Reads once. `true`: there were frames.
+fn take(link: &Link, shards: &Shards, unpacker: &mut Unpacker) -> Result<bool, End> {
+    BUFFER.with_borrow_mut(|buffer| {
+        let kept = unpacker.restore(buffer);
+        let len = match link.stream.try_read(&mut buffer[kept..]) {
+            Ok(0) => return Err(End::Closed(None)),
+            Ok(len) => kept + len,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => kept,
+            Err(error) => return Err(End::Closed(Some(error))),
+        };
+        let mut frames: Vec<&[u8]> = Vec::new();
+        let end = unpacker.unpack(&buffer[..len], |frame| frames.push(frame));
+        let owner = |frame: &[u8]| owner(frame, shards.len());
+        for run in frames.chunk_by(|one, other| owner(one) == owner(other)) {
+            let shard = run.first().and_then(|frame| shards.get(owner(frame))?.upgrade());
+            match shard {
+                Some(shard) => shard.on_link_frames(link, run),
+                None => return Err(End::Closed(None)),
+            }
+        }
+        end.map_err(End::Alien)?;
+        Ok(!frames.is_empty())
+    })
+}
+
+/// The shard that a frame is for, as the kernel's program for datagrams finds it (`sys/socket.rs`).
+fn owner(frame: &[u8], shards: usize) -> usize {
+    const SENDER_ID_LAST_BYTE: usize = 16;
+    let Some(id) = frame.get(1..).and_then(|rest| rest.first_chunk::<8>()) else { return 0 };
+    let count = u8::try_from(shards).unwrap_or(u8::MAX);
+    match u64::from_be_bytes(*id) {
+        0 => frame.get(SENDER_ID_LAST_BYTE).map_or(0, |last| usize::from(*last) & (shards - 1)),
+        id => usize::from(Part::of_flow(id, count)),
+    }
+}
+
+/// Writes what waits whenever there is room.
+async fn write(link: Arc<Link>, links: Arc<Links>, shards: Shards) {
+    loop {
+        link.work.notified().await;
+        loop {
+            if link.is_broken() {
+                return;
+            }
+            match timeout(STUCK, link.stream.writable()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return,
+                Err(_) => {
+                    count(&links.counters.stuck);
+                    link.close();
+                    return;
+                }
+            }
+            match link.flush() {
+                Ok(None) => {}
+                Ok(Some(waiting)) => {
+                    let told = |at: usize| waiting & (1 << (at & 127)) != 0;
+                    let shards = shards.iter().enumerate().filter(|(at, _)| told(*at));
+                    for shard in shards.filter_map(|(_, shard)| shard.upgrade()) {
+                        shard.on_link_room(&link.outer);
+                    }
+                    break;
+                }
+                Err(_) => return link.close(),
+            }
+        }
+    }
+}
+
+/// Opens a link for a client's shard, and tells it.
+pub(super) async fn open(shard: Weak<Shard>, options: SocketOptions, ends: FlowEnds) {
+    let opened = match timeout(CONNECT_PATIENCE, connect(&options, ends.1)).await {
+        Ok(opened) => opened,
+        Err(_) => Err(NotOpened::Io(io::ErrorKind::TimedOut.into())),
+    };
+    let Some(shard) = shard.upgrade() else { return };
+    let port = options.local.port();
+    let link = opened.and_then(|stream| {
+        let full = || NotOpened::Io(io::Error::other("too many links"));
+        shard.links.insert(stream, ends, port, true).ok_or_else(full)
+    });
+    match link {
+        Ok(link) => {
+            shard.on_link_opened(ends, link.outer.socket);
+            // From here on it may end, and the shard is told.
+            let shards: Shards = [Arc::downgrade(&shard)].into();
+            start(&shard.links, link, shards, Unpacker::greeted(), false);
+        }
+        Err(why) => shard.on_link_not_opened(ends, &why),
+    }
+}
+
+/// Connects and exchanges preambles.
+async fn connect(options: &SocketOptions, remote: SocketAddr) -> Result<TcpStream, NotOpened> {
+    let socket = sys::link::open(&options.spec()).map_err(NotOpened::Io)?;
+    let stream = TcpSocket::from_std_stream(socket).connect(remote).await.map_err(NotOpened::Io)?;
+    sys::link::prepare(&stream);
+    greet(&stream).await?;
+    Ok(stream)
+}
+
+/// Sends the preamble, and reads the server's and no more.
+async fn greet(stream: &TcpStream) -> Result<(), NotOpened> {
+    stream.writable().await.map_err(NotOpened::Io)?;
+    stream.try_write(&PREAMBLE).map_err(NotOpened::Io)?;
+    let mut unpacker = Unpacker::default();
+    let mut buffer = [0; PREAMBLE.len()];
+    while !unpacker.is_greeted() {
+        stream.readable().await.map_err(NotOpened::Io)?;
+        let kept = unpacker.restore(&mut buffer);
+        match stream.try_read(&mut buffer[kept..]) {
+            Ok(0) => return Err(NotOpened::Io(io::ErrorKind::ConnectionReset.into())),
+            Ok(len) => unpacker.unpack(&buffer[..kept + len], |_| ()).map_err(NotOpened::Alien)?,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                unpacker.unpack(&buffer[..kept], |_| ()).map_err(NotOpened::Alien)?;
+            }
+            Err(error) => return Err(NotOpened::Io(error)),
+        }
+    }
+    Ok(())
+}
+
+/// Closes a link that is not needed any more, in a while.
+pub(super) fn close_later(links: &Arc<Links>, index: u16) {
+    let Some(link) = links.by_index(index) else { return };
+    tokio::spawn(async move {
+        tokio::time::sleep(FAREWELL).await;
+        link.close();
+    });
+}

@@ -1,0 +1,264 @@
+//! Rerouting of a shard's flows: from datagrams to links and back, and what links tell.
+
+use core::net::SocketAddr;
+use std::sync::Arc;
+
+use marline_core::{Ecn, NetworkError};
+use marline_time::Instant;
+
+use super::carrier::Carrier;
+use super::connections::wake;
+use super::egress::{Outgoing, Sender};
+use super::ingress::Origin;
+use super::link_tasks::{self, NotOpened};
+use super::links::{Link, Sent, count};
+use super::shard::Shard;
+use super::socket::Kind;
+use super::state::State;
+use crate::carrier::{FlowEnds, Outer};
+use crate::links::{Leaving, Order};
+
+/// Frames longer than this have a payload: they want an answer.
+const LONGEST_ACK: usize = crate::carrier::SHORT_HEADER + 60;
+
+/// What leaves by links.
+impl State {
+    /// Hands bytes to a link.
+    pub(super) fn send_by_link(&mut self, now: Instant, out: &Outgoing<'_>) {
+        let sent = match self.links.at(&out.outer) {
+            Some(link) => {
+                let lane = matches!(out.sender, Sender::Lane(..));
+                link.send(self.index, lane, out.stride, out.bytes)
+            }
+            None => Sent::Dropped,
+        };
+        match sent {
+            Sent::All => return,
+            Sent::Full => {}
+            Sent::Dropped => count(&self.links.counters.dropped),
+        }
+        for flow in self.rerouting.set_full(out.outer.socket, true) {
+            self.endpoint.set_flow_full(now, flow, true);
+        }
+    }
+
+    /// Notes that a datagram leaves a client. `false`: it must not.
+    pub(super) fn may_send_datagram(&mut self, now: Instant, out: &Outgoing<'_>) -> bool {
+        let routes = &mut self.rerouting.routes;
+        if !routes.uses_links() {
+            return true;
+        }
+        let length = if out.stride == 0 { out.bytes.len() } else { out.stride };
+        if length > LONGEST_ACK {
+            routes.sent(now, (out.outer.local, out.outer.remote));
+        }
+        routes.sends_datagrams()
+    }
+
+    /// Tells the core what carries its flows now.
+    pub(super) fn see_to_carried(&mut self, now: Instant) {
+        while let Carrier::Udp(carrier) = &mut self.carrier
+            && let Some(carried) = carrier.poll_carried()
+        {
+            let full = self.rerouting.carry(carried);
+            let flow = carried.flow;
+            self.endpoint.set_flow_reliable(now, flow, carried.link.is_some());
+            if carried.link.is_some() {
+                self.endpoint.set_flow_full(now, flow, full);
+            }
+            if let Some(index) = carried.link.filter(|_| carried.proven) {
+                self.links.prove(index);
+            }
+        }
+    }
+
+    /// Takes the flows between these addresses to another socket.
+    fn reroute(&mut self, now: Instant, ends: FlowEnds, socket: u16) -> usize {
+        let Carrier::Udp(carrier) = &mut self.carrier else { return 0 };
+        let (open, opening) = carrier.reroute(now, ends, socket);
+        self.see_to_carried(now);
+        for flow in &open {
+            self.endpoint.path_moved(now, *flow, false);
+        }
+        for flow in &opening {
+            self.endpoint.repeat_syn(now, *flow);
+        }
+        open.len() + opening.len()
+    }
+
+    fn probe(&mut self, ends: FlowEnds) -> Option<u64> {
+        let id = self.lanes.draw_id();
+        let Carrier::Udp(carrier) = &mut self.carrier else { return None };
+        let socket = carrier.datagram_socket(ends.0)?;
+        carrier.probe(Outer { socket, local: ends.0, remote: ends.1 }, id);
+        Some(id)
+    }
+
+    fn leave_link(&mut self, now: Instant, ends: FlowEnds) {
+        let Carrier::Udp(carrier) = &mut self.carrier else { return };
+        carrier.prefer(ends, None);
+        let socket = carrier.datagram_socket(ends.0);
+        if self.rerouting.routes.sends_datagrams() {
+            let Some(socket) = socket else { return };
+            if self.reroute(now, ends, socket) == 0 {
+                return;
+            }
+        }
+        // Something waits for the peer here: datagrams are answered, or another link is opened.
+        self.rerouting.routes.sent(now, ends);
+    }
+}
+
+/// What is to be done, and what links tell.
+impl Shard {
+    /// Does what the routes of a client ask for.
+    pub(super) fn see_to_links(&self, state: &mut State, now: Instant) {
+        state.see_to_carried(now);
+        if !state.rerouting.routes.uses_links() {
+            return;
+        }
+        while let Carrier::Udp(carrier) = &mut state.carrier
+            && let Some(ends) = carrier.poll_quiet()
+        {
+            // A server that sent and does not any more has nothing to send, or is not heard: it is asked.
+            if state.probe(ends).is_some() {
+                state.rerouting.routes.sent(now, ends);
+            }
+        }
+        state.rerouting.routes.on_timeout(now);
+        while let Some(order) = state.rerouting.routes.poll_order() {
+            match order {
+                Order::Open(ends) => self.open_link(state, now, ends),
+                Order::Use(ends, link) => {
+                    tracing::warn!(
+                        local = %ends.0,
+                        server = %ends.1,
+                        "UDP gets no answer here: connections go by TCP until it does"
+                    );
+                    if let Carrier::Udp(carrier) = &mut state.carrier {
+                        carrier.prefer(ends, Some(link));
+                    }
+                    state.reroute(now, ends, link);
+                }
+                Order::Leave(ends, why) => {
+                    if why == Leaving::DatagramsWork {
+                        tracing::info!(
+                            local = %ends.0,
+                            server = %ends.1,
+                            "UDP is answered here again: connections go by it"
+                        );
+                    }
+                    state.leave_link(now, ends);
+                }
+                Order::Close(link) => link_tasks::close_later(&self.links, link),
+                Order::Probe(ends) => {
+                    if let Some(id) = state.probe(ends) {
+                        state.rerouting.routes.probes(ends, id);
+                    }
+                }
+            }
+        }
+    }
+
+    fn open_link(&self, state: &mut State, now: Instant, ends: FlowEnds) {
+        let Carrier::Udp(carrier) = &state.carrier else { return };
+        let socket = carrier.datagram_socket(ends.0);
+        let entry = socket.and_then(|index| state.sockets.get(usize::from(index))?.as_ref());
+        let options = entry.and_then(|entry| match &entry.socket.kind {
+            Kind::Udp(udp) => Some(udp.options_at(entry.socket.local)),
+            _ => None,
+        });
+        match (options, self.handle()) {
+            (Some(options), Some(handle)) => {
+                let shard = Arc::downgrade(&handle.shard);
+                tokio::spawn(link_tasks::open(shard, options, ends));
+            }
+            _ => drop(state.rerouting.routes.not_opened(now, ends)),
+        }
+    }
+
+    pub(super) fn on_link_opened(&self, ends: FlowEnds, link: u16) {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        state.rerouting.forget_failure(&ends);
+        state.rerouting.routes.opened(now, ends, link);
+        self.serve(&mut state, now);
+    }
+
+    pub(super) fn on_link_not_opened(&self, ends: FlowEnds, why: &NotOpened) {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        let refused = state.rerouting.routes.take_refusal(&ends);
+        if state.rerouting.routes.not_opened(now, ends) {
+            tracing::warn!(local = %ends.0, server = %ends.1, "UDP gets no answer here, and {why}");
+        }
+        let rerouting = &mut state.rerouting;
+        rerouting.note_failure(ends, why.to_string());
+        if let (true, Carrier::Udp(carrier)) = (refused, &state.carrier) {
+            // What the network said of datagrams was not passed on: now it counts.
+            for flow in carrier.flows_between(ends) {
+                state.endpoint.flow_error(now, flow, NetworkError::Unreachable);
+            }
+        }
+        self.serve(&mut state, now);
+    }
+
+    pub(super) fn on_link_closed(&self, outer: &Outer) {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        let ends = (outer.local, outer.remote);
+        state.rerouting.routes.closed(now, ends, outer.socket);
+        for flow in state.rerouting.set_full(outer.socket, true) {
+            state.endpoint.set_flow_full(now, flow, true);
+        }
+        let cut_off = match &state.carrier {
+            // A client takes its flows elsewhere; a server waits for it to do so.
+            Carrier::Udp(carrier) if !state.rerouting.routes.uses_links() => {
+                carrier.flows_at(outer)
+            }
+            _ => Vec::new(),
+        };
+        for flow in cut_off {
+            state.endpoint.flow_error(now, flow, NetworkError::Unreachable);
+        }
+        self.serve(&mut state, now);
+    }
+
+    pub(super) fn on_link_room(&self, outer: &Outer) {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        for flow in state.rerouting.set_full(outer.socket, false) {
+            state.endpoint.set_flow_full(now, flow, false);
+        }
+        self.serve(&mut state, now);
+    }
+
+    /// Gives frames that came by a link to carrier and core.
+    pub(super) fn on_link_frames(&self, link: &Link, frames: &[&[u8]]) {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        if state.stopped {
+            link.close();
+            return;
+        }
+        let origin = Origin { outer: link.outer, local_port: link.port, ecn: Ecn::NotEct };
+        self.on_frames(&mut state, now, &origin, frames.iter().copied());
+        if self.tell(&mut state, now) {
+            wake(state.driver.take());
+        } else {
+            self.serve(&mut state, now);
+        }
+    }
+
+    /// Why no link came about from this address to this server, if the last try failed.
+    #[must_use]
+    pub fn link_failure(&self, local: core::net::IpAddr, server: SocketAddr) -> Option<String> {
+        self.lock().rerouting.failure(&(local, server)).map(str::to_owned)
+    }
+
+    /// The pairs of addresses between which connections go by TCP now.
+    #[must_use]
+    pub fn routes_by_link(&self) -> Vec<FlowEnds> {
+        self.lock().rerouting.routes.by_link()
+    }
+}

@@ -1,0 +1,362 @@
+//! Choice between datagrams and a link, for each pair of addresses that a client uses.
+//!
+//! *Problem.* Some networks drop UDP, all of it or that to most ports, and say nothing. To a client such a network
+//! looks like a dead one. A TCP connection to the same server tells the two apart: where it comes about while
+//! datagrams stay unanswered, they are what is blocked.
+//!
+//! A route starts with datagrams. When one that wants an answer got none for a while, a link is opened beside; if it
+//! comes about and there is still no answer, the route's flows go over to it. Silence alone moves nothing: where the
+//! link is not answered either, the network is gone, and other paths are the remedy. While the route uses the link,
+//! datagrams are tried at growing intervals. Several answers in a row bring it back, later each time it had to leave
+//! again, so that a network that lets some UDP through does not make flows go back and forth. This is what RFC 8305
+//! does for addresses, with a way back.
+
+use core::net::IpAddr;
+use std::collections::{BTreeMap, VecDeque};
+
+use marline_time::{Duration, Instant};
+
+use crate::carrier::FlowEnds;
+
+/// Silence that is borne of a server that has not answered a datagram here yet, ...
+const FIRST_PATIENCE: Duration = Duration::from_millis(500);
+/// ... and of one that has.
+const PATIENCE: Duration = Duration::from_millis(1_500);
+/// A link is opened for what was sent lately, not for what nobody waits for any more.
+const INTEREST: Duration = Duration::from_secs(30);
+/// First and longest pause after a link that did not come about.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// First and longest pause between tries of datagrams while a link is in use.
+const PROBE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Answers in a row that bring a route back to datagrams.
+const ANSWERS: u8 = 3;
+/// A route stays on its link at least so long, doubled each time it came back in vain, up to the second.
+const STAY: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(300));
+/// Datagrams that worked so long after a return were no mistake.
+const SETTLED: Duration = Duration::from_secs(120);
+/// Routes remembered; the one used longest ago goes first.
+const MOST_ROUTES: usize = 64;
+
+/// When a client of the UDP carrier uses datagrams, and when links.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum UdpUse {
+    /// Datagrams only.
+    #[default]
+    Always,
+    /// Datagrams, and links where they get no answer.
+    Preferred,
+    /// Links only.
+    Never,
+}
+
+/// What is to be done.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Open a link.
+    Open(FlowEnds),
+    /// The flows between these addresses go by this link from now on.
+    Use(FlowEnds, u16),
+    /// They go by datagrams again.
+    Leave(FlowEnds, Leaving),
+    /// This link is not needed (any more).
+    Close(u16),
+    /// Try a datagram, with an id that nobody has.
+    Probe(FlowEnds),
+}
+
+/// Why flows leave a link.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// Datagrams are answered.
+    DatagramsWork,
+    /// It has ended.
+    LinkEnded,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Way {
+    Datagrams,
+    /// A link is being opened.
+    Opening,
+    Link(u16),
+}
+
+#[derive(Clone, Debug)]
+struct Route {
+    way: Way,
+    /// The oldest datagram that wants an answer, and the newest.
+    asked: Option<(Instant, Instant)>,
+    /// A datagram was answered here.
+    heard: bool,
+    /// Datagrams got no answer here, and none since.
+    suspect: bool,
+    /// The network's refusal was not passed on.
+    refused: bool,
+    /// Links that did not come about, in a row.
+    failures: u32,
+    retry_at: Instant,
+    /// When the route took its present way.
+    since: Instant,
+    /// Returns that turned out to be mistakes, in a row.
+    mistakes: u32,
+    probe: Probe,
+}
+
+#[derive(Copy, Clone, Debug, Default)]
+struct Probe {
+    at: Option<Instant>,
+    pause: Duration,
+    id: Option<u64>,
+    answers: u8,
+}
+
+impl Route {
+    fn new(now: Instant) -> Self {
+        Route {
+            way: Way::Datagrams,
+            asked: None,
+            heard: false,
+            suspect: false,
+            refused: false,
+            failures: 0,
+            retry_at: now,
+            since: now,
+            mistakes: 0,
+            probe: Probe::default(),
+        }
+    }
+
+    /// When a link is to be opened, if nothing changes.
+    fn open_at(&self, udp: UdpUse) -> Option<Instant> {
+        let (since, latest) = self.asked.filter(|_| self.way == Way::Datagrams)?;
+        let patience = match () {
+            () if self.suspect || udp == UdpUse::Never => Duration::ZERO,
+            () if self.heard => PATIENCE,
+            () => FIRST_PATIENCE,
+        };
+        let at = (since + patience).max(self.retry_at);
+        (at <= latest + INTEREST).then_some(at)
+    }
+
+    fn take(&mut self, now: Instant, way: Way) {
+        (self.way, self.since) = (way, now);
+        self.asked = None;
+    }
+}
+
+/// The pause after so many of something, from the first of a range to the second.
+fn doubled((first, longest): (Duration, Duration), times: u32) -> Duration {
+    first.saturating_mul(1 << times.min(16)).min(longest)
+}
+
+/// The routes of a client.
+#[derive(Debug, Default)]
+pub(crate) struct Routes {
+    udp: UdpUse,
+    routes: BTreeMap<FlowEnds, Route>,
+    orders: VecDeque<Order>,
+}
+
+impl Routes {
+    pub(crate) fn new(udp: UdpUse) -> Self {
+        Routes { udp, ..Routes::default() }
+    }
+
+    /// Whether datagrams may be sent at all.
+    pub(crate) fn sends_datagrams(&self) -> bool {
+        self.udp != UdpUse::Never
+    }
+
+    /// Whether there may be links at all.
+    pub(crate) fn uses_links(&self) -> bool {
+        self.udp != UdpUse::Always
+    }
+
+    /// A datagram that wants an answer is sent.
+    pub(crate) fn sent(&mut self, now: Instant, ends: FlowEnds) {
+        if !self.uses_links() {
+            return;
+        }
+        self.make_room(&ends);
+        let route = self.routes.entry(ends).or_insert_with(|| Route::new(now));
+        let first = route.asked.map_or(now, |(first, _)| first);
+        route.asked = Some((first, now));
+    }
+
+    /// A datagram came.
+    pub(crate) fn heard(&mut self, ends: FlowEnds) {
+        let Some(route) = self.routes.get_mut(&ends) else { return };
+        route.heard = true;
+        if !matches!(route.way, Way::Link(_)) {
+            (route.asked, route.suspect) = (None, false);
+        }
+    }
+
+    /// The network, or this machine, says that it lets no datagram through. `true`: a link is tried in their place,
+    /// so nobody needs to give up yet.
+    pub(crate) fn refused(&mut self, now: Instant, ends: FlowEnds) -> bool {
+        let Some(route) = self.routes.get_mut(&ends) else { return false };
+        match route.way {
+            Way::Link(_) => true,
+            Way::Opening => {
+                route.refused = true;
+                true
+            }
+            Way::Datagrams if route.failures > 0 => false,
+            Way::Datagrams => {
+                (route.suspect, route.refused) = (true, true);
+                route.asked.get_or_insert((now, now));
+                true
+            }
+        }
+    }
+
+    /// A link has come about.
+    pub(crate) fn opened(&mut self, now: Instant, ends: FlowEnds, link: u16) {
+        let wanted = |route: &&mut Route| route.way == Way::Opening;
+        let Some(route) = self.routes.get_mut(&ends).filter(wanted) else {
+            self.orders.push_back(Order::Close(link));
+            return;
+        };
+        (route.failures, route.refused) = (0, false);
+        if route.asked.is_none() {
+            // A datagram was answered meanwhile.
+            route.way = Way::Datagrams;
+            self.orders.push_back(Order::Close(link));
+            return;
+        }
+        let mistake = route.mistakes > 0 && now < route.since + SETTLED;
+        route.mistakes = if mistake { route.mistakes } else { 0 };
+        route.take(now, Way::Link(link));
+        route.suspect = true;
+        let at = (self.udp == UdpUse::Preferred).then_some(now + PROBE.0);
+        route.probe = Probe { at, pause: PROBE.0, ..Probe::default() };
+        self.orders.push_back(Order::Use(ends, link));
+    }
+
+    /// A link has not come about. `true`: it was the first try, so that it is news.
+    pub(crate) fn not_opened(&mut self, now: Instant, ends: FlowEnds) -> bool {
+        let Some(route) = self.routes.get_mut(&ends) else { return false };
+        if route.way == Way::Opening {
+            route.way = Way::Datagrams;
+        }
+        route.retry_at = now + doubled(RETRY, route.failures);
+        route.failures = route.failures.saturating_add(1);
+        route.failures == 1
+    }
+
+    /// Whether a refusal was not passed on since this was last asked.
+    pub(crate) fn take_refusal(&mut self, ends: &FlowEnds) -> bool {
+        self.routes.get_mut(ends).is_some_and(|route| core::mem::take(&mut route.refused))
+    }
+
+    /// A link has ended. Where it was in use, flows go by datagrams until there is another one.
+    pub(crate) fn closed(&mut self, now: Instant, ends: FlowEnds, link: u16) {
+        let Some(route) = self.routes.get_mut(&ends) else { return };
+        if route.way == Way::Link(link) {
+            route.take(now, Way::Datagrams);
+            self.orders.push_back(Order::Leave(ends, Leaving::LinkEnded));
+        }
+    }
+
+    /// The probe that carried this id was answered.
+    pub(crate) fn answered(&mut self, now: Instant, ends: FlowEnds, id: u64) {
+        let udp = self.udp;
+        let Some(route) = self.routes.get_mut(&ends) else { return };
+        let Way::Link(link) = route.way else { return };
+        if route.probe.id.take_if(|asked| *asked == id).is_none() || udp != UdpUse::Preferred {
+            return;
+        }
+        route.probe.answers = route.probe.answers.saturating_add(1);
+        route.probe.pause = PROBE.0;
+        route.probe.at = Some(now + PROBE.0);
+        if route.probe.answers < ANSWERS || now < route.since + doubled(STAY, route.mistakes) {
+            return;
+        }
+        route.take(now, Way::Datagrams);
+        (route.suspect, route.heard) = (false, true);
+        route.mistakes = route.mistakes.saturating_add(1);
+        self.orders.push_back(Order::Leave(ends, Leaving::DatagramsWork));
+        self.orders.push_back(Order::Close(link));
+    }
+
+    /// This id goes out in the probe that was ordered.
+    pub(crate) fn probes(&mut self, ends: FlowEnds, id: u64) {
+        if let Some(route) = self.routes.get_mut(&ends) {
+            route.probe.id = Some(id);
+        }
+    }
+
+    /// Whether there is such a route.
+    pub(crate) fn knows(&self, ends: &FlowEnds) -> bool {
+        self.routes.contains_key(ends)
+    }
+
+    /// Those that use a link.
+    pub(crate) fn by_link(&self) -> Vec<FlowEnds> {
+        let linked = self.routes.iter().filter(|(_, route)| matches!(route.way, Way::Link(_)));
+        linked.map(|(ends, _)| *ends).collect()
+    }
+
+    /// The local address is gone.
+    pub(crate) fn forget(&mut self, local: IpAddr) {
+        for (_, route) in self.routes.extract_if(.., |ends, _| ends.0 == local) {
+            if let Way::Link(link) = route.way {
+                self.orders.push_back(Order::Close(link));
+            }
+        }
+    }
+
+    /// When [`on_timeout`](Self::on_timeout) is to be called.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.routes.values().filter_map(|route| self.due(route)).min()
+    }
+
+    fn due(&self, route: &Route) -> Option<Instant> {
+        match route.way {
+            Way::Datagrams => route.open_at(self.udp),
+            Way::Opening => None,
+            Way::Link(_) => route.probe.at,
+        }
+    }
+
+    /// Early or late calls are harmless.
+    pub(crate) fn on_timeout(&mut self, now: Instant) {
+        for (ends, route) in &mut self.routes {
+            match route.way {
+                Way::Datagrams if route.open_at(self.udp).is_some_and(|at| at <= now) => {
+                    route.way = Way::Opening;
+                    self.orders.push_back(Order::Open(*ends));
+                }
+                Way::Link(_) if route.probe.at.is_some_and(|at| at <= now) => {
+                    let probe = &mut route.probe;
+                    if probe.id.is_some() {
+                        probe.answers = 0;
+                        probe.pause = probe.pause.saturating_mul(2).min(PROBE.1);
+                    }
+                    probe.at = Some(now + probe.pause);
+                    self.orders.push_back(Order::Probe(*ends));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn poll_order(&mut self) -> Option<Order> {
+        self.orders.pop_front()
+    }
+
+    fn make_room(&mut self, ends: &FlowEnds) {
+        if self.routes.len() < MOST_ROUTES || self.routes.contains_key(ends) {
+            return;
+        }
+        let used = |route: &Route| route.asked.map_or(route.since, |(_, latest)| latest);
+        let idle = self.routes.iter().filter(|(_, route)| route.way == Way::Datagrams);
+        if let Some(oldest) = idle.min_by_key(|(_, route)| used(route)).map(|(ends, _)| *ends) {
+            self.routes.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

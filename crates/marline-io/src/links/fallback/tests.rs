@@ -1,0 +1,214 @@
+use super::*;
+
+const LINK: u16 = 0x8003;
+
+fn ends() -> FlowEnds {
+    ([192, 0, 2, 9].into(), ([203, 0, 113, 7], 7_777).into())
+}
+
+fn ms(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+fn orders(routes: &mut Routes) -> Vec<Order> {
+    core::iter::from_fn(|| routes.poll_order()).collect()
+}
+
+/// Runs the timers up to `until`, answering the probes if `answers`; what was ordered, and when.
+fn run(routes: &mut Routes, until: Instant, answers: bool) -> Vec<(Instant, Order)> {
+    let mut log = Vec::new();
+    let mut ids = 1..;
+    while let Some(at) = routes.next_timeout().filter(|at| *at <= until) {
+        routes.on_timeout(at);
+        while let Some(order) = routes.poll_order() {
+            if let Order::Probe(ends) = order {
+                let id = ids.next().unwrap();
+                routes.probes(ends, id);
+                if answers {
+                    routes.answered(at + Duration::from_millis(40), ends, id);
+                }
+            }
+            log.push((at, order));
+        }
+    }
+    log
+}
+
+/// A route that has gone over to its link.
+fn on_link(now: Instant) -> Routes {
+    let mut routes = Routes::new(UdpUse::Preferred);
+    routes.sent(now, ends());
+    let opened = run(&mut routes, now + Duration::from_secs(1), false);
+    assert_eq!(opened, [(now + FIRST_PATIENCE, Order::Open(ends()))]);
+    routes.opened(now + Duration::from_millis(540), ends(), LINK);
+    assert_eq!(orders(&mut routes), [Order::Use(ends(), LINK)]);
+    routes
+}
+
+#[test]
+fn datagrams_that_are_answered_open_no_link() {
+    let mut routes = Routes::new(UdpUse::Preferred);
+    for at in (0..60_000).step_by(100) {
+        routes.sent(ms(at), ends());
+        routes.heard(ends());
+        assert_eq!(routes.next_timeout(), None);
+    }
+}
+
+#[test]
+fn a_link_that_comes_about_beside_an_answer_is_closed_again() {
+    let mut routes = Routes::new(UdpUse::Preferred);
+    routes.sent(ms(0), ends());
+    assert_eq!(run(&mut routes, ms(2_000), false), [(ms(500), Order::Open(ends()))]);
+    routes.heard(ends());
+    routes.opened(ms(620), ends(), LINK);
+    assert_eq!(orders(&mut routes), [Order::Close(LINK)]);
+    assert_eq!(routes.next_timeout(), None);
+}
+
+#[test]
+fn a_server_that_has_answered_before_is_borne_with_for_longer() {
+    let mut routes = Routes::new(UdpUse::Preferred);
+    routes.sent(ms(0), ends());
+    routes.heard(ends());
+    routes.sent(ms(100), ends());
+    routes.sent(ms(900), ends());
+    assert_eq!(routes.next_timeout(), Some(ms(1_600)), "the oldest counts");
+}
+
+#[test]
+fn a_dead_network_is_asked_for_links_less_and_less_and_not_for_ever() {
+    let mut routes = Routes::new(UdpUse::Preferred);
+    let mut opened = Vec::new();
+    for second in 0..200 {
+        let now = Instant::from_secs(second);
+        if second < 100 {
+            routes.sent(now, ends());
+        }
+        for (at, order) in run(&mut routes, now, false) {
+            assert_eq!(order, Order::Open(ends()));
+            routes.not_opened(at, ends());
+            opened.push(at.as_millis() / 1_000);
+        }
+    }
+    assert!((6..12).contains(&opened.len()), "{opened:?}");
+    assert!(*opened.last().unwrap() <= 131, "nobody waits any more: {opened:?}");
+}
+
+#[test]
+fn probes_that_are_not_answered_come_less_and_less_and_leave_the_link_in_use() {
+    let mut routes = on_link(ms(0));
+    let log = run(&mut routes, Instant::from_secs(600), false);
+    assert!(log.iter().all(|(_, order)| *order == Order::Probe(ends())));
+    assert!((20..30).contains(&log.len()), "{}", log.len());
+}
+
+#[test]
+fn answers_in_a_row_bring_datagrams_back() {
+    let mut routes = on_link(ms(0));
+    let log = run(&mut routes, Instant::from_secs(60), true);
+    let [.., (_, Order::Probe(_)), (left, Order::Leave(..)), (_, Order::Close(LINK))] = log[..]
+    else {
+        panic!("{log:?}")
+    };
+    assert!(left >= ms(540) + STAY.0 && left < ms(6_000), "{left:?}");
+    assert_eq!(routes.next_timeout(), None);
+}
+
+#[test]
+fn one_answer_among_many_that_do_not_come_brings_nothing_back() {
+    let mut routes = on_link(ms(0));
+    for round in 0..50 {
+        let Some(at) = routes.next_timeout() else { break };
+        routes.on_timeout(at);
+        assert_eq!(orders(&mut routes), [Order::Probe(ends())], "round {round}");
+        routes.probes(ends(), round);
+        if round % 3 != 0 {
+            routes.answered(at, ends(), round);
+        }
+    }
+}
+
+#[test]
+fn an_answer_to_another_id_is_none() {
+    let mut routes = on_link(ms(0));
+    for round in 0..10 {
+        let at = routes.next_timeout().unwrap();
+        routes.on_timeout(at);
+        routes.probes(ends(), round);
+        routes.answered(at, ends(), round + 100);
+    }
+    assert!(orders(&mut routes).iter().all(|order| *order == Order::Probe(ends())));
+}
+
+#[test]
+fn a_network_that_goes_back_and_forth_stays_on_the_link_longer_each_time() {
+    let mut routes = on_link(ms(0));
+    let mut last = Duration::ZERO;
+    let mut began = ms(540);
+    for round in 0..5 {
+        let log = run(&mut routes, began + Duration::from_secs(400), true);
+        let left = log.iter().find(|(_, order)| matches!(order, Order::Leave(..))).unwrap().0;
+        let stay = left.since(began);
+        assert!(stay >= last, "round {round}: {stay:?} after {last:?}");
+        last = stay;
+        routes.sent(left + Duration::from_secs(1), ends());
+        let log = run(&mut routes, left + Duration::from_secs(10), false);
+        let opened = log[0].0;
+        assert_eq!(log[0].1, Order::Open(ends()));
+        routes.opened(opened, ends(), LINK);
+        assert_eq!(orders(&mut routes), [Order::Use(ends(), LINK)]);
+        began = opened;
+    }
+    assert!(last >= STAY.0 * 8, "{last:?}");
+}
+
+#[test]
+fn a_link_that_ends_is_replaced_at_once() {
+    let mut routes = on_link(ms(0));
+    routes.closed(ms(5_000), ends(), LINK);
+    assert_eq!(orders(&mut routes), [Order::Leave(ends(), Leaving::LinkEnded)]);
+    routes.sent(ms(5_001), ends());
+    assert_eq!(run(&mut routes, ms(5_001), false), [(ms(5_001), Order::Open(ends()))]);
+}
+
+#[test]
+fn where_the_network_says_no_a_link_is_tried_at_once_and_its_word_counts_when_that_fails() {
+    let mut routes = Routes::new(UdpUse::Preferred);
+    routes.sent(ms(0), ends());
+    assert!(routes.refused(ms(1), ends()));
+    assert_eq!(run(&mut routes, ms(1), false), [(ms(0), Order::Open(ends()))]);
+    assert!(routes.refused(ms(2), ends()), "while it is tried");
+    assert!(routes.not_opened(ms(3), ends()), "news");
+    assert!(!routes.refused(ms(4), ends()));
+    assert!(!routes.not_opened(ms(5), ends()), "no news any more");
+}
+
+#[test]
+fn without_datagrams_a_link_is_opened_at_once_and_never_left() {
+    let mut routes = Routes::new(UdpUse::Never);
+    routes.sent(ms(7), ends());
+    assert_eq!(run(&mut routes, ms(7), false), [(ms(7), Order::Open(ends()))]);
+    routes.opened(ms(9), ends(), LINK);
+    assert_eq!(orders(&mut routes), [Order::Use(ends(), LINK)]);
+    assert_eq!(routes.next_timeout(), None);
+}
+
+#[test]
+fn with_datagrams_alone_nothing_is_kept() {
+    let mut routes = Routes::new(UdpUse::Always);
+    routes.sent(ms(0), ends());
+    assert!(routes.routes.is_empty());
+}
+
+#[test]
+fn the_table_is_bounded_and_an_address_that_goes_takes_its_link_along() {
+    let mut routes = on_link(ms(0));
+    for port in 0..1_000 {
+        routes.sent(ms(u64::from(port) + 1_000), (ends().0, ([203, 0, 113, 7], port).into()));
+    }
+    assert_eq!(routes.routes.len(), MOST_ROUTES);
+    routes.forget(ends().0);
+    assert_eq!(orders(&mut routes), [Order::Close(LINK)]);
+    assert!(routes.routes.is_empty());
+}

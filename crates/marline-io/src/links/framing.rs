@@ -1,0 +1,223 @@
+//! Framing of a link: a preamble in each direction, then frames, each after its length in two bytes.
+
+use crate::carrier::{LARGEST_DATAGRAM, SHORT_HEADER};
+
+/// What both ends send first: the name and the version of the framing. Nothing else begins like this, so that a
+/// server knows strangers by their first bytes, and a client a network that answers in the server's place.
+pub(crate) const PREAMBLE: [u8; 8] = *b"Marline\x01";
+/// Bytes of the length before a frame.
+const LENGTH: usize = 2;
+/// A frame has at least its type and an id, ...
+const SHORTEST: usize = SHORT_HEADER;
+/// ... and at most what a datagram has.
+const LONGEST: usize = LARGEST_DATAGRAM as usize;
+
+/// What came is not what a Marline peer sends.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Alien {
+    /// Something that begins like an answer of HTTP, or a page.
+    Http,
+    /// A record of TLS.
+    Tls,
+    /// Something else.
+    Other,
+    /// After the right preamble, a frame of an impossible length.
+    Length(usize),
+}
+
+impl Alien {
+    fn of(first: &[u8]) -> Alien {
+        const TLS_ALERT: u8 = 0x15;
+        const TLS_HANDSHAKE: u8 = 0x16;
+        match first {
+            [b'<', ..] => Alien::Http,
+            _ if first.starts_with(b"HTTP") => Alien::Http,
+            [TLS_ALERT | TLS_HANDSHAKE, 3, ..] => Alien::Tls,
+            _ => Alien::Other,
+        }
+    }
+
+    /// What it says of the network that it came from.
+    pub(crate) const fn meaning(self) -> &'static str {
+        match self {
+            Alien::Http => {
+                "a web page came in the server's place: is a login wanted in this network?"
+            }
+            Alien::Tls => {
+                "TLS came in the server's place: something in this network answers for it"
+            }
+            Alien::Other => "what came is no answer of a Marline server",
+            Alien::Length(_) => "what came is no frame",
+        }
+    }
+}
+
+/// Frames as bytes of a stream, and where each ends.
+#[derive(Debug, Default)]
+pub(crate) struct Enclosed {
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Appends each frame of a batch with its length. `stride` 0: it is one.
+pub(crate) fn enclose(out: &mut Enclosed, stride: usize, batch: &[u8]) {
+    let stride = if stride == 0 { batch.len().max(1) } else { stride };
+    for frame in batch.chunks(stride) {
+        debug_assert!((SHORTEST..=LONGEST).contains(&frame.len()), "{} bytes", frame.len());
+        out.bytes.extend_from_slice(&(frame.len() as u16).to_be_bytes());
+        out.bytes.extend_from_slice(frame);
+    }
+}
+
+impl Enclosed {
+    /// Where the frame ends that the first `sent` bytes cut; `sent` itself if they cut none.
+    pub(crate) fn end_of_cut(&self, sent: usize) -> usize {
+        let mut at = 0;
+        while at < sent {
+            let Some(length) = self.bytes.get(at..at + LENGTH) else { break };
+            at += LENGTH + usize::from(u16::from_be_bytes([length[0], length[1]]));
+        }
+        at.min(self.bytes.len())
+    }
+}
+
+/// Takes a stream apart. It keeps no more than a part of a frame.
+#[derive(Debug, Default)]
+pub(crate) struct Unpacker {
+    /// The preamble has come.
+    greeted: bool,
+    /// What could not be used yet.
+    rest: Vec<u8>,
+}
+
+impl Unpacker {
+    /// For a stream whose preamble has been read.
+    pub(crate) fn greeted() -> Self {
+        Unpacker { greeted: true, ..Unpacker::default() }
+    }
+
+    /// The preamble has come.
+    pub(crate) const fn is_greeted(&self) -> bool {
+        self.greeted
+    }
+
+    /// Moves what is left of earlier bytes to the front of `buffer`; returns how many.
+    pub(crate) fn restore(&mut self, buffer: &mut [u8]) -> usize {
+        let len = self.rest.len();
+        buffer[..len].copy_from_slice(&self.rest);
+        self.rest.clear();
+        len
+    }
+
+    /// Gives each whole frame in `bytes`, which begin with what [`restore`](Self::restore) gave, to `take`, and keeps
+    /// the rest.
+    pub(crate) fn unpack<'a>(
+        &mut self,
+        mut bytes: &'a [u8],
+        mut take: impl FnMut(&'a [u8]),
+    ) -> Result<(), Alien> {
+        if !self.greeted {
+            let common = bytes.len().min(PREAMBLE.len());
+            if bytes[..common] != PREAMBLE[..common] {
+                return Err(Alien::of(bytes));
+            }
+            if common < PREAMBLE.len() {
+                self.rest.extend_from_slice(bytes);
+                return Ok(());
+            }
+            self.greeted = true;
+            bytes = &bytes[PREAMBLE.len()..];
+        }
+        while let Some((length, behind)) = bytes.split_first_chunk::<LENGTH>() {
+            let length = usize::from(u16::from_be_bytes(*length));
+            if !(SHORTEST..=LONGEST).contains(&length) {
+                return Err(Alien::Length(length));
+            }
+            let Some((frame, behind)) = behind.split_at_checked(length) else { break };
+            take(frame);
+            bytes = behind;
+        }
+        self.rest.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the reader of a link does with a stream that comes in pieces.
+    fn read(stream: &[u8], piece: usize) -> Result<Vec<Vec<u8>>, Alien> {
+        let mut unpacker = Unpacker::default();
+        let mut frames = Vec::new();
+        let mut buffer = vec![0; LONGEST + LENGTH + piece];
+        for piece in stream.chunks(piece) {
+            let kept = unpacker.restore(&mut buffer);
+            buffer[kept..kept + piece.len()].copy_from_slice(piece);
+            unpacker.unpack(&buffer[..kept + piece.len()], |frame| frames.push(frame.to_vec()))?;
+            assert!(unpacker.rest.len() < LENGTH + LONGEST, "no more than a part of a frame");
+        }
+        Ok(frames)
+    }
+
+    fn stream(frames: &[Vec<u8>]) -> Vec<u8> {
+        let mut out = Enclosed::default();
+        frames.iter().for_each(|frame| enclose(&mut out, 0, frame));
+        [&PREAMBLE[..], &out.bytes].concat()
+    }
+
+    #[test]
+    fn frames_come_out_as_they_went_in_however_the_stream_is_cut() {
+        let frames: Vec<Vec<u8>> =
+            [SHORTEST, 25, 700, LONGEST].map(|len| vec![len as u8; len]).to_vec();
+        let stream = stream(&frames);
+        for piece in [1, 2, 3, 7, 8, 9, 100, stream.len()] {
+            assert_eq!(read(&stream, piece).as_ref(), Ok(&frames), "pieces of {piece}");
+        }
+        for len in 0..stream.len() {
+            let whole = read(&stream[..len], len.max(1)).unwrap();
+            assert!(frames.starts_with(&whole), "a frame that is cut off is no frame");
+        }
+    }
+
+    #[test]
+    fn a_batch_becomes_a_frame_for_each_datagram() {
+        let mut out = Enclosed::default();
+        enclose(&mut out, 100, &[7; 250]);
+        let bytes = [&PREAMBLE[..], &out.bytes].concat();
+        let lengths: Vec<usize> = read(&bytes, 64).unwrap().iter().map(Vec::len).collect();
+        assert_eq!(lengths, [100, 100, 50]);
+    }
+
+    #[test]
+    fn impossible_lengths_end_the_link() {
+        for length in [0, 1, SHORTEST - 1, LONGEST + 1, 0xffff] {
+            let mut bytes = PREAMBLE.to_vec();
+            bytes.extend_from_slice(&(length as u16).to_be_bytes());
+            bytes.extend_from_slice(&[0; 64]);
+            assert_eq!(read(&bytes, 32), Err(Alien::Length(length)));
+        }
+    }
+
+    #[test]
+    fn strangers_are_known_by_their_first_bytes() {
+        let login = b"HTTP/1.1 302 Found\r\nLocation: http://login.example/\r\n\r\n";
+        assert_eq!(read(login, 64), Err(Alien::Http));
+        assert_eq!(read(b"<html>", 64), Err(Alien::Http));
+        assert_eq!(read(b"GET / HTTP/1.1\r\n", 64), Err(Alien::Other));
+        assert_eq!(read(&[0x16, 3, 1, 0, 200, 1], 64), Err(Alien::Tls));
+        assert_eq!(read(b"SSH-2.0-OpenSSH_9\r\n", 64), Err(Alien::Other));
+        assert_eq!(read(b"Marline\x02", 64), Err(Alien::Other), "another version");
+        assert_eq!(read(b"M", 1), Ok(vec![]), "nothing is known yet");
+    }
+
+    #[test]
+    fn what_was_cut_is_found_again() {
+        let mut out = Enclosed::default();
+        enclose(&mut out, 100, &[7; 250]);
+        assert_eq!(out.end_of_cut(0), 0);
+        assert_eq!(out.end_of_cut(1), 102);
+        assert_eq!(out.end_of_cut(102), 102);
+        assert_eq!(out.end_of_cut(103), 204);
+        assert_eq!(out.end_of_cut(205), out.bytes.len());
+    }
+}

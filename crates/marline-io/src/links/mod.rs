@@ -1,0 +1,12 @@
+//! Links: frames of the UDP carrier inside TCP connections of the kernel, for networks that let no UDP through
+//! (docs/spec/tcp-carrier.md, docs/adr/0030-tcp-carrier.md).
+//!
+//! Here are the parts without sockets: how frames become bytes of a stream and back, and when a client goes from
+//! datagrams to a link and back. The driver brings the sockets (`driver/links.rs`).
+
+mod fallback;
+mod framing;
+
+pub use fallback::UdpUse;
+pub(crate) use fallback::{Leaving, Order, Routes};
+pub(crate) use framing::{Alien, Enclosed, PREAMBLE, Unpacker, enclose};

@@ -1,0 +1,216 @@
+//! Tests of the carrier in TCP connections on loopback: transfers over it alone, several shards, and what strangers can
+//! do to the port.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use super::support::*;
+use marline::{Carrier, CarrierCounters, Client, Server};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// What a Marline client says first.
+const PREAMBLE: &[u8] = b"Marline\x01";
+/// Links from one address that have proven nothing.
+const UNPROVEN_OF_ONE: usize = 32;
+
+async fn server_on_both(shards: usize) -> Server {
+    Server::builder()
+        .carrier(Carrier::Auto)
+        .listen("127.0.0.1:0".parse().unwrap())
+        .shards(shards)
+        .bind()
+        .await
+        .unwrap()
+}
+
+fn counters(server: &Server) -> CarrierCounters {
+    server.counters()[0].1
+}
+
+/// Waits until the counters are so.
+async fn wait_for(server: &Server, holds: impl Fn(&CarrierCounters) -> bool) {
+    within(async {
+        while !holds(&counters(server)) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
+/// Echoes whatever comes.
+fn echo(server: &Server) {
+    let server = server.clone();
+    tokio::spawn(async move {
+        while let Some((stream, _)) = server.accept().await {
+            tokio::spawn(async move {
+                let (mut from, mut to) = tokio::io::split(stream);
+                let _ = tokio::io::copy(&mut from, &mut to).await;
+                let _ = to.shutdown().await;
+            });
+        }
+    });
+}
+
+async fn round_trip(client: &Client, server: SocketAddr, length: usize) {
+    let stream = within(client.connect(server)).await.unwrap();
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let sent = bytes(length, length as u64);
+    let (copy, mut got) = (sent.clone(), Vec::new());
+    let writing = tokio::spawn(async move {
+        writer.write_all(&copy).await.unwrap();
+        writer.shutdown().await.unwrap();
+    });
+    within(reader.read_to_end(&mut got)).await.unwrap();
+    writing.await.unwrap();
+    assert!(got == sent, "{length} bytes come back as they were");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_go_by_tcp_alone_on_every_shard_and_nothing_is_sent_twice() {
+    for (shards, paths) in [(1, 1), (1, 2), (4, 1), (4, 2)] {
+        let server = server_on_both(shards).await;
+        echo(&server);
+        let client = client_with(&["127.0.0.1", "127.0.0.2"][..paths], |config| {
+            config.carrier(Carrier::Tcp);
+        })
+        .await;
+        for length in [1, 100_000, 3_000_000] {
+            round_trip(&client, server.local_addr(), length).await;
+        }
+        let (ours, theirs) = (client.connections(), server.connections());
+        let connections = ours.iter().chain(&theirs);
+        let subflows = connections.flat_map(|found| found.subflows.iter().chain(&found.gone));
+        // Over two paths copies may run into the end of a window.
+        for subflow in subflows.filter(|_| paths == 1) {
+            assert_eq!(subflow.bytes_retransmitted, 0, "{subflow:?}");
+        }
+        assert!(counters(&server).links >= 1, "{:?}", counters(&server));
+        assert_eq!(counters(&server).link_frames_dropped, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_client_of_datagrams_alone_needs_no_listener_and_opens_no_link() {
+    let server = server_on_both(1).await;
+    echo(&server);
+    let client = client_with(&["127.0.0.1"], |_| ()).await;
+    round_trip(&client, server.local_addr(), 10_000).await;
+    assert_eq!(counters(&server).links, 0);
+}
+
+/// Reads until the end; how many bytes came, or `None` if none and no end within the time.
+fn read_to_end(stream: &mut TcpStream, patience: Duration) -> Option<usize> {
+    stream.set_read_timeout(Some(patience)).unwrap();
+    let (mut buffer, mut count) = ([0; 4096], 0);
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return Some(count),
+            Ok(length) => count += length,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return None;
+            }
+            Err(_) => return Some(count),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_are_closed_without_a_word() {
+    let server = server_on_both(1).await;
+    let address = server.local_addr();
+    let strangers: [&[u8]; 4] = [
+        b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"SSH-2.0-x\r\n",
+        &[0; 100],
+    ];
+    for (number, first) in strangers.into_iter().enumerate() {
+        let closed = tokio::task::spawn_blocking(move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(first).unwrap();
+            read_to_end(&mut stream, Duration::from_secs(5))
+        });
+        assert_eq!(closed.await.unwrap(), Some(0), "{first:?}");
+        wait_for(&server, |counters| counters.links_malformed == number as u64 + 1).await;
+    }
+    // The right preamble, and then a length that no frame has.
+    for length in [0u16, 8, 1_473, 0xffff] {
+        let closed = tokio::task::spawn_blocking(move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(PREAMBLE).unwrap();
+            stream.write_all(&length.to_be_bytes()).unwrap();
+            read_to_end(&mut stream, Duration::from_secs(5))
+        });
+        let came = closed.await.unwrap();
+        assert!(came == Some(0) || came == Some(PREAMBLE.len()), "{length}: {came:?}");
+    }
+    wait_for(&server, |counters| counters.links_malformed == 8).await;
+    // Frames that nobody has sense for are dropped as datagrams are, and the link lives until its time is over.
+    let alive = tokio::task::spawn_blocking(move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(PREAMBLE).unwrap();
+        for _ in 0..100 {
+            stream.write_all(&[0, 40]).unwrap();
+            stream.write_all(&[0xaa; 40]).unwrap();
+        }
+        read_to_end(&mut stream, Duration::from_secs(1))
+    });
+    assert_eq!(alive.await.unwrap(), None);
+    assert!(counters(&server).malformed >= 100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_proves_nothing_in_time_is_closed_however_slowly_it_speaks() {
+    let server = server_on_both(1).await;
+    let address = server.local_addr();
+    // One says nothing, one a byte a second of a frame, one sends frames that belong to nothing.
+    let silent = TcpStream::connect(address).unwrap();
+    let drip = std::thread::spawn(move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(PREAMBLE).unwrap();
+        for byte in [0, 200].into_iter().chain([0x20; 100]) {
+            if stream.write_all(&[byte]).is_err() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        false
+    });
+    let noise = std::thread::spawn(move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(PREAMBLE).unwrap();
+        let frame = [&[0, 25, 0x24], &[9; 24][..]].concat();
+        (0..100).any(|_| {
+            std::thread::sleep(Duration::from_millis(250));
+            stream.write_all(&frame).is_err()
+        })
+    });
+    wait_for(&server, |counters| counters.links_silent == 3).await;
+    drop(silent);
+    let ended = tokio::task::spawn_blocking(move || (drip.join().unwrap(), noise.join().unwrap()));
+    assert_eq!(ended.await.unwrap(), (true, true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_address_gets_so_many_unproven_links_and_clients_get_through_beside_them() {
+    let server = server_on_both(1).await;
+    echo(&server);
+    let address = server.local_addr();
+    // Proven first: it does not count.
+    let client = client_with(&["127.0.0.1"], |config| {
+        config.carrier(Carrier::Tcp);
+    })
+    .await;
+    round_trip(&client, address, 1_000).await;
+    let flood: Vec<TcpStream> =
+        (0..UNPROVEN_OF_ONE + 20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    wait_for(&server, |counters| counters.links_refused >= 20).await;
+    round_trip(&client, address, 1_000).await;
+    let elsewhere = client_with(&["127.0.0.3"], |config| {
+        config.carrier(Carrier::Tcp);
+    })
+    .await;
+    round_trip(&elsewhere, address, 1_000).await;
+    drop(flood);
+}

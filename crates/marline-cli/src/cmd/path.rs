@@ -156,7 +156,7 @@ mod tests {
         );
         assert_eq!(
             lines[2],
-            "1  wwan0  down,backup,metered  -          -       -                                                  no route"
+            format!("1  wwan0  down,backup,metered  -          -       -{:50}no route", "")
         );
     }
 

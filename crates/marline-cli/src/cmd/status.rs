@@ -155,6 +155,9 @@ fn of_path(path: &Path, connections: &[Connection]) -> PathStatus {
     if found.bytes_sent > 0 {
         found.retransmitted = Some(again as f64 / found.bytes_sent as f64);
     }
+    if path.servers.iter().any(|server| server.by_tcp) && found.reason.is_none() {
+        found.reason = Some("by TCP, as UDP gets no answer".to_owned());
+    }
     found.state = match path.health.as_str() {
         _ if !path.up => PathState::Unreachable,
         "" | "unknown" | "answers" if doubted => PathState::Degraded,

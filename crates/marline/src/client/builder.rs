@@ -82,8 +82,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Marks the packets of the UDP carrier, and of the TCP connections beside it, for the machine's routing rules (Linux' `fwmark`), so that they can be
-    /// told from those of others. Needs CAP_NET_ADMIN for as long as paths come and go. Default: 0, no mark.
+    /// Marks the packets of the UDP carrier, and of the TCP connections beside it, for the machine's routing
+    /// rules (Linux' `fwmark`), so that they can be told from those of others. Needs CAP_NET_ADMIN for as long
+    /// as paths come and go. Default: 0, no mark.
     pub fn mark(&mut self, mark: u32) -> &mut Self {
         self.mark = mark;
         self

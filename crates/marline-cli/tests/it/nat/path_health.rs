@@ -23,8 +23,10 @@ fn start(testbed: &mut Testbed, rule: &str) -> (usize, usize) {
     router(testbed, rule);
     let serve = "marline server --config s.toml --allow 127.0.0.0/8";
     let server = testbed.start("server", serve, Until::Says("listening on"));
-    let client =
-        format!("marline client --invite-file invite {PATHS} --socks5 127.0.0.1:1080 --control c");
+    // One that has nothing but UDP: what the others do is in `udp_blocked`.
+    let client = format!(
+        "marline client --invite-file invite --carrier udp {PATHS} --socks5 127.0.0.1:1080 --control c"
+    );
     (server, testbed.start("client", &client, Until::Says("socks5 listening")))
 }
 

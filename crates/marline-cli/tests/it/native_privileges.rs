@@ -209,8 +209,10 @@ fn units_are_valid_and_expose_little() {
         assert!(output.status.success() && !complaint.contains(ours), "{ours}: {complaint}");
         let level = exposure(&unit);
         eprintln!("{ours}: exposure {level}");
-        assert!(level <= 2.0, "{ours}: exposure {level}");
+        // That of the whole machine is root with CAP_NET_ADMIN, has a device, and changes a setting of the kernel.
+        let most = if ours.starts_with("marline-up") { 2.6 } else { 2.0 };
+        assert!(level <= most, "{ours}: exposure {level}");
         units += 1;
     }
-    assert_eq!(units, 3);
+    assert_eq!(units, 4);
 }

@@ -130,7 +130,7 @@ fn systemd_starts_all_of_them_and_they_work_together() {
         has(&format!("{unit}: ended with success"));
     }
     for state in ["", " again"] {
-        has(&format!("marline-up{state}: active, rules: 6"));
+        has(&format!("marline-up{state}: active, rules: 7"));
     }
     has("marline-up down: inactive, rules: 0");
     for line in ["CapPrm: 0000000000001000", "CapEff: 0000000000001000", "CapInh: 0000000000000000"]

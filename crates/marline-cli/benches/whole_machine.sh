@@ -33,7 +33,7 @@ start() { # name of the namespace, what is heard from it, command
     return 1
 }
 umask 077
-rm -rf server.toml* invite
+rm -f server.* invite
 ip netns exec $far "$program" server --init --config server.toml --listen 10.9.0.1:7777 \
     --public 10.9.0.1:7777 > invite 2> /dev/null
 start $far "listening on" "$program" server --config server.toml --allow 203.0.113.0/24

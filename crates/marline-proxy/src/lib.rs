@@ -17,6 +17,7 @@ pub mod private_file;
 pub mod record;
 pub mod relay;
 pub mod remote_rules;
+pub mod resolv_conf;
 pub mod resolve;
 pub mod rewound;
 pub mod rules;

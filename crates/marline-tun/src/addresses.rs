@@ -1,6 +1,9 @@
 //! Addresses on both ends of the interface.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use marline_proxy::rules::is_public;
+use marline_proxy::udp::DNS_PORT;
 
 /// MTU of the interface, bytes. What fits it fits a datagram of most tunnels as well.
 pub const MTU: u32 = 1_500;
@@ -70,6 +73,13 @@ impl Addresses {
                 v6.to_bits() >> shift == self.host_v6.to_bits() >> shift
             }
         }
+    }
+
+    /// Whether queries to this place are the gateway's to answer: its own service and, if it `takes_names`, that of
+    /// any resolver on a private network.
+    pub(crate) fn is_resolver(&self, place: SocketAddr, takes_names: bool) -> bool {
+        let theirs = self.is_gateway(place.ip()) || takes_names && !is_public(place.ip());
+        theirs && place.port() == DNS_PORT
     }
 
     /// The gateway's address of the same family.

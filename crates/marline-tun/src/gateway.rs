@@ -134,8 +134,18 @@ impl Gateway {
     /// Serves the programs by this way to their targets, until `stop` says that no more are to be served and those
     /// that were are done.
     pub async fn serve<O: Open>(self, way: Arc<O>, stop: Stop) {
-        let Gateway { addresses, resolvers, connections, destinations, direct_names, .. } = self;
-        let Gateway { shard, requests, queries, tun, .. } = self;
+        let Gateway {
+            addresses,
+            resolvers,
+            connections,
+            destinations,
+            direct_names,
+            shard,
+            requests,
+            queries,
+            tun,
+            packets: _,
+        } = self;
         let names = resolvers.clone().map(|resolvers| Forwarder {
             way: Arc::clone(&way),
             resolvers,

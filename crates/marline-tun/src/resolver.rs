@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::bail;
+use marline_proxy::resolv_conf::{self, entries};
 use marline_proxy::target::Target;
 use marline_proxy::udp::DNS_PORT;
 
@@ -73,9 +74,7 @@ impl Resolvers {
 pub(crate) fn all_of_host(gateway: IpAddr) -> Vec<SocketAddr> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let usable = |text: &str| -> Vec<SocketAddr> {
-        let addresses = entries(text, "nameserver")
-            .filter_map(|rest| rest.split_ascii_whitespace().next()?.parse::<IpAddr>().ok());
-        addresses
+        resolv_conf::addresses(text)
             .filter(|address| !address.is_loopback() && *address != gateway)
             .map(|address| SocketAddr::new(address, DNS_PORT))
             .collect()
@@ -99,10 +98,8 @@ pub fn first_of_host() -> anyhow::Result<SocketAddr> {
 ///
 /// # Errors
 /// There is none, or nobody but this machine can reach it.
-fn of_host(resolv_conf: &str) -> anyhow::Result<SocketAddr> {
-    let Some(word) =
-        entries(resolv_conf, "nameserver").find_map(|rest| rest.split_ascii_whitespace().next())
-    else {
+fn of_host(text: &str) -> anyhow::Result<SocketAddr> {
+    let Some(word) = resolv_conf::resolvers(text).next() else {
         bail!("/etc/resolv.conf names no resolver: say which one to ask with --dns ADDRESS");
     };
     let link_local = |address: &IpAddr| match address {
@@ -139,14 +136,6 @@ pub(crate) fn inside(host: &str, nameserver: IpAddr) -> String {
         text.push_str(&format!("options {}\n", options.join(" ")));
     }
     text
-}
-
-/// What follows a keyword, line by line.
-fn entries<'a>(text: &'a str, keyword: &'a str) -> impl Iterator<Item = &'a str> {
-    text.lines().filter_map(move |line| {
-        let rest = line.trim_start().strip_prefix(keyword)?;
-        rest.starts_with([' ', '\t']).then(|| rest.trim())
-    })
 }
 
 #[cfg(test)]

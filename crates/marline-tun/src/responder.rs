@@ -4,8 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use marline_proxy::rules::is_public;
-use marline_proxy::udp::DNS_PORT;
 use marline_wire::{
     IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, UDP_HEADER_LEN, UdpDatagram, ip_header_len,
     verify_udp_checksum,
@@ -120,8 +118,7 @@ impl Responder {
             destination: SocketAddr::new(ip.dst, udp.dst_port),
             payload: udp.payload,
         };
-        let of_names = self.addresses.is_gateway(ip.dst) || self.takes_names && !is_public(ip.dst);
-        if of_names && udp.dst_port == DNS_PORT {
+        if self.addresses.is_resolver(datagram.destination, self.takes_names) {
             count(&self.counters.queries);
             return Taken::Query(datagram);
         }

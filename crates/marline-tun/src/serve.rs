@@ -9,11 +9,9 @@ use marline_io::{Request, Requests, Tun};
 use marline_proxy::client::open::{Open, OpenError};
 use marline_proxy::message::ErrorCode;
 use marline_proxy::relay::{Traffic, relay};
-use marline_proxy::rules::is_public;
 use marline_proxy::shutdown::Stop;
 use marline_proxy::target::Target;
 use marline_proxy::transport::Transport;
-use marline_proxy::udp::DNS_PORT;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -113,7 +111,7 @@ impl<O: Open> Service<O> {
         let Destinations { exceptions, takes_names } = &self.destinations;
         let ip = local.ip();
         let is_gateway = self.addresses.is_gateway(ip);
-        if local.port() == DNS_PORT && (is_gateway || *takes_names && !is_public(ip)) {
+        if self.addresses.is_resolver(local, *takes_names) {
             return self.resolvers.as_ref().map(|all| all.current()).ok_or(Refusal::Reset);
         }
         if exceptions.blocks(ip) {

@@ -76,21 +76,14 @@ impl PidFile {
         let Ok(text) = fs::read_to_string(PidFile::path()?) else { return Ok(None) };
         let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) else { return Ok(None) };
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(None) };
-        // Ids are used again: it must be this program.
-        let program = |who: &str| fs::read_link(format!("/proc/{who}/exe")).ok();
-        let theirs = program(&pid.as_raw_nonzero().to_string());
-        let name = |path: &PathBuf| path.file_name().map(std::ffi::OsStr::to_owned);
-        // Upgraded meanwhile, its own file is gone ("marline (deleted)").
-        let same = |a: &PathBuf, b: &PathBuf| {
-            let stem = |path: &PathBuf| {
-                let text = name(path)?.into_string().ok()?;
-                Some(text.trim_end_matches(" (deleted)").to_owned())
-            };
-            stem(a) == stem(b)
+        // Ids are used again: it must be this program. Upgraded meanwhile, its own file is gone ("marline (deleted)").
+        let program = |who: &str| {
+            let path = fs::read_link(format!("/proc/{who}/exe")).ok()?;
+            let name = path.file_name()?.to_str()?;
+            Some(name.trim_end_matches(" (deleted)").to_owned())
         };
-        let is_ours =
-            theirs.zip(program("self")).is_some_and(|(theirs, ours)| same(&theirs, &ours));
-        Ok(is_ours.then_some(process))
+        let theirs = program(&pid.as_raw_nonzero().to_string());
+        Ok((theirs.is_some() && theirs == program("self")).then_some(process))
     }
 }
 

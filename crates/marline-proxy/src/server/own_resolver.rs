@@ -8,6 +8,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::message::{ErrorCode, Failure};
+use crate::resolv_conf;
 use crate::rules::Rules;
 use crate::udp::DNS_PORT;
 
@@ -43,14 +44,9 @@ pub(super) fn addresses(rules: &Rules) -> Result<Vec<SocketAddr>, Failure> {
     }
 }
 
-/// Those that a `resolv.conf` lists. Link-local ones with a zone are left out.
-fn listed(resolv_conf: &str) -> Vec<IpAddr> {
-    let entry = |line: &str| {
-        let rest = line.trim_start().strip_prefix("nameserver")?;
-        let rest = rest.strip_prefix([' ', '\t'])?;
-        rest.split_ascii_whitespace().next()?.parse().ok()
-    };
-    resolv_conf.lines().filter_map(entry).take(MOST).collect()
+/// Those that a `resolv.conf` lists and the C library asks.
+fn listed(text: &str) -> Vec<IpAddr> {
+    resolv_conf::addresses(text).take(MOST).collect()
 }
 
 #[cfg(test)]

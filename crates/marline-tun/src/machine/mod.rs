@@ -17,9 +17,10 @@ use std::os::fd::OwnedFd;
 
 use anyhow::{Context, anyhow, bail};
 use marline_io::{GATEWAY_INTERFACE, Tun};
+use marline_proxy::rules::Cidr;
 use tokio::sync::mpsc;
 
-use self::netlink::{Routing, host};
+use self::netlink::Routing;
 use self::reverse_path::ReversePath;
 use self::routing::{Leads, Route, RoutingSettings, TABLE};
 pub use self::undo::UndoProcess;
@@ -167,7 +168,7 @@ impl Machine {
         if self.direct.contains(&address) {
             return;
         }
-        let route = |address| Route { to: host(address), leads: Leads::Elsewhere };
+        let route = |address| Route { to: Cidr::around(address, u8::MAX), leads: Leads::Elsewhere };
         if let Err(error) = self.routing.add_route(route(address), 0).await {
             tracing::warn!("{address} goes through the tunnel: {error:#}");
             return;

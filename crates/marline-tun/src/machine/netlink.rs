@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use anyhow::{Context, anyhow};
 use futures_util::TryStreamExt;
-use marline_proxy::rules::Cidr;
 use rtnetlink::packet_route::IpProtocol;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol, RouteType};
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, RulePortRange};
@@ -177,11 +176,6 @@ fn protocol(transport: Transport) -> RuleAttribute {
 
 const fn just(port: u16) -> RulePortRange {
     RulePortRange { start: port, end: port }
-}
-
-/// A route of a host.
-pub(super) fn host(address: IpAddr) -> Cidr {
-    Cidr::around(address, if address.is_ipv4() { 32 } else { 128 })
 }
 
 /// Whether it was removed now, rather than gone before.

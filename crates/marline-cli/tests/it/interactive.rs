@@ -35,8 +35,10 @@ const OPENS: Duration = Duration::from_millis(5_500);
 /// ... and of so many keys.
 const NEW_KEYS: usize = 40;
 /// LTE must be closed so long after WiFi's return: a question every 1.2 s (lost ones 2.4 s apart), a clean
-/// period of 2 s, a quiet time of 2 s, and what a busy machine adds.
-const ASLEEP_AFTER: Duration = Duration::from_secs(9);
+/// period of 2 s, a quiet time of 2 s; and every answer that a busy machine makes late begins them anew.
+const ASLEEP_AFTER: Duration = Duration::from_secs(11);
+/// And what is under way then comes to rest.
+const AT_REST: Duration = Duration::from_millis(500);
 /// The longest echo: with our server, and with one that knows nothing of what we do.
 const HOLE_MS: [f64; 2] = [1_500.0, 3_000.0];
 
@@ -119,6 +121,13 @@ impl Events {
         };
         self.seen.iter().filter(here).collect()
     }
+
+    /// Connections made by this address close, too, without having joined.
+    fn all_joined_are_closed(&self, local: &str) -> bool {
+        let closed = self.of("SF_CLOSED", local);
+        let is_closed = |joined: &&Value| closed.iter().any(|c| c["local"] == joined["local"]);
+        self.of("SF_ESTABLISHED", local).iter().all(is_closed)
+    }
 }
 
 /// Packets that LTE's link was offered so far, and how often its radio was woken.
@@ -194,7 +203,12 @@ fn day_out(dir: &Path, server: Server) {
 
     until(RETURNS);
     hosts.net.command("wifi", "up").expect("WiFi returns");
-    until(RETURNS + ASLEEP_AFTER);
+    while !events.all_joined_are_closed(LTE) {
+        assert!(begun.elapsed() < RETURNS + ASLEEP_AFTER, "LTE is awake: {:#?}", events.seen);
+        std::thread::sleep(Duration::from_millis(100));
+        events.collect();
+    }
+    std::thread::sleep(AT_REST);
     let (asleep, _) = lte(&hosts);
     let after = table(&hosts);
     println!("{server:?}, back on WiFi:\n{after}");

@@ -21,6 +21,8 @@ use marline_proxy::udp::UdpCounts;
 use protocol::{AddressPair, Connection, Path, PathChange};
 use tokio::sync::broadcast;
 
+use crate::metrics_http::Service;
+
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +43,11 @@ pub trait Handle: Send + Sync + 'static {
     /// Counts of datagrams; `None`: it carries none.
     fn datagrams(&self) -> Option<(LaneCounters, UdpCounts)> {
         None
+    }
+
+    /// What it counted, for metrics.
+    fn service(&self) -> Service {
+        Service::default()
     }
 
     /// Every event from now on.

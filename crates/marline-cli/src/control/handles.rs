@@ -13,6 +13,7 @@ use tokio::sync::broadcast;
 
 use super::Handle;
 use super::protocol::{AddressPair, Connection, Path, PathChange, Radio};
+use crate::metrics_http::Service;
 use crate::radio_meter::RadioMeter;
 
 /// A client's side.
@@ -67,6 +68,12 @@ impl Handle for ClientHandle {
 
     fn datagrams(&self) -> Option<(LaneCounters, UdpCounts)> {
         Some((self.client.lane_counters(), self.udp.counts()))
+    }
+
+    fn service(&self) -> Service {
+        let (core, carrier) = self.client.counters();
+        let delivery = self.client.delivery_delays();
+        Service { core, carrier: vec![carrier], delivery, ..Service::default() }
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {
@@ -126,6 +133,20 @@ impl Handle for ServerHandle {
     fn datagrams(&self) -> Option<(LaneCounters, UdpCounts)> {
         let proxy = self.proxy.as_ref()?;
         Some((self.listener.lane_counters(), proxy.udp_counts()))
+    }
+
+    fn service(&self) -> Service {
+        let mut service =
+            Service { delivery: self.listener.delivery_delays(), ..Service::default() };
+        for (core, carrier) in self.listener.counters() {
+            service.core += core;
+            service.carrier.push(carrier);
+        }
+        if let Some(proxy) = &self.proxy {
+            service.refusals = proxy.refusals().collect();
+            service.clients = proxy.clients();
+        }
+        service
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {

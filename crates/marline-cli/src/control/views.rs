@@ -12,7 +12,7 @@ use marline_link::radio::RadioReading;
 use super::protocol::{
     AddressPair, Client, Clients, Connection, Event, Path, Radio, Reached, Subflow,
 };
-use crate::metrics_http::Service;
+use crate::service::Service;
 
 // The snapshots are taken apart field by field, so that what is left out is seen here. Fields that the
 // core adds are not shown before they are named here.

@@ -1,4 +1,5 @@
-//! Script of the delivery delay: it begins when the application writes and ends with the DATA_ACK, whatever happens between.
+//! Script of the delivery delay: it begins when the application writes and ends with the DATA_ACK, whatever happens
+//! between.
 
 use std::time::Duration;
 

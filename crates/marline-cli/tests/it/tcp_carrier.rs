@@ -118,8 +118,8 @@ fn repeated(hosts: &TwoUplinks, side: Side, control: &str) -> (u64, u64) {
     (sent, again)
 }
 
-/// Two hosts with a link that loses 2 %, under this congestion control of the kernel and this seed, what is asked there, and a
-/// client and a server that carry by TCP.
+/// Two hosts with a link that loses 2 %, under this congestion control of the kernel and this seed, what is asked
+/// there, and a client and a server that carry by TCP.
 fn start(congestion: &str, seed: u64, dir: &Path) -> TwoUplinks {
     let scenario = format!(
         "seed = {seed}\n[[path]]\nname = \"wifi\"\n\
@@ -209,7 +209,8 @@ const WORLDS: u64 = 9;
 const ECHOES: u64 = 4_000;
 const AT_ONCE: usize = 3;
 
-/// Times of echoes of one world, in microseconds: over plain TCP, and carried by TCP over the same link at the same time.
+/// Times of echoes of one world, in microseconds: over plain TCP, and carried by TCP over the same link at the same
+/// time.
 fn times(congestion: &str, seed: u64) -> [Vec<u64>; 2] {
     let dir = tempfile::tempdir().expect("a folder");
     let mut hosts = start(congestion, seed, dir.path());

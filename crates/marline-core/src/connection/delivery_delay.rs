@@ -2,8 +2,8 @@
 //!
 //! What was written is not timed byte for byte: the end of one write is, and when it has been acknowledged that of
 //! the next. That is a sample each time all that was in the send buffer has gone through, and each message of an
-//! application that waits for answers. The time until the acknowledgement came is in it, and what the data waited for: a
-//! window, a path, a repeat.
+//! application that waits for answers. The time until the acknowledgement came is in it, and what the data waited
+//! for: a window, a path, a repeat.
 
 use marline_policy::Dsn;
 use marline_time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Test of what operators see of refusals: all are counted, few are told, in the log, in metrics and in `marline status`.
+//! Test of what operators see of refusals, in the log, in metrics and in `marline status`: all are counted, few are told.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Test of the dissector for Wireshark: tshark finds frames, and Multipath TCP in them, in what a client and a server send by
-//! UDP and by TCP. Needs root, tcpdump and tshark.
+//! Test of the dissector for Wireshark: tshark finds frames, and Multipath TCP in them, in what a client and a server
+//! send by UDP and by TCP. Needs root, tcpdump and tshark.
 
 use super::support::{self, SERVICES};
 use std::collections::BTreeMap;
@@ -12,7 +12,8 @@ const DISSECTOR: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/wireshark/marline.lua");
 const SCENARIO: &str = include_str!("support/phone.toml");
 
-/// Captures on WiFi what a client with this carrier sends and receives while a page is fetched and datagrams are echoed.
+/// Captures on WiFi what a client with this carrier sends and receives while a page is fetched and datagrams are
+/// echoed.
 fn capture(carrier: &str, dir: &Path) -> TwoUplinks {
     let mut hosts = TwoUplinks::set(SCENARIO, "shark", dir);
     std::fs::write(dir.join("page"), vec![7; 200_000]).expect("write");

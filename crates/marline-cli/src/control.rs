@@ -21,7 +21,7 @@ use marline_proxy::udp::UdpCounts;
 use protocol::{AddressPair, Connection, Path, PathChange};
 use tokio::sync::broadcast;
 
-use crate::service::Service;
+use crate::service_counts::ServiceCounts;
 
 #[cfg(test)]
 mod tests;
@@ -46,8 +46,8 @@ pub trait Handle: Send + Sync + 'static {
     }
 
     /// What it counted, for metrics.
-    fn service(&self) -> Service {
-        Service::default()
+    fn service(&self) -> ServiceCounts {
+        ServiceCounts::default()
     }
 
     /// Every event from now on.

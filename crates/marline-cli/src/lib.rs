@@ -15,7 +15,7 @@ pub mod path_health_table;
 pub mod path_state;
 pub mod path_table;
 pub mod radio_meter;
-pub mod service;
+pub mod service_counts;
 
 use std::pin::Pin;
 use std::process::ExitCode;

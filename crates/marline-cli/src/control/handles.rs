@@ -14,7 +14,7 @@ use tokio::sync::broadcast;
 use super::Handle;
 use super::protocol::{AddressPair, Connection, Path, PathChange, Radio};
 use crate::radio_meter::RadioMeter;
-use crate::service::Service;
+use crate::service_counts::ServiceCounts;
 
 /// A client's side.
 #[derive(Clone, Debug)]
@@ -70,10 +70,10 @@ impl Handle for ClientHandle {
         Some((self.client.lane_counters(), self.udp.counts()))
     }
 
-    fn service(&self) -> Service {
+    fn service(&self) -> ServiceCounts {
         let (core, carrier) = self.client.counters();
         let delivery = self.client.delivery_delays();
-        Service { core, carrier: vec![carrier], delivery, ..Service::default() }
+        ServiceCounts { core, carrier: vec![carrier], delivery, ..ServiceCounts::default() }
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {
@@ -135,9 +135,9 @@ impl Handle for ServerHandle {
         Some((self.listener.lane_counters(), proxy.udp_counts()))
     }
 
-    fn service(&self) -> Service {
+    fn service(&self) -> ServiceCounts {
         let mut service =
-            Service { delivery: self.listener.delivery_delays(), ..Service::default() };
+            ServiceCounts { delivery: self.listener.delivery_delays(), ..ServiceCounts::default() };
         for (core, carrier) in self.listener.counters() {
             service.core += core;
             service.carrier.push(carrier);

@@ -12,13 +12,13 @@ use marline_link::radio::RadioReading;
 use super::protocol::{
     AddressPair, Client, Clients, Connection, Event, Path, Radio, Reached, Subflow,
 };
-use crate::service::Service;
+use crate::service_counts::ServiceCounts;
 
 // The snapshots are taken apart field by field, so that what is left out is seen here. Fields that the
 // core adds are not shown before they are named here.
 
-impl From<&Service> for Clients {
-    fn from(service: &Service) -> Self {
+impl From<&ServiceCounts> for Clients {
+    fn from(service: &ServiceCounts) -> Self {
         let unix_s =
             |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).map(|t| t.as_secs());
         let clients = service.clients.iter().map(|counts| Client {

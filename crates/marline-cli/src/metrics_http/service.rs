@@ -9,7 +9,7 @@ use marline::advanced::CarrierCounters;
 use marline_proxy::server::ClientCounts;
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 
-use crate::service::Service;
+use crate::service_counts::ServiceCounts;
 
 /// Clients with a label of their own: those with most bytes.
 const MAX_CLIENTS: usize = 256;
@@ -75,7 +75,7 @@ pub(super) fn build_info(role: &'static str) {
 }
 
 /// Sets the metrics to what was counted.
-pub(super) fn set(service: &Service) {
+pub(super) fn set(service: &ServiceCounts) {
     for (name, count) in service.core.named() {
         counter!(CORE, "event" => name).absolute(count);
     }

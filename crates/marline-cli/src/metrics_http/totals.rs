@@ -16,7 +16,7 @@ use super::datagrams;
 use super::service::{self, write_histogram};
 use crate::control::protocol::{AddressPair, Connection, Path, Subflow};
 use crate::path_state::{PathState, of_path};
-use crate::service::Service;
+use crate::service_counts::ServiceCounts;
 
 /// Distinct values of the label `path`.
 pub const MAX_PATHS: usize = 32;
@@ -262,7 +262,7 @@ impl Totals {
     }
 
     /// Takes in what the process counted.
-    pub fn service(&self, service: &Service) {
+    pub fn service(&self, service: &ServiceCounts) {
         self.state().delivery = service.delivery;
         with_local_recorder(&self.recorder, || service::set(service));
     }

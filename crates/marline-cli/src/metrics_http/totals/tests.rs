@@ -179,7 +179,7 @@ fn histograms_count_what_happened() {
     totals.on_event(&event(3, 140, MonitorKind::Established(path)));
     let mut delivery = DelayHistogram::default();
     delivery.record(Duration::from_millis(70));
-    totals.service(&Service { delivery, ..Service::default() });
+    totals.service(&ServiceCounts { delivery, ..ServiceCounts::default() });
     let text = totals.render();
     assert_eq!(value(&text, "marline_path_rtt_seconds_count{path=\"10.0.0.1:443\"}"), 2.0);
     assert_eq!(value(&text, "marline_handshake_seconds_count"), 1.0, "whose begin was seen");
@@ -200,10 +200,10 @@ fn refusals_and_clients_are_counted() {
         from_targets: 2 * number,
         seen_at: std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(17),
     };
-    let service = Service {
+    let service = ServiceCounts {
         refusals: vec![(marline_proxy::server::RefusalReason::Crowd, 10_000)],
         clients: (0..1_000).map(client).collect(),
-        ..Service::default()
+        ..ServiceCounts::default()
     };
     totals.service(&service);
     let text = totals.render();

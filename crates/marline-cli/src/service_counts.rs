@@ -6,7 +6,7 @@ use marline_proxy::server::{ClientCounts, RefusalReason};
 
 /// What a process counted, now.
 #[derive(Clone, Debug, Default)]
-pub struct Service {
+pub struct ServiceCounts {
     /// Of the core, over all shards.
     pub core: Counters,
     /// Of the carrier, by shard.

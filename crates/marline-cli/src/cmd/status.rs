@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use marline_dashboard::PathState;
 use serde::Serialize;
 
 use super::monitor::{print, reach};
-use crate::control::protocol::{Answer, Command, Connection, Hello, Path, Subflow};
+use crate::control::protocol::{Answer, Command, Connection, Hello, Path};
+use crate::path_summary::summarise;
 use crate::path_table::{align, radio};
 
 /// No path is usable.
@@ -25,18 +27,6 @@ pub struct Args {
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
-}
-
-/// What a path is good for.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PathState {
-    /// It answers.
-    Usable,
-    /// It answers some, or is doubted.
-    Degraded,
-    /// Nothing comes, or it is not there.
-    Unreachable,
 }
 
 /// One path.
@@ -122,65 +112,22 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path]) -> Status {
 }
 
 fn of_path(path: &Path, connections: &[Connection]) -> PathStatus {
-    let mut found = PathStatus {
-        name: path.name.clone(),
-        state: PathState::Usable,
-        reason: path.problem.clone(),
-        local: path.local.clone(),
-        backup: path.backup,
-        heard_ms: path.servers.iter().filter_map(|server| server.heard_ms).min(),
-        srtt_us: None,
-        retransmitted: None,
-        bytes_sent: 0,
-        bytes_copied: 0,
-        bytes_received: 0,
+    let summary = summarise(path, connections);
+    let share = |again: u64| again as f64 / summary.bytes_sent as f64;
+    PathStatus {
+        retransmitted: (summary.bytes_sent > 0).then(|| share(summary.bytes_repeated)),
         radio: path.radio.as_ref().map(radio),
-    };
-    let mut again = 0;
-    let mut doubted = false;
-    for connection in connections {
-        let live = connection.subflows.iter().map(|subflow| (subflow, true));
-        let gone = connection.gone.iter().map(|subflow| (subflow, false));
-        for (subflow, is_live) in live.chain(gone).filter(|(subflow, _)| is_on(subflow, path)) {
-            found.bytes_sent += subflow.bytes_sent;
-            found.bytes_copied += subflow.bytes_reinjected;
-            found.bytes_received += subflow.bytes_received;
-            again += subflow.bytes_retransmitted;
-            if is_live {
-                found.srtt_us = found.srtt_us.into_iter().chain(subflow.srtt_us).min();
-                doubted |= subflow.potentially_failed || subflow.health.starts_with("doubtful");
-            }
-        }
+        name: summary.name,
+        state: summary.state,
+        reason: summary.reason,
+        local: summary.local,
+        backup: summary.backup,
+        heard_ms: summary.heard_ms,
+        srtt_us: summary.srtt_us,
+        bytes_sent: summary.bytes_sent,
+        bytes_copied: summary.bytes_copied,
+        bytes_received: summary.bytes_received,
     }
-    if found.bytes_sent > 0 {
-        found.retransmitted = Some(again as f64 / found.bytes_sent as f64);
-    }
-    if path.servers.iter().any(|server| server.by_tcp) && found.reason.is_none() {
-        found.reason = Some("by TCP, as UDP gets no answer".to_owned());
-    }
-    found.state = match path.health.as_str() {
-        _ if !path.up => PathState::Unreachable,
-        "" | "unknown" | "answers" if doubted => PathState::Degraded,
-        "" | "unknown" | "answers" => PathState::Usable,
-        "no-answer" | "down" | "unreachable" => PathState::Unreachable,
-        _ => PathState::Degraded,
-    };
-    if !path.up && found.reason.is_none() {
-        found.reason = Some("taken down".to_owned());
-    }
-    if found.state == PathState::Degraded && found.reason.is_none() {
-        found.reason = Some(if doubted { "answers are overdue" } else { &path.health }.to_owned());
-    }
-    found
-}
-
-/// Whether a subflow starts at the path's address: `ADDRESS:PORT`, IPv6 in brackets.
-fn is_on(subflow: &Subflow, path: &Path) -> bool {
-    let Some(local) = &path.local else { return false };
-    let address = subflow.local.rsplit_once(':').map_or(&*subflow.local, |(address, _)| address);
-    let bare = address.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
-    // A path of both families lists both of its addresses.
-    local.split([',', ' ']).any(|one| one == bare.unwrap_or(address))
 }
 
 /// In at most 80 columns, but for reasons.
@@ -252,7 +199,7 @@ fn bytes(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::protocol::Reached;
+    use crate::control::protocol::{Reached, Subflow};
 
     fn hello() -> Hello {
         Hello { role: "client".into(), version: "0.1.0".into(), pid: 42, path_health: true }

@@ -96,6 +96,12 @@ impl Process {
         lines.join("\n")
     }
 
+    /// The rest of the first line that begins so, if it is among the last.
+    pub(super) fn said_after(&self, begin: &str) -> Option<String> {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.iter().find_map(|line| line.strip_prefix(begin)).map(str::to_owned)
+    }
+
     /// Whether it ended although nobody asked it to.
     pub(super) fn has_died(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;

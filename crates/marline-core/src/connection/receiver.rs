@@ -148,6 +148,11 @@ impl Receiver {
         self.buffer.window_size()
     }
 
+    /// Bytes are here that cannot be read, as something before them is missing.
+    pub(super) fn has_hole(&self) -> bool {
+        !self.buffer.has_no_hole()
+    }
+
     /// Bytes that the application can read.
     pub(super) const fn readable(&self) -> u64 {
         self.buffer.readable()

@@ -51,14 +51,15 @@ pub async fn start(
         }
     };
     let access = Access::new(address, token).map_err(anyhow::Error::msg)?;
-    let served =
-        marline_dashboard::serve(address, access, Arc::new(Looks::new(Arc::clone(&handle))))
-            .await
-            .with_context(|| format!("cannot serve the dashboard on TCP {address}"))?;
+    let looks = Looks::new(Arc::clone(&handle));
+    let open = looks.open();
+    let served = marline_dashboard::serve(address, access, Arc::new(looks))
+        .await
+        .with_context(|| format!("cannot serve the dashboard on TCP {address}"))?;
     let fragment = shown.map(|token| format!("#token={token}")).unwrap_or_default();
     println!("dashboard at http://{}/{fragment}", served.local_addr());
     let mut telling = JoinSet::new();
-    telling.spawn(Happenings::new(handle, served.dashboard()).tell());
+    telling.spawn(Happenings::new(handle, served.dashboard(), open).tell());
     Ok(Running { served, _telling: telling })
 }
 

@@ -1,34 +1,75 @@
 //! Happenings for the dashboard, out of the events that `marline monitor` shows: what became of paths and subflows, and
 //! holes in delivery, with their cause and what the policy did.
+//!
+//! What the policy did is told by its decisions, of which there may be thousands a second. They are listened to only
+//! while somebody watches a program of at most [`FEW`] connections.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use marline::policy::SubflowId;
 use marline::{ConnectionId, MonitorEvent, MonitorKind, PathEvent};
 use marline_dashboard::{Dashboard, Happening};
 use tokio::sync::broadcast;
 
+use super::looks::OpenConnections;
 use crate::control::Handle;
 use crate::control::path_names::PathNames;
 use crate::control::protocol::Event;
+
+/// Connections of a program whose decisions are listened to, at most.
+const FEW: usize = 16;
+
+/// Decisions that are kept until a hole ends.
+const DECISIONS: usize = 256;
+
+/// Between two looks whether decisions are to be listened to.
+const RETHINK: Duration = Duration::from_secs(1);
+
+/// Rules whose decisions answer trouble, in the order in which they are told.
+const ANSWERS: [&str; 6] = ["rescue", "late", "end", "unblock", "repair", "heard-last"];
+
+/// A decision that answers trouble.
+struct Decision {
+    at_us: u64,
+    connection: u64,
+    rule: &'static str,
+    text: String,
+}
 
 /// Tells a dashboard what happens.
 pub(super) struct Happenings {
     handle: Arc<dyn Handle>,
     dashboard: Dashboard,
+    open: OpenConnections,
     names: RefCell<PathNames>,
+    listening: Option<broadcast::Receiver<MonitorEvent>>,
+    decisions: VecDeque<Decision>,
 }
 
 impl Happenings {
-    pub(super) fn new(handle: Arc<dyn Handle>, dashboard: Dashboard) -> Self {
-        Happenings { handle, dashboard, names: RefCell::default() }
+    pub(super) fn new(
+        handle: Arc<dyn Handle>,
+        dashboard: Dashboard,
+        open: OpenConnections,
+    ) -> Self {
+        Happenings {
+            handle,
+            dashboard,
+            open,
+            names: RefCell::default(),
+            listening: None,
+            decisions: VecDeque::new(),
+        }
     }
 
     /// Until the program ends.
-    pub(super) async fn tell(self) {
+    pub(super) async fn tell(mut self) {
         let mut events = self.handle.events();
         let mut path_events = self.handle.path_events();
+        let mut rethink = tokio::time::interval(RETHINK);
         loop {
             let happening = tokio::select! {
                 event = events.recv() => match event {
@@ -40,6 +81,17 @@ impl Happenings {
                     Some(event) => Some(of_path(&event)),
                     None => return,
                 },
+                event = next(&mut self.listening) => {
+                    match event {
+                        Some(event) => self.note(&event),
+                        None => return,
+                    }
+                    continue;
+                }
+                _ = rethink.tick() => {
+                    self.rethink();
+                    continue;
+                }
             };
             if let Some(happening) = happening {
                 self.dashboard.tell(&happening);
@@ -47,7 +99,51 @@ impl Happenings {
         }
     }
 
-    fn of_connection(&self, event: &MonitorEvent) -> Option<Happening> {
+    /// Listens to decisions, or no longer.
+    fn rethink(&mut self) {
+        let wanted = self.dashboard.viewers() > 0 && self.open.count() <= FEW;
+        if !wanted {
+            self.listening = None;
+            self.decisions.clear();
+        } else if self.listening.is_none() {
+            self.listening = self.handle.decisions();
+        }
+    }
+
+    /// Keeps a decision that answers trouble.
+    fn note(&mut self, event: &MonitorEvent) {
+        let MonitorKind::Decided { reason, .. } = &event.kind else { return };
+        let of = reason.grounds.rule.name();
+        let Some(rule) = ANSWERS.into_iter().find(|rule| *rule == of) else { return };
+        let name = |id: SubflowId| self.name(event.connection, id.0.into());
+        let text = reason.words(&name);
+        if self.decisions.len() == DECISIONS {
+            self.decisions.pop_front();
+        }
+        let (at_us, connection) = (event.at.as_micros(), event.connection.0);
+        self.decisions.push_back(Decision { at_us, connection, rule, text });
+    }
+
+    /// What was decided for a connection in this time: of each rule the last decision in words, and how many there
+    /// were.
+    fn answers(&mut self, connection: u64, since_us: u64, until_us: u64) -> Vec<String> {
+        // What was decided before the hole's end may not have been heard yet.
+        while let Some(Ok(event)) = self.listening.as_mut().map(broadcast::Receiver::try_recv) {
+            self.note(&event);
+        }
+        let within = |decision: &&Decision| {
+            decision.connection == connection && (since_us..=until_us).contains(&decision.at_us)
+        };
+        let of = |rule| {
+            let all = self.decisions.iter().filter(within).filter(|decision| decision.rule == rule);
+            let (count, last) = (all.clone().count(), all.last()?);
+            let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
+            Some(format!("{}{times}", last.text))
+        };
+        ANSWERS.into_iter().filter_map(of).collect()
+    }
+
+    fn of_connection(&mut self, event: &MonitorEvent) -> Option<Happening> {
         self.names.borrow_mut().on_event(event);
         let of_interest = matches!(
             event.kind,
@@ -81,8 +177,10 @@ impl Happenings {
             None => "no acknowledgement came".to_owned(),
         };
         let on = base.paths.first().map_or("another path", String::as_str);
-        let policy = Some(format!("went on over {on}"));
-        let Event { since_us, direction, .. } = said;
+        let Event { since_us, direction, at_us, .. } = said;
+        let mut policy = vec![format!("went on over {on}")];
+        policy.extend(self.answers(event.connection.0, since_us.unwrap_or(at_us), at_us));
+        let policy = Some(policy.join("; "));
         Some(Happening { since_us, direction, cause: Some(cause), policy, ..base })
     }
 
@@ -93,7 +191,7 @@ impl Happenings {
 }
 
 /// The next one; none ever comes where there are none.
-async fn next(events: &mut Option<broadcast::Receiver<PathEvent>>) -> Option<PathEvent> {
+async fn next<T: Clone>(events: &mut Option<broadcast::Receiver<T>>) -> Option<T> {
     match events {
         Some(events) => loop {
             match events.recv().await {

@@ -4,6 +4,7 @@
 //! counters that only grow. So each look adds what connections did since the one before, path by path.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use marline_dashboard::{About, PathSummary, Sample, Source, Totals};
@@ -22,10 +23,21 @@ const PEERS: usize = 8;
 /// Delivery that takes so much longer than a round trip waits, microseconds.
 const WAITS_US: u64 = 100_000;
 
+/// How many connections there were at the last look. Clones are one count.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OpenConnections(Arc<AtomicUsize>);
+
+impl OpenConnections {
+    pub(super) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A program, as its dashboard looks at it.
 pub(super) struct Looks {
     handle: Arc<dyn Handle>,
     clock: Clock,
+    open: OpenConnections,
     counted: Mutex<Counted>,
 }
 
@@ -83,6 +95,24 @@ struct Before {
     bytes: u64,
 }
 
+/// What connections did on a path.
+#[derive(Copy, Clone, Debug, Default)]
+struct OnLane {
+    sum: Moved,
+    /// The busiest subflow since the last look: its bytes, and its round trip. Others may have measured theirs
+    /// long ago.
+    busiest: (u64, Option<u64>),
+}
+
+impl OnLane {
+    fn note(&mut self, bytes: u64, connection: &Connection, lane: &Lane) {
+        if bytes > self.busiest.0 {
+            let mut there = connection.subflows.iter().filter(|subflow| lane.has(subflow));
+            self.busiest = (bytes, there.find_map(|subflow| subflow.srtt_us));
+        }
+    }
+}
+
 /// A path, and how it is told which subflows are on it.
 struct Lane {
     path: Path,
@@ -110,7 +140,17 @@ impl Lane {
 
 impl Looks {
     pub(super) fn new(handle: Arc<dyn Handle>) -> Self {
-        Looks { handle, clock: Clock::start(), counted: Mutex::default() }
+        Looks {
+            handle,
+            clock: Clock::start(),
+            open: OpenConnections::default(),
+            counted: Mutex::default(),
+        }
+    }
+
+    /// Their number, as the looks find it.
+    pub(super) fn open(&self) -> OpenConnections {
+        self.open.clone()
     }
 
     fn lanes(&self, connections: &[Connection]) -> Vec<Lane> {
@@ -145,12 +185,14 @@ impl Looks {
         own.into_iter().take(PEERS).map(|name| lane(name, By::Own)).collect()
     }
 
-    /// Adds up what connections did since the last look; how many bytes each of them moved.
-    fn count(&self, lanes: &[Lane], connections: &[Connection]) -> (Vec<Moved>, Vec<u64>) {
+    /// Adds up what connections did since the last look: of each path the sums, and of each connection how many bytes
+    /// it moved.
+    fn count(&self, lanes: &[Lane], connections: &[Connection]) -> (Vec<OnLane>, Vec<u64>) {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let Counted { paths, connections: before } = &mut *counted;
         let mut open = BTreeMap::new();
         let mut news = Vec::with_capacity(connections.len());
+        let mut on_lanes = vec![OnLane::default(); lanes.len()];
         for connection in connections {
             let last = before.remove(&connection.connection).unwrap_or_default();
             let mut now = Before {
@@ -158,13 +200,15 @@ impl Looks {
                 ..Before::default()
             };
             news.push(now.bytes.saturating_sub(last.bytes));
-            for lane in lanes {
+            for (lane, on) in lanes.iter().zip(&mut on_lanes) {
                 let mut sum = Moved::default();
                 let all = connection.subflows.iter().chain(&connection.gone);
                 all.filter(|subflow| lane.has(subflow)).for_each(|s| sum.add(Moved::of(s)));
                 let name = &lane.path.name;
                 let then = last.paths.iter().find(|(of, _)| of == name).map(|(_, moved)| *moved);
-                paths.entry(name.clone()).or_default().add(sum.since(then.unwrap_or_default()));
+                let fresh = sum.since(then.unwrap_or_default());
+                on.note(fresh.sent + fresh.received, connection, lane);
+                paths.entry(name.clone()).or_default().add(fresh);
                 now.paths.push((name.clone(), sum));
             }
             open.insert(connection.connection, now);
@@ -172,8 +216,10 @@ impl Looks {
         *before = open;
         // Those of a server's peers that are gone are not kept for good.
         paths.retain(|name, _| lanes.iter().any(|lane| lane.path.name == *name));
-        let sums = lanes.iter().map(|lane| paths.get(&lane.path.name).copied().unwrap_or_default());
-        (sums.collect(), news)
+        for (lane, on) in lanes.iter().zip(&mut on_lanes) {
+            on.sum = paths.get(&lane.path.name).copied().unwrap_or_default();
+        }
+        (on_lanes, news)
     }
 }
 
@@ -188,16 +234,21 @@ impl Source for Looks {
 
     fn sample(&self, detailed: bool) -> Sample {
         let connections = self.handle.connections();
+        self.open.0.store(connections.len(), Ordering::Relaxed);
         let at_us = self.clock.now().as_micros();
         let lanes = self.lanes(&connections);
         let (sums, news) = self.count(&lanes, &connections);
-        let summary = |(lane, moved): (&Lane, Moved)| PathSummary {
-            bytes_sent: moved.sent,
-            bytes_repeated: moved.repeated,
-            bytes_copied: moved.copied,
-            bytes_received: moved.received,
-            bytes_duplicate: moved.duplicate,
-            ..summarise_those(&lane.path, &connections, &|subflow| lane.has(subflow))
+        let summary = |(lane, OnLane { sum, busiest }): (&Lane, OnLane)| {
+            let all = summarise_those(&lane.path, &connections, &|subflow| lane.has(subflow));
+            PathSummary {
+                srtt_us: busiest.1.or(all.srtt_us),
+                bytes_sent: sum.sent,
+                bytes_repeated: sum.repeated,
+                bytes_copied: sum.copied,
+                bytes_received: sum.received,
+                bytes_duplicate: sum.duplicate,
+                ..all
+            }
         };
         let mut totals = totals(&connections, at_us);
         (totals.repairs_sent, totals.bytes_repaired) = self.handle.repairs();
@@ -257,5 +308,122 @@ fn row(connection: &Connection, at_us: u64) -> marline_dashboard::Connection {
         bytes_copied: subflows.iter().chain(&connection.gone).map(|s| s.bytes_reinjected).sum(),
         buffered: connection.buffered,
         waiting_us: waiting_us(connection, at_us),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marline::MonitorEvent;
+    use tokio::sync::broadcast;
+
+    use crate::control::protocol::PathChange;
+
+    /// A server with these connections.
+    struct Server(Mutex<Vec<Connection>>);
+
+    impl Handle for Server {
+        fn role(&self) -> &'static str {
+            "server"
+        }
+
+        fn connections(&self) -> Vec<Connection> {
+            self.0.lock().expect("unpoisoned").clone()
+        }
+
+        fn paths(&self) -> Vec<Path> {
+            Vec::new()
+        }
+
+        fn address_pairs(&self) -> Option<Vec<crate::control::protocol::AddressPair>> {
+            None
+        }
+
+        fn events(&self) -> broadcast::Receiver<MonitorEvent> {
+            broadcast::channel(1).1
+        }
+
+        fn set_scheduler(&self, _: Option<u64>, _: &str) -> Result<u64, String> {
+            Err(String::new())
+        }
+
+        fn set_path(&self, _: &str, _: PathChange) -> Result<(), String> {
+            Err(String::new())
+        }
+    }
+
+    fn connection(number: u64, peer: &str, bytes: u64) -> Connection {
+        let subflow = Subflow {
+            local: "192.0.2.1:443".into(),
+            remote: format!("{peer}:9"),
+            srtt_us: Some(1_000 * number),
+            bytes_sent: bytes,
+            ..Subflow::default()
+        };
+        Connection {
+            connection: number,
+            bytes_written: bytes,
+            subflows: vec![subflow],
+            ..Connection::default()
+        }
+    }
+
+    fn looks(connections: Vec<Connection>) -> (Arc<Server>, Looks) {
+        let server = Arc::new(Server(Mutex::new(connections)));
+        (Arc::clone(&server), Looks::new(server))
+    }
+
+    #[test]
+    fn counters_grow_although_connections_end() {
+        let (server, looks) =
+            looks(vec![connection(1, "10.0.0.1", 500), connection(2, "10.0.0.1", 70)]);
+        let sent =
+            |looks: &Looks| looks.sample(false).paths.iter().map(|p| p.bytes_sent).sum::<u64>();
+        assert_eq!(sent(&looks), 570);
+        *server.0.lock().expect("unpoisoned") = vec![connection(2, "10.0.0.1", 100)];
+        assert_eq!(sent(&looks), 600);
+        *server.0.lock().expect("unpoisoned") =
+            vec![connection(2, "10.0.0.1", 100), connection(3, "10.0.0.1", 5)];
+        assert_eq!(sent(&looks), 605);
+        assert_eq!(looks.open().count(), 2);
+    }
+
+    #[test]
+    fn a_few_peers_are_told_apart_and_many_are_not() {
+        let peers =
+            |count: u64| (0..count).map(|n| connection(n, &format!("10.0.0.{n}"), n)).collect();
+        let (_, few) = looks(peers(8));
+        let sample = few.sample(true);
+        assert_eq!(sample.paths.len(), 8);
+        assert_eq!((sample.paths[3].name.as_str(), sample.paths[3].bytes_sent), ("10.0.0.3", 3));
+        let (_, many) = looks(peers(250));
+        let sample = many.sample(true);
+        assert_eq!(sample.paths.len(), 1);
+        assert_eq!(
+            (sample.paths[0].name.as_str(), sample.paths[0].bytes_sent),
+            ("192.0.2.1", 249 * 125)
+        );
+        // The round trip is that of who moves most.
+        assert_eq!(sample.paths[0].srtt_us, Some(249_000));
+        let listed = sample.connections.expect("a detailed look");
+        assert_eq!(
+            (listed.len(), listed[0].connection, sample.totals.connections),
+            (LISTED, 249, 250)
+        );
+    }
+
+    #[test]
+    fn what_is_due_for_long_waits() {
+        let mut one = connection(1, "10.0.0.1", 1);
+        one.ack_due_since_us = Some(1_000_000);
+        // A round trip of 1 ms and 100 ms more.
+        assert_eq!(waiting_us(&one, 1_100_999), None);
+        assert_eq!(waiting_us(&one, 1_101_000), Some(101_000));
+        one.data_due_since_us = Some(900_000);
+        assert_eq!(waiting_us(&one, 1_101_000), Some(201_000));
+        assert_eq!(
+            totals(&[connection(2, "10.0.0.1", 1), one], 1_101_000).waiting,
+            Some((201_000, 1))
+        );
     }
 }

@@ -1,7 +1,7 @@
 // Lines over time, one for each path, and the holes as bands behind them.
 
 import uPlot from "uplot";
-import { rate } from "./format";
+import { clock, rate } from "./format";
 import type { History, Point } from "./history";
 
 interface Kind {
@@ -14,10 +14,10 @@ interface Kind {
 
 const KINDS: Kind[] = [
   { title: "Round trip", of: (p) => p.srtt_ms, show: (v) => `${v.toFixed(v < 10 ? 1 : 0)} ms` },
+  { title: "Health", of: (p) => p.health, show: (v) => ["unreachable", "degraded", "usable"][v] ?? "", stepped: true },
   { title: "Received", of: (p) => p.receives_bits_per_s, show: rate },
   { title: "Sent", of: (p) => p.sends_bits_per_s, show: rate },
   { title: "Loss (share sent again)", of: (p) => p.repeated_percent, show: (v) => `${v.toFixed(v < 10 ? 1 : 0)} %` },
-  { title: "Health", of: (p) => p.health, show: (v) => ["unreachable", "degraded", "usable"][v] ?? "", stepped: true },
 ];
 
 /** Colours that also the colour-blind tell apart, and dashes for who sees none. */
@@ -76,12 +76,12 @@ export class Charts {
   }
 
   private resize(): void {
-    for (const [index, plot] of this.plots.entries()) plot.setSize(this.size(KINDS[index]!));
+    for (const plot of this.plots) plot.setSize(this.size());
   }
 
-  private size(kind: Kind): { width: number; height: number } {
+  private size(): { width: number; height: number } {
     const width = this.into.firstElementChild?.clientWidth ?? this.into.clientWidth;
-    return { width: Math.max(width, 240), height: kind.stepped ? 110 : 170 };
+    return { width: Math.max(width, 240), height: 170 };
   }
 
   private build(): void {
@@ -104,15 +104,15 @@ export class Charts {
     const grid = { stroke: colour("--grid"), width: 1 };
     const axis = { stroke: ink, grid, ticks: grid, font: "12px system-ui, sans-serif" };
     return {
-      ...this.size(kind),
+      ...this.size(),
       legend: { show: false },
       cursor: { drag: { x: false, y: false }, points: { show: false }, y: false },
       scales: { x: { time: true }, y: { range: (_, min, max) => bounds(kind, min, max) } },
       axes: [
-        { ...axis, space: 70 },
+        { ...axis, space: 80, values: (_, at) => at.map((one) => clock(one * 1e3).slice(0, 8)) },
         kind.stepped
-          ? { ...axis, size: 84, splits: () => [0, 1, 2], values: (_, at) => at.map(kind.show) }
-          : { ...axis, size: 84, space: 34, values: (_, at) => at.map(kind.show) },
+          ? { ...axis, size: 92, splits: () => [0, 1, 2], values: (_, at) => at.map(kind.show) }
+          : { ...axis, size: 92, space: 34, values: (_, at) => at.map(kind.show) },
       ],
       series: [{}, ...this.names.map((name, n) => ({
         label: name,

@@ -32,7 +32,7 @@ impl Running {
     }
 }
 
-/// Serves a dashboard until the result is dropped, and says on standard output where. Beyond loopback it asks for a
+/// Serves a dashboard until the result is dropped, and says on standard error where. Beyond loopback it asks for a
 /// token, that of the file or else a new one, which is printed; on loopback only if there is a file.
 ///
 /// # Errors
@@ -57,7 +57,8 @@ pub async fn start(
         .await
         .with_context(|| format!("cannot serve the dashboard on TCP {address}"))?;
     let fragment = shown.map(|token| format!("#token={token}")).unwrap_or_default();
-    println!("dashboard at http://{}/{fragment}", served.local_addr());
+    // Not on standard output, which is the program's that `marline run` runs; nor in the log, which keeps no secrets.
+    eprintln!("dashboard at http://{}/{fragment}", served.local_addr());
     let mut telling = JoinSet::new();
     telling.spawn(Happenings::new(handle, served.dashboard(), open).tell());
     Ok(Running { served, _telling: telling })

@@ -1,8 +1,8 @@
 //! Access to a dashboard: by which names it is asked for, and the token that is asked for beyond loopback.
 //!
-//! A browser shows pages of many sites at once. What keeps them apart is the name by which each was loaded, and a name is
-//! its owner's to point anywhere, at 127.0.0.1 too (DNS rebinding). So only what is no name is answered to: an address,
-//! or `localhost`, which no resolver may give away (RFC 6761).
+//! A browser shows pages of many sites at once. What keeps them apart is the name by which each was loaded, and a name
+//! is its owner's to point anywhere, at 127.0.0.1 too (DNS rebinding). So only what is no name is answered to: an
+//! address, or `localhost`, which no resolver may give away (RFC 6761).
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -95,9 +95,15 @@ impl Access {
             let why = "ask by address, or by the name localhost: any other may be another site's\n";
             return Some((StatusCode::FORBIDDEN, why));
         }
-        let site = request.headers().get("sec-fetch-site").map(|site| site.as_bytes());
-        match site {
+        let said = |name: &str| request.headers().get(name).map(|value| value.as_bytes());
+        match said("sec-fetch-site") {
             None | Some(b"same-origin" | b"none") => None,
+            // Somebody follows a link to the page, which stands in no frame and says nothing by itself.
+            Some(_)
+                if request.uri().path() == "/" && said("sec-fetch-dest") == Some(b"document") =>
+            {
+                None
+            }
             Some(_) => Some((StatusCode::FORBIDDEN, "another site asks\n")),
         }
     }

@@ -10,9 +10,9 @@
 //! last [`RECENT`] messages, so that a page that is loaded again does not begin empty. What happens between two
 //! looks the program says by [`Dashboard::tell`].
 //!
-//! *Bounds.* [`MAX_VIEWERS`] viewers, [`MAX_CONNECTIONS`] connections, 16 KiB of headers within five seconds, and a viewer who
-//! does not read is let go. *Trust.* Only names that cannot be rebound (addresses, `localhost`) are answered to; beyond
-//! loopback a token is asked for ([`Access`]); the page may load nothing from elsewhere.
+//! *Bounds.* [`MAX_VIEWERS`] viewers, [`MAX_CONNECTIONS`] connections, 16 KiB of headers within five seconds, and a
+//! viewer who does not read is let go. *Trust.* Only names that cannot be rebound (addresses, `localhost`) are answered
+//! to; beyond loopback a token is asked for ([`Access`]); the page may load nothing from elsewhere.
 
 #![forbid(unsafe_code)]
 

@@ -52,7 +52,8 @@ impl fmt::Display for PathSpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "path `{}`: {} (write LOCAL[=ADDRESS:PORT][,backup][,metered][,radio=lte][,name=NAME], LOCAL an interface or address)",
+            "path `{}`: {} (write LOCAL[=ADDRESS:PORT][,backup][,metered][,radio=lte][,name=NAME], \
+             LOCAL an interface or address)",
             self.text, self.why
         )
     }

@@ -18,7 +18,8 @@ pub(super) struct Watched {
     _memory: JoinSet<()>,
 }
 
-/// Serves the control socket and, if wanted, metrics and a dashboard; looks after the memory that connections leave behind.
+/// Serves the control socket and, if wanted, metrics and a dashboard; looks after the memory that connections leave
+/// behind.
 pub(super) async fn watched(
     runtime: &RuntimeOptions,
     handle: Arc<dyn control::Handle>,

@@ -31,6 +31,15 @@ impl PathNames {
         }
     }
 
+    /// The name of a subflow's path, if nobody has to be asked for it.
+    pub(crate) fn known(
+        &self,
+        ConnectionId(connection): ConnectionId,
+        id: SubflowId,
+    ) -> Option<&str> {
+        self.known.get(&(connection, id.0)).map(String::as_str)
+    }
+
     /// The name of a subflow's path.
     pub(crate) fn name(
         &mut self,

@@ -4,15 +4,17 @@
 //! What the policy did is told by its decisions, of which there may be thousands a second. They are listened to only
 //! while somebody watches a program of at most [`FEW`] connections.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use marline::policy::SubflowId;
 use marline::{ConnectionId, MonitorEvent, MonitorKind, PathEvent};
-use marline_dashboard::{Dashboard, Happening};
+use marline_dashboard::{Dashboard, Happening, Pace};
+use marline_io::Clock;
 use tokio::sync::broadcast;
+use tokio::time::Instant;
 
 use super::looks::OpenConnections;
 use crate::control::Handle;
@@ -28,8 +30,15 @@ const DECISIONS: usize = 256;
 /// Between two looks whether decisions are to be listened to.
 const RETHINK: Duration = Duration::from_secs(1);
 
-/// Rules whose decisions answer trouble, in the order in which they are told.
-const ANSWERS: [&str; 6] = ["rescue", "late", "end", "unblock", "repair", "heard-last"];
+/// Rules whose decisions answer trouble, in the order in which they are told, and what they did.
+const ANSWERS: [(&str, &str); 6] = [
+    ("rescue", "sent elsewhere what the silent path held"),
+    ("late", "copied what was late"),
+    ("end", "copied the end of what was written"),
+    ("unblock", "copied what held the rest up"),
+    ("repair", "sent sums to compute what was lost"),
+    ("heard-last", "sent on the path that was heard last"),
+];
 
 /// A decision that answers trouble.
 struct Decision {
@@ -45,6 +54,9 @@ pub(super) struct Happenings {
     dashboard: Dashboard,
     open: OpenConnections,
     names: RefCell<PathNames>,
+    /// Names are not looked up before.
+    look_up_at: Cell<Instant>,
+    clock: Clock,
     listening: Option<broadcast::Receiver<MonitorEvent>>,
     decisions: VecDeque<Decision>,
 }
@@ -60,6 +72,8 @@ impl Happenings {
             dashboard,
             open,
             names: RefCell::default(),
+            look_up_at: Cell::new(Instant::now()),
+            clock: Clock::start(),
             listening: None,
             decisions: VecDeque::new(),
         }
@@ -74,7 +88,12 @@ impl Happenings {
             let happening = tokio::select! {
                 event = events.recv() => match event {
                     Ok(event) => self.of_connection(&event),
-                    Err(broadcast::error::RecvError::Lagged(missed)) => Some(left_out(missed)),
+                    Err(broadcast::error::RecvError::Lagged(missed)) => Some(Happening {
+                        event: "LEFT_OUT".into(),
+                        at_us: self.clock.now().as_micros(),
+                        more: missed,
+                        ..Happening::default()
+                    }),
                     Err(broadcast::error::RecvError::Closed) => return,
                 },
                 event = next(&mut path_events) => match event {
@@ -114,7 +133,9 @@ impl Happenings {
     fn note(&mut self, event: &MonitorEvent) {
         let MonitorKind::Decided { reason, .. } = &event.kind else { return };
         let of = reason.grounds.rule.name();
-        let Some(rule) = ANSWERS.into_iter().find(|rule| *rule == of) else { return };
+        let Some(rule) = ANSWERS.into_iter().map(|(rule, _)| rule).find(|rule| *rule == of) else {
+            return;
+        };
         let name = |id: SubflowId| self.name(event.connection, id.0.into());
         let text = reason.words(&name);
         if self.decisions.len() == DECISIONS {
@@ -124,8 +145,7 @@ impl Happenings {
         self.decisions.push_back(Decision { at_us, connection, rule, text });
     }
 
-    /// What was decided for a connection in this time: of each rule the last decision in words, and how many there
-    /// were.
+    /// What was decided for a connection in this time: how often by which rule, and the last decision in words.
     fn answers(&mut self, connection: u64, since_us: u64, until_us: u64) -> Vec<String> {
         // What was decided before the hole's end may not have been heard yet.
         while let Some(Ok(event)) = self.listening.as_mut().map(broadcast::Receiver::try_recv) {
@@ -134,13 +154,19 @@ impl Happenings {
         let within = |decision: &&Decision| {
             decision.connection == connection && (since_us..=until_us).contains(&decision.at_us)
         };
-        let of = |rule| {
-            let all = self.decisions.iter().filter(within).filter(|decision| decision.rule == rule);
-            let (count, last) = (all.clone().count(), all.last()?);
-            let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
-            Some(format!("{}{times}", last.text))
-        };
-        ANSWERS.into_iter().filter_map(of).collect()
+        let mut told = Vec::new();
+        for (rule, words) in ANSWERS {
+            let count = self.decisions.iter().filter(within).filter(|d| d.rule == rule).count();
+            match count {
+                0 => {}
+                1 => told.push(words.to_owned()),
+                _ => told.push(format!("{words} ({count} times)")),
+            }
+        }
+        if let Some(last) = self.decisions.iter().filter(within).next_back() {
+            told.push(format!("last: {}", last.text));
+        }
+        told
     }
 
     fn of_connection(&mut self, event: &MonitorEvent) -> Option<Happening> {
@@ -149,7 +175,6 @@ impl Happenings {
             event.kind,
             MonitorKind::Hole { .. }
                 | MonitorKind::SubflowSuspected { .. }
-                | MonitorKind::SubflowClosed { .. }
                 | MonitorKind::Fallback(_)
         );
         // Names cost a look at all connections: only where they will be read.
@@ -184,9 +209,20 @@ impl Happenings {
         Some(Happening { since_us, direction, cause: Some(cause), policy, ..base })
     }
 
+    /// The name of a subflow's path. To look at all connections for it takes no more of the time than other looks do.
     fn name(&self, connection: ConnectionId, slot: u64) -> String {
         let id = SubflowId(u8::try_from(slot).unwrap_or(u8::MAX));
-        self.names.borrow_mut().name(connection, id, &*self.handle)
+        let mut names = self.names.borrow_mut();
+        if let Some(known) = names.known(connection, id) {
+            return known.to_owned();
+        }
+        let begin = Instant::now();
+        if begin < self.look_up_at.get() {
+            return format!("subflow {slot}");
+        }
+        let name = names.name(connection, id, &*self.handle);
+        self.look_up_at.set(begin + begin.elapsed() * Pace::SHARE);
+        name
     }
 }
 
@@ -213,8 +249,4 @@ fn of_path(event: &PathEvent) -> Happening {
         cause: said.reason,
         ..Happening::default()
     }
-}
-
-fn left_out(more: u64) -> Happening {
-    Happening { event: "LEFT_OUT".into(), more, ..Happening::default() }
 }

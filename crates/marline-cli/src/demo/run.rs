@@ -62,8 +62,10 @@ pub async fn perform(plan: &DemoPlan) -> anyhow::Result<(Vec<Outcome>, Vec<Relay
     let ports = server_ports()?;
     let (emulator, links) = start_links(plan, &ports)?;
     let mut running = start_ways(&ports, &links, directory.path(), plan.dashboard).await?;
-    let shown = running.iter().find_map(|way| way.client.said_after("dashboard at "));
-    if let Some(address) = shown {
+    let shown = running.iter().find(|way| plan.dashboard.is_some() && way.way.is_shown());
+    if let Some(way) = shown
+        && let Some(address) = way.client.said_after("dashboard at ").await
+    {
         progress.say(&format!("Marline's client, live: {address}"));
     }
     let wifi = links.iter().filter_map(|links| links.wifi).map(|link| link.relay).collect();

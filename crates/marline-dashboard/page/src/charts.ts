@@ -131,9 +131,9 @@ export class Charts {
   private bands(plot: uPlot): void {
     plot.ctx.save();
     plot.ctx.fillStyle = colour("--hole");
-    for (const hole of this.history.holes) {
-      const left = plot.valToPos(this.history.unix_ms(hole.since_us ?? hole.at_us) / 1e3, "x", true);
-      const right = plot.valToPos(this.history.unix_ms(hole.at_us) / 1e3, "x", true);
+    for (const [since_us, until_us] of this.history.bands()) {
+      const left = plot.valToPos(this.history.unix_ms(since_us) / 1e3, "x", true);
+      const right = plot.valToPos(this.history.unix_ms(until_us) / 1e3, "x", true);
       const [from, to] = [Math.max(left, plot.bbox.left), Math.min(right, plot.bbox.left + plot.bbox.width)];
       if (to >= from) plot.ctx.fillRect(from, plot.bbox.top, Math.max(to - from, 2), plot.bbox.height);
     }

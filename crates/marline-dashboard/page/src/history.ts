@@ -84,6 +84,14 @@ export class History {
     if (list.length > EVENTS) list.shift();
   }
 
+  /** Holes from begin to end, the one included that is not over. */
+  bands(): [since_us: number, until_us: number][] {
+    const all = this.holes.map((hole): [number, number] => [hole.since_us ?? hole.at_us, hole.at_us]);
+    const now = this.latest;
+    if (now?.totals.waiting) all.push([now.at_us - now.totals.waiting[0], now.at_us]);
+    return all;
+  }
+
   /** Bytes copied to each path from a time to another, as far as samples tell. */
   copied(since_us: number, until_us: number): Map<string, number> {
     const found = new Map<string, number>();

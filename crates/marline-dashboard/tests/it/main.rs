@@ -136,6 +136,9 @@ async fn other_sites_and_other_names_are_refused() {
         ("Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\n", "403"),
         ("Host: 127.0.0.1\r\nSec-Fetch-Site: same-site\r\n", "403"),
         ("Host: 127.0.0.1\r\nSec-Fetch-Site: none\r\n", "200"),
+        // A link to the page may stand anywhere.
+        ("Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Dest: document\r\n", "200"),
+        ("Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Dest: iframe\r\n", "403"),
     ] {
         let answer = say(at, format!("GET / HTTP/1.1\r\n{host}\r\n").as_bytes(), None).await;
         assert_eq!(status(&answer), expected, "{host:?}: {answer}");

@@ -163,7 +163,7 @@ impl Happenings {
                 _ => told.push(format!("{words} ({count} times)")),
             }
         }
-        if let Some(last) = self.decisions.iter().filter(within).next_back() {
+        if let Some(last) = self.decisions.iter().rfind(within) {
             told.push(format!("last: {}", last.text));
         }
         told

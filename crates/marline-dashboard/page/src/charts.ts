@@ -26,7 +26,9 @@ const DASHES: number[][] = [[], [8, 4], [2, 3], [8, 3, 2, 3], [12, 4], [4, 4]];
 
 const colour = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-export const stroke = (index: number): string => colour(STROKES[index % STROKES.length]!);
+const stroke = (index: number): string => colour(STROKES[index % STROKES.length]!);
+/** The class of what is drawn in a line's colour. */
+export const lineClass = (index: number): string => `line-${index % STROKES.length}`;
 export const dash = (index: number): number[] => DASHES[index % DASHES.length]!;
 
 export class Charts {

@@ -2,7 +2,7 @@
 
 import { bytes, clock, rate, share, time } from "./format";
 import type { History } from "./history";
-import { dash, stroke } from "./charts";
+import { dash, lineClass } from "./charts";
 import type { Connection, Happening, PathSummary, Totals } from "./messages";
 
 type Cells = [label: string, text: string][];
@@ -162,7 +162,7 @@ export function legend(into: HTMLElement, names: string[]): void {
     picture.setAttribute("aria-hidden", "true");
     const line = document.createElementNS(space, "path");
     line.setAttribute("d", "M0 4H28");
-    line.setAttribute("stroke", stroke(index));
+    line.setAttribute("class", lineClass(index));
     line.setAttribute("stroke-dasharray", dash(index).join(" "));
     picture.append(line);
     one.append(picture, ` ${name}`);

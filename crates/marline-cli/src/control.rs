@@ -21,6 +21,8 @@ use marline_proxy::udp::UdpCounts;
 use protocol::{AddressPair, Connection, Path, PathChange};
 use tokio::sync::broadcast;
 
+use crate::metrics_http::Service;
+
 #[cfg(test)]
 mod tests;
 
@@ -46,6 +48,11 @@ pub trait Handle: Send + Sync + 'static {
     /// Sums sent for the peer to compute what is lost, and bytes computed from the peer's.
     fn repairs(&self) -> (u64, u64) {
         (0, 0)
+    }
+
+    /// What it counted, for metrics.
+    fn service(&self) -> Service {
+        Service::default()
     }
 
     /// Every event from now on.

@@ -13,6 +13,7 @@ pub mod log;
 pub mod metrics_http;
 pub mod native;
 pub mod path_health_table;
+pub mod path_state;
 pub mod path_summary;
 pub mod path_table;
 pub mod radio_meter;

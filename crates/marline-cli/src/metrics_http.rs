@@ -7,8 +7,10 @@
 //! `other`.
 
 mod datagrams;
+mod service;
 mod totals;
 
+pub use service::Service;
 pub use totals::{MAX_PATHS, Side, Totals};
 
 use std::convert::Infallible;
@@ -73,7 +75,7 @@ pub async fn serve(address: SocketAddr, handle: Arc<dyn Handle>) -> io::Result<M
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
     let side = if handle.role() == "client" { Side::Client } else { Side::Server };
-    let totals = Arc::new(Totals::new(side));
+    let totals = Arc::new(Totals::new(side, handle.role()));
     let mut tasks = JoinSet::new();
     tasks.spawn(sample(handle.clone(), totals.clone()));
     tasks.spawn(accept(listener, handle, totals.clone()));
@@ -90,18 +92,14 @@ async fn sample(handle: Arc<dyn Handle>, totals: Arc<Totals>) {
         tokio::select! {
             () = tokio::time::sleep_until(next) => {
                 let begin = Instant::now();
-                totals.sample(&handle.connections());
-                totals.radios(&handle.paths());
-                totals.address_pairs(&handle.address_pairs().unwrap_or_default());
-                if let Some(counts) = handle.datagrams() {
-                    totals.datagrams(&counts);
-                }
+                look(&totals, &*handle);
                 // Many connections make a look expensive: then it is taken less often.
                 allowed = begin + (begin.elapsed() * 20).max(SOON);
                 next = allowed.max(begin + SAMPLE);
             }
             event = events.recv() => match event {
                 Ok(event) => {
+                    totals.on_event(&event);
                     let event = Event::from(&event).event;
                     if event == "CLOSED" {
                         next = next.min(allowed.max(Instant::now()));
@@ -115,6 +113,18 @@ async fn sample(handle: Arc<dyn Handle>, totals: Arc<Totals>) {
             },
         }
     }
+}
+
+/// Takes in all that can be seen now.
+fn look(totals: &Totals, handle: &dyn Handle) {
+    let connections = handle.connections();
+    totals.paths(&handle.paths(), &connections);
+    totals.sample(&connections);
+    totals.address_pairs(&handle.address_pairs().unwrap_or_default());
+    if let Some(counts) = handle.datagrams() {
+        totals.datagrams(&counts);
+    }
+    totals.service(&handle.service());
 }
 
 async fn accept(listener: TcpListener, handle: Arc<dyn Handle>, totals: Arc<Totals>) {
@@ -147,12 +157,7 @@ async fn answer(
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let (status, text) = match (request.method(), request.uri().path()) {
         (&Method::GET, "/metrics") => {
-            totals.sample(&handle.connections());
-            totals.radios(&handle.paths());
-            totals.address_pairs(&handle.address_pairs().unwrap_or_default());
-            if let Some(counts) = handle.datagrams() {
-                totals.datagrams(&counts);
-            }
+            look(totals, handle);
             (StatusCode::OK, totals.render())
         }
         (_, "/metrics") => (StatusCode::METHOD_NOT_ALLOWED, String::new()),

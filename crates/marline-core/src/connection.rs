@@ -15,6 +15,7 @@ mod asked;
 mod attempts;
 mod choice;
 mod closing;
+mod delivery_delay;
 mod delivery_watch;
 mod fec_tx;
 mod handshake;
@@ -66,6 +67,7 @@ use self::addresses::Signal;
 use self::attempts::{Attempts, Start as FirstStart};
 use self::choice::{Choice, Kind, Terms};
 use self::closing::Closing;
+use self::delivery_delay::DeliveryDelay;
 use self::delivery_watch::DeliveryWatch;
 use self::fec_tx::SentRepair;
 use self::handshake::{capable_keys, capable_syn_ack, reason};
@@ -252,6 +254,7 @@ pub(crate) struct Connection {
     replaced: OnDemand<Replaced>,
     liveness: OnDemand<Liveness>,
     delivery: DeliveryWatch,
+    delay: DeliveryDelay,
     replay_guard: OnDemand<ReplayGuard>,
     rto_exchange: OnDemand<RtoExchange>,
     trim: MemoryTrim,
@@ -325,6 +328,7 @@ impl Connection {
             replaced: OnDemand::new(),
             liveness: OnDemand::new(),
             delivery: DeliveryWatch::default(),
+            delay: DeliveryDelay::default(),
             replay_guard: OnDemand::new(),
             rto_exchange: OnDemand::new(),
             trim: MemoryTrim::default(),
@@ -616,7 +620,7 @@ impl Connection {
 /// What the application asks for.
 impl Connection {
     /// Takes bytes to send. Returns how many fit.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<usize, WriteError> {
+    pub(crate) fn write(&mut self, now: Instant, bytes: &[u8]) -> Result<usize, WriteError> {
         if let Some(reason) = self.closing.reason() {
             return Err(WriteError::Closed(reason));
         }
@@ -624,6 +628,9 @@ impl Connection {
             return Err(WriteError::Shutdown);
         }
         let taken = self.sender.write(bytes);
+        if taken > 0 {
+            self.delay.on_written(now, self.sender.written());
+        }
         if taken == 0 && !bytes.is_empty() { Err(WriteError::Blocked) } else { Ok(taken) }
     }
 
@@ -1439,6 +1446,9 @@ impl Connection {
         self.closing.on_data_ack(acked > self.sender.written());
         let data = acked.min(self.sender.written());
         self.sender.ack(data);
+        if let Some(delay) = self.delay.on_acked(now, data) {
+            cx.out.delays.record(delay);
+        }
         self.closing.on_progress();
         self.closing.on_data_taken();
         if data == self.sender.written() {

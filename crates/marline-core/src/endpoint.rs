@@ -13,7 +13,7 @@ mod wakeups;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use marline_time::{Instant, Rng};
+use marline_time::{DelayHistogram, Instant, Rng};
 use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 
 use self::oldest_first::OldestFirst;
@@ -318,6 +318,13 @@ impl Endpoint {
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.out.counters
+    }
+
+    /// How long it took from writing to the DATA_ACK, since the start: of one write of a connection at a time, however
+    /// many follow before it is acknowledged.
+    #[must_use]
+    pub const fn delivery_delays(&self) -> DelayHistogram {
+        self.out.delays
     }
 
     /// A connection was touched: it may have something to send, a new deadline, or be gone.

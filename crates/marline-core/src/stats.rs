@@ -6,82 +6,107 @@ use marline_wire::mptcp::Extensions;
 
 use crate::{ConnectionId, FallbackReason, FourTuple};
 
-/// Counts of an endpoint since its start. Names follow the kernel's MPTcpExt where the meaning agrees.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are the kernel's, one counter each")]
-#[non_exhaustive]
-pub struct Counters {
-    pub segments_in: u64,
-    pub segments_out: u64,
-    pub bytes_in: u64,
-    pub bytes_out: u64,
-    pub parse_errors: u64,
-    pub checksum_errors: u64,
-    pub no_such_flow: u64,
-    pub resets_out: u64,
-    pub challenge_acks: u64,
-    pub syn_queue_overflow: u64,
-    pub syn_cookies_sent: u64,
-    pub syn_cookies_received: u64,
-    /// Connections with unauthenticated peers that ended because too many had no subflow.
-    pub lingering_overflow: u64,
-    pub connections_refused: u64,
-    /// Number of times that the path health monitor had a connection checked.
-    pub connections_looked_at: u64,
-    pub mp_capable_syn_rx: u64,
-    pub mp_capable_syn_tx: u64,
-    pub mp_capable_fallback: u64,
-    pub mp_join_syn_rx: u64,
-    pub mp_join_syn_tx: u64,
-    pub mp_join_ack_rx: u64,
-    pub mp_join_no_token: u64,
-    pub mp_join_bad_hmac: u64,
-    pub mp_join_rejected: u64,
-    pub data_csum_err: u64,
-    pub mp_fail_rx: u64,
-    pub mp_fail_tx: u64,
-    pub mp_fastclose_rx: u64,
-    pub mp_fastclose_tx: u64,
-    pub mp_rst_rx: u64,
-    pub mp_rst_tx: u64,
-    pub add_addr_rx: u64,
-    pub add_addr_tx: u64,
-    pub echo_add_rx: u64,
-    pub rm_addr_rx: u64,
-    pub rm_addr_tx: u64,
-    pub mp_prio_rx: u64,
-    pub mp_prio_tx: u64,
-    pub duplicate_data: u64,
-    pub dss_not_matching: u64,
-    pub mp_idle_tx: u64,
-    pub mp_idle_rx: u64,
-    pub rto_request_tx: u64,
-    pub rto_request_rx: u64,
-    pub rto_info_tx: u64,
-    pub rto_info_rx: u64,
-    pub rto_info_refused: u64,
-    pub receive_timer_probes: u64,
-    pub receive_timer_expired: u64,
-    pub receive_probes: u64,
-    pub lone_keepalives: u64,
-    pub lone_keepalive_expired: u64,
-    pub fast_join_syn_tx: u64,
-    pub fast_join_syn_rx: u64,
-    pub fast_join_syn_ack_rx: u64,
-    pub fast_join_fallback: u64,
-    pub fast_join_bad_hmac: u64,
-    pub fast_join_empty: u64,
-    pub fast_join_stale: u64,
-    pub fast_join_replayed: u64,
-    pub fast_join_refused: u64,
-    pub fast_join_data_ignored: u64,
-    pub hello_tx: u64,
-    pub hello_rx: u64,
-    pub repair_tx: u64,
-    pub repair_rx: u64,
-    pub repaired_bytes: u64,
-    pub path_cost_tx: u64,
-    pub path_cost_rx: u64,
+/// Counts of things that happen, each a field and a name.
+macro_rules! counters {
+    ($(#[$about:meta])* pub struct $name:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
+        $(#[$about])*
+        #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "the names are the kernel's, one counter each")]
+        #[non_exhaustive]
+        pub struct $name {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl $name {
+            /// Each count with its name, in the order of the fields.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field)),*].into_iter()
+            }
+        }
+
+        impl core::ops::AddAssign for $name {
+            fn add_assign(&mut self, other: $name) {
+                $(self.$field += other.$field;)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Counts of an endpoint since its start. Names follow the kernel's MPTcpExt where the meaning agrees.
+    pub struct Counters {
+        segments_in,
+        segments_out,
+        bytes_in,
+        bytes_out,
+        parse_errors,
+        checksum_errors,
+        no_such_flow,
+        resets_out,
+        challenge_acks,
+        syn_queue_overflow,
+        syn_cookies_sent,
+        syn_cookies_received,
+        /// Connections with unauthenticated peers that ended because too many had no subflow.
+        lingering_overflow,
+        connections_refused,
+        /// Number of times that the path health monitor had a connection checked.
+        connections_looked_at,
+        mp_capable_syn_rx,
+        mp_capable_syn_tx,
+        mp_capable_fallback,
+        mp_join_syn_rx,
+        mp_join_syn_tx,
+        mp_join_ack_rx,
+        mp_join_no_token,
+        mp_join_bad_hmac,
+        mp_join_rejected,
+        data_csum_err,
+        mp_fail_rx,
+        mp_fail_tx,
+        mp_fastclose_rx,
+        mp_fastclose_tx,
+        mp_rst_rx,
+        mp_rst_tx,
+        add_addr_rx,
+        add_addr_tx,
+        echo_add_rx,
+        rm_addr_rx,
+        rm_addr_tx,
+        mp_prio_rx,
+        mp_prio_tx,
+        duplicate_data,
+        dss_not_matching,
+        mp_idle_tx,
+        mp_idle_rx,
+        rto_request_tx,
+        rto_request_rx,
+        rto_info_tx,
+        rto_info_rx,
+        rto_info_refused,
+        receive_timer_probes,
+        receive_timer_expired,
+        receive_probes,
+        lone_keepalives,
+        lone_keepalive_expired,
+        fast_join_syn_tx,
+        fast_join_syn_rx,
+        fast_join_syn_ack_rx,
+        fast_join_fallback,
+        fast_join_bad_hmac,
+        fast_join_empty,
+        fast_join_stale,
+        fast_join_replayed,
+        fast_join_refused,
+        fast_join_data_ignored,
+        hello_tx,
+        hello_rx,
+        repair_tx,
+        repair_rx,
+        repaired_bytes,
+        path_cost_tx,
+        path_cost_rx,
+    }
 }
 
 /// State of a subflow, by the names of RFC 9293.

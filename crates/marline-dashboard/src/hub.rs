@@ -154,7 +154,7 @@ impl Dashboard {
     }
 
     fn look(&self, source: &dyn Source, number: u32, pace: &mut Pace) -> Duration {
-        let begin = Instant::now();
+        let begin = thread_time();
         let sample = source.sample(number.is_multiple_of(DETAILED));
         let at_us = sample.at_us;
         let text = message("sample", &sample);
@@ -167,8 +167,14 @@ impl Dashboard {
             state.send(&message("happening", &left_out));
         }
         drop(state);
-        pace.after(begin.elapsed())
+        pace.after(thread_time().saturating_sub(begin))
     }
+}
+
+/// For how long this thread has run.
+fn thread_time() -> Duration {
+    let ran = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(ran).unwrap_or_default()
 }
 
 /// A server-sent event. JSON has no line ends but escaped ones.

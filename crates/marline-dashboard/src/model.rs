@@ -27,6 +27,22 @@ pub enum PathState {
     Unreachable,
 }
 
+impl PathState {
+    /// All of them.
+    pub const ALL: [PathState; 3] =
+        [PathState::Usable, PathState::Degraded, PathState::Unreachable];
+
+    /// The word for it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            PathState::Usable => "usable",
+            PathState::Degraded => "degraded",
+            PathState::Unreachable => "unreachable",
+        }
+    }
+}
+
 /// One path now, with what its connections did there since they were opened.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PathSummary {

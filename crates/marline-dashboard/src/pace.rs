@@ -1,4 +1,4 @@
-//! Pace of looks at a program: four a second, fewer where a look takes long.
+//! Pace of looks at a program: four a second, fewer where a look takes a processor for long.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ impl Pace {
     /// A look takes one part in so many of the time: less than a hundredth.
     pub const SHARE: u32 = 125;
 
-    /// A look took so long: the time until the next, from its end.
+    /// A look took a processor for so long: the time until the next, from its end.
     pub fn after(&mut self, took: Duration) -> Duration {
         // One that was interrupted is no measure, two in a row are.
         self.cost = (self.cost * 3 + took) / 4;

@@ -1,7 +1,7 @@
 //! Events and counts that a lane tells its driver.
 
 use marline_policy::{Forecast, Health, PathId};
-use marline_time::Duration;
+use marline_time::{DelayHistogram, Duration};
 
 use crate::FlowId;
 
@@ -67,10 +67,14 @@ pub struct LaneStats {
     pub dropped_inbox: u64,
     /// Flows that were forgotten for others.
     pub flows_forgotten: u64,
+    /// How long it took until frames with datagrams of small flows, or copied ones, were acknowledged, whichever path
+    /// brought them.
+    pub delays: DelayHistogram,
 }
 
 impl core::ops::AddAssign for LaneStats {
     fn add_assign(&mut self, other: LaneStats) {
+        self.delays.add(&other.delays);
         self.sent_datagrams += other.sent_datagrams;
         self.sent_bytes += other.sent_bytes;
         self.first_frame_bytes += other.first_frame_bytes;

@@ -548,7 +548,9 @@ impl Lane {
     fn apply(&mut self, at: usize, outcome: Outcome, now: Instant) {
         let id = self.paths[at].id();
         for number in &outcome.answered {
-            self.kept.forget(*number);
+            if let Some(sent_at) = self.kept.forget(*number) {
+                self.stats.delays.record(now.since(sent_at));
+            }
         }
         for number in &outcome.missed {
             self.rescue(*number, id, now);

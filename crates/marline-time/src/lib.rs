@@ -6,11 +6,13 @@
 
 #![forbid(unsafe_code)]
 
+mod delay_histogram;
 mod instant;
 mod rate;
 mod rng;
 
 pub use core::time::Duration;
+pub use delay_histogram::DelayHistogram;
 pub use instant::Instant;
 pub use rate::Rate;
 pub use rng::{PcgRng, Rng, SeedTree, fnv1a};

@@ -3,7 +3,8 @@
 //!
 //! They follow the inner crates and may change with any minor version.
 
-pub use marline_core::ConnectionConfig;
+pub use marline_core::{ConnectionConfig, Counters};
+pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::{
     Direction, ObservedPath, ObservedSegments, PacketObserver, RawSockets, ResetSeed, SegmentLog,
     SharedObserver, drop_capabilities, drop_capabilities_but_net_admin,

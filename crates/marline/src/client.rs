@@ -9,7 +9,7 @@ use marline_core::{
     ConnectionConfig, ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor,
 };
 use marline_io::{Captures, Interfaces, Shard, ShardConfig, ShardHandle, Watcher};
-use marline_time::Duration;
+use marline_time::{DelayHistogram, Duration};
 use tokio::net::{ToSocketAddrs, lookup_host};
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
@@ -283,6 +283,12 @@ impl Client {
     #[must_use]
     pub fn counters(&self) -> (marline_core::Counters, marline_io::carrier::CarrierCounters) {
         self.inner.shard.counters()
+    }
+
+    /// How long writes took until the peer had all of them: of one write of a connection at a time.
+    #[must_use]
+    pub fn delivery_delays(&self) -> DelayHistogram {
+        self.inner.shard.delivery_delays()
     }
 
     /// Counts of lanes for datagrams.

@@ -107,7 +107,7 @@ pub use marline_core::{
 pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::{DeliveryErrorKind, LocalSpec, PathSpec, PathSpecError, RadioKind};
 pub use marline_policy as policy;
-pub use marline_time::{Duration, Instant};
+pub use marline_time::{DelayHistogram, Duration, Instant};
 pub use multimob::Interactive;
 pub use path_table::{PathChange, PathStatus};
 pub use server::{Server, ServerAddress, ServerBuilder};

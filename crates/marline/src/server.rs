@@ -11,7 +11,7 @@ use marline_io::{
     AcceptQueue, Captures, LinkListener, Links, ResetSeed, Shard, ShardConfig, ShardHandle,
     SocketOptions,
 };
-use marline_time::Duration;
+use marline_time::{DelayHistogram, Duration};
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
@@ -238,6 +238,14 @@ impl Server {
     #[must_use]
     pub fn counters(&self) -> Vec<(marline_core::Counters, marline_io::carrier::CarrierCounters)> {
         self.inner.shards.iter().map(|shard| shard.counters()).collect()
+    }
+
+    /// How long writes took until the peer had all of them, over all shards: of one write of a connection at a time.
+    #[must_use]
+    pub fn delivery_delays(&self) -> DelayHistogram {
+        let mut sum = DelayHistogram::default();
+        self.inner.shards.iter().for_each(|shard| sum.add(&shard.delivery_delays()));
+        sum
     }
 
     /// Counts of lanes for datagrams, over all shards.

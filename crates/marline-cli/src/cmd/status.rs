@@ -4,13 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use marline_dashboard::PathState;
 use serde::Serialize;
 
 use super::monitor::{print, reach};
 use crate::control::protocol::{Answer, Command, Connection, Hello, Path};
-use crate::path_summary::summarise;
-use crate::path_table::{align, radio};
+use crate::path_state::{PathState, PathStatus, of_path};
+use crate::path_table::align;
 
 /// No path is usable.
 const NO_PATH: u8 = 2;
@@ -27,28 +26,6 @@ pub struct Args {
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
-}
-
-/// One path.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PathStatus {
-    name: String,
-    state: PathState,
-    /// Why it is not usable, or what it is besides.
-    reason: Option<String>,
-    local: Option<String>,
-    backup: bool,
-    /// Milliseconds since a server's last answer.
-    heard_ms: Option<u64>,
-    /// Smoothed round trip of the subflow that is fastest now, microseconds.
-    srtt_us: Option<u64>,
-    /// Share of the bytes that were sent again, by the open connections.
-    retransmitted: Option<f64>,
-    /// Bytes of the open connections: sent, and of those copies for the sake of other paths; received.
-    bytes_sent: u64,
-    bytes_copied: u64,
-    bytes_received: u64,
-    radio: Option<String>,
 }
 
 /// All of it.
@@ -111,25 +88,6 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path]) -> Status {
     }
 }
 
-fn of_path(path: &Path, connections: &[Connection]) -> PathStatus {
-    let summary = summarise(path, connections);
-    let share = |again: u64| again as f64 / summary.bytes_sent as f64;
-    PathStatus {
-        retransmitted: (summary.bytes_sent > 0).then(|| share(summary.bytes_repeated)),
-        radio: path.radio.as_ref().map(radio),
-        name: summary.name,
-        state: summary.state,
-        reason: summary.reason,
-        local: summary.local,
-        backup: summary.backup,
-        heard_ms: summary.heard_ms,
-        srtt_us: summary.srtt_us,
-        bytes_sent: summary.bytes_sent,
-        bytes_copied: summary.bytes_copied,
-        bytes_received: summary.bytes_received,
-    }
-}
-
 /// In at most 80 columns, but for reasons.
 fn shown(status: &Status) -> String {
     let Status { role, version, pid, connections, .. } = status;
@@ -160,11 +118,7 @@ fn shown(status: &Status) -> String {
 }
 
 fn row(path: &PathStatus) -> [String; 9] {
-    let state = match path.state {
-        PathState::Usable => "usable",
-        PathState::Degraded => "degraded",
-        PathState::Unreachable => "unreachable",
-    };
+    let state = path.state.word();
     let state = if path.backup { format!("{state},backup") } else { state.to_owned() };
     let dash = || "-".to_owned();
     let first = |local: &String| local.split([',', ' ']).next().unwrap_or_default().to_owned();

@@ -13,6 +13,7 @@ use tokio::sync::broadcast;
 
 use super::Handle;
 use super::protocol::{AddressPair, Connection, Path, PathChange, Radio};
+use crate::metrics_http::Service;
 use crate::radio_meter::RadioMeter;
 
 /// A client's side.
@@ -72,6 +73,12 @@ impl Handle for ClientHandle {
     fn repairs(&self) -> (u64, u64) {
         let (counters, _) = self.client.counters();
         (counters.repair_tx, counters.repaired_bytes)
+    }
+
+    fn service(&self) -> Service {
+        let (core, carrier) = self.client.counters();
+        let delivery = self.client.delivery_delays();
+        Service { core, carrier: vec![carrier], delivery, ..Service::default() }
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {
@@ -137,6 +144,20 @@ impl Handle for ServerHandle {
         let all = self.listener.counters();
         let sum = |of: fn(&Counters) -> u64| all.iter().map(|(counters, _)| of(counters)).sum();
         (sum(|c| c.repair_tx), sum(|c| c.repaired_bytes))
+    }
+
+    fn service(&self) -> Service {
+        let mut service =
+            Service { delivery: self.listener.delivery_delays(), ..Service::default() };
+        for (core, carrier) in self.listener.counters() {
+            service.core += core;
+            service.carrier.push(carrier);
+        }
+        if let Some(proxy) = &self.proxy {
+            service.refusals = proxy.refusals().collect();
+            service.clients = proxy.clients();
+        }
+        service
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {

@@ -1,23 +1,30 @@
-//! Monotonic totals computed from snapshots of connections that come and go.
+//! Monotonic totals computed from snapshots of connections that come and go, and from their events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use marline::datagrams::LaneCounters;
+use marline::{ConnectionId, DelayHistogram, Instant, MonitorEvent, MonitorKind};
 use marline_proxy::udp::UdpCounts;
 use metrics::{counter, describe_counter, describe_gauge, gauge, with_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
 use super::datagrams;
+use super::service::{self, Service, write_histogram};
 use crate::control::protocol::{AddressPair, Connection, Path, Subflow};
+use crate::path_state::{PathState, of_path};
 
 /// Distinct values of the label `path`.
 pub const MAX_PATHS: usize = 32;
 
 /// The label of the paths beyond.
 const OTHER: &str = "other";
+
+/// Handshakes that are timed at once.
+const MAX_HANDSHAKES: usize = 8_192;
 
 /// The totals of a process.
 pub struct Totals {
@@ -40,6 +47,17 @@ struct State {
     /// What was seen last of each connection.
     seen: BTreeMap<u64, Seen>,
     paths: Vec<String>,
+    /// A client's interfaces by their addresses.
+    interfaces: BTreeMap<IpAddr, String>,
+    /// Handshakes that began.
+    begun: BTreeMap<ConnectionId, Instant>,
+    handshakes: DelayHistogram,
+    /// From writing to the DATA_ACK.
+    delivery: DelayHistogram,
+    /// From sending to the acknowledgement, of datagrams; `None`: there are no lanes.
+    datagram_delivery: Option<DelayHistogram>,
+    /// Smoothed RTTs by path.
+    rtts: BTreeMap<String, DelayHistogram>,
 }
 
 /// What was seen of a connection, so that only the difference is added next time.
@@ -75,7 +93,9 @@ const GAUGES: [(&str, &str, Of); 5] = [
     ("marline_path_suspected_subflows", "Subflows suspected dead", |s| s.potentially_failed.into()),
     ("marline_path_cwnd_bytes", "Congestion windows", |s| s.cwnd),
     ("marline_path_in_flight_bytes", "Bytes in flight", |s| s.in_flight),
-    ("marline_path_rate_bits_per_second", "Delivery rates", |s| s.rate_bits_per_s.unwrap_or(0)),
+    ("marline_path_rate_bytes_per_second", "Delivery rates", |s| {
+        s.rate_bits_per_s.unwrap_or(0) / 8
+    }),
 ];
 
 type OfAddressPair = fn(&AddressPair) -> f64;
@@ -96,6 +116,8 @@ const ADDRESS_PAIRS: [(&str, &str, OfAddressPair); 5] = [
 ];
 const TIMES_BAD: &str = "marline_address_pair_bad_total";
 const SRTT: &str = "marline_path_srtt_seconds";
+/// 1 for the state that a path has, 0 for the others.
+const STATE: &str = "marline_interface_state";
 /// Grows like a counter; those of this library hold whole numbers only.
 const ENERGY: &str = "marline_path_radio_joules";
 const PROMOTIONS: &str = "marline_path_radio_promotions_total";
@@ -115,9 +137,11 @@ impl fmt::Debug for Totals {
 impl Totals {
     /// Nothing counted yet.
     #[must_use]
-    pub fn new(side: Side) -> Self {
+    pub fn new(side: Side, role: &'static str) -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         with_local_recorder(&recorder, || {
+            service::describe();
+            service::build_info(role);
             for (name, meaning, _) in COUNTERS {
                 describe_counter!(name, meaning);
             }
@@ -132,6 +156,10 @@ impl Totals {
                 "How often path health monitoring came to hold it to be bad"
             );
             describe_gauge!(SRTT, "Smoothed RTT, mean over the path's subflows");
+            describe_gauge!(
+                STATE,
+                "1 for what the path is good for: usable, degraded, unreachable"
+            );
             describe_gauge!(ENERGY, "Energy of the path's radio since the path was opened");
             describe_counter!(PROMOTIONS, "Times the path's radio was woken");
             describe_counter!(EVENTS, "Events, by the names of `marline monitor`");
@@ -145,13 +173,23 @@ impl Totals {
                 describe_counter!(name, meaning);
             }
         });
-        let state = State { side, seen: BTreeMap::new(), paths: Vec::new() };
+        let state = State {
+            side,
+            seen: BTreeMap::new(),
+            paths: Vec::new(),
+            interfaces: BTreeMap::new(),
+            begun: BTreeMap::new(),
+            handshakes: DelayHistogram::default(),
+            delivery: DelayHistogram::default(),
+            datagram_delivery: None,
+            rtts: BTreeMap::new(),
+        };
         Totals { recorder, state: Mutex::new(state) }
     }
 
     /// Takes in all connections there are: those not among them have ended.
     pub fn sample(&self, connections: &[Connection]) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         with_local_recorder(&self.recorder, || {
             for connection in connections {
                 state.add(connection);
@@ -162,16 +200,34 @@ impl Totals {
         });
     }
 
-    /// Takes in what the radios of the paths drew.
-    pub fn radios(&self, paths: &[Path]) {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in the paths: their interfaces, what they are good for, and what their radios drew.
+    pub fn paths(&self, paths: &[Path], connections: &[Connection]) {
+        let named = |path: &Path| Some((path.local.as_ref()?.parse().ok()?, path.name.clone()));
+        let mut state = self.state();
+        if state.side == Side::Client {
+            state.interfaces = paths.iter().filter_map(named).collect();
+        }
+        let is_client = state.side == Side::Client;
+        drop(state);
         with_local_recorder(&self.recorder, || {
+            for path in paths.iter().filter(|_| is_client) {
+                let now = of_path(path, connections).state;
+                for state in PathState::ALL {
+                    let labels = [("interface", path.name.clone()), ("state", state.word().into())];
+                    gauge!(STATE, &labels).set(f64::from(u8::from(state == now)));
+                }
+            }
             for (path, radio) in paths.iter().filter_map(|path| Some((path, path.radio.as_ref()?)))
             {
                 for (cause, joules) in [("traffic", radio.traffic_j), ("idle", radio.idle_j)] {
-                    let labels = [("path", path.name.clone()), ("cause", cause.to_owned())];
+                    let labels = [("interface", path.name.clone()), ("cause", cause.to_owned())];
                     gauge!(ENERGY, &labels).set(joules);
                 }
-                counter!(PROMOTIONS, "path" => path.name.clone()).absolute(radio.promotions);
+                counter!(PROMOTIONS, "interface" => path.name.clone()).absolute(radio.promotions);
             }
         });
     }
@@ -195,6 +251,7 @@ impl Totals {
 
     /// Takes in the counts of datagrams.
     pub fn datagrams(&self, (lanes, udp): &(LaneCounters, UdpCounts)) {
+        self.state().datagram_delivery = Some(lanes.stats.delays);
         with_local_recorder(&self.recorder, || {
             gauge!(datagrams::LANES).set(lanes.lanes as f64);
             for (name, _, of) in datagrams::COUNTERS {
@@ -203,9 +260,20 @@ impl Totals {
         });
     }
 
+    /// Takes in what the process counted.
+    pub fn service(&self, service: &Service) {
+        self.state().delivery = service.delivery;
+        with_local_recorder(&self.recorder, || service.set());
+    }
+
+    /// Takes in an event of a connection.
+    pub fn on_event(&self, event: &MonitorEvent) {
+        self.state().on_event(event);
+    }
+
     /// Adds the last snapshot of a connection that ends.
     pub fn observe(&self, connection: &Connection) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         with_local_recorder(&self.recorder, || state.add(connection));
     }
 
@@ -219,7 +287,9 @@ impl Totals {
     /// Everything in Prometheus' text format.
     #[must_use]
     pub fn render(&self) -> String {
-        self.recorder.handle().render()
+        let mut text = self.recorder.handle().render();
+        self.state().write_histograms(&mut text);
+        text
     }
 }
 
@@ -242,10 +312,60 @@ impl State {
         counter!(READ).increment(grown(&mut seen.read, connection.bytes_read));
         for (path, sums) in now {
             let before = seen.paths.entry(path.clone()).or_default();
+            // Sent and received are the first of them.
+            let is_used = before[..2] != sums[..2];
             for ((before, now), (name, _, _)) in before.iter_mut().zip(sums).zip(COUNTERS) {
-                counter!(name, "path" => path.clone()).increment(grown(before, now));
+                let labels = labels(self.side, &self.interfaces, &path);
+                counter!(name, &labels).increment(grown(before, now));
+            }
+            if is_used {
+                let of_path = |s: &&Subflow| label(&mut self.paths, self.side, s) == path;
+                let known = connection.subflows.iter().filter(of_path).filter_map(|s| s.srtt_us);
+                let rtts = self.rtts.entry(path.clone()).or_default();
+                known.for_each(|us| rtts.record(Duration::from_micros(us)));
             }
         }
+    }
+
+    fn on_event(&mut self, event: &MonitorEvent) {
+        match &event.kind {
+            MonitorKind::Created(_) if self.begun.len() < MAX_HANDSHAKES => {
+                self.begun.insert(event.connection, event.at);
+            }
+            MonitorKind::Established(_) => {
+                if let Some(begun) = self.begun.remove(&event.connection) {
+                    self.handshakes.record(event.at.since(begun));
+                }
+            }
+            MonitorKind::Closed(_) => {
+                self.begun.remove(&event.connection);
+            }
+            _ => {}
+        }
+    }
+
+    fn write_histograms(&self, text: &mut String) {
+        const DELIVERY: &str = "marline_delivery_delay_seconds";
+        const DATAGRAMS: &str = "marline_datagram_delay_seconds";
+        const HANDSHAKE: &str = "marline_handshake_seconds";
+        const RTT: &str = "marline_path_rtt_seconds";
+        let alone = |histogram| [(Vec::new(), histogram)];
+        let about = "From writing to the DATA_ACK, of one write of a connection at a time";
+        write_histogram(text, (DELIVERY, about), &alone(self.delivery));
+        if let Some(delays) = self.datagram_delivery {
+            let about =
+                "From sending to the first acknowledgement, of datagrams that may be copied";
+            write_histogram(text, (DATAGRAMS, about), &alone(delays));
+        }
+        let about = "From the first SYN to the connection";
+        write_histogram(text, (HANDSHAKE, about), &alone(self.handshakes));
+        let labelled = |(path, rtts): (&String, &DelayHistogram)| {
+            (labels(self.side, &self.interfaces, path), *rtts)
+        };
+        let named: Vec<_> = self.rtts.iter().map(labelled).collect();
+        let about =
+            "Smoothed round trips of the subflows that carried something, about once a second";
+        write_histogram(text, (RTT, about), &named);
     }
 
     fn gauges(&mut self, connections: &[Connection]) {
@@ -262,13 +382,26 @@ impl State {
             let subflows = by_path.get(&path).map_or(&[][..], Vec::as_slice);
             for (name, _, of) in GAUGES {
                 let sum: u64 = subflows.iter().map(|subflow| of(subflow)).sum();
-                gauge!(name, "path" => path.clone()).set(sum as f64);
+                gauge!(name, &labels(self.side, &self.interfaces, &path)).set(sum as f64);
             }
             let known: Vec<u64> = subflows.iter().filter_map(|s| s.srtt_us).collect();
             let mean = known.iter().sum::<u64>() as f64 / known.len().max(1) as f64;
-            gauge!(SRTT, "path" => path.clone()).set(mean / 1e6);
+            gauge!(SRTT, &labels(self.side, &self.interfaces, &path)).set(mean / 1e6);
         }
     }
+}
+
+/// The labels of a path: its name and, at a client, the interface of its address, empty where none is known.
+fn labels(
+    side: Side,
+    interfaces: &BTreeMap<IpAddr, String>,
+    path: &str,
+) -> Vec<(&'static str, String)> {
+    let address = path.split_once('=').and_then(|(local, _)| local.parse().ok());
+    let interface = address.and_then(|address: IpAddr| interfaces.get(&address)).cloned();
+    let named = [("path", path.to_owned())].into_iter();
+    let interface = (side == Side::Client).then(|| ("interface", interface.unwrap_or_default()));
+    named.chain(interface).collect()
 }
 
 /// How much more it is than it was; what became less is not counted back.
@@ -299,144 +432,4 @@ fn label(paths: &mut Vec<String>, side: Side, subflow: &Subflow) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::control::protocol::Radio;
-
-    fn subflow(local: &str, sent: u64) -> Subflow {
-        Subflow {
-            local: local.into(),
-            remote: "[2001:db8::1]:443".into(),
-            bytes_sent: sent,
-            srtt_us: Some(20_000),
-            ..Subflow::default()
-        }
-    }
-
-    fn connection(number: u64, written: u64, subflows: Vec<Subflow>) -> Connection {
-        Connection { connection: number, bytes_written: written, subflows, ..Connection::default() }
-    }
-
-    /// The value of a line of the text format.
-    fn value(text: &str, line: &str) -> f64 {
-        let found = text.lines().find_map(|l| l.strip_prefix(line)?.strip_prefix(' '));
-        found.unwrap_or_else(|| panic!("no {line} in\n{text}")).parse().expect("a number")
-    }
-
-    #[test]
-    fn totals_grow_by_differences_and_outlive_connections() {
-        let totals = Totals::new(Side::Client);
-        let wifi = "192.0.2.7:1000";
-        totals.sample(&[connection(1, 100, vec![subflow(wifi, 150)])]);
-        totals.sample(&[
-            connection(1, 130, vec![subflow(wifi, 200)]),
-            connection(2, 10, vec![subflow(wifi, 10), subflow("10.0.0.2:5", 7)]),
-        ]);
-        totals.observe(&connection(2, 40, vec![subflow(wifi, 40), subflow("10.0.0.2:5", 8)]));
-        totals.sample(&[]);
-        totals.count_event("SF_CLOSED", 3);
-        let text = totals.render();
-        assert_eq!(value(&text, "marline_written_bytes_total"), 170.0);
-        let sent = |path| {
-            value(
-                &text,
-                &format!("marline_path_sent_bytes_total{{path=\"{path}=[2001:db8::1]:443\"}}"),
-            )
-        };
-        assert_eq!((sent("192.0.2.7"), sent("10.0.0.2")), (240.0, 8.0));
-        assert_eq!(value(&text, "marline_connections_total"), 2.0);
-        assert_eq!(value(&text, "marline_connections"), 0.0);
-        assert_eq!(
-            value(&text, "marline_path_subflows{path=\"192.0.2.7=[2001:db8::1]:443\"}"),
-            0.0
-        );
-        assert_eq!(value(&text, "marline_events_total{event=\"SF_CLOSED\"}"), 3.0);
-    }
-
-    #[test]
-    fn datagrams_are_counted_once_they_are_carried() {
-        let totals = Totals::new(Side::Server);
-        assert!(!totals.render().contains("marline_lane"), "a front carries none");
-        let (mut lanes, mut udp) = (LaneCounters::default(), UdpCounts::default());
-        (lanes.lanes, lanes.stats.forged, udp.refused) = (2, 7, 3);
-        for _ in 0..2 {
-            totals.datagrams(&(lanes, udp));
-        }
-        let text = totals.render();
-        for (name, count) in [
-            ("marline_lanes", 2.0),
-            ("marline_lane_forged_total", 7.0),
-            ("marline_udp_refused_total", 3.0),
-        ] {
-            assert_eq!(value(&text, name), count, "{name}");
-        }
-    }
-
-    #[test]
-    fn radios_have_their_joules() {
-        let totals = Totals::new(Side::Client);
-        let radio = Radio { traffic_j: 12.5, idle_j: 0.25, promotions: 2, ..Radio::default() };
-        let lte = Path { name: "wwan0".into(), radio: Some(radio), ..Path::default() };
-        totals.radios(&[Path { name: "eth0".into(), ..Path::default() }, lte]);
-        let text = totals.render();
-        let of = |cause| format!("marline_path_radio_joules{{path=\"wwan0\",cause=\"{cause}\"}}");
-        assert_eq!((value(&text, &of("traffic")), value(&text, &of("idle"))), (12.5, 0.25));
-        let woken = "marline_path_radio_promotions_total{path=\"wwan0\"}";
-        assert_eq!((value(&text, woken), text.contains("eth0")), (2.0, false));
-    }
-
-    #[test]
-    fn address_pairs_have_the_words_of_path_health() {
-        let totals = Totals::new(Side::Client);
-        let wifi = AddressPair {
-            local: "192.0.2.7".into(),
-            remote: "198.51.100.1".into(),
-            members: 3,
-            loss: 0.25,
-            rto_us: 1_500_000,
-            health: "bad".into(),
-            times_bad: 2,
-            ..AddressPair::default()
-        };
-        let many = (0..100).map(|n| AddressPair { local: format!("10.0.0.{n}"), ..wifi.clone() });
-        let good = many.map(|n| AddressPair { health: "good".into(), ..n });
-        totals.address_pairs(&good.chain([wifi.clone()]).collect::<Vec<_>>());
-        let text = totals.render();
-        let of = |name: &str| {
-            let label = "{address_pair=\"192.0.2.7=198.51.100.1\"}";
-            value(&text, &format!("marline_address_pair_{name}{label}"))
-        };
-        assert_eq!((of("bad"), of("loss_ratio"), of("members")), (1.0, 0.25, 3.0));
-        assert_eq!((of("rto_seconds"), of("bad_total")), (1.5, 2.0));
-        let lines =
-            text.lines().filter(|line| line.starts_with("marline_address_pair_bad{")).count();
-        assert_eq!(lines, MAX_PATHS);
-    }
-
-    #[test]
-    fn a_servers_paths_are_its_own_addresses() {
-        let totals = Totals::new(Side::Server);
-        let here = |remote: &str| Subflow { remote: remote.into(), ..subflow("10.0.0.1:443", 5) };
-        totals.sample(&[connection(1, 0, vec![here("192.0.2.1:9"), here("192.0.2.2:9")])]);
-        let line = "marline_path_sent_bytes_total{path=\"10.0.0.1:443\"}";
-        assert_eq!(value(&totals.render(), line), 10.0);
-    }
-
-    #[test]
-    fn labels_are_bounded() {
-        let totals = Totals::new(Side::Client);
-        let many = (0..200).map(|n| subflow(&format!("10.0.0.{n}:1"), 1)).collect();
-        totals.sample(&[connection(1, 0, many)]);
-        let text = totals.render();
-        let name = "marline_path_sent_bytes_total{";
-        let lines = text.lines().filter(|line| line.starts_with(name)).count();
-        assert_eq!(lines, MAX_PATHS + 1);
-        let rest = (200 - MAX_PATHS) as f64;
-        assert_eq!(value(&text, "marline_path_sent_bytes_total{path=\"other\"}"), rest);
-        assert_eq!(value(&text, "marline_path_subflows{path=\"other\"}"), rest);
-        assert_eq!(
-            value(&text, "marline_path_srtt_seconds{path=\"10.0.0.1=[2001:db8::1]:443\"}"),
-            0.02
-        );
-    }
-}
+mod tests;

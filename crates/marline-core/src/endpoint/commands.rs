@@ -88,7 +88,7 @@ impl Endpoint {
         id: ConnectionId,
         bytes: &[u8],
     ) -> Result<usize, WriteError> {
-        self.with(now, id, |c, _| c.write(bytes)).unwrap_or(Err(WriteError::Unknown))
+        self.with(now, id, |c, _| c.write(now, bytes)).unwrap_or(Err(WriteError::Unknown))
     }
 
     /// Copies received bytes out; `Ok(0)` is the end of the stream.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use marline_policy::Reason;
-use marline_time::Instant;
+use marline_time::{DelayHistogram, Instant};
 
 use super::stateless_reply::StatelessReply;
 use crate::{ConnectionId, Counters, Event, MonitorEvent, MonitorKind};
@@ -16,6 +16,8 @@ const MOST_DECISIONS: usize = 4_096;
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     pub(crate) counters: Counters,
+    /// From writing to the DATA_ACK.
+    pub(crate) delays: DelayHistogram,
     events: VecDeque<Event>,
     replies: VecDeque<StatelessReply>,
     /// Whether monitor events are wanted.

@@ -15,6 +15,7 @@ pub(super) struct Kept {
     pub(super) payload_bytes: u32,
     /// Until when it is of use.
     pub(super) deadline: Instant,
+    sent_at: Instant,
     /// The paths it went on, as bits.
     on: u32,
 }
@@ -63,7 +64,7 @@ impl KeptFrames {
         bytes.clear();
         bytes.extend_from_slice(frame);
         let Keeping { flow, class, payload_bytes, deadline, path } = *keeping;
-        let mut kept = Kept { bytes, flow, class, payload_bytes, deadline, on: 0 };
+        let mut kept = Kept { bytes, flow, class, payload_bytes, deadline, sent_at: now, on: 0 };
         kept.goes_on(path);
         self.frames.insert(number, kept);
     }
@@ -72,12 +73,12 @@ impl KeptFrames {
         self.frames.get_mut(&number)
     }
 
-    /// It has come in.
-    pub(super) fn forget(&mut self, number: u64) {
-        if let Some(kept) = self.frames.remove(&number)
-            && self.spare.len() < 64
-        {
+    /// It has come in. Returns when it first left.
+    pub(super) fn forget(&mut self, number: u64) -> Option<Instant> {
+        let kept = self.frames.remove(&number)?;
+        if self.spare.len() < 64 {
             self.spare.push(kept.bytes);
         }
+        Some(kept.sent_at)
     }
 }

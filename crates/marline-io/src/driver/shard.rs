@@ -9,7 +9,7 @@ use marline_core::{
     ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, Endpoint, Limits, MonitorEvent,
     PathHealthMonitor,
 };
-use marline_time::Instant;
+use marline_time::{DelayHistogram, Instant};
 use tokio::sync::{broadcast, mpsc};
 
 use super::accept::AcceptQueue;
@@ -206,6 +206,11 @@ impl Shard {
             self.links.add_to(&mut carrier);
         }
         (state.endpoint.counters(), carrier)
+    }
+
+    /// How long writes took until their DATA_ACK ([`Endpoint::delivery_delays`](marline_core::Endpoint::delivery_delays)).
+    pub fn delivery_delays(&self) -> DelayHistogram {
+        self.lock().endpoint.delivery_delays()
     }
 
     /// The id by which applications know a connection: unique over all shards.

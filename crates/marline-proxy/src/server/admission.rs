@@ -114,6 +114,12 @@ impl<K: Ord + Clone> Quota<K> {
     pub fn count(&self) -> usize {
         lock(&self.counts).all
     }
+
+    /// How many of them this key has.
+    #[must_use]
+    pub fn count_of(&self, key: &K) -> usize {
+        lock(&self.counts).by_key.get(key).copied().unwrap_or_default()
+    }
 }
 
 impl<K: Ord> Drop for Permit<K> {

@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::admission::{Full, Guest, Permit};
+use super::refusals::RefusalReason;
 use super::{Client, Server, refuse};
 use crate::channel::Channel;
 use crate::message::{ErrorCode, Failure, Message, Offer};
@@ -79,11 +80,12 @@ impl Server {
         match looked_at {
             Ok(Ok(first)) => Some(first),
             Ok(Err(why)) => {
-                tracing::info!(%peer, "not a client of ours: {why}");
+                let why = format_args!("not a client of ours: {why}");
+                self.refusals.tell(RefusalReason::NotAClient, &peer, &why);
                 None
             }
             Err(_) => {
-                tracing::info!(%peer, "said nothing in time");
+                self.refusals.tell(RefusalReason::Late, &peer, &"it said nothing in time");
                 None
             }
         }
@@ -134,12 +136,14 @@ impl Server {
             Ok(Ok(ticket)) => ticket,
             Ok(Err(full)) => {
                 let scope = if full == Full::Key { "from this source" } else { "in all" };
-                tracing::warn!(%peer, "too many unauthenticated connections {scope}: refused");
+                let why = format_args!("too many unauthenticated connections {scope}");
+                self.refusals.tell(RefusalReason::Crowd, &peer, &why);
                 stream.abort();
                 return None;
             }
             Err(_) => {
-                tracing::info!(%peer, "its turn to authenticate did not come in time");
+                let why = "its turn to authenticate did not come in time";
+                self.refusals.tell(RefusalReason::Crowd, &peer, &why);
                 stream.abort();
                 return None;
             }
@@ -147,18 +151,23 @@ impl Server {
         let greeting = match timeout(self.limits.authentication, self.hello(stream)).await {
             Ok(Ok(heard)) => heard,
             Ok(Err(why)) => {
-                tracing::info!(%peer, "not a client of ours: {why}");
+                let why = format_args!("not a client of ours: {why}");
+                self.refusals.tell(RefusalReason::NotAClient, &peer, &why);
                 return None;
             }
             Err(_) => {
-                tracing::info!(%peer, "did not authenticate in time");
+                self.refusals.tell(RefusalReason::Late, &peer, &"it did not authenticate in time");
                 return None;
             }
         };
         let client = match self.authenticate(greeting.token) {
             Ok(client) => client,
             Err(failure) => {
-                tracing::warn!(%peer, "refused: {}", failure.text);
+                let reason = match failure.code {
+                    ErrorCode::NotAuthorized => RefusalReason::Credential,
+                    _ => RefusalReason::Protocol,
+                };
+                self.refusals.tell(reason, &peer, &failure.text);
                 refuse(greeting.stream, failure).await;
                 return None;
             }
@@ -185,12 +194,14 @@ impl Server {
         asks_at_once: bool,
     ) -> Option<Arrived<T>> {
         let Ok(place) = self.clients.enter(Arc::clone(&client.name)) else {
-            tracing::warn!(client = %client.name, "too many connections: refused");
+            let why = "too many connections";
+            self.refusals.tell(RefusalReason::ClientLimit, &client.name, &why);
             let text = "this client has too many connections";
             refuse(stream, Failure::new(ErrorCode::ResourceExceeded, text)).await;
             return None;
         };
         stream.know_peer();
+        client.account.on_connection();
         Some(Arrived { stream, client, session, offer, asks_at_once, _permit: place })
     }
 
@@ -222,7 +233,7 @@ impl Server {
         let found = credentials.find(&digest);
         let name = found.map(|credential| Arc::clone(&credential.name));
         match name {
-            Some(name) => Ok(Client { name, digest }),
+            Some(name) => Ok(Client { account: self.accounts.of(&name), name, digest }),
             None => {
                 let text =
                     "this credential is unknown here (was it revoked?): ask for a new invite";

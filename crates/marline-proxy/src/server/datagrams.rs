@@ -15,7 +15,7 @@ use tokio::time::{interval, timeout};
 
 use super::admission::Quota;
 use super::nat::{Nat, SWEEP_EVERY};
-use super::{Client, Server, Unsaid};
+use super::{Client, RefusalReason, Server, Unsaid};
 use crate::channel::Channel;
 use crate::message::{ErrorCode, Failure, Message};
 use crate::session::Session;
@@ -119,12 +119,13 @@ impl Server {
         let service = &self.datagrams;
         let Ok(_place) = service.lanes.enter(Arc::clone(&client.name)) else {
             let text = format!("too many lanes: {LANES_PER_CLIENT} of a client");
+            self.refusals.tell(RefusalReason::ClientLimit, &client.name, &text);
             return unsaid.refuse(stream, Failure::new(ErrorCode::ResourceExceeded, text)).await;
         };
         let (lane, ours) = match service.begin(&stream, session, end) {
             Ok(begun) => begun,
             Err(failure) => {
-                tracing::warn!(client = %client.name, "datagrams: {}", failure.text);
+                self.refuse_request(client, &failure, "datagrams");
                 return unsaid.refuse(stream, failure).await;
             }
         };

@@ -5,12 +5,14 @@
 //! One multipath connection carries one application connection, so that there is no head-of-line
 //! blocking between them, and each can have its own scheduler.
 
+mod accounts;
 pub mod admission;
 mod arrival;
 mod datagrams;
 pub mod dial;
 mod nat;
 mod own_resolver;
+mod refusals;
 mod remote;
 mod sessions;
 
@@ -25,16 +27,21 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+pub use accounts::ClientCounts;
+pub use refusals::RefusalReason;
+
+use accounts::{Account, Accounts};
 use admission::{AdmissionLimits, HandshakeQueue, Quota, SilentHandshakes};
 use arrival::Arrived;
 use datagrams::DatagramService;
+use refusals::Refusals;
 use remote::Remotes;
 use sessions::Sessions;
 
 use crate::channel::Channel;
 use crate::credentials::Credentials;
 use crate::message::{ErrorCode, Failure, Message, VisitorId};
-use crate::relay::{Traffic, relay};
+use crate::relay::relay;
 use crate::remote_rules::RemoteRule;
 use crate::rules::Rules;
 use crate::secret::Digest;
@@ -89,8 +96,8 @@ pub struct Server {
     remotes: Remotes,
     datagrams: DatagramService,
     stop: Stop,
-    /// Bytes from and to all targets.
-    pub traffic: Traffic,
+    accounts: Accounts,
+    refusals: Refusals,
 }
 
 struct Acceptor(TlsAcceptor);
@@ -122,6 +129,7 @@ enum Wish {
 struct Client {
     name: Arc<str>,
     digest: Digest,
+    account: Arc<Account>,
 }
 
 impl Server {
@@ -147,7 +155,8 @@ impl Server {
             datagrams: DatagramService::default(),
             limits,
             stop,
-            traffic: Traffic::default(),
+            accounts: Accounts::default(),
+            refusals: Refusals::default(),
         }
     }
 
@@ -173,6 +182,17 @@ impl Server {
     #[must_use]
     pub fn udp_counts(&self) -> UdpCounts {
         self.datagrams.counts()
+    }
+
+    /// What came by each credential, by name.
+    #[must_use]
+    pub fn clients(&self) -> Vec<ClientCounts> {
+        self.accounts.counts(|name| self.clients.count_of(name))
+    }
+
+    /// How many were refused so far, by reason.
+    pub fn refusals(&self) -> impl Iterator<Item = (RefusalReason, u64)> {
+        self.refusals.counts()
     }
 
     fn rules(&self) -> Arc<Rules> {
@@ -276,7 +296,6 @@ impl Server {
         client: &Client,
         target: &Target,
     ) -> Option<Channel<T>> {
-        let name = &client.name;
         unsaid.add(&Message::Working);
         let rules = self.rules();
         let mut dialing = Box::pin(dial::dial(&rules, target));
@@ -293,7 +312,7 @@ impl Server {
         let socket = match dialed {
             Ok(socket) => socket,
             Err(failure) => {
-                tracing::warn!(client = %name, %target, "{}", failure.text);
+                self.refuse_request(client, &failure, "a target");
                 unsaid.refuse(stream, failure).await;
                 return None;
             }
@@ -325,7 +344,7 @@ impl Server {
             }
         };
         stream.keep();
-        match relay(socket, stream, &self.traffic, cancel).await {
+        match relay(socket, stream, &client.account.traffic, cancel).await {
             Ok(mut stream) => {
                 tracing::debug!(client = %name, %target, "done");
                 stream.renew().then_some(stream)
@@ -335,6 +354,18 @@ impl Server {
                 None
             }
         }
+    }
+
+    /// Counts and tells of a client's request that is refused. What it asked for is its own business, but where
+    /// the rules forbid it: somebody has to decide whether to allow that.
+    fn refuse_request(&self, client: &Client, failure: &Failure, what: &str) {
+        let reason = RefusalReason::of_request(failure);
+        if reason == RefusalReason::Rules {
+            return self.refusals.tell(reason, &client.name, &failure.text);
+        }
+        tracing::debug!(client = %client.name, "{}", failure.text);
+        let whose = if reason == RefusalReason::Target { "unreachable" } else { "a fault of ours" };
+        self.refusals.tell(reason, &client.name, &format_args!("{what}: {whose}"));
     }
 
     /// Resolves when the client's credential is taken away.

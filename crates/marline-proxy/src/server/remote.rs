@@ -305,7 +305,7 @@ impl Server {
         let (mut held, listener) = match self.remotes.hold(client, wanted).await {
             Ok(held) => held,
             Err(failure) => {
-                tracing::warn!(client = %name, "{}", failure.text);
+                self.refuse_request(client, &failure, "an address to listen at");
                 return unsaid.refuse(stream, failure).await;
             }
         };

@@ -1,0 +1,178 @@
+//! Metrics of what a process serves: how long delivery takes, what the core and the carrier counted, who was refused,
+//! and what each client had.
+
+use std::fmt::Write as _;
+use std::time::SystemTime;
+
+use marline::DelayHistogram;
+use marline::advanced::{CarrierCounters, Counters};
+use marline_proxy::server::{ClientCounts, RefusalReason};
+use metrics::{counter, describe_counter, describe_gauge, gauge};
+
+/// Clients with a label of their own: those with most bytes.
+const MAX_CLIENTS: usize = 256;
+
+const CORE: &str = "marline_core_events_total";
+const CARRIER: &str = "marline_carrier_events_total";
+const REFUSALS: &str = "marline_refusals_total";
+const CLIENT_CONNECTIONS: &str = "marline_client_connections_total";
+const CLIENT_OPEN: &str = "marline_client_connections";
+const CLIENT_BYTES: &str = "marline_client_bytes_total";
+const CLIENT_SEEN: &str = "marline_client_last_connection_timestamp_seconds";
+const BUILD: &str = "marline_build_info";
+
+/// What a process counted, now.
+#[derive(Clone, Debug, Default)]
+pub struct Service {
+    /// Of the core, over all shards.
+    pub core: Counters,
+    /// Of the carrier, by shard.
+    pub carrier: Vec<CarrierCounters>,
+    /// From writing to the DATA_ACK.
+    pub delivery: DelayHistogram,
+    /// Who was refused, by reason; a server's.
+    pub refusals: Vec<(RefusalReason, u64)>,
+    /// What came by each credential; a server's.
+    pub clients: Vec<ClientCounts>,
+}
+
+type OfCarrier = fn(&CarrierCounters) -> u64;
+
+const CARRIER_EVENTS: [(&str, OfCarrier); 24] = [
+    ("malformed", |c| c.malformed),
+    ("syns", |c| c.syns),
+    ("syns_refused", |c| c.syns_refused),
+    ("unknown", |c| c.unknown),
+    ("challenges", |c| c.challenges),
+    ("bad_responses", |c| c.bad_responses),
+    ("moves", |c| c.moves),
+    ("withheld", |c| c.withheld),
+    ("unroutable", |c| c.unroutable),
+    ("resets", |c| c.resets),
+    ("bad_resets", |c| c.bad_resets),
+    ("retries", |c| c.retries),
+    ("agreements", |c| c.agreements),
+    ("control_dropped", |c| c.control_dropped),
+    ("flows_refused", |c| c.flows_refused),
+    ("keepalives", |c| c.keepalives),
+    ("bad_checksums", |c| c.bad_checksums),
+    ("unfinished_checksums", |c| c.unfinished_checksums),
+    ("links", |c| c.links),
+    ("links_refused", |c| c.links_refused),
+    ("links_malformed", |c| c.links_malformed),
+    ("links_silent", |c| c.links_silent),
+    ("links_stuck", |c| c.links_stuck),
+    ("link_frames_dropped", |c| c.link_frames_dropped),
+];
+
+pub(super) fn describe() {
+    describe_counter!(
+        CORE,
+        "What the core counted; the names are the kernel's where the meaning agrees"
+    );
+    describe_counter!(CARRIER, "What the UDP, TCP or native carrier counted");
+    describe_counter!(REFUSALS, "Connections and requests that were refused, by reason");
+    describe_counter!(CLIENT_CONNECTIONS, "Connections that authenticated with the credential");
+    describe_gauge!(CLIENT_OPEN, "Connections of the credential that exist");
+    describe_counter!(
+        CLIENT_BYTES,
+        "Bytes to and from the targets of the credential's connections"
+    );
+    describe_gauge!(CLIENT_SEEN, "When the credential's last connection was opened");
+    describe_gauge!(BUILD, "1; the labels say what runs");
+}
+
+/// What runs, as a metric that is always 1.
+pub(super) fn build_info(role: &'static str) {
+    gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION"), "role" => role).set(1.0);
+}
+
+impl Service {
+    /// Sets the metrics to what was counted.
+    pub(super) fn set(&self) {
+        for (name, count) in self.core.named() {
+            counter!(CORE, "event" => name).absolute(count);
+        }
+        for (name, of) in CARRIER_EVENTS {
+            counter!(CARRIER, "event" => name).absolute(self.carrier.iter().map(of).sum());
+        }
+        for (reason, count) in &self.refusals {
+            counter!(REFUSALS, "reason" => reason.label()).absolute(*count);
+        }
+        let mut clients: Vec<&ClientCounts> = self.clients.iter().collect();
+        clients.sort_by_key(|client| core::cmp::Reverse(client.to_targets + client.from_targets));
+        for client in clients.into_iter().take(MAX_CLIENTS) {
+            let name = || client.name.to_string();
+            counter!(CLIENT_CONNECTIONS, "credential" => name()).absolute(client.connections);
+            gauge!(CLIENT_OPEN, "credential" => name()).set(client.open as f64);
+            for (way, bytes) in
+                [("to_target", client.to_targets), ("from_target", client.from_targets)]
+            {
+                let labels = [("credential", name()), ("direction", way.to_owned())];
+                counter!(CLIENT_BYTES, &labels).absolute(bytes);
+            }
+            let seen = client.seen_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            gauge!(CLIENT_SEEN, "credential" => name()).set(seen.as_secs_f64());
+        }
+    }
+}
+
+/// A histogram in Prometheus' text format: `labels` and what was counted, for each set of labels.
+pub(super) fn write_histogram(
+    out: &mut String,
+    (name, about): (&str, &str),
+    series: &[(Vec<(&str, String)>, DelayHistogram)],
+) {
+    // Writing to a string cannot fail.
+    let _ = write!(out, "# HELP {name} {about}\n# TYPE {name} histogram\n");
+    for (labels, histogram) in series {
+        let shown: String = labels
+            .iter()
+            .map(|(label, value)| format!("{label}=\"{}\",", escaped(value)))
+            .collect();
+        let mut so_far = 0;
+        for (bound, count) in histogram.classes() {
+            so_far += count;
+            let bound = bound.map_or("+Inf".to_owned(), |bound| bound.as_secs_f64().to_string());
+            let _ = writeln!(out, "{name}_bucket{{{shown}le=\"{bound}\"}} {so_far}");
+        }
+        let shown = shown.trim_end_matches(',');
+        let braced = if shown.is_empty() { String::new() } else { format!("{{{shown}}}") };
+        let _ = writeln!(out, "{name}_sum{braced} {}", histogram.sum_us() as f64 / 1e6);
+        let _ = writeln!(out, "{name}_count{braced} {so_far}");
+    }
+    out.push('\n');
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use marline::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_histogram_has_cumulative_classes_and_a_sum() {
+        let mut histogram = DelayHistogram::default();
+        for ms in [3, 30, 300_000] {
+            histogram.record(Duration::from_millis(ms));
+        }
+        let mut out = String::new();
+        let series = [(vec![("path", "a\"b".to_owned())], histogram), (Vec::new(), histogram)];
+        write_histogram(&mut out, ("x_seconds", "Something"), &series);
+        for line in [
+            "# TYPE x_seconds histogram",
+            "x_seconds_bucket{path=\"a\\\"b\",le=\"0.002\"} 0",
+            "x_seconds_bucket{path=\"a\\\"b\",le=\"0.005\"} 1",
+            "x_seconds_bucket{path=\"a\\\"b\",le=\"120\"} 2",
+            "x_seconds_bucket{path=\"a\\\"b\",le=\"+Inf\"} 3",
+            "x_seconds_sum{path=\"a\\\"b\"} 300.033",
+            "x_seconds_count 3",
+        ] {
+            assert!(out.lines().any(|l| l == line), "no {line} in\n{out}");
+        }
+    }
+}

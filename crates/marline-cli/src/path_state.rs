@@ -1,0 +1,58 @@
+//! State of a path, in a word and with its reason: usable, degraded or unreachable.
+
+pub use marline_dashboard::PathState;
+use serde::Serialize;
+
+use crate::control::protocol::{Connection, Path};
+use crate::path_summary::summarise;
+use crate::path_table::radio;
+
+/// One path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PathStatus {
+    /// As configured, or its interface.
+    pub name: String,
+    /// What it is good for.
+    pub state: PathState,
+    /// Why it is not usable, or what it is besides.
+    pub reason: Option<String>,
+    /// Its address.
+    pub local: Option<String>,
+    /// Used only while no other works.
+    pub backup: bool,
+    /// Milliseconds since a server's last answer.
+    pub heard_ms: Option<u64>,
+    /// Smoothed round trip of the subflow that is fastest now, microseconds.
+    pub srtt_us: Option<u64>,
+    /// Share of the bytes that were sent again, by the open connections.
+    pub retransmitted: Option<f64>,
+    /// Bytes of the open connections: sent.
+    pub bytes_sent: u64,
+    /// Of those, copies of what another path had carried.
+    pub bytes_copied: u64,
+    /// Received.
+    pub bytes_received: u64,
+    /// What its radio drew, in words.
+    pub radio: Option<String>,
+}
+
+/// What the path is good for, by what is known of it and of the connections that use it.
+#[must_use]
+pub fn of_path(path: &Path, connections: &[Connection]) -> PathStatus {
+    let summary = summarise(path, connections);
+    let share = |again: u64| again as f64 / summary.bytes_sent as f64;
+    PathStatus {
+        retransmitted: (summary.bytes_sent > 0).then(|| share(summary.bytes_repeated)),
+        radio: path.radio.as_ref().map(radio),
+        name: summary.name,
+        state: summary.state,
+        reason: summary.reason,
+        local: summary.local,
+        backup: summary.backup,
+        heard_ms: summary.heard_ms,
+        srtt_us: summary.srtt_us,
+        bytes_sent: summary.bytes_sent,
+        bytes_copied: summary.bytes_copied,
+        bytes_received: summary.bytes_received,
+    }
+}

@@ -1,0 +1,77 @@
+//! Accounts of a server's clients: what came by each credential since the start.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use crate::relay::Traffic;
+
+/// What came by one credential.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    /// Bytes from and to its targets.
+    pub(super) traffic: Traffic,
+    connections: AtomicU64,
+    /// Seconds since 1970.
+    seen_at_s: AtomicU64,
+}
+
+impl Account {
+    /// It came, with one more connection.
+    pub(super) fn on_connection(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.seen_at_s.store(now.as_secs(), Ordering::Relaxed);
+    }
+}
+
+/// A snapshot of an [`Account`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCounts {
+    /// The credential's name.
+    pub name: Arc<str>,
+    /// Connections that authenticated with it.
+    pub connections: u64,
+    /// Those of them that there are now.
+    pub open: u64,
+    /// Bytes to its targets.
+    pub to_targets: u64,
+    /// Bytes from them.
+    pub from_targets: u64,
+    /// When it last opened a connection.
+    pub seen_at: SystemTime,
+}
+
+/// The accounts by name. Only credentials of the server's own file have one.
+#[derive(Debug, Default)]
+pub(super) struct Accounts(Mutex<BTreeMap<Arc<str>, Arc<Account>>>);
+
+impl Accounts {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Arc<Account>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// That of this credential.
+    pub(super) fn of(&self, name: &Arc<str>) -> Arc<Account> {
+        Arc::clone(self.lock().entry(Arc::clone(name)).or_default())
+    }
+
+    /// Those that came so far, by name; `open` knows how many connections a client has.
+    pub(super) fn counts(&self, open: impl Fn(&Arc<str>) -> usize) -> Vec<ClientCounts> {
+        let accounts = self.lock().clone();
+        let shown = accounts.into_iter().map(|(name, account)| {
+            let (to_targets, from_targets) = account.traffic.counts();
+            let seen_at = Duration::from_secs(account.seen_at_s.load(Ordering::Relaxed));
+            ClientCounts {
+                open: open(&name) as u64,
+                connections: account.connections.load(Ordering::Relaxed),
+                to_targets,
+                from_targets,
+                seen_at: SystemTime::UNIX_EPOCH + seen_at,
+                name,
+            }
+        });
+        shown.filter(|counts| counts.connections > 0).collect()
+    }
+}

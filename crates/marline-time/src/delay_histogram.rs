@@ -1,0 +1,70 @@
+//! Histogram of delays, for monitoring: fixed bounds, so that those of several endpoints can be added up.
+
+use crate::Duration;
+
+/// Upper bounds of the classes, in milliseconds; what is longer is in one more.
+const BOUNDS_MS: [u64; 16] =
+    [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 60_000, 120_000];
+
+/// How many delays there were of which length, since the start.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct DelayHistogram {
+    counts: [u64; BOUNDS_MS.len() + 1],
+    sum_us: u64,
+}
+
+impl DelayHistogram {
+    /// Counts one delay.
+    pub fn record(&mut self, delay: Duration) {
+        let us = delay.as_micros() as u64;
+        let class = BOUNDS_MS.partition_point(|bound| bound * 1_000 < us);
+        self.counts[class] += 1;
+        self.sum_us = self.sum_us.saturating_add(us);
+    }
+
+    /// Counts those of another one as well.
+    pub fn add(&mut self, other: &DelayHistogram) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            *count += more;
+        }
+        self.sum_us = self.sum_us.saturating_add(other.sum_us);
+    }
+
+    /// The classes, shortest first: the longest delay of each (`None`: there is no bound), and how many were in it
+    /// and in no shorter one.
+    pub fn classes(&self) -> impl Iterator<Item = (Option<Duration>, u64)> {
+        let bounds = BOUNDS_MS.into_iter().map(|ms| Some(Duration::from_millis(ms)));
+        bounds.chain([None]).zip(self.counts)
+    }
+
+    /// All delays together, in microseconds.
+    #[must_use]
+    pub const fn sum_us(&self) -> u64 {
+        self.sum_us
+    }
+
+    /// How many there were.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_is_in_the_first_class_that_it_does_not_exceed() {
+        let mut histogram = DelayHistogram::default();
+        for us in [0, 1_000, 1_001, 99_999, 100_000, 120_000_001] {
+            histogram.record(Duration::from_micros(us));
+        }
+        let filled: Vec<_> = histogram.classes().filter(|(_, count)| *count > 0).collect();
+        let ms = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(filled, [(ms(1), 2), (ms(2), 1), (ms(100), 2), (None, 1)]);
+        let mut twice = histogram;
+        twice.add(&histogram);
+        assert_eq!((twice.count(), twice.sum_us()), (12, 2 * histogram.sum_us()));
+    }
+}

@@ -21,7 +21,7 @@ use marline_proxy::udp::UdpCounts;
 use protocol::{AddressPair, Connection, Path, PathChange};
 use tokio::sync::broadcast;
 
-use crate::metrics_http::Service;
+use crate::service::Service;
 
 #[cfg(test)]
 mod tests;

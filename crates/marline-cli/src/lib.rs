@@ -17,6 +17,7 @@ pub mod path_state;
 pub mod path_summary;
 pub mod path_table;
 pub mod radio_meter;
+pub mod service;
 
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -26,7 +27,7 @@ use clap::{ArgAction, Parser, Subcommand};
 use marline_proxy::secret::hide;
 use marline_proxy::signals;
 
-use crate::log::LogLevel;
+use crate::log::{LogFormat, LogLevel};
 
 /// Clap's exit status for an invalid command line.
 const USAGE_ERROR: u8 = 2;
@@ -41,6 +42,9 @@ pub struct Cli {
     /// Only warnings and errors.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
+    /// How the log is written: lines for people, or one JSON object per line.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    pub log_format: LogFormat,
     /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
@@ -92,7 +96,7 @@ pub fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    log::start(log_level(&cli));
+    log::start(log_level(&cli), cli.log_format);
     // A demo that is killed outright cannot end its servers and clients itself.
     #[cfg(target_os = "linux")]
     if std::env::var_os(demo::DIE_WITH_PARENT).is_some() {

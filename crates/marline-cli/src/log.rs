@@ -49,17 +49,30 @@ impl From<LogLevel> for LevelFilter {
     }
 }
 
+/// How the log is written.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// A line for people.
+    #[default]
+    Text,
+    /// A JSON object per line: `timestamp`, `level`, and `fields` with `message` and what else is told.
+    Json,
+}
+
 /// The level of the process's log; not set where flags have the last word.
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
 /// Starts the log. `flags` is what the command line says of its level: it then stays so.
-pub fn start(flags: Option<LogLevel>) {
+pub fn start(flags: Option<LogLevel>, format: LogFormat) {
     let (filter, handle) = reload::Layer::new(LevelFilter::from(flags.unwrap_or_default()));
-    let lines = fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false);
-    tracing_subscriber::registry().with(filter).with(lines).init();
+    let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let registry = tracing_subscriber::registry().with(filter);
+    match format {
+        LogFormat::Text => {
+            registry.with(lines.with_ansi(std::io::stderr().is_terminal())).init();
+        }
+        LogFormat::Json => registry.with(lines.json().with_span_list(false)).init(),
+    }
     if flags.is_none() {
         // A process has one log.
         let _ = LEVEL.set(handle);

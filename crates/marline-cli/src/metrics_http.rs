@@ -10,7 +10,6 @@ mod datagrams;
 mod service;
 mod totals;
 
-pub use service::Service;
 pub use totals::{MAX_PATHS, Side, Totals};
 
 use std::convert::Infallible;

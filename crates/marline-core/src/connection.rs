@@ -253,7 +253,8 @@ pub(crate) struct Connection {
     /// Policies that took the place of those it was configured with.
     replaced: OnDemand<Replaced>,
     liveness: OnDemand<Liveness>,
-    delivery: DeliveryWatch,
+    /// Since when a DATA_ACK is due.
+    ack_watch: DeliveryWatch,
     delay: DeliveryDelay,
     replay_guard: OnDemand<ReplayGuard>,
     rto_exchange: OnDemand<RtoExchange>,
@@ -327,7 +328,7 @@ impl Connection {
             path_manager: policies.path_manager.build(),
             replaced: OnDemand::new(),
             liveness: OnDemand::new(),
-            delivery: DeliveryWatch::default(),
+            ack_watch: DeliveryWatch::default(),
             delay: DeliveryDelay::default(),
             replay_guard: OnDemand::new(),
             rto_exchange: OnDemand::new(),
@@ -462,6 +463,9 @@ impl Connection {
         let policies = &self.config.policies;
         let scheduler = self.replaced.scheduler.as_ref().unwrap_or(&policies.scheduler);
         let path_manager = self.replaced.path_manager.as_ref().unwrap_or(&policies.path_manager);
+        let active_at = self.paths.last_active_at();
+        let ack_due_since = active_at.and_then(|at| self.ack_watch.due_since(at));
+        let data_due_since = active_at.and_then(|at| self.receiver.watch().due_since(at));
         ConnectionInfo {
             id: self.id,
             fallback: self.session.fallback(),
@@ -475,8 +479,8 @@ impl Connection {
             readable: self.receiver.readable(),
             buffered,
             bookkeeping: self.bookkeeping(),
-            ack_due_since: self.delivery.due_since().0,
-            data_due_since: self.delivery.due_since().1,
+            ack_due_since,
+            data_due_since,
             subflows,
             gone,
         }
@@ -1053,7 +1057,8 @@ impl Connection {
         if moved || (self.receiver.fin_reached() && !was_at_end) {
             self.on_stream_moved(cx, id, segment, moved);
         } else if !segment.payload.is_empty() {
-            self.delivery.on_rest(cx.now, self.is_owed(id));
+            let due = self.is_owed(id);
+            self.receiver.watch_mut().note(cx.now, due);
         }
     }
 
@@ -3446,7 +3451,7 @@ impl Connection {
     fn watch_delivery_of_sent(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let outstanding = self.sender.una() < self.sender.sent();
         let usual = self.paths.get(id).and_then(|subflow| subflow.tcp().srtt()).unwrap_or_default();
-        if let Some(since) = self.delivery.on_acked(cx.now, outstanding, usual) {
+        if let Some(since) = self.ack_watch.moved(cx.now, outstanding, usual) {
             self.tell_hole(cx, id, StreamDirection::Sent, since);
         }
     }
@@ -3454,7 +3459,7 @@ impl Connection {
     /// Bytes came in order, the first of them on this subflow.
     fn watch_delivery_of_received(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let due = self.is_owed(id);
-        if let Some(since) = self.delivery.on_in_order(cx.now, due) {
+        if let Some(since) = self.receiver.watch_mut().moved(cx.now, due, Duration::ZERO) {
             self.tell_hole(cx, id, StreamDirection::Received, since);
         }
     }
@@ -5233,7 +5238,7 @@ impl Connection {
     /// Something may be under way: from now on somebody should acknowledge it.
     fn watch_progress(&mut self, now: Instant) {
         self.sender.watch_progress(now, self.closing.fin_outstanding());
-        self.delivery.on_sent(now, self.sender.una() < self.sender.sent());
+        self.ack_watch.note(now, self.sender.una() < self.sender.sent());
     }
 
     /// Data is outstanding at the data level: somebody must account for it.

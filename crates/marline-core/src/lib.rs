@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod compact_instant;
 mod compact_path;
 mod config;
 mod connection;

@@ -547,11 +547,8 @@ impl Lane {
     /// What follows for the lane from what a path found out.
     fn apply(&mut self, at: usize, outcome: Outcome, now: Instant) {
         let id = self.paths[at].id();
-        for number in &outcome.answered {
-            if let Some(sent_at) = self.kept.forget(*number) {
-                self.stats.delays.record(now.since(sent_at));
-            }
-        }
+        let answered = outcome.answered.iter().filter_map(|number| self.kept.forget(*number));
+        answered.for_each(|sent_at| self.stats.delays.record(now.since(sent_at)));
         for number in &outcome.missed {
             self.rescue(*number, id, now);
         }

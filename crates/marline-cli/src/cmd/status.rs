@@ -1,13 +1,15 @@
 //! `marline status`: which path works, in one look, for people and for scripts.
 
+use std::cmp::Reverse;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
 use serde::Serialize;
 
 use super::monitor::{print, reach};
-use crate::control::protocol::{Answer, Command, Connection, Hello, Path};
+use crate::control::protocol::{Answer, Client, Clients, Command, Connection, Hello, Path};
 use crate::path_state::{PathState, PathStatus, of_path};
 use crate::path_table::align;
 
@@ -40,6 +42,9 @@ pub struct Status {
     /// Those that fell back to plain TCP.
     fallbacks: usize,
     paths: Vec<PathStatus>,
+    /// A server's clients and refusals.
+    #[serde(flatten)]
+    clients: Clients,
 }
 
 /// Prints it.
@@ -63,7 +68,12 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Ok(Answer::Paths(paths)) => paths,
         _ => Vec::new(),
     };
-    let status = status(hello, &connections, &paths);
+    // Nor has a client any.
+    let clients = match client.ask(Command::Clients).await {
+        Ok(Answer::Clients(clients)) => clients,
+        _ => Clients::default(),
+    };
+    let status = status(hello, &connections, &paths, clients);
     let text = if args.json { serde_json::to_string(&status)? + "\n" } else { shown(&status) };
     // A reader that went away has seen enough.
     let _ = print(&text);
@@ -72,7 +82,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(if none { ExitCode::from(NO_PATH) } else { ExitCode::SUCCESS })
 }
 
-fn status(hello: Hello, connections: &[Connection], paths: &[Path]) -> Status {
+fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Clients) -> Status {
     let mut schedulers: Vec<String> =
         connections.iter().map(|connection| connection.scheduler.clone()).collect();
     schedulers.sort();
@@ -85,6 +95,7 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path]) -> Status {
         schedulers,
         fallbacks: connections.iter().filter(|connection| connection.fallback.is_some()).count(),
         paths: paths.iter().map(|path| of_path(path, connections)).collect(),
+        clients,
     }
 }
 
@@ -114,7 +125,49 @@ fn shown(status: &Status) -> String {
             text += &format!("{}: {word}\n", path.name);
         }
     }
+    text + &clients_shown(&status.clients, SystemTime::now())
+}
+
+/// Those that have connections, and then who came last; 20 of them.
+fn clients_shown(Clients { clients, refusals }: &Clients, now: SystemTime) -> String {
+    const MOST: usize = 20;
+    let mut text = String::new();
+    if !clients.is_empty() {
+        let head = ["client", "open", "so far", "to targets", "from targets", "last came"];
+        let mut rows = vec![head.map(str::to_owned)];
+        let mut by_use: Vec<&Client> = clients.iter().collect();
+        by_use.sort_by_key(|client| Reverse((client.open, client.seen_unix_s)));
+        rows.extend(by_use.into_iter().take(MOST).map(|client| {
+            let seen_at = SystemTime::UNIX_EPOCH + Duration::from_secs(client.seen_unix_s);
+            [
+                client.name.chars().take(24).collect(),
+                client.open.to_string(),
+                client.connections.to_string(),
+                bytes(client.to_targets),
+                bytes(client.from_targets),
+                ago(now.duration_since(seen_at).unwrap_or_default()),
+            ]
+        }));
+        text += &align(&rows, &[0]);
+        if clients.len() > MOST {
+            text += &format!("and {} others\n", clients.len() - MOST);
+        }
+    }
+    if !refusals.is_empty() {
+        let each: Vec<String> =
+            refusals.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        text += &format!("refused: {}\n", each.join(", "));
+    }
     text
+}
+
+fn ago(time: Duration) -> String {
+    match time.as_secs() {
+        s @ 0..120 => format!("{s} s ago"),
+        s @ 120..7_200 => format!("{} min ago", s / 60),
+        s @ 7_200..172_800 => format!("{} h ago", s / 3_600),
+        s => format!("{} d ago", s / 86_400),
+    }
 }
 
 fn row(path: &PathStatus) -> [String; 9] {
@@ -205,7 +258,7 @@ mod tests {
         let mut dead = path("eth0", "198.51.100.9", "no-answer");
         dead.problem = Some("9.9.9.1:7777: no answer for 12 s (tried 5 times)".into());
         let paths = [path("wlan0", "192.0.2.7", "answers"), lte, dead];
-        let text = shown(&status(hello(), &connections(), &paths));
+        let text = shown(&status(hello(), &connections(), &paths, Clients::default()));
         let expected = "\
 marline client 0.1.0, process 42: 2 connections, by auto
 path   state            local         heard  srtt  again   sent  copies  received
@@ -221,7 +274,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
     #[test]
     fn a_path_that_was_taken_down_says_so_and_json_has_words() {
         let down = Path { up: false, ..path("wlan0", "192.0.2.7", "down") };
-        let status = status(hello(), &[], &[down]);
+        let status = status(hello(), &[], &[down], Clients::default());
         assert_eq!(status.paths[0].state, PathState::Unreachable);
         assert_eq!(status.paths[0].reason.as_deref(), Some("taken down"));
         let json = serde_json::to_value(&status).unwrap();
@@ -242,5 +295,28 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         ] {
             assert_eq!(bytes(count), text);
         }
+    }
+
+    #[test]
+    fn a_server_tells_of_its_clients_and_of_refusals() {
+        let client = |name: &str, open, seen_unix_s| Client {
+            name: name.into(),
+            open,
+            connections: 7,
+            to_targets: 12_000,
+            from_targets: 3_400_000,
+            seen_unix_s,
+        };
+        let clients = vec![client("idle", 0, 999_000), client("busy", 2, 999_990)];
+        let refusals = [("credential".to_owned(), 10_000)].into();
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let text = clients_shown(&Clients { clients, refusals }, now);
+        let expected = "\
+client  open  so far  to targets  from targets   last came
+busy       2       7        12kB         3.4MB    10 s ago
+idle       0       7        12kB         3.4MB  16 min ago
+refused: credential 10000
+";
+        assert_eq!(text, expected);
     }
 }

@@ -13,8 +13,8 @@ use tokio::sync::broadcast;
 
 use super::Handle;
 use super::protocol::{AddressPair, Connection, Path, PathChange, Radio};
-use crate::metrics_http::Service;
 use crate::radio_meter::RadioMeter;
+use crate::service::Service;
 
 /// A client's side.
 #[derive(Clone, Debug)]

@@ -3,6 +3,8 @@
 //! The names are the kernel's where it has one (`ip mptcp monitor`, MPTCP_FULL_INFO), units are last in a name,
 //! and an unknown field is ignored by the reader, so that either side may be newer.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// A request: a command, and a number chosen by the requester that is returned with the answer.
@@ -29,6 +31,8 @@ pub enum Command {
     /// The path health monitor's table.
     #[serde(alias = "netpaths")]
     AddressPairs,
+    /// What came by each credential, of a server, and what it refused.
+    Clients,
     /// From now on: every event, one line each, until the socket is closed.
     Monitor {
         /// What schedulers decide as well, and why: there may be thousands a second.
@@ -97,6 +101,8 @@ pub enum Answer {
     /// To `address-pairs`.
     #[serde(alias = "netpaths")]
     AddressPairs(Vec<AddressPair>),
+    /// To `clients`.
+    Clients(Clients),
     /// To `monitor`: the events follow.
     Monitoring,
     /// To `set-scheduler`: how many connections changed.
@@ -117,6 +123,34 @@ pub struct Hello {
     /// It has a path health monitor.
     #[serde(default, alias = "oracle")]
     pub path_health: bool,
+}
+
+/// A server's clients and refusals, since its start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Clients {
+    /// Those that came, by name.
+    pub clients: Vec<Client>,
+    /// How many were refused, by reason, where there were any.
+    pub refusals: BTreeMap<String, u64>,
+}
+
+/// What came by one credential.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Client {
+    /// The credential's name.
+    pub name: String,
+    /// Connections that exist.
+    pub open: u64,
+    /// Connections so far.
+    pub connections: u64,
+    /// Bytes to its targets, by TCP.
+    pub to_targets: u64,
+    /// Bytes from them.
+    pub from_targets: u64,
+    /// When its last connection was opened, in seconds since 1970.
+    pub seen_unix_s: u64,
 }
 
 /// A path: a local address or interface and what it is used for.

@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinHandle;
 
 use super::path_names::PathNames;
-use super::protocol::{Answer, Command, Event, Hello, Request, Response};
+use super::protocol::{Answer, Clients, Command, Event, Hello, Request, Response};
 use super::{Handle, socket_path, views};
 
 /// Control connections at the same time.
@@ -165,6 +165,7 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
         Command::AddressPairs => {
             Ok(Answer::AddressPairs(handle.address_pairs().unwrap_or_default()))
         }
+        Command::Clients => Ok(Answer::Clients(Clients::from(&handle.service()))),
         Command::Monitor { decisions: _ } => Ok(Answer::Monitoring),
         Command::SetScheduler { scheduler, connection } => {
             handle.set_scheduler(connection, &scheduler).map(Answer::Changed)

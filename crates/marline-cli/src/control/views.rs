@@ -1,6 +1,6 @@
 //! Conversion of the library's snapshots and events to control protocol messages.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use marline::policy::{Phase, SubflowId};
 use marline::{
@@ -9,10 +9,31 @@ use marline::{
 };
 use marline_link::radio::RadioReading;
 
-use super::protocol::{AddressPair, Connection, Event, Path, Radio, Reached, Subflow};
+use super::protocol::{
+    AddressPair, Client, Clients, Connection, Event, Path, Radio, Reached, Subflow,
+};
+use crate::service::Service;
 
 // The snapshots are taken apart field by field, so that what is left out is seen here. Fields that the
 // core adds are not shown before they are named here.
+
+impl From<&Service> for Clients {
+    fn from(service: &Service) -> Self {
+        let unix_s =
+            |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).map(|t| t.as_secs());
+        let clients = service.clients.iter().map(|counts| Client {
+            name: counts.name.to_string(),
+            open: counts.open,
+            connections: counts.connections,
+            to_targets: counts.to_targets,
+            from_targets: counts.from_targets,
+            seen_unix_s: unix_s(counts.seen_at).unwrap_or_default(),
+        });
+        let refusals = service.refusals.iter().filter(|(_, count)| *count > 0);
+        let refusals = refusals.map(|(reason, count)| (reason.label().to_owned(), *count));
+        Clients { clients: clients.collect(), refusals: refusals.collect() }
+    }
+}
 
 impl From<&ConnectionInfo> for Connection {
     fn from(info: &ConnectionInfo) -> Self {

@@ -5,9 +5,11 @@ use std::fmt::Write as _;
 use std::time::SystemTime;
 
 use marline::DelayHistogram;
-use marline::advanced::{CarrierCounters, Counters};
-use marline_proxy::server::{ClientCounts, RefusalReason};
+use marline::advanced::CarrierCounters;
+use marline_proxy::server::ClientCounts;
 use metrics::{counter, describe_counter, describe_gauge, gauge};
+
+use crate::service::Service;
 
 /// Clients with a label of their own: those with most bytes.
 const MAX_CLIENTS: usize = 256;
@@ -20,21 +22,6 @@ const CLIENT_OPEN: &str = "marline_client_connections";
 const CLIENT_BYTES: &str = "marline_client_bytes_total";
 const CLIENT_SEEN: &str = "marline_client_last_connection_timestamp_seconds";
 const BUILD: &str = "marline_build_info";
-
-/// What a process counted, now.
-#[derive(Clone, Debug, Default)]
-pub struct Service {
-    /// Of the core, over all shards.
-    pub core: Counters,
-    /// Of the carrier, by shard.
-    pub carrier: Vec<CarrierCounters>,
-    /// From writing to the DATA_ACK.
-    pub delivery: DelayHistogram,
-    /// Who was refused, by reason; a server's.
-    pub refusals: Vec<(RefusalReason, u64)>,
-    /// What came by each credential; a server's.
-    pub clients: Vec<ClientCounts>,
-}
 
 type OfCarrier = fn(&CarrierCounters) -> u64;
 
@@ -87,33 +74,30 @@ pub(super) fn build_info(role: &'static str) {
     gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION"), "role" => role).set(1.0);
 }
 
-impl Service {
-    /// Sets the metrics to what was counted.
-    pub(super) fn set(&self) {
-        for (name, count) in self.core.named() {
-            counter!(CORE, "event" => name).absolute(count);
+/// Sets the metrics to what was counted.
+pub(super) fn set(service: &Service) {
+    for (name, count) in service.core.named() {
+        counter!(CORE, "event" => name).absolute(count);
+    }
+    for (name, of) in CARRIER_EVENTS {
+        counter!(CARRIER, "event" => name).absolute(service.carrier.iter().map(of).sum());
+    }
+    for (reason, count) in &service.refusals {
+        counter!(REFUSALS, "reason" => reason.label()).absolute(*count);
+    }
+    let mut clients: Vec<&ClientCounts> = service.clients.iter().collect();
+    clients.sort_by_key(|client| core::cmp::Reverse(client.to_targets + client.from_targets));
+    for client in clients.into_iter().take(MAX_CLIENTS) {
+        let name = || client.name.to_string();
+        counter!(CLIENT_CONNECTIONS, "credential" => name()).absolute(client.connections);
+        gauge!(CLIENT_OPEN, "credential" => name()).set(client.open as f64);
+        for (way, bytes) in [("to_target", client.to_targets), ("from_target", client.from_targets)]
+        {
+            let labels = [("credential", name()), ("direction", way.to_owned())];
+            counter!(CLIENT_BYTES, &labels).absolute(bytes);
         }
-        for (name, of) in CARRIER_EVENTS {
-            counter!(CARRIER, "event" => name).absolute(self.carrier.iter().map(of).sum());
-        }
-        for (reason, count) in &self.refusals {
-            counter!(REFUSALS, "reason" => reason.label()).absolute(*count);
-        }
-        let mut clients: Vec<&ClientCounts> = self.clients.iter().collect();
-        clients.sort_by_key(|client| core::cmp::Reverse(client.to_targets + client.from_targets));
-        for client in clients.into_iter().take(MAX_CLIENTS) {
-            let name = || client.name.to_string();
-            counter!(CLIENT_CONNECTIONS, "credential" => name()).absolute(client.connections);
-            gauge!(CLIENT_OPEN, "credential" => name()).set(client.open as f64);
-            for (way, bytes) in
-                [("to_target", client.to_targets), ("from_target", client.from_targets)]
-            {
-                let labels = [("credential", name()), ("direction", way.to_owned())];
-                counter!(CLIENT_BYTES, &labels).absolute(bytes);
-            }
-            let seen = client.seen_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            gauge!(CLIENT_SEEN, "credential" => name()).set(seen.as_secs_f64());
-        }
+        let seen = client.seen_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        gauge!(CLIENT_SEEN, "credential" => name()).set(seen.as_secs_f64());
     }
 }
 

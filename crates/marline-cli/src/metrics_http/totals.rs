@@ -13,9 +13,10 @@ use metrics::{counter, describe_counter, describe_gauge, gauge, with_local_recor
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
 use super::datagrams;
-use super::service::{self, Service, write_histogram};
+use super::service::{self, write_histogram};
 use crate::control::protocol::{AddressPair, Connection, Path, Subflow};
 use crate::path_state::{PathState, of_path};
+use crate::service::Service;
 
 /// Distinct values of the label `path`.
 pub const MAX_PATHS: usize = 32;
@@ -263,7 +264,7 @@ impl Totals {
     /// Takes in what the process counted.
     pub fn service(&self, service: &Service) {
         self.state().delivery = service.delivery;
-        with_local_recorder(&self.recorder, || service.set());
+        with_local_recorder(&self.recorder, || service::set(service));
     }
 
     /// Takes in an event of a connection.

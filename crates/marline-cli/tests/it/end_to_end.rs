@@ -5,6 +5,7 @@
 
 mod crowds;
 mod http;
+mod refusals;
 mod remote;
 mod restarts;
 mod signals;

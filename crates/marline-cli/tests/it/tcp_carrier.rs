@@ -8,10 +8,13 @@
 use super::support;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
 use marline_lab::scenario::Side;
+use marline_time::{PcgRng, Rng as _};
 
 const ECHO_PORT: u16 = 7_001;
 const SOURCE_PORT: u16 = 7_002;
@@ -73,14 +76,18 @@ fn asker() {
             reader.read_exact(&mut message).expect("an echo");
             late.push(due(number).elapsed());
         }
-        late.sort_unstable();
         late
     });
     for number in 0..echoes {
         std::thread::sleep(due(number).saturating_duration_since(Instant::now()));
         writer.write_all(&[1; MESSAGE]).expect("sent");
     }
-    let late = reading.join().expect("no panic");
+    let mut late = reading.join().expect("no panic");
+    if let Ok(file) = std::env::var("TIMES") {
+        let lines: Vec<String> = late.iter().map(|time| time.as_micros().to_string()).collect();
+        std::fs::write(file, lines.join("\n")).expect("write");
+    }
+    late.sort_unstable();
     let at = |share: f64| late[((late.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
     let mut bulk = connect(SOURCE_PORT);
     bulk.write_all(&bytes.to_be_bytes()).expect("sent");
@@ -111,35 +118,20 @@ fn repeated(hosts: &TwoUplinks, side: Side, control: &str) -> (u64, u64) {
     (sent, again)
 }
 
-/// Both ways over one link, under this congestion control of the kernel and this seed.
-fn compare(congestion: &str, seed: u64, echoes: u64, bytes: u64) {
+/// Two hosts with a link that loses 2 %, under this congestion control of the kernel and this seed, what is asked
+/// there, and a client and a server that carry by TCP.
+fn start(congestion: &str, seed: u64, dir: &Path) -> TwoUplinks {
     let scenario = format!(
         "seed = {seed}\n[[path]]\nname = \"wifi\"\n\
          link = \"rate=20M,delay=10ms,queue=80ms,loss=2%\"\n\
          client = [\"10.0.1.2/24\"]\nserver = [\"10.0.1.1/24\"]\n"
     );
-    let dir = tempfile::tempdir().expect("a folder");
-    let mut hosts = TwoUplinks::set(&scenario, "outer", dir.path());
+    let mut hosts = TwoUplinks::set(&scenario, "outer", dir);
     for side in [Side::Client, Side::Server] {
         let set = format!("sysctl -qw net.ipv4.tcp_congestion_control={congestion}");
         hosts.shell(side, &set);
     }
     hear(&hosts.role(Side::Server, "", host), "ready");
-    let ask = |hosts: &mut TwoUplinks, target: &str| {
-        let wrapper = format!("env TARGET={target} ECHOES={echoes} BYTES={bytes}");
-        let lines = hosts.role(Side::Client, &wrapper, asker);
-        let until = Instant::now() + GAP * u32::try_from(echoes).expect("few") + 4 * PATIENCE;
-        while Instant::now() < until {
-            match lines.recv_timeout(PATIENCE) {
-                Ok(line) if line.contains("sum ") => {
-                    return line.split_once("sum ").expect("it is there").1.to_owned();
-                }
-                _ => {}
-            }
-        }
-        panic!("no sum");
-    };
-    let plain = ask(&mut hosts, "10.0.1.1");
     hosts.shell(
         Side::Server,
         "umask 077; marline server --init --config marline.toml --listen 10.0.1.1:7777 \
@@ -152,7 +144,37 @@ fn compare(congestion: &str, seed: u64, echoes: u64, bytes: u64) {
          -L {ECHO_PORT}:127.0.0.1:{ECHO_PORT} -L {SOURCE_PORT}:127.0.0.1:{SOURCE_PORT}"
     );
     hear(&hosts.program(Side::Client, &client), "listening on");
-    let carried = ask(&mut hosts, "127.0.0.1");
+    hosts
+}
+
+/// Starts to ask by one of both ways: plain TCP to the other host, or through the client's ports.
+fn ask(hosts: &mut TwoUplinks, target: &str, echoes: u64, bytes: u64) -> Receiver<String> {
+    let wrapper = format!("env TARGET={target} ECHOES={echoes} BYTES={bytes} TIMES={target}");
+    hosts.role(Side::Client, &wrapper, asker)
+}
+
+/// What came out of it.
+fn sum_of(lines: &Receiver<String>, echoes: u64) -> String {
+    let until = Instant::now() + GAP * u32::try_from(echoes).expect("few") + 4 * PATIENCE;
+    while Instant::now() < until {
+        match lines.recv_timeout(PATIENCE) {
+            Ok(line) if line.contains("sum ") => {
+                return line.split_once("sum ").expect("it is there").1.to_owned();
+            }
+            _ => {}
+        }
+    }
+    panic!("no sum");
+}
+
+/// Both ways over one link, one after the other.
+fn compare(congestion: &str, seed: u64, echoes: u64, bytes: u64) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut hosts = start(congestion, seed, dir.path());
+    let [plain, carried] = ["10.0.1.1", "127.0.0.1"].map(|target| {
+        let lines = ask(&mut hosts, target, echoes, bytes);
+        sum_of(&lines, echoes)
+    });
     println!("{congestion}, seed {seed}: plain TCP: {plain}; --carrier tcp: {carried}");
     for (side, control) in [(Side::Server, "s.sock"), (Side::Client, "c.sock")] {
         let (sent, again) = repeated(&hosts, side, control);
@@ -178,6 +200,78 @@ fn figures() {
     if two_uplinks::possible(&["sysctl"]) {
         for (congestion, seed) in [("cubic", 21), ("bbr", 21), ("bbr", 22)] {
             compare(congestion, seed, 1_000, 5_000_000);
+        }
+    }
+}
+
+/// Worlds of the comparison of tails, echoes in each, and how many worlds run at once.
+const WORLDS: u64 = 9;
+const ECHOES: u64 = 4_000;
+const AT_ONCE: usize = 3;
+
+/// Times of echoes of one world, in microseconds: over plain TCP, and carried by TCP over the same link at the same
+/// time.
+fn times(congestion: &str, seed: u64) -> [Vec<u64>; 2] {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut hosts = start(congestion, seed, dir.path());
+    let ways = ["10.0.1.1", "127.0.0.1"];
+    let asked = ways.map(|target| ask(&mut hosts, target, ECHOES, 1));
+    for lines in &asked {
+        sum_of(lines, ECHOES);
+    }
+    ways.map(|target| {
+        let text = std::fs::read_to_string(dir.path().join(target)).expect("its times");
+        text.lines().map(|line| line.parse().expect("a number")).collect()
+    })
+}
+
+fn quantile(worlds: &[&Vec<u64>], share: f64) -> f64 {
+    let mut all: Vec<u64> = worlds.iter().flat_map(|world| world.iter().copied()).collect();
+    all.sort_unstable();
+    all[((all.len() - 1) as f64 * share) as usize] as f64
+}
+
+/// The tail of echoes, of which a few repeats that are lost in their turn decide: so over many worlds, and with the
+/// 95 % interval of the ratio over them (bootstrap, both ways drawn apart).
+#[test]
+#[ignore = "a quarter of an hour"]
+fn tails() {
+    let _alone = support::alone();
+    if !two_uplinks::possible(&["sysctl"]) {
+        return;
+    }
+    for congestion in ["cubic", "bbr"] {
+        let seeds: Vec<u64> = (51..51 + WORLDS).collect();
+        let mut all: Vec<[Vec<u64>; 2]> = Vec::new();
+        for some in seeds.chunks(AT_ONCE) {
+            std::thread::scope(|scope| {
+                let started: Vec<_> =
+                    some.iter().map(|seed| scope.spawn(|| times(congestion, *seed))).collect();
+                all.extend(started.into_iter().map(|thread| thread.join().expect("no panic")));
+            });
+        }
+        for share in [0.5, 0.98, 0.99] {
+            let [plain, carried]: [Vec<&Vec<u64>>; 2] =
+                [0, 1].map(|way| all.iter().map(|world| &world[way]).collect());
+            let mut random = PcgRng::new(1, 0);
+            let mut draw = |worlds: &[&Vec<u64>]| -> f64 {
+                let mut one = || worlds[random.below(WORLDS) as usize];
+                let drawn: Vec<&Vec<u64>> = worlds.iter().map(|_| one()).collect();
+                quantile(&drawn, share)
+            };
+            let mut ratios: Vec<f64> = (0..400).map(|_| draw(&carried) / draw(&plain)).collect();
+            ratios.sort_by(f64::total_cmp);
+            let (plain, carried) = (quantile(&plain, share), quantile(&carried, share));
+            println!(
+                "{congestion}, {} echoes each: p{:.0} {:.1} ms, carried {:.1} ms, {:.2} [{:.2}, {:.2}]",
+                WORLDS * ECHOES,
+                share * 100.0,
+                plain / 1e3,
+                carried / 1e3,
+                carried / plain,
+                ratios[10],
+                ratios[389]
+            );
         }
     }
 }

@@ -12,69 +12,41 @@
 //! (MP_IDLE) and what came last was not marked. The hole is the time without a byte in order since. A peer that falls
 //! silent with nothing of that kind is not known to owe anything, and its silence is not called a hole.
 //!
-//! A few words of memory and a comparison for each segment; what they tell decides nothing.
+//! Four bytes of memory for each direction, to which times are right to a tick of 65.5 µs, and a comparison for each
+//! segment. What they tell decides nothing.
 
 use marline_time::{Duration, Instant};
+
+use crate::compact_instant::NonZeroCompactInstant;
 
 /// The shortest hole that is told.
 pub(super) const SHORTEST: Duration = Duration::from_millis(100);
 
-/// Since when something is due; far in the future where nothing is.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct DeliveryWatch {
-    sending: Instant,
-    receiving: Instant,
-}
-
-impl Default for DeliveryWatch {
-    fn default() -> Self {
-        DeliveryWatch { sending: Instant::FAR_FUTURE, receiving: Instant::FAR_FUTURE }
-    }
-}
-
-/// Begins, goes on or ends the wait: what it was, if it was a hole.
-fn moved(since: &mut Instant, now: Instant, due: bool, usual: Duration) -> Option<Instant> {
-    let before = core::mem::replace(since, if due { now } else { Instant::FAR_FUTURE });
-    (before < now && now.since(before) >= SHORTEST + usual).then_some(before)
-}
+/// Since when something is due in one direction, or that nothing is. Every connection has two, so it takes four bytes.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct DeliveryWatch(Option<NonZeroCompactInstant>);
 
 impl DeliveryWatch {
-    /// Data may have gone out: the peer owes a DATA_ACK if it is `outstanding`.
-    pub(super) fn on_sent(&mut self, now: Instant, outstanding: bool) {
-        if outstanding && self.sending == Instant::FAR_FUTURE {
-            self.sending = now;
+    /// Something is due, from now on unless it was before; or nothing is.
+    pub(super) fn note(&mut self, now: Instant, due: bool) {
+        match (due, self.0) {
+            (true, None) => self.0 = Some(NonZeroCompactInstant::of(now)),
+            (true, Some(_)) => {}
+            (false, _) => self.0 = None,
         }
     }
 
-    /// The DATA_ACK moved, and data is still `outstanding`; a round trip takes `usual`. Since when it was waited for,
-    /// if too long.
-    pub(super) fn on_acked(
-        &mut self,
-        now: Instant,
-        outstanding: bool,
-        usual: Duration,
-    ) -> Option<Instant> {
-        moved(&mut self.sending, now, outstanding, usual)
+    /// Delivery went on, and more is `due` or not; it takes as long as is `usual`. Since when it was waited for, if that
+    /// is a hole.
+    pub(super) fn moved(&mut self, now: Instant, due: bool, usual: Duration) -> Option<Instant> {
+        let next = due.then(|| NonZeroCompactInstant::of(now));
+        let since = core::mem::replace(&mut self.0, next)?.near(now);
+        (now.since(since) >= SHORTEST + usual).then_some(since)
     }
 
-    /// Bytes came in order; `due`: more are known of. Since when they were waited for, if too long.
-    pub(super) fn on_in_order(&mut self, now: Instant, due: bool) -> Option<Instant> {
-        moved(&mut self.receiving, now, due, Duration::ZERO)
-    }
-
-    /// Something else came that tells whether more is due.
-    pub(super) fn on_rest(&mut self, now: Instant, due: bool) {
-        if !due {
-            self.receiving = Instant::FAR_FUTURE;
-        } else if self.receiving == Instant::FAR_FUTURE {
-            self.receiving = now;
-        }
-    }
-
-    /// Since when the peer owes a DATA_ACK, and since when data.
-    pub(super) fn due_since(&self) -> (Option<Instant>, Option<Instant>) {
-        let known = |since: Instant| (since != Instant::FAR_FUTURE).then_some(since);
-        (known(self.sending), known(self.receiving))
+    /// Since when something is due: an instant near this one, within a day.
+    pub(super) fn due_since(self, near: Instant) -> Option<Instant> {
+        Some(self.0?.near(near))
     }
 }
 
@@ -86,34 +58,41 @@ mod tests {
         Instant::ZERO + Duration::from_millis(at)
     }
 
+    /// A tick of error at both ends.
+    fn about(told: Option<Instant>, at_ms: u64) -> bool {
+        told.is_some_and(|told| {
+            told.max(ms(at_ms)).since(told.min(ms(at_ms))) < Duration::from_micros(140)
+        })
+    }
+
     #[test]
     fn an_acknowledgment_is_late_by_what_it_takes_beyond_a_round_trip() {
         let rtt = Duration::from_millis(60);
         let mut watch = DeliveryWatch::default();
-        watch.on_sent(ms(1_000), true);
-        watch.on_sent(ms(1_050), true);
-        assert_eq!(watch.due_since().0, Some(ms(1_000)));
-        assert_eq!(watch.on_acked(ms(1_159), true, rtt), None);
+        watch.note(ms(1_000), true);
+        watch.note(ms(1_050), true);
+        assert!(about(watch.due_since(ms(1_080)), 1_000));
+        assert_eq!(watch.moved(ms(1_159), true, rtt), None);
         // From the last one that moved on.
-        assert_eq!(watch.on_acked(ms(1_319), false, rtt), Some(ms(1_159)));
+        assert!(about(watch.moved(ms(1_320), false, rtt), 1_159));
         // Nothing is out: nothing is late, however long it takes.
-        assert_eq!(watch.due_since().0, None);
-        watch.on_sent(ms(9_000), false);
-        assert_eq!(watch.on_acked(ms(9_500), false, rtt), None);
+        assert_eq!(watch.due_since(ms(1_400)), None);
+        watch.note(ms(9_000), false);
+        assert_eq!(watch.moved(ms(9_500), false, rtt), None);
     }
 
     #[test]
     fn a_pause_of_the_peer_is_no_hole() {
         let mut watch = DeliveryWatch::default();
-        assert_eq!(watch.on_in_order(ms(0), false), None);
-        assert_eq!(watch.on_in_order(ms(5_000), false), None);
+        assert_eq!(watch.moved(ms(0), false, Duration::ZERO), None);
+        assert_eq!(watch.moved(ms(5_000), false, Duration::ZERO), None);
         // What waits behind a hole is due since it came.
-        watch.on_rest(ms(5_010), true);
-        watch.on_rest(ms(5_090), true);
-        assert_eq!(watch.on_in_order(ms(5_110), true), Some(ms(5_010)));
-        assert_eq!(watch.on_in_order(ms(5_209), true), None);
+        watch.note(ms(5_010), true);
+        watch.note(ms(5_090), true);
+        assert!(about(watch.moved(ms(5_111), true, Duration::ZERO), 5_010));
+        assert_eq!(watch.moved(ms(5_210), true, Duration::ZERO), None);
         // The peer said meanwhile that this was all.
-        watch.on_rest(ms(5_300), false);
-        assert_eq!(watch.on_in_order(ms(6_000), false), None);
+        watch.note(ms(5_300), false);
+        assert_eq!(watch.moved(ms(6_000), false, Duration::ZERO), None);
     }
 }

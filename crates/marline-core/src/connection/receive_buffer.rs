@@ -8,6 +8,8 @@
 //! the handshake if nothing else was measured). While bytes wait behind a hole of a slower path and
 //! fill three quarters of the window, it doubles.
 
+use core::num::NonZeroU64;
+
 use marline_policy::{DataRange, Dsn};
 use marline_time::{Duration, Instant};
 
@@ -37,7 +39,7 @@ pub(crate) struct ReceiveBuffer {
     /// What it read in the round trip before.
     read_per_rtt: u64,
     /// DSN of the peer's DATA_FIN.
-    fin: Option<Dsn>,
+    fin: FinPlace,
     /// The DATA_FIN was reached in order.
     fin_reached: bool,
     kept: OnDemand<Kept>,
@@ -84,7 +86,7 @@ impl ReceiveBuffer {
             edge: Dsn(window),
             measured_from: None,
             read_per_rtt: 0,
-            fin: None,
+            fin: FinPlace::default(),
             fin_reached: false,
             kept: OnDemand::new(),
         }
@@ -192,7 +194,9 @@ impl ReceiveBuffer {
 
     /// Takes back a DATA_FIN that was announced and not reached.
     pub(crate) fn forget_fin(&mut self) {
-        self.fin = self.fin.filter(|_| self.fin_reached);
+        if !self.fin_reached {
+            self.fin = FinPlace::default();
+        }
     }
 
     /// The window as large as it is configured to be now, filled or not.
@@ -208,7 +212,7 @@ impl ReceiveBuffer {
     /// Takes bytes at their place. What lies beyond the advertised edge is not taken; the peer has
     /// no business sending it.
     pub(crate) fn insert(&mut self, at: Dsn, bytes: &[u8]) -> Inserted {
-        let limit = self.fin.map_or(self.edge, |fin| fin.min(self.edge)).0;
+        let limit = self.fin.get().map_or(self.edge, |fin| fin.min(self.edge)).0;
         let (mut start, end) = (at.0, (at.0 + bytes.len() as u64).min(limit));
         let mut result = Inserted::default();
         if start < self.next.0 {
@@ -290,7 +294,7 @@ impl ReceiveBuffer {
                 beyond.remove(0);
             }
         }
-        self.fin_reached |= self.fin == Some(self.next);
+        self.fin_reached |= self.fin.get() == Some(self.next);
     }
 
     /// Three quarters of the window are used and the application is not the reason: double it.
@@ -328,10 +332,10 @@ impl ReceiveBuffer {
 
     /// The peer's DATA_FIN stands at this DSN. False if that contradicts what is known.
     pub(crate) fn set_fin(&mut self, at: Dsn) -> bool {
-        if self.fin.is_some_and(|fin| fin != at) || at.0 < self.highest() {
-            return self.fin == Some(at);
+        if self.fin.get().is_some_and(|fin| fin != at) || at.0 < self.highest() {
+            return self.fin.get() == Some(at);
         }
-        self.fin = Some(at);
+        self.fin = FinPlace::at(at);
         self.fin_reached |= at == self.next;
         true
     }
@@ -401,6 +405,20 @@ impl crate::fec::Known for ReceiveBuffer {
 
     fn read(&self, at: Dsn, out: &mut [u8]) -> bool {
         self.copy_kept(at, out)
+    }
+}
+
+/// Where the stream ends, once that is known. One more than its DSN, so that the absence takes no room.
+#[derive(Copy, Clone, Debug, Default)]
+struct FinPlace(Option<NonZeroU64>);
+
+impl FinPlace {
+    const fn at(place: Dsn) -> Self {
+        FinPlace(NonZeroU64::new(place.0.saturating_add(1)))
+    }
+
+    fn get(self) -> Option<Dsn> {
+        self.0.map(|more| Dsn(more.get() - 1))
     }
 }
 

@@ -3,6 +3,7 @@
 mod bad_address_pair;
 mod blind;
 mod closing;
+mod delivery_delay;
 mod every_state;
 mod fast_join;
 mod fast_join_opener;

@@ -208,7 +208,8 @@ impl Shard {
         (state.endpoint.counters(), carrier)
     }
 
-    /// How long writes took until their DATA_ACK ([`Endpoint::delivery_delays`](marline_core::Endpoint::delivery_delays)).
+    /// How long writes took until their DATA_ACK
+    /// ([`Endpoint::delivery_delays`](marline_core::Endpoint::delivery_delays)).
     pub fn delivery_delays(&self) -> DelayHistogram {
         self.lock().endpoint.delivery_delays()
     }

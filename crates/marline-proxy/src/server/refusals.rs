@@ -1,7 +1,7 @@
 //! Refusals of a server: counted by reason, and told in the log at a bounded rate.
 //!
-//! Whoever can reach the server can be refused as often as they like. All are counted; of the lines of the log there are a few
-//! at once and then one in a while, which says how many others there were.
+//! Whoever can reach the server can be refused as often as they like. All are counted; the log has a few lines at once
+//! and then one in a while, which says how many others there were.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};

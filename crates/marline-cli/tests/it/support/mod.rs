@@ -121,6 +121,11 @@ impl Running {
         }
     }
 
+    /// What it said and nobody has asked for so far.
+    pub(crate) fn said(&mut self) -> Vec<String> {
+        self.lines.try_iter().collect()
+    }
+
     /// Waits for `text ADDRESS:PORT` and gives the address.
     pub(crate) fn address_after(&mut self, text: &str) -> SocketAddr {
         let line = self.line_with(text);

@@ -1,0 +1,59 @@
+//! Test of what operators see of refusals, in the log, in metrics and in `marline status`: all are counted, few are told.
+
+use super::*;
+
+/// So many requests for a target that the rules forbid, one after the other.
+const REQUESTS: usize = 400;
+
+/// Asks the SOCKS port for 127.0.0.1:9; the code of the answer.
+fn ask(socks: SocketAddr) -> u8 {
+    let mut stream = TcpStream::connect(socks).unwrap();
+    stream.write_all(&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, 0, 9]).unwrap();
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[..3], [5, 0, 5]);
+    answer[3]
+}
+
+#[test]
+fn all_are_counted_and_few_are_told() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (metrics, control) = (port.to_string(), dir.path().join("server.sock"));
+    let control = control.to_str().unwrap();
+    let flags = ["--metrics", &metrics, "--control", control];
+    let mut server = start_server(dir.path(), &flags);
+    let path = format!("127.0.0.1={}", server.address);
+    let (_client, socks) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
+    for _ in 0..REQUESTS {
+        assert_eq!(ask(socks), 2, "not allowed by the rules");
+    }
+    let counted = udp::metric(port, "marline_refusals_total{reason=\"rules\"}");
+    assert_eq!(counted, REQUESTS as f64);
+    let told = server.process.said().iter().filter(|line| line.contains("refused")).count();
+    assert!((1..=20).contains(&told), "{told} lines");
+
+    let status = run_ok(dir.path(), &["status", "--control", control]);
+    assert!(status.contains(&format!("refused: rules {REQUESTS}\n")), "{status}");
+    let client = status.lines().find(|line| line.contains(" s ago"));
+    let columns: Vec<&str> = client.expect(&status).split_whitespace().collect();
+    assert!(columns[2].parse::<usize>().expect("so far") >= REQUESTS, "{status}");
+    let json = run_ok(dir.path(), &["status", "--json", "--control", control]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["refusals"]["rules"], REQUESTS);
+}
+
+/// Each line of the log is an object with the words in it.
+#[test]
+fn the_log_may_be_json() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    drop(start_server(dir.path(), &[]));
+    let args = ["--log-format", "json", "server", "--config", "server.toml"];
+    let mut server = Running::start(dir.path(), &args);
+    let line = server.line_with("control socket");
+    let object: serde_json::Value = serde_json::from_str(&line).expect(&line);
+    assert!(object["fields"]["message"].as_str().unwrap().starts_with("control socket"), "{line}");
+    assert!(object["timestamp"].is_string() && object["level"] == "INFO", "{line}");
+}

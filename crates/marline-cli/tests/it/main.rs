@@ -28,3 +28,4 @@ mod tcp_carrier;
 mod udp_blocked;
 mod units;
 mod up;
+mod wireshark;

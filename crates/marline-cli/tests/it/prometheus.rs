@@ -1,7 +1,7 @@
 //! Test of the metrics with a real Prometheus: promtool finds nothing to object to, every panel of the board has data,
 //! and the alerts of a path that dies fire. Needs root, Prometheus and promtool.
 
-use super::support;
+use super::support::{self, SERVICES};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,21 +13,6 @@ const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
 const BOARD: &str = include_str!("../../../../packaging/grafana/marline.json");
 const SCENARIO: &str = include_str!("support/phone.toml");
 const PROMETHEUS: &str = "127.0.0.1:9090";
-
-/// What is there to be served: a page, and datagrams that come back.
-const SERVICES: &str = "python3 -u -c '
-import http.server, socket, threading
-def echo():
-    port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    port.bind((\"127.0.0.1\", 8053))
-    while True:
-        data, sender = port.recvfrom(2048)
-        port.sendto(data, sender)
-threading.Thread(target=echo, daemon=True).start()
-server = http.server.ThreadingHTTPServer((\"127.0.0.1\", 8080), http.server.SimpleHTTPRequestHandler)
-print(\"ready\")
-server.serve_forever()
-'";
 
 /// A user of the proxy, for as long as the test: pages, datagrams, and a port where nobody listens.
 const USER: &str = "bash -c 'echo begins; while true; do \

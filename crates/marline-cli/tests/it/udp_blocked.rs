@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::support;
 use super::support::testbed::{Testbed, Until, namespaces_work};
+use super::support::{self, SERVICES};
 use marline_testkit::need;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/udp_blocked_world.sh");
@@ -14,21 +14,6 @@ const CURL: &str = "curl -sS --fail --max-time 50 --socks5-hostname 127.0.0.1:10
 const NOBODY: &str = "setpriv --reuid nobody --regid nogroup --clear-groups";
 /// How long a route may take to come back to UDP once that passes again.
 const RETURN: Duration = Duration::from_secs(45);
-
-/// A web server, and a port that sends datagrams back.
-const SERVICES: &str = "python3 -u -c '
-import http.server, os, socket, threading
-def echo():
-    port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    port.bind((\"127.0.0.1\", 8053))
-    while True:
-        data, sender = port.recvfrom(2048)
-        port.sendto(data, sender)
-threading.Thread(target=echo, daemon=True).start()
-server = http.server.ThreadingHTTPServer((\"127.0.0.1\", 8080), http.server.SimpleHTTPRequestHandler)
-print(\"ready\")
-server.serve_forever()
-'";
 
 /// Sends a datagram again and again until it comes back.
 const DATAGRAM: &str = "python3 -c '

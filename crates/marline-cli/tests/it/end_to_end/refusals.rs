@@ -1,4 +1,4 @@
-//! Test of what operators see of refusals, in the log, in metrics and in `marline status`: all are counted, few are told.
+//! Test of refusals as operators see them, in the log, in metrics and in `marline status`: all counted, few told.
 
 use super::*;
 

@@ -41,6 +41,21 @@ pub(crate) fn name_of_test<T: Fn()>(_test: T) -> &'static str {
     path.split_once("::").expect("the program's name first").1
 }
 
+/// What is there to be reached: the files of the directory at port 8080, and a port 8053 that sends datagrams back.
+pub(crate) const SERVICES: &str = "python3 -u -c '
+import http.server, os, socket, threading
+def echo():
+    port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    port.bind((\"127.0.0.1\", 8053))
+    while True:
+        data, sender = port.recvfrom(2048)
+        port.sendto(data, sender)
+threading.Thread(target=echo, daemon=True).start()
+server = http.server.ThreadingHTTPServer((\"127.0.0.1\", 8080), http.server.SimpleHTTPRequestHandler)
+print(\"ready\")
+server.serve_forever()
+'";
+
 /// The program with these arguments, in `dir`.
 pub(crate) fn marline(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));

@@ -1,0 +1,20 @@
+//! Counts of what a process serves, as metrics and the control socket show them.
+
+use marline::DelayHistogram;
+use marline::advanced::{CarrierCounters, Counters};
+use marline_proxy::server::{ClientCounts, RefusalReason};
+
+/// What a process counted, now.
+#[derive(Clone, Debug, Default)]
+pub struct Service {
+    /// Of the core, over all shards.
+    pub core: Counters,
+    /// Of the carrier, by shard.
+    pub carrier: Vec<CarrierCounters>,
+    /// From writing to the DATA_ACK.
+    pub delivery: DelayHistogram,
+    /// Who was refused, by reason; a server's.
+    pub refusals: Vec<(RefusalReason, u64)>,
+    /// What came by each credential; a server's.
+    pub clients: Vec<ClientCounts>,
+}

@@ -36,8 +36,8 @@ impl DeliveryWatch {
         }
     }
 
-    /// Delivery went on, and more is `due` or not; it takes as long as is `usual`. Since when it was waited for, if that
-    /// is a hole.
+    /// Delivery went on, and more is `due` or not; it takes as long as is `usual`. Since when it was waited for, if
+    /// that is a hole.
     pub(super) fn moved(&mut self, now: Instant, due: bool, usual: Duration) -> Option<Instant> {
         let next = due.then(|| NonZeroCompactInstant::of(now));
         let since = core::mem::replace(&mut self.0, next)?.near(now);

@@ -3,7 +3,7 @@
 //! ```text
 //! wire, time <- policy <- algos <- research        policy <- core, datagram <- io        io, algos <- marline <- proxy
 //! time <- link        core, datagram, link <- sim        io, link <- emulator
-//! sim, emulator, research, marline <- lab <- papers      proxy <- tun      papers, tun <- cli
+//! sim, emulator, research, marline <- lab <- papers      proxy <- tun      papers, tun, dashboard <- cli
 //! ```
 //! What may be depended on directly may also be depended on through: a crate may name everything
 //! that stands below the crates it may name. The core never depends on algos, sim or io, so that
@@ -35,7 +35,8 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("marline-proxy", &["marline"]),
     ("marline-tun", &["marline-proxy"]),
     ("marline-papers", &["marline-lab"]),
-    ("marline-cli", &["marline-tun", "marline-papers"]),
+    ("marline-dashboard", &[]),
+    ("marline-cli", &["marline-tun", "marline-papers", "marline-dashboard"]),
     ("marline-testkit", &["marline-sim", "marline-algos"]),
     ("marline-interop", &["marline-lab", "marline-testkit"]),
     ("packetdrill-adapter", &["marline-core", "marline-algos"]),

@@ -8,6 +8,7 @@
 mod bench;
 mod checks;
 mod ci;
+mod dashboard;
 mod deps;
 mod digests;
 mod dist;
@@ -44,6 +45,7 @@ usage: cargo xtask <task>
   compare [ARGS]  the table beside the kernel's TCP and Multipath TCP (root); --help likewise
   packetdrill [..] scripts of PKT_DIR, run by PACKETDRILL against our core (root); --help likewise
   endurance       churn, ten thousand streams, kill -9 (root; some minutes): docs/research/endurance.md
+  dashboard [--check]  the bundle of the dashboard's page, by npm; --check: it is what its sources make
   dist            a static program in target/dist, with its SHA-256
 ";
 
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
         "packetdrill" => packetdrill(&root, rest),
         "endurance" => measured(&root, ENDURANCE, rest),
         "dist" => dist::build(&root),
+        "dashboard" => dashboard::build(&root, rest),
         other => Err(format!("no task `{other}`\n\n{USAGE}")),
     };
     match result {

@@ -4,7 +4,7 @@
 
 pub mod client;
 mod handles;
-mod path_names;
+pub(crate) mod path_names;
 pub mod protocol;
 mod server;
 pub mod socket_path;
@@ -43,6 +43,11 @@ pub trait Handle: Send + Sync + 'static {
     /// Counts of datagrams; `None`: it carries none.
     fn datagrams(&self) -> Option<(LaneCounters, UdpCounts)> {
         None
+    }
+
+    /// Sums sent for the peer to compute what is lost, and bytes computed from the peer's.
+    fn repairs(&self) -> (u64, u64) {
+        (0, 0)
     }
 
     /// What it counted, for metrics.

@@ -5,6 +5,7 @@
 pub mod cmd;
 pub mod config;
 pub mod control;
+pub mod dashboard;
 pub mod demo;
 pub mod doctor;
 pub use marline_lab::emulation;
@@ -13,6 +14,7 @@ pub mod metrics_http;
 pub mod native;
 pub mod path_health_table;
 pub mod path_state;
+pub mod path_summary;
 pub mod path_table;
 pub mod radio_meter;
 pub mod service_counts;

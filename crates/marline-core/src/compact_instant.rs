@@ -1,5 +1,7 @@
 //! Instants in four bytes, for what every connection keeps and only monitoring reads.
 
+use core::num::NonZeroU32;
+
 use marline_time::{Duration, Instant};
 
 /// Nanoseconds of a tick, as a power of two: 65.5 microseconds.
@@ -22,9 +24,43 @@ impl CompactInstant {
     }
 }
 
+/// As [`CompactInstant`], and none of it takes no more room: one tick in 78 hours is taken for the one after.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NonZeroCompactInstant(NonZeroU32);
+
+impl NonZeroCompactInstant {
+    /// This instant.
+    pub(crate) fn of(instant: Instant) -> Self {
+        NonZeroCompactInstant(
+            NonZeroU32::new(CompactInstant::of(instant).0).unwrap_or(NonZeroU32::MIN),
+        )
+    }
+
+    /// The instant, of those within 39 hours of another.
+    pub(crate) fn near(self, other: Instant) -> Instant {
+        let ticks = CompactInstant::of(other).0.wrapping_sub(self.0.get()).cast_signed();
+        let apart = Duration::from_nanos(u64::from(ticks.unsigned_abs()) << TICK_SHIFT);
+        if ticks < 0 { other + apart } else { other - apart }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_instant_near_another_is_right_to_a_tick_before_and_after_it() {
+        let wrap = Instant::from_nanos(1 << (32 + TICK_SHIFT));
+        for (at, other) in [(0, 50), (50, 0), (49, 51), (0, 100_000_000), (10, 10)] {
+            let [at, other] =
+                [at, other].map(|ms| wrap - Duration::from_millis(50) + Duration::from_millis(ms));
+            let found = NonZeroCompactInstant::of(at).near(other);
+            assert!(
+                found.max(at).since(found.min(at)) <= Duration::from_micros(132),
+                "{at:?}, {other:?}"
+            );
+        }
+    }
 
     #[test]
     fn a_time_is_right_to_a_tick_also_over_the_wrap() {

@@ -16,6 +16,7 @@ mod attempts;
 mod choice;
 mod closing;
 mod delivery_delay;
+mod delivery_watch;
 mod fec_tx;
 mod handshake;
 mod keys;
@@ -67,6 +68,7 @@ use self::attempts::{Attempts, Start as FirstStart};
 use self::choice::{Choice, Kind, Terms};
 use self::closing::Closing;
 use self::delivery_delay::DeliveryDelay;
+use self::delivery_watch::DeliveryWatch;
 use self::fec_tx::SentRepair;
 use self::handshake::{capable_keys, capable_syn_ack, reason};
 use self::liveness::{KeepaliveDue, Liveness};
@@ -96,8 +98,8 @@ use crate::tables::Context;
 use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
 use crate::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event, FallbackReason,
-    FourTuple, LoneKeepalive, MonitorKind, NetworkError, ReadError, SocketOption, SubflowPlace,
-    SubflowState, Transmit, TransmitBuf, WriteError,
+    FourTuple, LoneKeepalive, MonitorKind, NetworkError, ReadError, SocketOption, StreamDirection,
+    SubflowPlace, SubflowState, Transmit, TransmitBuf, WriteError,
 };
 
 pub(crate) use self::handshake::{
@@ -251,6 +253,8 @@ pub(crate) struct Connection {
     /// Policies that took the place of those it was configured with.
     replaced: OnDemand<Replaced>,
     liveness: OnDemand<Liveness>,
+    /// Since when a DATA_ACK is due.
+    ack_watch: DeliveryWatch,
     delay: DeliveryDelay,
     replay_guard: OnDemand<ReplayGuard>,
     rto_exchange: OnDemand<RtoExchange>,
@@ -324,6 +328,7 @@ impl Connection {
             path_manager: policies.path_manager.build(),
             replaced: OnDemand::new(),
             liveness: OnDemand::new(),
+            ack_watch: DeliveryWatch::default(),
             delay: DeliveryDelay::default(),
             replay_guard: OnDemand::new(),
             rto_exchange: OnDemand::new(),
@@ -458,6 +463,9 @@ impl Connection {
         let policies = &self.config.policies;
         let scheduler = self.replaced.scheduler.as_ref().unwrap_or(&policies.scheduler);
         let path_manager = self.replaced.path_manager.as_ref().unwrap_or(&policies.path_manager);
+        let active_at = self.paths.last_active_at();
+        let ack_due_since = active_at.and_then(|at| self.ack_watch.due_since(at));
+        let data_due_since = active_at.and_then(|at| self.receiver.watch().due_since(at));
         ConnectionInfo {
             id: self.id,
             fallback: self.session.fallback(),
@@ -471,6 +479,8 @@ impl Connection {
             readable: self.receiver.readable(),
             buffered,
             bookkeeping: self.bookkeeping(),
+            ack_due_since,
+            data_due_since,
             subflows,
             gone,
         }
@@ -1046,6 +1056,9 @@ impl Connection {
         let moved = self.receiver.next() > before;
         if moved || (self.receiver.fin_reached() && !was_at_end) {
             self.on_stream_moved(cx, id, segment, moved);
+        } else if !segment.payload.is_empty() {
+            let due = self.is_owed(id);
+            self.receiver.watch_mut().note(cx.now, due);
         }
     }
 
@@ -1086,6 +1099,7 @@ impl Connection {
     ) {
         self.closing.on_progress();
         self.put_probes_off(cx.now);
+        self.watch_delivery_of_received(cx, id);
         if self.closing.is_released() {
             self.receiver.discard();
             if data {
@@ -1204,7 +1218,7 @@ impl Connection {
         if let Some(dss) = segment.options.dss {
             if let Some(ack) = dss.data_ack {
                 let before = self.acked();
-                self.on_data_ack(cx, ack, ingress.window);
+                self.on_data_ack(cx, id, ack, ingress.window);
                 let advanced = self.acked() > before;
                 if let Some(subflow) = self.paths.get_mut(id) {
                     if advanced {
@@ -1407,10 +1421,10 @@ impl Connection {
     }
 
     /// DATA_ACK: what the peer has, and its receive window (RFC 8684 sections 3.3.2 and 3.3.5).
-    fn on_data_ack(&mut self, cx: &mut Context<'_>, ack: DataAck, window: u64) {
+    fn on_data_ack(&mut self, cx: &mut Context<'_>, id: SubflowId, ack: DataAck, window: u64) {
         match self.session.unwrap_ack(ack, self.acked()) {
             // An ACK of what was never sent is ignored, as in TCP.
-            Some(acked) if acked <= self.sent_end() => self.advance_una(cx, acked, window),
+            Some(acked) if acked <= self.sent_end() => self.advance_una(cx, id, acked, window),
             _ => cx.out.counters.dss_not_matching += 1,
         }
     }
@@ -1421,14 +1435,14 @@ impl Connection {
         let Some(subflow) = self.paths.get(id) else { return };
         let acked = dsn.plus(subflow.tcp().snd_una().since(ssn)).min(self.sender.sent());
         let window = subflow.tcp().peer_window();
-        self.advance_una(cx, acked, window);
+        self.advance_una(cx, id, acked, window);
         // RFC 9293 section 3.8.6 (SHLD-15): a window that shrinks lets nothing new out. That of Multipath TCP does not
         // shrink: ACKs of other subflows overtake each other (RFC 8684 section 3.3.5).
         let end = self.acked().min(self.sender.written()).plus(window);
         self.sender.set_window(end);
     }
 
-    fn advance_una(&mut self, cx: &mut Context<'_>, acked: Dsn, window: u64) {
+    fn advance_una(&mut self, cx: &mut Context<'_>, id: SubflowId, acked: Dsn, window: u64) {
         let now = cx.now;
         self.sender.raise_window(acked.plus(window));
         if acked <= self.acked() {
@@ -1447,6 +1461,7 @@ impl Connection {
         }
         self.rearm_data_rto(now);
         self.watch_data_ack(now);
+        self.watch_delivery_of_sent(cx, id);
         self.sender.tune(self.paths.wanted_buffer(self.config.buffer_tuning));
         self.watch_progress(now);
         if self.sender.take_writable() && !self.closing.is_released() {
@@ -1599,7 +1614,7 @@ impl Connection {
             _ => None,
         });
         if let Some(repair) = repair {
-            self.on_data_ack(cx, DataAck::Short(repair.data_ack), ingress.window);
+            self.on_data_ack(cx, id, DataAck::Short(repair.data_ack), ingress.window);
             self.on_repair(cx, id, &repair, ingress);
         }
         if let Some(start) = ingress.start.filter(|_| ingress.in_order.is_none()) {
@@ -2602,7 +2617,7 @@ impl Connection {
         cx.out.counters.fast_join_syn_ack_rx += 1;
         self.paths.get_mut(id)?.confirm_fast(backup);
         if fast.form == FastJoinForm::Out {
-            self.on_data_ack(cx, DataAck::Short(point), 0);
+            self.on_data_ack(cx, id, DataAck::Short(point), 0);
         }
         Some(true)
     }
@@ -2706,7 +2721,7 @@ impl Connection {
         }
         match said.form {
             FastJoinForm::Out => self.take_syn_data(cx, id, said.at, syn.segment.payload),
-            FastJoinForm::In => self.advance_una(cx, said.at, 0),
+            FastJoinForm::In => self.advance_una(cx, id, said.at, 0),
         }
         Ok(())
     }
@@ -3430,6 +3445,47 @@ impl Connection {
             && options.iter().any(|option| option == idle_mark());
         cx.out.counters.mp_idle_rx += u64::from(marked);
         marked
+    }
+
+    /// The DATA_ACK moved, told on this subflow.
+    fn watch_delivery_of_sent(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let outstanding = self.sender.una() < self.sender.sent();
+        let usual = self.paths.get(id).and_then(|subflow| subflow.tcp().srtt()).unwrap_or_default();
+        if let Some(since) = self.ack_watch.moved(cx.now, outstanding, usual) {
+            self.tell_hole(cx, id, StreamDirection::Sent, since);
+        }
+    }
+
+    /// Bytes came in order, the first of them on this subflow.
+    fn watch_delivery_of_received(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let due = self.is_owed(id);
+        if let Some(since) = self.receiver.watch_mut().moved(cx.now, due, Duration::ZERO) {
+            self.tell_hole(cx, id, StreamDirection::Received, since);
+        }
+    }
+
+    /// The peer is known to have sent more than is in order, or to have more to send.
+    fn is_owed(&self, id: SubflowId) -> bool {
+        let held = |subflow: &SubflowContext| subflow.tcp().held_out_of_order() > 0;
+        self.receiver.has_hole()
+            || self.paths.get(id).is_some_and(held)
+            || (self.liveness.is_clock_running() && self.session.peer_marks_idle())
+    }
+
+    #[cold]
+    fn tell_hole(
+        &self,
+        cx: &mut Context<'_>,
+        ended_by: SubflowId,
+        direction: StreamDirection,
+        since: Instant,
+    ) {
+        let silent = self.paths.with_ids().find_map(|(id, subflow)| match subflow.health().get() {
+            marline_policy::Health::Silent { cause, .. } => Some((id, cause)),
+            _ => None,
+        });
+        let kind = MonitorKind::Hole { direction, since, ended_by, silent };
+        cx.out.monitor(cx.now, self.id, kind);
     }
 
     /// Data came, or was acknowledged: a receiver's probes have time.
@@ -5182,6 +5238,7 @@ impl Connection {
     /// Something may be under way: from now on somebody should acknowledge it.
     fn watch_progress(&mut self, now: Instant) {
         self.sender.watch_progress(now, self.closing.fin_outstanding());
+        self.ack_watch.note(now, self.sender.una() < self.sender.sent());
     }
 
     /// Data is outstanding at the data level: somebody must account for it.

@@ -66,6 +66,15 @@ pub struct MonitorEvent {
     pub kind: MonitorKind,
 }
 
+/// Direction of a stream, as seen from here.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum StreamDirection {
+    /// What we send.
+    Sent,
+    /// What we receive.
+    Received,
+}
+
 /// The kinds of monitor events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -135,6 +144,19 @@ pub enum MonitorKind {
         id: SubflowId,
         /// Suspected.
         suspected: bool,
+    },
+    /// Delivery went on after a pause of 100 ms or more in which it was due: data was sent and not acknowledged, for
+    /// so much longer than a round trip takes; or what was received could not be read, since something before it was
+    /// missing. It is told when it is over.
+    Hole {
+        /// Which direction of the stream stood still.
+        direction: StreamDirection,
+        /// When it began.
+        since: Instant,
+        /// The subflow on which it went on.
+        ended_by: SubflowId,
+        /// A subflow that was silent then, and why.
+        silent: Option<(SubflowId, SilenceCause)>,
     },
     /// The scheduler decided where data goes, or that it waits; only while the endpoint
     /// [tells decisions](crate::Endpoint::tell_decisions).

@@ -36,7 +36,7 @@ pub use config::{
 };
 pub use endpoint::Endpoint;
 pub use error::{CloseReason, ConnectError, FallbackReason, ReadError, WriteError};
-pub use event::{ConnectionId, Event, MonitorEvent, MonitorKind};
+pub use event::{ConnectionId, Event, MonitorEvent, MonitorKind, StreamDirection};
 pub use linux_compat::LinuxCompat;
 pub use liveness::{BadSilenceSpec, LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};
 pub use marline_policy::AddressPairFault;

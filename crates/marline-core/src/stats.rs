@@ -320,6 +320,10 @@ pub struct ConnectionInfo {
     /// Bytes of memory held by the lists of sent segments, mappings, acknowledgments and
     /// reinjections.
     pub bookkeeping: u64,
+    /// Since when the peer owes an acknowledgement of data; `None`: all that was sent is acknowledged.
+    pub ack_due_since: Option<Instant>,
+    /// Since when data is known to be on its way that does not come; `None`: nothing is known of.
+    pub data_due_since: Option<Instant>,
     /// Subflows that exist.
     pub subflows: Vec<SubflowInfo>,
     /// Sums over the subflows that are gone, so that totals survive path death:

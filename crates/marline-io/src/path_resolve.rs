@@ -125,8 +125,14 @@ impl PathSpec {
         found
             .map(|interface| {
                 let local = LocalSpec::Interface(interface.name.clone());
-                let spec =
-                    PathSpec { local, remote: None, backup: false, metered: false, radio: None };
+                let spec = PathSpec {
+                    local,
+                    remote: None,
+                    backup: false,
+                    metered: false,
+                    radio: None,
+                    name: None,
+                };
                 let ends = Interface::first_of_each_family(interface.default_addresses());
                 (spec, ends.map(|ip| end(interface, ip)).collect())
             })

@@ -1,5 +1,5 @@
 //! Path specs, the textual form of a path: `wlan0`, `192.0.2.7`, `wwan0,backup`,
-//! `127.0.0.1=127.0.0.1:7001`.
+//! `127.0.0.1=127.0.0.1:7001`, `usb0,name=phone`.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -9,6 +9,9 @@ use crate::path_radio::RadioKind;
 
 /// Longest interface name Linux knows (IFNAMSIZ less the closing zero).
 const LONGEST_INTERFACE_NAME: usize = 15;
+
+/// Longest name that a path may be given.
+const LONGEST_NAME: usize = 20;
 
 /// The local end of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +36,8 @@ pub struct PathSpec {
     /// Its radio technology. What is said here keeps a cellular radio asleep as long as other paths do; for energy
     /// estimates alone it is guessed from the interface's name where it is `None`.
     pub radio: Option<RadioKind>,
+    /// What people call it, where its interface or address does not say enough.
+    pub name: Option<String>,
 }
 
 /// Error in the text of a path.
@@ -47,7 +52,8 @@ impl fmt::Display for PathSpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "path `{}`: {} (write LOCAL[=ADDRESS:PORT][,backup][,metered][,radio=lte], LOCAL an interface or address)",
+            "path `{}`: {} (write LOCAL[=ADDRESS:PORT][,backup][,metered][,radio=lte][,name=NAME], \
+             LOCAL an interface or address)",
             self.text, self.why
         )
     }
@@ -72,7 +78,16 @@ impl fmt::Display for PathSpec {
         }
         f.write_str(if self.backup { ",backup" } else { "" })?;
         f.write_str(if self.metered { ",metered" } else { "" })?;
-        self.radio.map_or(Ok(()), |radio| write!(f, ",radio={radio}"))
+        self.radio.map_or(Ok(()), |radio| write!(f, ",radio={radio}"))?;
+        self.name.as_ref().map_or(Ok(()), |name| write!(f, ",name={name}"))
+    }
+}
+
+impl PathSpec {
+    /// The name it was given, else its interface or address.
+    #[must_use]
+    pub fn short_name(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.local.to_string())
     }
 }
 
@@ -83,15 +98,14 @@ impl FromStr for PathSpec {
         let fail = |why| PathSpecError { text: text.to_owned(), why };
         let mut parts = text.split(',');
         let ends = parts.next().unwrap_or_default();
-        let (mut backup, mut metered, mut radio) = (false, false, None);
+        let (mut backup, mut metered, mut radio, mut name) = (false, false, None, None);
         for flag in parts {
-            match (flag, flag.strip_prefix("radio=")) {
-                ("backup", _) => backup = true,
-                ("metered", _) => metered = true,
-                (_, Some(kind)) => {
-                    radio = Some(kind.parse().map_err(fail)?);
-                }
-                _ => return Err(fail("the only flags are `backup`, `metered` and `radio=`")),
+            match flag.split_once('=').unwrap_or((flag, "")) {
+                ("backup", "") => backup = true,
+                ("metered", "") => metered = true,
+                ("radio", kind) => radio = Some(kind.parse().map_err(fail)?),
+                ("name", given) => name = Some(parse_name(given).map_err(fail)?),
+                _ => return Err(fail("flags are `backup`, `metered`, `radio=` and `name=`")),
             }
         }
         let (local, remote) = match ends.split_once('=') {
@@ -111,8 +125,16 @@ impl FromStr for PathSpec {
         {
             return Err(fail("local and remote address are of different families"));
         }
-        Ok(PathSpec { local, remote, backup, metered, radio })
+        Ok(PathSpec { local, remote, backup, metered, radio, name })
     }
+}
+
+fn parse_name(text: &str) -> Result<String, &'static str> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if !(1..=LONGEST_NAME).contains(&text.len()) || !text.bytes().all(fits) {
+        return Err("a name is 1 to 20 letters, digits, `-`, `_` or `.`");
+    }
+    Ok(text.to_owned())
 }
 
 fn parse_local(text: &str) -> Result<LocalSpec, &'static str> {
@@ -154,6 +176,7 @@ mod tests {
             "usb0,backup,radio=lte",
             "wwan0,metered",
             "usb0,backup,metered,radio=lte",
+            "127.0.0.1=127.0.0.1:7001,radio=lte,name=the-phone_2",
         ] {
             let spec: PathSpec = text.parse().unwrap();
             assert_eq!(spec.to_string(), text);
@@ -170,6 +193,9 @@ mod tests {
             ("=1.2.3.4:5", "missing"),
             ("wlan0,fast", "backup"),
             ("wlan0,radio=5g", "radios are"),
+            ("wlan0,name=", "a name is"),
+            ("wlan0,name=<b>", "a name is"),
+            ("wlan0,backup=x", "flags are"),
             ("wlan0=nowhere", "ADDRESS:PORT"),
             ("wlan0=1.2.3.4:0", "zero"),
             ("0.0.0.0", "own"),

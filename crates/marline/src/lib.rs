@@ -101,7 +101,8 @@ pub use marline_core::{
     AddressPairFault, AddressPairHealth, AddressPairInfo, BufferTuning, CloseReason,
     ConnectError as StartError, ConnectionId, ConnectionInfo, Counters, Extensions, FallbackReason,
     ForecastScore, FourTuple, Limits, Linger, LoneKeepalive, MonitorEvent, MonitorKind,
-    PathHealthMonitor, Probing, ReceiveProbes, ReceiveTimer, SubflowInfo, SubflowState,
+    PathHealthMonitor, Probing, ReceiveProbes, ReceiveTimer, StreamDirection, SubflowInfo,
+    SubflowState,
 };
 pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::{DeliveryErrorKind, LocalSpec, PathSpec, PathSpecError, RadioKind};

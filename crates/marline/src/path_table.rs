@@ -112,6 +112,11 @@ impl Entry {
         all.iter().filter(here).collect()
     }
 
+    /// What sentences call it: the name that it was given, or all that was said of it.
+    fn called(&self) -> String {
+        self.spec.name.clone().unwrap_or_else(|| self.spec.to_string())
+    }
+
     /// The interface, if known.
     fn interface(&self) -> Option<&str> {
         self.ends.first().map(|end| end.interface.0.as_str())
@@ -159,6 +164,7 @@ impl PathTable {
                 backup: false,
                 metered: false,
                 radio: None,
+                name: None,
             };
             tuns.iter().map(spec).collect::<Vec<_>>()
         };
@@ -345,7 +351,7 @@ impl PathTable {
                 entry.ends.iter().filter(fits).map(move |end| (end, *remote))
             });
             for (nth, (end, remote)) in pairs.enumerate() {
-                let path = entry.spec.to_string();
+                let path = entry.called();
                 let candidate = Candidate { path, end: end.clone(), remote, backup: entry.backup };
                 let won = winner == Some((end.address, remote));
                 let works = winner.is_some_and(|(local, _)| local == end.address);
@@ -369,7 +375,7 @@ impl PathTable {
     ) -> Vec<PathStatus> {
         let known = self.known(contacts);
         let problem = |entry: &Entry, fault: &ServerReach| {
-            health::problem(&entry.spec.to_string(), fault, (now, &known), transport)
+            health::problem(&entry.called(), fault, (now, &known), transport)
         };
         let status = |entry: &Entry| {
             let contacts = entry.contacts(contacts);
@@ -393,7 +399,7 @@ impl PathTable {
     /// The paths that are up, by name, each with what is known of its contacts.
     pub(crate) fn known<'a>(&self, contacts: &'a [Contact]) -> Vec<health::Known<'a>> {
         let up = self.entries.iter().filter(|entry| entry.is_up());
-        up.map(|entry| (entry.spec.to_string(), entry.contacts(contacts))).collect()
+        up.map(|entry| (entry.called(), entry.contacts(contacts))).collect()
     }
 
     /// Changes a path by hand. `name`: index, interface, address, or the path as it was given.
@@ -408,6 +414,7 @@ impl PathTable {
             index == Some(at)
                 || entry.spec.to_string() == name
                 || entry.spec.local.to_string() == name
+                || entry.spec.name.as_deref() == Some(name)
                 || entry.ends.iter().any(|end| {
                     end.interface.0 == name && !end.loopback || end.address.to_string() == name
                 })

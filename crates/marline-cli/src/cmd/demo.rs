@@ -1,5 +1,6 @@
 //! `marline demo`: a self-contained demonstration.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,10 +17,13 @@ use crate::emulation::report;
 /// Arguments of `marline demo`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// How long the applications run; starting and catching up come on top.
-    #[arg(long, value_name = "SECONDS", default_value_t = 24,
-          value_parser = clap::value_parser!(u32).range(5..=600))]
-    pub seconds: u32,
+    /// How long the applications run; starting and catching up come on top [default: 24, with
+    /// --dashboard 60]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(5..=600))]
+    pub seconds: Option<u32>,
+    /// Show Marline's client live in a browser, on this address [default: 127.0.0.1:9101]
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:9101")]
+    pub dashboard: Option<SocketAddr>,
     /// Seed of the links' randomness and of the file.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -61,7 +65,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         plan.lte,
         plan.dies().as_secs_f64(),
         plan.returns().as_secs_f64(),
-        args.seconds,
+        plan.run.as_secs(),
         DemoPlan::ECHOES_PER_S,
         crate::demo::application::MESSAGE,
     );
@@ -75,7 +79,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let _ = print(&text);
     if let Some(path) = &args.json {
         let value = json!({
-            "seconds": args.seconds,
+            "seconds": plan.run.as_secs(),
             "seed": args.seed,
             "wifi": plan.wifi.to_string(),
             "lte": plan.lte.to_string(),
@@ -112,7 +116,13 @@ fn plan(args: &Args) -> anyhow::Result<DemoPlan> {
     if !(0.0..=1_000.0).contains(&args.file_rate) {
         bail!("--file-rate {}: between 0 and 1000 Mbit/s", args.file_rate);
     }
-    let run = Duration::from_secs(args.seconds.into());
+    if let Some(address) = args.dashboard
+        && !address.ip().is_loopback()
+    {
+        bail!("--dashboard {address}: the demo shows it on loopback only, without a token");
+    }
+    let seconds = args.seconds.unwrap_or(if args.dashboard.is_some() { 60 } else { 24 });
+    let run = Duration::from_secs(seconds.into());
     // Without a pace: what takes about a third of the run on the slower link.
     let mbit = if args.file_rate > 0.0 { args.file_rate } else { 8.0 };
     let share = if args.file_rate > 0.0 { 0.9 } else { 0.6 };
@@ -124,5 +134,6 @@ fn plan(args: &Args) -> anyhow::Result<DemoPlan> {
         trace_dir: args.trace_dir.clone(),
         pace: (args.file_rate > 0.0).then_some((mbit * 125_000.0) as u64),
         file_bytes: (run.as_secs_f64() * share * mbit * 125_000.0) as u64,
+        dashboard: args.dashboard,
     })
 }

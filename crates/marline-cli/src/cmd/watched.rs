@@ -1,4 +1,4 @@
-//! Control socket, metrics and memory upkeep of a running program.
+//! Control socket, metrics, dashboard and memory upkeep of a running program.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,16 +8,18 @@ use marline_proxy::memory_trim;
 use tokio::task::JoinSet;
 
 use crate::config::shared::RuntimeOptions;
-use crate::{control, metrics_http};
+use crate::{control, dashboard, metrics_http};
 
 /// What a running program shows of itself, as long as this lives.
 pub(super) struct Watched {
     _control: Option<control::ControlServer>,
     _metrics: Option<metrics_http::MetricsServer>,
+    _dashboard: Option<dashboard::Running>,
     _memory: JoinSet<()>,
 }
 
-/// Serves the control socket and, if wanted, metrics; looks after the memory that connections leave behind.
+/// Serves the control socket and, if wanted, metrics and a dashboard; looks after the memory that connections leave
+/// behind.
 pub(super) async fn watched(
     runtime: &RuntimeOptions,
     handle: Arc<dyn control::Handle>,
@@ -32,10 +34,17 @@ pub(super) async fn watched(
             Some(server)
         }
     };
+    let dashboard = match runtime.dashboard {
+        None => None,
+        Some(address) => {
+            let token_file = runtime.dashboard_token_file.as_deref();
+            Some(dashboard::start(address, token_file, Arc::clone(&handle)).await?)
+        }
+    };
     let control = serve_control(runtime.control.clone(), handle)?;
     let mut memory = JoinSet::new();
     memory.spawn(memory_trim::give_back());
-    Ok(Watched { _control: control, _metrics: metrics, _memory: memory })
+    Ok(Watched { _control: control, _metrics: metrics, _dashboard: dashboard, _memory: memory })
 }
 
 /// A control socket that cannot be made is no reason not to run, unless it was asked for.

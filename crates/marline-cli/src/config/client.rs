@@ -139,7 +139,12 @@ impl ClientOptions {
     pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<ClientOptions> {
         let Some(file) = file else { return Ok(self) };
         let mut lower: ClientOptions = super::load(file)?;
-        for path in [&mut lower.invite_file, &mut lower.pcap, &mut lower.control] {
+        for path in [
+            &mut lower.invite_file,
+            &mut lower.pcap,
+            &mut lower.control,
+            &mut lower.dashboard_token_file,
+        ] {
             *path = path.take().map(|path| beside(file, &path));
         }
         if lower.invite.is_some() {

@@ -95,6 +95,7 @@ impl ServeOptions {
         let here = |path: &mut Option<PathBuf>| *path = path.take().map(|path| beside(file, &path));
         here(&mut lower.pcap);
         here(&mut lower.control);
+        here(&mut lower.dashboard_token_file);
         Ok(self.layered(lower))
     }
 

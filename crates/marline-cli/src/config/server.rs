@@ -90,6 +90,7 @@ impl ServerOptions {
             &mut options.credentials_file,
             &mut options.pcap,
             &mut options.control,
+            &mut options.dashboard_token_file,
         ] {
             *path = path.take().map(|path| beside(file, &path));
         }

@@ -107,6 +107,14 @@ macro_rules! options {
                 /// Serve Prometheus metrics on this address
                 #[arg(long, value_name = "ADDR:PORT")]
                 metrics: Option<std::net::SocketAddr>,
+                /// Show a page with paths, holes and connections on this address
+                /// (docs/operate/dashboard.md)
+                #[arg(long, value_name = "ADDR:PORT")]
+                dashboard: Option<std::net::SocketAddr>,
+                /// File with the token that the page asks for; without it, one is made and printed
+                /// where others than this machine reach the page
+                #[arg(long, value_name = "FILE")]
+                dashboard_token_file: Option<std::path::PathBuf>,
                 /// Control socket (for `marline monitor`) [default: in the user's runtime
                 /// directory]
                 #[arg(long, value_name = "FILE")]
@@ -181,6 +189,8 @@ pub struct Shared {
     pub pcap: Option<PathBuf>,
     pub pcap_secrets: bool,
     pub metrics: Option<SocketAddr>,
+    pub dashboard: Option<SocketAddr>,
+    pub dashboard_token_file: Option<PathBuf>,
     pub control: Option<PathBuf>,
     pub log: Option<LogLevel>,
 }
@@ -192,6 +202,10 @@ pub struct RuntimeOptions {
     pub drain: Duration,
     /// Prometheus.
     pub metrics: Option<SocketAddr>,
+    /// The dashboard.
+    pub dashboard: Option<SocketAddr>,
+    /// The file of its token.
+    pub dashboard_token_file: Option<PathBuf>,
     /// Control socket.
     pub control: Option<PathBuf>,
     /// Log level.
@@ -276,6 +290,8 @@ impl Shared {
         RuntimeOptions {
             drain: self.drain.as_ref().map(|word| word.0.0).unwrap_or_default(),
             metrics: self.metrics,
+            dashboard: self.dashboard,
+            dashboard_token_file: self.dashboard_token_file.clone(),
             control: self.control.clone(),
             log: self.log.unwrap_or_default(),
         }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use marline::datagrams::LaneCounters;
 use marline::{
-    AddressPairInfo, Client, ConnectionId, ConnectionInfo, MonitorEvent, PathEvent, PathStatus,
-    PolicyError, Server,
+    AddressPairInfo, Client, ConnectionId, ConnectionInfo, Counters, MonitorEvent, PathEvent,
+    PathStatus, PolicyError, Server,
 };
 use marline_proxy::client::udp_tunnel::UdpTunnel;
 use marline_proxy::udp::UdpCounts;
@@ -68,6 +68,11 @@ impl Handle for ClientHandle {
 
     fn datagrams(&self) -> Option<(LaneCounters, UdpCounts)> {
         Some((self.client.lane_counters(), self.udp.counts()))
+    }
+
+    fn repairs(&self) -> (u64, u64) {
+        let (counters, _) = self.client.counters();
+        (counters.repair_tx, counters.repaired_bytes)
     }
 
     fn service(&self) -> ServiceCounts {
@@ -133,6 +138,12 @@ impl Handle for ServerHandle {
     fn datagrams(&self) -> Option<(LaneCounters, UdpCounts)> {
         let proxy = self.proxy.as_ref()?;
         Some((self.listener.lane_counters(), proxy.udp_counts()))
+    }
+
+    fn repairs(&self) -> (u64, u64) {
+        let all = self.listener.counters();
+        let sum = |of: fn(&Counters) -> u64| all.iter().map(|(counters, _)| of(counters)).sum();
+        (sum(|c| c.repair_tx), sum(|c| c.repaired_bytes))
     }
 
     fn service(&self) -> ServiceCounts {

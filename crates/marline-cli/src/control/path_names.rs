@@ -14,13 +14,13 @@ use super::protocol::{Path, Subflow};
 /// Names by connection and subflow. What is not known is looked up, all at once; so it holds no more than there
 /// are subflows, and those that were asked about in vain since.
 #[derive(Debug, Default)]
-pub(super) struct PathNames {
+pub(crate) struct PathNames {
     known: BTreeMap<(u64, u8), String>,
 }
 
 impl PathNames {
     /// A slot that is used again stands for another path.
-    pub(super) fn on_event(&mut self, event: &MonitorEvent) {
+    pub(crate) fn on_event(&mut self, event: &MonitorEvent) {
         let ConnectionId(connection) = event.connection;
         match event.kind {
             MonitorKind::SubflowEstablished { id, .. } | MonitorKind::SubflowClosed { id, .. } => {
@@ -31,8 +31,17 @@ impl PathNames {
         }
     }
 
+    /// The name of a subflow's path, if nobody has to be asked for it.
+    pub(crate) fn known(
+        &self,
+        ConnectionId(connection): ConnectionId,
+        id: SubflowId,
+    ) -> Option<&str> {
+        self.known.get(&(connection, id.0)).map(String::as_str)
+    }
+
     /// The name of a subflow's path.
-    pub(super) fn name(
+    pub(crate) fn name(
         &mut self,
         ConnectionId(connection): ConnectionId,
         id: SubflowId,
@@ -69,7 +78,8 @@ fn name_of(subflow: &Subflow, paths: Option<&[Path]>) -> String {
     let Some(paths) = paths else { return ip(&subflow.remote) };
     let local = ip(&subflow.local);
     let has_it = |path: &&Path| {
-        path.local.as_deref().is_some_and(|all| all.split(' ').any(|one| one == local))
+        path.remote.as_ref().is_none_or(|remote| *remote == subflow.remote)
+            && path.local.as_deref().is_some_and(|all| all.split(' ').any(|one| one == local))
     };
     paths.iter().find(has_it).map_or_else(|| local.clone(), |path| path.name.clone())
 }

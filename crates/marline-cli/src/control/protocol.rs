@@ -283,6 +283,12 @@ pub struct Connection {
     pub bytes_acked: u64,
     /// Bytes of memory held in buffers.
     pub buffered: u64,
+    /// Since when the peer owes an acknowledgement of data; absent: all that was sent is acknowledged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ack_due_since_us: Option<u64>,
+    /// Since when data is known to be on its way that does not come; absent: nothing is known of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_due_since_us: Option<u64>,
     /// The subflows.
     pub subflows: Vec<Subflow>,
     /// Sums of the subflows that are gone, one entry per pair of addresses.
@@ -346,7 +352,7 @@ pub struct Subflow {
 #[serde(default)]
 pub struct Event {
     /// CREATED, ESTABLISHED, CLOSED, ANNOUNCED, REMOVED, SF_ESTABLISHED, SF_CLOSED, SF_PRIO; ours: AGREED,
-    /// FALLBACK, SF_ADDRESS_PAIR_BAD, SF_ADDRESS_PAIR_GOOD, SF_SILENT, SF_SUSPECTED, SF_RECOVERED, PATH_FAILED,
+    /// FALLBACK, SF_ADDRESS_PAIR_BAD, SF_ADDRESS_PAIR_GOOD, SF_SILENT, SF_SUSPECTED, SF_RECOVERED, HOLE, PATH_FAILED,
     /// PATH_WORKS, DECISION, and LAGGED where the reader was too slow.
     pub event: String,
     /// When: microseconds since the process started its clock.
@@ -360,9 +366,18 @@ pub struct Event {
     /// Their state, for PATH_FAILED: as a path's `health`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<String>,
-    /// The subflow's slot.
+    /// When it began, of a HOLE.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_us: Option<u64>,
+    /// Which direction of the stream stood still, of a HOLE: `sent` or `received`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direction: Option<String>,
+    /// The subflow's slot; of a HOLE, that on which delivery went on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subflow: Option<u64>,
+    /// A subflow that was silent at the end of a HOLE.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silent: Option<u64>,
     /// Our end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local: Option<String>,
@@ -378,7 +393,7 @@ pub struct Event {
     /// Backup, of SF_ESTABLISHED and SF_PRIO.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup: Option<bool>,
-    /// Why, of CLOSED, SF_CLOSED, SF_ADDRESS_PAIR_BAD, SF_SILENT and FALLBACK.
+    /// Why, of CLOSED, SF_CLOSED, SF_ADDRESS_PAIR_BAD, SF_SILENT, FALLBACK and HOLE.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The rule by which a DECISION was made.
@@ -411,7 +426,11 @@ impl Event {
         field("conn", self.connection.map(|v| v.to_string()));
         field("paths", self.paths.as_ref().map(|v| v.join(",")));
         field("health", self.health.clone());
+        let waited = self.since_us.map(|since| self.at_us.saturating_sub(since));
+        field("waited", waited.map(|us| format!("{}.{:03}ms", us / 1_000, us % 1_000)));
+        field("direction", self.direction.clone());
         field("subflow", self.subflow.map(|v| v.to_string()));
+        field("silent", self.silent.map(|v| v.to_string()));
         field("local", self.local.clone());
         field("remote", self.remote.clone());
         field("addr_id", self.address_id.map(|v| v.to_string()));

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use marline::policy::{Phase, SubflowId};
 use marline::{
     AddressPairHealth, AddressPairInfo, ConnectionInfo, FourTuple, MonitorEvent, MonitorKind,
-    PathEvent, PathStatus, Reach, ServerReach, SubflowInfo, SubflowState,
+    PathEvent, PathStatus, Reach, ServerReach, StreamDirection, SubflowInfo, SubflowState,
 };
 use marline_link::radio::RadioReading;
 
@@ -50,6 +50,8 @@ impl From<&ConnectionInfo> for Connection {
             readable: _,
             buffered,
             bookkeeping: _,
+            ack_due_since,
+            data_due_since,
             subflows,
             gone,
             ..
@@ -64,6 +66,8 @@ impl From<&ConnectionInfo> for Connection {
             bytes_read: *bytes_read,
             bytes_acked: *bytes_acked,
             buffered: *buffered,
+            ack_due_since_us: ack_due_since.map(|since| since.as_micros()),
+            data_due_since_us: data_due_since.map(|since| since.as_micros()),
             subflows: subflows.iter().map(Subflow::from).collect(),
             gone: gone.iter().map(Subflow::from).collect(),
         }
@@ -167,7 +171,7 @@ impl From<&PathStatus> for Path {
     fn from(status: &PathStatus) -> Self {
         let addresses: Vec<String> = status.addresses.iter().map(ToString::to_string).collect();
         Path {
-            name: status.spec.local.to_string(),
+            name: status.spec.short_name(),
             local: (!addresses.is_empty()).then(|| addresses.join(" ")),
             remote: status.spec.remote.map(|remote| remote.to_string()),
             up: status.up,
@@ -292,12 +296,27 @@ impl From<&MonitorEvent> for Event {
                 let event = Event { subflow: Some(id.0.into()), ..named(base, name) };
                 Event { reason: fault.map(|fault| fault.to_string()), ..event }
             }
+            MonitorKind::Hole { direction, since, ended_by, silent } => Event {
+                since_us: Some(since.as_micros()),
+                direction: Some(direction_name(*direction).to_owned()),
+                subflow: Some(ended_by.0.into()),
+                silent: silent.map(|(id, _)| id.0.into()),
+                reason: silent.map(|(_, cause)| cause.to_string()),
+                ..named(base, "HOLE")
+            },
             MonitorKind::SubflowSuspected { id, suspected } => {
                 let name = if *suspected { "SF_SUSPECTED" } else { "SF_RECOVERED" };
                 Event { subflow: Some(id.0.into()), ..named(base, name) }
             }
             _ => named(base, "OTHER"),
         }
+    }
+}
+
+const fn direction_name(direction: StreamDirection) -> &'static str {
+    match direction {
+        StreamDirection::Sent => "sent",
+        StreamDirection::Received => "received",
     }
 }
 

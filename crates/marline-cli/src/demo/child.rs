@@ -96,6 +96,21 @@ impl Process {
         lines.join("\n")
     }
 
+    /// The rest of the first line that begins so, if it is soon among the last that it said.
+    pub(super) async fn said_after(&self, begin: &str) -> Option<String> {
+        for _ in 0..50 {
+            let found = {
+                let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+                said.iter().find_map(|line| line.strip_prefix(begin)).map(str::to_owned)
+            };
+            if found.is_some() {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        None
+    }
+
     /// Whether it ended although nobody asked it to.
     pub(super) fn has_died(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;

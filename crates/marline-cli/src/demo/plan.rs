@@ -1,5 +1,6 @@
 //! Setup of the demo: contenders, links and durations.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub struct DemoPlan {
     pub pace: Option<u64>,
     /// Bytes of the file.
     pub file_bytes: u64,
+    /// Where the client of the way [that is shown](Way::is_shown) has its dashboard.
+    pub dashboard: Option<SocketAddr>,
 }
 
 impl DemoPlan {
@@ -72,6 +75,12 @@ pub struct Way {
 }
 
 impl Way {
+    /// Its client's dashboard is shown: Marline as it is by default.
+    #[must_use]
+    pub fn is_shown(&self) -> bool {
+        self.is_multipath() && self.scheduler == DEFAULT
+    }
+
     /// Several paths.
     #[must_use]
     pub const fn is_multipath(&self) -> bool {

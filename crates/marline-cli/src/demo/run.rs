@@ -61,7 +61,13 @@ pub async fn perform(plan: &DemoPlan) -> anyhow::Result<(Vec<Outcome>, Vec<Relay
     progress.say("starting servers, links and clients");
     let ports = server_ports()?;
     let (emulator, links) = start_links(plan, &ports)?;
-    let mut running = start_ways(&ports, &links, directory.path()).await?;
+    let mut running = start_ways(&ports, &links, directory.path(), plan.dashboard).await?;
+    let shown = running.iter().find(|way| plan.dashboard.is_some() && way.way.is_shown());
+    if let Some(way) = shown
+        && let Some(address) = way.client.said_after("dashboard at ").await
+    {
+        progress.say(&format!("Marline's client, live: {address}"));
+    }
     let wifi = links.iter().filter_map(|links| links.wifi).map(|link| link.relay).collect();
     let director = Director { emulator: &emulator, wifi, progress: &progress };
     let results = run_applications(plan, &running, &origin, &director).await;
@@ -139,14 +145,22 @@ async fn start_ways(
     ports: &[SocketAddr],
     links: &[Links],
     directory: &Path,
+    dashboard: Option<SocketAddr>,
 ) -> anyhow::Result<Vec<Running>> {
     let mut starting = Vec::new();
     for ((way, port), links) in WAYS.iter().zip(ports).zip(links) {
         let place = directory.join(way.name.replace(' ', "-"));
         std::fs::create_dir(&place)?;
-        let paths = [links.wifi, links.lte].into_iter().flatten().map(|link| link.address);
-        let (way, port, paths) = (*way, *port, paths.collect());
-        starting.push(tokio::spawn(async move { start_way(way, port, paths, &place).await }));
+        let path = |link: Option<Link>, name: &str| {
+            link.map(|link| format!(" --path 127.0.0.1={},name={name}", link.address))
+        };
+        let mut client: String =
+            [path(links.wifi, "WiFi"), path(links.lte, "LTE")].into_iter().flatten().collect();
+        if let Some(address) = dashboard.filter(|_| way.is_shown()) {
+            client.push_str(&format!(" --dashboard {address}"));
+        }
+        let (way, port) = (*way, *port);
+        starting.push(tokio::spawn(async move { start_way(way, port, &client, &place).await }));
     }
     let mut running = Vec::new();
     for started in starting {
@@ -159,7 +173,7 @@ async fn start_ways(
 async fn start_way(
     way: Way,
     port: SocketAddr,
-    paths: Vec<SocketAddr>,
+    options: &str,
     place: &Path,
 ) -> anyhow::Result<Running> {
     let file = |name: &str| place.join(name).display().to_string();
@@ -174,13 +188,10 @@ async fn start_way(
     let name = format!("the server of {}", way.name);
     let (server, _) = Process::start(&name, &words(&serve), "listening on ").await?;
     let (invite, control) = (invite_file.display(), file("client.sock"));
-    let mut connect = format!(
+    let connect = format!(
         "client --invite-file {invite} --socks5 127.0.0.1:0 --scheduler {scheduler} \
-         --control {control}"
+         --control {control}{options}"
     );
-    for path in paths {
-        connect.push_str(&format!(" --path 127.0.0.1={path}"));
-    }
     let name = format!("the client of {}", way.name);
     let (client, socks5) = Process::start(&name, &words(&connect), "socks5 listening on ").await?;
     Ok(Running { way, server, client, socks5 })

@@ -2,6 +2,7 @@
 
 mod applications;
 mod command_line;
+mod dashboard;
 mod dead_download;
 mod demo;
 mod doctor_paths;

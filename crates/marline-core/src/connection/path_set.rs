@@ -165,6 +165,12 @@ impl PathSet {
         self.usable().map(|s| s.tcp().rto()).max().unwrap_or(unknown)
     }
 
+    /// When anything came or went last on any subflow.
+    pub(super) fn last_active_at(&self) -> Option<Instant> {
+        let all = self.with_ids().map(|(_, s)| s.tcp().last_heard_at().max(s.tcp().last_sent_at()));
+        all.max()
+    }
+
     /// As long as a round trip is likely to take on the slowest usable subflow.
     pub(super) fn slow_round_trip(&self) -> Option<Duration> {
         let slow = |s: &SubflowContext| {

@@ -259,7 +259,7 @@ impl ReceiveBuffer {
     }
 
     /// All that is here is in order.
-    fn has_no_hole(&self) -> bool {
+    pub(crate) fn has_no_hole(&self) -> bool {
         self.beyond.used().is_none_or(Vec::is_empty)
     }
 

@@ -24,6 +24,7 @@
 use marline_policy::{Dsn, Ssn, SubflowId};
 use marline_time::{Duration, Instant};
 
+use super::delivery_watch::DeliveryWatch;
 use super::mapping_rx::{MappingError, MappingRx, RxMapping};
 use super::receive_buffer::ReceiveBuffer;
 use crate::fec::Decoder;
@@ -70,6 +71,8 @@ pub(super) struct Receiver {
     mappings: usize,
     /// The application was told that it may read, and has not come back empty-handed since.
     told: bool,
+    /// Since when bytes in order are due.
+    watch: DeliveryWatch,
     bytes_read: u64,
 }
 
@@ -83,6 +86,7 @@ impl Receiver {
             decoder: None,
             mappings: limits.mappings,
             told: false,
+            watch: DeliveryWatch::default(),
             bytes_read: 0,
         }
     }
@@ -146,6 +150,21 @@ impl Receiver {
     /// The largest window at present, by which subflows judge what is acceptable.
     pub(super) const fn window_size(&self) -> u64 {
         self.buffer.window_size()
+    }
+
+    /// Bytes are here that cannot be read, as something before them is missing.
+    pub(super) fn has_hole(&self) -> bool {
+        !self.buffer.has_no_hole()
+    }
+
+    /// Since when bytes in order are due.
+    pub(super) const fn watch(&self) -> DeliveryWatch {
+        self.watch
+    }
+
+    /// Since when bytes in order are due, to take note of what came.
+    pub(super) const fn watch_mut(&mut self) -> &mut DeliveryWatch {
+        &mut self.watch
     }
 
     /// Bytes that the application can read.

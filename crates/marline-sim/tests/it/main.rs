@@ -12,6 +12,7 @@ mod dead_download;
 mod death;
 mod fast_join;
 mod first_light;
+mod holes;
 mod lanes;
 mod loss_recovery;
 mod middleboxes;

@@ -1,0 +1,252 @@
+//! Happenings for the dashboard, out of the events that `marline monitor` shows: what became of paths and subflows, and
+//! holes in delivery, with their cause and what the policy did.
+//!
+//! What the policy did is told by its decisions, of which there may be thousands a second. They are listened to only
+//! while somebody watches a program of at most [`FEW`] connections.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use marline::policy::SubflowId;
+use marline::{ConnectionId, MonitorEvent, MonitorKind, PathEvent};
+use marline_dashboard::{Dashboard, Happening, Pace};
+use marline_io::Clock;
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+
+use super::looks::OpenConnections;
+use crate::control::Handle;
+use crate::control::path_names::PathNames;
+use crate::control::protocol::Event;
+
+/// Connections of a program whose decisions are listened to, at most.
+const FEW: usize = 16;
+
+/// Decisions that are kept until a hole ends.
+const DECISIONS: usize = 256;
+
+/// Between two looks whether decisions are to be listened to.
+const RETHINK: Duration = Duration::from_secs(1);
+
+/// Rules whose decisions answer trouble, in the order in which they are told, and what they did.
+const ANSWERS: [(&str, &str); 6] = [
+    ("rescue", "sent elsewhere what the silent path held"),
+    ("late", "copied what was late"),
+    ("end", "copied the end of what was written"),
+    ("unblock", "copied what held the rest up"),
+    ("repair", "sent sums to compute what was lost"),
+    ("heard-last", "sent on the path that was heard last"),
+];
+
+/// A decision that answers trouble.
+struct Decision {
+    at_us: u64,
+    connection: u64,
+    rule: &'static str,
+    text: String,
+}
+
+/// Tells a dashboard what happens.
+pub(super) struct Happenings {
+    handle: Arc<dyn Handle>,
+    dashboard: Dashboard,
+    open: OpenConnections,
+    names: RefCell<PathNames>,
+    /// Names are not looked up before.
+    look_up_at: Cell<Instant>,
+    clock: Clock,
+    listening: Option<broadcast::Receiver<MonitorEvent>>,
+    decisions: VecDeque<Decision>,
+}
+
+impl Happenings {
+    pub(super) fn new(
+        handle: Arc<dyn Handle>,
+        dashboard: Dashboard,
+        open: OpenConnections,
+    ) -> Self {
+        Happenings {
+            handle,
+            dashboard,
+            open,
+            names: RefCell::default(),
+            look_up_at: Cell::new(Instant::now()),
+            clock: Clock::start(),
+            listening: None,
+            decisions: VecDeque::new(),
+        }
+    }
+
+    /// Until the program ends.
+    pub(super) async fn tell(mut self) {
+        let mut events = self.handle.events();
+        let mut path_events = self.handle.path_events();
+        let mut rethink = tokio::time::interval(RETHINK);
+        loop {
+            let happening = tokio::select! {
+                event = events.recv() => match event {
+                    Ok(event) => self.of_connection(&event),
+                    Err(broadcast::error::RecvError::Lagged(missed)) => Some(Happening {
+                        event: "LEFT_OUT".into(),
+                        at_us: self.clock.now().as_micros(),
+                        more: missed,
+                        ..Happening::default()
+                    }),
+                    Err(broadcast::error::RecvError::Closed) => return,
+                },
+                event = next(&mut path_events) => match event {
+                    Some(event) => Some(of_path(&event)),
+                    None => return,
+                },
+                event = next(&mut self.listening) => {
+                    match event {
+                        Some(event) => self.note(&event),
+                        None => return,
+                    }
+                    continue;
+                }
+                _ = rethink.tick() => {
+                    self.rethink();
+                    continue;
+                }
+            };
+            if let Some(happening) = happening {
+                self.dashboard.tell(&happening);
+            }
+        }
+    }
+
+    /// Listens to decisions, or no longer.
+    fn rethink(&mut self) {
+        let wanted = self.dashboard.viewers() > 0 && self.open.count() <= FEW;
+        if !wanted {
+            self.listening = None;
+            self.decisions.clear();
+        } else if self.listening.is_none() {
+            self.listening = self.handle.decisions();
+        }
+    }
+
+    /// Keeps a decision that answers trouble.
+    fn note(&mut self, event: &MonitorEvent) {
+        let MonitorKind::Decided { reason, .. } = &event.kind else { return };
+        let of = reason.grounds.rule.name();
+        let Some(rule) = ANSWERS.into_iter().map(|(rule, _)| rule).find(|rule| *rule == of) else {
+            return;
+        };
+        let name = |id: SubflowId| self.name(event.connection, id.0.into());
+        let text = reason.words(&name);
+        if self.decisions.len() == DECISIONS {
+            self.decisions.pop_front();
+        }
+        let (at_us, connection) = (event.at.as_micros(), event.connection.0);
+        self.decisions.push_back(Decision { at_us, connection, rule, text });
+    }
+
+    /// What was decided for a connection in this time: how often by which rule, and the last decision in words.
+    fn answers(&mut self, connection: u64, since_us: u64, until_us: u64) -> Vec<String> {
+        // What was decided before the hole's end may not have been heard yet.
+        while let Some(Ok(event)) = self.listening.as_mut().map(broadcast::Receiver::try_recv) {
+            self.note(&event);
+        }
+        let within = |decision: &&Decision| {
+            decision.connection == connection && (since_us..=until_us).contains(&decision.at_us)
+        };
+        let mut told = Vec::new();
+        for (rule, words) in ANSWERS {
+            let count = self.decisions.iter().filter(within).filter(|d| d.rule == rule).count();
+            match count {
+                0 => {}
+                1 => told.push(words.to_owned()),
+                _ => told.push(format!("{words} ({count} times)")),
+            }
+        }
+        if let Some(last) = self.decisions.iter().rfind(within) {
+            told.push(format!("last: {}", last.text));
+        }
+        told
+    }
+
+    fn of_connection(&mut self, event: &MonitorEvent) -> Option<Happening> {
+        self.names.borrow_mut().on_event(event);
+        let of_interest = matches!(
+            event.kind,
+            MonitorKind::Hole { .. }
+                | MonitorKind::SubflowSuspected { .. }
+                | MonitorKind::Fallback(_)
+        );
+        // Names cost a look at all connections: only where they will be read.
+        if !of_interest || !self.dashboard.wants_more() {
+            return None;
+        }
+        let said = Event::from(event);
+        let named = |slot: Option<u64>| Some(self.name(event.connection, slot?));
+        let base = Happening {
+            event: said.event.clone(),
+            at_us: said.at_us,
+            connection: said.connection,
+            paths: named(said.subflow).into_iter().collect(),
+            cause: said.reason.clone(),
+            ..Happening::default()
+        };
+        if !matches!(event.kind, MonitorKind::Hole { .. }) {
+            return Some(base);
+        }
+        let cause = match named(said.silent) {
+            Some(path) => format!("{path} was silent ({})", said.reason.unwrap_or_default()),
+            None if said.direction.as_deref() == Some("received") => {
+                "what came before was missing".to_owned()
+            }
+            None => "no acknowledgement came".to_owned(),
+        };
+        let on = base.paths.first().map_or("another path", String::as_str);
+        let Event { since_us, direction, at_us, .. } = said;
+        let mut policy = vec![format!("went on over {on}")];
+        policy.extend(self.answers(event.connection.0, since_us.unwrap_or(at_us), at_us));
+        let policy = Some(policy.join("; "));
+        Some(Happening { since_us, direction, cause: Some(cause), policy, ..base })
+    }
+
+    /// The name of a subflow's path. To look at all connections for it takes no more of the time than other looks do.
+    fn name(&self, connection: ConnectionId, slot: u64) -> String {
+        let id = SubflowId(u8::try_from(slot).unwrap_or(u8::MAX));
+        let mut names = self.names.borrow_mut();
+        if let Some(known) = names.known(connection, id) {
+            return known.to_owned();
+        }
+        let begin = Instant::now();
+        if begin < self.look_up_at.get() {
+            return format!("subflow {slot}");
+        }
+        let name = names.name(connection, id, &*self.handle);
+        self.look_up_at.set(begin + begin.elapsed() * Pace::SHARE);
+        name
+    }
+}
+
+/// The next one; none ever comes where there are none.
+async fn next<T: Clone>(events: &mut Option<broadcast::Receiver<T>>) -> Option<T> {
+    match events {
+        Some(events) => loop {
+            match events.recv().await {
+                Ok(event) => return Some(event),
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        },
+        None => std::future::pending().await,
+    }
+}
+
+fn of_path(event: &PathEvent) -> Happening {
+    let said = Event::from(event);
+    Happening {
+        event: said.event,
+        at_us: said.at_us,
+        paths: said.paths.unwrap_or_default(),
+        cause: said.reason,
+        ..Happening::default()
+    }
+}

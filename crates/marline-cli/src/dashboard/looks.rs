@@ -1,0 +1,429 @@
+//! Looks of the dashboard at connections and paths.
+//!
+//! Snapshots have the counters of connections that are open; those of a connection that ends go with it. The page wants
+//! counters that only grow. So each look adds what connections did since the one before, path by path.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use marline_dashboard::{About, PathSummary, Sample, Source, Totals};
+use marline_io::Clock;
+
+use crate::control::Handle;
+use crate::control::protocol::{Connection, Path, Subflow};
+use crate::path_summary::{ip, is_on, summarise_those};
+
+/// Connections that are listed, the busiest first.
+const LISTED: usize = 100;
+
+/// Peers that a server shows one by one; of more it shows its own addresses.
+const PEERS: usize = 8;
+
+/// Delivery that takes so much longer than a round trip waits, microseconds.
+const WAITS_US: u64 = 100_000;
+
+/// How many connections there were at the last look. Clones are one count.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OpenConnections(Arc<AtomicUsize>);
+
+impl OpenConnections {
+    pub(super) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A program, as its dashboard looks at it.
+pub(super) struct Looks {
+    handle: Arc<dyn Handle>,
+    clock: Clock,
+    open: OpenConnections,
+    counted: Mutex<Counted>,
+}
+
+/// Payload bytes.
+#[derive(Copy, Clone, Debug, Default)]
+struct Moved {
+    sent: u64,
+    repeated: u64,
+    copied: u64,
+    received: u64,
+    duplicate: u64,
+}
+
+impl Moved {
+    fn since(self, before: Moved) -> Moved {
+        Moved {
+            sent: self.sent.saturating_sub(before.sent),
+            repeated: self.repeated.saturating_sub(before.repeated),
+            copied: self.copied.saturating_sub(before.copied),
+            received: self.received.saturating_sub(before.received),
+            duplicate: self.duplicate.saturating_sub(before.duplicate),
+        }
+    }
+
+    fn add(&mut self, more: Moved) {
+        self.sent += more.sent;
+        self.repeated += more.repeated;
+        self.copied += more.copied;
+        self.received += more.received;
+        self.duplicate += more.duplicate;
+    }
+
+    fn of(subflow: &Subflow) -> Moved {
+        Moved {
+            sent: subflow.bytes_sent,
+            repeated: subflow.bytes_retransmitted,
+            copied: subflow.bytes_reinjected,
+            received: subflow.bytes_received,
+            duplicate: subflow.bytes_duplicate,
+        }
+    }
+}
+
+/// What was counted until the last look. It has an entry for each path there was and each open connection.
+#[derive(Debug, Default)]
+struct Counted {
+    paths: BTreeMap<String, Moved>,
+    connections: BTreeMap<u64, Before>,
+}
+
+/// A connection at the last look: path by path, and bytes of its application.
+#[derive(Debug, Default)]
+struct Before {
+    paths: Vec<(String, Moved)>,
+    bytes: u64,
+}
+
+/// What connections did on a path.
+#[derive(Copy, Clone, Debug, Default)]
+struct OnLane {
+    sum: Moved,
+    /// The busiest subflow since the last look: its bytes, and its round trip. Others may have measured theirs
+    /// long ago.
+    busiest: (u64, Option<u64>),
+}
+
+impl OnLane {
+    fn note(&mut self, bytes: u64, connection: &Connection, lane: &Lane) {
+        if bytes > self.busiest.0 {
+            let mut there = connection.subflows.iter().filter(|subflow| lane.has(subflow));
+            self.busiest = (bytes, there.find_map(|subflow| subflow.srtt_us));
+        }
+    }
+}
+
+/// A path, and how it is told which subflows are on it.
+struct Lane {
+    path: Path,
+    by: By,
+}
+
+enum By {
+    /// The client's list of paths.
+    Path,
+    /// The peer's address.
+    Peer,
+    /// Our own.
+    Own,
+}
+
+impl Lane {
+    fn has(&self, subflow: &Subflow) -> bool {
+        match self.by {
+            By::Path => is_on(subflow, &self.path),
+            By::Peer => ip(&subflow.remote) == self.path.name,
+            By::Own => ip(&subflow.local) == self.path.name,
+        }
+    }
+}
+
+impl Looks {
+    pub(super) fn new(handle: Arc<dyn Handle>) -> Self {
+        Looks {
+            handle,
+            clock: Clock::start(),
+            open: OpenConnections::default(),
+            counted: Mutex::default(),
+        }
+    }
+
+    /// Their number, as the looks find it.
+    pub(super) fn open(&self) -> OpenConnections {
+        self.open.clone()
+    }
+
+    fn lanes(&self, connections: &[Connection]) -> Vec<Lane> {
+        if self.handle.role() == "client" {
+            return self
+                .handle
+                .paths()
+                .into_iter()
+                .map(|path| Lane { path, by: By::Path })
+                .collect();
+        }
+        // A server has no paths of its own. A few peers are told apart, many are not.
+        let ends = |of: fn(&Subflow) -> &str| {
+            let mut found = BTreeSet::new();
+            for subflow in connections.iter().flat_map(|connection| &connection.subflows) {
+                found.insert(of(subflow).to_owned());
+                if found.len() > PEERS {
+                    break;
+                }
+            }
+            found
+        };
+        let peers = ends(|subflow| ip(&subflow.remote));
+        let lane = |name: String, by| {
+            let path = Path { local: None, name, up: true, ..Path::default() };
+            Lane { path, by }
+        };
+        if peers.len() <= PEERS {
+            return peers.into_iter().map(|name| lane(name, By::Peer)).collect();
+        }
+        let own = ends(|subflow| ip(&subflow.local));
+        own.into_iter().take(PEERS).map(|name| lane(name, By::Own)).collect()
+    }
+
+    /// Adds up what connections did since the last look: of each path the sums, and of each connection how many bytes
+    /// it moved.
+    fn count(&self, lanes: &[Lane], connections: &[Connection]) -> (Vec<OnLane>, Vec<u64>) {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let Counted { paths, connections: before } = &mut *counted;
+        let mut open = BTreeMap::new();
+        let mut news = Vec::with_capacity(connections.len());
+        let mut on_lanes = vec![OnLane::default(); lanes.len()];
+        for connection in connections {
+            let last = before.remove(&connection.connection).unwrap_or_default();
+            let mut now = Before {
+                bytes: connection.bytes_written + connection.bytes_read,
+                ..Before::default()
+            };
+            news.push(now.bytes.saturating_sub(last.bytes));
+            for (lane, on) in lanes.iter().zip(&mut on_lanes) {
+                let mut sum = Moved::default();
+                let all = connection.subflows.iter().chain(&connection.gone);
+                all.filter(|subflow| lane.has(subflow)).for_each(|s| sum.add(Moved::of(s)));
+                let name = &lane.path.name;
+                let then = last.paths.iter().find(|(of, _)| of == name).map(|(_, moved)| *moved);
+                let fresh = sum.since(then.unwrap_or_default());
+                on.note(fresh.sent + fresh.received, connection, lane);
+                paths.entry(name.clone()).or_default().add(fresh);
+                now.paths.push((name.clone(), sum));
+            }
+            open.insert(connection.connection, now);
+        }
+        *before = open;
+        // Those of a server's peers that are gone are not kept for good.
+        paths.retain(|name, _| lanes.iter().any(|lane| lane.path.name == *name));
+        for (lane, on) in lanes.iter().zip(&mut on_lanes) {
+            on.sum = paths.get(&lane.path.name).copied().unwrap_or_default();
+        }
+        (on_lanes, news)
+    }
+}
+
+impl Source for Looks {
+    fn about(&self) -> About {
+        About {
+            role: self.handle.role().to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+        }
+    }
+
+    fn sample(&self, detailed: bool) -> Sample {
+        let connections = self.handle.connections();
+        self.open.0.store(connections.len(), Ordering::Relaxed);
+        let at_us = self.clock.now().as_micros();
+        let lanes = self.lanes(&connections);
+        let (sums, news) = self.count(&lanes, &connections);
+        let summary = |(lane, OnLane { sum, busiest }): (&Lane, OnLane)| {
+            let all = summarise_those(&lane.path, &connections, &|subflow| lane.has(subflow));
+            PathSummary {
+                srtt_us: busiest.1.or(all.srtt_us),
+                bytes_sent: sum.sent,
+                bytes_repeated: sum.repeated,
+                bytes_copied: sum.copied,
+                bytes_received: sum.received,
+                bytes_duplicate: sum.duplicate,
+                ..all
+            }
+        };
+        let mut totals = totals(&connections, at_us);
+        (totals.repairs_sent, totals.bytes_repaired) = self.handle.repairs();
+        Sample {
+            at_us,
+            totals,
+            paths: lanes.iter().zip(sums).map(summary).collect(),
+            connections: detailed.then(|| busiest(&connections, &news, at_us)),
+        }
+    }
+}
+
+fn totals(connections: &[Connection], at_us: u64) -> Totals {
+    let schedulers: BTreeSet<&String> = connections.iter().map(|c| &c.scheduler).collect();
+    let waiting = |c: &Connection| Some((waiting_us(c, at_us)?, c.connection));
+    Totals {
+        connections: connections.len(),
+        fallbacks: connections.iter().filter(|c| c.fallback.is_some()).count(),
+        schedulers: schedulers.into_iter().take(8).cloned().collect(),
+        waiting: connections.iter().filter_map(waiting).max(),
+        ..Totals::default()
+    }
+}
+
+/// For how long delivery has been due in either direction, if that is long.
+fn waiting_us(connection: &Connection, at_us: u64) -> Option<u64> {
+    let for_us = |since: Option<u64>| Some(at_us.saturating_sub(since?));
+    let round_trip = connection.subflows.iter().filter_map(|s| s.srtt_us).min().unwrap_or(0);
+    let sent = for_us(connection.ack_due_since_us).filter(|us| *us >= WAITS_US + round_trip);
+    let received = for_us(connection.data_due_since_us).filter(|us| *us >= WAITS_US);
+    sent.into_iter().chain(received).max()
+}
+
+fn busiest(
+    connections: &[Connection],
+    news: &[u64],
+    at_us: u64,
+) -> Vec<marline_dashboard::Connection> {
+    let mut order: Vec<usize> = (0..connections.len()).collect();
+    // The newest first among the idle.
+    order.sort_by_key(|at| std::cmp::Reverse((news[*at], connections[*at].connection)));
+    order.truncate(LISTED);
+    order.into_iter().map(|at| row(&connections[at], at_us)).collect()
+}
+
+fn row(connection: &Connection, at_us: u64) -> marline_dashboard::Connection {
+    let subflows = &connection.subflows;
+    marline_dashboard::Connection {
+        connection: connection.connection,
+        fallback: connection.fallback.clone(),
+        scheduler: connection.scheduler.clone(),
+        subflows: subflows.len(),
+        silent: subflows.iter().filter(|subflow| subflow.potentially_failed).count(),
+        srtt_us: subflows.iter().filter_map(|subflow| subflow.srtt_us).min(),
+        bytes_written: connection.bytes_written,
+        bytes_read: connection.bytes_read,
+        bytes_copied: subflows.iter().chain(&connection.gone).map(|s| s.bytes_reinjected).sum(),
+        buffered: connection.buffered,
+        waiting_us: waiting_us(connection, at_us),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marline::MonitorEvent;
+    use tokio::sync::broadcast;
+
+    use crate::control::protocol::PathChange;
+
+    /// A server with these connections.
+    struct Server(Mutex<Vec<Connection>>);
+
+    impl Handle for Server {
+        fn role(&self) -> &'static str {
+            "server"
+        }
+
+        fn connections(&self) -> Vec<Connection> {
+            self.0.lock().expect("unpoisoned").clone()
+        }
+
+        fn paths(&self) -> Vec<Path> {
+            Vec::new()
+        }
+
+        fn address_pairs(&self) -> Option<Vec<crate::control::protocol::AddressPair>> {
+            None
+        }
+
+        fn events(&self) -> broadcast::Receiver<MonitorEvent> {
+            broadcast::channel(1).1
+        }
+
+        fn set_scheduler(&self, _: Option<u64>, _: &str) -> Result<u64, String> {
+            Err(String::new())
+        }
+
+        fn set_path(&self, _: &str, _: PathChange) -> Result<(), String> {
+            Err(String::new())
+        }
+    }
+
+    fn connection(number: u64, peer: &str, bytes: u64) -> Connection {
+        let subflow = Subflow {
+            local: "192.0.2.1:443".into(),
+            remote: format!("{peer}:9"),
+            srtt_us: Some(1_000 * number),
+            bytes_sent: bytes,
+            ..Subflow::default()
+        };
+        Connection {
+            connection: number,
+            bytes_written: bytes,
+            subflows: vec![subflow],
+            ..Connection::default()
+        }
+    }
+
+    fn looks(connections: Vec<Connection>) -> (Arc<Server>, Looks) {
+        let server = Arc::new(Server(Mutex::new(connections)));
+        (Arc::clone(&server), Looks::new(server))
+    }
+
+    #[test]
+    fn counters_grow_although_connections_end() {
+        let (server, looks) =
+            looks(vec![connection(1, "10.0.0.1", 500), connection(2, "10.0.0.1", 70)]);
+        let sent =
+            |looks: &Looks| looks.sample(false).paths.iter().map(|p| p.bytes_sent).sum::<u64>();
+        assert_eq!(sent(&looks), 570);
+        *server.0.lock().expect("unpoisoned") = vec![connection(2, "10.0.0.1", 100)];
+        assert_eq!(sent(&looks), 600);
+        *server.0.lock().expect("unpoisoned") =
+            vec![connection(2, "10.0.0.1", 100), connection(3, "10.0.0.1", 5)];
+        assert_eq!(sent(&looks), 605);
+        assert_eq!(looks.open().count(), 2);
+    }
+
+    #[test]
+    fn a_few_peers_are_told_apart_and_many_are_not() {
+        let peers =
+            |count: u64| (0..count).map(|n| connection(n, &format!("10.0.0.{n}"), n)).collect();
+        let (_, few) = looks(peers(8));
+        let sample = few.sample(true);
+        assert_eq!(sample.paths.len(), 8);
+        assert_eq!((sample.paths[3].name.as_str(), sample.paths[3].bytes_sent), ("10.0.0.3", 3));
+        let (_, many) = looks(peers(250));
+        let sample = many.sample(true);
+        assert_eq!(sample.paths.len(), 1);
+        assert_eq!(
+            (sample.paths[0].name.as_str(), sample.paths[0].bytes_sent),
+            ("192.0.2.1", 249 * 125)
+        );
+        // The round trip is that of who moves most.
+        assert_eq!(sample.paths[0].srtt_us, Some(249_000));
+        let listed = sample.connections.expect("a detailed look");
+        assert_eq!(
+            (listed.len(), listed[0].connection, sample.totals.connections),
+            (LISTED, 249, 250)
+        );
+    }
+
+    #[test]
+    fn what_is_due_for_long_waits() {
+        let mut one = connection(1, "10.0.0.1", 1);
+        one.ack_due_since_us = Some(1_000_000);
+        // A round trip of 1 ms and 100 ms more.
+        assert_eq!(waiting_us(&one, 1_100_999), None);
+        assert_eq!(waiting_us(&one, 1_101_000), Some(101_000));
+        one.data_due_since_us = Some(900_000);
+        assert_eq!(waiting_us(&one, 1_101_000), Some(201_000));
+        assert_eq!(
+            totals(&[connection(2, "10.0.0.1", 1), one], 1_101_000).waiting,
+            Some((201_000, 1))
+        );
+    }
+}

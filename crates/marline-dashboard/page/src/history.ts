@@ -1,0 +1,124 @@
+// History of what was seen: lines are made here, of differences of the program's counters. It is bounded.
+
+import type { Happening, PathSummary, Sample } from "./messages";
+
+/** Samples kept: fifteen minutes at four a second. */
+export const KEPT = 3600;
+/** Holes and events kept. */
+export const EVENTS = 200;
+/** Over so many samples a rate or a share is taken. */
+const WINDOW = 4;
+
+export const HEALTH = { unreachable: 0, degraded: 1, usable: 2 } as const;
+
+export interface Point {
+  srtt_ms: number | null;
+  receives_bits_per_s: number | null;
+  sends_bits_per_s: number | null;
+  repeated_percent: number | null;
+  health: number;
+  summary: PathSummary;
+}
+
+export class History {
+  /** Time of samples, seconds since 1970. */
+  readonly at: number[] = [];
+  /** By the path's name, one entry for each sample. */
+  readonly paths = new Map<string, (Point | null)[]>();
+  readonly holes: Happening[] = [];
+  readonly events: Happening[] = [];
+  latest: Sample | null = null;
+  /** Add to a time of the program, in ms, to get one since 1970. */
+  private offset_ms: number | null = null;
+  private readonly samples: Sample[] = [];
+
+  /** Another process: its clock is another. */
+  begin(): void {
+    for (const list of [this.at, this.holes, this.events, this.samples]) list.length = 0;
+    this.paths.clear();
+    this.latest = null;
+    this.offset_ms = null;
+  }
+
+  unix_ms(at_us: number): number {
+    return at_us / 1e3 + (this.offset_ms ?? Date.now());
+  }
+
+  add(sample: Sample): void {
+    if (this.latest && sample.at_us <= this.latest.at_us) return;
+    // What was kept for a new page comes at once: the least offset is the one of what just happened.
+    const offset_ms = Date.now() - sample.at_us / 1e3;
+    if (this.offset_ms === null || offset_ms < this.offset_ms) {
+      const moved_s = (offset_ms - (this.offset_ms ?? offset_ms)) / 1e3;
+      if (moved_s !== 0) this.at.forEach((at, index) => (this.at[index] = at + moved_s));
+      this.offset_ms = offset_ms;
+    }
+    this.at.push(this.unix_ms(sample.at_us) / 1e3);
+    this.samples.push(sample);
+    const before = this.samples[this.samples.length - 1 - WINDOW] ?? this.samples[0]!;
+    for (const path of sample.paths) {
+      if (!this.paths.has(path.name)) this.paths.set(path.name, new Array(this.at.length - 1).fill(null));
+    }
+    for (const [name, points] of this.paths) {
+      const now = sample.paths.find((path) => path.name === name);
+      points.push(now ? point(now, before.paths.find((path) => path.name === name), sample.at_us - before.at_us) : null);
+    }
+    this.latest = sample;
+    this.trim();
+  }
+
+  private trim(): void {
+    if (this.at.length > KEPT) {
+      this.at.shift();
+      for (const points of this.paths.values()) points.shift();
+    }
+    if (this.samples.length > WINDOW + 1) this.samples.shift();
+    for (const [name, points] of this.paths) {
+      if (points.every((one) => one === null)) this.paths.delete(name);
+    }
+  }
+
+  happened(happening: Happening): void {
+    const list = happening.event === "HOLE" ? this.holes : this.events;
+    list.push(happening);
+    if (list.length > EVENTS) list.shift();
+  }
+
+  /** Holes from begin to end, the one included that is not over. */
+  bands(): [since_us: number, until_us: number][] {
+    const all = this.holes.map((hole): [number, number] => [hole.since_us ?? hole.at_us, hole.at_us]);
+    const now = this.latest;
+    if (now?.totals.waiting) all.push([now.at_us - now.totals.waiting[0], now.at_us]);
+    return all;
+  }
+
+  /** Bytes copied to each path from a time to another, as far as samples tell. */
+  copied(since_us: number, until_us: number): Map<string, number> {
+    const found = new Map<string, number>();
+    const index = (at_us: number) => {
+      const at = this.unix_ms(at_us) / 1e3;
+      const later = this.at.findIndex((one) => one > at);
+      return later < 0 ? this.at.length - 1 : later;
+    };
+    const [from, to] = [Math.max(index(since_us) - 1, 0), index(until_us)];
+    for (const [name, points] of this.paths) {
+      const [a, b] = [points[from]?.summary, points[to]?.summary];
+      if (a && b && b.bytes_copied > a.bytes_copied) found.set(name, b.bytes_copied - a.bytes_copied);
+    }
+    return found;
+  }
+}
+
+function point(now: PathSummary, before: PathSummary | undefined, span_us: number): Point {
+  const per_s = (of: (path: PathSummary) => number) =>
+    before && span_us > 0 ? (8e6 * Math.max(of(now) - of(before), 0)) / span_us : null;
+  const sent = before ? now.bytes_sent - before.bytes_sent : 0;
+  return {
+    srtt_ms: now.state !== "unreachable" && now.srtt_us !== null ? now.srtt_us / 1e3 : null,
+    receives_bits_per_s: per_s((path) => path.bytes_received),
+    sends_bits_per_s: per_s((path) => path.bytes_sent),
+    repeated_percent: before && sent > 0 ? (100 * Math.max(now.bytes_repeated - before.bytes_repeated, 0)) / sent : null,
+    health: HEALTH[now.state],
+    summary: now,
+  };
+}

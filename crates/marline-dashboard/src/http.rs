@@ -1,0 +1,213 @@
+//! HTTP server of a dashboard: one request a connection, and bounds on everything that others decide.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Frame, Incoming};
+use hyper::header::{ALLOW, HeaderValue, WWW_AUTHENTICATE};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+use crate::hub::Dashboard;
+use crate::{Access, Source, page};
+
+/// Connections at the same time, viewers included. Further ones wait in the kernel's queue.
+pub const MAX_CONNECTIONS: usize = 64;
+
+/// For a request's headers.
+const HEADERS: Duration = Duration::from_secs(5);
+
+/// For a request and its answer; a viewer stays.
+const REQUEST: Duration = Duration::from_secs(10);
+
+/// Bytes of a request's headers, and how many.
+const MAX_HEADER_BYTES: usize = 16 * 1_024;
+const MAX_HEADERS: usize = 64;
+
+/// Bytes that the kernel holds for a viewer who does not read.
+const SEND_BUFFER: u32 = 128 * 1_024;
+
+/// A dashboard that is being served; dropping it ends that.
+#[derive(Debug)]
+pub struct Served {
+    address: SocketAddr,
+    dashboard: Dashboard,
+    _tasks: JoinSet<()>,
+}
+
+impl Served {
+    /// Where it listens.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Who is to be told what happens.
+    #[must_use]
+    pub fn dashboard(&self) -> Dashboard {
+        self.dashboard.clone()
+    }
+}
+
+/// Serves a dashboard of `source` at `address` until the result is dropped.
+///
+/// # Errors
+/// The address cannot be bound.
+pub async fn serve(
+    address: SocketAddr,
+    access: Access,
+    source: Arc<dyn Source>,
+) -> io::Result<Served> {
+    let listener = listen(address)?;
+    let address = listener.local_addr()?;
+    let dashboard = Dashboard::default();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(dashboard.clone().watch(Arc::clone(&source)));
+    let shown = Arc::new(Shown { dashboard: dashboard.clone(), access, source });
+    tasks.spawn(accept(listener, shown));
+    Ok(Served { address, dashboard, _tasks: tasks })
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    // Connections inherit it.
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.bind(address)?;
+    socket.listen(64)
+}
+
+/// What connections have in common.
+struct Shown {
+    dashboard: Dashboard,
+    access: Access,
+    source: Arc<dyn Source>,
+}
+
+/// One connection.
+#[derive(Debug, Default)]
+struct Visit {
+    /// To be ended at once, even in the middle of a write.
+    end: Arc<Notify>,
+    /// It watches: no time limit.
+    watches: AtomicBool,
+}
+
+async fn accept(listener: TcpListener, shown: Arc<Shown>) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    // Ends with this task.
+    let mut serving = JoinSet::new();
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors: wait for some to come back.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let shown = Arc::clone(&shown);
+        serving.spawn(async move {
+            visit(stream, &shown).await;
+            drop(place);
+        });
+        while serving.try_join_next().is_some() {}
+    }
+}
+
+async fn visit(stream: TcpStream, shown: &Shown) {
+    let visit = Visit::default();
+    let service = service_fn(|request| std::future::ready(answer(&request, shown, &visit)));
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(HEADERS)
+        .max_buf_size(MAX_HEADER_BYTES)
+        .max_headers(MAX_HEADERS)
+        .keep_alive(false);
+    let serving = http.serve_connection(TokioIo::new(stream), service);
+    let limit = async {
+        tokio::time::sleep(REQUEST).await;
+        if visit.watches.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        // A visitor that goes away, or talks nonsense, is not our problem.
+        _ = serving => {}
+        () = limit => {}
+        () = visit.end.notified() => {}
+    }
+}
+
+type Answer = Response<Either<Full<Bytes>, Events>>;
+
+fn answer(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Result<Answer, Infallible> {
+    if let Some((status, why)) = Access::refuses_site(request) {
+        return Ok(refusal(status, why));
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut refused = refusal(StatusCode::METHOD_NOT_ALLOWED, "GET and HEAD\n");
+        refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return Ok(refused);
+    }
+    let path = request.uri().path();
+    if let Some((kind, bytes)) = page::file(path) {
+        return Ok(page::answer(kind, Either::Left(Full::new(page::bytes(bytes)))));
+    }
+    if path != "/events" {
+        return Ok(refusal(StatusCode::NOT_FOUND, "there is nothing here\n"));
+    }
+    if let Some((status, why)) = shown.access.refuses(request) {
+        let mut refused = refusal(status, why);
+        if status == StatusCode::UNAUTHORIZED {
+            refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        return Ok(refused);
+    }
+    const EVENTS: &str = "text/event-stream";
+    if request.method() == Method::HEAD {
+        return Ok(page::answer(EVENTS, Either::Left(Full::default())));
+    }
+    match shown.dashboard.join(Arc::clone(&visit.end), &*shown.source) {
+        Some(messages) => {
+            visit.watches.store(true, Ordering::Relaxed);
+            Ok(page::answer(EVENTS, Either::Right(Events { messages })))
+        }
+        None => Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, "too many are watching\n")),
+    }
+}
+
+fn refusal(status: StatusCode, why: &'static str) -> Answer {
+    let body = Either::Left(Full::new(Bytes::from_static(why.as_bytes())));
+    let mut response = page::answer("text/plain; charset=utf-8", body);
+    *response.status_mut() = status;
+    response
+}
+
+/// Messages as a body that ends when the viewer is let go.
+#[derive(Debug)]
+struct Events {
+    messages: mpsc::Receiver<Bytes>,
+}
+
+impl Body for Events {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.messages.poll_recv(cx).map(|message| message.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}

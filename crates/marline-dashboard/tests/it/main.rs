@@ -1,0 +1,281 @@
+//! Tests of a dashboard's server as others meet it: over TCP, with what browsers send and with what they do not.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use marline_dashboard::{
+    About, Access, Happening, MAX_CONNECTIONS, MAX_VIEWERS, PathSummary, Sample, Served, Source,
+    Token,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+/// Nothing takes longer on the busiest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+const TOKEN: &str = "0123456789abcdef0123";
+
+struct Still;
+
+impl Source for Still {
+    fn about(&self) -> About {
+        About { role: "client".into(), version: "1".into(), pid: 7 }
+    }
+
+    fn sample(&self, _: bool) -> Sample {
+        let path = PathSummary { name: "wlan0".into(), bytes_sent: 42, ..PathSummary::default() };
+        Sample { at_us: 1_000, paths: vec![path], ..Sample::default() }
+    }
+}
+
+async fn served(token: Option<&str>) -> Served {
+    let address = "127.0.0.1:0".parse().expect("an address");
+    let token = token.map(|text| Token::new(text).expect("a token"));
+    let access = Access::new(address, token).expect("access");
+    marline_dashboard::serve(address, access, Arc::new(Still)).await.expect("it listens")
+}
+
+/// Sends this and reads until the end, or until `until` has come.
+async fn say(to: SocketAddr, text: &[u8], until: Option<&str>) -> String {
+    let talk = async {
+        let mut stream = TcpStream::connect(to).await.expect("it accepts");
+        // It may have ended the conversation before it heard all.
+        let _ = stream.write_all(text).await;
+        hear(&mut stream, until).await
+    };
+    tokio::time::timeout(PATIENCE, talk).await.expect("an answer or an end")
+}
+
+async fn hear(stream: &mut TcpStream, until: Option<&str>) -> String {
+    let mut heard = Vec::new();
+    let mut buffer = [0; 4_096];
+    loop {
+        let text = String::from_utf8_lossy(&heard);
+        if until.is_some_and(|word| text.contains(word)) {
+            return text.into_owned();
+        }
+        match stream.read(&mut buffer).await {
+            Ok(0) | Err(_) => return String::from_utf8_lossy(&heard).into_owned(),
+            Ok(count) => heard.extend_from_slice(&buffer[..count]),
+        }
+    }
+}
+
+fn get(path: &str, more: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:9101\r\n{more}\r\n").into_bytes()
+}
+
+fn status(answer: &str) -> &str {
+    answer.split(' ').nth(1).unwrap_or("none")
+}
+
+#[tokio::test]
+async fn the_page_is_there_and_may_load_nothing_from_elsewhere() {
+    let served = served(None).await;
+    for (path, word) in [("/", "<title>Marline"), ("/page.js", "uPlot"), ("/page.css", "--paper")] {
+        let answer = say(served.local_addr(), &get(path, ""), None).await;
+        assert_eq!(status(&answer), "200", "{path}");
+        assert!(answer.contains(word), "{path}");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let head = head.to_lowercase();
+        for rule in [
+            "default-src 'none'",
+            "script-src 'self'",
+            "frame-ancestors 'none'",
+            "nosniff",
+            "no-store",
+        ] {
+            assert!(head.contains(rule), "{path}: {rule}: {head}");
+        }
+        assert!(!head.contains("unsafe") && !head.contains("set-cookie"), "{head}");
+        // What the rules forbid is not tried.
+        assert!(
+            path != "/"
+                || !(body.contains("http:") || body.contains("style=") || body.contains("onclick"))
+        );
+        let only_head =
+            say(served.local_addr(), &[b"HEAD", &get(path, "")[3..]].concat(), None).await;
+        assert!(
+            only_head.starts_with("HTTP/1.1 200") && only_head.ends_with("\r\n\r\n"),
+            "{only_head}"
+        );
+    }
+    assert_eq!(status(&say(served.local_addr(), &get("/../etc/passwd", ""), None).await), "404");
+}
+
+#[tokio::test]
+async fn a_viewer_hears_what_runs_how_it_stands_and_what_happens() {
+    let served = served(None).await;
+    let mut stream = TcpStream::connect(served.local_addr()).await.expect("it accepts");
+    stream.write_all(&get("/events", "Sec-Fetch-Site: same-origin\r\n")).await.expect("asked");
+    let heard = hear(&mut stream, Some("event: sample")).await;
+    assert_eq!(status(&heard), "200");
+    assert!(
+        heard.contains("text/event-stream")
+            && heard.contains("event: about\ndata: {\"role\":\"client\"")
+    );
+    served.dashboard().tell(&Happening { event: "HOLE".into(), at_us: 9, ..Happening::default() });
+    let heard = hear(&mut stream, Some("\"event\":\"HOLE\"")).await;
+    assert!(heard.contains("event: happening"), "{heard}");
+    assert_eq!(served.dashboard().viewers(), 1);
+}
+
+#[tokio::test]
+async fn other_sites_and_other_names_are_refused() {
+    let served = served(None).await;
+    let at = served.local_addr();
+    for (host, expected) in [
+        ("Host: 127.0.0.1:9101\r\n", "200"),
+        ("Host: localhost\r\n", "200"),
+        ("Host: [::1]:1\r\n", "200"),
+        // A name that its owner points here for a moment.
+        ("Host: rebound.example:9101\r\n", "403"),
+        ("Host: 127.0.0.1.rebound.example\r\n", "403"),
+        ("", "400"),
+        ("Host: 127.0.0.1\r\nHost: rebound.example\r\n", "400"),
+        ("Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\n", "403"),
+        ("Host: 127.0.0.1\r\nSec-Fetch-Site: same-site\r\n", "403"),
+        ("Host: 127.0.0.1\r\nSec-Fetch-Site: none\r\n", "200"),
+        // A link to the page may stand anywhere.
+        ("Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Dest: document\r\n", "200"),
+        ("Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Dest: iframe\r\n", "403"),
+    ] {
+        let answer = say(at, format!("GET / HTTP/1.1\r\n{host}\r\n").as_bytes(), None).await;
+        assert_eq!(status(&answer), expected, "{host:?}: {answer}");
+    }
+    let absolute = b"GET http://rebound.example/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+    assert_eq!(status(&say(at, absolute, None).await), "403");
+    for method in ["POST", "PUT", "DELETE", "OPTIONS", "CONNECT"] {
+        let request = format!("{method} /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+        let answer = say(at, request.as_bytes(), None).await;
+        assert!(["405", "400"].contains(&status(&answer)), "{method}: {answer}");
+    }
+    assert_eq!(served.dashboard().viewers(), 0);
+}
+
+#[tokio::test]
+async fn without_the_token_there_is_a_page_and_nothing_on_it() {
+    let served = served(Some(TOKEN)).await;
+    let at = served.local_addr();
+    assert_eq!(status(&say(at, &get("/", ""), None).await), "200");
+    let missing = say(at, &get("/events", ""), None).await;
+    assert_eq!(status(&missing), "401");
+    assert!(missing.to_lowercase().contains("www-authenticate: bearer"));
+    for wrong in
+        ["Bearer x", "Bearer ", "Basic MDEy", "0123456789abcdef0123", "Bearer 0123456789abcdef0124"]
+    {
+        let answer = say(at, &get("/events", &format!("Authorization: {wrong}\r\n")), None).await;
+        assert_eq!(status(&answer), "403", "{wrong}");
+        assert!(!answer.contains(TOKEN) && !answer.contains("wlan0"));
+    }
+    // In the address, where logs would keep it, it does not count.
+    assert_eq!(status(&say(at, &get(&format!("/events?token={TOKEN}"), ""), None).await), "401");
+    let right = get("/events", &format!("Authorization: Bearer {TOKEN}\r\n"));
+    assert!(say(at, &right, Some("wlan0")).await.contains("\"bytes_sent\":42"));
+}
+
+#[tokio::test]
+async fn so_many_may_watch_and_the_next_may_when_one_has_gone() {
+    let served = served(None).await;
+    let mut all = Vec::new();
+    for _ in 0..MAX_VIEWERS {
+        let mut stream = TcpStream::connect(served.local_addr()).await.expect("it accepts");
+        stream.write_all(&get("/events", "")).await.expect("asked");
+        assert_eq!(status(&hear(&mut stream, Some("event: about")).await), "200");
+        all.push(stream);
+    }
+    assert_eq!(status(&say(served.local_addr(), &get("/events", ""), None).await), "503");
+    // The page itself is still there.
+    assert_eq!(status(&say(served.local_addr(), &get("/", ""), None).await), "200");
+    all.pop();
+    let again = async {
+        while status(&say(served.local_addr(), &get("/events", ""), Some("\r\n\r\n")).await)
+            != "200"
+        {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, again).await.expect("a place was freed");
+}
+
+#[tokio::test]
+async fn who_does_not_read_is_let_go_while_others_watch_on() {
+    let served = served(None).await;
+    let slow = TcpSocket::new_v4().expect("a socket");
+    slow.set_recv_buffer_size(4_096).expect("a small buffer");
+    let mut slow = slow.connect(served.local_addr()).await.expect("it accepts");
+    slow.write_all(&get("/events", "")).await.expect("asked");
+    let mut quick = TcpStream::connect(served.local_addr()).await.expect("it accepts");
+    quick.write_all(&get("/events", "")).await.expect("asked");
+    hear(&mut quick, Some("event: sample")).await;
+    let both = async {
+        while served.dashboard().viewers() < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, both).await.expect("both watch");
+    let reading = tokio::spawn(async move { hear(&mut quick, Some("\"LAST\"")).await.len() });
+    let cause = Some("x".repeat(20_000));
+    let happening = Happening { event: "HOLE".into(), cause, ..Happening::default() };
+    let let_go = async {
+        while served.dashboard().viewers() > 1 {
+            served.dashboard().tell(&happening);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, let_go).await.expect("the slow one was let go");
+    // Its connection is closed, not left half-way through a write.
+    let end = async { while slow.read(&mut [0; 4_096]).await.is_ok_and(|count| count > 0) {} };
+    tokio::time::timeout(PATIENCE, end).await.expect("its connection ended");
+    let last = Happening { event: "LAST".into(), ..Happening::default() };
+    let heard = async {
+        while !reading.is_finished() {
+            served.dashboard().tell(&last);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        reading.await.expect("it read")
+    };
+    assert!(tokio::time::timeout(PATIENCE, heard).await.expect("it heard the last") > 20_000);
+}
+
+#[tokio::test]
+async fn nonsense_is_no_harm() {
+    let served = served(None).await;
+    let at = served.local_addr();
+    let mut garbage: Vec<Vec<u8>> = vec![
+        b"\0\x01\x02\xff\xfe".repeat(2_000),
+        b"GET".to_vec(),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        [b"GET /".as_slice(), &b"a".repeat(60_000), b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"]
+            .concat(),
+    ];
+    let many: String = (0..500).map(|n| format!("X-{n}: y\r\n")).collect();
+    garbage.push(get("/events", &many));
+    garbage.push(get("/events", &format!("X: {}\r\n", "y".repeat(40_000))));
+    garbage.push(get("/", "Content-Length: 99999999999999999999\r\n"));
+    for text in garbage {
+        let answer = say(at, &text, None).await;
+        assert!(
+            !answer.contains("event: about"),
+            "{:?}",
+            String::from_utf8_lossy(&text[..text.len().min(40)])
+        );
+    }
+    assert_eq!(status(&say(at, &get("/", ""), None).await), "200");
+    assert_eq!(served.dashboard().viewers(), 0);
+}
+
+#[tokio::test]
+async fn connections_that_say_nothing_are_ended_and_hold_up_nobody_for_long() {
+    let served = served(None).await;
+    let mut silent = Vec::new();
+    for _ in 0..MAX_CONNECTIONS {
+        silent.push(TcpStream::connect(served.local_addr()).await.expect("it accepts"));
+    }
+    // All places are taken; this waits until the first of them is given up.
+    assert_eq!(status(&say(served.local_addr(), &get("/", ""), None).await), "200");
+    let mut first = silent.remove(0);
+    let end = async { while first.read(&mut [0; 64]).await.is_ok_and(|count| count > 0) {} };
+    tokio::time::timeout(PATIENCE, end).await.expect("it was ended");
+}

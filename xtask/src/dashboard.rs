@@ -1,0 +1,54 @@
+//! Bundle of the dashboard's page: made by npm of `crates/marline-dashboard/page`, and committed, so that the program
+//! is built without node. The check makes it again and compares the bytes.
+
+use std::fs;
+use std::path::Path;
+
+use crate::TaskResult;
+use crate::run::{command, run};
+
+const PAGE: &str = "crates/marline-dashboard/page";
+const FILES: [&str; 3] = ["index.html", "page.css", "page.js"];
+
+/// Makes the bundle.
+pub(crate) fn build(root: &Path, arguments: &[String]) -> TaskResult {
+    match arguments {
+        [] => make(root, "dist"),
+        [flag] if flag == "--check" => check(root),
+        other => Err(format!("`{}`: only --check is known", other.join(" "))),
+    }
+}
+
+/// Fails if the bundle is not what its sources make, or the lock file names a registry's host.
+pub(crate) fn check(root: &Path) -> TaskResult {
+    let page = root.join(PAGE);
+    let lock = read(&page.join("package-lock.json"))?;
+    if lock.windows(10).any(|word| word == b"\"resolved\"") {
+        return Err(format!(
+            "{PAGE}/package-lock.json names where packages are: npm's setting omits it"
+        ));
+    }
+    let fresh = root.join("target/dashboard");
+    make(root, &fresh.display().to_string())?;
+    for name in FILES {
+        if read(&fresh.join(name))? != read(&page.join("dist").join(name))? {
+            return Err(format!(
+                "{PAGE}/dist/{name} is not what its sources make: `cargo xtask dashboard`, and commit it"
+            ));
+        }
+    }
+    println!("dashboard: the bundle is what its sources make");
+    Ok(())
+}
+
+fn make(root: &Path, out: &str) -> TaskResult {
+    let page = root.join(PAGE);
+    // Packages bring scripts that run at their installation; none is needed.
+    run(&mut command(&page, "npm", &["ci", "--ignore-scripts", "--silent"]))?;
+    run(&mut command(&page, "npm", &["run", "--silent", "check"]))?;
+    run(&mut command(&page, "node", &["build.mjs", out]))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
+}

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use marline::datagrams::LaneCounters;
-use marline::{ConnectionId, DelayHistogram, Instant, MonitorEvent, MonitorKind};
+use marline::{ConnectionId, DelayHistogram, Instant, MonitorEvent, MonitorKind, StreamDirection};
 use marline_proxy::udp::UdpCounts;
 use metrics::{counter, describe_counter, describe_gauge, gauge, with_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
@@ -53,6 +53,8 @@ struct State {
     /// Handshakes that began.
     begun: BTreeMap<ConnectionId, Instant>,
     handshakes: DelayHistogram,
+    /// In what is sent, and in what is received.
+    holes: [DelayHistogram; 2],
     /// From writing to the DATA_ACK.
     delivery: DelayHistogram,
     /// From sending to the acknowledgement, of datagrams; `None`: there are no lanes.
@@ -181,6 +183,7 @@ impl Totals {
             interfaces: BTreeMap::new(),
             begun: BTreeMap::new(),
             handshakes: DelayHistogram::default(),
+            holes: [DelayHistogram::default(); 2],
             delivery: DelayHistogram::default(),
             datagram_delivery: None,
             rtts: BTreeMap::new(),
@@ -341,6 +344,10 @@ impl State {
             MonitorKind::Closed(_) => {
                 self.begun.remove(&event.connection);
             }
+            MonitorKind::Hole { direction, since, .. } => {
+                let received = usize::from(*direction == StreamDirection::Received);
+                self.holes[received].record(event.at.since(*since));
+            }
             _ => {}
         }
     }
@@ -358,6 +365,11 @@ impl State {
                 "From sending to the first acknowledgement, of datagrams that may be copied";
             write_histogram(text, (DATAGRAMS, about), &alone(delays));
         }
+        let about = "Pauses of 100 ms or more in which delivery was due";
+        let [sent, received] = self.holes;
+        let named = [("sent", sent), ("received", received)];
+        let holes = named.map(|(way, holes)| (vec![("direction", way.to_owned())], holes));
+        write_histogram(text, ("marline_hole_seconds", about), &holes);
         let about = "From the first SYN to the connection";
         write_histogram(text, (HANDSHAKE, about), &alone(self.handshakes));
         let labelled = |(path, rtts): (&String, &DelayHistogram)| {

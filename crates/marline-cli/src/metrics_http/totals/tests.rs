@@ -177,6 +177,16 @@ fn histograms_count_what_happened() {
     totals.on_event(&event(2, 110, MonitorKind::Created(path)));
     totals.on_event(&event(1, 130, MonitorKind::Established(path)));
     totals.on_event(&event(3, 140, MonitorKind::Established(path)));
+    totals.on_event(&event(
+        1,
+        900,
+        MonitorKind::Hole {
+            direction: StreamDirection::Received,
+            since: Instant::ZERO + Duration::from_millis(500),
+            ended_by: marline::policy::SubflowId(0),
+            silent: None,
+        },
+    ));
     let mut delivery = DelayHistogram::default();
     delivery.record(Duration::from_millis(70));
     totals.service(&ServiceCounts { delivery, ..ServiceCounts::default() });
@@ -184,6 +194,8 @@ fn histograms_count_what_happened() {
     assert_eq!(value(&text, "marline_path_rtt_seconds_count{path=\"10.0.0.1:443\"}"), 2.0);
     assert_eq!(value(&text, "marline_handshake_seconds_count"), 1.0, "whose begin was seen");
     assert_eq!(value(&text, "marline_handshake_seconds_sum"), 0.03);
+    assert_eq!(value(&text, "marline_hole_seconds_sum{direction=\"received\"}"), 0.4);
+    assert_eq!(value(&text, "marline_hole_seconds_count{direction=\"sent\"}"), 0.0);
     assert_eq!(value(&text, "marline_delivery_delay_seconds_bucket{le=\"0.1\"}"), 1.0);
     assert_eq!(value(&text, "marline_delivery_delay_seconds_bucket{le=\"0.05\"}"), 0.0);
 }

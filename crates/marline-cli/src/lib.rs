@@ -14,6 +14,7 @@ pub mod native;
 pub mod path_health_table;
 pub mod path_table;
 pub mod radio_meter;
+mod succession;
 
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -78,6 +79,8 @@ pub enum Command {
     Path(cmd::path::Args),
     /// Change the scheduler of running connections.
     Scheduler(cmd::scheduler::Args),
+    /// Have a running server or front replaced by the program as it is on disk now; connections go on.
+    Upgrade(cmd::upgrade::Args),
     /// List the policies that can be chosen by name, with their parameters.
     Policies(cmd::policies::Args),
 }
@@ -170,13 +173,17 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
         Command::Status(args) => Box::pin(cmd::status::run(args)),
         Command::Path(args) => Box::pin(cmd::path::run(args)),
         Command::Scheduler(args) => Box::pin(cmd::scheduler::run(args)),
+        Command::Upgrade(args) => Box::pin(cmd::upgrade::run(args)),
         Command::Policies(args) => Box::pin(cmd::policies::run(args)),
     };
     Ok(Begun { work, drivers })
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("marline: {}", hide(&format!("{error:#}")));
+    let text = format!("{error:#}");
+    let text = hide(&text);
+    succession::tell_predecessor(&text);
+    eprintln!("marline: {text}");
     ExitCode::FAILURE
 }
 

@@ -10,6 +10,7 @@
 //! [`UdpCarrier::frame`] for the destination and headers of a batch, and
 //! [`UdpCarrier::poll_control`] for the carrier's own datagrams.
 
+mod addressee;
 mod egress;
 mod flow;
 mod frame;
@@ -28,6 +29,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use marline_core::{Ecn, PacketMeta, Shard};
 use marline_time::{Duration, Instant};
 
+pub use addressee::Addressee;
 pub(crate) use flow::IdHasher;
 pub use flow::Outer;
 use flow::{Flow, FlowMap, PendingTable};

@@ -9,11 +9,12 @@ use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 
+use super::generations::Generations;
 use crate::carrier::{CarrierCounters, FIRST_LINK, Outer};
 use crate::links::{Enclosed, PREAMBLE, enclose};
 
@@ -57,22 +58,89 @@ struct Out {
     broken: bool,
 }
 
-/// A TCP connection that carries frames.
+/// What carries the bytes of a link.
+#[derive(Debug)]
+pub(super) enum LinkStream {
+    /// A TCP connection.
+    Tcp(TcpStream),
+    /// A way to another process, which has the TCP connection or the flow.
+    Unix(UnixStream),
+}
+
+impl LinkStream {
+    pub(super) async fn readable(&self) -> io::Result<()> {
+        match self {
+            LinkStream::Tcp(stream) => stream.readable().await,
+            LinkStream::Unix(stream) => stream.readable().await,
+        }
+    }
+
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        match self {
+            LinkStream::Tcp(stream) => stream.writable().await,
+            LinkStream::Unix(stream) => stream.writable().await,
+        }
+    }
+
+    pub(super) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            LinkStream::Tcp(stream) => stream.try_read(buffer),
+            LinkStream::Unix(stream) => stream.try_read(buffer),
+        }
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            LinkStream::Tcp(stream) => stream.try_write(bytes),
+            LinkStream::Unix(stream) => stream.try_write(bytes),
+        }
+    }
+
+    fn shut_down(&self) {
+        let how = std::net::Shutdown::Both;
+        // Ended already is as good.
+        let _ = match self {
+            LinkStream::Tcp(stream) => socket2::SockRef::from(stream).shutdown(how),
+            LinkStream::Unix(stream) => socket2::SockRef::from(stream).shutdown(how),
+        };
+    }
+}
+
+/// A connection that carries frames.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) stream: TcpStream,
+    pub(super) stream: LinkStream,
     /// Its place among the sockets, and its ends.
     pub(super) outer: Outer,
     /// The port of the UDP socket that it stands in for.
     pub(super) port: u16,
     /// A flow has proven itself on it.
     pub(super) proven: AtomicBool,
+    /// Frames on it are, or were, for an older process, where a flow may prove itself.
+    pub(super) relayed: AtomicBool,
     out: Mutex<Out>,
     /// Something waits to be written.
     pub(super) work: Notify,
 }
 
 impl Link {
+    fn new(stream: LinkStream, outer: Outer, port: u16, proven: bool) -> Link {
+        Link {
+            stream,
+            outer,
+            port,
+            proven: AtomicBool::new(proven),
+            relayed: AtomicBool::new(false),
+            out: Mutex::default(),
+            work: Notify::new(),
+        }
+    }
+
+    /// The way to another process for frames of `link`.
+    pub(super) fn relay(stream: LinkStream, link: &Link) -> Link {
+        Link::new(stream, link.outer, link.port, true)
+    }
+
     /// Sends the frames of a batch for this shard. `lane`: they are worth nothing if they come late.
     pub(super) fn send(&self, shard: u8, lane: bool, stride: usize, bytes: &[u8]) -> Sent {
         let mut out = lock(&self.out);
@@ -140,8 +208,14 @@ impl Link {
     /// Ends it: whoever reads or writes finds out.
     pub(super) fn close(&self) {
         lock(&self.out).broken = true;
-        let _ = socket2::SockRef::from(&self.stream).shutdown(std::net::Shutdown::Both);
+        self.stream.shut_down();
         self.work.notify_one();
+    }
+
+    /// Something has not left yet.
+    pub(super) fn is_waiting(&self) -> bool {
+        let out = lock(&self.out);
+        out.backlog.len() > out.sent
     }
 
     pub(super) fn is_broken(&self) -> bool {
@@ -183,6 +257,8 @@ pub(super) struct LinkCounters {
 pub struct Links {
     table: Mutex<Table>,
     pub(super) counters: LinkCounters,
+    /// Who else shares the port.
+    generations: OnceLock<Weak<Generations>>,
 }
 
 pub(super) fn count(counter: &AtomicU64) {
@@ -190,10 +266,25 @@ pub(super) fn count(counter: &AtomicU64) {
 }
 
 impl Links {
+    pub(super) fn set_generations(&self, generations: &Arc<Generations>) {
+        // Set once, by who made both.
+        let _ = self.generations.set(Arc::downgrade(generations));
+    }
+
+    /// The processes that share the port, if some are older than this one and not over.
+    pub(super) fn with_elders(&self) -> Option<Arc<Generations>> {
+        self.generations.get()?.upgrade().filter(|generations| generations.has_elders())
+    }
+
+    /// The same, also if there are none.
+    pub(super) fn generations(&self) -> Option<Arc<Generations>> {
+        self.generations.get()?.upgrade()
+    }
+
     /// Takes a connection in. `None`: there are too many.
     pub(super) fn insert(
         &self,
-        stream: TcpStream,
+        stream: LinkStream,
         (local, remote): (IpAddr, SocketAddr),
         port: u16,
         proven: bool,
@@ -215,14 +306,8 @@ impl Links {
         if !proven {
             *table.unproven.entry(remote.ip()).or_default() += 1;
         }
-        let link = Arc::new(Link {
-            stream,
-            outer: Outer { socket: FIRST_LINK + slot as u16, local, remote },
-            port,
-            proven: AtomicBool::new(proven),
-            out: Mutex::default(),
-            work: Notify::new(),
-        });
+        let outer = Outer { socket: FIRST_LINK + slot as u16, local, remote };
+        let link = Arc::new(Link::new(stream, outer, port, proven));
         table.slots[slot] = Some(Arc::clone(&link));
         Some(link)
     }

@@ -10,6 +10,7 @@ use marline_io::{RawSockets, ResetSeed, SegmentLog};
 use marline_policy::Role;
 
 use super::Server;
+use super::succession::Inherited;
 use crate::{BindError, Carrier, Interactive, PolicyError, TransportConfig, multimob};
 
 /// Shards that may share a port: the flow id's top byte tells them apart.
@@ -62,6 +63,9 @@ pub struct ServerBuilder {
     pub(super) limits: Limits,
     pub(super) backlog: usize,
     pub(super) reset_seed: Option<ResetSeed>,
+    /// Number among the processes that share the addresses.
+    pub(super) generation: u8,
+    pub(super) inherited: Inherited,
 }
 
 impl Default for ServerBuilder {
@@ -81,6 +85,8 @@ impl Default for ServerBuilder {
             limits: Limits::default(),
             backlog: 1_024,
             reset_seed: None,
+            generation: 0,
+            inherited: Inherited::default(),
         }
     }
 }

@@ -142,8 +142,7 @@ impl Generations {
             return Err(error);
         }
         self.forget_elders();
-        // Clients open others at once, which the successor accepts.
-        self.links.close_all();
+        self.links.leave_tcp(true);
         let channel = crate::sys::watch(successor.into_fd(), Interest::READABLE)?;
         let task = tokio::spawn(hear(Arc::downgrade(self), channel));
         *lock(&self.heard) = Some(Watch(task.abort_handle()));
@@ -163,6 +162,7 @@ impl Generations {
     }
 
     fn receive_again(&self) {
+        self.links.leave_tcp(false);
         for shard in self.shards.iter().filter_map(Weak::upgrade) {
             shard.receive_again();
         }

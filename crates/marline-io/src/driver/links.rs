@@ -228,6 +228,8 @@ struct Table {
     slots: Vec<Option<Arc<Link>>>,
     /// Links of each address on which nothing is proven yet.
     unproven: BTreeMap<IpAddr, usize>,
+    /// TCP connections are another process' business.
+    elsewhere: bool,
 }
 
 impl Table {
@@ -290,6 +292,9 @@ impl Links {
         proven: bool,
     ) -> Option<Arc<Link>> {
         let mut table = lock(&self.table);
+        if table.elsewhere && matches!(stream, LinkStream::Tcp(_)) {
+            return None;
+        }
         let of_one = table.unproven.get(&remote.ip()).copied().unwrap_or(0);
         let unproven: usize = table.unproven.values().sum();
         if !proven && (unproven >= MOST_UNPROVEN || of_one >= MOST_UNPROVEN_OF_ONE) {
@@ -340,6 +345,15 @@ impl Links {
         let slot = usize::from(link.outer.socket - FIRST_LINK);
         if let Some(entry) = table.slots.get_mut(slot) {
             *entry = None;
+        }
+    }
+
+    /// TCP connections are another process' business from now on, or ours again. Those that there are, are closed:
+    /// clients open others at once.
+    pub(super) fn leave_tcp(&self, elsewhere: bool) {
+        lock(&self.table).elsewhere = elsewhere;
+        if elsewhere {
+            self.close_all();
         }
     }
 

@@ -26,3 +26,4 @@ mod tcp_carrier;
 mod udp_blocked;
 mod units;
 mod up;
+mod upgrade;

@@ -148,6 +148,9 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
     ) {
         signals::survive().context("cannot receive signals")?;
     }
+    if matches!(command, Command::Server(_) | Command::Serve(_)) {
+        succession::find_predecessor().context("cannot take another process' place")?;
+    }
     let mut drivers = 1;
     let work: Work = match command {
         Command::Client(args) => Box::pin(cmd::client::run(cmd::client::prepare(*args)?)),

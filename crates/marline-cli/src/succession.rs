@@ -56,6 +56,23 @@ pub(crate) struct Successor {
     pub(crate) further: Vec<(String, OwnedFd)>,
 }
 
+/// Opens the channel to the process that this one is to follow, if there is one, so that it hears whatever goes
+/// wrong. To be called before anything can.
+///
+/// # Errors
+/// There is no channel.
+pub(crate) fn find_predecessor() -> anyhow::Result<()> {
+    if std::env::var_os(SUCCESSOR).is_none() {
+        return Ok(());
+    }
+    let end = io::stdin().as_fd().try_clone_to_owned().context("no standard input")?;
+    // Nobody else may take it for a file.
+    let nothing = std::fs::File::open("/dev/null").context("/dev/null")?;
+    rustix::stdio::dup2_stdin(&nothing).context("/dev/null")?;
+    *predecessor() = Some(Channel::of(end));
+    Ok(())
+}
+
 impl Successor {
     /// What this process was started with, if it was started as a successor: gives `network` the sockets. To be
     /// called before the network is opened.
@@ -63,15 +80,9 @@ impl Successor {
     /// # Errors
     /// The predecessor does not speak as it should.
     pub(crate) fn arrive(network: &mut ServerBuilder) -> anyhow::Result<Option<Successor>> {
-        if std::env::var_os(SUCCESSOR).is_none() {
+        let Some(channel) = predecessor().as_ref().map(Channel::duplicate).transpose()? else {
             return Ok(None);
-        }
-        let end = std::io::stdin().as_fd().try_clone_to_owned().context("no standard input")?;
-        // Nobody else may take it for a file.
-        let nothing = std::fs::File::open("/dev/null").context("/dev/null")?;
-        rustix::stdio::dup2_stdin(&nothing).context("/dev/null")?;
-        let channel = Channel::of(end);
-        *predecessor() = Some(channel.duplicate()?);
+        };
         let (heir, estate) = Heir::take(channel).context("cannot take another process' place")?;
         let predecessor = estate.predecessor;
         let further = network.inherit(estate);

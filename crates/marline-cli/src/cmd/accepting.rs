@@ -2,16 +2,20 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use marline::{Server, Stream};
+use marline::{ConnectionInfo, Server, Stream, SubflowInfo, SubflowState};
 use tokio::task::JoinSet;
 
 use marline_proxy::shutdown::Stop;
 
 /// How often a process that has handed over looks whether it has anything left.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A connection that is half open for longer than this belongs to a client that has repeated its SYN, which the
+/// other process has answered.
+const HALF_OPEN: Duration = Duration::from_secs(5);
 
 /// Serves everyone who connects until the drain, and those it has until they end. After a handover that is the end: who
 /// was on the way then is served here still.
@@ -34,9 +38,20 @@ where
 /// Resolves when another process accepts, and nobody is left here.
 async fn left_alone(stop: &Stop, listener: &Server) {
     stop.handed_over().await;
-    while !listener.connections().is_empty() {
+    let since = Instant::now();
+    loop {
+        let late = since.elapsed() > HALF_OPEN;
+        let counts = |connection: &ConnectionInfo| !(late && is_half_open(connection));
+        if !listener.connections().iter().any(counts) {
+            return;
+        }
         tokio::time::sleep(LOOK_EVERY).await;
     }
+}
+
+fn is_half_open(connection: &ConnectionInfo) -> bool {
+    let opening = |flow: &SubflowInfo| flow.state == SubflowState::SynReceived;
+    !connection.subflows.is_empty() && connection.subflows.iter().all(opening)
 }
 
 async fn serve_all<F>(

@@ -168,7 +168,14 @@ impl Channel {
     /// [`WouldBlock`](io::ErrorKind::WouldBlock): nothing yet. Others: it is gone.
     pub fn heard(&self) -> io::Result<Result<String, String>> {
         let mut buffer = vec![0; LONGEST_MESSAGE];
-        match next(self, &mut buffer)?.0 {
+        let heard = match next(self, &mut buffer) {
+            // It ended without having read all: that is told first, and what it said before comes after.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                next(self, &mut buffer)
+            }
+            heard => heard,
+        };
+        match heard?.0 {
             Message::Ready { version } => Ok(Ok(version)),
             Message::Failed { why } => Ok(Err(why)),
             _ => Err(other("the successor says something else")),

@@ -67,7 +67,11 @@ pub trait Handle: Send + Sync + 'static {
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String>;
 
     /// Asks for another process in place of this one; `None`: this is no program that can be replaced so.
-    fn upgrade(&self, _program: Option<String>, _patience_s: Option<u64>) -> Option<PendingUpgrade> {
+    fn upgrade(
+        &self,
+        _program: Option<String>,
+        _patience_s: Option<u64>,
+    ) -> Option<PendingUpgrade> {
         None
     }
 

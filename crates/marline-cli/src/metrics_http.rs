@@ -87,10 +87,7 @@ pub async fn serve(address: SocketAddr, handle: Arc<dyn Handle>) -> io::Result<M
 ///
 /// # Errors
 /// It is none of TCP's.
-pub fn serve_on(
-    listener: TcpListener,
-    handle: Arc<dyn Handle>,
-) -> io::Result<MetricsServer> {
+pub fn serve_on(listener: TcpListener, handle: Arc<dyn Handle>) -> io::Result<MetricsServer> {
     let address = listener.local_addr()?;
     let copy = listener.as_fd().try_clone_to_owned()?;
     let side = if handle.role() == "client" { Side::Client } else { Side::Server };

@@ -186,6 +186,10 @@ impl Upgrades {
         limit: Duration,
     ) {
         while let Some(request) = self.0.recv().await {
+            if stopper.is_over() {
+                let _ = request.answer.send(Err("the process is ending".to_owned()));
+                continue;
+            }
             let begun = replace(server, aside, request.program, request.patience).await;
             let (version, pid) = match begun {
                 Ok(begun) => begun,
@@ -193,12 +197,17 @@ impl Upgrades {
                     let text = format!("{error:#}");
                     let text = marline_proxy::secret::hide(&text);
                     tracing::error!("no upgrade, this process goes on: {text}");
-                    let _ = request.answer.send(Err(text.into()));
+                    let _ = request.answer.send(Err(text));
                     continue;
                 }
             };
             let connections = server.connections().len() as u64;
-            tracing::info!(pid, version, connections, "upgraded: what is here goes on until it ends");
+            tracing::info!(
+                pid,
+                version,
+                connections,
+                "upgraded: what is here goes on until it ends"
+            );
             aside.leave();
             let (acknowledge, acknowledged) = oneshot::channel();
             let upgraded = Upgraded { version, pid, connections };

@@ -57,6 +57,12 @@ impl Stopper {
         });
     }
 
+    /// The end has begun, or another process has what is new.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        *self.phase.borrow() != Phase::Running
+    }
+
     /// Resolves when what runs after a handover has lasted long enough.
     async fn outlived(&self) {
         let mut limit = self.limit.subscribe();

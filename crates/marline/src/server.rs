@@ -8,11 +8,11 @@ use core::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor};
-use marline_io::{
-    AcceptQueue, Captures, Generations, LinkListener, Links, ResetSeed, Shard, ShardConfig, ShardHandle,
-    SocketOptions,
-};
 use marline_io::succession::Channel;
+use marline_io::{
+    AcceptQueue, Captures, Generations, LinkListener, Links, ResetSeed, Shard, ShardConfig,
+    ShardHandle, SocketOptions,
+};
 use marline_time::Duration;
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
@@ -21,9 +21,9 @@ use crate::datagrams::LaneCounters;
 use crate::shards::{Decisions, MONITOR_CAPACITY, set_path_manager, set_scheduler};
 use crate::{BindError, LONGEST_KEEPALIVE, PathChange, PolicyError, Stream, UnknownPath, carrier};
 use announced::Announced;
-use succession::Place;
 use builder::same_port;
 pub use builder::{ServerAddress, ServerBuilder};
+use succession::Place;
 
 /// Accepts connections. Clones share everything.
 #[derive(Clone, Debug)]

@@ -22,8 +22,8 @@ use super::settings::{Live, Settings};
 use super::watched::watched_again;
 use crate::config::server::{ServerOptions, ServerPlan};
 use crate::control::ServerHandle;
-use crate::succession::{Successor, begin, upgrades};
 use crate::native::raise_file_limit;
+use crate::succession::{Successor, begin, upgrades};
 
 /// Arguments of `marline server`.
 #[derive(Debug, clap::Args)]

@@ -171,7 +171,9 @@ async fn converse(stream: UnixStream, handle: &dyn Handle) -> io::Result<()> {
             Ok(Request { id, command: Command::Upgrade { program, patience_s } }) => {
                 let result = match handle.upgrade(program, patience_s) {
                     Some(pending) => pending.outcome().await,
-                    None => Err("only `marline server` and `marline serve` are upgraded".to_owned()),
+                    None => {
+                        Err("only `marline server` and `marline serve` are upgraded".to_owned())
+                    }
                 };
                 let result = result.map(|(upgraded, acknowledge)| {
                     told = Some(acknowledge);

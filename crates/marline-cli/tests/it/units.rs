@@ -125,6 +125,7 @@ fn systemd_starts_all_of_them_and_they_work_together() {
     has("marline-server now: NoNewPrivs: 1");
     has("marline-server now: Seccomp: 2");
     has("marline-server: reloaded again, active");
+    has("marline-server: upgraded by reload, active");
     has("socks5 after that: Hello from the machine");
     for unit in ["marline-server", "marline-serve", "marline-client"] {
         has(&format!("{unit}: active"));

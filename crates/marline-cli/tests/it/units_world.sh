@@ -103,6 +103,18 @@ grep -E '^(NoNewPrivs|Seccomp):' /proc/$now/status |
 systemctl reload marline-server
 [ "$now" = "$(systemctl show --value -p MainPID marline-server)" ] &&
     echo "marline-server: reloaded again, $(systemctl is-active marline-server)"
+# The unit's reload as an upgrade (docs/operate/upgrade.md).
+mkdir -p /run/units/marline-server.service.d
+printf '[Service]\nExecReload=\nExecReload=/usr/local/bin/marline upgrade --control %%t/marline-server\n' \
+    > /run/units/marline-server.service.d/upgrade.conf
+systemctl daemon-reload
+systemctl reload marline-server
+for try in {1..100}; do
+    [ "$(systemctl show --value -p MainPID marline-server)" != $now ] && break
+    sleep 0.1
+done
+[ "$now" != "$(systemctl show --value -p MainPID marline-server)" ] &&
+    echo "marline-server: upgraded by reload, $(systemctl is-active marline-server)"
 echo "socks5 after that: $(curl -sS --max-time 20 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/)"
 rules() { ip rule show | grep -c "proto 109"; }
 # It is there when the traffic goes through it.

@@ -85,7 +85,7 @@ impl UdpCarrier {
             return elsewhere;
         }
         self.counters.unknown += 1;
-        if flow == 0 {
+        if flow == 0 || self.is_others(flow) {
             return Received::Nothing;
         }
         if version == Version::Two {
@@ -126,7 +126,7 @@ impl UdpCarrier {
         if let Some(elsewhere) = self.foreign(datagram, flow) {
             return elsewhere;
         }
-        if version == Version::Two && flow != 0 {
+        if version == Version::Two && flow != 0 && !self.is_others(flow) {
             self.counters.unknown += 1;
             self.disown(now, datagram, flow);
         }

@@ -6,6 +6,7 @@ use marline_time::{Duration, Instant};
 use super::frame::{Frame, HANDSHAKE_IDS, Version};
 use super::*;
 
+mod generations;
 mod lanes;
 mod version_two;
 

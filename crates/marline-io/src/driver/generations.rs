@@ -210,7 +210,9 @@ impl Generations {
             return None;
         }
         let mut at = 0;
-        for same in receivers.chunk_by(|one, other| std::ptr::eq(one.0, other.0) && one.1 == other.1) {
+        for same in
+            receivers.chunk_by(|one, other| std::ptr::eq(one.0, other.0) && one.1 == other.1)
+        {
             let end = run.len().min((at + same.len()).saturating_mul(stride));
             let bytes = run.get(at * stride..end).unwrap_or_default();
             at += same.len();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::io::Interest;
 
+use super::carrier::Carrier;
 use super::connections::wake;
 use super::error_watch;
 use super::shard::Shard;
@@ -40,11 +41,8 @@ impl Shard {
     fn watch_anew(&self, receiving: bool) {
         let mut state = self.lock();
         let state = &mut *state;
-        let interest = if receiving {
-            Interest::READABLE | Interest::ERROR
-        } else {
-            Interest::PRIORITY
-        };
+        let interest =
+            if receiving { Interest::READABLE | Interest::ERROR } else { Interest::PRIORITY };
         let handle = self.handle();
         for entry in state.sockets.iter_mut().flatten() {
             match entry.socket.watched_anew(interest) {
@@ -57,6 +55,9 @@ impl Shard {
                 }
                 Err(error) => tracing::warn!(%error, "a socket stays as it was"),
             }
+        }
+        if let (Carrier::Udp(carrier), false) = (&mut state.carrier, receiving) {
+            carrier.leave_others_ids();
         }
         state.receiving = receiving;
         state.sockets_changed = true;

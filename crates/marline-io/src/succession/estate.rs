@@ -170,9 +170,7 @@ impl Channel {
         let mut buffer = vec![0; LONGEST_MESSAGE];
         let heard = match next(self, &mut buffer) {
             // It ended without having read all: that is told first, and what it said before comes after.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                next(self, &mut buffer)
-            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => next(self, &mut buffer),
             heard => heard,
         };
         match heard?.0 {

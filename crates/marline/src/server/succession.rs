@@ -68,9 +68,8 @@ impl Server {
         };
         let elders = place.generations.elders().map_err(io)?;
         let own = place.generations.own();
-        let taken = |number: u8| number == own || elders.iter().any(|(elder, _)| *elder == number);
-        let following = (1..Part::GENERATIONS).map(|more| (own + more) % Part::GENERATIONS);
-        let Some(generation) = following.into_iter().find(|number| !taken(*number)) else {
+        let numbers: Vec<u8> = elders.iter().map(|(number, _)| *number).collect();
+        let Some(generation) = next_generation(own, &numbers) else {
             let text = format!("{} older processes still have connections", elders.len());
             return Err(BindError::Config(text));
         };
@@ -133,6 +132,12 @@ impl Server {
     }
 }
 
+/// The number of the next process: none that is in use, and no recent one if it can be helped.
+fn next_generation(own: u8, elders: &[u8]) -> Option<u8> {
+    let following = (1..Part::GENERATIONS).map(|more| (own + more) % Part::GENERATIONS);
+    following.into_iter().find(|number| !elders.contains(number))
+}
+
 /// Gives shards the sockets of a predecessor. Returns their addresses.
 pub(super) fn adopt_sockets(
     config: &ServerBuilder,
@@ -152,19 +157,15 @@ pub(super) fn adopt_sockets(
     }
     let fits = listen.len() == config.listen.len()
         && sockets.len() == listen.len() * shards.len()
-        && sockets.iter().all(|(shard, local, _)| {
-            usize::from(*shard) < shards.len() && listen.contains(local)
-        });
+        && sockets
+            .iter()
+            .all(|(shard, local, _)| usize::from(*shard) < shards.len() && listen.contains(local));
     if !fits {
         return Err(changed(config));
     }
     for (shard, local, fd) in sockets {
-        let options = SocketOptions {
-            local,
-            interface: None,
-            share_port: shards.len() > 1,
-            mark: 0,
-        };
+        let options =
+            SocketOptions { local, interface: None, share_port: shards.len() > 1, mark: 0 };
         let adopted = shards[usize::from(shard)].adopt_socket(fd, options);
         adopted.map_err(|source| BindError::Bind { address: local, source })?;
     }
@@ -189,4 +190,18 @@ pub(super) fn waiting(listeners: Vec<(SocketAddr, OwnedFd)>) -> Listeners {
 /// What accepts already.
 pub(super) const fn accepting(open: Vec<LinkListener>) -> Listeners {
     Listeners { open, waiting: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generations_go_round_and_leave_out_those_that_live() {
+        assert_eq!(next_generation(0, &[]), Some(1));
+        assert_eq!(next_generation(15, &[14]), Some(0));
+        assert_eq!(next_generation(15, &[0, 1, 3]), Some(2));
+        let others: Vec<u8> = (0..16).filter(|number| *number != 7).collect();
+        assert_eq!(next_generation(7, &others), None, "sixteen processes are there");
+    }
 }

@@ -16,7 +16,9 @@ fn a_program_that_does_not_start_leaves_everything_as_it_was() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
     let mut server = Upgraded::start(dir, &[]);
-    let (_client, socks) = client(dir, &server, &["--carrier", "auto"]);
+    let client_control = dir.join("client.control");
+    let flags = ["--carrier", "auto", "--control", client_control.to_str().expect("text")];
+    let (_client, socks) = client(dir, &server, &flags);
     let target = echo_target();
     let mut stream = open(socks, target).expect("a stream");
     let bad = |name: &str| dir.join(name).to_str().expect("text").to_owned();
@@ -40,6 +42,9 @@ fn a_program_that_does_not_start_leaves_everything_as_it_was() {
         echo(&mut stream, name.as_bytes());
         echo(&mut open(socks, target).expect("a new stream"), name.as_bytes());
     }
+    let client = client_control.to_str().expect("text");
+    let said = run_err(dir, &["upgrade", "--control", client]);
+    assert!(said.contains("only `marline server` and `marline serve`"), "{said}");
     // A configuration that does not parse, and one that asks for what cannot be taken over.
     let file = dir.join("server.toml");
     let made = std::fs::read_to_string(&file).expect("the configuration");

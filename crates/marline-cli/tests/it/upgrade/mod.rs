@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use super::end_to_end::udp::Association;
 use super::support;
 use super::support::socks::{echo, echo_target, open};
-use super::support::{Running, ServerSide, run, run_err, run_ok, start_client, start_server, texts};
+use super::support::{
+    Running, ServerSide, run, run_err, run_ok, start_client, start_server, texts,
+};
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(40);

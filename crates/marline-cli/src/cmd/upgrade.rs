@@ -1,5 +1,5 @@
-//! `marline upgrade`: a running server or front is replaced by the program as it is on disk now, without its connections
-//! noticing.
+//! `marline upgrade`: a running server or front is replaced by the program as it is on disk now, and its connections do
+//! not notice.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use quinn_udp::{RecvMeta, UdpSockRef};
 
 use super::carrier::Carrier;
-use super::generations::Generations;
+use super::elders::Elders;
 use super::observer::ObservedSegments;
 use super::shard::Shard;
 use super::socket::{Kind, Sock, UdpKind, ecn_of};
@@ -83,9 +83,9 @@ impl ReceiveBuffer {
     }
 
     /// Passes on what is for other processes that share the socket.
-    pub(super) fn sift(&mut self, generations: &Generations, bound: SocketAddr) {
+    pub(super) fn sift(&mut self, elders: &Elders, bound: SocketAddr) {
         if let ReceiveBuffer::Udp(buffer) = self {
-            buffer.sift(generations, bound);
+            buffer.sift(elders, bound);
         }
     }
 
@@ -167,7 +167,7 @@ impl UdpBuffer {
     }
 
     /// Passes on what is for other processes, and keeps the rest.
-    fn sift(&mut self, generations: &Generations, bound: SocketAddr) {
+    fn sift(&mut self, elders: &Elders, bound: SocketAddr) {
         let messages = self.metas.iter_mut().zip(self.bytes.chunks_mut(MESSAGE_BYTES));
         for (meta, bytes) in messages.take(self.messages) {
             let stride = meta.stride.clamp(1, usize::from(u16::MAX));
@@ -179,7 +179,7 @@ impl UdpBuffer {
                 stride: stride as u16,
             };
             let run = bytes.get(..meta.len).unwrap_or_default();
-            if let Some(ours) = generations.sift(&from, run) {
+            if let Some(ours) = elders.sift(&from, run) {
                 meta.len = ours.len();
                 bytes[..ours.len()].copy_from_slice(&ours);
             }

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::links::{Link, LinkStream, Links, count};
+use super::relayed_links;
 use super::shard::{Shard, ShardHandle};
 use super::socket::SocketOptions;
 use super::state::Watch;
@@ -189,9 +190,6 @@ fn finish(links: &Links, link: &Link, shards: &Shards, end: &End) {
     tracing::debug!(remote = %link.outer.remote, "a link has ended: {end}");
     link.close();
     links.remove(link);
-    if let Some(generations) = links.generations() {
-        generations.relays.close(&link.outer);
-    }
     for shard in shards.iter().filter_map(Weak::upgrade) {
         shard.on_link_closed(&link.outer);
     }
@@ -208,7 +206,7 @@ async fn read(
     let begun = Instant::now();
     let mut heard = begun;
     loop {
-        let proven = link.proven.load(Ordering::Relaxed) || link.relayed.load(Ordering::Relaxed);
+        let proven = link.proven.load(Ordering::Relaxed) || link.is_relayed();
         let patience = match (accepted, proven) {
             (false, _) => None,
             (true, true) => Some(heard + IDLE),
@@ -260,12 +258,10 @@ fn take(
         let mut frames: Vec<&[u8]> = Vec::new();
         let end = unpacker.unpack(&buffer[..len], |frame| frames.push(frame));
         let came = !frames.is_empty();
-        if let Some(generations) = links.with_elders() {
-            frames = generations.sift_link(link, frames);
-        } else if matches!(link.stream, LinkStream::Unix(_))
-            && let Some(generations) = links.generations()
-        {
-            frames.retain(|frame| generations.takes(frame));
+        if let Some(elders) = links.living_elders() {
+            frames = relayed_links::sift(links, elders, link, frames);
+        } else if let (LinkStream::Unix(_), Some(elders)) = (&link.stream, links.elders()) {
+            frames.retain(|frame| elders.takes(frame));
         }
         let owner = |frame: &[u8]| owner(frame, shards.len());
         for run in frames.chunk_by(|one, other| owner(one) == owner(other)) {
@@ -292,7 +288,7 @@ pub(super) fn owner(frame: &[u8], shards: usize) -> usize {
 }
 
 /// Writes what waits whenever there is room.
-pub(super) async fn write(link: Arc<Link>, links: Arc<Links>, shards: Shards) {
+async fn write(link: Arc<Link>, links: Arc<Links>, shards: Shards) {
     loop {
         link.work.notified().await;
         loop {

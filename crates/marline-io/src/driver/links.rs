@@ -9,12 +9,12 @@ use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 
-use super::generations::Generations;
+use super::elders::Elders;
 use crate::carrier::{CarrierCounters, FIRST_LINK, Outer};
 use crate::links::{Enclosed, PREAMBLE, enclose};
 
@@ -116,8 +116,8 @@ pub(super) struct Link {
     pub(super) port: u16,
     /// A flow has proven itself on it.
     pub(super) proven: AtomicBool,
-    /// Frames on it are, or were, for an older process, where a flow may prove itself.
-    pub(super) relayed: AtomicBool,
+    /// The ways to older processes that frames on it are for, by their generations.
+    relays: Mutex<BTreeMap<u8, Arc<Link>>>,
     out: Mutex<Out>,
     /// Something waits to be written.
     pub(super) work: Notify,
@@ -130,7 +130,7 @@ impl Link {
             outer,
             port,
             proven: AtomicBool::new(proven),
-            relayed: AtomicBool::new(false),
+            relays: Mutex::default(),
             out: Mutex::default(),
             work: Notify::new(),
         }
@@ -139,6 +139,30 @@ impl Link {
     /// The way to another process for frames of `link`.
     pub(super) fn relay(stream: LinkStream, link: &Link) -> Link {
         Link::new(stream, link.outer, link.port, true)
+    }
+
+    /// The way to the process of this generation.
+    pub(super) fn relay_of(&self, generation: u8) -> Option<Arc<Link>> {
+        let relay = lock(&self.relays).get(&generation).cloned();
+        relay.filter(|relay| !relay.is_broken())
+    }
+
+    pub(super) fn add_relay(&self, generation: u8, relay: &Arc<Link>) {
+        lock(&self.relays).insert(generation, Arc::clone(relay));
+    }
+
+    /// Forgets one that has ended. Whether there is none now.
+    pub(super) fn remove_relay(&self, generation: u8, relay: &Arc<Link>) -> bool {
+        let mut relays = lock(&self.relays);
+        if relays.get(&generation).is_some_and(|known| Arc::ptr_eq(known, relay)) {
+            relays.remove(&generation);
+        }
+        relays.is_empty()
+    }
+
+    /// Some of its flows may prove themselves elsewhere.
+    pub(super) fn is_relayed(&self) -> bool {
+        !lock(&self.relays).is_empty()
     }
 
     /// Sends the frames of a batch for this shard. `lane`: they are worth nothing if they come late.
@@ -210,6 +234,9 @@ impl Link {
         lock(&self.out).broken = true;
         self.stream.shut_down();
         self.work.notify_one();
+        for relay in lock(&self.relays).values() {
+            relay.close();
+        }
     }
 
     /// Something has not left yet.
@@ -259,8 +286,8 @@ pub(super) struct LinkCounters {
 pub struct Links {
     table: Mutex<Table>,
     pub(super) counters: LinkCounters,
-    /// Who else shares the port.
-    generations: OnceLock<Weak<Generations>>,
+    /// Older processes, with which the port is shared.
+    elders: OnceLock<Arc<Elders>>,
 }
 
 pub(super) fn count(counter: &AtomicU64) {
@@ -268,19 +295,19 @@ pub(super) fn count(counter: &AtomicU64) {
 }
 
 impl Links {
-    pub(super) fn set_generations(&self, generations: &Arc<Generations>) {
+    pub(super) fn set_elders(&self, elders: &Arc<Elders>) {
         // Set once, by who made both.
-        let _ = self.generations.set(Arc::downgrade(generations));
+        let _ = self.elders.set(Arc::clone(elders));
     }
 
-    /// The processes that share the port, if some are older than this one and not over.
-    pub(super) fn with_elders(&self) -> Option<Arc<Generations>> {
-        self.generations.get()?.upgrade().filter(|generations| generations.has_elders())
+    /// The older processes with which the port may be shared; there may be none.
+    pub(super) fn elders(&self) -> Option<&Arc<Elders>> {
+        self.elders.get()
     }
 
-    /// The same, also if there are none.
-    pub(super) fn generations(&self) -> Option<Arc<Generations>> {
-        self.generations.get()?.upgrade()
+    /// The same, if there are some.
+    pub(super) fn living_elders(&self) -> Option<&Arc<Elders>> {
+        self.elders.get().filter(|elders| elders.has_any())
     }
 
     /// Takes a connection in. `None`: there are too many.

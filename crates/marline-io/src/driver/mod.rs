@@ -10,6 +10,7 @@ mod connections;
 mod contacts;
 mod datagrams;
 mod egress;
+mod elders;
 mod error_watch;
 mod events;
 mod frame_batch;

@@ -1,4 +1,4 @@
-//! Whether a shard receives: of several processes that share its sockets one does.
+//! Receiving of a shard, or not: of several processes that share its sockets one does.
 
 use std::io;
 use std::os::fd::OwnedFd;

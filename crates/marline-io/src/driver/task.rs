@@ -202,8 +202,8 @@ impl Task {
         if drained {
             guard.clear_ready();
         }
-        if let Some(generations) = self.shard.links.with_elders() {
-            self.buffer.sift(&generations, *local);
+        if let Some(elders) = self.shard.links.living_elders() {
+            self.buffer.sift(elders, *local);
         }
         let mut state = self.shard.lock();
         let now = self.shard.clock.now();

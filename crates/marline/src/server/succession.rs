@@ -1,4 +1,5 @@
-//! Succession of a server: another process takes its place on the same addresses, and this one goes on with what it has.
+//! Succession of a server: another process takes its place on the same addresses, and this one goes on with what it
+//! has.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,9 +13,6 @@ use super::builder::same_port;
 use super::{Server, ServerBuilder};
 use crate::BindError;
 use core::net::SocketAddr;
-
-/// What a process was given, until its server is opened: clones of a builder share it.
-pub(super) type Inherited = Arc<Mutex<Option<Estate>>>;
 
 /// What accepts TCP connections beside datagrams.
 #[derive(Debug, Default)]
@@ -33,25 +31,6 @@ pub(super) struct Place {
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl ServerBuilder {
-    /// Takes the place of another process: [`bind`](Self::bind) then takes the sockets that it was given, and nothing
-    /// is received before [`Server::begin`]. Framed carriers only.
-    ///
-    /// Gives what the program itself had handed over ([`Estate::further`]).
-    pub fn inherit(&mut self, mut estate: Estate) -> Vec<(String, OwnedFd)> {
-        let further = std::mem::take(&mut estate.further);
-        self.reset_seed = Some(estate.seed);
-        self.generation = estate.generation;
-        *lock(&self.inherited) = Some(estate);
-        further
-    }
-
-    /// What it was given, if it has not been used.
-    pub(super) fn take_inherited(&self) -> Option<Estate> {
-        lock(&self.inherited).take()
-    }
 }
 
 impl Server {

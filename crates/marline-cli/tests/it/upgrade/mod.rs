@@ -1,5 +1,5 @@
-//! Tests of `marline upgrade`: a server is replaced by another process of the same program, and what goes through it does
-//! not notice; or the other process does not come about, and nothing has happened.
+//! Tests of `marline upgrade`: a server is replaced by another process of the same program, and what goes through it
+//! does not notice; or the other process does not come about, and nothing has happened.
 
 mod failures;
 mod load;

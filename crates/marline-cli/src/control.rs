@@ -11,9 +11,11 @@ pub mod socket_path;
 mod views;
 
 pub use handles::{ClientHandle, ServerHandle};
-pub use server::{ControlServer, serve};
+pub use server::{ControlServer, serve, serve_inherited};
 pub(crate) use server::{is_allowed, listen};
 pub use socket_path::default_path;
+
+pub use crate::succession::PendingUpgrade;
 
 use marline::datagrams::LaneCounters;
 use marline::{MonitorEvent, PathEvent};
@@ -75,6 +77,15 @@ pub trait Handle: Send + Sync + 'static {
     /// # Errors
     /// No scheduler has this name, or no such connection.
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String>;
+
+    /// Asks for another process in place of this one; `None`: this is no program that can be replaced so.
+    fn upgrade(
+        &self,
+        _program: Option<String>,
+        _patience_s: Option<u64>,
+    ) -> Option<PendingUpgrade> {
+        None
+    }
 
     /// Changes a path.
     ///

@@ -4,13 +4,16 @@
 mod happenings;
 mod looks;
 
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use marline_dashboard::{Access, Served, Token};
 use marline_proxy::private_file;
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::control::Handle;
@@ -30,9 +33,18 @@ impl Running {
     pub const fn local_addr(&self) -> SocketAddr {
         self.served.local_addr()
     }
+
+    /// Another descriptor of the listening socket.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn copy(&self) -> io::Result<OwnedFd> {
+        self.served.copy()
+    }
 }
 
-/// Serves a dashboard until the result is dropped, and says on standard error where. Beyond loopback it asks for a
+/// Serves a dashboard, on a socket that listens already if there is one, until the result is dropped, and says on
+/// standard error where. Beyond loopback it asks for a
 /// token, that of the file or else a new one, which is printed; on loopback only if there is a file.
 ///
 /// # Errors
@@ -40,6 +52,7 @@ impl Running {
 pub async fn start(
     address: SocketAddr,
     token_file: Option<&Path>,
+    listening: Option<OwnedFd>,
     handle: Arc<dyn Handle>,
 ) -> anyhow::Result<Running> {
     let (token, shown) = match token_file {
@@ -53,9 +66,12 @@ pub async fn start(
     let access = Access::new(address, token).map_err(anyhow::Error::msg)?;
     let looks = Looks::new(Arc::clone(&handle));
     let open = looks.open();
-    let served = marline_dashboard::serve(address, access, Arc::new(looks))
-        .await
-        .with_context(|| format!("cannot serve the dashboard on TCP {address}"))?;
+    let served = match listening {
+        Some(socket) => TcpListener::from_std(socket.into())
+            .and_then(|listener| marline_dashboard::serve_on(listener, access, Arc::new(looks))),
+        None => marline_dashboard::serve(address, access, Arc::new(looks)).await,
+    };
+    let served = served.with_context(|| format!("cannot serve the dashboard on TCP {address}"))?;
     let fragment = shown.map(|token| format!("#token={token}")).unwrap_or_default();
     // Not on standard output, which is the program's that `marline run` runs; nor in the log, which keeps no secrets.
     eprintln!("dashboard at http://{}/{fragment}", served.local_addr());

@@ -18,6 +18,7 @@ pub mod path_summary;
 pub mod path_table;
 pub mod radio_meter;
 pub mod service_counts;
+mod succession;
 
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -85,6 +86,8 @@ pub enum Command {
     Path(cmd::path::Args),
     /// Change the scheduler of running connections.
     Scheduler(cmd::scheduler::Args),
+    /// Have a running server or front replaced by the program as it is on disk now; connections go on.
+    Upgrade(cmd::upgrade::Args),
     /// List the policies that can be chosen by name, with their parameters.
     Policies(cmd::policies::Args),
 }
@@ -152,6 +155,9 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
     ) {
         signals::survive().context("cannot receive signals")?;
     }
+    if matches!(command, Command::Server(_) | Command::Serve(_)) {
+        succession::find_predecessor().context("cannot take another process' place")?;
+    }
     let mut drivers = 1;
     let work: Work = match command {
         Command::Client(args) => Box::pin(cmd::client::run(cmd::client::prepare(*args)?)),
@@ -177,13 +183,17 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
         Command::Status(args) => Box::pin(cmd::status::run(args)),
         Command::Path(args) => Box::pin(cmd::path::run(args)),
         Command::Scheduler(args) => Box::pin(cmd::scheduler::run(args)),
+        Command::Upgrade(args) => Box::pin(cmd::upgrade::run(args)),
         Command::Policies(args) => Box::pin(cmd::policies::run(args)),
     };
     Ok(Begun { work, drivers })
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("marline: {}", hide(&format!("{error:#}")));
+    let text = format!("{error:#}");
+    let text = hide(&text);
+    succession::tell_predecessor(&text);
+    eprintln!("marline: {text}");
     ExitCode::FAILURE
 }
 

@@ -15,6 +15,7 @@ pub use totals::{MAX_PATHS, Side, Totals};
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +48,7 @@ const SCRAPE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct MetricsServer {
     address: SocketAddr,
+    copy: OwnedFd,
     totals: Arc<Totals>,
     _tasks: JoinSet<()>,
 }
@@ -56,6 +58,14 @@ impl MetricsServer {
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Another descriptor of the listening socket.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn copy(&self) -> io::Result<OwnedFd> {
+        self.copy.try_clone()
     }
 
     /// The totals: whoever ends a connection may report its last snapshot, so that nothing of a
@@ -71,14 +81,22 @@ impl MetricsServer {
 /// # Errors
 /// The address cannot be bound.
 pub async fn serve(address: SocketAddr, handle: Arc<dyn Handle>) -> io::Result<MetricsServer> {
-    let listener = TcpListener::bind(address).await?;
+    serve_on(TcpListener::bind(address).await?, handle)
+}
+
+/// Serves them on a socket that listens already.
+///
+/// # Errors
+/// It is none of TCP's.
+pub fn serve_on(listener: TcpListener, handle: Arc<dyn Handle>) -> io::Result<MetricsServer> {
     let address = listener.local_addr()?;
+    let copy = listener.as_fd().try_clone_to_owned()?;
     let side = if handle.role() == "client" { Side::Client } else { Side::Server };
     let totals = Arc::new(Totals::new(side, handle.role()));
     let mut tasks = JoinSet::new();
     tasks.spawn(sample(handle.clone(), totals.clone()));
     tasks.spawn(accept(listener, handle, totals.clone()));
-    Ok(MetricsServer { address, totals, _tasks: tasks })
+    Ok(MetricsServer { address, copy, totals, _tasks: tasks })
 }
 
 /// Looks at the connections once a second and soon after one closed, while its last figures can

@@ -53,6 +53,12 @@ pub enum CarrierPlan {
 }
 
 impl CarrierPlan {
+    /// Segments go as TCP, and not in frames.
+    #[must_use]
+    pub const fn is_native(&self) -> bool {
+        matches!(self, CarrierPlan::Raw | CarrierPlan::Tun(_))
+    }
+
     /// The protocol name that firewalls use.
     #[must_use]
     pub const fn transport(&self) -> &'static str {

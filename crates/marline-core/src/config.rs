@@ -52,9 +52,38 @@ pub struct Shard {
     pub index: u8,
     /// Number of shards that share the port; a power of two.
     pub count: u8,
+    /// Number of the process among those that share the port, below [`GENERATIONS`](Self::GENERATIONS), which its ids
+    /// then tell; `None`: it has the port to itself.
+    pub generation: Option<u8>,
 }
 
 impl Shard {
+    /// An endpoint that shares its port with nobody.
+    pub const ALONE: Shard = Shard { index: 0, count: 1, generation: None };
+    /// Processes that may share a port.
+    pub const GENERATIONS: u8 = 16;
+    /// Where the generation stands in an id: the low half of the second byte.
+    const GENERATION_SHIFT: u32 = 48;
+
+    /// The generation that gave out a subflow id, if it was a process that has one.
+    #[must_use]
+    pub const fn generation_of_flow(flow: u64) -> u8 {
+        (flow >> Self::GENERATION_SHIFT) as u8 & (Self::GENERATIONS - 1)
+    }
+
+    /// A random id, with the generation in its place.
+    #[must_use]
+    pub const fn with_generation(self, flow: u64) -> u64 {
+        const MASK: u64 = ((Shard::GENERATIONS - 1) as u64) << Shard::GENERATION_SHIFT;
+        match self.generation {
+            Some(number) => {
+                let number = (number & (Self::GENERATIONS - 1)) as u64;
+                flow & !MASK | number << Self::GENERATION_SHIFT
+            }
+            None => flow,
+        }
+    }
+
     /// The shard that owns a subflow id: its top bits.
     #[must_use]
     pub const fn of_flow(flow: u64, count: u8) -> u8 {

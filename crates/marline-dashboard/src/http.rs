@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,6 +44,7 @@ const SEND_BUFFER: u32 = 128 * 1_024;
 #[derive(Debug)]
 pub struct Served {
     address: SocketAddr,
+    copy: OwnedFd,
     dashboard: Dashboard,
     _tasks: JoinSet<()>,
 }
@@ -52,6 +54,14 @@ impl Served {
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Another descriptor of the listening socket.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn copy(&self) -> io::Result<OwnedFd> {
+        self.copy.try_clone()
     }
 
     /// Who is to be told what happens.
@@ -70,14 +80,26 @@ pub async fn serve(
     access: Access,
     source: Arc<dyn Source>,
 ) -> io::Result<Served> {
-    let listener = listen(address)?;
+    serve_on(listen(address)?, access, source)
+}
+
+/// Serves it on a socket that listens already.
+///
+/// # Errors
+/// It is none of TCP's.
+pub fn serve_on(
+    listener: TcpListener,
+    access: Access,
+    source: Arc<dyn Source>,
+) -> io::Result<Served> {
+    let copy = listener.as_fd().try_clone_to_owned()?;
     let address = listener.local_addr()?;
     let dashboard = Dashboard::default();
     let mut tasks = JoinSet::new();
     tasks.spawn(dashboard.clone().watch(Arc::clone(&source)));
     let shown = Arc::new(Shown { dashboard: dashboard.clone(), access, source });
     tasks.spawn(accept(listener, shown));
-    Ok(Served { address, dashboard, _tasks: tasks })
+    Ok(Served { address, copy, dashboard, _tasks: tasks })
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {

@@ -24,7 +24,7 @@ mod pace;
 mod page;
 
 pub use access::{Access, Token};
-pub use http::{MAX_CONNECTIONS, Served, serve};
+pub use http::{MAX_CONNECTIONS, Served, serve, serve_on};
 pub use hub::{Dashboard, MAX_VIEWERS, RECENT};
 pub use model::{About, Connection, Happening, PathState, PathSummary, Radio, Sample, Totals};
 pub use pace::Pace;

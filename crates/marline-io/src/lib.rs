@@ -14,6 +14,7 @@ mod path_resolve;
 mod path_spec;
 mod privileges;
 mod random;
+pub mod succession;
 mod sys;
 mod tap;
 
@@ -21,10 +22,10 @@ pub use capture::Captures;
 pub use clock::Clock;
 pub use contacts::{Contact, DeliveryError, DeliveryErrorKind, Question};
 pub use driver::{
-    AcceptQueue, Arrivals, CarrierKind, Datagrams, Direction, Incoming, LaneCounters, LaneEnded,
-    LaneError, LinkListener, Links, NamedPath, ObservedPath, ObservedSegments, PacketObserver,
-    PacketSink, PathNumbers, Request, Requests, Shard, ShardConfig, ShardHandle, SharedObserver,
-    SocketOptions, StartError, Stream, udp_capabilities,
+    AcceptQueue, Arrivals, CarrierKind, Datagrams, Direction, Generations, Incoming, LaneCounters,
+    LaneEnded, LaneError, LinkListener, Links, NamedPath, ObservedPath, ObservedSegments,
+    PacketObserver, PacketSink, PathNumbers, Request, Requests, Shard, ShardConfig, ShardHandle,
+    SharedObserver, SocketOptions, StartError, Stream, udp_capabilities,
 };
 pub use links::UdpUse;
 pub use native::{RawSockets, native_capabilities};

@@ -1,9 +1,11 @@
-//! Graceful shutdown: nothing new is started, running work may finish, and what remains is aborted.
+//! Graceful shutdown: nothing new is started, running work may finish, and what remains is aborted. Before that there
+//! may be a time in which another process starts what is new, and running work goes on for as long as it likes.
 
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::signals::{Signals, Told};
 
@@ -11,6 +13,7 @@ use super::signals::{Signals, Told};
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Running,
+    HandedOver,
     Draining,
     Over,
 }
@@ -19,6 +22,8 @@ enum Phase {
 #[derive(Debug)]
 pub struct Stopper {
     phase: watch::Sender<Phase>,
+    /// When what runs after a handover has lasted long enough.
+    limit: watch::Sender<Option<Instant>>,
 }
 
 /// Receiver of the shutdown signal.
@@ -29,7 +34,7 @@ pub struct Stop {
 
 impl Default for Stopper {
     fn default() -> Self {
-        Stopper { phase: watch::Sender::new(Phase::Running) }
+        Stopper { phase: watch::Sender::new(Phase::Running), limit: watch::Sender::new(None) }
     }
 }
 
@@ -38,6 +43,34 @@ impl Stopper {
     #[must_use]
     pub fn listen(&self) -> Stop {
         Stop { phase: self.phase.subscribe() }
+    }
+
+    /// Another process starts what is new from now on. What runs may go on for `limit`, and is drained then.
+    pub fn hand_over(&self, limit: Duration) {
+        self.limit.send_replace(Instant::now().checked_add(limit));
+        self.phase.send_if_modified(|phase| {
+            let earlier = *phase < Phase::HandedOver;
+            if earlier {
+                *phase = Phase::HandedOver;
+            }
+            earlier
+        });
+    }
+
+    /// The end has begun, or another process has what is new.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        *self.phase.borrow() != Phase::Running
+    }
+
+    /// Resolves when what runs after a handover has lasted long enough.
+    async fn outlived(&self) {
+        let mut limit = self.limit.subscribe();
+        let until = limit.wait_for(Option::is_some).await.ok().and_then(|until| *until);
+        match until {
+            Some(until) => tokio::time::sleep_until(until).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Starts draining: nothing new is started.
@@ -67,6 +100,10 @@ impl Stopper {
             let told = tokio::select! {
                 result = &mut work => return result,
                 told = signals.next() => told,
+                () = self.outlived() => {
+                    tracing::warn!("connections have outlived the upgrade's limit");
+                    Told::End
+                }
             };
             match told {
                 Told::Reload => running.reload(),
@@ -104,6 +141,11 @@ impl Stop {
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
     }
 
+    /// Resolves when another process starts what is new, or nobody does.
+    pub async fn handed_over(&self) {
+        self.reached(Phase::HandedOver).await;
+    }
+
     /// Resolves when draining begins.
     pub async fn draining(&self) {
         self.reached(Phase::Draining).await;
@@ -127,6 +169,9 @@ mod tests {
     async fn phases_come_in_order_and_reach_late_listeners() {
         let stopper = Stopper::default();
         let early = stopper.listen();
+        assert!(pending(early.handed_over()).await);
+        stopper.hand_over(Duration::from_secs(1));
+        early.handed_over().await;
         assert!(pending(early.draining()).await);
         stopper.drain();
         early.draining().await;
@@ -134,6 +179,8 @@ mod tests {
         assert!(pending(stopper.listen().over()).await);
         stopper.end();
         stopper.listen().draining().await;
+        early.over().await;
+        stopper.hand_over(Duration::ZERO);
         early.over().await;
         drop(stopper);
         early.over().await;

@@ -116,7 +116,7 @@ impl Paths {
             let endpoint = EndpointConfig {
                 capabilities: config.capabilities,
                 limits: config.limits,
-                shard: Shard { index: 0, count: 1 },
+                shard: Shard::ALONE,
                 accept,
                 monitor: true,
             };

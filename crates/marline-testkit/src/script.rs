@@ -49,7 +49,7 @@ pub fn endpoint_config(accept: Option<ConnectionConfig>) -> EndpointConfig {
     EndpointConfig {
         capabilities: capabilities(),
         limits: Limits::default(),
-        shard: Shard { index: 0, count: 1 },
+        shard: Shard::ALONE,
         accept,
         monitor: false,
     }

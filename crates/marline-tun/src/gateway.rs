@@ -178,7 +178,7 @@ fn shard_config(connections: usize) -> ShardConfig {
     ShardConfig {
         links: std::sync::Arc::default(),
         carrier: CarrierKind::Gateway,
-        shard: marline_core::Shard { index: 0, count: 1 },
+        shard: marline_core::Shard::ALONE,
         reset_seed: None,
         accept: Some(connection_config()),
         limits: Limits {

@@ -10,4 +10,7 @@ pub use marline_io::{
     SharedObserver, drop_capabilities, drop_capabilities_but_net_admin,
 };
 
+/// Handing a server over to another process: see [`Server::estate`](crate::Server::estate).
+pub use marline_io::succession;
+
 pub use crate::multimob::interactive;

@@ -81,7 +81,7 @@ impl Client {
             ),
         };
         let shard = Shard::start(ShardConfig {
-            shard: marline_core::Shard { index: 0, count: 1 },
+            shard: marline_core::Shard::ALONE,
             reset_seed: None,
             accept: None,
             limits: config.limits,

@@ -2,14 +2,16 @@
 
 mod announced;
 mod builder;
+mod succession;
 
 use core::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor};
+use marline_io::succession::Channel;
 use marline_io::{
-    AcceptQueue, Captures, LinkListener, Links, ResetSeed, Shard, ShardConfig, ShardHandle,
-    SocketOptions,
+    AcceptQueue, Captures, Generations, LinkListener, Links, ResetSeed, Shard, ShardConfig,
+    ShardHandle, SocketOptions,
 };
 use marline_time::{DelayHistogram, Duration};
 use tokio::sync::broadcast;
@@ -21,6 +23,7 @@ use crate::{BindError, LONGEST_KEEPALIVE, PathChange, PolicyError, Stream, Unkno
 use announced::Announced;
 use builder::same_port;
 pub use builder::{ServerAddress, ServerBuilder};
+use succession::Place;
 
 /// Accepts connections. Clones share everything.
 #[derive(Clone, Debug)]
@@ -41,8 +44,8 @@ struct Inner {
     addresses: Arc<Mutex<Vec<Announced>>>,
     /// Follows the interfaces that have the announced addresses.
     watch: Option<AbortHandle>,
-    /// What accepts TCP connections beside datagrams.
-    _listeners: Vec<LinkListener>,
+    /// Who else shares the addresses; `None` on native carriers.
+    place: Option<Place>,
 }
 
 impl Inner {
@@ -104,35 +107,11 @@ impl Server {
                 listen,
                 addresses,
                 watch,
-                _listeners: Vec::new(),
+                place: None,
             };
             return Ok(Server { inner: Arc::new(inner) });
         }
-        let mut listen = config.listen.clone();
-        for shard in &shards {
-            let mut before = None;
-            for address in &mut listen {
-                *address = same_port(*address, before);
-                let options = SocketOptions {
-                    local: *address,
-                    interface: None,
-                    share_port: config.shards > 1,
-                    mark: 0,
-                };
-                // A port the system chose for the first shard serves all.
-                *address = shard
-                    .open_socket(options)
-                    .map_err(|source| BindError::Bind { address: *address, source })?;
-                before = Some(*address);
-            }
-        }
-        if config.shards > 1 {
-            Shard::introduce(&shards);
-            if let Err(error) = shards[0].spread_over(config.shards as u8) {
-                tracing::warn!(%error, "the kernel does not spread by flow: shards hand over");
-            }
-        }
-        let listeners = listen_by_tcp(&config, &shards, &listen);
+        let (listen, place) = open_framed(&config, &shards, &links)?;
         let addresses = Arc::default();
         let decisions = Decisions::default();
         let inner = Inner {
@@ -144,7 +123,7 @@ impl Server {
             listen,
             addresses,
             watch: None,
-            _listeners: listeners,
+            place: Some(place),
         };
         Ok(Server { inner: Arc::new(inner) })
     }
@@ -267,6 +246,62 @@ impl Server {
     }
 }
 
+/// Gives shards of a framed carrier their sockets, and what accepts TCP connections beside datagrams.
+fn open_framed(
+    config: &ServerBuilder,
+    shards: &[Arc<ShardHandle>],
+    links: &Arc<Links>,
+) -> Result<(Vec<SocketAddr>, Place), BindError> {
+    let generations = Generations::new(config.generation, shards, links);
+    if config.shards > 1 {
+        Shard::introduce(shards);
+    }
+    if let Some(estate) = config.take_inherited() {
+        shards.iter().for_each(|shard| shard.wait_with_receiving());
+        let listen = succession::adopt_sockets(config, shards, estate.sockets)?;
+        for (generation, elder) in estate.elders {
+            let added = generations.add_elder(generation, Channel::of(elder));
+            added.map_err(|error| BindError::io("reach an older process", error))?;
+        }
+        let listeners = Mutex::new(succession::waiting(estate.listeners));
+        return Ok((listen, Place { generations, listeners }));
+    }
+    let listen = open_sockets(config, shards)?;
+    let listeners = succession::accepting(listen_by_tcp(config, shards, &listen));
+    Ok((listen, Place { generations, listeners: Mutex::new(listeners) }))
+}
+
+/// Opens the sockets of shards; their addresses, ports resolved.
+fn open_sockets(
+    config: &ServerBuilder,
+    shards: &[Arc<ShardHandle>],
+) -> Result<Vec<SocketAddr>, BindError> {
+    let mut listen = config.listen.clone();
+    for shard in shards {
+        let mut before = None;
+        for address in &mut listen {
+            *address = same_port(*address, before);
+            let options = SocketOptions {
+                local: *address,
+                interface: None,
+                share_port: config.shards > 1,
+                mark: 0,
+            };
+            // A port the system chose for the first shard serves all.
+            *address = shard
+                .open_socket(options)
+                .map_err(|source| BindError::Bind { address: *address, source })?;
+            before = Some(*address);
+        }
+    }
+    if config.shards > 1
+        && let Err(error) = shards[0].spread_over(config.shards as u8)
+    {
+        tracing::warn!(%error, "the kernel does not spread by flow: shards hand over");
+    }
+    Ok(listen)
+}
+
 /// Accepts TCP connections beside datagrams, where the carrier has them. A port that another program has costs
 /// clients in networks without UDP their way, and nobody else anything.
 fn listen_by_tcp(
@@ -297,7 +332,14 @@ fn start_shard(
     (queue, links): (&Arc<AcceptQueue>, &Arc<Links>),
     monitor: &broadcast::Sender<MonitorEvent>,
 ) -> Result<Arc<ShardHandle>, BindError> {
-    let name = if config.shards > 1 { format!("server-shard{index}") } else { "server".to_owned() };
+    let mut name = match config.shards {
+        1 => "server".to_owned(),
+        _ => format!("server-shard{index}"),
+    };
+    if config.generation > 0 {
+        // The process before writes its own files still.
+        name = format!("{name}-generation{}", config.generation);
+    }
     let capture = match &config.capture_dir {
         None => None,
         Some(dir) => Some(
@@ -306,7 +348,11 @@ fn start_shard(
         ),
     };
     let shard = Shard::start(ShardConfig {
-        shard: marline_core::Shard { index, count: config.shards as u8 },
+        shard: marline_core::Shard {
+            index,
+            count: config.shards as u8,
+            generation: (!config.carrier.is_native()).then_some(config.generation),
+        },
         reset_seed: config.reset_seed,
         accept: Some(config.transport.as_core().clone()),
         limits: config.limits,

@@ -119,7 +119,7 @@ impl Machine {
                 ecn: true,
             },
             limits: Limits::default(),
-            shard: Shard { index: 0, count: 1 },
+            shard: Shard::ALONE,
             accept: None,
             monitor: false,
         };

@@ -2,14 +2,23 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use marline::{Server, Stream};
+use marline::{ConnectionInfo, Server, Stream, SubflowInfo, SubflowState};
 use tokio::task::JoinSet;
 
 use marline_proxy::shutdown::Stop;
 
-/// Serves everyone who connects until the drain, and those it has until they end.
+/// How often a process that has handed over looks whether it has anything left.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A connection that is half open for longer than this belongs to a client that has repeated its SYN, which the
+/// other process has answered.
+const HALF_OPEN: Duration = Duration::from_secs(5);
+
+/// Serves everyone who connects until the drain, and those it has until they end. After a handover that is the end: who
+/// was on the way then is served here still.
 ///
 /// It runs beside what it serves, not on the main thread, which would have to be woken for each of them.
 pub(super) async fn accept<F>(
@@ -24,6 +33,25 @@ where
     let mut beside = JoinSet::new();
     beside.spawn(serve_all(listener, stop, serve));
     beside.join_next().await.context("nothing was begun")?.context("accepting failed")?
+}
+
+/// Resolves when another process accepts, and nobody is left here.
+async fn left_alone(stop: &Stop, listener: &Server) {
+    stop.handed_over().await;
+    let since = Instant::now();
+    loop {
+        let late = since.elapsed() > HALF_OPEN;
+        let counts = |connection: &ConnectionInfo| !(late && is_half_open(connection));
+        if !listener.connections().iter().any(counts) {
+            return;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn is_half_open(connection: &ConnectionInfo) -> bool {
+    let opening = |flow: &SubflowInfo| flow.state == SubflowState::SynReceived;
+    !connection.subflows.is_empty() && connection.subflows.iter().all(opening)
 }
 
 async fn serve_all<F>(
@@ -41,6 +69,7 @@ where
             // Reaps those that ended.
             Some(_) = running.join_next(), if !running.is_empty() => continue,
             () = stop.draining() => break,
+            () = left_alone(&stop, &listener), if running.is_empty() => break,
         };
         match next {
             Some((stream, peer)) => {

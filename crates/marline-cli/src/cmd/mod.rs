@@ -21,4 +21,5 @@ pub mod server;
 mod settings;
 pub mod status;
 pub mod up;
+pub mod upgrade;
 mod watched;

@@ -12,9 +12,10 @@ use marline_proxy::signals::Signals;
 use super::accepting::accept;
 use super::client::FAREWELL;
 use super::settings::{Live, Settings};
-use super::watched::watched;
+use super::watched::watched_again;
 use crate::config::serve::{ServeOptions, ServePlan};
 use crate::control::ServerHandle;
+use crate::succession::{Successor, begin, upgrades};
 
 /// Arguments of `marline serve`.
 #[derive(Debug, clap::Args)]
@@ -32,6 +33,7 @@ pub struct Args {
 pub struct Prepared {
     plan: ServePlan,
     settings: Settings<ServeOptions>,
+    successor: Option<Successor>,
 }
 
 /// Completes the privileged setup, then drops the privileges.
@@ -40,8 +42,12 @@ pub struct Prepared {
 /// An error message for the user.
 pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let (settings, mut plan) = Settings::read(args.options, args.config)?;
+    let successor = Successor::arrive(&mut plan.network)?;
+    if successor.is_some() && plan.carrier.is_native() {
+        anyhow::bail!("native TCP takes nobody's place: a change of the carrier needs a restart");
+    }
     plan.carrier.clone().listen(&mut plan.network)?;
-    Ok(Prepared { plan, settings })
+    Ok(Prepared { plan, settings, successor })
 }
 
 /// Runs the front.
@@ -49,12 +55,16 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
 /// # Errors
 /// An error message for the user.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
-    let Prepared { plan, settings } = prepared;
+    let Prepared { plan, settings, mut successor } = prepared;
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
     let front = ServiceFront::new(plan.backend, plan.header, plan.limits, stopper.listen());
     let listener = plan.network.bind().await?;
-    let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "serve", proxy: None });
-    let _watched = watched(&plan.runtime, handle).await?;
+    let (ask, upgrades) = upgrades();
+    let listening = listener.clone();
+    let handle = ServerHandle { listener: listening, role: "serve", proxy: None, upgrades: ask };
+    let further = successor.as_mut().map(|s| std::mem::take(&mut s.further)).unwrap_or_default();
+    let mut watched = watched_again(&plan.runtime, Arc::new(handle), further).await?;
+    begin(successor, &listener)?;
     for address in listener.local_addrs() {
         println!("listening on {address}");
     }
@@ -72,7 +82,11 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         front.change(plan.backend.clone(), plan.header, plan.limits);
         Ok(())
     };
-    stopper.run_until_signal(signals, &mut Live { settings, apply }, work).await?;
+    let mut live = Live { settings, apply };
+    tokio::select! {
+        ended = stopper.run_until_signal(signals, &mut live, work) => ended?,
+        () = upgrades.serve(&listener, &stopper, &mut watched, plan.upgrade_limit) => {}
+    }
     listener.drained(FAREWELL).await;
     Ok(ExitCode::SUCCESS)
 }

@@ -19,10 +19,11 @@ use tokio::sync::Notify;
 use super::accepting::accept;
 use super::client::FAREWELL;
 use super::settings::{Live, Settings};
-use super::watched::watched;
+use super::watched::watched_again;
 use crate::config::server::{ServerOptions, ServerPlan};
 use crate::control::ServerHandle;
 use crate::native::raise_file_limit;
+use crate::succession::{Successor, begin, upgrades};
 
 /// Arguments of `marline server`.
 #[derive(Debug, clap::Args)]
@@ -80,6 +81,7 @@ pub enum Credential {
 pub struct Prepared {
     plan: ServerPlan,
     settings: Settings<ServerOptions>,
+    successor: Option<Successor>,
 }
 
 impl Prepared {
@@ -122,8 +124,12 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     let (settings, mut plan) = Settings::read(args.options, Some(args.config))?;
     private_file::check_mode(&plan.key_file)?;
     raise_file_limit();
+    let successor = Successor::arrive(&mut plan.network)?;
+    if successor.is_some() && plan.carrier.is_native() {
+        anyhow::bail!("native TCP takes nobody's place: a change of the carrier needs a restart");
+    }
     plan.carrier.clone().listen(&mut plan.network)?;
-    Ok(Some(Prepared { plan, settings }))
+    Ok(Some(Prepared { plan, settings, successor }))
 }
 
 fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow::Result<()> {
@@ -153,7 +159,9 @@ fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow
 /// # Errors
 /// An error message for the user.
 pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
-    let Some(Prepared { plan, settings }) = prepared else { return Ok(ExitCode::SUCCESS) };
+    let Some(Prepared { plan, settings, mut successor }) = prepared else {
+        return Ok(ExitCode::SUCCESS);
+    };
     let key = ServerKey::load(&plan.key_file)?;
     let acceptor = key.acceptor()?;
     let mut network = plan.network;
@@ -171,8 +179,11 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     let listener = network.bind().await?;
     let server = Arc::new(server);
     let proxy = Some(Arc::clone(&server));
-    let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "server", proxy });
-    let _watched = watched(&plan.runtime, handle).await?;
+    let (ask, upgrades) = upgrades();
+    let handle = ServerHandle { listener: listener.clone(), role: "server", proxy, upgrades: ask };
+    let further = successor.as_mut().map(|s| std::mem::take(&mut s.further)).unwrap_or_default();
+    let mut watched = watched_again(&plan.runtime, Arc::new(handle), further).await?;
+    begin(successor, &listener)?;
     for address in listener.local_addrs() {
         println!("listening on {address}");
     }
@@ -187,7 +198,11 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
         again.notify_one();
         Ok(())
     };
-    stopper.run_until_signal(signals, &mut Live { settings, apply }, work).await?;
+    let mut live = Live { settings, apply };
+    tokio::select! {
+        ended = stopper.run_until_signal(signals, &mut live, work) => ended?,
+        () = upgrades.serve(&listener, &stopper, &mut watched, plan.upgrade_limit) => {}
+    }
     listener.drained(FAREWELL).await;
     Ok(ExitCode::SUCCESS)
 }

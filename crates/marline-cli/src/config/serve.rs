@@ -9,7 +9,7 @@ use marline_proxy::serve::{Backend, FrontLimits, HeaderVersion};
 use serde::{Deserialize, Serialize};
 
 use super::policies::{Side, registry};
-use super::shared::{RuntimeOptions, connections, options, seconds};
+use super::shared::{RuntimeOptions, UPGRADE_LIMIT_S, connections, options, seconds};
 use super::{Signal, Span, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
 
@@ -42,6 +42,9 @@ options! {
         /// Time limit for connecting to the service [default: 10s]
         #[arg(long, value_name = "TIME")]
         pub connect_timeout: Option<Word<Span>>,
+        /// Time for connections to go on in the old process after an upgrade [default: 24h]
+        #[arg(long, value_name = "TIME")]
+        pub upgrade_limit: Option<Word<Span>>,
         /// Interval of keepalives to idle clients [default: 2m]
         #[arg(long, value_name = "TIME")]
         pub keepalive: Option<Word<Span>>,
@@ -80,6 +83,8 @@ pub struct ServePlan {
     pub header: Option<HeaderVersion>,
     /// Limits.
     pub limits: FrontLimits,
+    /// Time for connections to go on after an upgrade.
+    pub upgrade_limit: Duration,
     /// Monitoring and shutdown options.
     pub runtime: RuntimeOptions,
 }
@@ -109,6 +114,7 @@ impl ServeOptions {
         self.max_per_source.get_or_insert(limits.per_source);
         self.connect_timeout.get_or_insert(Word(Span(limits.connect)));
         self.keepalive.get_or_insert(seconds(120));
+        self.upgrade_limit.get_or_insert(seconds(UPGRADE_LIMIT_S));
         self
     }
 
@@ -149,6 +155,7 @@ impl ServeOptions {
             backend,
             header: options.proxy_protocol.map(HeaderVersion::from),
             limits,
+            upgrade_limit: time(&options.upgrade_limit).unwrap_or_default(),
             runtime: shared.runtime(),
         })
     }

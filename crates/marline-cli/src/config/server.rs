@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::bail;
 use marline::datagrams::LaneConfig;
@@ -11,8 +12,8 @@ use marline_proxy::server::ServerLimits;
 use marline_proxy::target::Target;
 
 use super::policies::{Side, registry};
-use super::shared::{RuntimeOptions, connections, options};
-use super::{Word, beside};
+use super::shared::{RuntimeOptions, UPGRADE_LIMIT_S, connections, options, seconds};
+use super::{Span, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
 
 options! {
@@ -47,6 +48,9 @@ options! {
         /// Number of threads that share the port: 1, 2, 4 .. 128 [default: 1]
         #[arg(long, value_name = "N")]
         pub shards: Option<usize>,
+        /// Time for connections to go on in the old process after an upgrade [default: 24h]
+        #[arg(long, value_name = "TIME")]
+        pub upgrade_limit: Option<Word<Span>>,
         /// Maximum number of simultaneous connections of one client [default: 4096]
         #[arg(long, value_name = "N")]
         pub max_connections: Option<usize>,
@@ -74,6 +78,8 @@ pub struct ServerPlan {
     pub datagrams: LaneConfig,
     /// Limits.
     pub limits: ServerLimits,
+    /// Time for connections to go on after an upgrade.
+    pub upgrade_limit: Duration,
     /// Monitoring and shutdown options.
     pub runtime: RuntimeOptions,
 }
@@ -111,6 +117,7 @@ impl ServerOptions {
         let datagram_policy = self.shared().choice(None).mode.datagram_policy();
         self.datagram_policy.get_or_insert_with(|| datagram_policy.to_owned());
         self.shards.get_or_insert(1);
+        self.upgrade_limit.get_or_insert(seconds(UPGRADE_LIMIT_S));
         self.max_connections.get_or_insert(ServerLimits::default().per_client);
         self.key_file.get_or_insert_with(|| file.with_extension("key"));
         self.credentials_file.get_or_insert_with(|| file.with_extension("clients"));
@@ -160,6 +167,7 @@ impl ServerOptions {
                 .choice(None)
                 .lane(&registry(), options.datagram_policy.as_deref())?,
             limits: ServerLimits { per_client, ..ServerLimits::default() },
+            upgrade_limit: options.upgrade_limit.as_ref().map(|word| word.0.0).unwrap_or_default(),
             runtime: options.shared().runtime(),
             shards: options.shards.unwrap_or(1),
             key_file: options.key_file.unwrap_or_default(),

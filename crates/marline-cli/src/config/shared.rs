@@ -298,6 +298,9 @@ impl Shared {
     }
 }
 
+/// Seconds for which connections go on after an upgrade.
+pub(super) const UPGRADE_LIMIT_S: u64 = 24 * 3_600;
+
 /// A word for so many seconds.
 pub(super) fn seconds(count: u64) -> Word<Span> {
     Word(Span(Duration::from_secs(count)))

@@ -15,6 +15,7 @@ use super::Handle;
 use super::protocol::{AddressPair, Connection, Path, PathChange, Radio};
 use crate::radio_meter::RadioMeter;
 use crate::service_counts::ServiceCounts;
+use crate::succession::{PendingUpgrade, UpgradeSender};
 
 /// A client's side.
 #[derive(Clone, Debug)]
@@ -36,6 +37,8 @@ pub struct ServerHandle {
     pub role: &'static str,
     /// What carries its clients' UDP, if it is a server.
     pub proxy: Option<Arc<marline_proxy::server::Server>>,
+    /// Who sees to upgrades.
+    pub upgrades: UpgradeSender,
 }
 
 impl Handle for ClientHandle {
@@ -172,6 +175,10 @@ impl Handle for ServerHandle {
         change_each(&self.listener.connections(), connection, |id| {
             self.listener.set_scheduler(id, name)
         })
+    }
+
+    fn upgrade(&self, program: Option<String>, patience_s: Option<u64>) -> Option<PendingUpgrade> {
+        Some(self.upgrades.ask(program, patience_s))
     }
 
     fn set_path(&self, _path: &str, _change: PathChange) -> Result<(), String> {

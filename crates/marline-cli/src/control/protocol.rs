@@ -54,6 +54,15 @@ pub enum Command {
         /// What to do with it.
         change: PathChange,
     },
+    /// Another process of the program as it is on disk now takes the place of this one, whose connections go on.
+    Upgrade {
+        /// The program, instead of the one at the path that this one was started by.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        program: Option<String>,
+        /// Time for it to become ready, seconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        patience_s: Option<u64>,
+    },
 }
 
 /// Changes to a path.
@@ -109,6 +118,19 @@ pub enum Answer {
     Changed(u64),
     /// To `set-path`.
     Done,
+    /// To `upgrade`, once the other process has begun.
+    Upgraded(Upgraded),
+}
+
+/// A process that has taken the place of the one that answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upgraded {
+    /// Its version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Connections that go on in the process that answers.
+    pub connections: u64,
 }
 
 /// The answering process.

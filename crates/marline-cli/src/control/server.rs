@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +28,7 @@ const MAX_LINE: u64 = 4_096;
 #[derive(Debug)]
 pub struct ControlServer {
     path: PathBuf,
+    copy: OwnedFd,
     task: JoinHandle<()>,
 }
 
@@ -36,11 +38,40 @@ impl ControlServer {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Another descriptor of the listening socket.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn copy(&self) -> io::Result<OwnedFd> {
+        self.copy.try_clone()
+    }
+
+    /// Another process serves there from now on: this one takes no more requests.
+    pub fn leave(&mut self) {
+        self.task.abort();
+        self.path = PathBuf::new();
+    }
+
+    /// Steps aside for another process' socket in the same directory: who looks for a process without naming it
+    /// finds that one. Requests are still taken, at the path's name with `.older` behind it.
+    pub fn step_aside(&mut self) {
+        let mut name = self.path.clone().into_os_string();
+        name.push(".older");
+        let aside = PathBuf::from(name);
+        match std::fs::rename(&self.path, &aside) {
+            Ok(()) => self.path = aside,
+            Err(error) => tracing::debug!(%error, "the control socket stays where it is"),
+        }
+    }
 }
 
 impl Drop for ControlServer {
     fn drop(&mut self) {
         self.task.abort();
+        if self.path.as_os_str().is_empty() {
+            return;
+        }
         // Gone already is as good.
         let _ = std::fs::remove_file(&self.path);
     }
@@ -51,9 +82,31 @@ impl Drop for ControlServer {
 /// # Errors
 /// Another process already serves there, or the socket cannot be created.
 pub fn serve(path: &Path, handle: Arc<dyn Handle>) -> io::Result<ControlServer> {
-    let listener = listen(path)?;
+    serve_at(path, listen(path)?, handle)
+}
+
+/// Serves `handle` on a listening socket that another process has made at `path`.
+///
+/// # Errors
+/// It is none.
+pub fn serve_inherited(
+    path: &Path,
+    listening: OwnedFd,
+    handle: Arc<dyn Handle>,
+) -> io::Result<ControlServer> {
+    let listener = std::os::unix::net::UnixListener::from(listening);
+    listener.set_nonblocking(true)?;
+    serve_at(path, UnixListener::from_std(listener)?, handle)
+}
+
+fn serve_at(
+    path: &Path,
+    listener: UnixListener,
+    handle: Arc<dyn Handle>,
+) -> io::Result<ControlServer> {
+    let copy = listener.as_fd().try_clone_to_owned()?;
     let task = tokio::spawn(accept(listener, handle));
-    Ok(ControlServer { path: path.to_path_buf(), task })
+    Ok(ControlServer { path: path.to_path_buf(), copy, task })
 }
 
 /// A listening socket at `path` for this user only. Peers are still to be asked for with
@@ -113,7 +166,21 @@ async fn converse(stream: UnixStream, handle: &dyn Handle) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
     while let Some(line) = read_line(&mut reader).await? {
+        let mut told = None;
         let (response, monitor) = match serde_json::from_slice::<Request>(&line) {
+            Ok(Request { id, command: Command::Upgrade { program, patience_s } }) => {
+                let result = match handle.upgrade(program, patience_s) {
+                    Some(pending) => pending.outcome().await,
+                    None => {
+                        Err("only `marline server` and `marline serve` are upgraded".to_owned())
+                    }
+                };
+                let result = result.map(|(upgraded, acknowledge)| {
+                    told = Some(acknowledge);
+                    Answer::Upgraded(upgraded)
+                });
+                (respond(id, result), None)
+            }
             Ok(request) => {
                 // Subscribed before the answer is written: nothing that happens after it is missed.
                 let events = match request.command {
@@ -125,6 +192,8 @@ async fn converse(stream: UnixStream, handle: &dyn Handle) -> io::Result<()> {
             Err(error) => (refusal(None, format!("not a request: {error}")), None),
         };
         write_line(&mut writer, &response).await?;
+        // Who is about to end waits until it is said.
+        drop(told);
         if let Some(events) = monitor {
             return forward(events, handle, reader, writer).await;
         }
@@ -171,7 +240,13 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
             handle.set_scheduler(connection, &scheduler).map(Answer::Changed)
         }
         Command::SetPath { path, change } => handle.set_path(&path, change).map(|()| Answer::Done),
+        // It takes its time.
+        Command::Upgrade { .. } => Err("an upgrade is asked for by itself".to_owned()),
     };
+    respond(id, result)
+}
+
+fn respond(id: Option<u64>, result: Result<Answer, String>) -> Response {
     match result {
         Ok(answer) => Response { id, ok: Some(answer), error: None },
         Err(error) => refusal(id, error),

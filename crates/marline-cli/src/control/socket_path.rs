@@ -81,7 +81,11 @@ pub fn find() -> Result<PathBuf, String> {
     find_in(&directory())
 }
 
-fn find_in(directory: &Path) -> Result<PathBuf, String> {
+/// The only socket of a running process in this directory.
+///
+/// # Errors
+/// None, or several: the message lists them.
+pub fn find_in(directory: &Path) -> Result<PathBuf, String> {
     let mut live = Vec::new();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();

@@ -28,4 +28,5 @@ mod tcp_carrier;
 mod udp_blocked;
 mod units;
 mod up;
+mod upgrade;
 mod wireshark;

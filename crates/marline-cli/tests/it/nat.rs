@@ -121,6 +121,29 @@ fn over_udp_nobody_notices_and_a_silent_stream_is_found_again() {
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
 }
 
+/// The translator forgets connections of a process that has been replaced: what comes from the new addresses finds it.
+#[test]
+fn over_udp_connections_of_a_replaced_process_are_found_again() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(mut testbed) = testbed(dir.path()) else { return };
+    let server = start(&mut testbed, "udp", "--path wlan0");
+    let listen = "marline -q connect --socks5 127.0.0.1:1080 127.0.0.1 8081 < /dev/null";
+    let (heard, (said, took)) = std::thread::scope(|scope| {
+        let hearing = scope.spawn(|| testbed.run("client", listen));
+        let downloading = scope.spawn(|| download(&testbed));
+        // Before the translator forgets for the first time.
+        std::thread::sleep(Duration::from_millis(600));
+        let said = testbed.run("server", "marline upgrade");
+        assert!(said.contains("has taken over"), "{said}");
+        (hearing.join().expect("no panic"), downloading.join().expect("no panic"))
+    });
+    assert_eq!(heard, "early\nlate\n");
+    assert!(said.contains("large: OK"), "{said}");
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    assert!(moves(&testbed, server) >= 2, "{}", testbed.log(server));
+}
+
 /// A web server that answers an upload with its bytes.
 const ECHO: &str = "python3 -u -c '
 from http.server import BaseHTTPRequestHandler, HTTPServer

@@ -166,6 +166,56 @@ fn keys_are_echoed_although_wifi_dies() {
     }
 }
 
+/// A session over ten upgrades of the server, and WiFi dies after the fifth: whatever opens another path then does so
+/// for a connection that the first process has.
+#[test]
+fn a_session_is_held_over_ten_upgrades_and_the_death_of_wifi() {
+    const UPGRADES: usize = 10;
+    let _alone = support::alone();
+    if !two_uplinks::possible(&["ssh", "sshd", "ssh-keygen"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    let mut hosts = set(dir.path());
+    let client = "marline client --invite-file invite --path wifi --path lte,backup --mode handover \
+                  --socks5 127.0.0.1:1080 --control client.control";
+    hear(&hosts.program(Side::Client, client), "socks5 listening on");
+    let mut command = hosts.command("exec ssh -F ssh_config 127.0.0.1 'exec cat'");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let ssh = hosts.spawn(Side::Client, &mut command);
+    let said = collect(ssh.stdout.take().expect("piped"));
+    let mut keyboard = ssh.stdin.take().expect("piped");
+    let mut successors = Vec::new();
+    let mut slowest = Duration::ZERO;
+    // The first one takes the login with it.
+    for number in 0..=2 * UPGRADES {
+        if number % 2 == 1 {
+            let told = hosts.shell(Side::Server, "marline upgrade");
+            let pid = told.split(' ').nth(1).and_then(|pid| pid.parse::<u32>().ok());
+            successors.push(pid.expect("a number"));
+        }
+        if number == UPGRADES {
+            hosts.net.command("wifi", "down").expect("WiFi dies");
+        }
+        let typed = Instant::now();
+        keyboard.write_all(b"k").and_then(|()| keyboard.flush()).expect("type");
+        while echoes(&said).len() <= number {
+            assert!(typed.elapsed() < READY, "key {number} has no echo");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if number > 0 {
+            slowest = slowest.max(typed.elapsed());
+        }
+    }
+    println!("{UPGRADES} upgrades and WiFi's death: slowest echo {} ms", slowest.as_millis());
+    let newest = successors.last().expect("ten");
+    for pid in &successors[..UPGRADES - 1] {
+        super::upgrade::wait_until_gone(*pid);
+    }
+    hosts.shell(Side::Server, &format!("kill {newest}"));
+    super::upgrade::wait_until_gone(*newest);
+}
+
 #[test]
 fn a_session_by_a_remote_forward_goes_on_although_wifi_dies() {
     let _alone = support::alone();

@@ -118,6 +118,15 @@ fn systemd_starts_all_of_them_and_they_work_together() {
     has("socks5: Hello from the machine");
     has("serve: Hello from the machine");
     has("socks5 again: Hello from the machine");
+    has("upgrade: 1");
+    assert!(said.contains("marline-server: upgraded, active"), "{said}");
+    has("held: Hello from the machine");
+    has("marline-server: the old process has ended, active");
+    has("marline-server now: NoNewPrivs: 1");
+    has("marline-server now: Seccomp: 2");
+    has("marline-server: reloaded again, active");
+    has("marline-server: upgraded by reload, active");
+    has("socks5 after that: Hello from the machine");
     for unit in ["marline-server", "marline-serve", "marline-client"] {
         has(&format!("{unit}: active"));
         has(&format!("{unit}: reloaded, active"));

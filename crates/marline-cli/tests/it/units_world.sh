@@ -82,6 +82,40 @@ for unit in $units; do
     [ "$pid" = "$(systemctl show --value -p MainPID $unit)" ] && echo "$unit: reloaded, $(systemctl is-active $unit)"
 done
 echo "socks5 again: $(curl -sS --max-time 20 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/)"
+# Upgraded with a stream that is open: its next word goes through the process that the unit had.
+python3 /run/held > /run/said/held &
+for try in {1..100}; do grep -q open /run/said/held && break; sleep 0.1; done
+pid=$(systemctl show --value -p MainPID marline-server)
+echo "upgrade: $(marline upgrade --control /run/marline-server | grep -c 'has taken over')"
+for try in {1..100}; do
+    [ "$(systemctl show --value -p MainPID marline-server)" != $pid ] && break
+    sleep 0.1
+done
+now=$(systemctl show --value -p MainPID marline-server)
+[ $now != $pid ] && [ -d /proc/$now ] && [ -d /proc/$pid ] &&
+    echo "marline-server: upgraded, $(systemctl is-active marline-server), $(grep -c . /proc/$pid/cgroup)"
+touch /run/go
+for try in {1..100}; do [ -d /proc/$pid ] || break; sleep 0.1; done
+echo "held: $(tail -n 1 /run/said/held)"
+[ -d /proc/$pid ] || echo "marline-server: the old process has ended, $(systemctl is-active marline-server)"
+grep -E '^(NoNewPrivs|Seccomp):' /proc/$now/status |
+    while read -r key value rest; do echo "marline-server now: $key $value"; done
+systemctl reload marline-server
+[ "$now" = "$(systemctl show --value -p MainPID marline-server)" ] &&
+    echo "marline-server: reloaded again, $(systemctl is-active marline-server)"
+# The unit's reload as an upgrade (docs/operate/upgrade.md).
+mkdir -p /run/units/marline-server.service.d
+printf '[Service]\nExecReload=\nExecReload=/usr/local/bin/marline upgrade --control %%t/marline-server\n' \
+    > /run/units/marline-server.service.d/upgrade.conf
+systemctl daemon-reload
+systemctl reload marline-server
+for try in {1..100}; do
+    [ "$(systemctl show --value -p MainPID marline-server)" != $now ] && break
+    sleep 0.1
+done
+[ "$now" != "$(systemctl show --value -p MainPID marline-server)" ] &&
+    echo "marline-server: upgraded by reload, $(systemctl is-active marline-server)"
+echo "socks5 after that: $(curl -sS --max-time 20 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/)"
 rules() { ip rule show | grep -c "proto 109"; }
 # It is there when the traffic goes through it.
 timeout 60 systemctl start marline-up
@@ -103,6 +137,22 @@ systemctl stop marline-client marline-serve marline-server
 for unit in $units; do echo "$unit: ended with $(systemctl show --value -p Result $unit)"; done
 echo "that is all"
 LOOK
+cat > "$root/run/held" <<'HELD'
+import os, socket, time
+stream = socket.create_connection(("127.0.0.1", 1080))
+stream.settimeout(30)
+stream.sendall(bytes([5, 1, 0]))
+stream.recv(2)
+stream.sendall(bytes([5, 1, 0, 1, 127, 0, 0, 1]) + (8080).to_bytes(2, "big"))
+print("open" if stream.recv(10)[1] == 0 else "refused", flush=True)
+while not os.path.exists("/run/go"):
+    time.sleep(0.05)
+stream.sendall(b"GET / HTTP/1.0\r\n\r\n")
+said = b""
+while part := stream.recv(4096):
+    said += part
+print(said.decode().strip().splitlines()[-1], flush=True)
+HELD
 ip link set lo up
 mkdir "$root/old"
 cd "$root"

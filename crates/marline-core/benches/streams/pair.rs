@@ -259,7 +259,7 @@ impl Side {
         let config = EndpointConfig {
             capabilities,
             limits: Limits::default(),
-            shard: Shard { index: 0, count: 1 },
+            shard: Shard::ALONE,
             accept,
             monitor: false,
         };

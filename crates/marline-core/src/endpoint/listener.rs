@@ -104,6 +104,12 @@ impl Endpoint {
         self.after(now, slot);
     }
 
+    /// Whether a connection has this token, so that joins to it belong here.
+    #[must_use]
+    pub fn knows_token(&self, token: u32) -> bool {
+        self.flows.token(Token(token)).is_some()
+    }
+
     /// So many connections are half open that strangers must prove their addresses before they get another.
     #[must_use]
     pub const fn is_pressed(&self) -> bool {
@@ -127,7 +133,7 @@ impl Endpoint {
         loop {
             let key = Key(self.rng.next_u64());
             let (token, _) = key.derive();
-            let Shard { index, count } = self.config.shard;
+            let Shard { index, count, .. } = self.config.shard;
             if Shard::of_token(token.0, count) == index && self.flows.token(token).is_none() {
                 return key;
             }

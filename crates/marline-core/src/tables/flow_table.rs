@@ -83,8 +83,8 @@ impl FlowTable {
             return 0;
         }
         loop {
-            let flow = rng.next_u64();
-            let Shard { index, count } = config.shard;
+            let flow = config.shard.with_generation(rng.next_u64());
+            let Shard { index, count, .. } = config.shard;
             if flow != 0 && Shard::of_flow(flow, count) == index && !self.demux.has_flow(flow) {
                 return flow;
             }

@@ -98,6 +98,11 @@ pub(super) struct More {
     pub(super) cookie: Option<Cookie>,
 }
 
+/// Whether the id of a frame is one of the peer's, and not the receiver's: it is a RESET.
+pub(super) fn names_peers_id(frame: &[u8]) -> bool {
+    frame.first().is_some_and(|first| first & 0x0f == RESET && *first != VERSIONS_BYTE)
+}
+
 fn id_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_be_bytes(array(bytes, at)?))
 }

@@ -85,7 +85,7 @@ impl UdpCarrier {
             return elsewhere;
         }
         self.counters.unknown += 1;
-        if flow == 0 {
+        if flow == 0 || self.is_others(flow) {
             return Received::Nothing;
         }
         if version == Version::Two {
@@ -126,7 +126,7 @@ impl UdpCarrier {
         if let Some(elsewhere) = self.foreign(datagram, flow) {
             return elsewhere;
         }
-        if version == Version::Two && flow != 0 {
+        if version == Version::Two && flow != 0 && !self.is_others(flow) {
             self.counters.unknown += 1;
             self.disown(now, datagram, flow);
         }
@@ -355,10 +355,15 @@ fn is_first_syn(segment: &[u8]) -> bool {
     segment[13] & (SYN | ACK) == SYN
 }
 
-/// The shard that the token of a SYN with MP_JOIN names (RFC 8684 section 3.2: kind 30, length 12,
+/// The shard that the token of a SYN that joins names.
+fn join_owner(segment: &[u8], shards: u8) -> Option<u8> {
+    join_token(segment).map(|token| Shard::of_token(token, shards))
+}
+
+/// The token of a SYN with MP_JOIN (RFC 8684 section 3.2: kind 30, length 12,
 /// subtype 1, token in bytes 4..8 of the option), or of one with Fast JOIN (docs/spec/experimental.md:
 /// length 20, subtype 0xf, messages 4 to 7, the token at the same place).
-fn join_owner(segment: &[u8], shards: u8) -> Option<u8> {
+pub(super) fn join_token(segment: &[u8]) -> Option<u32> {
     const MP_JOIN_SYN_LEN: usize = 12;
     const FAST_JOIN_SYN_LEN: usize = 20;
     let header_len = usize::from(segment[12] >> 4) * 4;
@@ -373,8 +378,7 @@ fn join_owner(segment: &[u8], shards: u8) -> Option<u8> {
                 let joins = len == MP_JOIN_SYN_LEN && option[2] >> 4 == 1;
                 let joins_fast = len == FAST_JOIN_SYN_LEN && option[2] & 0xfc == 0xf4;
                 if *kind == 30 && (joins || joins_fast) {
-                    let token = u32::from_be_bytes(option[4..8].try_into().ok()?);
-                    return Some(Shard::of_token(token, shards));
+                    return Some(u32::from_be_bytes(option[4..8].try_into().ok()?));
                 }
                 options = &options[len..];
             }

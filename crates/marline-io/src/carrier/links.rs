@@ -60,7 +60,10 @@ impl UdpCarrier {
         let to = Outer { socket, local, remote };
         let (mut open, mut opening) = (Vec::new(), Vec::new());
         for id in self.flows_between((local, remote)) {
-            let moves = |flow: &&mut Flow| flow.opened_here && flow.outer.socket != socket;
+            // A link that replaces another may have its index, and is another place to the peer.
+            let moves = |flow: &&mut Flow| {
+                flow.opened_here && (flow.outer.socket != socket || to.is_link())
+            };
             let Some(flow) = self.flows.get_mut(&id).filter(moves) else { continue };
             flow.outer = to;
             flow.sent_at = now;

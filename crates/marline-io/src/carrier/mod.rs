@@ -10,6 +10,7 @@
 //! [`UdpCarrier::frame`] for the destination and headers of a batch, and
 //! [`UdpCarrier::poll_control`] for the carrier's own datagrams.
 
+mod addressee;
 mod egress;
 mod flow;
 mod frame;
@@ -28,6 +29,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use marline_core::{Ecn, PacketMeta, Shard};
 use marline_time::{Duration, Instant};
 
+pub use addressee::Addressee;
 pub(crate) use flow::IdHasher;
 pub use flow::Outer;
 use flow::{Flow, FlowMap, PendingTable};
@@ -225,6 +227,8 @@ pub struct UdpCarrier {
     servers: Servers,
     /// RESETs that may go out in the second that began then.
     resets: (u32, Instant),
+    /// Another process receives what is new, and says of ids that nobody has them.
+    has_successor: bool,
     /// Changes of the flows: one came about, was proven, has ended or is gone.
     changes: u64,
     /// The links that flows to be opened go by.
@@ -263,6 +267,7 @@ impl UdpCarrier {
             keys,
             servers: Servers::default(),
             resets: (RESETS_PER_S, Instant::ZERO),
+            has_successor: false,
             changes: 0,
             preferred: BTreeMap::new(),
             carried: VecDeque::new(),
@@ -278,6 +283,17 @@ impl UdpCarrier {
             self.sockets.resize(index + 1, None);
         }
         self.sockets[index] = local;
+    }
+
+    /// From now on another process says of ids of other processes that nobody has them: this one does not know.
+    pub const fn leave_others_ids(&mut self) {
+        self.has_successor = true;
+    }
+
+    /// An id that nobody here has, and of which this process cannot say more.
+    pub(super) fn is_others(&self, flow: u64) -> bool {
+        let own = self.config.shard.generation;
+        self.has_successor && own.is_some_and(|own| Shard::generation_of_flow(flow) != own)
     }
 
     /// Counters since the start.

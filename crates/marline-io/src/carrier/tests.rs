@@ -6,6 +6,7 @@ use marline_time::{Duration, Instant};
 use super::frame::{Frame, HANDSHAKE_IDS, Version};
 use super::*;
 
+mod generations;
 mod lanes;
 mod version_two;
 
@@ -30,7 +31,7 @@ fn carrier(accept: bool, shard: Shard) -> UdpCarrier {
     carrier
 }
 
-const ALONE: Shard = Shard { index: 0, count: 1 };
+const ALONE: Shard = Shard::ALONE;
 
 fn outer(local: u8, remote: (u8, u16)) -> Outer {
     Outer { socket: 0, local: ip(local), remote: SocketAddr::new(ip(remote.0), remote.1) }
@@ -322,7 +323,7 @@ fn in_version_one_an_unknown_id_is_answered_with_reset_and_believed_from_the_pee
 #[test]
 fn joins_and_foreign_ids_are_handed_to_the_shard_that_owns_them() {
     let now = Instant::from_secs(1);
-    let mut shard = carrier(true, Shard { index: 0, count: 2 });
+    let mut shard = carrier(true, Shard { index: 0, count: 2, generation: None });
     let mut join = HandshakeHeader::new(0, 77, None).as_bytes().to_vec();
     let mut tcp = segment(0x02, 32);
     tcp[12] = 8 << 4;
@@ -332,7 +333,7 @@ fn joins_and_foreign_ids_are_handed_to_the_shard_that_owns_them() {
     assert!(matches!(shard.receive(now, &arrived), Received::Elsewhere(1)));
     arrived.handed_over = true;
     assert!(matches!(shard.receive(now, &arrived), Received::Nothing), "never round in circles");
-    let mut owner = carrier(true, Shard { index: 1, count: 2 });
+    let mut owner = carrier(true, Shard { index: 1, count: 2, generation: None });
     assert!(matches!(owner.receive(now, &arrived), Received::Segment(..)));
     let foreign = data(SERVER_FLOW, 20);
     let arrived = datagram(outer(1, (9, 7000)), &foreign);

@@ -8,12 +8,14 @@ use std::os::fd::BorrowedFd;
 use quinn_udp::{RecvMeta, UdpSockRef};
 
 use super::carrier::Carrier;
+use super::elders::Elders;
 use super::observer::ObservedSegments;
 use super::shard::Shard;
 use super::socket::{Kind, Sock, UdpKind, ecn_of};
 use super::state::{CarrierKind, Handover, State};
 use crate::carrier::{Datagram, Outer, Received, SHORT_HEADER};
 use crate::native::{self, Arrived};
+use crate::succession::Passed;
 use crate::sys::raw::{self, RawBuffer, RawMeta};
 use crate::sys::tun::VirtioHeader;
 use marline_core::PacketMeta;
@@ -78,6 +80,13 @@ impl ReceiveBuffer {
             metas: [RecvMeta::default(); MESSAGES],
             messages: 0,
         }))
+    }
+
+    /// Passes on what is for other processes that share the socket.
+    pub(super) fn sift(&mut self, elders: &Elders, bound: SocketAddr) {
+        if let ReceiveBuffer::Udp(buffer) = self {
+            buffer.sift(elders, bound);
+        }
     }
 
     /// Receives what is there. `true`: the socket is empty now.
@@ -155,6 +164,26 @@ impl UdpBuffer {
         self.messages = 0;
         self.messages = udp.state.recv(socket, &mut slices, &mut self.metas)?;
         Ok(self.messages < MESSAGES)
+    }
+
+    /// Passes on what is for other processes, and keeps the rest.
+    fn sift(&mut self, elders: &Elders, bound: SocketAddr) {
+        let messages = self.metas.iter_mut().zip(self.bytes.chunks_mut(MESSAGE_BYTES));
+        for (meta, bytes) in messages.take(self.messages) {
+            let stride = meta.stride.clamp(1, usize::from(u16::MAX));
+            let from = Passed {
+                bound,
+                local: local_ip(meta.dst_ip, bound),
+                remote: plain(meta.addr),
+                ecn: ecn_of(meta.ecn),
+                stride: stride as u16,
+            };
+            let run = bytes.get(..meta.len).unwrap_or_default();
+            if let Some(ours) = elders.sift(&from, run) {
+                meta.len = ours.len();
+                bytes[..ours.len()].copy_from_slice(&ours);
+            }
+        }
     }
 
     /// The messages of a batch: what is known of each, and its bytes.

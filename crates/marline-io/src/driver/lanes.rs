@@ -196,7 +196,7 @@ impl Lanes {
     /// An id for a lane that is to come; its top byte names the shard.
     pub(super) fn draw_id(&mut self) -> u64 {
         loop {
-            let id = self.rng.next_u64();
+            let id = self.shard.with_generation(self.rng.next_u64());
             let ours = Shard::of_flow(id, self.shard.count) == self.shard.index;
             if id != 0 && ours && !self.entries.contains_key(&id) {
                 return id;

@@ -19,7 +19,7 @@ pub(super) struct Rerouting {
 #[derive(Debug, Default)]
 struct LinkFlows {
     flows: BTreeSet<u64>,
-    /// It has no room, or is gone.
+    /// It has no room.
     full: bool,
 }
 
@@ -56,6 +56,13 @@ impl Rerouting {
             return Vec::new();
         }
         link.flows.iter().copied().collect()
+    }
+
+    /// A link has ended: whether it had room says nothing of the next one with its index.
+    pub(super) fn vacate(&mut self, index: u16) {
+        if let Some(link) = self.links.get_mut(&index) {
+            link.full = false;
+        }
     }
 
     /// A link has not come about, for this reason.

@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use std::cell::RefCell;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use marline_core::Shard as Part;
@@ -11,7 +12,8 @@ use marline_time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::links::{Link, Links, count};
+use super::links::{Link, LinkStream, Links, count};
+use super::relayed_links;
 use super::shard::{Shard, ShardHandle};
 use super::socket::SocketOptions;
 use super::state::Watch;
@@ -88,7 +90,18 @@ impl core::fmt::Display for NotOpened {
 pub struct LinkListener {
     /// The address it is bound to.
     pub local: SocketAddr,
+    copy: OwnedFd,
     _task: Watch,
+}
+
+impl LinkListener {
+    /// Another descriptor of it.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn copy(&self) -> io::Result<OwnedFd> {
+        self.copy.try_clone()
+    }
 }
 
 impl Shard {
@@ -101,15 +114,27 @@ impl Shard {
         shards: &[Arc<ShardHandle>],
         local: SocketAddr,
     ) -> io::Result<LinkListener> {
-        let listener = TcpListener::from_std(sys::link::listen(local)?)?;
+        Shard::accept_links(shards, OwnedFd::from(sys::link::listen(local)?))
+    }
+
+    /// The same with a socket that listens already.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn accept_links(
+        shards: &[Arc<ShardHandle>],
+        listening: OwnedFd,
+    ) -> io::Result<LinkListener> {
+        let copy = listening.try_clone()?;
+        let listener = TcpListener::from_std(std::net::TcpListener::from(listening))?;
         let local = listener.local_addr()?;
         let shards: Vec<_> = shards.iter().map(|handle| Arc::downgrade(&handle.shard)).collect();
         let task = tokio::spawn(accept(listener, local.port(), shards.into()));
-        Ok(LinkListener { local, _task: Watch(task.abort_handle()) })
+        Ok(LinkListener { local, copy, _task: Watch(task.abort_handle()) })
     }
 }
 
-type Shards = Arc<[Weak<Shard>]>;
+pub(super) type Shards = Arc<[Weak<Shard>]>;
 
 async fn accept(listener: TcpListener, port: u16, shards: Shards) {
     loop {
@@ -123,7 +148,7 @@ async fn accept(listener: TcpListener, port: u16, shards: Shards) {
                 let ends = (local.ip(), super::ingress::plain(remote));
                 count(&links.counters.accepted);
                 sys::link::prepare(&stream);
-                match links.insert(stream, ends, port, false) {
+                match links.insert(LinkStream::Tcp(stream), ends, port, false) {
                     Some(link) => {
                         start(&links, link, Arc::clone(&shards), Unpacker::default(), true);
                     }
@@ -139,12 +164,18 @@ async fn accept(listener: TcpListener, port: u16, shards: Shards) {
 }
 
 /// Starts the tasks of a link.
-fn start(links: &Arc<Links>, link: Arc<Link>, shards: Shards, unpacker: Unpacker, accepted: bool) {
+pub(super) fn start(
+    links: &Arc<Links>,
+    link: Arc<Link>,
+    shards: Shards,
+    unpacker: Unpacker,
+    accepted: bool,
+) {
     let (links, writer) = (Arc::clone(links), Arc::clone(&link));
     let write = tokio::spawn(write(writer, Arc::clone(&links), Arc::clone(&shards)));
     let write = Watch(write.abort_handle());
     tokio::spawn(async move {
-        let end = read(&link, &shards, unpacker, accepted).await;
+        let end = read(&link, &links, &shards, unpacker, accepted).await;
         drop(write);
         finish(&links, &link, &shards, &end);
     });
@@ -165,11 +196,18 @@ fn finish(links: &Links, link: &Link, shards: &Shards, end: &End) {
 }
 
 /// Reads frames and gives them to their shards, until the end. The server's preamble follows the client's.
-async fn read(link: &Link, shards: &Shards, mut unpacker: Unpacker, accepted: bool) -> End {
+async fn read(
+    link: &Arc<Link>,
+    links: &Links,
+    shards: &Shards,
+    mut unpacker: Unpacker,
+    accepted: bool,
+) -> End {
     let begun = Instant::now();
     let mut heard = begun;
     loop {
-        let patience = match (accepted, link.proven.load(Ordering::Relaxed)) {
+        let proven = link.proven.load(Ordering::Relaxed) || link.is_relayed();
+        let patience = match (accepted, proven) {
             (false, _) => None,
             (true, true) => Some(heard + IDLE),
             (true, false) => Some(begun + PROOF_PATIENCE),
@@ -186,7 +224,7 @@ async fn read(link: &Link, shards: &Shards, mut unpacker: Unpacker, accepted: bo
             return End::Closed(Some(error));
         }
         let greeted = unpacker.is_greeted();
-        match take(link, shards, &mut unpacker) {
+        match take(link, links, shards, &mut unpacker) {
             Ok(true) => heard = Instant::now(),
             Ok(false) => {}
             Err(end) => return end,
@@ -203,7 +241,12 @@ async fn read(link: &Link, shards: &Shards, mut unpacker: Unpacker, accepted: bo
 }
 
 /// Reads once. `true`: there were frames.
-fn take(link: &Link, shards: &Shards, unpacker: &mut Unpacker) -> Result<bool, End> {
+fn take(
+    link: &Arc<Link>,
+    links: &Links,
+    shards: &Shards,
+    unpacker: &mut Unpacker,
+) -> Result<bool, End> {
     BUFFER.with_borrow_mut(|buffer| {
         let kept = unpacker.restore(buffer);
         let len = match link.stream.try_read(&mut buffer[kept..]) {
@@ -214,6 +257,12 @@ fn take(link: &Link, shards: &Shards, unpacker: &mut Unpacker) -> Result<bool, E
         };
         let mut frames: Vec<&[u8]> = Vec::new();
         let end = unpacker.unpack(&buffer[..len], |frame| frames.push(frame));
+        let came = !frames.is_empty();
+        if let Some(elders) = links.living_elders() {
+            frames = relayed_links::sift(links, elders, link, frames);
+        } else if let (LinkStream::Unix(_), Some(elders)) = (&link.stream, links.elders()) {
+            frames.retain(|frame| elders.takes(frame));
+        }
         let owner = |frame: &[u8]| owner(frame, shards.len());
         for run in frames.chunk_by(|one, other| owner(one) == owner(other)) {
             let shard = run.first().and_then(|frame| shards.get(owner(frame))?.upgrade());
@@ -223,12 +272,12 @@ fn take(link: &Link, shards: &Shards, unpacker: &mut Unpacker) -> Result<bool, E
             }
         }
         end.map_err(End::Alien)?;
-        Ok(!frames.is_empty())
+        Ok(came)
     })
 }
 
 /// The shard that a frame is for, as the kernel's program for datagrams finds it (`sys/socket.rs`).
-fn owner(frame: &[u8], shards: usize) -> usize {
+pub(super) fn owner(frame: &[u8], shards: usize) -> usize {
     const SENDER_ID_LAST_BYTE: usize = 16;
     let Some(id) = frame.get(1..).and_then(|rest| rest.first_chunk::<8>()) else { return 0 };
     let count = u8::try_from(shards).unwrap_or(u8::MAX);
@@ -281,7 +330,7 @@ pub(super) async fn open(shard: Weak<Shard>, options: SocketOptions, ends: FlowE
     let port = options.local.port();
     let link = opened.and_then(|stream| {
         let full = || NotOpened::Io(io::Error::other("too many links"));
-        shard.links.insert(stream, ends, port, true).ok_or_else(full)
+        shard.links.insert(LinkStream::Tcp(stream), ends, port, true).ok_or_else(full)
     });
     match link {
         Ok(link) => {

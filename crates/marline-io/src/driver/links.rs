@@ -9,11 +9,12 @@ use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 
+use super::elders::Elders;
 use crate::carrier::{CarrierCounters, FIRST_LINK, Outer};
 use crate::links::{Enclosed, PREAMBLE, enclose};
 
@@ -57,22 +58,113 @@ struct Out {
     broken: bool,
 }
 
-/// A TCP connection that carries frames.
+/// What carries the bytes of a link.
+#[derive(Debug)]
+pub(super) enum LinkStream {
+    /// A TCP connection.
+    Tcp(TcpStream),
+    /// A way to another process, which has the TCP connection or the flow.
+    Unix(UnixStream),
+}
+
+impl LinkStream {
+    pub(super) async fn readable(&self) -> io::Result<()> {
+        match self {
+            LinkStream::Tcp(stream) => stream.readable().await,
+            LinkStream::Unix(stream) => stream.readable().await,
+        }
+    }
+
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        match self {
+            LinkStream::Tcp(stream) => stream.writable().await,
+            LinkStream::Unix(stream) => stream.writable().await,
+        }
+    }
+
+    pub(super) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            LinkStream::Tcp(stream) => stream.try_read(buffer),
+            LinkStream::Unix(stream) => stream.try_read(buffer),
+        }
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            LinkStream::Tcp(stream) => stream.try_write(bytes),
+            LinkStream::Unix(stream) => stream.try_write(bytes),
+        }
+    }
+
+    fn shut_down(&self) {
+        let how = std::net::Shutdown::Both;
+        // Ended already is as good.
+        let _ = match self {
+            LinkStream::Tcp(stream) => socket2::SockRef::from(stream).shutdown(how),
+            LinkStream::Unix(stream) => socket2::SockRef::from(stream).shutdown(how),
+        };
+    }
+}
+
+/// A connection that carries frames.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) stream: TcpStream,
+    pub(super) stream: LinkStream,
     /// Its place among the sockets, and its ends.
     pub(super) outer: Outer,
     /// The port of the UDP socket that it stands in for.
     pub(super) port: u16,
     /// A flow has proven itself on it.
     pub(super) proven: AtomicBool,
+    /// The ways to older processes that frames on it are for, by their generations.
+    relays: Mutex<BTreeMap<u8, Arc<Link>>>,
     out: Mutex<Out>,
     /// Something waits to be written.
     pub(super) work: Notify,
 }
 
 impl Link {
+    fn new(stream: LinkStream, outer: Outer, port: u16, proven: bool) -> Link {
+        Link {
+            stream,
+            outer,
+            port,
+            proven: AtomicBool::new(proven),
+            relays: Mutex::default(),
+            out: Mutex::default(),
+            work: Notify::new(),
+        }
+    }
+
+    /// The way to another process for frames of `link`.
+    pub(super) fn relay(stream: LinkStream, link: &Link) -> Link {
+        Link::new(stream, link.outer, link.port, true)
+    }
+
+    /// The way to the process of this generation.
+    pub(super) fn relay_of(&self, generation: u8) -> Option<Arc<Link>> {
+        let relay = lock(&self.relays).get(&generation).cloned();
+        relay.filter(|relay| !relay.is_broken())
+    }
+
+    pub(super) fn add_relay(&self, generation: u8, relay: &Arc<Link>) {
+        lock(&self.relays).insert(generation, Arc::clone(relay));
+    }
+
+    /// Forgets one that has ended. Whether there is none now.
+    pub(super) fn remove_relay(&self, generation: u8, relay: &Arc<Link>) -> bool {
+        let mut relays = lock(&self.relays);
+        if relays.get(&generation).is_some_and(|known| Arc::ptr_eq(known, relay)) {
+            relays.remove(&generation);
+        }
+        relays.is_empty()
+    }
+
+    /// Some of its flows may prove themselves elsewhere.
+    pub(super) fn is_relayed(&self) -> bool {
+        !lock(&self.relays).is_empty()
+    }
+
     /// Sends the frames of a batch for this shard. `lane`: they are worth nothing if they come late.
     pub(super) fn send(&self, shard: u8, lane: bool, stride: usize, bytes: &[u8]) -> Sent {
         let mut out = lock(&self.out);
@@ -140,8 +232,17 @@ impl Link {
     /// Ends it: whoever reads or writes finds out.
     pub(super) fn close(&self) {
         lock(&self.out).broken = true;
-        let _ = socket2::SockRef::from(&self.stream).shutdown(std::net::Shutdown::Both);
+        self.stream.shut_down();
         self.work.notify_one();
+        for relay in lock(&self.relays).values() {
+            relay.close();
+        }
+    }
+
+    /// Something has not left yet.
+    pub(super) fn is_waiting(&self) -> bool {
+        let out = lock(&self.out);
+        out.backlog.len() > out.sent
     }
 
     pub(super) fn is_broken(&self) -> bool {
@@ -154,6 +255,8 @@ struct Table {
     slots: Vec<Option<Arc<Link>>>,
     /// Links of each address on which nothing is proven yet.
     unproven: BTreeMap<IpAddr, usize>,
+    /// TCP connections are another process' business.
+    elsewhere: bool,
 }
 
 impl Table {
@@ -183,6 +286,8 @@ pub(super) struct LinkCounters {
 pub struct Links {
     table: Mutex<Table>,
     pub(super) counters: LinkCounters,
+    /// Older processes, with which the port is shared.
+    elders: OnceLock<Arc<Elders>>,
 }
 
 pub(super) fn count(counter: &AtomicU64) {
@@ -190,15 +295,33 @@ pub(super) fn count(counter: &AtomicU64) {
 }
 
 impl Links {
+    pub(super) fn set_elders(&self, elders: &Arc<Elders>) {
+        // Set once, by who made both.
+        let _ = self.elders.set(Arc::clone(elders));
+    }
+
+    /// The older processes with which the port may be shared; there may be none.
+    pub(super) fn elders(&self) -> Option<&Arc<Elders>> {
+        self.elders.get()
+    }
+
+    /// The same, if there are some.
+    pub(super) fn living_elders(&self) -> Option<&Arc<Elders>> {
+        self.elders.get().filter(|elders| elders.has_any())
+    }
+
     /// Takes a connection in. `None`: there are too many.
     pub(super) fn insert(
         &self,
-        stream: TcpStream,
+        stream: LinkStream,
         (local, remote): (IpAddr, SocketAddr),
         port: u16,
         proven: bool,
     ) -> Option<Arc<Link>> {
         let mut table = lock(&self.table);
+        if table.elsewhere && matches!(stream, LinkStream::Tcp(_)) {
+            return None;
+        }
         let of_one = table.unproven.get(&remote.ip()).copied().unwrap_or(0);
         let unproven: usize = table.unproven.values().sum();
         if !proven && (unproven >= MOST_UNPROVEN || of_one >= MOST_UNPROVEN_OF_ONE) {
@@ -215,14 +338,8 @@ impl Links {
         if !proven {
             *table.unproven.entry(remote.ip()).or_default() += 1;
         }
-        let link = Arc::new(Link {
-            stream,
-            outer: Outer { socket: FIRST_LINK + slot as u16, local, remote },
-            port,
-            proven: AtomicBool::new(proven),
-            out: Mutex::default(),
-            work: Notify::new(),
-        });
+        let outer = Outer { socket: FIRST_LINK + slot as u16, local, remote };
+        let link = Arc::new(Link::new(stream, outer, port, proven));
         table.slots[slot] = Some(Arc::clone(&link));
         Some(link)
     }
@@ -255,6 +372,15 @@ impl Links {
         let slot = usize::from(link.outer.socket - FIRST_LINK);
         if let Some(entry) = table.slots.get_mut(slot) {
             *entry = None;
+        }
+    }
+
+    /// TCP connections are another process' business from now on, or ours again. Those that there are, are closed:
+    /// clients open others at once.
+    pub(super) fn leave_tcp(&self, elsewhere: bool) {
+        lock(&self.table).elsewhere = elsewhere;
+        if elsewhere {
+            self.close_all();
         }
     }
 

@@ -30,7 +30,11 @@ impl State {
                 let lane = matches!(out.sender, Sender::Lane(..));
                 link.send(self.index, lane, out.stride, out.bytes)
             }
-            None => Sent::Dropped,
+            // It has ended, and its flows know: what its index stands for now is another link's.
+            None => {
+                count(&self.links.counters.dropped);
+                return;
+            }
         };
         match sent {
             Sent::All => return,
@@ -208,18 +212,19 @@ impl Shard {
         let now = self.clock.now();
         let ends = (outer.local, outer.remote);
         state.rerouting.routes.closed(now, ends, outer.socket);
-        for flow in state.rerouting.set_full(outer.socket, true) {
-            state.endpoint.set_flow_full(now, flow, true);
-        }
+        // The next link may have the same index, and room.
+        state.rerouting.vacate(outer.socket);
         let cut_off = match &state.carrier {
-            // A client takes its flows elsewhere; a server waits for it to do so.
-            Carrier::Udp(carrier) if !state.rerouting.routes.uses_links() => {
-                carrier.flows_at(outer)
-            }
-            _ => Vec::new(),
+            Carrier::Udp(carrier) => carrier.flows_at(outer),
+            Carrier::Native(_) => Vec::new(),
         };
+        // A client takes its flows elsewhere; a server waits for it to do so.
+        let waits = !state.rerouting.routes.uses_links();
         for flow in cut_off {
-            state.endpoint.flow_error(now, flow, NetworkError::Unreachable);
+            state.endpoint.set_flow_full(now, flow, true);
+            if waits {
+                state.endpoint.flow_error(now, flow, NetworkError::Unreachable);
+            }
         }
         self.serve(&mut state, now);
     }

@@ -121,12 +121,28 @@ impl SendError {
 
 impl Sock {
     pub(crate) fn udp(options: SocketOptions) -> io::Result<Self> {
-        let socket = socket::open(&options.spec())?;
+        Sock::adopted(OwnedFd::from(socket::open(&options.spec())?), options)
+    }
+
+    /// A socket that another process has opened, with these options.
+    pub(crate) fn adopted(socket: OwnedFd, options: SocketOptions) -> io::Result<Self> {
+        let socket = std::net::UdpSocket::from(socket);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let local = socket.local_addr()?;
         let fd = crate::sys::watch(OwnedFd::from(socket), Interest::READABLE | Interest::ERROR)?;
         let wildcard = local.ip().is_unspecified();
         Ok(Sock { fd, local, kind: Kind::Udp(UdpKind { state, options, wildcard }) })
+    }
+
+    /// The same socket, watched for something else.
+    pub(crate) fn watched_anew(&self, interest: Interest) -> io::Result<Self> {
+        let Kind::Udp(udp) = &self.kind else { return Err(io::ErrorKind::Unsupported.into()) };
+        let copy = self.as_fd().try_clone_to_owned()?;
+        let state = UdpSocketState::new(UdpSockRef::from(&copy))?;
+        let (options, wildcard) = (udp.options.clone(), udp.wildcard);
+        let fd = crate::sys::watch(copy, interest)?;
+        let kind = Kind::Udp(UdpKind { state, options, wildcard });
+        Ok(Sock { fd, local: self.local, kind })
     }
 
     pub(crate) fn raw(socket: OwnedFd, ipv6: bool, spare: Vec<OwnedFd>) -> io::Result<Self> {

@@ -85,6 +85,7 @@ impl Shard {
             armed: None,
             observers: Observers { captures, log: config.tap, contacts, others: config.observers },
             driver: None,
+            receiving: true,
             sockets_changed: true,
             stopped: false,
             queue: config.queue,

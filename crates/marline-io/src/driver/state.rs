@@ -106,6 +106,8 @@ pub(super) struct State {
     pub(super) armed: Option<Instant>,
     pub(super) observers: Observers,
     pub(super) driver: Option<Waker>,
+    /// The sockets are this process's to read.
+    pub(super) receiving: bool,
     /// The set of sockets changed: the task must look.
     pub(super) sockets_changed: bool,
     /// The task is gone.

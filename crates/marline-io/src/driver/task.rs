@@ -202,6 +202,9 @@ impl Task {
         if drained {
             guard.clear_ready();
         }
+        if let Some(elders) = self.shard.links.living_elders() {
+            self.buffer.sift(elders, *local);
+        }
         let mut state = self.shard.lock();
         let now = self.shard.clock.now();
         self.shard.on_batch(&mut state, now, (*index, *local), &self.buffer);
@@ -214,7 +217,11 @@ impl Task {
     }
 }
 
+/// Those to receive from.
 fn sockets(state: &State) -> Vec<(u16, SocketAddr, Arc<Sock>)> {
+    if !state.receiving {
+        return Vec::new();
+    }
     let open = state.sockets.iter().enumerate();
     open.filter_map(|(index, entry)| {
         let socket = &entry.as_ref()?.socket;

@@ -93,7 +93,7 @@ fn hint_interface(socket: &Socket, index: u32, ipv6: bool) -> io::Result<()> {
 }
 
 /// Asks for large buffers: beyond the system's limit where we may, up to it otherwise.
-pub(super) fn raise_buffers(socket: &Socket) {
+pub(crate) fn raise_buffers(socket: &Socket) {
     for (force, plain) in
         [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
     {

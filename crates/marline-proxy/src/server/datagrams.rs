@@ -146,6 +146,7 @@ impl Server {
                 () = tell(writer, asked) => End::Broken,
                 end = carry(&nat) => end,
                 () = self.stop.draining() => End::Orderly,
+                () = self.unused(&nat) => End::Orderly,
                 () = self.revoked(client) => End::Broken,
             }
         };
@@ -155,6 +156,18 @@ impl Server {
             End::Orderly => drop(timeout(PATIENCE, stream.shutdown()).await),
             End::Told(failure) => super::refuse(stream, failure).await,
             End::Broken => stream.abort(),
+        }
+    }
+}
+
+impl Server {
+    /// Resolves when another process begins what is new, and nothing is left of what was begun here: the client's
+    /// next lane is that process'.
+    async fn unused(&self, nat: &Nat) {
+        self.stop.handed_over().await;
+        let mut look = interval(SWEEP_EVERY);
+        while nat.has_sockets() {
+            look.tick().await;
         }
     }
 }

@@ -112,6 +112,9 @@ impl std::fmt::Debug for Acceptor {
 /// connection that is dead.
 const WORKING_AFTER: Duration = Duration::from_millis(20);
 
+/// A connection that arrived when another process took over has so long to say what it is for.
+const ARRIVED_LATE: Duration = Duration::from_secs(2);
+
 /// What an authenticated connection is for.
 enum Wish {
     /// A target.
@@ -231,12 +234,14 @@ impl Server {
         let welcome = Message::Welcome { idle_limit_s, session: offer };
         let mut unsaid = Unsaid::default();
         unsaid.add(&welcome);
+        let mut patience = ARRIVED_LATE;
         loop {
             let wish = tokio::select! {
                 wish = self.request(&mut stream, &mut unsaid, asks_at_once) => wish,
-                () = self.stop.draining() => None,
+                () = self.unwanted(patience) => None,
                 () = self.revoked(&client) => return stream.abort(),
             };
+            patience = Duration::ZERO;
             let carried = match wish {
                 Some(Ok(Wish::Target(target))) => {
                     self.carry(stream, unsaid, &client, &target).await
@@ -258,6 +263,19 @@ impl Server {
                 Some(again) => (stream, unsaid, asks_at_once) = (again, Unsaid::default(), true),
                 None => return,
             }
+        }
+    }
+
+    /// Resolves when a connection without a request is of no use here: nothing new is begun, or it is begun by
+    /// another process, which gets the client's next connection.
+    async fn unwanted(&self, patience: Duration) {
+        let elsewhere = async {
+            self.stop.handed_over().await;
+            tokio::time::sleep(patience).await;
+        };
+        tokio::select! {
+            () = self.stop.draining() => {}
+            () = elsewhere => {}
         }
     }
 

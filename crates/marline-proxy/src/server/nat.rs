@@ -355,6 +355,11 @@ impl Nat {
         true
     }
 
+    /// Whether any of the client's sockets has one here.
+    pub(super) fn has_sockets(&self) -> bool {
+        !self.lock().sockets.is_empty()
+    }
+
     /// Forgets the sockets that are idle.
     pub(super) fn sweep(&self) {
         let now = Instant::now();

@@ -324,7 +324,7 @@ impl Server {
                 end = self.tell(writer, asked, &listener, client) => end,
                 failure = held.displaced() => failure.into(),
                 failure = self.remotes.forbidden(client, wanted) => failure.into(),
-                () = self.stop.draining() => End::Orderly,
+                () = self.stop.handed_over() => End::Orderly,
                 () = self.revoked(client) => End::Broken,
             }
         };

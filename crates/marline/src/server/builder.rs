@@ -1,11 +1,13 @@
 //! Configuration of a server.
 
 use core::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_algos::Registry;
 use marline_core::{Limits, PathHealthMonitor};
+use marline_io::succession::Estate;
 use marline_io::{RawSockets, ResetSeed, SegmentLog};
 use marline_policy::Role;
 
@@ -62,6 +64,10 @@ pub struct ServerBuilder {
     pub(super) limits: Limits,
     pub(super) backlog: usize,
     pub(super) reset_seed: Option<ResetSeed>,
+    /// Number among the processes that share the addresses.
+    pub(super) generation: u8,
+    /// What it was given by the process whose place it takes, until it is used; clones share it.
+    inherited: Arc<Mutex<Option<Estate>>>,
 }
 
 impl Default for ServerBuilder {
@@ -81,6 +87,8 @@ impl Default for ServerBuilder {
             limits: Limits::default(),
             backlog: 1_024,
             reset_seed: None,
+            generation: 0,
+            inherited: Arc::default(),
         }
     }
 }
@@ -255,6 +263,27 @@ impl ServerBuilder {
         }
         self.carrier = Carrier::Opened(sockets);
         Ok(self)
+    }
+
+    /// Takes the place of another process: [`bind`](Self::bind) then takes the sockets that it was given, and nothing
+    /// is received before [`Server::begin`]. Framed carriers only.
+    ///
+    /// Gives what the program itself had handed over ([`Estate::further`]).
+    pub fn inherit(&mut self, mut estate: Estate) -> Vec<(String, OwnedFd)> {
+        let further = std::mem::take(&mut estate.further);
+        self.reset_seed = Some(estate.seed);
+        self.generation = estate.generation;
+        *self.lock_inherited() = Some(estate);
+        further
+    }
+
+    /// What it was given, if it has not been used.
+    pub(super) fn take_inherited(&self) -> Option<Estate> {
+        self.lock_inherited().take()
+    }
+
+    fn lock_inherited(&self) -> MutexGuard<'_, Option<Estate>> {
+        self.inherited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The addresses to listen on so far.

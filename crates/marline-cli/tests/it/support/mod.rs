@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "a bench compiles this file as well and uses a part of it")]
 
 pub(crate) mod native;
+pub(crate) mod socks;
 pub(crate) mod stun;
 pub(crate) mod testbed;
 pub(crate) mod two_uplinks;

@@ -12,7 +12,7 @@ fn lane_frame(lane: u64) -> Vec<u8> {
 #[test]
 fn a_frame_is_its_lanes_or_another_shards() {
     let now = Instant::from_secs(1);
-    let mut carrier = carrier(true, Shard { index: 1, count: 4 });
+    let mut carrier = carrier(true, Shard { index: 1, count: 4, generation: None });
     let ours = lane_frame(0x0500_0000_0000_0009);
     let got = carrier.receive(now, &datagram(outer(1, (9, 7000)), &ours));
     assert!(matches!(got, Received::Lane(0x0500_0000_0000_0009)), "{got:?}");

@@ -7,7 +7,7 @@ use marline_datagram::{LaneConfig, StandIn};
 use super::*;
 
 const ID: u64 = 7;
-const ALONE: Shard = Shard { index: 0, count: 1 };
+const ALONE: Shard = Shard::ALONE;
 
 fn lanes(numbers: PathNumbers) -> Lanes {
     let registry = Registry::default();

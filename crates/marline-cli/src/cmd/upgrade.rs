@@ -1,0 +1,61 @@
+//! `marline upgrade`: a running server or front is replaced by the program as it is on disk now, and its connections do
+//! not notice.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+
+use super::monitor::{print, reach};
+use crate::control::protocol::{Answer, Command};
+use crate::control::socket_path;
+
+/// Arguments of `marline upgrade`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Control socket of the process, or the directory that it is in; may be omitted if only one runs.
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// The new program [default: what is now at the path by which the process was started]
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+    /// Time for the new process to become ready [default: 30]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub timeout: Option<u64>,
+}
+
+/// Has it replaced.
+///
+/// # Errors
+/// No process can be reached, or it goes on as it was, and why.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let control = args.control.as_deref().map(socket_in).transpose()?;
+    let mut client = reach(control.as_ref()).await?;
+    let program = match &args.program {
+        None => None,
+        Some(program) => {
+            let absolute = std::path::absolute(program).context("--program")?;
+            let text = absolute.to_str().context("--program: its path is no text")?;
+            Some(text.to_owned())
+        }
+    };
+    match client.ask(Command::Upgrade { program, patience_s: args.timeout }).await? {
+        Answer::Upgraded(done) => {
+            // A reader that went away has seen enough.
+            let _ = print(&format!(
+                "process {} (version {}) has taken over; {} connections go on in the old one\n",
+                done.pid, done.version, done.connections
+            ));
+            Ok(ExitCode::SUCCESS)
+        }
+        other => bail!("asked for an upgrade, got {other:?}"),
+    }
+}
+
+/// The only socket in a directory, or what is no directory.
+fn socket_in(path: &Path) -> anyhow::Result<PathBuf> {
+    match path.is_dir() {
+        true => socket_path::find_in(path).map_err(anyhow::Error::msg),
+        false => Ok(path.to_owned()),
+    }
+}

@@ -1,0 +1,117 @@
+//! Upgrades under load: streams in full swing, and new ones all the time.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use ring::digest::{Context, SHA256};
+
+use super::super::end_to_end::pattern;
+use super::*;
+
+/// Sends until it is told to end, and reads what comes back. Gives the bytes; their hashes must agree.
+fn carry(mut stream: TcpStream, number: u64, enough: &AtomicBool) -> usize {
+    stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+    let mut reader = stream.try_clone().expect("another handle");
+    let reading = std::thread::spawn(move || {
+        let (mut hash, mut buffer, mut came) = (Context::new(&SHA256), vec![0; 16 << 10], 0);
+        loop {
+            match reader.read(&mut buffer).expect("the stream goes on") {
+                0 => return (hash.finish(), came),
+                len => {
+                    hash.update(&buffer[..len]);
+                    came += len;
+                }
+            }
+        }
+    });
+    let (mut hash, mut chunk, mut sent) = (Context::new(&SHA256), vec![0; 8 << 10], 0);
+    while !enough.load(Ordering::Relaxed) || sent == 0 {
+        pattern(number << 32 | sent as u64, &mut chunk);
+        stream.write_all(&chunk).expect("the stream goes on");
+        hash.update(&chunk);
+        sent += chunk.len();
+        // Together less than a busy machine carries, or the end would wait for what is in buffers.
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    stream.shutdown(std::net::Shutdown::Write).expect("an end");
+    let (came, bytes) = reading.join().expect("no panic");
+    assert_eq!((came.as_ref(), bytes), (hash.finish().as_ref(), sent), "stream {number}");
+    sent
+}
+
+/// So many streams over so many upgrades; meanwhile new ones are opened, none of which may be refused.
+fn under_load(carrier: &str, shards: &str, streams: u64, upgrades: usize) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let mut server = Upgraded::start(dir, &["--shards", shards]);
+    let (_client, socks) = client(dir, &server, &["--carrier", carrier]);
+    let target = echo_target();
+    let (enough, opened) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let bytes: usize = std::thread::scope(|scope| {
+        let enough = &enough;
+        let begun: Vec<TcpStream> =
+            (0..streams).map(|_| open(socks, target).expect("a stream")).collect();
+        let carried: Vec<_> = begun
+            .into_iter()
+            .zip(0..)
+            .map(|(stream, number)| scope.spawn(move || carry(stream, number, enough)))
+            .collect();
+        scope.spawn(|| {
+            while !enough.load(Ordering::Relaxed) {
+                let mut stream = open(socks, target).expect("new streams are never refused");
+                echo(&mut stream, b"new");
+                opened.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        for _ in 0..upgrades {
+            std::thread::sleep(Duration::from_millis(700));
+            server.upgrade(dir);
+            // New streams come about after each.
+            let (before, until) = (opened.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+            while opened.load(Ordering::Relaxed) < before + 20 {
+                assert!(Instant::now() < until, "no new streams after an upgrade");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        enough.store(true, Ordering::Relaxed);
+        carried.into_iter().map(|stream| stream.join().expect("no stream is lost")).sum()
+    });
+    let opened = opened.load(Ordering::Relaxed);
+    println!(
+        "{carrier}, {shards} shards: {streams} streams, {upgrades} upgrades: {} MB each way, 0 lost; {opened} opened \
+         meanwhile",
+        bytes / 1_000_000
+    );
+    let newest = *server.successors.last().expect("upgraded");
+    for pid in server.successors.iter().copied().chain([server.first.process.id()]) {
+        if pid != newest {
+            wait_until_gone(pid);
+        }
+    }
+}
+
+#[test]
+fn a_hundred_streams_under_load_lose_nothing() {
+    let _others = support::among_others();
+    under_load("udp", "2", 100, 2);
+}
+
+#[test]
+fn neither_do_streams_by_tcp() {
+    let _others = support::among_others();
+    under_load("tcp", "1", 30, 2);
+}
+
+/// ```text
+/// cargo test -p marline-cli --test it upgrade::load:: -- --nocapture --include-ignored
+/// ```
+#[test]
+#[ignore = "takes minutes"]
+fn nothing_is_lost_over_many() {
+    let _alone = support::alone();
+    for (carrier, shards) in [("udp", "1"), ("auto", "4"), ("tcp", "2")] {
+        under_load(carrier, shards, 100, 20);
+    }
+}

@@ -1,0 +1,219 @@
+//! Tests of `marline upgrade`: a server is replaced by another process of the same program, and what goes through it
+//! does not notice; or the other process does not come about, and nothing has happened.
+
+mod failures;
+mod load;
+mod paths;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::end_to_end::udp::Association;
+use super::support;
+use super::support::socks::{echo, echo_target, open};
+use super::support::{
+    Running, ServerSide, run, run_err, run_ok, start_client, start_server, texts,
+};
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// A server that is upgraded, and the processes that came after it.
+pub(crate) struct Upgraded {
+    pub(crate) first: ServerSide,
+    control: PathBuf,
+    pub(crate) successors: Vec<u32>,
+}
+
+impl Drop for Upgraded {
+    fn drop(&mut self) {
+        for pid in &self.successors {
+            end(*pid);
+        }
+    }
+}
+
+/// Ends a process that is no child of ours.
+fn end(pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).expect("a number");
+    // It may have ended.
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}
+
+/// Whether a process has ended and its memory is back: it is gone, or nobody has asked how it ended.
+pub(crate) fn is_gone(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    !status.contains("VmRSS:")
+}
+
+pub(crate) fn wait_until_gone(pid: u32) {
+    let until = Instant::now() + PATIENCE;
+    while !is_gone(pid) {
+        assert!(Instant::now() < until, "process {pid} does not end");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+impl Upgraded {
+    /// A server that allows targets on loopback, and has its control socket in `dir`.
+    pub(crate) fn start(dir: &Path, flags: &[&str]) -> Upgraded {
+        let control = dir.join("server.control");
+        let mut all = vec!["--allow", "127.0.0.0/8", "--control", control.to_str().expect("text")];
+        all.extend_from_slice(flags);
+        let first = start_server(dir, &all);
+        Upgraded { first, control, successors: Vec::new() }
+    }
+
+    fn control(&self) -> &str {
+        self.control.to_str().expect("text")
+    }
+
+    /// Asks for an upgrade, which must succeed. Gives the number of the process that was the newest.
+    pub(crate) fn upgrade(&mut self, dir: &Path) -> u32 {
+        let before = self.successors.last().copied().unwrap_or(self.first.process.id());
+        let said = run_ok(dir, &["upgrade", "--control", self.control()]);
+        let pid = said.split(' ').nth(1).and_then(|word| word.parse().ok());
+        self.successors.push(pid.unwrap_or_else(|| panic!("no number in {said:?}")));
+        before
+    }
+
+    /// Whether a process of the server is still there.
+    fn living(&self) -> usize {
+        let all = self.successors.iter().copied().chain([self.first.process.id()]);
+        all.filter(|pid| !is_gone(*pid)).count()
+    }
+}
+
+/// A client over these paths of loopback.
+fn client(dir: &Path, server: &Upgraded, flags: &[&str]) -> (Running, SocketAddr) {
+    let paths = ["--path", "127.0.0.1", "--path", "127.0.0.2", "--warm", "0"];
+    let all: Vec<&str> = paths.iter().chain(flags).copied().collect();
+    start_client(dir, &server.first.invite_file, &all)
+}
+
+/// A UDP service that answers with the port it was asked from.
+fn port_teller() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let address = socket.local_addr().expect("its address");
+    std::thread::spawn(move || {
+        let mut buffer = [0; 64];
+        while let Ok((_, from)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(&from.port().to_be_bytes(), from);
+        }
+    });
+    address
+}
+
+/// The port by which the server asks for this application.
+fn port_seen(application: &Association, teller: SocketAddr) -> Vec<u8> {
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        application.send(teller, b"who");
+        if let Some((_, port)) = application.recv(Duration::from_millis(500)) {
+            return port;
+        }
+    }
+    panic!("no answer by UDP");
+}
+
+/// One stream and one UDP mapping per process: each goes on where it was begun, and each process ends with them.
+fn goes_on_over_ten(carrier: &str, shards: &str) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let mut server = Upgraded::start(dir, &["--shards", shards]);
+    let (_client, socks) = client(dir, &server, &["--carrier", carrier]);
+    let (target, teller) = (echo_target(), port_teller());
+    let application = Association::open(socks);
+    let port = port_seen(&application, teller);
+    let mut streams = vec![open(socks, target).expect("a stream")];
+    for round in 0..10 {
+        server.upgrade(dir);
+        for (number, stream) in streams.iter_mut().enumerate() {
+            echo(stream, format!("{round}: still {number}").as_bytes());
+        }
+        streams.push(open(socks, target).expect("a stream once more"));
+        echo(streams.last_mut().expect("one"), &[round; 100_000]);
+        assert_eq!(port_seen(&application, teller), port, "the mapping stays where it was made");
+    }
+    assert!(!is_gone(server.first.process.id()), "it has the first stream");
+    drop(streams);
+    for middle in &server.successors[..9] {
+        wait_until_gone(*middle);
+    }
+    assert_eq!(server.living(), 2, "the newest, and the oldest with the mapping");
+    echo(&mut open(socks, target).expect("a stream"), b"and so on");
+}
+
+#[test]
+fn a_stream_and_a_mapping_go_on_over_ten_upgrades() {
+    let _others = support::among_others();
+    goes_on_over_ten("udp", "1");
+}
+
+#[test]
+fn they_do_with_several_shards() {
+    let _others = support::among_others();
+    goes_on_over_ten("auto", "4");
+}
+
+#[test]
+fn they_do_where_udp_is_not_to_be_had() {
+    let _others = support::among_others();
+    goes_on_over_ten("tcp", "2");
+}
+
+/// Nothing is left of a process once its connections have ended, the first one included.
+#[test]
+fn a_process_ends_with_its_last_connection_or_at_the_limit() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let mut server = Upgraded::start(dir, &["--upgrade-limit", "3s", "--drain", "1s"]);
+    let (_client, socks) = client(dir, &server, &["--carrier", "udp"]);
+    let target = echo_target();
+    let mut kept = open(socks, target).expect("a stream");
+    server.upgrade(dir);
+    echo(&mut kept, b"before the limit");
+    drop(kept);
+    assert!(server.first.process.wait(PATIENCE), "it ends in good order");
+    let mut kept = open(socks, target).expect("a stream");
+    let before = server.upgrade(dir);
+    echo(&mut kept, b"before the limit");
+    wait_until_gone(before);
+    assert!(!matches!(std::io::Read::read(&mut kept, &mut [0]), Ok(1..)), "it was cut off");
+    echo(&mut open(socks, target).expect("a stream"), b"by the newest");
+}
+
+/// `marline serve` in frames: no proxy, no TLS, just streams.
+#[test]
+fn a_front_is_upgraded_too_and_a_native_one_says_why_not() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let target = echo_target().to_string();
+    let listen = format!("127.0.0.1:{}", support::free_udp_port());
+    let flags = ["serve", "--listen", &listen, "--to", &target, "--carrier", "udp"];
+    let mut front = Running::start(dir, &flags);
+    front.line_with("listening on ");
+    // Found without being named, and found again: the older one has stepped aside.
+    let mut successors = Vec::new();
+    for _ in 0..2 {
+        let said = run_ok(dir, &["upgrade"]);
+        successors.push(said.split(' ').nth(1).and_then(|pid| pid.parse().ok()).expect("a number"));
+    }
+    assert!(front.wait(PATIENCE), "it had no connections");
+    wait_until_gone(successors[0]);
+    end(successors[1]);
+
+    if !marline_testkit::need::root() {
+        return;
+    }
+    let mut native = Running::start(dir, &["serve", "--listen", &listen, "--to", &target]);
+    native.line_with("listening on ");
+    wait_until_gone(successors[1]);
+    let refused = run_err(dir, &["upgrade"]);
+    assert!(refused.contains("native TCP stays with the process"), "{refused}");
+    let (said, _) = texts(&run(dir, &["monitor", "--table", "--once", "--json"]));
+    assert!(said.starts_with('['), "it goes on: {said}");
+}

@@ -1,0 +1,64 @@
+//! Addressee of a frame that came to a server, as far as its bytes tell: which of the processes that share a port it
+//! is for (docs/spec/udp-carrier.md section 7).
+
+use marline_core::Shard;
+
+use super::frame::{self, Frame};
+use super::ingress::join_token;
+
+/// For whom a frame is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Addressee {
+    /// The process of this generation, which drew the id.
+    Generation(u8),
+    /// The process that has the connection with this token.
+    Token(u32),
+    /// It names an id of the peer's, which may be known to any.
+    Anybody,
+    /// Whoever is the newest.
+    Newest,
+}
+
+impl Addressee {
+    /// Of a frame that was received by a server.
+    #[must_use]
+    pub fn of(frame: &[u8]) -> Addressee {
+        if frame::names_peers_id(frame) {
+            return Addressee::Anybody;
+        }
+        match frame.get(1..).and_then(|rest| rest.first_chunk()).map(|id| u64::from_be_bytes(*id)) {
+            None => Addressee::Newest,
+            Some(0) => match Frame::parse(frame) {
+                Some((_, Frame::Handshake { segment, .. })) => {
+                    join_token(segment).map_or(Addressee::Newest, Addressee::Token)
+                }
+                _ => Addressee::Newest,
+            },
+            Some(id) => Addressee::Generation(Shard::generation_of_flow(id)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_tell_the_generation_and_a_peers_id_tells_nothing() {
+        let id: u64 = 0x1204_0000_0000_0001;
+        let frame = |kind: u8, id: u64| {
+            let mut bytes = vec![0x20 | kind];
+            bytes.extend(id.to_be_bytes());
+            bytes.extend([0; 40]);
+            bytes
+        };
+        for kind in [0, 1, 2, 3, 4, 8] {
+            assert_eq!(Addressee::of(&frame(kind, id)), Addressee::Generation(4), "type {kind}");
+        }
+        assert_eq!(Addressee::of(&frame(5, id)), Addressee::Anybody);
+        assert_eq!(Addressee::of(&frame(0, 0)), Addressee::Newest);
+        assert_eq!(Addressee::of(&[0x20, 1]), Addressee::Newest);
+        let drawn = Shard { generation: Some(4), ..Shard::ALONE }.with_generation(u64::MAX);
+        assert_eq!(Addressee::of(&frame(0, drawn)), Addressee::Generation(4));
+    }
+}

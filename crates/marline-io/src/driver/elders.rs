@@ -1,0 +1,266 @@
+//! Elders of a process: older processes of the same server, which have connections still, seen from the newest.
+//!
+//! *Problem.* What comes for their connections comes to sockets that the newest reads, from addresses that may change,
+//! and a join begins like anything new. Ids tell which process drew them; of a token the newest knows whether it
+//! is its own. What is an elder's goes through a channel to it, in the runs in which the kernel gave it. A channel
+//! that is full drops, as a socket does. Nothing is looked at while there are none.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::task::AbortHandle;
+
+use crate::carrier::Addressee;
+use crate::succession::{Channel, Message, Passed, channel};
+
+/// An older process, and the way to it.
+#[derive(Debug)]
+pub(super) struct Elder {
+    pub(super) generation: u8,
+    channel: AsyncFd<OwnedFd>,
+}
+
+impl Elder {
+    pub(super) fn send(&self, parts: &[&[u8]], fd: Option<&OwnedFd>) -> io::Result<()> {
+        channel::send(self.channel.get_ref().as_fd(), parts, fd.map(AsFd::as_fd))
+    }
+}
+
+/// An elder, and what waits for its end.
+#[derive(Debug)]
+struct Known {
+    elder: Arc<Elder>,
+    watch: AbortHandle,
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        self.watch.abort();
+    }
+}
+
+/// Whether a connection of this process has a token.
+type KnowsToken = Box<dyn Fn(u32) -> bool + Send + Sync>;
+
+/// The elders of a process.
+pub(super) struct Elders {
+    own: u8,
+    knows_token: KnowsToken,
+    /// The youngest first.
+    known: Mutex<Vec<Known>>,
+    has_any: AtomicBool,
+}
+
+impl fmt::Debug for Elders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Elders").field("own", &self.own).finish_non_exhaustive()
+    }
+}
+
+impl Elders {
+    /// None, of a process of this generation. `knows_token` is asked while nothing is locked.
+    pub(super) fn new(own: u8, knows_token: KnowsToken) -> Arc<Self> {
+        let (known, has_any) = (Mutex::default(), AtomicBool::new(false));
+        Arc::new(Elders { own, knows_token, known, has_any })
+    }
+
+    /// The number of the process itself.
+    pub(super) const fn own(&self) -> u8 {
+        self.own
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that keeps its connections while this process receives.
+    pub(super) fn add(self: &Arc<Self>, generation: u8, channel: Channel) -> io::Result<()> {
+        channel.set_waits(false)?;
+        let channel = crate::sys::watch(channel.into_fd(), Interest::READABLE)?;
+        let elder = Arc::new(Elder { generation, channel });
+        let task = tokio::spawn(until_its_end(Arc::downgrade(self), Arc::clone(&elder)));
+        let mut known = self.lock();
+        known.insert(0, Known { elder, watch: task.abort_handle() });
+        self.has_any.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Further descriptors of the ways to them, in the order in which they came.
+    pub(super) fn copies(&self) -> io::Result<Vec<(u8, OwnedFd)>> {
+        let copy = |known: &Known| {
+            let fd = known.elder.channel.get_ref().try_clone()?;
+            Ok((known.elder.generation, fd))
+        };
+        self.lock().iter().rev().map(copy).collect()
+    }
+
+    /// Another process sends to them now.
+    pub(super) fn forget_all(&self) {
+        self.lock().clear();
+        self.has_any.store(false, Ordering::Release);
+    }
+
+    fn forget(&self, generation: u8) {
+        let mut known = self.lock();
+        known.retain(|known| known.elder.generation != generation);
+        self.has_any.store(!known.is_empty(), Ordering::Release);
+    }
+
+    /// Whether anything can be for another process.
+    pub(super) fn has_any(&self) -> bool {
+        self.has_any.load(Ordering::Acquire)
+    }
+
+    /// All of them, the youngest first.
+    pub(super) fn all(&self) -> Vec<Arc<Elder>> {
+        self.lock().iter().map(|known| Arc::clone(&known.elder)).collect()
+    }
+
+    /// Those of `all` that are to have a frame, and whether it is for this process, too.
+    pub(super) fn receivers<'a>(
+        &self,
+        all: &'a [Arc<Elder>],
+        frame: &[u8],
+    ) -> (&'a [Arc<Elder>], bool) {
+        match Addressee::of(frame) {
+            Addressee::Newest => (&[], true),
+            Addressee::Anybody => (all, true),
+            // Those who do not have it say nothing.
+            Addressee::Token(token) if !(self.knows_token)(token) => (all, false),
+            Addressee::Token(_) => (&[], true),
+            Addressee::Generation(number) => {
+                match all.iter().position(|elder| elder.generation == number) {
+                    Some(at) if number != self.own => (&all[at..=at], false),
+                    // Of a process that has ended: what it had is disowned here.
+                    _ => (&[], true),
+                }
+            }
+        }
+    }
+
+    /// Passes on what is for elders of a run of datagrams. `Some`: what is left is ours.
+    pub(super) fn sift(&self, from: &Passed, run: &[u8]) -> Option<Vec<u8>> {
+        let all = self.all();
+        let stride = usize::from(from.stride).max(1);
+        let receivers: Vec<_> =
+            run.chunks(stride).map(|frame| self.receivers(&all, frame)).collect();
+        if receivers.iter().all(|(elders, _)| elders.is_empty()) {
+            return None;
+        }
+        let header = Message::Frames(*from).to_bytes();
+        let (mut ours, mut at) = (Vec::new(), 0);
+        let alike = |one: &(&[_], bool), other: &(&[_], bool)| {
+            std::ptr::eq(one.0, other.0) && one.1 == other.1
+        };
+        for same in receivers.chunk_by(alike) {
+            let end = run.len().min((at + same.len()).saturating_mul(stride));
+            let bytes = run.get(at * stride..end).unwrap_or_default();
+            at += same.len();
+            let (elders, is_ours) = same[0];
+            for elder in elders {
+                // A full channel drops, as a full socket does.
+                let _ = elder.send(&[&header, bytes], None);
+            }
+            if is_ours {
+                ours.extend_from_slice(bytes);
+            }
+        }
+        Some(ours)
+    }
+
+    /// Whether a frame that another process passed on is to be looked at here. A join to a third one's connection must
+    /// not be answered: that one does it.
+    pub(super) fn takes(&self, frame: &[u8]) -> bool {
+        match Addressee::of(frame) {
+            Addressee::Token(token) => (self.knows_token)(token),
+            _ => true,
+        }
+    }
+}
+
+/// An elder says nothing, and ends.
+async fn until_its_end(elders: Weak<Elders>, elder: Arc<Elder>) {
+    loop {
+        let Ok(mut guard) = elder.channel.readable().await else { return };
+        match channel::receive(elder.channel.get_ref().as_fd(), &mut [0; 16]) {
+            Ok(Some(_)) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+            Ok(None) | Err(_) => break,
+        }
+    }
+    if let Some(elders) = elders.upgrade() {
+        elders.forget(elder.generation);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marline_core::{Ecn, Shard};
+
+    /// A frame of 40 bytes for an id of this generation.
+    fn frame(generation: u8, mark: u8) -> Vec<u8> {
+        let shard = Shard { generation: Some(generation), ..Shard::ALONE };
+        let mut bytes = vec![0x20];
+        bytes.extend(shard.with_generation(7).to_be_bytes());
+        bytes.resize(40, mark);
+        bytes
+    }
+
+    fn passed() -> Passed {
+        let at = "192.0.2.1:443".parse().expect("an address");
+        Passed { bound: at, local: at.ip(), remote: at, ecn: Ecn::Ect0, stride: 40 }
+    }
+
+    /// What has come on a channel: the frames of each message.
+    fn heard(channel: &Channel) -> Vec<Vec<u8>> {
+        let mut buffer = vec![0; channel::LONGEST_MESSAGE];
+        let next = || match channel.receive(&mut buffer) {
+            Ok(Some((len, None))) => {
+                let (message, frames) = Message::parse(&buffer[..len]).expect("a message");
+                assert!(message == Message::Frames(passed()));
+                Some(frames.to_vec())
+            }
+            Ok(_) | Err(_) => None,
+        };
+        core::iter::from_fn(next).collect()
+    }
+
+    #[tokio::test]
+    async fn a_run_is_taken_apart_and_each_gets_its_own_in_order() {
+        let elders = Elders::new(3, Box::new(|_| false));
+        let run = |numbers: &[u8]| -> Vec<u8> {
+            numbers.iter().enumerate().flat_map(|(at, number)| frame(*number, at as u8)).collect()
+        };
+        assert!(elders.sift(&passed(), &run(&[1, 2, 3])).is_none(), "there is nobody else");
+        let (to_one, one) = Channel::pair().expect("a channel");
+        let (to_two, two) = Channel::pair().expect("a channel");
+        elders.add(1, to_one).expect("an elder");
+        elders.add(2, to_two).expect("an elder");
+        assert!(elders.has_any());
+        assert!(elders.sift(&passed(), &run(&[3, 3])).is_none(), "all of it is ours");
+        // The last frame of a run may be shorter than the others. Nobody has generation 9 any more.
+        let mut mixed = run(&[1, 1, 3, 2, 9, 1]);
+        mixed.truncate(mixed.len() - 10);
+        let ours = elders.sift(&passed(), &mixed).expect("some is for others");
+        assert_eq!(ours, [frame(3, 2), frame(9, 4)].concat());
+        assert_eq!(heard(&one), [mixed[..80].to_vec(), mixed[200..].to_vec()]);
+        assert_eq!(heard(&two), [frame(2, 3)]);
+        // A peer's id may be known to anybody.
+        let mut reset = frame(1, 0);
+        reset[0] = 0x25;
+        assert_eq!(elders.sift(&passed(), &reset), Some(reset.clone()));
+        assert_eq!((heard(&one), heard(&two)), (vec![reset.clone()], vec![reset]));
+        // One that has ended is nobody's concern any more.
+        drop(one);
+        while elders.all().len() > 1 {
+            tokio::task::yield_now().await;
+        }
+        assert!(elders.sift(&passed(), &run(&[1])).is_none());
+    }
+}

@@ -1,0 +1,205 @@
+//! Generations of a server: the processes that share its sockets, of which the newest receives
+//! (docs/adr/0034-upgrade.md).
+//!
+//! What a process that has a successor does: it stops to receive, hears from the newest what is its own, and sends by
+//! the shared sockets. What the newest does is in `elders.rs`. Links are TCP connections, and only one process can
+//! write to one: what goes that way is in `relayed_links.rs`.
+
+use core::net::{IpAddr, SocketAddr};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use marline_core::Shard as Part;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
+
+use super::connections::wake;
+use super::elders::Elders;
+use super::ingress::Origin;
+use super::link_tasks::{self, Shards, owner};
+use super::links::{LinkStream, Links, count};
+use super::shard::{Shard, ShardHandle};
+use super::state::{SocketEntry, Watch};
+use crate::carrier::Outer;
+use crate::links::Unpacker;
+use crate::succession::{Channel, Message, Passed, channel};
+
+/// The processes that share the sockets of these shards, seen from one of them.
+#[derive(Debug)]
+pub struct Generations {
+    shards: Vec<Weak<Shard>>,
+    links: Arc<Links>,
+    elders: Arc<Elders>,
+    /// What the successor passes on is taken by this task.
+    heard: Mutex<Option<Watch>>,
+}
+
+impl Generations {
+    /// For shards that have no elders yet.
+    #[must_use]
+    pub fn new(own: u8, shards: &[Arc<ShardHandle>], links: &Arc<Links>) -> Arc<Self> {
+        let shards: Vec<_> = shards.iter().map(|handle| Arc::downgrade(&handle.shard)).collect();
+        let asked = shards.clone();
+        let elders = Elders::new(own, Box::new(move |token| knows_token(&asked, token)));
+        links.set_elders(&elders);
+        let links = Arc::clone(links);
+        Arc::new(Generations { shards, links, elders, heard: Mutex::default() })
+    }
+
+    /// Its own number.
+    #[must_use]
+    pub fn own(&self) -> u8 {
+        self.elders.own()
+    }
+
+    /// A process that keeps its connections while this one receives.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn add_elder(&self, generation: u8, channel: Channel) -> io::Result<()> {
+        self.elders.add(generation, channel)
+    }
+
+    /// The elders and further descriptors of the ways to them, in the order in which they are to be added.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn elders(&self) -> io::Result<Vec<(u8, OwnedFd)>> {
+        self.elders.copies()
+    }
+
+    /// From now on `successor` receives, and passes on what is ours.
+    ///
+    /// # Errors
+    /// It is gone: nothing has changed.
+    pub fn hand_over(self: &Arc<Self>, successor: Channel) -> io::Result<()> {
+        for shard in self.shards.iter().filter_map(Weak::upgrade) {
+            shard.stop_receiving();
+        }
+        let begun = successor.set_waits(false).and_then(|()| successor.let_begin());
+        let channel =
+            begun.and_then(|()| crate::sys::watch(successor.into_fd(), Interest::READABLE));
+        let channel = channel.inspect_err(|_| self.receive_again())?;
+        self.elders.forget_all();
+        self.links.leave_tcp(true);
+        let task = tokio::spawn(hear(Arc::downgrade(self), channel));
+        *self.lock_heard() = Some(Watch(task.abort_handle()));
+        Ok(())
+    }
+
+    fn lock_heard(&self) -> MutexGuard<'_, Option<Watch>> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn receive_again(&self) {
+        self.links.leave_tcp(false);
+        for shard in self.shards.iter().filter_map(Weak::upgrade) {
+            shard.receive_again();
+        }
+    }
+
+    /// Takes what the successor passes on. `false`: it is mad.
+    fn on_passed(&self, bytes: &[u8], fd: Option<OwnedFd>) -> bool {
+        match (Message::parse(bytes), fd) {
+            (Ok((Message::Frames(passed), frames)), _) => self.take_frames(&passed, frames),
+            (Ok((Message::Link { local, remote, port }, _)), Some(fd)) => {
+                self.take_link(fd, (local, remote), port);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn take_frames(&self, passed: &Passed, run: &[u8]) {
+        let stride = usize::from(passed.stride).max(1);
+        let frames = run.chunks(stride).filter(|frame| self.elders.takes(frame));
+        let frames: Vec<&[u8]> = frames.collect();
+        let count = self.shards.len();
+        for same in frames.chunk_by(|one, other| owner(one, count) == owner(other, count)) {
+            let index = same.first().map_or(0, |frame| owner(frame, count));
+            if let Some(shard) = self.shards.get(index).and_then(Weak::upgrade) {
+                shard.on_passed_frames(passed, same);
+            }
+        }
+    }
+
+    /// Takes an end of a link that the successor relays.
+    fn take_link(&self, fd: OwnedFd, ends: (IpAddr, SocketAddr), port: u16) {
+        let stream = std::os::unix::net::UnixStream::from(fd);
+        let Ok(stream) = UnixStream::from_std(stream) else { return };
+        count(&self.links.counters.accepted);
+        match self.links.insert(LinkStream::Unix(stream), ends, port, false) {
+            Some(link) => {
+                let shards: Shards = self.shards.as_slice().into();
+                link_tasks::start(&self.links, link, shards, Unpacker::greeted(), true);
+            }
+            None => count(&self.links.counters.refused),
+        }
+    }
+}
+
+/// Whether a connection of these shards, none of which may be locked, has this token.
+fn knows_token(shards: &[Weak<Shard>], token: u32) -> bool {
+    let count = u8::try_from(shards.len()).unwrap_or(u8::MAX);
+    let index = usize::from(Part::of_token(token, count));
+    let shard = shards.get(index).and_then(Weak::upgrade);
+    shard.is_some_and(|shard| shard.lock().endpoint.knows_token(token))
+}
+
+/// Hears what the successor passes on, until it is gone; then there is nobody but us to receive.
+async fn hear(generations: Weak<Generations>, channel: AsyncFd<OwnedFd>) {
+    let mut buffer = vec![0; channel::LONGEST_MESSAGE].into_boxed_slice();
+    loop {
+        let Ok(mut guard) = channel.readable().await else { return };
+        match channel::receive(channel.get_ref().as_fd(), &mut buffer) {
+            Ok(Some((len, fd))) => {
+                let Some(generations) = generations.upgrade() else { return };
+                if !generations.on_passed(buffer.get(..len).unwrap_or_default(), fd) {
+                    tracing::warn!("the successor passes on what this process does not know");
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+            Ok(None) | Err(_) => break,
+        }
+        drop(guard);
+        tokio::task::coop::consume_budget().await;
+    }
+    if let Some(generations) = generations.upgrade() {
+        tracing::warn!("the successor is gone: this process receives again what is its own");
+        generations.receive_again();
+    }
+}
+
+impl Shard {
+    /// Gives frames that the newest process received to carrier and core.
+    fn on_passed_frames(&self, passed: &Passed, frames: &[&[u8]]) {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        let bound = |entry: &Option<SocketEntry>| {
+            entry.as_ref().is_some_and(|entry| entry.socket.local == passed.bound)
+        };
+        let Some(index) = state.sockets.iter().position(bound) else { return };
+        let outer = Outer { socket: index as u16, local: passed.local, remote: passed.remote };
+        let origin = Origin { outer, local_port: passed.bound.port(), ecn: passed.ecn };
+        self.on_frames(&mut state, now, &origin, frames.iter().copied());
+        if self.tell(&mut state, now) {
+            wake(state.driver.take());
+        } else {
+            self.serve(&mut state, now);
+        }
+    }
+
+    /// The sockets of this shard, and further descriptors of them.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn copy_sockets(&self) -> io::Result<Vec<(SocketAddr, OwnedFd)>> {
+        let state = self.lock();
+        let sockets = state.sockets.iter().flatten();
+        sockets
+            .map(|entry| Ok((entry.socket.local, entry.socket.as_fd().try_clone_to_owned()?)))
+            .collect()
+    }
+}

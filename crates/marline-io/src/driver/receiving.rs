@@ -1,0 +1,74 @@
+//! Receiving of a shard, or not: of several processes that share its sockets one does.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use tokio::io::Interest;
+
+use super::carrier::Carrier;
+use super::connections::wake;
+use super::error_watch;
+use super::shard::Shard;
+use super::socket::{Sock, SocketOptions};
+use super::state::SocketEntry;
+
+impl Shard {
+    /// Opens sockets and receives nothing until [`begin_receiving`](Self::begin_receiving).
+    pub fn wait_with_receiving(&self) {
+        self.lock().receiving = false;
+    }
+
+    /// Receives from now on.
+    pub fn begin_receiving(&self) {
+        let mut state = self.lock();
+        state.receiving = true;
+        state.sockets_changed = true;
+        wake(state.driver.take());
+    }
+
+    /// Another process receives from now on; this one sends, by the same sockets.
+    pub(super) fn stop_receiving(&self) {
+        self.watch_anew(false);
+    }
+
+    /// The other process is gone.
+    pub(super) fn receive_again(&self) {
+        self.watch_anew(true);
+    }
+
+    /// A socket that is watched for what comes wakes this process even if another one takes it.
+    fn watch_anew(&self, receiving: bool) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let interest =
+            if receiving { Interest::READABLE | Interest::ERROR } else { Interest::PRIORITY };
+        let handle = self.handle();
+        for entry in state.sockets.iter_mut().flatten() {
+            match entry.socket.watched_anew(interest) {
+                Ok(socket) => {
+                    let socket = Arc::new(socket);
+                    let watches = handle.as_ref().filter(|_| receiving);
+                    let watch = watches.map(|handle| error_watch::start(&handle.shard, &socket));
+                    let stalled = core::mem::take(&mut entry.stalled);
+                    *entry = SocketEntry { socket, stalled, _error_watch: watch };
+                }
+                Err(error) => tracing::warn!(%error, "a socket stays as it was"),
+            }
+        }
+        if let (Carrier::Udp(carrier), false) = (&mut state.carrier, receiving) {
+            carrier.leave_others_ids();
+        }
+        state.receiving = receiving;
+        state.sockets_changed = true;
+        wake(state.driver.take());
+    }
+
+    /// Takes over a socket that another process has opened.
+    ///
+    /// # Errors
+    /// It is none of UDP's.
+    pub fn adopt_socket(&self, socket: OwnedFd, options: SocketOptions) -> io::Result<()> {
+        self.add_socket(Sock::adopted(socket, options)?).map(drop)
+    }
+}

@@ -1,0 +1,119 @@
+//! Links whose frames are for several processes: a TCP connection carries all flows of a client between two addresses,
+//! those of older processes among them, and one process alone can write to it.
+//!
+//! The newest process has the links. For each older process that frames on a link are for, it makes a pair of unix
+//! sockets, keeps one end and gives that process the other, with the addresses of the link. There it is a link like any
+//! other: same framing, same bounds, and a socket that is full tells its shards to wait. Here its frames are
+//! written to the TCP connection, whole.
+
+use core::sync::atomic::Ordering;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use marline_time::Duration;
+use tokio::net::UnixStream;
+
+use super::elders::{Elder, Elders};
+use super::links::{Link, LinkStream, Links, Sent, count};
+use crate::links::Unpacker;
+use crate::succession::Message;
+
+/// A link without room is looked at again so soon.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// Bytes read of a relay in one go.
+const READ_BYTES: usize = 16 << 10;
+/// Nobody is told of room at a relay.
+const NO_SHARD: u8 = 127;
+
+/// Passes on what is for elders of the frames that came by a link; what is left is ours.
+pub(super) fn sift<'a>(
+    links: &Links,
+    elders: &Elders,
+    link: &Arc<Link>,
+    frames: Vec<&'a [u8]>,
+) -> Vec<&'a [u8]> {
+    let all = elders.all();
+    let mut ours = Vec::new();
+    for frame in frames {
+        let (receivers, keep) = elders.receivers(&all, frame);
+        for elder in receivers {
+            if let Some(relay) = relay_to(link, elder)
+                && relay.send(NO_SHARD, false, 0, frame) == Sent::Dropped
+            {
+                count(&links.counters.dropped);
+            }
+        }
+        if keep {
+            ours.push(frame);
+        }
+    }
+    ours
+}
+
+/// The way to an elder for the frames of a link.
+fn relay_to(link: &Arc<Link>, elder: &Elder) -> Option<Arc<Link>> {
+    if let Some(known) = link.relay_of(elder.generation) {
+        return Some(known);
+    }
+    let (here, there) = UnixStream::pair().ok()?;
+    let there = OwnedFd::from(there.into_std().ok()?);
+    let (local, remote, port) = (link.outer.local, link.outer.remote, link.port);
+    let message = Message::Link { local, remote, port }.to_bytes();
+    // An elder that is busy gets the next frame.
+    elder.send(&[&message], Some(&there)).ok()?;
+    let relay = Arc::new(Link::relay(LinkStream::Unix(here), link));
+    link.add_relay(elder.generation, &relay);
+    tokio::spawn(write(Arc::clone(&relay)));
+    tokio::spawn(back(Arc::clone(link), Arc::clone(&relay), elder.generation));
+    Some(relay)
+}
+
+/// Writes what waits for an elder, whenever that has room.
+async fn write(relay: Arc<Link>) {
+    loop {
+        relay.work.notified().await;
+        loop {
+            if relay.is_broken() || relay.stream.writable().await.is_err() {
+                return;
+            }
+            match relay.flush() {
+                Ok(None) => {}
+                Ok(Some(_)) => break,
+                Err(_) => return relay.close(),
+            }
+        }
+    }
+}
+
+/// Writes what an elder sends to its link, as long as both are there.
+async fn back(link: Arc<Link>, relay: Arc<Link>, generation: u8) {
+    let mut unpacker = Unpacker::greeted();
+    let mut buffer = vec![0; READ_BYTES];
+    while relay.stream.readable().await.is_ok() && !link.is_broken() {
+        let kept = unpacker.restore(&mut buffer);
+        let len = match relay.stream.try_read(&mut buffer[kept..]) {
+            Ok(0) => break,
+            Ok(len) => kept + len,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => kept,
+            Err(_) => break,
+        };
+        let mut sent = Sent::All;
+        let write = |frame: &[u8]| {
+            if link.send(NO_SHARD, false, 0, frame) != Sent::All {
+                sent = Sent::Full;
+            }
+        };
+        if unpacker.unpack(&buffer[..len], write).is_err() {
+            break;
+        }
+        while sent == Sent::Full && link.is_waiting() && !link.is_broken() {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+    relay.close();
+    let was_last = link.remove_relay(generation, &relay);
+    // The elder closes what nobody proves himself on, and whom it knew nobody else does.
+    if was_last && !link.proven.load(Ordering::Relaxed) {
+        link.close();
+    }
+}

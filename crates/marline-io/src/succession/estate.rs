@@ -1,0 +1,187 @@
+//! Estate of a process: what its successor needs in order to begin in its place.
+
+use core::net::SocketAddr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use marline_time::Duration;
+
+use super::Channel;
+use super::channel::LONGEST_MESSAGE;
+use super::message::Message;
+use crate::random::ResetSeed;
+
+/// Version of the messages between two processes. Another one is refused, and the old process goes on.
+pub const PROTOCOL: u8 = 1;
+
+/// What a process leaves to its successor.
+#[derive(Debug)]
+pub struct Estate {
+    /// The successor's generation.
+    pub generation: u8,
+    /// That of the process that gives.
+    pub predecessor: u8,
+    /// The seed of reset tokens, so that whoever is the newest can speak for those that have ended.
+    pub seed: ResetSeed,
+    /// UDP sockets: shard, address.
+    pub sockets: Vec<(u8, SocketAddr, OwnedFd)>,
+    /// What accepts TCP connections.
+    pub listeners: Vec<(SocketAddr, OwnedFd)>,
+    /// Older processes that still have connections: generation, and the channel on which they are sent what is theirs.
+    pub elders: Vec<(u8, OwnedFd)>,
+    /// What else the program has, by name.
+    pub further: Vec<(String, OwnedFd)>,
+}
+
+/// A channel without room is tried again so soon.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+fn other(text: impl Into<String>) -> io::Error {
+    io::Error::other(text.into())
+}
+
+impl Estate {
+    /// Gives it to the other end of `channel`, and waits for room there; for threads that may wait.
+    ///
+    /// # Errors
+    /// The other process is gone.
+    pub fn give(&self, channel: &Channel) -> io::Result<()> {
+        let put = |message: Message, fd: Option<&OwnedFd>| loop {
+            match channel.send(&[&message.to_bytes()], fd.map(AsFd::as_fd)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    std::thread::sleep(LOOK_AGAIN);
+                }
+                result => return result,
+            }
+        };
+        let (generation, predecessor) = (self.generation, self.predecessor);
+        let seed = self.seed.into_bytes();
+        put(Message::Hello { protocol: PROTOCOL, generation, predecessor, seed }, None)?;
+        for (shard, local, fd) in &self.sockets {
+            put(Message::Socket { shard: *shard, local: *local }, Some(fd))?;
+        }
+        for (local, fd) in &self.listeners {
+            put(Message::Listener { local: *local }, Some(fd))?;
+        }
+        for (generation, fd) in &self.elders {
+            put(Message::Elder { generation: *generation }, Some(fd))?;
+        }
+        for (name, fd) in &self.further {
+            put(Message::Further { name: name.clone() }, Some(fd))?;
+        }
+        put(Message::End, None)
+    }
+
+    /// Takes it from the other end of `channel`, which must wait for messages.
+    fn take(channel: &Channel) -> io::Result<Estate> {
+        let mut buffer = vec![0; LONGEST_MESSAGE];
+        let mut next = || next(channel, &mut buffer);
+        let (Message::Hello { protocol, generation, predecessor, seed }, _) = next()? else {
+            return Err(other("the predecessor does not begin with its version"));
+        };
+        if protocol != PROTOCOL {
+            let text = format!("the predecessor hands over in version {protocol}, not {PROTOCOL}");
+            return Err(other(text));
+        }
+        let mut estate = Estate {
+            generation,
+            predecessor,
+            seed: ResetSeed::new(seed),
+            sockets: Vec::new(),
+            listeners: Vec::new(),
+            elders: Vec::new(),
+            further: Vec::new(),
+        };
+        loop {
+            let (message, fd) = next()?;
+            if message == Message::End {
+                return Ok(estate);
+            }
+            let fd = fd.ok_or_else(|| other("a descriptor is missing"))?;
+            match message {
+                Message::Socket { shard, local } => estate.sockets.push((shard, local, fd)),
+                Message::Listener { local } => estate.listeners.push((local, fd)),
+                Message::Elder { generation } => estate.elders.push((generation, fd)),
+                Message::Further { name } => estate.further.push((name, fd)),
+                _ => return Err(other("the predecessor says something else")),
+            }
+        }
+    }
+}
+
+fn next(channel: &Channel, buffer: &mut [u8]) -> io::Result<(Message, Option<OwnedFd>)> {
+    let Some((len, fd)) = channel.receive(buffer)? else {
+        return Err(other("the other process is gone"));
+    };
+    let (message, _) = Message::parse(buffer.get(..len).unwrap_or_default())?;
+    Ok((message, fd))
+}
+
+/// A process that has been given an estate and has not begun.
+#[derive(Debug)]
+pub struct Heir {
+    channel: Channel,
+}
+
+impl Heir {
+    /// Takes what the predecessor gives on this channel. Waits for it.
+    ///
+    /// # Errors
+    /// It does not, or in another version.
+    pub fn take(channel: Channel) -> io::Result<(Heir, Estate)> {
+        channel.set_waits(true)?;
+        let estate = Estate::take(&channel)?;
+        Ok((Heir { channel }, estate))
+    }
+
+    /// Tells the predecessor that everything is there, and waits for its word. It has stopped receiving then.
+    ///
+    /// # Errors
+    /// The predecessor is gone, or goes on by itself.
+    pub fn ask_to_begin(&self, version: &str) -> io::Result<()> {
+        let ready = Message::Ready { version: version.to_owned() };
+        self.channel.send(&[&ready.to_bytes()], None)?;
+        match next(&self.channel, &mut [0; 256])? {
+            (Message::Go, _) => Ok(()),
+            _ => Err(other("the predecessor does not let go")),
+        }
+    }
+
+    /// The channel by which the predecessor, now an elder, is sent what is its own.
+    #[must_use]
+    pub fn into_channel(self) -> Channel {
+        self.channel
+    }
+
+    /// Tells the predecessor why there will be no beginning.
+    pub fn give_up(channel: &Channel, why: &str) {
+        let failed = Message::Failed { why: why.to_owned() };
+        // It sees the end in any case.
+        let _ = channel.send(&[&failed.to_bytes()], None);
+    }
+}
+
+impl Channel {
+    /// What the successor says, if it has said something: its version when it is ready, or why it cannot be.
+    ///
+    /// # Errors
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock): nothing yet. Others: it is gone.
+    pub fn heard(&self) -> io::Result<Result<String, String>> {
+        let mut buffer = vec![0; LONGEST_MESSAGE];
+        let heard = match next(self, &mut buffer) {
+            // It ended without having read all: that is told first, and what it said before comes after.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => next(self, &mut buffer),
+            heard => heard,
+        };
+        match heard?.0 {
+            Message::Ready { version } => Ok(Ok(version)),
+            Message::Failed { why } => Ok(Err(why)),
+            _ => Err(other("the successor says something else")),
+        }
+    }
+
+    /// Lets the successor begin.
+    pub(crate) fn let_begin(&self) -> io::Result<()> {
+        self.send(&[&Message::Go.to_bytes()], None)
+    }
+}

@@ -1,0 +1,245 @@
+//! Messages between two processes of one server, and their bytes. Both come from the same machine and usually from two
+//! versions of one program, so each begins with its kind, and an unknown kind is an error.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::io;
+
+use marline_core::Ecn;
+
+/// Bytes of a name or a reason.
+const LONGEST_TEXT: usize = 4_096;
+
+/// What one process tells the other.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// The first one to a successor: the version of these messages, its generation and that of who speaks, and the
+    /// seed of reset tokens.
+    Hello { protocol: u8, generation: u8, predecessor: u8, seed: [u8; 32] },
+    /// A UDP socket of a shard.
+    Socket { shard: u8, local: SocketAddr },
+    /// What accepts TCP connections.
+    Listener { local: SocketAddr },
+    /// The channel to a process of this generation.
+    Elder { generation: u8 },
+    /// Something of the program's own.
+    Further { name: String },
+    /// That was all.
+    End,
+    /// The successor could begin at once.
+    Ready { version: String },
+    /// It cannot.
+    Failed { why: String },
+    /// It is to begin.
+    Go,
+    /// To an older process: a relayed link, which ends there and for this port.
+    Link { local: IpAddr, remote: SocketAddr, port: u16 },
+    /// To an older process: frames, which follow.
+    Frames(Passed),
+}
+
+impl core::fmt::Debug for Message {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        // One of them has a secret.
+        write!(f, "Message({})", self.kind())
+    }
+}
+
+/// Where frames came from that are passed on.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Passed {
+    /// The address that the socket is bound to.
+    pub(crate) bound: SocketAddr,
+    /// The local address of the datagrams.
+    pub(crate) local: IpAddr,
+    /// Who sent them.
+    pub(crate) remote: SocketAddr,
+    /// Their ECN field.
+    pub(crate) ecn: Ecn,
+    /// Bytes from one frame to the next.
+    pub(crate) stride: u16,
+}
+
+impl Message {
+    const fn kind(&self) -> u8 {
+        match self {
+            Message::Hello { .. } => 1,
+            Message::Socket { .. } => 2,
+            Message::Listener { .. } => 3,
+            Message::Elder { .. } => 4,
+            Message::Further { .. } => 5,
+            Message::End => 6,
+            Message::Ready { .. } => 7,
+            Message::Failed { .. } => 8,
+            Message::Go => 9,
+            Message::Link { .. } => 10,
+            Message::Frames(_) => 11,
+        }
+    }
+
+    /// Its bytes.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut out = vec![self.kind()];
+        match self {
+            Message::Hello { protocol, generation, predecessor, seed } => {
+                out.extend([*protocol, *generation, *predecessor]);
+                out.extend(seed);
+            }
+            Message::Socket { shard, local } => {
+                out.push(*shard);
+                put_address(&mut out, *local);
+            }
+            Message::Listener { local } => put_address(&mut out, *local),
+            Message::Elder { generation } => out.push(*generation),
+            Message::Further { name: text }
+            | Message::Ready { version: text }
+            | Message::Failed { why: text } => {
+                out.extend(text.bytes().take(LONGEST_TEXT));
+            }
+            Message::End | Message::Go => {}
+            Message::Link { local, remote, port } => {
+                put_address(&mut out, SocketAddr::new(*local, *port));
+                put_address(&mut out, *remote);
+            }
+            Message::Frames(passed) => {
+                put_address(&mut out, passed.bound);
+                put_address(&mut out, SocketAddr::new(passed.local, 0));
+                put_address(&mut out, passed.remote);
+                out.push(passed.ecn as u8);
+                out.extend(passed.stride.to_be_bytes());
+            }
+        }
+        out
+    }
+
+    /// The message in `bytes`, and what follows it.
+    pub(crate) fn parse(bytes: &[u8]) -> io::Result<(Message, &[u8])> {
+        let mut reader = Reader(bytes);
+        let message = reader.message().ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, "the other process speaks otherwise")
+        })?;
+        Ok((message, reader.0))
+    }
+}
+
+fn put_address(out: &mut Vec<u8>, address: SocketAddr) {
+    match address {
+        SocketAddr::V4(v4) => {
+            out.push(4);
+            out.extend(v4.ip().octets());
+        }
+        SocketAddr::V6(v6) => {
+            out.push(6);
+            out.extend(v6.ip().octets());
+            out.extend(v6.scope_id().to_be_bytes());
+        }
+    }
+    out.extend(address.port().to_be_bytes());
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    fn address(&mut self) -> Option<SocketAddr> {
+        match self.byte()? {
+            4 => {
+                let ip = Ipv4Addr::from(self.array::<4>()?);
+                Some(SocketAddr::new(ip.into(), u16::from_be_bytes(self.array()?)))
+            }
+            6 => {
+                let ip = Ipv6Addr::from(self.array::<16>()?);
+                let scope = u32::from_be_bytes(self.array()?);
+                let port = u16::from_be_bytes(self.array()?);
+                Some(SocketAddrV6::new(ip, port, 0, scope).into())
+            }
+            _ => None,
+        }
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let text = String::from_utf8_lossy(core::mem::take(&mut self.0)).into_owned();
+        (text.len() <= LONGEST_TEXT).then_some(text)
+    }
+
+    fn ecn(&mut self) -> Option<Ecn> {
+        let known = [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce];
+        let byte = self.byte()?;
+        known.into_iter().find(|ecn| *ecn as u8 == byte)
+    }
+
+    fn message(&mut self) -> Option<Message> {
+        Some(match self.byte()? {
+            1 => {
+                let [protocol, generation, predecessor] = self.array()?;
+                Message::Hello { protocol, generation, predecessor, seed: self.array()? }
+            }
+            2 => Message::Socket { shard: self.byte()?, local: self.address()? },
+            3 => Message::Listener { local: self.address()? },
+            4 => Message::Elder { generation: self.byte()? },
+            5 => Message::Further { name: self.text()? },
+            6 => Message::End,
+            7 => Message::Ready { version: self.text()? },
+            8 => Message::Failed { why: self.text()? },
+            9 => Message::Go,
+            10 => {
+                let local = self.address()?;
+                let (local, port) = (local.ip(), local.port());
+                Message::Link { local, remote: self.address()?, port }
+            }
+            11 => Message::Frames(Passed {
+                bound: self.address()?,
+                local: self.address()?.ip(),
+                remote: self.address()?,
+                ecn: self.ecn()?,
+                stride: u16::from_be_bytes(self.array()?),
+            }),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_comes_back_and_none_that_is_cut_off_does() {
+        let v4: SocketAddr = "192.0.2.1:443".parse().unwrap();
+        let v6: SocketAddr = SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 0, 3).into();
+        let passed = Passed { bound: v6, local: v4.ip(), remote: v6, ecn: Ecn::Ce, stride: 1_472 };
+        let all = [
+            Message::Hello { protocol: 1, generation: 2, predecessor: 1, seed: [7; 32] },
+            Message::Socket { shard: 3, local: v4 },
+            Message::Listener { local: v6 },
+            Message::Elder { generation: 9 },
+            Message::Further { name: "metrics".to_owned() },
+            Message::End,
+            Message::Ready { version: "0.1.0".to_owned() },
+            Message::Failed { why: "no".to_owned() },
+            Message::Go,
+            Message::Link { local: v4.ip(), remote: v6, port: 443 },
+            Message::Frames(passed),
+        ];
+        for message in all {
+            let bytes = message.to_bytes();
+            assert!(Message::parse(&bytes).unwrap() == (message.clone(), &[][..]), "{message:?}");
+            let has_text = matches!(message.kind(), 5 | 7 | 8);
+            for len in 0..bytes.len() {
+                let cut = Message::parse(&bytes[..len]);
+                assert!(has_text && len > 0 || cut.is_err(), "{message:?} of {len} bytes");
+            }
+        }
+        assert!(Message::parse(&[99]).is_err());
+        let hello = Message::Hello { protocol: 1, generation: 2, predecessor: 1, seed: [7; 32] };
+        assert_eq!(format!("{hello:?}"), "Message(1)", "the seed is a secret");
+    }
+}

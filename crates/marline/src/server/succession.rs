@@ -1,0 +1,186 @@
+//! Succession of a server: another process takes its place on the same addresses, and this one goes on with what it
+//! has.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use marline_core::Shard as Part;
+use marline_io::succession::{Channel, Estate, Heir};
+use marline_io::{Generations, LinkListener, Shard, ShardHandle, SocketOptions};
+use std::sync::{Mutex, PoisonError};
+
+use super::builder::same_port;
+use super::{Server, ServerBuilder};
+use crate::BindError;
+use core::net::SocketAddr;
+
+/// What accepts TCP connections beside datagrams.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    open: Vec<LinkListener>,
+    /// Sockets that listen, and from which nothing is accepted yet.
+    waiting: Vec<OwnedFd>,
+}
+
+/// The place of a server among the processes that share its addresses.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) generations: Arc<Generations>,
+    pub(super) listeners: Mutex<Listeners>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Server {
+    /// What a successor needs to take this server's place, but what the program has besides.
+    ///
+    /// # Errors
+    /// The carrier is native TCP, too many older processes are alive, or the system has no descriptors left.
+    pub fn estate(&self) -> Result<Estate, BindError> {
+        let io = |error| BindError::io("copy the sockets", error);
+        let Some(place) = &self.inner.place else {
+            let text = "native TCP stays with the process that opened it (its raw sockets and guards cannot be shared \
+                        by flow): this server can be restarted, and not upgraded";
+            return Err(BindError::Config(text.to_owned()));
+        };
+        let elders = place.generations.elders().map_err(io)?;
+        let own = place.generations.own();
+        let numbers: Vec<u8> = elders.iter().map(|(number, _)| *number).collect();
+        let Some(generation) = next_generation(own, &numbers) else {
+            let text = format!("{} older processes still have connections", elders.len());
+            return Err(BindError::Config(text));
+        };
+        let mut sockets = Vec::new();
+        for (index, shard) in self.inner.shards.iter().enumerate() {
+            let copies = shard.copy_sockets().map_err(io)?;
+            sockets.extend(copies.into_iter().map(|(local, fd)| (index as u8, local, fd)));
+        }
+        let listeners = lock(&place.listeners);
+        let copy = |listener: &LinkListener| Ok((listener.local, listener.copy()?));
+        let copies = listeners.open.iter().map(copy).collect::<std::io::Result<_>>().map_err(io)?;
+        let Some(seed) = self.inner.config.reset_seed else {
+            return Err(BindError::Config("there is no seed of resets".to_owned()));
+        };
+        Ok(Estate {
+            generation,
+            predecessor: own,
+            seed,
+            sockets,
+            listeners: copies,
+            elders,
+            further: Vec::new(),
+        })
+    }
+
+    /// Lets the successor at the other end of `channel` receive from now on. What this server has goes on: its
+    /// frames are passed on to it.
+    ///
+    /// # Errors
+    /// The successor is gone: this process goes on receiving.
+    pub fn hand_over(&self, channel: Channel) -> Result<(), BindError> {
+        let Some(place) = &self.inner.place else {
+            return Err(BindError::Config("native TCP is not handed over".to_owned()));
+        };
+        place
+            .generations
+            .hand_over(channel)
+            .map_err(|error| BindError::io("let the successor begin", error))?;
+        // Whoever connects to them waits for the successor in the kernel's queue.
+        lock(&place.listeners).open.clear();
+        Ok(())
+    }
+
+    /// Begins to receive in the place of a predecessor, which has stopped.
+    ///
+    /// # Errors
+    /// The predecessor is gone, or does not let go.
+    pub fn begin(&self, heir: Heir, predecessor: u8, version: &str) -> Result<(), BindError> {
+        let io = |error| BindError::io("take the predecessor's place", error);
+        let Some(place) = &self.inner.place else { return Ok(()) };
+        heir.ask_to_begin(version).map_err(io)?;
+        place.generations.add_elder(predecessor, heir.into_channel()).map_err(io)?;
+        self.inner.shards.iter().for_each(|shard| shard.begin_receiving());
+        let mut listeners = lock(&place.listeners);
+        for waiting in std::mem::take(&mut listeners.waiting) {
+            let opened = Shard::accept_links(&self.inner.shards, waiting).map_err(io)?;
+            listeners.open.push(opened);
+        }
+        Ok(())
+    }
+}
+
+/// The number of the next process: none that is in use, and no recent one if it can be helped.
+fn next_generation(own: u8, elders: &[u8]) -> Option<u8> {
+    let following = (1..Part::GENERATIONS).map(|more| (own + more) % Part::GENERATIONS);
+    following.into_iter().find(|number| !elders.contains(number))
+}
+
+/// Gives shards the sockets of a predecessor. Returns their addresses.
+pub(super) fn adopt_sockets(
+    config: &ServerBuilder,
+    shards: &[Arc<ShardHandle>],
+    sockets: Vec<(u8, SocketAddr, OwnedFd)>,
+) -> Result<Vec<SocketAddr>, BindError> {
+    let mut before = None;
+    let mut listen = Vec::new();
+    let first = sockets.iter().filter(|(shard, ..)| *shard == 0).map(|(_, local, _)| *local);
+    for (wanted, local) in config.listen.iter().zip(first) {
+        let wanted = same_port(*wanted, before);
+        if wanted.ip() != local.ip() || wanted.port() != 0 && wanted.port() != local.port() {
+            return Err(changed(config));
+        }
+        before = Some(local);
+        listen.push(local);
+    }
+    let fits = listen.len() == config.listen.len()
+        && sockets.len() == listen.len() * shards.len()
+        && sockets
+            .iter()
+            .all(|(shard, local, _)| usize::from(*shard) < shards.len() && listen.contains(local));
+    if !fits {
+        return Err(changed(config));
+    }
+    for (shard, local, fd) in sockets {
+        let options =
+            SocketOptions { local, interface: None, share_port: shards.len() > 1, mark: 0 };
+        let adopted = shards[usize::from(shard)].adopt_socket(fd, options);
+        adopted.map_err(|source| BindError::Bind { address: local, source })?;
+    }
+    Ok(listen)
+}
+
+fn changed(config: &ServerBuilder) -> BindError {
+    let listen: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
+    BindError::Config(format!(
+        "an upgrade takes over the addresses and the number of threads: {} with {} is not what the running process \
+         has, and needs a restart",
+        listen.join(" "),
+        config.shards
+    ))
+}
+
+/// What is there beside datagrams of a predecessor, in whose place nothing is accepted yet.
+pub(super) fn waiting(listeners: Vec<(SocketAddr, OwnedFd)>) -> Listeners {
+    Listeners { open: Vec::new(), waiting: listeners.into_iter().map(|(_, fd)| fd).collect() }
+}
+
+/// What accepts already.
+pub(super) const fn accepting(open: Vec<LinkListener>) -> Listeners {
+    Listeners { open, waiting: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generations_go_round_and_leave_out_those_that_live() {
+        assert_eq!(next_generation(0, &[]), Some(1));
+        assert_eq!(next_generation(15, &[14]), Some(0));
+        assert_eq!(next_generation(15, &[0, 1, 3]), Some(2));
+        let others: Vec<u8> = (0..16).filter(|number| *number != 7).collect();
+        assert_eq!(next_generation(7, &others), None, "sixteen processes are there");
+    }
+}

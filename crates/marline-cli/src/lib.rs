@@ -13,6 +13,7 @@ pub mod metrics_http;
 pub mod native;
 pub mod path_health_table;
 pub mod path_table;
+pub mod qr;
 pub mod radio_meter;
 
 use std::pin::Pin;
@@ -28,9 +29,12 @@ use crate::log::LogLevel;
 /// Clap's exit status for an invalid command line.
 const USAGE_ERROR: u8 = 2;
 
+/// The version, with the commit where the build knows it.
+pub const VERSION: &str = env!("MARLINE_VERSION");
+
 /// Multipath TCP in user space: application connections over several paths at once.
 #[derive(Debug, Parser)]
-#[command(name = "marline", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "marline", version = VERSION, propagate_version = true, max_term_width = 100)]
 pub struct Cli {
     /// More log output on standard error: -v debug, -vv trace.
     #[arg(short, long, global = true, action = ArgAction::Count)]
@@ -80,6 +84,10 @@ pub enum Command {
     Scheduler(cmd::scheduler::Args),
     /// List the policies that can be chosen by name, with their parameters.
     Policies(cmd::policies::Args),
+    /// Print what a shell needs to complete the command lines of this program.
+    Completions(cmd::completions::Args),
+    /// Print the manual page, or write all of them into a directory.
+    Man(cmd::man::Args),
 }
 
 /// Parses the command line, runs the subcommand, prints its error.
@@ -171,6 +179,8 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
         Command::Path(args) => Box::pin(cmd::path::run(args)),
         Command::Scheduler(args) => Box::pin(cmd::scheduler::run(args)),
         Command::Policies(args) => Box::pin(cmd::policies::run(args)),
+        Command::Completions(args) => Box::pin(cmd::completions::run(args)),
+        Command::Man(args) => Box::pin(cmd::man::run(args)),
     };
     Ok(Begun { work, drivers })
 }

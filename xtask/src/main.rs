@@ -14,6 +14,7 @@ mod dist;
 mod figures;
 mod goals;
 mod manifest;
+mod packages;
 mod rooms;
 mod run;
 mod source;
@@ -44,7 +45,8 @@ usage: cargo xtask <task>
   compare [ARGS]  the table beside the kernel's TCP and Multipath TCP (root); --help likewise
   packetdrill [..] scripts of PKT_DIR, run by PACKETDRILL against our core (root); --help likewise
   endurance       churn, ten thousand streams, kill -9 (root; some minutes): docs/research/endurance.md
-  dist            a static program in target/dist, with its SHA-256
+  dist [program]  what a release consists of, in target/dist: packages, an archive, a container, sums; `program`:
+                  the static program alone
 ";
 
 /// The program that runs the matrix.
@@ -93,7 +95,7 @@ fn main() -> ExitCode {
         "compare" => measured(&root, COMPARE, rest),
         "packetdrill" => packetdrill(&root, rest),
         "endurance" => measured(&root, ENDURANCE, rest),
-        "dist" => dist::build(&root),
+        "dist" => dist::build(&root, rest),
         other => Err(format!("no task `{other}`\n\n{USAGE}")),
     };
     match result {

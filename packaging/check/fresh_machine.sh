@@ -59,8 +59,8 @@ in_container /usr/bin/marline server --init --config /var/lib/marline/marline.to
     --allow 127.0.0.0/8 --invite-out /var/lib/marline/invite 2> /dev/null
 read -ra command <<< "$(sed -n 's/^ENTRYPOINT //p; s/^CMD //p' "$here/Containerfile" | tr -d '[],"' | tr '\n' ' ')"
 in_container "${command[@]}" > "$here/container.log" 2>&1 &
-cp -p "$container/var/lib/marline/invite" "$debian/root/container-invite"
-on_debian marline client --invite-file /root/container-invite --path 127.0.0.1 --socks5 127.0.0.1:1081 \
+cp -p "$container/var/lib/marline/invite" "$debian/tmp/container-invite"
+on_debian marline client --invite-file /tmp/container-invite --path 127.0.0.1 --socks5 127.0.0.1:1081 \
     --control /run/second.sock > "$here/second.log" 2>&1 &
 until_true says "socks5 listening" "$here/second.log"
 fetched=$(curl -sS --max-time 60 --socks5-hostname 127.0.0.1:1081 http://origin.test:8000/)

@@ -1,4 +1,4 @@
-//! What a release consists of, in `target/dist`: packages, an archive, a container's files, who is in it, sums.
+//! Contents of a release, in `target/dist`: packages, an archive, a container's files, who is in it, sums.
 //!
 //! ```text
 //! cargo -> program (dynamic) -> tree/      -> deb, rpm
@@ -118,7 +118,8 @@ fn release_sums(release: &Release) -> TaskResult {
     Ok(())
 }
 
-fn version(root: &Path) -> Result<String, String> {
+/// Of the workspace.
+pub(crate) fn version(root: &Path) -> Result<String, String> {
     let manifest = crate::manifest::read_toml(&root.join("Cargo.toml"))?;
     let version = manifest.get("workspace").and_then(|table| table.get("package"));
     let version = version.and_then(|package| package.get("version")).and_then(toml::Value::as_str);

@@ -14,6 +14,7 @@ mod dist;
 mod figures;
 mod goals;
 mod manifest;
+mod nightly;
 mod packages;
 mod rooms;
 mod run;
@@ -45,6 +46,7 @@ usage: cargo xtask <task>
   compare [ARGS]  the table beside the kernel's TCP and Multipath TCP (root); --help likewise
   packetdrill [..] scripts of PKT_DIR, run by PACKETDRILL against our core (root); --help likewise
   endurance       churn, ten thousand streams, kill -9 (root; some minutes): docs/research/endurance.md
+  nightly [STEP..]  what is too long for ci: docs/nightly.md says when it was last run
   dist [program]  what a release consists of, in target/dist: packages, an archive, a container, sums; `program`:
                   the static program alone
 ";
@@ -94,7 +96,8 @@ fn main() -> ExitCode {
         "interop" => measured(&root, INTEROP, rest),
         "compare" => measured(&root, COMPARE, rest),
         "packetdrill" => packetdrill(&root, rest),
-        "endurance" => measured(&root, ENDURANCE, rest),
+        "endurance" => endurance(&root, rest),
+        "nightly" => nightly::all(&root, rest),
         "dist" => dist::build(&root, rest),
         other => Err(format!("no task `{other}`\n\n{USAGE}")),
     };
@@ -110,6 +113,10 @@ fn main() -> ExitCode {
 /// Runs a program of the workspace, built for speed, with the arguments of the task.
 fn measured(root: &Path, program: &[&str], arguments: &[String]) -> TaskResult {
     run::run(run::command(root, "cargo", program).args(arguments))
+}
+
+fn endurance(root: &Path, arguments: &[String]) -> TaskResult {
+    measured(root, ENDURANCE, arguments)
 }
 
 /// Builds the adapter, which is a library that the runner hands to packetdrill, and runs the scripts.

@@ -1,8 +1,8 @@
 //! The program, built so that where and when it was built leaves no trace in it.
 //!
 //! Static means glibc, linked in: the very allocator and resolver that the tests run with, from any machine with Rust
-//! and a C library's development files. Its resolver asks `/etc/hosts` and DNS and nothing else (`crates/marline-cli/src/
-//! main.rs` says so to it): other sources are modules that it would load from the machine, of another version perhaps.
+//! and a C library's development files. Its resolver asks `/etc/hosts` and DNS and nothing else (the `main.rs` of
+//! marline-cli says so to it): other sources are modules that it would load from the machine, of another version perhaps.
 
 use std::fs;
 use std::path::{Path, PathBuf};

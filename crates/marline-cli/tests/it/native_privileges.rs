@@ -198,7 +198,7 @@ fn units_are_valid_and_expose_little() {
         }
         // The program is not installed here.
         let text = std::fs::read_to_string(&file).unwrap();
-        let text = text.replace("/usr/local/bin/marline", program.to_str().unwrap());
+        let text = text.replace("=marline ", &format!("={} ", program.display()));
         let unit = dir.path().join(file.file_name().unwrap());
         std::fs::write(&unit, text).unwrap();
         let mut command = std::process::Command::new("systemd-analyze");

@@ -69,7 +69,9 @@ fn machine(dir: &Path) -> Option<Machine> {
     }
     std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).expect("the program");
     for file in std::fs::read_dir(PACKAGING).expect("packaging").map(|entry| entry.expect("one")) {
-        std::fs::copy(file.path(), dir.join("units").join(file.file_name())).expect("a unit");
+        if file.path().extension().is_some_and(|end| end == "service") {
+            std::fs::copy(file.path(), dir.join("units").join(file.file_name())).expect("a unit");
+        }
     }
     let cgroups = make_cgroups()?;
     let join = cgroups.iter().map(|group| format!("echo $$ > {}/cgroup.procs; ", group.display()));

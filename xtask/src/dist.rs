@@ -20,8 +20,6 @@ use std::path::{Path, PathBuf};
 pub(crate) use program::{is_static, static_from_tests, stripped};
 pub(crate) use tree::files;
 
-use program::Linking;
-
 use crate::TaskResult;
 use crate::run::{command, output, run};
 
@@ -79,7 +77,7 @@ pub(crate) fn build(root: &Path, arguments: &[String]) -> TaskResult {
         [] => everything(root),
         [word] if word == "program" => {
             let release = Release::new(root)?;
-            static_program(&release)?;
+            lone_program(&release, &program::fixed(root, &release.epoch_s)?)?;
             release_sums(&release)
         }
         _ => Err("usage: cargo xtask dist [program]".to_owned()),
@@ -93,23 +91,21 @@ fn everything(root: &Path) -> TaskResult {
     }
     let release = Release::new(root)?;
     archives::sbom(&release)?;
-    let dynamic = program::build(root, Linking::Dynamic, &release.epoch_s)?;
-    release.packages(&dynamic)?;
-    let program = static_program(&release)?;
-    release.archives(&program)?;
+    let programs = program::build(root, &release.epoch_s)?;
+    release.packages(&programs.dynamic)?;
+    lone_program(&release, &programs.fixed)?;
+    release.archives(&programs.fixed)?;
     release_sums(&release)
 }
 
 /// `target/dist/marline`, for those who want nothing but that.
-fn static_program(release: &Release) -> Result<PathBuf, String> {
-    let built = program::build(&release.root, Linking::Static, &release.epoch_s)?;
+fn lone_program(release: &Release, program: &Path) -> TaskResult {
     let copy = release.folder.join("marline");
-    fs::copy(&built, &copy).map_err(|error| format!("{}: {error}", built.display()))?;
+    fs::copy(program, &copy).map_err(|error| format!("{}: {error}", program.display()))?;
     if !is_static(&copy)? {
         return Err(format!("{} is linked dynamically", copy.display()));
     }
-    run(&mut command(&release.folder, "./marline", &["--version"]))?;
-    Ok(copy)
+    run(&mut command(&release.folder, "./marline", &["--version"]))
 }
 
 fn release_sums(release: &Release) -> TaskResult {

@@ -2,47 +2,52 @@
 //!
 //! Static means glibc, linked in: the very allocator and resolver that the tests run with, from any machine with Rust
 //! and a C library's development files. Its resolver asks `/etc/hosts` and DNS and nothing else (the `main.rs` of
-//! marline-cli says so to it): other sources are modules that it would load from the machine, of another version perhaps.
+//! marline-cli says so): other sources are modules that it would load from the machine, of another version perhaps.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::run::{command, output, run};
 
-/// How the C library comes to the program.
-#[derive(Copy, Clone, PartialEq)]
-pub(crate) enum Linking {
-    /// From the machine: for packages, which know what they depend on.
-    Dynamic,
-    /// In the program, which then needs nothing of the machine.
-    Static,
+/// The program, twice.
+pub(super) struct Programs {
+    /// With the C library of the machine: for packages, which know what they depend on.
+    pub(super) dynamic: PathBuf,
+    /// With the C library in it: it needs nothing of the machine.
+    pub(super) fixed: PathBuf,
 }
 
-/// Builds it, optimised and stripped, below `target/dist-build`: its flags are not those of other builds, which would
-/// otherwise be done again each time.
-pub(crate) fn build(root: &Path, linking: Linking, epoch_s: &str) -> Result<PathBuf, String> {
-    let target = target()?;
-    let folder = match linking {
-        Linking::Dynamic => "target/dist-build/dynamic",
-        Linking::Static => "target/dist-build/static",
-    };
-    let arguments = ["build", "--release", "--locked", "-p", "marline-cli", "--target", target];
-    let mut cargo = command(root, "cargo", &arguments);
-    cargo.args(["--target-dir", folder]);
+/// Builds both, optimised and stripped, below `target/dist-build`: their flags are not those of other builds, which
+/// would otherwise be done again each time. The static one comes second, from the same compiled crates.
+pub(super) fn build(root: &Path, epoch_s: &str) -> Result<Programs, String> {
+    let folder = root.join("target/dist-build");
+    cargo(root, &["build", "--release", "--locked", "-p", "marline-cli"], epoch_s, &[])?;
+    let built = folder.join(target()?).join("release/marline");
+    let dynamic = stripped(&built, &folder.join("dynamic"))?;
+    let fixed = fixed(root, epoch_s)?;
+    Ok(Programs { dynamic, fixed })
+}
+
+/// The static one alone.
+pub(super) fn fixed(root: &Path, epoch_s: &str) -> Result<PathBuf, String> {
+    let folder = root.join("target/dist-build");
+    let arguments = ["rustc", "--release", "--locked", "-p", "marline-cli", "--bin", "marline"];
+    cargo(root, &arguments, epoch_s, &["--", "-Ctarget-feature=+crt-static"])?;
+    let built = folder.join(target()?).join("release/marline");
+    stripped(&built, &folder.join("static"))
+}
+
+fn cargo(root: &Path, arguments: &[&str], epoch_s: &str, last: &[&str]) -> Result<(), String> {
+    let mut cargo = command(root, "cargo", arguments);
+    cargo.args(["--target-dir", "target/dist-build", "--target", target()?]).args(last);
     let moves = moved_paths(root)?;
-    let mut flags: Vec<String> =
-        moves.iter().map(|(from, to)| format!("--remap-path-prefix={from}={to}")).collect();
-    if linking == Linking::Static {
-        flags.push("-Ctarget-feature=+crt-static".to_owned());
-    }
-    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+    let flags = moves.iter().map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.collect::<Vec<_>>().join("\x1f"));
     // The TLS library's C and assembler parts.
     let c_flags = moves.iter().map(|(from, to)| format!("-ffile-prefix-map={from}={to}"));
     cargo.env("CFLAGS", c_flags.collect::<Vec<_>>().join(" "));
     cargo.env("SOURCE_DATE_EPOCH", epoch_s);
-    run(&mut cargo)?;
-    let built = root.join(folder).join(target).join("release/marline");
-    stripped(&built, &root.join(folder).join("marline"))
+    run(&mut cargo)
 }
 
 /// A copy of `program` without what only a debugger reads.

@@ -33,11 +33,13 @@ pub(crate) struct Release {
     pub(crate) version: String,
     /// Seconds since 1970 that all files are said to be from.
     pub(crate) epoch_s: String,
+    /// How hard gzip tries, from `-1` to `-9`.
+    pub(crate) effort: &'static str,
 }
 
 impl Release {
     /// An empty folder for the checkout's version.
-    pub(crate) fn new(root: &Path) -> Result<Release, String> {
+    pub(crate) fn new(root: &Path, effort: &'static str) -> Result<Release, String> {
         let folder = root.join("target/dist");
         if folder.exists() {
             fs::remove_dir_all(&folder)
@@ -45,7 +47,7 @@ impl Release {
         }
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let (version, epoch_s) = (version(root)?, epoch_s(root)?);
-        Ok(Release { root: root.to_path_buf(), folder, version, epoch_s })
+        Ok(Release { root: root.to_path_buf(), folder, version, epoch_s, effort })
     }
 
     /// `marline-0.2.0-x86_64-linux`.
@@ -76,7 +78,7 @@ pub(crate) fn build(root: &Path, arguments: &[String]) -> TaskResult {
     match arguments {
         [] => everything(root),
         [word] if word == "program" => {
-            let release = Release::new(root)?;
+            let release = Release::new(root, "-9")?;
             lone_program(&release, &program::fixed(root, &release.epoch_s)?)?;
             release_sums(&release)
         }
@@ -89,7 +91,7 @@ fn everything(root: &Path) -> TaskResult {
         output(&mut command(root, "which", &[tool]))
             .map_err(|_| format!("{tool} is missing: .ci/install-tools installs it"))?;
     }
-    let release = Release::new(root)?;
+    let release = Release::new(root, "-9")?;
     archives::sbom(&release)?;
     let programs = program::build(root, &release.epoch_s)?;
     release.packages(&programs.dynamic)?;

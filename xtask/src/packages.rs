@@ -29,7 +29,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let mut unpack = command(&world, "tar", &["--extract", "--directory", "debian", "--file"]);
     run(unpack.arg(debian).arg("--numeric-owner"))?;
 
-    let release = Release::new(root)?;
+    let release = Release::new(root, "-1")?;
     let program = stripped(&root.join("target/release/marline"), &world.join("dynamic"))?;
     release.packages(&program)?;
     static_from_tests(root, &world.join("static"))?;

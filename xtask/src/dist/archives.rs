@@ -78,7 +78,7 @@ fn packed(release: &Release, within: &Path, what: &str, name: &str) -> TaskResul
     pack.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu"]);
     pack.args(["--mode=u+rw,go=u-w", what]);
     run(&mut pack)?;
-    run(&mut command(within, "gzip", &["-9nf", &tar_name]))
+    run(&mut command(within, "gzip", &[release.effort, "-nf", &tar_name]))
 }
 
 /// `marline-0.2.0.cdx.json`: every crate in the program, in CycloneDX's form.

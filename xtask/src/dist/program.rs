@@ -70,7 +70,7 @@ pub(crate) fn static_from_tests(root: &Path, to: &Path) -> Result<(), String> {
     let beside = format!("dependency={}", library.parent().unwrap_or(root).display());
     let mut rustc = command(root, "rustc", &["--edition", "2024", "--crate-name", "marline"]);
     rustc.args(["crates/marline-cli/src/main.rs", "--extern", &path, "-L", &beside]);
-    rustc.args(["-Ctarget-feature=+crt-static", "-Cstrip=debuginfo", "-o"]).arg(to);
+    rustc.args(["-Ctarget-feature=+crt-static", "-Cstrip=symbols", "-o"]).arg(to);
     run(&mut rustc)
 }
 

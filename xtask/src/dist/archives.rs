@@ -11,9 +11,13 @@ use crate::run::{command, output, run};
 /// `marline_0.2.0-1_amd64.deb`, by cargo-deb with what crates/marline-cli/Cargo.toml tells it.
 pub(super) fn deb(release: &Release) -> TaskResult {
     let to = release.folder.to_string_lossy();
-    let arguments =
-        ["deb", "--no-build", "--no-strip", "--no-dbgsym", "-q", "-p", "marline-cli", "-o", &to];
-    run(command(&release.root, "cargo", &arguments).env("SOURCE_DATE_EPOCH", &release.epoch_s))
+    let arguments = ["deb", "--no-build", "--no-strip", "--no-dbgsym", "-q", "-p", "marline-cli"];
+    let mut cargo = command(&release.root, "cargo", &arguments);
+    if release.effort == "-1" {
+        cargo.arg("--fast");
+    }
+    cargo.args(["-o", &to]);
+    run(cargo.env("SOURCE_DATE_EPOCH", &release.epoch_s))
 }
 
 /// `marline-0.2.0-1.x86_64.rpm`, by cargo-generate-rpm likewise.

@@ -15,6 +15,7 @@ pub mod path_health_table;
 pub mod path_table;
 pub mod qr;
 pub mod radio_meter;
+pub mod service;
 
 use std::pin::Pin;
 use std::process::ExitCode;

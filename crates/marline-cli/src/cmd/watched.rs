@@ -8,7 +8,7 @@ use marline_proxy::memory_trim;
 use tokio::task::JoinSet;
 
 use crate::config::shared::RuntimeOptions;
-use crate::{control, metrics_http};
+use crate::{control, metrics_http, service};
 
 /// What a running program shows of itself, as long as this lives.
 pub(super) struct Watched {
@@ -17,7 +17,8 @@ pub(super) struct Watched {
     _memory: JoinSet<()>,
 }
 
-/// Serves the control socket and, if wanted, metrics; looks after the memory that connections leave behind.
+/// Serves the control socket and, if wanted, metrics; looks after the memory that connections leave behind, and the
+/// service manager's watchdog.
 pub(super) async fn watched(
     runtime: &RuntimeOptions,
     handle: Arc<dyn control::Handle>,
@@ -32,9 +33,10 @@ pub(super) async fn watched(
             Some(server)
         }
     };
-    let control = serve_control(runtime.control.clone(), handle)?;
+    let control = serve_control(runtime.control.clone(), Arc::clone(&handle))?;
     let mut memory = JoinSet::new();
     memory.spawn(memory_trim::give_back());
+    memory.spawn(service::give_signs_of_life(handle));
     Ok(Watched { _control: control, _metrics: metrics, _memory: memory })
 }
 

@@ -20,6 +20,7 @@ mod native_privileges;
 mod native_serve;
 mod quickstart;
 mod run;
+mod service_manager;
 mod ssh_hole;
 mod support;
 mod tcp_carrier;

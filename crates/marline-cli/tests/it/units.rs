@@ -137,6 +137,8 @@ fn systemd_starts_all_of_them_and_they_work_together() {
         has(&format!("marline-up{state}: active, rules: 7"));
     }
     has("marline-up down: inactive, rules: 0");
+    has("watchdog: left alone");
+    has("watchdog: active again, 1");
     has("person: Hello from the machine");
     for line in ["CapPrm: 0000000000001000", "CapEff: 0000000000001000", "CapInh: 0000000000000000"]
     {

@@ -118,6 +118,20 @@ echo "marline-up again: $(systemctl is-active marline-up), rules: $(rules)"
 marline down
 for try in {1..100}; do [ "$(systemctl is-active marline-up)" = inactive ] && break; sleep 0.1; done
 echo "marline-up down: $(systemctl is-active marline-up), rules: $(rules)"
+# One that hangs gives no signs of life. (SIGABRT, which it would get, waits until it goes on.)
+mkdir -p /run/units/marline-client.service.d
+printf '[Service]\nWatchdogSec=1s\nWatchdogSignal=SIGKILL\n' > /run/units/marline-client.service.d/watchdog.conf
+systemctl daemon-reload
+timeout 30 systemctl restart marline-client
+pid=$(systemctl show --value -p MainPID marline-client)
+sleep 3
+[ "$pid" = "$(systemctl show --value -p MainPID marline-client)" ] && echo "watchdog: left alone"
+kill -s STOP "$pid"
+for try in {1..200}; do
+    [ "$(systemctl show --value -p MainPID marline-client)" != "$pid" ] && systemctl is-active -q marline-client && break
+    sleep 0.1
+done
+echo "watchdog: $(systemctl is-active marline-client) again, $(systemctl show --value -p NRestarts marline-client)"
 systemctl stop marline-client
 # The same for one person, by a service manager of his own.
 timeout 30 systemctl start person

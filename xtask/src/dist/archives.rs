@@ -91,8 +91,12 @@ pub(super) fn sbom(release: &Release) -> TaskResult {
     let mut cargo = command(&release.root, "cargo", &arguments);
     cargo.args(["--manifest-path", "crates/marline-cli/Cargo.toml", "--no-build-deps"]);
     run(cargo.env("SOURCE_DATE_EPOCH", &release.epoch_s))?;
+    let made = release.root.join("crates/marline-cli/sbom.cdx.json");
+    let text = fs::read_to_string(&made).map_err(|error| format!("{}: {error}", made.display()))?;
+    // It names crates of ours by where they lie.
+    let text = text.replace(&release.root.display().to_string(), "/marline");
     let to = release.folder.join(format!("marline-{}.cdx.json", release.version));
-    put(&release.root.join("crates/marline-cli/sbom.cdx.json"), &to)?;
+    fs::write(&to, text).map_err(|error| format!("{}: {error}", to.display()))?;
     // It writes one beside each manifest of the workspace.
     for member in crate::manifest::workspace_crates(&release.root)? {
         let _ = fs::remove_file(member.dir.join("sbom.cdx.json"));

@@ -1,101 +1,138 @@
-//! Static build of the program, which the quickstart copies to a server.
+//! Contents of a release, in `target/dist`: packages, an archive, a container's files, who is in it, sums.
 //!
-//! Linked against musl it runs on any Linux of its processor, whatever its C library. The standard
-//! library for that target comes by rustup, musl's own start files with it; the TLS library's C and
-//! assembler parts are compiled by musl-gcc (Debian's package musl-tools). The linker stays the
-//! default one: musl-gcc as linker makes a program that asks for musl's loader.
+//! ```text
+//! cargo -> program (dynamic) -> tree/      -> deb, rpm
+//!       -> program (static)  -> archive    -> tar.gz
+//!                            -> container/ -> container.tar.gz, beside the Containerfile
+//! Cargo.lock -> cdx.json (SBOM), THIRD-PARTY.txt          all of them -> SHA256SUMS
+//! ```
+//! Two builds of a commit are equal bit for bit, whatever the directory: times are the commit's, paths are replaced,
+//! files are sorted. `cargo xtask nightly` builds twice and compares.
+
+mod archives;
+mod program;
+mod third_party;
+mod tree;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+pub(crate) use program::{is_static, static_from_tests, stripped};
+pub(crate) use tree::files;
 
 use crate::TaskResult;
 use crate::run::{command, output, run};
 
-/// Builds `target/dist/marline` and `target/dist/marline.sha256`, and proves that it is static.
-pub(crate) fn build(root: &Path) -> TaskResult {
-    let target = target()?;
-    let compiler = "musl-gcc";
-    output(&mut command(root, compiler, &["--version"]))
-        .map_err(|error| format!("{error}\nhint: apt-get install musl-tools"))?;
-    run(&mut command(root, "rustup", &["target", "add", target]))?;
-    let arguments = ["build", "--release", "--locked", "-p", "marline-cli", "--target", target];
-    let mut cargo = command(root, "cargo", &arguments);
-    cargo.env(format!("CC_{}", target.replace('-', "_")), compiler);
-    run(&mut cargo)?;
+/// The folder of a release, and what its files have in common.
+pub(crate) struct Release {
+    /// The checkout.
+    pub(crate) root: PathBuf,
+    /// `target/dist`.
+    pub(crate) folder: PathBuf,
+    /// Of the workspace.
+    pub(crate) version: String,
+    /// Seconds since 1970 that all files are said to be from.
+    pub(crate) epoch_s: String,
+    /// How hard gzip tries, from `-1` to `-9`.
+    pub(crate) effort: &'static str,
+}
 
-    let built = target_directory(root)?;
-    let program = Path::new(&built).join(target).join("release/marline");
-    let folder = root.join("target/dist");
-    let copy = folder.join("marline");
-    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    fs::copy(&program, &copy).map_err(|error| format!("{}: {error}", program.display()))?;
-    must_be_static(&copy)?;
-    run(&mut command(&folder, "./marline", &["--version"]))?;
-    let sum = output(&mut command(&folder, "sha256sum", &["marline"]))?;
-    let sum_file = folder.join("marline.sha256");
-    fs::write(&sum_file, &sum).map_err(|error| format!("{}: {error}", sum_file.display()))?;
-    let size = fs::metadata(&copy).map_or(0, |meta| meta.len());
-    println!("target/dist/marline: static, {size} bytes\n{}", sum.trim());
+impl Release {
+    /// An empty folder for the checkout's version.
+    pub(crate) fn new(root: &Path, effort: &'static str) -> Result<Release, String> {
+        let folder = root.join("target/dist");
+        if folder.exists() {
+            fs::remove_dir_all(&folder)
+                .map_err(|error| format!("{}: {error}", folder.display()))?;
+        }
+        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let (version, epoch_s) = (version(root)?, epoch_s(root)?);
+        Ok(Release { root: root.to_path_buf(), folder, version, epoch_s, effort })
+    }
+
+    /// `marline-0.2.0-x86_64-linux`.
+    pub(crate) fn name(&self) -> String {
+        format!("marline-{}-{}-linux", self.version, std::env::consts::ARCH)
+    }
+
+    /// Both packages, filled with this program.
+    pub(crate) fn packages(&self, program: &Path) -> TaskResult {
+        third_party::write(self)?;
+        tree::fill(self, program)?;
+        archives::deb(self)?;
+        archives::rpm(self)
+    }
+
+    /// The archive and the container's files, with this program, which must be static.
+    pub(crate) fn archives(&self, program: &Path) -> TaskResult {
+        if !is_static(program)? {
+            return Err(format!("{} is linked dynamically", program.display()));
+        }
+        archives::archive(self, program)?;
+        archives::container(self, program)
+    }
+}
+
+/// Builds all of it; with the word `program` the static program alone, which the quickstart copies to a server.
+pub(crate) fn build(root: &Path, arguments: &[String]) -> TaskResult {
+    match arguments {
+        [] => everything(root),
+        [word] if word == "program" => {
+            let release = Release::new(root, "-9")?;
+            lone_program(&release, &program::fixed(root, &release.epoch_s)?)?;
+            release_sums(&release)
+        }
+        _ => Err("usage: cargo xtask dist [program]".to_owned()),
+    }
+}
+
+fn everything(root: &Path) -> TaskResult {
+    for tool in ["cargo-deb", "cargo-generate-rpm", "cargo-cyclonedx"] {
+        output(&mut command(root, "which", &[tool]))
+            .map_err(|_| format!("{tool} is missing: .ci/install-tools installs it"))?;
+    }
+    let release = Release::new(root, "-9")?;
+    archives::sbom(&release)?;
+    let programs = program::build(root, &release.epoch_s)?;
+    release.packages(&programs.dynamic)?;
+    lone_program(&release, &programs.fixed)?;
+    release.archives(&programs.fixed)?;
+    release_sums(&release)
+}
+
+/// `target/dist/marline`, for those who want nothing but that.
+fn lone_program(release: &Release, program: &Path) -> TaskResult {
+    let copy = release.folder.join("marline");
+    fs::copy(program, &copy).map_err(|error| format!("{}: {error}", program.display()))?;
+    if !is_static(&copy)? {
+        return Err(format!("{} is linked dynamically", copy.display()));
+    }
+    run(&mut command(&release.folder, "./marline", &["--version"]))
+}
+
+fn release_sums(release: &Release) -> TaskResult {
+    let sums = archives::sums(release)?;
+    println!("{}:\n{}", release.folder.display(), sums.trim());
     Ok(())
 }
 
-fn target() -> Result<&'static str, String> {
-    match std::env::consts::ARCH {
-        "x86_64" => Ok("x86_64-unknown-linux-musl"),
-        "aarch64" => Ok("aarch64-unknown-linux-musl"),
-        other => Err(format!("no static build is set up for {other}")),
-    }
+/// Of the workspace.
+pub(crate) fn version(root: &Path) -> Result<String, String> {
+    let manifest = crate::manifest::read_toml(&root.join("Cargo.toml"))?;
+    let version = manifest.get("workspace").and_then(|table| table.get("package"));
+    let version = version.and_then(|package| package.get("version")).and_then(toml::Value::as_str);
+    version.map(str::to_owned).ok_or_else(|| "Cargo.toml: no workspace.package.version".to_owned())
 }
 
-fn target_directory(root: &Path) -> Result<String, String> {
-    let arguments = ["metadata", "--no-deps", "--format-version", "1"];
-    let metadata = output(&mut command(root, "cargo", &arguments))?;
-    let key = "\"target_directory\":\"";
-    let start = metadata.find(key).ok_or("cargo metadata names no target directory")? + key.len();
-    let end = metadata[start..].find('"').ok_or("cargo metadata ends inside a string")?;
-    Ok(metadata[start..start + end].to_string())
-}
-
-/// A program that asks the kernel for a loader (PT_INTERP) is not static, whatever its linker said.
-fn must_be_static(program: &Path) -> TaskResult {
-    let bytes = fs::read(program).map_err(|error| format!("{}: {error}", program.display()))?;
-    match wants_interpreter(&bytes) {
-        Some(false) => Ok(()),
-        Some(true) => Err(format!("{} is linked dynamically", program.display())),
-        None => Err(format!("{} is no 64-bit little-endian ELF file", program.display())),
+/// The commit's time, unless somebody set another one.
+fn epoch_s(root: &Path) -> Result<String, String> {
+    if let Ok(set) = std::env::var("SOURCE_DATE_EPOCH") {
+        return Ok(set);
     }
-}
-
-/// Whether the ELF image has a PT_INTERP header; `None` where it can not be read as one.
-fn wants_interpreter(elf: &[u8]) -> Option<bool> {
-    const PT_INTERP: u32 = 3;
-    if elf.get(..6)? != b"\x7fELF\x02\x01" {
-        return None;
-    }
-    let offset = usize::try_from(u64::from_le_bytes(elf.get(32..40)?.try_into().ok()?)).ok()?;
-    let size = usize::from(u16::from_le_bytes(elf.get(54..56)?.try_into().ok()?));
-    let count = usize::from(u16::from_le_bytes(elf.get(56..58)?.try_into().ok()?));
-    for index in 0..count {
-        let at = offset.checked_add(index * size)?;
-        let kind = u32::from_le_bytes(elf.get(at..at.checked_add(4)?)?.try_into().ok()?);
-        if kind == PT_INTERP {
-            return Some(true);
-        }
-    }
-    Some(false)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_dynamic_program_is_recognised() {
-        let this = std::env::current_exe().expect("a test is a program");
-        let bytes = fs::read(this).expect("readable");
-        let dynamic = cfg!(not(target_env = "musl"));
-        assert_eq!(wants_interpreter(&bytes), Some(dynamic));
-        assert_eq!(wants_interpreter(&bytes[..40]), None);
-        assert_eq!(wants_interpreter(b"#!/bin/sh\n"), None);
-    }
+    let of_head = output(&mut command(root, "git", &["log", "-1", "--format=%ct"]));
+    of_head.map(|text| text.trim().to_owned()).map_err(|error| {
+        format!(
+            "{error}\nhint: without git, SOURCE_DATE_EPOCH must say what time the files are from"
+        )
+    })
 }

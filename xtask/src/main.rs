@@ -15,6 +15,8 @@ mod dist;
 mod figures;
 mod goals;
 mod manifest;
+mod nightly;
+mod packages;
 mod rooms;
 mod run;
 mod source;
@@ -46,7 +48,9 @@ usage: cargo xtask <task>
   packetdrill [..] scripts of PKT_DIR, run by PACKETDRILL against our core (root); --help likewise
   endurance       churn, ten thousand streams, kill -9 (root; some minutes): docs/research/endurance.md
   dashboard [--check]  the bundle of the dashboard's page, by npm; --check: it is what its sources make
-  dist            a static program in target/dist, with its SHA-256
+  nightly [STEP..]  what is too long for ci: docs/nightly.md says when it was last run
+  dist [program]  what a release consists of, in target/dist: packages, an archive, a container, sums; `program`:
+                  the static program alone
 ";
 
 /// The program that runs the matrix.
@@ -94,8 +98,9 @@ fn main() -> ExitCode {
         "interop" => measured(&root, INTEROP, rest),
         "compare" => measured(&root, COMPARE, rest),
         "packetdrill" => packetdrill(&root, rest),
-        "endurance" => measured(&root, ENDURANCE, rest),
-        "dist" => dist::build(&root),
+        "endurance" => endurance(&root, rest),
+        "nightly" => nightly::all(&root, rest),
+        "dist" => dist::build(&root, rest),
         "dashboard" => dashboard::build(&root, rest),
         other => Err(format!("no task `{other}`\n\n{USAGE}")),
     };
@@ -111,6 +116,10 @@ fn main() -> ExitCode {
 /// Runs a program of the workspace, built for speed, with the arguments of the task.
 fn measured(root: &Path, program: &[&str], arguments: &[String]) -> TaskResult {
     run::run(run::command(root, "cargo", program).args(arguments))
+}
+
+fn endurance(root: &Path, arguments: &[String]) -> TaskResult {
+    measured(root, ENDURANCE, arguments)
 }
 
 /// Builds the adapter, which is a library that the runner hands to packetdrill, and runs the scripts.

@@ -16,7 +16,9 @@ pub mod path_health_table;
 pub mod path_state;
 pub mod path_summary;
 pub mod path_table;
+pub mod qr;
 pub mod radio_meter;
+pub mod service;
 pub mod service_counts;
 mod succession;
 
@@ -33,9 +35,12 @@ use crate::log::{LogFormat, LogLevel};
 /// Clap's exit status for an invalid command line.
 const USAGE_ERROR: u8 = 2;
 
+/// The version, with the commit where the build knows it.
+pub const VERSION: &str = env!("MARLINE_VERSION");
+
 /// Multipath TCP in user space: application connections over several paths at once.
 #[derive(Debug, Parser)]
-#[command(name = "marline", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "marline", version = VERSION, propagate_version = true, max_term_width = 100)]
 pub struct Cli {
     /// More log output on standard error: -v debug, -vv trace.
     #[arg(short, long, global = true, action = ArgAction::Count)]
@@ -90,6 +95,10 @@ pub enum Command {
     Upgrade(cmd::upgrade::Args),
     /// List the policies that can be chosen by name, with their parameters.
     Policies(cmd::policies::Args),
+    /// Print what a shell needs to complete the command lines of this program.
+    Completions(cmd::completions::Args),
+    /// Print the manual page, or write all of them into a directory.
+    Man(cmd::man::Args),
 }
 
 /// Parses the command line, runs the subcommand, prints its error.
@@ -185,6 +194,8 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
         Command::Scheduler(args) => Box::pin(cmd::scheduler::run(args)),
         Command::Upgrade(args) => Box::pin(cmd::upgrade::run(args)),
         Command::Policies(args) => Box::pin(cmd::policies::run(args)),
+        Command::Completions(args) => Box::pin(cmd::completions::run(args)),
+        Command::Man(args) => Box::pin(cmd::man::run(args)),
     };
     Ok(Begun { work, drivers })
 }

@@ -6,10 +6,11 @@
 //! nothing has changed, and whatever goes wrong is told to who asked. Then this process stops to receive, and the
 //! other one begins.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -23,6 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::control::protocol::Upgraded;
+use crate::service;
 
 /// In the environment of a process whose standard input is a channel to its predecessor.
 const SUCCESSOR: &str = "MARLINE_SUCCESSOR";
@@ -103,9 +105,7 @@ pub(crate) fn begin(successor: Option<Successor>, server: &Server) -> anyhow::Re
     match successor {
         Some(successor) => successor.begin(server),
         None => {
-            if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
-                tracing::debug!("the service manager does not know: {error}");
-            }
+            service::ready();
             Ok(())
         }
     }
@@ -255,16 +255,25 @@ async fn replace(
     }
 }
 
-/// The path by which this process was started: what is there now may be another file. Where that cannot be told, the
-/// file that runs.
+/// The path by which this process was started: what is there now may be another file. Of a process that was started by
+/// its bare name, the path of the file that runs.
 fn own_program() -> anyhow::Result<PathBuf> {
     match std::env::args_os().next() {
         Some(name) if name.to_string_lossy().contains('/') => Ok(PathBuf::from(name)),
-        _ => std::env::current_exe().context("cannot tell the path of this program: name it"),
+        _ => {
+            let runs = std::env::current_exe();
+            Ok(at_its_place(&runs.context("cannot tell the path of this program: name it")?))
+        }
     }
 }
 
-fn start(program: &std::path::Path, other_end: Channel) -> io::Result<Child> {
+/// The kernel marks the path of a file that has another in its place now, as after an upgrade of a package.
+fn at_its_place(path: &Path) -> PathBuf {
+    let bytes = path.as_os_str().as_bytes();
+    PathBuf::from(OsStr::from_bytes(bytes.strip_suffix(b" (deleted)").unwrap_or(bytes)))
+}
+
+fn start(program: &Path, other_end: Channel) -> io::Result<Child> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let mut command = Command::new(program);
     command.args(arguments).env(SUCCESSOR, "1").stdin(Stdio::from(other_end.into_fd()));
@@ -309,8 +318,21 @@ async fn wait_until_ready(
 
 /// The service manager follows the successor from now on, and would take the end of this process for the service's.
 fn tell_service_manager(pid: u32) {
-    let told = sd_notify::notify(&[sd_notify::NotifyState::MainPid(pid)]);
-    if let Err(error) = told {
-        tracing::debug!("the service manager does not know: {error}");
+    service::replaced_by(pid);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_was_replaced_is_looked_for_at_its_place() {
+        for (runs, place) in [
+            ("/usr/bin/marline (deleted)", "/usr/bin/marline"),
+            ("/usr/bin/marline", "/usr/bin/marline"),
+            ("/srv/a (deleted) b", "/srv/a (deleted) b"),
+        ] {
+            assert_eq!(at_its_place(Path::new(runs)), Path::new(place));
+        }
     }
 }

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use crate::emulation::{script, traces};
 use crate::scenario::Path;
 
-const TEXT: &str = include_str!("../../../papers/walks.toml");
+const TEXT: &str = include_str!("../papers/walks.toml");
 
 /// Names of the paths, the first first.
 pub const PATHS: [&str; 2] = ["wifi", "lte"];

@@ -24,7 +24,7 @@ use replay::{Recording, Replay};
 use ride::{CLASSES, LENGTH};
 use rows::{Efficiencies, efficiencies, of_best};
 
-const TEXT: &str = include_str!("../../../papers/hsr2018.toml");
+const TEXT: &str = include_str!("../papers/hsr2018.toml");
 
 /// The ride of a seed at 150 to 310 km/h with two carriers, and their names.
 pub(crate) fn fast_ride(seed: u64) -> anyhow::Result<(Download, [&'static str; 2])> {

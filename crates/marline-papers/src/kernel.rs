@@ -18,7 +18,7 @@ use crate::paper::{Context, Paper};
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-const TEXT: &str = include_str!("../../../papers/kernel.toml");
+const TEXT: &str = include_str!("../papers/kernel.toml");
 /// The rows of the comparison that are run, and how often.
 const ROWS: [(&str, usize); 10] = [
     ("2a-a", 5),

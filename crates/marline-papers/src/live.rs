@@ -12,15 +12,15 @@ use crate::judge::Row;
 use crate::paper::{Context, Paper};
 use crate::table::{Grid, Reproduction, Table};
 
-const TEXT: &str = include_str!("../../../papers/live.toml");
+const TEXT: &str = include_str!("../papers/live.toml");
 
 /// An experiment of each family, and how often it runs on each side.
 const FILES: [(&str, &str, usize); 5] = [
-    ("echo-loss", include_str!("../../../scenarios/echo-loss.toml"), 5),
-    ("blocks-wifi-3g", include_str!("../../../scenarios/blocks-wifi-3g.toml"), 3),
-    ("maps-wifi-dies", include_str!("../../../scenarios/maps-wifi-dies.toml"), 10),
-    ("small-buffer", include_str!("../../../scenarios/small-buffer.toml"), 2),
-    ("handover-backup", include_str!("../../../scenarios/handover-backup.toml"), 5),
+    ("echo-loss", include_str!("../scenarios/echo-loss.toml"), 5),
+    ("blocks-wifi-3g", include_str!("../scenarios/blocks-wifi-3g.toml"), 3),
+    ("maps-wifi-dies", include_str!("../scenarios/maps-wifi-dies.toml"), 10),
+    ("small-buffer", include_str!("../scenarios/small-buffer.toml"), 2),
+    ("handover-backup", include_str!("../scenarios/handover-backup.toml"), 5),
 ];
 
 /// What the file has beside the assumptions: nothing.

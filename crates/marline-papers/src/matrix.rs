@@ -20,7 +20,7 @@ use crate::table::{Grid, Reproduction, Table};
 use measure::{Cell, Ride, SceneCells};
 use scenes::{SCENES, Scene};
 
-const TEXT: &str = include_str!("../../../papers/matrix.toml");
+const TEXT: &str = include_str!("../papers/matrix.toml");
 const PART: Part = Part::new("scenes", 20, 40);
 const RIDES: Part = Part::fixed("rides", 60);
 /// Places among the contestants.

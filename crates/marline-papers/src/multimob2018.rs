@@ -21,7 +21,7 @@ use crate::paper::{Context, Paper};
 use crate::table::Reproduction;
 use published::Published;
 
-const TEXT: &str = include_str!("../../../papers/multimob2018.toml");
+const TEXT: &str = include_str!("../papers/multimob2018.toml");
 
 /// The key.
 pub(super) struct MultiMob;

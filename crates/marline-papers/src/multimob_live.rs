@@ -13,7 +13,7 @@ use crate::paper::{Context, Paper};
 use crate::table::Reproduction;
 use campaign::{Campaign, Known};
 
-const TEXT: &str = include_str!("../../../papers/multimob-live.toml");
+const TEXT: &str = include_str!("../papers/multimob-live.toml");
 
 /// The comparison.
 pub(super) struct MultiMobLive;

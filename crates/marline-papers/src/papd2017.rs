@@ -22,7 +22,7 @@ use published::Published;
 
 pub(crate) use contestants::{LARGE_BUFFER, SMALL_BUFFER};
 
-const TEXT: &str = include_str!("../../../papers/papd2017.toml");
+const TEXT: &str = include_str!("../papers/papd2017.toml");
 
 /// The two links of the tables, with these round trips and losses.
 pub(crate) fn wires(

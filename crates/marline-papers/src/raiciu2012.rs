@@ -18,7 +18,7 @@ use crate::table::{Reproduction, Table};
 use curves::{CELLULAR, KERNEL, NONE, WIFI};
 use study::{AT_CELLULAR, AT_KERNEL, AT_NONE, AT_WIFI, Judged, PLOT_ENDS_MS, Shape, job};
 
-const TEXT: &str = include_str!("../../../papers/raiciu2012.toml");
+const TEXT: &str = include_str!("../papers/raiciu2012.toml");
 
 /// The published plots.
 #[derive(Deserialize)]

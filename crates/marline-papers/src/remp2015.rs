@@ -30,7 +30,7 @@ impl Paper for Remp2015 {
     }
 
     fn text(&self) -> &'static str {
-        include_str!("../../../papers/remp2015.toml")
+        include_str!("../papers/remp2015.toml")
     }
 
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {

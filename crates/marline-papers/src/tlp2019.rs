@@ -28,7 +28,7 @@ use crate::paper::{Context, Paper};
 use crate::table::Reproduction;
 use published::Published;
 
-const TEXT: &str = include_str!("../../../papers/tlp2019.toml");
+const TEXT: &str = include_str!("../papers/tlp2019.toml");
 
 /// The key.
 pub(super) struct Tlp;

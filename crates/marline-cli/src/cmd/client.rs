@@ -149,6 +149,7 @@ async fn serve<O: Open>(
         announce(&listener, &service)?;
         serving.spawn(Arc::clone(&front).serve(listener, service));
     }
+    crate::service::ready();
     let work = async {
         while let Some(ended) = serving.join_next().await {
             ended.context("a listening port failed")?;

@@ -3,6 +3,7 @@
 mod accepting;
 pub mod check_config;
 pub mod client;
+pub mod completions;
 pub mod connect;
 pub mod demo;
 pub mod doctor;
@@ -10,6 +11,7 @@ pub mod down;
 pub mod lab;
 pub mod link;
 pub mod link_supervisor;
+pub mod man;
 pub mod monitor;
 mod names;
 pub mod path;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use marline::advanced::ResetSeed;
 use marline_proxy::credentials::Store;
+use marline_proxy::invite::Invite;
 use marline_proxy::invite::destination::Destination;
 use marline_proxy::private_file;
 use marline_proxy::server::Server;
@@ -18,11 +19,13 @@ use tokio::sync::Notify;
 
 use super::accepting::accept;
 use super::client::FAREWELL;
+use super::monitor::print;
 use super::settings::{Live, Settings};
 use super::watched::watched_again;
 use crate::config::server::{ServerOptions, ServerPlan};
 use crate::control::ServerHandle;
 use crate::native::raise_file_limit;
+use crate::qr::of_invite;
 use crate::succession::{Successor, begin, upgrades};
 
 /// Arguments of `marline server`.
@@ -40,6 +43,9 @@ pub struct Args {
     /// Write the invite to this new file, mode 0600, instead of printing it
     #[arg(long, value_name = "FILE", requires = "init")]
     pub invite_out: Option<PathBuf>,
+    /// Print the invite as a QR code, too, for a phone's camera; a picture of it is the invite
+    #[arg(long, requires = "init")]
+    pub qr: bool,
     /// All other options.
     #[command(flatten)]
     pub options: ServerOptions,
@@ -66,6 +72,9 @@ pub enum Credential {
         /// Write the invite to this new file, mode 0600, instead of printing it
         #[arg(long, value_name = "FILE")]
         invite_out: Option<PathBuf>,
+        /// Print the invite as a QR code, too, for a phone's camera; a picture of it is the invite
+        #[arg(long)]
+        qr: bool,
     },
     /// Print the clients' names
     List,
@@ -106,7 +115,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
         let invite = destination.unless_failed(setup::init(file, options, client))?;
         eprintln!("made {}; start the server with", file.display());
         eprintln!("    marline server --config {}", file.display());
-        destination.put(&invite, client)?;
+        hand_over(destination, &invite, client, args.qr)?;
         return Ok(None);
     }
     if !file.exists() {
@@ -134,10 +143,10 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
 
 fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow::Result<()> {
     match change {
-        Credential::Add { name, invite_out } => {
+        Credential::Add { name, invite_out, qr } => {
             let destination = Destination::at(invite_out)?;
             let invite = destination.unless_failed(setup::add_client(file, &options, &name))?;
-            destination.put(&invite, &name)?;
+            hand_over(destination, &invite, &name, qr)?;
         }
         Credential::List => {
             let store = Store::at(options.effective(file).credentials_file.unwrap_or_default());
@@ -150,6 +159,21 @@ fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow
             store.change(|credentials| credentials.revoke(&name))?;
             eprintln!("{name:?} is revoked");
         }
+    }
+    Ok(())
+}
+
+/// Gives out the invite, and behind it on standard output, if that was asked for, its QR code.
+fn hand_over(
+    destination: Destination,
+    invite: &Invite,
+    client: &str,
+    qr: bool,
+) -> anyhow::Result<()> {
+    destination.put(invite, client)?;
+    if qr {
+        // A reader that went away has seen enough.
+        let _ = print(&of_invite(&invite.to_word())?);
     }
     Ok(())
 }

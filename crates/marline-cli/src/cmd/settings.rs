@@ -15,7 +15,7 @@ use crate::config::client::{ClientOptions, ClientPlan};
 use crate::config::serve::{ServeOptions, ServePlan};
 use crate::config::server::{ServerOptions, ServerPlan};
 use crate::config::shared::RuntimeOptions;
-use crate::log;
+use crate::{log, service};
 
 /// Options of a program that runs on.
 pub(super) trait Options {
@@ -97,10 +97,14 @@ pub(super) struct Live<O, F> {
 
 impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Reload for Live<O, F> {
     fn reload(&mut self) {
+        service::reloading();
         self.settings.reread(&mut self.apply);
+        service::ready();
     }
 
+    /// Asked once, when the end begins.
     fn patience(&self) -> Duration {
+        service::stopping();
         self.settings.drain
     }
 }

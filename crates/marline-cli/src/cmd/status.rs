@@ -209,7 +209,7 @@ mod tests {
     use crate::control::protocol::{Reached, Subflow};
 
     fn hello() -> Hello {
-        Hello { role: "client".into(), version: "0.1.0".into(), pid: 42, path_health: true }
+        Hello { role: "client".into(), version: "0.2.0".into(), pid: 42, path_health: true }
     }
 
     fn path(name: &str, local: &str, health: &str) -> Path {
@@ -260,7 +260,7 @@ mod tests {
         let paths = [path("wlan0", "192.0.2.7", "answers"), lte, dead];
         let text = shown(&status(hello(), &connections(), &paths, Clients::default()));
         let expected = "\
-marline client 0.1.0, process 42: 2 connections, by auto
+marline client 0.2.0, process 42: 2 connections, by auto
 path   state            local         heard  srtt  again   sent  copies  received
 wlan0  usable           192.0.2.7      1.2s  28ms   1.5%  6.0MB    15kB     3.0kB
 wwan0  degraded,backup  2001:db8::7    1.2s  90ms   1.5%  2.0MB   5.0kB      999B

@@ -192,7 +192,5 @@ async fn prove(current: &Current<Tunnel<Dialer>>) -> anyhow::Result<()> {
 /// On standard output, and to the service manager.
 fn announce(addresses: &Addresses) {
     println!("up: {} goes through the server, as do names", addresses.host_v4);
-    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
-        tracing::debug!("the service manager does not know: {error}");
-    }
+    crate::service::ready();
 }

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::config::shared::RuntimeOptions;
 use crate::succession::Aside;
-use crate::{control, dashboard, metrics_http};
+use crate::{control, dashboard, metrics_http, service};
 
 /// What a running program shows of itself, as long as this lives.
 pub(super) struct Watched {
@@ -45,7 +45,7 @@ fn take(inherited: &mut Inherited, name: &str) -> Option<OwnedFd> {
 }
 
 /// Serves the control socket and, if wanted, metrics and a dashboard; looks after the memory that connections leave
-/// behind.
+/// behind, and the service manager's watchdog.
 pub(super) async fn watched(
     runtime: &RuntimeOptions,
     handle: Arc<dyn control::Handle>,
@@ -81,9 +81,10 @@ pub(super) async fn watched_again(
         }
     };
     let is_named = runtime.control.is_some();
-    let control = serve_control(runtime.control.clone(), handle, inherited)?;
+    let control = serve_control(runtime.control.clone(), Arc::clone(&handle), inherited)?;
     let mut memory = JoinSet::new();
     memory.spawn(memory_trim::give_back());
+    memory.spawn(service::give_signs_of_life(handle));
     Ok(Watched { control, is_named, metrics, dashboard, _memory: memory })
 }
 

@@ -225,7 +225,7 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
     let result = match request.command {
         Command::Hello => Ok(Answer::Hello(Hello {
             role: handle.role().to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: crate::VERSION.to_owned(),
             pid: std::process::id(),
             path_health: handle.address_pairs().is_some(),
         })),

@@ -240,7 +240,7 @@ fn the_spellings_of_before_are_read() {
     let answer: Answer = serde_json::from_str(r#"{"netpaths":[{"verdict":"bad"}]}"#).unwrap();
     let pair = AddressPair { health: "bad".into(), ..AddressPair::default() };
     assert_eq!(answer, Answer::AddressPairs(vec![pair]));
-    let hello = r#"{"hello":{"role":"client","version":"0.1.0","pid":1,"oracle":true}}"#;
+    let hello = r#"{"hello":{"role":"client","version":"0.2.0","pid":1,"oracle":true}}"#;
     let hello: Answer = serde_json::from_str(hello).unwrap();
     assert!(matches!(hello, Answer::Hello(hello) if hello.path_health));
 }

@@ -170,3 +170,49 @@ fn every_subcommand_is_consistent() {
     use clap::CommandFactory as _;
     marline_cli::Cli::command().debug_assert();
 }
+
+#[test]
+fn completions_and_manual_pages_know_every_subcommand() {
+    use clap::CommandFactory as _;
+    let dir = tempfile::tempdir().unwrap();
+    let command = marline_cli::Cli::command();
+    let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+    assert!(names.len() > 15, "{names:?}");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = run_ok(dir.path(), &["completions", shell]);
+        for name in &names {
+            assert!(script.contains(name), "{shell}: no {name}");
+        }
+    }
+    run_ok(dir.path(), &["man", "pages/man1"]);
+    for name in &names {
+        let page = dir.path().join(format!("pages/man1/marline-{name}.1"));
+        assert!(page.is_file(), "{}", page.display());
+    }
+    assert!(dir.path().join("pages/man1/marline-server-credential-add.1").is_file());
+    let page = run_ok(dir.path(), &["man"]);
+    assert!(page.contains(".TH marline 1"), "{page}");
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    assert!(run_err(dir.path(), &["man", "file/man1"]).contains("file/man1"));
+}
+
+#[test]
+fn a_qr_code_is_shown_only_when_asked_for_and_stands_behind_the_invite() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = init(dir.path());
+    assert!(!plain.contains('█'), "{plain}");
+    let add = |rest: &[&str]| {
+        let start = ["server", "--config", "server.toml", "credential", "add"];
+        run_ok(dir.path(), &[&start, rest].concat())
+    };
+    let both = add(&["phone", "--qr"]);
+    let mut lines = both.lines();
+    assert!(lines.next().is_some_and(|word| word.starts_with("marline1")), "{both}");
+    assert!(lines.clone().count() > 15 && lines.all(|line| line.ends_with("\x1b[0m")), "{both}");
+    // The word is in the file alone then.
+    let code = add(&["tablet", "--qr", "--invite-out", "tablet"]);
+    assert!(code.contains('█') && !code.contains("marline1"), "{code}");
+    let word = std::fs::read_to_string(dir.path().join("tablet")).unwrap();
+    assert!(word.starts_with("marline1"), "{word}");
+    assert!(run_err(dir.path(), &["server", "--qr"]).contains("--init"));
+}

@@ -122,6 +122,15 @@ impl Events {
         self.seen.iter().filter(here).collect()
     }
 
+    /// What LTE was woken for is closed some seconds after WiFi's return.
+    fn collect_until_asleep(&mut self, begun: Instant) {
+        while !self.all_joined_are_closed(LTE) {
+            assert!(begun.elapsed() < RETURNS + ASLEEP_AFTER, "LTE is awake: {:#?}", self.seen);
+            std::thread::sleep(Duration::from_millis(100));
+            self.collect();
+        }
+    }
+
     /// Connections made by this address close, too, without having joined.
     fn all_joined_are_closed(&self, local: &str) -> bool {
         let closed = self.of("SF_CLOSED", local);
@@ -203,11 +212,7 @@ fn day_out(dir: &Path, server: Server) {
 
     until(RETURNS);
     hosts.net.command("wifi", "up").expect("WiFi returns");
-    while !events.all_joined_are_closed(LTE) {
-        assert!(begun.elapsed() < RETURNS + ASLEEP_AFTER, "LTE is awake: {:#?}", events.seen);
-        std::thread::sleep(Duration::from_millis(100));
-        events.collect();
-    }
+    events.collect_until_asleep(begun);
     std::thread::sleep(AT_REST);
     let (asleep, _) = lte(&hosts);
     let after = table(&hosts);

@@ -22,6 +22,7 @@ mod native_serve;
 mod prometheus;
 mod quickstart;
 mod run;
+mod service_manager;
 mod ssh_hole;
 mod support;
 mod tcp_carrier;

@@ -198,7 +198,7 @@ fn units_are_valid_and_expose_little() {
         }
         // The program is not installed here.
         let text = std::fs::read_to_string(&file).unwrap();
-        let text = text.replace("/usr/local/bin/marline", program.to_str().unwrap());
+        let text = text.replace("=marline ", &format!("={} ", program.display()));
         let unit = dir.path().join(file.file_name().unwrap());
         std::fs::write(&unit, text).unwrap();
         let mut command = std::process::Command::new("systemd-analyze");
@@ -215,4 +215,15 @@ fn units_are_valid_and_expose_little() {
         units += 1;
     }
     assert_eq!(units, 4);
+    let person =
+        std::fs::read_to_string(format!("{PACKAGING}/user/marline-client.service")).unwrap();
+    let unit = dir.path().join("marline-client.service");
+    std::fs::write(&unit, person.replace("=marline ", &format!("={} ", program.display())))
+        .unwrap();
+    let mut command = std::process::Command::new("systemd-analyze");
+    command.args(["--user", "verify", "--man=no"]).arg(&unit).env("XDG_RUNTIME_DIR", dir.path());
+    let output = command.output().unwrap();
+    let (out, err) = support::texts(&output);
+    let complaint = out + &err;
+    assert!(output.status.success() && !complaint.contains("marline"), "user unit: {complaint}");
 }

@@ -64,13 +64,17 @@ fn make_cgroups() -> Option<Vec<PathBuf>> {
 }
 
 fn machine(dir: &Path) -> Option<Machine> {
-    for folder in ["bin", "units", "said"] {
+    for folder in ["bin", "units/user", "said"] {
         std::fs::create_dir_all(dir.join(folder)).expect("a folder");
     }
     std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).expect("the program");
     for file in std::fs::read_dir(PACKAGING).expect("packaging").map(|entry| entry.expect("one")) {
-        std::fs::copy(file.path(), dir.join("units").join(file.file_name())).expect("a unit");
+        if file.path().extension().is_some_and(|end| end == "service") {
+            std::fs::copy(file.path(), dir.join("units").join(file.file_name())).expect("a unit");
+        }
     }
+    let user = Path::new(PACKAGING).join("user/marline-client.service");
+    std::fs::copy(user, dir.join("units/user/marline-client.service")).expect("a unit");
     let cgroups = make_cgroups()?;
     let join = cgroups.iter().map(|group| format!("echo $$ > {}/cgroup.procs; ", group.display()));
     let namespaces = "unshare --fork --kill-child --pid --mount --net --uts --ipc --cgroup";
@@ -142,6 +146,9 @@ fn systemd_starts_all_of_them_and_they_work_together() {
         has(&format!("marline-up{state}: active, rules: 7"));
     }
     has("marline-up down: inactive, rules: 0");
+    has("watchdog: left alone");
+    has("watchdog: active again, 1");
+    has("person: Hello from the machine");
     for line in ["CapPrm: 0000000000001000", "CapEff: 0000000000001000", "CapInh: 0000000000000000"]
     {
         has(&format!("marline-up: {line}"));

@@ -60,6 +60,25 @@ ExecStart=/bin/bash /run/look
 StandardOutput=file:/run/said/look
 StandardError=file:/run/said/look
 UNIT
+mkdir -p "$root"/run/person{,-units/marline-client.service.d}
+cp "$dir"/units/user/marline-client.service "$root/run/person-units/"
+for target in basic shutdown default; do
+    printf '[Unit]\nDefaultDependencies=no\n' > "$root/run/person-units/$target.target"
+done
+# There is no default route here.
+printf '[Service]\nExecStart=\nExecStart=%s\n' "marline client --invite-file %E/marline/invite --path 127.0.0.1" \
+    > "$root/run/person-units/marline-client.service.d/path.conf"
+cat > "$root/run/units/person.service" <<'UNIT'
+[Unit]
+DefaultDependencies=no
+[Service]
+Type=notify
+User=nobody
+Delegate=yes
+Environment=HOME=/run/person XDG_RUNTIME_DIR=/run/person XDG_CONFIG_HOME=/run/person/.config
+Environment=SYSTEMD_UNIT_PATH=/run/person-units
+ExecStart=/lib/systemd/systemd --user --unit=marline-client.service
+UNIT
 cat > "$root/run/look" <<'LOOK'
 units="marline-server marline-serve marline-client"
 for port in 8080 1080 8443; do
@@ -133,7 +152,27 @@ echo "marline-up again: $(systemctl is-active marline-up), rules: $(rules)"
 marline down
 for try in {1..100}; do [ "$(systemctl is-active marline-up)" = inactive ] && break; sleep 0.1; done
 echo "marline-up down: $(systemctl is-active marline-up), rules: $(rules)"
-systemctl stop marline-client marline-serve marline-server
+# One that hangs gives no signs of life. (SIGABRT, which it would get, waits until it goes on.)
+mkdir -p /run/units/marline-client.service.d
+printf '[Service]\nWatchdogSec=1s\nWatchdogSignal=SIGKILL\n' > /run/units/marline-client.service.d/watchdog.conf
+systemctl daemon-reload
+timeout 30 systemctl restart marline-client
+pid=$(systemctl show --value -p MainPID marline-client)
+sleep 3
+[ "$pid" = "$(systemctl show --value -p MainPID marline-client)" ] && echo "watchdog: left alone"
+kill -s STOP "$pid"
+for try in {1..200}; do
+    [ "$(systemctl show --value -p MainPID marline-client)" != "$pid" ] && systemctl is-active -q marline-client && break
+    sleep 0.1
+done
+echo "watchdog: $(systemctl is-active marline-client) again, $(systemctl show --value -p NRestarts marline-client)"
+systemctl stop marline-client
+# The same for one person, by a service manager of his own.
+timeout 30 systemctl start person
+for try in {1..100}; do (exec 3<> /dev/tcp/127.0.0.1/1080) 2> /dev/null && break; sleep 0.1; done
+echo "person: $(curl -sS --max-time 20 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/)"
+systemctl kill -s KILL person
+systemctl stop marline-serve marline-server
 for unit in $units; do echo "$unit: ended with $(systemctl show --value -p Result $unit)"; done
 echo "that is all"
 LOOK
@@ -166,6 +205,9 @@ cd /
 # docs/operate/deploy.md and the comments of the units.
 marline server --init --config /var/lib/marline/marline.toml --listen 127.0.0.1:7777 \
     --public 127.0.0.1:7777 --allow 127.0.0.0/8 --invite-out /etc/marline/invite 2> /dev/null
+mkdir -p /run/person/.config/marline
+cp /etc/marline/invite /run/person/.config/marline/
+chown -R nobody /run/person
 echo "path = [\"127.0.0.1\"]
 socks5 = [\"127.0.0.1:1080\"]
 [up]

@@ -8,7 +8,7 @@ use crate::file::PaperFile;
 use crate::paper::{Context, Effort};
 
 /// The file.
-pub(super) const TEXT: &str = include_str!("../../../../papers/auto.toml");
+pub(super) const TEXT: &str = include_str!("../../papers/auto.toml");
 
 /// What is run.
 #[derive(Clone, Debug, Deserialize)]

@@ -10,7 +10,7 @@ use crate::file::PaperFile;
 use crate::paper::{Context, Effort};
 
 /// The file.
-pub(super) const TEXT: &str = include_str!("../../../../papers/datagrams.toml");
+pub(super) const TEXT: &str = include_str!("../../papers/datagrams.toml");
 
 /// What is run.
 #[derive(Clone, Debug, Deserialize)]

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 /// The file.
-pub(crate) const TEXT: &str = include_str!("../../../../papers/traces.toml");
+pub(crate) const TEXT: &str = include_str!("../../papers/traces.toml");
 
 /// How links and runs are made.
 #[derive(Clone, Debug, Deserialize)]

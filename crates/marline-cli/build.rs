@@ -1,0 +1,65 @@
+//! The commit in `marline --version`.
+//!
+//! Where it comes from, in this order: the variable `MARLINE_COMMIT` (for packagers who build from a tarball), the
+//! file that cargo puts into a published crate, git. A debug build has none: it would be built again after every
+//! commit. Nothing else that differs between two machines gets in, so that one commit gives one program.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Enough of a commit's name that it stays unique.
+const DIGITS: usize = 12;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=MARLINE_COMMIT");
+    let version = env!("CARGO_PKG_VERSION");
+    let commit = commit().map(|commit| format!(" ({commit})")).unwrap_or_default();
+    println!("cargo::rustc-env=MARLINE_VERSION={version}{commit}");
+}
+
+fn commit() -> Option<String> {
+    if let Ok(named) = std::env::var("MARLINE_COMMIT") {
+        let plain =
+            !named.is_empty() && named.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+        return plain.then_some(named);
+    }
+    if std::env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
+        return None;
+    }
+    published().or_else(from_git)
+}
+
+/// `{"git": {"sha1": "..", "dirty": true}, ..}`, written by `cargo package`.
+fn published() -> Option<String> {
+    let text = std::fs::read_to_string(".cargo_vcs_info.json").ok()?;
+    let digits = text.split("\"sha1\"").nth(1)?.split('"').nth(1)?.get(..DIGITS)?;
+    Some(marked(digits, text.contains("\"dirty\": true")))
+}
+
+fn from_git() -> Option<String> {
+    // Not the commit of a repository that this crate was unpacked into.
+    if git(&["rev-parse", "--show-prefix"])? != "crates/marline-cli/" {
+        return None;
+    }
+    for watched in ["logs/HEAD", "HEAD"] {
+        let file = git(&["rev-parse", "--git-path", watched])?;
+        if Path::new(&file).exists() {
+            println!("cargo::rerun-if-changed={file}");
+        }
+    }
+    println!("cargo::rerun-if-changed=src");
+    let commit = git(&["rev-parse", "HEAD"])?;
+    let changed = !git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    Some(marked(commit.get(..DIGITS)?, changed))
+}
+
+fn marked(commit: &str, changed: bool) -> String {
+    if changed { format!("{commit}-changed") } else { commit.to_owned() }
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = output.status.success().then(|| String::from_utf8(output.stdout).ok())??;
+    Some(text.trim().to_owned())
+}

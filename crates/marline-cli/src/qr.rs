@@ -1,0 +1,91 @@
+//! A QR code in the terminal: an invite goes to a phone by its camera.
+//!
+//! Two modules stand in a character, one above the other, by half blocks. Readers want dark modules on a bright ground
+//! with a bright margin; terminals are dark or bright as their owners like. So both colours are said.
+
+use anyhow::Context;
+use qrcode::{Color, EcLevel, QrCode};
+
+/// Modules of bright ground around the code. The standard says four; two do for cameras, and leave a code of a
+/// common invite narrower than 80 columns.
+const MARGIN: usize = 2;
+/// Black on white, of the 256 colours that themes leave alone.
+const PAINT: &str = "\x1b[38;5;16;48;5;231m";
+const RESET: &str = "\x1b[0m";
+
+/// The code of an invite, as lines that each set and reset their colours.
+///
+/// The word is encoded in capitals, for which QR codes have a denser alphabet; invites are read in either case.
+///
+/// # Errors
+/// The word is too long for a code.
+pub fn of_invite(word: &str) -> anyhow::Result<String> {
+    let capitals = word.to_ascii_uppercase();
+    let code = QrCode::with_error_correction_level(capitals, EcLevel::L);
+    let code = code.context("the invite is too long for a QR code")?;
+    let width = code.width();
+    let modules = code.to_colors();
+    let is_dark = |x: usize, y: usize| {
+        let inside = (MARGIN..MARGIN + width).contains(&x) && (MARGIN..MARGIN + width).contains(&y);
+        inside && modules[(y - MARGIN) * width + (x - MARGIN)] == Color::Dark
+    };
+    let all = width + 2 * MARGIN;
+    let mut text = String::new();
+    for upper in (0..all).step_by(2) {
+        text.push_str(PAINT);
+        for x in 0..all {
+            text.push(match (is_dark(x, upper), is_dark(x, upper + 1)) {
+                (true, true) => '█',
+                (true, false) => '▀',
+                (false, true) => '▄',
+                (false, false) => ' ',
+            });
+        }
+        text.push_str(RESET);
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a camera sees: a picture whose modules have three pixels each way.
+    fn photographed(text: &str) -> String {
+        const PIXELS: usize = 3;
+        let mut rows: Vec<Vec<bool>> = Vec::new();
+        for line in text.lines() {
+            let cells = line.strip_prefix(PAINT).and_then(|line| line.strip_suffix(RESET)).unwrap();
+            rows.push(cells.chars().map(|cell| "█▀".contains(cell)).collect());
+            rows.push(cells.chars().map(|cell| "█▄".contains(cell)).collect());
+        }
+        let (width, height) = (rows[0].len() * PIXELS, rows.len() * PIXELS);
+        let pixel = |x: usize, y: usize| if rows[y / PIXELS][x / PIXELS] { 0 } else { 255 };
+        let mut image = rqrr::PreparedImage::prepare_from_greyscale(width, height, pixel);
+        let grids = image.detect_grids();
+        assert_eq!(grids.len(), 1);
+        grids[0].decode().unwrap().1
+    }
+
+    #[test]
+    fn an_invite_is_read_back_from_the_characters_and_fits_the_terminal() {
+        use marline_proxy::invite::Invite;
+        let token = marline_proxy::secret::Secret::random().unwrap();
+        for servers in
+            [vec!["192.0.2.1:7777"], vec!["server.example.net:7777", "[2001:db8::1]:7777"]]
+        {
+            let servers = servers.iter().map(|server| server.parse().unwrap()).collect();
+            let invite = Invite::new(servers, [7; 32], token.clone()).unwrap();
+            let text = of_invite(&invite.to_word()).unwrap();
+            assert!(photographed(&text).parse::<Invite>().is_ok_and(|read| read == invite));
+            let columns = text.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(columns - PAINT.len() - RESET.len() <= 80, "{columns}");
+        }
+    }
+
+    #[test]
+    fn what_no_code_can_hold_is_refused() {
+        assert!(of_invite(&"A".repeat(5_000)).is_err());
+    }
+}

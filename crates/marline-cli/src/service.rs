@@ -1,0 +1,76 @@
+//! Words to the service manager (sd_notify): ready, reading its configuration again, stopping, alive.
+//!
+//! Without one (`NOTIFY_SOCKET` is not set) they go nowhere.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+
+use crate::control::Handle;
+
+/// The manager waits for a sign of life that long (`WatchdogSec=`), in microseconds. Beside it systemd says for which
+/// process; that is not heeded, since one that takes another's place inherits it.
+const WATCHDOG: &str = "WATCHDOG_USEC";
+/// Signs of life within that time, so that one may be late.
+const SIGNS: u32 = 3;
+
+/// Whoever comes now is served.
+pub fn ready() {
+    tell(&[NotifyState::Ready]);
+}
+
+/// The configuration is read again; [`ready`] says that it is done.
+pub fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::debug!("no monotonic clock: {error}"),
+    }
+}
+
+/// The end has begun.
+pub fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+/// Gives signs of life for as long as it is polled, if the manager wants any. Each comes after a question about the
+/// paths: a runtime that does not turn, or a client whose driver holds its lock for ever, gives none.
+pub async fn give_signs_of_life(handle: Arc<dyn Handle>) {
+    let Some(limit) = watchdog(std::env::var(WATCHDOG).ok().as_deref()) else { return };
+    let mut due = tokio::time::interval(limit / SIGNS);
+    due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        due.tick().await;
+        let _ = handle.paths();
+        tell(&[NotifyState::Watchdog]);
+    }
+}
+
+/// Another process is the service's main one from now on.
+pub fn replaced_by(pid: u32) {
+    tell(&[NotifyState::MainPid(pid)]);
+}
+
+fn watchdog(usec: Option<&str>) -> Option<Duration> {
+    let limit = Duration::from_micros(usec?.parse().ok()?);
+    (limit >= Duration::from_millis(u64::from(SIGNS))).then_some(limit)
+}
+
+fn tell(what: &[NotifyState]) {
+    if let Err(error) = sd_notify::notify(what) {
+        tracing::debug!("the service manager does not know: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watchdog_is_heeded_where_its_time_makes_sense() {
+        assert_eq!(watchdog(Some("60000000")), Some(Duration::from_secs(60)));
+        for none in [None, Some(""), Some("0"), Some("2000"), Some("soon"), Some("-1")] {
+            assert_eq!(watchdog(none), None, "{none:?}");
+        }
+    }
+}

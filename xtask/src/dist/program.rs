@@ -1,0 +1,143 @@
+//! The program, built so that where and when it was built leaves no trace in it.
+//!
+//! Static means glibc, linked in: the very allocator and resolver that the tests run with, from any machine with Rust
+//! and a C library's development files. Its resolver asks `/etc/hosts` and DNS and nothing else (the `main.rs` of
+//! marline-cli says so): other sources are modules that it would load from the machine, of another version perhaps.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::run::{command, output, run};
+
+/// The program, twice.
+pub(super) struct Programs {
+    /// With the C library of the machine: for packages, which know what they depend on.
+    pub(super) dynamic: PathBuf,
+    /// With the C library in it: it needs nothing of the machine.
+    pub(super) fixed: PathBuf,
+}
+
+/// Builds both, optimised and stripped, below `target/dist-build`: their flags are not those of other builds, which
+/// would otherwise be done again each time. The static one comes second, from the same compiled crates.
+pub(super) fn build(root: &Path, epoch_s: &str) -> Result<Programs, String> {
+    let folder = root.join("target/dist-build");
+    cargo(root, &["build", "--release", "--locked", "-p", "marline-cli"], epoch_s, &[])?;
+    let built = folder.join(target()?).join("release/marline");
+    let dynamic = stripped(&built, &folder.join("dynamic"))?;
+    let fixed = fixed(root, epoch_s)?;
+    Ok(Programs { dynamic, fixed })
+}
+
+/// The static one alone.
+pub(super) fn fixed(root: &Path, epoch_s: &str) -> Result<PathBuf, String> {
+    let folder = root.join("target/dist-build");
+    let arguments = ["rustc", "--release", "--locked", "-p", "marline-cli", "--bin", "marline"];
+    cargo(root, &arguments, epoch_s, &["--", "-Ctarget-feature=+crt-static"])?;
+    let built = folder.join(target()?).join("release/marline");
+    stripped(&built, &folder.join("static"))
+}
+
+fn cargo(root: &Path, arguments: &[&str], epoch_s: &str, last: &[&str]) -> Result<(), String> {
+    let mut cargo = command(root, "cargo", arguments);
+    cargo.args(["--target-dir", "target/dist-build", "--target", target()?]).args(last);
+    let moves = moved_paths(root)?;
+    let flags = moves.iter().map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.collect::<Vec<_>>().join("\x1f"));
+    // The TLS library's C and assembler parts.
+    let c_flags = moves.iter().map(|(from, to)| format!("-ffile-prefix-map={from}={to}"));
+    cargo.env("CFLAGS", c_flags.collect::<Vec<_>>().join(" "));
+    cargo.env("SOURCE_DATE_EPOCH", epoch_s);
+    run(&mut cargo)
+}
+
+/// A copy of `program` without what only a debugger reads.
+pub(crate) fn stripped(program: &Path, copy: &Path) -> Result<PathBuf, String> {
+    fs::copy(program, copy).map_err(|error| format!("{}: {error}", program.display()))?;
+    let parent = copy.parent().unwrap_or(copy);
+    let name = copy.to_string_lossy();
+    run(&mut command(parent, "strip", &["--strip-unneeded", &name]))?;
+    Ok(copy.to_path_buf())
+}
+
+/// A static program for checks, from crates that the tests have compiled already: the last of them alone, which is
+/// a page long, is compiled again and linked.
+pub(crate) fn static_from_tests(root: &Path, to: &Path) -> Result<(), String> {
+    let arguments =
+        ["test", "--workspace", "--no-run", "--locked", "-q", "--message-format", "json"];
+    let messages = output(&mut command(root, "cargo", &arguments))?;
+    let library = messages.lines().find_map(library_of).ok_or("cargo compiled no marline_cli")?;
+    let path = format!("marline_cli={}", library.display());
+    let beside = format!("dependency={}", library.parent().unwrap_or(root).display());
+    let mut rustc = command(root, "rustc", &["--edition", "2024", "--crate-name", "marline"]);
+    rustc.args(["crates/marline-cli/src/main.rs", "--extern", &path, "-L", &beside]);
+    rustc.args(["-Ctarget-feature=+crt-static", "-Cstrip=symbols", "-o"]).arg(to);
+    run(&mut rustc)
+}
+
+/// The compiled library of the program, if it is what this message of cargo is about.
+fn library_of(message: &str) -> Option<PathBuf> {
+    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    let ours = message["target"]["name"] == "marline_cli" && message["profile"]["test"] == false;
+    let files = message["filenames"].as_array().filter(|_| ours)?;
+    let mut files = files.iter().filter_map(|file| file.as_str());
+    files.find(|file| file.ends_with(".rlib")).map(PathBuf::from)
+}
+
+fn target() -> Result<&'static str, String> {
+    match std::env::consts::ARCH {
+        "x86_64" => Ok("x86_64-unknown-linux-gnu"),
+        "aarch64" => Ok("aarch64-unknown-linux-gnu"),
+        other => Err(format!("no release is set up for {other}")),
+    }
+}
+
+/// Directories of this machine that would stand in messages of panics, and what stands there instead.
+fn moved_paths(root: &Path) -> Result<[(String, &'static str); 3], String> {
+    let sysroot = output(&mut command(root, "rustc", &["--print", "sysroot"]))?;
+    let home = std::env::var("HOME").unwrap_or_default();
+    let cargo = std::env::var("CARGO_HOME").unwrap_or_else(|_| format!("{home}/.cargo"));
+    // The last one that fits counts.
+    let (root, sysroot) = (root.display().to_string(), sysroot.trim().to_owned());
+    Ok([(sysroot, "/rust"), (cargo, "/cargo"), (root, "/marline")])
+}
+
+/// A program that asks the kernel for a loader (PT_INTERP) is not static, whatever its linker said.
+pub(crate) fn is_static(program: &Path) -> Result<bool, String> {
+    let bytes = fs::read(program).map_err(|error| format!("{}: {error}", program.display()))?;
+    let asks = wants_interpreter(&bytes);
+    asks.map(|asks| !asks).ok_or_else(|| format!("{} is no 64-bit ELF file", program.display()))
+}
+
+/// Whether the ELF image has a PT_INTERP header; `None` where it can not be read as one.
+fn wants_interpreter(elf: &[u8]) -> Option<bool> {
+    const PT_INTERP: u32 = 3;
+    if elf.get(..6)? != b"\x7fELF\x02\x01" {
+        return None;
+    }
+    let offset = usize::try_from(u64::from_le_bytes(elf.get(32..40)?.try_into().ok()?)).ok()?;
+    let size = usize::from(u16::from_le_bytes(elf.get(54..56)?.try_into().ok()?));
+    let count = usize::from(u16::from_le_bytes(elf.get(56..58)?.try_into().ok()?));
+    for index in 0..count {
+        let at = offset.checked_add(index * size)?;
+        let kind = u32::from_le_bytes(elf.get(at..at.checked_add(4)?)?.try_into().ok()?);
+        if kind == PT_INTERP {
+            return Some(true);
+        }
+    }
+    Some(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dynamic_program_is_recognised() {
+        let this = std::env::current_exe().expect("a test is a program");
+        let bytes = fs::read(this).expect("readable");
+        let dynamic = cfg!(not(target_feature = "crt-static"));
+        assert_eq!(wants_interpreter(&bytes), Some(dynamic));
+        assert_eq!(wants_interpreter(&bytes[..40]), None);
+        assert_eq!(wants_interpreter(b"#!/bin/sh\n"), None);
+    }
+}

@@ -1,0 +1,114 @@
+//! Tests too long for every change: `cargo xtask nightly [STEP..]`.
+//!
+//! The steps are those of [`STEPS`]. Each runs whatever became of the others, and what came out is written into
+//! `docs/nightly.md`, with the commit, for those who ask when it was last seen to work.
+
+mod crates;
+mod twice;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use crate::TaskResult;
+use crate::run::{command, output, run};
+
+type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
+
+/// Name, what it shows, how.
+const STEPS: [Step; 4] = [
+    ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
+    (
+        "crates",
+        "every crate builds from what would be published, and the program installs from that",
+        crates::check,
+    ),
+    ("dist", "two builds of a release in two directories are equal", twice::check),
+    ("endurance", "churn, ten thousand streams, `kill -9`", endurance),
+];
+
+const PAGE: &str = "docs/nightly.md";
+const ACTIONLINT: &str = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12";
+
+/// Runs the steps named, or all, and notes what became of them.
+pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
+    if let Some(unknown) = wanted.iter().find(|name| STEPS.iter().all(|(step, ..)| step != name)) {
+        return Err(format!(
+            "no step `{unknown}`; there are {}",
+            STEPS.map(|step| step.0).join(", ")
+        ));
+    }
+    let page = root.join(PAGE);
+    let mut rows = rows(&fs::read_to_string(&page).unwrap_or_default());
+    let head = output(&mut command(root, "git", &["log", "-1", "--format=%h %cs"]))?;
+    let changed =
+        output(&mut command(root, "git", &["status", "--porcelain", "--untracked-files=no"]))?;
+    let (commit, date) = head.trim().split_once(' ').unwrap_or(("?", "?"));
+    let commit = if changed.is_empty() { commit.to_owned() } else { format!("{commit}, changed") };
+    let mut failed = Vec::new();
+    for (name, shows, step) in STEPS {
+        if !wanted.is_empty() && !wanted.iter().any(|word| word == name) {
+            continue;
+        }
+        println!("=== {name}: {shows}");
+        let start = Instant::now();
+        let result = step(root);
+        let minutes = start.elapsed().as_secs_f64() / 60.0;
+        let became = if result.is_ok() { "ok" } else { "**failed**" };
+        rows.insert(name.to_owned(), format!("{became} | {commit} | {date} | {minutes:.1}"));
+        if let Err(error) = result {
+            eprintln!("xtask nightly: step {name}: {error}");
+            failed.push(name);
+        }
+    }
+    fs::write(&page, written(&rows)).map_err(|error| format!("{PAGE}: {error}"))?;
+    println!("=== {PAGE} says so, too");
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}
+
+/// The rows of a page: the step's name, and what stands behind what it shows.
+fn rows(page: &str) -> BTreeMap<String, String> {
+    let row = |line: &str| {
+        let mut cells = line.strip_prefix("| `")?.strip_suffix(" |")?.splitn(3, " | ");
+        let name = cells.next()?.strip_suffix('`')?;
+        Some((name.to_owned(), cells.nth(1)?.to_owned()))
+    };
+    page.lines().filter_map(row).collect()
+}
+
+fn written(rows: &BTreeMap<String, String>) -> String {
+    let mut page = String::from(
+        "# Nightly\n\nTests that are too long for `.ci/run`, and when each of them was last run: `cargo xtask nightly \
+         [STEP..]` writes this page.\n\n| step | what it shows | result | commit | its date | minutes |\n\
+         |---|---|---|---|---|---|\n",
+    );
+    for (name, shows, _) in STEPS {
+        let never = "never run | - | - | -".to_owned();
+        let row = rows.get(name).unwrap_or(&never);
+        page.push_str(&format!("| `{name}` | {shows} | {row} |\n"));
+    }
+    page
+}
+
+fn workflows(root: &Path) -> TaskResult {
+    run(&mut command(root, "go", &["run", ACTIONLINT]))
+}
+
+fn endurance(root: &Path) -> TaskResult {
+    crate::endurance(root, &[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_page_says_of_a_step_stays_until_it_is_run_again() {
+        let mut known = rows(&written(&BTreeMap::new()));
+        assert_eq!(known.len(), STEPS.len());
+        assert!(known.values().all(|row| row == "never run | - | - | -"), "{known:?}");
+        known.insert("dist".to_owned(), "ok | 1a2b3c4d | 2026-11-24 | 20.0".to_owned());
+        assert_eq!(rows(&written(&known)), known);
+    }
+}

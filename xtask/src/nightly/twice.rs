@@ -1,0 +1,48 @@
+//! One commit, two directories, one release.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::TaskResult;
+use crate::run::{command, output, run};
+
+/// Checks the last commit out twice, in directories of different depth, builds a release in each, compares the sums.
+pub(crate) fn check(root: &Path) -> TaskResult {
+    let places = [root.join("target/nightly/one"), root.join("target/nightly/another/one")];
+    let mut sums = Vec::new();
+    for place in &places {
+        clone(root, place)?;
+        // Files that are older or newer, and another time of the day, must not matter either.
+        run(&mut command(place, "cargo", &["xtask", "dist"]))?;
+        let file = place.join("target/dist/SHA256SUMS");
+        sums.push(
+            fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?,
+        );
+    }
+    let [one, another] = sums.as_slice() else { return Err("two releases".to_owned()) };
+    let differ: Vec<&str> = one.lines().filter(|line| !another.contains(*line)).collect();
+    if one.is_empty() || !differ.is_empty() || one.lines().count() != another.lines().count() {
+        return Err(format!(
+            "these differ: {}\nkept for a look: {}",
+            differ.join(", "),
+            shown(&places)
+        ));
+    }
+    println!("equal, both times:\n{one}");
+    let _ = fs::remove_dir_all(root.join("target/nightly"));
+    Ok(())
+}
+
+fn clone(root: &Path, place: &PathBuf) -> TaskResult {
+    let _ = fs::remove_dir_all(place);
+    let parent = place.parent().unwrap_or(root);
+    fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
+    let (from, to) = (root.display().to_string(), place.display().to_string());
+    run(&mut command(root, "git", &["clone", "-q", "--no-hardlinks", &from, &to]))?;
+    let ours = output(&mut command(root, "git", &["rev-parse", "HEAD"]))?;
+    run(&mut command(place, "git", &["checkout", "-q", ours.trim()]))
+}
+
+fn shown(places: &[PathBuf]) -> String {
+    places.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(", ")
+}

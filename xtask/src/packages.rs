@@ -1,0 +1,89 @@
+//! The step `packages`: they are installed on a Debian without Rust, and used.
+//!
+//! What a release is made of is made here, too, from programs that other steps have compiled: to compile it as a
+//! release does takes ten minutes (`cargo xtask nightly` does).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::TaskResult;
+use crate::dist::{Release, files, static_from_tests, stripped};
+use crate::run::{command, run};
+
+const SCRIPT: &str = "packaging/check/fresh_machine.sh";
+/// Where `.ci/install-tools` leaves a root file system as Debian's tools make it.
+const DEBIAN: &str = ".cache/marline/debian-bookworm.tar";
+
+/// Makes packages, archive and container, and runs the script that uses them.
+pub(crate) fn check(root: &Path) -> TaskResult {
+    let Some(debian) = debian()? else { return Ok(()) };
+    run(&mut command(
+        root,
+        "cargo",
+        &["build", "--release", "--locked", "-q", "-p", "marline-cli"],
+    ))?;
+    let world = root.join("target/ci-packages");
+    remove(&world)?;
+    let made = fs::create_dir_all(world.join("debian"));
+    made.map_err(|error| format!("{}: {error}", world.display()))?;
+    let mut unpack = command(&world, "tar", &["--extract", "--directory", "debian", "--file"]);
+    run(unpack.arg(debian).arg("--numeric-owner"))?;
+
+    let release = Release::new(root, "-1")?;
+    let program = stripped(&root.join("target/release/marline"), &world.join("dynamic"))?;
+    release.packages(&program)?;
+    static_from_tests(root, &world.join("static"))?;
+    release.archives(&world.join("static"))?;
+    for (ending, name) in [("deb", "marline.deb"), ("rpm", "marline.rpm")] {
+        let package = only(&release.folder, ending)?;
+        fs::copy(&package, world.join(name))
+            .map_err(|error| format!("{}: {error}", package.display()))?;
+    }
+    let copied =
+        command(&release.folder, "cp", &["-a", "container", "Containerfile"]).arg(&world).status();
+    copied.map_err(|error| format!("cp: {error}"))?;
+
+    let namespaces = ["--fork", "--kill-child", "--pid", "--mount", "--net", "bash", SCRIPT];
+    let result = run(command(root, "unshare", &namespaces).arg(&world));
+    // A root file system is large.
+    remove(&world)?;
+    result
+}
+
+/// The root file system, or a word about why this step is left out.
+fn debian() -> Result<Option<PathBuf>, String> {
+    let home = std::env::var("HOME").unwrap_or_default();
+    let tar = Path::new(&home).join(DEBIAN);
+    let why = match (is_root(), tar.is_file()) {
+        (true, true) => return Ok(Some(tar)),
+        (false, _) => "it needs root".to_owned(),
+        (true, false) => format!("{} is missing: .ci/install-tools makes it", tar.display()),
+    };
+    if std::env::var("MARLINE_REQUIRE_ALL").is_ok_and(|value| value == "1") {
+        return Err(why);
+    }
+    println!("SKIPPED packages: {why}");
+    Ok(None)
+}
+
+/// Root's files are root's: no crate is worth asking for this number.
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
+}
+
+fn only(folder: &Path, ending: &str) -> Result<PathBuf, String> {
+    let mut found = files(folder)?;
+    found.retain(|file| file.extension().is_some_and(|end| end == ending));
+    let [file] = found.as_slice() else {
+        return Err(format!("{} packages *.{ending} in {}", found.len(), folder.display()));
+    };
+    Ok(file.clone())
+}
+
+fn remove(folder: &Path) -> TaskResult {
+    match fs::remove_dir_all(folder) {
+        Err(error) if folder.exists() => Err(format!("{}: {error}", folder.display())),
+        _ => Ok(()),
+    }
+}

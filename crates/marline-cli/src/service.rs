@@ -2,12 +2,9 @@
 //!
 //! Without one (`NOTIFY_SOCKET` is not set) they go nowhere.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
-
-use crate::control::Handle;
 
 /// The manager waits for a sign of life that long (`WatchdogSec=`), in microseconds. Beside it systemd says for which
 /// process; that is not heeded, since one that takes another's place inherits it.
@@ -33,15 +30,15 @@ pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Gives signs of life for as long as it is polled, if the manager wants any. Each comes after a question about the
-/// paths: a runtime that does not turn, or a client whose driver holds its lock for ever, gives none.
-pub async fn give_signs_of_life(handle: Arc<dyn Handle>) {
+/// Gives signs of life for as long as it is polled, if the manager wants any. Each comes after a question that something
+/// alive answers: a runtime that does not turn, or a driver that holds its lock for ever, gives none.
+pub async fn give_signs_of_life(ask: impl Fn()) {
     let Some(limit) = watchdog(std::env::var(WATCHDOG).ok().as_deref()) else { return };
     let mut due = tokio::time::interval(limit / SIGNS);
     due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         due.tick().await;
-        let _ = handle.paths();
+        ask();
         tell(&[NotifyState::Watchdog]);
     }
 }

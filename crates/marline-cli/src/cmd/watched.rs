@@ -84,7 +84,7 @@ pub(super) async fn watched_again(
     let control = serve_control(runtime.control.clone(), Arc::clone(&handle), inherited)?;
     let mut memory = JoinSet::new();
     memory.spawn(memory_trim::give_back());
-    memory.spawn(service::give_signs_of_life(handle));
+    memory.spawn(service::give_signs_of_life(move || drop(handle.paths())));
     Ok(Watched { control, is_named, metrics, dashboard, _memory: memory })
 }
 

@@ -24,7 +24,11 @@ pub(super) fn deb(release: &Release) -> TaskResult {
 pub(super) fn rpm(release: &Release) -> TaskResult {
     let to = release.folder.to_string_lossy();
     let arguments = ["generate-rpm", "-p", "crates/marline-cli", "-o", &to];
-    run(command(&release.root, "cargo", &arguments).env("SOURCE_DATE_EPOCH", &release.epoch_s))
+    let mut cargo = command(&release.root, "cargo", &arguments);
+    if release.effort == "-1" {
+        cargo.args(["--payload-compress", "gzip"]);
+    }
+    run(cargo.env("SOURCE_DATE_EPOCH", &release.epoch_s))
 }
 
 /// The static program, and beside it what the packages have.

@@ -11,13 +11,13 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-use crate::TaskResult;
 use crate::run::{command, output, run};
+use crate::{TaskResult, ci};
 
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 4] = [
+const STEPS: [Step; 6] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -26,6 +26,8 @@ const STEPS: [Step; 4] = [
     ),
     ("dist", "two builds of a release in two directories are equal", twice::check),
     ("endurance", "churn, ten thousand streams, `kill -9`", endurance),
+    ("upgrades", "300 streams over 60 upgrades, none of them lost or refused", upgrades),
+    ("fuzz", "each fuzz target for five minutes", |root| ci::fuzz(root, Some("300"))),
 ];
 
 const PAGE: &str = "docs/nightly.md";
@@ -97,6 +99,21 @@ fn workflows(root: &Path) -> TaskResult {
 
 fn endurance(root: &Path) -> TaskResult {
     crate::endurance(root, &[])
+}
+
+fn upgrades(root: &Path) -> TaskResult {
+    const LONG: [&str; 9] = [
+        "test",
+        "-p",
+        "marline-cli",
+        "--test",
+        "it",
+        "--",
+        "--ignored",
+        "--nocapture",
+        "upgrade::load::",
+    ];
+    run(&mut command(root, "cargo", &LONG))
 }
 
 #[cfg(test)]

@@ -31,51 +31,74 @@ pub fn page_with_results(
     with_text(page, &results(result, run))
 }
 
-/// The page with a line for each key between its marks: how many of its rows have which verdict.
+/// The page with a line for each key between its marks: how many of its rows have which verdict. Of keys in `order` that
+/// have no results here, what the page says of them stays.
 ///
 /// # Errors
 /// As [`page_with_results`].
 pub fn page_with_summary(
     page: &str,
+    order: &[&str],
     all: &[(&str, &Reproduction, &RunInfo)],
 ) -> anyhow::Result<String> {
+    let (_, (before, _), _) = split(page)?;
+    let known = |key: &str| all.iter().find(|(known, ..)| *known == key);
     let mut text = String::new();
     text.push_str(
         "| key | accepted | not accepted | not told apart | fitted, not judged | master root | processor-minutes |\n\
          |---|---|---|---|---|---|---|\n",
     );
-    for (key, result, run) in all {
-        let counts = result.counts();
-        let _ = writeln!(
-            text,
-            "| [{key}]({key}.md) | {} | {} | {} | {} | {} | {:.0} |",
-            counts.accepted,
-            counts.not_accepted,
-            counts.not_told_apart,
-            counts.fitted,
-            run.master,
-            run.cpu_s / 60.0
-        );
-    }
-    let named = |verdict: Verdict| {
-        let mut list = String::new();
-        for (key, result, _) in all {
-            for row in result.tables.iter().flat_map(|table| &table.rows) {
-                if row.verdict == verdict {
-                    let ours = value(row.ours.as_ref());
-                    let (what, asked) = (cell(&row.what), cell(&row.requirement));
-                    let _ = writeln!(list, "- {key}: {what}: {ours}, asked: {asked}");
-                }
+    for key in order {
+        let start = format!("| [{key}]({key}.md) |");
+        match known(key) {
+            Some((_, result, run)) => {
+                let counts = result.counts();
+                let _ = writeln!(
+                    text,
+                    "{start} {} | {} | {} | {} | {} | {:.0} |",
+                    counts.accepted,
+                    counts.not_accepted,
+                    counts.not_told_apart,
+                    counts.fitted,
+                    run.master,
+                    run.cpu_s / 60.0
+                );
             }
+            None => keep(&mut text, before.lines().filter(|line| line.starts_with(&start))),
         }
-        list
-    };
+    }
     for (title, verdict) in
         [("Not accepted", Verdict::NotAccepted), ("Not told apart", Verdict::NotToldApart)]
     {
-        let _ = write!(text, "\n{title}:\n\n{}", named(verdict));
+        let title = format!("{title}:");
+        let _ = write!(text, "\n{title}\n\n");
+        for key in order {
+            let start = format!("- {key}: ");
+            match known(key) {
+                Some((_, result, _)) => {
+                    for row in result.tables.iter().flat_map(|table| &table.rows) {
+                        if row.verdict == verdict {
+                            let ours = value(row.ours.as_ref());
+                            let (what, asked) = (cell(&row.what), cell(&row.requirement));
+                            let _ = writeln!(text, "{start}{what}: {ours}, asked: {asked}");
+                        }
+                    }
+                }
+                None => {
+                    let listed = before.lines().skip_while(|line| *line != title).skip(2);
+                    let listed = listed.take_while(|line| line.starts_with("- "));
+                    keep(&mut text, listed.filter(|line| line.starts_with(&start)));
+                }
+            }
+        }
     }
     with_text(page, &text)
+}
+
+fn keep<'a>(text: &mut String, lines: impl Iterator<Item = &'a str>) {
+    for line in lines {
+        let _ = writeln!(text, "{line}");
+    }
 }
 
 fn with_text(page: &str, text: &str) -> anyhow::Result<String> {
@@ -215,9 +238,17 @@ mod tests {
         assert_eq!(results_were_edited(&made.replace("2 ms", "1 ms")), Some(true));
         assert_eq!(page_with_results(&made, &result, &crate::tests::info()).unwrap(), made);
         let all = [("key", &result, &crate::tests::info())];
-        let summary = page_with_summary(&page, &all).expect("marks");
+        let summary = page_with_summary(&page, &["key"], &all).expect("marks");
         assert!(summary.contains("| [key](key.md) | 0 | 1 | 0 | 0 | 1 | 0 |\n"), "{summary}");
         assert!(summary.contains("Not accepted:\n\n- key: a\\|b: 2 ms, asked: at most 1.5 ms\n"));
+        // Where there are no results of a key, what was said of it stays; where there are, it goes.
+        let twice = page_with_summary(&summary, &["other", "key"], &[]).expect("marks");
+        assert_eq!(twice, summary);
+        let other = [("other", &result, &crate::tests::info())];
+        let both = page_with_summary(&summary, &["other", "key"], &other).expect("marks");
+        let lists = "Not accepted:\n\n- other: a\\|b: 2 ms, asked: at most 1.5 ms\n- key: a";
+        assert!(both.contains(lists) && both.matches("](key.md) |").count() == 1, "{both}");
+        assert_eq!(page_with_summary(&both, &["key"], &all).expect("marks"), summary);
         assert_eq!(results_were_edited("# No marks"), None);
         assert!(page_with_results("# No marks", &result, &crate::tests::info()).is_err());
     }

@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Puts the results of each key that has some into its page, and a line for each that runs in virtual
-/// time into the `README.md` beside them. A page without marks is left alone.
+/// time into the `README.md` beside them; what the pages say of other keys stays. A page without marks is left alone.
 fn write_docs(docs: &Path, sections: &[Section]) -> anyhow::Result<()> {
     let write = |name: &str, change: &dyn Fn(&str) -> anyhow::Result<String>| {
         let path = docs.join(name);
@@ -84,5 +84,6 @@ fn write_docs(docs: &Path, sections: &[Section]) -> anyhow::Result<()> {
             all.push((section.key.as_str(), result, run));
         }
     }
-    write("README.md", &|page| marline_papers::page_with_summary(page, &all))
+    let order: Vec<&str> = sections.iter().map(|section| section.key.as_str()).collect();
+    write("README.md", &|page| marline_papers::page_with_summary(page, &order, &all))
 }

@@ -93,7 +93,7 @@ impl Successor {
 
     /// Everything is open: takes the predecessor's place.
     pub(crate) fn begin(self, server: &Server) -> anyhow::Result<()> {
-        server.begin(self.heir, self.predecessor, env!("CARGO_PKG_VERSION"))?;
+        server.begin(self.heir, self.predecessor, crate::VERSION)?;
         predecessor().take();
         Ok(())
     }

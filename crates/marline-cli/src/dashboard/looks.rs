@@ -227,7 +227,7 @@ impl Source for Looks {
     fn about(&self) -> About {
         About {
             role: self.handle.role().to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: crate::VERSION.to_owned(),
             pid: std::process::id(),
         }
     }

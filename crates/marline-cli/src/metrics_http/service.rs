@@ -71,7 +71,7 @@ pub(super) fn describe() {
 
 /// What runs, as a metric that is always 1.
 pub(super) fn build_info(role: &'static str) {
-    gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION"), "role" => role).set(1.0);
+    gauge!(BUILD, "version" => crate::VERSION, "role" => role).set(1.0);
 }
 
 /// Sets the metrics to what was counted.

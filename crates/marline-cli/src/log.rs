@@ -4,11 +4,13 @@
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use tracing_subscriber::filter::LevelFilter;
+use marline_proxy::relay::CONNECTIONS;
+use tracing_subscriber::filter::{LevelFilter, dynamic_filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Registry, fmt, reload};
+use tracing_subscriber::{Layer as _, Registry, fmt, reload};
 
 /// Log level.
 #[derive(
@@ -62,16 +64,31 @@ pub enum LogFormat {
 /// The level of the process's log; not set where flags have the last word.
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
+/// Whether connections that end have lines.
+static TELLS_CONNECTIONS: AtomicBool = AtomicBool::new(false);
+
+/// Gives connections that end a line each from now on, or none.
+pub fn tell_connections(tell: bool) {
+    TELLS_CONNECTIONS.store(tell, Ordering::Relaxed);
+}
+
 /// Starts the log. `flags` is what the command line says of its level: it then stays so.
 pub fn start(flags: Option<LogLevel>, format: LogFormat) {
     let (filter, handle) = reload::Layer::new(LevelFilter::from(flags.unwrap_or_default()));
     let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
     let registry = tracing_subscriber::registry().with(filter);
+    // Asked anew each time: the configuration may change.
+    let wanted = dynamic_filter_fn(|line, _| {
+        line.target() != CONNECTIONS || TELLS_CONNECTIONS.load(Ordering::Relaxed)
+    });
     match format {
         LogFormat::Text => {
-            registry.with(lines.with_ansi(std::io::stderr().is_terminal())).init();
+            let lines = lines.with_ansi(std::io::stderr().is_terminal());
+            registry.with(lines.with_filter(wanted)).init();
         }
-        LogFormat::Json => registry.with(lines.json().with_span_list(false)).init(),
+        LogFormat::Json => {
+            registry.with(lines.json().with_span_list(false).with_filter(wanted)).init();
+        }
     }
     if flags.is_none() {
         // A process has one log.

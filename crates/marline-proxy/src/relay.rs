@@ -6,17 +6,23 @@
 
 mod pump;
 
+use std::fmt::Display;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::pump::Pump;
 use crate::memory_trim::Carried;
 use crate::transport::Transport;
+
+/// What the log's lines on connections that ended are told apart by: whoever writes the log leaves them out or not.
+pub const CONNECTIONS: &str = "marline::connections";
 
 /// Bytes relayed, for metrics.
 #[derive(Debug, Default)]
@@ -25,9 +31,24 @@ pub struct Traffic {
     pub from_local: AtomicU64,
     /// To it.
     pub to_local: AtomicU64,
+    /// What it is a part of.
+    whole: Option<Arc<Traffic>>,
 }
 
 impl Traffic {
+    /// That of one connection, which counts for `whole` as well.
+    #[must_use]
+    pub fn part_of(whole: &Arc<Traffic>) -> Traffic {
+        Traffic { whole: Some(Arc::clone(whole)), ..Traffic::default() }
+    }
+
+    fn count(&self, from_local: u64, to_local: u64) {
+        for traffic in [Some(self), self.whole.as_deref()].into_iter().flatten() {
+            traffic.from_local.fetch_add(from_local, Ordering::Relaxed);
+            traffic.to_local.fetch_add(to_local, Ordering::Relaxed);
+        }
+    }
+
     /// Bytes to the local side and from it.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
@@ -68,6 +89,25 @@ where
     }
 }
 
+/// Tells the log, if it wants that, of a connection that ended: whose it was, how long, and what it carried. Where it led
+/// is not said.
+pub(crate) fn tell_end<R>(
+    who: &dyn Display,
+    begun: Instant,
+    traffic: &Traffic,
+    end: &io::Result<R>,
+) {
+    let (to_local_bytes, from_local_bytes) = traffic.counts();
+    let seconds = begun.elapsed().as_secs_f64();
+    let how = match end {
+        Ok(_) => "in good order".to_owned(),
+        Err(error) => format!("broken: {error}"),
+    };
+    tracing::info!(
+        target: CONNECTIONS, %who, seconds, from_local_bytes, to_local_bytes, "a connection ended {how}"
+    );
+}
+
 /// Passes bytes in both directions until both have ended.
 async fn both_ways<L, R>(local: &mut L, remote: &mut R) -> io::Result<()>
 where
@@ -99,7 +139,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<'_, S> {
         let before = buf.filled().len();
         let result = Pin::new(&mut self.inner).poll_read(cx, buf);
         let read = (buf.filled().len() - before) as u64;
-        self.traffic.from_local.fetch_add(read, Ordering::Relaxed);
+        self.traffic.count(read, 0);
         result
     }
 }
@@ -112,7 +152,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<'_, S> {
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.inner).poll_write(cx, buf);
         if let Poll::Ready(Ok(written)) = result {
-            self.traffic.to_local.fetch_add(written as u64, Ordering::Relaxed);
+            self.traffic.count(0, written as u64);
         }
         result
     }

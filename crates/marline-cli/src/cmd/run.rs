@@ -118,6 +118,7 @@ fn plan(flags: ClientOptions, config: Option<PathBuf>) -> anyhow::Result<ClientP
     options.log.get_or_insert(LogLevel::Warn);
     let plan = options.plan()?;
     log::set_level(plan.runtime.log);
+    log::tell_connections(plan.runtime.log_connections);
     Ok(plan)
 }
 

@@ -127,6 +127,7 @@ impl<O: Options> Settings<O> {
         let (plan, in_force) = flags.read(file.as_deref())?;
         let runtime = O::runtime(&plan);
         log::set_level(runtime.log);
+        log::tell_connections(runtime.log_connections);
         let drain = runtime.drain;
         Ok((Settings { flags, file, in_force, drain }, plan))
     }
@@ -138,6 +139,7 @@ impl<O: Options> Settings<O> {
             Ok((plan, wanted)) => {
                 let runtime = O::runtime(&plan);
                 log::set_level(runtime.log);
+                log::tell_connections(runtime.log_connections);
                 self.drain = runtime.drain;
                 self.take_over(wanted);
             }

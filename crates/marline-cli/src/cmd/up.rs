@@ -110,6 +110,7 @@ fn plan(
     options.max_connections.get_or_insert(CONNECTIONS);
     let plan = options.plan()?;
     crate::log::set_level(plan.runtime.log);
+    crate::log::tell_connections(plan.runtime.log_connections);
     Ok((plan, up))
 }
 

@@ -119,6 +119,10 @@ macro_rules! options {
                 /// directory]
                 #[arg(long, value_name = "FILE")]
                 control: Option<std::path::PathBuf>,
+                /// A line in the log for each connection that ends: whose, how long, how many bytes; not where it
+                /// led
+                #[arg(long)]
+                log_connections: bool,
                 /// Log level; overridden by -v and -q [default: info]
                 #[arg(long, value_enum, value_name = "LEVEL")]
                 log: Option<$crate::log::LogLevel>,
@@ -192,6 +196,7 @@ pub struct Shared {
     pub dashboard: Option<SocketAddr>,
     pub dashboard_token_file: Option<PathBuf>,
     pub control: Option<PathBuf>,
+    pub log_connections: bool,
     pub log: Option<LogLevel>,
 }
 
@@ -208,6 +213,8 @@ pub struct RuntimeOptions {
     pub dashboard_token_file: Option<PathBuf>,
     /// Control socket.
     pub control: Option<PathBuf>,
+    /// A line for each connection that ends.
+    pub log_connections: bool,
     /// Log level.
     pub log: LogLevel,
 }
@@ -293,6 +300,7 @@ impl Shared {
             dashboard: self.dashboard,
             dashboard_token_file: self.dashboard_token_file.clone(),
             control: self.control.clone(),
+            log_connections: self.log_connections,
             log: self.log.unwrap_or_default(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tokio::io::AsyncWriteExt;
@@ -16,7 +16,7 @@ use super::open::{Open, OpenError};
 use super::transparent;
 use super::udp_tunnel::UdpWay;
 use crate::http::request::begins_with;
-use crate::relay::{Traffic, relay};
+use crate::relay::{Traffic, relay, tell_end};
 use crate::shutdown::Stop;
 use crate::socks::{self, Reply, Request, SocksError};
 use crate::target::Target;
@@ -34,7 +34,7 @@ pub struct SocksListener<O> {
     pub(super) udp: UdpWay,
     pub(super) stop: Stop,
     /// Bytes from and to all applications.
-    pub traffic: Traffic,
+    pub traffic: Arc<Traffic>,
 }
 
 /// Service of a listening port.
@@ -62,7 +62,7 @@ impl<O: Open> SocksListener<O> {
     #[must_use]
     pub fn new(way: Arc<O>, places: usize, stop: Stop) -> Arc<SocksListener<O>> {
         let (bound, places) = (Mutex::new(places), Arc::new(Semaphore::new(places)));
-        let (udp, traffic) = (UdpWay::default(), Traffic::default());
+        let (udp, traffic) = (UdpWay::default(), Arc::default());
         Arc::new(SocksListener { way, places, bound, udp, stop, traffic })
     }
 
@@ -165,7 +165,10 @@ impl<O: Open> SocksListener<O> {
     /// Passes bytes between an application and its target to the end.
     pub(super) async fn pass(&self, local: impl Transport, remote: O::Stream, target: &Target) {
         tracing::debug!(%target, "connected");
-        match relay(local, remote, &self.traffic, self.stop.over()).await {
+        let (begun, traffic) = (Instant::now(), Traffic::part_of(&self.traffic));
+        let end = relay(local, remote, &traffic, self.stop.over()).await;
+        tell_end(&"an application", begun, &traffic, &end);
+        match end {
             Ok(remote) => {
                 tracing::debug!(%target, "done");
                 remote.finish();

@@ -11,7 +11,7 @@ mod header;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
@@ -20,7 +20,7 @@ pub use backend::Backend;
 use backend::Connected;
 pub use header::HeaderVersion;
 
-use crate::relay::{Traffic, relay};
+use crate::relay::{Traffic, relay, tell_end};
 use crate::server::admission::{Full, Quota, source_of};
 use crate::shutdown::Stop;
 use crate::transport::Transport;
@@ -150,7 +150,9 @@ impl ServiceFront {
                 }
             }
         };
+        let begun = Instant::now();
         let result = relay(socket, stream, &traffic, cancel).await;
+        tell_end(&peer, begun, &traffic, &result);
         let (up_bytes, down_bytes) = traffic.counts();
         match result {
             Ok(_) => tracing::debug!(%peer, up_bytes, down_bytes, "done"),

@@ -11,7 +11,7 @@ use crate::relay::Traffic;
 #[derive(Debug, Default)]
 pub(super) struct Account {
     /// Bytes from and to its targets.
-    pub(super) traffic: Traffic,
+    pub(super) traffic: Arc<Traffic>,
     connections: AtomicU64,
     /// Seconds since 1970.
     seen_at_s: AtomicU64,

@@ -18,7 +18,7 @@ mod sessions;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use marline::datagrams::LaneConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -41,7 +41,7 @@ use sessions::Sessions;
 use crate::channel::Channel;
 use crate::credentials::Credentials;
 use crate::message::{ErrorCode, Failure, Message, VisitorId};
-use crate::relay::relay;
+use crate::relay::{Traffic, relay, tell_end};
 use crate::remote_rules::RemoteRule;
 use crate::rules::Rules;
 use crate::secret::Digest;
@@ -362,7 +362,10 @@ impl Server {
             }
         };
         stream.keep();
-        match relay(socket, stream, &client.account.traffic, cancel).await {
+        let (begun, traffic) = (Instant::now(), Traffic::part_of(&client.account.traffic));
+        let end = relay(socket, stream, &traffic, cancel).await;
+        tell_end(name, begun, &traffic, &end);
+        match end {
             Ok(mut stream) => {
                 tracing::debug!(client = %name, %target, "done");
                 stream.renew().then_some(stream)

@@ -57,3 +57,28 @@ fn the_log_may_be_json() {
     assert!(object["fields"]["message"].as_str().unwrap().starts_with("control socket"), "{line}");
     assert!(object["timestamp"].is_string() && object["level"] == "INFO", "{line}");
 }
+
+/// A line for each connection that ends, where somebody asked for it; it does not say where the connection led.
+#[test]
+fn connections_are_told_of_on_request() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let target = http_target();
+    let mut server = start_server(dir.path(), &["--allow", "127.0.0.0/8", "--log-connections"]);
+    let path = format!("127.0.0.1={}", server.address);
+    let (mut client, socks) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
+    let mut stream = TcpStream::connect(socks).unwrap();
+    let port = target.port().to_be_bytes();
+    stream.write_all(&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, port[0], port[1]]).unwrap();
+    stream.read_exact(&mut [0; 12]).unwrap();
+    stream.write_all(b"GET /1000 HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
+    let mut page = Vec::new();
+    stream.read_to_end(&mut page).unwrap();
+    drop(stream);
+    let line = server.process.line_with("a connection ended");
+    assert!(line.contains("in good order") && line.contains("who=first"), "{line}");
+    assert!(line.contains("to_local_bytes=") && line.contains("seconds="), "{line}");
+    assert!(!line.contains("127.0.0.1"), "{line}");
+    let told = client.said();
+    assert!(!told.iter().any(|line| line.contains("a connection ended")), "{told:?}");
+}

@@ -30,8 +30,8 @@ pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Gives signs of life for as long as it is polled, if the manager wants any. Each comes after a question that something
-/// alive answers: a runtime that does not turn, or a driver that holds its lock for ever, gives none.
+/// Gives signs of life for as long as it is polled, if the manager wants any. Each comes after a question that only
+/// what is alive answers: a runtime that does not turn, or a driver that holds its lock for ever, gives none.
 pub async fn give_signs_of_life(ask: impl Fn()) {
     let Some(limit) = watchdog(std::env::var(WATCHDOG).ok().as_deref()) else { return };
     let mut due = tokio::time::interval(limit / SIGNS);

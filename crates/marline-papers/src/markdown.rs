@@ -31,8 +31,8 @@ pub fn page_with_results(
     with_text(page, &results(result, run))
 }
 
-/// The page with a line for each key between its marks: how many of its rows have which verdict. Of keys in `order` that
-/// have no results here, what the page says of them stays.
+/// The page with a line for each key between its marks: how many of its rows have which verdict. Of keys in `order`
+/// that have no results here, what the page says of them stays.
 ///
 /// # Errors
 /// As [`page_with_results`].

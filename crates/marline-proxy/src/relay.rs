@@ -89,8 +89,8 @@ where
     }
 }
 
-/// Tells the log, if it wants that, of a connection that ended: whose it was, how long, and what it carried. Where it led
-/// is not said.
+/// Tells the log, if it wants that, of a connection that ended: whose it was, how long, and what it carried. Where it
+/// led is not said.
 pub(crate) fn tell_end<R>(
     who: &dyn Display,
     begun: Instant,

@@ -1451,8 +1451,8 @@ impl Connection {
         self.closing.on_data_ack(acked > self.sender.written());
         let data = acked.min(self.sender.written());
         self.sender.ack(data);
-        if let Some(delay) = self.delay.on_acked(now, data) {
-            cx.out.delays.record(delay);
+        if let Some(delay_us) = self.delay.on_acked(now, data) {
+            cx.out.delays.record_us(delay_us);
         }
         self.closing.on_progress();
         self.closing.on_data_taken();

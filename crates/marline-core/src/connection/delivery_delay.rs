@@ -6,7 +6,7 @@
 //! for: a window, a path, a repeat.
 
 use marline_policy::Dsn;
-use marline_time::{Duration, Instant};
+use marline_time::Instant;
 
 use crate::compact_instant::CompactInstant;
 
@@ -29,13 +29,13 @@ impl DeliveryDelay {
         }
     }
 
-    /// The peer has everything before `una`. Returns how long the write took that was timed.
-    pub(super) fn on_acked(&mut self, now: Instant, una: Dsn) -> Option<Duration> {
+    /// The peer has everything before `una`. Returns how long the write took that was timed, in microseconds.
+    pub(super) fn on_acked(&mut self, now: Instant, una: Dsn) -> Option<u64> {
         let is_missing = (una.0 as u32).wrapping_sub(self.end) > u32::MAX / 2;
         if self.end == NONE || is_missing {
             return None;
         }
         self.end = NONE;
-        Some(self.written_at.elapsed(now))
+        Some(self.written_at.elapsed_us(now))
     }
 }

@@ -40,7 +40,12 @@ impl DeliveryWatch {
     /// that is a hole.
     pub(super) fn moved(&mut self, now: Instant, due: bool, usual: Duration) -> Option<Instant> {
         let next = due.then(|| NonZeroCompactInstant::of(now));
-        let since = core::mem::replace(&mut self.0, next)?.near(now);
+        let before = core::mem::replace(&mut self.0, next)?;
+        // Nearly always.
+        if before.is_within(SHORTEST.as_nanos() as u64, now) {
+            return None;
+        }
+        let since = before.near(now);
         (now.since(since) >= SHORTEST + usual).then_some(since)
     }
 

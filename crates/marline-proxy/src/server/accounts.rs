@@ -26,7 +26,7 @@ impl Account {
     }
 }
 
-/// A snapshot of an [`Account`].
+/// What came by one credential, as of now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCounts {
     /// The credential's name.

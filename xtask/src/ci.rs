@@ -123,9 +123,9 @@ fn interop(root: &Path) -> TaskResult {
     let with = |more: &[&str]| {
         run_and_say_what_failed(&mut command(root, "cargo", &[cells.as_slice(), more].concat()))
     };
-    // Three cells at a time share this machine with what they measure, and some of them wait for a kernel's
+    // Two cells at a time share this machine with what they measure, and some of them wait for a kernel's
     // timers: what is red is run once more with nothing beside it, and is red only if it is again. Both say why.
-    with(&["--fresh", "--jobs", "3"]).or_else(|error| {
+    with(&["--fresh"]).or_else(|error| {
         println!("interop: {error}; what was red is run again, alone");
         with(&["--jobs", "1"])
     })

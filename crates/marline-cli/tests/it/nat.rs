@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::support;
 use super::support::native::start_nginx;
 use super::support::testbed::{Testbed, Until, namespaces_work};
+use super::upgrade::TookOver;
 use marline_testkit::need;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/nat_world.sh");
@@ -129,14 +130,15 @@ fn over_udp_connections_of_a_replaced_process_are_found_again() {
     let Some(mut testbed) = testbed(dir.path()) else { return };
     let server = start(&mut testbed, "udp", "--path wlan0");
     let listen = "marline -q connect --socks5 127.0.0.1:1080 127.0.0.1 8081 < /dev/null";
-    let (heard, (said, took)) = std::thread::scope(|scope| {
+    let (heard, (said, took), _newest) = std::thread::scope(|scope| {
         let hearing = scope.spawn(|| testbed.run("client", listen));
         let downloading = scope.spawn(|| download(&testbed));
         // Before the translator forgets for the first time.
         std::thread::sleep(Duration::from_millis(600));
         let said = testbed.run("server", "marline upgrade");
         assert!(said.contains("has taken over"), "{said}");
-        (hearing.join().expect("no panic"), downloading.join().expect("no panic"))
+        let newest = TookOver::told_by(&said);
+        (hearing.join().expect("no panic"), downloading.join().expect("no panic"), newest)
     });
     assert_eq!(heard, "early\nlate\n");
     assert!(said.contains("large: OK"), "{said}");

@@ -34,6 +34,24 @@ impl Drop for Upgraded {
     }
 }
 
+/// A process that took over, by what `marline upgrade` said of it: it ends with the test, whose child it is not.
+pub(crate) struct TookOver(u32);
+
+impl TookOver {
+    pub(crate) fn told_by(said: &str) -> TookOver {
+        let pid = said.strip_prefix("process ").and_then(|rest| rest.split(' ').next());
+        TookOver(
+            pid.and_then(|pid| pid.parse().ok()).unwrap_or_else(|| panic!("no number: {said}")),
+        )
+    }
+}
+
+impl Drop for TookOver {
+    fn drop(&mut self) {
+        end(self.0);
+    }
+}
+
 /// Ends a process that is no child of ours.
 fn end(pid: u32) {
     let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).expect("a number");

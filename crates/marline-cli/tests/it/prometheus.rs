@@ -80,13 +80,7 @@ fn configure(dir: &Path) {
 fn start(hosts: &mut TwoUplinks) {
     std::fs::write(hosts.dir.join("page"), vec![7; 100_000]).expect("write");
     hear(&hosts.program(Side::Server, SERVICES), "ready");
-    hosts.shell(
-        Side::Server,
-        "umask 077; marline server --init --config marline.toml --listen 10.0.1.1:7777 \
-         --public 10.0.1.1:7777 > invite 2> /dev/null",
-    );
-    let server = "marline server --config marline.toml --allow 127.0.0.0/8 --metrics 0.0.0.0:9100";
-    hear(&hosts.program(Side::Server, server), "listening on");
+    hosts.marline_server("auto --metrics 0.0.0.0:9100");
     let client = "marline client --invite-file invite --path wifi --path lte --warm 0 \
          --socks5 127.0.0.1:1080 -U 5353:127.0.0.1:8053 --metrics 127.0.0.1:9100";
     hear(&hosts.program(Side::Client, client), "socks5 listening on");

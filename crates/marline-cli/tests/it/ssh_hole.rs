@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::support::two_uplinks::{self, TwoUplinks, hear};
+use super::upgrade::{TookOver, wait_until_gone};
 use marline_lab::scenario::Side;
 
 const SCENARIO: &str = include_str!("support/phone.toml");
@@ -92,6 +93,17 @@ fn echoes(said: &Lines) -> Vec<Instant> {
     let said = said.lock().expect("lock");
     let typed = |c: &char| c.is_ascii_lowercase();
     said.iter().flat_map(|(at, text)| text.chars().filter(typed).map(|_| *at)).collect()
+}
+
+/// Types the key of this number and waits for its echo. How long that took.
+fn type_key(keyboard: &mut impl Write, said: &Lines, number: usize) -> Duration {
+    let typed = Instant::now();
+    keyboard.write_all(b"k").and_then(|()| keyboard.flush()).expect("type");
+    while echoes(said).len() <= number {
+        assert!(typed.elapsed() < READY, "key {number} has no echo");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    typed.elapsed()
 }
 
 /// Types into an `ssh` session through a client with these options, has WiFi die meanwhile, and tells
@@ -190,30 +202,23 @@ fn a_session_is_held_over_ten_upgrades_and_the_death_of_wifi() {
     // The first one takes the login with it.
     for number in 0..=2 * UPGRADES {
         if number % 2 == 1 {
-            let told = hosts.shell(Side::Server, "marline upgrade");
-            let pid = told.split(' ').nth(1).and_then(|pid| pid.parse::<u32>().ok());
-            successors.push(pid.expect("a number"));
+            successors.push(TookOver::told_by(&hosts.shell(Side::Server, "marline upgrade")));
         }
         if number == UPGRADES {
             hosts.net.command("wifi", "down").expect("WiFi dies");
         }
-        let typed = Instant::now();
-        keyboard.write_all(b"k").and_then(|()| keyboard.flush()).expect("type");
-        while echoes(&said).len() <= number {
-            assert!(typed.elapsed() < READY, "key {number} has no echo");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let echoed = type_key(&mut keyboard, &said, number);
         if number > 0 {
-            slowest = slowest.max(typed.elapsed());
+            slowest = slowest.max(echoed);
         }
     }
     println!("{UPGRADES} upgrades and WiFi's death: slowest echo {} ms", slowest.as_millis());
-    let newest = successors.last().expect("ten");
-    for pid in &successors[..UPGRADES - 1] {
-        super::upgrade::wait_until_gone(*pid);
+    let newest = successors.last().expect("ten").pid();
+    for older in &successors[..UPGRADES - 1] {
+        wait_until_gone(older.pid());
     }
     hosts.shell(Side::Server, &format!("kill {newest}"));
-    super::upgrade::wait_until_gone(*newest);
+    wait_until_gone(newest);
 }
 
 #[test]
@@ -242,15 +247,10 @@ fn a_session_by_a_remote_forward_goes_on_although_wifi_dies() {
         if number == 21 {
             hosts.net.command("wifi", "down").expect("WiFi dies");
         }
-        let typed = Instant::now();
-        keyboard.write_all(b"k").and_then(|()| keyboard.flush()).expect("type");
-        while echoes(&said).len() <= number {
-            assert!(typed.elapsed() < READY, "key {number} has no echo");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let echoed = type_key(&mut keyboard, &said, number);
         if number > 0 {
             let worst = &mut slowest[usize::from(number > 20)];
-            *worst = typed.elapsed().max(*worst);
+            *worst = echoed.max(*worst);
         }
     }
     let [before, after] = slowest.map(|delay| delay.as_millis());

@@ -39,10 +39,11 @@ pub(crate) struct TookOver(u32);
 
 impl TookOver {
     pub(crate) fn told_by(said: &str) -> TookOver {
-        let pid = said.strip_prefix("process ").and_then(|rest| rest.split(' ').next());
-        TookOver(
-            pid.and_then(|pid| pid.parse().ok()).unwrap_or_else(|| panic!("no number: {said}")),
-        )
+        TookOver(pid_told(said))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0
     }
 }
 
@@ -50,6 +51,12 @@ impl Drop for TookOver {
     fn drop(&mut self) {
         end(self.0);
     }
+}
+
+/// The number of the process that took over, by what `marline upgrade` said.
+fn pid_told(said: &str) -> u32 {
+    let pid = said.strip_prefix("process ").and_then(|rest| rest.split(' ').next());
+    pid.and_then(|pid| pid.parse().ok()).unwrap_or_else(|| panic!("no number in {said:?}"))
 }
 
 /// Ends a process that is no child of ours.
@@ -91,8 +98,7 @@ impl Upgraded {
     pub(crate) fn upgrade(&mut self, dir: &Path) -> u32 {
         let before = self.successors.last().copied().unwrap_or(self.first.process.id());
         let said = run_ok(dir, &["upgrade", "--control", self.control()]);
-        let pid = said.split(' ').nth(1).and_then(|word| word.parse().ok());
-        self.successors.push(pid.unwrap_or_else(|| panic!("no number in {said:?}")));
+        self.successors.push(pid_told(&said));
         before
     }
 
@@ -218,7 +224,7 @@ fn a_front_is_upgraded_too_and_a_native_one_says_why_not() {
     let mut successors = Vec::new();
     for _ in 0..2 {
         let said = run_ok(dir, &["upgrade"]);
-        successors.push(said.split(' ').nth(1).and_then(|pid| pid.parse().ok()).expect("a number"));
+        successors.push(pid_told(&said));
     }
     assert!(front.wait(PATIENCE), "it had no connections");
     wait_until_gone(successors[0]);

@@ -2,6 +2,7 @@
 # What somebody does with the packages on a Debian without Rust, and with the container. Runs as the first process of
 # new namespaces (mount, pid, net), so that nothing of it stays.
 # $1: a folder with debian/ (a fresh root file system), container/ (the container's), marline.deb and marline.rpm.
+# Pictures of the newcomer's walk are left in $1/walk.
 # Prints "OK what" for each thing that was seen; ends at the first that was not.
 set -euo pipefail
 here=$1
@@ -29,14 +30,23 @@ mkdir "$here/web"
 echo "Hello from the other side" > "$here/web/index.html"
 (cd "$here/web" && exec python3 -m http.server --bind 127.0.0.1 8000) > /dev/null 2>&1 &
 
-# --- A Debian without Rust.
+# --- The newcomer's walk: what the first screen of the README says, on a Debian without Rust, in less than five minutes.
 on_debian sh -c 'command -v cargo rustc cc' && fail "the root file system is not fresh"
+head -n 60 README.md > "$here/first-screen"
+for words in 'apt install' './target/dist/marline_' 'demo --dashboard' 'http://127.0.0.1:9101/'; do
+    says "$words" "$here/first-screen" || fail "the first screen of the README does not say: $words"
+done
 begun=$(date +%s)
 cp "$here/marline.deb" "$debian/tmp/"
-on_debian dpkg -i /tmp/marline.deb > "$here/dpkg.log" 2>&1 || { cat "$here/dpkg.log"; fail "dpkg -i"; }
-ok "dpkg -i after $(since "$begun"): $(on_debian marline --version)"
-# The demo takes half a minute; the rest goes on beside it.
+on_debian apt install -y /tmp/marline.deb > "$here/apt.log" 2>&1 || { cat "$here/apt.log"; fail "apt install"; }
+ok "apt install after $(since "$begun"): $(on_debian marline --version)"
+# The demo takes half a minute, and a minute with a dashboard, of which the browser watches the first half. The rest goes
+# on beside them.
 (timeout 60 chroot "$debian" marline demo > "$here/demo.log" 2>&1 && date +%s > "$here/demo.end") & demo=$!
+timeout 120 chroot "$debian" marline demo --dashboard > "$here/dashboard.log" 2>&1 &
+until_true says "live: http://127.0.0.1:9101/" "$here/dashboard.log"
+(python3 packaging/check/watch_handover.py chromium http://127.0.0.1:9101/ "$here/walk" > "$here/walk.log" 2>&1 &&
+    date +%s > "$here/walk.end") & walk=$!
 
 # --- Server and client, one line each beside the line that makes the invite.
 services=$(date +%s)
@@ -96,9 +106,14 @@ rpm --root "$here/redhat" --nodeps --noscripts --ignorearch -i "$here/marline.rp
 cmp "$here/redhat/usr/bin/marline" "$debian/usr/bin/marline"
 ok "the rpm installs the same $(wc -l < "$here/rpm.files") files"
 
+wait $walk || { cat "$here/walk.log"; fail "the handover in the dashboard"; }
+sed 's/^/    /' "$here/walk.log"
+seconds=$(($(cat "$here/walk.end") - begun))
+[ $seconds -lt 300 ] || fail "the walk took $seconds s"
+ok "the newcomer's walk: the handover was seen in a browser $seconds s after the installation began"
 wait $demo || { cat "$here/demo.log"; fail "marline demo within 60 s"; }
 tail -5 "$here/demo.log"
-ok "marline demo $(($(cat "$here/demo.end") - begun)) s after dpkg -i began"
+ok "marline demo $(($(cat "$here/demo.end") - begun)) s after the installation began"
 
 on_debian dpkg -P marline > /dev/null 2>&1
 rest=$(find "$debian"/usr "$debian"/etc -name '*marline*' -not -path '*/etc/marline*' -not -path '*/share/doc*')

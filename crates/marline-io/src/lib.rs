@@ -22,10 +22,10 @@ pub use capture::Captures;
 pub use clock::Clock;
 pub use contacts::{Contact, DeliveryError, DeliveryErrorKind, Question};
 pub use driver::{
-    AcceptQueue, Arrivals, CarrierKind, Datagrams, Direction, Generations, Incoming, LaneCounters,
+    AcceptQueue, Arrivals, CarrierKind, Datagrams, Direction, EventObserver, Generations, Incoming, LaneCounters,
     LaneEnded, LaneError, LinkListener, Links, NamedPath, ObservedPath, ObservedSegments,
     PacketObserver, PacketSink, PathNumbers, Request, Requests, Shard, ShardConfig, ShardHandle,
-    SharedObserver, SocketOptions, StartError, Stream, udp_capabilities,
+    SharedEventObserver, SharedObserver, SocketOptions, StartError, Stream, udp_capabilities,
 };
 pub use links::UdpUse;
 pub use native::{RawSockets, native_capabilities};

@@ -60,7 +60,7 @@ impl Shard {
                 limits: config.limits,
                 shard: config.shard,
                 accept: config.accept,
-                monitor: config.monitor.is_some(),
+                monitor: config.monitor.is_some() || config.events.is_some(),
             },
             Box::new(rng),
         );
@@ -68,7 +68,7 @@ impl Shard {
         if let (Carrier::Native(_), Some(captures)) = (&carrier, &mut captures) {
             captures.set_native();
         }
-        let state = State {
+        let mut state = State {
             endpoint,
             carrier,
             sockets: Vec::new(),
@@ -93,7 +93,10 @@ impl Shard {
             sink: None,
             monitor: config.monitor,
             decisions: None,
+            events: config.events,
+            traffic: None,
         };
+        state.want_traffic();
         let (inbox, handed_over) = mpsc::channel(HANDOVER_CAPACITY);
         let handle = ShardHandle::new(state, config.shard.index, inbox)?;
         tokio::spawn(task::run(Arc::clone(&handle.shard), config.carrier, handed_over));

@@ -1,8 +1,9 @@
 //! Traces of a running program: a qlog of each connection, in a directory (`--qlog DIR`, docs/spec/qlog.md).
 //!
-//! Everything has a bound: a file has [`Bounds::file_bytes`], a program keeps its newest [`Bounds::files`]. A connection
-//! that was never established has no file, so that strangers' SYNs do not push others out. Where the disk is full, or the
-//! directory is gone, that is said once and nothing more is written: connections go on as if nothing had been asked for.
+//! Everything has a bound: a file has [`Bounds::file_bytes`], a program keeps its newest [`Bounds::files`]. A
+//! connection that was never established has no file, so that strangers' SYNs do not push others out. Where the disk is
+//! full, or the directory is gone, that is said once and nothing more is written: connections go on as if nothing had
+//! been asked for.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -265,7 +266,8 @@ mod tests {
 
     fn files(directory: &Path) -> Vec<PathBuf> {
         let entries = fs::read_dir(directory).expect("a directory");
-        let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+        let mut files: Vec<PathBuf> =
+            entries.map(|entry| entry.expect("an entry").path()).collect();
         files.sort();
         files
     }

@@ -100,8 +100,8 @@ use crate::traffic::LostSegments;
 use crate::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event, FallbackReason,
     FourTuple, LoneKeepalive, MonitorKind, NetworkError, Purpose, ReadError, SegmentReceived,
-    SegmentSent, SocketOption, StreamDirection, SubflowPlace, SubflowState, Timer, Traffic, Transmit,
-    TransmitBuf, WriteError,
+    SegmentSent, SocketOption, StreamDirection, SubflowPlace, SubflowState, Timer, Traffic,
+    Transmit, TransmitBuf, WriteError,
 };
 
 pub(crate) use self::handshake::{
@@ -1773,7 +1773,13 @@ impl Connection {
 
     /// Tells what is held to be lost now and was not before, and how the subflow stands.
     #[cold]
-    fn tell_stand(&self, cx: &mut Context<'_>, on: SubflowId, before: &LostSegments, by_timer: bool) {
+    fn tell_stand(
+        &self,
+        cx: &mut Context<'_>,
+        on: SubflowId,
+        before: &LostSegments,
+        by_timer: bool,
+    ) {
         let Some(subflow) = self.paths.get(on) else { return };
         for (data, bytes) in subflow.tcp().lost_segments().since(before) {
             cx.out.traffic(cx.now, self.id, Traffic::Lost { on, data, bytes, by_timer });
@@ -4264,7 +4270,8 @@ impl Connection {
             Egress::Syn => self.syn_payload(id),
             _ => (Dsn(0), 0),
         };
-        let purpose = if cx.out.tells_traffic(self.id) { self.purpose_of(id, egress) } else { None };
+        let purpose =
+            if cx.out.tells_traffic(self.id) { self.purpose_of(id, egress) } else { None };
         self.write_segment(cx, id, (&header, &options), payload, buf)?;
         if let Some(purpose) = purpose {
             let data = DataRange::new(payload.0, payload.0.plus(payload.1 as u64));
@@ -4884,7 +4891,8 @@ impl Connection {
         let place = buf.grow(size);
         let header_len = size - payload.len();
         place[header_len..].copy_from_slice(payload);
-        let (payload_bytes, repeated) = (payload.len() as u64, matches!(what, HeaderFor::Egress(_)));
+        let (payload_bytes, repeated) =
+            (payload.len() as u64, matches!(what, HeaderFor::Egress(_)));
         let bytes = &mut buf.bytes_mut()[at..];
         self.finish_segment(cx, id, (&header, &options), sum, bytes)?;
         let purpose = match repeated {

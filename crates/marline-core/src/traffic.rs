@@ -197,6 +197,9 @@ impl LostSegments {
         let known = |start: u64| {
             before.0.iter().any(|(first, _, bytes)| (*first..first + bytes).contains(&start))
         };
-        self.0.iter().filter(move |(start, ..)| !known(*start)).map(|(_, data, bytes)| (*data, *bytes))
+        self.0
+            .iter()
+            .filter(move |(start, ..)| !known(*start))
+            .map(|(_, data, bytes)| (*data, *bytes))
     }
 }

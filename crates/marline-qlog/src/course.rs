@@ -1,6 +1,7 @@
 //! Course of a connection's stream, taken from a trace: when which bytes went on which subflow, in which manner, what
 //! was acknowledged, and where delivery stood still. It is what plots of places over time are drawn from.
 
+use crate::header::Vantage;
 use crate::read::Recording;
 
 /// In which manner bytes were carried.
@@ -67,7 +68,7 @@ pub struct Course {
     pub acked: Vec<(f64, u64)>,
     /// Pauses of its delivery.
     pub holes: Vec<Hole>,
-    /// Slots of subflows with the local address that they had first, without the port.
+    /// Slots of subflows with the client's address, without the port, that tells them apart; the first that each had.
     pub subflows: Vec<(u64, String)>,
 }
 
@@ -76,11 +77,15 @@ impl Course {
     #[must_use]
     pub fn of(recording: &Recording) -> Course {
         let mut course = Course::default();
+        let client = match recording.vantage {
+            Vantage::Client => "local",
+            Vantage::Server => "remote",
+        };
         for record in &recording.records {
             let subflow = record.number("subflow").unwrap_or_default();
             let time_ms = record.time_ms;
             match record.name.as_str() {
-                "subflow_created" => course.meet(subflow, record.word("local")),
+                "subflow_created" => course.meet(subflow, record.word(client)),
                 "segment_sent" => {
                     let manner = match record.word("purpose") {
                         Some("new" | "handshake") => Manner::New,
@@ -108,12 +113,12 @@ impl Course {
         course
     }
 
-    fn meet(&mut self, subflow: u64, local: Option<&str>) {
+    fn meet(&mut self, subflow: u64, client: Option<&str>) {
         if self.subflows.iter().any(|(known, _)| *known == subflow) {
             return;
         }
-        let local = local.unwrap_or_default();
-        let address = local.rsplit_once(':').map_or(local, |(address, _)| address);
+        let client = client.unwrap_or_default();
+        let address = client.rsplit_once(':').map_or(client, |(address, _)| address);
         self.subflows.push((subflow, address.trim_matches(['[', ']']).to_owned()));
     }
 

@@ -16,7 +16,8 @@ impl<'a> Line<'a> {
     /// Begins the record of an event of this name, so long after the trace's zero.
     pub(crate) fn begin(out: &'a mut String, after: Duration, name: &str) -> Line<'a> {
         // Writing to a String cannot fail.
-        let _ = write!(out, "\x1e{{\"time\":{},\"name\":\"mptcp:{name}\",\"data\":{{", millis(after));
+        let _ =
+            write!(out, "\x1e{{\"time\":{},\"name\":\"mptcp:{name}\",\"data\":{{", millis(after));
         Line { out, first: true }
     }
 

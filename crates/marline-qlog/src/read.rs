@@ -92,7 +92,8 @@ pub fn read(text: &str) -> Result<Recording, ReadError> {
         }
         let Some(record) = event(part).map_err(|what| wrong(index + 1, what))? else { continue };
         if record.time_ms < last_ms {
-            let what = format!("time {} is before that of the record before, {last_ms}", record.time_ms);
+            let what =
+                format!("time {} is before that of the record before, {last_ms}", record.time_ms);
             return Err(wrong(index + 1, what));
         }
         last_ms = record.time_ms;
@@ -156,7 +157,8 @@ fn event(text: &str) -> Result<Option<Record>, String> {
             return Err(format!("mptcp:{name} has no {}", field.name));
         }
     }
-    if let Some(extra) = data.keys().find(|key| kind.fields.iter().all(|field| field.name != *key)) {
+    if let Some(extra) = data.keys().find(|key| kind.fields.iter().all(|field| field.name != *key))
+    {
         return Err(format!("mptcp:{name} has a field {extra}, which is unknown"));
     }
     Ok(Some(Record { time_ms, name, data }))

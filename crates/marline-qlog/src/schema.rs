@@ -33,7 +33,8 @@ const fn maybe(name: &'static str, unit: &'static str, about: &'static str) -> F
     Field { name, unit, optional: true, about }
 }
 
-const SUBFLOW: Field = field("subflow", "number", "slot of the subflow, 0 to 31; may be used again after it closed");
+const SUBFLOW: Field =
+    field("subflow", "number", "slot of the subflow, 0 to 31; may be used again after it closed");
 const LOCAL: Field = field("local", "address:port", "our end");
 const REMOTE: Field = field("remote", "address:port", "the peer's end");
 const DSN: Field = field("dsn", "bytes", "place in the stream; its first byte is 0");
@@ -53,7 +54,11 @@ pub const SCHEMA: &[EventKind] = &[
     EventKind {
         name: "connection_closed",
         about: "The connection is over; subflows may linger.",
-        fields: &[field("reason", "word", "`finished`, `aborted`, `reset_by_the_peer`, `timed_out`, ...")],
+        fields: &[field(
+            "reason",
+            "word",
+            "`finished`, `aborted`, `reset_by_the_peer`, `timed_out`, ...",
+        )],
     },
     EventKind {
         name: "fallback",
@@ -86,7 +91,12 @@ pub const SCHEMA: &[EventKind] = &[
     EventKind {
         name: "subflow_established",
         about: "A subflow carries data from now on. That of the first is `connection_established`.",
-        fields: &[SUBFLOW, LOCAL, REMOTE, field("backup", "true or false", "it carries data only while no other can")],
+        fields: &[
+            SUBFLOW,
+            LOCAL,
+            REMOTE,
+            field("backup", "true or false", "it carries data only while no other can"),
+        ],
     },
     EventKind {
         name: "subflow_closed",
@@ -107,9 +117,14 @@ pub const SCHEMA: &[EventKind] = &[
                 "health",
                 "word",
                 "`silent`: something is due and does not come; `rescued`: what it holds goes out on others; `heard`: \
-                 something came on it again; `address_pair_bad`, `address_pair_good`: the path health monitor's verdict",
+                 something came on it again; `address_pair_bad`, `address_pair_good`: the path health monitor's \
+                 verdict",
             ),
-            maybe("cause", "word", "what showed it: `receive_timer`, `unanswered_probes`, `loss`, ..."),
+            maybe(
+                "cause",
+                "word",
+                "what showed it: `receive_timer`, `unanswered_probes`, `loss`, ...",
+            ),
         ],
     },
     EventKind {
@@ -120,16 +135,16 @@ pub const SCHEMA: &[EventKind] = &[
             field(
                 "purpose",
                 "word",
-                "`new`: data for the first time; `copy`: data that another subflow carries, twice because the scheduler \
-                 wants it; `reinjection`: data of a subflow in trouble; `retransmission`: what this subflow lost; \
-                 `probe`: its last data once more (tail loss probe); `repair`: a sum of data; `handshake`, `ack`, `ask` \
-                 (nothing, to be answered), `data_fin`, `fin`, `reset`",
+                "`new`: data for the first time; `copy`: data that another subflow carries, twice because the \
+                 scheduler wants it; `reinjection`: data of a subflow in trouble; `retransmission`: what this \
+                 subflow lost; `probe`: its last data once more (tail loss probe); `repair`: a sum of data; \
+                 `handshake`, `ack`, `ask` (nothing, to be answered), `data_fin`, `fin`, `reset`",
             ),
             maybe(
                 "cause",
                 "word",
-                "of a reinjection: `unanswered_probe`, `retransmission_timeout`, `subflow_closed`, `data_timeout`; of a \
-                 retransmission: `lost`, `retransmission_timeout`",
+                "of a reinjection: `unanswered_probe`, `retransmission_timeout`, `subflow_closed`, `data_timeout`; \
+                 of a retransmission: `lost`, `retransmission_timeout`",
             ),
             field("seq", "number", "sequence number of the first, as on the wire"),
             maybe("dsn", "bytes", "place of the payload in the stream; a repair has none"),
@@ -144,9 +159,17 @@ pub const SCHEMA: &[EventKind] = &[
             SUBFLOW,
             field("seq", "number", "sequence number, as on the wire"),
             field("ack", "number", "acknowledgment number, as on the wire"),
-            maybe("flags", "words", "control bits but ACK: `fin`, `syn`, `rst`, `psh`, `ece`, `cwr`"),
+            maybe(
+                "flags",
+                "words",
+                "control bits but ACK: `fin`, `syn`, `rst`, `psh`, `ece`, `cwr`",
+            ),
             field("length", "bytes", "payload"),
-            maybe("mapping_dsn", "bytes", "where the mapping begins that it announces, place in the stream"),
+            maybe(
+                "mapping_dsn",
+                "bytes",
+                "where the mapping begins that it announces, place in the stream",
+            ),
             maybe("mapping_length", "bytes", "how long that is"),
         ],
     },
@@ -157,7 +180,11 @@ pub const SCHEMA: &[EventKind] = &[
             SUBFLOW,
             DSN,
             field("length", "bytes", "how many"),
-            maybe("duplicate_length", "bytes", "how many of those that came in order now were here before"),
+            maybe(
+                "duplicate_length",
+                "bytes",
+                "how many of those that came in order now were here before",
+            ),
         ],
     },
     EventKind {
@@ -180,7 +207,11 @@ pub const SCHEMA: &[EventKind] = &[
         about: "A timer expired.",
         fields: &[
             maybe("subflow", "number", "slot of the subflow; missing: a timer of the connection"),
-            field("timer", "word", "`probe`, `retransmission`; of the connection `data_retransmission`, `persist`"),
+            field(
+                "timer",
+                "word",
+                "`probe`, `retransmission`; of the connection `data_retransmission`, `persist`",
+            ),
             field("count", "count", "how many times in a row, where that is counted; else 1"),
         ],
     },
@@ -217,7 +248,11 @@ pub const SCHEMA: &[EventKind] = &[
         about: "The scheduler decided where data goes, or that it waits. Only where decisions are asked for.",
         fields: &[
             field("rule", "word", "which of its rules: `first`, `rescue`, `late`, `no_room`, ..."),
-            maybe("subflow", "number", "slot of the subflow that data goes on, or should not go on"),
+            maybe(
+                "subflow",
+                "number",
+                "slot of the subflow that data goes on, or should not go on",
+            ),
             maybe("other_subflow", "number", "slot of the subflow that it was compared with"),
             maybe("arrives_us", "µs", "until the data is there"),
             maybe("other_us", "µs", "the same on the other, or until its answer is due"),

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use marline_core::{FourTuple, Metrics, MonitorEvent, MonitorKind, SegmentReceived, SegmentSent, Traffic};
+use marline_core::{
+    FourTuple, Metrics, MonitorEvent, MonitorKind, SegmentReceived, SegmentSent, Traffic,
+};
 use marline_policy::{DataRange, Grounds, SubflowId};
 use marline_time::{Duration, Instant};
 
@@ -48,7 +50,9 @@ impl Trace {
         if self.written_bytes + bytes > self.limit_bytes {
             out.truncate(before);
             self.cut = true;
-            self.begin_line(event.at, "trace_cut", out).number("limit_bytes", self.limit_bytes).end();
+            self.begin_line(event.at, "trace_cut", out)
+                .number("limit_bytes", self.limit_bytes)
+                .end();
             return;
         }
         self.written_bytes += bytes;
@@ -80,7 +84,8 @@ impl Trace {
                     .time("duration", after(event.at, *since))
                     .number("subflow", ended_by.0)
                     .maybe(*silent, |line, (subflow, cause)| {
-                        line.number("silent_subflow", subflow.0).word("cause", &words::silence(cause))
+                        line.number("silent_subflow", subflow.0)
+                            .word("cause", &words::silence(cause))
                     })
                     .end();
             }
@@ -113,9 +118,14 @@ impl Trace {
                 pen.begin("extensions_agreed").word("extensions", &extensions.to_string()).end();
             }
             MonitorKind::Announced { id, address } => {
-                pen.begin("address_announced").number("address_id", id.0).address("address", *address).end();
+                pen.begin("address_announced")
+                    .number("address_id", id.0)
+                    .address("address", *address)
+                    .end();
             }
-            MonitorKind::Removed(id) => pen.begin("address_removed").number("address_id", id.0).end(),
+            MonitorKind::Removed(id) => {
+                pen.begin("address_removed").number("address_id", id.0).end()
+            }
             _ => {}
         }
     }
@@ -215,7 +225,8 @@ impl Trace {
         let ssthresh = known(now.ssthresh_bytes);
         let ssthresh = ssthresh.filter(|_| before.as_ref().map(|m| m.ssthresh_bytes) != ssthresh);
         let mut line = self.begin_line(at, "metrics_updated", out).number("subflow", now.on.0);
-        line = line.maybe(phase.then_some(now.phase), |line, p| line.word("phase", words::phase(p)));
+        line =
+            line.maybe(phase.then_some(now.phase), |line, p| line.word("phase", words::phase(p)));
         line = line.maybe(ssthresh, |line, bytes| line.number("ssthresh_bytes", bytes));
         for (name, of) in fields {
             let fresh = of(now).filter(|value| before.as_ref().and_then(of) != Some(*value));

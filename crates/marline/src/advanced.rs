@@ -6,8 +6,9 @@
 pub use marline_core::{ConnectionConfig, Counters};
 pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::{
-    Direction, EventObserver, ObservedPath, ObservedSegments, PacketObserver, RawSockets, ResetSeed,
-    SegmentLog, SharedEventObserver, SharedObserver, drop_capabilities, drop_capabilities_but_net_admin,
+    Direction, EventObserver, ObservedPath, ObservedSegments, PacketObserver, RawSockets,
+    ResetSeed, SegmentLog, SharedEventObserver, SharedObserver, drop_capabilities,
+    drop_capabilities_but_net_admin,
 };
 
 /// Handing a server over to another process: see [`Server::estate`](crate::Server::estate).

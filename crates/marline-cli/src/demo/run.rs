@@ -189,7 +189,8 @@ async fn start_way(
     write_private(&invite_file, invite.trim())?;
     let serve = format!("server --config {config} --scheduler {scheduler} --control {control}");
     let name = format!("the server of {}", way.name);
-    let with_traces = |text: &str| [words(text), traces.iter().flatten().cloned().collect()].concat();
+    let with_traces =
+        |text: &str| [words(text), traces.iter().flatten().cloned().collect()].concat();
     let (server, _) = Process::start(&name, &with_traces(&serve), "listening on ").await?;
     let (invite, control) = (invite_file.display(), file("client.sock"));
     let connect = format!(
@@ -197,7 +198,8 @@ async fn start_way(
          --control {control}{options}"
     );
     let name = format!("the client of {}", way.name);
-    let (client, socks5) = Process::start(&name, &with_traces(&connect), "socks5 listening on ").await?;
+    let (client, socks5) =
+        Process::start(&name, &with_traces(&connect), "socks5 listening on ").await?;
     Ok(Running { way, server, client, socks5 })
 }
 

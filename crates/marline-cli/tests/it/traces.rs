@@ -149,10 +149,11 @@ fn both_ends_trace_the_hole_that_a_dead_path_leaves_and_what_was_rescued_from_it
     let text = std::fs::read_to_string(&file).expect("the trace");
     assert!(!text.contains("key") && !text.contains("token") && !text.contains("hmac"));
 
-    let said = hosts.shell(Side::Client, &format!("marline lab plot {} --out x.svg", file.display()));
+    let said =
+        hosts.shell(Side::Client, &format!("marline lab plot {} --out x.svg", file.display()));
     assert!(said.contains("B reinjection"), "{said}");
     let drawn = std::fs::read_to_string(dir.path().join("x.svg")).expect("a drawing");
-    assert!(drawn.contains("10.0.1.1") && drawn.contains(">reinjection</text>"), "{}", drawn.len());
+    assert!(drawn.contains("10.0.1.2") && drawn.contains(">reinjection</text>"), "{}", drawn.len());
 }
 
 /// `--qlog` of a place that has no room: said once, and the connection does not notice.

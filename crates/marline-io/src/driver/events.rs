@@ -111,7 +111,8 @@ fn show(state: &mut State, event: &MonitorEvent) {
     }
 }
 
-/// Passes on what happened to the traffic of a connection. The first that nobody wants to hear is the last that is told.
+/// Passes on what happened to the traffic of a connection. The first that nobody wants to hear is the last that is
+/// told.
 fn pass_traffic(state: &mut State, id: ConnectionId, event: MonitorEvent) {
     let Some((of, listeners)) = &state.traffic else { return };
     if *of == id && listeners.send(event).is_err() {

@@ -49,11 +49,11 @@ impl Shard {
             CarrierKind::Gateway => Carrier::Native(Box::new(NativeCarrier::gateway())),
         };
         let headroom = carrier.headroom();
+        let opens = config.accept.is_none();
         let routes = match config.carrier {
-            CarrierKind::Udp { udp, .. } if config.accept.is_none() => Routes::new(udp),
+            CarrierKind::Udp { udp, .. } if opens => Routes::new(udp),
             _ => Routes::default(),
         };
-        let contacts = ContactBook::new(config.accept.is_none());
         let endpoint = Endpoint::new(
             EndpointConfig {
                 capabilities: carrier.capabilities(),
@@ -64,8 +64,13 @@ impl Shard {
             },
             Box::new(rng),
         );
-        let mut captures = config.capture;
-        if let (Carrier::Native(_), Some(captures)) = (&carrier, &mut captures) {
+        let mut observers = Observers {
+            captures: config.capture,
+            log: config.tap,
+            contacts: ContactBook::new(opens),
+            others: config.observers,
+        };
+        if let (Carrier::Native(_), Some(captures)) = (&carrier, &mut observers.captures) {
             captures.set_native();
         }
         let mut state = State {
@@ -83,7 +88,7 @@ impl Shard {
             scratch: Vec::new(),
             stall_retry_at: None,
             armed: None,
-            observers: Observers { captures, log: config.tap, contacts, others: config.observers },
+            observers,
             driver: None,
             receiving: true,
             sockets_changed: true,

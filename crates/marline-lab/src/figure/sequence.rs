@@ -4,9 +4,9 @@
 //! *Problem.* What tcptrace draws of a TCP connection has one path. With several the same bytes may go on two, as a
 //! copy, or because the first is in trouble, and which of these it was is what one wants to see.
 //!
-//! *How.* The colour is the subflow's, the shape says in which manner: data for the first time is a bar from its first to
-//! its last byte, everything that goes again has a mark at its middle. So the plot can be read without colours, too. A
-//! connection of minutes has a million segments: those that fall on each other on the paper are drawn once.
+//! *How.* The colour is the subflow's, the shape says in which manner: data for the first time is a bar from its first
+//! to its last byte, everything that goes again has a mark at its middle. So the plot can be read without colours, too.
+//! A connection of minutes has a million segments: those that fall on each other on the paper are drawn once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,11 +81,12 @@ impl<'a> SequencePlot<'a> {
         let place = place.scaled(unit);
         self.frame(&mut svg, (&time, &place), top, name);
         self.holes(&mut svg, &time, top);
-        self.new_data(&mut svg, (&time, &place), unit);
         self.acked(&mut svg, (&time, &place), unit);
+        self.new_data(&mut svg, (&time, &place), unit);
         let left_out = self.again(&mut svg, (&time, &place), unit);
         if left_out > 0 {
-            let text = format!("{left_out} more marks than fit are left out: draw fewer milliseconds");
+            let text =
+                format!("{left_out} more marks than fit are left out: draw fewer milliseconds");
             svg.text((WIDTH - RIGHT, top + HEIGHT - 6.0), Anchor::End, "mute halo", &text);
         }
         svg.finish()
@@ -95,7 +96,10 @@ impl<'a> SequencePlot<'a> {
     fn legend(&self) -> Vec<(Entry, f64, f64, String)> {
         let mut entries: Vec<(Entry, String)> = Vec::new();
         for (subflow, address) in &self.course.subflows {
-            entries.push((Entry::Subflow(*subflow as usize), format!("subflow {subflow} ({address})")));
+            entries.push((
+                Entry::Subflow(*subflow as usize),
+                format!("subflow {subflow} ({address})"),
+            ));
         }
         for manner in Manner::ALL {
             if self.course.carried.iter().any(|carried| carried.manner == manner) {
@@ -164,7 +168,8 @@ impl<'a> SequencePlot<'a> {
             });
             let text = format!("{lasted:.0} ms{cause}");
             let right = from + 4.0 + text_width(&text) > WIDTH - RIGHT;
-            let (anchor, x) = if right { (Anchor::End, to - 4.0) } else { (Anchor::Start, from + 4.0) };
+            let (anchor, x) =
+                if right { (Anchor::End, to - 4.0) } else { (Anchor::Start, from + 4.0) };
             svg.text((x, top + 14.0), anchor, "mute halo", &text);
         }
     }
@@ -255,7 +260,11 @@ fn draw_entry(svg: &mut Svg, entry: &Entry, (x, y): (f64, f64), text: &str) {
             Some(shape) => svg.shape(middle, shape, SERIES - 1),
             None => svg.line((x + 12.0, y - 6.0), (x + 12.0, y + 6.0), "l l6"),
         },
-        Entry::Acked => svg.path(&[(x, y + 4.0), (x + 12.0, y + 4.0), (x + 12.0, y - 4.0), (x + 24.0, y - 4.0)], false, "ink"),
+        Entry::Acked => {
+            let (low, high) = (y + 4.0, y - 4.0);
+            let step = [(x, low), (x + 12.0, low), (x + 12.0, high), (x + 24.0, high)];
+            svg.path(&step, false, "ink");
+        }
         Entry::Hole => svg.rect((x + 4.0, y - 6.0), (16.0, 12.0), "a inkf"),
     }
     svg.text((x + 30.0, y + 4.0), Anchor::Start, "", text);
@@ -272,7 +281,8 @@ mod tests {
     }
 
     fn course() -> Course {
-        let hole = Hole { began_ms: 20.0, ended_ms: 240.0, silent: Some((0, "probe_timeout".into())) };
+        let hole =
+            Hole { began_ms: 20.0, ended_ms: 240.0, silent: Some((0, "probe_timeout".into())) };
         Course {
             carried: vec![
                 carried(0.0, 0, 0, Manner::New),
@@ -293,9 +303,17 @@ mod tests {
         let svg = SequencePlot::new("x", &course()).svg();
         // One of each in the drawing and one in the legend.
         assert_eq!(svg.matches("<circle").count(), 2, "{svg}");
-        assert_eq!(svg.matches("class=\"f1\"").count(), 2, "the triangle, and the legend of its subflow");
+        assert_eq!(
+            svg.matches("class=\"f1\"").count(),
+            2,
+            "the triangle, and the legend of its subflow"
+        );
         // Two segments of one moment are one bar.
-        assert_eq!(svg.matches("class=\"l l0\"").count(), 1 + 2, "a bar, and the strokes of a cross: {svg}");
+        assert_eq!(
+            svg.matches("class=\"l l0\"").count(),
+            1 + 2,
+            "a bar, and the strokes of a cross: {svg}"
+        );
         assert!(svg.contains("220 ms, subflow 0 silent: probe timeout"), "{svg}");
         assert_eq!(svg, SequencePlot::new("x", &course()).svg());
     }

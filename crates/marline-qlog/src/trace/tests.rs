@@ -117,12 +117,16 @@ fn written(events: &[MonitorEvent]) -> String {
 #[test]
 fn every_event_is_a_record_of_the_schema_and_every_kind_of_the_schema_is_written() {
     let mut events = all();
-    let missed = MonitorKind::Traffic { what: Box::new(Traffic::DataAcked { on: ON, to: Dsn(1) }), missed: 4 };
+    let missed = MonitorKind::Traffic {
+        what: Box::new(Traffic::DataAcked { on: ON, to: Dsn(1) }),
+        missed: 4,
+    };
     events.push(event(2_000, missed));
     let text = written(&events);
     let recording = read(&text).expect("as the schema has it");
     assert_eq!((recording.title.as_str(), recording.vantage), ("a \"title\"", Vantage::Client));
-    let seen: BTreeSet<&str> = recording.records.iter().map(|record| record.name.as_str()).collect();
+    let seen: BTreeSet<&str> =
+        recording.records.iter().map(|record| record.name.as_str()).collect();
     let elsewhere = ["scheduler_decided", "trace_cut"];
     for kind in SCHEMA.iter().filter(|kind| !elsewhere.contains(&kind.name)) {
         assert!(seen.contains(kind.name), "{} is never written", kind.name);
@@ -176,18 +180,26 @@ fn a_trace_ends_at_its_size_and_says_so() {
 
 #[test]
 fn what_is_no_trace_is_refused_with_a_reason() {
-    let good = written(&[event(1, MonitorKind::Created(path())), event(1, MonitorKind::Created(path()))]);
+    let good =
+        written(&[event(1, MonitorKind::Created(path())), event(1, MonitorKind::Created(path()))]);
     let said = |text: &str| read(text).expect_err("bad").to_string();
     assert_eq!(said("{}"), "record 1: does not begin with a record separator (RFC 7464)");
     assert!(said("\x1e{}\n").contains("file_schema"));
     assert!(said("\x1enonsense\n").contains("is no JSON"));
     assert!(said(&good.replace("112026/mptcp", "112026/quic")).contains("event_schemas"));
-    assert!(said(&good.replace("mptcp:connection_started", "mptcp:sneezed")).contains("is unknown"));
+    assert!(
+        said(&good.replace("mptcp:connection_started", "mptcp:sneezed")).contains("is unknown")
+    );
     assert!(said(&good.replace("\"local\"", "\"here\"")).contains("has no local"));
-    let older = format!("{good}{}", "\x1e{\"time\":0.5,\"name\":\"mptcp:address_removed\",\"data\":{\"address_id\":1}}\n");
+    let older = format!(
+        "{good}{}",
+        "\x1e{\"time\":0.5,\"name\":\"mptcp:address_removed\",\"data\":{\"address_id\":1}}\n"
+    );
     assert!(said(&older).contains("record 4: time 0.5 is before"));
     // Others' events pass, and a record that is being written is none yet.
-    let others = format!("{good}\x1e{{\"time\":0,\"name\":\"quic:x\",\"data\":{{}}}}\n\x1e{{\"time\":9,\"na");
+    let others = format!(
+        "{good}\x1e{{\"time\":0,\"name\":\"quic:x\",\"data\":{{}}}}\n\x1e{{\"time\":9,\"na"
+    );
     let recording = read(&others).expect("a trace");
     assert!(recording.torn && recording.records.len() == 2);
 }
@@ -198,9 +210,16 @@ fn the_page_shows_the_schema() {
     let page = include_str!("../../../../docs/spec/qlog.md");
     let mut wanted = String::new();
     for kind in SCHEMA {
-        wanted.push_str(&format!("### mptcp:{}\n\n{}\n\n| field | unit | meaning |\n|---|---|---|\n", kind.name, kind.about));
+        wanted.push_str(&format!(
+            "### mptcp:{}\n\n{}\n\n| field | unit | meaning |\n|---|---|---|\n",
+            kind.name, kind.about
+        ));
         for field in kind.fields {
-            let name = if field.optional { format!("`{}`?", field.name) } else { format!("`{}`", field.name) };
+            let name = if field.optional {
+                format!("`{}`?", field.name)
+            } else {
+                format!("`{}`", field.name)
+            };
             wanted.push_str(&format!("| {name} | {} | {} |\n", field.unit, field.about));
         }
         wanted.push('\n');

@@ -27,7 +27,8 @@ fn recordings(traces: &[EndTrace]) -> Vec<Recording> {
 fn bytes(recordings: &[Recording], purposes: &[&str]) -> u64 {
     let records = recordings.iter().flat_map(|recording| &recording.records);
     let sent = records.filter(|record| record.name == "segment_sent");
-    let wanted = sent.filter(|record| record.word("purpose").is_some_and(|p| purposes.contains(&p)));
+    let wanted =
+        sent.filter(|record| record.word("purpose").is_some_and(|p| purposes.contains(&p)));
     wanted.filter_map(|record| record.number("length")).sum()
 }
 
@@ -35,7 +36,8 @@ fn bytes(recordings: &[Recording], purposes: &[&str]) -> u64 {
 fn a_run_with_traces_is_the_run_without_and_its_traces_are_the_same_bytes_each_time() {
     let experiment = Experiment::over(&LINKS, bursts());
     for variant in [Variant::new("auto"), Variant::new("redundant").scheduler("redundant")] {
-        let plain = marline_sim::digest::of_runs(|| simulate(&experiment, &variant, 3).expect("run"));
+        let plain =
+            marline_sim::digest::of_runs(|| simulate(&experiment, &variant, 3).expect("run"));
         let with = || {
             marline_sim::digest::of_runs(|| {
                 simulate_traced(&experiment, &variant, 3, QlogConfig::default()).expect("run")
@@ -53,7 +55,8 @@ fn a_run_with_traces_is_the_run_without_and_its_traces_are_the_same_bytes_each_t
 
 #[test]
 fn sums_agree_with_what_the_connection_counts() {
-    for (name, scheduler) in [("auto", "auto"), ("redundant", "redundant"), ("min-rtt", "min-rtt")] {
+    for (name, scheduler) in [("auto", "auto"), ("redundant", "redundant"), ("min-rtt", "min-rtt")]
+    {
         let variant = Variant::new(name).scheduler(scheduler);
         let (paths, outcome, traces) = traced(&variant, 5);
         let recordings = recordings(&traces);
@@ -62,7 +65,11 @@ fn sums_agree_with_what_the_connection_counts() {
         assert_eq!(again, infos.iter().map(|info| info.bytes_reinjected).sum::<u64>(), "{name}");
         assert_eq!(again, outcome.reinjected_bytes, "{name}");
         let repeated = bytes(&recordings, &["retransmission", "probe"]);
-        assert_eq!(repeated, infos.iter().map(|info| info.bytes_retransmitted).sum::<u64>(), "{name}");
+        assert_eq!(
+            repeated,
+            infos.iter().map(|info| info.bytes_retransmitted).sum::<u64>(),
+            "{name}"
+        );
         let all = ["new", "copy", "reinjection", "retransmission", "probe", "repair"];
         let sent = bytes(&recordings, &all);
         assert_eq!(sent, infos.iter().map(|info| info.bytes_sent).sum::<u64>(), "{name}");
@@ -100,7 +107,11 @@ fn a_dead_path_is_a_hole_and_what_it_held_is_seen_on_the_other() {
     }
     // The client has each of these bytes, on the other subflow.
     let came = |record: &&marline_qlog::Record| record.name == "data_received";
-    let end = client.records.iter().filter(came).filter_map(|r| Some(r.number("dsn")? + r.number("length")?));
+    let end = client
+        .records
+        .iter()
+        .filter(came)
+        .filter_map(|r| Some(r.number("dsn")? + r.number("length")?));
     assert_eq!(end.max(), Some(60 * 20_000));
     let decided = |recording: &Recording| {
         recording.records.iter().any(|record| record.name == "scheduler_decided")
@@ -115,8 +126,7 @@ fn a_dead_path_is_a_hole_and_what_it_held_is_seen_on_the_other() {
 fn a_trace_has_its_bound_and_further_connections_none() {
     let experiment = Experiment::over(&LINKS, bursts());
     let config = QlogConfig { limit_bytes: 30_000, connections: 1 };
-    let traces =
-        simulate_traced(&experiment, &Variant::new("auto"), 3, config).expect("a run").1;
+    let traces = simulate_traced(&experiment, &Variant::new("auto"), 3, config).expect("a run").1;
     assert!(traces.iter().all(|trace| trace.text.len() < 30_200));
     assert!(traces[1].text.contains("mptcp:trace_cut"));
     let none = QlogConfig { connections: 0, ..config };

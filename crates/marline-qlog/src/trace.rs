@@ -12,6 +12,9 @@ use crate::header::Header;
 use crate::line::{Line, after};
 use crate::words;
 
+/// A field of metrics, by its name.
+type Of<T> = (&'static str, fn(&Metrics) -> Option<T>);
+
 /// Writes the events of one connection, up to a size.
 #[derive(Debug)]
 pub struct Trace {
@@ -210,12 +213,12 @@ impl Trace {
         }
         let us = |time: Duration| time.as_micros() as u64;
         let known = |ssthresh: u64| (ssthresh != u64::MAX).then_some(ssthresh);
-        let fields: [(&str, fn(&Metrics) -> Option<u64>); 3] = [
+        let fields: [Of<u64>; 3] = [
             ("cwnd_bytes", |m| Some(m.cwnd_bytes)),
             ("in_flight_bytes", |m| Some(m.in_flight_bytes)),
             ("delivery_bits_per_s", |m| m.delivery_rate.map(|rate| rate.bits_per_s())),
         ];
-        let times: [(&str, fn(&Metrics) -> Option<Duration>); 4] = [
+        let times: [Of<Duration>; 4] = [
             ("srtt_us", |m| m.srtt),
             ("rttvar_us", |m| m.srtt.map(|_| m.rttvar)),
             ("min_rtt_us", |m| m.min_rtt),

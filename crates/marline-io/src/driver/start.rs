@@ -31,23 +31,7 @@ impl Shard {
     /// No randomness, or no timer.
     pub fn start(config: ShardConfig) -> io::Result<Arc<ShardHandle>> {
         let mut rng = SecretRng::from_os()?;
-        let carrier = match config.carrier {
-            CarrierKind::Udp { keepalive, .. } => {
-                Carrier::Udp(Box::new(UdpCarrier::new(CarrierConfig {
-                    shard: config.shard,
-                    accept: config.accept.is_some(),
-                    max_flows: config.limits.connections.saturating_mul(2),
-                    keepalive,
-                    secret: rng.key(),
-                    reset_seed: config.reset_seed.map_or_else(|| rng.key(), ResetSeed::into_bytes),
-                })))
-            }
-            CarrierKind::Raw => Carrier::Native(Box::new(NativeCarrier::raw())),
-            CarrierKind::Tun => {
-                Carrier::Native(Box::new(NativeCarrier::tun(config.accept.is_some())))
-            }
-            CarrierKind::Gateway => Carrier::Native(Box::new(NativeCarrier::gateway())),
-        };
+        let carrier = carrier_of(&config, &mut rng);
         let headroom = carrier.headroom();
         let opens = config.accept.is_none();
         let routes = match config.carrier {
@@ -64,15 +48,11 @@ impl Shard {
             },
             Box::new(rng),
         );
-        let mut observers = Observers {
-            captures: config.capture,
-            log: config.tap,
-            contacts: ContactBook::new(opens),
-            others: config.observers,
-        };
-        if let (Carrier::Native(_), Some(captures)) = (&carrier, &mut observers.captures) {
+        let mut captures = config.capture;
+        if let (Carrier::Native(_), Some(captures)) = (&carrier, &mut captures) {
             captures.set_native();
         }
+        let contacts = ContactBook::new(opens);
         let mut state = State {
             endpoint,
             carrier,
@@ -88,7 +68,7 @@ impl Shard {
             scratch: Vec::new(),
             stall_retry_at: None,
             armed: None,
-            observers,
+            observers: Observers { captures, log: config.tap, contacts, others: config.observers },
             driver: None,
             receiving: true,
             sockets_changed: true,
@@ -106,5 +86,24 @@ impl Shard {
         let handle = ShardHandle::new(state, config.shard.index, inbox)?;
         tokio::spawn(task::run(Arc::clone(&handle.shard), config.carrier, handed_over));
         Ok(handle)
+    }
+}
+
+/// The carrier of a shard, without sockets.
+fn carrier_of(config: &ShardConfig, rng: &mut SecretRng) -> Carrier {
+    match config.carrier {
+        CarrierKind::Udp { keepalive, .. } => {
+            Carrier::Udp(Box::new(UdpCarrier::new(CarrierConfig {
+                shard: config.shard,
+                accept: config.accept.is_some(),
+                max_flows: config.limits.connections.saturating_mul(2),
+                keepalive,
+                secret: rng.key(),
+                reset_seed: config.reset_seed.map_or_else(|| rng.key(), ResetSeed::into_bytes),
+            })))
+        }
+        CarrierKind::Raw => Carrier::Native(Box::new(NativeCarrier::raw())),
+        CarrierKind::Tun => Carrier::Native(Box::new(NativeCarrier::tun(config.accept.is_some()))),
+        CarrierKind::Gateway => Carrier::Native(Box::new(NativeCarrier::gateway())),
     }
 }

@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn a_million_segments_are_a_drawing_of_bounded_size() {
         let some = |n: u64| {
-            let manner = if n % 2 == 0 { Manner::New } else { Manner::Copy };
+            let manner = if n.is_multiple_of(2) { Manner::New } else { Manner::Copy };
             carried(n as f64 / 10.0, n % 3, n * 1_000, manner)
         };
         let course = Course { carried: (0..1_000_000).map(some).collect(), ..Course::default() };

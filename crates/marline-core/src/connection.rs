@@ -843,16 +843,41 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ecn: Ecn,
     ) -> bool {
-        let lost = cx.out.tells_traffic(self.id).then(|| self.tell_received(cx, id, segment));
+        if cx.out.tells_traffic(self.id) {
+            return self.on_told_segment(cx, id, segment, ecn);
+        }
+        self.take_segment(cx, id, segment, ecn)
+    }
+
+    /// The same while its traffic is told.
+    #[cold]
+    #[inline(never)]
+    fn on_told_segment(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+    ) -> bool {
+        let lost = self.tell_received(cx, id, segment);
+        let predicted = self.take_segment(cx, id, segment, ecn);
+        self.tell_stand(cx, id, &lost, false);
+        predicted
+    }
+
+    fn take_segment(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+    ) -> bool {
         self.scheduling.swap_desk(cx.desk);
         let predicted = self.on_predicted(cx, id, segment, ecn);
         if !predicted && self.admit(cx, id, segment, ecn) {
             self.on_admitted(cx, id, segment, ecn);
         }
         self.scheduling.swap_desk(cx.desk);
-        if let Some(lost) = lost {
-            self.tell_stand(cx, id, &lost, false);
-        }
         predicted
     }
 
@@ -1581,16 +1606,11 @@ impl Connection {
         ssn: Ssn,
         bytes: &[u8],
     ) -> Result<(), MappingError> {
-        let told = cx.out.tells_traffic(self.id);
-        let places = told.then(|| self.receiver.places(id, ssn, bytes.len() as u64));
+        if cx.out.tells_traffic(self.id) {
+            self.tell_places(cx, id, ssn, bytes);
+        }
         let Some(subflow) = self.paths.get_mut(id) else { return Ok(()) };
         let Delivered { result, duplicate, news } = self.receiver.deliver(id, ssn, bytes);
-        let mut duplicate_bytes = duplicate;
-        for data in places.into_iter().flatten() {
-            let what = Traffic::DataReceived { on: id, data, duplicate_bytes };
-            cx.out.traffic(cx.now, self.id, what);
-            duplicate_bytes = 0;
-        }
         subflow.tcp_mut().stats_mut().count_duplicate(duplicate);
         if news {
             subflow.note_news(cx.now);
@@ -1765,6 +1785,17 @@ impl Connection {
         };
         cx.out.traffic(cx.now, self.id, Traffic::Received(received));
         self.lost_on(id)
+    }
+
+    /// Tells where bytes that are in order on a subflow have their places, before they are put there.
+    #[cold]
+    #[inline(never)]
+    fn tell_places(&self, cx: &mut Context<'_>, on: SubflowId, ssn: Ssn, bytes: &[u8]) {
+        for data in self.receiver.places(on, ssn, bytes.len() as u64) {
+            let duplicate_bytes = self.receiver.already_here(data);
+            let what = Traffic::DataReceived { on, data, duplicate_bytes };
+            cx.out.traffic(cx.now, self.id, what);
+        }
     }
 
     fn lost_on(&self, id: SubflowId) -> LostSegments {

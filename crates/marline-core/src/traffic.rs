@@ -45,7 +45,7 @@ pub enum Traffic {
         on: SubflowId,
         /// Their places.
         data: DataRange,
-        /// How many of the bytes that came in order with these were here before, told with the first of them.
+        /// How many of them were here before.
         duplicate_bytes: u64,
     },
     /// The peer has everything before this position.

@@ -180,11 +180,7 @@ pub const SCHEMA: &[EventKind] = &[
             SUBFLOW,
             DSN,
             field("length", "bytes", "how many"),
-            maybe(
-                "duplicate_length",
-                "bytes",
-                "how many of those that came in order now were here before",
-            ),
+            maybe("duplicate_length", "bytes", "how many of them were here before"),
         ],
     },
     EventKind {

@@ -280,6 +280,13 @@ impl Receiver {
         self.subflow(id).map(|subflow| subflow.mappings.places(ssn, bytes)).unwrap_or_default()
     }
 
+    /// How many bytes of a range were received before.
+    pub(super) fn already_here(&self, range: DataRange) -> u64 {
+        let mut holes = Vec::new();
+        self.buffer.holes(range, &mut holes);
+        range.len() - holes.iter().map(DataRange::len).sum::<u64>()
+    }
+
     /// One mapping covers all positions from `start` to `end`.
     pub(super) fn maps(&self, id: SubflowId, start: Ssn, end: Ssn) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.mappings.maps(start, end))

@@ -311,7 +311,7 @@ impl Endpoint {
 
     /// Tells from now on what happens to the traffic of these connections:
     /// [`MonitorKind::Traffic`](crate::MonitorKind::Traffic), whether or not other monitor events are wanted. It costs
-    /// time and memory with each segment; otherwise it costs a comparison.
+    /// time and memory with each segment; otherwise a comparison.
     pub const fn tell_traffic(&mut self, of: TrafficOf) {
         self.out.tell_traffic(of);
     }

@@ -66,6 +66,12 @@ pub trait Handle: Send + Sync + 'static {
         None
     }
 
+    /// What happens to the traffic of a connection from now on, as long as nobody else asks for one; `None`: there is
+    /// nothing that could tell it.
+    fn traffic(&self, _connection: u64) -> Option<broadcast::Receiver<MonitorEvent>> {
+        None
+    }
+
     /// Every change of what is known of the paths, from now on; `None`: paths are the other side's.
     fn path_events(&self) -> Option<broadcast::Receiver<PathEvent>> {
         None

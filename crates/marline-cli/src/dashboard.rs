@@ -3,6 +3,7 @@
 
 mod happenings;
 mod looks;
+mod places;
 
 use std::io;
 use std::net::SocketAddr;

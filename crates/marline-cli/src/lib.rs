@@ -16,6 +16,7 @@ pub mod path_health_table;
 pub mod path_state;
 pub mod path_summary;
 pub mod path_table;
+pub mod qlog;
 pub mod qr;
 pub mod radio_meter;
 pub mod service;

@@ -48,7 +48,7 @@ use std::sync::Arc;
 
 use marline_policy::{
     AddressId, AddressPair, DataRange, Dsn, LocalAddress, Mapping, PathAction, PathContext,
-    PathCost, PathEvent, PathManager, PathManagerFactory, ReinjectionCause, Role, RunLayout,
+    PathCost, PathEvent, PathManager, PathManagerFactory, Phase, ReinjectionCause, Role, RunLayout,
     SchedulerAction, SchedulerEvent, SchedulerFactory, SentSegment, SilenceCause, Ssn, SubflowId,
     SubflowSet, SubflowView, Token,
 };
@@ -96,10 +96,12 @@ use crate::subflow::{
 };
 use crate::tables::Context;
 use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
+use crate::traffic::LostSegments;
 use crate::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event, FallbackReason,
-    FourTuple, LoneKeepalive, MonitorKind, NetworkError, ReadError, SocketOption, StreamDirection,
-    SubflowPlace, SubflowState, Transmit, TransmitBuf, WriteError,
+    FourTuple, LoneKeepalive, MonitorKind, NetworkError, Purpose, ReadError, SegmentReceived,
+    SegmentSent, SocketOption, StreamDirection, SubflowPlace, SubflowState, Timer, Traffic,
+    Transmit, TransmitBuf, WriteError,
 };
 
 pub(crate) use self::handshake::{
@@ -391,8 +393,8 @@ impl Connection {
 
     fn add_initial(&mut self, cx: &mut Context<'_>, tcp: Subflow, ends: Ends) {
         let backup = self.paths.addresses().initial_local().backup;
-        self.add_subflow(cx, tcp, ends, (Membership::Initial, backup));
         cx.out.monitor(cx.now, self.id, MonitorKind::Created(ends.key.path));
+        self.add_subflow(cx, tcp, ends, (Membership::Initial, backup));
     }
 
     /// Puts a subflow into the first free slot. `None` when all are taken.
@@ -412,6 +414,7 @@ impl Connection {
         cx.route(ends.key, self.slot, id);
         self.sender.add_subflow(id);
         self.receiver.add_subflow(id, self.session.is_plain());
+        self.tell_traffic(cx, || Traffic::Opened { on: id, path: ends.key.path });
         Some(id)
     }
 }
@@ -840,6 +843,35 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ecn: Ecn,
     ) -> bool {
+        if cx.out.tells_traffic(self.id) {
+            return self.on_told_segment(cx, id, segment, ecn);
+        }
+        self.take_segment(cx, id, segment, ecn)
+    }
+
+    /// The same while its traffic is told.
+    #[cold]
+    #[inline(never)]
+    fn on_told_segment(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+    ) -> bool {
+        let lost = self.tell_received(cx, id, segment);
+        let predicted = self.take_segment(cx, id, segment, ecn);
+        self.tell_stand(cx, id, &lost, false);
+        predicted
+    }
+
+    fn take_segment(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+    ) -> bool {
         self.scheduling.swap_desk(cx.desk);
         let predicted = self.on_predicted(cx, id, segment, ecn);
         if !predicted && self.admit(cx, id, segment, ecn) {
@@ -1159,12 +1191,18 @@ impl Connection {
             SubflowEvent::Dead => self.on_subflow_dead(cx, id),
             SubflowEvent::PeerFin => self.on_peer_fin(cx, id),
             SubflowEvent::Finished => self.on_subflow_finished(cx, id),
-            SubflowEvent::ProbeTimeout => self.on_probe_timeout(cx, id),
+            SubflowEvent::ProbeTimeout => {
+                self.tell_timer(cx, Some(id), Timer::Probe, 1);
+                self.on_probe_timeout(cx, id);
+            }
             SubflowEvent::ProbeRepeated { range } if !range.is_empty() => {
                 self.scheduler_event(cx.now, SchedulerEvent::ProbeRepeated { on: id, range });
             }
             SubflowEvent::ProbeRepeated { .. } => {}
-            SubflowEvent::Rto { count } => self.on_subflow_rto(cx, id, count),
+            SubflowEvent::Rto { count } => {
+                self.tell_timer(cx, Some(id), Timer::Retransmission, count);
+                self.on_subflow_rto(cx, id, count);
+            }
             SubflowEvent::HeardAgain(end) => self.on_heard_again(cx, id, end),
             SubflowEvent::MtuFound(_) => {}
         }
@@ -1450,6 +1488,7 @@ impl Connection {
         }
         self.closing.on_data_ack(acked > self.sender.written());
         let data = acked.min(self.sender.written());
+        self.tell_traffic(cx, || Traffic::DataAcked { on: id, to: data });
         self.sender.ack(data);
         if let Some(delay_us) = self.delay.on_acked(now, data) {
             cx.out.delays.record_us(delay_us);
@@ -1567,6 +1606,9 @@ impl Connection {
         ssn: Ssn,
         bytes: &[u8],
     ) -> Result<(), MappingError> {
+        if cx.out.tells_traffic(self.id) {
+            self.tell_places(cx, id, ssn, bytes);
+        }
         let Some(subflow) = self.paths.get_mut(id) else { return Ok(()) };
         let Delivered { result, duplicate, news } = self.receiver.deliver(id, ssn, bytes);
         subflow.tcp_mut().stats_mut().count_duplicate(duplicate);
@@ -1663,6 +1705,117 @@ impl Connection {
             subflow.note_news(cx.now);
             subflow.tcp_mut().ack_now();
         }
+    }
+}
+
+/// What is told of traffic, while anybody listens.
+impl Connection {
+    fn tell_traffic(&self, cx: &mut Context<'_>, what: impl FnOnce() -> Traffic) {
+        if cx.out.tells_traffic(self.id) {
+            cx.out.traffic(cx.now, self.id, what());
+        }
+    }
+
+    fn tell_timer(&self, cx: &mut Context<'_>, on: Option<SubflowId>, timer: Timer, count: u32) {
+        self.tell_traffic(cx, || Traffic::Timer { on, timer, count });
+    }
+
+    fn tell_sent(
+        &self,
+        cx: &mut Context<'_>,
+        (on, purpose): (SubflowId, Purpose),
+        seq: SeqNum,
+        data: DataRange,
+        (payload_bytes, segments): (u64, u32),
+    ) {
+        let sent = SegmentSent { on, purpose, seq, data, payload_bytes, segments };
+        self.tell_traffic(cx, || Traffic::Sent(sent));
+    }
+
+    /// Why chosen data goes out, whose first byte is here.
+    fn purpose_of_choice(&self, choice: &Choice, at: Dsn) -> Purpose {
+        match choice.kind {
+            Kind::New => Purpose::New,
+            Kind::Repair => Purpose::Repair,
+            // What a policy has repeated on a subflow that it names is its copy, queued or not.
+            Kind::Repeat => match self.sender.reinjections().cause_at(at) {
+                None | Some(ReinjectionCause::Policy) => Purpose::Copy,
+                Some(cause) => Purpose::Reinjection(cause),
+            },
+        }
+    }
+
+    /// Why a segment goes out that TCP or a signal asked for.
+    #[cold]
+    fn purpose_of(&self, id: SubflowId, egress: &Egress) -> Option<Purpose> {
+        let tcp = self.paths.get(id)?.tcp();
+        Some(match egress {
+            Egress::Syn | Egress::SynAck => Purpose::Handshake,
+            Egress::Rst => Purpose::Reset,
+            Egress::Ack => Purpose::Ack,
+            Egress::Fin => Purpose::Fin,
+            Egress::Probe | Egress::Plain(_) => Purpose::Ask,
+            Egress::Retransmit(_) if tcp.repeats_as_probe() => Purpose::Probe,
+            Egress::Retransmit(_) => {
+                Purpose::Retransmission { after_timeout: tcp.metrics(id).phase == Phase::Loss }
+            }
+        })
+    }
+
+    /// Tells of a segment that came in. What is held to be lost before it is looked at.
+    #[cold]
+    fn tell_received(
+        &self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) -> LostSegments {
+        let mapping = segment.options.dss.and_then(|dss| dss.mapping).filter(|m| m.ssn != 0);
+        let mapping = mapping.and_then(|mapping| {
+            let start = self.session.unwrap_dsn(mapping.dsn, self.receiver.next())?;
+            Some(DataRange::new(start, start.plus(mapping.length.into())))
+        });
+        let received = SegmentReceived {
+            on: id,
+            seq: segment.header.seq,
+            ack: segment.header.ack,
+            flags: segment.header.flags,
+            payload_bytes: segment.payload.len() as u64,
+            mapping,
+        };
+        cx.out.traffic(cx.now, self.id, Traffic::Received(received));
+        self.lost_on(id)
+    }
+
+    /// Tells where bytes that are in order on a subflow have their places, before they are put there.
+    #[cold]
+    #[inline(never)]
+    fn tell_places(&self, cx: &mut Context<'_>, on: SubflowId, ssn: Ssn, bytes: &[u8]) {
+        for data in self.receiver.places(on, ssn, bytes.len() as u64) {
+            let duplicate_bytes = self.receiver.already_here(data);
+            let what = Traffic::DataReceived { on, data, duplicate_bytes };
+            cx.out.traffic(cx.now, self.id, what);
+        }
+    }
+
+    fn lost_on(&self, id: SubflowId) -> LostSegments {
+        self.paths.get(id).map(|subflow| subflow.tcp().lost_segments()).unwrap_or_default()
+    }
+
+    /// Tells what is held to be lost now and was not before, and how the subflow stands.
+    #[cold]
+    fn tell_stand(
+        &self,
+        cx: &mut Context<'_>,
+        on: SubflowId,
+        before: &LostSegments,
+        by_timer: bool,
+    ) {
+        let Some(subflow) = self.paths.get(on) else { return };
+        for (data, bytes) in subflow.tcp().lost_segments().since(before) {
+            cx.out.traffic(cx.now, self.id, Traffic::Lost { on, data, bytes, by_timer });
+        }
+        cx.out.traffic(cx.now, self.id, Traffic::Metrics(subflow.tcp().metrics(on)));
     }
 }
 
@@ -3868,6 +4021,8 @@ impl Connection {
             tcp.ack_now();
         }
         self.write_segment(cx, id, (&header, &options), (Dsn(0), 0), buf)?;
+        let end = DataRange::new(self.sender.written(), self.sender.written());
+        self.tell_sent(cx, (id, Purpose::DataFin), header.seq, end, (0, 1));
         self.batch(id, 1, buf.bytes().len(), ecn)
     }
 
@@ -4146,7 +4301,13 @@ impl Connection {
             Egress::Syn => self.syn_payload(id),
             _ => (Dsn(0), 0),
         };
+        let purpose =
+            if cx.out.tells_traffic(self.id) { self.purpose_of(id, egress) } else { None };
         self.write_segment(cx, id, (&header, &options), payload, buf)?;
+        if let Some(purpose) = purpose {
+            let data = DataRange::new(payload.0, payload.0.plus(payload.1 as u64));
+            self.tell_sent(cx, (id, purpose), header.seq, data, (data.len(), 1));
+        }
         if matches!(egress, Egress::Rst) {
             cx.out.counters.resets_out += 1;
             self.paths.get_mut(id)?.note_reset_sent();
@@ -4221,6 +4382,10 @@ impl Connection {
         let repeat = rest.kind == Kind::Repeat;
         if repeat {
             tcp.stats_mut().trouble.bytes_reinjected += range.len();
+        }
+        if cx.out.tells_traffic(self.id) {
+            let (seq, purpose) = (tcp.to_wire(ssn), self.purpose_of_choice(&rest, range.start));
+            self.tell_sent(cx, (id, purpose), seq, range, (range.len(), segments as u32));
         }
         self.sender.carry(id, ssn, range, repeat);
         if let Some(rest) = rest.rest(range.end) {
@@ -4316,6 +4481,10 @@ impl Connection {
             tcp.stats_mut().trouble.bytes_reinjected += len as u64;
         }
         let range = choice.range.prefix(len as u64);
+        if cx.out.tells_traffic(self.id) {
+            let (seq, purpose) = (tcp.to_wire(ssn), self.purpose_of_choice(&choice, dsn));
+            self.tell_sent(cx, (id, purpose), seq, range, (range.len(), 1));
+        }
         self.sender.carry(id, ssn, range, choice.kind == Kind::Repeat);
         if let Some(rest) = choice.rest(range.end) {
             self.scheduling.defer(cx.now, rest);
@@ -4753,8 +4922,15 @@ impl Connection {
         let place = buf.grow(size);
         let header_len = size - payload.len();
         place[header_len..].copy_from_slice(payload);
+        let (payload_bytes, repeated) =
+            (payload.len() as u64, matches!(what, HeaderFor::Egress(_)));
         let bytes = &mut buf.bytes_mut()[at..];
         self.finish_segment(cx, id, (&header, &options), sum, bytes)?;
+        let purpose = match repeated {
+            true => Purpose::Retransmission { after_timeout: false },
+            false => Purpose::Repair,
+        };
+        self.tell_sent(cx, (id, purpose), header.seq, DataRange::default(), (payload_bytes, 1));
         Some(Emitted { size, count: 1, ecn })
     }
 }
@@ -5176,9 +5352,11 @@ impl Connection {
         self.on_nagle_timeout(cx);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if due(self.sender.timeouts()[0]) {
+            self.tell_timer(cx, None, Timer::DataRetransmission, 1);
             self.on_data_rto(cx);
         }
         if due(self.sender.timeouts()[1]) {
+            self.tell_timer(cx, None, Timer::Persist, 1);
             self.on_persist(now);
         }
         if self.trim.is_due(now) {
@@ -5207,12 +5385,16 @@ impl Connection {
     fn on_subflow_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let next = self.paths.get(id).and_then(|subflow| subflow.tcp().next_timeout());
         if next.is_some_and(|at| at <= cx.now) {
+            let lost = cx.out.tells_traffic(self.id).then(|| self.lost_on(id));
             // A coupled controller reads its siblings at a loss as it does at an ACK.
             self.refresh_group(cx.now, id);
             if let Some(subflow) = self.paths.get_mut(id) {
                 subflow.tcp_mut().swap_buffers(cx.workspace);
                 subflow.tcp_mut().on_timeout(cx.now);
                 subflow.tcp_mut().swap_buffers(cx.workspace);
+            }
+            if let Some(lost) = lost {
+                self.tell_stand(cx, id, &lost, true);
             }
             self.drain_subflow_events(cx, id);
         }

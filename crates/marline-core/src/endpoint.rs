@@ -36,7 +36,7 @@ use crate::tables::time_wait::TIME_WAIT_BIT;
 use crate::tables::{ChunkPool, Context};
 use crate::{
     ChecksumScope, ConnectionConfig, ConnectionId, Counters, EndpointConfig, Event, PacketMeta,
-    Transmit, TransmitBuf,
+    TrafficOf, Transmit, TransmitBuf,
 };
 
 /// All connections of one shard.
@@ -307,6 +307,13 @@ impl Endpoint {
     /// is nothing that it costs.
     pub const fn tell_decisions(&mut self, tell: bool) {
         self.out.tell_decisions(tell);
+    }
+
+    /// Tells from now on what happens to the traffic of these connections:
+    /// [`MonitorKind::Traffic`](crate::MonitorKind::Traffic), whether or not other monitor events are wanted. It costs
+    /// time and memory with each segment; otherwise a comparison.
+    pub const fn tell_traffic(&mut self, of: TrafficOf) {
+        self.out.tell_traffic(of);
     }
 
     /// The next event.

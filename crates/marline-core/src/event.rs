@@ -6,7 +6,7 @@ use marline_policy::{AddressId, AddressPairFault, Reason, SilenceCause, SubflowI
 use marline_time::Instant;
 use marline_wire::mptcp::Extensions;
 
-use crate::{CloseReason, FallbackReason, FourTuple};
+use crate::{CloseReason, FallbackReason, FourTuple, Traffic};
 
 /// A connection of an endpoint. Never used twice.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -164,6 +164,13 @@ pub enum MonitorKind {
         /// What it decided, and why.
         reason: Arc<Reason>,
         /// Decisions just before that are not told, since too many were waiting to be read.
+        missed: u64,
+    },
+    /// Data or a segment went its way; only while the endpoint [tells traffic](crate::Endpoint::tell_traffic).
+    Traffic {
+        /// What happened.
+        what: Box<Traffic>,
+        /// Events of traffic just before that are not told, since too many were waiting to be read.
         missed: u64,
     },
 }

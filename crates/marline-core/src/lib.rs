@@ -28,6 +28,7 @@ mod socket_option;
 mod stats;
 mod subflow;
 mod tables;
+mod traffic;
 mod transmit;
 
 pub use config::{
@@ -46,4 +47,5 @@ pub use socket_option::{Hold, Keepalive, SocketOption};
 pub use stats::{
     ConnectionInfo, Counters, ForecastScore, SubflowInfo, SubflowPlace, SubflowState, TcpDetail,
 };
+pub use traffic::{Metrics, Purpose, SegmentReceived, SegmentSent, Timer, Traffic, TrafficOf};
 pub use transmit::{Ecn, FourTuple, NetworkError, PacketMeta, Transmit, TransmitBuf};

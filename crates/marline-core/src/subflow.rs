@@ -63,6 +63,7 @@ use marline_wire::SeqNum;
 
 use crate::compact_path::CompactPath;
 use crate::on_demand::{OnDemand, Unused};
+use crate::traffic::LostSegments;
 use crate::{ChecksumScope, FourTuple};
 use delayed_ack::DelayedAck;
 use ecn::EcnState;
@@ -463,6 +464,25 @@ impl Subflow {
     /// What of the stream was sent and is not cumulatively acknowledged, oldest first.
     pub(crate) fn unacked(&self) -> impl Iterator<Item = &SentSegment> {
         self.tx.board.iter().filter(|segment| !segment.repair)
+    }
+
+    /// What is believed lost and not repeated since, repairs included.
+    pub(crate) fn lost_segments(&self) -> LostSegments {
+        let mut lost = LostSegments::default();
+        if self.tx.board.bytes_lost() == 0 {
+            return lost;
+        }
+        for segment in self.tx.board.iter().filter(|segment| segment.lost) {
+            let data = if segment.repair { 0 } else { segment.payload_len() };
+            let range = DataRange::new(segment.dsn, segment.dsn.plus(data));
+            lost.push(segment.start.0, range, segment.len());
+        }
+        lost
+    }
+
+    /// What was asked for last is a probe that repeats data.
+    pub(crate) fn repeats_as_probe(&self) -> bool {
+        matches!(self.events.back(), Some(SubflowEvent::ProbeRepeated { .. }))
     }
 
     /// The network said that segments may have no more than `max_segment` bytes: believed if that is

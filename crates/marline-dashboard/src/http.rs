@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use crate::hub::Dashboard;
+use crate::hub::{BEHIND, Dashboard, message};
 use crate::{Access, Source, page};
 
 /// Connections at the same time, viewers included. Further ones wait in the kernel's queue.
@@ -186,7 +186,7 @@ fn answer(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Result<A
     if let Some((kind, bytes)) = page::file(path) {
         return Ok(page::answer(kind, Either::Left(Full::new(page::bytes(bytes)))));
     }
-    if path != "/events" {
+    if !matches!(path, "/events" | "/places") {
         return Ok(refusal(StatusCode::NOT_FOUND, "there is nothing here\n"));
     }
     if let Some((status, why)) = shown.access.refuses(request) {
@@ -200,6 +200,9 @@ fn answer(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Result<A
     if request.method() == Method::HEAD {
         return Ok(page::answer(EVENTS, Either::Left(Full::default())));
     }
+    if path == "/places" {
+        return Ok(places(request, shown, visit));
+    }
     match shown.dashboard.join(Arc::clone(&visit.end), &*shown.source) {
         Some(messages) => {
             visit.watches.store(true, Ordering::Relaxed);
@@ -207,6 +210,30 @@ fn answer(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Result<A
         }
         None => Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, "too many are watching\n")),
     }
+}
+
+/// Where the bytes of one connection go: `?connection=NUMBER`.
+fn places(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Answer {
+    let number = request.uri().query().and_then(|query| query.strip_prefix("connection="));
+    let Some(number) = number.and_then(|number| number.parse().ok()) else {
+        return refusal(StatusCode::BAD_REQUEST, "which connection? ?connection=NUMBER\n");
+    };
+    let Some(mut told) = shown.source.places(number) else {
+        return refusal(StatusCode::NOT_FOUND, "no such connection\n");
+    };
+    visit.watches.store(true, Ordering::Relaxed);
+    let (to_viewer, messages) = mpsc::channel(BEHIND);
+    let end = Arc::clone(&visit.end);
+    tokio::spawn(async move {
+        while let Some(places) = told.recv().await {
+            // Who does not read is let go.
+            if to_viewer.try_send(message("places", &places)).is_err() {
+                end.notify_one();
+                return;
+            }
+        }
+    });
+    page::answer("text/event-stream", Either::Right(Events { messages }))
 }
 
 fn refusal(status: StatusCode, why: &'static str) -> Answer {

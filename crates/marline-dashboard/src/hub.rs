@@ -18,7 +18,7 @@ pub const MAX_VIEWERS: usize = 16;
 pub const RECENT: usize = 320;
 
 /// Messages that a viewer may be behind.
-const BEHIND: usize = 64;
+pub(crate) const BEHIND: usize = 64;
 
 /// So many happenings are told in a second; the rest is counted.
 const HAPPENINGS: u32 = 64;
@@ -178,7 +178,7 @@ fn thread_time() -> Duration {
 }
 
 /// A server-sent event. JSON has no line ends but escaped ones.
-fn message(kind: &str, value: &impl Serialize) -> Bytes {
+pub(crate) fn message(kind: &str, value: &impl Serialize) -> Bytes {
     let json = serde_json::to_string(value)
         .unwrap_or_else(|error| format!("{{\"error\":{:?}}}", error.to_string()));
     Bytes::from(format!("event: {kind}\ndata: {json}\n\n"))

@@ -8,7 +8,8 @@
 //! it is asked four times a second, less often where an answer takes long ([`Pace`]), and what it said goes to every
 //! viewer as server-sent events. The page draws lines from differences of counters; no series is kept here but the
 //! last [`RECENT`] messages, so that a page that is loaded again does not begin empty. What happens between two
-//! looks the program says by [`Dashboard::tell`].
+//! looks the program says by [`Dashboard::tell`]. Where each byte of one connection goes is asked for by who wants to
+//! see it ([`Source::places`]), and gathered for nobody else.
 //!
 //! *Bounds.* [`MAX_VIEWERS`] viewers, [`MAX_CONNECTIONS`] connections, 16 KiB of headers within five seconds, and a
 //! viewer who does not read is let go. *Trust.* Only names that cannot be rebound (addresses, `localhost`) are answered
@@ -26,7 +27,10 @@ mod page;
 pub use access::{Access, Token};
 pub use http::{MAX_CONNECTIONS, Served, serve, serve_on};
 pub use hub::{Dashboard, MAX_VIEWERS, RECENT};
-pub use model::{About, Connection, Happening, PathState, PathSummary, Radio, Sample, Totals};
+pub use model::{
+    About, Carried, Connection, Happening, Manner, PathState, PathSummary, Places, Radio, Sample,
+    Totals,
+};
 pub use pace::Pace;
 
 /// What a dashboard shows.
@@ -36,4 +40,10 @@ pub trait Source: Send + Sync + 'static {
 
     /// How its counters stand now. `detailed`: with connections, otherwise without.
     fn sample(&self, detailed: bool) -> Sample;
+
+    /// What happens to the streams of a connection from now on, until the receiver goes; whoever asks takes it from
+    /// who asked before. `None`: there is no such connection, or nothing that could tell.
+    fn places(&self, _connection: u64) -> Option<tokio::sync::mpsc::Receiver<Places>> {
+        None
+    }
 }

@@ -148,6 +148,54 @@ pub struct Sample {
     pub connections: Option<Vec<Connection>>,
 }
 
+/// In which manner bytes of a stream were carried.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Manner {
+    /// For the first time, as far as this end knows.
+    New,
+    /// Twice at once, since the scheduler wanted it.
+    Copy,
+    /// On another path, since the first was in trouble.
+    Reinjection,
+    /// Again on the same path.
+    Repeat,
+    /// Received, and here before.
+    Duplicate,
+}
+
+/// Bytes of a stream that were carried.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Carried {
+    /// When, microseconds on the process' clock.
+    pub at_us: u64,
+    /// Slot of the subflow.
+    pub subflow: u8,
+    /// Sent by this end, or received.
+    pub sent: bool,
+    /// In which manner.
+    pub manner: Manner,
+    /// Place of the first in the stream.
+    pub dsn: u64,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// What happened to the streams of one connection since the last message.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Places {
+    /// When it is told, microseconds on the process' clock.
+    pub at_us: u64,
+    /// What was carried.
+    pub carried: Vec<Carried>,
+    /// When the peer had everything before which place, of what this end sent.
+    pub acked: Vec<(u64, u64)>,
+    /// Names of the paths of subflows that are new to the viewer, by slot.
+    pub paths: Vec<(u8, String)>,
+    /// Of so many events nothing is told.
+    pub missed: u64,
+}
+
 /// Something that happened at a moment: a path's state changed, delivery stood still.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Happening {

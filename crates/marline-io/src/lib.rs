@@ -22,10 +22,11 @@ pub use capture::Captures;
 pub use clock::Clock;
 pub use contacts::{Contact, DeliveryError, DeliveryErrorKind, Question};
 pub use driver::{
-    AcceptQueue, Arrivals, CarrierKind, Datagrams, Direction, Generations, Incoming, LaneCounters,
-    LaneEnded, LaneError, LinkListener, Links, NamedPath, ObservedPath, ObservedSegments,
-    PacketObserver, PacketSink, PathNumbers, Request, Requests, Shard, ShardConfig, ShardHandle,
-    SharedObserver, SocketOptions, StartError, Stream, udp_capabilities,
+    AcceptQueue, Arrivals, CarrierKind, Datagrams, Direction, EventObserver, Generations, Incoming,
+    LaneCounters, LaneEnded, LaneError, LinkListener, Links, NamedPath, ObservedPath,
+    ObservedSegments, PacketObserver, PacketSink, PathNumbers, Request, Requests, Shard,
+    ShardConfig, ShardHandle, SharedEventObserver, SharedObserver, SocketOptions, StartError,
+    Stream, udp_capabilities,
 };
 pub use links::UdpUse;
 pub use native::{RawSockets, native_capabilities};

@@ -5,6 +5,7 @@
 //! | [`Plot`] | curves: distributions ([`cdf`], [`density`]), something over something, points with intervals |
 //! | [`Bars`] | values of several contestants in several cases, with intervals |
 //! | [`HeatMap`] | a number for every pair of two lists |
+//! | [`SequencePlot`] | which bytes of the stream went over which subflow, when, and which of them again |
 //! | [`TimingDiagram`] | which segment went over which path, when, and whether it came ([`SegmentLog`]) |
 //!
 //! The same data is the same text, byte by byte. Colours are those of Okabe and Ito, which the
@@ -19,6 +20,7 @@ mod heat_map;
 mod number;
 mod plot;
 mod segment_log;
+mod sequence;
 mod svg;
 mod timing;
 
@@ -29,6 +31,7 @@ pub use heat_map::HeatMap;
 pub use number::number;
 pub use plot::{Plot, Point};
 pub use segment_log::{Fate, Segment, SegmentLog};
+pub use sequence::SequencePlot;
 pub use svg::escape;
 pub use timing::TimingDiagram;
 

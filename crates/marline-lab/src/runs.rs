@@ -5,6 +5,7 @@
 //! so that an interrupted series can be resumed, and two series share common runs. Results have the
 //! order of the plan, regardless of the order of completion.
 
+mod qlogs;
 mod queue;
 mod record;
 mod store;
@@ -18,6 +19,7 @@ use anyhow::{Context, ensure};
 use crate::experiment::file::Lane;
 use crate::experiment::{Experiment, Stack, weight};
 
+pub use qlogs::{QlogFiles, Qlogs};
 pub use queue::weighted;
 pub use record::{PathBytes, RadioJoules, Record, Statistics, csv_field};
 pub use store::Store;

@@ -36,7 +36,7 @@ pub use app::{
 pub use capture::Capture;
 pub use content::{Content, Verifier};
 pub use digest::Digest;
-pub use host::{Host, HostConfig, Listen};
+pub use host::{Host, HostConfig, Listen, Watcher};
 pub use lane::{
     DatagramApp, LaneHost, LanePaths, LanePathsConfig, Pulse, PulsePlan, PulseReport, QuicLike,
     QuicReport,

@@ -191,6 +191,7 @@ fn shard_config(connections: usize) -> ShardConfig {
         capture: None,
         tap: None,
         observers: Vec::new(),
+        events: None,
     }
 }
 

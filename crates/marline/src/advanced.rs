@@ -1,13 +1,14 @@
 //! Parts for tools around the protocol: the core's open configuration, raw sockets opened in advance,
-//! observers of packets.
+//! observers of packets and events.
 //!
 //! They follow the inner crates and may change with any minor version.
 
 pub use marline_core::{ConnectionConfig, Counters};
 pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::{
-    Direction, ObservedPath, ObservedSegments, PacketObserver, RawSockets, ResetSeed, SegmentLog,
-    SharedObserver, drop_capabilities, drop_capabilities_but_net_admin,
+    Direction, EventObserver, ObservedPath, ObservedSegments, PacketObserver, RawSockets,
+    ResetSeed, SegmentLog, SharedEventObserver, SharedObserver, drop_capabilities,
+    drop_capabilities_but_net_admin,
 };
 
 /// Handing a server over to another process: see [`Server::estate`](crate::Server::estate).

@@ -19,7 +19,7 @@ use crate::happy_eyeballs::{AttemptSchedule, HappyEyeballs, connect_error};
 use crate::health::{HealthWatcher, PathEvent};
 use crate::path_table::{Candidate, PathChange, PathStatus, PathTable};
 use crate::routes::Routes;
-use crate::shards::{Decisions, MONITOR_CAPACITY, set_path_manager, set_scheduler};
+use crate::shards::{Decisions, MONITOR_CAPACITY, set_path_manager, set_scheduler, traffic_of};
 use crate::{BindError, Carrier, ConnectError, PolicyError, Stream, UnknownPath, carrier};
 pub use builder::ClientBuilder;
 
@@ -92,6 +92,7 @@ impl Client {
             tap: config.tap.clone(),
             links: Arc::default(),
             observers: config.observers.clone(),
+            events: config.events.clone(),
         })
         .map_err(|error| BindError::io("start the network driver", error))?;
         if let Some(monitor) = config.path_health.clone() {
@@ -220,6 +221,14 @@ impl Client {
     #[must_use]
     pub fn decisions(&self) -> broadcast::Receiver<MonitorEvent> {
         self.inner.decisions.of(core::slice::from_ref(&self.inner.shard))
+    }
+
+    /// What happens to the traffic of a connection from now on ([`MonitorKind::Traffic`](crate::MonitorKind::Traffic)),
+    /// segment by segment, as long as the receiver exists; a slow one misses some. One connection at a time: the
+    /// receiver of another one gets nothing more.
+    #[must_use]
+    pub fn traffic(&self, of: ConnectionId) -> broadcast::Receiver<MonitorEvent> {
+        traffic_of(&self.inner.shard, of)
     }
 
     /// Changes of what is known of its paths: one ceases to lead to a server, or does again.

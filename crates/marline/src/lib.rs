@@ -100,9 +100,9 @@ pub use marline_algos::{PolicyError, Registry, default_policies, reference_polic
 pub use marline_core::{
     AddressPairFault, AddressPairHealth, AddressPairInfo, BufferTuning, CloseReason,
     ConnectError as StartError, ConnectionId, ConnectionInfo, Counters, Extensions, FallbackReason,
-    ForecastScore, FourTuple, Limits, Linger, LoneKeepalive, MonitorEvent, MonitorKind,
-    PathHealthMonitor, Probing, ReceiveProbes, ReceiveTimer, StreamDirection, SubflowInfo,
-    SubflowState,
+    ForecastScore, FourTuple, Limits, Linger, LoneKeepalive, Metrics, MonitorEvent, MonitorKind,
+    PathHealthMonitor, Probing, Purpose, ReceiveProbes, ReceiveTimer, SegmentReceived, SegmentSent,
+    StreamDirection, SubflowInfo, SubflowState, Timer, Traffic,
 };
 pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::{DeliveryErrorKind, LocalSpec, PathSpec, PathSpecError, RadioKind};

@@ -18,7 +18,7 @@ use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
 use crate::datagrams::LaneCounters;
-use crate::shards::{Decisions, MONITOR_CAPACITY, set_path_manager, set_scheduler};
+use crate::shards::{Decisions, MONITOR_CAPACITY, set_path_manager, set_scheduler, traffic_of};
 use crate::{BindError, LONGEST_KEEPALIVE, PathChange, PolicyError, Stream, UnknownPath, carrier};
 use announced::Announced;
 use builder::same_port;
@@ -181,6 +181,14 @@ impl Server {
     #[must_use]
     pub fn decisions(&self) -> broadcast::Receiver<MonitorEvent> {
         self.inner.decisions.of(&self.inner.shards)
+    }
+
+    /// What happens to the traffic of a connection from now on ([`MonitorKind::Traffic`](crate::MonitorKind::Traffic)),
+    /// segment by segment, as long as the receiver exists; a slow one misses some. One connection at a time: the
+    /// receiver of another one gets nothing more. `None`: no shard has such a connection.
+    #[must_use]
+    pub fn traffic(&self, of: ConnectionId) -> Option<broadcast::Receiver<MonitorEvent>> {
+        Some(traffic_of(self.inner.shard_of(of)?, of))
     }
 
     /// The path health monitor that its connections take part in.
@@ -363,6 +371,7 @@ fn start_shard(
         tap: config.tap.clone(),
         links: Arc::clone(links),
         observers: Vec::new(),
+        events: config.events.clone(),
     })
     .map_err(|error| BindError::io("start the network driver", error))?;
     if let Some(monitor) = config.path_health.clone() {

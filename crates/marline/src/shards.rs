@@ -9,6 +9,8 @@ use tokio::sync::broadcast;
 
 /// Monitor events a slow reader may lag behind.
 pub(crate) const MONITOR_CAPACITY: usize = 1_024;
+/// Events of traffic that one may: some for each segment.
+const TRAFFIC_CAPACITY: usize = 8_192;
 
 /// Where decisions go, once anybody asked for them.
 #[derive(Debug, Default)]
@@ -23,6 +25,13 @@ impl Decisions {
         shards.iter().for_each(|shard| shard.tell_decisions(listeners.clone()));
         receiver
     }
+}
+
+/// Listens to the traffic of a connection of this shard.
+pub(crate) fn traffic_of(shard: &Shard, of: ConnectionId) -> broadcast::Receiver<MonitorEvent> {
+    let (listeners, receiver) = broadcast::channel(TRAFFIC_CAPACITY);
+    shard.tell_traffic(of, listeners);
+    receiver
 }
 
 pub(crate) fn set_scheduler(

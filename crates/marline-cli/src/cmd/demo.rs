@@ -24,6 +24,9 @@ pub struct Args {
     /// Show Marline's client live in a browser, on this address [default: 127.0.0.1:9101]
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:9101")]
     pub dashboard: Option<SocketAddr>,
+    /// Write traces (qlog) of Marline's client and server into this directory (docs/spec/qlog.md).
+    #[arg(long, value_name = "DIR")]
+    pub qlog: Option<PathBuf>,
     /// Seed of the links' randomness and of the file.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -135,5 +138,6 @@ fn plan(args: &Args) -> anyhow::Result<DemoPlan> {
         pace: (args.file_rate > 0.0).then_some((mbit * 125_000.0) as u64),
         file_bytes: (run.as_secs_f64() * share * mbit * 125_000.0) as u64,
         dashboard: args.dashboard,
+        qlog: args.qlog.clone(),
     })
 }

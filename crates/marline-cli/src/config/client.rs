@@ -142,6 +142,7 @@ impl ClientOptions {
         for path in [
             &mut lower.invite_file,
             &mut lower.pcap,
+            &mut lower.qlog,
             &mut lower.control,
             &mut lower.dashboard_token_file,
         ] {
@@ -338,6 +339,9 @@ impl ClientOptions {
             .path_health_monitor(self.shared().path_health_monitor());
         if let Some(dir) = self.shared().capture_dir()? {
             client.capture_dir(dir);
+        }
+        if let Some(traces) = self.shared().traces("client")? {
+            client.event_observer(traces);
         }
         if let Some(Word(Span(keepalive))) = self.keepalive {
             let longest = marline::LONGEST_KEEPALIVE;

@@ -99,6 +99,7 @@ impl ServeOptions {
         let mut lower: ServeOptions = super::load(file)?;
         let here = |path: &mut Option<PathBuf>| *path = path.take().map(|path| beside(file, &path));
         here(&mut lower.pcap);
+        here(&mut lower.qlog);
         here(&mut lower.control);
         here(&mut lower.dashboard_token_file);
         Ok(self.layered(lower))
@@ -185,6 +186,9 @@ impl ServeOptions {
             .path_health_monitor(self.shared().path_health_monitor());
         if let Some(dir) = shared.capture_dir()? {
             server.capture_dir(dir);
+        }
+        if let Some(traces) = shared.traces("serve")? {
+            server.event_observer(traces);
         }
         Ok(server)
     }

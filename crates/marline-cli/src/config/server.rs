@@ -95,6 +95,7 @@ impl ServerOptions {
             &mut options.key_file,
             &mut options.credentials_file,
             &mut options.pcap,
+            &mut options.qlog,
             &mut options.control,
             &mut options.dashboard_token_file,
         ] {
@@ -202,6 +203,9 @@ impl ServerOptions {
             .path_health_monitor(self.shared().path_health_monitor());
         if let Some(dir) = self.shared().capture_dir()? {
             server.capture_dir(dir);
+        }
+        if let Some(traces) = self.shared().traces("server")? {
+            server.event_observer(traces);
         }
         Ok(server)
     }

@@ -10,12 +10,15 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use marline::PathHealthMonitor;
+use marline::advanced::SharedEventObserver;
 use marline::policy::PathHealthConfig;
+use marline_qlog::Vantage;
 
 use super::policies::{Choice, Mode, Side};
 use super::{Span, Tun, Watch, Word};
 use crate::log::LogLevel;
 use crate::native::{CarrierChoice, CarrierPlan};
+use crate::qlog::{Bounds, Traces};
 
 /// An optional setting of flags or a file.
 pub trait Layer: Sized {
@@ -104,6 +107,10 @@ macro_rules! options {
                 /// connection
                 #[arg(long)]
                 pcap_secrets: bool,
+                /// Write a trace (qlog) of each connection into this directory, 64 MB each at most, the newest 256
+                /// (docs/spec/qlog.md)
+                #[arg(long, value_name = "DIR")]
+                qlog: Option<std::path::PathBuf>,
                 /// Serve Prometheus metrics on this address
                 #[arg(long, value_name = "ADDR:PORT")]
                 metrics: Option<std::net::SocketAddr>,
@@ -192,6 +199,7 @@ pub struct Shared {
     pub drain: Option<Word<Span>>,
     pub pcap: Option<PathBuf>,
     pub pcap_secrets: bool,
+    pub qlog: Option<PathBuf>,
     pub metrics: Option<SocketAddr>,
     pub dashboard: Option<SocketAddr>,
     pub dashboard_token_file: Option<PathBuf>,
@@ -289,6 +297,17 @@ impl Shared {
                 .with_context(|| format!("cannot make the directory {}", pcap.display()))?;
         }
         Ok(self.pcap.clone())
+    }
+
+    /// The traces of a program, if they are enabled. The directory is created.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    pub fn traces(&self, role: &'static str) -> anyhow::Result<Option<SharedEventObserver>> {
+        let Some(directory) = &self.qlog else { return Ok(None) };
+        let vantage = if role == "client" { Vantage::Client } else { Vantage::Server };
+        let traces = Traces::in_dir(directory, role, vantage, Bounds::default())?;
+        Ok(Some(traces.observer()))
     }
 
     /// The options of the running program.

@@ -92,6 +92,10 @@ impl Handle for ClientHandle {
         Some(self.client.decisions())
     }
 
+    fn traffic(&self, connection: u64) -> Option<broadcast::Receiver<MonitorEvent>> {
+        Some(self.client.traffic(ConnectionId(connection)))
+    }
+
     fn path_events(&self) -> Option<broadcast::Receiver<PathEvent>> {
         Some(self.client.path_events())
     }
@@ -169,6 +173,10 @@ impl Handle for ServerHandle {
 
     fn decisions(&self) -> Option<broadcast::Receiver<MonitorEvent>> {
         Some(self.listener.decisions())
+    }
+
+    fn traffic(&self, connection: u64) -> Option<broadcast::Receiver<MonitorEvent>> {
+        self.listener.traffic(ConnectionId(connection))
     }
 
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String> {

@@ -7,9 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use marline_dashboard::{About, PathSummary, Sample, Source, Totals};
+use marline_dashboard::{About, PathSummary, Places, Sample, Source, Totals};
 use marline_io::Clock;
+use tokio::sync::mpsc;
 
+use super::places;
 use crate::control::Handle;
 use crate::control::protocol::{Connection, Path, Subflow};
 use crate::path_summary::{ip, is_on, summarise_those};
@@ -230,6 +232,10 @@ impl Source for Looks {
             version: crate::VERSION.to_owned(),
             pid: std::process::id(),
         }
+    }
+
+    fn places(&self, connection: u64) -> Option<mpsc::Receiver<Places>> {
+        places::watch(Arc::clone(&self.handle), connection)
     }
 
     fn sample(&self, detailed: bool) -> Sample {

@@ -33,6 +33,8 @@ pub struct DemoPlan {
     pub file_bytes: u64,
     /// Where the client of the way [that is shown](Way::is_shown) has its dashboard.
     pub dashboard: Option<SocketAddr>,
+    /// Where traces go of that way.
+    pub qlog: Option<PathBuf>,
 }
 
 impl DemoPlan {

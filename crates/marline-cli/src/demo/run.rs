@@ -61,7 +61,7 @@ pub async fn perform(plan: &DemoPlan) -> anyhow::Result<(Vec<Outcome>, Vec<Relay
     progress.say("starting servers, links and clients");
     let ports = server_ports()?;
     let (emulator, links) = start_links(plan, &ports)?;
-    let mut running = start_ways(&ports, &links, directory.path(), plan.dashboard).await?;
+    let mut running = start_ways(&ports, &links, directory.path(), plan).await?;
     let shown = running.iter().find(|way| plan.dashboard.is_some() && way.way.is_shown());
     if let Some(way) = shown
         && let Some(address) = way.client.said_after("dashboard at ").await
@@ -145,7 +145,7 @@ async fn start_ways(
     ports: &[SocketAddr],
     links: &[Links],
     directory: &Path,
-    dashboard: Option<SocketAddr>,
+    plan: &DemoPlan,
 ) -> anyhow::Result<Vec<Running>> {
     let mut starting = Vec::new();
     for ((way, port), links) in WAYS.iter().zip(ports).zip(links) {
@@ -156,11 +156,14 @@ async fn start_ways(
         };
         let mut client: String =
             [path(links.wifi, "WiFi"), path(links.lte, "LTE")].into_iter().flatten().collect();
-        if let Some(address) = dashboard.filter(|_| way.is_shown()) {
+        if let Some(address) = plan.dashboard.filter(|_| way.is_shown()) {
             client.push_str(&format!(" --dashboard {address}"));
         }
         let (way, port) = (*way, *port);
-        starting.push(tokio::spawn(async move { start_way(way, port, &client, &place).await }));
+        let traces = plan.qlog.clone().filter(|_| way.is_shown());
+        let traces = traces.map(|directory| ["--qlog".to_owned(), directory.display().to_string()]);
+        let start = async move { start_way(way, port, (&client, traces), &place).await };
+        starting.push(tokio::spawn(start));
     }
     let mut running = Vec::new();
     for started in starting {
@@ -173,7 +176,7 @@ async fn start_ways(
 async fn start_way(
     way: Way,
     port: SocketAddr,
-    options: &str,
+    (options, traces): (&str, Option<[String; 2]>),
     place: &Path,
 ) -> anyhow::Result<Running> {
     let file = |name: &str| place.join(name).display().to_string();
@@ -186,14 +189,17 @@ async fn start_way(
     write_private(&invite_file, invite.trim())?;
     let serve = format!("server --config {config} --scheduler {scheduler} --control {control}");
     let name = format!("the server of {}", way.name);
-    let (server, _) = Process::start(&name, &words(&serve), "listening on ").await?;
+    let with_traces =
+        |text: &str| [words(text), traces.iter().flatten().cloned().collect()].concat();
+    let (server, _) = Process::start(&name, &with_traces(&serve), "listening on ").await?;
     let (invite, control) = (invite_file.display(), file("client.sock"));
     let connect = format!(
         "client --invite-file {invite} --socks5 127.0.0.1:0 --scheduler {scheduler} \
          --control {control}{options}"
     );
     let name = format!("the client of {}", way.name);
-    let (client, socks5) = Process::start(&name, &words(&connect), "socks5 listening on ").await?;
+    let (client, socks5) =
+        Process::start(&name, &with_traces(&connect), "socks5 listening on ").await?;
     Ok(Running { way, server, client, socks5 })
 }
 

@@ -26,6 +26,7 @@ mod service_manager;
 mod ssh_hole;
 mod support;
 mod tcp_carrier;
+mod traces;
 mod udp_blocked;
 mod units;
 mod up;

@@ -158,6 +158,22 @@ impl MappingRx {
         mapped || self.infinite.is_some() || self.failed.is_some()
     }
 
+    /// Places in the stream of so many bytes from this position on, as far as mappings are known. A repair has none.
+    pub(crate) fn places(&self, ssn: Ssn, bytes: u64) -> Vec<DataRange> {
+        let part = |first: Ssn, end: Ssn, dsn: Dsn| {
+            let (start, end) = (first.max(ssn), end.min(ssn.plus(bytes)));
+            let at = dsn.0.checked_add(start.0)?.checked_sub(first.0)?;
+            (start < end).then(|| DataRange::new(Dsn(at), Dsn(at).plus(end.since(start))))
+        };
+        let plain = self.announced.iter().filter(|mapping| mapping.coded.is_none());
+        let mut places: Vec<DataRange> =
+            plain.filter_map(|mapping| part(mapping.ssn, mapping.end(), mapping.dsn)).collect();
+        if let Some((from, dsn)) = self.infinite.filter(|_| places.is_empty()) {
+            places.extend(part(from, ssn.plus(bytes), dsn));
+        }
+        places
+    }
+
     /// Whether the next mapping covers all positions from `start` to `end`.
     pub(crate) fn maps(&self, start: Ssn, end: Ssn) -> bool {
         self.announced.front().is_some_and(|m| m.ssn <= start && end <= m.end())

@@ -21,7 +21,7 @@
 //! DATA_ACK, and the window applies to it. A peer that sends wrong sums damages its own data, as it
 //! could by sending wrong data. `fec/decoder.rs` says what it can cost.
 
-use marline_policy::{Dsn, Ssn, SubflowId};
+use marline_policy::{DataRange, Dsn, Ssn, SubflowId};
 use marline_time::{Duration, Instant};
 
 use super::delivery_watch::DeliveryWatch;
@@ -273,6 +273,18 @@ impl Receiver {
         let kept: usize = self.subflows.iter().flatten().map(|s| s.mappings.count()).sum();
         let most = (self.buffer.max_window() / BYTES_PER_MAPPING) as usize;
         kept.saturating_add(MORE_MAPPINGS) <= most.max(self.mappings)
+    }
+
+    /// Places in the stream of so many bytes from this position on, as far as mappings are known.
+    pub(super) fn places(&self, id: SubflowId, ssn: Ssn, bytes: u64) -> Vec<DataRange> {
+        self.subflow(id).map(|subflow| subflow.mappings.places(ssn, bytes)).unwrap_or_default()
+    }
+
+    /// How many bytes of a range were received before.
+    pub(super) fn already_here(&self, range: DataRange) -> u64 {
+        let mut holes = Vec::new();
+        self.buffer.holes(range, &mut holes);
+        range.len() - holes.iter().map(DataRange::len).sum::<u64>()
     }
 
     /// One mapping covers all positions from `start` to `end`.

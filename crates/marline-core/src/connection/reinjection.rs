@@ -39,6 +39,12 @@ impl ReinjectionQueue {
         self.items.iter()
     }
 
+    /// Why what begins here waits to go out again, if it does.
+    pub(crate) fn cause_at(&self, at: Dsn) -> Option<ReinjectionCause> {
+        let index = self.items.partition_point(|q| q.range.end <= at);
+        self.items.get(index).filter(|q| q.range.start <= at).map(|q| q.cause)
+    }
+
     /// Adds the parts of `item.range` that are not queued yet.
     pub(crate) fn push(&mut self, item: Queued) {
         let mut start = item.range.start;

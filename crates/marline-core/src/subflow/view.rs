@@ -4,7 +4,7 @@ use marline_policy::{AddressId, PathCost, SentSegment, SubflowId, SubflowView};
 use marline_time::Instant;
 
 use super::Subflow;
-use crate::{SubflowInfo, SubflowPlace, SubflowState, TcpDetail};
+use crate::{Metrics, SubflowInfo, SubflowPlace, SubflowState, TcpDetail};
 
 impl Subflow {
     /// The snapshot that policies see.
@@ -56,6 +56,23 @@ impl Subflow {
         let (path, cost) = (self.path(), PathCost::NONE);
         let place = SubflowPlace { local_flow: 0, peer_flow: 0, path, backup, cost, srtt };
         (self.state.get() == SubflowState::Established).then_some(place)
+    }
+
+    /// What traces tell of it.
+    pub(crate) fn metrics(&self, on: SubflowId) -> Metrics {
+        let tx = &self.tx;
+        Metrics {
+            on,
+            phase: tx.phase,
+            cwnd_bytes: self.cwnd(),
+            ssthresh_bytes: self.congestion.ssthresh(),
+            in_flight_bytes: tx.board.bytes_in_flight(),
+            srtt: tx.rtt.srtt(),
+            rttvar: tx.rtt.rttvar(),
+            min_rtt: tx.rtt.min(),
+            rto: tx.rto_without_backoff(),
+            delivery_rate: tx.rate.peak(),
+        }
     }
 
     /// The snapshot for monitoring.

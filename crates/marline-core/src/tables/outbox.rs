@@ -7,10 +7,12 @@ use marline_policy::Reason;
 use marline_time::{DelayHistogram, Instant};
 
 use super::stateless_reply::StatelessReply;
-use crate::{ConnectionId, Counters, Event, MonitorEvent, MonitorKind};
+use crate::{ConnectionId, Counters, Event, MonitorEvent, MonitorKind, Traffic, TrafficOf};
 
 /// Decisions that wait to be read at most.
 const MOST_DECISIONS: usize = 4_096;
+/// Events of traffic that do.
+const MOST_TRAFFIC: usize = 16_384;
 
 /// Effects of calls, in the order in which they happened.
 #[derive(Debug, Default)]
@@ -27,6 +29,11 @@ pub(crate) struct Outbox {
     /// Decisions among the events, and how many were left out since the last of them.
     decisions: usize,
     missed: u64,
+    /// Whose traffic is wanted.
+    traffic_of: TrafficOf,
+    /// The same of events of traffic.
+    traffic: usize,
+    traffic_missed: u64,
 }
 
 impl Outbox {
@@ -65,10 +72,40 @@ impl Outbox {
         self.event(Event::Monitor(MonitorEvent { at, connection, kind }));
     }
 
+    pub(crate) const fn tell_traffic(&mut self, of: TrafficOf) {
+        self.traffic_of = of;
+    }
+
+    /// Whether the traffic of this connection is wanted.
+    pub(crate) fn tells_traffic(&self, of: ConnectionId) -> bool {
+        match self.traffic_of {
+            TrafficOf::Nobody => false,
+            TrafficOf::One(one) => one == of,
+            TrafficOf::All => true,
+        }
+    }
+
+    /// Something happened to traffic that is wanted. Where events are not read, later ones are counted only.
+    #[cold]
+    pub(crate) fn traffic(&mut self, at: Instant, connection: ConnectionId, what: Traffic) {
+        if self.traffic >= MOST_TRAFFIC {
+            self.traffic_missed += 1;
+            return;
+        }
+        self.traffic += 1;
+        let missed = core::mem::take(&mut self.traffic_missed);
+        let kind = MonitorKind::Traffic { what: Box::new(what), missed };
+        self.event(Event::Monitor(MonitorEvent { at, connection, kind }));
+    }
+
     pub(crate) fn next_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
-        if let Event::Monitor(MonitorEvent { kind: MonitorKind::Decided { .. }, .. }) = event {
-            self.decisions -= 1;
+        if let Event::Monitor(MonitorEvent { kind, .. }) = &event {
+            match kind {
+                MonitorKind::Decided { .. } => self.decisions -= 1,
+                MonitorKind::Traffic { .. } => self.traffic -= 1,
+                _ => {}
+            }
         }
         Some(event)
     }

@@ -24,9 +24,9 @@ const KINDS: Kind[] = [
 const STROKES = [0, 1, 2, 3, 4, 5].map((n) => `--line-${n}`);
 const DASHES: number[][] = [[], [8, 4], [2, 3], [8, 3, 2, 3], [12, 4], [4, 4]];
 
-const colour = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const colour = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-const stroke = (index: number): string => colour(STROKES[index % STROKES.length]!);
+export const strokeOf = (index: number): string => colour(STROKES[index % STROKES.length]!);
 /** The class of what is drawn in a line's colour. */
 export const lineClass = (index: number): string => `line-${index % STROKES.length}`;
 export const dash = (index: number): number[] => DASHES[index % DASHES.length]!;
@@ -118,7 +118,7 @@ export class Charts {
       ],
       series: [{}, ...this.names.map((name, n) => ({
         label: name,
-        stroke: stroke(n),
+        stroke: strokeOf(n),
         dash: dash(n),
         width: 2,
         points: { show: false },

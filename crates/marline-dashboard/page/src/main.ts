@@ -6,12 +6,14 @@ import { Charts } from "./charts";
 import { time } from "./format";
 import { History } from "./history";
 import { type About, follow, type Happening, type Sample } from "./messages";
+import { PlacesView } from "./places";
 import * as tables from "./tables";
 
 const at = <T extends HTMLElement>(id: string): T => document.getElementById(id) as T;
 
 const history = new History();
 const charts = new Charts(at("charts"), history);
+const places = new PlacesView(at("places"), at("places-words"), at("places-of"), at("places-way"), history);
 let held = false;
 let drawing = false;
 let process = "";
@@ -38,6 +40,7 @@ function draw(): void {
     if (totals.waiting) at("waiting").textContent = `Connection ${totals.waiting[1]} waits now, for ${time(totals.waiting[0])}.`;
     if (connections) {
       tables.connections(at("connections"), connections);
+      places.offer(connections);
       at("listed").textContent = connections.length < totals.connections ? `the ${connections.length} busiest of ${totals.connections}` : "";
     }
     document.body.dataset.atUs = String(at_us);
@@ -57,7 +60,10 @@ function announce(before: Sample | null, now: Sample): void {
 void follow({
   about(about: About): void {
     const now = `${about.role} ${about.version} ${about.pid}`;
-    if (now !== process) history.begin();
+    if (now !== process) {
+      history.begin();
+      places.forget();
+    }
     process = now;
     document.title = `Marline ${about.role}`;
     at("title").textContent = `Marline ${about.role}`;

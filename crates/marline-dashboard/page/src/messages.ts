@@ -58,6 +58,18 @@ export interface Happening {
   more: number;
 }
 
+export type Manner = "new" | "copy" | "reinjection" | "repeat" | "duplicate";
+
+export interface Carried { at_us: number; subflow: number; sent: boolean; manner: Manner; dsn: number; bytes: number }
+
+export interface Places {
+  at_us: number;
+  carried: Carried[];
+  acked: [at_us: number, dsn: number][];
+  paths: [slot: number, name: string][];
+  missed: number;
+}
+
 export interface Listener {
   about(about: About): void;
   sample(sample: Sample): void;
@@ -66,17 +78,33 @@ export interface Listener {
   link(text: string, stands: boolean): void;
 }
 
+/** Asks for a stream. EventSource could not send a token but in the address, where logs would keep it. */
+function ask(path: string, signal?: AbortSignal): Promise<Response> {
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  const headers: Record<string, string> = token ? { Authorization: `Bearer ${token}` } : {};
+  return fetch(path, { headers, cache: "no-store", signal: signal ?? null });
+}
+
+/** Reads where the bytes of a connection go, until `signal` or the program ends it; why it ended. */
+export async function followPlaces(connection: number, signal: AbortSignal, told: (places: Places) => void): Promise<string> {
+  try {
+    const answer = await ask(`places?connection=${connection}`, signal);
+    if (!answer.ok || !answer.body) return `${answer.status}: ${(await answer.text()).trim()}`;
+    await read(answer.body, (message) => told(JSON.parse(field(message, "data") ?? "null") as Places));
+    return "the connection is over, or another page asked for one";
+  } catch {
+    return signal.aborted ? "" : "the program does not answer";
+  }
+}
+
 /** Reads the program's events for as long as the page is open, and asks again where they end. */
 export async function follow(listener: Listener): Promise<never> {
-  const token = new URLSearchParams(location.hash.slice(1)).get("token");
   for (let wait_ms = 500; ; wait_ms = Math.min(wait_ms * 2, 8000)) {
     try {
-      // EventSource could not send a token but in the address, where logs would keep it.
-      const headers: Record<string, string> = token ? { Authorization: `Bearer ${token}` } : {};
-      const answer = await fetch("events", { headers, cache: "no-store" });
+      const answer = await ask("events");
       if (answer.ok && answer.body) {
         wait_ms = 500;
-        await read(answer.body, listener);
+        await read(answer.body, (message) => take(message, listener));
         listener.link("the program has ended, or let this page go: what is shown is not new", false);
       } else {
         listener.link(`${answer.status}: ${(await answer.text()).trim()}`, false);
@@ -88,7 +116,7 @@ export async function follow(listener: Listener): Promise<never> {
   }
 }
 
-async function read(body: ReadableStream<Uint8Array>, listener: Listener): Promise<void> {
+async function read(body: ReadableStream<Uint8Array>, take: (message: string) => void): Promise<void> {
   const reader = body.pipeThrough(new TextDecoderStream() as unknown as ReadableWritablePair<string, Uint8Array>).getReader();
   let rest = "";
   for (;;) {
@@ -96,16 +124,17 @@ async function read(body: ReadableStream<Uint8Array>, listener: Listener): Promi
     if (done) return;
     const messages = (rest + value).split("\n\n");
     rest = messages.pop() ?? "";
-    for (const message of messages) take(message, listener);
+    for (const message of messages) take(message);
   }
 }
 
+const field = (message: string, name: string) =>
+  message.split("\n").find((line) => line.startsWith(`${name}: `))?.slice(name.length + 2);
+
 /** One event: `event: KIND` and `data: JSON`. */
 export function take(message: string, listener: Listener): void {
-  const field = (name: string) =>
-    message.split("\n").find((line) => line.startsWith(`${name}: `))?.slice(name.length + 2);
-  const data: unknown = JSON.parse(field("data") ?? "null");
-  switch (field("event")) {
+  const data: unknown = JSON.parse(field(message, "data") ?? "null");
+  switch (field(message, "event")) {
     case "about": return listener.about(data as About);
     case "sample": return listener.sample(data as Sample);
     case "happening": return listener.happening(data as Happening);

@@ -2,14 +2,16 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use marline_dashboard::{
-    About, Access, Happening, MAX_CONNECTIONS, MAX_VIEWERS, PathSummary, Sample, Served, Source,
-    Token,
+    About, Access, Carried, Happening, MAX_CONNECTIONS, MAX_VIEWERS, Manner, PathSummary, Places,
+    Sample, Served, Source, Token,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::mpsc;
 
 /// Nothing takes longer on the busiest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,7 +28,35 @@ impl Source for Still {
         let path = PathSummary { name: "wlan0".into(), bytes_sent: 42, ..PathSummary::default() };
         Sample { at_us: 1_000, paths: vec![path], ..Sample::default() }
     }
+
+    /// Connection 5 sends without end.
+    fn places(&self, connection: u64) -> Option<mpsc::Receiver<Places>> {
+        if connection != 5 {
+            return None;
+        }
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let one = Carried {
+                at_us: 1,
+                subflow: 1,
+                sent: true,
+                manner: Manner::Reinjection,
+                dsn: 0,
+                bytes: 1_400,
+            };
+            let places = Places { carried: vec![one; 500], ..Places::default() };
+            while sender.send(places.clone()).await.is_ok() {
+                ASKED.fetch_add(1, Ordering::Relaxed);
+            }
+            ENDED.fetch_add(1, Ordering::Relaxed);
+        });
+        Some(receiver)
+    }
 }
+
+/// Messages with places that were taken, and receivers that went.
+static ASKED: AtomicUsize = AtomicUsize::new(0);
+static ENDED: AtomicUsize = AtomicUsize::new(0);
 
 async fn served(token: Option<&str>) -> Served {
     let address = "127.0.0.1:0".parse().expect("an address");
@@ -278,4 +308,28 @@ async fn connections_that_say_nothing_are_ended_and_hold_up_nobody_for_long() {
     let mut first = silent.remove(0);
     let end = async { while first.read(&mut [0; 64]).await.is_ok_and(|count| count > 0) {} };
     tokio::time::timeout(PATIENCE, end).await.expect("it was ended");
+}
+
+#[tokio::test]
+async fn places_are_told_of_the_connection_that_was_asked_for_to_who_reads() {
+    let served = served(Some(TOKEN)).await;
+    let at = served.local_addr();
+    let bearer = format!("Authorization: Bearer {TOKEN}\r\n");
+    assert_eq!(status(&say(at, &get("/places?connection=5", ""), None).await), "401");
+    for (query, expected) in [("", "400"), ("?connection=x", "400"), ("?connection=6", "404")] {
+        let answer = say(at, &get(&format!("/places{query}"), &bearer), None).await;
+        assert_eq!(status(&answer), expected, "{query}");
+    }
+    assert_eq!(ASKED.load(Ordering::Relaxed), 0, "nobody asked for it yet");
+    // One that is as long as no reader can hold: it is let go, and what told it ends.
+    let mut stream = TcpStream::connect(at).await.expect("it accepts");
+    stream.write_all(&get("/places?connection=5", &bearer)).await.expect("asked");
+    let first = hear(&mut stream, Some("\"manner\":\"reinjection\"")).await;
+    assert!(first.contains("event: places") && first.contains("text/event-stream"), "{first}");
+    let gone = async {
+        while ENDED.load(Ordering::Relaxed) == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.expect("who does not read is let go");
 }

@@ -1,6 +1,7 @@
 //! Dispatch of the core's events to wakers, the accept queue and the carrier.
 
 use core::net::SocketAddr;
+use std::sync::PoisonError;
 
 use marline_core::{ConnectionId, Event, MonitorEvent, MonitorKind};
 use marline_time::Instant;
@@ -60,12 +61,18 @@ impl Shard {
                 false
             }
             Event::Monitor(mut event) => {
-                event.connection = self.public_id(event.connection);
-                if matches!(event.kind, MonitorKind::Decided { .. }) {
-                    pass_decision(state, event);
-                } else if let Some(monitor) = &state.monitor {
-                    // Nobody listening is no error.
-                    let _ = monitor.send(event);
+                let id = event.connection;
+                event.connection = self.public_id(id);
+                show(state, &event);
+                match event.kind {
+                    MonitorKind::Decided { .. } => pass_decision(state, event),
+                    MonitorKind::Traffic { .. } => pass_traffic(state, id, event),
+                    _ => {
+                        if let Some(monitor) = &state.monitor {
+                            // Nobody listening is no error.
+                            let _ = monitor.send(event);
+                        }
+                    }
                 }
                 false
             }
@@ -88,6 +95,29 @@ impl Shard {
             state.endpoint.abort(now, id);
             state.endpoint.release(now, id);
         }
+    }
+}
+
+/// Shows an event to the observer of all, if there is one and it wants to go on.
+fn show(state: &mut State, event: &MonitorEvent) {
+    let Some(events) = &state.events else { return };
+    let mut observer = events.lock().unwrap_or_else(PoisonError::into_inner);
+    observer.event(event);
+    let open = observer.is_open();
+    drop(observer);
+    if !open {
+        state.events = None;
+        state.want_traffic();
+    }
+}
+
+/// Passes on what happened to the traffic of a connection. The first that nobody wants to hear is the last that is
+/// told.
+fn pass_traffic(state: &mut State, id: ConnectionId, event: MonitorEvent) {
+    let Some((of, listeners)) = &state.traffic else { return };
+    if *of == id && listeners.send(event).is_err() {
+        state.traffic = None;
+        state.want_traffic();
     }
 }
 

@@ -47,7 +47,10 @@ pub use generations::Generations;
 pub use lanes::{Arrivals, LaneCounters, NamedPath, PathNumbers};
 pub use link_tasks::LinkListener;
 pub use links::Links;
-pub use observer::{Direction, ObservedPath, ObservedSegments, PacketObserver, SharedObserver};
+pub use observer::{
+    Direction, EventObserver, ObservedPath, ObservedSegments, PacketObserver, SharedEventObserver,
+    SharedObserver,
+};
 pub use packet_sink::PacketSink;
 pub use shard::{Shard, ShardConfig, ShardHandle, StartError};
 pub use socket::SocketOptions;

@@ -1,10 +1,10 @@
-//! Observer interface: notification of passing segments and of the paths they use.
+//! Observer interfaces: notification of passing segments and of the paths they use, and of what connections tell.
 
 use core::fmt;
 use core::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use marline_core::{Ecn, FourTuple, PacketMeta, Transmit};
+use marline_core::{Ecn, FourTuple, MonitorEvent, PacketMeta, Transmit};
 use marline_time::Instant;
 
 use super::carrier::Carrier;
@@ -138,3 +138,21 @@ impl PacketObserver for SharedObserver {
         self.lock().unwrap_or_else(PoisonError::into_inner).path(at, path);
     }
 }
+
+/// Observer of everything that the connections of a driver tell: monitor events, and the traffic of all of them
+/// ([`MonitorKind::Traffic`](marline_core::MonitorKind::Traffic)); decisions only while somebody listens to them.
+///
+/// The driver is locked during the call: an observer must be quick. It misses nothing, unlike receivers of
+/// monitor events, and costs time with each segment.
+pub trait EventObserver: fmt::Debug + Send {
+    /// This happened. Ids of connections are those that applications know.
+    fn event(&mut self, event: &MonitorEvent);
+
+    /// Whether it wants to be told of more. Asked after each event; no is for good.
+    fn is_open(&self) -> bool {
+        true
+    }
+}
+
+/// An event observer that several drivers can tell.
+pub type SharedEventObserver = Arc<Mutex<dyn EventObserver>>;

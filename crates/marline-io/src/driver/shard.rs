@@ -15,7 +15,7 @@ use tokio::sync::{broadcast, mpsc};
 use super::accept::AcceptQueue;
 use super::connections::wake;
 use super::links::Links;
-use super::observer::SharedObserver;
+use super::observer::{SharedEventObserver, SharedObserver};
 use super::state::{CarrierKind, Handover, State};
 use crate::capture::Captures;
 use crate::carrier::CarrierCounters;
@@ -49,6 +49,8 @@ pub struct ShardConfig {
     pub links: Arc<Links>,
     /// Further observers of its segments.
     pub observers: Vec<SharedObserver>,
+    /// Observer of all events and all traffic, if any.
+    pub events: Option<SharedEventObserver>,
 }
 
 /// Why a connection could not be started.
@@ -142,6 +144,15 @@ impl Shard {
         let mut state = self.lock();
         state.decisions = Some(listeners);
         state.endpoint.tell_decisions(true);
+    }
+
+    /// Sends what happens to the traffic of one connection of this shard to these listeners from now on. It ends by
+    /// itself when nobody is listening any more, or when another connection takes its place.
+    pub fn tell_traffic(&self, of: ConnectionId, listeners: broadcast::Sender<MonitorEvent>) {
+        let (_, of) = Shard::split_id(of);
+        let mut state = self.lock();
+        state.traffic = Some((of, listeners));
+        state.want_traffic();
     }
 
     /// Makes shards that share ports known to each other.

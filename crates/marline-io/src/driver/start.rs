@@ -31,36 +31,20 @@ impl Shard {
     /// No randomness, or no timer.
     pub fn start(config: ShardConfig) -> io::Result<Arc<ShardHandle>> {
         let mut rng = SecretRng::from_os()?;
-        let carrier = match config.carrier {
-            CarrierKind::Udp { keepalive, .. } => {
-                Carrier::Udp(Box::new(UdpCarrier::new(CarrierConfig {
-                    shard: config.shard,
-                    accept: config.accept.is_some(),
-                    max_flows: config.limits.connections.saturating_mul(2),
-                    keepalive,
-                    secret: rng.key(),
-                    reset_seed: config.reset_seed.map_or_else(|| rng.key(), ResetSeed::into_bytes),
-                })))
-            }
-            CarrierKind::Raw => Carrier::Native(Box::new(NativeCarrier::raw())),
-            CarrierKind::Tun => {
-                Carrier::Native(Box::new(NativeCarrier::tun(config.accept.is_some())))
-            }
-            CarrierKind::Gateway => Carrier::Native(Box::new(NativeCarrier::gateway())),
-        };
+        let carrier = carrier_of(&config, &mut rng);
         let headroom = carrier.headroom();
+        let opens = config.accept.is_none();
         let routes = match config.carrier {
-            CarrierKind::Udp { udp, .. } if config.accept.is_none() => Routes::new(udp),
+            CarrierKind::Udp { udp, .. } if opens => Routes::new(udp),
             _ => Routes::default(),
         };
-        let contacts = ContactBook::new(config.accept.is_none());
         let endpoint = Endpoint::new(
             EndpointConfig {
                 capabilities: carrier.capabilities(),
                 limits: config.limits,
                 shard: config.shard,
                 accept: config.accept,
-                monitor: config.monitor.is_some(),
+                monitor: config.monitor.is_some() || config.events.is_some(),
             },
             Box::new(rng),
         );
@@ -68,7 +52,8 @@ impl Shard {
         if let (Carrier::Native(_), Some(captures)) = (&carrier, &mut captures) {
             captures.set_native();
         }
-        let state = State {
+        let contacts = ContactBook::new(opens);
+        let mut state = State {
             endpoint,
             carrier,
             sockets: Vec::new(),
@@ -93,10 +78,32 @@ impl Shard {
             sink: None,
             monitor: config.monitor,
             decisions: None,
+            events: config.events,
+            traffic: None,
         };
+        state.want_traffic();
         let (inbox, handed_over) = mpsc::channel(HANDOVER_CAPACITY);
         let handle = ShardHandle::new(state, config.shard.index, inbox)?;
         tokio::spawn(task::run(Arc::clone(&handle.shard), config.carrier, handed_over));
         Ok(handle)
+    }
+}
+
+/// The carrier of a shard, without sockets.
+fn carrier_of(config: &ShardConfig, rng: &mut SecretRng) -> Carrier {
+    match config.carrier {
+        CarrierKind::Udp { keepalive, .. } => {
+            Carrier::Udp(Box::new(UdpCarrier::new(CarrierConfig {
+                shard: config.shard,
+                accept: config.accept.is_some(),
+                max_flows: config.limits.connections.saturating_mul(2),
+                keepalive,
+                secret: rng.key(),
+                reset_seed: config.reset_seed.map_or_else(|| rng.key(), ResetSeed::into_bytes),
+            })))
+        }
+        CarrierKind::Raw => Carrier::Native(Box::new(NativeCarrier::raw())),
+        CarrierKind::Tun => Carrier::Native(Box::new(NativeCarrier::tun(config.accept.is_some()))),
+        CarrierKind::Gateway => Carrier::Native(Box::new(NativeCarrier::gateway())),
     }
 }

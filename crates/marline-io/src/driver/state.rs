@@ -3,7 +3,7 @@
 use core::task::Waker;
 use std::sync::Arc;
 
-use marline_core::{Endpoint, FourTuple, MonitorEvent, TransmitBuf};
+use marline_core::{ConnectionId, Endpoint, FourTuple, MonitorEvent, TrafficOf, TransmitBuf};
 use marline_time::Instant;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::AbortHandle;
@@ -15,6 +15,7 @@ use super::frame_batch::FrameBatch;
 use super::lanes::Lanes;
 use super::link_flows::Rerouting;
 use super::links::Links;
+use super::observer::SharedEventObserver;
 use super::observers::Observers;
 use super::packet_sink::PacketSink;
 use super::socket::{Sock, StalledQueue};
@@ -119,6 +120,21 @@ pub(super) struct State {
     pub(super) monitor: Option<broadcast::Sender<MonitorEvent>>,
     /// Receivers of decisions, while there may be any.
     pub(super) decisions: Option<broadcast::Sender<MonitorEvent>>,
+    /// Observer of all events and all traffic.
+    pub(super) events: Option<SharedEventObserver>,
+    /// The connection whose traffic is told, and receivers, while there may be any.
+    pub(super) traffic: Option<(ConnectionId, broadcast::Sender<MonitorEvent>)>,
+}
+
+impl State {
+    /// Has the core tell the traffic that somebody wants, and no other.
+    pub(super) fn want_traffic(&mut self) {
+        self.endpoint.tell_traffic(match (&self.events, &self.traffic) {
+            (Some(_), _) => TrafficOf::All,
+            (None, Some((id, _))) => TrafficOf::One(*id),
+            (None, None) => TrafficOf::Nobody,
+        });
+    }
 }
 
 /// An empty buffer for one batch.

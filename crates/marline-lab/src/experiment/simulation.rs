@@ -44,6 +44,14 @@ pub fn simulate_recorded(
     Ok((outcome, timeline))
 }
 
+/// Runs what is staged, without a record.
+pub(super) fn run_staged(
+    paths: &mut Paths,
+    of: (&Experiment, &Variant, u64),
+) -> anyhow::Result<Outcome> {
+    run(paths, of, &mut None)
+}
+
 /// Goes on until then, with or without a record.
 fn advance(paths: &mut Paths, recorder: &mut Option<Recorder>, until: Instant) {
     match recorder {
@@ -88,6 +96,16 @@ fn run(
 /// # Errors
 /// As [`simulate`].
 pub fn stage(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<Paths> {
+    stage_seen(experiment, variant, seed, |_| {})
+}
+
+/// The same for those who watch from before the client's SYN on, which goes out last.
+pub(super) fn stage_seen(
+    experiment: &Experiment,
+    variant: &Variant,
+    seed: u64,
+    before: impl FnOnce(&mut Paths),
+) -> anyhow::Result<Paths> {
     let seeds = SeedTree::new(seed);
     let used = experiment.used(variant)?;
     let mut settings = Vec::new();
@@ -114,6 +132,7 @@ pub fn stage(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::R
     for (number, (path, settings)) in used.iter().zip(&mut settings).enumerate() {
         schedule(&mut paths, number, &path.name, &script, settings)?;
     }
+    before(&mut paths);
     apps::begin(&mut paths, &experiment.workload, seed)?;
     Ok(paths)
 }
@@ -232,7 +251,7 @@ fn calibrations(paths: &Paths) -> Vec<Option<Calibration>> {
 }
 
 /// Those of both ends, with the totals of those that are gone.
-fn subflows(paths: &Paths) -> Vec<SubflowInfo> {
+pub(super) fn subflows(paths: &Paths) -> Vec<SubflowInfo> {
     let mut subflows = Vec::new();
     for node in [paths.client, paths.server] {
         let host = paths.world.node(node);

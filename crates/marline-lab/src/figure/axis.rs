@@ -69,6 +69,15 @@ impl Axis {
         value >= self.from && value <= self.to
     }
 
+    /// The same in a unit of so many.
+    pub(super) fn scaled(self, unit: f64) -> Axis {
+        Axis { from: self.from / unit, to: self.to / unit, ..self }
+    }
+
+    pub(super) const fn to(&self) -> f64 {
+        self.to
+    }
+
     pub(super) const fn from(&self) -> f64 {
         self.from
     }

@@ -54,6 +54,14 @@ impl Anchor {
     }
 }
 
+/// A mark whose shape says something.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Shape {
+    Ring,
+    Triangle,
+    Cross,
+}
+
 /// A drawing in the making.
 #[derive(Debug)]
 pub(super) struct Svg {
@@ -187,6 +195,28 @@ impl Svg {
                 true,
                 &class,
             ),
+        }
+    }
+
+    /// A shape around a point, in the colour of a series.
+    pub(super) fn shape(&mut self, (x, y): (f64, f64), shape: Shape, series: usize) {
+        let r = 3.2;
+        match shape {
+            Shape::Ring => {
+                let (x, y) = (at(x), at(y));
+                self.push(format_args!(
+                    "<circle cx=\"{x}\" cy=\"{y}\" r=\"{r}\" class=\"l l{series}\"/>"
+                ));
+            }
+            Shape::Triangle => {
+                let corners = [(x, y - r - 1.5), (x + r + 0.6, y + r), (x - r - 0.6, y + r)];
+                self.path(&corners, true, &format!("f{series}"));
+            }
+            Shape::Cross => {
+                let class = format!("l l{series}");
+                self.line((x - r, y - r), (x + r, y + r), &class);
+                self.line((x - r, y + r), (x + r, y - r), &class);
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use marline_core::{
     ConnectError, ConnectionConfig, ConnectionId, Endpoint, EndpointConfig, Event, FourTuple,
-    MonitorEvent, NetworkError, PacketMeta, TransmitBuf,
+    MonitorEvent, MonitorKind, NetworkError, PacketMeta, TrafficOf, TransmitBuf,
 };
 use marline_policy::{AddressId, LocalAddress};
 use marline_time::{Instant, Rng};
@@ -16,6 +16,9 @@ use crate::{Digest, Node, Outbox, Packet};
 
 /// Makes the application of each accepted connection, given how many there were before.
 pub type Listen = Box<dyn FnMut(u64) -> Box<dyn App>>;
+
+/// Is shown what a host's endpoint tells.
+pub type Watcher = Box<dyn FnMut(&MonitorEvent)>;
 
 /// What a host is made of.
 #[derive(Debug)]
@@ -44,6 +47,7 @@ pub struct Host {
     listen: Option<Listen>,
     accepted: u64,
     monitor: Vec<MonitorEvent>,
+    watcher: Option<Watcher>,
     digest: Digest,
 }
 
@@ -69,6 +73,7 @@ impl Host {
             listen: None,
             accepted: 0,
             monitor: Vec::new(),
+            watcher: None,
             digest: Digest::default(),
             config,
         }
@@ -125,6 +130,14 @@ impl Host {
         &self.monitor
     }
 
+    /// Shows somebody all monitor events from now on, and beside them traffic and decisions, which are not kept. What
+    /// happens is the same with and without.
+    pub fn watch(&mut self, watcher: Watcher) {
+        self.watcher = Some(watcher);
+        self.endpoint.tell_traffic(TrafficOf::All);
+        self.endpoint.tell_decisions(true);
+    }
+
     /// Handles events and lets applications act until nothing more happens at this instant.
     fn settle(&mut self, now: Instant) {
         for round in 0.. {
@@ -157,6 +170,14 @@ impl Host {
                 self.wake(now, connection);
             }
             Event::Monitor(event) => {
+                let passing =
+                    matches!(event.kind, MonitorKind::Traffic { .. } | MonitorKind::Decided { .. });
+                if let Some(watcher) = &mut self.watcher {
+                    watcher(&event);
+                    if passing {
+                        return;
+                    }
+                }
                 if self.monitor.len() < Self::MAX_MONITOR_EVENTS {
                     self.monitor.push(event);
                 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use marline_algos::Registry;
 use marline_core::{Limits, PathHealthMonitor};
-use marline_io::{PathSpec, SegmentLog, SharedObserver};
+use marline_io::{PathSpec, SegmentLog, SharedEventObserver, SharedObserver};
 use marline_policy::Role;
 use marline_time::Duration;
 
@@ -35,6 +35,7 @@ pub struct ClientBuilder {
     pub(super) capture_dir: Option<PathBuf>,
     pub(super) capture_secrets: bool,
     pub(super) tap: Option<SegmentLog>,
+    pub(super) events: Option<SharedEventObserver>,
     pub(super) observers: Vec<SharedObserver>,
     pub(super) registry: Arc<Registry>,
     pub(super) path_health: Option<PathHealthMonitor>,
@@ -55,6 +56,7 @@ impl Default for ClientBuilder {
             capture_dir: None,
             capture_secrets: false,
             tap: None,
+            events: None,
             observers: Vec::new(),
             registry: Arc::new(Registry::default()),
             path_health: None,
@@ -207,6 +209,12 @@ impl ClientBuilder {
     /// Leaves MPTCP keys, tokens and HMACs in captures, with which a reader can disturb connections.
     pub fn capture_secrets(&mut self, keep: bool) -> &mut Self {
         self.capture_secrets = keep;
+        self
+    }
+
+    /// An observer of all events and all traffic of its connections, such as a trace. It costs time with each segment.
+    pub fn event_observer(&mut self, observer: SharedEventObserver) -> &mut Self {
+        self.events = Some(observer);
         self
     }
 

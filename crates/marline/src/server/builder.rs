@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use marline_algos::Registry;
 use marline_core::{Limits, PathHealthMonitor};
 use marline_io::succession::Estate;
-use marline_io::{RawSockets, ResetSeed, SegmentLog};
+use marline_io::{RawSockets, ResetSeed, SegmentLog, SharedEventObserver};
 use marline_policy::Role;
 
 use super::Server;
@@ -58,6 +58,7 @@ pub struct ServerBuilder {
     pub(super) capture_dir: Option<PathBuf>,
     pub(super) capture_secrets: bool,
     pub(super) tap: Option<SegmentLog>,
+    pub(super) events: Option<SharedEventObserver>,
     pub(super) registry: Arc<Registry>,
     pub(super) path_health: Option<PathHealthMonitor>,
     pub(super) monitor: bool,
@@ -81,6 +82,7 @@ impl Default for ServerBuilder {
             capture_dir: None,
             capture_secrets: false,
             tap: None,
+            events: None,
             registry: Arc::new(Registry::default()),
             path_health: None,
             monitor: false,
@@ -228,6 +230,12 @@ impl ServerBuilder {
     /// Leaves MPTCP keys, tokens and HMACs in captures, with which a reader can disturb connections.
     pub fn capture_secrets(&mut self, keep: bool) -> &mut Self {
         self.capture_secrets = keep;
+        self
+    }
+
+    /// An observer of all events and all traffic of its connections, such as a trace. It costs time with each segment.
+    pub fn event_observer(&mut self, observer: SharedEventObserver) -> &mut Self {
+        self.events = Some(observer);
         self
     }
 

@@ -4,6 +4,7 @@ pub mod agree;
 pub mod compare;
 pub mod net;
 pub mod paper;
+pub mod plot;
 pub mod report;
 pub mod run;
 pub mod sweep;
@@ -34,6 +35,8 @@ pub enum Lab {
     Paper(paper::Args),
     /// Compare the verdicts of `paper` under several master roots.
     Agree(agree::Args),
+    /// Draw a trace (qlog) as an SVG: places in the stream over time, with copies and reinjections.
+    Plot(plot::Args),
     /// Write all results as one HTML page.
     Report(report::Args),
     /// One end of a run (started internally).
@@ -56,6 +59,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Lab::Run(args) => tokio::task::spawn_blocking(move || run::run(&args)).await?,
         Lab::Sweep(args) => tokio::task::spawn_blocking(move || sweep::run(&args)).await?,
         Lab::Report(args) => tokio::task::spawn_blocking(move || report::run(&args)).await?,
+        Lab::Plot(args) => tokio::task::spawn_blocking(move || plot::run(&args)).await?,
         Lab::Agree(args) => tokio::task::spawn_blocking(move || agree::run(&args)).await?,
         Lab::Paper(args) => tokio::task::spawn_blocking(move || paper::run(&args)).await?,
         Lab::End { job } => {

@@ -10,10 +10,12 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use marline_lab::experiment::file::ExperimentFile;
-use marline_lab::experiment::{Stack, TimelineConfig};
+use marline_lab::experiment::{QlogConfig, Stack, TimelineConfig};
 use marline_lab::figure::number;
 use marline_lab::parallel::available;
-use marline_lab::runs::{Agreement, Job, Progress, Record, Series, Store, Summary, Timelines};
+use marline_lab::runs::{
+    Agreement, Job, Progress, QlogFiles, Qlogs, Record, Series, Store, Summary, Timelines,
+};
 
 use super::paper::aligned;
 use crate::cmd::monitor::print;
@@ -37,6 +39,10 @@ pub struct Args {
         value_parser = interval
     )]
     pub timelines: Option<Duration>,
+    /// Write traces of the runs on stack sim into DIR/qlog: a qlog for each connection and end (docs/spec/qlog.md), and
+    /// a drawing of it.
+    #[arg(long)]
+    pub qlog: bool,
     /// Print what would be run, and run nothing.
     #[arg(long)]
     pub dry_run: bool,
@@ -86,6 +92,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.timelines.is_none() || simulated,
         "time lines are of stack sim, and none of these is: add it to --stack"
     );
+    ensure!(
+        !args.qlog || simulated,
+        "--qlog is of stack sim, and none of these is: add it to --stack; `marline client` and `server` have --qlog"
+    );
     // A file may ask for them whatever stacks it is run on.
     let timelines = args.timelines.or(file.timelines).filter(|_| simulated);
     if args.dry_run {
@@ -117,6 +127,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         write_timelines(&jobs, &args.how, interval, &out)?;
         files.push_str(", subflows.csv, copies.csv");
     }
+    if (args.qlog || file.qlog) && simulated {
+        files.push_str(&write_qlogs(&jobs, &args.how, &out)?);
+    }
     print(&format!("\n{files} in {}\n", out.display()))?;
     let whole = records.iter().all(|record| record.error.is_none());
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -131,6 +144,17 @@ fn write_timelines(jobs: &[Job], how: &How, interval: Duration, out: &Path) -> a
         eprintln!("WARNING: {cut}");
     }
     Ok(())
+}
+
+/// Writes traces of all simulated runs and drawings of them; what was written.
+fn write_qlogs(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
+    let qlogs = Qlogs { jobs: how.processors(), config: QlogConfig::default() };
+    let QlogFiles { traces, drawings, left_out } = qlogs.write(jobs, &out.join("qlog"))?;
+    if left_out > 0 {
+        let most = Qlogs::MAX_FILES;
+        eprintln!("WARNING: {left_out} traces are left out: a series has {most}. Take fewer seeds");
+    }
+    Ok(format!(", qlog/ with {traces} traces and {drawings} drawings"))
 }
 
 /// Where virtual and real time can be compared.

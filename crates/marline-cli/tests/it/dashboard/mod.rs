@@ -273,6 +273,62 @@ fn the_page_shows_a_scripted_outage_as_it_was() {
     assert!(browser.complaints().is_empty(), "{:?}", browser.complaints());
 }
 
+/// Chooses the connection that the chatter has: the busiest.
+const CHOOSE: &str = "(() => { const of = document.querySelector('#places-of'); \
+    of.value = document.querySelector('#connections tbody tr').dataset.key; \
+    of.dispatchEvent(new Event('change')); return of.value !== '' })()";
+
+#[test]
+fn places_in_the_stream_are_drawn_of_the_connection_that_is_chosen() {
+    let _alone = support::alone();
+    let Some(program) = need::program("chromium") else { return };
+    let directory = tempfile::tempdir().expect("directory");
+    let dir = directory.path();
+    let world = TwoPaths::start(dir);
+    let mut browser = Browser::start(&program, dir);
+    let page = browser.open(&world.url, 1_100, false);
+    let chatter = Chatter::start(world.socks);
+    for path in ["WiFi", "LTE"] {
+        browser.wait_for(&page, &state(path, "usable"));
+    }
+    browser.wait_for(&page, "document.querySelectorAll('#places-of option').length > 1");
+    let data = |of: &str| format!("Number(document.querySelector('#places').dataset.{of} ?? 0)");
+    assert_eq!(browser.see(&page, &data("new")), 0, "nothing is gathered that nobody asked for");
+    browser.wait_for(&page, CHOOSE);
+    browser.wait_for(&page, &format!("{} > 1000", data("new")));
+    // The other direction, by its button.
+    let sent = "document.querySelector('#places-way button[data-way=sent]').click()";
+    browser.see(&page, sent);
+    let words = "document.querySelector('#places-words').textContent";
+    browser.wait_for(&page, &format!("{words}.includes('WiFi: ')"));
+    let drawn = "(() => { const c = document.querySelector('#places canvas'); \
+        return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(b => b !== 0) })()";
+    browser.wait_for(&page, drawn);
+    // WiFi dies: what it held goes over LTE, as a reinjection or as a copy before that.
+    chatter.listen_afresh();
+    world.wifi.tell("down");
+    let twice = format!("{} + {} > 0", data("reinjection"), data("copy"));
+    browser.wait_for(&page, &twice);
+    browser.wait_for(&page, &format!("{words}.includes('LTE: ')"));
+    // And both: that is a hole in the picture.
+    world.both("down");
+    std::thread::sleep(OUTAGE);
+    world.both("up");
+    browser.wait_for(&page, &format!("{} > 0", data("holes")));
+    let aloud = browser.see(&page, "document.querySelector('#places').getAttribute('aria-label')");
+    let aloud = aloud.as_str().expect("words");
+    println!("{aloud}");
+    assert!(
+        aloud.starts_with("Places in the stream, sent. ") && aloud.contains(" holes"),
+        "{aloud}"
+    );
+    // Chosen no more, nothing is told any more.
+    let none = "(() => { const of = document.querySelector('#places-of'); of.value = ''; \
+        of.dispatchEvent(new Event('change')); return document.querySelector('#places').hidden })()";
+    browser.wait_for(&page, none);
+    assert!(browser.complaints().is_empty(), "{:?}", browser.complaints());
+}
+
 fn wait_until(is_so: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(60);
     while !is_so() {

@@ -105,7 +105,8 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
     let (title, name, text) = (raw.title.unwrap_or_default(), String::new(), String::new());
     let timelines = raw.timelines.map(|time| time.0);
     let axes = Vec::new();
-    Ok(ExperimentFile { title, experiment, timelines, contestants, name, text, axes })
+    let qlog = raw.qlog;
+    Ok(ExperimentFile { title, experiment, timelines, qlog, contestants, name, text, axes })
 }
 
 /// A file that is a scenario only.

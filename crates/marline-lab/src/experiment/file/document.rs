@@ -16,6 +16,8 @@ pub struct ExperimentFile {
     /// Time lines are written, with a sample of the subflows so often; `None`: none are. Not a part of
     /// the experiment: nothing in a run depends on it.
     pub timelines: Option<Duration>,
+    /// Traces of its simulated runs are wanted.
+    pub qlog: bool,
     /// Who does it.
     pub contestants: Vec<Contestant>,
     pub(super) name: String,

@@ -16,6 +16,8 @@ pub(super) struct Raw {
     pub(super) warm_up: Option<Time>,
     pub(super) patience: Option<Time>,
     pub(super) timelines: Option<Time>,
+    #[serde(default)]
+    pub(super) qlog: bool,
     #[serde(default, rename = "path")]
     pub(super) paths: Vec<Path>,
     #[serde(default)]

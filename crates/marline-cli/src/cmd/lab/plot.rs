@@ -1,0 +1,68 @@
+//! `marline lab plot`: a drawing of a trace.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, anyhow, ensure};
+use marline_lab::figure::SequencePlot;
+use marline_qlog::{Course, Manner, Vantage, read};
+
+use crate::cmd::monitor::print;
+
+/// Arguments of `marline lab plot`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Traces (.sqlog), of `--qlog` or of `marline lab run --qlog`; one that is being written may be read, too.
+    #[arg(required = true, value_name = "FILE.sqlog")]
+    pub files: Vec<PathBuf>,
+    /// Write the drawing here [default: beside the trace, with ending .svg]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Draw from here on, in milliseconds of the trace.
+    #[arg(long, value_name = "MS")]
+    pub from: Option<f64>,
+    /// Draw up to here.
+    #[arg(long, value_name = "MS")]
+    pub to: Option<f64>,
+}
+
+/// Draws each trace.
+///
+/// # Errors
+/// A file is no trace of Multipath TCP, nothing was sent in that time, or the drawing cannot be written.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    ensure!(args.out.is_none() || args.files.len() == 1, "--out is for one trace");
+    for file in &args.files {
+        let out = args.out.clone().unwrap_or_else(|| file.with_extension("svg"));
+        let line = plot(args, file, &out).with_context(|| file.display().to_string())?;
+        print(&line)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Draws a trace, and says what is in it.
+fn plot(args: &Args, file: &Path, out: &Path) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(file)?;
+    let recording = read(&text).map_err(|error| anyhow!(error))?;
+    let course = Course::of(&recording);
+    ensure!(!course.carried.is_empty(), "this end sent nothing: try the trace of the other end");
+    let times = || course.carried.iter().map(|carried| carried.time_ms);
+    let (first, last) = (times().fold(f64::MAX, f64::min), times().fold(0.0, f64::max));
+    let (from, to) = (args.from.unwrap_or(first.min(last)), args.to.unwrap_or(last));
+    ensure!(
+        times().any(|time| time >= from && time <= to),
+        "nothing was sent from {from} to {to} ms: the trace has {first} to {last}"
+    );
+    let end = match recording.vantage {
+        Vantage::Client => "client",
+        Vantage::Server => "server",
+    };
+    let mut plot = SequencePlot::new(&format!("{}, sent by the {end}", recording.title), &course);
+    if args.from.is_some() || args.to.is_some() {
+        plot = plot.range(from, to);
+    }
+    std::fs::write(out, plot.svg()).with_context(|| out.display().to_string())?;
+    let sums = Manner::ALL.map(|manner| format!("{} B {}", course.bytes(manner), manner.name()));
+    let holes = course.holes.len();
+    Ok(format!("{}: {}, {holes} holes\n", out.display(), sums.join(", ")))
+}

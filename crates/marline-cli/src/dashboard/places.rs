@@ -1,0 +1,168 @@
+//! Places in the streams of the one connection that a viewer of the dashboard asked for, out of the core's traffic.
+//!
+//! Nothing is gathered unless somebody asks, and only of that connection. A message has at most [`MOST`] entries, what
+//! goes on in one piece is one entry, and a viewer keeps what it needs for its picture.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use marline::policy::{DataRange, SubflowId};
+use marline::{ConnectionId, MonitorEvent, MonitorKind, Purpose, Traffic};
+use marline_dashboard::{Carried, Manner, Places};
+use marline_io::Clock;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc};
+
+use crate::control::Handle;
+use crate::control::path_names::PathNames;
+
+/// Between two messages.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Entries of a message; what is beyond is counted.
+const MOST: usize = 2_000;
+/// What follows within this time goes on in one piece.
+const TOGETHER_US: u64 = 10_000;
+
+/// What happens to the streams of a connection from now on.
+pub(super) fn watch(handle: Arc<dyn Handle>, connection: u64) -> Option<mpsc::Receiver<Places>> {
+    if !handle.connections().iter().any(|one| one.connection == connection) {
+        return None;
+    }
+    let traffic = handle.traffic(connection)?;
+    let (sender, receiver) = mpsc::channel(2);
+    tokio::spawn(tell(handle, ConnectionId(connection), traffic, sender));
+    Some(receiver)
+}
+
+/// Until the viewer is gone, the connection is, or somebody else asked for one.
+async fn tell(
+    handle: Arc<dyn Handle>,
+    connection: ConnectionId,
+    mut traffic: broadcast::Receiver<MonitorEvent>,
+    viewer: mpsc::Sender<Places>,
+) {
+    let clock = Clock::start();
+    let (mut gathered, mut names) = (Gathered::default(), PathNames::default());
+    let mut named: Vec<u8> = Vec::new();
+    let mut pause = tokio::time::interval(PAUSE);
+    pause.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            event = traffic.recv() => match event {
+                Ok(event) => gathered.take(&event),
+                Err(RecvError::Lagged(missed)) => gathered.places.missed += missed,
+                Err(RecvError::Closed) => return,
+            },
+            _ = pause.tick() => {
+                let mut places = core::mem::take(&mut gathered.places);
+                places.at_us = clock.now().as_micros();
+                for slot in core::mem::take(&mut gathered.slots) {
+                    if !named.contains(&slot) {
+                        named.push(slot);
+                        places.paths.push((slot, names.name(connection, SubflowId(slot), &*handle)));
+                    }
+                }
+                // One that is behind gets the next. An empty one tells whether there is a viewer still.
+                match viewer.try_send(places) {
+                    Ok(()) => {}
+                    Err(mpsc::error::TrySendError::Full(lost)) => {
+                        gathered.places.missed += lost.carried.len() as u64 + lost.missed;
+                    }
+                    Err(mpsc::error::TrySendError::Closed(_)) => return,
+                }
+            }
+        }
+    }
+}
+
+/// What is to be told next.
+#[derive(Default)]
+struct Gathered {
+    places: Places,
+    slots: Vec<u8>,
+}
+
+impl Gathered {
+    fn take(&mut self, event: &MonitorEvent) {
+        let MonitorKind::Traffic { what, missed } = &event.kind else { return };
+        self.places.missed += missed;
+        let at_us = event.at.as_micros();
+        match &**what {
+            Traffic::Sent(sent) => {
+                let manner = match sent.purpose {
+                    Purpose::New | Purpose::Handshake => Manner::New,
+                    Purpose::Copy => Manner::Copy,
+                    Purpose::Reinjection(_) => Manner::Reinjection,
+                    Purpose::Retransmission { .. } | Purpose::Probe => Manner::Repeat,
+                    _ => return,
+                };
+                self.carried(at_us, (sent.on, true, manner), sent.data);
+            }
+            Traffic::DataReceived { on, data, duplicate_bytes } => {
+                let manner = if *duplicate_bytes > 0 { Manner::Duplicate } else { Manner::New };
+                self.carried(at_us, (*on, false, manner), *data);
+            }
+            Traffic::DataAcked { to, .. } if self.places.acked.len() < MOST => {
+                self.places.acked.push((at_us, to.0));
+            }
+            _ => {}
+        }
+    }
+
+    fn carried(
+        &mut self,
+        at_us: u64,
+        (on, sent, manner): (SubflowId, bool, Manner),
+        data: DataRange,
+    ) {
+        if data.is_empty() {
+            return;
+        }
+        if !self.slots.contains(&on.0) {
+            self.slots.push(on.0);
+        }
+        let goes_on = |before: &&mut Carried| {
+            let alike = (before.subflow, before.sent, before.manner) == (on.0, sent, manner);
+            alike && before.dsn + before.bytes == data.start.0 && at_us - before.at_us < TOGETHER_US
+        };
+        let list = &mut self.places.carried;
+        if let Some(before) = list.last_mut().filter(goes_on) {
+            before.bytes += data.len();
+        } else if list.len() < MOST {
+            let (dsn, bytes) = (data.start.0, data.len());
+            list.push(Carried { at_us, subflow: on.0, sent, manner, dsn, bytes });
+        } else {
+            self.places.missed += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline::policy::Dsn;
+
+    use super::*;
+
+    fn came(at_us: u64, on: u8, start: u64, end: u64) -> MonitorEvent {
+        let data = DataRange::new(Dsn(start), Dsn(end));
+        let what = Traffic::DataReceived { on: SubflowId(on), data, duplicate_bytes: 0 };
+        let at = marline::Instant::from_nanos(at_us * 1_000);
+        let kind = MonitorKind::Traffic { what: Box::new(what), missed: 0 };
+        MonitorEvent { at, connection: ConnectionId(1), kind }
+    }
+
+    #[test]
+    fn what_goes_on_is_one_entry_and_what_is_too_much_is_counted() {
+        let mut gathered = Gathered::default();
+        for event in
+            [came(0, 0, 0, 10), came(5, 0, 10, 20), came(9, 1, 20, 30), came(50_000, 1, 30, 40)]
+        {
+            gathered.take(&event);
+        }
+        let bytes: Vec<u64> = gathered.places.carried.iter().map(|carried| carried.bytes).collect();
+        assert_eq!((bytes, gathered.slots.clone()), (vec![20, 10, 10], vec![0, 1]));
+        (0..5_000).for_each(|n| gathered.take(&came(60_000, 0, n * 100, n * 100 + 10)));
+        assert_eq!(gathered.places.carried.len(), MOST);
+        assert_eq!(gathered.places.missed, 5_000 + 3 - MOST as u64);
+    }
+}

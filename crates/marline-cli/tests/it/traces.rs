@@ -1,0 +1,179 @@
+//! Test of `--qlog` in real programs: a download over WiFi and LTE, WiFi dies, and the traces of both ends tell of the
+//! hole, of what was rescued and where it came. Needs root.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use marline_lab::scenario::Side;
+use marline_qlog::{Carried, Course, Manner, Recording, Vantage, read};
+
+use super::support;
+use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
+
+const SCENARIO: &str = r#"
+[[path]]
+name = "wifi"
+link = "rate=20M,delay=10ms,queue=50ms"
+client = ["10.0.1.2/24"]
+server = ["10.0.1.1/24"]
+
+[[path]]
+name = "lte"
+link = "rate=20M,delay=30ms,queue=50ms"
+client = ["10.0.2.2/24"]
+server = ["10.0.2.1/24"]
+"#;
+
+const BYTES: usize = 8_000_000;
+
+/// Where the bytes come from: whoever connects gets them.
+#[test]
+fn source() {
+    if !two_uplinks::plays(source) {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:8080").expect("bind");
+    println!("ready");
+    for mut stream in listener.incoming().flatten() {
+        std::thread::spawn(move || stream.write_all(&vec![7; BYTES]));
+    }
+}
+
+/// Where they go: says when half of them are here, and when all are.
+#[test]
+fn sink() {
+    if !two_uplinks::plays(sink) {
+        return;
+    }
+    let mut stream = TcpStream::connect("127.0.0.1:9000").expect("connect");
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    let (mut buffer, mut count) = (vec![0; 1 << 16], 0);
+    while let Ok(n @ 1..) = stream.read(&mut buffer) {
+        if count < BYTES / 2 && count + n >= BYTES / 2 {
+            println!("half");
+        }
+        count += n;
+    }
+    println!("sum {count}");
+}
+
+/// The trace in this directory that fits, as soon as there is one.
+fn trace(directory: &Path, fits: impl Fn(&Recording) -> bool) -> (PathBuf, Recording) {
+    let begun = Instant::now();
+    let mut why = String::new();
+    while begun.elapsed() < PATIENCE {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            let text = std::fs::read_to_string(entry.path()).expect("a trace");
+            match read(&text) {
+                Ok(recording) if fits(&recording) => return (entry.path(), recording),
+                Ok(recording) => why = format!("{} records, none fits", recording.records.len()),
+                // A record that is half written is no error; anything else is.
+                Err(error) => panic!("{}: {error}", entry.path().display()),
+            }
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("no such trace in {}: {why}", directory.display());
+}
+
+/// Bytes that came in order on this subflow, at this place among them.
+fn came_on(recording: &Recording, dsn: u64) -> Vec<u64> {
+    let came = recording.records.iter().filter(|record| record.name == "data_received");
+    let holds = |record: &&marline_qlog::Record| {
+        let first = record.number("dsn").unwrap_or_default();
+        (first..first + record.number("length").unwrap_or_default()).contains(&dsn)
+    };
+    came.filter(holds).filter_map(|record| record.number("subflow")).collect()
+}
+
+/// Slot of the subflow over the interface with this address at the client.
+fn slot(recording: &Recording, address: &str) -> u64 {
+    let of = |record: &&marline_qlog::Record| {
+        let ends = [record.word("local"), record.word("remote")];
+        record.name == "subflow_created"
+            && ends.into_iter().flatten().any(|end| end.starts_with(address))
+    };
+    let record = recording.records.iter().find(of).expect("a subflow over it");
+    record.number("subflow").expect("its slot")
+}
+
+#[test]
+fn both_ends_trace_the_hole_that_a_dead_path_leaves_and_what_was_rescued_from_it() {
+    let _others = support::among_others();
+    if !two_uplinks::possible(&[]) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    let mut hosts = TwoUplinks::set(SCENARIO, "qlog", dir.path());
+    hear(&hosts.role(Side::Server, "", source), "ready");
+    // That scheduler leaves reinjection to the retransmission timer, so that there is a hole to be told.
+    hosts.marline_server("udp --scheduler linux --qlog at-server");
+    let client = "marline client --invite-file invite --path wifi --path lte -L 9000:127.0.0.1:8080 \
+                  --warm 0 --scheduler linux --qlog at-client";
+    hear(&hosts.program(Side::Client, client), "listening on");
+    let sink = hosts.role(Side::Client, "", sink);
+    hear(&sink, "half");
+    hosts.net.command("wifi", "down").expect("WiFi dies");
+    assert_eq!(hear(&sink, "sum "), format!("sum {BYTES}"));
+
+    let sent = |recording: &Recording| {
+        let course = Course::of(recording);
+        let acked = course.acked.last().is_some_and(|(_, dsn)| *dsn >= BYTES as u64);
+        acked && course.bytes(Manner::Reinjection) > 0
+    };
+    let (file, server) = trace(&dir.path().join("at-server"), sent);
+    let hole = |record: &marline_qlog::Record| {
+        record.name == "delivery_hole" && record.word("direction") == Some("received")
+    };
+    let whole = |recording: &Recording| recording.records.iter().any(hole);
+    let (_, client) = trace(&dir.path().join("at-client"), whole);
+    assert_eq!((server.vantage, client.vantage), (Vantage::Server, Vantage::Client));
+
+    let hole = client.records.iter().find(|record| hole(record)).expect("just seen");
+    assert_eq!(hole.number("subflow"), Some(slot(&client, "10.0.2.2")), "it went on over LTE");
+    let (course, wifi) = (Course::of(&server), slot(&server, "10.0.1.2"));
+    let rescued: Vec<&Carried> =
+        course.carried.iter().filter(|carried| carried.manner == Manner::Reinjection).collect();
+    // All of it goes over LTE; the first of it is what WiFi held when it died, and came to the client over LTE.
+    assert!(rescued.iter().all(|carried| carried.subflow != wifi));
+    let first = rescued[0];
+    let before = course.carried.iter().find(|carried| {
+        carried.manner == Manner::New
+            && (carried.dsn..carried.dsn + carried.bytes).contains(&first.dsn)
+    });
+    assert_eq!(before.map(|carried| carried.subflow), Some(wifi));
+    assert!(came_on(&client, first.dsn).contains(&slot(&client, "10.0.2.2")), "{first:?}");
+    // Nothing of what was agreed on in secret.
+    let text = std::fs::read_to_string(&file).expect("the trace");
+    assert!(!text.contains("key") && !text.contains("token") && !text.contains("hmac"));
+
+    let said =
+        hosts.shell(Side::Client, &format!("marline lab plot {} --out x.svg", file.display()));
+    assert!(said.contains("B reinjection"), "{said}");
+    let drawn = std::fs::read_to_string(dir.path().join("x.svg")).expect("a drawing");
+    assert!(drawn.contains("10.0.1.2") && drawn.contains(">reinjection</text>"), "{}", drawn.len());
+}
+
+/// `--qlog` of a place that has no room: said once, and the connection does not notice.
+#[test]
+fn a_full_disk_ends_traces_and_no_connection() {
+    let _others = support::among_others();
+    if !two_uplinks::possible(&[]) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    let mut hosts = TwoUplinks::set(SCENARIO, "qlog-full", dir.path());
+    hear(&hosts.role(Side::Server, "", source), "ready");
+    hosts.marline_server("udp");
+    let client = "unshare --mount bash -euc 'mkdir small; mount -t tmpfs -o size=64k none small; exec marline \
+                  client --invite-file invite --path wifi --path lte -L 9000:127.0.0.1:8080 --warm 0 --qlog small'";
+    let client = hosts.program(Side::Client, client);
+    hear(&client, "listening on");
+    let sink = hosts.role(Side::Client, "", sink);
+    hear(&client, "cannot write traces");
+    assert_eq!(hear(&sink, "sum "), format!("sum {BYTES}"));
+    let again: Vec<String> = client.try_iter().filter(|line| line.contains("traces")).collect();
+    assert_eq!(again, Vec::<String>::new());
+}

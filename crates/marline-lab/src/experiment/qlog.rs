@@ -1,0 +1,131 @@
+//! Traces of simulated runs: the qlog of each connection at either end, in virtual time.
+//!
+//! The events come from the endpoints as they do in a live program, and the same code writes them. Watching adds no
+//! event to the simulation and draws no random number: the run is the run without, and its traces are the same bytes
+//! each time.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use marline::{ConnectionId, MonitorEvent, MonitorKind};
+use marline_qlog::{Header, Trace, Vantage};
+use marline_sim::Paths;
+use marline_time::Instant;
+
+use super::simulation::{run_staged, stage_seen};
+use super::{Experiment, Outcome, Variant};
+
+/// What is written of a run.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct QlogConfig {
+    /// Most bytes of a connection at an end.
+    pub limit_bytes: u64,
+    /// Most connections of an end; of later ones nothing is written.
+    pub connections: usize,
+}
+
+impl Default for QlogConfig {
+    fn default() -> Self {
+        QlogConfig { limit_bytes: 64 << 20, connections: 16 }
+    }
+}
+
+/// The trace of a connection at one end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndTrace {
+    /// Which end.
+    pub vantage: Vantage,
+    /// Its number there, from 0 in the order of their making.
+    pub connection: usize,
+    /// The trace: what its file is to have.
+    pub text: String,
+}
+
+impl EndTrace {
+    /// `client` or `server`.
+    #[must_use]
+    pub const fn end(&self) -> &'static str {
+        match self.vantage {
+            Vantage::Client => "client",
+            Vantage::Server => "server",
+        }
+    }
+}
+
+/// The traces of an end in the making.
+#[derive(Debug)]
+struct Traces {
+    title: String,
+    vantage: Vantage,
+    config: QlogConfig,
+    open: BTreeMap<ConnectionId, (usize, Trace, String)>,
+}
+
+impl Traces {
+    fn event(&mut self, event: &MonitorEvent) {
+        let number = self.open.len();
+        if matches!(event.kind, MonitorKind::Created(_)) && number < self.config.connections {
+            let header = Header {
+                title: self.title.clone(),
+                vantage: self.vantage,
+                connection: number as u64,
+                wall_clock: None,
+            };
+            let mut text = String::new();
+            let trace = Trace::begin(&header, Instant::ZERO, self.config.limit_bytes, &mut text);
+            self.open.insert(event.connection, (number, trace, text));
+        }
+        if let Some((_, trace, text)) = self.open.get_mut(&event.connection) {
+            trace.event(event, text);
+        }
+    }
+
+    fn finish(&mut self) -> Vec<EndTrace> {
+        let vantage = self.vantage;
+        let trace = |(connection, _, text)| EndTrace { vantage, connection, text };
+        let mut traces: Vec<EndTrace> =
+            core::mem::take(&mut self.open).into_values().map(trace).collect();
+        traces.sort_by_key(|trace| trace.connection);
+        traces
+    }
+}
+
+/// Runs an experiment once, with traces: those of the client first. The outcome is that of
+/// [`simulate`](super::simulate), bit for bit.
+///
+/// # Errors
+/// As [`simulate`](super::simulate).
+pub fn simulate_traced(
+    experiment: &Experiment,
+    variant: &Variant,
+    seed: u64,
+    config: QlogConfig,
+) -> anyhow::Result<(Outcome, Vec<EndTrace>)> {
+    let (_, outcome, traces) = run_traced((experiment, variant, seed), config)?;
+    Ok((outcome, traces))
+}
+
+fn run_traced(
+    (experiment, variant, seed): (&Experiment, &Variant, u64),
+    config: QlogConfig,
+) -> anyhow::Result<(Paths, Outcome, Vec<EndTrace>)> {
+    let title = format!("{}, seed {seed}", variant.name);
+    let both = [Vantage::Client, Vantage::Server].map(|vantage| {
+        let (title, open) = (title.clone(), BTreeMap::new());
+        Rc::new(RefCell::new(Traces { title, vantage, config, open }))
+    });
+    let mut paths = stage_seen(experiment, variant, seed, |paths| {
+        for (node, traces) in [paths.client, paths.server].into_iter().zip(&both) {
+            let told = Rc::clone(traces);
+            let watcher = Box::new(move |event: &MonitorEvent| told.borrow_mut().event(event));
+            paths.world.node_mut(node).watch(watcher);
+        }
+    })?;
+    let outcome = run_staged(&mut paths, (experiment, variant, seed))?;
+    let traces = both.iter().flat_map(|traces| traces.borrow_mut().finish()).collect();
+    Ok((paths, outcome, traces))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! Traces of a series: a qlog for each connection of each simulated run at either end, and a drawing of each that sent
+//! something.
+//!
+//! Runs are made for them again, as for [time lines](super::Timelines): what is kept of a run has no traces.
+
+use std::path::Path;
+
+use anyhow::{Context as _, anyhow};
+use marline_qlog::{Course, read};
+
+use super::Job;
+use crate::experiment::{EndTrace, QlogConfig, Stack, simulate_traced};
+use crate::figure::SequencePlot;
+use crate::parallel::parallel;
+
+/// How traces are written.
+#[derive(Copy, Clone, Debug)]
+pub struct Qlogs {
+    /// Runs at once, at least 1.
+    pub jobs: usize,
+    /// What is written of each run.
+    pub config: QlogConfig,
+}
+
+/// What was written.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct QlogFiles {
+    /// Traces.
+    pub traces: usize,
+    /// Drawings.
+    pub drawings: usize,
+    /// Traces there was no room for: a series has [`Qlogs::MAX_FILES`].
+    pub left_out: usize,
+}
+
+impl Qlogs {
+    /// Most traces of a series.
+    pub const MAX_FILES: usize = 1_000;
+
+    /// Writes `VARIANT-SEED-END.sqlog` and `VARIANT-SEED-END.svg` of the jobs on stack `sim` into a directory, with the
+    /// number of the connection behind the end where there are several. The files are the same to the byte each
+    /// time. Runs that fail have none.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn write(&self, jobs: &[Job], directory: &Path) -> anyhow::Result<QlogFiles> {
+        std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        let mine: Vec<&Job> = jobs.iter().filter(|job| job.lane.stack == Stack::Sim).collect();
+        let mut files = QlogFiles::default();
+        // No more than is made at once is held in memory.
+        for some in mine.chunks(self.jobs.max(1)) {
+            let run = |job: &&Job| {
+                simulate_traced(&job.experiment, &job.lane.variant, job.seed, self.config)
+            };
+            for (job, made) in some.iter().zip(parallel(self.jobs, some, run)) {
+                let Ok((_, traces)) = made else { continue };
+                for trace in &traces {
+                    if files.traces == Self::MAX_FILES {
+                        files.left_out += 1;
+                        continue;
+                    }
+                    files.traces += 1;
+                    let name = file_name(job, trace, traces.len());
+                    files.drawings += usize::from(put(directory, &name, trace)?);
+                }
+            }
+        }
+        Ok(files)
+    }
+}
+
+fn file_name(job: &Job, trace: &EndTrace, traces: usize) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
+    let variant: String = job.lane.variant.name.chars().map(plain).collect();
+    let several = if traces > 2 { format!("-{}", trace.connection) } else { String::new() };
+    format!("{variant}-{}-{}{several}", job.seed, trace.end())
+}
+
+/// Writes a trace, and a drawing if there is something to be drawn.
+fn put(directory: &Path, name: &str, trace: &EndTrace) -> anyhow::Result<bool> {
+    let write = |ending: &str, text: &str| {
+        let file = directory.join(format!("{name}.{ending}"));
+        std::fs::write(&file, text).with_context(|| file.display().to_string())
+    };
+    write("sqlog", &trace.text)?;
+    let recording = read(&trace.text).map_err(|error| anyhow!("{name}: {error}"))?;
+    let course = Course::of(&recording);
+    if course.carried.is_empty() {
+        return Ok(false);
+    }
+    let title = format!("{}, sent by the {}", recording.title, trace.end());
+    write("svg", &SequencePlot::new(&title, &course).svg())?;
+    Ok(true)
+}

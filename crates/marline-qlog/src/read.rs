@@ -1,0 +1,165 @@
+//! Reading of traces: records back from a file, checked against the form and the schema.
+
+use core::fmt;
+
+use serde_json::{Map, Value};
+
+use crate::header::{Header, Vantage};
+use crate::schema::SCHEMA;
+
+/// A trace that was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recording {
+    /// What runs.
+    pub title: String,
+    /// Where the events were seen.
+    pub vantage: Vantage,
+    /// The events of the namespace `mptcp`, in the order of time.
+    pub records: Vec<Record>,
+    /// The last record is torn: the file was cut off while it was written.
+    pub torn: bool,
+}
+
+/// An event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// After the trace's zero, milliseconds.
+    pub time_ms: f64,
+    /// Its name, without `mptcp:`.
+    pub name: String,
+    /// Its fields.
+    pub data: Map<String, Value>,
+}
+
+impl Record {
+    /// A field that is a number.
+    #[must_use]
+    pub fn number(&self, field: &str) -> Option<u64> {
+        self.data.get(field)?.as_u64()
+    }
+
+    /// A field that is a time in milliseconds.
+    #[must_use]
+    pub fn time(&self, field: &str) -> Option<f64> {
+        self.data.get(field)?.as_f64()
+    }
+
+    /// A field that is a word.
+    #[must_use]
+    pub fn word(&self, field: &str) -> Option<&str> {
+        self.data.get(field)?.as_str()
+    }
+}
+
+/// Why a text is no trace, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadError {
+    /// Number of the record, from 1; the header is the first.
+    pub record: usize,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "record {}: {}", self.record, self.what)
+    }
+}
+
+impl core::error::Error for ReadError {}
+
+/// Reads a trace. Events of other namespaces are skipped; a last record without its end is left out, since a program
+/// may be writing it.
+///
+/// # Errors
+/// It is no JSON text sequence, its header names another form, or an event has a name or a field that
+/// [`SCHEMA`] does not have, misses one, or is older than the one before.
+pub fn read(text: &str) -> Result<Recording, ReadError> {
+    let wrong = |record: usize, what: String| ReadError { record, what };
+    let mut parts = text.split('\x1e');
+    if parts.next() != Some("") {
+        return Err(wrong(1, "does not begin with a record separator (RFC 7464)".to_owned()));
+    }
+    let mut parts = parts.enumerate().peekable();
+    let first = parts.next().map(|(_, part)| part).unwrap_or_default();
+    let (title, vantage) = header(first).map_err(|what| wrong(1, what))?;
+    let mut recording = Recording { title, vantage, records: Vec::new(), torn: false };
+    let mut last_ms = 0.0;
+    while let Some((index, part)) = parts.next() {
+        if !part.ends_with('\n') && parts.peek().is_none() {
+            recording.torn = true;
+            break;
+        }
+        let Some(record) = event(part).map_err(|what| wrong(index + 1, what))? else { continue };
+        if record.time_ms < last_ms {
+            let what =
+                format!("time {} is before that of the record before, {last_ms}", record.time_ms);
+            return Err(wrong(index + 1, what));
+        }
+        last_ms = record.time_ms;
+        recording.records.push(record);
+    }
+    Ok(recording)
+}
+
+fn object(text: &str) -> Result<Map<String, Value>, String> {
+    if !text.ends_with('\n') {
+        return Err("does not end with a line feed (RFC 7464)".to_owned());
+    }
+    match serde_json::from_str(text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err("is no object".to_owned()),
+        Err(error) => Err(format!("is no JSON: {error}")),
+    }
+}
+
+/// Title and vantage point.
+fn header(text: &str) -> Result<(String, Vantage), String> {
+    let header = object(text)?;
+    let schema = header.get("file_schema").and_then(Value::as_str);
+    if schema != Some(Header::FILE_SCHEMA) {
+        return Err(format!("file_schema is {schema:?}, not {:?}", Header::FILE_SCHEMA));
+    }
+    let trace = header.get("trace").and_then(Value::as_object).ok_or("has no trace")?;
+    let ours = Value::from(Header::EVENT_SCHEMA);
+    let schemas = trace.get("event_schemas").and_then(Value::as_array);
+    if !schemas.is_some_and(|schemas| schemas.contains(&ours)) {
+        return Err(format!("event_schemas lack {ours}: no trace of Multipath TCP"));
+    }
+    let common = trace.get("common_fields");
+    let format = common.and_then(|common| common.get("time_format")).and_then(Value::as_str);
+    if format.is_some_and(|format| format != "relative_to_epoch") {
+        return Err(format!("time_format is {format:?}, not \"relative_to_epoch\""));
+    }
+    let point = trace.get("vantage_point").and_then(|point| point.get("type"));
+    let vantage = match point.and_then(Value::as_str) {
+        Some("client") => Vantage::Client,
+        Some("server") => Vantage::Server,
+        other => return Err(format!("vantage_point is {other:?}, not \"client\" or \"server\"")),
+    };
+    let title = header.get("title").and_then(Value::as_str).unwrap_or_default();
+    Ok((title.to_owned(), vantage))
+}
+
+/// `None`: of another namespace.
+fn event(text: &str) -> Result<Option<Record>, String> {
+    let mut event = object(text)?;
+    let name = event.get("name").and_then(Value::as_str).ok_or("has no name")?;
+    let Some(name) = name.strip_prefix("mptcp:").map(str::to_owned) else { return Ok(None) };
+    let time_ms = event.get("time").and_then(Value::as_f64).ok_or("has no time")?;
+    let kind = SCHEMA.iter().find(|kind| kind.name == name);
+    let kind = kind.ok_or_else(|| format!("mptcp:{name} is unknown"))?;
+    let Some(Value::Object(data)) = event.remove("data") else {
+        return Err(format!("mptcp:{name} has no data"));
+    };
+    for field in kind.fields.iter().filter(|field| !field.optional) {
+        if !data.contains_key(field.name) {
+            return Err(format!("mptcp:{name} has no {}", field.name));
+        }
+    }
+    if let Some(extra) = data.keys().find(|key| kind.fields.iter().all(|field| field.name != *key))
+    {
+        return Err(format!("mptcp:{name} has a field {extra}, which is unknown"));
+    }
+    Ok(Some(Record { time_ms, name, data }))
+}

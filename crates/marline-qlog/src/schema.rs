@@ -1,0 +1,269 @@
+//! Events of the namespace `mptcp`, with the fields of their data. docs/spec/qlog.md shows the same tables; a test
+//! compares it, and what a [`Trace`](crate::Trace) writes, with these.
+
+/// A kind of event.
+#[derive(Copy, Clone, Debug)]
+pub struct EventKind {
+    /// Its name, without `mptcp:`.
+    pub name: &'static str,
+    /// When it is written.
+    pub about: &'static str,
+    /// What its data has.
+    pub fields: &'static [Field],
+}
+
+/// A field of an event's data.
+#[derive(Copy, Clone, Debug)]
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// Unit or form.
+    pub unit: &'static str,
+    /// It may be missing.
+    pub optional: bool,
+    /// Meaning.
+    pub about: &'static str,
+}
+
+const fn field(name: &'static str, unit: &'static str, about: &'static str) -> Field {
+    Field { name, unit, optional: false, about }
+}
+
+const fn maybe(name: &'static str, unit: &'static str, about: &'static str) -> Field {
+    Field { name, unit, optional: true, about }
+}
+
+const SUBFLOW: Field =
+    field("subflow", "number", "slot of the subflow, 0 to 31; may be used again after it closed");
+const LOCAL: Field = field("local", "address:port", "our end");
+const REMOTE: Field = field("remote", "address:port", "the peer's end");
+const DSN: Field = field("dsn", "bytes", "place in the stream; its first byte is 0");
+
+/// Every event that a trace may have.
+pub const SCHEMA: &[EventKind] = &[
+    EventKind {
+        name: "connection_started",
+        about: "The connection exists, and the handshake of its first subflow runs.",
+        fields: &[LOCAL, REMOTE],
+    },
+    EventKind {
+        name: "connection_established",
+        about: "Data may go both ways.",
+        fields: &[LOCAL, REMOTE],
+    },
+    EventKind {
+        name: "connection_closed",
+        about: "The connection is over; subflows may linger.",
+        fields: &[field(
+            "reason",
+            "word",
+            "`finished`, `aborted`, `reset_by_the_peer`, `timed_out`, ...",
+        )],
+    },
+    EventKind {
+        name: "fallback",
+        about: "The connection goes on as plain TCP.",
+        fields: &[field("reason", "word", "why: `syn_ack_without_a_usable_mp_capable`, ...")],
+    },
+    EventKind {
+        name: "extensions_agreed",
+        about: "Extensions that both ends use from now on.",
+        fields: &[field("extensions", "words", "their names, as `marline status` shows them")],
+    },
+    EventKind {
+        name: "address_announced",
+        about: "The peer announced an address (ADD_ADDR).",
+        fields: &[
+            field("address_id", "number", "its id"),
+            field("address", "address:port", "the address; port 0: that of the connection"),
+        ],
+    },
+    EventKind {
+        name: "address_removed",
+        about: "The peer withdrew an address (REMOVE_ADDR).",
+        fields: &[field("address_id", "number", "its id")],
+    },
+    EventKind {
+        name: "subflow_created",
+        about: "A subflow exists, and its handshake begins.",
+        fields: &[SUBFLOW, LOCAL, REMOTE],
+    },
+    EventKind {
+        name: "subflow_established",
+        about: "A subflow carries data from now on. That of the first is `connection_established`.",
+        fields: &[
+            SUBFLOW,
+            LOCAL,
+            REMOTE,
+            field("backup", "true or false", "it carries data only while no other can"),
+        ],
+    },
+    EventKind {
+        name: "subflow_closed",
+        about: "A subflow that was established is gone.",
+        fields: &[SUBFLOW, LOCAL, REMOTE, field("reason", "word", "as of `connection_closed`")],
+    },
+    EventKind {
+        name: "subflow_priority_changed",
+        about: "Either end made it a backup, or a regular one again (MP_PRIO).",
+        fields: &[SUBFLOW, field("backup", "true or false", "from now on")],
+    },
+    EventKind {
+        name: "subflow_health_changed",
+        about: "What is held of a subflow's path changed.",
+        fields: &[
+            SUBFLOW,
+            field(
+                "health",
+                "word",
+                "`silent`: something is due and does not come; `rescued`: what it holds goes out on others; `heard`: \
+                 something came on it again; `address_pair_bad`, `address_pair_good`: the path health monitor's \
+                 verdict",
+            ),
+            maybe(
+                "cause",
+                "word",
+                "what showed it: `receive_timer`, `unanswered_probes`, `loss`, ...",
+            ),
+        ],
+    },
+    EventKind {
+        name: "segment_sent",
+        about: "A segment was built, or several under one mapping; they go out next.",
+        fields: &[
+            SUBFLOW,
+            field(
+                "purpose",
+                "word",
+                "`new`: data for the first time; `copy`: data that another subflow carries, twice because the \
+                 scheduler wants it; `reinjection`: data of a subflow in trouble; `retransmission`: what this \
+                 subflow lost; `probe`: its last data once more (tail loss probe); `repair`: a sum of data; \
+                 `handshake`, `ack`, `ask` (nothing, to be answered), `data_fin`, `fin`, `reset`",
+            ),
+            maybe(
+                "cause",
+                "word",
+                "of a reinjection: `unanswered_probe`, `retransmission_timeout`, `subflow_closed`, `data_timeout`; \
+                 of a retransmission: `lost`, `retransmission_timeout`",
+            ),
+            field("seq", "number", "sequence number of the first, as on the wire"),
+            maybe("dsn", "bytes", "place of the payload in the stream; a repair has none"),
+            field("length", "bytes", "payload"),
+            maybe("segments", "count", "how many segments it is in, if more than one"),
+        ],
+    },
+    EventKind {
+        name: "segment_received",
+        about: "A segment came in, before it is looked at.",
+        fields: &[
+            SUBFLOW,
+            field("seq", "number", "sequence number, as on the wire"),
+            field("ack", "number", "acknowledgment number, as on the wire"),
+            maybe(
+                "flags",
+                "words",
+                "control bits but ACK: `fin`, `syn`, `rst`, `psh`, `ece`, `cwr`",
+            ),
+            field("length", "bytes", "payload"),
+            maybe(
+                "mapping_dsn",
+                "bytes",
+                "where the mapping begins that it announces, place in the stream",
+            ),
+            maybe("mapping_length", "bytes", "how long that is"),
+        ],
+    },
+    EventKind {
+        name: "data_received",
+        about: "Bytes are in order on a subflow, and in their places in the stream.",
+        fields: &[
+            SUBFLOW,
+            DSN,
+            field("length", "bytes", "how many"),
+            maybe("duplicate_length", "bytes", "how many of them were here before"),
+        ],
+    },
+    EventKind {
+        name: "data_acked",
+        about: "The peer has everything before this place (DATA_ACK).",
+        fields: &[SUBFLOW, DSN],
+    },
+    EventKind {
+        name: "data_lost",
+        about: "A segment is believed lost.",
+        fields: &[
+            SUBFLOW,
+            maybe("dsn", "bytes", "place of what it carried; a repair and a FIN have none"),
+            field("length", "bytes", "of the subflow's sequence numbers"),
+            field("trigger", "word", "`ack`: acknowledgments showed it; `timer`: a timer expired"),
+        ],
+    },
+    EventKind {
+        name: "timer_expired",
+        about: "A timer expired.",
+        fields: &[
+            maybe("subflow", "number", "slot of the subflow; missing: a timer of the connection"),
+            field(
+                "timer",
+                "word",
+                "`probe`, `retransmission`; of the connection `data_retransmission`, `persist`",
+            ),
+            field("count", "count", "how many times in a row, where that is counted; else 1"),
+        ],
+    },
+    EventKind {
+        name: "metrics_updated",
+        about: "How a subflow stands, after it was heard or a timer of it expired: what changed since the last time.",
+        fields: &[
+            SUBFLOW,
+            maybe("phase", "word", "`open`, `recovery`, `loss`"),
+            maybe("cwnd_bytes", "bytes", "congestion window"),
+            maybe("ssthresh_bytes", "bytes", "slow-start threshold, once it is known"),
+            maybe("in_flight_bytes", "bytes", "in the network"),
+            maybe("srtt_us", "µs", "smoothed RTT"),
+            maybe("rttvar_us", "µs", "RTT variation"),
+            maybe("min_rtt_us", "µs", "smallest RTT"),
+            maybe("rto_us", "µs", "retransmission timeout without backoff"),
+            maybe("delivery_bits_per_s", "bit/s", "delivery rate"),
+        ],
+    },
+    EventKind {
+        name: "delivery_hole",
+        about: "Delivery went on after a pause of 100 ms or more in which it was due. Written when it is over.",
+        fields: &[
+            field("direction", "word", "`sent` or `received`, seen from here"),
+            field("began", "ms", "when, in the trace's time"),
+            field("duration", "ms", "how long"),
+            field("subflow", "number", "slot of the subflow on which it went on"),
+            maybe("silent_subflow", "number", "slot of a subflow that was silent then"),
+            maybe("cause", "word", "what showed that"),
+        ],
+    },
+    EventKind {
+        name: "scheduler_decided",
+        about: "The scheduler decided where data goes, or that it waits. Only where decisions are asked for.",
+        fields: &[
+            field("rule", "word", "which of its rules: `first`, `rescue`, `late`, `no_room`, ..."),
+            maybe(
+                "subflow",
+                "number",
+                "slot of the subflow that data goes on, or should not go on",
+            ),
+            maybe("other_subflow", "number", "slot of the subflow that it was compared with"),
+            maybe("arrives_us", "µs", "until the data is there"),
+            maybe("other_us", "µs", "the same on the other, or until its answer is due"),
+            maybe("gain_us", "µs", "what a copy is expected to save"),
+            maybe("price_us", "µs", "least gain that is paid for"),
+        ],
+    },
+    EventKind {
+        name: "events_missed",
+        about: "Events before the next are not here: more waited to be written than there was room for.",
+        fields: &[field("count", "count", "how many")],
+    },
+    EventKind {
+        name: "trace_cut",
+        about: "The last event of a file that has its full size.",
+        fields: &[field("limit_bytes", "bytes", "that size")],
+    },
+];

@@ -1,0 +1,312 @@
+//! Trace of one connection: the core's events as records.
+
+use std::collections::BTreeMap;
+
+use marline_core::{
+    FourTuple, Metrics, MonitorEvent, MonitorKind, SegmentReceived, SegmentSent, Traffic,
+};
+use marline_policy::{DataRange, Grounds, SubflowId};
+use marline_time::{Duration, Instant};
+
+use crate::header::Header;
+use crate::line::{Line, after};
+use crate::words;
+
+/// A field of metrics, by its name.
+type Of<T> = (&'static str, fn(&Metrics) -> Option<T>);
+
+/// Writes the events of one connection, up to a size.
+#[derive(Debug)]
+pub struct Trace {
+    zero: Instant,
+    metrics: BTreeMap<SubflowId, Metrics>,
+    limit_bytes: u64,
+    written_bytes: u64,
+    cut: bool,
+}
+
+impl Trace {
+    /// Begins a trace in `out`, whose times count from `zero`, and which takes no more than so many bytes and the
+    /// record that says so.
+    #[must_use]
+    pub fn begin(header: &Header, zero: Instant, limit_bytes: u64, out: &mut String) -> Trace {
+        let record = header.record();
+        out.push_str(&record);
+        let written_bytes = record.len() as u64;
+        Trace { zero, metrics: BTreeMap::new(), limit_bytes, written_bytes, cut: false }
+    }
+
+    /// It has its full size: no more will be written.
+    #[must_use]
+    pub const fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// Appends the records of an event to `out`; of an event that a trace does not have, none.
+    pub fn event(&mut self, event: &MonitorEvent, out: &mut String) {
+        if self.cut {
+            return;
+        }
+        let before = out.len();
+        self.write(event, out);
+        let bytes = (out.len() - before) as u64;
+        if self.written_bytes + bytes > self.limit_bytes {
+            out.truncate(before);
+            self.cut = true;
+            self.begin_line(event.at, "trace_cut", out)
+                .number("limit_bytes", self.limit_bytes)
+                .end();
+            return;
+        }
+        self.written_bytes += bytes;
+    }
+
+    fn pen<'a>(&self, at: Instant, out: &'a mut String) -> Pen<'a> {
+        Pen { after: after(at, self.zero), out }
+    }
+
+    fn begin_line<'a>(&self, at: Instant, name: &str, out: &'a mut String) -> Line<'a> {
+        self.pen(at, out).begin(name)
+    }
+
+    fn write(&mut self, event: &MonitorEvent, out: &mut String) {
+        match &event.kind {
+            MonitorKind::Traffic { what, missed } => {
+                self.missed(event.at, *missed, out);
+                self.traffic(event.at, what, out);
+            }
+            MonitorKind::Decided { reason, missed } => {
+                self.missed(event.at, *missed, out);
+                let line = self.begin_line(event.at, "scheduler_decided", out);
+                decided(line, &reason.grounds);
+            }
+            MonitorKind::Hole { direction, since, ended_by, silent } => {
+                self.begin_line(event.at, "delivery_hole", out)
+                    .word("direction", words::direction(*direction))
+                    .time("began", after(*since, self.zero))
+                    .time("duration", after(event.at, *since))
+                    .number("subflow", ended_by.0)
+                    .maybe(*silent, |line, (subflow, cause)| {
+                        line.number("silent_subflow", subflow.0)
+                            .word("cause", &words::silence(cause))
+                    })
+                    .end();
+            }
+            kind => {
+                self.connection(event.at, kind, out);
+                self.subflow(event.at, kind, out);
+            }
+        }
+    }
+
+    fn missed(&self, at: Instant, missed: u64, out: &mut String) {
+        if missed > 0 {
+            self.begin_line(at, "events_missed", out).number("count", missed).end();
+        }
+    }
+
+    /// What happens to the connection as a whole.
+    fn connection(&self, at: Instant, kind: &MonitorKind, out: &mut String) {
+        let pen = self.pen(at, out);
+        match kind {
+            MonitorKind::Created(path) => ends(pen.begin("connection_started"), path).end(),
+            MonitorKind::Established(path) => ends(pen.begin("connection_established"), path).end(),
+            MonitorKind::Closed(reason) => {
+                pen.begin("connection_closed").word("reason", &words::closed(*reason)).end();
+            }
+            MonitorKind::Fallback(reason) => {
+                pen.begin("fallback").word("reason", &words::fallback(*reason)).end();
+            }
+            MonitorKind::Agreed(extensions) => {
+                pen.begin("extensions_agreed").word("extensions", &extensions.to_string()).end();
+            }
+            MonitorKind::Announced { id, address } => {
+                pen.begin("address_announced")
+                    .number("address_id", id.0)
+                    .address("address", *address)
+                    .end();
+            }
+            MonitorKind::Removed(id) => {
+                pen.begin("address_removed").number("address_id", id.0).end()
+            }
+            _ => {}
+        }
+    }
+
+    /// What becomes of a subflow.
+    fn subflow(&self, at: Instant, kind: &MonitorKind, out: &mut String) {
+        let pen = self.pen(at, out);
+        const HEALTH: &str = "subflow_health_changed";
+        match kind {
+            MonitorKind::SubflowEstablished { id, path, backup } => {
+                ends(pen.on("subflow_established", *id), path).flag("backup", *backup).end();
+            }
+            MonitorKind::SubflowClosed { id, path, reason } => {
+                let line = ends(pen.on("subflow_closed", *id), path);
+                line.word("reason", &words::closed(*reason)).end();
+            }
+            MonitorKind::SubflowPriority { id, backup } => {
+                pen.on("subflow_priority_changed", *id).flag("backup", *backup).end();
+            }
+            MonitorKind::SubflowSilent { id, cause } => {
+                let line = pen.on(HEALTH, *id).word("health", "silent");
+                line.word("cause", &words::silence(*cause)).end();
+            }
+            MonitorKind::SubflowSuspected { id, suspected } => {
+                let health = if *suspected { "rescued" } else { "heard" };
+                pen.on(HEALTH, *id).word("health", health).end();
+            }
+            MonitorKind::AddressPair { id, fault } => {
+                let health = if fault.is_some() { "address_pair_bad" } else { "address_pair_good" };
+                pen.on(HEALTH, *id)
+                    .word("health", health)
+                    .maybe(*fault, |line, fault| line.word("cause", &words::fault(fault)))
+                    .end();
+            }
+            _ => {}
+        }
+    }
+
+    fn traffic(&mut self, at: Instant, what: &Traffic, out: &mut String) {
+        if let Traffic::Metrics(metrics) = what {
+            return self.metrics(at, metrics, out);
+        }
+        if let Traffic::Timer { on, timer, count } = what {
+            return self
+                .begin_line(at, "timer_expired", out)
+                .maybe(*on, |line, on| line.number("subflow", on.0))
+                .word("timer", words::timer(*timer))
+                .number("count", *count)
+                .end();
+        }
+        let pen = self.pen(at, out);
+        match what {
+            Traffic::Opened { on, path } => ends(pen.on("subflow_created", *on), path).end(),
+            Traffic::Sent(sent) => segment_sent(pen.on("segment_sent", sent.on), sent),
+            Traffic::Received(came) => segment_received(pen.on("segment_received", came.on), came),
+            Traffic::DataReceived { on, data, duplicate_bytes } => {
+                pen.on("data_received", *on)
+                    .number("dsn", data.start.0)
+                    .number("length", data.len())
+                    .maybe(some(*duplicate_bytes), |line, bytes| {
+                        line.number("duplicate_length", bytes)
+                    })
+                    .end();
+            }
+            Traffic::DataAcked { on, to } => pen.on("data_acked", *on).number("dsn", to.0).end(),
+            Traffic::Lost { on, data, bytes, by_timer } => {
+                pen.on("data_lost", *on)
+                    .maybe(place(data), |line, dsn| line.number("dsn", dsn))
+                    .number("length", *bytes)
+                    .word("trigger", if *by_timer { "timer" } else { "ack" })
+                    .end();
+            }
+            _ => {}
+        }
+    }
+
+    /// What changed since the last time.
+    fn metrics(&mut self, at: Instant, now: &Metrics, out: &mut String) {
+        let before = self.metrics.insert(now.on, *now);
+        if before.as_ref() == Some(now) {
+            return;
+        }
+        let us = |time: Duration| time.as_micros() as u64;
+        let known = |ssthresh: u64| (ssthresh != u64::MAX).then_some(ssthresh);
+        let fields: [Of<u64>; 3] = [
+            ("cwnd_bytes", |m| Some(m.cwnd_bytes)),
+            ("in_flight_bytes", |m| Some(m.in_flight_bytes)),
+            ("delivery_bits_per_s", |m| m.delivery_rate.map(|rate| rate.bits_per_s())),
+        ];
+        let times: [Of<Duration>; 4] = [
+            ("srtt_us", |m| m.srtt),
+            ("rttvar_us", |m| m.srtt.map(|_| m.rttvar)),
+            ("min_rtt_us", |m| m.min_rtt),
+            ("rto_us", |m| Some(m.rto)),
+        ];
+        let phase = before.as_ref().map(|m| m.phase) != Some(now.phase);
+        let ssthresh = known(now.ssthresh_bytes);
+        let ssthresh = ssthresh.filter(|_| before.as_ref().map(|m| m.ssthresh_bytes) != ssthresh);
+        let mut line = self.begin_line(at, "metrics_updated", out).number("subflow", now.on.0);
+        line =
+            line.maybe(phase.then_some(now.phase), |line, p| line.word("phase", words::phase(p)));
+        line = line.maybe(ssthresh, |line, bytes| line.number("ssthresh_bytes", bytes));
+        for (name, of) in fields {
+            let fresh = of(now).filter(|value| before.as_ref().and_then(of) != Some(*value));
+            line = line.maybe(fresh, |line, value| line.number(name, value));
+        }
+        for (name, of) in times {
+            let old = before.as_ref().and_then(of).map(us);
+            let fresh = of(now).map(us).filter(|value| old != Some(*value));
+            line = line.maybe(fresh, |line, value| line.number(name, value));
+        }
+        line.end();
+    }
+}
+
+/// Begins the one record that an event is.
+struct Pen<'a> {
+    after: Duration,
+    out: &'a mut String,
+}
+
+impl<'a> Pen<'a> {
+    fn begin(self, name: &str) -> Line<'a> {
+        Line::begin(self.out, self.after, name)
+    }
+
+    /// Of something that happened on a subflow.
+    fn on(self, name: &str, subflow: SubflowId) -> Line<'a> {
+        self.begin(name).number("subflow", subflow.0)
+    }
+}
+
+fn ends<'a>(line: Line<'a>, path: &FourTuple) -> Line<'a> {
+    line.address("local", path.local).address("remote", path.remote)
+}
+
+/// A count, if there is anything.
+fn some(count: u64) -> Option<u64> {
+    (count > 0).then_some(count)
+}
+
+/// Where data is, if there is any.
+fn place(data: &DataRange) -> Option<u64> {
+    (!data.is_empty()).then_some(data.start.0)
+}
+
+fn segment_sent(line: Line<'_>, sent: &SegmentSent) {
+    line.word("purpose", words::purpose(sent.purpose))
+        .maybe(words::cause(sent.purpose), |line, cause| line.word("cause", cause))
+        .number("seq", sent.seq.0)
+        .maybe(place(&sent.data), |line, dsn| line.number("dsn", dsn))
+        .number("length", sent.payload_bytes)
+        .maybe((sent.segments > 1).then_some(sent.segments), |line, n| line.number("segments", n))
+        .end();
+}
+
+fn segment_received(line: Line<'_>, came: &SegmentReceived) {
+    let flags = words::flags(came.flags);
+    line.number("seq", came.seq.0)
+        .number("ack", came.ack.0)
+        .maybe((!flags.is_empty()).then_some(flags), |line, flags| line.word("flags", &flags))
+        .number("length", came.payload_bytes)
+        .maybe(came.mapping, |line, mapping| {
+            line.number("mapping_dsn", mapping.start.0).number("mapping_length", mapping.len())
+        })
+        .end();
+}
+
+fn decided(line: Line<'_>, grounds: &Grounds) {
+    line.word("rule", &grounds.rule.name().replace('-', "_"))
+        .maybe(grounds.path, |line, id| line.number("subflow", id.0))
+        .maybe(grounds.other, |line, id| line.number("other_subflow", id.0))
+        .maybe(grounds.arrives_us, |line, us| line.number("arrives_us", us))
+        .maybe(grounds.other_us, |line, us| line.number("other_us", us))
+        .maybe(grounds.gain_us, |line, us| line.number("gain_us", us))
+        .maybe(grounds.price_us, |line, us| line.number("price_us", us))
+        .end();
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! Words of the core's values in records: stable, in small letters, joined by underscores.
+
+use marline_core::{CloseReason, FallbackReason, Purpose, StreamDirection, Timer};
+use marline_policy::{AddressPairFault, Phase, ReinjectionCause, SilenceCause};
+use marline_wire::TcpFlags;
+
+pub(crate) const fn purpose(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::New => "new",
+        Purpose::Copy => "copy",
+        Purpose::Reinjection(_) => "reinjection",
+        Purpose::Retransmission { .. } => "retransmission",
+        Purpose::Probe => "probe",
+        Purpose::Repair => "repair",
+        Purpose::Handshake => "handshake",
+        Purpose::Ack => "ack",
+        Purpose::Ask => "ask",
+        Purpose::DataFin => "data_fin",
+        Purpose::Fin => "fin",
+        Purpose::Reset => "reset",
+    }
+}
+
+/// What else is known of the reason.
+pub(crate) const fn cause(purpose: Purpose) -> Option<&'static str> {
+    match purpose {
+        Purpose::Reinjection(cause) => Some(match cause {
+            ReinjectionCause::UnansweredProbe => "unanswered_probe",
+            ReinjectionCause::SubflowRto => "retransmission_timeout",
+            ReinjectionCause::SubflowClosed => "subflow_closed",
+            ReinjectionCause::DataRto => "data_timeout",
+            ReinjectionCause::Policy => "policy",
+        }),
+        Purpose::Retransmission { after_timeout: true } => Some("retransmission_timeout"),
+        Purpose::Retransmission { after_timeout: false } => Some("lost"),
+        _ => None,
+    }
+}
+
+pub(crate) const fn timer(timer: Timer) -> &'static str {
+    match timer {
+        Timer::Probe => "probe",
+        Timer::Retransmission => "retransmission",
+        Timer::DataRetransmission => "data_retransmission",
+        Timer::Persist => "persist",
+    }
+}
+
+pub(crate) const fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Open => "open",
+        Phase::Recovery => "recovery",
+        Phase::Loss => "loss",
+    }
+}
+
+pub(crate) const fn direction(direction: StreamDirection) -> &'static str {
+    match direction {
+        StreamDirection::Sent => "sent",
+        StreamDirection::Received => "received",
+    }
+}
+
+/// Sentences of the program as words: `reset by the peer` is `reset_by_the_peer`.
+fn joined(sentence: &impl std::fmt::Display) -> String {
+    let small = sentence.to_string().to_lowercase();
+    let parts = small.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join("_")
+}
+
+pub(crate) fn silence(cause: SilenceCause) -> String {
+    joined(&cause)
+}
+
+pub(crate) fn fault(fault: AddressPairFault) -> String {
+    joined(&fault)
+}
+
+pub(crate) fn closed(reason: CloseReason) -> String {
+    joined(&reason)
+}
+
+pub(crate) fn fallback(reason: FallbackReason) -> String {
+    joined(&reason)
+}
+
+/// Control bits, in the order of the header, without `ACK`, which nearly all have: `syn fin`.
+pub(crate) fn flags(flags: TcpFlags) -> String {
+    let names = [
+        (TcpFlags::FIN, "fin"),
+        (TcpFlags::SYN, "syn"),
+        (TcpFlags::RST, "rst"),
+        (TcpFlags::PSH, "psh"),
+        (TcpFlags::ECE, "ece"),
+        (TcpFlags::CWR, "cwr"),
+    ];
+    let set: Vec<&str> =
+        names.into_iter().filter(|(bit, _)| flags.contains(*bit)).map(|(_, name)| name).collect();
+    set.join(" ")
+}

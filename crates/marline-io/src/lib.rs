@@ -6,6 +6,7 @@ pub mod carrier;
 mod clock;
 mod contacts;
 mod driver;
+mod echo_socket;
 mod links;
 mod native;
 mod net;
@@ -27,6 +28,7 @@ pub use driver::{
     PacketObserver, PacketSink, PathNumbers, Request, Requests, Shard, ShardConfig, ShardHandle,
     SharedObserver, SocketOptions, StartError, Stream, udp_capabilities,
 };
+pub use echo_socket::{EchoAnswer, EchoSocket};
 pub use links::UdpUse;
 pub use native::{RawSockets, native_capabilities};
 pub use net::{GATEWAY_INTERFACE, Interface, InterfaceSetup, Interfaces, Watcher};

@@ -133,6 +133,10 @@ impl Inside {
             assert!(datagram.payload.len() < packet.len());
             taken = self.responder.refuse(packet, Unreachable::Port, &mut self.answer);
         }
+        if let Taken::Echo(echo) = taken {
+            assert!(echo.payload.len() < packet.len() && echo.hops > 0);
+            taken = self.responder.refuse(packet, Unreachable::Prohibited, &mut self.answer);
+        }
         if taken == Taken::Answered {
             self.answered += 1;
             let answer = IpPacket::parse(&self.answer).expect("what we send is a packet");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::streams::{INSIDE, target};
 use super::targets::{ECHO, MIRRORS};
-use super::{PATIENCE, TARGET_V4, World, support, two_uplinks};
+use super::{PATIENCE, TARGET_V4, TARGET_V6, World, support, two_uplinks};
 
 /// The links lose datagrams: after this long, it is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -132,6 +132,18 @@ fn dig_asks_a_resolver_beyond_by_udp() {
     let dig = "dig +notcp +tries=20 +time=1";
     let text = world.run(&format!("$run {dig} +short @{TARGET_V4} v4.example.test A"));
     assert_eq!(text.trim(), TARGET_V4);
+}
+
+#[test]
+fn ping_reaches_either_family_behind_the_server() {
+    let _others = support::among_others();
+    let Some(world) = World::set("run-ping", &["ping", "sysctl"]) else { return };
+    let allow = "sysctl -qw net.ipv4.ping_group_range='0 2147483647'";
+    world.hosts.shell(marline_lab::scenario::Side::Server, allow);
+    for host in [TARGET_V4, TARGET_V6] {
+        let text = world.run(&format!("$run ping -n -c 1 -W 20 {host}"));
+        assert!(text.contains(&format!("bytes from {host}")), "{text}");
+    }
 }
 
 #[test]

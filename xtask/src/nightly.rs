@@ -119,8 +119,9 @@ fn upgrades(root: &Path) -> TaskResult {
 
 fn packets(root: &Path) -> TaskResult {
     const MANY: &str = "a_hundred_million_packets";
-    let test = ["test", "-p", "marline-tun", "--test", "it"];
-    run(&mut command(root, "cargo", &test).args(["--", "--ignored", "--nocapture", MANY]))
+    let test =
+        ["test", "-p", "marline-tun", "--test", "it", "--", "--ignored", "--nocapture", MANY];
+    run(&mut command(root, "cargo", &test))
 }
 
 #[cfg(test)]

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
-use super::udp_tunnel::{EchoInbox, EchoRequest, EchoSender, TooBig, UdpTunnel};
+use super::udp_tunnel::echo::{EchoInbox, EchoRequest};
+use super::udp_tunnel::echoes::EchoSender;
+use super::udp_tunnel::{TooBig, UdpTunnel};
 use crate::udp::{ECHO_IDLE, MOST_ECHOES};
 
 /// Who sends requests: an address, and its identifier.

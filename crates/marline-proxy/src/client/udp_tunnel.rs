@@ -5,7 +5,8 @@
 //! ends, because the server was started again for instance, another lane takes its place: flows say anew what they
 //! stand for, and go on.
 
-mod echoes;
+pub mod echo;
+pub mod echoes;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -16,8 +17,7 @@ use marline::datagrams::{Arrivals, Datagrams};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-pub use self::echoes::{EchoAnswer, EchoInbox, EchoRequest, EchoSender};
-
+use self::echo::{EchoAnswer, EchoRequest};
 use crate::message::ErrorCode;
 use crate::target::{Host, Target};
 use crate::udp::{

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 
 use super::admission::Quota;
-use super::nat::echoes::Told;
+use super::nat::echo_mapping::Told;
 use super::nat::{Nat, SWEEP_EVERY};
 use super::{Client, RefusalReason, Server, Unsaid};
 use crate::channel::Channel;

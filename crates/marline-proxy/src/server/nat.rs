@@ -6,7 +6,8 @@
 //! mapping lasts 300 s after its last use, 30 s if it was used for nothing but DNS. What comes from a peer that nobody
 //! asked is no use: strangers cannot keep a mapping open.
 
-pub(super) mod echoes;
+pub(super) mod echo_mapping;
+mod echoes;
 mod mapping;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -29,7 +30,7 @@ use crate::target::Target;
 use crate::udp::{
     FlowTable, Item, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, UdpCounters, count, is_told,
 };
-use echoes::{Echoes, Request, Told};
+use echo_mapping::{Echoes, Request, Told};
 use mapping::Mapping;
 
 /// Between two looks for sockets that are idle.

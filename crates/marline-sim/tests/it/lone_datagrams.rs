@@ -94,7 +94,7 @@ fn asked_after_death(
     let asks = died + idle;
     let mut times = Vec::new();
     if let Before::Queries = before {
-        times.extend((1..10).map(|second| Instant::from_secs(second)));
+        times.extend((1..10).map(Instant::from_secs));
     }
     let earlier = times.len();
     times.push(asks);

@@ -5,7 +5,7 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use marline_proxy::client::echo_sources::EchoSources;
-use marline_proxy::client::udp_tunnel::{EchoAnswer, EchoInbox, EchoRequest};
+use marline_proxy::client::udp_tunnel::echo::{EchoAnswer, EchoInbox, EchoRequest};
 use tokio::time::interval;
 
 use crate::addresses::Addresses;

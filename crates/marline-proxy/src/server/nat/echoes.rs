@@ -4,75 +4,18 @@
 //! The socket needs no privilege, and draws an identifier of its own; sequence numbers are passed on as they are, so
 //! that nothing is remembered of a request. The rules for targets hold for whom is asked, and for who answers.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use marline_io::{EchoAnswer, EchoSocket};
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::echo_mapping::{Echoes, Half, Request};
 use super::{Nat, State};
 use crate::server::admission::Permit;
-use crate::udp::{ECHO_IDLE, EchoError, Item, MOST_ECHOES, count};
-
-/// A socket, and the task that reads it.
-#[derive(Debug)]
-struct Half {
-    socket: Arc<EchoSocket>,
-    reader: AbortHandle,
-}
-
-impl Drop for Half {
-    fn drop(&mut self) {
-        self.reader.abort();
-    }
-}
-
-/// What stands for an identifier.
-#[derive(Debug)]
-struct Mapping {
-    ipv4: Option<Half>,
-    ipv6: Option<Half>,
-    used_at: Instant,
-    _place: Permit<Arc<str>>,
-}
-
-/// The identifiers of a client.
-#[derive(Debug, Default)]
-pub(super) struct Echoes {
-    by_socket: BTreeMap<u32, Mapping>,
-}
-
-impl Echoes {
-    /// The client's identifier is gone.
-    pub(super) fn forget(&mut self, socket: u32) {
-        self.by_socket.remove(&socket);
-    }
-
-    /// Forgets those that are idle.
-    pub(super) fn sweep(&mut self, now: Instant) {
-        self.by_socket.retain(|_, mapping| now.duration_since(mapping.used_at) < ECHO_IDLE);
-    }
-
-    fn forget_oldest(&mut self) -> bool {
-        let oldest = self.by_socket.iter().min_by_key(|(_, mapping)| mapping.used_at);
-        let Some(oldest) = oldest.map(|(socket, _)| *socket) else { return false };
-        self.by_socket.remove(&oldest).is_some()
-    }
-}
-
-/// An echo request of a client.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Request<'a> {
-    pub(super) socket: u32,
-    pub(super) hops: u8,
-    pub(super) sequence: u16,
-    pub(super) to: IpAddr,
-    pub(super) payload: &'a [u8],
-}
+use crate::udp::{EchoError, Item, count};
 
 impl Nat {
     /// Asks a host, or tells the client why not.
@@ -96,31 +39,25 @@ impl Nat {
     fn ask(&self, state: &mut State, now: Instant, request: &Request<'_>) -> Result<(), EchoError> {
         let Request { socket, hops, sequence, to, payload } = *request;
         let unable = |error: &io::Error| self.unable(to, error);
-        let mapping = match state.echoes.by_socket.get_mut(&socket) {
-            Some(mapping) => mapping,
-            None => {
-                let place = self.place(&mut state.echoes).ok_or_else(|| prohibited(to))?;
-                let mapping = Mapping { ipv4: None, ipv6: None, used_at: now, _place: place };
-                state.echoes.by_socket.entry(socket).or_insert(mapping)
-            }
-        };
-        mapping.used_at = now;
-        let half = if to.is_ipv4() { &mut mapping.ipv4 } else { &mut mapping.ipv6 };
+        if !state.echoes.has(socket) {
+            let place = self.place(&mut state.echoes).ok_or_else(|| prohibited(to))?;
+            state.echoes.insert(socket, now, place);
+        }
+        let Some(half) = state.echoes.half(socket, now, to.is_ipv6()) else { return Ok(()) };
         let half = match half {
             Some(half) => half,
             None => {
                 let opened = Arc::new(EchoSocket::open(to.is_ipv6()).map_err(|e| unable(&e))?);
                 let read = read(Weak::clone(&self.me), Arc::clone(&opened), socket);
-                let reader = tokio::spawn(read).abort_handle();
-                half.insert(Half { socket: opened, reader })
+                half.insert(Half::new(opened, tokio::spawn(read).abort_handle()))
             }
         };
-        half.socket.send(to, hops, sequence, payload).map_err(|error| unable(&error))
+        half.socket().send(to, hops, sequence, payload).map_err(|error| unable(&error))
     }
 
     /// A place among those of the client's credential; its own oldest identifier goes for it.
     fn place(&self, echoes: &mut Echoes) -> Option<Permit<Arc<str>>> {
-        if echoes.by_socket.len() >= MOST_ECHOES {
+        if echoes.is_full() {
             echoes.forget_oldest();
         }
         loop {
@@ -176,9 +113,6 @@ const fn prohibited(to: IpAddr) -> EchoError {
     let icmp = if to.is_ipv4() { (3, 13) } else { (1, 1) };
     EchoError { icmp, mtu: 0, by: None }
 }
-
-/// Whether the lack of a permission was told.
-pub(in crate::server) type Told = Arc<AtomicBool>;
 
 /// Reads a socket as long as the client is there.
 async fn read(nat: Weak<Nat>, socket: Arc<EchoSocket>, number: u32) {

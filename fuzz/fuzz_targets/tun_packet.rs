@@ -84,6 +84,9 @@ impl Gateway {
         if let Taken::Datagram(_) = taken {
             taken = self.responder.refuse(packet, Unreachable::Port, &mut self.answer);
         }
+        if let Taken::Echo(_) = taken {
+            taken = self.responder.refuse(packet, Unreachable::Prohibited, &mut self.answer);
+        }
         if taken == Taken::Answered {
             IpPacket::parse(&self.answer).expect("what we send is a packet");
         }

@@ -17,7 +17,7 @@ use crate::{TaskResult, ci};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 7] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -27,6 +27,7 @@ const STEPS: [Step; 6] = [
     ("dist", "two builds of a release in two directories are equal", twice::check),
     ("endurance", "churn, ten thousand streams, `kill -9`", endurance),
     ("upgrades", "300 streams over 60 upgrades, none of them lost or refused", upgrades),
+    ("packets", "10^8 random and damaged packets from a TUN, memory flat", packets),
     ("fuzz", "each fuzz target for five minutes", |root| ci::fuzz(root, Some("300"))),
 ];
 
@@ -114,6 +115,13 @@ fn upgrades(root: &Path) -> TaskResult {
         "upgrade::load::",
     ];
     run(&mut command(root, "cargo", &LONG))
+}
+
+fn packets(root: &Path) -> TaskResult {
+    const MANY: &str = "a_hundred_million_packets";
+    let test =
+        ["test", "-p", "marline-tun", "--test", "it", "--", "--ignored", "--nocapture", MANY];
+    run(&mut command(root, "cargo", &test))
 }
 
 #[cfg(test)]

@@ -53,6 +53,10 @@ pub struct LaneConfig {
     /// A datagram that has waited in the lane for longer than its class allows is dropped there; by class, as
     /// [`FlowClass::ALL`] has them.
     pub patience: [Duration; 3],
+    /// The same of one whose flow has sent nothing else within a second, and is not bulk: a query for a name, the first
+    /// packet of anything. Nothing follows that would take its place, so that it is of use for longer, and is sent
+    /// again on another path when its answer is overdue.
+    pub patience_alone: Duration,
     /// Bytes of UDP payload of the frames that are thought to pass, and of the largest that is tried.
     pub frame_bytes: (u16, u16),
     /// Bounds.
@@ -71,13 +75,16 @@ impl LaneConfig {
             policy,
             congestion,
             patience: [ms(150), ms(150), ms(1_000)],
+            patience_alone: ms(1_000),
             frame_bytes: (SAFE, LARGEST_FRAME as u16),
             limits: Limits::default(),
         }
     }
 
     /// How long a datagram of this class is worth sending.
-    pub(crate) fn patience(&self, class: FlowClass) -> Duration {
-        self.patience[class as usize]
+    pub(crate) fn patience(&self, class: FlowClass, alone: bool) -> Duration {
+        let of_class = self.patience[class as usize];
+        let alone = alone && class != FlowClass::Bulk;
+        if alone { of_class.max(self.patience_alone) } else { of_class }
     }
 }

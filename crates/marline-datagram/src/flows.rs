@@ -23,6 +23,8 @@ pub(crate) struct Flow {
     slot: u64,
     mean_bytes: f32,
     pub(crate) class: FlowClass,
+    /// Whether it had sent nothing else within the last second.
+    pub(crate) alone: bool,
     /// Whether the application said what it is.
     told: bool,
     /// Path of its last datagram, and since when it goes there.
@@ -37,6 +39,7 @@ impl Flow {
             slot: 0,
             mean_bytes: 0.0,
             class: FlowClass::Sparse,
+            alone: true,
             told: false,
             last: None,
             used_at: now,
@@ -52,6 +55,7 @@ impl Flow {
             self.slots = [0; SLOTS];
         }
         self.slot = slot;
+        self.alone = self.slots == [0; SLOTS];
         let current = &mut self.slots[slot as usize % SLOTS];
         *current = current.saturating_add(bytes as u32);
         let gain = if self.mean_bytes == 0.0 { 1.0 } else { 0.1 };

@@ -159,8 +159,8 @@ impl Lane {
             return Err(SendError::TooBig { most_bytes });
         }
         self.active_until = now + ACTIVE_FOR;
-        let class = self.flows.on_datagram(now, flow.0, payload.len()).class;
-        let deadline = now + self.config.patience(class);
+        let known = self.flows.on_datagram(now, flow.0, payload.len());
+        let (class, deadline) = (known.class, now + self.config.patience(known.class, known.alone));
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(payload);

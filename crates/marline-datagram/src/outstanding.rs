@@ -105,6 +105,11 @@ impl Outstanding {
         self.order.front().and_then(|number| self.sent.get(number))
     }
 
+    /// Numbers of the frames on their way, in the order of sending.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.order.iter().filter(|number| self.sent.contains_key(number)).copied()
+    }
+
     /// Frames sent so far.
     pub(crate) fn places(&self) -> u64 {
         self.front + self.order.len() as u64

@@ -536,6 +536,10 @@ impl Path {
         self.misses += 1;
         outcome.silent = self.fall_silent(SilenceCause::ProbeTimeout, now);
         if self.misses == 1 {
+            if self.rtt.srtt().is_none() {
+                // Nothing was known by which they could have been overdue before.
+                outcome.missed.extend(self.outstanding.numbers());
+            }
             self.wants_ping = true;
             // The next patience counts from here.
             self.pinged_at = Some(now);

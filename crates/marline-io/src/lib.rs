@@ -6,6 +6,7 @@ pub mod carrier;
 mod clock;
 mod contacts;
 mod driver;
+mod echo_socket;
 mod links;
 mod native;
 mod net;
@@ -28,6 +29,7 @@ pub use driver::{
     ShardConfig, ShardHandle, SharedEventObserver, SharedObserver, SocketOptions, StartError,
     Stream, udp_capabilities,
 };
+pub use echo_socket::{EchoAnswer, EchoSocket};
 pub use links::UdpUse;
 pub use native::{RawSockets, native_capabilities};
 pub use net::{GATEWAY_INTERFACE, Interface, InterfaceSetup, Interfaces, Watcher};

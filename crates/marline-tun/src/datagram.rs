@@ -1,7 +1,7 @@
 //! UDP datagrams of the programs inside, and the place where their carrier is attached.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use marline_io::Tun;
@@ -22,12 +22,30 @@ pub struct Datagram<'a> {
     pub payload: &'a [u8],
 }
 
+/// An echo request that a program has sent (ICMP).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Echo<'a> {
+    /// The program's end.
+    pub source: IpAddr,
+    /// Where it is to go.
+    pub destination: IpAddr,
+    /// The program's identifier, as a port is that of a datagram.
+    pub identifier: u16,
+    /// Its sequence number.
+    pub sequence: u16,
+    /// Its time to live behind the gateway, at least 1.
+    pub hops: u8,
+    /// Its data.
+    pub payload: &'a [u8],
+}
+
 /// What becomes of a datagram.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It is on its way, or lost like any other.
     Carried,
-    /// It does not go anywhere, and the program is told so (ICMP port unreachable).
+    /// It does not go anywhere, and the program is told so (ICMP port unreachable; of an echo request,
+    /// administratively prohibited).
     Refused,
     /// The way takes payloads of so many bytes at most. The program is told so, if it wants to know.
     TooBig(usize),
@@ -37,6 +55,12 @@ pub enum Fate {
 pub trait Datagrams: Send {
     /// Takes a datagram. Answers are written to `answers`, now or later. It must neither wait nor take long.
     fn on_datagram(&mut self, datagram: &Datagram<'_>, answers: &DatagramWriter) -> Fate;
+
+    /// Takes an echo request, likewise. Who carries datagrams alone refuses it.
+    fn on_echo(&mut self, echo: &Echo<'_>, answers: &DatagramWriter) -> Fate {
+        let _ = (echo, answers);
+        Fate::Refused
+    }
 }
 
 /// No carrier: programs that try UDP learn at once that it does not work, and use TCP if they can.
@@ -83,5 +107,10 @@ impl DatagramWriter {
         packet.extend_from_slice(payload);
         fill_udp_checksum(from.ip(), to.ip(), &mut packet[header..]);
         self.tun.write(&packet)
+    }
+
+    /// Sends a whole packet.
+    pub(crate) fn write(&self, packet: &[u8]) -> io::Result<()> {
+        self.tun.write(packet)
     }
 }

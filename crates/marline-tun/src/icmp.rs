@@ -80,6 +80,76 @@ pub(crate) fn write_echo_reply(ends: (IpAddr, IpAddr), request: &[u8], out: &mut
     });
 }
 
+/// Fields of an echo request: identifier, sequence number and data.
+pub(crate) fn echo_fields(request: &[u8]) -> Option<(u16, u16, &[u8])> {
+    let (&[_, _, _, _, a, b, c, d], data) = request.split_first_chunk::<HEADER_LEN>()?;
+    Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]), data))
+}
+
+/// Writes the answer to an echo request that somebody else gave: a whole packet from `ends.0` to `ends.1`.
+pub(crate) fn write_echo_answer(
+    ends: (IpAddr, IpAddr),
+    (identifier, sequence): (u16, u16),
+    data: &[u8],
+    out: &mut Vec<u8>,
+) {
+    let kind = if ends.0.is_ipv6() { 129 } else { 0 };
+    write(ends, out, |message| {
+        message.extend_from_slice(&[kind, 0, 0, 0]);
+        message.extend_from_slice(&identifier.to_be_bytes());
+        message.extend_from_slice(&sequence.to_be_bytes());
+        message.extend_from_slice(data);
+    });
+}
+
+/// Why an echo request failed, as an ICMP message of the request's family says it: type, code, and the MTU of one that
+/// was too long.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EchoFailure {
+    pub(crate) icmp: (u8, u8),
+    pub(crate) mtu: u16,
+}
+
+impl EchoFailure {
+    /// Whether it is an error about which a program may hear: unreachable, too long, out of time.
+    pub(crate) fn is_known(self, ipv6: bool) -> bool {
+        if ipv6 { matches!(self.icmp.0, 1..=3) } else { matches!(self.icmp.0, 3 | 11) }
+    }
+
+    /// The beginning of the message: where the MTU stands depends on the family.
+    fn beginning(self, ipv6: bool) -> [u8; 8] {
+        let ((kind, code), [high, low]) = (self.icmp, self.mtu.to_be_bytes());
+        let too_big = if ipv6 { kind == 2 } else { (kind, code) == (3, 4) };
+        if too_big { [kind, code, 0, 0, 0, 0, high, low] } else { [kind, code, 0, 0, 0, 0, 0, 0] }
+    }
+}
+
+/// Writes that an echo request between `asked` did not arrive: a whole packet to its source, from who says so.
+pub(crate) fn write_echo_failure(
+    by: IpAddr,
+    asked: (IpAddr, IpAddr),
+    (identifier, sequence): (u16, u16),
+    why: EchoFailure,
+    out: &mut Vec<u8>,
+) {
+    let ipv6 = asked.0.is_ipv6();
+    let mut quoted = [0; 40 + HEADER_LEN];
+    let protocol = if ipv6 { PROTOCOL_ICMPV6 } else { PROTOCOL_ICMP };
+    let Ok(len) = emit_ip(asked, protocol, 0, HEADER_LEN, &mut quoted) else { return out.clear() };
+    // The checksum was one over the data, which nobody has kept.
+    let message = &mut quoted[len..len + HEADER_LEN];
+    message[0] = if ipv6 { 128 } else { 8 };
+    message[4..6].copy_from_slice(&identifier.to_be_bytes());
+    message[6..].copy_from_slice(&sequence.to_be_bytes());
+    write_error((by, asked.0), why.beginning(ipv6), &quoted[..len + HEADER_LEN], out);
+}
+
+/// Writes that a packet has passed as many routers as it may: a whole packet to its source.
+pub(crate) fn write_time_exceeded(ends: (IpAddr, IpAddr), packet: &[u8], out: &mut Vec<u8>) {
+    let kind = if ends.0.is_ipv6() { 3 } else { 11 };
+    write_error(ends, [kind, 0, 0, 0, 0, 0, 0, 0], packet, out);
+}
+
 /// Writes that a packet did not reach where it was to go: a whole packet to its source. `from` is who says so.
 pub(crate) fn write_unreachable(
     (from, to): (IpAddr, IpAddr),

@@ -10,7 +10,7 @@ use marline_wire::{
 };
 
 use crate::addresses::Addresses;
-use crate::datagram::Datagram;
+use crate::datagram::{Datagram, Echo};
 use crate::icmp::{self, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Unreachable};
 
 /// Packets other than TCP, by what became of them.
@@ -18,6 +18,8 @@ use crate::icmp::{self, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Unreachable};
 pub struct PacketCounters {
     /// Echo requests to the gateway, answered.
     pub echoes: AtomicU64,
+    /// Echo requests to somewhere else, handed over.
+    pub pings: AtomicU64,
     /// DNS queries to the gateway.
     pub queries: AtomicU64,
     /// Datagrams handed over.
@@ -47,6 +49,8 @@ pub enum Taken<'a> {
     Query(Datagram<'a>),
     /// A datagram to somewhere else.
     Datagram(Datagram<'a>),
+    /// An echo request to somewhere else.
+    Echo(Echo<'a>),
     /// Nothing is to be done.
     Dropped,
 }
@@ -132,20 +136,31 @@ impl Responder {
             count(&self.counters.malformed);
             return Taken::Dropped;
         }
-        if !icmp::is_echo_request(ipv6, ip.payload) {
+        let fields = icmp::echo_fields(ip.payload);
+        let fields = fields.filter(|_| icmp::is_echo_request(ipv6, ip.payload));
+        let Some((identifier, sequence, payload)) = fields else {
             count(&self.counters.ignored);
             return Taken::Dropped;
-        }
+        };
         if self.addresses.is_gateway(ip.dst) {
             count(&self.counters.echoes);
             icmp::write_echo_reply((ip.dst, ip.src), ip.payload, answer);
             return Taken::Answered;
         }
-        // Echo does not go through a proxy. Who waits for an answer learns why there is none.
-        self.refuse(packet, Unreachable::Prohibited, answer)
+        count(&self.counters.pings);
+        // The gateway is a router, as traceroute shows it.
+        let hops = hop_limit(packet);
+        if hops <= 1 {
+            let from = self.addresses.gateway_for(ip.src);
+            icmp::write_time_exceeded((from, ip.src), packet, answer);
+            return Taken::Answered;
+        }
+        let (source, destination) = ends;
+        Taken::Echo(Echo { source, destination, identifier, sequence, hops: hops - 1, payload })
     }
 
     /// Says that a datagram's payload may have `most` bytes, if its sender wants to know.
+    /// The same goes for an echo request's data: its header is as long.
     pub fn too_big<'a>(&self, packet: &[u8], most: usize, answer: &mut Vec<u8>) -> Taken<'a> {
         count(&self.counters.too_big);
         let Ok(ip) = IpPacket::parse(packet) else { return Taken::Dropped };
@@ -180,6 +195,12 @@ fn wants_path_mtu(packet: &[u8]) -> bool {
     const DONT_FRAGMENT: u8 = 0x40;
     packet.first().is_some_and(|first| first >> 4 == 6)
         || packet.get(6).is_some_and(|flags| flags & DONT_FRAGMENT != 0)
+}
+
+/// Routers that a packet may pass, and one: of a packet that was parsed.
+fn hop_limit(packet: &[u8]) -> u8 {
+    let at = if packet.first().is_some_and(|first| first >> 4 == 6) { 7 } else { 8 };
+    packet.get(at).copied().unwrap_or_default()
 }
 
 /// An address of one host: nobody is told anything about others.

@@ -67,6 +67,20 @@ impl PacketSink for Sink {
                     Fate::TooBig(most) => taken = self.responder.too_big(packet, most, answer),
                 }
             }
+            Taken::Echo(echo) => {
+                let answer = &mut self.answer;
+                let fate = match self.destinations.exceptions.blocks(echo.destination) {
+                    true => Fate::Refused,
+                    false => self.datagrams.on_echo(&echo, &self.writer),
+                };
+                match fate {
+                    Fate::Carried => {}
+                    Fate::Refused => {
+                        taken = self.responder.refuse(packet, Unreachable::Prohibited, answer);
+                    }
+                    Fate::TooBig(most) => taken = self.responder.too_big(packet, most, answer),
+                }
+            }
             Taken::Answered | Taken::Dropped => {}
         }
         if taken == Taken::Answered {

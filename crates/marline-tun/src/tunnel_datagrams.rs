@@ -1,17 +1,20 @@
 //! Carrier of the programs' datagrams through a server: a socket of the UDP tunnel for each of their ports.
 //!
 //! A program's port is a [source](marline_proxy::client::udp_sources) like any other; whoever sends to its socket at
-//! the server is passed on to the program.
+//! the server is passed on to the program. So are its [echo requests](marline_proxy::client::echo_sources).
+
+mod echoes;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 
+use marline_proxy::client::echo_sources::EchoSources;
 use marline_proxy::client::udp_sources::UdpSources;
 use marline_proxy::client::udp_tunnel::{Inbound, UdpInbox, UdpTunnel};
 use marline_proxy::target::Target;
 
 use crate::addresses::Addresses;
-use crate::datagram::{Datagram, DatagramWriter, Datagrams, Fate};
+use crate::datagram::{Datagram, DatagramWriter, Datagrams, Echo, Fate};
 
 /// Whose datagrams are carried.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -29,6 +32,7 @@ pub struct TunnelDatagrams {
     addresses: Addresses,
     senders: Senders,
     sources: Arc<UdpSources>,
+    echoes: Arc<EchoSources>,
 }
 
 impl TunnelDatagrams {
@@ -37,18 +41,22 @@ impl TunnelDatagrams {
     /// may send.
     #[must_use]
     pub fn start(udp: Arc<UdpTunnel>, addresses: Addresses, senders: Senders) -> TunnelDatagrams {
-        TunnelDatagrams { addresses, senders, sources: UdpSources::start(udp) }
+        let echoes = Arc::new(EchoSources::new(Arc::clone(&udp)));
+        tokio::spawn(echoes::sweep(Arc::downgrade(&echoes)));
+        TunnelDatagrams { addresses, senders, sources: UdpSources::start(udp), echoes }
+    }
+
+    /// Whether what this host sends is carried.
+    fn takes(&self, from: IpAddr) -> bool {
+        let theirs = self.senders == Senders::All || self.addresses.is_program(from);
+        theirs && !self.sources.tunnel().is_refused()
     }
 }
 
 impl Datagrams for TunnelDatagrams {
     fn on_datagram(&mut self, datagram: &Datagram<'_>, answers: &DatagramWriter) -> Fate {
         let Datagram { source: from, destination, payload } = *datagram;
-        let theirs = self.senders == Senders::All || self.addresses.is_program(from.ip());
-        if !theirs
-            || !may_pass(&self.addresses, from, destination)
-            || self.sources.tunnel().is_refused()
-        {
+        if !self.takes(from.ip()) || !may_pass(&self.addresses, from, destination) {
             return Fate::Refused;
         }
         let serve = |inbox| {
@@ -63,19 +71,29 @@ impl Datagrams for TunnelDatagrams {
             Err(too_big) => Fate::TooBig(too_big.most),
         }
     }
+
+    fn on_echo(&mut self, echo: &Echo<'_>, answers: &DatagramWriter) -> Fate {
+        if !self.takes(echo.source) || !hosts(&self.addresses, echo.source, echo.destination) {
+            return Fate::Refused;
+        }
+        echoes::send(&self.echoes, self.addresses, echo, answers)
+    }
 }
 
 /// Whether a datagram is from a host inside to one elsewhere.
 fn may_pass(addresses: &Addresses, from: SocketAddr, to: SocketAddr) -> bool {
-    let elsewhere = match to.ip() {
+    from.port() != 0 && to.port() != 0 && hosts(addresses, from.ip(), to.ip())
+}
+
+/// Whether these are a host inside and one elsewhere.
+fn hosts(addresses: &Addresses, from: IpAddr, to: IpAddr) -> bool {
+    let elsewhere = match to {
         IpAddr::V4(v4) => !v4.is_broadcast(),
         // An IPv4 address that is mapped into IPv6 is on no wire.
         IpAddr::V6(v6) => v6.to_ipv4_mapped().is_none(),
     };
-    let host = !to.ip().is_multicast() && !to.ip().is_unspecified() && !to.ip().is_loopback();
-    let ports = from.port() != 0 && to.port() != 0;
-    let inside = !addresses.is_gateway(from.ip());
-    inside && ports && elsewhere && host && !addresses.is_near(to.ip())
+    let host = !to.is_multicast() && !to.is_unspecified() && !to.is_loopback();
+    !addresses.is_gateway(from) && elsewhere && host && !addresses.is_near(to)
 }
 
 /// Passes what comes for a program's port, until its socket is closed.

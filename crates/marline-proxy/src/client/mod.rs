@@ -5,6 +5,7 @@ mod backoff;
 pub mod current;
 pub mod dialer;
 pub mod direct;
+pub mod echo_sources;
 mod http_listener;
 mod leased;
 mod listening;

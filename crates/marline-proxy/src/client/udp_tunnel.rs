@@ -5,6 +5,9 @@
 //! ends, because the server was started again for instance, another lane takes its place: flows say anew what they
 //! stand for, and go on.
 
+pub mod echo;
+pub mod echoes;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -14,6 +17,7 @@ use marline::datagrams::{Arrivals, Datagrams};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
+use self::echo::{EchoAnswer, EchoRequest};
 use crate::message::ErrorCode;
 use crate::target::{Host, Target};
 use crate::udp::{
@@ -55,18 +59,34 @@ struct Own {
     refused_until: Option<Instant>,
 }
 
-/// A datagram that waits for a lane.
+/// Something that waits for a lane.
 #[derive(Debug)]
 struct Early {
     at: Instant,
     socket: u32,
-    peer: Target,
+    what: Sent,
     payload: Vec<u8>,
+}
+
+/// What an application sends, without its bytes.
+#[derive(Clone, Debug)]
+enum Sent {
+    /// A datagram to this peer.
+    Datagram(Target),
+    /// An echo request.
+    Echo(EchoRequest),
+}
+
+/// Where what comes for a socket goes.
+#[derive(Debug)]
+enum Inbox {
+    Datagrams(mpsc::Sender<Inbound>),
+    Echoes(mpsc::Sender<EchoAnswer>),
 }
 
 #[derive(Debug)]
 struct State {
-    sockets: BTreeMap<u32, mpsc::Sender<Inbound>>,
+    sockets: BTreeMap<u32, Inbox>,
     next_socket: u32,
     own: FlowTable<Own>,
     /// Flows that the server opened.
@@ -141,16 +161,21 @@ impl Batch<'_> {
     /// Adds a datagram.
     pub(super) fn send(&mut self, from: &UdpSender, peer: &Target, payload: &[u8]) {
         count(&self.tunnel.counters.from_local);
-        let (state, socket) = (&mut *self.state, from.number);
+        let socket = from.number;
         if self.lane.is_some() {
-            return self.tunnel.put(state, self.now, (socket, peer), payload);
+            return self.tunnel.put(&mut self.state, self.now, (socket, peer), payload);
         }
-        if state.early.len() >= EARLY {
-            state.early.pop_front();
+        self.keep_early(socket, Sent::Datagram(peer.clone()), payload);
+    }
+
+    /// Keeps something until there is a lane; the oldest goes for it.
+    fn keep_early(&mut self, socket: u32, what: Sent, payload: &[u8]) {
+        let early = &mut self.state.early;
+        if early.len() >= EARLY {
+            early.pop_front();
             count(&self.tunnel.counters.dropped);
         }
-        let (peer, payload) = (peer.clone(), payload.to_vec());
-        state.early.push_back(Early { at: self.now, socket, peer, payload });
+        early.push_back(Early { at: self.now, socket, what, payload: payload.to_vec() });
     }
 
     /// Bytes of the longest datagram that the paths take, if that is known.
@@ -210,6 +235,11 @@ impl Default for UdpTunnel {
 impl UdpTunnel {
     /// A socket for an application; `None`: there are too many.
     pub fn socket(self: &Arc<Self>) -> Option<(UdpSender, UdpInbox)> {
+        let (sender, inbox) = mpsc::channel(INBOX);
+        Some((self.open(Inbox::Datagrams(sender))?, inbox))
+    }
+
+    fn open(self: &Arc<Self>, inbox: Inbox) -> Option<UdpSender> {
         let mut state = self.lock();
         if state.sockets.len() >= MOST_SOCKETS {
             count(&self.counters.refused);
@@ -222,12 +252,11 @@ impl UdpTunnel {
                 break number;
             }
         };
-        let (sender, inbox) = mpsc::channel(INBOX);
-        state.sockets.insert(number, sender);
+        state.sockets.insert(number, inbox);
         drop(state);
         count(&self.counters.sockets);
         self.wanted.notify_one();
-        Some((UdpSender { number, tunnel: Arc::clone(self) }, inbox))
+        Some(UdpSender { number, tunnel: Arc::clone(self) })
     }
 
     /// Counts so far.
@@ -344,7 +373,12 @@ impl UdpTunnel {
             if now.duration_since(early.at) > EARLY_PATIENCE {
                 count(&self.counters.dropped);
             } else if state.sockets.contains_key(&early.socket) {
-                self.put(state, now, (early.socket, &early.peer), &early.payload);
+                match early.what {
+                    Sent::Datagram(peer) => {
+                        self.put(state, now, (early.socket, &peer), &early.payload);
+                    }
+                    Sent::Echo(request) => request.put(state, early.socket, &early.payload),
+                }
             }
         }
         state.outbox.flush(&lane, &self.counters);
@@ -405,7 +439,8 @@ impl UdpTunnel {
                 }
             }
             Item::Refused(code) => self.on_refused(state, now, flow, code),
-            Item::Open { .. } | Item::Announce { .. } | Item::Closed { .. } => {
+            Item::Replied { .. } | Item::Failed { .. } => self.on_echo(state, item),
+            Item::Open { .. } | Item::Announce { .. } | Item::Closed { .. } | Item::Echo { .. } => {
                 count(&self.counters.unknown);
             }
         }
@@ -449,11 +484,11 @@ impl UdpTunnel {
     }
 
     fn deliver(&self, state: &State, socket: u32, inbound: Inbound) {
-        let sent = state.sockets.get(&socket).map(|inbox| inbox.try_send(inbound));
-        match sent {
-            Some(Ok(())) => count(&self.counters.to_local),
-            Some(Err(_)) | None => count(&self.counters.dropped),
-        }
+        let taken = match state.sockets.get(&socket) {
+            Some(Inbox::Datagrams(inbox)) => inbox.try_send(inbound).is_ok(),
+            Some(Inbox::Echoes(_)) | None => false,
+        };
+        count(if taken { &self.counters.to_local } else { &self.counters.dropped });
     }
 }
 

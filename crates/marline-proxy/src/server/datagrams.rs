@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 
 use super::admission::Quota;
+use super::nat::echo_mapping::Told;
 use super::nat::{Nat, SWEEP_EVERY};
 use super::{Client, RefusalReason, Server, Unsaid};
 use crate::channel::Channel;
@@ -42,6 +43,7 @@ pub(super) struct DatagramService {
     lanes: Quota<Arc<str>>,
     sockets: Arc<Quota<Arc<str>>>,
     counters: Arc<UdpCounters>,
+    echoes_told: Told,
 }
 
 impl Default for DatagramService {
@@ -52,6 +54,7 @@ impl Default for DatagramService {
             lanes: Quota::new(LANES_PER_CLIENT, LANES_TOTAL),
             sockets: Arc::new(Quota::new(SOCKETS_PER_CLIENT, SOCKETS_TOTAL)),
             counters: Arc::default(),
+            echoes_told: Told::default(),
         }
     }
 }
@@ -135,8 +138,9 @@ impl Server {
         }
         tracing::debug!(client = %client.name, "carries datagrams");
         let (rules, name) = (self.rules.subscribe(), Arc::clone(&client.name));
-        let (sockets, counters) = (Arc::clone(&service.sockets), Arc::clone(&service.counters));
-        let nat = Nat::new(lane, name, rules, sockets, counters);
+        let sockets = Arc::clone(&service.sockets);
+        let counted = (Arc::clone(&service.counters), Arc::clone(&service.echoes_told));
+        let nat = Nat::new(lane, name, rules, sockets, counted);
         let end = {
             let (reader, writer) = split(&mut stream);
             // One answer that waits answers all.

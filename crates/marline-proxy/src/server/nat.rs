@@ -6,6 +6,8 @@
 //! mapping lasts 300 s after its last use, 30 s if it was used for nothing but DNS. What comes from a peer that nobody
 //! asked is no use: strangers cannot keep a mapping open.
 
+pub(super) mod echo_mapping;
+mod echoes;
 mod mapping;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -28,6 +30,7 @@ use crate::target::Target;
 use crate::udp::{
     FlowTable, Item, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, UdpCounters, count, is_told,
 };
+use echo_mapping::{Echoes, Request, Told};
 use mapping::Mapping;
 
 /// Between two looks for sockets that are idle.
@@ -71,6 +74,7 @@ struct State {
     unasked: FlowTable<Unasked>,
     early: VecDeque<(u64, Vec<u8>)>,
     outbox: Outbox,
+    echoes: Echoes,
 }
 
 /// A client's UDP.
@@ -84,6 +88,7 @@ pub(super) struct Nat {
     counters: Arc<UdpCounters>,
     /// Flows that were refused.
     refusals: AtomicU64,
+    echoes_told: Told,
     state: Mutex<State>,
     me: Weak<Nat>,
 }
@@ -96,7 +101,7 @@ impl Nat {
         client: Arc<str>,
         rules: watch::Receiver<Arc<Rules>>,
         places: Arc<Quota<Arc<str>>>,
-        counters: Arc<UdpCounters>,
+        (counters, echoes_told): (Arc<UdpCounters>, Told),
     ) -> Arc<Nat> {
         let state = Mutex::new(State {
             sockets: BTreeMap::new(),
@@ -104,12 +109,13 @@ impl Nat {
             unasked: FlowTable::new(1, MOST_UNASKED_FLOWS),
             early: VecDeque::new(),
             outbox: Outbox::default(),
+            echoes: Echoes::default(),
         });
         let lookups = Arc::new(Semaphore::new(LOOKUPS));
         Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
             let refusals = AtomicU64::new(0);
-            Nat { lane, client, rules, places, lookups, counters, refusals, state, me }
+            Nat { lane, client, rules, places, lookups, counters, refusals, echoes_told, state, me }
         })
     }
 
@@ -150,7 +156,13 @@ impl Nat {
             Item::Unknown => set_unasked(state, flow, Unasked::New),
             Item::Refused(_) => set_unasked(state, flow, Unasked::Unwanted),
             Item::Closed { socket } => forget(state, socket),
-            Item::Open { .. } | Item::Announce { .. } => count(&self.counters.unknown),
+            Item::Echo { socket, hops, sequence, to, payload } => {
+                self.on_echo(state, now, &Request { socket, hops, sequence, to, payload });
+            }
+            Item::Open { .. }
+            | Item::Announce { .. }
+            | Item::Replied { .. }
+            | Item::Failed { .. } => count(&self.counters.unknown),
         }
     }
 
@@ -367,6 +379,7 @@ impl Nat {
         let idle = state.sockets.iter().filter(|(_, mapping)| mapping.is_idle(now));
         let idle: Vec<u32> = idle.map(|(socket, _)| *socket).collect();
         idle.into_iter().for_each(|socket| forget(&mut state, socket));
+        state.echoes.sweep(now);
     }
 
     /// Sends a datagram to a peer.
@@ -461,6 +474,7 @@ impl Nat {
 
 fn forget(state: &mut State, socket: u32) {
     state.sockets.remove(&socket);
+    state.echoes.forget(socket);
     state.flows.remove_socket(socket);
     state.unasked.remove_socket(socket);
 }

@@ -8,12 +8,17 @@
 //!  4 Unknown                                  a datagram came, and nobody knows what the flow stands for
 //!  5 Refused   code u8                        no; the codes are RFC 8803 section 6.2.8's
 //!  6 Closed    socket                         the application's socket is gone
+//!  7 Echo      socket, hops u8, sequence u16, address, payload     an ICMP echo request is to go there
+//!  8 Replied   socket, sequence u16, address, payload              it was answered by this host
+//!  9 Failed    socket, sequence u16, address, type u8, code u8, MTU u16, nothing or an address
+//!                                             it did not reach the first, says the second (ICMP)
 //!
 //! socket      number of variable length (RFC 9000 section 16), below 2^30
-//! peer        port u16, kind u8, and IPv4 (kind 1, 4 bytes), a length u8 and a name (3), IPv6 (4, 16 bytes)
+//! address     kind u8, and IPv4 (kind 1, 4 bytes), IPv6 (4, 16 bytes)
+//! peer        port u16, and an address, or kind 3, a length u8 and a name
 //! ```
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::message::ErrorCode;
 use crate::target::{Host, Target};
@@ -53,7 +58,56 @@ pub enum Item<'a> {
         /// Its number.
         socket: u32,
     },
+    /// An ICMP echo request is to go out.
+    Echo {
+        /// Stands for the application's identifier.
+        socket: u32,
+        /// Its time to live.
+        hops: u8,
+        /// Its sequence number.
+        sequence: u16,
+        /// Where.
+        to: IpAddr,
+        /// Its data.
+        payload: &'a [u8],
+    },
+    /// An echo request was answered.
+    Replied {
+        /// The request's.
+        socket: u32,
+        /// The request's.
+        sequence: u16,
+        /// Who answered.
+        from: IpAddr,
+        /// The answer's data.
+        payload: &'a [u8],
+    },
+    /// An echo request did not arrive.
+    Failed {
+        /// The request's.
+        socket: u32,
+        /// The request's.
+        sequence: u16,
+        /// Where it was to go.
+        to: IpAddr,
+        /// Why, and who says so.
+        error: EchoError,
+    },
 }
+
+/// Why an echo request did not arrive, as ICMP has it for the family of its address (RFC 792, RFC 4443).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct EchoError {
+    /// ICMP's type and code.
+    pub icmp: (u8, u8),
+    /// Bytes of the packets that pass, if it was too long; else 0.
+    pub mtu: u16,
+    /// Who says so; `None`: the server.
+    pub by: Option<IpAddr>,
+}
+
+/// Bytes of an echo's item at most, besides its payload.
+pub(crate) const ECHO_OVERHEAD: usize = 1 + 4 + 1 + 2 + 17;
 
 /// A datagram of the lane that holds no item.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,6 +124,9 @@ impl<'a> Item<'a> {
             Item::Unknown => 4,
             Item::Refused(_) => 5,
             Item::Closed { .. } => 6,
+            Item::Echo { .. } => 7,
+            Item::Replied { .. } => 8,
+            Item::Failed { .. } => 9,
         }
     }
 
@@ -93,6 +150,26 @@ impl<'a> Item<'a> {
             Item::Known(None) | Item::Unknown => {}
             Item::Refused(code) => out.push(code.to_u8()),
             Item::Closed { socket } => encode_socket(*socket, out),
+            Item::Echo { socket, hops, sequence, to, payload } => {
+                encode_socket(*socket, out);
+                out.push(*hops);
+                encode_end(*sequence, *to, out);
+                out.extend_from_slice(payload);
+            }
+            Item::Replied { socket, sequence, from, payload } => {
+                encode_socket(*socket, out);
+                encode_end(*sequence, *from, out);
+                out.extend_from_slice(payload);
+            }
+            Item::Failed { socket, sequence, to, error } => {
+                encode_socket(*socket, out);
+                encode_end(*sequence, *to, out);
+                out.extend_from_slice(&[error.icmp.0, error.icmp.1]);
+                out.extend_from_slice(&error.mtu.to_be_bytes());
+                if let Some(by) = error.by {
+                    Host::from(by).encode(out);
+                }
+            }
         }
     }
 
@@ -115,6 +192,19 @@ impl<'a> Item<'a> {
             4 => Item::Unknown,
             5 => Item::Refused(ErrorCode::from_u8(reader.byte()?)),
             6 => Item::Closed { socket: reader.socket()? },
+            7 => {
+                let (socket, hops) = (reader.socket()?, reader.byte()?);
+                let (sequence, to) = (reader.number()?, reader.ip()?);
+                Item::Echo { socket, hops, sequence, to, payload: reader.take_rest() }
+            }
+            8 => {
+                let (socket, sequence, from) = (reader.socket()?, reader.number()?, reader.ip()?);
+                Item::Replied { socket, sequence, from, payload: reader.take_rest() }
+            }
+            9 => {
+                let (socket, sequence, to) = (reader.socket()?, reader.number()?, reader.ip()?);
+                Item::Failed { socket, sequence, to, error: reader.echo_error()? }
+            }
             _ => return Err(BadItem),
         };
         if reader.rest.is_empty() { Ok(item) } else { Err(BadItem) }
@@ -132,6 +222,11 @@ fn encode_socket(socket: u32, out: &mut Vec<u8>) {
 fn encode_peer(peer: &Target, out: &mut Vec<u8>) {
     out.extend_from_slice(&peer.port.to_be_bytes());
     peer.host.encode(out);
+}
+
+fn encode_end(sequence: u16, host: IpAddr, out: &mut Vec<u8>) {
+    out.extend_from_slice(&sequence.to_be_bytes());
+    Host::from(host).encode(out);
 }
 
 struct Reader<'a> {
@@ -169,9 +264,12 @@ impl<'a> Reader<'a> {
         Ok(self.take(more)?.iter().fold(start, |value, byte| value << 8 | u32::from(*byte)))
     }
 
-    fn peer(&mut self) -> Result<Target, BadItem> {
-        let port = u16::from_be_bytes(self.array()?);
-        let host = match self.byte()? {
+    fn number(&mut self) -> Result<u16, BadItem> {
+        Ok(u16::from_be_bytes(self.array()?))
+    }
+
+    fn host(&mut self) -> Result<Host, BadItem> {
+        Ok(match self.byte()? {
             1 => Host::V4(Ipv4Addr::from(self.array::<4>()?)),
             3 => {
                 let len = usize::from(self.byte()?);
@@ -180,8 +278,22 @@ impl<'a> Reader<'a> {
             }
             4 => Host::V6(Ipv6Addr::from(self.array::<16>()?)),
             _ => return Err(BadItem),
-        };
-        Target::new(host, port).map_err(|_| BadItem)
+        })
+    }
+
+    fn ip(&mut self) -> Result<IpAddr, BadItem> {
+        self.host()?.as_name().err().ok_or(BadItem)
+    }
+
+    fn echo_error(&mut self) -> Result<EchoError, BadItem> {
+        let (icmp, mtu) = ((self.byte()?, self.byte()?), self.number()?);
+        let by = if self.rest.is_empty() { None } else { Some(self.ip()?) };
+        Ok(EchoError { icmp, mtu, by })
+    }
+
+    fn peer(&mut self) -> Result<Target, BadItem> {
+        let port = self.number()?;
+        Target::new(self.host()?, port).map_err(|_| BadItem)
     }
 
     fn address(&mut self) -> Result<SocketAddr, BadItem> {
@@ -216,7 +328,11 @@ mod tests {
         let mut bytes = Vec::new();
         item.encode(&mut bytes);
         assert_eq!(Item::decode(&bytes).as_ref(), Ok(item));
-        if !matches!(item, Item::Data(_) | Item::Open { .. }) {
+        let open_ended = matches!(
+            item,
+            Item::Data(_) | Item::Open { .. } | Item::Echo { .. } | Item::Replied { .. }
+        );
+        if !open_ended {
             bytes.push(0);
             assert_eq!(Item::decode(&bytes), Err(BadItem), "nothing follows {item:?}");
         }
@@ -242,6 +358,26 @@ mod tests {
             read_back(&Item::Unknown);
             read_back(&Item::Refused(ErrorCode::from_u8(code)));
             read_back(&Item::Closed { socket });
+        }
+
+        #[test]
+        fn echoes_are_read_back(
+            socket in sockets(),
+            (hops, sequence, mtu, icmp) in any::<(u8, u16, u16, (u8, u8))>(),
+            (v4, v6) in any::<([u8; 4], [u8; 16])>(),
+            payload in prop::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let (v4, v6) = (IpAddr::from(v4), IpAddr::from(v6));
+            for (one, other) in [(v4, v6), (v6, v4)] {
+                let echo = Item::Echo { socket, hops, sequence, to: one, payload: &payload };
+                read_back(&echo);
+                let mut bytes = Vec::new();
+                echo.encode(&mut bytes);
+                prop_assert!(bytes.len() <= payload.len() + ECHO_OVERHEAD);
+                read_back(&Item::Replied { socket, sequence, from: one, payload: &payload });
+                let error = EchoError { icmp, mtu, by: Some(other) };
+                read_back(&Item::Failed { socket, sequence, to: one, error });
+            }
         }
 
         #[test]
@@ -272,6 +408,10 @@ mod tests {
             &[3, 0, 53, 3, 1, b'a'],
             &[6, 0xc0],
             &[7],
+            &[7, 1, 64, 0, 1, 3, 1, b'a'],
+            &[8, 1, 0, 1, 4, 0],
+            &[9, 1, 0, 1, 1, 192, 0, 2, 7, 3, 1, 0],
+            &[10],
             &[],
         ] {
             assert_eq!(Item::decode(bytes), Err(BadItem), "{bytes:?}");

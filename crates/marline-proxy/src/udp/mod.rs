@@ -10,8 +10,8 @@ mod item;
 mod outbox;
 
 pub(crate) use flows::FlowTable;
-pub(crate) use item::SOCKET_NUMBERS;
-pub use item::{BadItem, Item};
+pub use item::{BadItem, EchoError, Item};
+pub(crate) use item::{ECHO_OVERHEAD, SOCKET_NUMBERS};
 pub(crate) use outbox::Outbox;
 
 use std::io;
@@ -25,6 +25,10 @@ use tokio::net::UdpSocket;
 pub(crate) const SOCKET_IDLE: Duration = Duration::from_secs(300);
 /// ... and one that was used for nothing but DNS after so long.
 pub(crate) const DNS_SOCKET_IDLE: Duration = Duration::from_secs(30);
+/// What stands for an identifier of echo requests (ICMP) lasts so long unused (RFC 5508 REQ-2).
+pub(crate) const ECHO_IDLE: Duration = Duration::from_secs(60);
+/// Identifiers of echo requests at a time, at either end.
+pub(crate) const MOST_ECHOES: usize = 64;
 /// Port of DNS.
 pub const DNS_PORT: u16 = 53;
 /// Flows that an end remembers.

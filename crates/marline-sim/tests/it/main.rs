@@ -14,6 +14,7 @@ mod fast_join;
 mod first_light;
 mod holes;
 mod lanes;
+mod lone_datagrams;
 mod loss_recovery;
 mod middleboxes;
 mod mtu;

@@ -1,5 +1,6 @@
 //! Packets of every kind of nonsense: a million of them, random, and sound ones with damage. No panic, and no memory
-//! that grows with their number.
+//! that grows with their number. The test that `cargo xtask nightly packets` runs has a hundred million of them, or
+//! as many as `MARLINE_PACKETS` says.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -49,11 +50,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Packets of each kind.
-const RANDOM: u32 = 400_000;
-const DAMAGED: u32 = 700_000;
+/// Packets, of eleven four random ones.
+const PACKETS: u64 = 1_100_000;
+const MANY: u64 = 100_000_000;
 /// Where memory is looked at for the first time: everything has its size by then.
-const WARM: u32 = 200_000;
+const WARM: u64 = 200_000;
 /// What may be allocated more in the end.
 const GROWTH: i64 = 1 << 20;
 
@@ -133,6 +134,10 @@ impl Inside {
             assert!(datagram.payload.len() < packet.len());
             taken = self.responder.refuse(packet, Unreachable::Port, &mut self.answer);
         }
+        if let Taken::Echo(echo) = taken {
+            assert!(echo.payload.len() < packet.len() && echo.hops > 0);
+            taken = self.responder.refuse(packet, Unreachable::Prohibited, &mut self.answer);
+        }
         if taken == Taken::Answered {
             self.answered += 1;
             let answer = IpPacket::parse(&self.answer).expect("what we send is a packet");
@@ -204,11 +209,27 @@ fn mend(packet: &mut [u8]) {
 
 #[test]
 fn a_million_packets_do_no_harm_and_take_no_memory() {
+    flood(PACKETS, 99);
+}
+
+#[test]
+#[ignore = "more than a minute: cargo xtask nightly packets"]
+fn a_hundred_million_packets_do_no_harm_and_take_no_memory() {
+    let wanted = std::env::var("MARLINE_PACKETS").ok();
+    let packets = wanted.map_or(MANY, |text| text.parse().expect("MARLINE_PACKETS: a number"));
+    assert!(packets >= PACKETS, "the short test has {PACKETS}");
+    let begun = std::time::Instant::now();
+    flood(packets, 100);
+    let rate = packets as f64 / begun.elapsed().as_secs_f64();
+    println!("{packets} packets, {rate:.0} a second");
+}
+
+fn flood(packets: u64, seed: u64) {
     let mut inside = Inside::new();
-    let mut rng = PcgRng::new(99, 1);
+    let mut rng = PcgRng::new(seed, 1);
     let mut packet = Vec::new();
     let mut before = 0;
-    for number in 0..RANDOM + DAMAGED {
+    for number in 0..packets {
         if number % 11 < 4 {
             packet.resize(rng.below(200) as usize, 0);
             packet.fill_with(|| rng.next_u32() as u8);

@@ -3,11 +3,13 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use super::streams::{INSIDE, target};
 use super::targets::{ECHO, MIRRORS};
-use super::{PATIENCE, TARGET_V4, World, support, two_uplinks};
+use super::{PATIENCE, TARGET_V4, TARGET_V6, World, support, two_uplinks};
+use marline_lab::scenario::Side;
 
 /// The links lose datagrams: after this long, it is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -132,6 +134,45 @@ fn dig_asks_a_resolver_beyond_by_udp() {
     let dig = "dig +notcp +tries=20 +time=1";
     let text = world.run(&format!("$run {dig} +short @{TARGET_V4} v4.example.test A"));
     assert_eq!(text.trim(), TARGET_V4);
+}
+
+#[test]
+fn a_single_query_is_answered_after_wifi_has_died_unnoticed() {
+    let _others = support::among_others();
+    let Some(world) = World::set("run-udp-lone", &["dig"]) else { return };
+    let options = format!("--invite-file invite --path wifi --path lte,backup --dns {TARGET_V4}");
+    let dig = format!("dig +notcp +short @{TARGET_V4} v4.example.test A");
+    // Then nothing is sent for longer than paths are asked for: nobody notices.
+    let inside = format!(
+        "$run bash -euc '{dig} +tries=20 +time=1 > first; until [ -e dead ]; do sleep 0.05; done
+         exec {dig} +tries=1 +time=4'"
+    );
+    let mut command = world.command_with(&options, &inside);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let asks = world.hosts.net.spawn(Side::Client, &mut command).expect("spawn");
+    let begun = Instant::now();
+    while std::fs::read(world.dir().join("first")).map_or(true, |text| text.is_empty()) {
+        assert!(begun.elapsed() < PATIENCE, "no first answer");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_secs(12));
+    world.hosts.net.command("wifi", "down").expect("an order");
+    std::fs::write(world.dir().join("dead"), "").expect("write");
+    let output = asks.wait_with_output().expect("output");
+    let (out, err) = support::texts(&output);
+    assert_eq!(out.trim(), TARGET_V4, "{err}");
+}
+
+#[test]
+fn ping_reaches_either_family_behind_the_server() {
+    let _others = support::among_others();
+    let Some(world) = World::set("run-ping", &["ping", "sysctl"]) else { return };
+    let allow = "sysctl -qw net.ipv4.ping_group_range='0 2147483647'";
+    world.hosts.shell(Side::Server, allow);
+    for host in [TARGET_V4, TARGET_V6] {
+        let text = world.run(&format!("$run ping -n -c 1 -W 20 {host}"));
+        assert!(text.contains(&format!("bytes from {host}")), "{text}");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@
 
 mod endings;
 mod exceptions;
+mod ping;
 mod router;
 mod whole_machine;
 
@@ -59,6 +60,8 @@ sys.exit("no answer")
 /// The machine, the server and what is behind it.
 pub(crate) struct World {
     pub(crate) hosts: TwoUplinks,
+    /// What the server says.
+    server: Receiver<String>,
     _dir: tempfile::TempDir,
 }
 
@@ -96,20 +99,8 @@ impl World {
         write("machine.conf", &format!("nameserver {NEIGHBOUR}\n"));
         write("server.conf", &format!("nameserver {TARGET_V4}\n"));
         hear(&hosts.role(Side::Server, "", targets::targets), "ready");
-        let mut world = World { hosts, _dir: dir };
-        world.serve();
-        Some(world)
-    }
-
-    fn serve(&mut self) {
-        self.hosts.shell(
-            Side::Server,
-            "umask 077; marline server --init --config marline.toml --listen 10.0.1.1:7777 \
-             --public 10.0.1.1:7777 > invite 2> /dev/null",
-        );
-        let server = "./on server.conf marline server --config marline.toml --allow 203.0.113.0/24 \
-                      --allow 2001:db8::/32";
-        hear(&self.hosts.program(Side::Server, server), "listening on");
+        let server = serve(&mut hosts);
+        Some(World { hosts, server, _dir: dir })
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -212,6 +203,20 @@ impl World {
     fn fetches(&self, url: &str) -> bool {
         self.output(&format!("curl -sf -m 20 -o /dev/null {url}")).status.success()
     }
+}
+
+/// Starts the server; what it says.
+fn serve(hosts: &mut TwoUplinks) -> Receiver<String> {
+    hosts.shell(
+        Side::Server,
+        "umask 077; marline server --init --config marline.toml --listen 10.0.1.1:7777 \
+         --public 10.0.1.1:7777 > invite 2> /dev/null",
+    );
+    let server = "./on server.conf marline server --config marline.toml --allow 203.0.113.0/24 \
+                  --allow 2001:db8::/32";
+    let lines = hosts.program(Side::Server, server);
+    hear(&lines, "listening on");
+    lines
 }
 
 fn page(host: &str, bytes: usize) -> String {

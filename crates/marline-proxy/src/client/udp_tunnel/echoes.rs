@@ -1,0 +1,77 @@
+//! Echo requests of applications (ICMP), beside their datagrams: a socket stands for an identifier, as for a port.
+//!
+//! Nothing is remembered of a request: what came of it comes back with its sequence number.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::echo::{EchoAnswer, EchoInbox, EchoRequest};
+use super::{INBOX, Inbox, Sent, State, TooBig, UdpSender, UdpTunnel};
+use crate::udp::{ECHO_OVERHEAD, Item, count};
+
+/// An application's identifier of echo requests; dropping it ends it, at the server, too.
+#[derive(Debug)]
+pub struct EchoSender(UdpSender);
+
+impl EchoSender {
+    /// Sends a request. It is lost if there is no way.
+    ///
+    /// # Errors
+    /// It is known not to fit: so many bytes of data do.
+    pub fn send(&self, request: EchoRequest, payload: &[u8]) -> Result<(), TooBig> {
+        let UdpSender { number, tunnel } = &self.0;
+        let mut batch = tunnel.batch();
+        // One byte was taken for a datagram's item.
+        let most = batch.most().map(|most| (most + 1).saturating_sub(ECHO_OVERHEAD));
+        match most {
+            Some(most) if payload.len() > most => {
+                batch.too_big();
+                return Err(TooBig { most });
+            }
+            Some(_) => {
+                count(&tunnel.counters.from_local);
+                request.put(&mut batch.state, *number, payload);
+            }
+            None => {
+                count(&tunnel.counters.from_local);
+                batch.keep_early(*number, Sent::Echo(request), payload);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl EchoRequest {
+    /// Puts it into the outbox.
+    pub(super) fn put(self, state: &mut State, socket: u32, payload: &[u8]) {
+        let EchoRequest { to, hops, sequence } = self;
+        state.outbox.push(0, &Item::Echo { socket, hops, sequence, to, payload });
+    }
+}
+
+impl UdpTunnel {
+    /// A sender for an application's identifier; `None`: there are too many.
+    pub fn echo(self: &Arc<Self>) -> Option<(EchoSender, EchoInbox)> {
+        let (sender, inbox) = mpsc::channel(INBOX);
+        Some((EchoSender(self.open(Inbox::Echoes(sender))?), inbox))
+    }
+
+    /// The server tells what became of a request.
+    pub(super) fn on_echo(&self, state: &State, item: Item<'_>) {
+        let (socket, answer) = match item {
+            Item::Replied { socket, sequence, from, payload } => {
+                (socket, EchoAnswer::Replied { from, sequence, payload: payload.to_vec() })
+            }
+            Item::Failed { socket, sequence, to, error } => {
+                (socket, EchoAnswer::Failed { to, sequence, error })
+            }
+            _ => return,
+        };
+        let taken = match state.sockets.get(&socket) {
+            Some(Inbox::Echoes(inbox)) => inbox.try_send(answer).is_ok(),
+            Some(Inbox::Datagrams(_)) | None => false,
+        };
+        count(if taken { &self.counters.to_local } else { &self.counters.dropped });
+    }
+}

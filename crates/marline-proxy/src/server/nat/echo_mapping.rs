@@ -1,0 +1,112 @@
+//! Mapping of a client's identifiers of echo requests (ICMP): the ICMP sockets of the server that stand for each.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use marline_io::EchoSocket;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::server::admission::Permit;
+use crate::udp::{ECHO_IDLE, MOST_ECHOES};
+
+/// Whether the lack of a permission was told.
+pub(in crate::server) type Told = Arc<AtomicBool>;
+
+/// A socket, and the task that reads it.
+#[derive(Debug)]
+pub(super) struct Half {
+    socket: Arc<EchoSocket>,
+    reader: AbortHandle,
+}
+
+impl Half {
+    /// A socket that this task reads.
+    pub(super) const fn new(socket: Arc<EchoSocket>, reader: AbortHandle) -> Half {
+        Half { socket, reader }
+    }
+
+    pub(super) fn socket(&self) -> &EchoSocket {
+        &self.socket
+    }
+}
+
+impl Drop for Half {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+/// What stands for an identifier.
+#[derive(Debug)]
+struct Mapping {
+    ipv4: Option<Half>,
+    ipv6: Option<Half>,
+    used_at: Instant,
+    _place: Permit<Arc<str>>,
+}
+
+/// The identifiers of a client.
+#[derive(Debug, Default)]
+pub(super) struct Echoes {
+    by_socket: BTreeMap<u32, Mapping>,
+}
+
+impl Echoes {
+    /// The client's identifier is gone.
+    pub(super) fn forget(&mut self, socket: u32) {
+        self.by_socket.remove(&socket);
+    }
+
+    /// Forgets those that are idle.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        self.by_socket.retain(|_, mapping| now.duration_since(mapping.used_at) < ECHO_IDLE);
+    }
+
+    /// Whether there is something for this identifier.
+    pub(super) fn has(&self, socket: u32) -> bool {
+        self.by_socket.contains_key(&socket)
+    }
+
+    /// Whether there is no room for another.
+    pub(super) fn is_full(&self) -> bool {
+        self.by_socket.len() >= MOST_ECHOES
+    }
+
+    /// Notes an identifier, which has no sockets yet.
+    pub(super) fn insert(&mut self, socket: u32, now: Instant, place: Permit<Arc<str>>) {
+        let mapping = Mapping { ipv4: None, ipv6: None, used_at: now, _place: place };
+        self.by_socket.insert(socket, mapping);
+    }
+
+    /// The socket of an identifier and family, which is used now.
+    pub(super) fn half(
+        &mut self,
+        socket: u32,
+        now: Instant,
+        ipv6: bool,
+    ) -> Option<&mut Option<Half>> {
+        let mapping = self.by_socket.get_mut(&socket)?;
+        mapping.used_at = now;
+        Some(if ipv6 { &mut mapping.ipv6 } else { &mut mapping.ipv4 })
+    }
+
+    /// Forgets the one that was not used for longest; `false`: there is none.
+    pub(super) fn forget_oldest(&mut self) -> bool {
+        let oldest = self.by_socket.iter().min_by_key(|(_, mapping)| mapping.used_at);
+        let Some(oldest) = oldest.map(|(socket, _)| *socket) else { return false };
+        self.by_socket.remove(&oldest).is_some()
+    }
+}
+
+/// An echo request of a client.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Request<'a> {
+    pub(super) socket: u32,
+    pub(super) hops: u8,
+    pub(super) sequence: u16,
+    pub(super) to: IpAddr,
+    pub(super) payload: &'a [u8],
+}

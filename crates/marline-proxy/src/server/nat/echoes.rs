@@ -1,0 +1,130 @@
+//! Echo requests of a client (ICMP): a socket of the system for each of its identifiers (RFC 5508), one per address
+//! family.
+//!
+//! The socket needs no privilege, and draws an identifier of its own; sequence numbers are passed on as they are, so
+//! that nothing is remembered of a request. The rules for targets hold for whom is asked, and for who answers.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use marline_io::{EchoAnswer, EchoSocket};
+use tokio::time::Instant;
+
+use super::echo_mapping::{Echoes, Half, Request};
+use super::{Nat, State};
+use crate::server::admission::Permit;
+use crate::udp::{EchoError, Item, count};
+
+impl Nat {
+    /// Asks a host, or tells the client why not.
+    pub(super) fn on_echo(&self, state: &mut State, now: Instant, request: &Request<'_>) {
+        let Request { socket, sequence, to, .. } = *request;
+        let checked = self.rules.borrow().check(to);
+        let asked = match checked {
+            Ok(()) => self.ask(state, now, request),
+            Err(refused) => {
+                count(&self.counters.refused);
+                self.tell(&format_args!("ping to {to}: {refused}"));
+                Err(prohibited(to))
+            }
+        };
+        match asked {
+            Ok(()) => count(&self.counters.to_local),
+            Err(error) => state.outbox.push(0, &Item::Failed { socket, sequence, to, error }),
+        }
+    }
+
+    fn ask(&self, state: &mut State, now: Instant, request: &Request<'_>) -> Result<(), EchoError> {
+        let Request { socket, hops, sequence, to, payload } = *request;
+        let unable = |error: &io::Error| self.unable(to, error);
+        if !state.echoes.has(socket) {
+            let place = self.place(&mut state.echoes).ok_or_else(|| prohibited(to))?;
+            state.echoes.insert(socket, now, place);
+        }
+        let Some(half) = state.echoes.half(socket, now, to.is_ipv6()) else { return Ok(()) };
+        let half = match half {
+            Some(half) => half,
+            None => {
+                let opened = Arc::new(EchoSocket::open(to.is_ipv6()).map_err(|e| unable(&e))?);
+                let read = read(Weak::clone(&self.me), Arc::clone(&opened), socket);
+                half.insert(Half::new(opened, tokio::spawn(read).abort_handle()))
+            }
+        };
+        half.socket().send(to, hops, sequence, payload).map_err(|error| unable(&error))
+    }
+
+    /// A place among those of the client's credential; its own oldest identifier goes for it.
+    fn place(&self, echoes: &mut Echoes) -> Option<Permit<Arc<str>>> {
+        if echoes.is_full() {
+            echoes.forget_oldest();
+        }
+        loop {
+            match self.places.enter(Arc::clone(&self.client)) {
+                Ok(place) => return Some(place),
+                Err(_) if echoes.forget_oldest() => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// What the client is told when the system does not send.
+    fn unable(&self, to: IpAddr, error: &io::Error) -> EchoError {
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            if !self.echoes_told.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    "clients cannot ping: this system lets the server's group open no ICMP socket (sysctl \
+                     net.ipv4.ping_group_range)"
+                );
+            }
+            return prohibited(to);
+        }
+        tracing::debug!(client = %self.client, %to, "echo request not sent: {error}");
+        // No route, in most cases.
+        let icmp = if to.is_ipv4() { (3, 0) } else { (1, 0) };
+        EchoError { icmp, mtu: 0, by: None }
+    }
+
+    /// Takes what came of requests.
+    fn on_answer_of_host(&self, socket: u32, answer: &EchoAnswer<'_>) {
+        let item = match *answer {
+            EchoAnswer::Reply { from, sequence, data } => {
+                let from = from.to_canonical();
+                if self.rules.borrow().check(from).is_err() {
+                    return count(&self.counters.refused);
+                }
+                Item::Replied { socket, sequence, from, payload: data }
+            }
+            EchoAnswer::Failed { to, sequence, icmp, mtu, by } => {
+                let mtu = mtu.map_or(0, |mtu| u16::try_from(mtu).unwrap_or(u16::MAX));
+                Item::Failed { socket, sequence, to, error: EchoError { icmp, mtu, by } }
+            }
+        };
+        count(&self.counters.from_local);
+        let mut state = self.lock();
+        state.outbox.push(0, &item);
+        state.outbox.flush(&self.lane, &self.counters);
+    }
+}
+
+/// Communication administratively prohibited.
+const fn prohibited(to: IpAddr) -> EchoError {
+    let icmp = if to.is_ipv4() { (3, 13) } else { (1, 1) };
+    EchoError { icmp, mtu: 0, by: None }
+}
+
+/// Reads a socket as long as the client is there.
+async fn read(nat: Weak<Nat>, socket: Arc<EchoSocket>, number: u32) {
+    loop {
+        let mut gone = false;
+        let heard = socket.answers(|answer| match nat.upgrade() {
+            Some(nat) => nat.on_answer_of_host(number, answer),
+            None => gone = true,
+        });
+        if heard.await.is_err() || gone {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,141 @@
+//! Datagrams that stand alone, such as a query for a name: sent when a path has died and nobody has noticed yet, and
+//! with nothing after them that would tell.
+
+use core::any::Any;
+
+use marline_algos::Registry;
+use marline_datagram::{FlowId, Lane, LaneConfig};
+use marline_link::DuplexSpec;
+use marline_sim::{DatagramApp, LanePaths, LanePathsConfig, Pulse, PulsePlan};
+use marline_time::{Duration, Instant, SeedTree};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const FLOW: FlowId = FlowId(9);
+/// Resolvers ask again after seconds. Over 240 ms of which one sample is known, each way takes most of one.
+const DNS_PATIENCE: Duration = Duration::from_millis(1_200);
+
+/// Asks at these times; its counterpart, without any, answers at once.
+#[derive(Debug, Default)]
+struct Query {
+    asks: Vec<Instant>,
+    asked: usize,
+    answered: Vec<Instant>,
+    to_answer: usize,
+}
+
+impl DatagramApp for Query {
+    fn flow(&self) -> FlowId {
+        FLOW
+    }
+
+    fn on_datagram(&mut self, now: Instant, _payload: &[u8]) {
+        if self.asks.is_empty() {
+            self.to_answer += 1;
+        } else {
+            self.answered.push(now);
+        }
+    }
+
+    fn run(&mut self, now: Instant, lane: &mut Lane) {
+        for _ in 0..core::mem::take(&mut self.to_answer) {
+            lane.send(now, FLOW, &[2; 120]).expect("room");
+        }
+        while self.asks.get(self.asked).is_some_and(|at| *at <= now) {
+            self.asked += 1;
+            lane.send(now, FLOW, &[1; 50]).expect("room");
+        }
+    }
+
+    fn wakes_at(&self) -> Option<Instant> {
+        self.asks.get(self.asked).copied()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// What is known of the second path's use.
+#[derive(Copy, Clone, Debug, PartialEq)]
+enum Second {
+    Regular,
+    Backup,
+}
+
+/// What went before.
+#[derive(Copy, Clone, Debug)]
+enum Before {
+    Nothing,
+    Queries,
+    /// A call whose copies have spent the budget.
+    Call,
+}
+
+/// Asks once, `idle` after the first path has died. When the answer was there, from then on.
+fn asked_after_death(
+    second: Second,
+    before: Before,
+    links: [&str; 2],
+    idle: Duration,
+) -> Option<Duration> {
+    let registry = Registry::default();
+    let policy = || registry.datagram_policy("auto").expect("known");
+    let congestion = || registry.congestion("cubic-westwood").expect("known");
+    let named = [("wifi", links[0]), ("lte", links[1])].map(|(name, text)| {
+        let spec: DuplexSpec = text.parse().expect("a link");
+        (name.to_owned(), spec.resolve(&SeedTree::new(1), &mut |_| None).expect("resolved"))
+    });
+    let config = || LaneConfig::new(policy(), congestion());
+    let backup = vec![false, second == Second::Backup];
+    let (client, server) = (config(), config());
+    let plan = LanePathsConfig { links: named.to_vec(), backup, client, server };
+    let mut scene = LanePaths::new(&plan, SeedTree::new(3));
+    let died = Instant::from_secs(20);
+    let asks = died + idle;
+    let mut times = Vec::new();
+    if let Before::Queries = before {
+        times.extend((1..10).map(Instant::from_secs));
+    }
+    let earlier = times.len();
+    times.push(asks);
+    let query = Query { asks: times, ..Query::default() };
+    scene.add_apps(Box::new(query), Box::new(Query::default()));
+    if let Before::Call = before {
+        let plan = PulsePlan {
+            from: Instant::from_secs(1),
+            until: died,
+            gap: (MS(20), MS(20)),
+            group: (2, 2),
+            bytes: 1_000,
+        };
+        let end = |name| Box::new(Pulse::new(FlowId(3), plan, SeedTree::new(7).stream(name)));
+        scene.add_apps(end("client"), end("server"));
+    }
+    scene.at_set_path_up(died, 0, false);
+    scene.world.run_until(asks + Duration::from_secs(5));
+    let query = scene.client_app::<Query>(0).expect("the query");
+    assert!(query.answered.len() <= earlier + 1, "nothing comes twice");
+    query.answered.iter().find(|at| **at > asks).map(|at| at.since(asks))
+}
+
+#[test]
+fn a_query_is_answered_though_its_path_has_died_and_nobody_has_noticed() {
+    let near = ["rate=30M,delay=10ms,queue=100ms", "rate=20M,delay=30ms,queue=100ms"];
+    let far = ["rate=30M,delay=120ms,queue=100ms", "rate=20M,delay=150ms,queue=100ms"];
+    let jittery =
+        ["rate=30M,delay=10ms,queue=100ms", "rate=20M,delay=30ms,jitter=uniform:40ms,queue=100ms"];
+    let mut wrong = Vec::new();
+    for second in [Second::Regular, Second::Backup] {
+        for before in [Before::Nothing, Before::Queries, Before::Call] {
+            for (name, links) in [("near", near), ("far", far), ("jitter", jittery)] {
+                for idle in [MS(1), MS(40), MS(400), MS(5_000), MS(60_000)] {
+                    let answered = asked_after_death(second, before, links, idle);
+                    if answered.is_none_or(|after| after > DNS_PATIENCE) {
+                        wrong.push((second, before, name, idle, answered));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} not answered in time: {wrong:#?}", wrong.len());
+}

@@ -1,0 +1,88 @@
+//! Echo requests of the programs through a server, and what became of them as ICMP says it.
+
+use std::net::IpAddr;
+use std::sync::Weak;
+use std::time::Duration;
+
+use marline_proxy::client::echo_sources::EchoSources;
+use marline_proxy::client::udp_tunnel::echo::{EchoAnswer, EchoInbox, EchoRequest};
+use tokio::time::interval;
+
+use crate::addresses::Addresses;
+use crate::datagram::{DatagramWriter, Echo, Fate};
+use crate::icmp::{self, EchoFailure};
+
+/// Between two looks for identifiers that are silent.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// Sends a program's request.
+pub(super) fn send(
+    sources: &EchoSources,
+    addresses: Addresses,
+    echo: &Echo<'_>,
+    answers: &DatagramWriter,
+) -> Fate {
+    let Echo { source, destination: to, identifier, sequence, hops, payload } = *echo;
+    let serve = |inbox| {
+        let answers = Answers { writer: answers.clone(), addresses, to: source, identifier };
+        drop(tokio::spawn(answers.pass(inbox)));
+    };
+    let request = EchoRequest { to, hops, sequence };
+    match sources.send((source, identifier), request, payload, serve) {
+        Ok(()) => Fate::Carried,
+        Err(too_big) => Fate::TooBig(too_big.most),
+    }
+}
+
+/// Ends identifiers that are silent, as long as there may be any.
+pub(super) async fn sweep(sources: Weak<EchoSources>) {
+    let mut look = interval(SWEEP_EVERY);
+    loop {
+        look.tick().await;
+        let Some(sources) = sources.upgrade() else { return };
+        sources.sweep();
+    }
+}
+
+/// Passes what comes for a program's identifier, until that ends.
+struct Answers {
+    writer: DatagramWriter,
+    addresses: Addresses,
+    to: IpAddr,
+    identifier: u16,
+}
+
+impl Answers {
+    async fn pass(self, mut inbox: EchoInbox) {
+        let mut packet = Vec::new();
+        while let Some(answer) = inbox.recv().await {
+            self.write(&answer, &mut packet);
+            if !packet.is_empty()
+                && let Err(error) = self.writer.write(&packet)
+            {
+                // For want of room it is lost, as on any link.
+                tracing::debug!("an answer to an echo request is lost: {error}");
+            }
+        }
+    }
+
+    fn write(&self, answer: &EchoAnswer, packet: &mut Vec<u8>) {
+        packet.clear();
+        match answer {
+            EchoAnswer::Replied { from, sequence, payload } => {
+                let ids = (self.identifier, *sequence);
+                icmp::write_echo_answer((*from, self.to), ids, payload, packet);
+            }
+            EchoAnswer::Failed { to, sequence, error } => {
+                let ids = (self.identifier, *sequence);
+                let why = EchoFailure { icmp: error.icmp, mtu: error.mtu };
+                // What the server itself says, the gateway says.
+                let by = error.by.unwrap_or_else(|| self.addresses.gateway_for(self.to));
+                let one_family = to.is_ipv4() == self.to.is_ipv4();
+                if one_family && why.is_known(to.is_ipv6()) {
+                    icmp::write_echo_failure(by, (self.to, *to), ids, why, packet);
+                }
+            }
+        }
+    }
+}

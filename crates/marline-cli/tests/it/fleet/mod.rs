@@ -13,6 +13,7 @@ use super::upgrade::TookOver;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fleet/world.sh");
 const STREAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fleet/streams.py");
+const KERNEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fleet/kernel.py");
 const SERVICE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fleet/service.py");
 const MEMBERS: [&str; 4] = ["m1", "m2", "m3", "m4"];
 /// The address that clients know, which is the balancer's.
@@ -34,19 +35,35 @@ fn now_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64()
 }
 
+/// The namespaces, if this machine can have them, with the program in everybody's path.
+fn world(dir: &Path) -> Option<Testbed> {
+    for program in ["unshare", "nsenter", "ip", "nft", "python3", "curl", "ss"] {
+        need::program(program)?;
+    }
+    if !namespaces_work() {
+        need::skip("making network namespaces needs root");
+        return None;
+    }
+    std::fs::create_dir_all(dir.join("bin")).expect("a folder");
+    std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).expect("the program");
+    Some(Testbed::make(dir, SCRIPT))
+}
+
+/// Joins that came to members which do not know them.
+fn joins_astray(testbed: &Testbed) -> u64 {
+    let of = |member: &&str| {
+        let page = testbed.run(member, "curl -sS --fail http://127.0.0.1:9102/metrics");
+        let line = page.lines().find(|line| line.contains("mp_join_no_token"));
+        let line = line.unwrap_or_else(|| panic!("no counter of joins:\n{page}"));
+        line.rsplit(' ').next().and_then(|count| count.parse::<u64>().ok()).expect("a count")
+    };
+    MEMBERS.iter().map(of).sum()
+}
+
 impl Fleet {
     /// Four members, and so many clients with so many streams each, all of which are open.
     fn start(dir: &Path, carrier: &str, clients: usize, each: usize) -> Option<Fleet> {
-        for program in ["unshare", "nsenter", "ip", "nft", "python3", "curl"] {
-            need::program(program)?;
-        }
-        if !namespaces_work() {
-            need::skip("making network namespaces needs root");
-            return None;
-        }
-        std::fs::create_dir_all(dir.join("bin")).expect("a folder");
-        std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).expect("the program");
-        let testbed = Testbed::make(dir, SCRIPT);
+        let testbed = world(dir)?;
         let mut fleet = Fleet { took_over: Vec::new(), testbed, clients, streams: clients * each };
         let file = |name: &str| dir.join(name).display().to_string();
         let (config, invite) = (file("fleet.toml"), dir.join("client/invite"));
@@ -139,18 +156,7 @@ impl Fleet {
         }
     }
 
-    /// Joins that came to members which do not know them.
-    fn joins_astray(&self) -> u64 {
-        let of = |member: &&str| {
-            let page = self.testbed.run(member, "curl -sS --fail http://127.0.0.1:9102/metrics");
-            let line = page.lines().find(|line| line.contains("mp_join_no_token"));
-            let line = line.unwrap_or_else(|| panic!("no counter of joins:\n{page}"));
-            line.rsplit(' ').next().and_then(|count| count.parse::<u64>().ok()).expect("a count")
-        };
-        MEMBERS.iter().map(of).sum()
-    }
-
-    /// The processes of a member, by number.
+    /// Has a member replaced by another process of it.
     fn upgrade(&mut self, member: &str) {
         let said = self.testbed.run(member, "marline upgrade --control ./control");
         self.took_over.push(TookOver::told_by(&said));
@@ -174,7 +180,7 @@ fn goes_through_it_all(carrier: &str, clients: usize, each: usize) {
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut fleet) = Fleet::start(dir.path(), carrier, clients, each) else { return };
     fleet.two_ways_to_one_member();
-    assert_eq!(fleet.joins_astray(), 0);
+    assert_eq!(joins_astray(&fleet.testbed), 0);
     fleet.testbed.run("net", "rebind 198.51.100.2");
     fleet.nothing_is_lost("after a rebinding");
     for member in MEMBERS {
@@ -182,7 +188,7 @@ fn goes_through_it_all(carrier: &str, clients: usize, each: usize) {
     }
     let state = fleet.nothing_is_lost("after a rolling upgrade");
     fleet.two_ways_to_one_member();
-    assert_eq!(fleet.joins_astray(), 0);
+    assert_eq!(joins_astray(&fleet.testbed), 0);
     // The one with the most streams dies.
     let at = |member: &str| state["members"][member].as_u64().unwrap_or_default();
     let victim = *MEMBERS.iter().max_by_key(|member| at(member)).expect("there are four");
@@ -205,6 +211,52 @@ fn goes_through_it_all(carrier: &str, clients: usize, each: usize) {
 fn what_belongs_together_stays_together() {
     let _others = support::among_others();
     goes_through_it_all("udp", 10, 4);
+}
+
+/// A kernel's clients, without any program of ours at their end, obey flag C and join where a member is itself reached.
+#[test]
+fn a_kernels_clients_join_the_right_member() {
+    const CONNECTIONS: usize = 12;
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(mut testbed) = world(dir.path()) else { return };
+    for (member, number) in MEMBERS.iter().zip(1..) {
+        let service = format!("python3 -u {SERVICE} {member}");
+        testbed.start(member, &service, Until::Says("ready"));
+        let front = format!(
+            "marline serve --listen 0.0.0.0:7777 --listen 0.0.0.0:7778 --to 127.0.0.1:9000 \
+             --advertise 9.9.{number}.1:7778 --control ./control --metrics 127.0.0.1:9102"
+        );
+        testbed.start(member, &front, Until::Says("listening on 0.0.0.0:7778"));
+    }
+    let endpoints = "ip mptcp limits set add_addr_accepted 4 subflows 4; \
+                     ip mptcp endpoint add 192.168.1.2 dev wlan0 subflow fullmesh; \
+                     ip mptcp endpoint add 10.70.0.2 dev wwan0 subflow fullmesh; mkfifo go";
+    testbed.run("client", endpoints);
+    let connect = format!("python3 -u {KERNEL} {COMMON} 7777 {CONNECTIONS}");
+    let connected = testbed.start("client", &connect, Until::Says("ready"));
+    testbed.run("client", "echo go > go");
+    testbed.log_with(connected, "round");
+    // From both addresses to the member's own, and none but the first through the balancer.
+    let count = |which: &str| {
+        let said = testbed.run("client", &format!("ss -Htn state established {which}"));
+        said.lines().count()
+    };
+    let until = Instant::now() + PATIENCE;
+    while count("dport = :7778") < 2 * CONNECTIONS {
+        assert!(Instant::now() < until, "{}", testbed.run("client", "ss -tn; nstat -asz 'MPTcp*'"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!((count("dport = :7778"), count("dport = :7777")), (2 * CONNECTIONS, CONNECTIONS));
+    assert_eq!(joins_astray(&testbed), 0);
+    // The first way is gone for good: its addresses are others', which native TCP does not survive.
+    testbed.run("net", "rebind 198.51.100.2");
+    testbed.run("client", "echo go > go");
+    let until = Instant::now() + PATIENCE;
+    while testbed.log(connected).matches("round").count() < 2 {
+        assert!(Instant::now() < until, "{}", testbed.log(connected));
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 /// ```text

@@ -29,7 +29,7 @@ const STEPS: [Step; 7] = [
     ("upgrades", "300 streams over 60 upgrades, none of them lost or refused", upgrades),
     (
         "fleet",
-        "2,000 connections to a fleet of four through a balancer, a rebinding, a rolling upgrade: 0 lost, 0 joins astray",
+        "2,000 connections to four members behind a balancer, rebinding, rolling upgrade: 0 lost, 0 astray",
         fleet,
     ),
     ("fuzz", "each fuzz target for five minutes", |root| ci::fuzz(root, Some("300"))),

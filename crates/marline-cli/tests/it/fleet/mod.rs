@@ -200,8 +200,8 @@ fn goes_through_it_all(carrier: &str, clients: usize, each: usize) {
     assert_eq!(lost[victim].as_u64(), Some(at(victim)), "each once: {after}");
     assert_eq!(after["members"][victim].as_u64(), None, "{after}");
     println!(
-        "{carrier}: {} connections of {clients} clients with two paths each: a rebinding and a rolling upgrade, 0 lost, \
-         0 joins astray; {} were lost with {victim} and came back elsewhere",
+        "{carrier}: {} connections of {clients} clients with two paths each: a rebinding and a rolling upgrade, \
+         0 lost, 0 joins astray; {} were lost with {victim} and came back elsewhere",
         fleet.streams,
         at(victim)
     );

@@ -17,7 +17,7 @@ use crate::{TaskResult, ci};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -28,6 +28,11 @@ const STEPS: [Step; 7] = [
     ("endurance", "churn, ten thousand streams, `kill -9`", endurance),
     ("upgrades", "300 streams over 60 upgrades, none of them lost or refused", upgrades),
     ("packets", "10^8 random and damaged packets from a TUN, memory flat", packets),
+    (
+        "fleet",
+        "2,000 connections to four members behind a balancer, rebinding, rolling upgrade: 0 lost, 0 astray",
+        fleet,
+    ),
     ("fuzz", "each fuzz target for five minutes", |root| ci::fuzz(root, Some("300"))),
 ];
 
@@ -103,18 +108,18 @@ fn endurance(root: &Path) -> TaskResult {
 }
 
 fn upgrades(root: &Path) -> TaskResult {
-    const LONG: [&str; 9] = [
-        "test",
-        "-p",
-        "marline-cli",
-        "--test",
-        "it",
-        "--",
-        "--ignored",
-        "--nocapture",
-        "upgrade::load::",
-    ];
-    run(&mut command(root, "cargo", &LONG))
+    long_tests(root, "upgrade::load::")
+}
+
+fn fleet(root: &Path) -> TaskResult {
+    long_tests(root, "fleet::")
+}
+
+/// Tests of the program that are ignored otherwise.
+fn long_tests(root: &Path, filter: &str) -> TaskResult {
+    const LONG: [&str; 8] =
+        ["test", "-p", "marline-cli", "--test", "it", "--", "--ignored", "--nocapture"];
+    run(command(root, "cargo", &LONG).arg(filter))
 }
 
 fn packets(root: &Path) -> TaskResult {

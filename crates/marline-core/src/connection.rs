@@ -48,9 +48,9 @@ use std::sync::Arc;
 
 use marline_policy::{
     AddressId, AddressPair, DataRange, Dsn, LocalAddress, Mapping, PathAction, PathContext,
-    PathCost, PathEvent, PathManager, PathManagerFactory, Phase, ReinjectionCause, Role, RunLayout,
-    SchedulerAction, SchedulerEvent, SchedulerFactory, SentSegment, SilenceCause, Ssn, SubflowId,
-    SubflowSet, SubflowView, Token,
+    PathCost, PathEvent, PathManager, PathManagerFactory, Phase, ReinjectionCause, RemoteAddress,
+    Role, RunLayout, SchedulerAction, SchedulerEvent, SchedulerFactory, SentSegment, SilenceCause,
+    Ssn, SubflowId, SubflowSet, SubflowView, Token,
 };
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{
@@ -3234,7 +3234,9 @@ impl Connection {
         let port = self.paths.get(on).map_or(0, |subflow| subflow.path().remote.port());
         let limit = cx.config.limits.remote_addresses;
         let new = self.paths.addresses_mut().on_announced(on, port, add, limit);
-        if let Some(new) = new {
+        // One of a fleet says at what address it is itself reached. Who dialled that need not keep away from it.
+        let is_news = |new: &RemoteAddress| new.id != AddressId(0) || self.session.allow_id0();
+        if let Some(new) = new.filter(is_news) {
             let (id, address) = (new.id, new.address);
             cx.out.monitor(cx.now, self.id, MonitorKind::Announced { id, address });
             self.path_event(cx, PathEvent::Announced(id));

@@ -35,6 +35,8 @@ pub mod tls;
 pub mod transport;
 pub mod udp;
 #[cfg(test)]
+mod version_four;
+#[cfg(test)]
 mod version_one;
 #[cfg(test)]
 mod version_three;

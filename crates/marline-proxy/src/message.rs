@@ -3,7 +3,8 @@
 //! ```text
 //! type u8 | length u16 | body
 //!  1 Hello      version u8, token 32            client: who I am
-//!  2 Welcome    idle limit u16 (s), session     server: unused, this connection is kept that long
+//!  2 Welcome    idle limit u16 (s), session,    server: unused, this connection is kept that long
+//!              own addresses
 //!  3 Connect    port u16, kind u8, address      client: take me there (kind 1 IPv4, 3 name, 4 IPv6)
 //!  4 Working                                    server: heard, connecting now
 //!  5 Connected                                  server: from here on, bytes are the target's
@@ -36,7 +37,7 @@ use crate::session::{self, SessionId};
 use crate::target::{BadTarget, Host, Target};
 
 /// The last version, which [`Message::Hello`] names if TLS agreed on it.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// Longest body: `Failed` with 255 bytes of text, `Connect` with a name of 255.
 pub const MAX_BODY: usize = 2 + 1 + 1 + 255;
 const HEADER_LEN: usize = 3;
@@ -121,6 +122,9 @@ pub struct Offer {
     pub lifetime_s: u32,
 }
 
+/// Own addresses of a server that a Welcome may hold.
+pub const MAX_OWN: usize = 8;
+
 /// Name of somebody who has connected to a remote forward and waits.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VisitorId([u8; VisitorId::LEN]);
@@ -159,6 +163,9 @@ pub enum Message {
         idle_limit_s: u16,
         /// The session that this connection's handshake began, since version 2.
         session: Option<Offer>,
+        /// Where the server is itself reached that the session is of, since version 5: others share the address that
+        /// the client knows. At most [`MAX_OWN`], and none without a session.
+        own: Vec<SocketAddr>,
     },
     /// The client's target.
     Connect(Target),
@@ -250,11 +257,12 @@ impl Message {
                 out.push(*version);
                 out.extend_from_slice(token.expose());
             }
-            Message::Welcome { idle_limit_s, session } => {
+            Message::Welcome { idle_limit_s, session, own } => {
                 out.extend_from_slice(&idle_limit_s.to_be_bytes());
                 if let Some(Offer { id, lifetime_s }) = session {
                     out.extend_from_slice(id.as_bytes());
                     out.extend_from_slice(&lifetime_s.to_be_bytes());
+                    own.iter().take(MAX_OWN).for_each(|address| encode_address(*address, out));
                 }
             }
             Message::Connect(target) => encode_target(target, out),
@@ -305,8 +313,8 @@ impl Message {
             }
             (2, [high, low, session @ ..]) => {
                 let idle_limit_s = u16::from_be_bytes([*high, *low]);
-                let session = decode_offer(session).ok_or(misfit)?;
-                Ok(Message::Welcome { idle_limit_s, session })
+                let (session, own) = decode_offer(session).ok_or(misfit)?;
+                Ok(Message::Welcome { idle_limit_s, session, own })
             }
             (3, [high, low, address_kind, address @ ..]) => {
                 let host = decode_host(kind, *address_kind, address)?;
@@ -397,14 +405,26 @@ fn decode_address(kind: u8, bytes: &[u8]) -> Result<SocketAddr, BadMessage> {
     }
 }
 
-/// `None` for what is neither an offer nor nothing.
-fn decode_offer(bytes: &[u8]) -> Option<Option<Offer>> {
+/// `None` for what is neither an offer, with addresses or without, nor nothing.
+fn decode_offer(bytes: &[u8]) -> Option<(Option<Offer>, Vec<SocketAddr>)> {
     if bytes.is_empty() {
-        return Some(None);
+        return Some((None, Vec::new()));
     }
-    let (id, lifetime) = bytes.split_first_chunk()?;
-    let lifetime_s = u32::from_be_bytes(lifetime.try_into().ok()?);
-    Some(Some(Offer { id: SessionId::from_bytes(*id), lifetime_s }))
+    let (id, rest) = bytes.split_first_chunk()?;
+    let (lifetime, mut rest) = rest.split_first_chunk()?;
+    let offer = Offer { id: SessionId::from_bytes(*id), lifetime_s: u32::from_be_bytes(*lifetime) };
+    let mut own = Vec::new();
+    while !rest.is_empty() && own.len() < MAX_OWN {
+        let length = match rest.get(2)? {
+            1 => 7,
+            4 => 19,
+            _ => return None,
+        };
+        let (address, behind) = rest.split_at_checked(length)?;
+        own.push(decode_address(2, address).ok().filter(|address| address.port() != 0)?);
+        rest = behind;
+    }
+    rest.is_empty().then_some((Some(offer), own))
 }
 
 /// A lane's id is not 0.

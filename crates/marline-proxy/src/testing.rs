@@ -1,7 +1,7 @@
 //! In-memory server for the tests of both ends.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -59,6 +59,13 @@ impl Bench {
         }
         let server = Server::new(acceptor, receiver, rules, limits, stopper.listen());
         Bench { server: Arc::new(server), key, token, credentials: sender, stopper }
+    }
+
+    /// One whose server is itself reached at these addresses.
+    pub(crate) fn advertising(own: Vec<SocketAddr>) -> Bench {
+        let bench = Bench::new(ServerLimits::default());
+        let server = Arc::into_inner(bench.server).expect("nobody else has it").advertise(own);
+        Bench { server: Arc::new(server), ..bench }
     }
 
     /// A connection from `source` below TLS.
@@ -157,7 +164,7 @@ pub(crate) struct Bound {
 impl Connect for Bound {
     type Stream = Pipe;
 
-    async fn connect(&self) -> anyhow::Result<Pipe> {
+    async fn connect(&self, _: &[SocketAddr]) -> anyhow::Result<Pipe> {
         let number = self.connects.fetch_add(1, Ordering::Relaxed);
         let mut binding = [0; 32];
         binding[..8].copy_from_slice(&number.to_be_bytes());
@@ -174,7 +181,7 @@ pub(crate) struct ToBench {
 impl Connect for ToBench {
     type Stream = DuplexStream;
 
-    async fn connect(&self) -> anyhow::Result<DuplexStream> {
+    async fn connect(&self, _: &[SocketAddr]) -> anyhow::Result<DuplexStream> {
         self.connects.fetch_add(1, Ordering::Relaxed);
         Ok(self.bench.dial_from("192.0.2.1"))
     }
@@ -210,7 +217,7 @@ pub(crate) fn lane_config() -> LaneConfig {
 /// A client that speaks no more than this version, with these names of it and older ones for TLS, gets a session and
 /// its target.
 pub(crate) async fn is_served(version: u8, alpn: &[&[u8]]) {
-    let bench = Bench::new(ServerLimits::default());
+    let bench = Bench::advertising(vec!["198.51.100.7:7777".parse().unwrap()]);
     let mut config = (**connector(bench.key.pin()).unwrap().config()).clone();
     config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
     let tls = TlsConnector::from(Arc::new(config));
@@ -221,7 +228,8 @@ pub(crate) async fn is_served(version: u8, alpn: &[&[u8]]) {
     stream.write_all(&bytes).await.unwrap();
     stream.flush().await.unwrap();
     let welcome = Message::read(&mut stream).await.unwrap();
-    assert!(matches!(welcome, Message::Welcome { session: Some(_), .. }), "{welcome}");
+    let Message::Welcome { session: Some(_), own, .. } = welcome else { panic!("{welcome}") };
+    assert!(own.is_empty(), "it would not understand {own:?}");
     assert_eq!(Message::read(&mut stream).await.unwrap(), Message::Working);
     assert_eq!(Message::read(&mut stream).await.unwrap(), Message::Connected);
 }

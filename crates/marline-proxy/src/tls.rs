@@ -21,8 +21,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// The protocols inside, by version (ALPN), the best first: client and server agree on the first of these
 /// that both speak.
-const PROTOCOLS: [(u8, &[u8]); 4] =
-    [(4, b"marline/4"), (3, b"marline/3"), (2, b"marline/2"), (1, b"marline/1")];
+const PROTOCOLS: [(u8, &[u8]); 5] =
+    [(5, b"marline/5"), (4, b"marline/4"), (3, b"marline/3"), (2, b"marline/2"), (1, b"marline/1")];
 fn protocols() -> Vec<Vec<u8>> {
     PROTOCOLS.iter().map(|(_, name)| name.to_vec()).collect()
 }

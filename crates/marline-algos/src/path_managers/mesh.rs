@@ -19,6 +19,10 @@
 //! peer forbade joins to it. If there may be fewer subflows than pairs, every local address gets its
 //! first before any gets its second.
 //!
+//! *A balancer.* A peer that forbade joins to the initial subflow's remote address has something in front of it that
+//! would lead them astray, and leads the initial subflow itself astray as soon as its own address changes. So that
+//! subflow is closed once another from the same local address goes to an address that the peer announced.
+//!
 //! *Who.* The client opens. A server rarely reaches its clients' addresses (NAT), so it announces its
 //! own `signal` addresses and waits.
 
@@ -83,6 +87,8 @@ struct Work {
     actions: VecDeque<PathAction>,
     attempts: BTreeMap<Pair, Attempt>,
     announced: BTreeSet<AddressId>,
+    /// Subflows through a balancer that were closed.
+    left: SubflowSet,
 }
 
 /// The mesh of one connection.
@@ -159,6 +165,7 @@ impl Mesh {
             PathEvent::HeardAgain(id) => self.stuck.remove(id),
             PathEvent::SubflowDown { id, local, remote, .. } => {
                 self.stuck.remove(id);
+                self.work().left.remove(id);
                 let fresh = Attempt { count: 1, at: cx.now, up_at: None };
                 let attempt = self.work().attempts.entry((local, remote)).or_insert(fresh);
                 if attempt.up_at.take().is_some_and(|up| cx.now.since(up) >= STABLE_AFTER) {
@@ -191,6 +198,7 @@ impl Mesh {
         self.announce(cx);
         if cx.role == Role::Client {
             self.open(cx, plan);
+            self.leave_balancer(cx);
         }
     }
 
@@ -207,6 +215,25 @@ impl Mesh {
                 .any(|path| path.local_id == AddressId(0) && is_end(path.local, local.address));
             if !known && self.work().announced.insert(local.id) {
                 self.push(PathAction::Announce(local.id));
+            }
+        }
+    }
+
+    /// Closes subflows to the address that the peer forbade, where another does what they do.
+    fn leave_balancer(&mut self, cx: &PathContext<'_>) {
+        let denied = cx.remote.iter().find(|r| r.id == AddressId(0)).filter(|_| cx.deny_join_id0);
+        let Some(denied) = denied.map(|r| r.address) else { return };
+        for path in cx.paths.iter().filter(|path| path.established && path.remote == denied) {
+            let serves = |other: &SubflowPath| {
+                let same_start = other.local.ip() == path.local.ip();
+                other.established
+                    && same_start
+                    && other.remote != denied
+                    && !self.stuck.contains(other.id)
+            };
+            if cx.paths.iter().any(serves) && !self.work().left.contains(path.id) {
+                self.work().left.insert(path.id);
+                self.push(PathAction::CloseSubflow(path.id));
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod setup;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -190,7 +191,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     let acceptor = key.acceptor()?;
     let mut network = plan.network;
     // A server that was killed proves by it, when it is back, that it knows a connection no more.
-    network.reset_seed(reset_seed(&key));
+    network.reset_seed(reset_seed(&key, network.advertised()));
     let again = Arc::new(Notify::new());
     let credentials = Store::at(plan.credentials_file).follow(Arc::clone(&again))?;
     if credentials.borrow().list().is_empty() {
@@ -198,6 +199,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     }
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
     let server = Server::new(acceptor, credentials, plan.rules, plan.limits, stopper.listen());
+    let server = server.advertise(network.advertised().to_vec());
     server.allow_remote(plan.remote_rules);
     server.offer_datagrams(plan.datagrams);
     let listener = network.bind().await?;
@@ -231,10 +233,16 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The secret behind the proofs of resets: it outlives the process, as the key does that it is made of.
-fn reset_seed(key: &ServerKey) -> ResetSeed {
+/// The secret behind the proofs of resets: it outlives the process, as the key does that it is made of. Members of a
+/// fleet have one key, perhaps one address as well, and must not disown each other's connections: the seed is made
+/// of what is their own, too.
+fn reset_seed(key: &ServerKey, own: &[SocketAddr]) -> ResetSeed {
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key.pkcs8());
-    let tag = ring::hmac::sign(&key, b"Marline server: seed of carrier resets");
+    let mut what = b"Marline server: seed of carrier resets".to_vec();
+    for address in own {
+        what.extend_from_slice(format!(" {address}").as_bytes());
+    }
+    let tag = ring::hmac::sign(&key, &what);
     let mut seed = [0; 32];
     seed.copy_from_slice(tag.as_ref());
     ResetSeed::new(seed)

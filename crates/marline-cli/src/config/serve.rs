@@ -26,6 +26,10 @@ options! {
         /// NAT), `,backup` makes it a backup; may be repeated
         #[arg(long, value_name = "ADDR[:PORT]")]
         pub signal: Vec<Word<Signal>>,
+        /// Address at which clients reach this very server, if others share the one they connect to (behind a
+        /// balancer): they stay with it by this one; may be repeated, one for each family
+        #[arg(long, value_name = "ADDR:PORT")]
+        pub advertise: Vec<SocketAddr>,
         /// Send the client's address to the service in a PROXY protocol header
         #[arg(long, value_enum, value_name = "VERSION")]
         pub proxy_protocol: Option<ProxyProtocol>,
@@ -180,6 +184,9 @@ impl ServeOptions {
         }
         for word in &self.signal {
             server.announce(word.0.0);
+        }
+        for address in &self.advertise {
+            server.advertise(*address);
         }
         server
             .capture_secrets(self.pcap_secrets)

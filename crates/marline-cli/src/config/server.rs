@@ -26,6 +26,10 @@ options! {
         /// Public address for invites; may be repeated [default: the listening address]
         #[arg(long, value_name = "HOST:PORT")]
         pub public: Vec<Word<Target>>,
+        /// Address at which clients reach this very server, if others share the one they connect to (behind a
+        /// balancer): they stay with it by this one; may be repeated, one for each family
+        #[arg(long, value_name = "ADDR:PORT")]
+        pub advertise: Vec<SocketAddr>,
         /// Key file of the server [default: beside the configuration]
         #[arg(long, value_name = "FILE")]
         pub key_file: Option<PathBuf>,
@@ -189,6 +193,9 @@ impl ServerOptions {
         server.registry(registry).transport(connection).monitor(true);
         for address in &self.listen {
             server.listen(*address);
+        }
+        for address in &self.advertise {
+            server.advertise(*address);
         }
         let shards = self.shards.unwrap_or(1);
         if !shards.is_power_of_two() || shards > 128 {

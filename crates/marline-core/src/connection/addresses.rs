@@ -310,7 +310,7 @@ impl Addresses {
     }
 
     /// The peer announces an address, which its HMAC proves, on a subflow to `port`. What is new of it, if so many
-    /// are kept.
+    /// are kept; the entry of id 0 if that is its address.
     pub(super) fn on_announced(
         &mut self,
         on: SubflowId,
@@ -325,7 +325,9 @@ impl Addresses {
         let same = |r: &RemoteAddress| r.id == new.id || r.address == new.address;
         match self.remote.iter().position(same) {
             Some(known) if self.remote[known] == new => return None,
-            Some(known) if self.remote[known].id == AddressId(0) => return None,
+            Some(known) if self.remote[known].id == AddressId(0) => {
+                return Some(self.remote[known]).filter(|initial| initial.address == address);
+            }
             Some(known) => self.remote[known] = new,
             None if self.remote.len() < limit => {
                 self.remote = self.remote.iter().copied().chain([new]).collect();

@@ -134,6 +134,12 @@ impl Session {
         self.peer_denies_id0
     }
 
+    /// The peer announces the address of the initial subflow, so that joins to it are welcome after all. Whether
+    /// that is news.
+    pub(super) const fn allow_id0(&mut self) -> bool {
+        core::mem::replace(&mut self.peer_denies_id0, false)
+    }
+
     /// The option of a first subflow's handshake.
     pub(super) const fn capable_option(
         &self,

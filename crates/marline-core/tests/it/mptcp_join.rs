@@ -7,7 +7,7 @@ use crate::two_hosts::{
     served, served_path, two_paths, write,
 };
 use marline_core::{ConnectionConfig, FourTuple, MonitorKind, NetworkError};
-use marline_policy::{LocalAddress, PathAction};
+use marline_policy::{AddressId, LocalAddress, PathAction};
 use marline_testkit::{Expect, Peer, Script, Seg, Side, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{MpJoin, MptcpOption};
@@ -270,6 +270,34 @@ fn no_join_to_an_address_that_forbids_it() {
     let mut hosts = TwoHosts::new(two_paths(config()), server, pass, 1);
     hosts.exchange_and_close(Side::A, &bytes(SIZE, 1), &bytes(SIZE, 2));
     assert_eq!(hosts.count(|c| c.mp_join_syn_tx), 0);
+}
+
+/// Flag C and the address that is meant instead: what a member of a fleet behind a balancer says.
+#[test]
+fn joins_go_where_a_member_of_a_fleet_is_itself_reached() {
+    // Its own is either another than the client dialled, or that.
+    for own in ["10.0.9.9:8443", "10.9.0.1:443"] {
+        let own = own.parse().expect("an address");
+        let mut server = ConnectionConfig { deny_join_id0: true, ..config() };
+        server.advertised = vec![(AddressId(1), own)];
+        let unknown = LocalAddress { subflow: false, signal: true, ..local_address(1, "0.0.0.0") };
+        server.local_addresses = vec![unknown];
+        let pass = |_: &mut Packet<'_>| MiddleboxAction::Pass;
+        let mut hosts = TwoHosts::new(two_paths(config()), server, pass, 1);
+        hosts.write(Side::A, b"hello");
+        hosts.run_ms(2_000);
+        assert_eq!(hosts.count(|c| c.add_addr_tx), 1, "{own}");
+        let ends: Vec<_> = hosts
+            .info(Side::A)
+            .subflows
+            .iter()
+            .map(|s| (s.path.local.ip(), s.path.remote))
+            .collect();
+        let from = ["10.0.0.1", "10.1.0.1"].map(|from| from.parse().expect("an address"));
+        assert_eq!(ends.len(), 2, "{ends:?}");
+        assert!(from.iter().all(|from| ends.contains(&(*from, own))), "{ends:?}");
+        hosts.exchange_and_close(Side::A, &bytes(SIZE, 1), &bytes(SIZE, 2));
+    }
 }
 
 /// Flag B: the subflow carries data only when nothing else can, in both directions.

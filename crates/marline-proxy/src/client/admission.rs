@@ -7,6 +7,7 @@
 //! sessions, each request makes its own handshake, as many at a time as the server admits. The
 //! session is renewed by one such handshake before it ends.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -192,6 +193,12 @@ impl Admission {
     /// Renewing failed; the next request may try again.
     pub(super) fn not_renewed(&self) {
         lock(&self.state).renewing = false;
+    }
+
+    /// Where the server is itself reached that knows the session.
+    pub(super) fn own_addresses(&self) -> Vec<SocketAddr> {
+        let session = lock(&self.state).session(Instant::now());
+        session.map(|session| session.own_addresses().to_vec()).unwrap_or_default()
     }
 
     /// Ends the session here, and its secret with the last connection that is being opened.

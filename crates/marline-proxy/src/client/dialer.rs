@@ -1,6 +1,7 @@
 //! Multipath connections to the servers that an invite names.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,12 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server that has not answered on any path within this time does not.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// A member of a fleet has so long to answer at its own address, before the one that leads to all is tried beside:
+/// that of another costs a TLS handshake.
+const HEAD_START: Duration = Duration::from_millis(750);
+/// A member's own address that did not answer, while the common one did, is not tried again for so long.
+const SILENT_FOR: Duration = Duration::from_secs(60);
+
 /// Connects over all paths.
 #[derive(Debug)]
 pub struct Dialer {
@@ -27,13 +34,15 @@ pub struct Dialer {
     /// Protocol name of the carrier, as firewalls know it.
     transport: &'static str,
     known: Mutex<Option<(Instant, Vec<SocketAddr>)>>,
+    /// Own addresses of a member that did not answer last, and when.
+    silent: Mutex<Option<(Instant, Vec<SocketAddr>)>>,
 }
 
 impl Dialer {
     /// Connects with `client`, whose packets firewalls know as `transport`, to `servers`.
     #[must_use]
     pub fn new(client: Client, servers: Vec<Target>, transport: &'static str) -> Dialer {
-        Dialer { client, servers, transport, known: Mutex::new(None) }
+        Dialer { client, servers, transport, known: Mutex::default(), silent: Mutex::default() }
     }
 
     /// The paths that were tried, in words.
@@ -91,10 +100,8 @@ impl Dialer {
     }
 }
 
-impl Connect for Dialer {
-    type Stream = marline::Stream;
-
-    async fn connect(&self) -> anyhow::Result<marline::Stream> {
+impl Dialer {
+    async fn connect_by_name(&self) -> anyhow::Result<marline::Stream> {
         let addresses = self.addresses().await?;
         let result = timeout(CONNECT_TIMEOUT, self.client.connect(&addresses[..])).await;
         let tried = match result {
@@ -109,6 +116,53 @@ impl Connect for Dialer {
             Err(_) => self.paths(),
         };
         Err(unanswered(&self.servers, self.transport, &tried))
+    }
+
+    /// Connects by name since a member's own addresses gave nothing. If that succeeds, it was not the network.
+    async fn connect_instead(&self, own: &[SocketAddr]) -> anyhow::Result<marline::Stream> {
+        let stream = self.connect_by_name().await?;
+        tracing::info!(
+            "the server's own address {} does not answer: through {} for {} s",
+            own[0],
+            names(&self.servers),
+            SILENT_FOR.as_secs()
+        );
+        *self.silent.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((Instant::now(), own.to_vec()));
+        Ok(stream)
+    }
+
+    fn is_silent(&self, own: &[SocketAddr]) -> bool {
+        let silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        silent.as_ref().is_some_and(|(at, known)| known == own && at.elapsed() < SILENT_FOR)
+    }
+}
+
+impl Connect for Dialer {
+    type Stream = marline::Stream;
+
+    /// Where the member does not answer, the address that leads to all is asked: one that was killed refuses at once.
+    async fn connect(&self, own: &[SocketAddr]) -> anyhow::Result<marline::Stream> {
+        if own.is_empty() || self.is_silent(own) {
+            return self.connect_by_name().await;
+        }
+        let mut to_member = pin!(self.client.connect(own));
+        match timeout(HEAD_START, &mut to_member).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(_)) => return self.connect_instead(own).await,
+            Err(_) => {}
+        }
+        // Beside it, and without its failure: the names' says more.
+        let late = async {
+            match to_member.await {
+                Ok(stream) => stream,
+                Err(_) => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            stream = late => Ok(stream),
+            stream = self.connect_instead(own) => stream,
+        }
     }
 }
 

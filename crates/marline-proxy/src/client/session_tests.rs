@@ -1,5 +1,6 @@
 //! Tests of sessions between a client and a server in memory.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -222,7 +223,7 @@ struct Unequal(Arc<Bench>);
 impl Connect for Unequal {
     type Stream = Pipe;
 
-    async fn connect(&self) -> anyhow::Result<Pipe> {
+    async fn connect(&self, _: &[SocketAddr]) -> anyhow::Result<Pipe> {
         Ok(self.0.dial_bound("192.0.2.1", Some([1; 32]), Some([2; 32])))
     }
 }
@@ -301,8 +302,8 @@ struct SecondDies(Bound);
 impl Connect for SecondDies {
     type Stream = Pipe;
 
-    async fn connect(&self) -> anyhow::Result<Pipe> {
-        let pipe = self.0.connect().await?;
+    async fn connect(&self, _: &[SocketAddr]) -> anyhow::Result<Pipe> {
+        let pipe = self.0.connect(&[]).await?;
         if self.0.connects.load(Ordering::Relaxed) != 2 {
             return Ok(pipe);
         }

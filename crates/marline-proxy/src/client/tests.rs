@@ -1,3 +1,4 @@
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -89,7 +90,7 @@ struct Impostor {
 impl Connect for Impostor {
     type Stream = DuplexStream;
 
-    async fn connect(&self) -> anyhow::Result<DuplexStream> {
+    async fn connect(&self, _: &[SocketAddr]) -> anyhow::Result<DuplexStream> {
         let (near, far) = duplex(64 * 1024);
         let accept = self.key.acceptor()?.accept(far);
         let (bytes, failed) = (Arc::clone(&self.application_bytes), Arc::clone(&self.failed));
@@ -138,7 +139,7 @@ struct BadFirst {
 impl Connect for BadFirst {
     type Stream = DuplexStream;
 
-    async fn connect(&self) -> anyhow::Result<DuplexStream> {
+    async fn connect(&self, _: &[SocketAddr]) -> anyhow::Result<DuplexStream> {
         if self.connects.fetch_add(1, Ordering::SeqCst) > 0 {
             return Ok(self.bench.dial_from("192.0.2.1"));
         }
@@ -147,7 +148,7 @@ impl Connect for BadFirst {
         tokio::spawn(async move {
             let mut stream = Channel::tls(accept.await.unwrap());
             Message::read(&mut stream).await.unwrap();
-            let welcome = Message::Welcome { idle_limit_s: 600, session: None };
+            let welcome = Message::Welcome { idle_limit_s: 600, session: None, own: Vec::new() };
             stream.write_all(&welcome.to_bytes()).await.unwrap();
             stream.flush().await.unwrap();
             Message::read(&mut stream).await.unwrap();
@@ -180,7 +181,7 @@ async fn a_server_that_keeps_silent_is_given_up() {
     struct Silent;
     impl Connect for Silent {
         type Stream = DuplexStream;
-        async fn connect(&self) -> anyhow::Result<DuplexStream> {
+        async fn connect(&self, _: &[SocketAddr]) -> anyhow::Result<DuplexStream> {
             let (near, far) = duplex(1024);
             tokio::spawn(async move {
                 let _far = far;

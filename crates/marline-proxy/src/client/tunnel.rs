@@ -39,8 +39,11 @@ pub trait Connect: Send + Sync + 'static {
     /// What it opens.
     type Stream: Transport;
 
-    /// Opens one to the server.
-    fn connect(&self) -> impl Future<Output = anyhow::Result<Self::Stream>> + Send;
+    /// Opens one to the server; preferably to that of its members that is reached at `own`, unless that is empty.
+    fn connect(
+        &self,
+        own: &[SocketAddr],
+    ) -> impl Future<Output = anyhow::Result<Self::Stream>> + Send;
 }
 
 /// Timeouts of a tunnel.
@@ -227,8 +230,8 @@ impl<C: Connect> Tunnel<C> {
         Ok(stream)
     }
 
-    async fn below(&self) -> Result<C::Stream, OpenError> {
-        timeout(self.patience.connect, self.connect.connect())
+    async fn below(&self, own: &[SocketAddr]) -> Result<C::Stream, OpenError> {
+        timeout(self.patience.connect, self.connect.connect(own))
             .await
             .map_err(|_| OpenError::late("connecting to the server", self.patience.connect))?
             .map_err(OpenError::Server)
@@ -241,7 +244,7 @@ impl<C: Connect> Tunnel<C> {
         loop {
             let attempt = match self.admission.enter().await {
                 Admitted::Session(session) => self.attempt_known(&session, request).await,
-                Admitted::Stranger(turn) => self.attempt_unknown(turn, request).await,
+                Admitted::Stranger(turn) => self.attempt_unknown(turn, &[], request).await,
             };
             match attempt {
                 Ok(fresh) => return Ok(fresh),
@@ -285,7 +288,7 @@ impl<C: Connect> Tunnel<C> {
         session: &Arc<Session>,
         request: Option<&Message>,
     ) -> Result<Fresh<C::Stream>, Failed> {
-        let stream = self.below().await?;
+        let stream = self.below(session.own_addresses()).await?;
         let Some(binding) = stream.binding() else {
             // Plain TCP: nothing that a session could be bound to.
             let turn = self.admission.enter_alone().await;
@@ -312,9 +315,10 @@ impl<C: Connect> Tunnel<C> {
     async fn attempt_unknown(
         &self,
         turn: Turn,
+        own: &[SocketAddr],
         request: Option<&Message>,
     ) -> Result<Fresh<C::Stream>, Failed> {
-        let stream = self.below().await?;
+        let stream = self.below(own).await?;
         self.as_stranger(stream, &turn, request).await
     }
 
@@ -342,7 +346,7 @@ impl<C: Connect> Tunnel<C> {
             return Ok(Err(stream));
         }
         let mut stream = Channel::session(Sealed::new(stream, keys, Vec::new()));
-        let (limit, _) = self.expect(&mut stream, self.patience.handshake, welcome).await?;
+        let (limit, ..) = self.expect(&mut stream, self.patience.handshake, welcome).await?;
         Ok(Ok((stream, limit, Some(Arc::clone(session)))))
     }
 
@@ -365,8 +369,9 @@ impl<C: Connect> Tunnel<C> {
             }
             let mut stream = Channel::tls(stream);
             send(&mut stream, &bytes).await?;
-            let (limit, offer) = self.expect(&mut stream, self.patience.handshake, welcome).await?;
-            let session = self.remember(&stream, offer)?;
+            let (limit, offer, own) =
+                self.expect(&mut stream, self.patience.handshake, welcome).await?;
+            let session = self.remember(&stream, offer, own)?;
             Ok((stream, limit, session))
         };
         timeout(self.patience.handshake, handshake)
@@ -378,11 +383,12 @@ impl<C: Connect> Tunnel<C> {
         &self,
         stream: &Channel<C::Stream>,
         offer: Option<Offer>,
+        own: Vec<SocketAddr>,
     ) -> Result<Option<Arc<Session>>, OpenError> {
         match (offer, stream.client_tls()) {
             (Some(Offer { id, lifetime_s }), Some(tls)) => {
                 let session = Session::from_tls(id, tls).map_err(OpenError::Server)?;
-                let session = Arc::new(session);
+                let session = Arc::new(session.at(own));
                 let lifetime = Duration::from_secs(lifetime_s.into());
                 self.admission.begun(Arc::clone(&session), lifetime);
                 Ok(Some(session))
@@ -480,7 +486,9 @@ impl<C: Connect> Tunnel<C> {
     /// Makes a new session before the old one ends, on a connection of its own that ends at once.
     async fn renew(&self) {
         let turn = self.admission.enter_alone().await;
-        match self.attempt_unknown(turn, None).await {
+        // Of the same member: what was begun there, a remote forward perhaps, refers to it.
+        let own = self.admission.own_addresses();
+        match self.attempt_unknown(turn, &own, None).await {
             Ok((mut stream, ..)) => drop(timeout(self.patience.warm, stream.shutdown()).await),
             Err(Failed::Busy(error) | Failed::Finally(error)) => {
                 tracing::debug!("the session is not renewed yet: {error}");
@@ -534,10 +542,10 @@ fn lane(message: &Message) -> Option<LaneEnd> {
     }
 }
 
-fn welcome(message: &Message) -> Option<(Duration, Option<Offer>)> {
+fn welcome(message: &Message) -> Option<(Duration, Option<Offer>, Vec<SocketAddr>)> {
     match message {
-        Message::Welcome { idle_limit_s, session } => {
-            Some((Duration::from_secs((*idle_limit_s).into()), *session))
+        Message::Welcome { idle_limit_s, session, own } => {
+            Some((Duration::from_secs((*idle_limit_s).into()), *session, own.clone()))
         }
         _ => None,
     }

@@ -23,12 +23,17 @@ fn messages() -> impl Strategy<Value = Message> {
             version,
             token: Secret::from_bytes(token)
         }),
-        (any::<u16>(), proptest::option::of(any::<([u8; 16], u32)>())).prop_map(
-            |(idle_limit_s, session)| {
-                let offer = |(id, lifetime_s)| Offer { id: SessionId::from_bytes(id), lifetime_s };
-                Message::Welcome { idle_limit_s, session: session.map(offer) }
-            }
-        ),
+        any::<u16>().prop_map(|idle_limit_s| Message::Welcome {
+            idle_limit_s,
+            session: None,
+            own: vec![]
+        }),
+        (any::<(u16, [u8; 16], u32)>(), proptest::collection::vec(addresses(), 0..=MAX_OWN))
+            .prop_map(|((idle_limit_s, id, lifetime_s), mut own)| {
+                own.retain(|address| address.port() != 0);
+                let session = Some(Offer { id: SessionId::from_bytes(id), lifetime_s });
+                Message::Welcome { idle_limit_s, session, own }
+            }),
         (hosts(), 1u16..).prop_map(|(host, port)| Message::Connect(Target { host, port })),
         Just(Message::Working),
         Just(Message::Connected),
@@ -64,6 +69,27 @@ fn bytes_of_a_request() {
     let target = "ab.c:22".parse().unwrap();
     assert_eq!(Message::Connect(target).to_bytes(), [3, 0, 7, 0, 22, 3, b'a', b'b', b'.', b'c']);
     assert_eq!(Message::Working.to_bytes(), [4, 0, 0]);
+}
+
+#[test]
+fn own_addresses_stand_behind_the_session() {
+    let session = Some(Offer { id: SessionId::from_bytes([7; 16]), lifetime_s: 3_600 });
+    let own = vec!["192.0.2.1:7777".parse().unwrap(), "[2001:db8::1]:443".parse().unwrap()];
+    let bytes = Message::Welcome { idle_limit_s: 600, session, own }.to_bytes();
+    assert_eq!(bytes.len(), HEADER_LEN + 22 + 7 + 19);
+    assert_eq!(bytes[25..32], [0x1e, 0x61, 1, 192, 0, 2, 1]);
+    let body = &bytes[HEADER_LEN..];
+    // One more than may be, half of one, a name, and no port.
+    let tails: [&[u8]; 4] = [
+        &[0, 9, 1, 192, 0, 2, 2].repeat(MAX_OWN - 1),
+        &[0, 9, 1, 192, 0],
+        &[0, 9, 3, b'a', b'b', b'c', b'd'],
+        &[0, 0, 1, 192, 0, 2, 2],
+    ];
+    for tail in tails {
+        let wrong = Message::decode(2, &[body, tail].concat()).unwrap_err();
+        assert!(matches!(wrong, BadMessage::Length { kind: 2, .. }), "{wrong}");
+    }
 }
 
 #[test]

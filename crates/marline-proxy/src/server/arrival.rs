@@ -6,7 +6,7 @@
 //! not authenticate, are answered so that the client goes on with TLS on the same connection.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -32,6 +32,8 @@ pub(super) struct Arrived<T> {
     pub(super) session: Option<Arc<Session>>,
     /// A session for more like it.
     pub(super) offer: Option<Offer>,
+    /// Where this server is itself reached, for a client that understands it.
+    pub(super) own: Vec<SocketAddr>,
     /// Its request came with it: the greeting can wait for the answer.
     pub(super) asks_at_once: bool,
     pub(super) _permit: Permit<Arc<str>>,
@@ -48,6 +50,7 @@ struct Greeting<T> {
     stream: Channel<Rewound<T>>,
     token: Result<Secret, Failure>,
     session: Option<Session>,
+    version: u8,
 }
 
 impl Server {
@@ -182,7 +185,9 @@ impl Server {
             self.sessions.begin(Arc::clone(session), &client);
             offer
         });
-        self.seat(greeting.stream, client, (session, offer), false).await
+        let arrived = self.seat(greeting.stream, client, (session, offer), false).await?;
+        let own = if greeting.version >= 5 { self.own.clone() } else { Vec::new() };
+        Some(Arrived { own, ..arrived })
     }
 
     /// Gives an authenticated connection its place among its client's.
@@ -202,7 +207,8 @@ impl Server {
         };
         stream.know_peer();
         client.account.on_connection();
-        Some(Arrived { stream, client, session, offer, asks_at_once, _permit: place })
+        let own = Vec::new();
+        Some(Arrived { stream, client, session, offer, own, asks_at_once, _permit: place })
     }
 
     async fn hello<T: Transport>(&self, stream: Rewound<T>) -> io::Result<Greeting<T>> {
@@ -224,7 +230,7 @@ impl Server {
                 Err(Failure::new(ErrorCode::UnsupportedMessage, text))
             }
         };
-        Ok(Greeting { stream, token, session })
+        Ok(Greeting { stream, token, session, version: agreed })
     }
 
     fn authenticate(&self, token: Result<Secret, Failure>) -> Result<Client, Failure> {

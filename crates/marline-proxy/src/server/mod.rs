@@ -92,6 +92,8 @@ pub struct Server {
     lobby: SilentHandshakes,
     handshakes: HandshakeQueue,
     sessions: Sessions,
+    /// Where clients that have a session reach this server and no other.
+    own: Vec<SocketAddr>,
     clients: Quota<Arc<str>>,
     remotes: Remotes,
     datagrams: DatagramService,
@@ -153,6 +155,7 @@ impl Server {
             lobby: SilentHandshakes::new(limits.admission),
             handshakes: HandshakeQueue::new(limits.admission),
             sessions,
+            own: Vec::new(),
             clients: Quota::new(limits.per_client, limits.clients_total),
             remotes: Remotes::default(),
             datagrams: DatagramService::default(),
@@ -161,6 +164,13 @@ impl Server {
             accounts: Accounts::default(),
             refusals: Refusals::default(),
         }
+    }
+
+    /// Tells clients where to reach this very server, for others share the address that they know: their further
+    /// connections come there, for the session is known nowhere else.
+    #[must_use]
+    pub fn advertise(self, own: Vec<SocketAddr>) -> Server {
+        Server { own, ..self }
     }
 
     /// Applies these rules and this limit on connections per client to new requests. Existing
@@ -229,9 +239,10 @@ impl Server {
     /// Serves one connection from `peer` to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: IpAddr) {
         let Some(arrived) = self.arrive(stream, peer).await else { return };
-        let Arrived { mut stream, client, session, offer, mut asks_at_once, _permit } = arrived;
+        let Arrived { mut stream, client, session, offer, own, mut asks_at_once, _permit } =
+            arrived;
         let idle_limit_s = self.limits.idle.as_secs().min(u64::from(u16::MAX)) as u16;
-        let welcome = Message::Welcome { idle_limit_s, session: offer };
+        let welcome = Message::Welcome { idle_limit_s, session: offer, own };
         let mut unsaid = Unsaid::default();
         unsaid.add(&welcome);
         let mut patience = ARRIVED_LATE;

@@ -35,7 +35,7 @@ async fn welcomed(bench: &Bench) -> Stream {
     say(&mut stream, &hello(&bench.token)).await;
     assert!(matches!(
         hear(&mut stream).await,
-        Message::Welcome { idle_limit_s: 600, session: Some(_) }
+        Message::Welcome { idle_limit_s: 600, session: Some(_), .. }
     ));
     stream
 }

@@ -18,6 +18,7 @@ pub mod keys;
 pub mod sealed;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -97,6 +98,8 @@ pub struct Session {
     /// What the keys of its datagrams are made of.
     datagrams: Zeroizing<[u8; 32]>,
     cipher: Cipher,
+    /// Where the server is itself reached that knows it; nowhere else if none.
+    own: Vec<SocketAddr>,
 }
 
 impl fmt::Debug for Session {
@@ -122,7 +125,19 @@ impl Session {
         let export =
             |label: &[u8]| tls.export_keying_material(Zeroizing::new([0; 32]), label, Some(&id.0));
         let (secret, datagrams) = (export(EXPORTER_LABEL)?, export(DATAGRAM_LABEL)?);
-        Ok(Session { id, secret, datagrams, cipher })
+        Ok(Session { id, secret, datagrams, cipher, own: Vec::new() })
+    }
+
+    /// The same, of a server that is itself reached at these addresses.
+    #[must_use]
+    pub fn at(self, own: Vec<SocketAddr>) -> Session {
+        Session { own, ..self }
+    }
+
+    /// Where the server is itself reached that knows it. Empty: where it always is.
+    #[must_use]
+    pub fn own_addresses(&self) -> &[SocketAddr] {
+        &self.own
     }
 
     /// Its id.

@@ -22,7 +22,7 @@ async fn the_pinned_key_is_accepted_with_tls_13_and_a_raw_key() {
     let (near, far) = handshake(&key, key.pin()).await;
     let (mut near, mut far) = (near.unwrap(), far.unwrap());
     assert_eq!(near.get_ref().1.protocol_version(), Some(rustls::ProtocolVersion::TLSv1_3));
-    assert_eq!(near.get_ref().1.alpn_protocol(), Some(&b"marline/4"[..]));
+    assert_eq!(near.get_ref().1.alpn_protocol(), Some(&b"marline/5"[..]));
     let group = near.get_ref().1.negotiated_key_exchange_group().unwrap();
     assert_eq!(group.name(), rustls::NamedGroup::X25519MLKEM768);
     let shown = near.get_ref().1.peer_certificates().unwrap();

@@ -1,6 +1,6 @@
 //! Addresses of a server on a native carrier: its reserved ports, and what it announces.
 
-use core::net::SocketAddr;
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use marline_io::{Interfaces, Shard, ShardHandle, Watcher};
@@ -56,7 +56,7 @@ impl Announced {
     /// The addresses of a configuration that went through [`announce`].
     pub(super) fn of(config: &ServerBuilder) -> Vec<Announced> {
         let locals = &config.transport.as_core().local_addresses;
-        let first = locals.len() - config.addresses.len();
+        let first = locals.len() - config.addresses.len() - config.advertised.len();
         let pairs = config.addresses.iter().zip(&locals[first..]);
         let announced = |(named, local): (&ServerAddress, &LocalAddress)| Announced {
             named: named.address,
@@ -155,8 +155,8 @@ fn lock(addresses: &Mutex<Vec<Announced>>) -> MutexGuard<'_, Vec<Announced>> {
 
 /// Writes the addresses to announce into the connections' configuration.
 pub(super) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
-    if config.addresses.len() > MAX_ADDRESSES {
-        let count = config.addresses.len();
+    let count = config.addresses.len() + config.advertised.len();
+    if count > MAX_ADDRESSES {
         let what = format!("{count} addresses to announce; at most {MAX_ADDRESSES} have an id");
         return Err(BindError::Config(what));
     }
@@ -186,5 +186,33 @@ pub(super) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
             cost: marline_policy::PathCost::NONE,
         });
     }
+    advertise(config);
     Ok(())
+}
+
+/// Has connections say where this server is itself reached, and that what they were opened to is no place to join.
+fn advertise(config: &mut ServerBuilder) {
+    let first = config.addresses.len() + 1;
+    let core = config.transport.as_core_mut();
+    core.deny_join_id0 |= !config.advertised.is_empty();
+    for (at, own) in config.advertised.iter().enumerate() {
+        let id = AddressId((first + at) as u8);
+        // Which of this machine's addresses a balancer or translator makes of it is not known here. It is announced
+        // also on connections that came that way: they may be joined then (`Connection::on_add_addr`).
+        let unknown = match own {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        core.advertised.push((id, *own));
+        core.local_addresses.push(LocalAddress {
+            id,
+            address: SocketAddr::new(unknown, 0),
+            remote: None,
+            backup: false,
+            signal: true,
+            subflow: false,
+            up: true,
+            cost: marline_policy::PathCost::NONE,
+        });
+    }
 }

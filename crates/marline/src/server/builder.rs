@@ -39,6 +39,9 @@ impl ServerAddress {
     }
 }
 
+/// Own addresses of a server that others share a balancer with.
+const MAX_OWN: usize = 8;
+
 /// What a [`Server`] runs with. Made by [`Server::builder`].
 ///
 /// ```no_run
@@ -53,6 +56,8 @@ pub struct ServerBuilder {
     pub(super) carrier: Carrier,
     pub(super) listen: Vec<SocketAddr>,
     pub(super) addresses: Vec<ServerAddress>,
+    /// Where it is itself reached, if what it listens on is behind a balancer.
+    pub(super) advertised: Vec<SocketAddr>,
     pub(super) shards: usize,
     pub(super) transport: TransportConfig,
     pub(super) capture_dir: Option<PathBuf>,
@@ -77,6 +82,7 @@ impl Default for ServerBuilder {
             carrier: Carrier::Udp,
             listen: Vec::new(),
             addresses: Vec::new(),
+            advertised: Vec::new(),
             shards: 1,
             transport: TransportConfig::default(),
             capture_dir: None,
@@ -115,6 +121,22 @@ impl ServerBuilder {
     pub fn announce(&mut self, address: ServerAddress) -> &mut Self {
         self.addresses.push(address);
         self
+    }
+
+    /// Adds the address, port included, at which clients reach this very server, whereas the one they know leads to
+    /// several: to members of a fleet, among which a balancer chooses by outer addresses. Clients then join by this one
+    /// only (flag C of MP_CAPABLE and ADD_ADDR, RFC 8684 sections 3.1 and 3.4.1), and those of this library leave the
+    /// balancer's. It is not listened on for its sake: it must lead to an address that is. At most 8, and one for each
+    /// family that clients have.
+    pub fn advertise(&mut self, address: SocketAddr) -> &mut Self {
+        self.advertised.push(address);
+        self
+    }
+
+    /// Where it is itself reached, as far as that was said.
+    #[must_use]
+    pub fn advertised(&self) -> &[SocketAddr] {
+        &self.advertised
     }
 
     /// Endpoints that share the ports, each with a thread's worth of work: a power of two, at most 128.
@@ -321,6 +343,18 @@ impl ServerBuilder {
         }
         if self.listen.is_empty() {
             return wrong("no address to listen on");
+        }
+        if self.advertised.len() > MAX_OWN {
+            let count = self.advertised.len();
+            return wrong(&format!("{count} own addresses to advertise; at most {MAX_OWN}"));
+        }
+        let aims = |at: &SocketAddr| {
+            at.port() != 0 && !at.ip().is_unspecified() && !at.ip().is_multicast()
+        };
+        if let Some(aimless) = self.advertised.iter().find(|at| !aims(at)) {
+            return wrong(&format!(
+                "{aimless} cannot be advertised: it names no port of one machine"
+            ));
         }
         if self.carrier.is_native() && self.shards != 1 {
             return wrong("native carriers have one shard (their sockets cannot be spread yet)");

@@ -43,6 +43,29 @@ fn families_pins_flags_and_denied_joins_are_respected() {
 }
 
 #[test]
+fn a_balancer_is_left_once_the_server_is_reached_without_it() {
+    let mut w = two_interfaces();
+    w.deny_join_id0 = true;
+    assert!(w.event(PathEvent::Established).is_empty());
+    w.remote.push(RemoteAddress { id: AddressId(5), address: addr("10.0.0.2:443") });
+    let actions = w.event(PathEvent::Announced(AddressId(5)));
+    assert_eq!(actions, [open(2, 5, false), open(1, 5, false)]);
+    assert!(w.up(2, actions[0]).is_empty(), "from the other interface: no substitute");
+    assert_eq!(w.up(1, actions[1]), [PathAction::CloseSubflow(SubflowId(0))]);
+    assert!(w.event(PathEvent::HeardAgain(SubflowId(1))).is_empty());
+    assert!(w.event(PathEvent::LocalUp(AddressId(2))).is_empty(), "said once");
+    assert!(w.down(0).is_empty(), "and not opened again");
+    assert_eq!(w.manager.next_timeout().map(|_| w.fire().1), Some(vec![]));
+    // Where joins are welcome everywhere, all stay.
+    let mut w = two_interfaces();
+    w.remote.push(RemoteAddress { id: AddressId(5), address: addr("10.0.0.2:443") });
+    for (slot, action) in w.event(PathEvent::Established).into_iter().enumerate() {
+        assert!(w.up(slot as u8 + 1, action).is_empty());
+    }
+    assert_eq!(w.paths.len(), 4);
+}
+
+#[test]
 fn two_pins_on_one_local_address_are_two_paths() {
     let pin = |id, to: &str| LocalAddress { remote: Some(addr(to)), ..local(id, "127.0.0.1:0") };
     let all = [pin(1, "10.0.0.1:443"), pin(2, "127.0.0.1:7002")];

@@ -1,0 +1,271 @@
+//! Tests of a fleet: four servers behind a balancer that knows nothing of Multipath TCP, in namespaces. What belongs
+//! together stays together, whatever happens to clients' addresses and to members. Needs root, nft and python3.
+
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use marline_testkit::need;
+use serde_json::Value;
+
+use super::support::testbed::{Testbed, Until, namespaces_work};
+use super::support::{self, write_private};
+use super::upgrade::TookOver;
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fleet/world.sh");
+const STREAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fleet/streams.py");
+const KERNEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fleet/kernel.py");
+const SERVICE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fleet/service.py");
+const MEMBERS: [&str; 4] = ["m1", "m2", "m3", "m4"];
+/// The address that clients know, which is the balancer's.
+const COMMON: &str = "203.0.113.7";
+/// SOCKS5 ports of clients, from here on.
+const PORT: usize = 20_000;
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// The fleet, its clients, and their streams. Processes that took over end before their namespaces do.
+struct Fleet {
+    took_over: Vec<TookOver>,
+    testbed: Testbed,
+    clients: usize,
+    streams: usize,
+}
+
+fn now_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64()
+}
+
+/// The namespaces, if this machine can have them, with the program in everybody's path.
+fn world(dir: &Path) -> Option<Testbed> {
+    for program in ["unshare", "nsenter", "ip", "nft", "python3", "curl", "ss"] {
+        need::program(program)?;
+    }
+    if !namespaces_work() {
+        need::skip("making network namespaces needs root");
+        return None;
+    }
+    std::fs::create_dir_all(dir.join("bin")).expect("a folder");
+    std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).expect("the program");
+    Some(Testbed::make(dir, SCRIPT))
+}
+
+/// Joins that came to members which do not know them.
+fn joins_astray(testbed: &Testbed) -> u64 {
+    let of = |member: &&str| {
+        let page = testbed.run(member, "curl -sS --fail http://127.0.0.1:9102/metrics");
+        let line = page.lines().find(|line| line.contains("mp_join_no_token"));
+        let line = line.unwrap_or_else(|| panic!("no counter of joins:\n{page}"));
+        line.rsplit(' ').next().and_then(|count| count.parse::<u64>().ok()).expect("a count")
+    };
+    MEMBERS.iter().map(of).sum()
+}
+
+impl Fleet {
+    /// Four members, and so many clients with so many streams each, all of which are open.
+    fn start(dir: &Path, carrier: &str, clients: usize, each: usize) -> Option<Fleet> {
+        let testbed = world(dir)?;
+        let mut fleet = Fleet { took_over: Vec::new(), testbed, clients, streams: clients * each };
+        let file = |name: &str| dir.join(name).display().to_string();
+        let (config, invite) = (file("fleet.toml"), dir.join("client/invite"));
+        // All have one key, one set of clients, and one public address.
+        let init = format!(
+            "marline server --init --config {config} --listen 0.0.0.0:7777 --public {COMMON}:7777"
+        );
+        write_private(&invite, &fleet.testbed.run("net", &init));
+        for (member, number) in MEMBERS.iter().zip(1..) {
+            let service = format!("python3 -u {SERVICE} {member}");
+            fleet.testbed.start(member, &service, Until::Says("ready"));
+            let server = format!(
+                "marline server --config {config} --listen 0.0.0.0:7777 --listen 0.0.0.0:7778 \
+                 --advertise 9.9.{number}.1:7778 --allow 127.0.0.0/8 --control ./control \
+                 --metrics 127.0.0.1:9102"
+            );
+            fleet.testbed.start(member, &server, Until::Says("listening on 0.0.0.0:7778"));
+        }
+        for number in 0..clients {
+            let client = format!(
+                "marline client --invite-file invite --path wlan0 --path wwan0 --warm 0 \
+                 --carrier {carrier} --socks5 127.0.0.1:{} --control ./control-{number}",
+                PORT + number
+            );
+            fleet.testbed.start("client", &client, Until::Says("socks5 listening"));
+        }
+        let streams = format!("python3 -u {STREAMS} {PORT} {clients} {each}");
+        fleet.testbed.start("client", &streams, Until::Says("ready"));
+        fleet.all_answer("after the start");
+        Some(fleet)
+    }
+
+    fn state(&self) -> Value {
+        let text = std::fs::read(self.testbed.dir.join("client/state")).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    /// Waits until every stream has sent something from now on and got it back. How streams are then.
+    fn all_answer(&self, when: &str) -> Value {
+        let (begun, until) = (now_s(), Instant::now() + PATIENCE);
+        loop {
+            let state = self.state();
+            let whole = state["open"].as_u64() == Some(self.streams as u64);
+            if whole && state["all_answered_since"].as_f64().is_some_and(|since| since > begun) {
+                println!("{when}: {state} after {:.1} s", now_s() - begun);
+                return state;
+            }
+            assert!(Instant::now() < until, "{when}: {state}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn nothing_is_lost(&self, when: &str) -> Value {
+        let state = self.all_answer(when);
+        assert_eq!(state["lost"].as_object().map(serde_json::Map::len), Some(0), "{when}: {state}");
+        state
+    }
+
+    /// Waits until the subflows of all connections are two each, by different ways to one member's own address.
+    fn two_ways_to_one_member(&self) {
+        let until = Instant::now() + PATIENCE;
+        'look: loop {
+            assert!(Instant::now() < until, "not all connections have two ways");
+            let mut seen = 0;
+            for number in 0..self.clients {
+                let look =
+                    format!("marline monitor --table --once --json --control ./control-{number}");
+                let said = self.testbed.run("client", &look);
+                let connections: Value = serde_json::from_str(&said).expect("JSON");
+                for connection in connections.as_array().expect("a list") {
+                    let ends = |end: &str| {
+                        let subflows =
+                            connection["subflows"].as_array().cloned().unwrap_or_default();
+                        let end =
+                            |subflow: &Value| subflow[end].as_str().expect("an end").to_owned();
+                        subflows.iter().map(end).collect::<Vec<_>>()
+                    };
+                    let (local, remote) = (ends("local"), ends("remote"));
+                    let astray = remote.iter().any(|at| at.starts_with(COMMON));
+                    if astray || remote.len() != 2 || remote[0] != remote[1] || local[0] == local[1]
+                    {
+                        std::thread::sleep(Duration::from_millis(200));
+                        continue 'look;
+                    }
+                    seen += 1;
+                }
+            }
+            assert_eq!(seen, self.streams);
+            return;
+        }
+    }
+
+    /// Has a member replaced by another process of it.
+    fn upgrade(&mut self, member: &str) {
+        let said = self.testbed.run(member, "marline upgrade --control ./control");
+        self.took_over.push(TookOver::told_by(&said));
+    }
+
+    /// Kills all processes of a member at once, and takes it out of the balancer's set.
+    fn kill(&self, member: &str, left: &str) {
+        std::fs::write(self.testbed.dir.join("client/killed"), member).expect("a file");
+        // By the namespace: an older process may be there besides.
+        let kill = "here=$(readlink /proc/self/ns/net); for exe in /proc/[0-9]*/exe; do \
+                    pid=${exe#/proc/}; pid=${pid%/exe}; \
+                    if [ \"$(readlink $exe)\" = \"$(readlink -f ../bin/marline)\" ] && \
+                       [ \"$(readlink /proc/$pid/ns/net)\" = \"$here\" ]; then kill -KILL $pid; fi; done";
+        self.testbed.run(member, kill);
+        self.testbed.run("net", &format!("balance {left}"));
+    }
+}
+
+/// Joins, a rebinding, a rolling upgrade, and a member's death.
+fn goes_through_it_all(carrier: &str, clients: usize, each: usize) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(mut fleet) = Fleet::start(dir.path(), carrier, clients, each) else { return };
+    fleet.two_ways_to_one_member();
+    assert_eq!(joins_astray(&fleet.testbed), 0);
+    fleet.testbed.run("net", "rebind 198.51.100.2");
+    fleet.nothing_is_lost("after a rebinding");
+    for member in MEMBERS {
+        fleet.upgrade(member);
+    }
+    let state = fleet.nothing_is_lost("after a rolling upgrade");
+    fleet.two_ways_to_one_member();
+    assert_eq!(joins_astray(&fleet.testbed), 0);
+    // The one with the most streams dies.
+    let at = |member: &str| state["members"][member].as_u64().unwrap_or_default();
+    let victim = *MEMBERS.iter().max_by_key(|member| at(member)).expect("there are four");
+    let left = MEMBERS.iter().filter(|member| **member != victim).map(|member| &member[1..]);
+    fleet.kill(victim, &left.collect::<Vec<_>>().join(" "));
+    let after = fleet.all_answer(&format!("after {victim} was killed"));
+    let lost = after["lost"].as_object().expect("a table");
+    assert_eq!(lost.keys().collect::<Vec<_>>(), [victim], "others lost nothing: {after}");
+    assert_eq!(lost[victim].as_u64(), Some(at(victim)), "each once: {after}");
+    assert_eq!(after["members"][victim].as_u64(), None, "{after}");
+    println!(
+        "{carrier}: {} connections of {clients} clients with two paths each: a rebinding and a rolling upgrade, \
+         0 lost, 0 joins astray; {} were lost with {victim} and came back elsewhere",
+        fleet.streams,
+        at(victim)
+    );
+}
+
+#[test]
+fn what_belongs_together_stays_together() {
+    let _others = support::among_others();
+    goes_through_it_all("udp", 10, 4);
+}
+
+/// A kernel's clients, without any program of ours at their end, obey flag C and join where a member is itself reached.
+#[test]
+fn a_kernels_clients_join_the_right_member() {
+    const CONNECTIONS: usize = 12;
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(mut testbed) = world(dir.path()) else { return };
+    for (member, number) in MEMBERS.iter().zip(1..) {
+        let service = format!("python3 -u {SERVICE} {member}");
+        testbed.start(member, &service, Until::Says("ready"));
+        let front = format!(
+            "marline serve --listen 0.0.0.0:7777 --listen 0.0.0.0:7778 --to 127.0.0.1:9000 \
+             --advertise 9.9.{number}.1:7778 --control ./control --metrics 127.0.0.1:9102"
+        );
+        testbed.start(member, &front, Until::Says("listening on 0.0.0.0:7778"));
+    }
+    let endpoints = "ip mptcp limits set add_addr_accepted 4 subflows 4; \
+                     ip mptcp endpoint add 192.168.1.2 dev wlan0 subflow fullmesh; \
+                     ip mptcp endpoint add 10.70.0.2 dev wwan0 subflow fullmesh; mkfifo go";
+    testbed.run("client", endpoints);
+    let connect = format!("python3 -u {KERNEL} {COMMON} 7777 {CONNECTIONS}");
+    let connected = testbed.start("client", &connect, Until::Says("ready"));
+    testbed.run("client", "echo go > go");
+    testbed.log_with(connected, "round");
+    // From both addresses to the member's own, and none but the first through the balancer.
+    let count = |which: &str| {
+        let said = testbed.run("client", &format!("ss -Htn state established {which}"));
+        said.lines().count()
+    };
+    let until = Instant::now() + PATIENCE;
+    while count("dport = :7778") < 2 * CONNECTIONS {
+        assert!(Instant::now() < until, "{}", testbed.run("client", "ss -tn; nstat -asz 'MPTcp*'"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!((count("dport = :7778"), count("dport = :7777")), (2 * CONNECTIONS, CONNECTIONS));
+    assert_eq!(joins_astray(&testbed), 0);
+    // The first way is gone for good: its addresses are others', which native TCP does not survive.
+    testbed.run("net", "rebind 198.51.100.2");
+    testbed.run("client", "echo go > go");
+    let until = Instant::now() + PATIENCE;
+    while testbed.log(connected).matches("round").count() < 2 {
+        assert!(Instant::now() < until, "{}", testbed.log(connected));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// ```text
+/// cargo test -p marline-cli --test it fleet:: -- --nocapture --include-ignored
+/// ```
+#[test]
+#[ignore = "takes minutes"]
+fn two_thousand_stay_where_they_belong() {
+    let _alone = support::alone();
+    goes_through_it_all("tcp", 10, 4);
+    goes_through_it_all("udp", 50, 40);
+}

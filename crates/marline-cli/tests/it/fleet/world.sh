@@ -1,0 +1,89 @@
+#!/bin/bash
+# The world of the tests of fleets. Runs in network and mount namespaces of its own, which are the networks between
+# clients with two ways out, one of which translates addresses, and four members of a fleet; `net` can join them. The
+# balancer in it keeps no state: a hash of outer source address and port chooses a slot, and each slot is a member's.
+# Prints "ROLE PID" for whom others can join, then "ready", and lasts until its standard input ends.
+set -eu
+dir=$1
+
+pids=()
+for role in client m1 m2 m3 m4; do
+    unshare --net --mount sleep infinity & pids+=($!)
+done
+client=${pids[0]}
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+mine=$(readlink /proc/$$/ns/net)
+for pid in "${pids[@]}"; do
+    while [ "$(readlink "/proc/$pid/ns/net")" = "$mine" ]; do sleep 0.01; done
+done
+on() { nsenter --target "$1" --net "${@:2}"; }
+
+# name of our end, our address, whose the other end is, its name, its address, metric of its default route
+wire() {
+    ip link add "$1" type veth peer name "$4" netns "$3"
+    ip addr add "$2/24" dev "$1"
+    ip link set "$1" up
+    on "$3" ip addr add "$5/24" dev "$4"
+    on "$3" ip link set lo up
+    on "$3" ip link set "$4" up
+    on "$3" ip route add default via "$2" dev "$4" metric "$6"
+}
+wire c0 192.168.1.1 "$client" wlan0 192.168.1.2 100
+wire c1 10.70.0.1 "$client" wwan0 10.70.0.2 200
+# What leaves by an interface that is not the first choice has a route of its own.
+on "$client" ip rule add from 10.70.0.2 table 7
+on "$client" ip route add default via 10.70.0.1 dev wwan0 table 7
+for n in 1 2 3 4; do
+    wire "s$n" "9.9.$n.254" "${pids[$n]}" eth0 "9.9.$n.1" 100
+done
+ip link set lo up
+echo 1 > /proc/sys/net/ipv4/ip_forward
+for filter in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > "$filter"; done
+
+# Clients know 203.0.113.7, port 7777. Behind it members listen on 7777, and on 7778 for who comes to their own address.
+nft -f - <<'NFT'
+table ip fleet {
+    map outside { type ifname : ipv4_addr; elements = { "c0" : 198.51.100.1 }; }
+    chain before {
+        type filter hook prerouting priority raw;
+        iifname "c0" ip saddr set iifname map @outside
+        ip daddr 198.51.100.0/24 ip daddr set 192.168.1.2
+        ip daddr 203.0.113.7 meta l4proto { tcp, udp } th dport 7777 jump choose
+        ip saddr 9.9.0.0/16 meta l4proto { tcp, udp } th sport 7777 ip saddr set 203.0.113.7
+    }
+    chain choose { }
+}
+NFT
+mkdir -p "$dir/bin"
+# Who is in the balancer's set: `balance 1 2 4`.
+cat > "$dir/bin/balance" <<'BALANCE'
+#!/bin/bash
+set -eu
+members=("$@")
+elements=
+for slot in 0 1 2 3 4 5 6 7; do
+    elements+="${elements:+, }$slot : 9.9.${members[slot % $#]}.1"
+done
+nft -f - <<NFT
+flush chain ip fleet choose
+add rule ip fleet choose ip daddr set jhash ip saddr . th sport mod 8 seed 0x5eed map { $elements }
+NFT
+BALANCE
+# From now on clients' packets by wlan0 come from this address: `rebind 198.51.100.2`.
+cat > "$dir/bin/rebind" <<'REBIND'
+#!/bin/bash
+set -eu
+nft -f - <<NFT
+flush map ip fleet outside
+add element ip fleet outside { "c0" : $1 }
+NFT
+REBIND
+chmod +x "$dir/bin/balance" "$dir/bin/rebind"
+PATH="$dir/bin:$PATH:/usr/sbin" balance 1 2 3 4
+chmod 755 "$dir"
+
+echo "client $client"
+for n in 1 2 3 4; do echo "m$n ${pids[$n]}"; done
+echo "net $$"
+echo ready
+cat > /dev/null

@@ -11,7 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -128,6 +128,8 @@ pub struct Tunnel<C: Connect> {
     used: Used<Channel<C::Stream>>,
     /// What the last handshake agreed on.
     version: AtomicU8,
+    /// Why the server refused this client the last time, if it did.
+    refusal: Mutex<Option<Failure>>,
     /// For tasks that must not keep it.
     me: Weak<Tunnel<C>>,
 }
@@ -163,12 +165,22 @@ impl<C: Connect> Tunnel<C> {
         let tunnel = Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
             let (used, version) = (Used::default(), AtomicU8::new(0));
-            Tunnel { connect, tls, token, patience, admission, pool, used, version, me }
+            let refusal = Mutex::default();
+            Tunnel { connect, tls, token, patience, admission, pool, used, version, refusal, me }
         });
         if warm > 0 {
             tokio::spawn(keep_warm(Arc::downgrade(&tunnel)));
         }
         Ok(tunnel)
+    }
+
+    /// Why the server refuses this client, if it did so the last time it was asked for a connection.
+    pub fn refusal(&self) -> Option<Failure> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note_refusal(&self, refusal: Option<Failure>) {
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = refusal;
     }
 
     /// Drops the warm connections and the session, without replacement.
@@ -244,9 +256,17 @@ impl<C: Connect> Tunnel<C> {
                 Admitted::Stranger(turn) => self.attempt_unknown(turn, request).await,
             };
             match attempt {
-                Ok(fresh) => return Ok(fresh),
+                Ok(fresh) => {
+                    self.note_refusal(None);
+                    return Ok(fresh);
+                }
                 Err(Failed::Forgotten) => {}
-                Err(Failed::Finally(error)) => return Err(error),
+                Err(Failed::Finally(error)) => {
+                    if let OpenError::Refused(failure) = &error {
+                        self.note_refusal(Some(failure.clone()));
+                    }
+                    return Err(error);
+                }
                 Err(Failed::Busy(error)) => {
                     tracing::debug!("the server is busy ({error}): waiting");
                     if !backoff.wait().await {

@@ -134,9 +134,10 @@ impl Server {
             return stream.abort();
         }
         tracing::debug!(client = %client.name, "carries datagrams");
-        let (rules, name) = (self.rules.subscribe(), Arc::clone(&client.name));
+        let rules = self.rules.subscribe();
+        let whose = (Arc::clone(&client.name), Arc::clone(&client.account.traffic));
         let (sockets, counters) = (Arc::clone(&service.sockets), Arc::clone(&service.counters));
-        let nat = Nat::new(lane, name, rules, sockets, counters);
+        let nat = Nat::new(lane, whose, rules, sockets, counters);
         let end = {
             let (reader, writer) = split(&mut stream);
             // One answer that waits answers all.
@@ -147,7 +148,7 @@ impl Server {
                 end = carry(&nat) => end,
                 () = self.stop.draining() => End::Orderly,
                 () = self.unused(&nat) => End::Orderly,
-                () = self.revoked(client) => End::Broken,
+                ended = self.unwelcome(client) => ended.map_or(End::Broken, End::Told),
             }
         };
         drop(nat);

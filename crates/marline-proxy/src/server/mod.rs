@@ -7,6 +7,7 @@
 
 mod accounts;
 pub mod admission;
+pub mod allowances;
 mod arrival;
 mod datagrams;
 pub mod dial;
@@ -31,6 +32,7 @@ pub use accounts::ClientCounts;
 pub use refusals::RefusalReason;
 
 use accounts::{Account, Accounts};
+use allowances::Allowances;
 use admission::{AdmissionLimits, HandshakeQueue, Quota, SilentHandshakes};
 use arrival::Arrived;
 use datagrams::DatagramService;
@@ -97,6 +99,7 @@ pub struct Server {
     datagrams: DatagramService,
     stop: Stop,
     accounts: Accounts,
+    allowances: Allowances,
     refusals: Refusals,
 }
 
@@ -159,6 +162,7 @@ impl Server {
             limits,
             stop,
             accounts: Accounts::default(),
+            allowances: Allowances::default(),
             refusals: Refusals::default(),
         }
     }
@@ -229,7 +233,7 @@ impl Server {
     /// Serves one connection from `peer` to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: IpAddr) {
         let Some(arrived) = self.arrive(stream, peer).await else { return };
-        let Arrived { mut stream, client, session, offer, mut asks_at_once, _permit } = arrived;
+        let Arrived { mut stream, client, session, offer, mut asks_at_once, _permit, _seat } = arrived;
         let idle_limit_s = self.limits.idle.as_secs().min(u64::from(u16::MAX)) as u16;
         let welcome = Message::Welcome { idle_limit_s, session: offer };
         let mut unsaid = Unsaid::default();
@@ -239,7 +243,10 @@ impl Server {
             let wish = tokio::select! {
                 wish = self.request(&mut stream, &mut unsaid, asks_at_once) => wish,
                 () = self.unwanted(patience) => None,
-                () = self.revoked(&client) => return stream.abort(),
+                ended = self.unwelcome(&client) => return match ended {
+                    Some(failure) => unsaid.refuse(stream, failure).await,
+                    None => stream.abort(),
+                },
             };
             patience = Duration::ZERO;
             let carried = match wish {
@@ -358,7 +365,7 @@ impl Server {
         let cancel = async {
             tokio::select! {
                 () = self.stop.over() => {}
-                () = self.revoked(client) => {}
+                _ = self.unwelcome(client) => {}
             }
         };
         stream.keep();
@@ -389,15 +396,22 @@ impl Server {
         self.refusals.tell(reason, &client.name, &format_args!("{what}: {whose}"));
     }
 
-    /// Resolves when the client's credential is taken away.
-    async fn revoked(&self, client: &Client) {
+    /// Resolves when the client's credential is taken away, or suspended: then with what it is told.
+    async fn unwelcome(&self, client: &Client) -> Option<Failure> {
         let mut credentials = self.credentials.clone();
-        let gone = credentials.wait_for(|now| now.find(&client.digest).is_none()).await.is_ok();
-        if !gone {
+        let ends = |now: &Arc<Credentials>| {
+            now.suspension(&client.name).is_some() || now.find(&client.digest).is_none()
+        };
+        let Ok(now) = credentials.wait_for(ends).await else {
             // Nobody follows the file any more: what is in force stays.
-            std::future::pending::<()>().await;
+            return std::future::pending().await;
+        };
+        let suspension = now.suspension(&client.name);
+        match suspension {
+            Some(why) => tracing::info!(client = %client.name, "connection ended: {why}"),
+            None => tracing::info!(client = %client.name, "credential revoked: connection ended"),
         }
-        tracing::info!(client = %client.name, "credential revoked: connection ended");
+        suspension.map(|why| Failure::new(ErrorCode::NotAuthorized, &**why))
     }
 }
 

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use super::admission::Quota;
 use super::dial::allowed;
+use crate::relay::Traffic;
 use crate::message::{ErrorCode, Failure};
 use crate::rules::Rules;
 use crate::target::Target;
@@ -82,6 +83,8 @@ pub(super) struct Nat {
     places: Arc<Quota<Arc<str>>>,
     lookups: Arc<Semaphore>,
     counters: Arc<UdpCounters>,
+    /// Bytes of the client's credential.
+    traffic: Arc<Traffic>,
     /// Flows that were refused.
     refusals: AtomicU64,
     state: Mutex<State>,
@@ -93,7 +96,7 @@ impl Nat {
     /// No sockets yet.
     pub(super) fn new(
         lane: Datagrams,
-        client: Arc<str>,
+        (client, traffic): (Arc<str>, Arc<Traffic>),
         rules: watch::Receiver<Arc<Rules>>,
         places: Arc<Quota<Arc<str>>>,
         counters: Arc<UdpCounters>,
@@ -109,7 +112,18 @@ impl Nat {
         Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
             let refusals = AtomicU64::new(0);
-            Nat { lane, client, rules, places, lookups, counters, refusals, state, me }
+            Nat {
+                lane,
+                client,
+                rules,
+                places,
+                lookups,
+                counters,
+                traffic,
+                refusals,
+                state,
+                me,
+            }
         })
     }
 
@@ -385,7 +399,10 @@ impl Nat {
         let read =
             |opened| tokio::spawn(read(Weak::clone(&self.me), opened, socket)).abort_handle();
         match mapping.send(now, to, payload, read) {
-            Ok(()) => count(&self.counters.to_local),
+            Ok(()) => {
+                self.traffic.count(0, payload.len() as u64);
+                count(&self.counters.to_local);
+            }
             // EMSGSIZE has no kind of its own.
             Err(error) if error.raw_os_error() == Some(90) => count(&self.counters.too_big),
             Err(error) => {
@@ -429,6 +446,7 @@ impl Nat {
         payload: &[u8],
     ) {
         count(&self.counters.from_local);
+        self.traffic.count(payload.len() as u64, 0);
         let key = (socket, Target { host: from.ip().into(), port: from.port() });
         if let Some(flow) = state.flows.find(&key) {
             state.flows.touch(flow, now);

@@ -17,10 +17,14 @@ pub mod path_state;
 pub mod path_summary;
 pub mod path_table;
 pub mod qr;
+pub mod path_quotas;
 pub mod radio_meter;
+pub mod reload;
 pub mod service;
 pub mod service_counts;
+pub mod state_file;
 mod succession;
+pub mod times;
 
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -91,6 +95,8 @@ pub enum Command {
     Path(cmd::path::Args),
     /// Change the scheduler of running connections.
     Scheduler(cmd::scheduler::Args),
+    /// Have a running client, server or front read its configuration again.
+    Reload(cmd::reload::Args),
     /// Have a running server or front replaced by the program as it is on disk now; connections go on.
     Upgrade(cmd::upgrade::Args),
     /// List the policies that can be chosen by name, with their parameters.
@@ -192,6 +198,7 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
         Command::Status(args) => Box::pin(cmd::status::run(args)),
         Command::Path(args) => Box::pin(cmd::path::run(args)),
         Command::Scheduler(args) => Box::pin(cmd::scheduler::run(args)),
+        Command::Reload(args) => Box::pin(cmd::reload::run(args)),
         Command::Upgrade(args) => Box::pin(cmd::upgrade::run(args)),
         Command::Policies(args) => Box::pin(cmd::policies::run(args)),
         Command::Completions(args) => Box::pin(cmd::completions::run(args)),

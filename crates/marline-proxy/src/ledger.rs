@@ -85,6 +85,13 @@ pub struct Moment {
 }
 
 impl Tally {
+    /// The same as of this moment: of a month that is over, nothing is counted.
+    #[must_use]
+    pub fn in_period(mut self, at: Moment) -> Tally {
+        self.begin_period(at);
+        self
+    }
+
     /// Begins the month of this moment, unless it has begun.
     fn begin_period(&mut self, at: Moment) {
         if at.now_unix_s < PLAUSIBLE_S {
@@ -282,9 +289,7 @@ impl Ledger {
     /// What a name has used, in the month of this moment.
     #[must_use]
     pub fn tally(&self, name: &str, at: Moment) -> Tally {
-        let mut tally = self.known.get(name).cloned().unwrap_or_default();
-        tally.begin_period(at);
-        tally
+        self.known.get(name).cloned().unwrap_or_default().in_period(at)
     }
 
     /// Begins to write, or to read again, if that is due: `force`, as soon as there is anything.

@@ -161,7 +161,7 @@ impl<O: Options> Settings<O> {
                 let error = format!("{error:#}");
                 let error = hide(&error);
                 tracing::error!("{by}: what was in force stays: {error}");
-                Err(error.into_owned())
+                Err(error)
             }
         }
     }

@@ -54,6 +54,8 @@ pub enum Command {
         /// What to do with it.
         change: PathChange,
     },
+    /// Read the configuration again.
+    Reload,
     /// Another process of the program as it is on disk now takes the place of this one, whose connections go on.
     Upgrade {
         /// The program, instead of the one at the path that this one was started by.
@@ -118,8 +120,79 @@ pub enum Answer {
     Changed(u64),
     /// To `set-path`.
     Done,
+    /// To `reload`.
+    Reloaded(Reloaded),
     /// To `upgrade`, once the other process has begun.
     Upgraded(Upgraded),
+}
+
+/// What became of settings that changed: their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reloaded {
+    /// Those in force for all that exists.
+    pub at_once: Vec<String>,
+    /// Those in force for connections, sessions and requests that begin from now on.
+    pub for_new: Vec<String>,
+    /// Those that other commands read when they are run.
+    pub elsewhere: Vec<String>,
+    /// Those that are not in force before a restart.
+    pub restart: Vec<PendingSetting>,
+}
+
+/// A setting whose change needs a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PendingSetting {
+    /// Its name.
+    pub setting: String,
+    /// The value in force; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<String>,
+    /// The value in the configuration; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<String>,
+}
+
+impl PendingSetting {
+    /// In words.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
+        let (in_force, wanted) = (shown(&self.in_force), shown(&self.wanted));
+        format!("{} (in force: {in_force}, in the file: {wanted})", self.setting)
+    }
+}
+
+/// How much of a quota is used this month.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Quota {
+    /// Bytes that may be used.
+    pub bytes: u64,
+    /// Bytes that are.
+    pub used_bytes: u64,
+    /// Share beyond which it is spared, percent.
+    pub soft_percent: u8,
+    /// End of the month, in seconds since 1970.
+    pub until_unix_s: u64,
+    /// `within`, `soft` (beyond that share) or `hard` (used up).
+    pub standing: String,
+    /// The same in words.
+    pub text: String,
+}
+
+impl Quota {
+    /// In words, with what follows from it.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let more = match self.standing.as_str() {
+            "soft" => ": beyond the soft limit",
+            "hard" => ": used up",
+            _ => "",
+        };
+        format!("{}{more}", self.text)
+    }
 }
 
 /// A process that has taken the place of the one that answers.
@@ -145,6 +218,9 @@ pub struct Hello {
     /// It has a path health monitor.
     #[serde(default, alias = "oracle")]
     pub path_health: bool,
+    /// Why the server refuses this client, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 /// A server's clients and refusals, since its start.
@@ -167,12 +243,15 @@ pub struct Client {
     pub open: u64,
     /// Connections so far.
     pub connections: u64,
-    /// Bytes to its targets, by TCP.
+    /// Bytes to its targets.
     pub to_targets: u64,
     /// Bytes from them.
     pub from_targets: u64,
     /// When its last connection was opened, in seconds since 1970.
     pub seen_unix_s: u64,
+    /// Its quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
 }
 
 /// A path: a local address or interface and what it is used for.
@@ -199,6 +278,9 @@ pub struct Path {
     /// State of each server over it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<Reached>,
+    /// Its quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
     /// Energy drawn by its radio, from the packets of this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub radio: Option<Radio>,

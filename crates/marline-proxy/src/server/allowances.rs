@@ -100,6 +100,14 @@ impl Allowances {
         self.lock().may = may;
     }
 
+    /// Says of each what it has used of its quota.
+    pub(super) fn add_quotas(&self, clients: &mut [ClientCounts], now_unix_s: u64) {
+        let state = self.lock();
+        for client in clients {
+            client.quota = state.quota_use(&client.name, now_unix_s);
+        }
+    }
+
     /// A place for a connection of this session, or the number of sessions that there may be and are.
     pub(super) fn seat(
         &self,

@@ -194,7 +194,9 @@ impl Server {
     /// What came by each credential, by name.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientCounts> {
-        self.accounts.counts(|name| self.clients.count_of(name))
+        let mut clients = self.accounts.counts(|name| self.clients.count_of(name));
+        self.allowances.add_quotas(&mut clients, allowances::unix_s());
+        clients
     }
 
     /// How many were refused so far, by reason.

@@ -234,7 +234,9 @@ fn tell(path: &str, used: Option<&QuotaUse>, standing: Standing) {
     let words = used.map_or_else(String::new, |used| used.words.clone());
     match standing {
         Standing::Within => tracing::info!("{path}: its quota restricts it no longer"),
-        Standing::Soft => tracing::warn!("{path}: {words}, beyond the soft limit: it is metered now"),
+        Standing::Soft => {
+            tracing::warn!("{path}: {words}, beyond the soft limit: it is metered now")
+        }
         Standing::Hard => tracing::warn!("{path}: {words}: it is not used until then"),
     }
 }
@@ -352,8 +354,10 @@ mod tests {
     #[test]
     fn packets_are_counted_at_the_path_they_go_by() {
         let mut meters = Meters::default();
-        let (lte, other): (PathSpec, PathSpec) =
-            ("192.0.2.2=198.51.100.1:7".parse().unwrap(), "192.0.2.2=198.51.100.9:7".parse().unwrap());
+        let (lte, other): (PathSpec, PathSpec) = (
+            "192.0.2.2=198.51.100.1:7".parse().unwrap(),
+            "192.0.2.2=198.51.100.9:7".parse().unwrap(),
+        );
         let address = IpAddr::from([192, 0, 2, 2]);
         for (number, spec) in [&lte, &other].into_iter().enumerate() {
             let path = ObservedPath { number, spec, interface: None, addresses: &[address] };

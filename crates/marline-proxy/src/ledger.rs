@@ -36,7 +36,8 @@ pub const MOST_NAMES: usize = 10_000;
 /// Largest file that is read.
 const LONGEST_FILE: u64 = 8 << 20;
 const VERSION: u32 = 1;
-const HEAD: &str = "# What was used so far; kept by Marline. Without this file, counting begins anew.\n\n";
+const HEAD: &str =
+    "# What was used so far; kept by Marline. Without this file, counting begins anew.\n\n";
 
 /// What one name has used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -196,8 +197,10 @@ fn read_or_move(path: &Path) -> Tallies {
     Tallies::new()
 }
 
-/// What tells one version of a file from the next.
-fn stamp(path: &Path) -> Option<(u64, i64, i64)> {
+/// What tells one version of a file from the next: its number, and when it was written.
+type Stamp = (u64, i64, i64);
+
+fn stamp(path: &Path) -> Option<Stamp> {
     let meta = std::fs::metadata(path).ok()?;
     Some((meta.ino(), meta.mtime(), meta.mtime_nsec()))
 }
@@ -211,7 +214,7 @@ pub struct Ledger {
     unwritten: Tallies,
     /// Since when something is unwritten.
     since_unix_s: Option<u64>,
-    stamp: Option<(u64, i64, i64)>,
+    stamp: Option<Stamp>,
     /// Writing failed the last time.
     failing: bool,
     failures: u64,
@@ -230,7 +233,7 @@ pub struct Writing {
 pub struct Written {
     counted: Tallies,
     now_unix_s: u64,
-    result: anyhow::Result<(Tallies, Option<(u64, i64, i64)>)>,
+    result: anyhow::Result<(Tallies, Option<Stamp>)>,
 }
 
 impl Ledger {
@@ -297,9 +300,9 @@ impl Ledger {
         let bytes: u64 = self.unwritten.values().map(|tally| tally.period_bytes).sum();
         // A clock that was set back makes it due as well.
         let old = |since: u64| now_unix_s.abs_diff(since) >= SAVE_AFTER_S;
-        let due = self.since_unix_s.is_some_and(|since| {
-            old(since) || force || (bytes >= SAVE_BYTES && !self.failing)
-        });
+        let due = self
+            .since_unix_s
+            .is_some_and(|since| old(since) || force || (bytes >= SAVE_BYTES && !self.failing));
         let changed = stamp(&self.path) != self.stamp;
         if !due && !changed {
             return None;
@@ -352,7 +355,7 @@ fn merge(
     path: &Path,
     counted: &Tallies,
     now_unix_s: u64,
-) -> anyhow::Result<(Tallies, Option<(u64, i64, i64)>)> {
+) -> anyhow::Result<(Tallies, Option<Stamp>)> {
     if counted.is_empty() {
         return Ok((read_or_move(path), stamp(path)));
     }

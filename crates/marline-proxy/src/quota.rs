@@ -11,13 +11,8 @@ use std::str::FromStr;
 const SOFT_PERCENT: u8 = 80;
 const DAY_S: u64 = 86_400;
 /// Units of bytes, largest first.
-const UNITS: [(&str, u64); 5] = [
-    ("TB", 1_000_000_000_000),
-    ("GB", 1_000_000_000),
-    ("MB", 1_000_000),
-    ("kB", 1_000),
-    ("B", 1),
-];
+const UNITS: [(&str, u64); 5] =
+    [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000), ("B", 1)];
 
 /// Bytes of a month: `BYTES[,soft=PERCENT][,day=DAY]`, as `50GB,soft=90%,day=15`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -306,8 +301,21 @@ mod tests {
         }
         assert_eq!("2000MB,soft=80%,day=1".parse::<ByteQuota>().unwrap().to_string(), "2GB");
         for bad in [
-            "", "50", "GB", "0GB", "-1GB", "1.5GB", "50gb", "50GB,", "50GB,soft=0%", "50GB,soft=80",
-            "50GB,soft=101%", "50GB,day=0", "50GB,day=32", "50GB,hard=1", "9999999999TB",
+            "",
+            "50",
+            "GB",
+            "0GB",
+            "-1GB",
+            "1.5GB",
+            "50gb",
+            "50GB,",
+            "50GB,soft=0%",
+            "50GB,soft=80",
+            "50GB,soft=101%",
+            "50GB,day=0",
+            "50GB,day=32",
+            "50GB,hard=1",
+            "9999999999TB",
         ] {
             assert!(bad.parse::<ByteQuota>().is_err(), "{bad}");
         }
@@ -409,11 +417,11 @@ mod tests {
     #[test]
     fn words_say_how_much_of_what_until_when() {
         let quota: ByteQuota = "50GB".parse().unwrap();
-        assert_eq!(
-            quota.words(41_250_000_000, NOW),
-            "41.2GB of 50GB (82 %) until 2026-12-01 UTC"
-        );
+        assert_eq!(quota.words(41_250_000_000, NOW), "41.2GB of 50GB (82 %) until 2026-12-01 UTC");
         assert_eq!(quota.refusal(NOW), "its quota of 50GB is used up until 2026-12-01 UTC");
-        assert_eq!((short_bytes(0), short_bytes(999), short_bytes(1_000)), ("0B".into(), "999B".into(), "1.0kB".into()));
+        assert_eq!(
+            (short_bytes(0), short_bytes(999), short_bytes(1_000)),
+            ("0B".into(), "999B".into(), "1.0kB".into())
+        );
     }
 }

@@ -135,7 +135,10 @@ impl Entry {
 
     /// What using it costs.
     fn cost(&self) -> PathCost {
-        PathCost { metered: self.is_metered(), tail_ms: self.spec.radio.map_or(0, RadioKind::tail_ms) }
+        PathCost {
+            metered: self.is_metered(),
+            tail_ms: self.spec.radio.map_or(0, RadioKind::tail_ms),
+        }
     }
 
     /// Those contacts that are its own.

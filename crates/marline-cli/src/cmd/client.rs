@@ -24,6 +24,7 @@ use marline_proxy::invite::Invite;
 use marline_proxy::server::allowances::unix_s;
 use marline_proxy::shutdown::{Stop, Stopper};
 use marline_proxy::signals::Signals;
+use marline_proxy::tls::connector;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -37,9 +38,6 @@ use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::native::raise_file_limit;
 use crate::reload::{Reloads, reloads};
 use ports::{Opened, Ports, Wanted};
-
-/// At the end of a process, closing connections get this long to say so to the peer.
-pub(super) const FAREWELL: marline::Duration = marline::Duration::from_secs(2);
 
 /// The ways in of a client with a server.
 type Front = SocksListener<Current<Tunnel<Dialer>>>;
@@ -101,7 +99,8 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     match prepared.plan.route.clone() {
         Route::Direct => {
             let way = Arc::new(Direct::new(opened.client.clone()));
-            serve(way, (prepared, reloads), &opened, |_| Ok(Box::new(|| ())), |_, _| Ok(())).await?;
+            serve(way, (prepared, reloads), &opened, |_| Ok(Box::new(|| ())), |_, _| Ok(()))
+                .await?;
         }
         Route::Through(invite) => run_through(invite, (prepared, reloads), &opened).await?,
     }
@@ -116,29 +115,36 @@ async fn run_through(
 ) -> anyhow::Result<()> {
     let (client, plan) = (&opened.client, &prepared.plan);
     let transport = plan.carrier.transport();
-    let used = RefCell::new((invite, plan.warm));
-    let first = tunnel(client, &used.borrow().0, transport, plan.warm)?;
+    let first = tunnel(client, &invite, transport, plan.warm)?;
+    let used = RefCell::new((invite, plan.warm, plan.behaviour.clone()));
     let way: ServerWay = Arc::new(Current::new(first));
     opened.goes_by(&way);
     let datagrams = plan.datagrams.clone().map(watch::Sender::new);
     let renew = |plan: &ClientPlan| -> anyhow::Result<Step<'_>> {
-        let renewed = match &plan.route {
-            Route::Through(invite) if (invite, plan.warm) != (&used.borrow().0, used.borrow().1) => {
-                Some((tunnel(client, invite, transport, plan.warm)?, invite.clone(), plan.warm))
-            }
-            _ => None,
+        let wanted = match &plan.route {
+            Route::Through(invite) => Some((invite.clone(), plan.warm, plan.behaviour.clone())),
+            Route::Direct => None,
         };
+        let wanted = wanted.filter(|wanted| *wanted != *used.borrow());
+        if let Some((invite, ..)) = &wanted {
+            // What could fail below.
+            connector(invite.pin)?;
+        }
         let config = plan.datagrams.clone();
         Ok(Box::new(|| {
             if let (Some(lanes), Some(config)) = (&datagrams, config) {
                 lanes.send_replace(config);
             }
-            let Some((tunnel, invite, warm)) = renewed else { return };
-            way.replace(tunnel).close();
-            if invite != used.borrow().0 {
+            let Some(wanted) = wanted else { return };
+            // Also with another behaviour: the connections that wait have the old one.
+            match tunnel(client, &wanted.0, transport, wanted.1) {
+                Ok(tunnel) => way.replace(tunnel).close(),
+                Err(error) => return tracing::error!("the old way stays: {error:#}"),
+            }
+            if wanted.0 != used.borrow().0 {
                 tracing::info!("another invite: new connections go by it");
             }
-            used.replace((invite, warm));
+            used.replace(wanted);
         }))
     };
     let remotes = plan.remote_forwards.clone();

@@ -10,12 +10,14 @@ use marline_proxy::client::udp_tunnel::UdpTunnel;
 use marline_proxy::server::allowances::unix_s;
 use tokio::task::JoinSet;
 
-use super::client::FAREWELL;
 use crate::config::client::ClientPlan;
 use crate::control::ClientHandle;
 use crate::path_quotas::PathQuotas;
 use crate::radio_meter::RadioMeter;
 use crate::reload::ReloadSender;
+
+/// At the end of a process, closing connections get this long to say so to the peer.
+pub(super) const FAREWELL: marline::Duration = marline::Duration::from_secs(2);
 
 /// The way through a server.
 pub(super) type ServerWay = Arc<Current<Tunnel<Dialer>>>;
@@ -39,8 +41,7 @@ impl OpenedClient {
         let radios = RadioMeter::new();
         let quotas = PathQuotas::new(plan.path_quotas.clone(), plan.state_file.clone());
         let mut network = plan.network.clone();
-        let client =
-            network.observer(radios.observer()).observer(quotas.observer()).bind().await?;
+        let client = network.observer(radios.observer()).observer(quotas.observer()).bind().await?;
         // What is used up already is not used for the first connection, either.
         quotas.look(&client, unix_s());
         let mut keeping = JoinSet::new();

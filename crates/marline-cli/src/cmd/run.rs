@@ -177,15 +177,21 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
             way.carry(Arc::new(Direct::new(client.clone())), Box::new(NoDatagrams)).await?;
         }
         Route::Through(invite) => {
-            let current = Arc::new(Current::new(tunnel(client, invite, plan.carrier.transport(), plan.warm)?));
+            let current = Arc::new(Current::new(tunnel(
+                client,
+                invite,
+                plan.carrier.transport(),
+                plan.warm,
+            )?));
             opened.goes_by(&current);
             match plan.datagrams.clone() {
                 Some(config) => {
+                    let lanes = watch::Sender::new(config).subscribe();
                     let datagrams =
                         Box::new(TunnelDatagrams::start(Arc::clone(udp), addresses, Senders::Own));
                     tokio::select! {
                         carried = way.carry(Arc::clone(&current), datagrams) => carried?,
-                        never = Box::pin(keep_lane(&current, udp, watch::Sender::new(config).subscribe())) => match never {},
+                        never = Box::pin(keep_lane(&current, udp, lanes)) => match never {},
                     }
                 }
                 // The carrier has none.

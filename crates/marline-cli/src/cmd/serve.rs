@@ -11,8 +11,8 @@ use marline_proxy::shutdown::Stopper;
 use marline_proxy::signals::Signals;
 
 use super::accepting::accept;
-use super::client::FAREWELL;
 use super::monitor::print;
+use super::opened::FAREWELL;
 use super::settings::{Live, Settings};
 use super::watched::watched_again;
 use crate::config::serve::{ServeOptions, ServePlan};

@@ -22,8 +22,8 @@ use marline_proxy::tls::ServerKey;
 use tokio::sync::Notify;
 
 use super::accepting::accept;
-use super::client::FAREWELL;
 use super::monitor::print;
+use super::opened::FAREWELL;
 use super::settings::{Live, Settings};
 use super::watched::watched_again;
 use crate::config::server::{ServerOptions, ServerPlan};

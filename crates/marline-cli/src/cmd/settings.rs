@@ -232,8 +232,13 @@ mod tests {
         assert_eq!(told.at_once.join(" "), "drain");
         assert_eq!(told.elsewhere.join(" "), "public");
         let restart: Vec<String> = told.restart.iter().map(PendingSetting::words).collect();
-        assert_eq!(restart, ["pcap (in force: \"x\", in the file: nothing)",
-            "shards (in force: 1, in the file: 2)"]);
+        assert_eq!(
+            restart,
+            [
+                "pcap (in force: \"x\", in the file: nothing)",
+                "shards (in force: 1, in the file: 2)"
+            ]
+        );
     }
 
     #[test]

@@ -214,7 +214,13 @@ mod tests {
     use crate::control::protocol::{Quota, Reached, Subflow};
 
     fn hello() -> Hello {
-        Hello { role: "client".into(), version: "0.2.0".into(), pid: 42, path_health: true, refused: None }
+        Hello {
+            role: "client".into(),
+            version: "0.2.0".into(),
+            pid: 42,
+            path_health: true,
+            refused: None,
+        }
     }
 
     fn path(name: &str, local: &str, health: &str) -> Path {

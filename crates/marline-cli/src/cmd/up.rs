@@ -26,10 +26,10 @@ use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
 use rustix::fd::OwnedFd;
 use tokio::sync::{mpsc, watch};
 
-use super::client::{FAREWELL, tunnel};
+use super::client::tunnel;
 use super::down::PidFile;
 use super::names::resolvers;
-use super::opened::OpenedClient;
+use super::opened::{FAREWELL, OpenedClient};
 use super::watched::watched;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::config::shared::Layer;

@@ -118,6 +118,8 @@ pub struct ClientPlan {
     pub carrier: CarrierPlan,
     /// The multipath side; its carrier is still to be opened.
     pub network: marline::ClientBuilder,
+    /// How connections behave, in words: other words are another behaviour.
+    pub behaviour: String,
     /// Paths; empty: every interface with a default route.
     pub paths: Vec<PathSpec>,
     /// Quotas of paths.
@@ -302,7 +304,8 @@ impl ClientOptions {
         }
         let path_quotas: Vec<PathQuota> =
             options.path_quota.iter().map(|word| word.0.clone()).collect();
-        let twice = |at: usize| path_quotas[at + 1..].iter().any(|q| q.path == path_quotas[at].path);
+        let twice =
+            |at: usize| path_quotas[at + 1..].iter().any(|q| q.path == path_quotas[at].path);
         if let Some(at) = (0..path_quotas.len()).find(|at| twice(*at)) {
             bail!("--path-quota: the path {} has two", path_quotas[at].path);
         }
@@ -310,6 +313,12 @@ impl ClientOptions {
             route,
             carrier: options.shared().carrier()?,
             network: options.network()?,
+            behaviour: format!(
+                "{:?} {:?} {:?}",
+                options.choice(),
+                options.receive_timer,
+                options.lone_keepalive
+            ),
             paths: options.path.iter().map(|word| word.0.clone()).collect(),
             path_quotas,
             state_file: options.state_file.clone().unwrap_or_else(state_file::of_client),

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::bail;
 use marline::datagrams::LaneConfig;
+use marline_proxy::quota::ForClient;
 use marline_proxy::remote_rules::RemoteRule;
 use marline_proxy::rules::{Cidr, Rules};
-use marline_proxy::quota::ForClient;
 use marline_proxy::server::ServerLimits;
 use marline_proxy::server::allowances::ClientAllowances;
 use marline_proxy::target::Target;
@@ -200,15 +200,18 @@ impl ServerOptions {
         let quotas: Vec<ClientQuota> = self.quota.iter().map(|word| word.0.clone()).collect();
         let sessions: Vec<SessionLimit> =
             self.max_sessions.iter().map(|word| word.0.clone()).collect();
-        for (flag, twice) in
-            [("--quota", ForClient::twice(&quotas)), ("--max-sessions", ForClient::twice(&sessions))]
-        {
+        for (flag, twice) in [
+            ("--quota", ForClient::twice(&quotas)),
+            ("--max-sessions", ForClient::twice(&sessions)),
+        ] {
             if let Some(client) = twice {
                 bail!("{flag}: there are two for the client {client}");
             }
         }
         if let Some(none) = sessions.iter().find(|limit| limit.value == 0) {
-            bail!("--max-sessions {none}: at least 1; `marline server credential revoke` takes a client away");
+            bail!(
+                "--max-sessions {none}: at least 1; `marline server credential revoke` takes a client away"
+            );
         }
         Ok(ClientAllowances { quotas, sessions })
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use marline::{ServerAddress, TunPath};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use marline_proxy::quota::{BadQuota, ByteQuota, ForClient};
 use marline_proxy::invite::{BadInvite, Invite};
+use marline_proxy::quota::{BadQuota, ByteQuota, ForClient};
 use marline_proxy::target::{BadTarget, Target};
 use marline_tun::resolver::{self, BadResolver};
 

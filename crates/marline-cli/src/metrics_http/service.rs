@@ -24,6 +24,8 @@ const CLIENT_SEEN: &str = "marline_client_last_connection_timestamp_seconds";
 const CLIENT_QUOTA: &str = "marline_client_quota_bytes";
 const CLIENT_QUOTA_USED: &str = "marline_client_quota_used_bytes";
 const STATE_FAILURES: &str = "marline_state_write_failures_total";
+const LOG_LOST: &str = "marline_log_lost_lines_total";
+const NOT_CAPTURED: &str = "marline_capture_missing_packets_total";
 const BUILD: &str = "marline_build_info";
 
 type OfCarrier = fn(&CarrierCounters) -> u64;
@@ -72,6 +74,8 @@ pub(super) fn describe() {
     describe_gauge!(CLIENT_QUOTA, "Bytes that the credential may use in a month");
     describe_gauge!(CLIENT_QUOTA_USED, "Bytes that the credential has used of its quota");
     describe_counter!(STATE_FAILURES, "Failed writings of the file with what was used");
+    describe_counter!(LOG_LOST, "Lines of the log that could not be written");
+    describe_counter!(NOT_CAPTURED, "Packets missing in captures, as these could not be written");
     describe_gauge!(BUILD, "1; the labels say what runs");
 }
 
@@ -91,6 +95,8 @@ pub(super) fn set(service: &ServiceCounts) {
     for (reason, count) in &service.refusals {
         counter!(REFUSALS, "reason" => reason.label()).absolute(*count);
     }
+    counter!(LOG_LOST).absolute(crate::log::lost_lines());
+    counter!(NOT_CAPTURED).absolute(marline_io::packets_not_captured());
     counter!(STATE_FAILURES).absolute(service.ledger_failures);
     let mut clients: Vec<&ClientCounts> = service.clients.iter().collect();
     clients.sort_by_key(|client| core::cmp::Reverse(client.to_targets + client.from_targets));

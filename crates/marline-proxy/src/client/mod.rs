@@ -6,6 +6,7 @@ pub mod current;
 pub mod dialer;
 pub mod direct;
 mod http_listener;
+mod last_refusal;
 mod leased;
 mod listening;
 pub mod open;

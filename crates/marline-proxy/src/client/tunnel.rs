@@ -11,7 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,6 +20,7 @@ use tokio_rustls::TlsConnector;
 
 use super::admission::{Admission, Admitted, Turn};
 use super::backoff::Backoff;
+use super::last_refusal::LastRefusal;
 use super::leased::Leased;
 use super::open::{Open, OpenError};
 use super::pool::Pool;
@@ -128,8 +129,7 @@ pub struct Tunnel<C: Connect> {
     used: Used<Channel<C::Stream>>,
     /// What the last handshake agreed on.
     version: AtomicU8,
-    /// Why the server refused this client the last time, if it did.
-    refusal: Mutex<Option<Failure>>,
+    refusal: LastRefusal,
     /// For tasks that must not keep it.
     me: Weak<Tunnel<C>>,
 }
@@ -164,8 +164,7 @@ impl<C: Connect> Tunnel<C> {
         let (admission, pool) = (Admission::default(), Pool::new(warm));
         let tunnel = Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
-            let (used, version) = (Used::default(), AtomicU8::new(0));
-            let refusal = Mutex::default();
+            let (used, version, refusal) = Default::default();
             Tunnel { connect, tls, token, patience, admission, pool, used, version, refusal, me }
         });
         if warm > 0 {
@@ -176,11 +175,7 @@ impl<C: Connect> Tunnel<C> {
 
     /// Why the server refuses this client, if it did so the last time it was asked for a connection.
     pub fn refusal(&self) -> Option<Failure> {
-        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn note_refusal(&self, refusal: Option<Failure>) {
-        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = refusal;
+        self.refusal.now()
     }
 
     /// Drops the warm connections and the session, without replacement.
@@ -249,6 +244,12 @@ impl<C: Connect> Tunnel<C> {
     /// An authenticated connection. Without a request the server's Welcome was read and only that;
     /// with one the request is on its way too. A server that has too much to do is asked again.
     async fn fresh(&self, request: Option<&Message>) -> Result<Fresh<C::Stream>, OpenError> {
+        let fresh = self.ask_again(request).await;
+        self.refusal.note(fresh.as_ref().err());
+        fresh
+    }
+
+    async fn ask_again(&self, request: Option<&Message>) -> Result<Fresh<C::Stream>, OpenError> {
         let mut backoff = Backoff::new(self.patience.busy);
         loop {
             let attempt = match self.admission.enter().await {
@@ -256,17 +257,9 @@ impl<C: Connect> Tunnel<C> {
                 Admitted::Stranger(turn) => self.attempt_unknown(turn, request).await,
             };
             match attempt {
-                Ok(fresh) => {
-                    self.note_refusal(None);
-                    return Ok(fresh);
-                }
+                Ok(fresh) => return Ok(fresh),
                 Err(Failed::Forgotten) => {}
-                Err(Failed::Finally(error)) => {
-                    if let OpenError::Refused(failure) = &error {
-                        self.note_refusal(Some(failure.clone()));
-                    }
-                    return Err(error);
-                }
+                Err(Failed::Finally(error)) => return Err(error),
                 Err(Failed::Busy(error)) => {
                     tracing::debug!("the server is busy ({error}): waiting");
                     if !backoff.wait().await {

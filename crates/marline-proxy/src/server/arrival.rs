@@ -220,15 +220,7 @@ impl Server {
         };
         stream.know_peer();
         client.account.on_connection();
-        Some(Arrived {
-            stream,
-            client,
-            session,
-            offer,
-            asks_at_once,
-            _permit: place,
-            _seat: seat,
-        })
+        Some(Arrived { stream, client, session, offer, asks_at_once, _permit: place, _seat: seat })
     }
 
     async fn hello<T: Transport>(&self, stream: Rewound<T>) -> io::Result<Greeting<T>> {

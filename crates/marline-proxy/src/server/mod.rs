@@ -32,8 +32,8 @@ pub use accounts::ClientCounts;
 pub use refusals::RefusalReason;
 
 use accounts::{Account, Accounts};
-use allowances::Allowances;
 use admission::{AdmissionLimits, HandshakeQueue, Quota, SilentHandshakes};
+use allowances::Allowances;
 use arrival::Arrived;
 use datagrams::DatagramService;
 use refusals::Refusals;
@@ -235,7 +235,8 @@ impl Server {
     /// Serves one connection from `peer` to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: IpAddr) {
         let Some(arrived) = self.arrive(stream, peer).await else { return };
-        let Arrived { mut stream, client, session, offer, mut asks_at_once, _permit, _seat } = arrived;
+        let Arrived { mut stream, client, session, offer, mut asks_at_once, _permit, _seat } =
+            arrived;
         let idle_limit_s = self.limits.idle.as_secs().min(u64::from(u16::MAX)) as u16;
         let welcome = Message::Welcome { idle_limit_s, session: offer };
         let mut unsaid = Unsaid::default();

@@ -22,8 +22,8 @@ use tokio::time::Instant;
 
 use super::admission::Quota;
 use super::dial::allowed;
-use crate::relay::Traffic;
 use crate::message::{ErrorCode, Failure};
+use crate::relay::Traffic;
 use crate::rules::Rules;
 use crate::target::Target;
 use crate::udp::{
@@ -112,18 +112,7 @@ impl Nat {
         Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
             let refusals = AtomicU64::new(0);
-            Nat {
-                lane,
-                client,
-                rules,
-                places,
-                lookups,
-                counters,
-                traffic,
-                refusals,
-                state,
-                me,
-            }
+            Nat { lane, client, rules, places, lookups, counters, traffic, refusals, state, me }
         })
     }
 

@@ -72,7 +72,8 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
     let line = "needs a restart: keepalive (in force: \"15s\", in the file: \"14s\")";
     assert!(told.contains(line), "{told}");
     client.line_with("reload: these changed too, and need a restart: keepalive");
-    echo(&mut open(second, target).unwrap(), b"by the new port");
+    let mut new = open(second, target).unwrap();
+    echo(&mut new, b"by the new port");
     echo(&mut stream, b"on the connection of the port that is gone");
     until("the old port is closed", || TcpStream::connect(first).is_err());
     let status = ask(dir.path(), &["status", "--control", control], true);

@@ -9,7 +9,7 @@
 //! *Trouble.* A file that cannot be read is moved aside with a warning. One that cannot be written (a full disk) is
 //! told of once, and tried again.
 //!
-//! *Clocks.* A machine without a battery begins in 1970: a time before [`PLAUSIBLE_S`] begins no month. A month that
+//! *Clocks.* A machine without a battery begins in 1970: a time before 2026 begins no month. A month that
 //! begins in the future was begun by a clock that was ahead: it is begun anew, and what it has used stays.
 
 use std::collections::BTreeMap;

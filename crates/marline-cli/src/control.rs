@@ -15,6 +15,7 @@ pub use server::{ControlServer, serve, serve_inherited};
 pub(crate) use server::{is_allowed, listen};
 pub use socket_path::default_path;
 
+pub use crate::reload::PendingReload;
 pub use crate::succession::PendingUpgrade;
 
 use marline::datagrams::LaneCounters;
@@ -90,6 +91,16 @@ pub trait Handle: Send + Sync + 'static {
         _program: Option<String>,
         _patience_s: Option<u64>,
     ) -> Option<PendingUpgrade> {
+        None
+    }
+
+    /// Asks for the configuration to be read again; `None`: this program does not do that.
+    fn reload(&self) -> Option<PendingReload> {
+        None
+    }
+
+    /// Why the server refuses this client; `None`: it does not, or this is no client.
+    fn refused(&self) -> Option<String> {
         None
     }
 

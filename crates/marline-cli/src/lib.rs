@@ -13,15 +13,19 @@ pub mod log;
 pub mod metrics_http;
 pub mod native;
 pub mod path_health_table;
+pub mod path_quotas;
 pub mod path_state;
 pub mod path_summary;
 pub mod path_table;
 pub mod qlog;
 pub mod qr;
 pub mod radio_meter;
+pub mod reload;
 pub mod service;
 pub mod service_counts;
+pub mod state_file;
 mod succession;
+pub mod times;
 
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -63,9 +67,9 @@ pub enum Command {
     /// Run the client: local SOCKS5 and HTTP ports and forwards, carried over several paths.
     Client(Box<cmd::client::Args>),
     /// Run the server for clients: manage keys and invites, connect to targets.
-    Server(cmd::server::Args),
+    Server(Box<cmd::server::Args>),
     /// Run a front for a TCP service, reachable by Multipath TCP and plain TCP clients.
-    Serve(cmd::serve::Args),
+    Serve(Box<cmd::serve::Args>),
     /// Run a program, without root, whose connections all go through the server.
     Run(Box<cmd::run::Args>),
     /// Take the whole machine's traffic through the server, as root, until it ends.
@@ -92,6 +96,8 @@ pub enum Command {
     Path(cmd::path::Args),
     /// Change the scheduler of running connections.
     Scheduler(cmd::scheduler::Args),
+    /// Have a running client, server or front read its configuration again.
+    Reload(cmd::reload::Args),
     /// Have a running server or front replaced by the program as it is on disk now; connections go on.
     Upgrade(cmd::upgrade::Args),
     /// List the policies that can be chosen by name, with their parameters.
@@ -172,11 +178,11 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
     let work: Work = match command {
         Command::Client(args) => Box::pin(cmd::client::run(cmd::client::prepare(*args)?)),
         Command::Server(args) => {
-            let prepared = cmd::server::prepare(args)?;
+            let prepared = cmd::server::prepare(*args)?;
             drivers = prepared.as_ref().map_or(1, cmd::server::Prepared::shards);
             Box::pin(cmd::server::run(prepared))
         }
-        Command::Serve(args) => Box::pin(cmd::serve::run(cmd::serve::prepare(args)?)),
+        Command::Serve(args) => Box::pin(cmd::serve::run(cmd::serve::prepare(*args)?)),
         Command::Run(args) => match cmd::run::prepare(*args) {
             Some(prepared) => Box::pin(cmd::run::run(prepared)),
             None => Box::pin(std::future::ready(Ok(ExitCode::FAILURE))),
@@ -193,6 +199,7 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
         Command::Status(args) => Box::pin(cmd::status::run(args)),
         Command::Path(args) => Box::pin(cmd::path::run(args)),
         Command::Scheduler(args) => Box::pin(cmd::scheduler::run(args)),
+        Command::Reload(args) => Box::pin(cmd::reload::run(args)),
         Command::Upgrade(args) => Box::pin(cmd::upgrade::run(args)),
         Command::Policies(args) => Box::pin(cmd::policies::run(args)),
         Command::Completions(args) => Box::pin(cmd::completions::run(args)),

@@ -2,11 +2,13 @@
 //! level is that of `-v` and `-q`, or else that of the configuration, which may change while the
 //! program runs.
 
-use std::io::IsTerminal;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
+use marline_proxy::quota::date;
 use marline_proxy::relay::CONNECTIONS;
+use marline_proxy::server::allowances::unix_s;
 use tracing_subscriber::filter::{LevelFilter, dynamic_filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -72,10 +74,116 @@ pub fn tell_connections(tell: bool) {
     TELLS_CONNECTIONS.store(tell, Ordering::Relaxed);
 }
 
+/// Where lines go: they may find no room there (a full disk), or nobody who reads.
+static SINK: Mutex<Sink<Stderr>> = Mutex::new(Sink::new(Stderr));
+
+/// Lines of this process' log that could not be written.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// Lines of this process' log that could not be written (a full disk).
+#[must_use]
+pub fn lost_lines() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+/// Standard error without a buffer.
+struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        io::stderr().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Lines into a writer that takes them or not.
+struct Sink<W> {
+    to: W,
+    format: LogFormat,
+    /// Lines that were lost and not told of.
+    untold: u64,
+    /// The last line was cut off.
+    torn: bool,
+}
+
+impl<W: Write> Sink<W> {
+    const fn new(to: W) -> Self {
+        Sink { to, format: LogFormat::Text, untold: 0, torn: false }
+    }
+
+    /// Writes a line, and before it how many others were lost. Whether it was written.
+    fn line(&mut self, line: &[u8]) -> bool {
+        if self.torn && !self.put(b"\n") {
+            self.untold += 1;
+            return false;
+        }
+        if self.untold > 0 {
+            let notice = self.notice();
+            if !self.put(notice.as_bytes()) {
+                self.untold += 1;
+                return false;
+            }
+            self.untold = 0;
+        }
+        let written = self.put(line);
+        self.untold += u64::from(!written);
+        written
+    }
+
+    fn notice(&self) -> String {
+        let (lines, now) = (self.untold, unix_s());
+        let seconds = now % 86_400;
+        let (h, m, s) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+        let time = format!("{}T{h:02}:{m:02}:{s:02}Z", date(now));
+        let words = "lines of this log could not be written before";
+        match self.format {
+            LogFormat::Text => format!("{time}  WARN {lines} {words}\n"),
+            LogFormat::Json => {
+                let fields = format!("{{\"message\":\"{words}\",\"lines\":{lines}}}");
+                format!("{{\"timestamp\":\"{time}\",\"level\":\"WARN\",\"fields\":{fields}}}\n")
+            }
+        }
+    }
+
+    fn put(&mut self, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            match self.to.write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => return false,
+                Ok(count) => {
+                    self.torn = bytes[count - 1] != b'\n';
+                    bytes = &bytes[count..];
+                }
+            }
+        }
+        true
+    }
+}
+
+/// A line of the log on its way: whoever formats it writes it at once.
+struct Line;
+
+impl Write for Line {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if !SINK.lock().unwrap_or_else(PoisonError::into_inner).line(line) {
+            LOST.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Starts the log. `flags` is what the command line says of its level: it then stays so.
 pub fn start(flags: Option<LogLevel>, format: LogFormat) {
     let (filter, handle) = reload::Layer::new(LevelFilter::from(flags.unwrap_or_default()));
-    let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let lines = fmt::layer().with_writer(|| Line).with_target(false);
+    SINK.lock().unwrap_or_else(PoisonError::into_inner).format = format;
     let registry = tracing_subscriber::registry().with(filter);
     // Asked anew each time: the configuration may change.
     let wanted = dynamic_filter_fn(|line, _| {
@@ -101,5 +209,61 @@ pub fn set_level(level: LogLevel) {
     if let Some(handle) = LEVEL.get() {
         // It fails for a log that is gone.
         let _ = handle.reload(LevelFilter::from(level));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes so many bytes, and then none.
+    struct Disk {
+        room: usize,
+        has: Vec<u8>,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.room);
+            if count == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.room -= count;
+            self.has.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_log_goes_on_when_there_is_room_and_says_how_much_is_missing() {
+        let mut sink = Sink::new(Disk { room: 8, has: Vec::new() });
+        assert!(sink.line(b"first\n"));
+        assert!(!sink.line(b"second\n") && !sink.line(b"third\n"));
+        sink.to.room = 1_000;
+        assert!(sink.line(b"fourth\n") && sink.line(b"fifth\n"));
+        let text = String::from_utf8(sink.to.has).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[..2], ["first", "se"]);
+        assert!(
+            lines[2].ends_with("WARN 2 lines of this log could not be written before"),
+            "{text}"
+        );
+        assert_eq!(lines[3..], ["fourth", "fifth"]);
+    }
+
+    #[test]
+    fn the_notice_in_a_log_of_json_is_json() {
+        let mut sink = Sink::new(Disk { room: 0, has: Vec::new() });
+        sink.format = LogFormat::Json;
+        assert!(!sink.line(b"{}\n"));
+        let json: serde_json::Value = serde_json::from_str(&sink.notice()).unwrap();
+        assert_eq!(
+            (json["fields"]["lines"].as_u64(), json["level"].as_str()),
+            (Some(1), Some("WARN"))
+        );
     }
 }

@@ -3,7 +3,7 @@
 pub use marline_dashboard::PathState;
 use serde::Serialize;
 
-use crate::control::protocol::{Connection, Path};
+use crate::control::protocol::{Connection, Path, Quota};
 use crate::path_summary::summarise;
 use crate::path_table::radio;
 
@@ -32,6 +32,9 @@ pub struct PathStatus {
     pub bytes_copied: u64,
     /// Received.
     pub bytes_received: u64,
+    /// Its quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
     /// What its radio drew, in words.
     pub radio: Option<String>,
 }
@@ -43,6 +46,7 @@ pub fn of_path(path: &Path, connections: &[Connection]) -> PathStatus {
     let share = |again: u64| again as f64 / summary.bytes_sent as f64;
     PathStatus {
         retransmitted: (summary.bytes_sent > 0).then(|| share(summary.bytes_repeated)),
+        quota: path.quota.clone(),
         radio: path.radio.as_ref().map(radio),
         name: summary.name,
         state: summary.state,

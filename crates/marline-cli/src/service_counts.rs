@@ -13,6 +13,8 @@ pub struct ServiceCounts {
     pub carrier: Vec<CarrierCounters>,
     /// From writing to the DATA_ACK.
     pub delivery: DelayHistogram,
+    /// How often the file with what was used could not be written.
+    pub ledger_failures: u64,
     /// Who was refused, by reason; a server's.
     pub refusals: Vec<(RefusalReason, u64)>,
     /// What came by each credential; a server's.

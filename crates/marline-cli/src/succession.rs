@@ -6,6 +6,7 @@
 //! nothing has changed, and whatever goes wrong is told to who asked. Then this process stops to receive, and the
 //! other one begins.
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -183,7 +184,7 @@ impl Upgrades {
         server: &Server,
         stopper: &Stopper,
         aside: &mut dyn Aside,
-        limit: Duration,
+        limit: &Cell<Duration>,
     ) {
         while let Some(request) = self.0.recv().await {
             if stopper.is_over() {
@@ -214,7 +215,7 @@ impl Upgrades {
             if request.answer.send(Ok((upgraded, acknowledge))).is_ok() {
                 let _ = tokio::time::timeout(ANSWER, acknowledged).await;
             }
-            stopper.hand_over(limit);
+            stopper.hand_over(limit.get());
             break;
         }
         self.0.close();

@@ -4,14 +4,16 @@
 //! Each record is the segment as the core saw it, under an IP header built from the addresses known
 //! to the core. Checksums that were verified, or left to hardware, are written correctly. Writing
 //! is synchronous with packet processing: a capture is meant for examining behaviour, not for
-//! measuring speed.
+//! measuring speed. What cannot be written (a full disk) is counted and left out; the file stays one that can be
+//! read, and goes on when there is room.
 
 use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use marline_core::{Ecn, FourTuple};
@@ -21,6 +23,10 @@ use marline_wire::pcapng::{Capture, CapturedSegment, Direction, PacketInfo, Segm
 const GATHER_BYTES: usize = 64 << 10;
 /// Longest time that packets stay unwritten while more come.
 const GATHER_TIME: Duration = Duration::from_millis(200);
+/// A file that could not be made is tried again after this long.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Trouble is not told to be over sooner.
+const CALM: Duration = Duration::from_secs(1);
 /// Files of one set: one per local address.
 const MAX_FILES: usize = 64;
 
@@ -32,15 +38,46 @@ pub struct Captures {
     reveal_keys: bool,
     sent: SegmentChecksum,
     received: SegmentChecksum,
-    files: BTreeMap<IpAddr, Option<CaptureFile>>,
+    files: BTreeMap<IpAddr, Slot>,
+}
+
+/// A file, or when it could not be made.
+#[derive(Debug)]
+enum Slot {
+    Open(Box<CaptureFile>),
+    Failed(Instant),
+}
+
+/// Packets of this process that are missing in captures as these could not be written.
+static MISSING: AtomicU64 = AtomicU64::new(0);
+
+/// Packets of this process that are missing in its captures, as these could not be written (a full disk).
+#[must_use]
+pub fn packets_not_captured() -> u64 {
+    MISSING.load(Ordering::Relaxed)
 }
 
 #[derive(Debug)]
 struct CaptureFile {
     file: File,
     capture: Capture,
+    /// What a file begins with.
+    head: Vec<u8>,
     gathered: Vec<u8>,
+    /// Packets in it.
+    packets: u64,
     written_at: Instant,
+    /// Bytes of the file up to here are whole records.
+    whole: u64,
+    trouble: Trouble,
+}
+
+/// Trouble with writing, told of once in a while.
+#[derive(Debug, Default)]
+struct Trouble {
+    told_at: Option<Instant>,
+    /// Packets that are missing since that was told.
+    missing: u64,
 }
 
 impl Captures {
@@ -81,14 +118,23 @@ impl Captures {
         ecn: Ecn,
         bytes: &[u8],
     ) {
-        if !self.files.contains_key(&local) {
-            if self.files.len() >= MAX_FILES {
-                return;
-            }
+        let is_to_be_opened = match self.files.get(&local) {
+            Some(Slot::Open(_)) => false,
+            Some(Slot::Failed(at)) => at.elapsed() >= AGAIN,
+            None => self.files.len() < MAX_FILES,
+        };
+        if is_to_be_opened {
             let opened = self.open(local);
             self.files.insert(local, opened);
         }
-        let Some(Some(file)) = self.files.get_mut(&local) else { return };
+        let file = match self.files.get_mut(&local) {
+            Some(Slot::Open(file)) => file,
+            Some(Slot::Failed(_)) => {
+                MISSING.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            None => return,
+        };
         let time_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let info = PacketInfo { interface: 0, time_ns: time_ns as u64, direction, comment: None };
         let ecn = match ecn {
@@ -105,41 +151,138 @@ impl Captures {
         if file.capture.segment(&mut file.gathered, &info, &segment).is_err() {
             return;
         }
+        file.packets += 1;
         if file.gathered.len() >= GATHER_BYTES || file.written_at.elapsed() >= GATHER_TIME {
             file.flush();
         }
     }
 
-    fn open(&self, local: IpAddr) -> Option<CaptureFile> {
+    fn open(&self, local: IpAddr) -> Slot {
         // A colon would be awkward in file names.
         let address = local.to_string().replace(':', "_");
         let path = self.dir.join(format!("{}-{address}.pcapng", self.name));
         let file = match File::create(&path) {
             Ok(file) => file,
             Err(error) => {
-                tracing::error!(path = %path.display(), %error, "cannot write the capture");
-                return None;
+                if !matches!(self.files.get(&local), Some(Slot::Failed(_))) {
+                    tracing::warn!(path = %path.display(), %error, "cannot make the capture for now");
+                }
+                return Slot::Failed(Instant::now());
             }
         };
         let mut gathered = Vec::new();
         let name = local.to_string();
         let capture = Capture::begin(&mut gathered, "marline", &[&name], self.reveal_keys);
-        Some(CaptureFile { file, capture, gathered, written_at: Instant::now() })
+        Slot::Open(Box::new(CaptureFile {
+            file,
+            capture,
+            head: gathered.clone(),
+            gathered,
+            packets: 0,
+            written_at: Instant::now(),
+            whole: 0,
+            trouble: Trouble::default(),
+        }))
     }
 }
 
 impl CaptureFile {
+    /// Writes what was gathered, all of it or nothing: a file whose last record is torn cannot be read behind it, and
+    /// what is written when there is room again would be lost as well.
     fn flush(&mut self) {
-        if let Err(error) = self.file.write_all(&self.gathered) {
-            tracing::error!(%error, "cannot write the capture");
-        }
-        self.gathered.clear();
         self.written_at = Instant::now();
+        let packets = core::mem::take(&mut self.packets);
+        match self.file.write_all(&self.gathered) {
+            Ok(()) => {
+                self.whole += self.gathered.len() as u64;
+                self.gathered.clear();
+                self.trouble.is_over();
+            }
+            Err(error) => {
+                // What there is of the record also takes room that others need.
+                let cut = self.file.set_len(self.whole);
+                let back = self.file.seek(io::SeekFrom::Start(self.whole));
+                if let Err(error) = cut.and(back) {
+                    tracing::debug!(%error, "the capture cannot be cut");
+                }
+                self.gathered.clear();
+                if self.whole == 0 {
+                    self.gathered.extend_from_slice(&self.head);
+                }
+                self.trouble.is_there(packets, &error);
+            }
+        }
+    }
+}
+
+impl Trouble {
+    fn is_there(&mut self, packets: u64, error: &io::Error) {
+        MISSING.fetch_add(packets, Ordering::Relaxed);
+        self.missing += packets;
+        if self.told_at.is_none() {
+            self.told_at = Some(Instant::now());
+            tracing::warn!(%error, "the capture cannot be written for now: packets will be missing in it");
+        }
+    }
+
+    fn is_over(&mut self) {
+        // Where there is room for a little now and then, nobody is told each time.
+        if self.told_at.is_some_and(|at| at.elapsed() >= CALM) {
+            self.told_at = None;
+            let missing = core::mem::take(&mut self.missing);
+            tracing::info!(missing, "the capture is written again: packets are missing in it");
+        }
     }
 }
 
 impl Drop for CaptureFile {
     fn drop(&mut self) {
         self.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> (tempfile::TempDir, PathBuf, Box<CaptureFile>) {
+        let dir = tempfile::tempdir().unwrap();
+        let captures = Captures::in_dir(dir.path(), "test", false).unwrap();
+        let local = IpAddr::from([192, 0, 2, 1]);
+        let Slot::Open(file) = captures.open(local) else { panic!("no file") };
+        let path = dir.path().join("test-192.0.2.1.pcapng");
+        (dir, path, file)
+    }
+
+    /// `/dev/full` has no room ever; a file that becomes it has none for a while.
+    #[test]
+    fn what_finds_no_room_is_counted_and_the_file_goes_on_with_whole_records() {
+        let (_dir, path, mut file) = file();
+        let head = file.head.clone();
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let real = core::mem::replace(&mut file.file, full);
+        file.gathered.extend_from_slice(b"lost");
+        file.packets = 3;
+        let before = packets_not_captured();
+        file.flush();
+        assert!(packets_not_captured() >= before + 3);
+        assert_eq!(file.gathered, head, "a file that never began begins as any other");
+        file.file = real;
+        file.gathered.extend_from_slice(b"kept");
+        file.flush();
+        let begun = [&head[..], b"kept"].concat();
+        assert_eq!(fs::read(&path).unwrap(), begun);
+        // A record that is torn in the middle, as by a full disk, is taken back.
+        file.file.write_all(b"half a rec").unwrap();
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let real = core::mem::replace(&mut file.file, full);
+        file.gathered.extend_from_slice(b"torn");
+        file.flush();
+        file.file = real;
+        file.file.set_len(file.whole).unwrap();
+        file.file.seek(io::SeekFrom::Start(file.whole)).unwrap();
+        file.gathered.extend_from_slice(b" and again");
+        file.flush();
+        assert_eq!(fs::read(&path).unwrap(), [&begun[..], b" and again"].concat());
     }
 }

@@ -19,7 +19,7 @@ pub mod succession;
 mod sys;
 mod tap;
 
-pub use capture::Captures;
+pub use capture::{Captures, packets_not_captured};
 pub use clock::Clock;
 pub use contacts::{Contact, DeliveryError, DeliveryErrorKind, Question};
 pub use driver::{

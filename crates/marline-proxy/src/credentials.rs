@@ -5,10 +5,11 @@
 //! revoke`). A running server reloads it when it changes: a new client can connect within a second,
 //! a revoked one is disconnected within a second.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
@@ -53,6 +54,37 @@ struct Table {
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
     list: Vec<Credential>,
+    suspended: Arc<Suspended>,
+}
+
+/// Clients that are suspended, and why.
+pub type Suspended = BTreeMap<Arc<str>, Arc<str>>;
+
+/// Who is suspended now; clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct Suspensions(Arc<Board>);
+
+#[derive(Debug, Default)]
+struct Board {
+    now: Mutex<Arc<Suspended>>,
+    changed: Notify,
+}
+
+impl Suspensions {
+    /// These are, and no others.
+    pub fn set(&self, suspended: Suspended) {
+        let mut now = self.0.now.lock().unwrap_or_else(PoisonError::into_inner);
+        if **now != suspended {
+            *now = Arc::new(suspended);
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Who is.
+    #[must_use]
+    pub fn now(&self) -> Arc<Suspended> {
+        Arc::clone(&self.0.now.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 impl Credentials {
@@ -135,6 +167,18 @@ impl Credentials {
         found
     }
 
+    /// These, of whom some are suspended: they are known, and are not served.
+    #[must_use]
+    pub fn with_suspended(self, suspended: Arc<Suspended>) -> Credentials {
+        Credentials { suspended, ..self }
+    }
+
+    /// Why the client of this name is suspended, if it is.
+    #[must_use]
+    pub fn suspension(&self, name: &str) -> Option<&Arc<str>> {
+        self.suspended.get(name)
+    }
+
     /// All credentials, in order of creation.
     #[must_use]
     pub fn list(&self) -> &[Credential] {
@@ -214,16 +258,31 @@ impl Store {
 
     /// The credentials, kept up to date until all receivers are gone: read again when the file
     /// changes, and when `again` says so. If the file becomes invalid, this is reported and the
-    /// last good version stays in force.
+    /// last good version stays in force. Who is suspended follows `suspensions`.
     ///
     /// # Errors
     /// What [`load`](Self::load) gives now.
-    pub fn follow(self, again: Arc<Notify>) -> anyhow::Result<watch::Receiver<Arc<Credentials>>> {
+    pub fn follow(
+        self,
+        again: Arc<Notify>,
+        suspensions: Suspensions,
+    ) -> anyhow::Result<watch::Receiver<Arc<Credentials>>> {
         let mut stamp = self.stamp();
-        let (sender, receiver) = watch::channel(Arc::new(self.load()?));
+        let changed = suspensions.clone();
+        let with_suspended =
+            move |credentials: Credentials| Arc::new(credentials.with_suspended(suspensions.now()));
+        let (sender, receiver) = watch::channel(with_suspended(self.load()?));
         tokio::spawn(async move {
             while !sender.is_closed() {
-                let told = tokio::time::timeout(RELOAD_EVERY, again.notified()).await.is_ok();
+                let told = tokio::select! {
+                    () = again.notified() => true,
+                    () = tokio::time::sleep(RELOAD_EVERY) => false,
+                    () = changed.0.changed.notified() => {
+                        let known = sender.borrow().as_ref().clone();
+                        sender.send_replace(with_suspended(known));
+                        continue;
+                    }
+                };
                 let now = self.stamp();
                 if now == stamp && !told {
                     continue;
@@ -232,7 +291,7 @@ impl Store {
                 match self.load() {
                     Ok(credentials) => {
                         tracing::info!(clients = credentials.list.len(), "credentials read again");
-                        sender.send_replace(Arc::new(credentials));
+                        sender.send_replace(with_suspended(credentials));
                     }
                     Err(error) => tracing::error!("old credentials stay in force: {error:#}"),
                 }

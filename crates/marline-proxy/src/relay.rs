@@ -42,7 +42,8 @@ impl Traffic {
         Traffic { whole: Some(Arc::clone(whole)), ..Traffic::default() }
     }
 
-    fn count(&self, from_local: u64, to_local: u64) {
+    /// Counts bytes from the local side and to it.
+    pub(crate) fn count(&self, from_local: u64, to_local: u64) {
         for traffic in [Some(self), self.whole.as_deref()].into_iter().flatten() {
             traffic.from_local.fetch_add(from_local, Ordering::Relaxed);
             traffic.to_local.fetch_add(to_local, Ordering::Relaxed);

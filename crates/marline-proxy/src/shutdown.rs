@@ -1,7 +1,8 @@
 //! Graceful shutdown: nothing new is started, running work may finish, and what remains is aborted. Before that there
 //! may be a time in which another process starts what is new, and running work goes on for as long as it likes.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -100,6 +101,7 @@ impl Stopper {
             let told = tokio::select! {
                 result = &mut work => return result,
                 told = signals.next() => told,
+                () = poll_fn(|cx| running.poll_asked(cx)) => Told::Reload,
                 () = self.outlived() => {
                     tracing::warn!("connections have outlived the upgrade's limit");
                     Told::End
@@ -128,6 +130,11 @@ impl Stopper {
 
 /// Reaction of a program to signals.
 pub trait Reload {
+    /// Ready when somebody else than a signal asks it to read its configuration again, which is done next.
+    fn poll_asked(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+
     /// Reads its configuration again.
     fn reload(&mut self);
 

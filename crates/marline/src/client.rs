@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use marline_core::{
     ConnectionConfig, ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor,
 };
-use marline_io::{Captures, Interfaces, Shard, ShardConfig, ShardHandle, Watcher};
+use marline_io::{Captures, Interfaces, PathSpec, Shard, ShardConfig, ShardHandle, Watcher};
 use marline_time::{DelayHistogram, Duration};
 use tokio::net::{ToSocketAddrs, lookup_host};
 use tokio::sync::broadcast;
@@ -17,10 +17,12 @@ use tokio::task::AbortHandle;
 use crate::datagrams::LaneCounters;
 use crate::happy_eyeballs::{AttemptSchedule, HappyEyeballs, connect_error};
 use crate::health::{HealthWatcher, PathEvent};
-use crate::path_table::{Candidate, PathChange, PathStatus, PathTable};
+use crate::path_table::{Candidate, PathChange, PathRestriction, PathStatus, PathTable};
 use crate::routes::Routes;
 use crate::shards::{Decisions, MONITOR_CAPACITY, set_path_manager, set_scheduler, traffic_of};
-use crate::{BindError, Carrier, ConnectError, PolicyError, Stream, UnknownPath, carrier};
+use crate::{
+    BindError, Carrier, ConnectError, PolicyError, Stream, TransportConfig, UnknownPath, carrier,
+};
 pub use builder::ClientBuilder;
 
 /// Changes of paths a slow reader may lag behind.
@@ -106,20 +108,14 @@ impl Client {
         }
         let interfaces =
             Interfaces::now().map_err(|error| BindError::io("list interfaces", error))?;
-        let mut paths = match &config.carrier {
-            Carrier::Tun(tuns) => PathTable::behind(tuns, &config.paths),
-            _ => PathTable::new(&config.paths).with_mark(config.mark),
-        };
+        let mut paths = path_table(&config.carrier, config.mark, &config.paths);
         paths.follow(&shard, &interfaces);
         if !config.paths.is_empty() {
             paths.check()?;
         }
         let watcher = Mutex::new(HealthWatcher::new(config.carrier.transport()));
         let (path_events, _) = broadcast::channel(PATH_EVENT_CAPACITY);
-        let mut connection = config.transport.as_core().clone();
-        // The attempts of `connect` are connections of their own, which cover servers as well as paths.
-        connection.connection_attempt_delay = None;
-        let connection = Mutex::new(Arc::new(connection));
+        let connection = Mutex::new(Arc::new(as_opened(&config.transport)));
         let inner = Arc::new(Inner {
             shard,
             config,
@@ -272,6 +268,58 @@ impl Client {
         lock(&self.inner.paths).change(&self.inner.shard, path, change)
     }
 
+    /// Restricts a path, for all connections, on top of what was changed [by hand](Self::set_path); the last
+    /// restriction holds. `path` as there.
+    ///
+    /// # Errors
+    /// There is no such path.
+    pub fn restrict_path(
+        &self,
+        path: &str,
+        restriction: PathRestriction,
+    ) -> Result<(), UnknownPath> {
+        lock(&self.inner.paths).restrict(&self.inner.shard, path, restriction)
+    }
+
+    /// Checks that it could have these paths instead of its own; see [`set_paths`](Self::set_paths).
+    ///
+    /// # Errors
+    /// A path names an interface or address that is not there.
+    pub fn check_paths(&self, paths: &[PathSpec]) -> Result<(), BindError> {
+        self.table_of(paths).map(drop)
+    }
+
+    /// Has these paths instead of its own; without any, every interface with a default route. Connections go on:
+    /// those of a path that is not among them move to others. What was changed by hand holds for paths that stay.
+    ///
+    /// # Errors
+    /// A path names an interface or address that is not there; nothing is changed then.
+    pub fn set_paths(&self, paths: &[PathSpec]) -> Result<(), BindError> {
+        let table = self.table_of(paths)?;
+        self.inner.routes.forget();
+        lock(&self.inner.paths).replace(&self.inner.shard, table);
+        Ok(())
+    }
+
+    fn table_of(&self, paths: &[PathSpec]) -> Result<PathTable, BindError> {
+        let interfaces =
+            Interfaces::now().map_err(|error| BindError::io("list interfaces", error))?;
+        let config = &self.inner.config;
+        let mut table = path_table(&config.carrier, config.mark, paths);
+        table.resolve(&interfaces);
+        if !paths.is_empty() {
+            table.check()?;
+        }
+        Ok(table)
+    }
+
+    /// How connections behave that are opened from now on; existing ones stay as they are.
+    pub fn set_transport(&self, transport: &TransportConfig) {
+        let mut opened = transport.clone();
+        opened.as_core_mut().receive_probes.get_or_insert_default();
+        *lock(&self.inner.connection) = Arc::new(as_opened(&opened));
+    }
+
     /// Changes the scheduler of a running connection; one that is over is left alone.
     ///
     /// # Errors
@@ -311,6 +359,22 @@ impl Client {
     pub async fn drained(&self, patience: Duration) -> bool {
         self.inner.shard.drained(patience).await
     }
+}
+
+/// The table of these paths, not looked up yet.
+fn path_table(carrier: &Carrier, mark: u32, paths: &[PathSpec]) -> PathTable {
+    match carrier {
+        Carrier::Tun(tuns) => PathTable::behind(tuns, paths),
+        _ => PathTable::new(paths).with_mark(mark),
+    }
+}
+
+/// What a connection is opened with: the attempts of `connect` are connections of their own, which cover servers as
+/// well as paths.
+fn as_opened(transport: &TransportConfig) -> ConnectionConfig {
+    let mut connection = transport.as_core().clone();
+    connection.connection_attempt_delay = None;
+    connection
 }
 
 impl Inner {

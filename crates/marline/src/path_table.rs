@@ -68,6 +68,18 @@ pub enum PathChange {
     Unmetered,
 }
 
+/// A restriction of a path that is not by hand, such as a quota's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PathRestriction {
+    /// None.
+    #[default]
+    None,
+    /// Bytes on it cost money, whatever else was said of it.
+    Metered,
+    /// It is not used, as if it was taken down by hand; and why not.
+    Unusable(String),
+}
+
 /// Where an attempt to connect starts and leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
@@ -85,22 +97,48 @@ struct Entry {
     taken_down: bool,
     backup: bool,
     metered: bool,
+    restriction: PathRestriction,
     error: Option<String>,
 }
 
 impl Entry {
     fn new(spec: PathSpec) -> Self {
         let (backup, metered) = (spec.backup, spec.metered);
-        Entry { spec, ends: Vec::new(), taken_down: false, backup, metered, error: None }
+        let (ends, restriction) = (Vec::new(), PathRestriction::None);
+        Entry { spec, ends, taken_down: false, backup, metered, restriction, error: None }
     }
 
     const fn is_up(&self) -> bool {
-        !self.ends.is_empty() && !self.taken_down
+        !self.ends.is_empty() && self.may_be_used()
+    }
+
+    /// Neither taken down by hand nor restricted to nothing.
+    const fn may_be_used(&self) -> bool {
+        !self.taken_down && !matches!(self.restriction, PathRestriction::Unusable(_))
+    }
+
+    fn is_metered(&self) -> bool {
+        self.metered || self.restriction == PathRestriction::Metered
+    }
+
+    /// Takes over what was changed of `other` while it ran, as far as its own specification does not differ.
+    fn continue_from(&mut self, other: &Entry) {
+        self.taken_down = other.taken_down;
+        self.restriction = other.restriction.clone();
+        if self.spec.backup == other.spec.backup {
+            self.backup = other.backup;
+        }
+        if self.spec.metered == other.spec.metered {
+            self.metered = other.metered;
+        }
     }
 
     /// What using it costs.
     fn cost(&self) -> PathCost {
-        PathCost { metered: self.metered, tail_ms: self.spec.radio.map_or(0, RadioKind::tail_ms) }
+        PathCost {
+            metered: self.is_metered(),
+            tail_ms: self.spec.radio.map_or(0, RadioKind::tail_ms),
+        }
     }
 
     /// Those contacts that are its own.
@@ -208,7 +246,8 @@ impl PathTable {
         self
     }
 
-    fn resolve(&mut self, interfaces: &Interfaces) {
+    /// Looks up what the machine has of its paths now.
+    pub(crate) fn resolve(&mut self, interfaces: &Interfaces) {
         if self.fixed {
             return;
         }
@@ -264,7 +303,7 @@ impl PathTable {
                 }
                 let entry = &self.entries[at];
                 let key = (end.address, entry.spec.remote);
-                let (backup, up, cost) = (entry.backup, !entry.taken_down, entry.cost());
+                let (backup, up, cost) = (entry.backup, entry.may_be_used(), entry.cost());
                 let Some(id) = self.id(key) else { continue };
                 wanted.insert(key, LocalAddress { cost, ..local_address(id, key, backup, up) });
             }
@@ -342,7 +381,7 @@ impl PathTable {
     ) -> Vec<Candidate> {
         let servers = interleave_families(servers);
         let mut found = Vec::new();
-        let usable = self.entries.iter().filter(|entry| !entry.taken_down);
+        let usable = self.entries.iter().filter(|entry| entry.may_be_used());
         for (turn, entry) in usable.enumerate() {
             let pinned = entry.spec.remote.as_ref();
             let remotes = pinned.map_or(&servers[..], std::slice::from_ref);
@@ -381,14 +420,18 @@ impl PathTable {
             let contacts = entry.contacts(contacts);
             let fault = health::fault(&contacts, now).map(|(_, fault)| fault);
             let why = || fault.as_ref().map(|fault| problem(entry, fault));
+            let unusable = || match &entry.restriction {
+                PathRestriction::Unusable(why) => Some(why.clone()),
+                _ => None,
+            };
             PathStatus {
                 spec: entry.spec.clone(),
                 interface: entry.interface().map(str::to_owned),
                 addresses: entry.ends.iter().map(|end| end.address).collect(),
                 up: entry.is_up(),
                 backup: entry.backup,
-                metered: entry.metered,
-                error: entry.error.clone().or_else(why),
+                metered: entry.is_metered(),
+                error: entry.error.clone().or_else(unusable).or_else(why),
                 servers: health::servers(&contacts, now),
                 fault,
             }
@@ -409,20 +452,7 @@ impl PathTable {
         name: &str,
         change: PathChange,
     ) -> Result<(), UnknownPath> {
-        let index = name.parse::<usize>().ok();
-        let names = |(at, entry): (usize, &Entry)| {
-            index == Some(at)
-                || entry.spec.to_string() == name
-                || entry.spec.local.to_string() == name
-                || entry.spec.name.as_deref() == Some(name)
-                || entry.ends.iter().any(|end| {
-                    end.interface.0 == name && !end.loopback || end.address.to_string() == name
-                })
-        };
-        let Some(at) = self.entries.iter().enumerate().position(names) else {
-            let reason = format!("no such path (there are {})", self.entries.len());
-            return Err(UnknownPath::new(name, reason));
-        };
+        let at = self.position(name)?;
         let entry = &mut self.entries[at];
         match change {
             PathChange::Up => entry.taken_down = false,
@@ -434,6 +464,56 @@ impl PathTable {
         }
         self.apply(shard);
         Ok(())
+    }
+
+    /// Restricts a path. `name` as in [`change`](Self::change).
+    pub(crate) fn restrict(
+        &mut self,
+        shard: &Shard,
+        name: &str,
+        restriction: PathRestriction,
+    ) -> Result<(), UnknownPath> {
+        let at = self.position(name)?;
+        self.entries[at].restriction = restriction;
+        self.apply(shard);
+        Ok(())
+    }
+
+    /// Becomes `other`, whose paths have been looked up. Ids and sockets of addresses that stay, stay.
+    pub(crate) fn replace(&mut self, shard: &Shard, other: PathTable) {
+        let old = std::mem::replace(&mut self.entries, other.entries);
+        self.automatic = other.automatic;
+        for entry in &mut self.entries {
+            let same = |other: &&Entry| {
+                other.spec.local == entry.spec.local && other.spec.remote == entry.spec.remote
+            };
+            if let Some(before) = old.iter().find(same) {
+                entry.continue_from(before);
+            }
+        }
+        self.apply(shard);
+        // Whoever was shown paths by number learns that there are fewer.
+        for (number, entry) in old.iter().enumerate().skip(self.entries.len()) {
+            let spec = &entry.spec;
+            shard.show_path(&ObservedPath { number, spec, interface: None, addresses: &[] });
+        }
+    }
+
+    fn position(&self, name: &str) -> Result<usize, UnknownPath> {
+        let index = name.parse::<usize>().ok();
+        let names = |(at, entry): (usize, &Entry)| {
+            index == Some(at)
+                || entry.spec.to_string() == name
+                || entry.spec.local.to_string() == name
+                || entry.spec.name.as_deref() == Some(name)
+                || entry.ends.iter().any(|end| {
+                    end.interface.0 == name && !end.loopback || end.address.to_string() == name
+                })
+        };
+        self.entries.iter().enumerate().position(names).ok_or_else(|| {
+            let reason = format!("no such path (there are {})", self.entries.len());
+            UnknownPath::new(name, reason)
+        })
     }
 }
 

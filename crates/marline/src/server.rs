@@ -19,7 +19,10 @@ use tokio::task::AbortHandle;
 
 use crate::datagrams::LaneCounters;
 use crate::shards::{Decisions, MONITOR_CAPACITY, set_path_manager, set_scheduler, traffic_of};
-use crate::{BindError, LONGEST_KEEPALIVE, PathChange, PolicyError, Stream, UnknownPath, carrier};
+use crate::{
+    BindError, LONGEST_KEEPALIVE, PathChange, PolicyError, Stream, TransportConfig, UnknownPath,
+    carrier, multimob,
+};
 use announced::Announced;
 use builder::same_port;
 pub use builder::{ServerAddress, ServerBuilder};
@@ -144,6 +147,15 @@ impl Server {
             shard.with_endpoint(|endpoint, _| endpoint.stop_accepting());
         }
         self.inner.close_queue();
+    }
+
+    /// How connections behave that are accepted from now on; existing ones stay as they are.
+    pub fn set_transport(&self, transport: &TransportConfig) {
+        let mut transport = transport.clone();
+        multimob::allow_following(transport.as_core_mut());
+        for shard in &self.inner.shards {
+            shard.with_endpoint(|endpoint, _| endpoint.change_accepted(transport.as_core()));
+        }
     }
 
     /// The first address it listens on, its port resolved.

@@ -19,9 +19,9 @@ pub enum Whose {
     /// Client configuration: the same file and flags as for `marline client`
     Client(Box<client::Args>),
     /// Server configuration: the same file and flags as for `marline server`
-    Server(server::Args),
+    Server(Box<server::Args>),
     /// Configuration of a front: the same file and flags as for `marline serve`
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
 }
 
 /// Runs it.
@@ -43,8 +43,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             text
         }
         Whose::Server(args) => {
-            let file = &args.config;
-            let options = args.options.over(ServerOptions::from_file(file)?);
+            let server::Args { config: file, options, .. } = *args;
+            let file = &file;
+            let options = options.over(ServerOptions::from_file(file)?);
             let text = toml::to_string(&options.clone().effective(file))?;
             options.plan(file)?;
             text

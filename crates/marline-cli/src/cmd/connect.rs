@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, stdin, stdout};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::client::FAREWELL;
+use super::opened::FAREWELL;
 use crate::config::Word;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::config::policies::Mode;

@@ -13,7 +13,6 @@ use marline_proxy::client::current::Current;
 use marline_proxy::client::direct::Direct;
 use marline_proxy::client::open::Open;
 use marline_proxy::client::udp_keeper::keep_lane;
-use marline_proxy::client::udp_tunnel::UdpTunnel;
 use marline_proxy::secret::hide;
 use marline_proxy::shutdown::Stopper;
 use marline_tun::addresses::Addresses;
@@ -22,15 +21,15 @@ use marline_tun::gateway::{Gateway, GatewaySettings, Served};
 use marline_tun::inside::{self, Half, Names, Outside, Program, ProgramInterface};
 use marline_tun::resolver::Resolvers;
 use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
+use tokio::sync::watch;
 
-use super::client::{FAREWELL, tunnel};
+use super::client::tunnel;
 use super::names::resolvers;
+use super::opened::OpenedClient;
 use super::watched::watched;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
-use crate::control::ClientHandle;
 use crate::log::{self, LogLevel};
 use crate::native::raise_file_limit;
-use crate::radio_meter::RadioMeter;
 
 /// Exit statuses for what is no exit of the program, as `env` and `nice` have them.
 const FAILED: i32 = 125;
@@ -150,18 +149,16 @@ fn equip(plan: &mut ClientPlan, outside: &Outside) -> anyhow::Result<Option<Prog
 /// An error message for the user.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let Prepared { plan, resolvers, addresses, outside, interface } = prepared;
-    let radios = RadioMeter::new();
-    let client = match plan.network.clone().observer(radios.observer()).bind().await {
-        Ok(client) => client,
+    let opened = match OpenedClient::open(&plan, None).await {
+        Ok(opened) => opened,
         Err(error) => {
-            outside.failed(&format!("{:#}", anyhow::Error::new(error)));
+            outside.failed(&format!("{error:#}"));
             return Ok(ExitCode::FAILURE);
         }
     };
-    let udp = Arc::new(UdpTunnel::default());
-    let handle = Arc::new(ClientHandle { client: client.clone(), radios, udp: Arc::clone(&udp) });
+    let (client, udp) = (&opened.client, &opened.udp);
     let runtime = &plan.runtime;
-    let _watched = match watched(runtime, handle).await {
+    let _watched = match watched(runtime, Arc::clone(&opened.handle) as _).await {
         Ok(watched) => watched,
         Err(error) => {
             outside.failed(&format!("{error:#}"));
@@ -180,14 +177,21 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
             way.carry(Arc::new(Direct::new(client.clone())), Box::new(NoDatagrams)).await?;
         }
         Route::Through(invite) => {
-            let current = Arc::new(Current::new(tunnel(&client, invite, &plan)?));
+            let current = Arc::new(Current::new(tunnel(
+                client,
+                invite,
+                plan.carrier.transport(),
+                plan.warm,
+            )?));
+            opened.goes_by(&current);
             match plan.datagrams.clone() {
                 Some(config) => {
+                    let lanes = watch::Sender::new(config).subscribe();
                     let datagrams =
-                        Box::new(TunnelDatagrams::start(Arc::clone(&udp), addresses, Senders::Own));
+                        Box::new(TunnelDatagrams::start(Arc::clone(udp), addresses, Senders::Own));
                     tokio::select! {
                         carried = way.carry(Arc::clone(&current), datagrams) => carried?,
-                        never = Box::pin(keep_lane(&current, &udp, config)) => match never {},
+                        never = Box::pin(keep_lane(&current, udp, lanes)) => match never {},
                     }
                 }
                 // The carrier has none.
@@ -196,8 +200,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
             current.now().close();
         }
     }
-    // What the streams were told last must still leave.
-    client.drained(FAREWELL).await;
+    opened.close().await;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,5 +1,6 @@
 //! `marline serve`: a Multipath TCP front end for a TCP service.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,11 +11,13 @@ use marline_proxy::shutdown::Stopper;
 use marline_proxy::signals::Signals;
 
 use super::accepting::accept;
-use super::client::FAREWELL;
+use super::monitor::print;
+use super::opened::FAREWELL;
 use super::settings::{Live, Settings};
 use super::watched::watched_again;
 use crate::config::serve::{ServeOptions, ServePlan};
 use crate::control::ServerHandle;
+use crate::reload::reloads;
 use crate::succession::{Successor, begin, upgrades};
 
 /// Arguments of `marline serve`.
@@ -59,14 +62,19 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
     let front = ServiceFront::new(plan.backend, plan.header, plan.limits, stopper.listen());
     let listener = plan.network.bind().await?;
-    let (ask, upgrades) = upgrades();
-    let listening = listener.clone();
-    let handle = ServerHandle { listener: listening, role: "serve", proxy: None, upgrades: ask };
+    let ((ask, upgrades), (reload, reloads)) = (upgrades(), reloads());
+    let handle = ServerHandle {
+        listener: listener.clone(),
+        role: "serve",
+        proxy: None,
+        upgrades: ask,
+        reloads: reload,
+    };
     let further = successor.as_mut().map(|s| std::mem::take(&mut s.further)).unwrap_or_default();
     let mut watched = watched_again(&plan.runtime, Arc::new(handle), further).await?;
     begin(successor, &listener)?;
     for address in listener.local_addrs() {
-        println!("listening on {address}");
+        let _ = print(&format!("listening on {address}\n"));
     }
     let front = Arc::new(front);
     let anywhere = listener.local_addr();
@@ -78,14 +86,17 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
             front.serve(stream, peer, local).await;
         }
     });
+    let upgrade_limit = Cell::new(plan.upgrade_limit);
     let apply = |plan: &ServePlan| {
+        listener.set_transport(plan.network.get_transport());
+        upgrade_limit.set(plan.upgrade_limit);
         front.change(plan.backend.clone(), plan.header, plan.limits);
         Ok(())
     };
-    let mut live = Live { settings, apply };
+    let mut live = Live::new(settings, reloads, apply);
     tokio::select! {
         ended = stopper.run_until_signal(signals, &mut live, work) => ended?,
-        () = upgrades.serve(&listener, &stopper, &mut watched, plan.upgrade_limit) => {}
+        () = upgrades.serve(&listener, &stopper, &mut watched, &upgrade_limit) => {}
     }
     listener.drained(FAREWELL).await;
     Ok(ExitCode::SUCCESS)

@@ -1,16 +1,20 @@
 //! `marline server`: the server side of the proxy.
 
+mod listing;
 mod setup;
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use marline::advanced::ResetSeed;
-use marline_proxy::credentials::Store;
+use marline_proxy::credentials::{Store, Suspensions};
 use marline_proxy::invite::Invite;
 use marline_proxy::invite::destination::Destination;
+use marline_proxy::ledger::Ledger;
 use marline_proxy::private_file;
 use marline_proxy::server::Server;
 use marline_proxy::shutdown::Stopper;
@@ -19,14 +23,15 @@ use marline_proxy::tls::ServerKey;
 use tokio::sync::Notify;
 
 use super::accepting::accept;
-use super::client::FAREWELL;
 use super::monitor::print;
+use super::opened::FAREWELL;
 use super::settings::{Live, Settings};
 use super::watched::watched_again;
 use crate::config::server::{ServerOptions, ServerPlan};
 use crate::control::ServerHandle;
 use crate::native::raise_file_limit;
 use crate::qr::of_invite;
+use crate::reload::reloads;
 use crate::succession::{Successor, begin, upgrades};
 
 /// Arguments of `marline server`.
@@ -77,8 +82,12 @@ pub enum Credential {
         #[arg(long)]
         qr: bool,
     },
-    /// Print the clients' names
-    List,
+    /// Print the clients: when they were last seen, and what they have used
+    List {
+        /// Print one JSON object instead of text
+        #[arg(long)]
+        json: bool,
+    },
     /// Revoke a client; its connections end
     Revoke {
         /// Name of the client
@@ -149,11 +158,11 @@ fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow
             let invite = destination.unless_failed(setup::add_client(file, &options, &name))?;
             hand_over(destination, &invite, &name, qr)?;
         }
-        Credential::List => {
-            let store = Store::at(options.effective(file).credentials_file.unwrap_or_default());
-            for credential in store.load()?.list() {
-                println!("{}\tcreated-unix-s {}", credential.name, credential.created_unix_s);
-            }
+        Credential::List { json } => {
+            let listed = listing::list(file, options)?;
+            let text = if json { listed.to_json()? } else { listed.to_text(SystemTime::now()) };
+            // A reader that went away has seen enough.
+            let _ = print(&text);
         }
         Credential::Revoke { name } => {
             let store = Store::at(options.effective(file).credentials_file.unwrap_or_default());
@@ -193,7 +202,9 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     // A server that was killed proves by it, when it is back, that it knows a connection no more.
     network.reset_seed(reset_seed(&key, network.advertised()));
     let again = Arc::new(Notify::new());
-    let credentials = Store::at(plan.credentials_file).follow(Arc::clone(&again))?;
+    let suspensions = Suspensions::default();
+    let credentials =
+        Store::at(plan.credentials_file).follow(Arc::clone(&again), suspensions.clone())?;
     if credentials.borrow().list().is_empty() {
         tracing::warn!("no client is known: `marline server credential add NAME` makes an invite");
     }
@@ -202,34 +213,49 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     let server = server.advertise(network.advertised().to_vec());
     server.allow_remote(plan.remote_rules);
     server.offer_datagrams(plan.datagrams);
+    server.keep_book(Ledger::open(plan.state_file), suspensions);
+    server.allow_clients(plan.allowances);
     let listener = network.bind().await?;
     let server = Arc::new(server);
     let proxy = Some(Arc::clone(&server));
-    let (ask, upgrades) = upgrades();
-    let handle = ServerHandle { listener: listener.clone(), role: "server", proxy, upgrades: ask };
+    let ((ask, upgrades), (reload, reloads)) = (upgrades(), reloads());
+    let handle = ServerHandle {
+        listener: listener.clone(),
+        role: "server",
+        proxy,
+        upgrades: ask,
+        reloads: reload,
+    };
     let further = successor.as_mut().map(|s| std::mem::take(&mut s.further)).unwrap_or_default();
     let mut watched = watched_again(&plan.runtime, Arc::new(handle), further).await?;
     begin(successor, &listener)?;
     for address in listener.local_addrs() {
-        println!("listening on {address}");
+        let _ = print(&format!("listening on {address}\n"));
     }
     let serving = Arc::clone(&server);
     let work = accept(listener.clone(), stopper.listen(), move |stream, peer| {
         let server = Arc::clone(&serving);
         async move { server.serve(stream, peer.ip()).await }
     });
+    let upgrade_limit = Cell::new(plan.upgrade_limit);
     let apply = |plan: &ServerPlan| {
+        listener.set_transport(plan.network.get_transport());
+        server.offer_datagrams(plan.datagrams.clone());
+        server.allow_clients(plan.allowances.clone());
+        upgrade_limit.set(plan.upgrade_limit);
         server.change(plan.rules.clone(), plan.limits.per_client);
         server.allow_remote(plan.remote_rules.clone());
         again.notify_one();
         Ok(())
     };
-    let mut live = Live { settings, apply };
+    let mut live = Live::new(settings, reloads, apply);
     tokio::select! {
         ended = stopper.run_until_signal(signals, &mut live, work) => ended?,
-        () = upgrades.serve(&listener, &stopper, &mut watched, plan.upgrade_limit) => {}
+        () = upgrades.serve(&listener, &stopper, &mut watched, &upgrade_limit) => {}
+        () = server.keep_accounts() => {}
     }
     listener.drained(FAREWELL).await;
+    server.close_book().await;
     Ok(ExitCode::SUCCESS)
 }
 

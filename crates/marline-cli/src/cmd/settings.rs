@@ -1,30 +1,35 @@
-//! Configuration of a running program, and its reload on SIGHUP.
+//! Configuration of a running program, and its reload by SIGHUP or by the control socket.
 //!
 //! A reload repeats all checks of a start; on any error nothing changes. Settings that cannot
-//! change in a running program (its ports, its carrier, its key) are named in the log and keep
+//! change in a running program (its ports, its carrier, its key) are named in the log and in the answer, and keep
 //! their values.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use marline_proxy::secret::hide;
 use marline_proxy::shutdown::Reload;
 
 use crate::config::client::{ClientOptions, ClientPlan};
+use crate::config::effects::{Effect, Reloadable};
 use crate::config::serve::{ServeOptions, ServePlan};
 use crate::config::server::{ServerOptions, ServerPlan};
 use crate::config::shared::RuntimeOptions;
+use crate::control::protocol::{PendingSetting, Reloaded};
+use crate::reload::{Asker, Reloads};
 use crate::{log, service};
 
+/// Longest value of a setting that is told, characters.
+const LONGEST_VALUE: usize = 120;
+
 /// Options of a program that runs on.
-pub(super) trait Options {
+pub(super) trait Options: Reloadable {
     /// What it runs with.
     type Plan;
-    /// The keys whose change a running program takes over.
-    const LIVE: &'static [&'static str];
 
-    /// These flags above the file: what to run with, and all that is in force, key by key.
+    /// These flags above the file: what to run with, and all that is in force, setting by setting.
     fn read(&self, file: Option<&Path>) -> anyhow::Result<(Self::Plan, toml::Table)>;
 
     /// How it is watched and ended.
@@ -33,8 +38,6 @@ pub(super) trait Options {
 
 impl Options for ClientOptions {
     type Plan = ClientPlan;
-    const LIVE: &'static [&'static str] =
-        &["invite", "invite-file", "warm", "max-connections", "drain", "log"];
 
     fn read(&self, file: Option<&Path>) -> anyhow::Result<(ClientPlan, toml::Table)> {
         let options = self.clone().with_file(file)?;
@@ -49,8 +52,6 @@ impl Options for ClientOptions {
 
 impl Options for ServerOptions {
     type Plan = ServerPlan;
-    const LIVE: &'static [&'static str] =
-        &["allow", "deny", "allow-remote", "max-connections", "drain", "log"];
 
     fn read(&self, file: Option<&Path>) -> anyhow::Result<(ServerPlan, toml::Table)> {
         let file = file.unwrap_or(Path::new(""));
@@ -66,16 +67,6 @@ impl Options for ServerOptions {
 
 impl Options for ServeOptions {
     type Plan = ServePlan;
-    const LIVE: &'static [&'static str] = &[
-        "to",
-        "proxy-protocol",
-        "max-connections",
-        "max-per-source",
-        "idle-timeout",
-        "connect-timeout",
-        "drain",
-        "log",
-    ];
 
     fn read(&self, file: Option<&Path>) -> anyhow::Result<(ServePlan, toml::Table)> {
         let options = self.clone().with_file(file)?;
@@ -88,17 +79,36 @@ impl Options for ServeOptions {
     }
 }
 
-/// A running program that signals may have read its configuration again; `apply` brings into force what
-/// can change.
+/// A running program that may be told to read its configuration again; `apply` brings into force what
+/// can change, or all of it stays as it was.
 pub(super) struct Live<O, F> {
-    pub(super) settings: Settings<O>,
-    pub(super) apply: F,
+    settings: Settings<O>,
+    apply: F,
+    reloads: Reloads,
+    /// Who has asked for the next reload; `None`: a signal.
+    asker: Option<Asker>,
+}
+
+impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Live<O, F> {
+    pub(super) fn new(settings: Settings<O>, reloads: Reloads, apply: F) -> Self {
+        Live { settings, apply, reloads, asker: None }
+    }
 }
 
 impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Reload for Live<O, F> {
+    fn poll_asked(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.reloads.poll_next(cx).map(|asker| self.asker = Some(asker))
+    }
+
     fn reload(&mut self) {
         service::reloading();
-        self.settings.reread(&mut self.apply);
+        let asker = self.asker.take();
+        let by = if asker.is_some() { "reload" } else { "SIGHUP" };
+        let outcome = self.settings.reread(by, &mut self.apply);
+        if let Some(asker) = asker {
+            // Who went away does not wait for it.
+            let _ = asker.send(outcome);
+        }
         service::ready();
     }
 
@@ -132,8 +142,12 @@ impl<O: Options> Settings<O> {
         Ok((Settings { flags, file, in_force, drain }, plan))
     }
 
-    /// Reads it again and has it applied. If anything is wrong, nothing is.
-    fn reread(&mut self, apply: impl FnOnce(&O::Plan) -> anyhow::Result<()>) {
+    /// Reads it again and has it applied. If anything is wrong, nothing is. `by`: what asked for it, for the log.
+    fn reread(
+        &mut self,
+        by: &str,
+        apply: impl FnOnce(&O::Plan) -> anyhow::Result<()>,
+    ) -> Result<Reloaded, String> {
         let read = self.flags.read(self.file.as_deref());
         match read.and_then(|(plan, wanted)| apply(&plan).map(|()| (plan, wanted))) {
             Ok((plan, wanted)) => {
@@ -141,40 +155,67 @@ impl<O: Options> Settings<O> {
                 log::set_level(runtime.log);
                 log::tell_connections(runtime.log_connections);
                 self.drain = runtime.drain;
-                self.take_over(wanted);
+                Ok(self.take_over(by, wanted))
             }
             Err(error) => {
                 let error = format!("{error:#}");
-                tracing::error!("SIGHUP: what was in force stays: {}", hide(&error));
+                let error = hide(&error);
+                tracing::error!("{by}: what was in force stays: {error}");
+                Err(error)
             }
         }
     }
 
     /// Notes what is in force now and tells what is not.
-    fn take_over(&mut self, mut wanted: toml::Table) {
-        let (live, later) = differences(&self.in_force, &wanted, O::LIVE);
-        for key in &live {
-            match wanted.remove(key) {
-                Some(value) => self.in_force.insert(key.clone(), value),
-                None => self.in_force.remove(key),
+    fn take_over(&mut self, by: &str, mut wanted: toml::Table) -> Reloaded {
+        let reloaded = differences::<O>(&self.in_force, &wanted);
+        let taken = [&reloaded.at_once, &reloaded.for_new, &reloaded.elsewhere];
+        for setting in taken.into_iter().flatten() {
+            match wanted.remove(setting) {
+                Some(value) => self.in_force.insert(setting.clone(), value),
+                None => self.in_force.remove(setting),
             };
         }
-        match live.is_empty() {
-            true => tracing::info!("SIGHUP: configuration read again"),
-            false => tracing::info!("SIGHUP: configuration read again, new: {}", live.join(", ")),
+        let mut new = [&reloaded.at_once[..], &reloaded.for_new[..]].concat();
+        new.sort();
+        match new.is_empty() {
+            true => tracing::info!("{by}: configuration read again"),
+            false => tracing::info!("{by}: configuration read again, new: {}", new.join(", ")),
         }
-        if !later.is_empty() {
-            let later = later.join(", ");
-            tracing::warn!("SIGHUP: these changed too, and need a restart: {later}");
+        if !reloaded.restart.is_empty() {
+            let each: Vec<String> = reloaded.restart.iter().map(PendingSetting::words).collect();
+            tracing::warn!("{by}: these changed too, and need a restart: {}", each.join("; "));
         }
+        reloaded
     }
 }
 
-/// The keys whose values differ: those that can change in a running program, and the others.
-fn differences(old: &toml::Table, new: &toml::Table, live: &[&str]) -> (Vec<String>, Vec<String>) {
-    let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-    let changed = keys.into_iter().filter(|key| old.get(*key) != new.get(*key));
-    changed.cloned().partition(|key| live.contains(&key.as_str()))
+/// The settings whose values differ, by when the new ones take effect.
+fn differences<O: Reloadable>(old: &toml::Table, new: &toml::Table) -> Reloaded {
+    let settings: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let mut reloaded = Reloaded::default();
+    for setting in settings.into_iter().filter(|key| old.get(*key) != new.get(*key)) {
+        match O::effect(setting) {
+            Effect::AtOnce => reloaded.at_once.push(setting.clone()),
+            Effect::New => reloaded.for_new.push(setting.clone()),
+            Effect::Elsewhere => reloaded.elsewhere.push(setting.clone()),
+            Effect::Restart => reloaded.restart.push(PendingSetting {
+                setting: setting.clone(),
+                in_force: old.get(setting).map(shown),
+                wanted: new.get(setting).map(shown),
+            }),
+        }
+    }
+    reloaded
+}
+
+/// A value for people. Secrets are not values: an invite is printed without its own.
+fn shown(value: &toml::Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(LONGEST_VALUE) {
+        Some((at, _)) => format!("{}...", &text[..at]),
+        None => text,
+    }
 }
 
 #[cfg(test)]
@@ -182,30 +223,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_come_go_or_change_are_told_apart_by_whether_they_can() {
+    fn settings_that_come_go_or_change_are_told_apart_by_whether_they_can() {
         let table = |text: &str| text.parse::<toml::Table>().unwrap();
         let old = table("allow = ['10.0.0.0/8']\ndrain = '5s'\nshards = 1\npcap = 'x'");
-        let new = table("deny = ['10.0.0.0/8']\ndrain = '5s'\nshards = 2");
-        let (live, later) = differences(&old, &new, ServerOptions::LIVE);
-        assert_eq!((live.join(" "), later.join(" ")), ("allow deny".into(), "pcap shards".into()));
+        let new = table("deny = ['10.0.0.0/8']\ndrain = '6s'\nshards = 2\npublic = ['a:1']");
+        let told = differences::<ServerOptions>(&old, &new);
+        assert_eq!(told.for_new.join(" "), "allow deny");
+        assert_eq!(told.at_once.join(" "), "drain");
+        assert_eq!(told.elsewhere.join(" "), "public");
+        let restart: Vec<String> = told.restart.iter().map(PendingSetting::words).collect();
+        assert_eq!(
+            restart,
+            [
+                "pcap (in force: \"x\", in the file: nothing)",
+                "shards (in force: 1, in the file: 2)"
+            ]
+        );
     }
 
-    /// Every key that is said to be live is one.
     #[test]
-    fn live_keys_exist() {
-        fn keys_of<O: clap::Args>() -> Vec<String> {
-            let command = O::augment_args(clap::Command::new("test"));
-            command.get_arguments().filter_map(|a| a.get_long().map(str::to_owned)).collect()
-        }
-        for (keys, live) in [
-            (keys_of::<ClientOptions>(), ClientOptions::LIVE),
-            (keys_of::<ServerOptions>(), ServerOptions::LIVE),
-            (keys_of::<ServeOptions>(), ServeOptions::LIVE),
-        ] {
-            for key in live {
-                assert!(keys.iter().any(|known| known == key), "{key} is none of {keys:?}");
-            }
-        }
+    fn a_long_value_is_cut() {
+        let long = toml::Value::String("ä".repeat(500));
+        assert_eq!(shown(&long).chars().count(), LONGEST_VALUE + 3);
     }
 
     #[test]
@@ -220,19 +259,29 @@ mod tests {
             (settings.drain.as_secs(), plan.backend.to_string().as_str()),
             (7, "127.0.0.1:2")
         );
-        for bad in ["listen = [", "listen = ['127.0.0.1:1']", "nonsense = 1"] {
+        for (bad, says) in [
+            ("listen = [", "line 1"),
+            ("listen = ['127.0.0.1:1']", "no service"),
+            ("nonsense = 1", "nonsense"),
+        ] {
             write(bad);
-            settings.reread(|_| panic!("applied"));
+            let error = settings.reread("test", |_| panic!("applied")).unwrap_err();
+            assert!(error.contains(says), "{error}");
             assert_eq!(settings.drain.as_secs(), 7);
         }
         write("listen = ['127.0.0.1:9']\nto = '127.0.0.1:3'\ndrain = '8s'");
+        let refused = settings.reread("test", |_| anyhow::bail!("not now"));
+        assert_eq!((refused.unwrap_err().as_str(), settings.drain.as_secs()), ("not now", 7));
         let mut to = String::new();
-        settings.reread(|plan| {
+        let told = settings.reread("test", |plan| {
             to = plan.backend.to_string();
             Ok(())
         });
         assert_eq!((settings.drain.as_secs(), to.as_str()), (8, "127.0.0.1:3"));
         // What needs a restart is told again each time: it is still not in force.
+        assert_eq!(told.unwrap().restart[0].setting, "listen");
         assert_eq!(settings.in_force["listen"][0].as_str(), Some("127.0.0.1:1"));
+        let again = settings.reread("test", |_| Ok(())).unwrap();
+        assert_eq!((again.restart.len(), again.at_once.len() + again.for_new.len()), (1, 0));
     }
 }

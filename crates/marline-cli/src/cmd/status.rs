@@ -12,6 +12,7 @@ use super::monitor::{print, reach};
 use crate::control::protocol::{Answer, Client, Clients, Command, Connection, Hello, Path};
 use crate::path_state::{PathState, PathStatus, of_path};
 use crate::path_table::align;
+use crate::times::ago;
 
 /// No path is usable.
 const NO_PATH: u8 = 2;
@@ -37,6 +38,9 @@ pub struct Status {
     version: String,
     pid: u32,
     connections: usize,
+    /// Why the server refuses this client, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
     /// Schedulers of the open connections.
     schedulers: Vec<String>,
     /// Those that fell back to plain TCP.
@@ -92,6 +96,7 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Cli
         version: hello.version,
         pid: hello.pid,
         connections: connections.len(),
+        refused: hello.refused,
         schedulers,
         fallbacks: connections.iter().filter(|connection| connection.fallback.is_some()).count(),
         paths: paths.iter().map(|path| of_path(path, connections)).collect(),
@@ -112,6 +117,9 @@ fn shown(status: &Status) -> String {
         text += &format!(", {} of them over plain TCP", status.fallbacks);
     }
     text.push('\n');
+    if let Some(why) = &status.refused {
+        text += &format!("refused by the server: {why}\n");
+    }
     if status.paths.is_empty() {
         return text;
     }
@@ -120,7 +128,8 @@ fn shown(status: &Status) -> String {
     rows.extend(status.paths.iter().map(row));
     text += &align(&rows, &[0, 1, 2]);
     for path in &status.paths {
-        let words = [path.reason.as_ref(), path.radio.as_ref()];
+        let quota = path.quota.as_ref().map(|quota| format!("quota: {}", quota.words()));
+        let words = [path.reason.as_ref(), quota.as_ref(), path.radio.as_ref()];
         for word in words.into_iter().flatten() {
             text += &format!("{}: {word}\n", path.name);
         }
@@ -153,21 +162,17 @@ fn clients_shown(Clients { clients, refusals }: &Clients, now: SystemTime) -> St
             text += &format!("and {} others\n", clients.len() - MOST);
         }
     }
+    for client in clients {
+        if let Some(quota) = client.quota.as_ref().filter(|quota| quota.standing != "within") {
+            text += &format!("{}: quota: {}\n", client.name, quota.words());
+        }
+    }
     if !refusals.is_empty() {
         let each: Vec<String> =
             refusals.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
         text += &format!("refused: {}\n", each.join(", "));
     }
     text
-}
-
-fn ago(time: Duration) -> String {
-    match time.as_secs() {
-        s @ 0..120 => format!("{s} s ago"),
-        s @ 120..7_200 => format!("{} min ago", s / 60),
-        s @ 7_200..172_800 => format!("{} h ago", s / 3_600),
-        s => format!("{} d ago", s / 86_400),
-    }
 }
 
 fn row(path: &PathStatus) -> [String; 9] {
@@ -206,10 +211,16 @@ fn bytes(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::protocol::{Reached, Subflow};
+    use crate::control::protocol::{Quota, Reached, Subflow};
 
     fn hello() -> Hello {
-        Hello { role: "client".into(), version: "0.2.0".into(), pid: 42, path_health: true }
+        Hello {
+            role: "client".into(),
+            version: "0.2.0".into(),
+            pid: 42,
+            path_health: true,
+            refused: None,
+        }
     }
 
     fn path(name: &str, local: &str, health: &str) -> Path {
@@ -306,8 +317,11 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
             to_targets: 12_000,
             from_targets: 3_400_000,
             seen_unix_s,
+            quota: None,
         };
-        let clients = vec![client("idle", 0, 999_000), client("busy", 2, 999_990)];
+        let mut clients = vec![client("idle", 0, 999_000), client("busy", 2, 999_990)];
+        let text = "1.0GB of 1GB (100 %) until 2026-12-01 UTC".to_owned();
+        clients[0].quota = Some(Quota { standing: "hard".into(), text, ..Quota::default() });
         let refusals = [("credential".to_owned(), 10_000)].into();
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let text = clients_shown(&Clients { clients, refusals }, now);
@@ -315,6 +329,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
 client  open  so far  to targets  from targets   last came
 busy       2       7        12kB         3.4MB    10 s ago
 idle       0       7        12kB         3.4MB  16 min ago
+idle: quota: 1.0GB of 1GB (100 %) until 2026-12-01 UTC: used up
 refused: credential 10000
 ";
         assert_eq!(text, expected);

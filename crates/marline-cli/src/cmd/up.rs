@@ -11,7 +11,6 @@ use marline_proxy::client::dialer::Dialer;
 use marline_proxy::client::open::{Open, OpenError};
 use marline_proxy::client::tunnel::Tunnel;
 use marline_proxy::client::udp_keeper::keep_lane;
-use marline_proxy::client::udp_tunnel::UdpTunnel;
 use marline_proxy::invite::Invite;
 use marline_proxy::shutdown::Stopper;
 use marline_proxy::signals::{Signals, Told};
@@ -25,18 +24,17 @@ use marline_tun::machine::routing::{MARK, RoutingSettings};
 use marline_tun::machine::{Machine, UndoProcess, make_interface};
 use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
 use rustix::fd::OwnedFd;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
-use super::client::{FAREWELL, tunnel};
+use super::client::tunnel;
 use super::down::PidFile;
 use super::names::resolvers;
+use super::opened::{FAREWELL, OpenedClient};
 use super::watched::watched;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::config::shared::Layer;
 use crate::config::up::UpOptions;
-use crate::control::ClientHandle;
 use crate::native::{CarrierPlan, raise_file_limit};
-use crate::radio_meter::RadioMeter;
 
 /// A server that has not answered within this time is not there, and the machine stays as it is.
 const PROOF: Duration = Duration::from_secs(30);
@@ -121,12 +119,12 @@ fn plan(
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let Prepared { plan, invite, routing, exceptions, tun, undo, pid_file } = prepared;
     let mut signals = Signals::new()?;
-    let radios = RadioMeter::new();
-    let client = plan.network.clone().observer(radios.observer()).bind().await?;
-    let udp = Arc::new(UdpTunnel::default());
-    let handle = ClientHandle { client: client.clone(), radios, udp: Arc::clone(&udp) };
-    let _watched = watched(&plan.runtime, Arc::new(handle)).await?;
-    let current = Arc::new(Current::new(tunnel(&client, &invite, &plan)?));
+    let opened = OpenedClient::open(&plan, None).await?;
+    let (client, udp) = (&opened.client, &opened.udp);
+    let _watched = watched(&plan.runtime, Arc::clone(&opened.handle) as _).await?;
+    let transport = plan.carrier.transport();
+    let current = Arc::new(Current::new(tunnel(client, &invite, transport, plan.warm)?));
+    opened.goes_by(&current);
     tokio::select! {
         proven = prove(&current) => proven?,
         () = ended(&mut signals) => return Ok(ExitCode::SUCCESS),
@@ -144,7 +142,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         served,
         connections: plan.max_connections,
     };
-    let datagrams = TunnelDatagrams::start(Arc::clone(&udp), addresses, Senders::All);
+    let datagrams = TunnelDatagrams::start(Arc::clone(udp), addresses, Senders::All);
     let gateway = Gateway::start(tun, settings, Box::new(datagrams))
         .context("the interface cannot be served")?;
     let stopper = Stopper::default();
@@ -152,8 +150,9 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let mut machine = Machine::take_over(routing, &addresses, undo).await?;
     announce(&addresses);
     let config = plan.datagrams.clone().context("the carrier has no datagrams")?;
+    let config = watch::Sender::new(config).subscribe();
     let ended = tokio::select! {
-        never = Box::pin(keep_lane(&current, &udp, config)) => match never {},
+        never = Box::pin(keep_lane(&current, udp, config)) => match never {},
         () = machine.keep_direct(&mut asked) => Ok(()),
         ended = &mut serving => ended.context("the interface is not served any more"),
         () = ended(&mut signals) => Ok(()),
@@ -165,7 +164,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         let _ = tokio::time::timeout(FAREWELL, serving).await;
     }
     current.now().close();
-    client.drained(FAREWELL).await;
+    opened.close().await;
     drop(pid_file);
     ended.map(|()| ExitCode::SUCCESS)
 }

@@ -13,8 +13,9 @@ use marline_proxy::private_file;
 use super::policies::{Choice, Side, registry};
 use super::shared::{RuntimeOptions, connections, options, seconds};
 use super::up::UpOptions;
-use super::{Forward, InviteWord, Resolver, Span, Watch, Word, beside};
+use super::{Forward, InviteWord, PathQuota, Resolver, Span, Watch, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
+use crate::state_file;
 
 options! {
     /// Flags of `marline client`, and keys of its file.
@@ -33,6 +34,10 @@ options! {
         /// `,backup`, `,metered`, `,radio=lte`; may be repeated [default: every interface with a default route]
         #[arg(long, value_name = "LOCAL")]
         pub path: Vec<Word<PathSpec>>,
+        /// Bytes a month of a path, both ways: `lte=10GB`, optionally `,soft=80%` (beyond it the path is metered) and
+        /// `,day=15` (on which a month begins, UTC); may be repeated (docs/operate/quotas.md)
+        #[arg(long, value_name = "PATH=BYTES")]
+        pub path_quota: Vec<Word<PathQuota>>,
         /// Listening address for applications, by SOCKS5 or as an HTTP proxy, with a PAC file at
         /// /proxy.pac [default: 127.0.0.1:1080 unless -L, -R, -U or
         /// --transparent is given]
@@ -85,6 +90,10 @@ options! {
         /// off]
         #[arg(long, value_name = "SPEC")]
         pub lone_keepalive: Option<Word<Watch<LoneKeepalive>>>,
+        /// File with what paths have used, for --path-quota [default: in systemd's state directory, else in the
+        /// user's]
+        #[arg(long, value_name = "FILE")]
+        pub state_file: Option<PathBuf>,
         /// What of the machine's traffic `marline up` takes (a table of the file; there these are flags)
         #[arg(skip)]
         pub up: UpOptions,
@@ -109,6 +118,14 @@ pub struct ClientPlan {
     pub carrier: CarrierPlan,
     /// The multipath side; its carrier is still to be opened.
     pub network: marline::ClientBuilder,
+    /// How connections behave, in words: other words are another behaviour.
+    pub behaviour: String,
+    /// Paths; empty: every interface with a default route.
+    pub paths: Vec<PathSpec>,
+    /// Quotas of paths.
+    pub path_quotas: Vec<PathQuota>,
+    /// File with what they have used.
+    pub state_file: PathBuf,
     /// SOCKS5 ports.
     pub socks5: Vec<SocketAddr>,
     /// Forwards.
@@ -144,6 +161,7 @@ impl ClientOptions {
             &mut lower.pcap,
             &mut lower.qlog,
             &mut lower.control,
+            &mut lower.state_file,
             &mut lower.dashboard_token_file,
         ] {
             *path = path.take().map(|path| beside(file, &path));
@@ -285,10 +303,26 @@ impl ClientOptions {
         if warm > 32 {
             bail!("--warm {warm}: at most 32");
         }
+        let path_quotas: Vec<PathQuota> =
+            options.path_quota.iter().map(|word| word.0.clone()).collect();
+        let twice =
+            |at: usize| path_quotas[at + 1..].iter().any(|q| q.path == path_quotas[at].path);
+        if let Some(at) = (0..path_quotas.len()).find(|at| twice(*at)) {
+            bail!("--path-quota: the path {} has two", path_quotas[at].path);
+        }
         Ok(ClientPlan {
             route,
             carrier: options.shared().carrier()?,
             network: options.network()?,
+            behaviour: format!(
+                "{:?} {:?} {:?}",
+                options.choice(),
+                options.receive_timer,
+                options.lone_keepalive
+            ),
+            paths: options.path.iter().map(|word| word.0.clone()).collect(),
+            path_quotas,
+            state_file: options.state_file.clone().unwrap_or_else(state_file::of_client),
             socks5: options.socks5.clone(),
             forwards,
             remote_forwards: words(&options.remote_forward),

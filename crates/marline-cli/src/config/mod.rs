@@ -5,6 +5,7 @@
 //! read, so that an error in a file names line and column, and an unknown key is an error.
 
 pub mod client;
+pub mod effects;
 pub mod policies;
 pub mod serve;
 pub mod server;
@@ -17,7 +18,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::de::DeserializeOwned;
 
-pub use values::{Forward, InviteWord, Resolver, Signal, Span, Tun, Watch, Word};
+pub use values::{
+    ClientQuota, Forward, InviteWord, PathQuota, Resolver, SessionLimit, Signal, Span, Tun, Watch,
+    Word,
+};
 
 /// Reads a file; relative paths in it are relative to the file.
 ///

@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use anyhow::bail;
 use marline::datagrams::LaneConfig;
+use marline_proxy::quota::ForClient;
 use marline_proxy::remote_rules::RemoteRule;
 use marline_proxy::rules::{Cidr, Rules};
 use marline_proxy::server::ServerLimits;
+use marline_proxy::server::allowances::ClientAllowances;
 use marline_proxy::target::Target;
 
 use super::policies::{Side, registry};
 use super::shared::{RuntimeOptions, UPGRADE_LIMIT_S, connections, options, seconds};
-use super::{Span, Word, beside};
+use super::{ClientQuota, SessionLimit, Span, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
 
 options! {
@@ -58,6 +60,17 @@ options! {
         /// Maximum number of simultaneous connections of one client [default: 4096]
         #[arg(long, value_name = "N")]
         pub max_connections: Option<usize>,
+        /// Maximum number of sessions (running programs) of a client, or of this one; may be repeated
+        /// [default: unlimited]
+        #[arg(long, value_name = "[CLIENT@]N")]
+        pub max_sessions: Vec<Word<SessionLimit>>,
+        /// Bytes a month of a client, or of this one, both ways: `50GB`, optionally `,soft=80%` (beyond it the log
+        /// warns) and `,day=15` (on which a month begins, UTC); may be repeated (docs/operate/quotas.md)
+        #[arg(long, value_name = "[CLIENT@]BYTES")]
+        pub quota: Vec<Word<ClientQuota>>,
+        /// File with what clients have used [default: beside the configuration]
+        #[arg(long, value_name = "FILE")]
+        pub state_file: Option<PathBuf>,
     }
 }
 
@@ -82,6 +95,10 @@ pub struct ServerPlan {
     pub datagrams: LaneConfig,
     /// Limits.
     pub limits: ServerLimits,
+    /// Quotas, and sessions.
+    pub allowances: ClientAllowances,
+    /// File with what clients have used.
+    pub state_file: PathBuf,
     /// Time for connections to go on after an upgrade.
     pub upgrade_limit: Duration,
     /// Monitoring and shutdown options.
@@ -98,6 +115,7 @@ impl ServerOptions {
         for path in [
             &mut options.key_file,
             &mut options.credentials_file,
+            &mut options.state_file,
             &mut options.pcap,
             &mut options.qlog,
             &mut options.control,
@@ -126,6 +144,7 @@ impl ServerOptions {
         self.max_connections.get_or_insert(ServerLimits::default().per_client);
         self.key_file.get_or_insert_with(|| file.with_extension("key"));
         self.credentials_file.get_or_insert_with(|| file.with_extension("clients"));
+        self.state_file.get_or_insert_with(|| file.with_extension("state"));
         self
     }
 
@@ -172,12 +191,34 @@ impl ServerOptions {
                 .choice(None)
                 .lane(&registry(), options.datagram_policy.as_deref())?,
             limits: ServerLimits { per_client, ..ServerLimits::default() },
+            allowances: options.allowances()?,
+            state_file: options.state_file.clone().unwrap_or_default(),
             upgrade_limit: options.upgrade_limit.as_ref().map(|word| word.0.0).unwrap_or_default(),
             runtime: options.shared().runtime(),
             shards: options.shards.unwrap_or(1),
             key_file: options.key_file.unwrap_or_default(),
             credentials_file: options.credentials_file.unwrap_or_default(),
         })
+    }
+
+    fn allowances(&self) -> anyhow::Result<ClientAllowances> {
+        let quotas: Vec<ClientQuota> = self.quota.iter().map(|word| word.0.clone()).collect();
+        let sessions: Vec<SessionLimit> =
+            self.max_sessions.iter().map(|word| word.0.clone()).collect();
+        for (flag, twice) in [
+            ("--quota", ForClient::twice(&quotas)),
+            ("--max-sessions", ForClient::twice(&sessions)),
+        ] {
+            if let Some(client) = twice {
+                bail!("{flag}: there are two for the client {client}");
+            }
+        }
+        if let Some(none) = sessions.iter().find(|limit| limit.value == 0) {
+            bail!(
+                "--max-sessions {none}: at least 1; `marline server credential revoke` takes a client away"
+            );
+        }
+        Ok(ClientAllowances { quotas, sessions })
     }
 
     fn rules(&self) -> Rules {

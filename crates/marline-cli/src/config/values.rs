@@ -9,6 +9,7 @@ use marline::{ServerAddress, TunPath};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use marline_proxy::invite::{BadInvite, Invite};
+use marline_proxy::quota::{BadQuota, ByteQuota, ForClient};
 use marline_proxy::target::{BadTarget, Target};
 use marline_tun::resolver::{self, BadResolver};
 
@@ -232,6 +233,40 @@ impl Display for Signal {
             write!(f, "={}", show(public))?;
         }
         f.write_str(if self.0.backup { ",backup" } else { "" })
+    }
+}
+
+/// `[CLIENT@]BYTES[,soft=PERCENT][,day=DAY]`: a quota of clients.
+pub type ClientQuota = ForClient<ByteQuota>;
+
+/// `[CLIENT@]COUNT`: sessions of clients.
+pub type SessionLimit = ForClient<usize>;
+
+/// `PATH=BYTES[,soft=PERCENT][,day=DAY]`: a path's quota. The path is named as `marline path` lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathQuota {
+    /// The path.
+    pub path: String,
+    /// Its quota.
+    pub quota: ByteQuota,
+}
+
+impl FromStr for PathQuota {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PathQuota, String> {
+        // The quota has `=` in it as well, an IPv6 address has none.
+        let (path, quota) = match text.split_once('=') {
+            Some((path, quota)) if !path.is_empty() => (path.to_owned(), quota),
+            _ => return Err(format!("path quota {text:?}: write PATH=BYTES, as lte=10GB,day=15")),
+        };
+        Ok(PathQuota { path, quota: quota.parse().map_err(|error: BadQuota| error.to_string())? })
+    }
+}
+
+impl Display for PathQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.path, self.quota)
     }
 }
 

@@ -1,24 +1,30 @@
 //! Handles of a running client and a running server for the control socket.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use marline::datagrams::LaneCounters;
 use marline::{
     AddressPairInfo, Client, ConnectionId, ConnectionInfo, Counters, MonitorEvent, PathEvent,
     PathStatus, PolicyError, Server,
 };
+use marline_proxy::client::current::Current;
+use marline_proxy::client::dialer::Dialer;
+use marline_proxy::client::tunnel::Tunnel;
 use marline_proxy::client::udp_tunnel::UdpTunnel;
 use marline_proxy::udp::UdpCounts;
 use tokio::sync::broadcast;
 
 use super::Handle;
-use super::protocol::{AddressPair, Connection, Path, PathChange, Radio};
+use super::protocol::{AddressPair, Connection, Path, PathChange, Quota, Radio};
+use crate::path_quotas::PathQuotas;
 use crate::radio_meter::RadioMeter;
+use crate::reload::{PendingReload, ReloadSender};
 use crate::service_counts::ServiceCounts;
 use crate::succession::{PendingUpgrade, UpgradeSender};
 
 /// A client's side.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ClientHandle {
     /// What connects.
     pub client: Client,
@@ -26,6 +32,18 @@ pub struct ClientHandle {
     pub radios: RadioMeter,
     /// Its applications' UDP.
     pub udp: Arc<UdpTunnel>,
+    /// Quotas of its paths.
+    pub quotas: PathQuotas,
+    /// Its way through a server, once there is one.
+    pub way: Arc<OnceLock<Arc<Current<Tunnel<Dialer>>>>>,
+    /// Who reads its configuration again; `None`: nobody does.
+    pub reloads: Option<ReloadSender>,
+}
+
+impl fmt::Debug for ClientHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientHandle").field("client", &self.client).finish_non_exhaustive()
+    }
 }
 
 /// The side of a server, or of a front for a service.
@@ -39,6 +57,8 @@ pub struct ServerHandle {
     pub proxy: Option<Arc<marline_proxy::server::Server>>,
     /// Who sees to upgrades.
     pub upgrades: UpgradeSender,
+    /// Who reads its configuration again.
+    pub reloads: ReloadSender,
 }
 
 impl Handle for ClientHandle {
@@ -54,7 +74,8 @@ impl Handle for ClientHandle {
         let paths = self.client.paths();
         let shown = paths.iter().enumerate().map(|(number, path)| {
             let radio = self.radios.reading(number).as_ref().map(Radio::from);
-            Path { radio, ..Path::from(path) }
+            let quota = self.quotas.quota_use(number).as_ref().map(Quota::from);
+            Path { radio, quota, ..Path::from(path) }
         });
         shown.collect()
     }
@@ -81,7 +102,17 @@ impl Handle for ClientHandle {
     fn service(&self) -> ServiceCounts {
         let (core, carrier) = self.client.counters();
         let delivery = self.client.delivery_delays();
-        ServiceCounts { core, carrier: vec![carrier], delivery, ..ServiceCounts::default() }
+        let ledger_failures = self.quotas.ledger_failures();
+        let carrier = vec![carrier];
+        ServiceCounts { core, carrier, delivery, ledger_failures, ..ServiceCounts::default() }
+    }
+
+    fn reload(&self) -> Option<PendingReload> {
+        self.reloads.as_ref().map(ReloadSender::ask)
+    }
+
+    fn refused(&self) -> Option<String> {
+        self.way.get()?.now().refusal().map(|failure| failure.text)
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {
@@ -163,6 +194,7 @@ impl Handle for ServerHandle {
         if let Some(proxy) = &self.proxy {
             service.refusals = proxy.refusals().collect();
             service.clients = proxy.clients();
+            service.ledger_failures = proxy.ledger_failures();
         }
         service
     }
@@ -183,6 +215,10 @@ impl Handle for ServerHandle {
         change_each(&self.listener.connections(), connection, |id| {
             self.listener.set_scheduler(id, name)
         })
+    }
+
+    fn reload(&self) -> Option<PendingReload> {
+        Some(self.reloads.ask())
     }
 
     fn upgrade(&self, program: Option<String>, patience_s: Option<u64>) -> Option<PendingUpgrade> {

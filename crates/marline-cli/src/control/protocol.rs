@@ -7,6 +7,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+mod reports;
+
+pub use reports::{PendingSetting, Quota, Reloaded};
+
 /// A request: a command, and a number chosen by the requester that is returned with the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
@@ -54,6 +58,8 @@ pub enum Command {
         /// What to do with it.
         change: PathChange,
     },
+    /// Read the configuration again.
+    Reload,
     /// Another process of the program as it is on disk now takes the place of this one, whose connections go on.
     Upgrade {
         /// The program, instead of the one at the path that this one was started by.
@@ -118,6 +124,8 @@ pub enum Answer {
     Changed(u64),
     /// To `set-path`.
     Done,
+    /// To `reload`.
+    Reloaded(Reloaded),
     /// To `upgrade`, once the other process has begun.
     Upgraded(Upgraded),
 }
@@ -145,6 +153,9 @@ pub struct Hello {
     /// It has a path health monitor.
     #[serde(default, alias = "oracle")]
     pub path_health: bool,
+    /// Why the server refuses this client, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 /// A server's clients and refusals, since its start.
@@ -167,12 +178,15 @@ pub struct Client {
     pub open: u64,
     /// Connections so far.
     pub connections: u64,
-    /// Bytes to its targets, by TCP.
+    /// Bytes to its targets.
     pub to_targets: u64,
     /// Bytes from them.
     pub from_targets: u64,
     /// When its last connection was opened, in seconds since 1970.
     pub seen_unix_s: u64,
+    /// Its quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
 }
 
 /// A path: a local address or interface and what it is used for.
@@ -199,6 +213,9 @@ pub struct Path {
     /// State of each server over it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<Reached>,
+    /// Its quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
     /// Energy drawn by its radio, from the packets of this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub radio: Option<Radio>,

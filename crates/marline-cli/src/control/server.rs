@@ -181,6 +181,13 @@ async fn converse(stream: UnixStream, handle: &dyn Handle) -> io::Result<()> {
                 });
                 (respond(id, result), None)
             }
+            Ok(Request { id, command: Command::Reload }) => {
+                let result = match handle.reload() {
+                    Some(pending) => pending.outcome().await,
+                    None => Err("its options hold until it ends".to_owned()),
+                };
+                (respond(id, result.map(Answer::Reloaded)), None)
+            }
             Ok(request) => {
                 // Subscribed before the answer is written: nothing that happens after it is missed.
                 let events = match request.command {
@@ -228,6 +235,7 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
             version: crate::VERSION.to_owned(),
             pid: std::process::id(),
             path_health: handle.address_pairs().is_some(),
+            refused: handle.refused(),
         })),
         Command::Connections => Ok(Answer::Connections(handle.connections())),
         Command::Paths => Ok(Answer::Paths(handle.paths())),
@@ -240,8 +248,8 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
             handle.set_scheduler(connection, &scheduler).map(Answer::Changed)
         }
         Command::SetPath { path, change } => handle.set_path(&path, change).map(|()| Answer::Done),
-        // It takes its time.
-        Command::Upgrade { .. } => Err("an upgrade is asked for by itself".to_owned()),
+        // They take their time.
+        Command::Upgrade { .. } | Command::Reload => Err("asked for by itself".to_owned()),
     };
     respond(id, result)
 }

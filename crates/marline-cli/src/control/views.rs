@@ -8,9 +8,11 @@ use marline::{
     PathEvent, PathStatus, Reach, ServerReach, StreamDirection, SubflowInfo, SubflowState,
 };
 use marline_link::radio::RadioReading;
+use marline_proxy::quota::Standing;
+use marline_proxy::server::allowances::QuotaUse;
 
 use super::protocol::{
-    AddressPair, Client, Clients, Connection, Event, Path, Radio, Reached, Subflow,
+    AddressPair, Client, Clients, Connection, Event, Path, Quota, Radio, Reached, Subflow,
 };
 use crate::service_counts::ServiceCounts;
 
@@ -28,10 +30,30 @@ impl From<&ServiceCounts> for Clients {
             to_targets: counts.to_targets,
             from_targets: counts.from_targets,
             seen_unix_s: unix_s(counts.seen_at).unwrap_or_default(),
+            quota: counts.quota.as_ref().map(Quota::from),
         });
         let refusals = service.refusals.iter().filter(|(_, count)| *count > 0);
         let refusals = refusals.map(|(reason, count)| (reason.label().to_owned(), *count));
         Clients { clients: clients.collect(), refusals: refusals.collect() }
+    }
+}
+
+impl From<&QuotaUse> for Quota {
+    fn from(used: &QuotaUse) -> Self {
+        let QuotaUse { quota, used_bytes, until_unix_s, standing, words } = used;
+        let standing = match standing {
+            Standing::Within => "within",
+            Standing::Soft => "soft",
+            Standing::Hard => "hard",
+        };
+        Quota {
+            bytes: quota.bytes,
+            used_bytes: *used_bytes,
+            soft_percent: quota.soft_percent,
+            until_unix_s: *until_unix_s,
+            standing: standing.to_owned(),
+            text: words.clone(),
+        }
     }
 }
 
@@ -180,6 +202,7 @@ impl From<&PathStatus> for Path {
             health: status.health().to_owned(),
             problem: status.error.clone(),
             servers: status.servers.iter().map(Reached::from).collect(),
+            quota: None,
             radio: None,
         }
     }

@@ -21,6 +21,11 @@ const CLIENT_CONNECTIONS: &str = "marline_client_connections_total";
 const CLIENT_OPEN: &str = "marline_client_connections";
 const CLIENT_BYTES: &str = "marline_client_bytes_total";
 const CLIENT_SEEN: &str = "marline_client_last_connection_timestamp_seconds";
+const CLIENT_QUOTA: &str = "marline_client_quota_bytes";
+const CLIENT_QUOTA_USED: &str = "marline_client_quota_used_bytes";
+const STATE_FAILURES: &str = "marline_state_write_failures_total";
+const LOG_LOST: &str = "marline_log_lost_lines_total";
+const NOT_CAPTURED: &str = "marline_capture_missing_packets_total";
 const BUILD: &str = "marline_build_info";
 
 type OfCarrier = fn(&CarrierCounters) -> u64;
@@ -66,6 +71,11 @@ pub(super) fn describe() {
         "Bytes to and from the targets of the credential's connections"
     );
     describe_gauge!(CLIENT_SEEN, "When the credential's last connection was opened");
+    describe_gauge!(CLIENT_QUOTA, "Bytes that the credential may use in a month");
+    describe_gauge!(CLIENT_QUOTA_USED, "Bytes that the credential has used of its quota");
+    describe_counter!(STATE_FAILURES, "Failed writings of the file with what was used");
+    describe_counter!(LOG_LOST, "Lines of the log that could not be written");
+    describe_counter!(NOT_CAPTURED, "Packets missing in captures, as these could not be written");
     describe_gauge!(BUILD, "1; the labels say what runs");
 }
 
@@ -85,6 +95,9 @@ pub(super) fn set(service: &ServiceCounts) {
     for (reason, count) in &service.refusals {
         counter!(REFUSALS, "reason" => reason.label()).absolute(*count);
     }
+    counter!(LOG_LOST).absolute(crate::log::lost_lines());
+    counter!(NOT_CAPTURED).absolute(marline_io::packets_not_captured());
+    counter!(STATE_FAILURES).absolute(service.ledger_failures);
     let mut clients: Vec<&ClientCounts> = service.clients.iter().collect();
     clients.sort_by_key(|client| core::cmp::Reverse(client.to_targets + client.from_targets));
     for client in clients.into_iter().take(MAX_CLIENTS) {
@@ -98,6 +111,10 @@ pub(super) fn set(service: &ServiceCounts) {
         }
         let seen = client.seen_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         gauge!(CLIENT_SEEN, "credential" => name()).set(seen.as_secs_f64());
+        if let Some(used) = &client.quota {
+            gauge!(CLIENT_QUOTA, "credential" => name()).set(used.quota.bytes as f64);
+            gauge!(CLIENT_QUOTA_USED, "credential" => name()).set(used.used_bytes as f64);
+        }
     }
 }
 

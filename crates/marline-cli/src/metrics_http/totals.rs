@@ -124,6 +124,8 @@ const STATE: &str = "marline_interface_state";
 /// Grows like a counter; those of this library hold whole numbers only.
 const ENERGY: &str = "marline_path_radio_joules";
 const PROMOTIONS: &str = "marline_path_radio_promotions_total";
+const PATH_QUOTA: &str = "marline_path_quota_bytes";
+const PATH_QUOTA_USED: &str = "marline_path_quota_used_bytes";
 const EVENTS: &str = "marline_events_total";
 const OPENED: &str = "marline_connections_total";
 const OPEN: &str = "marline_connections";
@@ -165,6 +167,8 @@ impl Totals {
             );
             describe_gauge!(ENERGY, "Energy of the path's radio since the path was opened");
             describe_counter!(PROMOTIONS, "Times the path's radio was woken");
+            describe_gauge!(PATH_QUOTA, "Bytes that may go by the path in a month");
+            describe_gauge!(PATH_QUOTA_USED, "Bytes of the path's quota that are used");
             describe_counter!(EVENTS, "Events, by the names of `marline monitor`");
             describe_counter!(OPENED, "Connections seen");
             describe_gauge!(OPEN, "Connections that exist");
@@ -223,6 +227,11 @@ impl Totals {
                 for state in PathState::ALL {
                     let labels = [("interface", path.name.clone()), ("state", state.word().into())];
                     gauge!(STATE, &labels).set(f64::from(u8::from(state == now)));
+                }
+                if let Some(quota) = &path.quota {
+                    let name = || path.name.clone();
+                    gauge!(PATH_QUOTA, "interface" => name()).set(quota.bytes as f64);
+                    gauge!(PATH_QUOTA_USED, "interface" => name()).set(quota.used_bytes as f64);
                 }
             }
             for (path, radio) in paths.iter().filter_map(|path| Some((path, path.radio.as_ref()?)))

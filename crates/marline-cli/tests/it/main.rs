@@ -20,6 +20,7 @@ mod nat;
 mod native_direct;
 mod native_privileges;
 mod native_serve;
+mod operations;
 mod prometheus;
 mod quickstart;
 mod run;

@@ -65,6 +65,15 @@ impl Endpoint {
         self.accept = config.map(Arc::new);
     }
 
+    /// As [`accept_with`](Self::accept_with), but who refuses goes on refusing, and the local addresses stay those
+    /// that were [set](Self::set_local_address).
+    pub fn change_accepted(&mut self, config: &ConnectionConfig) {
+        if let Some(now) = &self.accept {
+            let local_addresses = now.local_addresses.clone();
+            self.accept = Some(Arc::new(ConnectionConfig { local_addresses, ..config.clone() }));
+        }
+    }
+
     /// Refuses new connections from now on; existing connections, and joins to them, are not
     /// affected.
     pub fn stop_accepting(&mut self) {

@@ -7,7 +7,7 @@ use marline_datagram::PathId;
 use marline_time::{Duration, Instant};
 
 use super::carrier::Carrier;
-use super::observer::ObservedSegments;
+use super::observer::{Direction, ObservedSegments};
 use super::socket::{Kind, Stalled};
 use super::state::State;
 use crate::carrier::{Framed, Outer, SHORT_HEADER};
@@ -130,6 +130,9 @@ impl State {
 
     /// Hands bytes to the kernel.
     pub(super) fn send(&mut self, now: Instant, out: &Outgoing<'_>) {
+        if !matches!(out.sender, Sender::Subflow(..)) {
+            self.observers.frames(Direction::Out, &out.outer, (out.bytes.len(), out.stride));
+        }
         if out.outer.is_link() {
             self.send_by_link(now, out);
             return;

@@ -9,7 +9,7 @@ use quinn_udp::{RecvMeta, UdpSockRef};
 
 use super::carrier::Carrier;
 use super::elders::Elders;
-use super::observer::ObservedSegments;
+use super::observer::{Direction, ObservedSegments};
 use super::shard::Shard;
 use super::socket::{Kind, Sock, UdpKind, ecn_of};
 use super::state::{CarrierKind, Handover, State};
@@ -280,6 +280,9 @@ impl Shard {
         datagram: &Datagram<'_>,
         received: Received<'_>,
     ) {
+        if !matches!(received, Received::Segment(..)) {
+            state.observers.frames(Direction::In, &datagram.outer, (datagram.bytes.len(), 0));
+        }
         match received {
             Received::Segment(meta, segment) => {
                 state.observe_arrival(now, &meta, segment);

@@ -1,7 +1,7 @@
 //! Observer interfaces: notification of passing segments and of the paths they use, and of what connections tell.
 
 use core::fmt;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use marline_core::{Ecn, FourTuple, MonitorEvent, PacketMeta, Transmit};
@@ -121,6 +121,10 @@ pub trait PacketObserver: fmt::Debug + Send {
     /// These segments pass.
     fn observe(&mut self, observed: &ObservedSegments<'_>);
 
+    /// Frames that are no segments pass: of lanes for datagrams, and the carrier's own. `bytes` are those of the IP
+    /// packets, about.
+    fn frames(&mut self, _direction: Direction, _local: IpAddr, _remote: SocketAddr, _bytes: u64) {}
+
     /// From `at` on this is how a client's path is. Said of each path whenever one of them may have
     /// changed.
     fn path(&mut self, _at: Instant, _path: &ObservedPath<'_>) {}
@@ -132,6 +136,11 @@ pub type SharedObserver = Arc<Mutex<dyn PacketObserver>>;
 impl PacketObserver for SharedObserver {
     fn observe(&mut self, observed: &ObservedSegments<'_>) {
         self.lock().unwrap_or_else(PoisonError::into_inner).observe(observed);
+    }
+
+    fn frames(&mut self, direction: Direction, local: IpAddr, remote: SocketAddr, bytes: u64) {
+        let mut observer = self.lock().unwrap_or_else(PoisonError::into_inner);
+        observer.frames(direction, local, remote, bytes);
     }
 
     fn path(&mut self, at: Instant, path: &ObservedPath<'_>) {

@@ -4,9 +4,12 @@
 //! Each of them sees every segment once, on its way out before the carrier's header is written and on its
 //! way in after that was taken off; none of them can change or delay it.
 
+use core::net::IpAddr;
+
 use super::contacts::ContactBook;
 use super::observer::{Direction, ObservedSegments, PacketObserver, SharedObserver};
 use crate::capture::Captures;
+use crate::carrier::Outer;
 use crate::tap::SegmentLog;
 
 impl PacketObserver for Captures {
@@ -27,6 +30,11 @@ impl PacketObserver for SegmentLog {
     }
 }
 
+/// Bytes of the IP and UDP headers of a frame.
+const fn headers(local: IpAddr) -> usize {
+    if local.is_ipv4() { 28 } else { 48 }
+}
+
 /// All observers of a shard.
 #[derive(Debug)]
 pub(super) struct Observers {
@@ -38,6 +46,23 @@ pub(super) struct Observers {
 }
 
 impl Observers {
+    /// Tells those of whoever runs the driver of frames without segments, `stride` bytes each (0: it is one).
+    pub(super) fn frames(
+        &mut self,
+        direction: Direction,
+        outer: &Outer,
+        (bytes, stride): (usize, usize),
+    ) {
+        if self.others.is_empty() {
+            return;
+        }
+        let count = if stride == 0 { 1 } else { bytes.div_ceil(stride) };
+        let bytes = (bytes + count * headers(outer.local)) as u64;
+        for observer in &mut self.others {
+            observer.frames(direction, outer.local, outer.remote, bytes);
+        }
+    }
+
     /// Shows segments to each of them.
     pub(super) fn observe(&mut self, observed: &ObservedSegments<'_>) {
         let own: [Option<&mut dyn PacketObserver>; 3] = [

@@ -27,7 +27,7 @@ async fn near() -> Near {
     let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = TcpListener::from_std(listener).unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(front.serve(listener, Service::Socks5));
+    tokio::spawn(front.serve(listener, Service::Socks5, std::future::pending()));
     Near { address, _stopper: stopper }
 }
 

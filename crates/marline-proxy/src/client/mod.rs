@@ -7,6 +7,7 @@ pub mod dialer;
 pub mod direct;
 pub mod echo_sources;
 mod http_listener;
+mod last_refusal;
 mod leased;
 mod listening;
 pub mod open;

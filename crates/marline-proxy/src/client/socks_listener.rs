@@ -1,6 +1,7 @@
 //! Listeners for applications: SOCKS5 ports, which speak HTTP as well, and forwards.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,7 +39,7 @@ pub struct SocksListener<O> {
 }
 
 /// Service of a listening port.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Asks for the target by SOCKS5, or by HTTP.
     Socks5,
@@ -86,15 +87,22 @@ impl<O: Open> SocksListener<O> {
         *bound = places;
     }
 
-    /// Serves one listening port until the drain, and what it accepted until that ends.
-    pub async fn serve(self: Arc<Self>, listener: TcpListener, service: Service) {
+    /// Serves one listening port until the drain or until `closed` resolves, and what it accepted until that ends.
+    pub async fn serve(
+        self: Arc<Self>,
+        listener: TcpListener,
+        service: Service,
+        closed: impl Future<Output = ()>,
+    ) {
         let mut running = JoinSet::new();
+        let mut closed = pin!(closed);
         loop {
             let next = tokio::select! {
                 next = self.accept(&listener) => next,
                 // Reaps those that ended.
                 Some(_) = running.join_next(), if !running.is_empty() => continue,
                 () = self.stop.draining() => break,
+                () = &mut closed => break,
             };
             let (front, service) = (Arc::clone(&self), service.clone());
             running.spawn(async move {

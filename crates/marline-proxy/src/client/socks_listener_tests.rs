@@ -29,7 +29,8 @@ async fn near(service: Service, places: usize) -> Near {
     let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = TcpListener::from_std(listener).unwrap();
     let address = listener.local_addr().unwrap();
-    Near { address, stopper, done: tokio::spawn(front.serve(listener, service)) }
+    let done = tokio::spawn(front.serve(listener, service, std::future::pending()));
+    Near { address, stopper, done }
 }
 
 fn request(target: &Target) -> Vec<u8> {

@@ -20,6 +20,7 @@ use tokio_rustls::TlsConnector;
 
 use super::admission::{Admission, Admitted, Turn};
 use super::backoff::Backoff;
+use super::last_refusal::LastRefusal;
 use super::leased::Leased;
 use super::open::{Open, OpenError};
 use super::pool::Pool;
@@ -131,6 +132,7 @@ pub struct Tunnel<C: Connect> {
     used: Used<Channel<C::Stream>>,
     /// What the last handshake agreed on.
     version: AtomicU8,
+    refusal: LastRefusal,
     /// For tasks that must not keep it.
     me: Weak<Tunnel<C>>,
 }
@@ -165,13 +167,18 @@ impl<C: Connect> Tunnel<C> {
         let (admission, pool) = (Admission::default(), Pool::new(warm));
         let tunnel = Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
-            let (used, version) = (Used::default(), AtomicU8::new(0));
-            Tunnel { connect, tls, token, patience, admission, pool, used, version, me }
+            let (used, version, refusal) = Default::default();
+            Tunnel { connect, tls, token, patience, admission, pool, used, version, refusal, me }
         });
         if warm > 0 {
             tokio::spawn(keep_warm(Arc::downgrade(&tunnel)));
         }
         Ok(tunnel)
+    }
+
+    /// Why the server refuses this client, if it did so the last time it was asked for a connection.
+    pub fn refusal(&self) -> Option<Failure> {
+        self.refusal.now()
     }
 
     /// Drops the warm connections and the session, without replacement.
@@ -240,6 +247,12 @@ impl<C: Connect> Tunnel<C> {
     /// An authenticated connection. Without a request the server's Welcome was read and only that;
     /// with one the request is on its way too. A server that has too much to do is asked again.
     async fn fresh(&self, request: Option<&Message>) -> Result<Fresh<C::Stream>, OpenError> {
+        let fresh = self.ask_again(request).await;
+        self.refusal.note(fresh.as_ref().err());
+        fresh
+    }
+
+    async fn ask_again(&self, request: Option<&Message>) -> Result<Fresh<C::Stream>, OpenError> {
         let mut backoff = Backoff::new(self.patience.busy);
         loop {
             let attempt = match self.admission.enter().await {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use marline::datagrams::{Arrivals, Datagrams, LaneConfig, LaneError, PathNumbers};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, split};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, interval, sleep, timeout_at};
 
 use super::current::Current;
@@ -45,7 +45,11 @@ enum Next {
 
 impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
     /// Keeps a lane for the UDP of applications until the drain.
-    pub async fn keep_udp(self: Arc<Self>, udp: Arc<UdpTunnel>, config: LaneConfig) {
+    pub async fn keep_udp(
+        self: Arc<Self>,
+        udp: Arc<UdpTunnel>,
+        config: watch::Receiver<LaneConfig>,
+    ) {
         tokio::select! {
             never = keep_lane(&self.way, &udp, config) => match never {},
             () = self.stop.draining() => {}
@@ -58,7 +62,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
 pub async fn keep_lane<C: Connect>(
     way: &Current<Tunnel<C>>,
     udp: &Arc<UdpTunnel>,
-    config: LaneConfig,
+    config: watch::Receiver<LaneConfig>,
 ) -> Infallible {
     let keeper = Keeper { udp: Arc::clone(udp), config, generation: Generation::default() };
     keeper.keep(way).await
@@ -66,7 +70,7 @@ pub async fn keep_lane<C: Connect>(
 
 struct Keeper {
     udp: Arc<UdpTunnel>,
-    config: LaneConfig,
+    config: watch::Receiver<LaneConfig>,
     generation: Generation,
 }
 
@@ -151,7 +155,7 @@ impl Keeper {
         let keys = session.datagram_keys(&binding, Side::Client, client, server);
         let ids = (client.lane, server.lane);
         let below = stream.multipath().ok_or(LaneError::Native)?;
-        Ok(below.open_lane(self.config.clone(), ids, keys, PathNumbers::Ours)?)
+        Ok(below.open_lane(self.config.borrow().clone(), ids, keys, PathNumbers::Ours)?)
     }
 
     /// Takes what comes in until the key is spent.

@@ -74,7 +74,7 @@ fn two_writers_lose_nothing() {
 async fn a_running_server_follows_the_file_and_survives_a_broken_one() {
     let (_dir, store) = store();
     let again = Arc::new(Notify::new());
-    let mut following = store.clone().follow(Arc::clone(&again)).unwrap();
+    let mut following = store.clone().follow(Arc::clone(&again), Suspensions::default()).unwrap();
     following.mark_unchanged();
     again.notify_one();
     // Read again, although the file is as it was.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use super::allowances::QuotaUse;
 use crate::relay::Traffic;
 
 /// What came by one credential.
@@ -41,6 +42,8 @@ pub struct ClientCounts {
     pub from_targets: u64,
     /// When it last opened a connection.
     pub seen_at: SystemTime,
+    /// What it has used of its quota.
+    pub quota: Option<QuotaUse>,
 }
 
 /// The accounts by name. Only credentials of the server's own file have one.
@@ -69,6 +72,7 @@ impl Accounts {
                 to_targets,
                 from_targets,
                 seen_at: SystemTime::UNIX_EPOCH + seen_at,
+                quota: None,
                 name,
             }
         });

@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::admission::{Full, Guest, Permit};
+use super::allowances::Seat;
 use super::refusals::RefusalReason;
 use super::{Client, Server, refuse};
 use crate::channel::Channel;
@@ -37,6 +38,7 @@ pub(super) struct Arrived<T> {
     /// Its request came with it: the greeting can wait for the answer.
     pub(super) asks_at_once: bool,
     pub(super) _permit: Permit<Arc<str>>,
+    pub(super) _seat: Option<Box<Seat>>,
 }
 
 /// What the first bytes were.
@@ -198,6 +200,22 @@ impl Server {
         (session, offer): (Option<Arc<Session>>, Option<Offer>),
         asks_at_once: bool,
     ) -> Option<Arrived<T>> {
+        let suspension = self.credentials.borrow().suspension(&client.name).cloned();
+        if let Some(why) = suspension {
+            self.refusals.tell(RefusalReason::Quota, &client.name, &why);
+            refuse(stream, Failure::new(ErrorCode::NotAuthorized, &*why)).await;
+            return None;
+        }
+        let id = session.as_ref().map(|session| session.id());
+        let seat = match self.allowances.seat(&client.name, id, self.sessions.lifetime()) {
+            Ok(seat) => seat,
+            Err(most) => {
+                let text = format!("this client has {most} sessions, as many as it may");
+                self.refusals.tell(RefusalReason::ClientLimit, &client.name, &text);
+                refuse(stream, Failure::new(ErrorCode::NotAuthorized, text)).await;
+                return None;
+            }
+        };
         let Ok(place) = self.clients.enter(Arc::clone(&client.name)) else {
             let why = "too many connections";
             self.refusals.tell(RefusalReason::ClientLimit, &client.name, &why);
@@ -208,7 +226,8 @@ impl Server {
         stream.know_peer();
         client.account.on_connection();
         let own = Vec::new();
-        Some(Arrived { stream, client, session, offer, own, asks_at_once, _permit: place })
+        let (_permit, _seat) = (place, seat);
+        Some(Arrived { stream, client, session, offer, own, asks_at_once, _permit, _seat })
     }
 
     async fn hello<T: Transport>(&self, stream: Rewound<T>) -> io::Result<Greeting<T>> {

@@ -137,10 +137,11 @@ impl Server {
             return stream.abort();
         }
         tracing::debug!(client = %client.name, "carries datagrams");
-        let (rules, name) = (self.rules.subscribe(), Arc::clone(&client.name));
+        let rules = self.rules.subscribe();
+        let whose = (Arc::clone(&client.name), Arc::clone(&client.account.traffic));
         let sockets = Arc::clone(&service.sockets);
         let counted = (Arc::clone(&service.counters), Arc::clone(&service.echoes_told));
-        let nat = Nat::new(lane, name, rules, sockets, counted);
+        let nat = Nat::new(lane, whose, rules, sockets, counted);
         let end = {
             let (reader, writer) = split(&mut stream);
             // One answer that waits answers all.
@@ -151,7 +152,7 @@ impl Server {
                 end = carry(&nat) => end,
                 () = self.stop.draining() => End::Orderly,
                 () = self.unused(&nat) => End::Orderly,
-                () = self.revoked(client) => End::Broken,
+                ended = self.unwelcome(client) => ended.map_or(End::Broken, End::Told),
             }
         };
         drop(nat);

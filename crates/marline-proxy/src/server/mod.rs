@@ -7,6 +7,7 @@
 
 mod accounts;
 pub mod admission;
+pub mod allowances;
 mod arrival;
 mod datagrams;
 pub mod dial;
@@ -32,6 +33,7 @@ pub use refusals::RefusalReason;
 
 use accounts::{Account, Accounts};
 use admission::{AdmissionLimits, HandshakeQueue, Quota, SilentHandshakes};
+use allowances::Allowances;
 use arrival::Arrived;
 use datagrams::DatagramService;
 use refusals::Refusals;
@@ -99,6 +101,7 @@ pub struct Server {
     datagrams: DatagramService,
     stop: Stop,
     accounts: Accounts,
+    allowances: Allowances,
     refusals: Refusals,
 }
 
@@ -162,6 +165,7 @@ impl Server {
             limits,
             stop,
             accounts: Accounts::default(),
+            allowances: Allowances::default(),
             refusals: Refusals::default(),
         }
     }
@@ -200,7 +204,9 @@ impl Server {
     /// What came by each credential, by name.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientCounts> {
-        self.accounts.counts(|name| self.clients.count_of(name))
+        let mut clients = self.accounts.counts(|name| self.clients.count_of(name));
+        self.allowances.add_quotas(&mut clients, allowances::unix_s());
+        clients
     }
 
     /// How many were refused so far, by reason.
@@ -239,7 +245,7 @@ impl Server {
     /// Serves one connection from `peer` to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: IpAddr) {
         let Some(arrived) = self.arrive(stream, peer).await else { return };
-        let Arrived { mut stream, client, session, offer, own, mut asks_at_once, _permit } =
+        let Arrived { mut stream, client, session, offer, own, mut asks_at_once, _permit, _seat } =
             arrived;
         let idle_limit_s = self.limits.idle.as_secs().min(u64::from(u16::MAX)) as u16;
         let welcome = Message::Welcome { idle_limit_s, session: offer, own };
@@ -250,7 +256,10 @@ impl Server {
             let wish = tokio::select! {
                 wish = self.request(&mut stream, &mut unsaid, asks_at_once) => wish,
                 () = self.unwanted(patience) => None,
-                () = self.revoked(&client) => return stream.abort(),
+                ended = self.unwelcome(&client) => return match ended {
+                    Some(failure) => unsaid.refuse(stream, failure).await,
+                    None => stream.abort(),
+                },
             };
             patience = Duration::ZERO;
             let carried = match wish {
@@ -369,7 +378,7 @@ impl Server {
         let cancel = async {
             tokio::select! {
                 () = self.stop.over() => {}
-                () = self.revoked(client) => {}
+                _ = self.unwelcome(client) => {}
             }
         };
         stream.keep();
@@ -400,15 +409,22 @@ impl Server {
         self.refusals.tell(reason, &client.name, &format_args!("{what}: {whose}"));
     }
 
-    /// Resolves when the client's credential is taken away.
-    async fn revoked(&self, client: &Client) {
+    /// Resolves when the client's credential is taken away, or suspended: then with what it is told.
+    async fn unwelcome(&self, client: &Client) -> Option<Failure> {
         let mut credentials = self.credentials.clone();
-        let gone = credentials.wait_for(|now| now.find(&client.digest).is_none()).await.is_ok();
-        if !gone {
+        let ends = |now: &Arc<Credentials>| {
+            now.suspension(&client.name).is_some() || now.find(&client.digest).is_none()
+        };
+        let Ok(now) = credentials.wait_for(ends).await else {
             // Nobody follows the file any more: what is in force stays.
-            std::future::pending::<()>().await;
+            return std::future::pending().await;
+        };
+        let suspension = now.suspension(&client.name);
+        match suspension {
+            Some(why) => tracing::info!(client = %client.name, "connection ended: {why}"),
+            None => tracing::info!(client = %client.name, "credential revoked: connection ended"),
         }
-        tracing::info!(client = %client.name, "credential revoked: connection ended");
+        suspension.map(|why| Failure::new(ErrorCode::NotAuthorized, &**why))
     }
 }
 

@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use super::admission::Quota;
 use super::dial::allowed;
 use crate::message::{ErrorCode, Failure};
+use crate::relay::Traffic;
 use crate::rules::Rules;
 use crate::target::Target;
 use crate::udp::{
@@ -86,6 +87,8 @@ pub(super) struct Nat {
     places: Arc<Quota<Arc<str>>>,
     lookups: Arc<Semaphore>,
     counters: Arc<UdpCounters>,
+    /// Bytes of the client's credential.
+    traffic: Arc<Traffic>,
     /// Flows that were refused.
     refusals: AtomicU64,
     echoes_told: Told,
@@ -98,7 +101,7 @@ impl Nat {
     /// No sockets yet.
     pub(super) fn new(
         lane: Datagrams,
-        client: Arc<str>,
+        (client, traffic): (Arc<str>, Arc<Traffic>),
         rules: watch::Receiver<Arc<Rules>>,
         places: Arc<Quota<Arc<str>>>,
         (counters, echoes_told): (Arc<UdpCounters>, Told),
@@ -115,7 +118,19 @@ impl Nat {
         Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
             let refusals = AtomicU64::new(0);
-            Nat { lane, client, rules, places, lookups, counters, refusals, echoes_told, state, me }
+            Nat {
+                lane,
+                client,
+                rules,
+                places,
+                lookups,
+                counters,
+                traffic,
+                refusals,
+                echoes_told,
+                state,
+                me,
+            }
         })
     }
 
@@ -398,7 +413,10 @@ impl Nat {
         let read =
             |opened| tokio::spawn(read(Weak::clone(&self.me), opened, socket)).abort_handle();
         match mapping.send(now, to, payload, read) {
-            Ok(()) => count(&self.counters.to_local),
+            Ok(()) => {
+                self.traffic.count(0, payload.len() as u64);
+                count(&self.counters.to_local);
+            }
             // EMSGSIZE has no kind of its own.
             Err(error) if error.raw_os_error() == Some(90) => count(&self.counters.too_big),
             Err(error) => {
@@ -442,6 +460,7 @@ impl Nat {
         payload: &[u8],
     ) {
         count(&self.counters.from_local);
+        self.traffic.count(payload.len() as u64, 0);
         let key = (socket, Target { host: from.ip().into(), port: from.port() });
         if let Some(flow) = state.flows.find(&key) {
             state.flows.touch(flow, now);

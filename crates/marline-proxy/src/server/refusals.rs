@@ -31,6 +31,8 @@ pub enum RefusalReason {
     Protocol,
     /// The client has as many connections, lanes or forwards as it may.
     ClientLimit,
+    /// The client has used up its quota.
+    Quota,
     /// The rules forbid the target.
     Rules,
     /// The target refused, does not answer, or has no address.
@@ -40,13 +42,14 @@ pub enum RefusalReason {
 }
 
 impl RefusalReason {
-    const ALL: [RefusalReason; 9] = [
+    const ALL: [RefusalReason; 10] = [
         RefusalReason::NotAClient,
         RefusalReason::Late,
         RefusalReason::Crowd,
         RefusalReason::Credential,
         RefusalReason::Protocol,
         RefusalReason::ClientLimit,
+        RefusalReason::Quota,
         RefusalReason::Rules,
         RefusalReason::Target,
         RefusalReason::Server,
@@ -62,6 +65,7 @@ impl RefusalReason {
             RefusalReason::Credential => "credential",
             RefusalReason::Protocol => "protocol",
             RefusalReason::ClientLimit => "client_limit",
+            RefusalReason::Quota => "quota",
             RefusalReason::Rules => "rules",
             RefusalReason::Target => "target",
             RefusalReason::Server => "server",
@@ -177,6 +181,6 @@ mod tests {
             (0..=place).for_each(|_| refusals.tell(reason, &"somebody", &"why"));
         }
         let counts: Vec<u64> = refusals.counts().map(|(_, count)| count).collect();
-        assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
     }
 }

@@ -325,7 +325,7 @@ impl Server {
                 failure = held.displaced() => failure.into(),
                 failure = self.remotes.forbidden(client, wanted) => failure.into(),
                 () = self.stop.handed_over() => End::Orderly,
-                () = self.revoked(client) => End::Broken,
+                ended = self.unwelcome(client) => ended.map_or(End::Broken, End::Told),
             }
         };
         drop((listener, held));

@@ -2,9 +2,13 @@ use std::sync::atomic::Ordering;
 
 use tokio::io::DuplexStream;
 
+use super::allowances::ClientAllowances;
 use super::*;
 use crate::channel::Channel;
+use crate::credentials::Suspensions;
+use crate::ledger::Ledger;
 use crate::message::VERSION;
+use crate::quota::Standing;
 use crate::secret::Secret;
 use crate::testing::{Bench, echo_target};
 
@@ -280,4 +284,100 @@ async fn a_control_connection_says_what_it_may_and_takes_its_visitors_along() {
     bench.credentials.send_modify(|all| Arc::make_mut(all).revoke("laptop").unwrap());
     assert!(control.read(&mut [0]).await.is_err(), "broken");
     assert!(waiting.read(&mut [0]).await.is_err(), "reset");
+}
+
+/// A bench whose follower of suspensions is played here, with a ledger in a directory.
+fn with_book(bench: &Bench, dir: &std::path::Path, rules: &str) -> Suspensions {
+    let suspensions = Suspensions::default();
+    let ledger = Ledger::open(dir.join("state"));
+    bench.server.keep_book(ledger, suspensions.clone());
+    let quotas = vec![rules.parse().unwrap()];
+    bench.server.allow_clients(ClientAllowances { quotas, ..ClientAllowances::default() });
+    suspensions
+}
+
+/// What the follower of the file does.
+fn publish(bench: &Bench, suspensions: &Suspensions) {
+    bench.credentials.send_modify(|now| {
+        *now = Arc::new(now.as_ref().clone().with_suspended(suspensions.now()));
+    });
+}
+
+/// 2026-11-24 12:00 UTC.
+const NOVEMBER: u64 = 1_795_521_600;
+const WEEK_S: u64 = 7 * 86_400;
+
+#[tokio::test]
+async fn who_has_used_its_quota_is_ended_and_refused_until_the_month_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = Bench::new(ServerLimits::default());
+    let suspensions = with_book(&bench, dir.path(), "laptop@1000B,soft=50%");
+    let mut relayed = connected(&bench).await;
+    let mut warm = welcomed(&bench).await;
+    echo(&mut relayed, &[7; 300]).await;
+    bench.server.look_after_accounts(NOVEMBER);
+    let used = bench.server.quota_use("laptop", NOVEMBER).unwrap();
+    assert_eq!((used.used_bytes, used.standing), (600, Standing::Soft));
+    assert!(suspensions.now().is_empty(), "soft is a warning");
+    echo(&mut relayed, &[7; 200]).await;
+    bench.server.look_after_accounts(NOVEMBER);
+    publish(&bench, &suspensions);
+    // What waits for a request reads why; what carries an application's bytes has no place for it.
+    let told = failure(&mut warm).await;
+    assert_eq!(told.code, ErrorCode::NotAuthorized);
+    assert!(told.text.contains("1kB is used up until 2026-12-01"), "{told}");
+    assert!(!matches!(relayed.read(&mut [0]).await, Ok(1..)), "ended");
+    let mut refused = bench.dial_tls().await;
+    say(&mut refused, &hello(&bench.token)).await;
+    assert_eq!(failure(&mut refused).await, told);
+    let count = bench.server.refusals().find(|(reason, _)| *reason == RefusalReason::Quota);
+    assert_eq!(count, Some((RefusalReason::Quota, 1)));
+    // The same process a week later, and another one that reads the file.
+    bench.server.look_after_accounts(NOVEMBER + WEEK_S);
+    assert!(suspensions.now().is_empty());
+    publish(&bench, &suspensions);
+    drop(connected(&bench).await);
+}
+
+#[tokio::test]
+async fn a_quota_that_is_used_up_is_so_after_a_restart_and_a_larger_one_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let bench = Bench::new(ServerLimits::default());
+        with_book(&bench, dir.path(), "1000B");
+        echo(&mut connected(&bench).await, &[7; 500]).await;
+        bench.server.close_book().await;
+    }
+    let bench = Bench::new(ServerLimits::default());
+    let suspensions = with_book(&bench, dir.path(), "1000B");
+    assert_eq!(suspensions.now().len(), 1, "before anybody comes");
+    publish(&bench, &suspensions);
+    let mut refused = bench.dial_tls().await;
+    say(&mut refused, &hello(&bench.token)).await;
+    assert_eq!(failure(&mut refused).await.code, ErrorCode::NotAuthorized);
+    let quotas = vec!["1001B".parse().unwrap()];
+    bench.server.allow_clients(ClientAllowances { quotas, ..ClientAllowances::default() });
+    publish(&bench, &suspensions);
+    drop(welcomed(&bench).await);
+}
+
+#[tokio::test]
+async fn a_credential_has_no_more_sessions_than_it_may() {
+    let bench = Bench::new(ServerLimits::default());
+    let sessions = vec!["phone@9".parse().unwrap(), "1".parse().unwrap()];
+    bench.server.allow_clients(ClientAllowances { sessions, ..ClientAllowances::default() });
+    let first = welcomed(&bench).await;
+    let mut second = bench.dial_tls().await;
+    say(&mut second, &hello(&bench.token)).await;
+    let told = failure(&mut second).await;
+    assert_eq!(told.code, ErrorCode::NotAuthorized);
+    assert!(told.text.contains("1 sessions"), "{told}");
+    drop(first);
+    while bench.server.authenticated() > 0 {
+        tokio::task::yield_now().await;
+    }
+    drop(welcomed(&bench).await);
+    // A limit that is gone holds no longer.
+    bench.server.allow_clients(ClientAllowances::default());
+    let _many = [welcomed(&bench).await, welcomed(&bench).await];
 }

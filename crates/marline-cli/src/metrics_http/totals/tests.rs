@@ -211,6 +211,7 @@ fn refusals_and_clients_are_counted() {
         to_targets: number,
         from_targets: 2 * number,
         seen_at: std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(17),
+        quota: None,
     };
     let service = ServiceCounts {
         refusals: vec![(marline_proxy::server::RefusalReason::Crowd, 10_000)],

@@ -1,0 +1,73 @@
+//! Opening of a client's network, with what counts and shows it: the same for `client`, `run` and `up`.
+
+use std::sync::{Arc, OnceLock};
+
+use marline::Client;
+use marline_proxy::client::current::Current;
+use marline_proxy::client::dialer::Dialer;
+use marline_proxy::client::tunnel::Tunnel;
+use marline_proxy::client::udp_tunnel::UdpTunnel;
+use marline_proxy::server::allowances::unix_s;
+use tokio::task::JoinSet;
+
+use crate::config::client::ClientPlan;
+use crate::control::ClientHandle;
+use crate::path_quotas::PathQuotas;
+use crate::radio_meter::RadioMeter;
+use crate::reload::ReloadSender;
+
+/// At the end of a process, closing connections get this long to say so to the peer.
+pub(super) const FAREWELL: marline::Duration = marline::Duration::from_secs(2);
+
+/// The way through a server.
+pub(super) type ServerWay = Arc<Current<Tunnel<Dialer>>>;
+
+/// A client's network, opened.
+pub(super) struct OpenedClient {
+    pub(super) client: Client,
+    pub(super) udp: Arc<UdpTunnel>,
+    pub(super) quotas: PathQuotas,
+    pub(super) handle: Arc<ClientHandle>,
+    way: Arc<OnceLock<ServerWay>>,
+    _keeping: JoinSet<()>,
+}
+
+impl OpenedClient {
+    /// Opens it. `reloads`: where its configuration is read again.
+    pub(super) async fn open(
+        plan: &ClientPlan,
+        reloads: Option<ReloadSender>,
+    ) -> anyhow::Result<OpenedClient> {
+        let radios = RadioMeter::new();
+        let quotas = PathQuotas::new(plan.path_quotas.clone(), plan.state_file.clone());
+        let mut network = plan.network.clone();
+        let client = network.observer(radios.observer()).observer(quotas.observer()).bind().await?;
+        // What is used up already is not used for the first connection, either.
+        quotas.look(&client, unix_s());
+        let mut keeping = JoinSet::new();
+        let (kept, of) = (quotas.clone(), client.clone());
+        keeping.spawn(async move { kept.keep(&of).await });
+        let (udp, way) = (Arc::new(UdpTunnel::default()), Arc::default());
+        let handle = ClientHandle {
+            client: client.clone(),
+            radios,
+            udp: Arc::clone(&udp),
+            quotas: quotas.clone(),
+            way: Arc::clone(&way),
+            reloads,
+        };
+        let handle = Arc::new(handle);
+        Ok(OpenedClient { client, udp, quotas, handle, way, _keeping: keeping })
+    }
+
+    /// It goes through this server: for who asks whether that refuses it.
+    pub(super) fn goes_by(&self, way: &ServerWay) {
+        let _ = self.way.set(Arc::clone(way));
+    }
+
+    /// Lets what the streams were told last leave, and keeps what was counted.
+    pub(super) async fn close(&self) {
+        self.client.drained(FAREWELL).await;
+        self.quotas.close(&self.client).await;
+    }
+}

@@ -1,0 +1,88 @@
+//! `marline reload`: a running client, server or front reads its configuration again.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::bail;
+
+use super::monitor::{print, reach};
+use crate::control::protocol::{Answer, Command, PendingSetting, Reloaded};
+
+/// Arguments of `marline reload`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Control socket of the process; may be omitted if only one runs.
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Has it read again.
+///
+/// # Errors
+/// No process can be reached, or what is wrong with the configuration: all of the old one is in force then.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let mut client = reach(args.control.as_ref()).await?;
+    let reloaded = match client.ask(Command::Reload).await {
+        Ok(Answer::Reloaded(reloaded)) => reloaded,
+        Ok(other) => bail!("asked for a reload, got {other:?}"),
+        Err(error) => bail!("what was in force stays: {error:#}"),
+    };
+    let text = match args.json {
+        true => serde_json::to_string(&reloaded)? + "\n",
+        false => shown(&reloaded),
+    };
+    // A reader that went away has seen enough.
+    let _ = print(&text);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn shown(reloaded: &Reloaded) -> String {
+    let Reloaded { at_once, for_new, elsewhere, restart } = reloaded;
+    let mut text = String::new();
+    for (words, settings) in [
+        ("in force", at_once),
+        ("in force for what begins from now on", for_new),
+        ("of no effect here, but where another command reads it", elsewhere),
+    ] {
+        if !settings.is_empty() {
+            text += &format!("{words}: {}\n", settings.join(", "));
+        }
+    }
+    for setting in restart {
+        text += &format!("needs a restart: {}\n", PendingSetting::words(setting));
+    }
+    if text.is_empty() {
+        text += "nothing has changed\n";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_told_by_when_they_hold() {
+        assert_eq!(shown(&Reloaded::default()), "nothing has changed\n");
+        let reloaded = Reloaded {
+            at_once: vec!["drain".into(), "log".into()],
+            for_new: vec!["mode".into()],
+            elsewhere: vec!["dns".into()],
+            restart: vec![PendingSetting {
+                setting: "shards".into(),
+                in_force: Some("1".into()),
+                wanted: None,
+            }],
+        };
+        let expected = "\
+in force: drain, log
+in force for what begins from now on: mode
+of no effect here, but where another command reads it: dns
+needs a restart: shards (in force: 1, in the file: nothing)
+";
+        assert_eq!(shown(&reloaded), expected);
+    }
+}

@@ -1,0 +1,198 @@
+//! Effects of a change of a setting while the program runs: at once, on what is new, or after a restart.
+//!
+//! Every setting of a configuration file is in the table of its command, once; a test compares the tables with the
+//! flags, and with docs/operate/reload.md.
+
+use super::client::ClientOptions;
+use super::serve::ServeOptions;
+use super::server::ServerOptions;
+
+/// When a change of a setting takes effect.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effect {
+    /// On what exists as well.
+    AtOnce,
+    /// On connections, sessions and requests that begin from then on.
+    New,
+    /// When the program is started again.
+    Restart,
+    /// Never in the running program: another command reads the setting when it is run.
+    Elsewhere,
+}
+
+impl Effect {
+    /// In words, as the documentation has it.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Effect::AtOnce => "at once",
+            Effect::New => "what is new",
+            Effect::Restart => "restart",
+            Effect::Elsewhere => "elsewhere",
+        }
+    }
+}
+
+use Effect::{AtOnce, Elsewhere, New, Restart};
+
+/// Settings and their effects.
+pub type Effects = &'static [(&'static str, Effect)];
+
+/// Options whose settings have effects.
+pub trait Reloadable {
+    /// Those that only this command has.
+    const OWN: Effects;
+
+    /// The effect of a change of this setting. What is in no table needs a restart.
+    #[must_use]
+    fn effect(setting: &str) -> Effect {
+        let known = Self::OWN.iter().chain(SHARED).find(|(name, _)| *name == setting);
+        known.map_or(Restart, |(_, effect)| *effect)
+    }
+}
+
+/// Settings of all commands.
+pub const SHARED: Effects = &[
+    ("mode", New),
+    ("scheduler", New),
+    ("congestion", New),
+    ("recovery", New),
+    ("path-health", Restart),
+    ("linger", New),
+    ("carrier", Restart),
+    ("tun", Restart),
+    ("dss-checksum", New),
+    ("drain", AtOnce),
+    ("pcap", Restart),
+    ("pcap-secrets", Restart),
+    ("metrics", Restart),
+    ("dashboard", Restart),
+    ("dashboard-token-file", Restart),
+    ("control", Restart),
+    ("log-connections", AtOnce),
+    ("log", AtOnce),
+];
+
+impl Reloadable for ClientOptions {
+    const OWN: Effects = &[
+        ("invite", New),
+        ("invite-file", New),
+        ("direct", Restart),
+        ("path", AtOnce),
+        ("path-quota", AtOnce),
+        ("socks5", AtOnce),
+        ("local-forward", AtOnce),
+        ("remote-forward", Restart),
+        ("transparent", Restart),
+        ("udp-forward", Restart),
+        ("share", AtOnce),
+        ("path-manager", New),
+        ("datagram-policy", New),
+        ("warm", AtOnce),
+        ("max-connections", AtOnce),
+        ("dns", Elsewhere),
+        ("keepalive", Restart),
+        ("receive-timer", New),
+        ("lone-keepalive", New),
+        ("state-file", Restart),
+        ("up", Elsewhere),
+    ];
+}
+
+impl Reloadable for ServerOptions {
+    const OWN: Effects = &[
+        ("listen", Restart),
+        ("public", Elsewhere),
+        ("key-file", Restart),
+        ("credentials-file", Restart),
+        ("allow", New),
+        ("deny", New),
+        ("allow-remote", AtOnce),
+        ("datagram-policy", New),
+        ("shards", Restart),
+        ("upgrade-limit", AtOnce),
+        ("max-connections", New),
+        ("max-sessions", New),
+        ("quota", AtOnce),
+        ("state-file", Restart),
+    ];
+}
+
+impl Reloadable for ServeOptions {
+    const OWN: Effects = &[
+        ("listen", Restart),
+        ("to", New),
+        ("signal", Restart),
+        ("proxy-protocol", New),
+        ("max-connections", New),
+        ("max-per-source", New),
+        ("idle-timeout", New),
+        ("connect-timeout", New),
+        ("upgrade-limit", AtOnce),
+        ("keepalive", New),
+    ];
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// The settings of a command's file: its flags, and what is a table there.
+    fn settings_of<O: clap::Args>(tables: &[&str]) -> Vec<String> {
+        let command = O::augment_args(clap::Command::new("test"));
+        let flags = command.get_arguments().filter_map(|a| a.get_long().map(str::to_owned));
+        flags.chain(tables.iter().map(|table| (*table).to_owned())).collect()
+    }
+
+    /// Every setting has an effect, and every effect is a setting's.
+    fn assert_complete<O: clap::Args + Reloadable>(tables: &[&str]) {
+        let settings = settings_of::<O>(tables);
+        let known: Vec<&str> = O::OWN.iter().chain(SHARED).map(|(name, _)| *name).collect();
+        for setting in &settings {
+            let count = known.iter().filter(|name| *name == setting).count();
+            assert_eq!(count, 1, "{setting} is {count} times in the tables");
+        }
+        for name in known {
+            assert!(settings.iter().any(|setting| setting == name), "{name} is no setting");
+        }
+    }
+
+    #[test]
+    fn every_setting_says_when_a_change_of_it_takes_effect() {
+        assert_complete::<ClientOptions>(&["up"]);
+        assert_complete::<ServerOptions>(&[]);
+        assert_complete::<ServeOptions>(&[]);
+    }
+
+    /// The rows `` | `name`, `name` | words | `` below a heading.
+    fn documented<'a>(page: &'a str, heading: &str) -> BTreeMap<&'a str, &'a str> {
+        let section = page.split("\n## ").find(|section| section.starts_with(heading));
+        let section = section.unwrap_or_else(|| panic!("no section {heading}"));
+        let mut rows = BTreeMap::new();
+        for line in section.lines().filter(|line| line.starts_with("| `")) {
+            let columns: Vec<&str> = line.split('|').map(str::trim).collect();
+            for name in columns[1].split(',').map(|name| name.trim().trim_matches('`')) {
+                assert!(rows.insert(name, columns[2]).is_none(), "{name} is there twice");
+            }
+        }
+        rows
+    }
+
+    fn assert_documented(page: &str, heading: &str, effects: Effects) {
+        let rows = documented(page, heading);
+        let program: BTreeMap<&str, &str> =
+            effects.iter().map(|(name, effect)| (*name, effect.words())).collect();
+        assert_eq!(rows, program, "{heading}");
+    }
+
+    #[test]
+    fn the_documentation_says_of_each_setting_what_the_program_does() {
+        let page = include_str!("../../../../docs/operate/reload.md");
+        assert_documented(page, "All programs", SHARED);
+        assert_documented(page, "Client", ClientOptions::OWN);
+        assert_documented(page, "Server", ServerOptions::OWN);
+        assert_documented(page, "Front", ServeOptions::OWN);
+    }
+}

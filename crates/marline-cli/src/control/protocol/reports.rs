@@ -1,0 +1,72 @@
+//! Reports on settings that changed, and on quotas.
+
+use serde::{Deserialize, Serialize};
+
+/// What became of settings that changed: their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reloaded {
+    /// Those in force for all that exists.
+    pub at_once: Vec<String>,
+    /// Those in force for connections, sessions and requests that begin from now on.
+    pub for_new: Vec<String>,
+    /// Those that other commands read when they are run.
+    pub elsewhere: Vec<String>,
+    /// Those that are not in force before a restart.
+    pub restart: Vec<PendingSetting>,
+}
+
+/// A setting whose change needs a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PendingSetting {
+    /// Its name.
+    pub setting: String,
+    /// The value in force; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<String>,
+    /// The value in the configuration; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<String>,
+}
+
+impl PendingSetting {
+    /// In words.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
+        let (in_force, wanted) = (shown(&self.in_force), shown(&self.wanted));
+        format!("{} (in force: {in_force}, in the file: {wanted})", self.setting)
+    }
+}
+
+/// How much of a quota is used this month.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Quota {
+    /// Bytes that may be used.
+    pub bytes: u64,
+    /// Bytes that are.
+    pub used_bytes: u64,
+    /// Share beyond which it is spared, percent.
+    pub soft_percent: u8,
+    /// End of the month, in seconds since 1970.
+    pub until_unix_s: u64,
+    /// `within`, `soft` (beyond that share) or `hard` (used up).
+    pub standing: String,
+    /// The same in words.
+    pub text: String,
+}
+
+impl Quota {
+    /// In words, with what follows from it.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let more = match self.standing.as_str() {
+            "soft" => ": beyond the soft limit",
+            "hard" => ": used up",
+            _ => "",
+        };
+        format!("{}{more}", self.text)
+    }
+}

@@ -1,0 +1,23 @@
+//! Place of a client's state file. A server's is beside its configuration.
+
+use std::path::PathBuf;
+
+const NAME: &str = "client.state";
+
+/// In systemd's state directory if there is one, else in the user's, else in root's.
+#[must_use]
+pub fn of_client() -> PathBuf {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(given) = variable("STATE_DIRECTORY") {
+        // systemd lists several with colons in between.
+        let first = given.to_string_lossy().split(':').next().map(PathBuf::from);
+        return first.unwrap_or_default().join(NAME);
+    }
+    let directory = match (variable("XDG_STATE_HOME"), variable("HOME")) {
+        (Some(state), _) => PathBuf::from(state).join("marline"),
+        (None, Some(_)) if rustix::process::getuid().is_root() => PathBuf::from("/var/lib/marline"),
+        (None, Some(home)) => PathBuf::from(home).join(".local/state/marline"),
+        (None, None) => PathBuf::from("/var/lib/marline"),
+    };
+    directory.join(NAME)
+}

@@ -1,0 +1,52 @@
+//! Life of a program over the years: settings that change, quotas, and full disks.
+
+mod disk_full;
+mod quotas;
+mod reload;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::support;
+
+/// How long something may take to be so.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until it is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A value of the metrics at an address; 0: there is none.
+fn metric(at: SocketAddr, name: &str) -> u64 {
+    let mut stream = TcpStream::connect(at).expect("metrics");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").expect("a request");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("metrics as text");
+    let line = text.lines().find(|line| line.starts_with(name));
+    let value = line.and_then(|line| line.rsplit(' ').next()).unwrap_or("0");
+    value.parse::<f64>().expect("a number") as u64
+}
+
+/// Bytes there and back, until there is an error.
+fn pump(stream: &mut TcpStream, bytes: usize) -> std::io::Result<()> {
+    let chunk = vec![7; 10_000];
+    let mut back = vec![0; chunk.len()];
+    stream.set_read_timeout(Some(PATIENCE))?;
+    for _ in 0..bytes / chunk.len() {
+        stream.write_all(&chunk)?;
+        stream.read_exact(&mut back)?;
+    }
+    Ok(())
+}
+
+/// Asks a program at its control socket, and gives what it says; `ok`: whether that is to be a success.
+fn ask(dir: &Path, args: &[&str], ok: bool) -> String {
+    if ok { support::run_ok(dir, args) } else { support::run_err(dir, args) }
+}

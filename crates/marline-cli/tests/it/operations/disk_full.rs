@@ -1,0 +1,115 @@
+//! A disk that is full, for log, captures and state, and has room again.
+
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use marline_testkit::need;
+
+use super::support::socks::{echo, echo_target, open};
+use super::support::testbed::namespaces_work;
+use super::support::{self, free_udp_port, run_ok, start_client, write_private};
+use super::{metric, until};
+
+/// A server in a mount namespace of its own; it ends with the test.
+struct Contained(Child);
+
+impl Drop for Contained {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts the server that is set up in `dir`, on a disk of 64 kB, of which 40 kB are taken; its metrics' address comes
+/// with it.
+fn start(unshare: &Path, dir: &Path) -> (Contained, SocketAddr) {
+    std::fs::create_dir(dir.join("disk")).unwrap();
+    let metrics: SocketAddr =
+        std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let script = format!(
+        "mount -t tmpfs -o size=64k none disk && head -c 40000 /dev/zero >disk/filler && exec {} server \
+         --config server.toml --allow 127.0.0.0/8 --state-file disk/state --pcap disk/pcap --metrics {metrics} \
+         --log-connections 2>disk/log",
+        env!("CARGO_BIN_EXE_marline")
+    );
+    let mut command = Command::new(unshare);
+    command.args(["-m", "--propagation", "private", "sh", "-c", &script]);
+    command.current_dir(dir).env("XDG_RUNTIME_DIR", dir).env_remove("RUNTIME_DIRECTORY");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    (Contained(command.spawn().unwrap()), metrics)
+}
+
+#[test]
+fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
+    let (Some(unshare), Some(tshark)) = (need::program("unshare"), need::program("tshark")) else {
+        return;
+    };
+    if !namespaces_work() {
+        return;
+    }
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let listen = format!("127.0.0.1:{}", free_udp_port());
+    let init = ["server", "--init", "--config", "server.toml", "--listen", &listen];
+    let invite_file = dir.path().join("invite");
+    write_private(&invite_file, &run_ok(dir.path(), &init));
+    let (server, metrics) = start(&unshare, dir.path());
+    // Each command becomes the next one: its number is the server's, and this is its disk.
+    let inside = PathBuf::from(format!("/proc/{}/root", server.0.id()));
+    let inside = inside.join(dir.path().join("disk").strip_prefix("/").unwrap());
+    until("it listens", || std::net::TcpStream::connect(metrics).is_ok());
+    let path = format!("127.0.0.1={listen}");
+    let (_client, socks) = start_client(dir.path(), &invite_file, &["--path", &path]);
+    let target = echo_target();
+    let exchange = |bytes: usize| echo(&mut open(socks, target).unwrap(), &vec![7; bytes]);
+
+    until("the captures find no room", || {
+        exchange(5_000);
+        metric(metrics, "marline_capture_missing_packets_total") > 0
+    });
+    // The rest of the room, whatever there is of it, so that the log has none.
+    let mut fill = std::fs::File::create(inside.join("more")).unwrap();
+    while std::io::Write::write_all(&mut fill, &[0; 4_096]).is_ok() {}
+    until("the log finds no room", || {
+        exchange(10);
+        metric(metrics, "marline_log_lost_lines_total") > 2
+    });
+    until("nor does the state", || {
+        exchange(10);
+        metric(metrics, "marline_state_write_failures_total") > 0
+    });
+    let log = std::fs::read_to_string(inside.join("log")).unwrap();
+    let told = log.matches("the capture cannot be written").count();
+    assert!(told <= 2, "one warning for each file at most:\n{log}");
+
+    drop(fill);
+    std::fs::remove_file(inside.join("more")).unwrap();
+    std::fs::remove_file(inside.join("filler")).unwrap();
+    let read = |name: &str| std::fs::read(inside.join(name)).unwrap_or_default();
+    // Counted already, and tried again by itself. Traffic would fill the room with captures.
+    until("the state is kept", || {
+        String::from_utf8_lossy(&read("state")).contains("name = \"first\"")
+    });
+    until("the log goes on", || {
+        exchange(10);
+        String::from_utf8_lossy(&read("log"))
+            .contains("lines of this log could not be written before")
+    });
+    let capture = std::fs::read_dir(inside.join("pcap")).unwrap().next().unwrap().unwrap().path();
+    let before = std::fs::metadata(&capture).unwrap().len();
+    until("the captures go on", || {
+        exchange(10);
+        std::fs::metadata(&capture).unwrap().len() > before
+    });
+    // A copy: the server goes on writing.
+    let copy = dir.path().join("copy.pcapng");
+    until("it can be read to its end", || {
+        std::fs::copy(&capture, &copy).unwrap();
+        let output = Command::new(&tshark).arg("-r").arg(&copy).output().unwrap();
+        let (out, err) = support::texts(&output);
+        // A copy may have been taken in the middle of a writing, by bad luck.
+        output.status.success() && !err.contains("cut short") && out.lines().count() > 10
+    });
+}

@@ -1,0 +1,113 @@
+//! Reloads that are asked for by the control socket.
+
+use std::net::TcpStream;
+
+use super::support::socks::{echo, echo_target, open};
+use super::support::{self, Running, start_server};
+use super::{ask, until};
+
+#[test]
+fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
+    let file = dir.path().join("client.toml");
+    let write = |socks5: &str, more: &str| {
+        let text = format!(
+            "invite-file = \"invite\"\nsocks5 = [{socks5}]\nwarm = 0\n{more}\nstate-file = \"state\"\n"
+        );
+        std::fs::write(&file, text).unwrap();
+    };
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (first, second) = (free(), free());
+    let path = format!("path = [\"127.0.0.1={},name=wifi\"]", server.address);
+    write(&format!("\"{first}\""), &path);
+    let control = dir.path().join("control");
+    let control = control.to_str().unwrap();
+    let config = file.to_str().unwrap();
+    let mut client =
+        Running::start(dir.path(), &["client", "--config", config, "--control", control]);
+    client.line_with("socks5 listening on ");
+    let target = echo_target();
+    let mut stream = open(first, target).unwrap();
+    echo(&mut stream, b"before");
+    let reload = |ok| ask(dir.path(), &["reload", "--control", control], ok);
+    assert_eq!(reload(true), "nothing has changed\n");
+
+    // What is wrong is told, with its place, and nothing of the rest is done.
+    let holds = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = holds.local_addr().unwrap();
+    for (socks5, more, says) in [
+        (format!("\"{second}\""), "mode = \"psychic\"".to_owned(), "psychic"),
+        (
+            format!("\"{second}\""),
+            "path = [\"no-such-interface0\"]".to_owned(),
+            "no-such-interface0",
+        ),
+        (format!("\"{second}\", \"{taken}\""), path.clone(), "cannot listen"),
+        (format!("\"{second}\""), "nonsense = 1".to_owned(), "line 4"),
+    ] {
+        write(&socks5, &more);
+        let error = reload(false);
+        assert!(error.contains("what was in force stays") && error.contains(says), "{error}");
+        assert!(TcpStream::connect(second).is_err(), "{says}: nothing was opened");
+    }
+    echo(&mut open(first, target).unwrap(), b"as before");
+
+    // Another port, another path beside the first, another mode, and what cannot be changed.
+    let both = format!(
+        "path = [\"127.0.0.1={0},name=wifi\", \"127.0.0.2={0},name=lte,backup\"]",
+        server.address
+    );
+    write(
+        &format!("\"{second}\""),
+        &format!(
+            "{both}\nmode = \"redundant\"\nlog-connections = true\nkeepalive = \"14s\"\ndns = \"192.0.2.53\""
+        ),
+    );
+    let told = reload(true);
+    assert!(told.contains("in force: log-connections, path, socks5"), "{told}");
+    assert!(told.contains("from now on: datagram-policy, mode, scheduler"), "{told}");
+    assert!(told.contains("elsewhere") || told.contains("another command reads it: dns"), "{told}");
+    let line = "needs a restart: keepalive (in force: \"15s\", in the file: \"14s\")";
+    assert!(told.contains(line), "{told}");
+    client.line_with("reload: these changed too, and need a restart: keepalive");
+    let mut new = open(second, target).unwrap();
+    echo(&mut new, b"by the new port");
+    echo(&mut stream, b"on the connection of the port that is gone");
+    until("the old port is closed", || TcpStream::connect(first).is_err());
+    let status = ask(dir.path(), &["status", "--control", control], true);
+    assert!(status.contains("lte") && status.contains("auto,budget=unlimited"), "{status}");
+    // And back: the path goes, its connections do not.
+    write(&format!("\"{second}\""), &path);
+    assert!(reload(true).contains("path"));
+    let status = ask(dir.path(), &["status", "--control", control], true);
+    assert!(!status.contains("lte"), "{status}");
+    echo(&mut stream, b"still");
+}
+
+#[test]
+fn a_server_gives_new_connections_another_mode() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let control = dir.path().join("control");
+    let control = control.to_str().unwrap();
+    let server = start_server(dir.path(), &["--allow", "127.0.0.0/8", "--control", control]);
+    let path = format!("127.0.0.1={}", server.address);
+    let flags = ["--path", &path, "--warm", "0"];
+    let (_client, socks) = support::start_client(dir.path(), &server.invite_file, &flags);
+    let target = echo_target();
+    let mut before = open(socks, target).unwrap();
+    echo(&mut before, b"before");
+    let file = dir.path().join("server.toml");
+    let made = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{made}\nmode = \"aggregate\"\n")).unwrap();
+    let json = ask(dir.path(), &["reload", "--json", "--control", control], true);
+    let told: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(told["for_new"], serde_json::json!(["datagram-policy", "mode", "scheduler"]));
+    let mut after = open(socks, target).unwrap();
+    echo(&mut after, b"after");
+    let status = ask(dir.path(), &["status", "--control", control], true);
+    assert!(status.contains("by auto auto,budget=0"), "{status}");
+    echo(&mut before, b"as it was");
+}

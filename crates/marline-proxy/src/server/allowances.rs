@@ -1,0 +1,349 @@
+//! Allowances of a server's clients: quotas of bytes, and how many sessions each may have.
+//!
+//! Once a second what was counted is added to the ledger, and whoever has used up a quota is suspended: its connections
+//! end, and new ones are refused with the reason until the month is over or the quota is raised.
+//!
+//! A *session* counts while it has connections, and only for three quarters of its life: by then a program that
+//! goes on has begun another one, which counts in its place.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::time::{Instant, interval};
+
+use super::{ClientCounts, Server};
+use crate::credentials::{Suspended, Suspensions};
+use crate::ledger::{Counted, Ledger, Moment, Tally};
+use crate::quota::{ByteQuota, ForClient, Standing, period};
+use crate::session::SessionId;
+
+/// How often counts are taken.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What clients may use.
+#[derive(Clone, Debug, Default)]
+pub struct ClientAllowances {
+    /// Bytes a month, both ways.
+    pub quotas: Vec<ForClient<ByteQuota>>,
+    /// Sessions at the same time.
+    pub sessions: Vec<ForClient<usize>>,
+}
+
+/// A client's quota and what is used of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaUse {
+    /// The quota.
+    pub quota: ByteQuota,
+    /// Bytes of this month.
+    pub used_bytes: u64,
+    /// End of this month, in seconds since 1970.
+    pub until_unix_s: u64,
+    /// How much of it that is.
+    pub standing: Standing,
+    /// The same in words.
+    pub words: String,
+}
+
+impl QuotaUse {
+    /// What this tally is of this quota.
+    #[must_use]
+    pub fn of(quota: ByteQuota, tally: &Tally, now_unix_s: u64) -> QuotaUse {
+        let used_bytes = tally.period_bytes;
+        QuotaUse {
+            quota,
+            used_bytes,
+            until_unix_s: quota.period(now_unix_s).end_unix_s,
+            standing: quota.standing(used_bytes),
+            words: quota.words(used_bytes, now_unix_s),
+        }
+    }
+}
+
+/// The moment of a month of this quota; without one, of a calendar month.
+#[must_use]
+pub fn moment(quota: Option<&ByteQuota>, now_unix_s: u64) -> Moment {
+    let day = quota.map_or(1, |quota| quota.day);
+    Moment { now_unix_s, period_start_unix_s: period(day, now_unix_s).start_unix_s }
+}
+
+/// Now, in seconds since 1970.
+#[must_use]
+pub fn unix_s() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap_or_default().as_secs()
+}
+
+/// Allowances, and what is used of them.
+#[derive(Debug, Default)]
+pub(super) struct Allowances {
+    state: Mutex<State>,
+    seats: Seats,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    may: ClientAllowances,
+    book: Option<(Ledger, Suspensions)>,
+    /// What was counted already: connections, bytes to targets and from them.
+    noted: BTreeMap<Arc<str>, (u64, u64, u64)>,
+    /// What the log says of each.
+    told: BTreeMap<Arc<str>, Standing>,
+}
+
+impl Allowances {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn change(&self, may: ClientAllowances) {
+        self.lock().may = may;
+    }
+
+    /// Says of each what it has used of its quota.
+    pub(super) fn add_quotas(&self, clients: &mut [ClientCounts], now_unix_s: u64) {
+        let state = self.lock();
+        for client in clients {
+            client.quota = state.quota_use(&client.name, now_unix_s);
+        }
+    }
+
+    /// A place for a connection of this session, or the number of sessions that there may be and are.
+    pub(super) fn seat(
+        &self,
+        name: &Arc<str>,
+        session: Option<SessionId>,
+        lifetime: Duration,
+    ) -> Result<Option<Box<Seat>>, usize> {
+        let Some(most) = ForClient::find(&self.lock().may.sessions, name).copied() else {
+            return Ok(None);
+        };
+        let counts_for = lifetime * 3 / 4;
+        let seat = self.seats.enter(name, session, (most, counts_for)).ok_or(most)?;
+        Ok(Some(Box::new(seat)))
+    }
+}
+
+impl State {
+    fn note(&mut self, counts: &[ClientCounts], now_unix_s: u64) {
+        let Some((ledger, _)) = &mut self.book else { return };
+        for client in counts {
+            let noted = self.noted.entry(Arc::clone(&client.name)).or_default();
+            let now = (client.connections, client.to_targets, client.from_targets);
+            if *noted == now {
+                continue;
+            }
+            let counted = Counted {
+                connections: now.0.saturating_sub(noted.0),
+                sent_bytes: now.1.saturating_sub(noted.1),
+                received_bytes: now.2.saturating_sub(noted.2),
+                seen: true,
+            };
+            *noted = now;
+            let quota = ForClient::find(&self.may.quotas, &client.name);
+            ledger.count(&client.name, counted, moment(quota, now_unix_s));
+        }
+    }
+
+    fn quota_use(&self, name: &str, now_unix_s: u64) -> Option<QuotaUse> {
+        let quota = ForClient::find(&self.may.quotas, name)?;
+        let (ledger, _) = self.book.as_ref()?;
+        let tally = ledger.tally(name, moment(Some(quota), now_unix_s));
+        Some(QuotaUse::of(*quota, &tally, now_unix_s))
+    }
+
+    /// Suspends whoever has used up its quota, and nobody else.
+    fn judge(&mut self, names: &[Arc<str>], now_unix_s: u64) {
+        let mut suspended = Suspended::new();
+        for name in names {
+            let used = self.quota_use(name, now_unix_s);
+            let standing = used.as_ref().map_or(Standing::Within, |used| used.standing);
+            if let (Some(used), Standing::Hard) = (&used, standing) {
+                let why =
+                    format!("the server refuses this client: {}", used.quota.refusal(now_unix_s));
+                suspended.insert(Arc::clone(name), why.into());
+            }
+            let before = match standing {
+                Standing::Within => self.told.remove(name).unwrap_or_default(),
+                _ => self.told.insert(Arc::clone(name), standing).unwrap_or_default(),
+            };
+            match (&used, standing) {
+                _ if before == standing => {}
+                (Some(used), Standing::Soft) => {
+                    tracing::warn!(client = %name, "quota: {}, beyond the soft limit", used.words);
+                }
+                (Some(used), Standing::Hard) => {
+                    tracing::warn!(client = %name, "quota used up: {}: refused until then", used.words);
+                }
+                _ => tracing::info!(client = %name, "quota: there is enough again"),
+            }
+        }
+        if let Some((_, suspensions)) = &self.book {
+            suspensions.set(suspended);
+        }
+    }
+}
+
+impl Server {
+    /// Applies these allowances: at once, to those who are there as well.
+    pub fn allow_clients(&self, may: ClientAllowances) {
+        self.allowances.change(may);
+        self.look_after_accounts(unix_s());
+    }
+
+    /// Counts in this ledger from now on, and suspends by it: `suspensions` are those of the credentials that it was
+    /// made with.
+    pub fn keep_book(&self, ledger: Ledger, suspensions: Suspensions) {
+        self.allowances.lock().book = Some((ledger, suspensions));
+    }
+
+    /// How often the ledger could not be written.
+    #[must_use]
+    pub fn ledger_failures(&self) -> u64 {
+        self.allowances.lock().book.as_ref().map_or(0, |(ledger, _)| ledger.failures())
+    }
+
+    /// What a client has used of its quota; `None`: it has none.
+    #[must_use]
+    pub fn quota_use(&self, name: &str, now_unix_s: u64) -> Option<QuotaUse> {
+        self.allowances.lock().quota_use(name, now_unix_s)
+    }
+
+    /// Counts what was carried since the last look, and judges by it.
+    pub fn look_after_accounts(&self, now_unix_s: u64) {
+        let counts = self.clients();
+        let names: Vec<Arc<str>> = {
+            let credentials = self.credentials.borrow();
+            credentials.list().iter().map(|credential| Arc::clone(&credential.name)).collect()
+        };
+        let mut state = self.allowances.lock();
+        state.note(&counts, now_unix_s);
+        if !state.may.quotas.is_empty() || !state.told.is_empty() {
+            state.judge(&names, now_unix_s);
+        }
+    }
+
+    /// Looks after the accounts and their file, for as long as it is polled.
+    pub async fn keep_accounts(&self) {
+        let mut looks = interval(LOOK_EVERY);
+        loop {
+            looks.tick().await;
+            let now_unix_s = unix_s();
+            self.look_after_accounts(now_unix_s);
+            self.write_book(now_unix_s, false).await;
+        }
+    }
+
+    /// Counts and writes what is left, at the end.
+    pub async fn close_book(&self) {
+        let now_unix_s = unix_s();
+        self.look_after_accounts(now_unix_s);
+        self.write_book(now_unix_s, true).await;
+    }
+
+    async fn write_book(&self, now_unix_s: u64, force: bool) {
+        let writing = match &mut self.allowances.lock().book {
+            Some((ledger, _)) => ledger.begin(now_unix_s, force),
+            None => None,
+        };
+        let Some(writing) = writing else { return };
+        // Not where others wait for their turn: a disk may take its time.
+        let written = tokio::task::spawn_blocking(|| writing.run()).await;
+        if let (Ok(written), Some((ledger, _))) = (written, &mut self.allowances.lock().book) {
+            ledger.finish(written);
+        }
+    }
+}
+
+/// Connections by session, of clients whose sessions are limited.
+#[derive(Debug, Default)]
+struct Seats(Arc<Mutex<Seated>>);
+
+/// Clients without a session (of version 1) are one together.
+type Seated = BTreeMap<Arc<str>, BTreeMap<Option<SessionId>, Occupied>>;
+
+#[derive(Debug)]
+struct Occupied {
+    connections: usize,
+    /// It counts until then.
+    counts_until: Instant,
+}
+
+/// A connection's place; dropping it makes room.
+#[derive(Debug)]
+pub(super) struct Seat {
+    name: Arc<str>,
+    session: Option<SessionId>,
+    seats: Arc<Mutex<Seated>>,
+}
+
+fn seated(seats: &Mutex<Seated>) -> MutexGuard<'_, Seated> {
+    seats.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Seats {
+    /// A place in a session, if it has others or there are fewer than `most` sessions.
+    fn enter(
+        &self,
+        name: &Arc<str>,
+        session: Option<SessionId>,
+        (most, counts_for): (usize, Duration),
+    ) -> Option<Seat> {
+        let now = Instant::now();
+        let mut seated = seated(&self.0);
+        let sessions = seated.entry(Arc::clone(name)).or_default();
+        let others = sessions.values().filter(|occupied| occupied.counts_until > now).count();
+        if let Some(occupied) = sessions.get_mut(&session) {
+            occupied.connections += 1;
+        } else if others < most {
+            let occupied = Occupied { connections: 1, counts_until: now + counts_for };
+            sessions.insert(session, occupied);
+        } else {
+            return None;
+        }
+        Some(Seat { name: Arc::clone(name), session, seats: Arc::clone(&self.0) })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut seated = seated(&self.seats);
+        let Some(sessions) = seated.get_mut(&self.name) else { return };
+        if let Some(occupied) = sessions.get_mut(&self.session) {
+            occupied.connections -= 1;
+            if occupied.connections == 0 {
+                sessions.remove(&self.session);
+            }
+        }
+        if sessions.is_empty() {
+            seated.remove(&self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn sessions_are_counted_by_those_that_have_connections_and_are_young() {
+        let (seats, name) = (Seats::default(), Arc::<str>::from("laptop"));
+        let id = |number| Some(SessionId::from_bytes([number; SessionId::LEN]));
+        let rule = (2, Duration::from_secs(2_700));
+        let first = seats.enter(&name, id(1), rule).unwrap();
+        let again = seats.enter(&name, id(1), rule).unwrap();
+        let second = seats.enter(&name, id(2), rule).unwrap();
+        assert!(seats.enter(&name, id(3), rule).is_none());
+        assert!(seats.enter(&Arc::from("phone"), id(3), rule).is_some(), "each for itself");
+        drop(first);
+        assert!(seats.enter(&name, id(3), rule).is_none(), "it has another connection");
+        drop(again);
+        let third = seats.enter(&name, id(3), rule).unwrap();
+        // Those two have begun others by now, if they go on.
+        tokio::time::advance(rule.1).await;
+        let renewed = [4, 5].map(|number| seats.enter(&name, id(number), rule).unwrap());
+        assert!(seats.enter(&name, id(6), rule).is_none());
+        drop((second, third, renewed));
+        assert!(seated(&seats.0).is_empty(), "nothing is left behind");
+    }
+}

@@ -11,6 +11,7 @@ mod last_refusal;
 mod leased;
 mod listening;
 pub mod open;
+mod patience;
 pub mod pool;
 pub mod remote;
 pub mod socks_listener;

@@ -23,6 +23,7 @@ use super::backoff::Backoff;
 use super::last_refusal::LastRefusal;
 use super::leased::Leased;
 use super::open::{Open, OpenError};
+pub use super::patience::Patience;
 use super::pool::Pool;
 use super::used::Used;
 use crate::channel::Channel;
@@ -45,36 +46,6 @@ pub trait Connect: Send + Sync + 'static {
         &self,
         own: &[SocketAddr],
     ) -> impl Future<Output = anyhow::Result<Self::Stream>> + Send;
-}
-
-/// Timeouts of a tunnel.
-#[derive(Copy, Clone, Debug)]
-pub struct Patience {
-    /// For the stream below TLS.
-    pub connect: Duration,
-    /// For TLS and the server's Welcome.
-    pub handshake: Duration,
-    /// For the server's answer to an opening with a session, after which a second connection is tried beside.
-    pub hedge: Duration,
-    /// For a warm connection's `Working`; it costs one round trip and no work.
-    pub warm: Duration,
-    /// For the target; the server gives up before.
-    pub target: Duration,
-    /// For an overloaded server, over all attempts together.
-    pub busy: Duration,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Patience {
-            connect: Duration::from_secs(30),
-            handshake: Duration::from_secs(20),
-            hedge: Duration::from_secs(2),
-            warm: Duration::from_secs(3),
-            target: Duration::from_secs(45),
-            busy: Duration::from_secs(30),
-        }
-    }
 }
 
 /// An attempt that did not succeed.

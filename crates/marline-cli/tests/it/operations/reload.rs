@@ -37,17 +37,14 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
     // What is wrong is told, with its place, and nothing of the rest is done.
     let holds = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = holds.local_addr().unwrap();
+    let (free_port, taken_too) = (format!("\"{second}\""), format!("\"{second}\", \"{taken}\""));
     for (socks5, more, says) in [
-        (format!("\"{second}\""), "mode = \"psychic\"".to_owned(), "psychic"),
-        (
-            format!("\"{second}\""),
-            "path = [\"no-such-interface0\"]".to_owned(),
-            "no-such-interface0",
-        ),
-        (format!("\"{second}\", \"{taken}\""), path.clone(), "cannot listen"),
-        (format!("\"{second}\""), "nonsense = 1".to_owned(), "line 4"),
+        (&free_port, "mode = \"psychic\"", "psychic"),
+        (&free_port, "path = [\"no-such-interface0\"]", "no-such-interface0"),
+        (&taken_too, &path, "cannot listen"),
+        (&free_port, "nonsense = 1", "line 4"),
     ] {
-        write(&socks5, &more);
+        write(socks5, more);
         let error = reload(false);
         assert!(error.contains("what was in force stays") && error.contains(says), "{error}");
         assert!(TcpStream::connect(second).is_err(), "{says}: nothing was opened");

@@ -65,6 +65,7 @@ pub const SHARED: Effects = &[
     ("drain", AtOnce),
     ("pcap", Restart),
     ("pcap-secrets", Restart),
+    ("qlog", Restart),
     ("metrics", Restart),
     ("dashboard", Restart),
     ("dashboard-token-file", Restart),
@@ -102,6 +103,7 @@ impl Reloadable for ClientOptions {
 impl Reloadable for ServerOptions {
     const OWN: Effects = &[
         ("listen", Restart),
+        ("advertise", Restart),
         ("public", Elsewhere),
         ("key-file", Restart),
         ("credentials-file", Restart),
@@ -121,6 +123,7 @@ impl Reloadable for ServerOptions {
 impl Reloadable for ServeOptions {
     const OWN: Effects = &[
         ("listen", Restart),
+        ("advertise", Restart),
         ("to", New),
         ("signal", Restart),
         ("proxy-protocol", New),

@@ -45,6 +45,9 @@ pub struct Status {
     schedulers: Vec<String>,
     /// Those that fell back to plain TCP.
     fallbacks: usize,
+    /// What the policy does with the paths, and why it leaves some out, in one line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<String>,
     paths: Vec<PathStatus>,
     /// A server's clients and refusals.
     #[serde(flatten)]
@@ -91,6 +94,7 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Cli
         connections.iter().map(|connection| connection.scheduler.clone()).collect();
     schedulers.sort();
     schedulers.dedup();
+    let paths: Vec<PathStatus> = paths.iter().map(|path| of_path(path, connections)).collect();
     Status {
         role: hello.role,
         version: hello.version,
@@ -99,7 +103,8 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Cli
         refused: hello.refused,
         schedulers,
         fallbacks: connections.iter().filter(|connection| connection.fallback.is_some()).count(),
-        paths: paths.iter().map(|path| of_path(path, connections)).collect(),
+        policy: policy(&paths),
+        paths,
         clients,
     }
 }
@@ -117,6 +122,9 @@ fn shown(status: &Status) -> String {
         text += &format!(", {} of them over plain TCP", status.fallbacks);
     }
     text.push('\n');
+    if let Some(policy) = &status.policy {
+        text += &format!("{policy}\n");
+    }
     if let Some(why) = &status.refused {
         text += &format!("refused by the server: {why}\n");
     }
@@ -135,6 +143,49 @@ fn shown(status: &Status) -> String {
         }
     }
     text + &clients_shown(&status.clients, SystemTime::now())
+}
+
+/// Shares of the paths in what the open connections sent first, and why the others have none. `None`: one path, or
+/// nothing was sent.
+fn policy(paths: &[PathStatus]) -> Option<String> {
+    /// A share that rounds to nothing.
+    const LEAST: f64 = 0.005;
+    let new = |path: &PathStatus| {
+        let repeated = path.retransmitted.unwrap_or_default() * path.bytes_sent as f64;
+        (path.bytes_sent as f64 - repeated - path.bytes_copied as f64).max(0.0)
+    };
+    let all: f64 = paths.iter().map(new).sum();
+    if paths.len() < 2 || all < 1.0 {
+        return None;
+    }
+    let (used, left): (Vec<_>, Vec<_>) = paths.iter().partition(|path| new(path) / all >= LEAST);
+    let share = |path: &&PathStatus| format!("{} {:.0} %", path.name, new(path) / all * 100.0);
+    let used: Vec<String> = used.iter().map(share).collect();
+    let copied: u64 = paths.iter().map(|path| path.bytes_copied).sum();
+    let copied = copied as f64 / all * 100.0;
+    let mut text = format!("new data by {}; copies {copied:.1} % of it", used.join(", "));
+    for path in left {
+        text += &format!("; none by {}: {}", path.name, why_left_out(path, paths));
+    }
+    Some(text)
+}
+
+/// Why a path has no share.
+fn why_left_out(path: &PathStatus, paths: &[PathStatus]) -> String {
+    let soonest = paths.iter().filter(|other| other.state == PathState::Usable);
+    let soonest = soonest.filter_map(|other| Some((other.srtt_us?, other))).min_by_key(|at| at.0);
+    match (path.state, soonest, path.srtt_us) {
+        (PathState::Unreachable, ..) => "unreachable".to_owned(),
+        _ if path.quota.as_ref().is_some_and(|quota| quota.standing != "within") => {
+            "its quota".to_owned()
+        }
+        _ if path.backup => "a backup".to_owned(),
+        (PathState::Degraded, ..) => "degraded".to_owned(),
+        (_, Some((least, other)), Some(own)) if own > least => {
+            format!("slower than {}", other.name)
+        }
+        _ => "not needed so far".to_owned(),
+    }
 }
 
 /// Those that have connections, and then who came last; 20 of them.
@@ -272,6 +323,7 @@ mod tests {
         let text = shown(&status(hello(), &connections(), &paths, Clients::default()));
         let expected = "\
 marline client 0.2.0, process 42: 2 connections, by auto
+new data by wlan0 75 %, wwan0 25 %; copies 0.3 % of it; none by eth0: unreachable
 path   state            local         heard  srtt  again   sent  copies  received
 wlan0  usable           192.0.2.7      1.2s  28ms   1.5%  6.0MB    15kB     3.0kB
 wwan0  degraded,backup  2001:db8::7    1.2s  90ms   1.5%  2.0MB   5.0kB      999B
@@ -280,6 +332,32 @@ wwan0: answers are overdue
 eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn why_a_path_has_no_share_is_told() {
+        let path = |name: &str, srtt_us, bytes_sent| PathStatus {
+            bytes_sent,
+            srtt_us: Some(srtt_us),
+            ..of_path(&path(name, "192.0.2.7", "answers"), &[])
+        };
+        let two = |lte: PathStatus| policy(&[path("wifi", 20_000, 1_000_000), lte]).unwrap();
+        let lte = || path("lte", 80_000, 100);
+        let head = "new data by wifi 100 %; copies 0.0 % of it; none by lte: ";
+        assert_eq!(two(lte()), format!("{head}slower than wifi"));
+        assert_eq!(two(PathStatus { backup: true, ..lte() }), format!("{head}a backup"));
+        let degraded = PathStatus { state: PathState::Degraded, ..lte() };
+        assert_eq!(two(degraded), format!("{head}degraded"));
+        let used_up = Some(Quota { standing: "hard".into(), ..Quota::default() });
+        assert_eq!(two(PathStatus { quota: used_up, ..lte() }), format!("{head}its quota"));
+        assert_eq!(two(path("lte", 10_000, 0)), format!("{head}not needed so far"));
+        // Nothing to tell.
+        assert_eq!(policy(&[path("wifi", 20_000, 1_000_000)]), None);
+        assert_eq!(
+            policy(&[path("wifi", 20_000, 0), lte()]).as_deref(),
+            Some("new data by lte 100 %; copies 0.0 % of it; none by wifi: not needed so far")
+        );
+        assert_eq!(policy(&[path("wifi", 20_000, 0), path("lte", 80_000, 0)]), None);
     }
 
     #[test]

@@ -97,9 +97,9 @@ fn the_first_experiment_runs_as_the_page_says() {
 fn time_lines_are_written_as_the_page_says() {
     let _others = support::among_others();
     let (dir, _) = place();
-    let [command] = &commands(&docs(), "marline lab run scenarios/time-lines.toml")[..] else {
-        panic!("a command");
-    };
+    let of_scenario = commands(&docs(), "marline lab run scenarios/time-lines.toml");
+    let with_lines = |command: &&Vec<String>| command.iter().any(|word| word == "--timelines=5ms");
+    let command = of_scenario.iter().find(with_lines).expect("a command");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let file = root.join("scenarios/time-lines.toml").display().to_string();
     let mut command = command.clone();

@@ -274,8 +274,10 @@ fn the_page_shows_a_scripted_outage_as_it_was() {
 }
 
 /// Chooses the connection that the chatter has: the busiest.
-const CHOOSE: &str = "(() => { const of = document.querySelector('#places-of'); \
-    of.value = document.querySelector('#connections tbody tr').dataset.key; \
+const CHOOSE: &str = "(() => { const row = document.querySelector('#connections tbody tr'); \
+    const read = row.cells[4].textContent; \
+    if (!(parseFloat(read) >= 10 && read.includes('kB'))) return false; \
+    const of = document.querySelector('#places-of'); of.value = row.dataset.key; \
     of.dispatchEvent(new Event('change')); return of.value !== '' })()";
 
 #[test]

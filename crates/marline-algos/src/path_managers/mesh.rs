@@ -22,7 +22,7 @@
 //! *A balancer.* A peer that forbade joins to the initial subflow's remote address has something in front of it that
 //! would lead them astray, and leads the initial subflow itself astray as soon as its own address changes. So that
 //! subflow is closed once another from the same local address goes to an address that the peer announced, unless that
-//! one is a backup or slower: then it leads elsewhere.
+//! one is a backup.
 //!
 //! *Who.* The client opens. A server rarely reaches its clients' addresses (NAT), so it announces its
 //! own `signal` addresses and waits.
@@ -44,9 +44,6 @@ const RETRY_MAX: Duration = Duration::from_secs(15);
 const RETRY_MAX_ALONE: Duration = Duration::from_secs(2);
 /// A subflow that lived this long makes earlier failures forgotten.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
-
-/// By so much more, beside a quarter, the smoothed round trip of a subflow may be that stands in for another.
-const AS_QUICK: Duration = Duration::from_millis(5);
 
 type Pair = (AddressId, AddressId);
 
@@ -224,8 +221,8 @@ impl Mesh {
         }
     }
 
-    /// Closes subflows to the address that the peer forbade, where another does what they do, and as well: behind a
-    /// balancer both lead to one machine. An announced address may also be that of another network of the peer's.
+    /// Closes subflows to the address that the peer forbade, where another does what they do: behind a balancer both lead
+    /// to one machine.
     fn leave_balancer(&mut self, cx: &PathContext<'_>) {
         let denied = cx.remote.iter().find(|r| r.id == AddressId(0)).filter(|_| cx.deny_join_id0);
         let Some(denied) = denied.map(|r| r.address) else { return };
@@ -344,15 +341,11 @@ fn is_end(end: SocketAddr, address: SocketAddr) -> bool {
     same_host(end.ip(), address.ip()) && (address.port() == 0 || address.port() == end.port())
 }
 
-/// Whether one subflow may stand in for another: no backup for what is none, and not slower than what chance explains.
+/// Whether one subflow may stand in for another: no backup does for what is none.
 fn is_as_good(other: SubflowId, than: SubflowId, views: &[SubflowView]) -> bool {
     let view = |id| views.iter().find(|view| view.id == id);
     let (Some(other), Some(than)) = (view(other), view(than)) else { return true };
-    let as_quick = match (other.srtt, than.srtt) {
-        (Some(own), Some(before)) => own <= before + before / 4 + AS_QUICK,
-        _ => true,
-    };
-    as_quick && (!other.backup || than.backup)
+    !other.backup || than.backup
 }
 
 #[cfg(test)]
@@ -362,11 +355,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backup_or_a_slower_subflow_stands_in_for_no_other() {
+    fn a_backup_stands_in_for_no_regular_subflow() {
         let stands_in = |other, than| is_as_good(SubflowId(1), SubflowId(0), &[than, other]);
         assert!(stands_in(view(1, 20), view(0, 20)));
-        assert!(stands_in(view(1, 29), view(0, 20)), "a quarter and 5 ms");
-        assert!(!stands_in(view(1, 31), view(0, 20)), "it leads elsewhere");
         assert!(!stands_in(backup(view(1, 20)), view(0, 20)));
         assert!(stands_in(backup(view(1, 20)), backup(view(0, 20))));
     }

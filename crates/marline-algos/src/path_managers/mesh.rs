@@ -221,8 +221,8 @@ impl Mesh {
         }
     }
 
-    /// Closes subflows to the address that the peer forbade, where another does what they do: behind a balancer both lead
-    /// to one machine.
+    /// Closes subflows to the address that the peer forbade, where another does what they do: behind a
+    /// balancer both lead to one machine.
     fn leave_balancer(&mut self, cx: &PathContext<'_>) {
         let denied = cx.remote.iter().find(|r| r.id == AddressId(0)).filter(|_| cx.deny_join_id0);
         let Some(denied) = denied.map(|r| r.address) else { return };

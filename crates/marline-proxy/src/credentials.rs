@@ -6,8 +6,6 @@
 //! a revoked one is disconnected within a second.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -233,27 +231,11 @@ impl Store {
         &self,
         change: impl FnOnce(&mut Credentials) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        let _lock = self.lock()?;
+        let _lock = private_file::lock(&self.path)?;
         let mut credentials = self.load()?;
         let result = change(&mut credentials)?;
         private_file::replace(&self.path, credentials.to_text()?.as_bytes())?;
         Ok(result)
-    }
-
-    fn lock(&self) -> anyhow::Result<File> {
-        let path = private_file::with_suffix(&self.path, ".lock");
-        let shown = path.display();
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let file = file.with_context(|| format!("cannot open {shown}"))?;
-        file.lock().with_context(|| format!("cannot lock {shown}"))?;
-        Ok(file)
-    }
-
-    /// What tells one version of the file from the next.
-    fn stamp(&self) -> Option<(u64, i64, i64, u64)> {
-        let meta = std::fs::metadata(&self.path).ok()?;
-        Some((meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len()))
     }
 
     /// The credentials, kept up to date until all receivers are gone: read again when the file
@@ -267,7 +249,7 @@ impl Store {
         again: Arc<Notify>,
         suspensions: Suspensions,
     ) -> anyhow::Result<watch::Receiver<Arc<Credentials>>> {
-        let mut stamp = self.stamp();
+        let mut version = private_file::version(&self.path);
         let changed = suspensions.clone();
         let with_suspended =
             move |credentials: Credentials| Arc::new(credentials.with_suspended(suspensions.now()));
@@ -283,11 +265,11 @@ impl Store {
                         continue;
                     }
                 };
-                let now = self.stamp();
-                if now == stamp && !told {
+                let now = private_file::version(&self.path);
+                if now == version && !told {
                     continue;
                 }
-                stamp = now;
+                version = now;
                 match self.load() {
                     Ok(credentials) => {
                         tracing::info!(clients = credentials.list.len(), "credentials read again");

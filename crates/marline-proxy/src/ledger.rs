@@ -13,15 +13,13 @@
 //! begins in the future was begun by a clock that was ahead: it is begun anew, and what it has used stays.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::private_file;
+use crate::private_file::{self, Version};
 
 /// What was counted is written after so many seconds ...
 pub const SAVE_AFTER_S: u64 = 10;
@@ -167,20 +165,7 @@ fn write(path: &Path, tallies: &Tallies) -> anyhow::Result<()> {
     let row = |(name, tally): (&String, &Tally)| Row { name: name.clone(), tally: tally.clone() };
     let table = Table { version: VERSION, tally: tallies.iter().map(row).collect() };
     let text = HEAD.to_owned() + &toml::to_string(&table)?;
-    private_file::replace(path, text.as_bytes()).inspect_err(|_| {
-        // What could be written of it takes room that somebody needs.
-        let _ = std::fs::remove_file(private_file::with_suffix(path, ".new"));
-    })
-}
-
-fn lock(path: &Path) -> anyhow::Result<File> {
-    let path = private_file::with_suffix(path, ".lock");
-    let shown = path.display();
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let file = file.with_context(|| format!("cannot open {shown}"))?;
-    file.lock().with_context(|| format!("cannot lock {shown}"))?;
-    Ok(file)
+    private_file::replace(path, text.as_bytes())
 }
 
 /// Reads a file, or moves what is none aside.
@@ -197,14 +182,6 @@ fn read_or_move(path: &Path) -> Tallies {
     Tallies::new()
 }
 
-/// What tells one version of a file from the next: its number, and when it was written.
-type Stamp = (u64, i64, i64);
-
-fn stamp(path: &Path) -> Option<Stamp> {
-    let meta = std::fs::metadata(path).ok()?;
-    Some((meta.ino(), meta.mtime(), meta.mtime_nsec()))
-}
-
 /// Tallies that are counted up, and their file.
 #[derive(Debug)]
 pub struct Ledger {
@@ -214,7 +191,7 @@ pub struct Ledger {
     unwritten: Tallies,
     /// Since when something is unwritten.
     since_unix_s: Option<u64>,
-    stamp: Option<Stamp>,
+    version: Option<Version>,
     /// Writing failed the last time.
     failing: bool,
     failures: u64,
@@ -233,20 +210,20 @@ pub struct Writing {
 pub struct Written {
     counted: Tallies,
     now_unix_s: u64,
-    result: anyhow::Result<(Tallies, Option<Stamp>)>,
+    result: anyhow::Result<(Tallies, Option<Version>)>,
 }
 
 impl Ledger {
     /// That in this file; it need not be there.
     #[must_use]
     pub fn open(path: PathBuf) -> Ledger {
-        let (known, stamp) = (read_or_move(&path), stamp(&path));
+        let (known, version) = (read_or_move(&path), private_file::version(&path));
         Ledger {
             path,
             known,
             unwritten: Tallies::new(),
             since_unix_s: None,
-            stamp,
+            version,
             failing: false,
             failures: 0,
         }
@@ -303,7 +280,7 @@ impl Ledger {
         let due = self
             .since_unix_s
             .is_some_and(|since| old(since) || force || (bytes >= SAVE_BYTES && !self.failing));
-        let changed = stamp(&self.path) != self.stamp;
+        let changed = private_file::version(&self.path) != self.version;
         if !due && !changed {
             return None;
         }
@@ -316,12 +293,12 @@ impl Ledger {
     pub fn finish(&mut self, written: Written) {
         let Written { counted, now_unix_s, result } = written;
         match result {
-            Ok((tallies, stamp)) => {
+            Ok((tallies, version)) => {
                 self.known = tallies;
                 for (name, more) in &self.unwritten {
                     self.known.entry(name.clone()).or_default().add(more, now_unix_s);
                 }
-                self.stamp = stamp;
+                self.version = version;
                 if std::mem::take(&mut self.failing) {
                     tracing::info!("{} is written again", self.path.display());
                 }
@@ -331,7 +308,7 @@ impl Ledger {
                     self.unwritten.entry(name).or_default().add(&more, now_unix_s);
                 }
                 self.since_unix_s = Some(now_unix_s);
-                self.stamp = stamp(&self.path);
+                self.version = private_file::version(&self.path);
                 self.failures += 1;
                 if !std::mem::replace(&mut self.failing, true) {
                     tracing::warn!("what was used is counted, but not kept for now: {error:#}");
@@ -355,15 +332,15 @@ fn merge(
     path: &Path,
     counted: &Tallies,
     now_unix_s: u64,
-) -> anyhow::Result<(Tallies, Option<Stamp>)> {
+) -> anyhow::Result<(Tallies, Option<Version>)> {
     if counted.is_empty() {
-        return Ok((read_or_move(path), stamp(path)));
+        return Ok((read_or_move(path), private_file::version(path)));
     }
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         let shown = directory.display();
         std::fs::create_dir_all(directory).with_context(|| format!("cannot make {shown}"))?;
     }
-    let _lock = lock(path)?;
+    let _lock = private_file::lock(path)?;
     let mut tallies = read_or_move(path);
     for (name, more) in counted {
         tallies.entry(name.clone()).or_default().add(more, now_unix_s);
@@ -374,7 +351,7 @@ fn merge(
         tallies.remove(&oldest);
     }
     write(path, &tallies)?;
-    Ok((tallies, stamp(path)))
+    Ok((tallies, private_file::version(path)))
 }
 
 #[cfg(test)]

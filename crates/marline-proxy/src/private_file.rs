@@ -42,13 +42,47 @@ pub fn replace(path: &Path, contents: &[u8]) -> anyhow::Result<()> {
     let shown = fresh.display();
     // Left over from an interrupted run; the caller holds the lock.
     let _ = std::fs::remove_file(&fresh);
-    create(&fresh, contents)?;
-    std::fs::rename(&fresh, path).with_context(|| format!("cannot rename {shown}"))
+    let renamed =
+        || std::fs::rename(&fresh, path).with_context(|| format!("cannot rename {shown}"));
+    create(&fresh, contents).and_then(|()| renamed()).inspect_err(|_| {
+        // What could be written of it takes room that somebody needs.
+        let _ = std::fs::remove_file(&fresh);
+    })
 }
 
 fn write(file: &mut File, contents: &[u8]) -> std::io::Result<()> {
     file.write_all(contents)?;
     file.sync_all()
+}
+
+/// Locks a file against others who ask for the same, until the answer is dropped. The lock is a file beside it.
+///
+/// # Errors
+/// That file cannot be opened or locked.
+pub fn lock(path: &Path) -> anyhow::Result<File> {
+    let path = with_suffix(path, ".lock");
+    let shown = path.display();
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(false).mode(MODE).open(&path);
+    let file = file.with_context(|| format!("cannot open {shown}"))?;
+    file.lock().with_context(|| format!("cannot lock {shown}"))?;
+    Ok(file)
+}
+
+/// What tells one version of a file from the next.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    inode: u64,
+    written_at: (i64, i64),
+    len: u64,
+}
+
+/// The version of a file; `None`: it is not there.
+#[must_use]
+pub fn version(path: &Path) -> Option<Version> {
+    let meta = std::fs::metadata(path).ok()?;
+    let written_at = (meta.mtime(), meta.mtime_nsec());
+    Some(Version { inode: meta.ino(), written_at, len: meta.len() })
 }
 
 /// Rejects a secret file that other users can read.

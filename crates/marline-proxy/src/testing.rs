@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::channel::Channel;
+use super::client::open::Open;
 use super::client::tunnel::Connect;
 use super::credentials::Credentials;
 use super::message::Message;
@@ -185,6 +186,17 @@ impl Connect for ToBench {
         self.connects.fetch_add(1, Ordering::Relaxed);
         Ok(self.bench.dial_from("192.0.2.1"))
     }
+}
+
+/// Opens a stream to an echo, and has it send something back.
+pub(crate) async fn echoed<O: Open>(way: &O) -> O::Stream {
+    let mut stream = way.open(&echo_target().await).await.unwrap();
+    stream.write_all(b"as ever").await.unwrap();
+    stream.flush().await.unwrap();
+    let mut back = [0; 7];
+    stream.read_exact(&mut back).await.unwrap();
+    assert_eq!(&back, b"as ever");
+    stream
 }
 
 /// A TCP target that sends everything back, and ends when its peer does.

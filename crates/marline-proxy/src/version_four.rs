@@ -4,12 +4,9 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-use super::client::open::Open;
 use super::client::tunnel::{Connect, Patience, Tunnel};
 use super::server::ServerLimits;
-use super::testing::{Bench, Bound, Pipe, echo_target, is_served};
+use super::testing::{Bench, Bound, Pipe, echoed, is_served};
 
 const ALPN: &[u8] = b"marline/4";
 
@@ -38,13 +35,7 @@ async fn asked(bench: &Arc<Bench>) -> Vec<Vec<SocketAddr>> {
     let way = Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap();
     let mut open = Vec::new();
     for _ in 0..3 {
-        let mut stream = way.open(&echo_target().await).await.unwrap();
-        stream.write_all(b"as ever").await.unwrap();
-        stream.flush().await.unwrap();
-        let mut back = [0; 7];
-        stream.read_exact(&mut back).await.unwrap();
-        assert_eq!(&back, b"as ever");
-        open.push(stream);
+        open.push(echoed(&*way).await);
     }
     assert_eq!(connects.load(Ordering::Relaxed), 3);
     drop(open);

@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-use super::client::open::Open;
 use super::client::tunnel::{Patience, Tunnel};
 use super::server::ServerLimits;
 use super::session::datagram_keys::LaneEnd;
-use super::testing::{Bench, Bound, echo_target, is_served};
+use super::testing::{Bench, Bound, echoed, is_served};
 
 const ALPN: &[u8] = b"marline/3";
 
@@ -16,15 +13,6 @@ fn tunnel(bench: &Arc<Bench>) -> Arc<Tunnel<Bound>> {
     let (pin, token) = (bench.key.pin(), bench.token.clone());
     let connect = Bound { bench: Arc::clone(bench), connects: Arc::default() };
     Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap()
-}
-
-async fn echo(way: &Tunnel<Bound>) {
-    let mut stream = way.open(&echo_target().await).await.unwrap();
-    stream.write_all(b"as ever").await.unwrap();
-    stream.flush().await.unwrap();
-    let mut back = [0; 7];
-    stream.read_exact(&mut back).await.unwrap();
-    assert_eq!(&back, b"as ever");
 }
 
 #[tokio::test]
@@ -37,7 +25,7 @@ async fn a_server_of_version_3_listens_and_is_not_asked_for_datagrams() {
         let refused = way.datagrams(|_| panic!("asked")).await.err().unwrap().to_string();
         assert!(refused.contains("older than datagrams"), "{refused}");
     }
-    echo(&way).await;
+    echoed(&*way).await;
     assert!(way.listen("127.0.0.1:0".parse().unwrap()).await.is_ok());
 }
 
@@ -58,5 +46,5 @@ async fn a_connection_that_can_have_no_lane_is_told_so_and_others_go_on() {
     bench.server.offer_datagrams(crate::testing::lane_config());
     let refused = way.datagrams(|_| Ok(end)).await.err().unwrap().to_string();
     assert!(refused.contains("need the UDP carrier"), "{refused}");
-    echo(&way).await;
+    echoed(&*way).await;
 }

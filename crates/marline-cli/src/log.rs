@@ -6,13 +6,13 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use marline_proxy::quota::date;
 use marline_proxy::relay::CONNECTIONS;
-use marline_proxy::server::allowances::unix_s;
 use tracing_subscriber::filter::{LevelFilter, dynamic_filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer as _, Registry, fmt, reload};
+
+use crate::times::time_of_day;
 
 /// Log level.
 #[derive(
@@ -134,10 +134,7 @@ impl<W: Write> Sink<W> {
     }
 
     fn notice(&self) -> String {
-        let (lines, now) = (self.untold, unix_s());
-        let seconds = now % 86_400;
-        let (h, m, s) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
-        let time = format!("{}T{h:02}:{m:02}:{s:02}Z", date(now));
+        let (lines, time) = (self.untold, time_of_day());
         let words = "lines of this log could not be written before";
         match self.format {
             LogFormat::Text => format!("{time}  WARN {lines} {words}\n"),

@@ -28,6 +28,9 @@ pub struct PathStatus {
     pub retransmitted: Option<f64>,
     /// Bytes of the open connections: sent.
     pub bytes_sent: u64,
+    /// Of those, repeated on the same path; told as the share above.
+    #[serde(skip)]
+    pub bytes_repeated: u64,
     /// Of those, copies of what another path had carried.
     pub bytes_copied: u64,
     /// Received.
@@ -56,6 +59,7 @@ pub fn of_path(path: &Path, connections: &[Connection]) -> PathStatus {
         heard_ms: summary.heard_ms,
         srtt_us: summary.srtt_us,
         bytes_sent: summary.bytes_sent,
+        bytes_repeated: summary.bytes_repeated,
         bytes_copied: summary.bytes_copied,
         bytes_received: summary.bytes_received,
     }

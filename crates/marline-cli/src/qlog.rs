@@ -16,8 +16,8 @@ use anyhow::Context as _;
 use marline::advanced::{EventObserver, SharedEventObserver};
 use marline::{ConnectionId, MonitorEvent, MonitorKind};
 use marline_qlog::{Header, Trace, Vantage};
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime as TimeOfDay};
+
+use crate::times::time_of_day;
 
 /// Bytes of a connection that are gathered before they are written.
 const GATHER_BYTES: usize = 16 << 10;
@@ -112,14 +112,11 @@ impl Traces {
         if self.open.len() >= MOST_OPEN {
             return;
         }
-        let mut wall_clock = String::new();
-        // Writing to a String cannot fail.
-        let _ = TimeOfDay.format_time(&mut Writer::new(&mut wall_clock));
         let header = Header {
             title: format!("marline {}", self.role),
             vantage: self.vantage,
             connection: event.connection.0,
-            wall_clock: Some(wall_clock),
+            wall_clock: Some(time_of_day()),
         };
         let mut gathered = String::new();
         let trace = Trace::begin(&header, event.at, self.bounds.file_bytes, &mut gathered);

@@ -1,6 +1,18 @@
-//! Lengths of time in a few characters.
+//! Times in characters.
 
 use std::time::Duration;
+
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
+
+/// The time of day, as lines of the log have it: RFC 3339, UTC, microseconds.
+#[must_use]
+pub fn time_of_day() -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut text));
+    text
+}
 
 /// How long ago something was: `10 s ago`, `16 min ago`, `3 h ago`, `9 d ago`.
 #[must_use]

@@ -11,6 +11,17 @@ pub enum Vantage {
     Server,
 }
 
+impl Vantage {
+    /// Its name: `client` or `server`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Vantage::Client => "client",
+            Vantage::Server => "server",
+        }
+    }
+}
+
 /// What a trace says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -35,10 +46,6 @@ impl Header {
     /// The first record. `qlog_version` and `qlog_format` are of drafts before 10: readers of those times, qvis among
     /// them, know a file by them, and later ones ignore what they do not know.
     pub(crate) fn record(&self) -> String {
-        let vantage = match self.vantage {
-            Vantage::Client => "client",
-            Vantage::Server => "server",
-        };
         let mut reference = json!({ "clock_type": "monotonic", "epoch": "unknown" });
         if let Some(wall_clock) = &self.wall_clock {
             reference["wall_clock_time"] = json!(wall_clock);
@@ -51,7 +58,7 @@ impl Header {
             "title": self.title,
             "trace": {
                 "title": self.title,
-                "vantage_point": { "name": "marline", "type": vantage },
+                "vantage_point": { "name": "marline", "type": self.vantage.name() },
                 "event_schemas": [Self::EVENT_SCHEMA],
                 "common_fields": {
                     "group_id": self.connection.to_string(),

@@ -150,19 +150,18 @@ fn shown(status: &Status) -> String {
 fn policy(paths: &[PathStatus]) -> Option<String> {
     /// A share that rounds to nothing.
     const LEAST: f64 = 0.005;
-    let new = |path: &PathStatus| {
-        let repeated = path.retransmitted.unwrap_or_default() * path.bytes_sent as f64;
-        (path.bytes_sent as f64 - repeated - path.bytes_copied as f64).max(0.0)
-    };
-    let all: f64 = paths.iter().map(new).sum();
-    if paths.len() < 2 || all < 1.0 {
+    let new =
+        |path: &PathStatus| path.bytes_sent.saturating_sub(path.bytes_repeated + path.bytes_copied);
+    let all: u64 = paths.iter().map(new).sum();
+    if paths.len() < 2 || all == 0 {
         return None;
     }
-    let (used, left): (Vec<_>, Vec<_>) = paths.iter().partition(|path| new(path) / all >= LEAST);
-    let share = |path: &&PathStatus| format!("{} {:.0} %", path.name, new(path) / all * 100.0);
+    let of_all = |bytes: u64| bytes as f64 / all as f64;
+    let (used, left): (Vec<_>, Vec<_>) = paths.iter().partition(|path| of_all(new(path)) >= LEAST);
+    let share = |path: &&PathStatus| format!("{} {:.0} %", path.name, of_all(new(path)) * 100.0);
     let used: Vec<String> = used.iter().map(share).collect();
     let copied: u64 = paths.iter().map(|path| path.bytes_copied).sum();
-    let copied = copied as f64 / all * 100.0;
+    let copied = of_all(copied) * 100.0;
     let mut text = format!("new data by {}; copies {copied:.1} % of it", used.join(", "));
     for path in left {
         text += &format!("; none by {}: {}", path.name, why_left_out(path, paths));

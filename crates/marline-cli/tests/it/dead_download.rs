@@ -7,8 +7,8 @@
 //! ```
 
 use super::support;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::Read;
+use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -41,16 +41,8 @@ const SLACK_MS: f64 = 500.0;
 /// Where the bytes come from: whoever connects gets them.
 #[test]
 fn source() {
-    if !two_uplinks::plays(source) {
-        return;
-    }
-    let listener = TcpListener::bind("127.0.0.1:8080").expect("bind");
-    println!("ready");
-    for stream in listener.incoming().flatten() {
-        std::thread::spawn(move || {
-            let mut stream = stream;
-            let _ = stream.write_all(&vec![7; BYTES]);
-        });
+    if two_uplinks::plays(source) {
+        two_uplinks::pour(BYTES);
     }
 }
 

@@ -9,24 +9,14 @@ use std::time::{Duration, Instant};
 
 use super::support;
 use super::support::native::start_nginx;
-use super::support::testbed::{Testbed, Until, namespaces_work};
+use super::support::testbed::{Testbed, Until};
 use super::upgrade::TookOver;
-use marline_testkit::need;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/nat_world.sh");
 const CURL: &str = "curl -sS --fail --max-time 50 --socks5-hostname 127.0.0.1:1080";
 
 fn testbed(dir: &Path) -> Option<Testbed> {
-    for program in ["unshare", "nsenter", "ip", "nft", "curl", "nginx", "python3"] {
-        need::program(program)?;
-    }
-    if !namespaces_work() {
-        need::skip("making network namespaces needs root");
-        return None;
-    }
-    std::fs::create_dir_all(dir.join("bin")).expect("a folder");
-    std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).expect("the program");
-    Some(Testbed::make(dir, SCRIPT))
+    Testbed::of_marline(dir, SCRIPT, &["nft", "curl", "nginx", "python3"])
 }
 
 /// A service that says a line, and another one after a silence.

@@ -4,6 +4,7 @@
 # can join, then "ready", and lasts until its standard input ends.
 set -eu
 dir=$1
+source "$(dirname "$0")/support/wires.sh"
 
 cat > "$dir/hosts" <<HOSTS
 127.0.0.1 localhost
@@ -15,11 +16,7 @@ mount --bind "$dir/hosts" /etc/hosts
 unshare --net sleep infinity & server=$!
 unshare --net sleep infinity & client=$!
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
-mine=$(readlink /proc/$$/ns/net)
-for pid in $server $client; do
-    while [ "$(readlink "/proc/$pid/ns/net")" = "$mine" ]; do sleep 0.01; done
-done
-on() { nsenter --target "$1" --net "${@:2}"; }
+await_namespaces "$server" "$client"
 
 for pid in $server $client; do
     # CUBIC where namespaces may choose it; the tests do not depend on it.

@@ -4,9 +4,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::support::testbed::{Testbed, Until, namespaces_work};
+use super::support::testbed::{Testbed, Until};
 use super::support::{self, SERVICES};
-use marline_testkit::need;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/udp_blocked_world.sh");
 const CURL: &str = "curl -sS --fail --max-time 50 --socks5-hostname 127.0.0.1:1080";
@@ -37,16 +36,7 @@ struct World {
 impl World {
     /// The namespaces, a server, what is behind it, and a client, started while `udp` is the case.
     fn start(dir: &Path, udp: &str, server: &str) -> Option<World> {
-        for program in ["unshare", "nsenter", "ip", "nft", "curl", "python3", "setpriv"] {
-            need::program(program)?;
-        }
-        if !namespaces_work() {
-            need::skip("making network namespaces needs root");
-            return None;
-        }
-        std::fs::create_dir_all(dir.join("bin")).expect("a folder");
-        std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).expect("the program");
-        let mut testbed = Testbed::make(dir, SCRIPT);
+        let mut testbed = Testbed::of_marline(dir, SCRIPT, &["nft", "curl", "python3", "setpriv"])?;
         testbed.run("net", &format!("udp {udp}"));
         testbed.run("server", "head -c 6000000 /dev/urandom > large; sha256sum large > sums");
         testbed.start("server", SERVICES, Until::Says("ready"));

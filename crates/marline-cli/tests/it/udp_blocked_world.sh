@@ -4,26 +4,13 @@
 # "ROLE PID" for whom others can join, then "ready", and lasts until its standard input ends.
 set -eu
 dir=$1
+source "$(dirname "$0")/support/wires.sh"
 
 unshare --net sleep infinity & server=$!
 unshare --net sleep infinity & client=$!
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
-mine=$(readlink /proc/$$/ns/net)
-for pid in $server $client; do
-    while [ "$(readlink "/proc/$pid/ns/net")" = "$mine" ]; do sleep 0.01; done
-done
-on() { nsenter --target "$1" --net "${@:2}"; }
+await_namespaces "$server" "$client"
 
-# name of our end, our address, whose the other end is, its name, its address, metric of its default route
-wire() {
-    ip link add "$1" type veth peer name "$4" netns "$3"
-    ip addr add "$2/24" dev "$1"
-    ip link set "$1" up
-    on "$3" ip addr add "$5/24" dev "$4"
-    on "$3" ip link set lo up
-    on "$3" ip link set "$4" up
-    on "$3" ip route add default via "$2" dev "$4" metric "$6"
-}
 wire s0 9.9.9.254 "$server" eth0 9.9.9.1 100
 wire c0 192.168.1.1 "$client" wlan0 192.168.1.2 100
 wire c1 10.70.0.1 "$client" wwan0 10.70.0.2 200

@@ -42,17 +42,6 @@ pub struct EndTrace {
     pub text: String,
 }
 
-impl EndTrace {
-    /// `client` or `server`.
-    #[must_use]
-    pub const fn end(&self) -> &'static str {
-        match self.vantage {
-            Vantage::Client => "client",
-            Vantage::Server => "server",
-        }
-    }
-}
-
 /// The traces of an end in the making.
 #[derive(Debug)]
 struct Traces {

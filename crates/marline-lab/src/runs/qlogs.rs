@@ -73,7 +73,7 @@ fn file_name(job: &Job, trace: &EndTrace, traces: usize) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
     let variant: String = job.lane.variant.name.chars().map(plain).collect();
     let several = if traces > 2 { format!("-{}", trace.connection) } else { String::new() };
-    format!("{variant}-{}-{}{several}", job.seed, trace.end())
+    format!("{variant}-{}-{}{several}", job.seed, trace.vantage.name())
 }
 
 /// Writes a trace, and a drawing if there is something to be drawn.
@@ -88,7 +88,7 @@ fn put(directory: &Path, name: &str, trace: &EndTrace) -> anyhow::Result<bool> {
     if course.carried.is_empty() {
         return Ok(false);
     }
-    let title = format!("{}, sent by the {}", recording.title, trace.end());
+    let title = format!("{}, sent by the {}", recording.title, trace.vantage.name());
     write("svg", &SequencePlot::new(&title, &course).svg())?;
     Ok(true)
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow, ensure};
 use marline_lab::figure::SequencePlot;
-use marline_qlog::{Course, Manner, Vantage, read};
+use marline_qlog::{Course, Manner, read};
 
 use crate::cmd::monitor::print;
 
@@ -53,10 +53,7 @@ fn plot(args: &Args, file: &Path, out: &Path) -> anyhow::Result<String> {
         times().any(|time| time >= from && time <= to),
         "nothing was sent from {from} to {to} ms: the trace has {first} to {last}"
     );
-    let end = match recording.vantage {
-        Vantage::Client => "client",
-        Vantage::Server => "server",
-    };
+    let end = recording.vantage.name();
     let mut plot = SequencePlot::new(&format!("{}, sent by the {end}", recording.title), &course);
     if args.from.is_some() || args.to.is_some() {
         plot = plot.range(from, to);

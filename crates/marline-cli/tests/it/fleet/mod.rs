@@ -4,10 +4,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use marline_testkit::need;
 use serde_json::Value;
 
-use super::support::testbed::{Testbed, Until, namespaces_work};
+use super::support::testbed::{Testbed, Until};
 use super::support::{self, write_private};
 use super::upgrade::TookOver;
 
@@ -37,16 +36,7 @@ fn now_s() -> f64 {
 
 /// The namespaces, if this machine can have them, with the program in everybody's path.
 fn world(dir: &Path) -> Option<Testbed> {
-    for program in ["unshare", "nsenter", "ip", "nft", "python3", "curl", "ss"] {
-        need::program(program)?;
-    }
-    if !namespaces_work() {
-        need::skip("making network namespaces needs root");
-        return None;
-    }
-    std::fs::create_dir_all(dir.join("bin")).expect("a folder");
-    std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).expect("the program");
-    Some(Testbed::make(dir, SCRIPT))
+    Testbed::of_marline(dir, SCRIPT, &["nft", "python3", "curl", "ss"])
 }
 
 /// Joins that came to members which do not know them.

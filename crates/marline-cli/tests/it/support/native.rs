@@ -4,26 +4,17 @@ use std::path::Path;
 
 use marline_testkit::need;
 
-use super::testbed::{Testbed, Until, namespaces_work};
+use super::testbed::{Testbed, Until};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/native_world.sh");
 
 /// The testbed, if this machine can have it.
 pub(crate) fn testbed(dir: &Path, programs: &[&str]) -> Option<Testbed> {
-    for program in ["unshare", "nsenter", "ip", "ss", "nstat", "mptcpize"].iter().chain(programs) {
-        need::program(program)?;
-    }
-    if !namespaces_work() {
-        need::skip("making network namespaces needs root");
-        return None;
-    }
     if !Path::new("/proc/sys/net/mptcp/enabled").exists() {
         need::skip("this kernel has no MPTCP");
         return None;
     }
-    std::fs::create_dir_all(dir.join("bin")).unwrap();
-    std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).unwrap();
-    Some(Testbed::make(dir, SCRIPT))
+    Testbed::of_marline(dir, SCRIPT, &[&["ss", "nstat", "mptcpize"], programs].concat())
 }
 
 const NGINX: &str = "

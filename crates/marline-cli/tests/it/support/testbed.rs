@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use marline_testkit::need;
+
 /// How long a program may take to become ready.
 const READY: Duration = Duration::from_secs(20);
 
@@ -26,6 +28,21 @@ pub(crate) fn namespaces_work() -> bool {
 }
 
 impl Testbed {
+    /// As [`Testbed::make`], with the program under test in everybody's path; `None`, and told: this
+    /// machine cannot have it, or lacks one of these programs.
+    pub(crate) fn of_marline(dir: &Path, script: &str, programs: &[&str]) -> Option<Testbed> {
+        for program in ["unshare", "nsenter", "ip"].iter().chain(programs) {
+            need::program(program)?;
+        }
+        if !namespaces_work() {
+            need::skip("making network namespaces needs root");
+            return None;
+        }
+        std::fs::create_dir_all(dir.join("bin")).expect("a folder");
+        std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).expect("the program");
+        Some(Testbed::make(dir, script))
+    }
+
     /// Runs `script` in namespaces of its own. It makes others, tells who can be joined, and lasts as
     /// long as the testbed.
     pub(crate) fn make(dir: &Path, script: &str) -> Testbed {

@@ -1,7 +1,8 @@
 //! Test network of a phone and a server: namespaces with emulated links between them, and the
 //! programs in them.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -38,6 +39,16 @@ pub(crate) fn possible(programs: &[&str]) -> bool {
 /// Whether this test binary runs to play this part.
 pub(crate) fn plays(role: impl Fn()) -> bool {
     std::env::var(ROLE).as_deref() == Ok(name_of_test(role))
+}
+
+/// Gives so many bytes to whoever connects to 127.0.0.1:8080, and says `ready` when that is possible: a role that never
+/// ends.
+pub(crate) fn pour(bytes: usize) {
+    let listener = TcpListener::bind("127.0.0.1:8080").expect("bind");
+    println!("ready");
+    for mut stream in listener.incoming().flatten() {
+        std::thread::spawn(move || stream.write_all(&vec![7; bytes]));
+    }
 }
 
 /// Two hosts. Programs end before their namespaces do.

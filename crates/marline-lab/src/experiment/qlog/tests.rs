@@ -46,7 +46,7 @@ fn a_run_with_traces_is_the_run_without_and_its_traces_are_the_same_bytes_each_t
         let ((outcome, traces), digest) = with();
         assert!(plain == (outcome, digest), "{variant:?}");
         assert!(traces == with().0.1, "{variant:?}");
-        let ends: Vec<&str> = traces.iter().map(EndTrace::end).collect();
+        let ends: Vec<&str> = traces.iter().map(|trace| trace.vantage.name()).collect();
         assert_eq!(ends, ["client", "server"]);
         let other = simulate_traced(&experiment, &variant, 4, QlogConfig::default()).expect("run");
         assert!(traces != other.1, "another seed is another run");

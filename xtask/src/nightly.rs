@@ -17,7 +17,7 @@ use crate::{TaskResult, ci};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -33,6 +33,7 @@ const STEPS: [Step; 8] = [
         "2,000 connections to four members behind a balancer, rebinding, rolling upgrade: 0 lost, 0 astray",
         fleet,
     ),
+    ("papers", "every paper in virtual time, twice: the number of threads changes nothing", papers),
     ("fuzz", "each fuzz target for five minutes", |root| ci::fuzz(root, Some("300"))),
 ];
 
@@ -126,6 +127,11 @@ fn packets(root: &Path) -> TaskResult {
     const MANY: &str = "a_hundred_million_packets";
     let test =
         ["test", "-p", "marline-tun", "--test", "it", "--", "--ignored", "--nocapture", MANY];
+    run(&mut command(root, "cargo", &test))
+}
+
+fn papers(root: &Path) -> TaskResult {
+    let test = ["test", "-p", "marline-papers", "--", "--ignored", "--nocapture"];
     run(&mut command(root, "cargo", &test))
 }
 

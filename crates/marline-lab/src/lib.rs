@@ -12,6 +12,7 @@ pub mod kernel;
 pub mod net;
 pub mod parallel;
 pub mod policies;
+pub mod results;
 pub mod runs;
 pub mod scenario;
 mod stream_places;

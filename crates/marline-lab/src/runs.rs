@@ -21,7 +21,7 @@ use crate::experiment::{Experiment, Stack, weight};
 
 pub use qlogs::{QlogFiles, Qlogs};
 pub use queue::weighted;
-pub use record::{PathBytes, RadioJoules, Record, Statistics, csv_field};
+pub use record::{PathBytes, RadioJoules, Record, Statistics};
 pub use store::Store;
 pub use summary::{Agreement, LaneSummary, Summary};
 pub use timelines::{Timelines, Written};

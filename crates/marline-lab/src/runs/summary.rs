@@ -1,15 +1,17 @@
 //! Summary of a series: one line per variant and stack, and machine-readable files.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Job;
-use super::record::{Record, Statistics, csv_field};
+use super::record::{Record, Statistics};
 use crate::bound;
 use crate::experiment::{Calibration, Stack};
 use crate::figure::number;
+use crate::results::{self, Format, RunColumns, Sheets, Table};
 
 /// `sim` and `live` agree if their medians differ by no more than this share ...
 const MEDIAN_TOLERANCE: f64 = 0.10;
@@ -229,114 +231,34 @@ impl<'a> Summary<'a> {
         warnings
     }
 
-    /// One line per message.
+    /// The runs with their records.
     #[must_use]
-    pub fn messages_csv(&self) -> String {
-        let mut text = String::from("stack,variant,seed,index,bytes,sent_ms,latency_ms\n");
-        for (job, record) in self.jobs.iter().zip(self.records) {
-            let variant = csv_field(&job.lane.variant.name);
-            for message in &record.messages {
-                let (stack, seed) = (job.lane.stack, job.seed);
-                let crate::experiment::Message { index, bytes, sent_ms, latency_ms } = message;
-                let _ = writeln!(
-                    text,
-                    "{stack},{variant},{seed},{index},{bytes},{sent_ms:.3},{latency_ms:.3}"
-                );
-            }
-        }
-        text
+    pub fn runs(&self) -> Vec<(&'a Job, &'a Record)> {
+        self.jobs.iter().zip(self.records).collect()
     }
 
-    /// One line per run.
+    /// Table of runs ([`results::runs`]).
     #[must_use]
-    pub fn runs_csv(&self) -> String {
-        let paths = self.path_names();
-        let mut text = String::from(
-            "stack,variant,seed,messages,missing,mean_ms,p50_ms,p95_ms,p99_ms,max_ms,\
-             goodput_mbit_per_s,reinjected_bytes",
-        );
-        for path in &paths {
-            let _ = write!(text, ",{path}_up_bytes,{path}_down_bytes,{path}_dropped_packets");
-            let _ = write!(text, ",{path}_traffic_j,{path}_idle_j");
-        }
-        text.push_str(",doubts,error\n");
-        for (job, record) in self.jobs.iter().zip(self.records) {
-            let variant = csv_field(&job.lane.variant.name);
-            let of = Statistics::of(&record.latencies_ms());
-            let _ = write!(
-                text,
-                "{},{variant},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{}",
-                job.lane.stack,
-                job.seed,
-                of.count,
-                record.missing,
-                of.mean_ms,
-                of.p50_ms,
-                of.p95_ms,
-                of.p99_ms,
-                of.max_ms,
-                record.goodput_mbit_per_s,
-                record.reinjected_bytes,
-            );
-            for name in &paths {
-                match record.paths.iter().find(|path| path.name == *name) {
-                    Some(path) => {
-                        let (up, down, lost) =
-                            (path.up_bytes, path.down_bytes, path.dropped_packets);
-                        let _ = write!(text, ",{up},{down},{lost}");
-                        match &path.radio {
-                            Some(radio) => {
-                                let _ = write!(text, ",{:.3},{:.3}", radio.traffic_j, radio.idle_j);
-                            }
-                            None => text.push_str(",,"),
-                        }
-                    }
-                    None => text.push_str(",,,,,"),
-                }
-            }
-            let doubts = csv_field(&record.doubts.join("; "));
-            let error = csv_field(record.error.as_deref().unwrap_or_default());
-            let _ = writeln!(text, ",{doubts},{error}");
-        }
-        text
+    pub fn runs_table(&self) -> Table {
+        results::runs(&RunColumns::of(self.jobs), &self.runs())
     }
 
-    /// One line per run and measure, with the values of a sweep in front.
-    #[must_use]
-    pub fn long_csv(&self) -> String {
-        let keys: Vec<&String> =
-            self.jobs.first().into_iter().flat_map(|job| job.point.iter().map(|p| &p.0)).collect();
-        let mut text = String::new();
-        for key in &keys {
-            text.push_str(&csv_field(key));
-            text.push(',');
+    /// Writes the tables `messages` and `runs` into a directory.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn write(&self, directory: &Path, formats: &[Format]) -> anyhow::Result<()> {
+        let columns = RunColumns::of(self.jobs);
+        let like = results::messages(&columns, &[]);
+        let mut sheets = Sheets::create(directory, &like, formats, u64::MAX)?;
+        for run in self.runs() {
+            sheets.append(&results::messages(&columns, &[run]), 0)?;
         }
-        text.push_str("stack,variant,seed,measure,value\n");
-        for (job, record) in self.jobs.iter().zip(self.records) {
-            let mut measures: Vec<(String, f64)> = Vec::new();
-            let of = Statistics::of(&record.latencies_ms());
-            measures.extend(of.named().map(|(name, value)| (name.to_owned(), value)));
-            measures.push(("missing".to_owned(), f64::from(record.missing)));
-            measures.push(("goodput_mbit_per_s".to_owned(), record.goodput_mbit_per_s));
-            measures.push(("reinjected_bytes".to_owned(), record.reinjected_bytes as f64));
-            for path in &record.paths {
-                measures.push((format!("{}_up_bytes", path.name), path.up_bytes as f64));
-                measures.push((format!("{}_down_bytes", path.name), path.down_bytes as f64));
-                if let Some(radio) = &path.radio {
-                    measures.push((format!("{}_traffic_j", path.name), radio.traffic_j));
-                    measures.push((format!("{}_idle_j", path.name), radio.idle_j));
-                }
-            }
-            let values = job.point.iter().map(|(_, value)| csv_field(value) + ",");
-            let point: String = values.collect();
-            let variant = csv_field(&job.lane.variant.name);
-            for (measure, value) in measures {
-                let (stack, seed) = (job.lane.stack, job.seed);
-                let measure = csv_field(&measure);
-                let _ = writeln!(text, "{point}{stack},{variant},{seed},{measure},{value:.3}");
-            }
-        }
-        text
+        sheets.close()?;
+        let runs = self.runs_table();
+        let mut sheets = Sheets::create(directory, &runs, formats, u64::MAX)?;
+        sheets.append(&runs, 0)?;
+        sheets.close().map(drop)
     }
 
     /// The whole for programs: lanes, agreement, and each run without its messages.

@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `messages` | message that came | [`messages`] |
 //! | `runs` | run | [`runs`] |
+//! | `sweep` | run and measure of a sweep | [`long`] |
 //! | `subflows`, `copies` | sample of a subflow, copy of a message | [`Timeline`](crate::experiment::Timeline) |
 //!
 //! Rows begin with the columns that tell runs apart ([`RunColumns`]): values of a sweep, stack, variant, seed. The
@@ -21,6 +22,7 @@ mod quantile;
 mod run_columns;
 mod runs;
 mod sheet;
+mod sweep;
 mod swept;
 mod table;
 #[cfg(test)]
@@ -34,4 +36,5 @@ pub use quantile::quantile;
 pub use run_columns::RunColumns;
 pub use runs::runs;
 pub use sheet::{Format, Sheet, Sheets};
+pub use sweep::long;
 pub use table::Table;

@@ -143,7 +143,7 @@ fn a_sweep_that_is_killed_goes_on_and_ends_as_if_nothing_had_been() {
     let whole: Vec<String> = [sweep.as_slice(), &["--out".into(), "whole".into()]].concat();
     let table = good(&marline(dir.path(), &whole));
     assert!(table.contains("80ms") && table.contains("5%"), "{table}");
-    assert!(String::from_utf8_lossy(&csv("whole").expect("csv")).contains("\n20ms,0,sim,default,"));
+    assert!(String::from_utf8_lossy(&csv("whole").expect("csv")).contains("\n20,0,sim,default,"));
 
     let part = [sweep.as_slice(), &["--out".into(), "part".into(), "--jobs".into(), "1".into()]];
     let part = part.concat();

@@ -16,7 +16,8 @@ pub fn csv_field(text: &str) -> String {
 
 /// The line with the names of the columns.
 pub(super) fn heading(table: &Table) -> String {
-    let names: Vec<String> = table.columns().iter().map(|column| csv_field(column.name())).collect();
+    let names: Vec<String> =
+        table.columns().iter().map(|column| csv_field(column.name())).collect();
     names.join(",") + "\n"
 }
 

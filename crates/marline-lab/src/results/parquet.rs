@@ -50,7 +50,11 @@ impl ParquetFile {
     }
 
     /// Appends rows.
-    pub(super) fn append(&mut self, table: &Table, rows: std::ops::Range<usize>) -> anyhow::Result<()> {
+    pub(super) fn append(
+        &mut self,
+        table: &Table,
+        rows: std::ops::Range<usize>,
+    ) -> anyhow::Result<()> {
         let (mut from, end) = (rows.start, rows.end);
         while from < end {
             let to = end.min(from + GROUP_ROWS - self.waiting.rows());

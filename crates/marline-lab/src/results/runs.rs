@@ -40,10 +40,10 @@ pub fn runs(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
         let of = Statistics::of(&record.latencies_ms());
         let doubts = record.doubts.join("; ");
         let mut row = run.cells(job);
-        row.extend([of.count.into(), record.missing.into()]);
+        row.extend([Cell::from(of.count), Cell::from(record.missing)]);
         let shown = [of.mean_ms, of.p50_ms, of.p95_ms, of.p99_ms, of.max_ms];
         row.extend(shown.map(Cell::from));
-        row.extend([record.goodput_mbit_per_s.into(), record.reinjected_bytes.into()]);
+        row.extend([Cell::from(record.goodput_mbit_per_s), Cell::from(record.reinjected_bytes)]);
         for name in &paths {
             row.extend(path_cells(record.paths.iter().find(|path| path.name == *name)));
         }

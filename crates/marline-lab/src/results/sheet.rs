@@ -8,9 +8,9 @@ use std::str::FromStr;
 
 use anyhow::Context as _;
 
+use super::csv;
 use super::parquet::ParquetFile;
 use super::table::Table;
-use super::csv;
 
 /// A format of files.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

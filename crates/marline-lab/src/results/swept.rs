@@ -79,7 +79,8 @@ impl Swept {
     /// A key with all its values, as they stand in the file.
     pub(super) fn of<'a>(key: &str, values: impl Iterator<Item = &'a str> + Clone) -> Swept {
         let is_rate = key.rsplit('.').next() == Some("rate");
-        let all = |quantity: &&Quantity| values.clone().all(|value| quantity.value(value).is_some());
+        let all =
+            |quantity: &&Quantity| values.clone().all(|value| quantity.value(value).is_some());
         let bare: [&'static Quantity; 2] = if is_rate { [&RATE, &RATE] } else { [&PLAIN, &PLAIN] };
         let known: [&'static Quantity; 4] = [&TIME, &BYTES, &RATE, &PERCENT];
         let quantity = bare.into_iter().chain(known).find(all);
@@ -125,7 +126,11 @@ mod tests {
             format!("{} [{}] {}", column.name(), column.unit(), cells.join(" "))
         };
         for (key, values, wanted) in [
-            ("path.lte.delay", &["20ms", "1.5s", "500us"][..], "path.lte.delay_ms [ms] 20 1500 0.5"),
+            (
+                "path.lte.delay",
+                &["20ms", "1.5s", "500us"][..],
+                "path.lte.delay_ms [ms] 20 1500 0.5",
+            ),
             ("path.wifi.loss", &["0", "1%", "5%"], "path.wifi.loss_percent [%] 0 1 5"),
             ("path.wifi.rate", &["500k", "20M"], "path.wifi.rate_mbit_per_s [Mbit/s] 0.5 20"),
             ("path.wifi.up.rate", &["2000000"], "path.wifi.up.rate_mbit_per_s [Mbit/s] 2"),

@@ -243,7 +243,7 @@ impl<'a> Summary<'a> {
         results::runs(&RunColumns::of(self.jobs), &self.runs())
     }
 
-    /// Writes the tables `messages` and `runs` into a directory.
+    /// Writes the tables `messages` and `runs` into a directory, of a sweep `sweep` as well.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -255,10 +255,16 @@ impl<'a> Summary<'a> {
             sheets.append(&results::messages(&columns, &[run]), 0)?;
         }
         sheets.close()?;
-        let runs = self.runs_table();
-        let mut sheets = Sheets::create(directory, &runs, formats, u64::MAX)?;
-        sheets.append(&runs, 0)?;
-        sheets.close().map(drop)
+        let mut tables = vec![self.runs_table()];
+        if self.jobs.first().is_some_and(|job| !job.point.is_empty()) {
+            tables.push(results::long(&columns, &tables[0]));
+        }
+        for table in tables {
+            let mut sheets = Sheets::create(directory, &table, formats, u64::MAX)?;
+            sheets.append(&table, 0)?;
+            sheets.close()?;
+        }
+        Ok(())
     }
 
     /// The whole for programs: lanes, agreement, and each run without its messages.

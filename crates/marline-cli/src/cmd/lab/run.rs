@@ -13,6 +13,7 @@ use marline_lab::experiment::file::ExperimentFile;
 use marline_lab::experiment::{QlogConfig, Stack, TimelineConfig};
 use marline_lab::figure::number;
 use marline_lab::parallel::available;
+use marline_lab::results::Format;
 use marline_lab::runs::{
     Agreement, Job, Progress, QlogFiles, Qlogs, Record, Series, Store, Summary, Timelines,
 };
@@ -28,8 +29,8 @@ pub struct Args {
     /// Options of the runs.
     #[command(flatten)]
     pub how: How,
-    /// Write time lines of the runs on stack sim: subflows.csv, samples of each subflow so often
-    /// (without a value: 10ms), and copies.csv, where each copy of a message went and which of them won.
+    /// Write time lines of the runs on stack sim: the table subflows, samples of each subflow so often
+    /// (without a value: 10ms), and copies, where each copy of a message went and which of them won.
     #[arg(
         long,
         value_name = "INTERVAL",
@@ -71,6 +72,9 @@ pub struct How {
     /// Directory of results. Default: target/lab/NAME, with the name of the file.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Formats of tables, separated by commas: csv, parquet.
+    #[arg(long = "format", value_name = "FORMAT,..", value_delimiter = ',', default_value = "csv")]
+    pub formats: Vec<Format>,
     /// Repeat runs that already have results.
     #[arg(long)]
     pub fresh: bool,
@@ -118,14 +122,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     print(&agreement(&summary.agreement()))?;
     warn(&summary)?;
-    write(&out, "messages.csv", &summary.messages_csv())?;
-    write(&out, "runs.csv", &summary.runs_csv())?;
+    summary.write(&out, &args.how.formats())?;
     let json = serde_json::to_string_pretty(&summary.json(&file.title))?;
     write(&out, "result.json", &(json + "\n"))?;
-    let mut files = "messages.csv, runs.csv, result.json".to_owned();
+    let mut files = format!("{}, result.json", args.how.files(&["messages", "runs"]));
     if let Some(interval) = timelines {
         write_timelines(&jobs, &args.how, interval, &out)?;
-        files.push_str(", subflows.csv, copies.csv");
+        files.push_str(", ");
+        files.push_str(&args.how.files(&["subflows", "copies"]));
     }
     if (args.qlog || file.qlog) && simulated {
         files.push_str(&write_qlogs(&jobs, &args.how, &out)?);
@@ -139,7 +143,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn write_timelines(jobs: &[Job], how: &How, interval: Duration, out: &Path) -> anyhow::Result<()> {
     let config = TimelineConfig::with_interval(interval)?;
     let timelines = Timelines { jobs: how.processors(), config };
-    let written = timelines.write(jobs, out)?;
+    let written = timelines.write(jobs, out, &how.formats())?;
     if let Some(cut) = written.cut() {
         eprintln!("WARNING: {cut}");
     }
@@ -182,12 +186,12 @@ pub(super) fn warn(summary: &Summary<'_>) -> anyhow::Result<()> {
         eprintln!("WARNING: {warning}");
     }
     if warnings.len() > SHOWN {
-        eprintln!("WARNING: and {} more, see runs.csv", warnings.len() - SHOWN);
+        eprintln!("WARNING: and {} more, see the table of runs", warnings.len() - SHOWN);
     }
     Ok(())
 }
 
-pub(super) fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     let file = out.join(name);
     std::fs::write(&file, text).with_context(|| file.display().to_string())
 }
@@ -199,6 +203,17 @@ impl How {
         let out = self.out.clone().unwrap_or_else(|| Path::new("target/lab").join(stem));
         std::fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
         Ok(out)
+    }
+
+    /// Formats of tables, each once.
+    pub(super) fn formats(&self) -> Vec<Format> {
+        Format::ALL.into_iter().filter(|format| self.formats.contains(format)).collect()
+    }
+
+    /// The files of some tables.
+    pub(super) fn files(&self, tables: &[&str]) -> String {
+        let of = |table: &&str| self.formats().into_iter().map(move |f| format!("{table}.{f}"));
+        tables.iter().flat_map(of).collect::<Vec<_>>().join(", ")
     }
 
     fn processors(&self) -> usize {

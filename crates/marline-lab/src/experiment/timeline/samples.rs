@@ -186,7 +186,7 @@ fn push(
 }
 
 fn us(time: Duration) -> u64 {
-    time.as_micros()
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The table, without a row.

@@ -44,7 +44,9 @@ impl Environments {
     ) -> PyResult<Environments> {
         let plan = plan.get();
         if count == 0 || step_us == 0 {
-            return Err(PyValueError::new_err("at least one environment, and steps of 1 us or more"));
+            return Err(PyValueError::new_err(
+                "at least one environment, and steps of 1 us or more",
+            ));
         }
         let reward = match reward {
             "latency" => Reward::Latency,
@@ -55,11 +57,16 @@ impl Environments {
             }
         };
         let variant = plan.variant(variant)?;
-        let scene = Scene::new(plan.experiment(), &variant, plan.registry(), (step_us, reward, at_client));
+        let scene =
+            Scene::new(plan.experiment(), &variant, plan.registry(), (step_us, reward, at_client));
         let scene = scene.map_err(|error| experiment_error(&error))?;
         let paths = scene.paths();
         let threads = if threads == 0 { parallel::available() } else { threads }.min(count);
-        Ok(Environments { workers: Mutex::new(Workers::start(&scene, count, threads)), paths, count })
+        Ok(Environments {
+            workers: Mutex::new(Workers::start(&scene, count, threads)),
+            paths,
+            count,
+        })
     }
 
     /// Numbers that are seen of each path, and of all together.
@@ -82,7 +89,11 @@ impl Environments {
         observations: PyBuffer<f32>,
     ) -> PyResult<()> {
         if seeds.len() != self.count {
-            return Err(PyValueError::new_err(format!("{} seeds for {} runs", seeds.len(), self.count)));
+            return Err(PyValueError::new_err(format!(
+                "{} seeds for {} runs",
+                seeds.len(),
+                self.count
+            )));
         }
         let made = py.detach(|| self.lock().reset(&seeds)).map_err(PyRuntimeError::new_err)?;
         observations.copy_from_slice(py, &made.observations)
@@ -92,7 +103,10 @@ impl Environments {
     /// Written are what is seen, the rewards, whether runs are over (by their end, by time), and for each run how
     /// many messages came and the sum of their latencies, s. A run that was over before begins anew instead if
     /// `renew`. Returns the latencies, s, of each run.
-    #[expect(clippy::too_many_arguments, reason = "arrays that the caller keeps, so that nothing is allocated")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "arrays that the caller keeps, so that nothing is allocated"
+    )]
     fn step<'py>(
         &self,
         py: Python<'py>,
@@ -104,7 +118,8 @@ impl Environments {
     ) -> PyResult<Bound<'py, PyList>> {
         let mut wanted = vec![0.0; self.count * (self.paths + 1)];
         actions.copy_to_slice(py, &mut wanted)?;
-        let made = py.detach(|| self.lock().step(&wanted, renew)).map_err(PyRuntimeError::new_err)?;
+        let made =
+            py.detach(|| self.lock().step(&wanted, renew)).map_err(PyRuntimeError::new_err)?;
         observations.copy_from_slice(py, &made.observations)?;
         rewards.copy_from_slice(py, &made.rewards)?;
         over.copy_from_slice(py, &made.over)?;

@@ -85,7 +85,8 @@ impl Plan {
         if let Some(wanted) = variants {
             let known: Vec<&str> = lanes.iter().map(|lane| &*lane.variant.name).collect();
             if let Some(unknown) = wanted.iter().find(|name| !known.contains(&name.as_str())) {
-                let error = anyhow::anyhow!("no variant `{unknown}`; there are {}", known.join(", "));
+                let error =
+                    anyhow::anyhow!("no variant `{unknown}`; there are {}", known.join(", "));
                 return Err(experiment_error(&error));
             }
             lanes.retain(|lane| wanted.contains(&lane.variant.name));

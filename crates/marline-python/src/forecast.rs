@@ -25,7 +25,9 @@ fn quantile(share: f64) -> PyResult<Quantile> {
     [(0.5, Quantile::P50), (0.9, Quantile::P90), (0.99, Quantile::P99)]
         .into_iter()
         .find_map(|(known, quantile)| (known == share).then_some(quantile))
-        .ok_or_else(|| PyValueError::new_err(format!("quantile {share}: 0.5, 0.9 and 0.99 are forecast")))
+        .ok_or_else(|| {
+            PyValueError::new_err(format!("quantile {share}: 0.5, 0.9 and 0.99 are forecast"))
+        })
 }
 
 #[pymethods]
@@ -41,7 +43,9 @@ impl Forecast {
         rate_bits_per_s: Option<u64>,
     ) -> Forecast {
         let answers = [p50_us, p90_us, p99_us].map(duration);
-        Forecast { core: Core::of(answers, troubles_per_s, rate_bits_per_s.map(Rate::from_bits_per_s)) }
+        Forecast {
+            core: Core::of(answers, troubles_per_s, rate_bits_per_s.map(Rate::from_bits_per_s)),
+        }
     }
 
     #[getter]
@@ -77,8 +81,9 @@ impl Forecast {
     }
 
     fn __repr__(&self) -> String {
-        let shown = [Quantile::P50, Quantile::P90, Quantile::P99]
-            .map(|quantile| self.core.answer(quantile).map_or("unknown".to_owned(), |t| format!("{t:?}")));
+        let shown = [Quantile::P50, Quantile::P90, Quantile::P99].map(|quantile| {
+            self.core.answer(quantile).map_or("unknown".to_owned(), |t| format!("{t:?}"))
+        });
         format!("Forecast(p50={}, p90={}, p99={})", shown[0], shown[1], shown[2])
     }
 }

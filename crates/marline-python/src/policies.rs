@@ -38,7 +38,9 @@ impl Value {
     fn read(kind: &str, text: &str) -> Option<Value> {
         match kind {
             "int" => text.parse().ok().map(Value::Int),
-            "float" => text.parse().ok().filter(|number: &f64| number.is_finite()).map(Value::Float),
+            "float" => {
+                text.parse().ok().filter(|number: &f64| number.is_finite()).map(Value::Float)
+            }
             "bool" => match text {
                 "on" => Some(Value::Bool(true)),
                 "off" => Some(Value::Bool(false)),

@@ -38,12 +38,15 @@ impl Results {
     pub(crate) fn new(jobs: Vec<Job>, made: Vec<Made>) -> Results {
         let empty = Timeline::empty();
         let run = RunColumns::of(&jobs);
-        let begun = |table: &Table| Table::new(table.name(), [run.columns(), table.columns().to_vec()].concat());
+        let begun = |table: &Table| {
+            Table::new(table.name(), [run.columns(), table.columns().to_vec()].concat())
+        };
         let (mut subflows, mut copies) = (begun(&empty.subflows), begun(&empty.copies));
         let (mut records, mut digests, mut left_out) = (Vec::new(), Vec::new(), 0);
         for (job, made) in jobs.iter().zip(made) {
             let Made { record, timeline, digest } = made;
-            for (to, from) in [(&mut subflows, &timeline.subflows), (&mut copies, &timeline.copies)] {
+            for (to, from) in [(&mut subflows, &timeline.subflows), (&mut copies, &timeline.copies)]
+            {
                 let rows = from.behind(&run.columns(), &run.cells(job));
                 to.append(&rows, 0..rows.rows());
             }
@@ -66,7 +69,8 @@ impl Results {
             "subflows" => self.subflows.clone(),
             "copies" => self.copies.clone(),
             other => {
-                let what = format!("no table `{other}`; there are messages, runs, subflows, copies");
+                let what =
+                    format!("no table `{other}`; there are messages, runs, subflows, copies");
                 return Err(PyKeyError::new_err(what));
             }
         })

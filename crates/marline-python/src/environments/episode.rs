@@ -127,8 +127,7 @@ impl Scene {
         registry.register_scheduler(NamedScheduler::new(STEERED, build)).context("a name")?;
         let mut experiment = self.experiment.clone();
         experiment.scenario.seed = seed;
-        let mut paths =
-            policies::with(&registry, || stage(&experiment, &self.variant, seed))?;
+        let mut paths = policies::with(&registry, || stage(&experiment, &self.variant, seed))?;
         paths.world.run_until(START);
         let workload = &experiment.workload;
         let end = START + workload.lasts(seed);

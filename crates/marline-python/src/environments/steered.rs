@@ -53,8 +53,10 @@ impl Scheduler for Steered {
             self.given.fill(0);
         }
         let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
-        let works = |view: &&SubflowView| class.is_fine() && view.is_usable() && view.health.is_fine();
-        let weighted = || cx.subflows.iter().filter(works).filter(|view| weight(&orders, view) > 0.0);
+        let works =
+            |view: &&SubflowView| class.is_fine() && view.is_usable() && view.health.is_fine();
+        let weighted =
+            || cx.subflows.iter().filter(works).filter(|view| weight(&orders, view) > 0.0);
         let all_alike = weighted().next().is_none();
         let candidates = || {
             let of_class = classes::members(cx.subflows, class).filter(move |_| all_alike);

@@ -144,7 +144,9 @@ impl Held {
                 }
             }
             Order::Digests => {
-                let digest = |held: &Option<(Episode, bool)>| held.as_ref().map_or(0, |held| held.0.digest());
+                let digest = |held: &Option<(Episode, bool)>| {
+                    held.as_ref().map_or(0, |held| held.0.digest())
+                };
                 made.digests = self.all.iter().map(digest).collect();
             }
         }

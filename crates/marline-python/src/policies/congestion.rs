@@ -4,9 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use marline::Instant;
-use marline::policy::{
-    AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView,
-};
+use marline::policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};
 use marline_time::Rate;
 use pyo3::prelude::*;
 use pyo3::types::PyList;

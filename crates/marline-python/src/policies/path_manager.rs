@@ -48,7 +48,8 @@ impl PyPathManager {
             if answer.is_none() {
                 return Ok((Vec::new(), timeout));
             }
-            let actions: PyResult<Vec<_>> = answer.try_iter()?.map(|asked| action(&asked?)).collect();
+            let actions: PyResult<Vec<_>> =
+                answer.try_iter()?.map(|asked| action(&asked?)).collect();
             Ok((actions?, timeout))
         });
         let (actions, timeout) = told.unwrap_or_default();
@@ -80,7 +81,8 @@ impl PathManager for PyPathManager {
     fn on_timeout(&mut self, cx: &PathContext<'_>) {
         // Who does not set another is not called again.
         self.timeout = None;
-        let _ = ask(self.object.as_ref(), |_, object| object.setattr("next_timeout_us", None::<f64>));
+        let _ =
+            ask(self.object.as_ref(), |_, object| object.setattr("next_timeout_us", None::<f64>));
         self.tell("on_timeout", None, cx);
     }
 }

@@ -9,7 +9,7 @@ use marline::policy::{
     SchedulerEvent,
 };
 use marline::{Duration, Instant};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyTuple};
 
@@ -48,9 +48,13 @@ pub(super) fn build(maker: &Arc<Maker>, values: &[(String, Value)]) -> Box<dyn S
         let (reinjections, events, outstanding, acks, delivery, patience_us) =
             traits.extract::<(bool, bool, bool, bool, bool, Option<f64>)>()?;
         let patience = patience_us.map(duration);
-        Ok((object.unbind(), Traits { reinjections, events, outstanding, acks, delivery, patience }))
+        Ok((
+            object.unbind(),
+            Traits { reinjections, events, outstanding, acks, delivery, patience },
+        ))
     });
-    let (object, traits) = made.map_or((None, Traits::default()), |(object, traits)| (Some(object), traits));
+    let (object, traits) =
+        made.map_or((None, Traits::default()), |(object, traits)| (Some(object), traits));
     Box::new(PyScheduler { object, traits })
 }
 
@@ -69,7 +73,7 @@ impl PyScheduler {
 impl Scheduler for PyScheduler {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         let decide = |object: &Bound<'_, PyAny>, view: Bound<'_, PyAny>| {
-            decision(&object.call_method1("next_send", (view,))?, cx.unsent)
+            allowed(decision(&object.call_method1("next_send", (view,))?, cx.unsent)?, cx)
         };
         self.ask(cx, decide).unwrap_or(Decision::Wait)
     }
@@ -91,7 +95,10 @@ impl Scheduler for PyScheduler {
             if answer.is(py.NotImplemented()) {
                 return Ok(classes::reinject(item, cx));
             }
-            decision(&answer, item.range)
+            let decision = allowed(decision(&answer, item.range)?, cx)?;
+            // Only a part of the item is taken.
+            let within = |(_, range): (_, DataRange)| !range.intersection(&item.range).is_empty();
+            Ok(if decision.data().is_none_or(within) { decision } else { Decision::Wait })
         };
         self.ask(cx, decide).unwrap_or(Decision::Wait)
     }
@@ -108,7 +115,8 @@ impl Scheduler for PyScheduler {
         let tell = |object: &Bound<'_, PyAny>, view: Bound<'_, PyAny>| {
             let (kind, subflow, range) = described(event);
             let range = range.map(|range| (range.start.0, range.end.0));
-            let event = views::named(object.py(), "SchedulerEvent")?.call1((kind, subflow, range))?;
+            let event =
+                views::named(object.py(), "SchedulerEvent")?.call1((kind, subflow, range))?;
             let answer = object.call_method1("on_event", (event, view))?;
             if answer.is_none() {
                 return Ok(Vec::new());
@@ -140,7 +148,9 @@ fn described(event: SchedulerEvent) -> (&'static str, Option<u8>, Option<DataRan
         SchedulerEvent::ProbeRepeated { on, range } => ("probe-repeated", Some(on.0), Some(range)),
         SchedulerEvent::Acked { on, range } => ("acked", Some(on.0), Some(range)),
         SchedulerEvent::SubflowRto(id) => ("subflow-rto", Some(id.0), None),
-        SchedulerEvent::PeerWindowBlocked { picked } => ("peer-window-blocked", Some(picked.0), None),
+        SchedulerEvent::PeerWindowBlocked { picked } => {
+            ("peer-window-blocked", Some(picked.0), None)
+        }
         SchedulerEvent::SendBufferBlocked => ("send-buffer-blocked", None, None),
         _ => ("other", None, None),
     }
@@ -177,6 +187,46 @@ fn decision(answer: &Bound<'_, PyAny>, all: DataRange) -> PyResult<Decision> {
             answer.repr()?
         ))),
     }
+}
+
+/// What of a decision the core takes: a subflow that takes nothing now is waited for, and with nothing to send nothing
+/// is sent.
+///
+/// # Errors
+/// There is no such subflow, or it can not carry that data.
+fn allowed(decision: Decision, cx: &SchedulerContext<'_>) -> PyResult<Decision> {
+    let (subflow, range) = match decision {
+        Decision::Repair { subflow, range } if cx.repairs => (subflow, range),
+        Decision::Repair { .. } => return Ok(Decision::Wait),
+        _ => match decision.data() {
+            Some(data) => data,
+            None => return Ok(decision),
+        },
+    };
+    let wrong = |what: String| Err(PyValueError::new_err(what));
+    let Some(view) = cx.subflow(subflow) else {
+        let there: Vec<String> = cx.subflows.iter().map(|view| view.id.0.to_string()).collect();
+        return wrong(format!("there is no subflow {}; there are {}", subflow.0, there.join(", ")));
+    };
+    if !view.is_ready() {
+        return Ok(classes::wait(core::iter::once(view)));
+    }
+    let (start, next) = (range.start, cx.unsent.start);
+    if start == next && !matches!(decision, Decision::Repair { .. }) {
+        let empty = range.intersection(&cx.unsent).is_empty();
+        return Ok(if empty { Decision::Wait } else { decision });
+    }
+    if start > next {
+        return wrong(format!("data from {} on: new data begins at {}", start.0, next.0));
+    }
+    let fresh = cx.mappings.next_not_on(subflow, start.max(cx.data_una));
+    let sent = DataRange::new(cx.data_una, next).intersection(&range);
+    let fresh = fresh.is_some_and(|mapping| !mapping.range.intersection(&sent).is_empty());
+    let repair = matches!(decision, Decision::Repair { .. }) && !sent.is_empty();
+    if fresh || repair {
+        return Ok(decision);
+    }
+    wrong(format!("subflow {} carried {} to {} already", subflow.0, start.0, range.end.0))
 }
 
 /// One of `marline.Reinject`, `Suspect`, `Penalise`.

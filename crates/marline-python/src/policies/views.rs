@@ -92,7 +92,10 @@ pub(super) fn subflow<'py>(py: Python<'py>, view: &SubflowView) -> PyResult<Boun
     named(py, "SubflowView")?.call1(PyTuple::new(py, fields)?)
 }
 
-pub(super) fn subflows<'py>(py: Python<'py>, views: &[SubflowView]) -> PyResult<Bound<'py, PyList>> {
+pub(super) fn subflows<'py>(
+    py: Python<'py>,
+    views: &[SubflowView],
+) -> PyResult<Bound<'py, PyList>> {
     let all: PyResult<Vec<_>> = views.iter().map(|view| subflow(py, view)).collect();
     PyList::new(py, all?)
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::run::{command, run, run_and_say_what_failed};
-use crate::{TaskResult, bench, dashboard, deps, manifest, packages, rooms, spec, tidy};
+use crate::{TaskResult, bench, dashboard, deps, manifest, packages, python, rooms, spec, tidy};
 
 const FUZZ_SECONDS: u64 = 8;
 /// Larger inputs only slow the fuzzer down: no packet is longer.
@@ -18,7 +18,7 @@ type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
 /// Runs the steps named, or all, in order. One that fails does not keep the others from running:
 /// who reads the log wants to know all that is wrong.
 pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
-    let steps: [Step<'_>; 15] = [
+    let steps: [Step<'_>; 16] = [
         ("format", &|root| cargo(root, &["fmt", "--all", "--check"])),
         ("tidy", &tidy::check),
         ("deps", &deps::check),
@@ -32,6 +32,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("bench", &|root| bench::run(root, &["--check".to_owned()])),
         ("fuzz", &|root| fuzz(root, None)),
         ("papers", &papers),
+        ("python", &python::check),
         // Packs the program that `papers` has built, and links another one from what `test` has compiled.
         ("packages", &packages::check),
         // Last, so that the end of the log says which cell was red.

@@ -11,9 +11,10 @@ use arrow_schema::{ArrowError, Field, Schema};
 use marline_lab::experiment::Timeline;
 use marline_lab::results::{self, Cell, Column, RunColumns, Table, Values};
 use marline_lab::runs::{Job, Record, Summary};
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyCapsule, PyDict, PyList};
 
 /// What one run made.
 pub(crate) struct Made {
@@ -86,6 +87,25 @@ impl Results {
         let reader = RecordBatchIterator::new([Ok::<_, ArrowError>(batch)], schema);
         let stream = FFI_ArrowArrayStream::new(Box::new(reader));
         PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
+    }
+
+    /// A table as lists by the names of its columns; `None` is what is not known.
+    fn columns<'py>(&self, py: Python<'py>, table: &str) -> PyResult<Bound<'py, PyDict>> {
+        let table = self.table(table)?;
+        let columns = PyDict::new(py);
+        for column in table.columns() {
+            let cell = |row| match column.at(row) {
+                Cell::Unknown => Ok(py.None().into_bound(py)),
+                Cell::Text(value) => value.into_bound_py_any(py),
+                Cell::Count(value) => value.into_bound_py_any(py),
+                Cell::Integer(value) => value.into_bound_py_any(py),
+                Cell::Real(value) => value.into_bound_py_any(py),
+                Cell::Flag(value) => value.into_bound_py_any(py),
+            };
+            let cells: PyResult<Vec<_>> = (0..table.rows()).map(cell).collect();
+            columns.set_item(column.name(), PyList::new(py, cells?)?)?;
+        }
+        Ok(columns)
     }
 
     /// A table as `marline lab run` writes it into a file.

@@ -175,7 +175,7 @@ def _watch(running: _native.Running, progress: bool) -> None:
     bar = None
     if progress:
         try:
-            from tqdm.auto import tqdm
+            from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]
         except ImportError:
             pass
         else:

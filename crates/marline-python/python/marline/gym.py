@@ -27,7 +27,7 @@ is truncated when the experiment's patience is over. Equal seeds and actions mak
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -101,7 +101,7 @@ class MarlineEnv(gymnasium.Env[Floats, Any]):
     """One connection. ``step``: seconds of virtual time between two actions; ``variant``: whose paths, buffers and
     other policies (the first without); ``end``: whose view is seen, of the sender of what matters."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata: dict[str, Any] = {"render_modes": []}
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class MarlineVectorEnv(gymnasium.vector.VectorEnv[Floats, Any, Any]):
     """Many connections at once, on native threads. As Gymnasium's own vectors: a run that is over begins anew with
     the next step, whose action and reward do not count. Its seed is its last one plus the number of environments."""
 
-    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
     def __init__(
         self,

@@ -32,15 +32,19 @@ class Table:
         Path(path).write_bytes(text.encode("utf-8"))
         return None
 
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Lists by the names of the columns, without any other package."""
+        return self._native.columns(self.name)
+
     def to_pandas(self) -> Any:
         """A pandas DataFrame, by pyarrow."""
-        import pyarrow
+        import pyarrow  # type: ignore[import-not-found,unused-ignore]
 
         return pyarrow.table(self).to_pandas()
 
     def to_polars(self) -> Any:
         """A Polars DataFrame."""
-        import polars
+        import polars  # type: ignore[import-not-found,unused-ignore]
 
         return polars.DataFrame(self)
 

@@ -16,6 +16,9 @@ use super::steered::{Orders, Steered, path_of};
 
 /// The name under which the scheduler is known within a run.
 const STEERED: &str = "steered";
+/// An episode begins so long before the workload, so that the first action is there for its first message; and with
+/// it each step that is as long as the gap between messages.
+const EARLY: Duration = Duration::from_micros(1);
 /// What is seen of each path; nothing of it is negative, and all is 0 while the path has no subflow.
 pub(super) const FEATURES_OF_PATH: [&str; 15] = [
     "usable",
@@ -128,7 +131,7 @@ impl Scene {
         let mut experiment = self.experiment.clone();
         experiment.scenario.seed = seed;
         let mut paths = policies::with(&registry, || stage(&experiment, &self.variant, seed))?;
-        paths.world.run_until(START);
+        paths.world.run_until(Instant::from_nanos(START.as_nanos() - EARLY.as_nanos() as u64));
         let workload = &experiment.workload;
         let end = START + workload.lasts(seed);
         let node = if self.at_client { paths.client } else { paths.server };

@@ -212,7 +212,8 @@ impl How {
 
     /// The files of some tables.
     pub(super) fn files(&self, tables: &[&str]) -> String {
-        let of = |table: &&str| self.formats().into_iter().map(move |f| format!("{table}.{f}"));
+        let formats = self.formats();
+        let of = |table: &&str| formats.iter().map(|f| format!("{table}.{f}")).collect::<Vec<_>>();
         tables.iter().flat_map(of).collect::<Vec<_>>().join(", ")
     }
 

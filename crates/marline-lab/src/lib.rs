@@ -5,6 +5,7 @@ pub mod bound;
 pub mod compare;
 pub mod datagrams;
 pub mod emulation;
+pub mod estimate;
 pub mod experiment;
 pub mod figure;
 pub mod keep;

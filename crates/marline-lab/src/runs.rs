@@ -5,6 +5,9 @@
 //! so that an interrupted series can be resumed, and two series share common runs. Results have the
 //! order of the plan, regardless of the order of completion.
 
+mod comparison;
+mod kept;
+mod measured;
 mod qlogs;
 mod queue;
 mod record;
@@ -19,6 +22,9 @@ use anyhow::{Context, ensure};
 use crate::experiment::file::Lane;
 use crate::experiment::{Experiment, Stack, weight};
 
+pub use comparison::{Compared, Comparison, Outcome};
+pub use kept::{Kept, KeptLane};
+pub use measured::{LEAST_RUNS, Measure, Measured};
 pub use qlogs::{QlogFiles, Qlogs};
 pub use queue::weighted;
 pub use record::{PathBytes, RadioJoules, Record, Statistics};

@@ -63,6 +63,25 @@ fn the_first_experiment_runs_as_the_page_says() {
     for name in ["messages.csv", "runs.csv", "result.json"] {
         assert!(dir.path().join("target/lab/first").join(name).exists(), "{name}");
     }
+    assert!(table.contains("within (95 %, bootstrap over the runs)"), "{table}");
+    // Which variant is better, and by how much.
+    let [compare] = &commands(&page, "marline lab compare target/lab/first:")[..] else {
+        panic!("a command");
+    };
+    let compared = good(&marline(dir.path(), compare));
+    assert!(compared.contains("10 seeds in both, 95 %, paired by seed"), "{compared}");
+    let row = compared.lines().find(|line| line.starts_with("p99 ms")).expect("a row");
+    assert!(
+        ["better by", "worse by", "not told apart"].iter().any(|word| row.contains(word)),
+        "{row}"
+    );
+    let same = ["lab", "compare", "target/lab/first", "target/lab/first"];
+    let same = good(&marline(dir.path(), &same));
+    assert_eq!(same.matches("equal in every seed").count(), 2 * 5, "{same}");
+    let wrong = ["lab", "compare", "target/lab/first:default", "target/lab/first:thrice"];
+    let refused = marline(dir.path(), &wrong);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("no variant `thrice`; there are default, twice"), "{said}");
     // The mistake of step 3, and what the page says comes of it.
     let text = std::fs::read_to_string(&file).expect("text");
     std::fs::write(&file, text.replace("\"redundant\"", "\"redundnat\"")).expect("write");

@@ -15,7 +15,7 @@ use marline_lab::figure::number;
 use marline_lab::parallel::available;
 use marline_lab::results::Format;
 use marline_lab::runs::{
-    Agreement, Job, Progress, QlogFiles, Qlogs, Record, Series, Store, Summary, Timelines,
+    Agreement, Job, Kept, Progress, QlogFiles, Qlogs, Record, Series, Store, Summary, Timelines,
 };
 
 use super::paper::aligned;
@@ -116,6 +116,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print(&format!("{}\n\n", file.title))?;
     }
     print(&aligned(&summary.table()))?;
+    let intervals = summary.intervals();
+    if !intervals.is_empty() {
+        print(&format!("\nwithin (95 %, bootstrap over the runs)\n{}", aligned(&intervals)))?;
+    }
     let calibration = summary.calibration();
     if !calibration.is_empty() {
         print(&format!("\nforecasts of answers\n{}", aligned(&calibration)))?;
@@ -249,6 +253,7 @@ impl How {
         };
         let records = series.run(jobs, &progress);
         bar.finish_and_clear();
+        Kept::note(out, &store, jobs)?;
         records
     }
 }

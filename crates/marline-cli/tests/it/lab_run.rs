@@ -70,7 +70,7 @@ fn the_first_experiment_runs_as_the_page_says() {
     };
     let compared = good(&marline(dir.path(), compare));
     assert!(compared.contains("10 seeds in both, 95 %, paired by seed"), "{compared}");
-    let row = compared.lines().find(|line| line.starts_with("p99 ms")).expect("a row");
+    let row = compared.lines().find(|line| line.trim_start().starts_with("p99 ms")).expect("a row");
     assert!(
         ["better by", "worse by", "not told apart"].iter().any(|word| row.contains(word)),
         "{row}"

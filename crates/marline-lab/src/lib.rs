@@ -8,6 +8,7 @@ pub mod emulation;
 pub mod estimate;
 pub mod experiment;
 pub mod figure;
+pub mod import;
 pub mod keep;
 pub mod kernel;
 pub mod net;

@@ -5,7 +5,9 @@
 //! so that an interrupted series can be resumed, and two series share common runs. Results have the
 //! order of the plan, regardless of the order of completion.
 
+mod captures;
 mod comparison;
+mod figures;
 mod kept;
 mod measured;
 mod qlogs;
@@ -22,7 +24,9 @@ use anyhow::{Context, ensure};
 use crate::experiment::file::Lane;
 use crate::experiment::{Experiment, Stack, weight};
 
+pub use captures::{CaptureFiles, Captures};
 pub use comparison::{Compared, Comparison, Outcome};
+pub use figures::Figures;
 pub use kept::{Kept, KeptLane};
 pub use measured::{LEAST_RUNS, Measure, Measured};
 pub use qlogs::{QlogFiles, Qlogs};

@@ -123,9 +123,16 @@ fn time_lines_are_written_as_the_page_says() {
     let file = root.join("scenarios/time-lines.toml").display().to_string();
     let mut command = command.clone();
     command[2].clone_from(&file);
+    command.extend(["--pcap", "--plot", "--format", "csv,parquet"].map(str::to_owned));
     let table = good(&marline(dir.path(), &command));
-    assert!(table.contains("subflows.csv, copies.csv in target/lab/time-lines"), "{table}");
+    assert!(
+        table.contains("subflows.csv, subflows.parquet, copies.csv, copies.parquet"),
+        "{table}"
+    );
     let out = dir.path().join("target/lab/time-lines");
+    for name in ["subflows.parquet", "pcap/auto-1-client.pcapng", "cdf.svg", "windows-auto.svg"] {
+        assert!(out.join(name).exists(), "{name}");
+    }
     let read = |name: &str| std::fs::read_to_string(out.join(name)).expect(name);
     // The columns that the page's commands print, counted from 1 as `awk` does.
     for (name, printed) in [

@@ -51,7 +51,7 @@ pub struct Sample {
     /// After the first sample.
     pub at: Duration,
     /// What is known then.
-    pub values: Vec<(Way, Quantity, f64)>,
+    pub values: Vec<Value>,
 }
 
 /// What was measured of a path over time.
@@ -63,20 +63,51 @@ pub struct Measurement {
     pub ignored: Vec<String>,
 }
 
-/// A value as an item of a link's description.
-fn item(way: Way, quantity: Quantity, value: f64) -> String {
+/// A value of a direction: Mbit/s, ms, or a share.
+pub type Value = (Way, Quantity, f64);
+
+/// Whether a link stands still.
+fn stands_still((_, quantity, value): &Value) -> bool {
+    *quantity == Quantity::Rate && *value * 1e6 < 1.0
+}
+
+/// A value as an item of a link's description; none where the link stands still, which is an outage.
+fn item(value: &Value) -> Option<String> {
+    let (way, quantity, number) = *value;
     let way = match way {
         Way::Both => "",
         Way::Up => "up.",
         Way::Down => "down.",
     };
-    match quantity {
-        // A link whose rate is nothing stands still, and keeps its queue.
-        Quantity::Rate if value * 1e6 < 1.0 => format!("{way}rate=0s:0"),
-        Quantity::Rate => format!("{way}rate={:.0}", value * 1e6),
-        Quantity::Delay => format!("{way}delay={:.0}us", value * 1e3),
-        Quantity::Loss => format!("{way}loss={}%", (value * 1e6).round() / 1e4),
+    (!stands_still(value)).then(|| match quantity {
+        Quantity::Rate => format!("{way}rate={:.0}", number * 1e6),
+        Quantity::Delay => format!("{way}delay={:.0}us", number * 1e3),
+        Quantity::Loss => format!("{way}loss={}%", (number * 1e6).round() / 1e4),
+    })
+}
+
+/// What is to be done to a link for these values, after those of before.
+fn orders(values: &[Value], before: &[Value]) -> anyhow::Result<Vec<String>> {
+    let mut orders = Vec::new();
+    for value in values.iter().filter(|value| value.1 == Quantity::Rate) {
+        let stood =
+            before.iter().any(|old| (old.0, old.1) == (value.0, value.1) && stands_still(old));
+        let side = match value.0 {
+            Way::Both => "",
+            Way::Up => " uplink",
+            Way::Down => " downlink",
+        };
+        match (stood, stands_still(value)) {
+            (false, true) => orders.push(format!("down{side}")),
+            (true, false) => orders.push(format!("up{side}")),
+            _ => {}
+        }
     }
+    let items: Vec<String> = values.iter().filter_map(item).collect();
+    if !items.is_empty() {
+        orders.push(format!("set {}", checked(&items)?));
+    }
+    Ok(orders)
 }
 
 impl Measurement {
@@ -89,32 +120,28 @@ impl Measurement {
         let good = |c: char| c.is_ascii_alphanumeric() || c == '-';
         ensure!(!name.is_empty() && name.chars().all(good), "`{name}` is no name of a path");
         let Some(first) = self.samples.first() else { bail!("there is no sample") };
-        let words = |values: &[(Way, Quantity, f64)]| {
-            let items = values.iter().map(|(way, quantity, value)| item(*way, *quantity, *value));
-            items.collect::<Vec<_>>()
-        };
-        let mut link = words(&first.values);
+        let mut link: Vec<String> = first.values.iter().filter_map(item).collect();
         link.extend(queue.map(|queue| format!("queue={queue}")));
+        if self.samples.iter().flat_map(|sample| &sample.values).any(stands_still) {
+            // A rate of nothing keeps what is on the link.
+            link.push("outage=suspend".to_owned());
+        }
         let mut text = format!("[[path]]\nname = \"{name}\"\nlink = \"{}\"\n", checked(&link)?);
-        let mut now = first.values.clone();
-        for Sample { at, values } in &self.samples[1..] {
-            let news = |value: &&(Way, Quantity, f64)| {
-                let (of, value) = ((value.0, value.1), value.2);
-                !now.iter().any(|known| (known.0, known.1) == of && known.2 == value)
-            };
-            let changed: Vec<_> = values.iter().filter(news).copied().collect();
-            if changed.is_empty() {
-                continue;
+        let mut now: Vec<Value> =
+            first.values.iter().filter(|v| !stands_still(v)).copied().collect();
+        for Sample { at, values } in &self.samples {
+            let changed: Vec<Value> =
+                values.iter().filter(|value| !now.contains(value)).copied().collect();
+            for command in orders(&changed, &now)? {
+                let at_us = at.as_micros();
+                // Writing to a String cannot fail.
+                let _ = write!(
+                    text,
+                    "\n[[event]]\nat = \"{at_us}us\"\npath = \"{name}\"\ncommand = \"{command}\"\n"
+                );
             }
             now.retain(|known| !changed.iter().any(|new| (new.0, new.1) == (known.0, known.1)));
             now.extend(&changed);
-            let command = checked(&words(&changed))?;
-            let at_us = at.as_micros();
-            // Writing to a String cannot fail.
-            let _ = write!(
-                text,
-                "\n[[event]]\nat = \"{at_us}us\"\npath = \"{name}\"\ncommand = \"set {command}\"\n"
-            );
         }
         Ok(text)
     }

@@ -7,16 +7,18 @@ const WORKLOAD: &str = "\n[workload]\nkind = 'bulk'\nlasts = '6s'\n";
 #[test]
 fn a_csv_becomes_a_path_that_does_what_was_measured() {
     let text = "timestamp,cell,rate_mbit_per_s,rtt_ms,up_loss_percent\n\
-                1000,7,20,40,0\n1002,7,20,60,\n1003,8,2,60,2.5\n1005,8,0,,0\n";
+                1000,7,20,40,0\n1002,7,20,60,\n1003,8,2,60,2.5\n1005,8,0,,0\n1005.5,8,2,,\n";
     let renamed = [("timestamp".to_owned(), "time_s".to_owned())];
     let measured = read_csv("x.csv", text, &renamed).expect("a measurement");
     assert_eq!(measured.ignored, ["cell"]);
     let toml = measured.toml("lte", Some("100ms")).expect("a path");
     for wanted in [
-        "link = \"rate=20000000,delay=20000us,up.loss=0%,queue=100ms\"",
+        "link = \"rate=20000000,delay=20000us,up.loss=0%,queue=100ms,outage=suspend\"",
         "at = \"2000000us\"\npath = \"lte\"\ncommand = \"set delay=30000us\"",
         "at = \"3000000us\"\npath = \"lte\"\ncommand = \"set rate=2000000,up.loss=2.5%\"",
-        "at = \"5000000us\"\npath = \"lte\"\ncommand = \"set rate=0s:0,up.loss=0%\"",
+        "at = \"5000000us\"\npath = \"lte\"\ncommand = \"down\"",
+        "at = \"5000000us\"\npath = \"lte\"\ncommand = \"set up.loss=0%\"",
+        "at = \"5500000us\"\npath = \"lte\"\ncommand = \"up\"",
     ] {
         assert!(toml.contains(wanted), "{wanted} in {toml}");
     }
@@ -24,9 +26,10 @@ fn a_csv_becomes_a_path_that_does_what_was_measured() {
     let outcome = simulate(&file.experiment, &Variant::new("auto"), 1).expect("a run");
     let workload = &file.experiment.workload;
     let goodput = |from, to| outcome.goodput_mbit_per_s(workload, from, to);
-    let [fast, slow, dead] = [goodput(1e3, 3e3), goodput(3.5e3, 5e3), goodput(5.2e3, 6e3)];
+    let [fast, slow, dead] = [goodput(1e3, 3e3), goodput(3.5e3, 5e3), goodput(5.1e3, 5.5e3)];
     assert!((16.0..20.0).contains(&fast), "{fast}");
-    assert!((1.5..2.1).contains(&slow) && dead < 0.3, "{slow} {dead}");
+    assert!((1.3..2.1).contains(&slow) && dead < 0.01, "{slow} {dead}");
+    assert!(goodput(5.6e3, 6e3) > 0.5, "what stood still goes on");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod csv;
 mod iperf3;
+mod pcap;
 #[cfg(test)]
 mod tests;
 
@@ -15,8 +16,9 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use marline_link::DuplexSpec;
 
-pub use csv::read as read_csv;
+pub use csv::{Reading, read as read_csv};
 pub use iperf3::read as read_iperf3;
+pub use pcap::read as read_pcaps;
 
 /// Most samples of a file.
 pub const MOST_SAMPLES: usize = 100_000;

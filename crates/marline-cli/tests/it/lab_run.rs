@@ -196,3 +196,24 @@ fn a_sweep_that_is_killed_goes_on_and_ends_as_if_nothing_had_been() {
     // Interrupted or not, with one thread or four: the same to the byte.
     assert_eq!(csv("part").expect("csv"), csv("whole").expect("csv"));
 }
+
+#[test]
+fn what_was_measured_becomes_a_path_that_runs() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let csv = "timestamp,down_rate_kbit_per_s,rtt_ms\n5,20000,40\n6,0,40\n7,8000,60\n";
+    std::fs::write(dir.path().join("drive.csv"), csv).expect("a file");
+    let import = ["lab", "import", "drive.csv", "--path", "lte", "--queue", "100ms"];
+    let refused = marline(dir.path(), &import);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("--column THEIRS=OURS"), "{said}");
+    let renamed = [&import[..], &["--column", "timestamp=time_s", "--out", "lte.toml"]].concat();
+    good(&marline(dir.path(), &renamed));
+    let path = std::fs::read_to_string(dir.path().join("lte.toml")).expect("a path");
+    let rest = "\n[workload]\nkind = 'echo'\nbytes = 200\ngap = '50ms'\ncount = 50\n";
+    std::fs::write(dir.path().join("drive.toml"), format!("{path}{rest}")).expect("a file");
+    let table = good(&marline(dir.path(), &["lab", "run", "drive.toml", "--seeds", "1"]));
+    // An answer waits while the link stands still.
+    let worst = table.lines().find(|line| line.contains("default")).expect("a line").to_owned();
+    let max: f64 = worst.split_whitespace().nth(7).expect("max").parse().expect("a number");
+    assert!((800.0..1_300.0).contains(&max), "{table}");
+}

@@ -51,11 +51,21 @@ fn column(name: &str) -> Column {
     }
 }
 
-/// Reads a file's text. `renamed` says what columns are called here that are called otherwise in the file: theirs, ours.
+/// How columns of a file are to be read.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// What columns are called here that are called otherwise in the file: theirs, ours.
+    pub renamed: Vec<(String, String)>,
+    /// There is no column of times: rows are so far apart.
+    pub every: Option<Duration>,
+}
+
+/// Reads a file's text.
 ///
 /// # Errors
 /// Columns are missing, a name is not in the file, or fields are no numbers or out of range: all of them at once.
-pub fn read(file: &str, text: &str, renamed: &[(String, String)]) -> anyhow::Result<Measurement> {
+pub fn read(file: &str, text: &str, reading: &Reading) -> anyhow::Result<Measurement> {
+    let Reading { renamed, every } = reading;
     let mut lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
     let (heading, _) = lines.next().with_context(|| format!("{file} is empty"))?;
     let names: Vec<&str> = heading
@@ -77,10 +87,10 @@ pub fn read(file: &str, text: &str, renamed: &[(String, String)]) -> anyhow::Res
     let columns: Vec<Column> = names.iter().map(|name| column(&ours(name))).collect();
     let times = columns.iter().filter(|column| matches!(column, Column::Time(_))).count();
     let values = columns.iter().any(|column| matches!(column, Column::Value(..)));
-    if times != 1 || !values {
+    if times != usize::from(every.is_none()) || !values {
         let of = |known: &[&str]| known.join(", ");
         bail!(
-            "{file} needs one column of times ({}) and at least one of {}, each perhaps with up_ or down_ in front; \
+            "{file} needs one column of times ({}), or --every and none, and at least one of {}, each perhaps with up_ or down_ in front; \
              it has {}. Say which is which with --column THEIRS=OURS",
             of(&TIMES.map(|(name, _)| name)),
             of(&VALUES.map(|(name, ..)| name)),
@@ -90,7 +100,10 @@ pub fn read(file: &str, text: &str, renamed: &[(String, String)]) -> anyhow::Res
     let (mut samples, mut mistakes) = (Vec::new(), Mistakes::default());
     for (line, number) in lines {
         match sample(line, &names, &columns) {
-            Ok(sample) => {
+            Ok(mut sample) => {
+                if let Some(every) = every {
+                    sample.at = *every * samples.len() as u32;
+                }
                 let before = samples.last().is_some_and(|last: &Sample| sample.at < last.at);
                 if before {
                     mistakes.note(number, "the time is before that of the line above");

@@ -1,6 +1,8 @@
 use super::*;
 use crate::experiment::file::ExperimentFile;
-use crate::experiment::{Variant, simulate};
+use crate::experiment::{Experiment, Variant, simulate, simulate_captured};
+use crate::scenario::Event;
+use crate::workload::{Gap, Workload};
 
 const WORKLOAD: &str = "\n[workload]\nkind = 'bulk'\nlasts = '6s'\n";
 
@@ -9,7 +11,8 @@ fn a_csv_becomes_a_path_that_does_what_was_measured() {
     let text = "timestamp,cell,rate_mbit_per_s,rtt_ms,up_loss_percent\n\
                 1000,7,20,40,0\n1002,7,20,60,\n1003,8,2,60,2.5\n1005,8,0,,0\n1005.5,8,2,,\n";
     let renamed = [("timestamp".to_owned(), "time_s".to_owned())];
-    let measured = read_csv("x.csv", text, &renamed).expect("a measurement");
+    let reading = Reading { renamed: renamed.to_vec(), every: None };
+    let measured = read_csv("x.csv", text, &reading).expect("a measurement");
     assert_eq!(measured.ignored, ["cell"]);
     let toml = measured.toml("lte", Some("100ms")).expect("a path");
     for wanted in [
@@ -34,7 +37,9 @@ fn a_csv_becomes_a_path_that_does_what_was_measured() {
 
 #[test]
 fn all_that_is_wrong_with_a_csv_is_told_at_once() {
-    let wrong = |text: &str| format!("{:#}", read_csv("x.csv", text, &[]).expect_err("wrong"));
+    let wrong = |text: &str| {
+        format!("{:#}", read_csv("x.csv", text, &Reading::default()).expect_err("wrong"))
+    };
     let said = wrong("time_s,delay_ms,loss\n0,10,0\n1,ten,0\n2,10,3\n1,10,0\n3,10\n");
     for wanted in [
         "line 3: `ten` in column `delay_ms` is no number",
@@ -53,7 +58,8 @@ fn all_that_is_wrong_with_a_csv_is_told_at_once() {
     let many = format!("time_s,loss\n{}", "x,0\n".repeat(30));
     assert!(wrong(&many).contains("and 22 more"), "{}", wrong(&many));
     let renamed = [("nowhere".to_owned(), "time_s".to_owned())];
-    let said = read_csv("x.csv", "time_s,loss\n0,0\n", &renamed).expect_err("no such column");
+    let reading = Reading { renamed: renamed.to_vec(), every: None };
+    let said = read_csv("x.csv", "time_s,loss\n0,0\n", &reading).expect_err("no such column");
     assert!(said.to_string().contains("no column `nowhere`; it has time_s, loss"), "{said}");
 }
 
@@ -82,4 +88,57 @@ fn what_iperf3_measured_is_a_rate_of_its_direction() {
     assert!(read_iperf3("x.json", "time_s,loss").is_err());
     let none = read_iperf3("x.json", "{\"intervals\":[]}").expect_err("nothing");
     assert!(none.to_string().contains("no sample"), "{none}");
+}
+
+#[test]
+fn rows_may_be_evenly_apart() {
+    let reading = Reading { every: Some(Duration::from_secs(1)), ..Reading::default() };
+    let measured =
+        read_csv("x.csv", "down_rate_kbit_per_s\n20000\n5000\n", &reading).expect("rows");
+    let toml = measured.toml("nr", None).expect("a path");
+    assert!(toml.contains("down.rate=20000000\"") && toml.contains("at = \"1000000us\""), "{toml}");
+    assert!(read_csv("x.csv", "time_s,loss\n0,0\n", &reading).is_err(), "two sorts of times");
+}
+
+/// What is captured at both ends of a simulated path tells that path's delays and losses.
+#[test]
+fn captures_at_both_ends_tell_delay_and_loss() {
+    let gap = Gap { least_ms: 10.0, most_ms: 10.0 };
+    let workload = Workload::Ask { request_bytes: 300, answer_bytes: 300, gap, count: 1_000 };
+    let links = [("wifi", "up.delay=12ms,down.delay=20ms,down.loss=8%,rate=50M")];
+    let mut experiment = Experiment::over(&links, workload);
+    experiment.scenario.events = vec![Event {
+        at: "5s".to_owned(),
+        path: "wifi".to_owned(),
+        command: "set up.delay=30ms".to_owned(),
+    }];
+    let captured = simulate_captured(&experiment, &Variant::alone("wifi", "wifi"), 3, 64 << 20);
+    let [client, server] = &captured.expect("a run").1[..] else { panic!("two ends") };
+    let read = |ahead_ns| {
+        let (client, server) = (("client", &client.bytes[..]), ("server", &server.bytes[..]));
+        read_pcaps(client, server, Duration::from_secs(1), ahead_ns)
+    };
+    let measured = read(0).expect("a measurement");
+    let value = |at: usize, way, quantity| {
+        let of = |value: &&Value| (value.0, value.1) == (way, quantity);
+        measured.samples[at].values.iter().find(of).map(|value| value.2)
+    };
+    // The workload begins after a second.
+    assert_eq!(value(3, Way::Up, Quantity::Delay), Some(12.0));
+    assert_eq!(value(8, Way::Up, Quantity::Delay), Some(30.0));
+    assert_eq!(value(3, Way::Down, Quantity::Delay), Some(20.0));
+    let lost: f64 =
+        (2..10).filter_map(|at| value(at, Way::Down, Quantity::Loss)).sum::<f64>() / 8.0;
+    assert!((0.05..0.11).contains(&lost), "{lost}");
+    assert!((2..10).all(|at| value(at, Way::Up, Quantity::Loss) == Some(0.0)), "{measured:?}");
+    let toml = measured.toml("wifi", None).expect("a path");
+    assert!(toml.contains("up.delay=12000us") && toml.contains("up.delay=30000us"), "{toml}");
+    // Clocks that differ by more than the delay, and what is no pair.
+    let said = read(1_000_000_000).expect_err("a second").to_string();
+    assert!(said.contains("--clock-ahead"), "{said}");
+    let of =
+        |bytes: &[u8]| read_pcaps(("a", bytes), ("b", &server.bytes), Duration::from_secs(1), 0);
+    assert!(of(b"time_s,loss\n").expect_err("text").to_string().contains("a is no pcap"));
+    let cut = of(&client.bytes[..client.bytes.len() / 2 + 1]).expect_err("cut");
+    assert!(cut.to_string().contains("a: it is cut off"), "{cut}");
 }

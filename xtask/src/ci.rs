@@ -10,7 +10,6 @@ use crate::{TaskResult, bench, dashboard, deps, manifest, packages, python, room
 const FUZZ_SECONDS: u64 = 8;
 /// Larger inputs only slow the fuzzer down: no packet is longer.
 const FUZZ_INPUT_BYTES: u32 = 2048;
-const OUTSIDE_POLICY: &str = "examples/outside-policy/Cargo.toml";
 const FUZZ_MANIFEST: &str = "fuzz/Cargo.toml";
 
 type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
@@ -66,14 +65,10 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 
-/// Every test of the repository: the workspace's, then those of the policy that lives outside it.
+/// Every test of the repository.
 pub(crate) fn test(root: &Path, arguments: &[String]) -> TaskResult {
     let mut workspace = command(root, "cargo", &["test", "--workspace", "--no-fail-fast"]);
-    run_and_say_what_failed(workspace.args(arguments))?;
-    if root.join(OUTSIDE_POLICY).is_file() && arguments.is_empty() {
-        cargo(root, &["test", "--manifest-path", OUTSIDE_POLICY])?;
-    }
-    Ok(())
+    run_and_say_what_failed(workspace.args(arguments))
 }
 
 /// Runs every fuzz target of `fuzz/` for a while.

@@ -7,11 +7,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Job;
+use super::measured::{Measure, Measured};
 use super::record::{Record, Statistics};
-use crate::bound;
+use crate::estimate::Estimate;
 use crate::experiment::{Calibration, Stack};
 use crate::figure::number;
-use crate::results::{self, Format, RunColumns, Sheets, Table};
+use crate::results::{self, Format, RunColumns, Sheets, Table, quantile};
 
 /// `sim` and `live` agree if their medians differ by no more than this share ...
 const MEDIAN_TOLERANCE: f64 = 0.10;
@@ -166,6 +167,52 @@ impl<'a> Summary<'a> {
         table
     }
 
+    /// Intervals of the table's numbers (95 %, bootstrap over the runs; ratios paired by seed), the head first; empty where
+    /// no variant has [`LEAST_RUNS`](super::LEAST_RUNS) runs.
+    #[must_use]
+    pub fn intervals(&self) -> Vec<Vec<String>> {
+        let Some(reference) = self.reference() else { return Vec::new() };
+        let whose = format!("{} {}", reference.stack, reference.variant);
+        let ratios = [format!("p50 / {whose}"), format!("p99 / {whose}"), "p99 / bound".to_owned()];
+        let head = ["stack", "variant", "runs", "p50 ms", "p95", "p99", "Mbit/s"];
+        let mut table: Vec<Vec<String>> =
+            vec![head.into_iter().map(str::to_owned).chain(ratios).collect()];
+        let theirs = self.good_runs(reference);
+        for lane in &self.lanes {
+            let mine = self.good_runs(lane);
+            let records: Vec<&Record> = mine.iter().map(|(_, record)| *record).collect();
+            let measured = Measured::of(&records);
+            let shown = [Measure::P50, Measure::P95, Measure::P99, Measure::Goodput];
+            let mut estimates = shown.map(|measure| measured.estimate(measure)).to_vec();
+            let both = |(seed, record): &(u64, &'a Record)| {
+                let other = theirs.iter().find(|(other, _)| other == seed)?;
+                Some((*record, other.1))
+            };
+            let (ours, others): (Vec<&Record>, Vec<&Record>) = mine.iter().filter_map(both).unzip();
+            let (ours, others) = (Measured::of(&ours), Measured::of(&others));
+            let to_reference = |measure| ours.ratio(measure, &others);
+            estimates.extend([Measure::P50, Measure::P99].map(to_reference));
+            estimates.push(measured.estimate(Measure::P99ToBound));
+            let cells: Vec<String> = estimates.iter().map(between).collect();
+            if cells.iter().any(|cell| !cell.is_empty()) {
+                let head = [lane.stack.to_string(), lane.variant.clone(), mine.len().to_string()];
+                table.push(head.into_iter().chain(cells).collect());
+            }
+        }
+        if table.len() > 1 { table } else { Vec::new() }
+    }
+
+    /// The runs of a lane that came to an end, with their seeds.
+    fn good_runs(&self, lane: &LaneSummary) -> Vec<(u64, &'a Record)> {
+        let runs = self.jobs.iter().zip(self.records);
+        let mine = runs.filter(|(job, record)| {
+            job.lane.stack == lane.stack
+                && job.lane.variant.name == lane.variant
+                && record.error.is_none()
+        });
+        mine.map(|(job, record)| (job.seed, record)).collect()
+    }
+
     /// How well forecasts of answers held, a line per variant and path, the head first; empty where no variant asked.
     #[must_use]
     pub fn calibration(&self) -> Vec<Vec<String>> {
@@ -295,6 +342,14 @@ impl<'a> Summary<'a> {
     }
 }
 
+/// An interval in words; blank: there is none.
+fn between(estimate: &Estimate) -> String {
+    if estimate.low.is_nan() || estimate.high.is_nan() {
+        return String::new();
+    }
+    format!("{} to {}", number(estimate.low), number(estimate.high))
+}
+
 fn lane(stack: Stack, variant: &str, records: &[&Record]) -> LaneSummary {
     let good: Vec<&&Record> = records.iter().filter(|record| record.error.is_none()).collect();
     let latencies: Vec<f64> = good.iter().flat_map(|record| record.latencies_ms()).collect();
@@ -330,7 +385,7 @@ fn lane(stack: Stack, variant: &str, records: &[&Record]) -> LaneSummary {
         doubtful: good.iter().filter(|record| !record.doubts.is_empty()).count(),
         missing: good.iter().map(|record| u64::from(record.missing)).sum(),
         latency: Statistics::of(&latencies),
-        p99_to_bound: bound::ratio(&latencies, &least, 0.99),
+        p99_to_bound: quantile(&latencies, 0.99) / quantile(&least, 0.99),
         goodput_mbit_per_s: median(good.iter().map(|record| record.goodput_mbit_per_s)),
         path_bytes: names.iter().map(bytes).collect(),
         path_joules: names.iter().filter_map(joules).collect(),

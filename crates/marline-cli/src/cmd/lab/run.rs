@@ -15,7 +15,8 @@ use marline_lab::figure::number;
 use marline_lab::parallel::available;
 use marline_lab::results::Format;
 use marline_lab::runs::{
-    Agreement, Job, Progress, QlogFiles, Qlogs, Record, Series, Store, Summary, Timelines,
+    Agreement, CaptureFiles, Captures, Figures, Job, Kept, Progress, QlogFiles, Qlogs, Record,
+    Series, Store, Summary, Timelines,
 };
 
 use super::paper::aligned;
@@ -44,6 +45,13 @@ pub struct Args {
     /// a drawing of it.
     #[arg(long)]
     pub qlog: bool,
+    /// Write a capture (pcapng) of each end of the runs on stack sim into DIR/pcap.
+    #[arg(long)]
+    pub pcap: bool,
+    /// Draw figures into DIR: the latencies of all variants (cdf.svg, boxes.svg), and windows and delays of the subflows
+    /// in the first run of each variant on stack sim.
+    #[arg(long)]
+    pub plot: bool,
     /// Print what would be run, and run nothing.
     #[arg(long)]
     pub dry_run: bool,
@@ -97,6 +105,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "time lines are of stack sim, and none of these is: add it to --stack"
     );
     ensure!(
+        !args.pcap || simulated,
+        "--pcap is of stack sim, and none of these is: add it to --stack; `marline client` and `server` have --pcap"
+    );
+    ensure!(
         !args.qlog || simulated,
         "--qlog is of stack sim, and none of these is: add it to --stack; `marline client` and `server` have --qlog"
     );
@@ -116,6 +128,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print(&format!("{}\n\n", file.title))?;
     }
     print(&aligned(&summary.table()))?;
+    let intervals = summary.intervals();
+    if !intervals.is_empty() {
+        print(&format!("\nwithin (95 %, bootstrap over the runs)\n{}", aligned(&intervals)))?;
+    }
     let calibration = summary.calibration();
     if !calibration.is_empty() {
         print(&format!("\nforecasts of answers\n{}", aligned(&calibration)))?;
@@ -133,6 +149,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if (args.qlog || file.qlog) && simulated {
         files.push_str(&write_qlogs(&jobs, &args.how, &out)?);
+    }
+    if args.pcap {
+        files.push_str(&write_captures(&jobs, &args.how, &out)?);
+    }
+    if args.plot {
+        files.push_str(&draw(&summary, &file.title, &out)?);
     }
     print(&format!("\n{files} in {}\n", out.display()))?;
     let whole = records.iter().all(|record| record.error.is_none());
@@ -159,6 +181,34 @@ fn write_qlogs(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
         eprintln!("WARNING: {left_out} traces are left out: a series has {most}. Take fewer seeds");
     }
     Ok(format!(", qlog/ with {traces} traces and {drawings} drawings"))
+}
+
+/// Writes captures of all simulated runs; what was written.
+fn write_captures(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
+    let captures = Captures { jobs: how.processors(), max_bytes: Captures::MAX_BYTES };
+    let CaptureFiles { files, left_out, runs_left_out } =
+        captures.write(jobs, &out.join("pcap"))?;
+    if left_out > 0 {
+        let most = Captures::MAX_BYTES >> 20;
+        eprintln!("WARNING: {left_out} packets are left out of captures: each has {most} MiB");
+    }
+    if runs_left_out > 0 {
+        let most = Captures::MAX_RUNS;
+        eprintln!("WARNING: {runs_left_out} runs have no captures: a series has those of {most}");
+    }
+    Ok(format!(", pcap/ with {files} captures"))
+}
+
+/// Draws the figures; what was drawn.
+fn draw(summary: &Summary<'_>, title: &str, out: &Path) -> anyhow::Result<String> {
+    let mut files = String::new();
+    for figure in (Figures { title, runs: &summary.runs() }).draw() {
+        let name = format!("{}.svg", figure.name);
+        write(out, &name, &figure.svg)?;
+        files.push_str(", ");
+        files.push_str(&name);
+    }
+    Ok(files)
 }
 
 /// Where virtual and real time can be compared.
@@ -212,7 +262,8 @@ impl How {
 
     /// The files of some tables.
     pub(super) fn files(&self, tables: &[&str]) -> String {
-        let of = |table: &&str| self.formats().into_iter().map(move |f| format!("{table}.{f}"));
+        let formats = self.formats();
+        let of = |table: &&str| formats.iter().map(|f| format!("{table}.{f}")).collect::<Vec<_>>();
         tables.iter().flat_map(of).collect::<Vec<_>>().join(", ")
     }
 
@@ -248,6 +299,7 @@ impl How {
         };
         let records = series.run(jobs, &progress);
         bar.finish_and_clear();
+        Kept::note(out, &store, jobs)?;
         records
     }
 }

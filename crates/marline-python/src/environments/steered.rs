@@ -10,6 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use marline::algos::schedulers::classes;
 use marline::policy::{Decision, Reinjection, Scheduler, SchedulerContext, SubflowView};
 
+/// Where several paths share, each gets so many segments at a time: segments of a run cost a fraction.
+const RUN_SEGMENTS: u64 = 8;
+
 /// What was told, of all schedulers of a run.
 #[derive(Debug, Default)]
 pub(super) struct Orders {
@@ -69,17 +72,15 @@ impl Scheduler for Steered {
             };
             let ready = candidates().filter(|view| view.is_ready());
             if let Some(view) = ready.min_by(|a, b| behind(a).total_cmp(&behind(b))) {
-                let path = path_of(view);
+                let (path, mss) = (path_of(view), u64::from(view.mss));
                 if self.given.len() <= path {
                     self.given.resize(path + 1, 0);
                 }
-                self.given[path] += u64::from(view.mss);
                 let alone = candidates().nth(1).is_none();
-                let (subflow, range) = (view.id, cx.unsent);
-                return match alone {
-                    true => Decision::SendRun { subflow, range },
-                    false => Decision::Send { subflow, range },
-                };
+                let bytes = if alone { u64::MAX } else { RUN_SEGMENTS * mss };
+                let range = cx.unsent.prefix(bytes);
+                self.given[path] += range.len();
+                return Decision::SendRun { subflow: view.id, range };
             }
         }
         let copies_on = cx.subflows.iter().find(|view| Some(path_of(view)) == orders.copies_on);

@@ -5,12 +5,11 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::run::{command, run, run_and_say_what_failed};
-use crate::{TaskResult, bench, dashboard, deps, manifest, packages, rooms, spec, tidy};
+use crate::{TaskResult, bench, dashboard, deps, manifest, packages, python, rooms, spec, tidy};
 
 const FUZZ_SECONDS: u64 = 8;
 /// Larger inputs only slow the fuzzer down: no packet is longer.
 const FUZZ_INPUT_BYTES: u32 = 2048;
-const OUTSIDE_POLICY: &str = "examples/outside-policy/Cargo.toml";
 const FUZZ_MANIFEST: &str = "fuzz/Cargo.toml";
 
 type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
@@ -18,7 +17,7 @@ type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
 /// Runs the steps named, or all, in order. One that fails does not keep the others from running:
 /// who reads the log wants to know all that is wrong.
 pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
-    let steps: [Step<'_>; 15] = [
+    let steps: [Step<'_>; 16] = [
         ("format", &|root| cargo(root, &["fmt", "--all", "--check"])),
         ("tidy", &tidy::check),
         ("deps", &deps::check),
@@ -32,6 +31,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("bench", &|root| bench::run(root, &["--check".to_owned()])),
         ("fuzz", &|root| fuzz(root, None)),
         ("papers", &papers),
+        ("python", &python::check),
         // Packs the program that `papers` has built, and links another one from what `test` has compiled.
         ("packages", &packages::check),
         // Last, so that the end of the log says which cell was red.
@@ -65,14 +65,10 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 
-/// Every test of the repository: the workspace's, then those of the policy that lives outside it.
+/// Every test of the repository.
 pub(crate) fn test(root: &Path, arguments: &[String]) -> TaskResult {
     let mut workspace = command(root, "cargo", &["test", "--workspace", "--no-fail-fast"]);
-    run_and_say_what_failed(workspace.args(arguments))?;
-    if root.join(OUTSIDE_POLICY).is_file() && arguments.is_empty() {
-        cargo(root, &["test", "--manifest-path", OUTSIDE_POLICY])?;
-    }
-    Ok(())
+    run_and_say_what_failed(workspace.args(arguments))
 }
 
 /// Runs every fuzz target of `fuzz/` for a while.

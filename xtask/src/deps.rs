@@ -40,6 +40,7 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("marline-proxy", &["marline"]),
     ("marline-tun", &["marline-proxy"]),
     ("marline-papers", &["marline-lab"]),
+    ("marline-python", &["marline-lab"]),
     ("marline-dashboard", &[]),
     ("marline-cli", &["marline-tun", "marline-papers", "marline-dashboard"]),
     ("marline-testkit", &["marline-sim", "marline-algos"]),

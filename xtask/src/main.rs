@@ -17,6 +17,7 @@ mod goals;
 mod manifest;
 mod nightly;
 mod packages;
+mod python;
 mod rooms;
 mod run;
 mod source;
@@ -48,6 +49,7 @@ usage: cargo xtask <task>
   packetdrill [..] scripts of PKT_DIR, run by PACKETDRILL against our core (root); --help likewise
   endurance       churn, ten thousand streams, kill -9 (root; some minutes): docs/research/endurance.md
   dashboard [--check]  the bundle of the dashboard's page, by npm; --check: it is what its sources make
+  python          the Python package: built, installed into target/python, its tests, examples and notebooks
   nightly [STEP..]  what is too long for ci: docs/nightly.md says when it was last run
   dist [program]  what a release consists of, in target/dist: packages, an archive, a container, sums; `program`:
                   the static program alone
@@ -91,6 +93,7 @@ fn main() -> ExitCode {
         "spec" => spec::print(&root, rest),
         "test" => ci::test(&root, rest),
         "fuzz" => ci::fuzz(&root, rest.first().map(String::as_str)),
+        "python" => python::check(&root),
         "ci" => ci::all(&root, rest),
         "digests" => digests::print(&root),
         "bench" => bench::run(&root, rest),

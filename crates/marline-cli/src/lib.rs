@@ -30,6 +30,8 @@ pub mod times;
 use std::pin::Pin;
 use std::process::ExitCode;
 
+pub use marline_algos::Registry;
+
 use anyhow::Context;
 use clap::{ArgAction, Parser, Subcommand};
 use marline_proxy::secret::hide;
@@ -106,6 +108,31 @@ pub enum Command {
     Completions(cmd::completions::Args),
     /// Print the manual page, or write all of them into a directory.
     Man(cmd::man::Args),
+}
+
+/// The policies of the program `marline`: the built-in ones and those of the literature. Somebody else's program adds
+/// its own and gives all of them to [`main_with`].
+#[must_use]
+pub fn registry() -> Registry {
+    config::policies::registry()
+}
+
+/// The whole program with these policies: every subcommand knows them by name, the lab in all its stacks, `client`,
+/// `server` and `serve`, and so do the processes that it starts of itself. Call it first of all in `main`.
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     let mut registry = marline_cli::registry();
+///     // my_policies::register(&mut registry) ...
+///     marline_cli::main_with(registry)
+/// }
+/// ```
+#[must_use]
+pub fn main_with(registry: Registry) -> ExitCode {
+    match marline_lab::policies::choose(registry) {
+        Ok(()) => run(),
+        Err(error) => fail(&error),
+    }
 }
 
 /// Parses the command line, runs the subcommand, prints its error.

@@ -6,6 +6,7 @@
 
 pub mod apps;
 mod calibration;
+mod capture;
 mod end;
 pub mod file;
 mod live;
@@ -19,6 +20,7 @@ mod timeline;
 mod variant;
 
 pub use calibration::Calibration;
+pub use capture::{EndCapture, simulate_captured};
 pub use end::run_end;
 pub use live::{run_live, weight};
 pub use outcome::{Message, Outcome, PathTotals};

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`Plot`] | curves: distributions ([`cdf`], [`density`]), something over something, points with intervals |
 //! | [`Bars`] | values of several contestants in several cases, with intervals |
+//! | [`Boxes`] | distributions of several contestants: quartiles and tails |
 //! | [`HeatMap`] | a number for every pair of two lists |
 //! | [`SequencePlot`] | which bytes of the stream went over which subflow, when, and which of them again |
 //! | [`TimingDiagram`] | which segment went over which path, when, and whether it came ([`SegmentLog`]) |
@@ -14,6 +15,7 @@
 
 mod axis;
 mod bars;
+mod boxes;
 mod curve;
 mod drawing;
 mod heat_map;
@@ -25,6 +27,7 @@ mod svg;
 mod timing;
 
 pub use bars::Bars;
+pub use boxes::{Boxes, FiveNumbers};
 pub use curve::{cdf, density, mean_interval};
 pub use drawing::Figure;
 pub use heat_map::HeatMap;

@@ -5,6 +5,11 @@
 //! so that an interrupted series can be resumed, and two series share common runs. Results have the
 //! order of the plan, regardless of the order of completion.
 
+mod captures;
+mod comparison;
+mod figures;
+mod kept;
+mod measured;
 mod qlogs;
 mod queue;
 mod record;
@@ -19,9 +24,14 @@ use anyhow::{Context, ensure};
 use crate::experiment::file::Lane;
 use crate::experiment::{Experiment, Stack, weight};
 
+pub use captures::{CaptureFiles, Captures};
+pub use comparison::{Compared, Comparison, Outcome};
+pub use figures::Figures;
+pub use kept::{Kept, KeptLane};
+pub use measured::{LEAST_RUNS, Measure, Measured};
 pub use qlogs::{QlogFiles, Qlogs};
 pub use queue::weighted;
-pub use record::{PathBytes, RadioJoules, Record, Statistics, csv_field};
+pub use record::{PathBytes, RadioJoules, Record, Statistics};
 pub use store::Store;
 pub use summary::{Agreement, LaneSummary, Summary};
 pub use timelines::{Timelines, Written};

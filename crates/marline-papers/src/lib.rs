@@ -15,7 +15,6 @@ mod agree;
 mod auto;
 mod datagrams;
 mod download;
-mod estimate;
 mod file;
 mod hsr2018;
 mod judge;
@@ -40,10 +39,13 @@ mod traces;
 mod value;
 
 pub use agree::{Agreement, agreement};
-pub use estimate::{Asked, CONFIDENCE, Estimate, LEAST_ROOTS, Samples, pooled_quantile};
 pub use file::PaperFile;
 pub use judge::{Row, Verdict};
 pub use markdown::{page_with_results, page_with_summary, results_were_edited};
+use marline_lab::estimate;
+pub use marline_lab::estimate::{
+    Asked, CONFIDENCE, Estimate, LEAST_ROOTS, Samples, pooled_quantile,
+};
 pub use output::{Machine, RunInfo, load, store};
 pub use paper::{Context, Effort, Paper, Spent, trace_directory};
 pub use roots::{Part, Root, forget};

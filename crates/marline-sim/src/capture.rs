@@ -33,6 +33,12 @@ impl Capture {
         Capture { node, interfaces, writer, bytes, max_bytes, left_out: 0 }
     }
 
+    /// Whose packets it captures.
+    #[must_use]
+    pub const fn node(&self) -> NodeId {
+        self.node
+    }
+
     /// The file so far.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

@@ -11,26 +11,28 @@
 #![forbid(unsafe_code)]
 
 use marline_algos::schedulers::classes;
-use marline_algos::{NamedScheduler, RegisterError, Registry};
+use marline_algos::{RegisterError, Registry};
 use marline_policy::{Decision, Reinjection, Scheduler, SchedulerContext, SubflowId, SubflowView};
 
 /// The name it is chosen by.
 pub const NAME: &str = "sticky";
-
-/// Another path must be better by this factor before data moves there.
-const WORTH_MOVING: u32 = 2;
 
 /// Adds the scheduler to a registry.
 ///
 /// # Errors
 /// If the registry has another scheduler of this name.
 pub fn register(registry: &mut Registry) -> Result<(), RegisterError> {
-    registry.register_scheduler(NamedScheduler::new(NAME, || Box::new(Sticky::default())))
+    registry.register_scheduler_with(NAME, |parameters| {
+        let worth_moving = parameters.count("worth-moving", 2, 1..=100) as u32;
+        move || Box::new(Sticky { worth_moving, current: None })
+    })
 }
 
 /// Keeps all data on one path.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Sticky {
+    /// Another path must be better by this factor before data moves there.
+    worth_moving: u32,
     current: Option<SubflowId>,
 }
 
@@ -42,16 +44,16 @@ impl Sticky {
         let best = classes::members(cx.subflows, class).min_by_key(|view| classes::rank(view))?;
         let current = classes::members(cx.subflows, class).find(|v| Some(v.id) == self.current);
         Some(match current {
-            Some(current) if !much_better(best, current) => current,
+            Some(current) if !self.is_worth_moving(current, best) => current,
             _ => best,
         })
     }
-}
 
-fn much_better(other: &SubflowView, than: &SubflowView) -> bool {
-    match (other.srtt, than.srtt) {
-        (Some(other), Some(than)) => other * WORTH_MOVING < than,
-        _ => false,
+    fn is_worth_moving(&self, from: &SubflowView, to: &SubflowView) -> bool {
+        match (from.srtt, to.srtt) {
+            (Some(from), Some(to)) => to * self.worth_moving < from,
+            _ => false,
+        }
     }
 }
 

@@ -19,13 +19,14 @@ pub struct Args {
 }
 
 /// The kinds, and how one of each is chosen.
-const KINDS: [(PolicyKind, &str); 6] = [
+const KINDS: [(PolicyKind, &str); 7] = [
     (PolicyKind::Scheduler, "NAME[,KEY=VALUE...]"),
     (PolicyKind::SchedulerWrapper, "SCHEDULER+NAME[,KEY=VALUE...]"),
     (PolicyKind::PathManager, "NAME[,KEY=VALUE...]"),
     (PolicyKind::Congestion, "NAME[,KEY=VALUE...]"),
     (PolicyKind::CongestionWrapper, "CONGESTION+NAME[,KEY=VALUE...]"),
     (PolicyKind::Recovery, "NAME[,KEY=VALUE...]"),
+    (PolicyKind::Datagrams, "NAME[,KEY=VALUE...]"),
 ];
 
 /// Prints the policies. Failure if the requested one does not exist.

@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Span;
 
-/// Registry of all policies: the built-in ones and those of the literature.
+/// Registry of all policies: those that the program was started with ([`crate::main_with`]), else the built-in ones and
+/// those of the literature.
 #[must_use]
 pub fn registry() -> Registry {
-    marline_research::registry()
+    marline_lab::policies::registry()
 }
 
 /// Mode of using the paths: one policy, with another budget of bytes and of radios. The names `handover`,

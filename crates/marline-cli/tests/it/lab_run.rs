@@ -63,6 +63,25 @@ fn the_first_experiment_runs_as_the_page_says() {
     for name in ["messages.csv", "runs.csv", "result.json"] {
         assert!(dir.path().join("target/lab/first").join(name).exists(), "{name}");
     }
+    assert!(table.contains("within (95 %, bootstrap over the runs)"), "{table}");
+    // Which variant is better, and by how much.
+    let [compare] = &commands(&page, "marline lab compare target/lab/first:")[..] else {
+        panic!("a command");
+    };
+    let compared = good(&marline(dir.path(), compare));
+    assert!(compared.contains("10 seeds in both, 95 %, paired by seed"), "{compared}");
+    let row = compared.lines().find(|line| line.trim_start().starts_with("p99 ms")).expect("a row");
+    assert!(
+        ["better by", "worse by", "not told apart"].iter().any(|word| row.contains(word)),
+        "{row}"
+    );
+    let same = ["lab", "compare", "target/lab/first", "target/lab/first"];
+    let same = good(&marline(dir.path(), &same));
+    assert_eq!(same.matches("equal in every seed").count(), 2 * 5, "{same}");
+    let wrong = ["lab", "compare", "target/lab/first:default", "target/lab/first:thrice"];
+    let refused = marline(dir.path(), &wrong);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("no variant `thrice`; there are default, twice"), "{said}");
     // The mistake of step 3, and what the page says comes of it.
     let text = std::fs::read_to_string(&file).expect("text");
     std::fs::write(&file, text.replace("\"redundant\"", "\"redundnat\"")).expect("write");
@@ -104,9 +123,16 @@ fn time_lines_are_written_as_the_page_says() {
     let file = root.join("scenarios/time-lines.toml").display().to_string();
     let mut command = command.clone();
     command[2].clone_from(&file);
+    command.extend(["--pcap", "--plot", "--format", "csv,parquet"].map(str::to_owned));
     let table = good(&marline(dir.path(), &command));
-    assert!(table.contains("subflows.csv, copies.csv in target/lab/time-lines"), "{table}");
+    assert!(
+        table.contains("subflows.csv, subflows.parquet, copies.csv, copies.parquet"),
+        "{table}"
+    );
     let out = dir.path().join("target/lab/time-lines");
+    for name in ["subflows.parquet", "pcap/auto-1-client.pcapng", "cdf.svg", "windows-auto.svg"] {
+        assert!(out.join(name).exists(), "{name}");
+    }
     let read = |name: &str| std::fs::read_to_string(out.join(name)).expect(name);
     // The columns that the page's commands print, counted from 1 as `awk` does.
     for (name, printed) in [
@@ -143,7 +169,7 @@ fn a_sweep_that_is_killed_goes_on_and_ends_as_if_nothing_had_been() {
     let whole: Vec<String> = [sweep.as_slice(), &["--out".into(), "whole".into()]].concat();
     let table = good(&marline(dir.path(), &whole));
     assert!(table.contains("80ms") && table.contains("5%"), "{table}");
-    assert!(String::from_utf8_lossy(&csv("whole").expect("csv")).contains("\n20ms,0,sim,default,"));
+    assert!(String::from_utf8_lossy(&csv("whole").expect("csv")).contains("\n20,0,sim,default,"));
 
     let part = [sweep.as_slice(), &["--out".into(), "part".into(), "--jobs".into(), "1".into()]];
     let part = part.concat();
@@ -169,4 +195,25 @@ fn a_sweep_that_is_killed_goes_on_and_ends_as_if_nothing_had_been() {
     assert!(said.contains("of 120 runs are there already"), "{said}");
     // Interrupted or not, with one thread or four: the same to the byte.
     assert_eq!(csv("part").expect("csv"), csv("whole").expect("csv"));
+}
+
+#[test]
+fn what_was_measured_becomes_a_path_that_runs() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let csv = "timestamp,down_rate_kbit_per_s,rtt_ms\n5,20000,40\n6,0,40\n7,8000,60\n";
+    std::fs::write(dir.path().join("drive.csv"), csv).expect("a file");
+    let import = ["lab", "import", "drive.csv", "--path", "lte", "--queue", "100ms"];
+    let refused = marline(dir.path(), &import);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("--column THEIRS=OURS"), "{said}");
+    let renamed = [&import[..], &["--column", "timestamp=time_s", "--out", "lte.toml"]].concat();
+    good(&marline(dir.path(), &renamed));
+    let path = std::fs::read_to_string(dir.path().join("lte.toml")).expect("a path");
+    let rest = "\n[workload]\nkind = 'echo'\nbytes = 200\ngap = '50ms'\ncount = 50\n";
+    std::fs::write(dir.path().join("drive.toml"), format!("{path}{rest}")).expect("a file");
+    let table = good(&marline(dir.path(), &["lab", "run", "drive.toml", "--seeds", "1"]));
+    // An answer waits while the link stands still.
+    let worst = table.lines().find(|line| line.contains("default")).expect("a line").to_owned();
+    let max: f64 = worst.split_whitespace().nth(7).expect("max").parse().expect("a number");
+    assert!((800.0..1_300.0).contains(&max), "{table}");
 }

@@ -6,6 +6,7 @@
 mod check;
 mod diagnostic;
 mod document;
+mod parameter;
 mod raw;
 mod sweep;
 #[cfg(test)]

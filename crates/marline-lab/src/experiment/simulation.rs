@@ -40,7 +40,7 @@ pub fn simulate_recorded(
     let mut paths = stage(experiment, variant, seed)?;
     let mut recorder = Some(Recorder::begin(&mut paths, (experiment, variant, seed), config)?);
     let outcome = run(&mut paths, (experiment, variant, seed), &mut recorder)?;
-    let timeline = recorder.map(|recorder| recorder.finish(&paths)).unwrap_or_default();
+    let timeline = recorder.map_or_else(Timeline::empty, |recorder| recorder.finish(&paths));
     Ok((outcome, timeline))
 }
 

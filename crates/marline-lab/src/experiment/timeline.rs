@@ -16,13 +16,13 @@
 mod copies;
 mod samples;
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use marline_sim::Paths;
 use marline_time::Instant;
 
 use super::{Experiment, START, Variant};
+use crate::results::Table;
 use copies::Copies;
 use samples::Samples;
 
@@ -62,14 +62,13 @@ impl Default for TimelineConfig {
     }
 }
 
-/// Time lines of a run, as lines of CSV without the columns that tell runs apart.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Time lines of a run, without the columns that tell runs apart. Times are after the start of the workload.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
-    /// Samples in the order of time; the columns are [`Timeline::SUBFLOW_COLUMNS`].
-    pub subflows: Vec<String>,
-    /// Copies by message, and of each message in the order of sending; the columns are
-    /// [`Timeline::COPY_COLUMNS`].
-    pub copies: Vec<String>,
+    /// Samples in the order of time.
+    pub subflows: Table,
+    /// Copies by message, and of each message in the order of sending.
+    pub copies: Table,
     /// Samples that were left out because there were too many.
     pub subflows_left_out: u64,
     /// Copies that were left out because there were too many.
@@ -77,14 +76,12 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Columns of [`Timeline::subflows`]. Times are after the start of the workload.
-    pub const SUBFLOW_COLUMNS: &str = "time_us,end,path,subflow,state,health,cause,phase,backup,\
-        cwnd_bytes,in_flight_bytes,lost_bytes,srtt_us,rttvar_us,forecast_p50_us,forecast_p90_us,\
-        forecast_p99_us,forecast_queued_us,delivery_bits_per_s,mss_bytes,sent_bytes,\
-        link_queue_bytes";
-    /// Columns of [`Timeline::copies`]. Times are after the start of the workload.
-    pub const COPY_COLUMNS: &str = "index,from,bytes,written_us,complete_us,read_us,copy,path,offset_bytes,\
-        copy_bytes,sent_us,arrived_us,new_bytes,won";
+    /// Time lines of nothing: which columns there are.
+    #[must_use]
+    pub fn empty() -> Timeline {
+        let (subflows, copies) = (samples::table(), copies::table());
+        Timeline { subflows, copies, subflows_left_out: 0, copies_left_out: 0 }
+    }
 }
 
 /// Records a run while it goes on.
@@ -119,14 +116,14 @@ impl Recorder {
         self.samples.last(&paths.world);
         let reports = (paths.client_report(0), paths.server_report(0));
         let (mut copies, mut copies_left_out) = match paths.world.observer::<Copies>() {
-            Some(copies) => (copies.lines(self.samples.names(), reports), copies.left_out()),
-            None => (Vec::new(), 0),
+            Some(copies) => (copies.rows(self.samples.names(), reports), copies.left_out()),
+            None => (copies::table(), 0),
         };
         // Messages without a copy have a row each as well.
         let max_rows = self.samples.max_rows();
-        copies_left_out += copies.len().saturating_sub(max_rows) as u64;
+        copies_left_out += copies.rows().saturating_sub(max_rows) as u64;
         copies.truncate(max_rows);
-        let (subflows, subflows_left_out) = self.samples.into_lines();
+        let (subflows, subflows_left_out) = self.samples.into_rows();
         Timeline { subflows, copies, subflows_left_out, copies_left_out }
     }
 }
@@ -135,15 +132,6 @@ impl Recorder {
 fn after_start_us(at: Instant) -> i64 {
     let micros = |at: Instant| (at.as_nanos() / 1_000) as i64;
     micros(at) - micros(START)
-}
-
-/// Appends a field, blank if there is nothing.
-fn field(line: &mut String, value: Option<impl std::fmt::Display>) {
-    line.push(',');
-    if let Some(value) = value {
-        // Writing to a String cannot fail.
-        let _ = write!(line, "{value}");
-    }
 }
 
 #[cfg(test)]

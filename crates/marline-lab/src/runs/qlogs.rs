@@ -70,10 +70,15 @@ impl Qlogs {
 }
 
 fn file_name(job: &Job, trace: &EndTrace, traces: usize) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
-    let variant: String = job.lane.variant.name.chars().map(plain).collect();
+    let variant = plain(&job.lane.variant.name);
     let several = if traces > 2 { format!("-{}", trace.connection) } else { String::new() };
     format!("{variant}-{}-{}{several}", job.seed, trace.vantage.name())
+}
+
+/// A name as part of a file's.
+pub(super) fn plain(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
+    name.chars().map(plain).collect()
 }
 
 /// Writes a trace, and a drawing if there is something to be drawn.

@@ -1,11 +1,11 @@
 //! Stored record of a run.
 
 use marline_link::radio::RadioReading;
-use marline_sim::quantile;
 use serde::{Deserialize, Serialize};
 
 use crate::bound::Bound;
 use crate::experiment::{Calibration, Experiment, Message, Outcome};
+use crate::results::quantile;
 
 /// Bytes that were offered to a path, headers included.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -78,7 +78,7 @@ pub struct Record {
     pub error: Option<String>,
 }
 
-/// Latencies in short.
+/// Latencies in short; quantiles are those of [`crate::results::quantile`].
 #[derive(Copy, Clone, Debug, PartialEq, Serialize)]
 pub struct Statistics {
     /// How many.
@@ -192,13 +192,4 @@ impl Record {
     pub fn wire_bytes(&self) -> u64 {
         self.paths.iter().map(|path| path.up_bytes + path.down_bytes).sum()
     }
-}
-
-/// A field of a CSV file: quoted if it must be.
-#[must_use]
-pub fn csv_field(text: &str) -> String {
-    if text.contains(['"', ',', '\n', '\r']) {
-        return format!("\"{}\"", text.replace('"', "\"\"").replace(['\n', '\r'], " "));
-    }
-    text.to_owned()
 }

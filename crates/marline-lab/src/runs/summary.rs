@@ -1,15 +1,18 @@
 //! Summary of a series: one line per variant and stack, and machine-readable files.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Job;
-use super::record::{Record, Statistics, csv_field};
-use crate::bound;
+use super::measured::{Measure, Measured};
+use super::record::{Record, Statistics};
+use crate::estimate::Estimate;
 use crate::experiment::{Calibration, Stack};
 use crate::figure::number;
+use crate::results::{self, Format, RunColumns, Sheets, Table, quantile};
 
 /// `sim` and `live` agree if their medians differ by no more than this share ...
 const MEDIAN_TOLERANCE: f64 = 0.10;
@@ -164,6 +167,52 @@ impl<'a> Summary<'a> {
         table
     }
 
+    /// Intervals of the table's numbers (95 %, bootstrap over the runs; ratios paired by seed), the head first; empty where
+    /// no variant has [`LEAST_RUNS`](super::LEAST_RUNS) runs.
+    #[must_use]
+    pub fn intervals(&self) -> Vec<Vec<String>> {
+        let Some(reference) = self.reference() else { return Vec::new() };
+        let whose = format!("{} {}", reference.stack, reference.variant);
+        let ratios = [format!("p50 / {whose}"), format!("p99 / {whose}"), "p99 / bound".to_owned()];
+        let head = ["stack", "variant", "runs", "p50 ms", "p95", "p99", "Mbit/s"];
+        let mut table: Vec<Vec<String>> =
+            vec![head.into_iter().map(str::to_owned).chain(ratios).collect()];
+        let theirs = self.good_runs(reference);
+        for lane in &self.lanes {
+            let mine = self.good_runs(lane);
+            let records: Vec<&Record> = mine.iter().map(|(_, record)| *record).collect();
+            let measured = Measured::of(&records);
+            let shown = [Measure::P50, Measure::P95, Measure::P99, Measure::Goodput];
+            let mut estimates = shown.map(|measure| measured.estimate(measure)).to_vec();
+            let both = |(seed, record): &(u64, &'a Record)| {
+                let other = theirs.iter().find(|(other, _)| other == seed)?;
+                Some((*record, other.1))
+            };
+            let (ours, others): (Vec<&Record>, Vec<&Record>) = mine.iter().filter_map(both).unzip();
+            let (ours, others) = (Measured::of(&ours), Measured::of(&others));
+            let to_reference = |measure| ours.ratio(measure, &others);
+            estimates.extend([Measure::P50, Measure::P99].map(to_reference));
+            estimates.push(measured.estimate(Measure::P99ToBound));
+            let cells: Vec<String> = estimates.iter().map(between).collect();
+            if cells.iter().any(|cell| !cell.is_empty()) {
+                let head = [lane.stack.to_string(), lane.variant.clone(), mine.len().to_string()];
+                table.push(head.into_iter().chain(cells).collect());
+            }
+        }
+        if table.len() > 1 { table } else { Vec::new() }
+    }
+
+    /// The runs of a lane that came to an end, with their seeds.
+    fn good_runs(&self, lane: &LaneSummary) -> Vec<(u64, &'a Record)> {
+        let runs = self.jobs.iter().zip(self.records);
+        let mine = runs.filter(|(job, record)| {
+            job.lane.stack == lane.stack
+                && job.lane.variant.name == lane.variant
+                && record.error.is_none()
+        });
+        mine.map(|(job, record)| (job.seed, record)).collect()
+    }
+
     /// How well forecasts of answers held, a line per variant and path, the head first; empty where no variant asked.
     #[must_use]
     pub fn calibration(&self) -> Vec<Vec<String>> {
@@ -229,114 +278,40 @@ impl<'a> Summary<'a> {
         warnings
     }
 
-    /// One line per message.
+    /// The runs with their records.
     #[must_use]
-    pub fn messages_csv(&self) -> String {
-        let mut text = String::from("stack,variant,seed,index,bytes,sent_ms,latency_ms\n");
-        for (job, record) in self.jobs.iter().zip(self.records) {
-            let variant = csv_field(&job.lane.variant.name);
-            for message in &record.messages {
-                let (stack, seed) = (job.lane.stack, job.seed);
-                let crate::experiment::Message { index, bytes, sent_ms, latency_ms } = message;
-                let _ = writeln!(
-                    text,
-                    "{stack},{variant},{seed},{index},{bytes},{sent_ms:.3},{latency_ms:.3}"
-                );
-            }
-        }
-        text
+    pub fn runs(&self) -> Vec<(&'a Job, &'a Record)> {
+        self.jobs.iter().zip(self.records).collect()
     }
 
-    /// One line per run.
+    /// Table of runs ([`results::runs`]).
     #[must_use]
-    pub fn runs_csv(&self) -> String {
-        let paths = self.path_names();
-        let mut text = String::from(
-            "stack,variant,seed,messages,missing,mean_ms,p50_ms,p95_ms,p99_ms,max_ms,\
-             goodput_mbit_per_s,reinjected_bytes",
-        );
-        for path in &paths {
-            let _ = write!(text, ",{path}_up_bytes,{path}_down_bytes,{path}_dropped_packets");
-            let _ = write!(text, ",{path}_traffic_j,{path}_idle_j");
-        }
-        text.push_str(",doubts,error\n");
-        for (job, record) in self.jobs.iter().zip(self.records) {
-            let variant = csv_field(&job.lane.variant.name);
-            let of = Statistics::of(&record.latencies_ms());
-            let _ = write!(
-                text,
-                "{},{variant},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{}",
-                job.lane.stack,
-                job.seed,
-                of.count,
-                record.missing,
-                of.mean_ms,
-                of.p50_ms,
-                of.p95_ms,
-                of.p99_ms,
-                of.max_ms,
-                record.goodput_mbit_per_s,
-                record.reinjected_bytes,
-            );
-            for name in &paths {
-                match record.paths.iter().find(|path| path.name == *name) {
-                    Some(path) => {
-                        let (up, down, lost) =
-                            (path.up_bytes, path.down_bytes, path.dropped_packets);
-                        let _ = write!(text, ",{up},{down},{lost}");
-                        match &path.radio {
-                            Some(radio) => {
-                                let _ = write!(text, ",{:.3},{:.3}", radio.traffic_j, radio.idle_j);
-                            }
-                            None => text.push_str(",,"),
-                        }
-                    }
-                    None => text.push_str(",,,,,"),
-                }
-            }
-            let doubts = csv_field(&record.doubts.join("; "));
-            let error = csv_field(record.error.as_deref().unwrap_or_default());
-            let _ = writeln!(text, ",{doubts},{error}");
-        }
-        text
+    pub fn runs_table(&self) -> Table {
+        results::runs(&RunColumns::of(self.jobs), &self.runs())
     }
 
-    /// One line per run and measure, with the values of a sweep in front.
-    #[must_use]
-    pub fn long_csv(&self) -> String {
-        let keys: Vec<&String> =
-            self.jobs.first().into_iter().flat_map(|job| job.point.iter().map(|p| &p.0)).collect();
-        let mut text = String::new();
-        for key in &keys {
-            text.push_str(&csv_field(key));
-            text.push(',');
+    /// Writes the tables `messages` and `runs` into a directory, of a sweep `sweep` as well.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn write(&self, directory: &Path, formats: &[Format]) -> anyhow::Result<()> {
+        let columns = RunColumns::of(self.jobs);
+        let like = results::messages(&columns, &[]);
+        let mut sheets = Sheets::create(directory, &like, formats, u64::MAX)?;
+        for run in self.runs() {
+            sheets.append(&results::messages(&columns, &[run]), 0)?;
         }
-        text.push_str("stack,variant,seed,measure,value\n");
-        for (job, record) in self.jobs.iter().zip(self.records) {
-            let mut measures: Vec<(String, f64)> = Vec::new();
-            let of = Statistics::of(&record.latencies_ms());
-            measures.extend(of.named().map(|(name, value)| (name.to_owned(), value)));
-            measures.push(("missing".to_owned(), f64::from(record.missing)));
-            measures.push(("goodput_mbit_per_s".to_owned(), record.goodput_mbit_per_s));
-            measures.push(("reinjected_bytes".to_owned(), record.reinjected_bytes as f64));
-            for path in &record.paths {
-                measures.push((format!("{}_up_bytes", path.name), path.up_bytes as f64));
-                measures.push((format!("{}_down_bytes", path.name), path.down_bytes as f64));
-                if let Some(radio) = &path.radio {
-                    measures.push((format!("{}_traffic_j", path.name), radio.traffic_j));
-                    measures.push((format!("{}_idle_j", path.name), radio.idle_j));
-                }
-            }
-            let values = job.point.iter().map(|(_, value)| csv_field(value) + ",");
-            let point: String = values.collect();
-            let variant = csv_field(&job.lane.variant.name);
-            for (measure, value) in measures {
-                let (stack, seed) = (job.lane.stack, job.seed);
-                let measure = csv_field(&measure);
-                let _ = writeln!(text, "{point}{stack},{variant},{seed},{measure},{value:.3}");
-            }
+        sheets.close()?;
+        let mut tables = vec![self.runs_table()];
+        if self.jobs.first().is_some_and(|job| !job.point.is_empty()) {
+            tables.push(results::long(&columns, &tables[0]));
         }
-        text
+        for table in tables {
+            let mut sheets = Sheets::create(directory, &table, formats, u64::MAX)?;
+            sheets.append(&table, 0)?;
+            sheets.close()?;
+        }
+        Ok(())
     }
 
     /// The whole for programs: lanes, agreement, and each run without its messages.
@@ -365,6 +340,14 @@ impl<'a> Summary<'a> {
             "runs": self.jobs.iter().zip(self.records).map(run).collect::<Vec<Value>>(),
         })
     }
+}
+
+/// An interval in words; blank: there is none.
+fn between(estimate: &Estimate) -> String {
+    if estimate.low.is_nan() || estimate.high.is_nan() {
+        return String::new();
+    }
+    format!("{} to {}", number(estimate.low), number(estimate.high))
 }
 
 fn lane(stack: Stack, variant: &str, records: &[&Record]) -> LaneSummary {
@@ -402,7 +385,7 @@ fn lane(stack: Stack, variant: &str, records: &[&Record]) -> LaneSummary {
         doubtful: good.iter().filter(|record| !record.doubts.is_empty()).count(),
         missing: good.iter().map(|record| u64::from(record.missing)).sum(),
         latency: Statistics::of(&latencies),
-        p99_to_bound: bound::ratio(&latencies, &least, 0.99),
+        p99_to_bound: quantile(&latencies, 0.99) / quantile(&least, 0.99),
         goodput_mbit_per_s: median(good.iter().map(|record| record.goodput_mbit_per_s)),
         path_bytes: names.iter().map(bytes).collect(),
         path_joules: names.iter().filter_map(joules).collect(),

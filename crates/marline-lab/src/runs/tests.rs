@@ -1,5 +1,6 @@
 use super::*;
 use crate::experiment::file::ExperimentFile;
+use crate::results::Format;
 
 const TEXT: &str = "\
 [[path]]
@@ -39,8 +40,12 @@ fn outputs(jobs: &[Job], threads: usize) -> [String; 4] {
     let records = series.run(jobs, &|_| {}).expect("run");
     let summary = Summary::of(jobs, &records);
     let json = serde_json::to_string(&summary.json("title")).expect("json");
+    summary.write(&place, &[Format::Csv]).expect("files");
+    let read = |name: &str| std::fs::read_to_string(place.join(name)).expect(name);
+    let files = [read("messages.csv"), read("runs.csv")];
     std::fs::remove_dir_all(&place).expect("clean up");
-    [summary.messages_csv(), summary.runs_csv(), json, format!("{:?}", summary.table())]
+    let [messages, runs] = files;
+    [messages, runs, json, format!("{:?}", summary.table())]
 }
 
 #[test]
@@ -94,9 +99,15 @@ fn what_was_run_is_not_run_again_and_what_is_another_is() {
     let (made, records) = ran(&swept);
     assert_eq!((swept.len(), made), (16, 16));
     assert_eq!(ran(&swept).0, 0);
-    let long = Summary::of(&swept, &records).long_csv();
-    assert!(long.starts_with("path.lte.delay,stack,variant,seed,measure,value\n"), "{long}");
-    assert!(long.contains("\n80ms,sim,default,1,p50_ms,"), "{long}");
+    Summary::of(&swept, &records).write(&place, &[Format::Csv]).expect("files");
+    let read = |name: &str| std::fs::read_to_string(place.join(name)).expect(name);
+    let (long, runs, messages) = (read("sweep.csv"), read("runs.csv"), read("messages.csv"));
+    assert!(long.starts_with("path.lte.delay_ms,stack,variant,seed,measure,value\n"), "{long}");
+    assert!(long.contains("\n80,sim,default,1,p50_ms,"), "{long}");
+    assert!(runs.contains("\n80,sim,\"both, twice\",4,10,0,"), "{runs}");
+    // Each message of each run of a sweep.
+    assert_eq!(messages.lines().count(), 1 + 16 * 10);
+    assert!(messages.contains("\n40,sim,default,1,0,"), "{messages}");
     std::fs::remove_dir_all(&place).expect("clean up");
 }
 

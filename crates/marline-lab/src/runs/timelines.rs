@@ -1,18 +1,15 @@
-//! Time lines of a series: two files of CSV, with all simulated runs in the order of the plan.
+//! Time lines of a series: two tables, with all simulated runs in the order of the plan.
 //!
 //! Runs are made for them again, or for the first time: what is kept of a run has no time lines, and a
 //! simulation costs little. So nothing that is kept depends on whether they were asked for.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{BufWriter, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::Context;
-
-use super::{Job, csv_field};
+use super::Job;
 use crate::experiment::{Stack, Timeline, TimelineConfig, simulate_recorded};
 use crate::parallel::parallel;
+use crate::results::{Format, RunColumns, Sheet, Sheets};
 
 /// How time lines are written.
 #[derive(Copy, Clone, Debug)]
@@ -26,49 +23,44 @@ pub struct Timelines {
 /// What was written.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Rows of `subflows.csv`, and rows that were left out.
-    pub subflows: (u64, u64),
-    /// Rows of `copies.csv`, and rows that were left out.
-    pub copies: (u64, u64),
-}
-
-/// A file that takes no more than so many rows.
-struct Sheet {
-    file: PathBuf,
-    writer: BufWriter<File>,
-    rows: u64,
-    left_out: u64,
+    /// Of the table `subflows`.
+    pub subflows: Sheet,
+    /// Of the table `copies`.
+    pub copies: Sheet,
 }
 
 impl Timelines {
     /// Rows that a file may have, its heading aside.
     pub const MAX_FILE_ROWS: u64 = 5_000_000;
 
-    /// Writes `subflows.csv` and `copies.csv` of the jobs on stack `sim` into a directory. The files are
+    /// Writes the tables `subflows` and `copies` of the jobs on stack `sim` into a directory. The files are
     /// the same to the byte however many jobs run at once. Runs that fail have no rows.
     ///
     /// # Errors
     /// A file cannot be written.
-    pub fn write(&self, jobs: &[Job], directory: &Path) -> anyhow::Result<Written> {
-        const RUN: &str = "stack,variant,seed";
-        let mut subflows = Sheet::new(
-            directory.join("subflows.csv"),
-            &format!("{RUN},{}", Timeline::SUBFLOW_COLUMNS),
-        )?;
-        let mut copies =
-            Sheet::new(directory.join("copies.csv"), &format!("{RUN},{}", Timeline::COPY_COLUMNS))?;
+    pub fn write(
+        &self,
+        jobs: &[Job],
+        directory: &Path,
+        formats: &[Format],
+    ) -> anyhow::Result<Written> {
+        let (run, empty) = (RunColumns::of(jobs), Timeline::empty());
+        let create = |table| {
+            let like = run.before(table, None);
+            Sheets::create(directory, &like, formats, Timelines::MAX_FILE_ROWS)
+        };
+        let (mut subflows, mut copies) = (create(&empty.subflows)?, create(&empty.copies)?);
         let mine: Vec<&Job> = jobs.iter().filter(|job| job.lane.stack == Stack::Sim).collect();
         // No more than is made at once is held in memory.
         for some in mine.chunks(self.jobs.max(1)) {
-            let run = |job: &&Job| {
+            let simulated = |job: &&Job| {
                 simulate_recorded(&job.experiment, &job.lane.variant, job.seed, self.config)
             };
-            for (job, made) in some.iter().zip(parallel(self.jobs, some, run)) {
+            for (job, made) in some.iter().zip(parallel(self.jobs, some, simulated)) {
                 let Ok((_, timeline)) = made else { continue };
-                let variant = csv_field(&job.lane.variant.name);
-                let run = format!("{},{variant},{}", job.lane.stack, job.seed);
-                subflows.append(&run, &timeline.subflows, timeline.subflows_left_out)?;
-                copies.append(&run, &timeline.copies, timeline.copies_left_out)?;
+                let of_run = |table| run.before(table, Some(job));
+                subflows.append(&of_run(&timeline.subflows), timeline.subflows_left_out)?;
+                copies.append(&of_run(&timeline.copies), timeline.copies_left_out)?;
             }
         }
         Ok(Written { subflows: subflows.close()?, copies: copies.close()? })
@@ -80,12 +72,12 @@ impl Written {
     #[must_use]
     pub fn cut(&self) -> Option<String> {
         let mut cut = String::new();
-        for (file, (rows, left_out)) in
-            [("subflows.csv", self.subflows), ("copies.csv", self.copies)]
+        for (name, Sheet { rows, left_out }) in
+            [("subflows", self.subflows), ("copies", self.copies)]
         {
             if left_out > 0 {
                 // Writing to a String cannot fail.
-                let _ = write!(cut, "{file} has the first {rows} rows, {left_out} are left out; ");
+                let _ = write!(cut, "{name} has the first {rows} rows, {left_out} are left out; ");
             }
         }
         let (run, file) = (TimelineConfig::MAX_ROWS, Timelines::MAX_FILE_ROWS);
@@ -95,35 +87,6 @@ impl Written {
                  fewer seeds, shorter runs or a longer interval"
             )
         })
-    }
-}
-
-impl Sheet {
-    fn new(file: PathBuf, heading: &str) -> anyhow::Result<Sheet> {
-        let opened = File::create(&file).with_context(|| file.display().to_string())?;
-        let mut sheet = Sheet { file, writer: BufWriter::new(opened), rows: 0, left_out: 0 };
-        sheet.line(heading)?;
-        Ok(sheet)
-    }
-
-    fn line(&mut self, line: &str) -> anyhow::Result<()> {
-        writeln!(self.writer, "{line}").with_context(|| self.file.display().to_string())
-    }
-
-    fn append(&mut self, run: &str, lines: &[String], left_out: u64) -> anyhow::Result<()> {
-        let room = Timelines::MAX_FILE_ROWS - self.rows;
-        let fits = lines.len().min(usize::try_from(room).unwrap_or(usize::MAX));
-        for line in &lines[..fits] {
-            self.line(&format!("{run},{line}"))?;
-        }
-        self.rows += fits as u64;
-        self.left_out += left_out + (lines.len() - fits) as u64;
-        Ok(())
-    }
-
-    fn close(mut self) -> anyhow::Result<(u64, u64)> {
-        self.writer.flush().with_context(|| self.file.display().to_string())?;
-        Ok((self.rows, self.left_out))
     }
 }
 
@@ -147,7 +110,7 @@ mod tests {
                 .join(format!("marline-timelines-{}-{at_once}", std::process::id()));
             std::fs::create_dir_all(&dir).expect("a directory");
             let timelines = Timelines { jobs: at_once, config: TimelineConfig::default() };
-            let written = timelines.write(&jobs, &dir).expect("files");
+            let written = timelines.write(&jobs, &dir, &[Format::Csv]).expect("files");
             let read = |name: &str| std::fs::read_to_string(dir.join(name)).expect(name);
             let files = (read("subflows.csv"), read("copies.csv"));
             std::fs::remove_dir_all(&dir).expect("it is there");
@@ -158,7 +121,7 @@ mod tests {
         assert_eq!(written.cut(), None);
         assert!(subflows.starts_with("stack,variant,seed,time_us,end,path,"));
         assert!(subflows.contains("\nsim,\"x, y\",2,") && !subflows.contains("\nlive"));
-        assert_eq!(copies.lines().count() as u64, 1 + written.copies.0);
+        assert_eq!(copies.lines().count() as u64, 1 + written.copies.rows);
         // Five bursts, two variants, three seeds.
         let won = copies.lines().filter(|line| line.ends_with(",1")).count();
         assert_eq!(won, 5 * 2 * 3);
@@ -166,10 +129,11 @@ mod tests {
 
     #[test]
     fn what_is_cut_is_said() {
-        let written = Written { subflows: (10, 0), copies: (500_000, 7) };
+        let sheet = |rows, left_out| Sheet { rows, left_out };
+        let written = Written { subflows: sheet(10, 0), copies: sheet(500_000, 7) };
         let said = written.cut().expect("cut");
-        assert!(said.contains("copies.csv has the first 500000 rows, 7 are left out"), "{said}");
-        assert!(!said.contains("subflows.csv has"), "{said}");
+        assert!(said.contains("copies has the first 500000 rows, 7 are left out"), "{said}");
+        assert!(!said.contains("subflows has"), "{said}");
     }
 
     #[test]

@@ -392,7 +392,12 @@ impl<N: Node> World<N> {
     /// The first observer of this type.
     #[must_use]
     pub fn observer<O: 'static>(&self) -> Option<&O> {
-        self.observers.iter().find_map(|observer| observer.as_any().downcast_ref())
+        self.observers().next()
+    }
+
+    /// Every observer of this type, in the order they came.
+    pub fn observers<O: 'static>(&self) -> impl Iterator<Item = &O> {
+        self.observers.iter().filter_map(|observer| observer.as_any().downcast_ref())
     }
 
     /// The first complaint of an observer.

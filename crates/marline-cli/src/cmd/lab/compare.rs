@@ -1,20 +1,24 @@
-//! `marline lab compare`: Marline compared with the kernel's TCP and Multipath TCP.
+//! `marline lab compare`: two results of `run` or `sweep` compared; or Marline with the kernel's TCP and Multipath TCP.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::ensure;
 use marline_lab::compare::{Bench, Extent, Row, Sample, report, rows};
 use marline_lab::keep::write_between_markers;
 use marline_lab::parallel::available;
+use marline_lab::runs::{Comparison, Kept, KeptLane};
 
+use super::paper::aligned;
 use crate::cmd::monitor::print;
 
 /// Arguments of `marline lab compare`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only rows whose names begin with one of these.
-    #[arg(value_name = "ROW")]
+    /// Two results, A and B, each a directory that `run` or `sweep` has written, with :VARIANT or without: every measure
+    /// of A beside that of B, seed by seed, and whether it is better. Or rows of the comparison with the kernel: only
+    /// those whose names begin with one of these.
+    #[arg(value_name = "A B | ROW..")]
     pub rows: Vec<String>,
     /// Ten runs of everything, including the slow rows.
     #[arg(long)]
@@ -47,6 +51,12 @@ pub struct Args {
 /// # Errors
 /// Runs are not possible on this machine.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.rows.iter().any(|word| Results::is_meant(word)) {
+        let [a, b] = &args.rows[..] else {
+            anyhow::bail!("compare two results: DIR[:VARIANT] DIR[:VARIANT]");
+        };
+        return results(&Results::of(a), &Results::of(b));
+    }
     let rows = chosen(args)?;
     if args.list {
         let list: String =
@@ -72,6 +82,59 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let holds = report.claims.iter().all(marline_lab::compare::Claim::holds);
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One side of a comparison: a directory of results, and which variant.
+struct Results<'a> {
+    place: &'a Path,
+    variant: Option<&'a str>,
+}
+
+impl<'a> Results<'a> {
+    fn of(word: &'a str) -> Results<'a> {
+        match word.split_once(':') {
+            Some((place, variant)) if !Path::new(word).is_dir() => {
+                Results { place: Path::new(place), variant: Some(variant) }
+            }
+            _ => Results { place: Path::new(word), variant: None },
+        }
+    }
+
+    /// Whether a word is such a side, and no row's name.
+    fn is_meant(word: &str) -> bool {
+        let of = Results::of(word);
+        of.place.is_dir() && (Kept::is_there(of.place) || word.contains(['/', ':']))
+    }
+
+    fn name(&self, lane: &KeptLane) -> String {
+        format!("{} {} in {}", lane.stack, lane.variant, self.place.display())
+    }
+}
+
+/// Prints how two results compare.
+fn results(a: &Results<'_>, b: &Results<'_>) -> anyhow::Result<ExitCode> {
+    let (kept_a, kept_b) = (Kept::open(a.place)?, Kept::open(b.place)?);
+    let all = Comparison::of_all((&kept_a, a.variant), (&kept_b, b.variant))?;
+    for (number, comparison) in all.iter().enumerate() {
+        let Comparison { a: first, b: second, seeds, missing, .. } = comparison;
+        let mut text = if number > 0 { "\n".to_owned() } else { String::new() };
+        for (key, value) in &first.point {
+            text += &format!("{key} = {value}\n");
+        }
+        text += &format!("A: {}\nB: {}\n", a.name(first), b.name(second));
+        text += &format!(
+            "{seeds} seeds in both, 95 %, paired by seed\n{}",
+            aligned(&comparison.table())
+        );
+        if *missing != (0, 0) {
+            text += &format!(
+                "MISSING messages: {} of A, {} of B; no latency has them\n",
+                missing.0, missing.1
+            );
+        }
+        print(&text)?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn chosen(args: &Args) -> anyhow::Result<Vec<Row>> {

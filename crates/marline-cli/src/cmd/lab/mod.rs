@@ -2,6 +2,7 @@
 
 pub mod agree;
 pub mod compare;
+pub mod import;
 pub mod net;
 pub mod paper;
 pub mod plot;
@@ -29,8 +30,10 @@ pub enum Lab {
     Sweep(sweep::Args),
     /// Create and remove the two hosts of a scenario and the paths between them. Needs root.
     Net(net::Args),
-    /// Compare Marline with the kernel's TCP and Multipath TCP over emulated links. Needs root.
+    /// Compare two results seed by seed, or (as root) Marline with the kernel's TCP and Multipath TCP over emulated links.
     Compare(compare::Args),
+    /// Make a path of an experiment file from what was measured of one: CSV, or iperf3's JSON.
+    Import(import::Args),
     /// Reproduce published measurements in virtual time: published value, ours, verdict.
     Paper(paper::Args),
     /// Compare the verdicts of `paper` under several master roots.
@@ -54,6 +57,7 @@ pub enum Lab {
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Lab::Net(args) => net::run(args).await,
+        Lab::Import(args) => import::run(&args),
         // Both block, and an end has a runtime of its own with a single thread.
         Lab::Compare(args) => tokio::task::spawn_blocking(move || compare::run(&args)).await?,
         Lab::Run(args) => tokio::task::spawn_blocking(move || run::run(&args)).await?,

@@ -13,8 +13,10 @@ use marline_lab::experiment::file::ExperimentFile;
 use marline_lab::experiment::{QlogConfig, Stack, TimelineConfig};
 use marline_lab::figure::number;
 use marline_lab::parallel::available;
+use marline_lab::results::Format;
 use marline_lab::runs::{
-    Agreement, Job, Progress, QlogFiles, Qlogs, Record, Series, Store, Summary, Timelines,
+    Agreement, CaptureFiles, Captures, Figures, Job, Kept, Progress, QlogFiles, Qlogs, Record,
+    Series, Store, Summary, Timelines,
 };
 
 use super::paper::aligned;
@@ -28,8 +30,8 @@ pub struct Args {
     /// Options of the runs.
     #[command(flatten)]
     pub how: How,
-    /// Write time lines of the runs on stack sim: subflows.csv, samples of each subflow so often
-    /// (without a value: 10ms), and copies.csv, where each copy of a message went and which of them won.
+    /// Write time lines of the runs on stack sim: the table subflows, samples of each subflow so often
+    /// (without a value: 10ms), and copies, where each copy of a message went and which of them won.
     #[arg(
         long,
         value_name = "INTERVAL",
@@ -43,6 +45,13 @@ pub struct Args {
     /// a drawing of it.
     #[arg(long)]
     pub qlog: bool,
+    /// Write a capture (pcapng) of each end of the runs on stack sim into DIR/pcap.
+    #[arg(long)]
+    pub pcap: bool,
+    /// Draw figures into DIR: the latencies of all variants (cdf.svg, boxes.svg), and windows and delays of the subflows
+    /// in the first run of each variant on stack sim.
+    #[arg(long)]
+    pub plot: bool,
     /// Print what would be run, and run nothing.
     #[arg(long)]
     pub dry_run: bool,
@@ -71,6 +80,9 @@ pub struct How {
     /// Directory of results. Default: target/lab/NAME, with the name of the file.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Formats of tables, separated by commas: csv, parquet.
+    #[arg(long = "format", value_name = "FORMAT,..", value_delimiter = ',', default_value = "csv")]
+    pub formats: Vec<Format>,
     /// Repeat runs that already have results.
     #[arg(long)]
     pub fresh: bool,
@@ -93,6 +105,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "time lines are of stack sim, and none of these is: add it to --stack"
     );
     ensure!(
+        !args.pcap || simulated,
+        "--pcap is of stack sim, and none of these is: add it to --stack; `marline client` and `server` have --pcap"
+    );
+    ensure!(
         !args.qlog || simulated,
         "--qlog is of stack sim, and none of these is: add it to --stack; `marline client` and `server` have --qlog"
     );
@@ -112,23 +128,33 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print(&format!("{}\n\n", file.title))?;
     }
     print(&aligned(&summary.table()))?;
+    let intervals = summary.intervals();
+    if !intervals.is_empty() {
+        print(&format!("\nwithin (95 %, bootstrap over the runs)\n{}", aligned(&intervals)))?;
+    }
     let calibration = summary.calibration();
     if !calibration.is_empty() {
         print(&format!("\nforecasts of answers\n{}", aligned(&calibration)))?;
     }
     print(&agreement(&summary.agreement()))?;
     warn(&summary)?;
-    write(&out, "messages.csv", &summary.messages_csv())?;
-    write(&out, "runs.csv", &summary.runs_csv())?;
+    summary.write(&out, &args.how.formats())?;
     let json = serde_json::to_string_pretty(&summary.json(&file.title))?;
     write(&out, "result.json", &(json + "\n"))?;
-    let mut files = "messages.csv, runs.csv, result.json".to_owned();
+    let mut files = format!("{}, result.json", args.how.files(&["messages", "runs"]));
     if let Some(interval) = timelines {
         write_timelines(&jobs, &args.how, interval, &out)?;
-        files.push_str(", subflows.csv, copies.csv");
+        files.push_str(", ");
+        files.push_str(&args.how.files(&["subflows", "copies"]));
     }
     if (args.qlog || file.qlog) && simulated {
         files.push_str(&write_qlogs(&jobs, &args.how, &out)?);
+    }
+    if args.pcap {
+        files.push_str(&write_captures(&jobs, &args.how, &out)?);
+    }
+    if args.plot {
+        files.push_str(&draw(&summary, &file.title, &out)?);
     }
     print(&format!("\n{files} in {}\n", out.display()))?;
     let whole = records.iter().all(|record| record.error.is_none());
@@ -139,7 +165,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn write_timelines(jobs: &[Job], how: &How, interval: Duration, out: &Path) -> anyhow::Result<()> {
     let config = TimelineConfig::with_interval(interval)?;
     let timelines = Timelines { jobs: how.processors(), config };
-    let written = timelines.write(jobs, out)?;
+    let written = timelines.write(jobs, out, &how.formats())?;
     if let Some(cut) = written.cut() {
         eprintln!("WARNING: {cut}");
     }
@@ -155,6 +181,34 @@ fn write_qlogs(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
         eprintln!("WARNING: {left_out} traces are left out: a series has {most}. Take fewer seeds");
     }
     Ok(format!(", qlog/ with {traces} traces and {drawings} drawings"))
+}
+
+/// Writes captures of all simulated runs; what was written.
+fn write_captures(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
+    let captures = Captures { jobs: how.processors(), max_bytes: Captures::MAX_BYTES };
+    let CaptureFiles { files, left_out, runs_left_out } =
+        captures.write(jobs, &out.join("pcap"))?;
+    if left_out > 0 {
+        let most = Captures::MAX_BYTES >> 20;
+        eprintln!("WARNING: {left_out} packets are left out of captures: each has {most} MiB");
+    }
+    if runs_left_out > 0 {
+        let most = Captures::MAX_RUNS;
+        eprintln!("WARNING: {runs_left_out} runs have no captures: a series has those of {most}");
+    }
+    Ok(format!(", pcap/ with {files} captures"))
+}
+
+/// Draws the figures; what was drawn.
+fn draw(summary: &Summary<'_>, title: &str, out: &Path) -> anyhow::Result<String> {
+    let mut files = String::new();
+    for figure in (Figures { title, runs: &summary.runs() }).draw() {
+        let name = format!("{}.svg", figure.name);
+        write(out, &name, &figure.svg)?;
+        files.push_str(", ");
+        files.push_str(&name);
+    }
+    Ok(files)
 }
 
 /// Where virtual and real time can be compared.
@@ -182,12 +236,12 @@ pub(super) fn warn(summary: &Summary<'_>) -> anyhow::Result<()> {
         eprintln!("WARNING: {warning}");
     }
     if warnings.len() > SHOWN {
-        eprintln!("WARNING: and {} more, see runs.csv", warnings.len() - SHOWN);
+        eprintln!("WARNING: and {} more, see the table of runs", warnings.len() - SHOWN);
     }
     Ok(())
 }
 
-pub(super) fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     let file = out.join(name);
     std::fs::write(&file, text).with_context(|| file.display().to_string())
 }
@@ -199,6 +253,18 @@ impl How {
         let out = self.out.clone().unwrap_or_else(|| Path::new("target/lab").join(stem));
         std::fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
         Ok(out)
+    }
+
+    /// Formats of tables, each once.
+    pub(super) fn formats(&self) -> Vec<Format> {
+        Format::ALL.into_iter().filter(|format| self.formats.contains(format)).collect()
+    }
+
+    /// The files of some tables.
+    pub(super) fn files(&self, tables: &[&str]) -> String {
+        let formats = self.formats();
+        let of = |table: &&str| formats.iter().map(|f| format!("{table}.{f}")).collect::<Vec<_>>();
+        tables.iter().flat_map(of).collect::<Vec<_>>().join(", ")
     }
 
     fn processors(&self) -> usize {
@@ -233,6 +299,7 @@ impl How {
         };
         let records = series.run(jobs, &progress);
         bar.finish_and_clear();
+        Kept::note(out, &store, jobs)?;
         records
     }
 }

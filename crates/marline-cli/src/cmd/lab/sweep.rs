@@ -9,7 +9,7 @@ use marline_lab::figure::number;
 use marline_lab::runs::{Job, Summary};
 
 use super::paper::aligned;
-use super::run::{How, warn, write};
+use super::run::{How, warn};
 use crate::cmd::monitor::print;
 
 /// Arguments of `marline lab sweep`.
@@ -67,8 +67,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     print(&aligned(&table))?;
     let summary = Summary::of(&jobs, &records);
     warn(&summary)?;
-    write(&out, "sweep.csv", &summary.long_csv())?;
-    print(&format!("\nsweep.csv in {}\n", out.display()))?;
+    summary.write(&out, &args.how.formats())?;
+    let files = args.how.files(&["messages", "runs", "sweep"]);
+    print(&format!("\n{files} in {}\n", out.display()))?;
     let whole = records.iter().all(|record| record.error.is_none());
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

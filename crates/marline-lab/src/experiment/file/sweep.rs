@@ -4,6 +4,7 @@
 //! [sweep]
 //! "path.lte.delay" = ["10ms", "50ms"]          # an item of the path's link
 //! "variant.*.send_buffer" = { from = "100kB", to = "1600kB", steps = 5, scale = "log" }
+//! "variant.auto.scheduler.budget" = [0, 0.25]   # a parameter of the policy
 //! "workload.bytes" = ["10kB", "100kB"]
 //! ```
 
@@ -16,6 +17,7 @@ use toml::{Table, Value};
 use super::check;
 use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Axis, ExperimentFile};
+use super::parameter;
 use super::raw::Raw;
 
 /// Most values of one key.
@@ -192,6 +194,13 @@ fn replace(document: &mut Table, key: &str, value: &Value) -> anyhow::Result<()>
             }
             Ok(())
         }
+        ["variant", name, policy, ref words @ ..]
+            if !words.is_empty() && parameter::is_policy(policy) =>
+        {
+            let plain = plain(value);
+            let mut variants = named(document, "variant", name)?.into_iter();
+            variants.try_for_each(|variant| parameter::set(variant, policy, words, &plain))
+        }
         ["variant", name, ref item @ ..] if !item.is_empty() => {
             named(document, "variant", name)?.into_iter().try_for_each(|v| set(v, item, value))
         }
@@ -204,7 +213,7 @@ fn replace(document: &mut Table, key: &str, value: &Value) -> anyhow::Result<()>
         }
         _ => bail!(
             "`{key}` names nothing; for example \"path.wifi.delay\", \"variant.NAME.send_buffer\", \
-             \"workload.bytes\", \"fault.0.between\""
+             \"variant.NAME.scheduler.KEY\", \"workload.bytes\", \"fault.0.between\""
         ),
     }
 }

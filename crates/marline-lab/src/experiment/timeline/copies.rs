@@ -6,7 +6,6 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::ops::Range;
 
@@ -14,8 +13,8 @@ use marline_sim::{LinkId, Observer, Packet, Paths, Report, Sighting};
 use marline_time::Instant;
 use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 
-use super::{after_start_us, field};
-use crate::runs::csv_field;
+use super::after_start_us;
+use crate::results::{Cell, Column, Table};
 use crate::stream_places::{Place, StreamPlaces};
 use crate::workload::{Sizes, Workload};
 
@@ -193,12 +192,12 @@ impl Copies {
         }
     }
 
-    /// A line of CSV per copy, and per message that has none.
-    pub(super) fn lines(
+    /// A row per copy, and per message that has none.
+    pub(super) fn rows(
         &self,
         names: &[String],
         (client, server): (Option<&Report>, Option<&Report>),
-    ) -> Vec<String> {
+    ) -> Table {
         let sent = |report: Option<&Report>| report.map_or(Vec::new(), |r| r.sent.clone());
         let read = |report: Option<&Report>| report.map_or(Vec::new(), |r| r.received.clone());
         let requests = self.to_server.messages_of(sent(client), &read(server));
@@ -207,7 +206,7 @@ impl Copies {
             requests.iter().map_while(|message| message.complete).collect();
         let written = if self.answers { answered } else { sent(server) };
         let answers = self.to_client.messages_of(written, &read(client));
-        let mut lines = Vec::new();
+        let mut rows = table();
         let most = requests.len().max(answers.len());
         let both = [
             ("client", &self.to_server, &requests, self.to_server.by_message()),
@@ -216,32 +215,62 @@ impl Copies {
         for index in 0..most {
             for (from, direction, messages, copies) in &both {
                 let Some(message) = messages.get(index) else { continue };
-                let mut head = format!("{index},{from},{}", direction.sizes.of(index as u32));
-                field(&mut head, message.written.map(after_start_us));
-                field(&mut head, message.complete.map(after_start_us));
-                field(&mut head, message.read.map(after_start_us));
+                let head: [Cell<'_>; 6] = [
+                    index.into(),
+                    (*from).into(),
+                    direction.sizes.of(index as u32).into(),
+                    message.written.map(after_start_us).into(),
+                    message.complete.map(after_start_us).into(),
+                    message.read.map(after_start_us).into(),
+                ];
                 let mine = copies.get(index).map_or(&[][..], Vec::as_slice);
                 for (number, copy) in mine.iter().enumerate() {
-                    lines.push(direction.copies[*copy].line(&head, number, names));
+                    let cells = direction.copies[*copy].cells(number, names);
+                    rows.push(head.into_iter().chain(cells));
                 }
                 if mine.is_empty() {
-                    lines.push(format!("{head},,,,,,,,"));
+                    rows.push(head.into_iter().chain([Cell::Unknown; 8]));
                 }
             }
         }
-        lines
+        rows
     }
 }
 
+/// The table, without a row.
+pub(super) fn table() -> Table {
+    let columns = vec![
+        Column::count("index", ""),
+        Column::text("from"),
+        Column::count("bytes", "B"),
+        Column::integer("written_us", "us"),
+        Column::integer("complete_us", "us"),
+        Column::integer("read_us", "us"),
+        Column::count("copy", ""),
+        Column::text("path"),
+        Column::count("offset_bytes", "B"),
+        Column::count("copy_bytes", "B"),
+        Column::integer("sent_us", "us"),
+        Column::integer("arrived_us", "us"),
+        Column::count("new_bytes", "B"),
+        Column::flag("won"),
+    ];
+    Table::new("copies", columns)
+}
+
 impl MessageCopy {
-    fn line(&self, head: &str, number: usize, names: &[String]) -> String {
-        let MessageCopy { path, offset, bytes, new_bytes, .. } = self;
-        let (name, sent) = (csv_field(&names[*path]), after_start_us(self.sent));
-        let mut line = format!("{head},{number},{name},{offset},{bytes},{sent}");
-        field(&mut line, self.arrived.map(after_start_us));
-        // Writing to a String cannot fail.
-        let _ = write!(line, ",{new_bytes},{}", u8::from(self.won));
-        line
+    /// What follows what is said of the message.
+    fn cells<'a>(&self, number: usize, names: &'a [String]) -> [Cell<'a>; 8] {
+        [
+            number.into(),
+            names[self.path].as_str().into(),
+            self.offset.into(),
+            self.bytes.into(),
+            after_start_us(self.sent).into(),
+            self.arrived.map(after_start_us).into(),
+            self.new_bytes.into(),
+            self.won.into(),
+        ]
     }
 }
 

@@ -1,15 +1,13 @@
 //! Samples of the subflows of both ends.
 
-use std::fmt::Write as _;
-
 use marline::policy::{Health, Phase, Quantile, SubflowView};
 use marline::{FourTuple, SubflowInfo, SubflowState};
 use marline_sim::{LinkId, NodeId, Paths, World};
 use marline_time::{Duration, Instant};
 
-use super::{TimelineConfig, after_start_us, field};
+use super::{TimelineConfig, after_start_us};
 use crate::experiment::START;
-use crate::runs::csv_field;
+use crate::results::{Cell, Column, Table};
 
 /// One end of the connection.
 #[derive(Debug)]
@@ -30,7 +28,7 @@ pub(super) struct Samples {
     interval: Duration,
     due: Instant,
     max_rows: usize,
-    lines: Vec<String>,
+    rows: Table,
     left_out: u64,
 }
 
@@ -49,7 +47,7 @@ impl Samples {
             interval: config.interval,
             due,
             max_rows: config.max_rows,
-            lines: Vec::new(),
+            rows: table(),
             left_out: 0,
         }
     }
@@ -62,8 +60,8 @@ impl Samples {
         self.max_rows
     }
 
-    pub(super) fn into_lines(self) -> (Vec<String>, u64) {
-        (self.lines, self.left_out)
+    pub(super) fn into_rows(self) -> (Table, u64) {
+        (self.rows, self.left_out)
     }
 
     /// The world stays as it is until `next`.
@@ -101,20 +99,16 @@ impl Samples {
         let connections = world.node(end.node).connections();
         for (id, info) in connections.filter_map(|(id, _)| Some((id, endpoint.info(id)?))) {
             for subflow in &info.subflows {
-                if self.lines.len() >= self.max_rows {
+                if self.rows.rows() >= self.max_rows {
                     self.left_out += 1;
                     continue;
                 }
                 let Some(path) = path_of(subflow.path, self.names.len()) else { continue };
                 let view = endpoint.subflow_view(at, id, subflow.id);
                 let queued = world.link(end.links[path]).queued_bytes();
-                let mut line = String::new();
-                // Writing to a String cannot fail.
-                let name = csv_field(&self.names[path]);
-                let _ = write!(line, "{},{},{name}", after_start_us(at), end.word);
-                describe(&mut line, subflow, view.as_ref());
-                field(&mut line, Some(queued));
-                self.lines.push(line);
+                let time_us = after_start_us(at);
+                let name = self.names[path].as_str();
+                push(&mut self.rows, (time_us, end.word, name, queued), subflow, view.as_ref());
             }
         }
     }
@@ -145,31 +139,81 @@ const fn word(state: SubflowState) -> &'static str {
     }
 }
 
-/// Everything between path and queue.
-fn describe(line: &mut String, subflow: &SubflowInfo, view: Option<&SubflowView>) {
+/// Appends a sample: when, of which end and path, and what is in the queue of its link.
+fn push(
+    rows: &mut Table,
+    (time_us, end, path, queued): (i64, &str, &str, u64),
+    subflow: &SubflowInfo,
+    view: Option<&SubflowView>,
+) {
     let (health, cause) = match subflow.health {
         Health::Fine => ("fine", None),
-        Health::Doubtful { cause, .. } => ("doubtful", Some(csv_field(&cause.to_string()))),
-        Health::Silent { cause, .. } => ("silent", Some(csv_field(&cause.to_string()))),
+        Health::Doubtful { cause, .. } => ("doubtful", Some(cause.to_string())),
+        Health::Silent { cause, .. } => ("silent", Some(cause.to_string())),
     };
     let phase = match subflow.phase {
         Phase::Open => "open",
         Phase::Recovery => "recovery",
         Phase::Loss => "loss",
     };
-    // Writing to a String cannot fail.
-    let _ = write!(line, ",{},{},{health}", subflow.id.0, word(subflow.state));
-    field(line, cause);
-    let _ = write!(line, ",{phase},{}", u8::from(subflow.backup));
-    let _ = write!(line, ",{},{},{}", subflow.cwnd, subflow.in_flight, subflow.lost);
-    field(line, subflow.srtt.map(|srtt| srtt.as_micros()));
-    field(line, subflow.srtt.map(|_| subflow.rttvar.as_micros()));
     let forecast = view.map(|view| view.forecast).filter(|forecast| forecast.is_known());
-    for quantile in [Quantile::P50, Quantile::P90, Quantile::P99] {
-        let answer = forecast.and_then(|forecast| forecast.answer(quantile));
-        field(line, answer.map(|answer| answer.as_micros()));
-    }
-    field(line, forecast.map(|forecast| forecast.queued().as_micros()));
-    field(line, subflow.delivery_rate.map(|rate| rate.bits_per_s()));
-    let _ = write!(line, ",{},{}", subflow.mss, subflow.bytes_sent);
+    let answer = |quantile| forecast.and_then(|forecast| forecast.answer(quantile)).map(us);
+    let row: [Cell<'_>; 22] = [
+        time_us.into(),
+        end.into(),
+        path.into(),
+        Cell::Count(subflow.id.0.into()),
+        word(subflow.state).into(),
+        health.into(),
+        cause.as_deref().into(),
+        phase.into(),
+        subflow.backup.into(),
+        subflow.cwnd.into(),
+        subflow.in_flight.into(),
+        subflow.lost.into(),
+        subflow.srtt.map(us).into(),
+        subflow.srtt.map(|_| us(subflow.rttvar)).into(),
+        answer(Quantile::P50).into(),
+        answer(Quantile::P90).into(),
+        answer(Quantile::P99).into(),
+        forecast.map(|forecast| us(forecast.queued())).into(),
+        subflow.delivery_rate.map(|rate| rate.bits_per_s()).into(),
+        subflow.mss.into(),
+        subflow.bytes_sent.into(),
+        queued.into(),
+    ];
+    rows.push(row);
+}
+
+fn us(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The table, without a row.
+pub(super) fn table() -> Table {
+    let columns = vec![
+        Column::integer("time_us", "us"),
+        Column::text("end"),
+        Column::text("path"),
+        Column::count("subflow", ""),
+        Column::text("state"),
+        Column::text("health"),
+        Column::text("cause"),
+        Column::text("phase"),
+        Column::flag("backup"),
+        Column::count("cwnd_bytes", "B"),
+        Column::count("in_flight_bytes", "B"),
+        Column::count("lost_bytes", "B"),
+        Column::count("srtt_us", "us"),
+        Column::count("rttvar_us", "us"),
+        Column::count("forecast_p50_us", "us"),
+        Column::count("forecast_p90_us", "us"),
+        Column::count("forecast_p99_us", "us"),
+        Column::count("forecast_queued_us", "us"),
+        Column::count("delivery_bits_per_s", "bit/s"),
+        Column::count("mss_bytes", "B"),
+        Column::count("sent_bytes", "B"),
+        Column::count("link_queue_bytes", "B"),
+    ];
+    Table::new("subflows", columns)
 }

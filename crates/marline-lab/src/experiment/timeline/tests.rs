@@ -36,15 +36,17 @@ fn variants() -> [Variant; 3] {
     [auto.clone().scheduler("redundant"), Variant::alone("wifi", "wifi"), auto]
 }
 
-/// Rows of CSV by column.
-fn rows(columns: &str, lines: &[String]) -> Vec<BTreeMap<String, String>> {
-    let names: Vec<&str> = columns.split(',').collect();
-    let row = |line: &String| {
+/// Rows by column, as they are in a file of CSV.
+fn rows(table: &Table) -> Vec<BTreeMap<String, String>> {
+    let text = table.csv();
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().expect("a heading").split(',').collect();
+    let row = |line: &str| {
         let fields: Vec<&str> = line.split(',').collect();
         assert_eq!(fields.len(), names.len(), "{line}");
         names.iter().map(ToString::to_string).zip(fields.iter().map(ToString::to_string)).collect()
     };
-    lines.iter().map(row).collect()
+    lines.map(row).collect()
 }
 
 fn number(row: &BTreeMap<String, String>, column: &str) -> Option<i64> {
@@ -87,7 +89,7 @@ fn the_copy_that_won_is_the_one_whose_arrival_completed_the_message() {
     {
         let (_, outcome, timeline) = recorded(workload, &variant);
         let said = format!("{workload:?} {}", variant.name);
-        let rows = rows(Timeline::COPY_COLUMNS, &timeline.copies);
+        let rows = rows(&timeline.copies);
         let mut by_message: BTreeMap<(String, i64), Vec<_>> = BTreeMap::new();
         for row in &rows {
             let index = number(row, "index").expect("an index");
@@ -125,7 +127,7 @@ fn the_copy_that_won_is_the_one_whose_arrival_completed_the_message() {
 #[test]
 fn copies_have_places_times_and_paths() {
     let (_, outcome, timeline) = recorded(bursts(), &Variant::new("two").scheduler("redundant"));
-    let rows = rows(Timeline::COPY_COLUMNS, &timeline.copies);
+    let rows = rows(&timeline.copies);
     let mut paths = BTreeMap::new();
     for row in &rows {
         let at = |column| number(row, column);
@@ -153,7 +155,7 @@ fn copies_have_places_times_and_paths() {
 #[test]
 fn samples_are_on_the_grid_and_at_changes_and_in_order() {
     let (_, _, timeline) = recorded(bursts(), &Variant::new("default"));
-    let rows = rows(Timeline::SUBFLOW_COLUMNS, &timeline.subflows);
+    let rows = rows(&timeline.subflows);
     let times: Vec<i64> = rows.iter().filter_map(|row| number(row, "time_us")).collect();
     assert!(times.is_sorted() && times[0] < 0, "the handshakes come before the start");
     let on_grid = rows.iter().filter(|row| number(row, "time_us") == Some(500_000)).count();
@@ -190,9 +192,9 @@ fn rows_are_bounded_and_what_is_left_out_is_counted() {
     };
     let (whole, cut) = (run(1_000_000), run(100));
     assert_eq!((whole.subflows_left_out, whole.copies_left_out), (0, 0));
-    assert_eq!(cut.subflows[..], whole.subflows[..100]);
-    assert_eq!(cut.subflows_left_out as usize, whole.subflows.len() - 100);
-    assert_eq!(cut.copies.len(), 100, "messages without a copy included");
+    assert_eq!(rows(&cut.subflows)[..], rows(&whole.subflows)[..100]);
+    assert_eq!(cut.subflows_left_out as usize, whole.subflows.rows() - 100);
+    assert_eq!(cut.copies.rows(), 100, "messages without a copy included");
     assert!(cut.copies_left_out > 500, "{}", cut.copies_left_out);
     let config = TimelineConfig { interval: Duration::ZERO, ..TimelineConfig::default() };
     let error = simulate_recorded(&experiment, &variant, 3, config).expect_err("no interval");
@@ -205,10 +207,10 @@ fn every_column_is_documented() {
     let page = std::fs::read_to_string(page).expect("docs/research/lab.md");
     let (_, section) = page.split_once("### Time lines").expect("a section");
     let (samples, copies) = section.split_once("`copies.csv` has a row").expect("two tables");
-    for (columns, table) in [(Timeline::SUBFLOW_COLUMNS, samples), (Timeline::COPY_COLUMNS, copies)]
-    {
-        for column in columns.split(',') {
-            assert!(table.contains(&format!("`{column}`")), "{column}");
+    let Timeline { subflows, copies: copied, .. } = Timeline::empty();
+    for (of, table) in [(subflows, samples), (copied, copies)] {
+        for column in of.columns() {
+            assert!(table.contains(&format!("`{}`", column.name())), "{}", column.name());
         }
     }
 }

@@ -19,7 +19,20 @@ pub const LEAST_ROOTS: usize = 20;
 /// Share of the intervals that hold the true value. Rows are looked at up to four times while roots
 /// are added, and a hundred rows stand side by side: 95 % would let one of them flip every day.
 pub const CONFIDENCE: f64 = 0.99;
-const RESAMPLES: usize = 4_000;
+
+/// How sure intervals are, and from how many resamples.
+#[derive(Copy, Clone, Debug, PartialEq)]
+struct Level {
+    confidence: f64,
+    /// Quantile of the normal distribution at its upper end.
+    z: f64,
+    resamples: usize,
+}
+
+/// Of verdicts: [`CONFIDENCE`].
+const OF_VERDICTS: Level = Level { confidence: CONFIDENCE, z: 2.575_829, resamples: 4_000 };
+/// Of what is shown beside a number: customary.
+const SHOWN: Level = Level { confidence: 0.95, z: 1.959_964, resamples: 1_000 };
 
 /// A quantity and where it lies.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,7 +78,7 @@ impl Asked {
 
 /// How an estimate stands to what is asked.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub enum Standing {
     /// The whole interval lies inside.
     Inside,
     /// The whole interval lies outside, or nothing was measured.
@@ -84,7 +97,9 @@ impl Estimate {
         Estimate { value, low: value, high: value, roots: 0 }
     }
 
-    pub(crate) fn stands(&self, asked: Asked) -> Standing {
+    /// How it stands to what is asked.
+    #[must_use]
+    pub fn stands(&self, asked: Asked) -> Standing {
         let Asked { least, most } = asked;
         if !(self.low.is_finite() && self.high.is_finite() && self.value.is_finite()) {
             return Standing::Outside;
@@ -119,13 +134,20 @@ impl Estimate {
 pub struct Samples<T> {
     all: Vec<T>,
     seeds: SeedTree,
+    level: Level,
 }
 
 impl<T> Samples<T> {
     /// Measurements, and where the resamples come from.
     #[must_use]
     pub fn new(all: Vec<T>, master: u64) -> Samples<T> {
-        Samples { all, seeds: SeedTree::new(master).branch("bootstrap") }
+        Samples { all, seeds: SeedTree::new(master).branch("bootstrap"), level: OF_VERDICTS }
+    }
+
+    /// With intervals that hold the true value in 95 of 100 cases, as tables show them: they judge nothing.
+    #[must_use]
+    pub fn shown(self) -> Samples<T> {
+        Samples { level: SHOWN, ..self }
     }
 
     /// Every root's.
@@ -141,8 +163,9 @@ impl<T> Samples<T> {
     }
 
     /// Something of each root, which is resampled in the same way.
-    pub(crate) fn map<U>(&self, of: impl Fn(&T) -> U) -> Samples<U> {
-        Samples { all: self.all.iter().map(of).collect(), seeds: self.seeds }
+    #[must_use]
+    pub fn map<U>(&self, of: impl Fn(&T) -> U) -> Samples<U> {
+        Samples { all: self.all.iter().map(of).collect(), seeds: self.seeds, level: self.level }
     }
 
     /// A statistic of the roots together, with its interval. `of` is called with the measurements of
@@ -157,8 +180,9 @@ impl<T> Samples<T> {
         }
         let mut rng = self.seeds.stream("resamples");
         let mut picked = whole;
-        let mut drawn = Vec::with_capacity(RESAMPLES);
-        for _ in 0..RESAMPLES {
+        let resamples = self.level.resamples;
+        let mut drawn = Vec::with_capacity(resamples);
+        for _ in 0..resamples {
             for slot in &mut picked {
                 *slot = &self.all[rng.below(roots as u64) as usize];
             }
@@ -168,8 +192,8 @@ impl<T> Samples<T> {
             return Estimate { value, low: f64::NAN, high: f64::NAN, roots };
         }
         drawn.sort_by(f64::total_cmp);
-        let at = |share: f64| drawn[((share * RESAMPLES as f64) as usize).min(RESAMPLES - 1)];
-        let tail = tail(roots);
+        let at = |share: f64| drawn[((share * resamples as f64) as usize).min(resamples - 1)];
+        let tail = tail(roots, self.level.z);
         let (low, high) = (at(tail).min(value), at(1.0 - tail).max(value));
         Estimate { value, low, high, roots }
     }
@@ -201,7 +225,7 @@ impl<T> Samples<T> {
         });
         let cases: u64 = self.all.iter().map(|root| of(root).1).sum();
         let counted = self.all.iter().filter(|root| of(root).1 > 0).count();
-        let alone = ((1.0 - CONFIDENCE) / 2.0).powf(1.0 / counted as f64);
+        let alone = ((1.0 - self.level.confidence) / 2.0).powf(1.0 / counted as f64);
         match estimate.value {
             _ if cases == 0 => estimate,
             0.0 => Estimate { low: 0.0, high: 1.0 - alone, ..estimate },
@@ -212,17 +236,15 @@ impl<T> Samples<T> {
 }
 
 /// The share of the resamples that lies beyond each end of the interval.
-fn tail(roots: usize) -> f64 {
+fn tail(roots: usize, z: f64) -> f64 {
     let freedom = (roots - 1) as f64;
-    let t = student(freedom) * (roots as f64 / freedom).sqrt();
+    let t = student(freedom, z) * (roots as f64 / freedom).sqrt();
     normal_below(-t)
 }
 
-/// Quantile of Student's t at the upper end of [`CONFIDENCE`], by Cornish and Fisher's expansion, which
+/// Quantile of Student's t where the normal distribution's is `z`, by Cornish and Fisher's expansion, which
 /// is right to two digits from 10 degrees of freedom on.
-fn student(freedom: f64) -> f64 {
-    // Of the normal distribution, at 0.995.
-    let z = 2.575_829_f64;
+fn student(freedom: f64, z: f64) -> f64 {
     let first = (z.powi(3) + z) / 4.0;
     let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
     z + first / freedom + second / freedom.powi(2)
@@ -354,6 +376,7 @@ mod tests {
         for (x, below) in [(0.0, 0.5), (-1.959_964, 0.025), (2.575_829, 0.995)] {
             assert!((normal_below(x) - below).abs() < 1e-6, "{x}");
         }
-        assert!((student(19.0) - 2.861).abs() < 0.005);
+        assert!((student(19.0, OF_VERDICTS.z) - 2.861).abs() < 0.005);
+        assert!((student(9.0, SHOWN.z) - 2.262).abs() < 0.005);
     }
 }

@@ -1,0 +1,83 @@
+//! Captures of simulated runs: every packet of either end as pcapng, which Wireshark reads as native TCP.
+
+use marline_qlog::Vantage;
+use marline_sim::{Capture, Paths};
+
+use super::simulation::{run_staged, stage_seen};
+use super::{Experiment, Outcome, Variant};
+
+/// What one end sent and received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndCapture {
+    /// Which end.
+    pub vantage: Vantage,
+    /// The file.
+    pub bytes: Vec<u8>,
+    /// Packets there was no room for.
+    pub left_out: u64,
+}
+
+/// Runs an experiment once, with a capture of each end of at most so many bytes, the client's first. An interface is an
+/// address: of the client one for each path. The outcome is that of [`simulate`](super::simulate), bit for bit.
+///
+/// # Errors
+/// As [`simulate`](super::simulate).
+pub fn simulate_captured(
+    experiment: &Experiment,
+    variant: &Variant,
+    seed: u64,
+    max_bytes: usize,
+) -> anyhow::Result<(Outcome, Vec<EndCapture>)> {
+    let count = experiment.used(variant)?.len();
+    let mut ends = Vec::new();
+    let mut paths = stage_seen(experiment, variant, seed, |paths| {
+        // The server has one address, which all paths lead to.
+        let of_client: Vec<_> = (0..count).map(|path| Paths::address(path, 0)).collect();
+        let of_server = vec![Paths::server_address()];
+        let both = [
+            (paths.client, Vantage::Client, of_client),
+            (paths.server, Vantage::Server, of_server),
+        ];
+        for (node, vantage, addresses) in both {
+            paths.world.observe(Box::new(Capture::new(node, &addresses, max_bytes)));
+            ends.push((node, vantage));
+        }
+    })?;
+    let outcome = run_staged(&mut paths, (experiment, variant, seed))?;
+    let capture = |(node, vantage): &(_, Vantage)| {
+        let capture = paths.world.observers::<Capture>().find(|capture| capture.node() == *node)?;
+        let (bytes, left_out) = (capture.bytes().to_vec(), capture.left_out());
+        Some(EndCapture { vantage: *vantage, bytes, left_out })
+    };
+    Ok((outcome, ends.iter().filter_map(capture).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::simulate;
+    use crate::workload::{Gap, Workload};
+
+    #[test]
+    fn both_ends_are_captured_and_the_run_is_the_run_without() {
+        let gap = Gap { least_ms: 50.0, most_ms: 50.0 };
+        let workload = Workload::Bursts { bytes: 20_000, gap, count: 20 };
+        let links = [("wifi", "rate=20M,delay=5ms,loss=2%"), ("lte", "rate=10M,delay=40ms")];
+        let experiment = Experiment::over(&links, workload);
+        let variant = Variant::new("auto");
+        let (outcome, captures) =
+            simulate_captured(&experiment, &variant, 3, 1 << 20).expect("run");
+        assert_eq!(outcome, simulate(&experiment, &variant, 3).expect("run"));
+        for capture in &captures {
+            assert_eq!(capture.bytes[..4], [0x0a, 0x0d, 0x0d, 0x0a], "a section begins");
+            // All payload went through either end.
+            assert!(
+                capture.bytes.len() > 400_000 && capture.left_out == 0,
+                "{:?}",
+                capture.left_out
+            );
+        }
+        let (_, cut) = simulate_captured(&experiment, &variant, 3, 10_000).expect("run");
+        assert!(cut.iter().all(|capture| capture.bytes.len() <= 11_000 && capture.left_out > 300));
+    }
+}

@@ -1,0 +1,82 @@
+//! Output of `iperf3 --json`: what each of its intervals carried, as the rate of a link.
+//!
+//! A transfer that was limited by the link shows its rate. One that was limited by its window, by the sender or by
+//! losses shows less than the link could: UDP (`-u -b`) with more than the link takes is the better measurement.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde::Deserialize;
+
+use super::{Measurement, Mistakes, Quantity, Sample, Way, from_zero};
+
+#[derive(Debug, Deserialize)]
+struct Output {
+    #[serde(default)]
+    start: Start,
+    #[serde(default)]
+    intervals: Vec<Interval>,
+    error: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Start {
+    #[serde(default)]
+    test_start: TestStart,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct TestStart {
+    /// 1: the server sends (`-R`).
+    #[serde(default)]
+    reverse: u8,
+}
+
+#[derive(Debug, Deserialize)]
+struct Interval {
+    sum: Sum,
+}
+
+#[derive(Debug, Deserialize)]
+struct Sum {
+    start: f64,
+    bits_per_second: f64,
+    #[serde(default)]
+    omitted: bool,
+    /// Of UDP at the receiver.
+    lost_percent: Option<f64>,
+}
+
+/// Reads a file's text: rates (and, of UDP at the receiver, losses) of the direction that was measured, as iperf3 says it
+/// seen from its client: up, with `-R` down. What `--omit` left out is left out.
+///
+/// # Errors
+/// It is not iperf3's, the test failed, or intervals are wrong: all of them at once.
+pub fn read(file: &str, text: &str) -> anyhow::Result<Measurement> {
+    let output: Output = serde_json::from_str(text)
+        .with_context(|| format!("{file} is no output of `iperf3 --json`"))?;
+    if let Some(error) = output.error {
+        anyhow::bail!("{file}: iperf3 failed: {error}");
+    }
+    let way = if output.start.test_start.reverse == 1 { Way::Down } else { Way::Up };
+    let (mut samples, mut mistakes) = (Vec::<Sample>::new(), Mistakes::default());
+    for (number, interval) in output.intervals.iter().enumerate().filter(|(_, i)| !i.sum.omitted) {
+        let Sum { start, bits_per_second, lost_percent, .. } = interval.sum;
+        let at = Duration::try_from_secs_f64(start);
+        let lost = lost_percent.unwrap_or(0.0);
+        let good = (0.0..=1e12).contains(&bits_per_second) && (0.0..=100.0).contains(&lost);
+        match at {
+            Ok(at) if good && samples.last().is_none_or(|last| last.at <= at) => {
+                let mut values = vec![(way, Quantity::Rate, bits_per_second / 1e6)];
+                values.extend(lost_percent.map(|percent| (way, Quantity::Loss, percent / 100.0)));
+                samples.push(Sample { at, values });
+            }
+            _ => mistakes.note(
+                number,
+                format!("interval from {start} s, {bits_per_second} bit/s, {lost} % lost"),
+            ),
+        }
+    }
+    mistakes.result(file)?;
+    Ok(Measurement { samples: from_zero(file, samples)?, ignored: Vec::new() })
+}

@@ -1,0 +1,250 @@
+//! Captures at both ends of a path: delay and loss of each direction over time.
+//!
+//! A packet is known again by what routers and translators leave alone: of TCP sequence number, acknowledgment, flags and
+//! payload, of UDP its payload. What one end sent and the other never saw is lost. The delay of an interval is the
+//! least of its packets: more than that is the queue, which the link that is made of this has itself.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash as _, Hasher as _};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use marline_wire::{IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, TcpSegment, UdpDatagram};
+use pcap_parser::pcapng::Block;
+use pcap_parser::{Linktype, PcapBlockOwned, PcapError, create_reader};
+
+use super::{Measurement, Quantity, Sample, Way, from_zero};
+
+/// Fewer of the packets than this that both ends saw make no measurement.
+const LEAST_SEEN_BY_BOTH: f64 = 0.3;
+/// Nothing is on its way for longer.
+const LONGEST_NS: i64 = 30_000_000_000;
+
+/// A packet of a capture.
+#[derive(Copy, Clone, Debug)]
+struct Seen {
+    at_ns: i64,
+    key: u64,
+    from: IpAddr,
+}
+
+/// Delays and losses of a path from what its two ends saw, each file pcap or pcapng. `every`: how long an interval
+/// is; `ahead_ns`: by how much the server's clock is ahead of the client's.
+///
+/// # Errors
+/// A file is no capture, or both are not of the same traffic; or the clocks differ by more than the delay.
+pub fn read(
+    (client_file, client): (&str, &[u8]),
+    (server_file, server): (&str, &[u8]),
+    every: Duration,
+    ahead_ns: i64,
+) -> anyhow::Result<Measurement> {
+    ensure!(every >= Duration::from_millis(1), "intervals of {every:?}: at least 1 ms");
+    let client = packets(client_file, client)?;
+    let mut server = packets(server_file, server)?;
+    server.iter_mut().for_each(|seen| seen.at_ns -= ahead_ns);
+    let (pairs, alone_client, alone_server) = matched(&client, &server);
+    let both = pairs.len() as f64 / client.len().min(server.len()).max(1) as f64;
+    ensure!(
+        both >= LEAST_SEEN_BY_BOTH,
+        "{client_file} and {server_file}: {:.0} % of the packets are in both. Are they of the same traffic, whole \
+         (`tcpdump -s 0`), and with offloads off (`ethtool -K IF tso off gso off gro off`)?",
+        100.0 * both
+    );
+    // Who sends: those from whom something came at the other end.
+    let (mut up, mut down) = (BTreeSet::new(), BTreeSet::new());
+    for (at_client, at_server) in &pairs {
+        if at_server.at_ns >= at_client.at_ns {
+            up.insert(at_client.from);
+        } else {
+            down.insert(at_server.from);
+        }
+    }
+    ensure!(
+        up.is_disjoint(&down) || up == down,
+        "{client_file} and {server_file}: the clocks differ by more than the delay; say by how much with --clock-ahead"
+    );
+    let start_ns = client.iter().chain(&server).map(|seen| seen.at_ns).min().unwrap_or(0);
+    let mut bins: BTreeMap<i64, [Bin; 2]> = BTreeMap::new();
+    let every_ns = i64::try_from(every.as_nanos()).unwrap_or(i64::MAX);
+    let mut note = |sent_ns: i64, way: usize, delay_ns: Option<i64>| {
+        let bin = &mut bins.entry((sent_ns - start_ns) / every_ns).or_default()[way];
+        bin.sent += 1;
+        bin.lost += u32::from(delay_ns.is_none());
+        bin.least_ns = bin.least_ns.into_iter().chain(delay_ns).min();
+    };
+    for (at_client, at_server) in &pairs {
+        let delay = at_server.at_ns - at_client.at_ns;
+        match delay >= 0 {
+            true => note(at_client.at_ns, 0, Some(delay)),
+            false => note(at_server.at_ns, 1, Some(-delay)),
+        }
+    }
+    let lost = |all: &[Seen], from: &BTreeSet<IpAddr>| {
+        let mine = all.iter().filter(|seen| from.contains(&seen.from));
+        mine.map(|seen| seen.at_ns).collect::<Vec<i64>>()
+    };
+    lost(&alone_client, &up).into_iter().for_each(|at| note(at, 0, None));
+    lost(&alone_server, &down).into_iter().for_each(|at| note(at, 1, None));
+    let samples = bins.into_iter().map(|(number, ways)| sample(every, number, &ways)).collect();
+    Ok(Measurement { samples: from_zero(client_file, samples)?, ignored: Vec::new() })
+}
+
+/// Packets of an interval in one direction.
+#[derive(Copy, Clone, Debug, Default)]
+struct Bin {
+    sent: u32,
+    lost: u32,
+    least_ns: Option<i64>,
+}
+
+fn sample(every: Duration, number: i64, ways: &[Bin; 2]) -> Sample {
+    let mut values = Vec::new();
+    for (way, bin) in [Way::Up, Way::Down].into_iter().zip(ways).filter(|(_, bin)| bin.sent > 0) {
+        // To 0.1 ms, so that noise of clocks is no event.
+        let ms = |ns: i64| (ns as f64 / 1e5).round() / 10.0;
+        values.extend(bin.least_ns.map(|ns| (way, Quantity::Delay, ms(ns))));
+        values.push((way, Quantity::Loss, f64::from(bin.lost) / f64::from(bin.sent)));
+    }
+    Sample { at: every * u32::try_from(number).unwrap_or(u32::MAX), values }
+}
+
+/// Packets that both saw, as each saw it, and those that only one saw. Of equal ones the nearest in time are the same.
+type Matched = (Vec<(Seen, Seen)>, Vec<Seen>, Vec<Seen>);
+
+fn matched(client: &[Seen], server: &[Seen]) -> Matched {
+    let mut waiting: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
+    for seen in server {
+        waiting.entry(seen.key).or_default().push(*seen);
+    }
+    let (mut pairs, mut alone) = (Vec::new(), Vec::new());
+    for seen in client {
+        let others = waiting.entry(seen.key).or_default();
+        let apart = |other: &Seen| (other.at_ns - seen.at_ns).abs();
+        let nearest = others.iter().enumerate().min_by_key(|(_, other)| apart(other));
+        match nearest.filter(|(_, other)| apart(other) <= LONGEST_NS).map(|(at, _)| at) {
+            Some(at) => pairs.push((*seen, others.remove(at))),
+            None => alone.push(*seen),
+        }
+    }
+    let mut rest: Vec<Seen> = waiting.into_values().flatten().collect();
+    rest.sort_by_key(|seen| seen.at_ns);
+    (pairs, alone, rest)
+}
+
+/// The IP packet in a frame of such a link.
+fn ip_of(link: Linktype, frame: &[u8]) -> Option<&[u8]> {
+    let behind = |head: usize, kind: usize| {
+        let kind = frame.get(kind..kind + 2)?;
+        matches!(kind, [0x08, 0x00] | [0x86, 0xdd]).then(|| frame.get(head..)).flatten()
+    };
+    match link {
+        Linktype::ETHERNET if frame.get(12..14) == Some(&[0x81, 0x00]) => behind(18, 16),
+        Linktype::ETHERNET => behind(14, 12),
+        Linktype::LINUX_SLL => behind(16, 14),
+        Linktype(276) => behind(20, 0),
+        Linktype::RAW | Linktype::IPV4 | Linktype::IPV6 => Some(frame),
+        _ => None,
+    }
+}
+
+fn seen(at_ns: i64, link: Linktype, frame: &[u8]) -> Option<Seen> {
+    let packet = IpPacket::parse(ip_of(link, frame)?).ok()?;
+    // The same numbers each time: a hash of this kind has fixed keys.
+    let mut hash = DefaultHasher::new();
+    packet.protocol.hash(&mut hash);
+    match packet.protocol {
+        PROTOCOL_TCP if !packet.fragment => {
+            let tcp = TcpSegment::parse(packet.payload).ok()?;
+            (tcp.header.seq.0, tcp.header.ack.0, tcp.header.flags.0).hash(&mut hash);
+            tcp.payload.hash(&mut hash);
+        }
+        PROTOCOL_UDP if !packet.fragment => {
+            UdpDatagram::parse(packet.payload).ok()?.payload.hash(&mut hash);
+        }
+        _ => return None,
+    }
+    Some(Seen { at_ns, key: hash.finish(), from: packet.src })
+}
+
+/// The TCP and UDP packets of a capture, in its order.
+fn packets(file: &str, bytes: &[u8]) -> anyhow::Result<Vec<Seen>> {
+    let wrong = |error: PcapError<&[u8]>| {
+        let why = match error {
+            PcapError::Incomplete(_) | PcapError::UnexpectedEof => "it is cut off",
+            _ => "it is no pcap or pcapng, or damaged",
+        };
+        anyhow::anyhow!("{file}: {why}")
+    };
+    let mut reader = create_reader(1 << 17, bytes)
+        .map_err(|_| anyhow::anyhow!("{file} is no pcap or pcapng"))?;
+    // Of each interface its kind, units of time a second, and seconds to be added.
+    let mut links: Vec<(Linktype, u64, i64)> = Vec::new();
+    let (mut found, mut frames, mut stuck) = (Vec::new(), 0, false);
+    loop {
+        match reader.next() {
+            Ok((length, block)) => {
+                stuck = false;
+                match block {
+                    PcapBlockOwned::LegacyHeader(header) => {
+                        let units = if header.is_nanosecond_precision() {
+                            1_000_000_000
+                        } else {
+                            1_000_000
+                        };
+                        links = vec![(header.network, units, 0)];
+                    }
+                    PcapBlockOwned::Legacy(packet) => {
+                        let (link, units, _) = links.first().copied().context("no header")?;
+                        let part = i64::from(packet.ts_usec) * (1_000_000_000 / units as i64);
+                        let at_ns = i64::from(packet.ts_sec) * 1_000_000_000 + part;
+                        frames += 1;
+                        found.extend(seen(at_ns, link, packet.data));
+                    }
+                    PcapBlockOwned::NG(Block::SectionHeader(_)) => links.clear(),
+                    PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
+                        let units = interface.ts_resolution().unwrap_or(1_000_000).max(1);
+                        links.push((interface.linktype, units, interface.ts_offset()));
+                    }
+                    PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
+                        if let Some((link, units, offset)) =
+                            links.get(packet.if_id as usize).copied()
+                        {
+                            let ticks = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
+                            let ns = u128::from(ticks) * 1_000_000_000 / u128::from(units);
+                            let at_ns = i64::try_from(ns)
+                                .unwrap_or(0)
+                                .saturating_add(offset.saturating_mul(1_000_000_000));
+                            frames += 1;
+                            found.extend(seen(
+                                at_ns,
+                                link,
+                                packet.data.get(..packet.caplen as usize).unwrap_or_default(),
+                            ));
+                        }
+                    }
+                    PcapBlockOwned::NG(_) => {}
+                }
+                reader.consume(length);
+            }
+            Err(PcapError::Eof) => break,
+            Err(PcapError::Incomplete(needed)) if stuck => {
+                return Err(wrong(PcapError::Incomplete(needed)));
+            }
+            Err(PcapError::Incomplete(_)) => {
+                stuck = true;
+                if reader.refill().is_err() {
+                    bail!("{file} has a block that is too long");
+                }
+            }
+            Err(error) => return Err(wrong(error)),
+        }
+    }
+    ensure!(
+        !found.is_empty(),
+        "{file}: of {frames} frames none is a whole TCP or UDP packet over IP"
+    );
+    Ok(found)
+}

@@ -1,0 +1,144 @@
+use super::*;
+use crate::experiment::file::ExperimentFile;
+use crate::experiment::{Experiment, Variant, simulate, simulate_captured};
+use crate::scenario::Event;
+use crate::workload::{Gap, Workload};
+
+const WORKLOAD: &str = "\n[workload]\nkind = 'bulk'\nlasts = '6s'\n";
+
+#[test]
+fn a_csv_becomes_a_path_that_does_what_was_measured() {
+    let text = "timestamp,cell,rate_mbit_per_s,rtt_ms,up_loss_percent\n\
+                1000,7,20,40,0\n1002,7,20,60,\n1003,8,2,60,2.5\n1005,8,0,,0\n1005.5,8,2,,\n";
+    let renamed = [("timestamp".to_owned(), "time_s".to_owned())];
+    let reading = Reading { renamed: renamed.to_vec(), every: None };
+    let measured = read_csv("x.csv", text, &reading).expect("a measurement");
+    assert_eq!(measured.ignored, ["cell"]);
+    let toml = measured.toml("lte", Some("100ms")).expect("a path");
+    for wanted in [
+        "link = \"rate=20000000,delay=20000us,up.loss=0%,queue=100ms,outage=suspend\"",
+        "at = \"2000000us\"\npath = \"lte\"\ncommand = \"set delay=30000us\"",
+        "at = \"3000000us\"\npath = \"lte\"\ncommand = \"set rate=2000000,up.loss=2.5%\"",
+        "at = \"5000000us\"\npath = \"lte\"\ncommand = \"down\"",
+        "at = \"5000000us\"\npath = \"lte\"\ncommand = \"set up.loss=0%\"",
+        "at = \"5500000us\"\npath = \"lte\"\ncommand = \"up\"",
+    ] {
+        assert!(toml.contains(wanted), "{wanted} in {toml}");
+    }
+    let file = ExperimentFile::from_toml("x.toml", &format!("{toml}{WORKLOAD}")).expect("a file");
+    let outcome = simulate(&file.experiment, &Variant::new("auto"), 1).expect("a run");
+    let workload = &file.experiment.workload;
+    let goodput = |from, to| outcome.goodput_mbit_per_s(workload, from, to);
+    let [fast, slow, dead] = [goodput(1e3, 3e3), goodput(3.5e3, 5e3), goodput(5.1e3, 5.5e3)];
+    assert!((16.0..20.0).contains(&fast), "{fast}");
+    assert!((1.3..2.1).contains(&slow) && dead < 0.01, "{slow} {dead}");
+    assert!(goodput(5.6e3, 6e3) > 0.5, "what stood still goes on");
+}
+
+#[test]
+fn all_that_is_wrong_with_a_csv_is_told_at_once() {
+    let wrong = |text: &str| {
+        format!("{:#}", read_csv("x.csv", text, &Reading::default()).expect_err("wrong"))
+    };
+    let said = wrong("time_s,delay_ms,loss\n0,10,0\n1,ten,0\n2,10,3\n1,10,0\n3,10\n");
+    for wanted in [
+        "line 3: `ten` in column `delay_ms` is no number",
+        "line 4: 3 in column `loss`: must be from 0 to 1",
+        "line 6: 2 fields, and the heading has 3",
+    ] {
+        assert!(said.contains(wanted), "{wanted} in {said}");
+    }
+    let said = wrong("when,delay_ms\n0,10\n");
+    assert!(
+        said.contains("one column of times (time_s,") && said.contains("it has when, delay_ms"),
+        "{said}"
+    );
+    assert!(wrong("time_s,loss\n1,0\n0,0\n").contains("line 3: the time is before"));
+    assert!(wrong("").contains("is empty") && wrong("time_s,loss\n").contains("no sample"));
+    let many = format!("time_s,loss\n{}", "x,0\n".repeat(30));
+    assert!(wrong(&many).contains("and 22 more"), "{}", wrong(&many));
+    let renamed = [("nowhere".to_owned(), "time_s".to_owned())];
+    let reading = Reading { renamed: renamed.to_vec(), every: None };
+    let said = read_csv("x.csv", "time_s,loss\n0,0\n", &reading).expect_err("no such column");
+    assert!(said.to_string().contains("no column `nowhere`; it has time_s, loss"), "{said}");
+}
+
+#[test]
+fn what_iperf3_measured_is_a_rate_of_its_direction() {
+    let interval = |start: f64, rate: f64, omitted: bool| {
+        format!(
+            "{{\"sum\":{{\"start\":{start},\"end\":0,\"bits_per_second\":{rate},\"omitted\":{omitted}}}}}"
+        )
+    };
+    let intervals =
+        [interval(0.0, 9e9, true), interval(1.0, 20e6, false), interval(2.00001, 5e6, false)];
+    let text = format!(
+        "{{\"start\":{{\"test_start\":{{\"protocol\":\"TCP\",\"reverse\":1}}}},\"intervals\":[{}]}}",
+        intervals.join(",")
+    );
+    let toml = read_iperf3("x.json", &text).and_then(|measured| measured.toml("wifi", None));
+    let toml = toml.expect("a path");
+    assert!(toml.contains("link = \"down.rate=20000000\""), "{toml}");
+    assert!(
+        toml.contains("at = \"1000010us\"") && toml.contains("set down.rate=5000000"),
+        "{toml}"
+    );
+    let failed = read_iperf3("x.json", "{\"intervals\":[],\"error\":\"unable to connect\"}");
+    assert!(failed.expect_err("failed").to_string().contains("iperf3 failed: unable to connect"));
+    assert!(read_iperf3("x.json", "time_s,loss").is_err());
+    let none = read_iperf3("x.json", "{\"intervals\":[]}").expect_err("nothing");
+    assert!(none.to_string().contains("no sample"), "{none}");
+}
+
+#[test]
+fn rows_may_be_evenly_apart() {
+    let reading = Reading { every: Some(Duration::from_secs(1)), ..Reading::default() };
+    let measured =
+        read_csv("x.csv", "down_rate_kbit_per_s\n20000\n5000\n", &reading).expect("rows");
+    let toml = measured.toml("nr", None).expect("a path");
+    assert!(toml.contains("down.rate=20000000\"") && toml.contains("at = \"1000000us\""), "{toml}");
+    assert!(read_csv("x.csv", "time_s,loss\n0,0\n", &reading).is_err(), "two sorts of times");
+}
+
+/// What is captured at both ends of a simulated path tells that path's delays and losses.
+#[test]
+fn captures_at_both_ends_tell_delay_and_loss() {
+    let gap = Gap { least_ms: 10.0, most_ms: 10.0 };
+    let workload = Workload::Ask { request_bytes: 300, answer_bytes: 300, gap, count: 1_000 };
+    let links = [("wifi", "up.delay=12ms,down.delay=20ms,down.loss=8%,rate=50M")];
+    let mut experiment = Experiment::over(&links, workload);
+    experiment.scenario.events = vec![Event {
+        at: "5s".to_owned(),
+        path: "wifi".to_owned(),
+        command: "set up.delay=30ms".to_owned(),
+    }];
+    let captured = simulate_captured(&experiment, &Variant::alone("wifi", "wifi"), 3, 64 << 20);
+    let [client, server] = &captured.expect("a run").1[..] else { panic!("two ends") };
+    let read = |ahead_ns| {
+        let (client, server) = (("client", &client.bytes[..]), ("server", &server.bytes[..]));
+        read_pcaps(client, server, Duration::from_secs(1), ahead_ns)
+    };
+    let measured = read(0).expect("a measurement");
+    let value = |at: usize, way, quantity| {
+        let of = |value: &&Value| (value.0, value.1) == (way, quantity);
+        measured.samples[at].values.iter().find(of).map(|value| value.2)
+    };
+    // The workload begins after a second.
+    assert_eq!(value(3, Way::Up, Quantity::Delay), Some(12.0));
+    assert_eq!(value(8, Way::Up, Quantity::Delay), Some(30.0));
+    assert_eq!(value(3, Way::Down, Quantity::Delay), Some(20.0));
+    let lost: f64 =
+        (2..10).filter_map(|at| value(at, Way::Down, Quantity::Loss)).sum::<f64>() / 8.0;
+    assert!((0.05..0.11).contains(&lost), "{lost}");
+    assert!((2..10).all(|at| value(at, Way::Up, Quantity::Loss) == Some(0.0)), "{measured:?}");
+    let toml = measured.toml("wifi", None).expect("a path");
+    assert!(toml.contains("up.delay=12000us") && toml.contains("up.delay=30000us"), "{toml}");
+    // Clocks that differ by more than the delay, and what is no pair.
+    let said = read(1_000_000_000).expect_err("a second").to_string();
+    assert!(said.contains("--clock-ahead"), "{said}");
+    let of =
+        |bytes: &[u8]| read_pcaps(("a", bytes), ("b", &server.bytes), Duration::from_secs(1), 0);
+    assert!(of(b"time_s,loss\n").expect_err("text").to_string().contains("a is no pcap"));
+    let cut = of(&client.bytes[..client.bytes.len() / 2 + 1]).expect_err("cut");
+    assert!(cut.to_string().contains("a: it is cut off"), "{cut}");
+}

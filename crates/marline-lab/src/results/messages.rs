@@ -1,0 +1,42 @@
+//! Table `messages`: what came, message by message.
+
+use super::column::{Cell, Column};
+use super::run_columns::RunColumns;
+use super::table::Table;
+use crate::runs::{Job, Record};
+
+/// A row for each message that came in these runs, those of the warm-up included, in the order of the runs.
+///
+/// Behind the [`RunColumns`] are `index` (the message's number), `bytes` (its length), `counted` (it began after the
+/// warm-up: the statistics are of these), `sent_ms` (when it began, after the start of the workload), `latency_ms`, and
+/// `least_ms` (the least its latency could have been: [`crate::bound`]; of counted ones only).
+#[must_use]
+pub fn messages(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
+    let mut columns = run.columns();
+    columns.extend([
+        Column::count("index", ""),
+        Column::count("bytes", "B"),
+        Column::flag("counted"),
+        Column::real("sent_ms", "ms"),
+        Column::real("latency_ms", "ms"),
+        Column::real("least_ms", "ms"),
+    ]);
+    let mut table = Table::new("messages", columns);
+    for (job, record) in runs {
+        let head = run.cells(job);
+        for (number, message) in record.messages.iter().enumerate() {
+            let counted = number.checked_sub(record.warm_up);
+            let least_ms = counted.and_then(|number| record.least_ms.get(number)).copied();
+            let own: [Cell<'_>; 6] = [
+                message.index.into(),
+                message.bytes.into(),
+                counted.is_some().into(),
+                message.sent_ms.into(),
+                message.latency_ms.into(),
+                least_ms.into(),
+            ];
+            table.push(head.iter().copied().chain(own));
+        }
+    }
+    table
+}

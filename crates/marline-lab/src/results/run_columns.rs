@@ -1,0 +1,61 @@
+//! Columns that tell the rows of one run from those of another.
+
+use super::column::{Cell, Column};
+use super::swept::Swept;
+use super::table::Table;
+use crate::runs::Job;
+
+/// Values of a sweep, as numbers where they are some, then stack, variant and seed.
+#[derive(Clone, Debug)]
+pub struct RunColumns {
+    swept: Vec<Swept>,
+}
+
+impl RunColumns {
+    /// Of these runs, which all have a value for each key that the first has.
+    #[must_use]
+    pub fn of(jobs: &[Job]) -> RunColumns {
+        let keys = jobs.first().map_or(0, |job| job.point.len());
+        let swept = (0..keys).map(|key| {
+            let values = jobs.iter().filter_map(|job| job.point.get(key));
+            let name = jobs.first().and_then(|job| job.point.get(key)).map_or("", |(key, _)| key);
+            Swept::of(name, values.map(|(_, value)| value.as_str()))
+        });
+        RunColumns { swept: swept.collect() }
+    }
+
+    /// The columns, without a row.
+    #[must_use]
+    pub fn columns(&self) -> Vec<Column> {
+        let run = [Column::text("stack"), Column::text("variant"), Column::count("seed", "")];
+        self.swept.iter().map(Swept::column).chain(run).collect()
+    }
+
+    /// What a run has in them.
+    #[must_use]
+    pub fn cells<'a>(&self, job: &'a Job) -> Vec<Cell<'a>> {
+        let value = |(number, swept): (usize, &Swept)| match job.point.get(number) {
+            Some((_, text)) => swept.cell(text),
+            None => Cell::Unknown,
+        };
+        let run = [
+            Cell::Text(job.lane.stack.word()),
+            Cell::Text(&job.lane.variant.name),
+            Cell::Count(job.seed),
+        ];
+        self.swept.iter().enumerate().map(value).chain(run).collect()
+    }
+
+    /// A table of one run behind these columns; without a run the columns alone.
+    #[must_use]
+    pub(crate) fn before(&self, table: &Table, job: Option<&Job>) -> Table {
+        let columns = self.columns();
+        match job {
+            Some(job) => table.behind(&columns, &self.cells(job)),
+            None => {
+                let all = columns.into_iter().chain(table.columns().iter().cloned());
+                Table::new(table.name(), all.collect())
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Table `runs`: each run in a row.
+
+use super::column::{Cell, Column};
+use super::run_columns::RunColumns;
+use super::table::Table;
+use crate::runs::{Job, PathBytes, Record, Statistics};
+
+/// A row for each run, in their order.
+///
+/// Behind the [`RunColumns`] are the statistics of its counted messages (`messages`, `mean_ms`, `p50_ms`, `p95_ms`,
+/// `p99_ms`, `max_ms`), messages that did not come (`missing`), `goodput_mbit_per_s` and `reinjected_bytes`; of each path
+/// bytes both ways, lost packets and what its radio drew (blank without one); `doubts`, and why it failed (`error`).
+#[must_use]
+pub fn runs(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
+    let paths = path_names(runs);
+    let mut columns = run.columns();
+    columns.extend([
+        Column::count("messages", ""),
+        Column::count("missing", ""),
+        Column::real("mean_ms", "ms"),
+        Column::real("p50_ms", "ms"),
+        Column::real("p95_ms", "ms"),
+        Column::real("p99_ms", "ms"),
+        Column::real("max_ms", "ms"),
+        Column::real("goodput_mbit_per_s", "Mbit/s"),
+        Column::count("reinjected_bytes", "B"),
+    ]);
+    for path in &paths {
+        columns.extend([
+            Column::count(format!("{path}_up_bytes"), "B"),
+            Column::count(format!("{path}_down_bytes"), "B"),
+            Column::count(format!("{path}_dropped_packets"), ""),
+            Column::real(format!("{path}_traffic_j"), "J"),
+            Column::real(format!("{path}_idle_j"), "J"),
+        ]);
+    }
+    columns.extend([Column::text("doubts"), Column::text("error")]);
+    let mut table = Table::new("runs", columns);
+    for (job, record) in runs {
+        let of = Statistics::of(&record.latencies_ms());
+        let doubts = record.doubts.join("; ");
+        let mut row = run.cells(job);
+        row.extend([Cell::from(of.count), Cell::from(record.missing)]);
+        let shown = [of.mean_ms, of.p50_ms, of.p95_ms, of.p99_ms, of.max_ms];
+        row.extend(shown.map(Cell::from));
+        row.extend([Cell::from(record.goodput_mbit_per_s), Cell::from(record.reinjected_bytes)]);
+        for name in &paths {
+            row.extend(path_cells(record.paths.iter().find(|path| path.name == *name)));
+        }
+        row.push((!doubts.is_empty()).then_some(doubts.as_str()).into());
+        row.push(record.error.as_deref().into());
+        table.push(row);
+    }
+    table
+}
+
+fn path_cells(path: Option<&PathBytes>) -> [Cell<'static>; 5] {
+    let radio = path.and_then(|path| path.radio.as_ref());
+    [
+        path.map(|path| path.up_bytes).into(),
+        path.map(|path| path.down_bytes).into(),
+        path.map(|path| path.dropped_packets).into(),
+        radio.map(|radio| radio.traffic_j).into(),
+        radio.map(|radio| radio.idle_j).into(),
+    ]
+}
+
+/// Paths in the order of their first occurrence.
+fn path_names<'a>(runs: &[(&Job, &'a Record)]) -> Vec<&'a str> {
+    let mut names = Vec::new();
+    for path in runs.iter().flat_map(|(_, record)| &record.paths) {
+        if !names.contains(&path.name.as_str()) {
+            names.push(path.name.as_str());
+        }
+    }
+    names
+}

@@ -1,0 +1,70 @@
+//! Captures of a series: pcapng files of each simulated run at either end.
+//!
+//! Runs are made for them again, as for [time lines](super::Timelines).
+
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use super::Job;
+use super::qlogs::plain;
+use crate::experiment::{Stack, simulate_captured};
+use crate::parallel::parallel;
+
+/// How captures are written.
+#[derive(Copy, Clone, Debug)]
+pub struct Captures {
+    /// Runs at once, at least 1.
+    pub jobs: usize,
+    /// Most bytes of a file.
+    pub max_bytes: usize,
+}
+
+/// What was written.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct CaptureFiles {
+    /// Files.
+    pub files: usize,
+    /// Packets there was no room for.
+    pub left_out: u64,
+    /// Runs there was no room for: a series has files of [`Captures::MAX_RUNS`].
+    pub runs_left_out: usize,
+}
+
+impl Captures {
+    /// Most bytes of a file without a word to the contrary.
+    pub const MAX_BYTES: usize = 64 << 20;
+    /// Most runs of a series that have files.
+    pub const MAX_RUNS: usize = 200;
+
+    /// Writes `VARIANT-SEED-END.pcapng` of the jobs on stack `sim` into a directory. Runs that fail have none.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn write(&self, jobs: &[Job], directory: &Path) -> anyhow::Result<CaptureFiles> {
+        std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        let mut mine: Vec<&Job> = jobs.iter().filter(|job| job.lane.stack == Stack::Sim).collect();
+        let mut files = CaptureFiles::default();
+        files.runs_left_out = mine.len().saturating_sub(Captures::MAX_RUNS);
+        mine.truncate(Captures::MAX_RUNS);
+        // No more than is made at once is held in memory.
+        for some in mine.chunks(self.jobs.max(1)) {
+            let run = |job: &&Job| {
+                simulate_captured(&job.experiment, &job.lane.variant, job.seed, self.max_bytes)
+            };
+            for (job, made) in some.iter().zip(parallel(self.jobs, some, run)) {
+                let Ok((_, captures)) = made else { continue };
+                for capture in captures {
+                    let variant = plain(&job.lane.variant.name);
+                    let end = capture.vantage.name();
+                    let file = directory.join(format!("{variant}-{}-{end}.pcapng", job.seed));
+                    std::fs::write(&file, &capture.bytes)
+                        .with_context(|| file.display().to_string())?;
+                    files.files += 1;
+                    files.left_out += capture.left_out;
+                }
+            }
+        }
+        Ok(files)
+    }
+}

@@ -1,0 +1,234 @@
+//! Comparison of two lanes, seed by seed: better by how much, or not told apart.
+
+use anyhow::ensure;
+
+use super::kept::{Kept, KeptLane};
+use super::measured::{LEAST_RUNS, Measure, Measured};
+use super::record::Record;
+use crate::estimate::{Asked, Estimate, Standing};
+use crate::figure::number;
+
+/// A lane of one series beside a lane of another, or of the same.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// The first.
+    pub a: KeptLane,
+    /// The second.
+    pub b: KeptLane,
+    /// Seeds that ran in both.
+    pub seeds: usize,
+    /// Messages that did not come: of the first, of the second.
+    pub missing: (u64, u64),
+    /// What was compared.
+    pub rows: Vec<Compared>,
+}
+
+/// A measure of both.
+#[derive(Clone, Debug)]
+pub struct Compared {
+    /// Which one.
+    pub measure: Measure,
+    /// Of the first, of the second.
+    pub values: (f64, f64),
+    /// First over second, with its interval.
+    pub ratio: Estimate,
+}
+
+/// What a comparison says.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The first is better.
+    Better,
+    /// The second is.
+    Worse,
+    /// Both are the same in every seed.
+    Equal,
+    /// Neither can be said; about so many seeds would tell, if any number would.
+    NotToldApart(Option<u64>),
+    /// There are fewer seeds than an interval needs.
+    TooFew,
+}
+
+impl Compared {
+    /// What it says.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        let Estimate { value, low, high, .. } = self.ratio;
+        if !(low.is_finite() && high.is_finite() && value.is_finite()) {
+            return Outcome::TooFew;
+        }
+        let first_is_more = match () {
+            () if low > 1.0 => true,
+            () if high < 1.0 => false,
+            () if low == 1.0 && high == 1.0 => return Outcome::Equal,
+            () => {
+                // As many as would bring the nearer end of the interval to the side where the value is.
+                let asked = if value > 1.0 { Asked::at_least(1.0) } else { Asked::at_most(1.0) };
+                return Outcome::NotToldApart(match self.ratio.stands(asked) {
+                    Standing::Undecided { needed } => needed,
+                    Standing::Inside | Standing::Outside => None,
+                });
+            }
+        };
+        if first_is_more == self.measure.more_is_better() {
+            Outcome::Better
+        } else {
+            Outcome::Worse
+        }
+    }
+
+    /// The outcome in words: `better by 5.3 % [4.1, 6.6]`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let Estimate { value, low, high, .. } = self.ratio;
+        // By how much the one that wins is less, or more, than the other.
+        let percent = |ratio: f64| 100.0 * (ratio - 1.0).abs();
+        let between = |a: f64, b: f64| format!("[{}, {}]", number(a.min(b)), number(a.max(b)));
+        let by = || {
+            let (value, low, high) = (percent(value), percent(low), percent(high));
+            format!("by {} % {}", number(value), between(low, high))
+        };
+        match self.outcome() {
+            Outcome::Better => format!("better {}", by()),
+            Outcome::Worse => format!("worse {}", by()),
+            Outcome::Equal => "equal in every seed".to_owned(),
+            Outcome::TooFew => format!("not judged: at least {LEAST_RUNS} seeds of both"),
+            Outcome::NotToldApart(needed) => {
+                let signed = between(100.0 * (low - 1.0), 100.0 * (high - 1.0));
+                let tell = match needed {
+                    Some(needed) => format!("about {needed} seeds would tell"),
+                    None => "no number of seeds would tell".to_owned(),
+                };
+                format!("not told apart: {signed} %; {tell}")
+            }
+        }
+    }
+}
+
+impl Comparison {
+    /// The lanes of two series that belong together: at the same point and on the same stack, of these variants, or
+    /// where none is named of the same.
+    ///
+    /// # Errors
+    /// There are none, a result cannot be read, or two lanes have no seed in common.
+    pub fn of_all(
+        (a, of_a): (&Kept, Option<&str>),
+        (b, of_b): (&Kept, Option<&str>),
+    ) -> anyhow::Result<Vec<Comparison>> {
+        let mine = |lane: &&KeptLane, wanted: Option<&str>| {
+            wanted.is_none_or(|wanted| wanted == lane.variant)
+        };
+        let (lanes_a, lanes_b) = (a.lanes(), b.lanes());
+        for (lanes, wanted) in [(&lanes_a, of_a), (&lanes_b, of_b)] {
+            let names: Vec<&str> = lanes.iter().map(|lane| lane.variant.as_str()).collect();
+            let there = wanted.is_none_or(|wanted| names.contains(&wanted));
+            let wanted = wanted.unwrap_or_default();
+            ensure!(there, "no variant `{wanted}`; there are {}", unique(&names).join(", "));
+        }
+        let mut all = Vec::new();
+        for first in lanes_a.iter().filter(|lane| mine(lane, of_a)) {
+            for second in lanes_b.iter().filter(|lane| mine(lane, of_b)) {
+                let named = of_a.is_some() && of_b.is_some();
+                let same = first.point == second.point && first.stack == second.stack;
+                if same && (named || first.variant == second.variant) {
+                    all.push(Comparison::of((a, first), (b, second))?);
+                }
+            }
+        }
+        ensure!(!all.is_empty(), "no two lanes have the same stack, variant and point of a sweep");
+        Ok(all)
+    }
+
+    fn of(
+        (a, first): (&Kept, &KeptLane),
+        (b, second): (&Kept, &KeptLane),
+    ) -> anyhow::Result<Comparison> {
+        let (of_a, of_b) = (a.records(first)?, b.records(second)?);
+        let pair = |(seed, record): &'_ (u64, Record)| {
+            let other = of_b.iter().find(|(other, _)| other == seed)?;
+            Some((record.clone(), &other.1))
+        };
+        let pairs: Vec<(Record, &Record)> = of_a.iter().filter_map(pair).collect();
+        ensure!(
+            !pairs.is_empty(),
+            "{} and {} have no seed in common",
+            first.variant,
+            second.variant
+        );
+        let one = Measured::of(&pairs.iter().map(|pair| &pair.0).collect::<Vec<_>>());
+        let two = Measured::of(&pairs.iter().map(|pair| pair.1).collect::<Vec<_>>());
+        let all = vec![1; pairs.len()];
+        let compared = |measure| Compared {
+            measure,
+            values: (one.value(measure, &all), two.value(measure, &all)),
+            ratio: one.ratio(measure, &two),
+        };
+        let missing = |of: &dyn Fn(&(Record, &Record)) -> u32| {
+            pairs.iter().map(|pair| u64::from(of(pair))).sum()
+        };
+        Ok(Comparison {
+            a: first.clone(),
+            b: second.clone(),
+            seeds: pairs.len(),
+            missing: (missing(&|pair| pair.0.missing), missing(&|pair| pair.1.missing)),
+            rows: Measure::COMPARED.map(compared).to_vec(),
+        })
+    }
+
+    /// The table, its head first.
+    #[must_use]
+    pub fn table(&self) -> Vec<Vec<String>> {
+        let mut table = vec![["", "A", "B", "A is"].map(str::to_owned).to_vec()];
+        for row in &self.rows {
+            let (a, b) = row.values;
+            table.push(vec![row.measure.name().to_owned(), number(a), number(b), row.words()]);
+        }
+        table
+    }
+}
+
+fn unique<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    let mut found = Vec::new();
+    for name in names {
+        if !found.contains(name) {
+            found.push(*name);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compared(measure: Measure, low: f64, value: f64, high: f64) -> String {
+        let ratio = Estimate { value, low, high, roots: 20 };
+        Compared { measure, values: (1.0, 1.0), ratio }.words()
+    }
+
+    #[test]
+    fn words_say_who_is_better_and_by_how_much() {
+        for (measure, [low, value, high], wanted) in [
+            (Measure::P99, [0.85, 0.9, 0.95], "better by 10 % [5, 15]"),
+            (Measure::Goodput, [0.85, 0.9, 0.95], "worse by 10 % [5, 15]"),
+            (Measure::P50, [1.1, 1.25, 1.5], "worse by 25 % [10, 50]"),
+            (Measure::Goodput, [1.1, 1.25, 1.5], "better by 25 % [10, 50]"),
+            (Measure::P50, [1.0, 1.0, 1.0], "equal in every seed"),
+            // Half of it is 0.25, the distance 0.125: four times as many.
+            (
+                Measure::P50,
+                [0.75, 0.875, 1.125],
+                "not told apart: [-25, 12.5] %; about 80 seeds would tell",
+            ),
+            (
+                Measure::P50,
+                [0.875, 1.125, 1.25],
+                "not told apart: [-12.5, 25] %; about 80 seeds would tell",
+            ),
+        ] {
+            assert_eq!(compared(measure, low, value, high), wanted);
+        }
+        let none = compared(Measure::P50, f64::NAN, 1.1, f64::NAN);
+        assert_eq!(none, "not judged: at least 10 seeds of both");
+    }
+}

@@ -1,0 +1,123 @@
+//! Results of earlier series, found again by their directory.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::record::Record;
+use super::{Job, Store};
+use crate::experiment::Stack;
+
+/// The file that says which runs of the store belong to a series.
+const FILE: &str = "series.json";
+
+/// A run of a series, and the name of its file in the directory `runs`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Run {
+    point: Vec<(String, String)>,
+    stack: Stack,
+    variant: String,
+    seed: u64,
+    key: String,
+}
+
+/// A lane of a series: the runs of a variant on a stack, at a point of a sweep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptLane {
+    /// Values of the sweep; none: it was not one.
+    pub point: Vec<(String, String)>,
+    /// On which stack.
+    pub stack: Stack,
+    /// Which variant.
+    pub variant: String,
+}
+
+/// A series that was run.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    place: PathBuf,
+    runs: Vec<Run>,
+}
+
+impl Kept {
+    /// Notes in a directory of results which runs of its store these are.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn note(place: &Path, store: &Store, jobs: &[Job]) -> anyhow::Result<()> {
+        let run = |job: &Job| Run {
+            point: job.point.clone(),
+            stack: job.lane.stack,
+            variant: job.lane.variant.name.clone(),
+            seed: job.seed,
+            key: store.key(job),
+        };
+        let runs: Vec<Run> = jobs.iter().map(run).collect();
+        let file = place.join(FILE);
+        std::fs::write(&file, serde_json::to_string(&runs)? + "\n")
+            .with_context(|| file.display().to_string())
+    }
+
+    /// Whether a directory has results of `marline lab run` or `sweep`.
+    #[must_use]
+    pub fn is_there(place: &Path) -> bool {
+        place.join(FILE).is_file()
+    }
+
+    /// The series whose results are in a directory.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read.
+    pub fn open(place: &Path) -> anyhow::Result<Kept> {
+        let file = place.join(FILE);
+        let text = std::fs::read_to_string(&file).with_context(|| {
+            let place = place.display();
+            format!("{place} has no results of `marline lab run` or `sweep` ({FILE})")
+        })?;
+        let runs: Vec<Run> =
+            serde_json::from_str(&text).with_context(|| file.display().to_string())?;
+        let named = |run: &Run| run.key.bytes().all(|byte| byte.is_ascii_hexdigit());
+        ensure!(runs.iter().all(named), "{}: a run's name is no hash", file.display());
+        Ok(Kept { place: place.to_owned(), runs })
+    }
+
+    /// Its lanes, in the order of the plan.
+    #[must_use]
+    pub fn lanes(&self) -> Vec<KeptLane> {
+        let mut lanes: Vec<KeptLane> = Vec::new();
+        for Run { point, stack, variant, .. } in &self.runs {
+            let last = lanes.last();
+            let same = |lane: &KeptLane| {
+                lane.stack == *stack && lane.variant == *variant && lane.point == *point
+            };
+            // Runs of a lane follow each other.
+            if !last.is_some_and(same) {
+                let (point, variant) = (point.clone(), variant.clone());
+                lanes.push(KeptLane { point, stack: *stack, variant });
+            }
+        }
+        lanes
+    }
+
+    /// The runs of a lane that came to an end, with their seeds.
+    ///
+    /// # Errors
+    /// One is gone or cannot be read.
+    pub fn records(&self, lane: &KeptLane) -> anyhow::Result<Vec<(u64, Record)>> {
+        let mine = self.runs.iter().filter(|run| {
+            run.stack == lane.stack && run.variant == lane.variant && run.point == lane.point
+        });
+        let mut records = Vec::new();
+        for run in mine {
+            let file = self.place.join("runs").join(format!("{}.json", run.key));
+            let named = || file.display().to_string();
+            let text = std::fs::read_to_string(&file).with_context(named)?;
+            let record: Record = serde_json::from_str(&text).with_context(named)?;
+            if record.error.is_none() {
+                records.push((run.seed, record));
+            }
+        }
+        Ok(records)
+    }
+}

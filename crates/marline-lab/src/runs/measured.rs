@@ -1,0 +1,248 @@
+//! Measures of a lane, each computed anew for a resample of its runs: what intervals and comparisons are made of.
+
+use super::record::Record;
+use crate::estimate::{Estimate, Samples};
+
+/// Fewer runs have no interval: a bootstrap of them would pretend.
+pub const LEAST_RUNS: usize = 10;
+/// Of more messages no interval is computed: each resample looks at all of them.
+const MOST_VALUES: usize = 2_000_000;
+/// Where resamples come from: the same for everybody, so that a table is always the same.
+const MASTER: u64 = 1;
+
+/// A measure of a lane.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// Mean latency, ms.
+    Mean,
+    /// Its median.
+    P50,
+    /// Its 95 % quantile.
+    P95,
+    /// Its 99 % quantile.
+    P99,
+    /// The 99 % quantile over that of the earliest the messages could have come.
+    P99ToBound,
+    /// Median of the runs' goodput, Mbit/s.
+    Goodput,
+}
+
+impl Measure {
+    /// What comparisons show.
+    pub const COMPARED: [Measure; 5] =
+        [Measure::Mean, Measure::P50, Measure::P95, Measure::P99, Measure::Goodput];
+
+    /// Its name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Measure::Mean => "mean ms",
+            Measure::P50 => "p50 ms",
+            Measure::P95 => "p95 ms",
+            Measure::P99 => "p99 ms",
+            Measure::P99ToBound => "p99 / bound",
+            Measure::Goodput => "Mbit/s",
+        }
+    }
+
+    /// Whether more of it is better.
+    #[must_use]
+    pub const fn more_is_better(self) -> bool {
+        matches!(self, Measure::Goodput)
+    }
+}
+
+/// Values of several runs in ascending order, each with the number of its run.
+#[derive(Clone, Debug)]
+struct Pooled(Vec<(f64, u32)>);
+
+impl Pooled {
+    fn of<'a>(runs: impl Iterator<Item = &'a [f64]>) -> Pooled {
+        let numbered =
+            runs.zip(0..).flat_map(|(values, run)| values.iter().map(move |v| (*v, run)));
+        let mut values: Vec<(f64, u32)> = numbered.collect();
+        values.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Pooled(values)
+    }
+
+    /// As [`crate::results::quantile`], where each run counts as often as it was drawn.
+    fn quantile(&self, drawn: &[u32], share: f64) -> f64 {
+        let times = |run: &u32| u64::from(drawn[*run as usize]);
+        let total: u64 = self.0.iter().map(|(_, run)| times(run)).sum();
+        let Some(last) = total.checked_sub(1) else { return f64::NAN };
+        let place = share * last as f64;
+        let below = place.floor() as u64;
+        let (mut passed, mut at) = (0, f64::NAN);
+        for (value, run) in &self.0 {
+            passed += times(run);
+            if at.is_nan() && passed > below {
+                at = *value;
+            }
+            if passed > (below + 1).min(last) {
+                return at + (place - below as f64) * (value - at);
+            }
+        }
+        at
+    }
+}
+
+/// What was measured in some runs of a lane.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    latencies: Pooled,
+    least: Pooled,
+    /// Of each run how many messages there are, and the sum of their latencies.
+    sums: Vec<(usize, f64)>,
+    goodput: Pooled,
+}
+
+impl Measured {
+    /// Of these runs.
+    #[must_use]
+    pub fn of(records: &[&Record]) -> Measured {
+        let latencies: Vec<Vec<f64>> = records.iter().map(|record| record.latencies_ms()).collect();
+        let goodput: Vec<[f64; 1]> =
+            records.iter().map(|record| [record.goodput_mbit_per_s]).collect();
+        Measured {
+            sums: latencies.iter().map(|run| (run.len(), run.iter().sum())).collect(),
+            latencies: Pooled::of(latencies.iter().map(Vec::as_slice)),
+            least: Pooled::of(records.iter().map(|record| record.least_ms.as_slice())),
+            goodput: Pooled::of(goodput.iter().map(<[f64; 1]>::as_slice)),
+        }
+    }
+
+    /// How many runs there are.
+    #[must_use]
+    pub fn runs(&self) -> usize {
+        self.sums.len()
+    }
+
+    /// A measure, where each run counts as often as it was drawn.
+    #[must_use]
+    pub fn value(&self, measure: Measure, drawn: &[u32]) -> f64 {
+        match measure {
+            Measure::Mean => {
+                let add = |(count, sum): (f64, f64), ((n, of), times): (&(usize, f64), &u32)| {
+                    let times = f64::from(*times);
+                    (count + times * *n as f64, sum + times * of)
+                };
+                let (count, sum) = self.sums.iter().zip(drawn).fold((0.0, 0.0), add);
+                sum / count
+            }
+            Measure::P50 => self.latencies.quantile(drawn, 0.5),
+            Measure::P95 => self.latencies.quantile(drawn, 0.95),
+            Measure::P99 => self.latencies.quantile(drawn, 0.99),
+            Measure::P99ToBound => {
+                self.latencies.quantile(drawn, 0.99) / self.least.quantile(drawn, 0.99)
+            }
+            Measure::Goodput => self.goodput.quantile(drawn, 0.5),
+        }
+    }
+
+    /// A measure of all runs, with its interval (95 %, bootstrap over the runs).
+    #[must_use]
+    pub fn estimate(&self, measure: Measure) -> Estimate {
+        bootstrap(self.runs(), self.latencies.0.len(), |drawn| self.value(measure, drawn))
+    }
+
+    /// This over the measure of another, run by run of the same seeds: both are resampled together.
+    #[must_use]
+    pub fn ratio(&self, measure: Measure, other: &Measured) -> Estimate {
+        let values = self.latencies.0.len() + other.latencies.0.len();
+        bootstrap(self.runs().min(other.runs()), values, |drawn| {
+            self.value(measure, drawn) / other.value(measure, drawn)
+        })
+    }
+}
+
+/// A statistic of how often each run was drawn; without an interval where there are too few or too many.
+fn bootstrap(runs: usize, values: usize, of: impl Fn(&[u32]) -> f64) -> Estimate {
+    if !(LEAST_RUNS..).contains(&runs) || values > MOST_VALUES {
+        let value = of(&vec![1; runs]);
+        return Estimate { value, low: f64::NAN, high: f64::NAN, roots: runs };
+    }
+    let places = Samples::new((0..runs).collect::<Vec<usize>>(), MASTER).shown();
+    places.estimate(|picked| {
+        let mut drawn = vec![0_u32; runs];
+        picked.iter().for_each(|place| drawn[**place] += 1);
+        of(&drawn)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_time::{Rng as _, SeedTree};
+
+    use super::*;
+    use crate::experiment::Message;
+    use crate::results::quantile;
+
+    fn run(latencies: &[f64]) -> Record {
+        let message = |latency_ms: &f64| Message {
+            index: 0,
+            bytes: 1,
+            sent_ms: 0.0,
+            latency_ms: *latency_ms,
+        };
+        Record {
+            messages: latencies.iter().map(message).collect(),
+            least_ms: latencies.iter().map(|latency| latency / 2.0).collect(),
+            goodput_mbit_per_s: latencies.iter().sum(),
+            ..Record::default()
+        }
+    }
+
+    fn runs(seed: u64, count: usize, of: impl Fn(f64) -> f64) -> Vec<Record> {
+        let mut rng = SeedTree::new(seed).stream("runs");
+        let mut one = || run(&(0..20).map(|_| of(rng.unit())).collect::<Vec<f64>>());
+        (0..count).map(|_| one()).collect()
+    }
+
+    fn measured(records: &[Record]) -> Measured {
+        Measured::of(&records.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn drawn_runs_count_as_often_as_they_were_drawn() {
+        let records = runs(1, 5, |unit| 10.0 + 90.0 * unit * unit);
+        let (of, drawn) = (measured(&records), [2, 0, 1, 1, 3]);
+        let again = records.iter().zip(drawn).flat_map(|(record, times)| {
+            std::iter::repeat_n(record.latencies_ms(), times as usize).flatten()
+        });
+        let again: Vec<f64> = again.collect();
+        for (measure, share) in [(Measure::P50, 0.5), (Measure::P95, 0.95), (Measure::P99, 0.99)] {
+            let (ours, theirs) = (of.value(measure, &drawn), quantile(&again, share));
+            assert!((ours - theirs).abs() < 1e-9, "{measure:?} {ours} {theirs}");
+        }
+        let mean = again.iter().sum::<f64>() / again.len() as f64;
+        assert!((of.value(Measure::Mean, &drawn) - mean).abs() < 1e-9);
+        assert!((of.value(Measure::P99ToBound, &drawn) - 2.0).abs() < 1e-9);
+        assert!(of.value(Measure::P50, &[0; 5]).is_nan());
+    }
+
+    #[test]
+    fn intervals_hold_the_true_value_about_as_often_as_they_say() {
+        // Of the uniform distribution of 0 to 100 the 95 % quantile is 95.
+        let trials = 200;
+        let held = (0..trials).filter(|trial| {
+            let of = measured(&runs(100 + trial, 12, |unit| 100.0 * unit));
+            let estimate = of.estimate(Measure::P50);
+            estimate.low <= 50.0 && 50.0 <= estimate.high
+        });
+        let share = held.count() as f64 / trials as f64;
+        assert!((0.89..=1.0).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn ratios_are_paired_and_few_runs_have_no_interval() {
+        let slow = runs(5, 15, |unit| 10.0 + unit);
+        let fast: Vec<Record> = slow
+            .iter()
+            .map(|record| run(&record.latencies_ms().iter().map(|ms| ms / 2.0).collect::<Vec<_>>()))
+            .collect();
+        let ratio = measured(&slow).ratio(Measure::P99, &measured(&fast));
+        assert!((ratio.low - 2.0).abs() < 1e-9 && (ratio.high - 2.0).abs() < 1e-9, "{ratio:?}");
+        let few = measured(&slow[..9]).estimate(Measure::P50);
+        assert!(few.value > 10.0 && few.low.is_nan(), "{few:?}");
+    }
+}

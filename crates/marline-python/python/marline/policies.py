@@ -1,0 +1,422 @@
+"""Policies written in Python, for virtual time only, and what they see and say.
+
+A scheduler, a path manager or a congestion control is a class derived from one of the three below. The core asks it
+as it asks the built-in ones: what it sees are copies, what it answers is checked. Both ends of a connection have
+one of their own. An exception ends the run and is raised by :meth:`marline.Experiment.run`.
+
+Times are microseconds of virtual time. Positions of data (``start``, ``end``) count from the connection's first byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ._native import Forecast
+
+
+@dataclass(slots=True)
+class SubflowView:
+    """A subflow as policies see it."""
+
+    id: int = 0
+    local_id: int = 0
+    remote_id: int = 0
+    backup: bool = False
+    metered: bool = False
+    wake_share: float = 0.0
+    """Share of a radio's wake-up that a packet on it costs now."""
+    health: str = "fine"
+    """``fine``, ``doubtful`` or ``silent``."""
+    health_cause: str | None = None
+    phase: str = "open"
+    """Of congestion: ``open``, ``recovery`` or ``loss``."""
+    eligibility: str = "ready"
+    """``ready``, ``cwnd-limited``, ``pacing-limited`` or ``not-usable``."""
+    room_bytes: int = 0
+    """Bytes it takes now; 0 unless it is ready."""
+    opens_at_us: float | None = None
+    """When its pacer lets the next segment go."""
+    mss_bytes: int = 1400
+    cwnd_bytes: int = 14000
+    ssthresh_bytes: int | None = None
+    in_flight_bytes: int = 0
+    lost_bytes: int = 0
+    """Lost and not yet repeated."""
+    copied_bytes: int = 0
+    """Carried as copies so far, modulo 2**32."""
+    srtt_us: float | None = None
+    rttvar_us: float = 0.0
+    min_rtt_us: float | None = None
+    delivery_bits_per_s: int | None = None
+    forecast: Forecast = field(default_factory=Forecast)
+    overdue_at_us: float | None = None
+    """When the answer to the oldest segment on its way is overdue."""
+    bytes_since_loss: int = 0
+    bytes_between_losses: int = 0
+    last_sent_at_us: float = 0.0
+    last_heard_at_us: float = 0.0
+    last_new_at_us: float = 0.0
+
+    @property
+    def ready(self) -> bool:
+        """It takes a byte now."""
+        return self.eligibility == "ready" and self.room_bytes > 0
+
+    @property
+    def usable(self) -> bool:
+        """It is established and not closing, though it may be full."""
+        return self.eligibility != "not-usable"
+
+
+@dataclass(slots=True)
+class Mapping:
+    """Data that was handed to subflows and is not DATA_ACKed."""
+
+    start: int
+    end: int
+    carried_by: tuple[int, ...]
+    delivered: bool = False
+    """A subflow's peer has it; noted for schedulers with ``watches_delivery``."""
+
+
+@dataclass(slots=True)
+class SchedulerContext:
+    """What a scheduler decides by."""
+
+    now_us: float
+    subflows: list[SubflowView]
+    unsent: tuple[int, int]
+    """Written and given to no subflow, as far as the peer's window allows: start and end."""
+    written: int = 0
+    data_una: int = 0
+    """First byte that is not DATA_ACKed."""
+    window_end: int = 0
+    send_limit: int = 0
+    repeated_bytes: int = 0
+    repairs: bool = False
+    """The peer understands :class:`Repair`."""
+    outstanding: list[Mapping] = field(default_factory=list)
+    """Oldest first, at most 10,000; filled for schedulers with ``wants_outstanding``."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait for a subflow."""
+        return max(0, self.unsent[1] - self.unsent[0])
+
+
+@dataclass(slots=True)
+class Send:
+    """Send this data on this subflow. Without a range: all that is unsent (of a reinjection: the item's). The core
+    cuts it to a segment and asks again; with ``run``, to what the subflow takes."""
+
+    subflow: int
+    start: int | None = None
+    end: int | None = None
+    run: bool = False
+
+
+@dataclass(slots=True)
+class Repair:
+    """Send a repair by coding over data that was sent before."""
+
+    subflow: int
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class WaitUntil:
+    """Nothing now; ask again at this time at the latest."""
+
+    at_us: float
+
+
+@dataclass(slots=True)
+class Reinjection:
+    """Data that must go out again on another subflow."""
+
+    start: int
+    end: int
+    carried_by: tuple[int, ...]
+    cause: str
+    since_us: float
+
+
+@dataclass(slots=True)
+class SchedulerEvent:
+    """``subflow-up``, ``subflow-down``, ``probe-timeout``, ``probe-repeated``, ``acked``, ``subflow-rto``,
+    ``peer-window-blocked`` or ``send-buffer-blocked``; with the subflow and the data it is about."""
+
+    kind: str
+    subflow: int | None = None
+    range: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class Reinject:
+    """Send this data on that subflow, ahead of new data."""
+
+    start: int
+    end: int
+    subflow: int
+
+
+@dataclass(slots=True)
+class Suspect:
+    """Treat the subflow as silent until something is received on it."""
+
+    subflow: int
+
+
+@dataclass(slots=True)
+class Penalise:
+    """Halve the subflow's window; with ``threshold``, slow start ends as well."""
+
+    subflow: int
+    threshold: bool = False
+
+
+Decision = None | int | Send | Repair | WaitUntil
+SchedulerAction = Reinject | Suspect | Penalise
+
+
+class Scheduler:
+    """Chooses the subflow for data. Keyword arguments of ``__init__`` with a default are parameters, which
+    experiments set as those of built-in schedulers: ``mine,alpha=0.5``."""
+
+    wants_outstanding: bool = False
+    """Fill :attr:`SchedulerContext.outstanding`, which costs time."""
+    watches_acks: bool = False
+    """Report the event ``acked``."""
+    watches_delivery: bool = False
+    """Note :attr:`Mapping.delivered`."""
+    probe_patience_us: float | None = 0.0
+    """After an unanswered probe its data goes elsewhere so much later; ``None``: only after a retransmission
+    timeout."""
+
+    def next_send(self, cx: SchedulerContext) -> Decision:
+        """The next data and its subflow: the subflow's number (all that is unsent), :class:`Send`,
+        :class:`Repair`, :class:`WaitUntil`, or ``None`` to wait for a change. Asked until it waits, and also when
+        nothing is unsent, so that copies can be sent."""
+        raise NotImplementedError
+
+    def next_reinjection(self, item: Reinjection, cx: SchedulerContext) -> Decision:
+        """Where data goes that must be sent again. Unless overridden: where the built-in schedulers send it, which
+        is also what ``NotImplemented`` asks for."""
+        return NotImplemented  # type: ignore[no-any-return]
+
+    def on_event(
+        self, event: SchedulerEvent, cx: SchedulerContext
+    ) -> Iterable[SchedulerAction] | None:
+        """Something happened."""
+        return None
+
+
+def _scheduler_traits(
+    scheduler: Scheduler,
+) -> tuple[bool, bool, bool, bool, bool, float | None]:
+    """What the native side must know of an object; what it does not override is not asked."""
+    cls = type(scheduler)
+    return (
+        cls.next_reinjection is not Scheduler.next_reinjection,
+        cls.on_event is not Scheduler.on_event,
+        bool(scheduler.wants_outstanding),
+        bool(scheduler.watches_acks),
+        bool(scheduler.watches_delivery),
+        scheduler.probe_patience_us,
+    )
+
+
+@dataclass(slots=True)
+class LocalAddress:
+    """An address of this side, with the flags of ``ip mptcp endpoint``."""
+
+    id: int
+    address: str
+    backup: bool = False
+    signal: bool = False
+    subflow: bool = True
+    up: bool = True
+
+
+@dataclass(slots=True)
+class RemoteAddress:
+    """An address of the peer; id 0 is that of the initial subflow."""
+
+    id: int
+    address: str
+
+
+@dataclass(slots=True)
+class SubflowPath:
+    """The two ends of a subflow."""
+
+    id: int
+    local: str
+    remote: str
+    local_id: int
+    remote_id: int
+    established: bool
+
+
+@dataclass(slots=True)
+class PathContext:
+    """What a path manager decides by."""
+
+    now_us: float
+    role: str
+    """``client`` or ``server``."""
+    local: list[LocalAddress]
+    remote: list[RemoteAddress]
+    paths: list[SubflowPath]
+    """Subflows that exist, handshakes included."""
+    subflows: list[SubflowView]
+    """Established ones."""
+    deny_join_id0: bool = False
+    max_subflows: int = 8
+    data_waits: bool = False
+
+
+@dataclass(slots=True)
+class PathEvent:
+    """``established``, ``local-up``, ``local-down``, ``announced``, ``removed``, ``subflow-up``, ``subflow-down``,
+    ``priority``, ``suspected``, ``stuck``, ``heard-again``, ``address-pair`` or ``silent``."""
+
+    kind: str
+    subflow: int | None = None
+    address: int | None = None
+    flag: bool | None = None
+    """``priority``: backup now; ``address-pair``: bad; ``subflow-down``: it was established once."""
+
+
+@dataclass(slots=True)
+class OpenSubflow:
+    """Open a subflow between two addresses, by their ids."""
+
+    local: int
+    remote: int = 0
+    backup: bool = False
+    fast: bool = False
+
+
+@dataclass(slots=True)
+class CloseSubflow:
+    """Close a subflow; its data goes elsewhere."""
+
+    subflow: int
+
+
+@dataclass(slots=True)
+class ProbeSubflow:
+    """Send an empty segment that TCP answers at once."""
+
+    subflow: int
+
+
+@dataclass(slots=True)
+class SetBackup:
+    """Change a subflow's priority (MP_PRIO)."""
+
+    subflow: int
+    backup: bool
+
+
+@dataclass(slots=True)
+class Announce:
+    """Announce a local address (ADD_ADDR)."""
+
+    address: int
+
+
+@dataclass(slots=True)
+class Withdraw:
+    """Withdraw a local address (REMOVE_ADDR)."""
+
+    address: int
+
+
+PathAction = OpenSubflow | CloseSubflow | ProbeSubflow | SetBackup | Announce | Withdraw
+
+
+class PathManager:
+    """Decides which subflows exist."""
+
+    next_timeout_us: float | None = None
+    """When :meth:`on_timeout` is wanted; read after each call, and ``None`` again before that one."""
+
+    def on_event(self, event: PathEvent, cx: PathContext) -> Iterable[PathAction] | None:
+        """Something happened."""
+        raise NotImplementedError
+
+    def on_timeout(self, cx: PathContext) -> Iterable[PathAction] | None:
+        """The time that was asked for has come."""
+        return None
+
+    def accepts_join(self, address: str, cx: PathContext) -> bool:
+        """Whether the peer may open a subflow from this address."""
+        return True
+
+
+@dataclass(slots=True)
+class AckSample:
+    """What an ACK told."""
+
+    now_us: float
+    delivered_bytes: int
+    lost_bytes: int
+    prior_in_flight_bytes: int
+    in_flight_bytes: int
+    rtt_us: float | None
+    srtt_us: float | None
+    min_rtt_us: float | None
+    delivery_bits_per_s: int | None
+    app_limited: bool
+    limits: tuple[bool, bool]
+
+    @property
+    def cwnd_limited(self) -> bool:
+        """The window, not the application, limits the subflow."""
+        return self.limits[0]
+
+    @property
+    def in_recovery(self) -> bool:
+        """The core's PRR holds the window: it must not grow."""
+        return self.limits[1]
+
+
+class CongestionControl:
+    """Decides a subflow's congestion window: three attributes, which are read after each call."""
+
+    wants_group: bool = False
+    """Show the views of all subflows of the connection (coupled controls)."""
+    window_bytes: float
+    """At least a segment."""
+    ssthresh_bytes: float | None = None
+    """``None`` while it is not known."""
+    pacing_bits_per_s: float | None = None
+    """``None``: the core paces by window and round trip."""
+
+    def __init__(self, mss_bytes: int, window_bytes: int) -> None:
+        self.mss_bytes = mss_bytes
+        self.window_bytes = window_bytes
+
+    def on_ack(self, ack: AckSample, me: int, group: list[SubflowView]) -> None:
+        """An ACK came."""
+        raise NotImplementedError
+
+    def on_signal(
+        self,
+        signal: str,
+        in_flight_bytes: int | None,
+        now_us: float,
+        me: int,
+        group: list[SubflowView],
+    ) -> None:
+        """``loss`` (once per recovery), ``rto``, ``rto-again``, ``ecn``, ``spurious`` (undo the last), ``idle``,
+        ``recovery-done`` or ``penalty``."""
+        raise NotImplementedError
+
+    def on_mss_change(self, mss_bytes: int) -> None:
+        """Segments have another size from now on."""
+        self.mss_bytes = mss_bytes

@@ -1,0 +1,139 @@
+//! Environments for learning: several runs side by side, each advanced by a step of virtual time at a call.
+//!
+//! A run stays on the thread that made it; a call sends each thread the actions of its runs and waits, without the
+//! interpreter's lock, for what came of them.
+
+mod episode;
+mod steered;
+mod workers;
+
+use std::sync::{Mutex, PoisonError};
+
+use marline_lab::parallel;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use crate::experiment::Plan;
+use crate::experiment_error;
+use episode::{FEATURES_OF_ALL, FEATURES_OF_PATH, Reward, Scene};
+use workers::Workers;
+
+/// Several runs of an experiment, steered from outside.
+#[pyclass(frozen, module = "marline._native")]
+pub(crate) struct Environments {
+    workers: Mutex<Workers>,
+    paths: usize,
+    count: usize,
+}
+
+#[pymethods]
+impl Environments {
+    /// So many runs of a variant on so many threads (0: processors).
+    #[new]
+    #[pyo3(signature = (plan, variant, count, threads, step_us, reward, at_client))]
+    fn new(
+        plan: &Bound<'_, Plan>,
+        variant: Option<&str>,
+        count: usize,
+        threads: usize,
+        step_us: u64,
+        reward: &str,
+        at_client: bool,
+    ) -> PyResult<Environments> {
+        let plan = plan.get();
+        if count == 0 || step_us == 0 {
+            return Err(PyValueError::new_err(
+                "at least one environment, and steps of 1 us or more",
+            ));
+        }
+        let reward = match reward {
+            "latency" => Reward::Latency,
+            "waiting" => Reward::Waiting,
+            other => {
+                let what = format!("reward `{other}`: expected latency or waiting");
+                return Err(PyValueError::new_err(what));
+            }
+        };
+        let variant = plan.variant(variant)?;
+        let scene =
+            Scene::new(plan.experiment(), &variant, plan.registry(), (step_us, reward, at_client));
+        let scene = scene.map_err(|error| experiment_error(&error))?;
+        let paths = scene.paths();
+        let threads = if threads == 0 { parallel::available() } else { threads }.min(count);
+        Ok(Environments {
+            workers: Mutex::new(Workers::start(&scene, count, threads)),
+            paths,
+            count,
+        })
+    }
+
+    /// Numbers that are seen of each path, and of all together.
+    #[staticmethod]
+    fn features() -> (Vec<&'static str>, Vec<&'static str>) {
+        (FEATURES_OF_PATH.to_vec(), FEATURES_OF_ALL.to_vec())
+    }
+
+    /// Paths of the variant.
+    #[getter]
+    fn paths(&self) -> usize {
+        self.paths
+    }
+
+    /// Begins runs anew, those that have a seed, and writes what is seen of them.
+    fn reset(
+        &self,
+        py: Python<'_>,
+        seeds: Vec<Option<u64>>,
+        observations: PyBuffer<f32>,
+    ) -> PyResult<()> {
+        if seeds.len() != self.count {
+            return Err(PyValueError::new_err(format!(
+                "{} seeds for {} runs",
+                seeds.len(),
+                self.count
+            )));
+        }
+        let made = py.detach(|| self.lock().reset(&seeds)).map_err(PyRuntimeError::new_err)?;
+        observations.copy_from_slice(py, &made.observations)
+    }
+
+    /// Goes on by a step. `actions`: of each run a weight for each path, and the path that copies go on, or -1.
+    /// Written are what is seen, the rewards, whether runs are over (by their end, by time), and for each run how
+    /// many messages came and the sum of their latencies, s. A run that was over before begins anew instead if
+    /// `renew`. Returns the latencies, s, of each run.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "arrays that the caller keeps, so that nothing is allocated"
+    )]
+    fn step<'py>(
+        &self,
+        py: Python<'py>,
+        actions: PyBuffer<f32>,
+        observations: PyBuffer<f32>,
+        rewards: PyBuffer<f64>,
+        over: PyBuffer<u8>,
+        renew: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let mut wanted = vec![0.0; self.count * (self.paths + 1)];
+        actions.copy_to_slice(py, &mut wanted)?;
+        let made =
+            py.detach(|| self.lock().step(&wanted, renew)).map_err(PyRuntimeError::new_err)?;
+        observations.copy_from_slice(py, &made.observations)?;
+        rewards.copy_from_slice(py, &made.rewards)?;
+        over.copy_from_slice(py, &made.over)?;
+        PyList::new(py, made.latencies_s)
+    }
+
+    /// Hashes over the runs so far, by which equal runs are known.
+    fn digests(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
+        py.detach(|| self.lock().digests()).map_err(PyRuntimeError::new_err)
+    }
+}
+
+impl Environments {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Workers> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

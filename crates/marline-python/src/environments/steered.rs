@@ -1,0 +1,98 @@
+//! Scheduler that does as it was told for the present step: shares of new data by path, and a path for copies.
+//!
+//! New data goes to the paths with a weight, in proportion to their weights within the step: of those that take data
+//! now the one that is furthest behind its share. Where only one path has a weight, data waits for it. Where no path
+//! with a weight works, all that work count alike, so that a wrong action is slow and not the end. What was sent
+//! before is copied onto the path for copies while that takes data, the oldest first.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use marline::algos::schedulers::classes;
+use marline::policy::{Decision, Reinjection, Scheduler, SchedulerContext, SubflowView};
+
+/// Where several paths share, each gets so many segments at a time: segments of a run cost a fraction.
+const RUN_SEGMENTS: u64 = 8;
+
+/// What was told, of all schedulers of a run.
+#[derive(Debug, Default)]
+pub(super) struct Orders {
+    /// By path; what is negative or missing is 0.
+    pub(super) weights: Vec<f32>,
+    /// The path that copies go on.
+    pub(super) copies_on: Option<usize>,
+    /// Counts orders, so that schedulers notice new ones.
+    pub(super) number: u64,
+}
+
+/// Goes by [`Orders`].
+#[derive(Debug)]
+pub(super) struct Steered {
+    orders: Arc<Mutex<Orders>>,
+    /// Bytes by path that were given out under the order of this number.
+    given: Vec<u64>,
+    number: u64,
+}
+
+impl Steered {
+    pub(super) fn new(orders: Arc<Mutex<Orders>>) -> Steered {
+        Steered { orders, given: Vec::new(), number: 0 }
+    }
+}
+
+/// The number of the path that a subflow goes over: the client's addresses have their ids by path, the server has one.
+pub(super) fn path_of(view: &SubflowView) -> usize {
+    usize::from(view.local_id.0.max(view.remote_id.0))
+}
+
+fn weight(orders: &Orders, view: &SubflowView) -> f32 {
+    orders.weights.get(path_of(view)).copied().unwrap_or(0.0).max(0.0)
+}
+
+impl Scheduler for Steered {
+    fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
+        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.number != orders.number {
+            self.number = orders.number;
+            self.given.fill(0);
+        }
+        let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
+        let works =
+            |view: &&SubflowView| class.is_fine() && view.is_usable() && view.health.is_fine();
+        let weighted =
+            || cx.subflows.iter().filter(works).filter(|view| weight(&orders, view) > 0.0);
+        let all_alike = weighted().next().is_none();
+        let candidates = || {
+            let of_class = classes::members(cx.subflows, class).filter(move |_| all_alike);
+            weighted().chain(of_class)
+        };
+        if !cx.unsent.is_empty() {
+            let behind = |view: &&SubflowView| {
+                let given = self.given.get(path_of(view)).copied().unwrap_or(0) as f32;
+                given / if all_alike { 1.0 } else { weight(&orders, view) }
+            };
+            let ready = candidates().filter(|view| view.is_ready());
+            if let Some(view) = ready.min_by(|a, b| behind(a).total_cmp(&behind(b))) {
+                let (path, mss) = (path_of(view), u64::from(view.mss));
+                if self.given.len() <= path {
+                    self.given.resize(path + 1, 0);
+                }
+                let alone = candidates().nth(1).is_none();
+                let bytes = if alone { u64::MAX } else { RUN_SEGMENTS * mss };
+                let range = cx.unsent.prefix(bytes);
+                self.given[path] += range.len();
+                return Decision::SendRun { subflow: view.id, range };
+            }
+        }
+        let copies_on = cx.subflows.iter().find(|view| Some(path_of(view)) == orders.copies_on);
+        if let Some(view) = copies_on.filter(|view| view.is_ready())
+            && let Some(mapping) = cx.mappings.next_not_on(view.id, cx.data_una)
+        {
+            return Decision::Send { subflow: view.id, range: mapping.range };
+        }
+        classes::wait(candidates().chain(copies_on))
+    }
+
+    fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
+        classes::reinject(item, cx)
+    }
+}

@@ -1,0 +1,166 @@
+//! Threads that hold episodes, and what is said to them.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use super::episode::{Episode, Scene, Stepped};
+
+/// What is said to a thread, about each of its episodes in their order.
+enum Order {
+    /// Begin those anew that have a seed.
+    Reset(Vec<Option<u64>>),
+    /// Go on by these actions; those that are over begin anew if so wanted.
+    Step(Vec<f32>, bool),
+    Digests,
+}
+
+/// What became of its episodes.
+#[derive(Default)]
+pub(super) struct Made {
+    pub(super) observations: Vec<f32>,
+    pub(super) rewards: Vec<f64>,
+    /// Of each whether it came to its end, and whether its time is over.
+    pub(super) over: Vec<u8>,
+    pub(super) latencies_s: Vec<Vec<f64>>,
+    digests: Vec<u64>,
+}
+
+struct Worker {
+    orders: Sender<Order>,
+    made: Receiver<Result<Made, String>>,
+    episodes: usize,
+}
+
+/// All threads. They end when this is dropped.
+pub(super) struct Workers {
+    all: Vec<Worker>,
+    per_episode: usize,
+}
+
+impl Workers {
+    /// So many episodes on so many threads, the first ones on the first.
+    pub(super) fn start(scene: &Scene, count: usize, threads: usize) -> Workers {
+        let threads = threads.clamp(1, count.max(1));
+        let worker = |number: usize| {
+            let episodes = count / threads + usize::from(number < count % threads);
+            let (orders, ordered) = channel();
+            let (answer, made) = channel();
+            let scene = scene.clone();
+            thread::spawn(move || {
+                let mut held = Held { scene, all: Vec::new(), step: count as u64 };
+                held.all.resize_with(episodes, || None);
+                for order in ordered {
+                    if answer.send(held.obey(order)).is_err() {
+                        break;
+                    }
+                }
+            });
+            Worker { orders, made, episodes }
+        };
+        Workers { all: (0..threads).map(worker).collect(), per_episode: scene.paths() + 1 }
+    }
+
+    pub(super) fn reset(&self, seeds: &[Option<u64>]) -> Result<Made, String> {
+        self.ask(|from, episodes| Order::Reset(seeds[from..from + episodes].to_vec()))
+    }
+
+    pub(super) fn step(&self, actions: &[f32], renew: bool) -> Result<Made, String> {
+        let each = self.per_episode;
+        self.ask(|from, episodes| {
+            Order::Step(actions[from * each..(from + episodes) * each].to_vec(), renew)
+        })
+    }
+
+    pub(super) fn digests(&self) -> Result<Vec<u64>, String> {
+        self.ask(|_, _| Order::Digests).map(|made| made.digests)
+    }
+
+    /// Says something to all threads, and puts what they answer together.
+    fn ask(&self, order: impl Fn(usize, usize) -> Order) -> Result<Made, String> {
+        const GONE: &str = "a thread of the environment has ended: a bug in Marline";
+        let mut from = 0;
+        for worker in &self.all {
+            worker.orders.send(order(from, worker.episodes)).map_err(|_| GONE.to_owned())?;
+            from += worker.episodes;
+        }
+        // All are heard before one is believed, so that none answers a question later.
+        let answers: Vec<_> = self.all.iter().map(|worker| worker.made.recv()).collect();
+        let mut all = Made::default();
+        for made in answers {
+            let made = made.map_err(|_| GONE.to_owned())??;
+            all.observations.extend(made.observations);
+            all.rewards.extend(made.rewards);
+            all.over.extend(made.over);
+            all.latencies_s.extend(made.latencies_s);
+            all.digests.extend(made.digests);
+        }
+        Ok(all)
+    }
+}
+
+/// The episodes of a thread.
+struct Held {
+    scene: Scene,
+    all: Vec<Option<(Episode, bool)>>,
+    /// From the seed of an episode to that of the one after it.
+    step: u64,
+}
+
+impl Held {
+    fn obey(&mut self, order: Order) -> Result<Made, String> {
+        let mut made = Made::default();
+        match order {
+            Order::Reset(seeds) => {
+                for (held, seed) in self.all.iter_mut().zip(seeds) {
+                    if let Some(seed) = seed {
+                        *held = Some((begin(&self.scene, seed)?, false));
+                    }
+                    observe(&self.scene, held.as_ref(), &mut made.observations);
+                }
+            }
+            Order::Step(actions, renew) => {
+                let each = self.scene.paths() + 1;
+                for (held, action) in self.all.iter_mut().zip(actions.chunks(each)) {
+                    let stepped = match held {
+                        None => return Err("reset the environment first".to_owned()),
+                        Some((episode, true)) if renew => {
+                            let next = episode.seed().wrapping_add(self.step);
+                            *held = Some((begin(&self.scene, next)?, false));
+                            Stepped::default()
+                        }
+                        Some((_, true)) => {
+                            return Err("the episode is over: reset the environment".to_owned());
+                        }
+                        Some((episode, over)) => {
+                            let stepped = episode.step(action);
+                            *over = stepped.terminated || stepped.truncated;
+                            stepped
+                        }
+                    };
+                    observe(&self.scene, held.as_ref(), &mut made.observations);
+                    made.rewards.push(stepped.reward);
+                    made.over.extend([stepped.terminated, stepped.truncated].map(u8::from));
+                    made.latencies_s.push(stepped.latencies_s);
+                }
+            }
+            Order::Digests => {
+                let digest = |held: &Option<(Episode, bool)>| {
+                    held.as_ref().map_or(0, |held| held.0.digest())
+                };
+                made.digests = self.all.iter().map(digest).collect();
+            }
+        }
+        Ok(made)
+    }
+}
+
+fn begin(scene: &Scene, seed: u64) -> Result<Episode, String> {
+    scene.begin(seed).map_err(|error| format!("{error:#}"))
+}
+
+fn observe(scene: &Scene, held: Option<&(Episode, bool)>, into: &mut Vec<f32>) {
+    match held {
+        Some((episode, _)) => episode.observe(into),
+        None => into.resize(into.len() + scene.features(), 0.0),
+    }
+}

@@ -1,0 +1,43 @@
+//! Native half of the Python package `marline`: the lab's experiments, policies that are Python objects, and
+//! environments for learning, all in virtual time.
+//!
+//! What people see is the Python in `python/marline`; this module has no more than it needs. Simulations run on
+//! threads of their own, without the interpreter's lock: they take it only to ask a policy written in Python.
+
+mod environments;
+mod experiment;
+mod forecast;
+mod guard;
+mod policies;
+mod results;
+mod running;
+
+use pyo3::prelude::*;
+
+pyo3::create_exception!(
+    marline._native,
+    ExperimentError,
+    pyo3::exceptions::PyValueError,
+    "An experiment cannot be read or run; the text says what is wrong and where."
+);
+
+/// An error of the lab as a Python exception, its causes in one line.
+fn experiment_error(error: &anyhow::Error) -> PyErr {
+    ExperimentError::new_err(format!("{error:#}"))
+}
+
+#[pymodule(name = "_native")]
+mod native {
+    #[pymodule_export]
+    use super::ExperimentError;
+    #[pymodule_export]
+    use super::environments::Environments;
+    #[pymodule_export]
+    use super::experiment::Plan;
+    #[pymodule_export]
+    use super::forecast::Forecast;
+    #[pymodule_export]
+    use super::results::Results;
+    #[pymodule_export]
+    use super::running::Running;
+}

@@ -1,0 +1,148 @@
+//! Views as Python objects: the dataclasses of `marline.policies`, filled with what the core shows.
+
+use marline::Instant;
+use marline::policy::{
+    DataRange, Eligibility, Health, Phase, SchedulerContext, SubflowId, SubflowSet, SubflowView,
+};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyList, PyTuple};
+use pyo3::{IntoPyObjectExt, intern};
+
+use crate::forecast::{Forecast, micros};
+
+/// Most mappings that a scheduler is shown at once.
+const MOST_OUTSTANDING: usize = 10_000;
+
+static MODULE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// A class or function of `marline.policies`.
+pub(super) fn named<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    let import = || py.import("marline.policies").map(|module| module.into_any().unbind());
+    MODULE.get_or_try_init(py, import)?.bind(py).getattr(name)
+}
+
+/// A Python object of a value.
+fn any<'py, T: IntoPyObjectExt<'py>>(py: Python<'py>, value: T) -> PyResult<Bound<'py, PyAny>> {
+    value.into_bound_py_any(py)
+}
+
+pub(super) fn instant_us(at: Instant) -> f64 {
+    at.as_nanos() as f64 / 1e3
+}
+
+pub(super) fn ids(set: SubflowSet) -> Vec<u8> {
+    set.iter().map(|id| id.0).collect()
+}
+
+fn health(health: Health) -> (&'static str, Option<String>) {
+    match health {
+        Health::Fine => ("fine", None),
+        Health::Doubtful { cause, .. } => ("doubtful", Some(cause.to_string())),
+        Health::Silent { cause, .. } => ("silent", Some(cause.to_string())),
+    }
+}
+
+/// `marline.SubflowView`, its fields in their order.
+pub(super) fn subflow<'py>(py: Python<'py>, view: &SubflowView) -> PyResult<Bound<'py, PyAny>> {
+    let (word, cause) = health(view.health);
+    let phase = match view.phase {
+        Phase::Open => intern!(py, "open"),
+        Phase::Recovery => intern!(py, "recovery"),
+        Phase::Loss => intern!(py, "loss"),
+    };
+    let (eligibility, room, opens_at) = match view.eligibility {
+        Eligibility::Ready { room } => (intern!(py, "ready"), room, None),
+        Eligibility::CwndLimited => (intern!(py, "cwnd-limited"), 0, None),
+        Eligibility::PacingLimited(at) => (intern!(py, "pacing-limited"), 0, Some(instant_us(at))),
+        Eligibility::NotUsable => (intern!(py, "not-usable"), 0, None),
+    };
+    let ssthresh = (view.ssthresh < u64::MAX).then_some(view.ssthresh);
+    let fields = [
+        any(py, view.id.0)?,
+        any(py, view.local_id.0)?,
+        any(py, view.remote_id.0)?,
+        any(py, view.backup)?,
+        any(py, view.metered)?,
+        any(py, view.wake_share)?,
+        any(py, word)?,
+        any(py, cause)?,
+        phase.clone().into_any(),
+        eligibility.clone().into_any(),
+        any(py, room)?,
+        any(py, opens_at)?,
+        any(py, view.mss)?,
+        any(py, view.cwnd)?,
+        any(py, ssthresh)?,
+        any(py, view.bytes_in_flight)?,
+        any(py, view.bytes_queued)?,
+        any(py, view.bytes_copied)?,
+        any(py, view.srtt.map(micros))?,
+        any(py, micros(view.rttvar))?,
+        any(py, view.min_rtt.map(micros))?,
+        any(py, view.delivery_rate.map(|rate| rate.bits_per_s()))?,
+        any(py, Forecast { core: view.forecast })?,
+        any(py, view.overdue_at.map(instant_us))?,
+        any(py, view.bytes_since_loss)?,
+        any(py, view.bytes_between_losses)?,
+        any(py, instant_us(view.last_sent_at))?,
+        any(py, instant_us(view.last_heard_at))?,
+        any(py, instant_us(view.last_new_at))?,
+    ];
+    named(py, "SubflowView")?.call1(PyTuple::new(py, fields)?)
+}
+
+pub(super) fn subflows<'py>(
+    py: Python<'py>,
+    views: &[SubflowView],
+) -> PyResult<Bound<'py, PyList>> {
+    let all: PyResult<Vec<_>> = views.iter().map(|view| subflow(py, view)).collect();
+    PyList::new(py, all?)
+}
+
+/// `marline.SchedulerContext`; outstanding data only where it is wanted, for there may be much.
+pub(super) fn context<'py>(
+    py: Python<'py>,
+    cx: &SchedulerContext<'_>,
+    wants_outstanding: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let outstanding = if wants_outstanding { outstanding(cx) } else { Vec::new() };
+    let mapping = |(range, carried_by, delivered): (DataRange, SubflowSet, bool)| {
+        let carried_by = PyTuple::new(py, ids(carried_by))?;
+        named(py, "Mapping")?.call1((range.start.0, range.end.0, carried_by, delivered))
+    };
+    let outstanding: PyResult<Vec<_>> = outstanding.into_iter().map(mapping).collect();
+    named(py, "SchedulerContext")?.call1((
+        instant_us(cx.now),
+        subflows(py, cx.subflows)?,
+        (cx.unsent.start.0, cx.unsent.end.0),
+        cx.written.0,
+        cx.data_una.0,
+        cx.window_end.0,
+        cx.send_limit,
+        cx.repeated,
+        cx.repairs,
+        PyList::new(py, outstanding?)?,
+    ))
+}
+
+/// What was handed to subflows and is not DATA_ACKed, the oldest first.
+fn outstanding(cx: &SchedulerContext<'_>) -> Vec<(DataRange, SubflowSet, bool)> {
+    let mut all = Vec::new();
+    let mut next = cx.mappings.oldest();
+    while let Some(mapping) = next.filter(|mapping| !mapping.range.is_empty())
+        && all.len() < MOST_OUTSTANDING
+    {
+        all.push((mapping.range, mapping.carried_by, mapping.delivered));
+        next = cx.mappings.at(mapping.range.end);
+    }
+    all
+}
+
+/// The number of a subflow, as Python gives it.
+pub(super) fn id(number: u64) -> PyResult<SubflowId> {
+    if number < u64::from(SubflowSet::CAPACITY) {
+        return Ok(SubflowId(number as u8));
+    }
+    Err(pyo3::exceptions::PyValueError::new_err(format!("there is no subflow {number}")))
+}

@@ -1,0 +1,196 @@
+//! Results of runs: the lab's tables, handed out as Arrow's C streams.
+
+use std::sync::Arc;
+
+use arrow_array::ffi_stream::FFI_ArrowArrayStream;
+use arrow_array::{
+    ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, RecordBatchIterator,
+    StringArray, UInt64Array,
+};
+use arrow_schema::{ArrowError, Field, Schema};
+use marline_lab::experiment::Timeline;
+use marline_lab::results::{self, Cell, Column, RunColumns, Table, Values};
+use marline_lab::runs::{Job, Record, Summary};
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict, PyList};
+
+/// What one run made.
+pub(crate) struct Made {
+    pub(crate) record: Record,
+    pub(crate) timeline: Timeline,
+    /// Over every packet that was delivered, when and where, and over what applications saw.
+    pub(crate) digest: u64,
+}
+
+/// Results of a series of runs, in the order of the plan.
+#[pyclass(frozen, module = "marline._native")]
+pub(crate) struct Results {
+    jobs: Vec<Job>,
+    records: Vec<Record>,
+    digests: Vec<u64>,
+    subflows: Table,
+    copies: Table,
+    left_out: u64,
+}
+
+impl Results {
+    pub(crate) fn new(jobs: Vec<Job>, made: Vec<Made>) -> Results {
+        let empty = Timeline::empty();
+        let run = RunColumns::of(&jobs);
+        let begun = |table: &Table| {
+            Table::new(table.name(), [run.columns(), table.columns().to_vec()].concat())
+        };
+        let (mut subflows, mut copies) = (begun(&empty.subflows), begun(&empty.copies));
+        let (mut records, mut digests, mut left_out) = (Vec::new(), Vec::new(), 0);
+        for (job, made) in jobs.iter().zip(made) {
+            let Made { record, timeline, digest } = made;
+            for (to, from) in [(&mut subflows, &timeline.subflows), (&mut copies, &timeline.copies)]
+            {
+                let rows = from.behind(&run.columns(), &run.cells(job));
+                to.append(&rows, 0..rows.rows());
+            }
+            left_out += timeline.subflows_left_out + timeline.copies_left_out;
+            records.push(record);
+            digests.push(digest);
+        }
+        Results { jobs, records, digests, subflows, copies, left_out }
+    }
+
+    fn runs(&self) -> Vec<(&Job, &Record)> {
+        self.jobs.iter().zip(&self.records).collect()
+    }
+
+    fn table(&self, name: &str) -> PyResult<Table> {
+        let run = RunColumns::of(&self.jobs);
+        Ok(match name {
+            "messages" => results::messages(&run, &self.runs()),
+            "runs" => results::runs(&run, &self.runs()),
+            "subflows" => self.subflows.clone(),
+            "copies" => self.copies.clone(),
+            other => {
+                let what =
+                    format!("no table `{other}`; there are messages, runs, subflows, copies");
+                return Err(PyKeyError::new_err(what));
+            }
+        })
+    }
+}
+
+#[pymethods]
+impl Results {
+    /// A table as a capsule of Arrow's C stream.
+    fn arrow<'py>(&self, py: Python<'py>, table: &str) -> PyResult<Bound<'py, PyCapsule>> {
+        let batch = batch(&self.table(table)?).map_err(|e| PyValueError::new_err(e.to_string()))?;
+        let schema = batch.schema();
+        let reader = RecordBatchIterator::new([Ok::<_, ArrowError>(batch)], schema);
+        let stream = FFI_ArrowArrayStream::new(Box::new(reader));
+        PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
+    }
+
+    /// A table as lists by the names of its columns; `None` is what is not known.
+    fn columns<'py>(&self, py: Python<'py>, table: &str) -> PyResult<Bound<'py, PyDict>> {
+        let table = self.table(table)?;
+        let columns = PyDict::new(py);
+        for column in table.columns() {
+            let cell = |row| match column.at(row) {
+                Cell::Unknown => Ok(py.None().into_bound(py)),
+                Cell::Text(value) => value.into_bound_py_any(py),
+                Cell::Count(value) => value.into_bound_py_any(py),
+                Cell::Integer(value) => value.into_bound_py_any(py),
+                Cell::Real(value) => value.into_bound_py_any(py),
+                Cell::Flag(value) => value.into_bound_py_any(py),
+            };
+            let cells: PyResult<Vec<_>> = (0..table.rows()).map(cell).collect();
+            columns.set_item(column.name(), PyList::new(py, cells?)?)?;
+        }
+        Ok(columns)
+    }
+
+    /// A table as `marline lab run` writes it into a file.
+    fn csv(&self, table: &str) -> PyResult<String> {
+        Ok(self.table(table)?.csv())
+    }
+
+    /// The table that `marline lab run` prints, its head first.
+    fn summary(&self) -> Vec<Vec<String>> {
+        Summary::of(&self.jobs, &self.records).table()
+    }
+
+    /// Everything that makes a result doubtful or is missing, one line each.
+    fn warnings(&self) -> Vec<String> {
+        Summary::of(&self.jobs, &self.records).warnings()
+    }
+
+    /// Why the first run that failed did.
+    fn error(&self) -> Option<String> {
+        let failed = self.runs().into_iter().find_map(|(job, record)| {
+            let error = record.error.as_ref()?;
+            Some(format!("{} seed {}: {error}", job.lane.variant.name, job.seed))
+        });
+        failed
+    }
+
+    /// Of each run a hash over every packet that was delivered and over what applications saw.
+    #[getter]
+    fn digests(&self) -> Vec<u64> {
+        self.digests.clone()
+    }
+
+    /// Rows of time lines there was no room for.
+    #[getter]
+    fn left_out(&self) -> u64 {
+        self.left_out
+    }
+}
+
+fn batch(table: &Table) -> Result<RecordBatch, ArrowError> {
+    let columns = table.columns();
+    let fields: Vec<Field> = columns.iter().map(field).collect();
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.iter().map(array).collect())
+}
+
+/// Name, kind and, as metadata, unit.
+fn field(column: &Column) -> Field {
+    let field = Field::new(column.name(), array(column).data_type().clone(), true);
+    match column.unit() {
+        "" => field,
+        unit => field.with_metadata([("unit".to_owned(), unit.to_owned())]),
+    }
+}
+
+fn array(column: &Column) -> ArrayRef {
+    let cells = || {
+        let rows = match column.values() {
+            Values::Text(texts) => texts.numbers().len(),
+            Values::Count(cells) => cells.len(),
+            Values::Integer(cells) => cells.len(),
+            Values::Real(cells) => cells.len(),
+            Values::Flag(cells) => cells.len(),
+        };
+        (0..rows).map(|row| column.at(row))
+    };
+    match column.values() {
+        Values::Text(_) => Arc::new(StringArray::from_iter(cells().map(|cell| match cell {
+            Cell::Text(text) => Some(text),
+            _ => None,
+        }))),
+        Values::Count(_) => Arc::new(UInt64Array::from_iter(cells().map(|cell| match cell {
+            Cell::Count(value) => Some(value),
+            _ => None,
+        }))),
+        Values::Integer(_) => Arc::new(Int64Array::from_iter(cells().map(|cell| match cell {
+            Cell::Integer(value) => Some(value),
+            _ => None,
+        }))),
+        Values::Real(_) => Arc::new(Float64Array::from_iter(cells().map(|cell| match cell {
+            Cell::Real(value) => Some(value),
+            _ => None,
+        }))),
+        Values::Flag(_) => Arc::new(BooleanArray::from_iter(cells().map(|cell| match cell {
+            Cell::Flag(value) => Some(value),
+            _ => None,
+        }))),
+    }
+}

@@ -1,0 +1,162 @@
+//! Runs under way: threads that take one job after the other, and a handle to wait for them, look and cancel.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use marline::Registry;
+use marline_lab::experiment::{Timeline, TimelineConfig, simulate, simulate_recorded};
+use marline_lab::policies;
+use marline_lab::runs::{Job, Record};
+use marline_sim::digest;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use crate::guard;
+use crate::results::{Made, Results};
+
+/// What the threads share.
+struct Shared {
+    jobs: Vec<Job>,
+    registry: Registry,
+    timelines: Option<TimelineConfig>,
+    next: AtomicUsize,
+    cancelled: Arc<AtomicBool>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    made: Vec<Option<Made>>,
+    done: usize,
+    threads: usize,
+    failure: Option<PyErr>,
+}
+
+/// A handle to runs under way. Whoever drops it cancels them.
+#[pyclass(frozen, module = "marline._native")]
+pub(crate) struct Running {
+    shared: Arc<Shared>,
+}
+
+impl Running {
+    /// Starts so many threads.
+    pub(crate) fn start(
+        jobs: Vec<Job>,
+        at_once: usize,
+        timelines: Option<TimelineConfig>,
+        registry: Registry,
+    ) -> Running {
+        let threads = at_once.clamp(1, jobs.len().max(1));
+        let made = jobs.iter().map(|_| None).collect();
+        let state = State { made, done: 0, threads, failure: None };
+        let shared = Arc::new(Shared {
+            jobs,
+            registry,
+            timelines,
+            next: AtomicUsize::new(0),
+            cancelled: Arc::default(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
+        for _ in 0..threads {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || shared.work());
+        }
+        Running { shared }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        // The order in which jobs are taken needs no other memory to be visible.
+        while !self.cancelled.load(Ordering::Relaxed)
+            && let at = self.next.fetch_add(1, Ordering::Relaxed)
+            && let Some(job) = self.jobs.get(at)
+        {
+            let (made, failure) = guard::run(&self.cancelled, || self.make(job));
+            let mut state = self.lock();
+            if let Some(failure) = failure {
+                self.cancelled.store(true, Ordering::Relaxed);
+                state.failure.get_or_insert(failure);
+            } else {
+                state.made[at] = Some(made);
+                state.done += 1;
+            }
+            drop(state);
+            self.changed.notify_all();
+        }
+        self.lock().threads -= 1;
+        self.changed.notify_all();
+    }
+
+    /// One run. A bug in it is an error of that run, not the end of the interpreter.
+    fn make(&self, job: &Job) -> Made {
+        let run = || policies::with(&self.registry, || digest::of_runs(|| self.simulated(job)));
+        let (outcome, digest) = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+            let what = panic.downcast_ref::<String>().map_or("panicked", String::as_str);
+            (Err(anyhow::anyhow!("a bug in Marline: {what}")), digest::Digest::default())
+        });
+        let (record, timeline) = match outcome {
+            Ok((record, timeline)) => (record, timeline),
+            Err(error) => (Record::failed(format!("{error:#}")), Timeline::empty()),
+        };
+        Made { record, timeline, digest: digest.value() }
+    }
+
+    fn simulated(&self, job: &Job) -> anyhow::Result<(Record, Timeline)> {
+        let (experiment, variant, seed) = (&job.experiment, &job.lane.variant, job.seed);
+        let (outcome, timeline) = match self.timelines {
+            Some(config) => simulate_recorded(experiment, variant, seed, config)?,
+            None => (simulate(experiment, variant, seed)?, Timeline::empty()),
+        };
+        Ok((Record::of(experiment, &outcome)?, timeline))
+    }
+}
+
+#[pymethods]
+impl Running {
+    /// Waits until all runs are made, at most so long, without the interpreter's lock; whether they are. Raises what
+    /// a policy raised.
+    fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
+        let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
+        let (over, failure) = py.detach(|| {
+            let state = self.shared.lock();
+            let waiting = |state: &mut State| state.threads > 0;
+            let waited = self.shared.changed.wait_timeout_while(state, limit, waiting);
+            let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            let over = state.threads == 0;
+            (over, if over { state.failure.take() } else { None })
+        });
+        failure.map_or(Ok(over), Err)
+    }
+
+    /// Runs that are made, and all.
+    fn progress(&self) -> (usize, usize) {
+        (self.shared.lock().done, self.shared.jobs.len())
+    }
+
+    /// No further run begins; those under way end by themselves.
+    fn cancel(&self) {
+        self.shared.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// What all runs showed.
+    fn results(&self) -> PyResult<Results> {
+        let mut state = self.shared.lock();
+        let made: Option<Vec<Made>> = state.made.iter_mut().map(Option::take).collect();
+        let made = made.ok_or_else(|| PyRuntimeError::new_err("not all runs are made"))?;
+        Ok(Results::new(self.shared.jobs.clone(), made))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}

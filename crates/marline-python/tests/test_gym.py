@@ -1,0 +1,103 @@
+"""Environments: Gymnasium's checks, episodes that repeat, rewards that are latencies."""
+
+from __future__ import annotations
+
+import unittest
+import warnings
+
+import marline
+import marline.gym
+import numpy as np
+from gymnasium.utils.env_checker import check_env
+from support import BURSTS, PATHS
+
+EXPERIMENT = marline.Experiment(paths=PATHS, workload=BURSTS)
+
+
+def episode(seed: int, actions: str = "weights", reward: str = "latency") -> tuple[object, ...]:
+    env = marline.gym.MarlineEnv(EXPERIMENT, actions=actions, reward=reward)
+    env.action_space.seed(1)
+    env.reset(seed=seed)
+    total, latencies, steps = 0.0, [], 0
+    while True:
+        seen, gained, terminated, truncated, info = env.step(env.action_space.sample())
+        assert env.observation_space.contains(seen)
+        total, steps = total + gained, steps + 1
+        latencies += info["latencies_s"]
+        if terminated or truncated:
+            assert terminated and len(latencies) == 10, (steps, latencies)
+            return total, latencies, steps, env.digest
+
+
+class Environments(unittest.TestCase):
+    def test_gymnasium_finds_nothing_wrong(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for actions in ("weights", "path"):
+                for reward in ("latency", "waiting"):
+                    env = marline.gym.MarlineEnv(EXPERIMENT, actions=actions, reward=reward)
+                    check_env(env, skip_render_check=True)
+
+    def test_a_seed_repeats_an_episode_exactly(self) -> None:
+        for actions in ("weights", "path"):
+            self.assertEqual(episode(3, actions), episode(3, actions))
+            self.assertNotEqual(episode(3, actions), episode(4, actions))
+
+    def test_rewards_are_latencies(self) -> None:
+        total, latencies, _, digest = episode(5)
+        self.assertAlmostEqual(float(total), -sum(latencies))  # type: ignore[arg-type,call-overload]
+        waited, same, _, again = episode(5, reward="waiting")
+        self.assertEqual((latencies, digest), (same, again), "who is rewarded how changes nothing")
+        self.assertAlmostEqual(float(waited), float(total))  # type: ignore[arg-type]
+
+    def test_a_vector_is_so_many_single_ones_on_any_number_of_threads(self) -> None:
+        def run(threads: int) -> tuple[list[int], list[float]]:
+            env = marline.gym.MarlineVectorEnv(EXPERIMENT, 5, threads=threads, actions="path")
+            env.action_space.seed(2)
+            env.reset(seed=11)
+            gained = np.zeros(5)
+            for _ in range(60):
+                _, rewards, *_ = env.step(env.action_space.sample())
+                gained += rewards
+            return env.digests, list(gained)
+
+        self.assertEqual(run(1), run(3))
+        single = marline.gym.MarlineEnv(EXPERIMENT, actions="path")
+        vector = marline.gym.MarlineVectorEnv(EXPERIMENT, 2, actions="path")
+        single.reset(seed=12)
+        vector.reset(seed=11)
+        for _ in range(30):
+            single.step(np.array([0, 2]))
+            vector.step(np.array([[1, 0], [0, 2]]))
+        self.assertEqual(vector.digests[1], single.digest)
+
+    def test_a_vector_begins_anew_by_itself_and_a_single_one_does_not(self) -> None:
+        vector = marline.gym.MarlineVectorEnv(EXPERIMENT, 2)
+        vector.reset(seed=1)
+        everything = np.ones((2, 2), np.float32)
+        over = np.zeros(2, bool)
+        while not over.any():
+            *_, over, _, _ = vector.step(everything)
+        which = int(np.argmax(over))
+        _, rewards, again, _, info = vector.step(everything)
+        self.assertFalse(again[which])
+        self.assertEqual((rewards[which], info["latencies_s"][which]), (0.0, []))
+        fresh = marline.gym.MarlineEnv(EXPERIMENT)
+        fresh.reset(seed=1 + which + 2)
+        self.assertEqual(vector.digests[which], fresh.digest)
+        single = marline.gym.MarlineEnv(EXPERIMENT)
+        with self.assertRaisesRegex(RuntimeError, "reset the environment"):
+            single.step(np.ones(2, np.float32))
+
+    def test_what_can_not_be_learnt_from_is_refused(self) -> None:
+        exchange = marline.Experiment(paths=PATHS, workload={"kind": "exchange", "bytes": "1MB"})
+        with self.assertRaisesRegex(marline.ExperimentError, "an exchange has no messages"):
+            marline.gym.MarlineEnv(exchange)
+        with self.assertRaisesRegex(ValueError, "expected latency or waiting"):
+            marline.gym.MarlineEnv(EXPERIMENT, reward="fame")
+        with self.assertRaisesRegex(marline.ExperimentError, "no variant `x`"):
+            marline.gym.MarlineEnv(EXPERIMENT, variant="x")
+
+
+if __name__ == "__main__":
+    unittest.main()

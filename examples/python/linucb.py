@@ -1,0 +1,129 @@
+"""LinUCB: a contextual bandit that chooses, for each message, its path and whether a copy goes on the other one.
+
+*Source.* The choice by an upper confidence bound on a linear model per arm is Li, Chu, Langford and Schapire's
+(WWW 2010); to schedule Multipath TCP by it is Peekaboo's idea (Wu, Alay, Brunstrom, Ferlin, Caso, JSAC 2020),
+written here from the papers' descriptions. Peekaboo decides anew with each segment and adds a stochastic stage;
+this decides with each step of the environment, which is one message long.
+
+*Reward.* Minus the time, in seconds, that messages waited in the step, and minus a price for a copy.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import marline
+import marline.gym
+import numpy as np
+
+GAP_S = 0.1
+COPY_PRICE_S = 0.002
+"""What a copy must gain at least, on average, s: bytes cost something."""
+
+
+def experiment(messages: int) -> marline.Experiment:
+    """Bursts of 30 kB over WiFi that loses packets and falls silent now and then, and a slower, steady LTE."""
+    return marline.Experiment(
+        paths={
+            "wifi": "rate=40M,delay=8ms,jitter=4ms,queue=80ms,loss=1%,flap=3s:400ms",
+            "lte": "rate=15M,delay=35ms,queue=150ms",
+        },
+        workload={"kind": "bursts", "bytes": "30kB", "gap": f"{GAP_S * 1e3:.0f}ms", "count": messages},
+        variants=[
+            {"name": "auto"},
+            {"name": "min-rtt", "scheduler": "min-rtt"},
+            {"name": "redundant", "scheduler": "redundant"},
+        ],
+        patience="10s",
+        title="bursts of 30 kB over WiFi that flaps, and LTE",
+    )
+
+
+class LinUcb:
+    """A linear model of the reward for each arm, and the arm whose upper confidence bound is highest."""
+
+    def __init__(self, arms: int, features: int, alpha: float = 0.3, ridge: float = 1.0) -> None:
+        self.alpha = alpha
+        self.inverse = np.stack([np.eye(features) / ridge] * arms)
+        self.sums = np.zeros((arms, features))
+
+    def choose(self, seen: np.ndarray, explore: bool = True) -> int:
+        """The arm for what is seen."""
+        theta = np.einsum("aij,aj->ai", self.inverse, self.sums)
+        bound = theta @ seen
+        if explore:
+            bound = bound + self.alpha * np.sqrt(np.einsum("i,aij,j->a", seen, self.inverse, seen))
+        return int(np.argmax(bound))
+
+    def learn(self, arm: int, seen: np.ndarray, reward: float) -> None:
+        """What came of it (the inverse is renewed by Sherman and Morrison's formula)."""
+        inverse = self.inverse[arm]
+        step = inverse @ seen
+        self.inverse[arm] = inverse - np.outer(step, step) / (1.0 + seen @ step)
+        self.sums[arm] += reward * seen
+
+    def save(self, path: Path) -> None:
+        """Keeps what was learnt."""
+        np.savez(path, inverse=self.inverse, sums=self.sums)
+
+    @classmethod
+    def load(cls, path: Path) -> LinUcb:
+        """What was learnt before."""
+        kept = np.load(path)
+        arms, features = kept["sums"].shape
+        model = cls(arms, features)
+        model.inverse, model.sums = kept["inverse"], kept["sums"]
+        return model
+
+
+class Agent:
+    """Arms and features of an environment with ``actions="path"``."""
+
+    def __init__(self, paths: int) -> None:
+        others = [(path, copy) for path in range(paths) for copy in range(paths) if copy != path]
+        self.arms = [(path, paths) for path in range(paths)] + others
+        self.paths = paths
+
+    @property
+    def features(self) -> int:
+        """Numbers that the model sees."""
+        return 1 + 6 * self.paths
+
+    def see(self, observation: np.ndarray) -> np.ndarray:
+        """Of each path what tells how soon it would answer, within 0 to 1 or so; and a one."""
+        width = len(marline.gym.FEATURES_OF_PATH)
+        rows = observation[: width * self.paths].reshape(self.paths, width)
+        at = marline.gym.FEATURES_OF_PATH.index
+        chosen = [
+            rows[:, at("fine")] * rows[:, at("usable")],
+            np.minimum(rows[:, at("forecast_p50_s")] * 5.0, 2.0),
+            np.minimum(rows[:, at("forecast_p90_s")] * 5.0, 2.0),
+            np.minimum(rows[:, at("in_flight_64kib")], 2.0),
+            np.minimum(rows[:, at("queued_s")] * 5.0, 2.0),
+            np.minimum(rows[:, at("risk_in_100ms")], 1.0),
+        ]
+        return np.concatenate([[1.0], *chosen])
+
+    def play(
+        self, env: marline.gym.MarlineEnv, model: LinUcb, seed: int, learn: bool
+    ) -> tuple[list[float], int]:
+        """An episode: the latencies in seconds, and how many copies were asked for."""
+        observation, _ = env.reset(seed=seed)
+        latencies: list[float] = []
+        copies = 0
+        while True:
+            seen = self.see(observation)
+            arm = model.choose(seen, explore=learn)
+            copied = self.arms[arm][1] != self.paths
+            copies += copied
+            observation, reward, terminated, truncated, info = env.step(np.array(self.arms[arm]))
+            if learn:
+                model.learn(arm, seen, reward - COPY_PRICE_S * copied)
+            latencies += info["latencies_s"]
+            if terminated or truncated:
+                return latencies, copies
+
+
+def environment(messages: int) -> marline.gym.MarlineEnv:
+    """One step is one message."""
+    return marline.gym.MarlineEnv(experiment(messages), step=GAP_S, actions="path", reward="waiting")

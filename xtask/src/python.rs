@@ -1,0 +1,73 @@
+//! The step `python`: the package is built, packed, installed into an environment of its own, and tested there.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::TaskResult;
+use crate::run::{command, output, run};
+
+/// The package.
+const PACKAGE: &str = "crates/marline-python";
+/// The environment that it is installed into.
+const ENVIRONMENT: &str = "target/python";
+/// What its tests, examples and notebooks need, in the versions that were tried: an environment with other ones
+/// would be another test.
+const NEEDS: [&str; 5] =
+    ["numpy==2.4.6", "gymnasium==1.4.0", "nanoarrow==0.9.0", "mypy==2.4.1", "matplotlib==3.11.2"];
+
+/// Builds the module with what `cargo test` has compiled already, and tests the package.
+pub(crate) fn check(root: &Path) -> TaskResult {
+    if !there_is_python(root)? {
+        return Ok(());
+    }
+    // The features and profile of the step `test`: only what this package has for itself is compiled.
+    let build = ["build", "--profile", "test", "--workspace", "--lib", "--tests", "--locked", "-q"];
+    run(&mut command(root, "cargo", &build))?;
+    environment(root)?;
+    let wheels = root.join("target/wheels/ci");
+    let python = root.join(ENVIRONMENT).join("bin/python");
+    let python = python.to_string_lossy();
+    let module = root.join("target/ci-python/marline_native.so");
+    let made = fs::create_dir_all(root.join("target/ci-python"));
+    made.map_err(|error| format!("target/ci-python: {error}"))?;
+    // What is for debuggers is nine tenths of it.
+    let built = root.join("target/debug/libmarline_native.so");
+    let mut strip = command(root, "strip", &["--strip-debug", "-o"]);
+    run(strip.arg(&module).arg(&built))?;
+    let mut pack = command(root, &python, &[&format!("{PACKAGE}/pack.py")]);
+    let wheel = output(pack.arg(&module).arg(&wheels))?;
+    let install = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"];
+    let mut install = command(root, &python, &install);
+    run(install.args(["--force-reinstall", wheel.trim()]))?;
+    let package = root.join(PACKAGE);
+    run(&mut command(&package, &python, &["-m", "mypy", "python/marline"]))?;
+    let mut tests = command(&package.join("tests"), &python, &["-m", "unittest", "-q"]);
+    run(tests.env("MARLINE_PROGRAM", root.join("target/debug/marline")))
+}
+
+/// Makes the environment, once.
+fn environment(root: &Path) -> TaskResult {
+    let python = root.join(ENVIRONMENT).join("bin/python");
+    if !python.is_file() {
+        run(&mut command(root, "python3", &["-m", "venv", ENVIRONMENT]))?;
+    }
+    let install = ["-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"];
+    run(command(root, &python.to_string_lossy(), &install).args(NEEDS))
+}
+
+/// Whether there is a Python that can do this, or a word about why this step is left out.
+fn there_is_python(root: &Path) -> Result<bool, String> {
+    let able = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
+    let mut python: Command = command(root, "python3", &["-c", able]);
+    let able = python.stderr(Stdio::null()).status();
+    if able.is_ok_and(|status| status.success()) {
+        return Ok(true);
+    }
+    let why = "it needs python3 from 3.11 on with venv (Debian: python3-venv)".to_owned();
+    if std::env::var("MARLINE_REQUIRE_ALL").is_ok_and(|value| value == "1") {
+        return Err(why);
+    }
+    println!("SKIPPED python: {why}");
+    Ok(false)
+}

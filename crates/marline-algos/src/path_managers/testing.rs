@@ -19,6 +19,7 @@ pub(super) fn local(id: u8, address: &str) -> LocalAddress {
         id: AddressId(id),
         address: addr(address),
         remote: None,
+        nat64: None,
         backup: false,
         signal: false,
         subflow: true,

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Finding;
+use crate::path_summary::by_nat64;
 
 const NAME: &str = "name";
 const CARRIER: &str = "UDP";
@@ -93,7 +94,10 @@ async fn check_all(
     let mut running = JoinSet::new();
     for path in &paths {
         for server in addresses.iter().take(MOST_SERVERS) {
-            running.spawn(check_path(path.clone(), *server, credential.clone(), deadline));
+            // A server without IPv6 may be reached from a network that has nothing else.
+            let alone = server.is_ipv4() && addresses.iter().all(SocketAddr::is_ipv4);
+            let check = check_path(path.clone(), (*server, alone), credential.clone(), deadline);
+            running.spawn(check);
         }
     }
     let mut checks = Vec::new();
@@ -161,10 +165,10 @@ pub(crate) async fn resolve(servers: &[Target]) -> (Vec<Finding>, Vec<SocketAddr
     (findings, addresses)
 }
 
-/// One path to one address; `None`: they are of different families.
+/// One path to one address, perhaps the only family that there is; `None`: they are of different ones.
 async fn check_path(
     path: PathSpec,
-    server: SocketAddr,
+    (server, alone): (SocketAddr, bool),
     credential: Option<Credential>,
     deadline: Instant,
 ) -> Option<PathCheck> {
@@ -184,7 +188,8 @@ async fn check_path(
         }
     };
     let addresses = client.paths().into_iter().flat_map(|path| path.addresses);
-    if !addresses.into_iter().any(|address| address.is_ipv4() == server.is_ipv4()) {
+    let fits = addresses.into_iter().any(|address| address.is_ipv4() == server.is_ipv4());
+    if !fits && !alone {
         return None;
     }
     let begun = Instant::now();
@@ -192,6 +197,14 @@ async fn check_path(
     let way = format!("{name} to {server}");
     let stream = match connected {
         Ok(Ok(stream)) => stream,
+        _ if !fits && prefixes(&client).is_empty() => {
+            let text = format!(
+                "{way}: IPv6 only there, and its resolver names no NAT64 prefix: an IPv4 server is not reached; \
+                 a server with an IPv6 address is, and so is this one by `--path {name},nat64=PREFIX` if you know it"
+            );
+            check.findings.push(Finding::fails(CARRIER, text));
+            return Some(check);
+        }
         failed => {
             let error = failed.ok().and_then(Result::err);
             let (why, what_to_do) = unanswered(&client, server, error.as_ref());
@@ -201,6 +214,9 @@ async fn check_path(
     };
     let took_ms = begun.elapsed().as_millis();
     check.findings.push(Finding::works(CARRIER, format!("{way}: answers in {took_ms} ms")));
+    for prefix in prefixes(&client) {
+        check.findings.push(Finding::note(PATHS, format!("{name}: {}", by_nat64(&prefix))));
+    }
     check.answered = true;
     match credential {
         None => {
@@ -216,6 +232,11 @@ async fn check_path(
     }
     client.drained(FAREWELL).await;
     Some(check)
+}
+
+/// Below which prefixes its paths reach IPv4 addresses.
+fn prefixes(client: &Client) -> Vec<String> {
+    client.paths().iter().filter_map(|path| path.nat64).map(|prefix| prefix.to_string()).collect()
 }
 
 /// Why a server did not answer, and what to do.

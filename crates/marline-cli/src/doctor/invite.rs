@@ -5,7 +5,7 @@
 //! `PATIENCE`. The connection is closed without a request; neither the invite nor its token is
 //! shown.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use marline::{Client, CloseReason, ConnectError, PathSpec, Reach};
@@ -22,6 +22,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::Finding;
 use crate::path_summary::by_nat64;
 
+/// A resolver next door has answered by then.
+const NAMING: Duration = Duration::from_millis(500);
 const NAME: &str = "name";
 const CARRIER: &str = "UDP";
 const KEY: &str = "key";
@@ -214,7 +216,7 @@ async fn check_path(
     };
     let took_ms = begun.elapsed().as_millis();
     check.findings.push(Finding::works(CARRIER, format!("{way}: answers in {took_ms} ms")));
-    for prefix in prefixes(&client) {
+    for prefix in prefixes_in_time(&client).await {
         check.findings.push(Finding::note(PATHS, format!("{name}: {}", by_nat64(&prefix))));
     }
     check.answered = true;
@@ -237,6 +239,18 @@ async fn check_path(
 /// Below which prefixes its paths reach IPv4 addresses.
 fn prefixes(client: &Client) -> Vec<String> {
     client.paths().iter().filter_map(|path| path.nat64).map(|prefix| prefix.to_string()).collect()
+}
+
+/// The same; a network that has only IPv6 is given the time to name its own.
+async fn prefixes_in_time(client: &Client) -> Vec<String> {
+    let has_ipv4 = client.paths().iter().any(|path| path.addresses.iter().any(IpAddr::is_ipv4));
+    let named = async {
+        while prefixes(client).is_empty() && !has_ipv4 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let _ = timeout(NAMING, named).await;
+    prefixes(client)
 }
 
 /// Why a server did not answer, and what to do.

@@ -28,7 +28,8 @@ echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
 # Whoever is asked for a name: first the WiFi's resolver, which knows nothing of translation.
 printf 'nameserver 192.168.1.1\nnameserver 2001:db8:70::1\noptions timeout:1\n' > "$dir/resolv.conf"
 mount --bind "$dir/resolv.conf" /etc/resolv.conf
-python3 "$here/translator.py" > "$dir/translator" 2>&1 &
+: > "$dir/translator"
+python3 "$here/translator.py" >> "$dir/translator" 2>&1 &
 until grep -q translating "$dir/translator"; do
     kill -0 $! || { cat "$dir/translator" >&2; exit 1; }
     sleep 0.05

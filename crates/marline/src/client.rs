@@ -134,24 +134,7 @@ impl Client {
             path_events,
             tasks: Mutex::default(),
         });
-        inner.follow_prefixes();
-        let (prefixes, client) = (Arc::clone(&inner.prefixes), Arc::downgrade(&inner));
-        let tell = move |end: &LocalEnd, prefix| {
-            if let Some(inner) = client.upgrade() {
-                inner.on_prefix(end, prefix);
-            }
-        };
-        let mut tasks = vec![
-            tokio::spawn(look_out(Arc::downgrade(&inner))).abort_handle(),
-            tokio::spawn(prefixes.run(tell)).abort_handle(),
-        ];
-        match Watcher::start() {
-            Ok(watcher) => {
-                tasks.push(tokio::spawn(watch(Arc::downgrade(&inner), watcher)).abort_handle());
-            }
-            Err(error) => tracing::warn!(%error, "interfaces are not followed"),
-        }
-        *lock(&inner.tasks) = tasks;
+        *lock(&inner.tasks) = watch_out(&inner);
         Ok(Client { inner })
     }
 
@@ -441,6 +424,28 @@ impl Inner {
         }
         watcher.is_unsettled(now, &paths)
     }
+}
+
+/// Starts what follows the machine's networks; it ends with these handles, or with the client.
+fn watch_out(inner: &Arc<Inner>) -> Vec<AbortHandle> {
+    inner.follow_prefixes();
+    let (prefixes, client) = (Arc::clone(&inner.prefixes), Arc::downgrade(inner));
+    let tell = move |end: &LocalEnd, prefix| {
+        if let Some(inner) = client.upgrade() {
+            inner.on_prefix(end, prefix);
+        }
+    };
+    let mut tasks = vec![
+        tokio::spawn(look_out(Arc::downgrade(inner))).abort_handle(),
+        tokio::spawn(prefixes.run(tell)).abort_handle(),
+    ];
+    match Watcher::start() {
+        Ok(watcher) => {
+            tasks.push(tokio::spawn(watch(Arc::downgrade(inner), watcher)).abort_handle());
+        }
+        Err(error) => tracing::warn!(%error, "interfaces are not followed"),
+    }
+    tasks
 }
 
 /// Looks at the paths whenever there is news of them, as long as the client exists.

@@ -281,9 +281,9 @@ mod tests {
     #[test]
     fn a_browser_belongs_to_whoever_asked_root() {
         let passwd =
-            "root:x:0:0:root:/root:/bin/bash\nbroken:x\nme:x:1000:1001:Me,,,:/home/me:/bin/sh\n";
+            "root:x:0:0:root:/root:/bin/bash\nbroken:x\nme:x:1000:1001:Me,,,:/srv/me:/bin/sh\n";
         let me = Caller::in_file(passwd, 1_000).unwrap();
-        assert_eq!((me.uid, me.gid, me.home.as_str()), (1_000, 1_001, "/home/me"));
+        assert_eq!((me.uid, me.gid, me.home.as_str()), (1_000, 1_001, "/srv/me"));
         assert!(Caller::in_file(passwd, 1_001).is_none());
     }
 

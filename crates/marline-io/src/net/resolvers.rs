@@ -1,7 +1,8 @@
 //! Resolvers of an interface's own network, as far as this machine has written them down.
 //!
-//! Which resolver belongs to which network is known to whoever configured the interface: systemd-resolved keeps it per
-//! link, whether networkd, NetworkManager or dhcpcd told it. Elsewhere there is one list for all, and only asking tells.
+//! Which resolver belongs to which network is known to whoever configured the interface: systemd-resolved keeps it
+//! per link, whether networkd, NetworkManager or dhcpcd told it. Elsewhere there is one list for all, and only asking
+//! tells.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::Path;

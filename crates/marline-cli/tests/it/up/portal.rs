@@ -53,7 +53,9 @@ server.serve_forever()
 const CLOSED: &str = "nft add table ip portal
     nft 'add chain ip portal in { type filter hook input priority 0; }'
     nft 'add rule ip portal in ip saddr 10.0.1.2 udp dport != 53 drop'
-    nft 'add rule ip portal in ip saddr 10.0.1.2 tcp dport != 80 drop'";
+    nft 'add rule ip portal in ip saddr 10.0.1.2 tcp dport != 80 drop'
+    nft 'add chain ip portal way { type nat hook prerouting priority -100; }'
+    nft 'add rule ip portal way ip saddr 10.0.1.2 tcp dport 80 redirect'";
 const PROBE: &str = "--probe http://check.test/generate_204";
 
 /// The machine behind the tunnel, with its kill switch, and a WiFi that wants a login.
@@ -84,22 +86,23 @@ fn carriers(world: &World) -> Vec<Pid> {
 fn a_browser_that_is_told_so_logs_in_and_nothing_else_leaves() {
     let _others = support::among_others();
     let Some(world) = behind_a_portal("portal") else { return };
-    // Bound to the interface, without leave: the kill switch holds.
-    let bound = "curl -s -m 2 --interface wifi http://203.0.113.200/";
-    assert!(!world.output(bound).status.success(), "around the kill switch");
+    // Whoever binds to the interface without leave gets no answer, which the portal has for every address.
+    let bound = "curl -s -m 2 -o /dev/null -w %{http_code} --interface wifi http://203.0.113.200/";
+    assert_eq!(support::texts(&world.output(bound)).0, "000", "around the kill switch");
     let look = world.output(&format!("marline portal wifi {PROBE}"));
     let (said, _) = support::texts(&look);
     assert!(said.contains("wifi: a login is wanted: http://portal.test/welcome"), "{said}");
     assert!(!look.status.success());
     let rules = world.left();
     let browser = "marline portal wifi PROBE -- bash -euc '
+        curl -s -m 10 -o /dev/null -w \"%{http_code}\\n\" http://203.0.113.200/
         curl -sfL -m 10 \"$0\"; echo
         curl -sf -m 10 http://portal.test/login; echo logged in
         while curl -s -m 3 -o /dev/null http://portal.test/welcome; do sleep 0.5; done
         echo no network any more' %u";
     let output = world.output(&browser.replace("PROBE", PROBE));
     let (said, warned) = support::texts(&output);
-    assert_eq!(said, "welcome\nlogged in\nno network any more\n", "{warned}");
+    assert_eq!(said, "302\nwelcome\nlogged in\nno network any more\n", "{warned}");
     assert!(warned.contains("wifi: logged in"), "{warned}");
     assert_eq!(world.left(), rules, "nothing was changed, so nothing is left");
     let again = world.output(&format!("marline portal wifi {PROBE}"));

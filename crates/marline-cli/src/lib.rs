@@ -78,6 +78,8 @@ pub enum Command {
     Up(Box<cmd::up::Args>),
     /// End `marline up`, and remove what one that was killed has left.
     Down(cmd::down::Args),
+    /// Open the login page of a network around the tunnel, for one program and until it is logged in.
+    Portal(Box<cmd::portal::Args>),
     /// Connect standard input and output to HOST PORT through the server (ssh's ProxyCommand).
     Connect(cmd::connect::Args),
     /// Print the effective configuration of file and flags, or its errors.
@@ -212,6 +214,10 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
         Command::Serve(args) => Box::pin(cmd::serve::run(cmd::serve::prepare(*args)?)),
         Command::Run(args) => match cmd::run::prepare(*args) {
             Some(prepared) => Box::pin(cmd::run::run(prepared)),
+            None => Box::pin(std::future::ready(Ok(ExitCode::FAILURE))),
+        },
+        Command::Portal(args) => match cmd::portal::prepare(*args)? {
+            Some(prepared) => Box::pin(cmd::portal::run(prepared)),
             None => Box::pin(std::future::ready(Ok(ExitCode::FAILURE))),
         },
         Command::Up(args) => Box::pin(cmd::up::run(cmd::up::prepare(*args)?)),

@@ -49,9 +49,19 @@ pub fn summarise_those(
     found
 }
 
+/// How a network that has only IPv6 reaches the rest.
+#[must_use]
+pub fn by_nat64(prefix: &str) -> String {
+    format!("IPv6 only, by NAT64 prefix {prefix}")
+}
+
 fn judge(found: &mut PathSummary, path: &Path, doubted: bool) {
     if path.servers.iter().any(|server| server.by_tcp) && found.reason.is_none() {
         found.reason = Some("by TCP, as UDP gets no answer".to_owned());
+    }
+    if let Some(prefix) = &path.nat64 {
+        let by = by_nat64(prefix);
+        found.reason = Some(found.reason.as_ref().map_or(by.clone(), |why| format!("{why}; {by}")));
     }
     found.state = match path.health.as_str() {
         _ if !path.up => PathState::Unreachable,

@@ -798,7 +798,9 @@ impl Connection {
                 self.tell_cost(cx, id);
             }
         }
-        if new.up && (moved || old.is_none_or(|o| !o.up)) {
+        // Where IPv4 addresses are reached has become known, or another: what led there before may still work.
+        let leads_elsewhere = old.is_some_and(|o| o.nat64 != new.nat64);
+        if new.up && (moved || leads_elsewhere || old.is_none_or(|o| !o.up)) {
             self.paths.addresses_mut().keep(new.id);
             for subflow in self.paths.iter_mut().filter(|subflow| subflow.local_id() == new.id) {
                 subflow.tcp_mut().retry_now(cx.now);
@@ -2464,7 +2466,7 @@ impl Connection {
         let key = cx.new_flow(path, 0);
         let fast = fast && self.may_join_fast(cx, &pair);
         let membership = Membership::joining(cx.rng.next_u32(), fast);
-        let remote_id = self.paths.addresses().remote_id(remote);
+        let remote_id = self.paths.addresses().remote_id(local.end_of_way(remote));
         let ends = Ends { key, local_id: local.id, remote_id };
         cx.out.counters.mp_join_syn_tx += 1;
         self.add_subflow(cx, tcp, ends, (membership, backup || local.backup))
@@ -3317,7 +3319,8 @@ impl Connection {
                 // A path pinned to one remote address goes there, whatever the peer announced.
                 let pinned = local.and_then(|l| l.remote).filter(|_| remote == AddressId(0));
                 let remote = pinned.or_else(|| addresses.find_remote(remote));
-                if let (Some(local), Some(remote)) = (local, remote) {
+                let way = local.and_then(|local| Some((local, local.way_to(remote?)?)));
+                if let Some((local, remote)) = way {
                     self.open_join(cx, JoinAddresses { local, remote }, (backup, fast));
                 }
             }

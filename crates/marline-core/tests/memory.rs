@@ -39,6 +39,7 @@ impl Bench {
             id: marline_policy::AddressId(0),
             address: "192.0.2.1:0".parse().expect("an address"),
             remote: None,
+            nat64: None,
             backup: false,
             signal: false,
             subflow: true,

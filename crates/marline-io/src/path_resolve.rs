@@ -131,6 +131,7 @@ impl PathSpec {
                     backup: false,
                     metered: false,
                     radio: None,
+                    nat64: None,
                     name: None,
                 };
                 let ends = Interface::first_of_each_family(interface.default_addresses());

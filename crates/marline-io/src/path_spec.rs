@@ -5,6 +5,8 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::str::FromStr;
 
+use marline_wire::Prefix64;
+
 use crate::path_radio::RadioKind;
 
 /// Longest interface name Linux knows (IFNAMSIZ less the closing zero).
@@ -36,6 +38,8 @@ pub struct PathSpec {
     /// Its radio technology. What is said here keeps a cellular radio asleep as long as other paths do; for energy
     /// estimates alone it is guessed from the interface's name where it is `None`.
     pub radio: Option<RadioKind>,
+    /// The prefix below which its network, which has only IPv6, reaches IPv4 addresses; `None`: the network tells.
+    pub nat64: Option<Prefix64>,
     /// What people call it, where its interface or address does not say enough.
     pub name: Option<String>,
 }
@@ -52,7 +56,8 @@ impl fmt::Display for PathSpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "path `{}`: {} (write LOCAL[=ADDRESS:PORT][,backup][,metered][,radio=lte][,name=NAME], \
+            "path `{}`: {} (write LOCAL[=ADDRESS:PORT][,backup][,metered][,radio=lte][,nat64=PREFIX] \
+             [,name=NAME], \
              LOCAL an interface or address)",
             self.text, self.why
         )
@@ -79,6 +84,7 @@ impl fmt::Display for PathSpec {
         f.write_str(if self.backup { ",backup" } else { "" })?;
         f.write_str(if self.metered { ",metered" } else { "" })?;
         self.radio.map_or(Ok(()), |radio| write!(f, ",radio={radio}"))?;
+        self.nat64.map_or(Ok(()), |prefix| write!(f, ",nat64={prefix}"))?;
         self.name.as_ref().map_or(Ok(()), |name| write!(f, ",name={name}"))
     }
 }
@@ -99,13 +105,22 @@ impl FromStr for PathSpec {
         let mut parts = text.split(',');
         let ends = parts.next().unwrap_or_default();
         let (mut backup, mut metered, mut radio, mut name) = (false, false, None, None);
+        let mut nat64 = None;
         for flag in parts {
             match flag.split_once('=').unwrap_or((flag, "")) {
                 ("backup", "") => backup = true,
                 ("metered", "") => metered = true,
                 ("radio", kind) => radio = Some(kind.parse().map_err(fail)?),
+                ("nat64", prefix) => {
+                    let wrong = |_| fail("`nat64=` is a prefix of IPv6 such as 64:ff9b::/96");
+                    nat64 = Some(prefix.parse().map_err(wrong)?);
+                }
                 ("name", given) => name = Some(parse_name(given).map_err(fail)?),
-                _ => return Err(fail("flags are `backup`, `metered`, `radio=` and `name=`")),
+                _ => {
+                    return Err(fail(
+                        "flags are `backup`, `metered`, `radio=`, `nat64=` and `name=`",
+                    ));
+                }
             }
         }
         let (local, remote) = match ends.split_once('=') {
@@ -125,7 +140,7 @@ impl FromStr for PathSpec {
         {
             return Err(fail("local and remote address are of different families"));
         }
-        Ok(PathSpec { local, remote, backup, metered, radio, name })
+        Ok(PathSpec { local, remote, backup, metered, radio, nat64, name })
     }
 }
 
@@ -177,6 +192,7 @@ mod tests {
             "wwan0,metered",
             "usb0,backup,metered,radio=lte",
             "127.0.0.1=127.0.0.1:7001,radio=lte,name=the-phone_2",
+            "wwan0,backup,nat64=2001:db8:64::/96,name=phone",
         ] {
             let spec: PathSpec = text.parse().unwrap();
             assert_eq!(spec.to_string(), text);
@@ -196,6 +212,7 @@ mod tests {
             ("wlan0,name=", "a name is"),
             ("wlan0,name=<b>", "a name is"),
             ("wlan0,backup=x", "flags are"),
+            ("wlan0,nat64=64:ff9b::1/96", "a prefix of IPv6"),
             ("wlan0=nowhere", "ADDRESS:PORT"),
             ("wlan0=1.2.3.4:0", "zero"),
             ("0.0.0.0", "own"),

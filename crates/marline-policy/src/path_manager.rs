@@ -4,6 +4,7 @@ use core::fmt::Debug;
 use core::net::SocketAddr;
 
 use marline_time::Instant;
+use marline_wire::Prefix64;
 
 use crate::{AddressId, PathCost, SilenceCause, SubflowId, SubflowView};
 
@@ -27,6 +28,8 @@ pub struct LocalAddress {
     /// subflow opened from this address goes there, whatever address id the action names; a pinned
     /// address the peer did not announce is requested as id 0.
     pub remote: Option<SocketAddr>,
+    /// IPv4 addresses are reached from it below this prefix (NAT64), as its network has only IPv6.
+    pub nat64: Option<Prefix64>,
     /// Subflows from it carry data only if nothing else can.
     pub backup: bool,
     /// Announce it to the peer (ADD_ADDR).
@@ -37,6 +40,25 @@ pub struct LocalAddress {
     pub up: bool,
     /// What using it costs.
     pub cost: PathCost,
+}
+
+impl LocalAddress {
+    /// Where packets from here to a remote address go: there, or where this network translates it. `None`: there is
+    /// no way from here, as it is of another family.
+    #[must_use]
+    pub fn way_to(&self, remote: SocketAddr) -> Option<SocketAddr> {
+        let translated = match self.nat64 {
+            Some(prefix) if self.address.is_ipv6() => prefix.translate(remote),
+            _ => remote,
+        };
+        (translated.is_ipv4() == self.address.is_ipv4()).then_some(translated)
+    }
+
+    /// The remote address to which packets from here to `to` come: the inverse of [`way_to`](Self::way_to).
+    #[must_use]
+    pub fn end_of_way(&self, to: SocketAddr) -> SocketAddr {
+        self.nat64.map_or(to, |prefix| prefix.translate_back(to))
+    }
 }
 
 /// A remote address the peer announced, or that of the initial subflow (id 0).

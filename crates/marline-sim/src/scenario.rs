@@ -266,6 +266,7 @@ fn local_address(id: u8, address: IpAddr, backup: bool, subflow: bool) -> LocalA
         id: AddressId(id),
         address: SocketAddr::new(address, 0),
         remote: None,
+        nat64: None,
         backup,
         signal: false,
         subflow,

@@ -141,6 +141,7 @@ impl Run {
                 id: AddressId(id),
                 address: address(side, net, 0),
                 remote: None,
+                nat64: None,
                 backup: flags & 0x20 != 0 && id == 1,
                 signal: side == Side::B && id == 1,
                 subflow: true,

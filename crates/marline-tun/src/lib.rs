@@ -16,6 +16,7 @@ pub mod icmp;
 pub mod inside;
 mod interface;
 pub mod machine;
+pub mod portal;
 mod process;
 pub mod resolver;
 pub mod responder;

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use marline_core::{
     ConnectionConfig, ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor,
 };
-use marline_io::{Captures, Interfaces, PathSpec, Shard, ShardConfig, ShardHandle, Watcher};
+use marline_io::{
+    Captures, Interfaces, LocalEnd, PathSpec, Prefix64, Shard, ShardConfig, ShardHandle, Watcher,
+};
 use marline_time::{DelayHistogram, Duration};
 use tokio::net::{ToSocketAddrs, lookup_host};
 use tokio::sync::broadcast;
@@ -17,6 +19,7 @@ use tokio::task::AbortHandle;
 use crate::datagrams::LaneCounters;
 use crate::happy_eyeballs::{AttemptSchedule, HappyEyeballs, connect_error};
 use crate::health::{HealthWatcher, PathEvent};
+use crate::nat64::PrefixWatch;
 use crate::path_table::{Candidate, PathChange, PathRestriction, PathStatus, PathTable};
 use crate::routes::Routes;
 use crate::shards::{Decisions, MONITOR_CAPACITY, set_path_manager, set_scheduler, traffic_of};
@@ -44,6 +47,7 @@ struct Inner {
     shard: Arc<ShardHandle>,
     config: ClientBuilder,
     paths: Mutex<PathTable>,
+    prefixes: Arc<PrefixWatch>,
     routes: Routes,
     winner: Mutex<Option<(IpAddr, SocketAddr)>>,
     /// What connections are opened with: one for all, as long as the local addresses stay the same.
@@ -120,6 +124,7 @@ impl Client {
             shard,
             config,
             paths: Mutex::new(paths),
+            prefixes: Arc::default(),
             routes: Routes::default(),
             winner: Mutex::new(None),
             connection,
@@ -129,14 +134,7 @@ impl Client {
             path_events,
             tasks: Mutex::default(),
         });
-        let mut tasks = vec![tokio::spawn(look_out(Arc::downgrade(&inner))).abort_handle()];
-        match Watcher::start() {
-            Ok(watcher) => {
-                tasks.push(tokio::spawn(watch(Arc::downgrade(&inner), watcher)).abort_handle());
-            }
-            Err(error) => tracing::warn!(%error, "interfaces are not followed"),
-        }
-        *lock(&inner.tasks) = tasks;
+        *lock(&inner.tasks) = watch_out(&inner);
         Ok(Client { inner })
     }
 
@@ -168,11 +166,19 @@ impl Client {
         servers: &[SocketAddr],
         patience: Duration,
     ) -> Result<Stream, ConnectError> {
+        let begun = tokio::time::Instant::now();
         let winner = *lock(&self.inner.winner);
-        let (candidates, local_addresses) = {
+        let ways = || {
             let paths = lock(&self.inner.paths);
             (paths.candidates(servers, winner), paths.local_addresses())
         };
+        let (mut candidates, mut local_addresses) = ways();
+        if candidates.is_empty() && self.inner.prefixes.is_asking() {
+            // The only network there is has IPv6 alone, and has not said yet how it reaches the rest.
+            let _ = tokio::time::timeout(patience, self.inner.prefixes.settled()).await;
+            (candidates, local_addresses) = ways();
+        }
+        let patience = patience.saturating_sub(begun.elapsed());
         let config = {
             let mut config = lock(&self.inner.connection);
             if config.local_addresses != local_addresses {
@@ -298,6 +304,7 @@ impl Client {
         let table = self.table_of(paths)?;
         self.inner.routes.forget();
         lock(&self.inner.paths).replace(&self.inner.shard, table);
+        self.inner.follow_prefixes();
         Ok(())
     }
 
@@ -378,6 +385,30 @@ fn as_opened(transport: &TransportConfig) -> ConnectionConfig {
 }
 
 impl Inner {
+    /// Has the networks asked that have only IPv6 now.
+    fn follow_prefixes(&self) {
+        let ends = lock(&self.paths).to_be_asked();
+        self.prefixes.follow(ends);
+    }
+
+    fn on_prefix(&self, end: &LocalEnd, prefix: Option<Prefix64>) {
+        let mut paths = lock(&self.paths);
+        if !paths.set_prefix(&self.shard, end.interface.1, prefix) {
+            return;
+        }
+        let name = &end.interface.0;
+        match prefix {
+            Some(prefix) => {
+                tracing::info!(
+                    "{name}: IPv6 only, IPv4 servers are reached by NAT64 prefix {prefix}"
+                );
+            }
+            None => tracing::info!(
+                "{name}: IPv6 only, and its network does not translate (NAT64) any more"
+            ),
+        }
+    }
+
     /// Looks at all paths and tells what changed. `true`: another look is due soon.
     fn look(&self) -> bool {
         let (now, contacts) = self.shard.contacts();
@@ -393,6 +424,28 @@ impl Inner {
         }
         watcher.is_unsettled(now, &paths)
     }
+}
+
+/// Starts what follows the machine's networks; it ends with these handles, or with the client.
+fn watch_out(inner: &Arc<Inner>) -> Vec<AbortHandle> {
+    inner.follow_prefixes();
+    let (prefixes, client) = (Arc::clone(&inner.prefixes), Arc::downgrade(inner));
+    let tell = move |end: &LocalEnd, prefix| {
+        if let Some(inner) = client.upgrade() {
+            inner.on_prefix(end, prefix);
+        }
+    };
+    let mut tasks = vec![
+        tokio::spawn(look_out(Arc::downgrade(inner))).abort_handle(),
+        tokio::spawn(prefixes.run(tell)).abort_handle(),
+    ];
+    match Watcher::start() {
+        Ok(watcher) => {
+            tasks.push(tokio::spawn(watch(Arc::downgrade(inner), watcher)).abort_handle());
+        }
+        Err(error) => tracing::warn!(%error, "interfaces are not followed"),
+    }
+    tasks
 }
 
 /// Looks at the paths whenever there is news of them, as long as the client exists.
@@ -418,6 +471,7 @@ async fn watch(client: Weak<Inner>, mut watcher: Watcher) {
                 let Some(inner) = client.upgrade() else { return };
                 inner.routes.forget();
                 lock(&inner.paths).follow(&inner.shard, &interfaces);
+                inner.follow_prefixes();
             }
             Err(error) => {
                 tracing::warn!(%error, "interfaces are no longer followed");

@@ -82,6 +82,7 @@ mod health;
 #[cfg(feature = "hyper")]
 pub mod hyper;
 mod multimob;
+mod nat64;
 mod path_table;
 mod routes;
 mod server;
@@ -105,7 +106,7 @@ pub use marline_core::{
     StreamDirection, SubflowInfo, SubflowState, Timer, Traffic,
 };
 pub use marline_io::carrier::CarrierCounters;
-pub use marline_io::{DeliveryErrorKind, LocalSpec, PathSpec, PathSpecError, RadioKind};
+pub use marline_io::{DeliveryErrorKind, LocalSpec, PathSpec, PathSpecError, Prefix64, RadioKind};
 pub use marline_policy as policy;
 pub use marline_time::{DelayHistogram, Duration, Instant};
 pub use multimob::Interactive;

@@ -1,10 +1,12 @@
 //! Table of a client's paths: their local addresses now, their sockets, and what the core was told.
 
+mod servers;
+
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
 
 use marline_io::{
-    Contact, Interfaces, LocalEnd, LocalSpec, ObservedPath, PathSpec, RadioKind, Shard,
+    Contact, Interfaces, LocalEnd, LocalSpec, ObservedPath, PathSpec, Prefix64, RadioKind, Shard,
 };
 use marline_policy::{AddressId, LocalAddress, PathCost};
 use marline_time::Instant;
@@ -29,6 +31,8 @@ pub struct PathStatus {
     pub backup: bool,
     /// Bytes on it cost money.
     pub metered: bool,
+    /// Its network has only IPv6, and IPv4 addresses are reached below this prefix (NAT64).
+    pub nat64: Option<Prefix64>,
     /// Why it cannot be used, or why nothing comes of it, in words.
     pub error: Option<String>,
     /// What is known of each server that was asked something over it.
@@ -117,6 +121,18 @@ impl Entry {
         !self.taken_down && !matches!(self.restriction, PathRestriction::Unusable(_))
     }
 
+    /// Whether its network has only IPv6, and where it leads is not given.
+    fn has_only_ipv6(&self) -> bool {
+        let ipv6 = |end: &LocalEnd| end.address.is_ipv6() && !end.loopback && !end.behind_tun;
+        !self.ends.is_empty() && self.ends.iter().all(ipv6) && self.spec.remote.is_none()
+    }
+
+    /// Below which prefix it reaches IPv4 addresses: the given one, or what is known of its interface.
+    fn nat64(&self, known: &BTreeMap<u32, Prefix64>) -> Option<Prefix64> {
+        let end = self.ends.first().filter(|_| self.has_only_ipv6())?;
+        self.spec.nat64.or_else(|| known.get(&end.interface.1).copied())
+    }
+
     fn is_metered(&self) -> bool {
         self.metered || self.restriction == PathRestriction::Metered
     }
@@ -175,6 +191,8 @@ pub(crate) struct PathTable {
     /// Mark of the paths' packets for the machine's routing rules; 0: none.
     mark: u32,
     entries: Vec<Entry>,
+    /// What networks said of their translation, by index of the interface.
+    prefixes: BTreeMap<u32, Prefix64>,
     ids: BTreeMap<Key, AddressId>,
     told: BTreeMap<Key, LocalAddress>,
     sockets: BTreeMap<IpAddr, u32>,
@@ -187,6 +205,7 @@ impl PathTable {
             fixed: false,
             mark: 0,
             entries: specs.iter().cloned().map(Entry::new).collect(),
+            prefixes: BTreeMap::new(),
             ids: BTreeMap::new(),
             told: BTreeMap::new(),
             sockets: BTreeMap::new(),
@@ -202,6 +221,7 @@ impl PathTable {
                 backup: false,
                 metered: false,
                 radio: None,
+                nat64: None,
                 name: None,
             };
             tuns.iter().map(spec).collect::<Vec<_>>()
@@ -304,8 +324,10 @@ impl PathTable {
                 let entry = &self.entries[at];
                 let key = (end.address, entry.spec.remote);
                 let (backup, up, cost) = (entry.backup, entry.may_be_used(), entry.cost());
+                let nat64 = entry.nat64(&self.prefixes);
                 let Some(id) = self.id(key) else { continue };
-                wanted.insert(key, LocalAddress { cost, ..local_address(id, key, backup, up) });
+                let plain = local_address(id, key, backup, up);
+                wanted.insert(key, LocalAddress { cost, nat64, ..plain });
             }
         }
         let gone: Vec<_> = self.told.iter().filter(|(key, _)| !wanted.contains_key(key)).collect();
@@ -379,15 +401,17 @@ impl PathTable {
         servers: &[SocketAddr],
         winner: Option<(IpAddr, SocketAddr)>,
     ) -> Vec<Candidate> {
-        let servers = interleave_families(servers);
+        let servers = servers::in_order(servers, &self.prefixes_in_use());
         let mut found = Vec::new();
         let usable = self.entries.iter().filter(|entry| entry.may_be_used());
         for (turn, entry) in usable.enumerate() {
             let pinned = entry.spec.remote.as_ref();
             let remotes = pinned.map_or(&servers[..], std::slice::from_ref);
+            let nat64 = entry.nat64(&self.prefixes);
             let pairs = remotes.iter().flat_map(|remote| {
-                let fits = |end: &&LocalEnd| end.address.is_ipv4() == remote.is_ipv4();
-                entry.ends.iter().filter(fits).map(move |end| (end, *remote))
+                let remote = nat64.map_or(*remote, |prefix| prefix.translate(*remote));
+                let fits = move |end: &&LocalEnd| end.address.is_ipv4() == remote.is_ipv4();
+                entry.ends.iter().filter(fits).map(move |end| (end, remote))
             });
             for (nth, (end, remote)) in pairs.enumerate() {
                 let path = entry.called();
@@ -402,6 +426,39 @@ impl PathTable {
         // Stable: equal ones keep the order of the paths.
         found.sort_by_key(|(rank, _)| *rank);
         found.into_iter().map(|(_, candidate)| candidate).collect()
+    }
+
+    fn prefixes_in_use(&self) -> Vec<Prefix64> {
+        self.entries.iter().filter_map(|entry| entry.nat64(&self.prefixes)).collect()
+    }
+
+    /// The ends of networks with IPv6 only whose prefix nobody has given: one of each interface.
+    pub(crate) fn to_be_asked(&self) -> Vec<LocalEnd> {
+        let unknown = |entry: &&Entry| entry.has_only_ipv6() && entry.spec.nat64.is_none();
+        let mut ends: Vec<LocalEnd> = Vec::new();
+        for end in self.entries.iter().filter(unknown).filter_map(|entry| entry.ends.first()) {
+            if !ends.iter().any(|known| known.interface.1 == end.interface.1) {
+                ends.push(end.clone());
+            }
+        }
+        ends
+    }
+
+    /// What the network behind an interface says of its translation. `true`: that is new.
+    pub(crate) fn set_prefix(
+        &mut self,
+        shard: &Shard,
+        interface: u32,
+        prefix: Option<Prefix64>,
+    ) -> bool {
+        let before = match prefix {
+            Some(prefix) => self.prefixes.insert(interface, prefix),
+            None => self.prefixes.remove(&interface),
+        };
+        if before != prefix {
+            self.apply(shard);
+        }
+        before != prefix
     }
 
     /// Its paths, as `now` shows them by what is known of their contacts. `transport`: what firewalls call
@@ -431,6 +488,7 @@ impl PathTable {
                 up: entry.is_up(),
                 backup: entry.backup,
                 metered: entry.is_metered(),
+                nat64: entry.nat64(&self.prefixes),
                 error: entry.error.clone().or_else(unusable).or_else(why),
                 servers: health::servers(&contacts, now),
                 fault,
@@ -523,26 +581,13 @@ fn local_address(id: AddressId, key: Key, backup: bool, up: bool) -> LocalAddres
         id,
         address,
         remote,
+        nat64: None,
         backup,
         signal: false,
         subflow: true,
         up,
         cost: PathCost::NONE,
     }
-}
-
-/// The servers in the order of RFC 8305 section 4: the families take turns, that of the first server begins.
-fn interleave_families(servers: &[SocketAddr]) -> Vec<SocketAddr> {
-    let first = servers.first().is_some_and(SocketAddr::is_ipv4);
-    let (some, others): (Vec<_>, Vec<_>) =
-        servers.iter().copied().partition(|server| server.is_ipv4() == first);
-    let (mut some, mut others) = (some.into_iter(), others.into_iter());
-    let mut mixed = Vec::with_capacity(servers.len());
-    while mixed.len() < servers.len() {
-        mixed.extend(some.next());
-        mixed.extend(others.next());
-    }
-    mixed
 }
 
 #[cfg(test)]

@@ -233,6 +233,7 @@ fn endpoint(line: &str) -> Option<LocalAddress> {
         id: AddressId(id),
         address: SocketAddr::new(address, 0),
         remote: None,
+        nat64: None,
         backup: has("backup"),
         signal: has("signal"),
         subflow: has("subflow") || has("fullmesh"),

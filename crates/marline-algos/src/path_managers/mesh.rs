@@ -226,12 +226,16 @@ impl Mesh {
     fn leave_balancer(&mut self, cx: &PathContext<'_>) {
         let denied = cx.remote.iter().find(|r| r.id == AddressId(0)).filter(|_| cx.deny_join_id0);
         let Some(denied) = denied.map(|r| r.address) else { return };
-        for path in cx.paths.iter().filter(|path| path.established && path.remote == denied) {
+        let leads_there = |path: &SubflowPath| {
+            let local = cx.local.iter().find(|local| starts_at(path, local));
+            local.map_or(path.remote, |local| local.end_of_way(path.remote)) == denied
+        };
+        for path in cx.paths.iter().filter(|path| path.established && leads_there(path)) {
             let serves = |other: &SubflowPath| {
                 let same_start = other.local.ip() == path.local.ip();
                 other.established
                     && same_start
-                    && other.remote != denied
+                    && !leads_there(other)
                     && !self.stuck.contains(other.id)
                     && is_as_good(other.id, path.id, cx.subflows)
             };
@@ -314,8 +318,8 @@ fn targets(local: &LocalAddress, cx: &PathContext<'_>) -> Vec<(AddressId, Socket
         return cx
             .remote
             .iter()
-            .filter(|r| r.address.is_ipv4() == local.address.is_ipv4() && allowed(r.id))
-            .map(|r| (r.id, r.address))
+            .filter(|r| allowed(r.id))
+            .filter_map(|r| Some((r.id, local.way_to(r.address)?)))
             .collect();
     };
     match cx.remote.iter().find(|r| r.address == pin) {

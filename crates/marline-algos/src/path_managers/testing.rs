@@ -19,6 +19,7 @@ pub(super) fn local(id: u8, address: &str) -> LocalAddress {
         id: AddressId(id),
         address: addr(address),
         remote: None,
+        nat64: None,
         backup: false,
         signal: false,
         subflow: true,
@@ -117,7 +118,8 @@ impl<M: PathManager + Default> Harness<M> {
         };
         let from = self.local.iter().find(|l| l.id == local).expect("a known local address");
         let known = self.remote.iter().find(|r| r.id == remote).map(|r| r.address);
-        let (address, to) = (from.address, from.remote.or(known).expect("a known remote address"));
+        let to = from.remote.or(known).and_then(|remote| from.way_to(remote));
+        let (address, to) = (from.address, to.expect("a known remote address"));
         self.add_path(id, local, address, remote, to);
         self.views.last_mut().expect("just added").backup = backup;
         self.event(PathEvent::SubflowUp(SubflowId(id)))

@@ -17,6 +17,7 @@ mod names;
 mod opened;
 pub mod path;
 pub mod policies;
+pub mod portal;
 pub mod reload;
 pub mod run;
 pub mod scheduler;

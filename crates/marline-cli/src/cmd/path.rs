@@ -7,6 +7,7 @@ use anyhow::bail;
 
 use super::monitor::{print, reach};
 use crate::control::protocol::{Answer, Command, Path, PathChange, Reached};
+use crate::path_summary::by_nat64;
 use crate::path_table::{align, radio};
 
 /// Arguments of `marline path`.
@@ -97,7 +98,17 @@ fn list(paths: &[Path]) -> String {
             or_dash(&path.problem),
         ]);
     }
-    align(&rows, &[1, 2, 3, 4, 5, 6]) + &servers(paths)
+    align(&rows, &[1, 2, 3, 4, 5, 6]) + &translated(paths) + &servers(paths)
+}
+
+/// A line for each path whose network has only IPv6, below an empty one.
+fn translated(paths: &[Path]) -> String {
+    let of = |path: &Path| {
+        let prefix = path.nat64.as_ref()?;
+        Some(format!("{}: {}\n", path.name, by_nat64(prefix)))
+    };
+    let lines: String = paths.iter().filter_map(of).collect();
+    if lines.is_empty() { lines } else { format!("\n{lines}") }
 }
 
 /// What is known of each server over each path, below an empty line; nothing if none was asked.

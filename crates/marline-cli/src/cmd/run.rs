@@ -32,9 +32,9 @@ use crate::log::{self, LogLevel};
 use crate::native::raise_file_limit;
 
 /// Exit statuses for what is no exit of the program, as `env` and `nice` have them.
-const FAILED: i32 = 125;
-const NOT_EXECUTABLE: i32 = 126;
-const NOT_FOUND: i32 = 127;
+pub(super) const FAILED: i32 = 125;
+pub(super) const NOT_EXECUTABLE: i32 = 126;
+pub(super) const NOT_FOUND: i32 = 127;
 
 /// Arguments of `marline run`.
 #[derive(Debug, clap::Args)]

@@ -205,6 +205,9 @@ pub struct Path {
     pub backup: bool,
     /// Bytes on it cost money.
     pub metered: bool,
+    /// The prefix below which its network, which has only IPv6, reaches IPv4 addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nat64: Option<String>,
     /// Its health: `down`, `unknown` (nothing was sent yet), `answers`, `no-answer`, `refused`,
     /// `prohibited` or `unreachable`.
     pub health: String,

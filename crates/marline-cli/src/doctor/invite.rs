@@ -5,7 +5,7 @@
 //! `PATIENCE`. The connection is closed without a request; neither the invite nor its token is
 //! shown.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use marline::{Client, CloseReason, ConnectError, PathSpec, Reach};
@@ -20,7 +20,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Finding;
+use crate::path_summary::by_nat64;
 
+/// A resolver next door has answered by then.
+const NAMING: Duration = Duration::from_millis(500);
 const NAME: &str = "name";
 const CARRIER: &str = "UDP";
 const KEY: &str = "key";
@@ -93,7 +96,10 @@ async fn check_all(
     let mut running = JoinSet::new();
     for path in &paths {
         for server in addresses.iter().take(MOST_SERVERS) {
-            running.spawn(check_path(path.clone(), *server, credential.clone(), deadline));
+            // A server without IPv6 may be reached from a network that has nothing else.
+            let alone = server.is_ipv4() && addresses.iter().all(SocketAddr::is_ipv4);
+            let check = check_path(path.clone(), (*server, alone), credential.clone(), deadline);
+            running.spawn(check);
         }
     }
     let mut checks = Vec::new();
@@ -161,10 +167,10 @@ pub(crate) async fn resolve(servers: &[Target]) -> (Vec<Finding>, Vec<SocketAddr
     (findings, addresses)
 }
 
-/// One path to one address; `None`: they are of different families.
+/// One path to one address, perhaps the only family that there is; `None`: they are of different ones.
 async fn check_path(
     path: PathSpec,
-    server: SocketAddr,
+    (server, alone): (SocketAddr, bool),
     credential: Option<Credential>,
     deadline: Instant,
 ) -> Option<PathCheck> {
@@ -184,7 +190,8 @@ async fn check_path(
         }
     };
     let addresses = client.paths().into_iter().flat_map(|path| path.addresses);
-    if !addresses.into_iter().any(|address| address.is_ipv4() == server.is_ipv4()) {
+    let fits = addresses.into_iter().any(|address| address.is_ipv4() == server.is_ipv4());
+    if !fits && !alone {
         return None;
     }
     let begun = Instant::now();
@@ -192,6 +199,14 @@ async fn check_path(
     let way = format!("{name} to {server}");
     let stream = match connected {
         Ok(Ok(stream)) => stream,
+        _ if !fits && prefixes(&client).is_empty() => {
+            let text = format!(
+                "{way}: IPv6 only there, and its resolver names no NAT64 prefix: an IPv4 server is not reached; \
+                 a server with an IPv6 address is, and so is this one by `--path {name},nat64=PREFIX` if you know it"
+            );
+            check.findings.push(Finding::fails(CARRIER, text));
+            return Some(check);
+        }
         failed => {
             let error = failed.ok().and_then(Result::err);
             let (why, what_to_do) = unanswered(&client, server, error.as_ref());
@@ -201,6 +216,9 @@ async fn check_path(
     };
     let took_ms = begun.elapsed().as_millis();
     check.findings.push(Finding::works(CARRIER, format!("{way}: answers in {took_ms} ms")));
+    for prefix in prefixes_in_time(&client).await {
+        check.findings.push(Finding::note(PATHS, format!("{name}: {}", by_nat64(&prefix))));
+    }
     check.answered = true;
     match credential {
         None => {
@@ -216,6 +234,23 @@ async fn check_path(
     }
     client.drained(FAREWELL).await;
     Some(check)
+}
+
+/// Below which prefixes its paths reach IPv4 addresses.
+fn prefixes(client: &Client) -> Vec<String> {
+    client.paths().iter().filter_map(|path| path.nat64).map(|prefix| prefix.to_string()).collect()
+}
+
+/// The same; a network that has only IPv6 is given the time to name its own.
+async fn prefixes_in_time(client: &Client) -> Vec<String> {
+    let has_ipv4 = client.paths().iter().any(|path| path.addresses.iter().any(IpAddr::is_ipv4));
+    let named = async {
+        while prefixes(client).is_empty() && !has_ipv4 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let _ = timeout(NAMING, named).await;
+    prefixes(client)
 }
 
 /// Why a server did not answer, and what to do.

@@ -17,6 +17,7 @@ mod lab_report;
 mod lab_run;
 mod link;
 mod nat;
+mod nat64;
 mod native_direct;
 mod native_privileges;
 mod native_serve;

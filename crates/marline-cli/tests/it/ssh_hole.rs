@@ -40,9 +40,11 @@ fn set(dir: &Path) -> TwoUplinks {
     hosts
 }
 
-const SSHD: &str = "$(command -v sshd) -D -e -f sshd_config";
+/// Starts the SSH server that the files are for.
+pub(crate) const SSHD: &str = "$(command -v sshd) -D -e -f sshd_config";
 
-const SSHD_FILES: &str = "\
+/// Keys and settings of an SSH server on loopback and of its client, in the directory it runs in.
+pub(crate) const SSHD_FILES: &str = "\
 mkdir -p /run/sshd
 ssh-keygen -q -t ed25519 -N '' -f host_key
 ssh-keygen -q -t ed25519 -N '' -f key

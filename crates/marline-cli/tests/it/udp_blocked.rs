@@ -4,6 +4,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use marline_testkit::need;
+
+use super::ssh_hole::{SSHD, SSHD_FILES};
 use super::support::testbed::{Testbed, Until};
 use super::support::{self, SERVICES};
 
@@ -149,25 +152,45 @@ fn where_one_path_drops_udp_it_alone_goes_by_tcp_and_no_stream_is_lost() {
     world.download("600k", || world.wait_for(&[("wlan0", true), ("wwan0", true)]));
 }
 
-/// WiFi, a network without UDP under the same name, and WiFi again: one stream outlives it.
+/// What is typed into an `ssh` session until the file `over` is there comes back whole and in order.
+const SSH: &str = "rm -f over
+    (n=0; until test -e over; do n=$((n+1)); echo $n; sleep 0.1; done) |
+        ssh -F ../server/ssh_config 127.0.0.1 cat > heard
+    seq $(wc -l < heard) | cmp - heard
+    wc -l < heard";
+
+/// WiFi, a network without UDP under the same name, and WiFi again: one stream outlives it, and a shell.
 #[test]
-fn a_long_stream_outlives_a_network_without_udp() {
+fn a_long_stream_and_an_ssh_session_outlive_a_network_without_udp() {
     let _others = support::among_others();
+    if ["ssh", "sshd", "ssh-keygen"].iter().any(|program| need::program(program).is_none()) {
+        return;
+    }
     let dir = tempfile::tempdir().expect("a folder");
-    let Some(world) = World::start(dir.path(), "pass", "") else { return };
+    let Some(mut world) = World::start(dir.path(), "pass", "") else { return };
+    world.testbed.run("server", SSHD_FILES);
+    world.testbed.start("server", SSHD, Until::Says("Server listening"));
+    let world = world;
     world.testbed.run("client", "ip link set wwan0 down");
-    world.download("400k", || {
-        std::thread::sleep(Duration::from_secs(1));
-        world.udp("drop c0 c1");
-        let moved = "ip addr del 192.168.1.2/24 dev wlan0; ip addr add 192.168.1.77/24 dev wlan0
-                     ip route replace default via 192.168.1.1 dev wlan0";
-        world.testbed.run("client", moved);
-        world.wait_for(&[("wlan0", true)]);
-        world.udp("pass");
-        let back = "ip addr del 192.168.1.77/24 dev wlan0; ip addr add 192.168.1.2/24 dev wlan0
-                    ip route replace default via 192.168.1.1 dev wlan0";
-        world.testbed.run("client", back);
-        world.wait_for(&[("wlan0", false)]);
+    std::thread::scope(|scope| {
+        let typing = scope.spawn(|| world.testbed.run("client", SSH));
+        world.download("400k", || {
+            std::thread::sleep(Duration::from_secs(1));
+            world.udp("drop c0 c1");
+            let moved =
+                "ip addr del 192.168.1.2/24 dev wlan0; ip addr add 192.168.1.77/24 dev wlan0
+                         ip route replace default via 192.168.1.1 dev wlan0";
+            world.testbed.run("client", moved);
+            world.wait_for(&[("wlan0", true)]);
+            world.udp("pass");
+            let back = "ip addr del 192.168.1.77/24 dev wlan0; ip addr add 192.168.1.2/24 dev wlan0
+                        ip route replace default via 192.168.1.1 dev wlan0";
+            world.testbed.run("client", back);
+            world.wait_for(&[("wlan0", false)]);
+        });
+        world.testbed.run("client", "touch over");
+        let lines: u32 = typing.join().expect("no panic").trim().parse().expect("a count");
+        assert!(lines > 20, "{lines} lines");
     });
 }
 

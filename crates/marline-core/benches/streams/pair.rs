@@ -357,6 +357,7 @@ fn client_address(index: usize) -> LocalAddress {
         id: AddressId(index as u8),
         address: SocketAddr::new(client_ip(index), 0),
         remote: None,
+        nat64: None,
         backup: false,
         signal: false,
         subflow: true,

@@ -70,11 +70,13 @@ impl Addresses {
         let leads = |l: &&LocalAddress| fits(l) && l.remote == Some(path.remote);
         let known = local.iter().find(leads).or_else(|| local.iter().find(fits)).map(|l| l.id);
         let initial = known.unwrap_or(AddressId(0));
+        let there = local.iter().find(|l| Some(l.id) == known);
+        let address = there.map_or(path.remote, |local| local.end_of_way(path.remote));
         let mut addresses = Addresses {
             config,
             own: None,
             initial,
-            remote: Box::new([RemoteAddress { id: AddressId(0), address: path.remote }]),
+            remote: Box::new([RemoteAddress { id: AddressId(0), address }]),
             unsaid: OnDemand::new(),
         };
         if known.is_none() {
@@ -82,6 +84,7 @@ impl Addresses {
                 id: initial,
                 address: SocketAddr::new(path.local.ip(), 0),
                 remote: None,
+                nat64: None,
                 backup: false,
                 signal: false,
                 subflow: true,
@@ -123,6 +126,7 @@ impl Addresses {
     /// The initial subflow is one between these.
     pub(super) fn set_initial(&mut self, id: AddressId, remote: SocketAddr) {
         self.initial = id;
+        let remote = self.find_local(id).map_or(remote, |local| local.end_of_way(remote));
         if let Some(first) = self.remote.iter_mut().find(|r| r.id == AddressId(0)) {
             first.address = remote;
         }
@@ -132,8 +136,10 @@ impl Addresses {
     pub(super) fn first_pairs(&self) -> impl Iterator<Item = (LocalAddress, SocketAddr)> {
         let usual = self.find_remote(AddressId(0));
         let up = self.local().iter().filter(|local| local.up && local.subflow);
-        let pairs = up.filter_map(move |local| Some((*local, local.remote.or(usual)?)));
-        pairs.filter(|(local, remote)| local.address.is_ipv4() == remote.is_ipv4())
+        up.filter_map(move |local| {
+            let remote = local.remote.or(usual)?;
+            Some((*local, local.way_to(remote)?))
+        })
     }
 
     pub(super) fn find_local(&self, id: AddressId) -> Option<LocalAddress> {

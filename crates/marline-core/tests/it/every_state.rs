@@ -57,6 +57,7 @@ fn two_addresses() -> ConnectionConfig {
         id: AddressId(net),
         address: ([10, net, 0, 1], 0).into(),
         remote: None,
+        nat64: None,
         backup: false,
         signal: net == 1,
         subflow: true,

@@ -209,6 +209,7 @@ fn joining_client(seed: u64) -> (Script, Peer, ConnectionId, Peer, u32) {
             id: AddressId(net),
             address: ([10, net, 0, 1], 0).into(),
             remote: None,
+            nat64: None,
             backup: false,
             signal: false,
             subflow: true,

@@ -29,6 +29,7 @@ fn everything_on(host: u16) -> ConnectionConfig {
         id: AddressId(net as u8),
         address: SocketAddr::new(ip(net, host), if host == 1 && net > 0 { 8_443 } else { 0 }),
         remote: None,
+        nat64: None,
         backup: net == 2,
         signal: host == 1 && net > 0,
         subflow: host != 1,

@@ -13,6 +13,7 @@ fn address(n: u8, backup: bool) -> LocalAddress {
         id: AddressId(n),
         address: format!("10.{n}.0.1:0").parse().expect("an address"),
         remote: None,
+        nat64: None,
         backup,
         signal: false,
         subflow: true,

@@ -382,6 +382,7 @@ fn unanswered() -> Subflows {
         id: AddressId(n),
         address: format!("10.{n}.0.1:0").parse().expect("an address"),
         remote: None,
+        nat64: None,
         backup: false,
         signal: false,
         subflow: true,

@@ -14,6 +14,7 @@ fn joining(backup: bool) -> Subflows {
         id: AddressId(2),
         address: "10.1.0.1:0".parse().expect("an address"),
         remote: None,
+        nat64: None,
         backup,
         signal: false,
         subflow: true,

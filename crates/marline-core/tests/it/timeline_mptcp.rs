@@ -162,6 +162,7 @@ fn announcing(config: ConnectionConfig) -> ConnectionConfig {
         id: AddressId(5),
         address: "10.0.0.9:0".parse().expect("an address"),
         remote: None,
+        nat64: None,
         backup: false,
         signal: true,
         subflow: false,

@@ -21,6 +21,7 @@ fn local(id: u8, address: &str, signal: bool) -> LocalAddress {
         id: AddressId(id),
         address: address.parse().expect("an address"),
         remote: None,
+        nat64: None,
         backup: false,
         signal,
         subflow: !signal,

@@ -2,9 +2,13 @@
 
 mod interfaces;
 mod message;
+mod nat64;
 mod netlink;
+mod resolvers;
 mod setup;
 
 pub use interfaces::{GATEWAY_INTERFACE, Interface, Interfaces, Watcher};
+pub use nat64::{PrefixAnswer, discover_nat64};
 pub(crate) use netlink::route_exists;
+pub use resolvers::resolvers_of;
 pub use setup::InterfaceSetup;

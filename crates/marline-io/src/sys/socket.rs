@@ -55,13 +55,13 @@ pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
 }
 
 /// Marks the packets for the routing rules, which needs CAP_NET_ADMIN.
-pub(super) fn mark(socket: &Socket, mark: u32) -> io::Result<()> {
+pub(crate) fn mark(socket: &Socket, mark: u32) -> io::Result<()> {
     if mark == 0 { Ok(()) } else { socket.set_mark(mark) }
 }
 
 /// Packets leave through this interface and no other. SO_BINDTODEVICE needs no privilege on a
 /// socket that is not bound yet (Linux 5.7); before that the routing hint has to do.
-pub(super) fn bind_to_interface(
+pub(crate) fn bind_to_interface(
     socket: &Socket,
     name: &str,
     index: u32,

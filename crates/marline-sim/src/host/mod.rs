@@ -290,6 +290,7 @@ impl Node for Host {
                     id: AddressId(id.map_or(0, |id| id.wrapping_add(1))),
                     address: SocketAddr::new(address, 0),
                     remote: None,
+                    nat64: None,
                     backup: false,
                     signal: false,
                     subflow: true,

@@ -176,6 +176,7 @@ fn a_path_that_becomes_metered_while_it_is_used_is_spared_from_then_on() {
             id: marline_policy::AddressId(1),
             address: (Paths::address(1, 0), 0).into(),
             remote: None,
+            nat64: None,
             backup: false,
             signal: false,
             subflow: true,

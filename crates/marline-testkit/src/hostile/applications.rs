@@ -64,6 +64,7 @@ impl Run {
             id: AddressId(net),
             address: address(side, net, 0),
             remote: None,
+            nat64: None,
             backup: how & 2 != 0,
             signal: how & 4 != 0,
             subflow: true,

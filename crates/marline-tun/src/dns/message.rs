@@ -20,8 +20,8 @@ const TRUNCATED: u8 = 0x02;
 const SERVFAIL: u8 = 2;
 const NXDOMAIN: u8 = 3;
 /// Types of records that have addresses.
-const A: u16 = 1;
-const AAAA: u16 = 28;
+pub(crate) const A: u16 = 1;
+pub(crate) const AAAA: u16 = 28;
 /// Records of an answer that are looked at.
 const ANSWERS: u16 = 64;
 
@@ -31,8 +31,27 @@ pub(super) fn is_query(message: &[u8]) -> bool {
 }
 
 /// Whether this is an answer.
-pub(super) fn is_answer(message: &[u8]) -> bool {
+pub(crate) fn is_answer(message: &[u8]) -> bool {
     message.len() >= HEADER_LEN && message[2] & RESPONSE != 0
+}
+
+/// Whether this answer was cut short.
+pub(crate) fn is_truncated(answer: &[u8]) -> bool {
+    answer.get(2).is_some_and(|flags| flags & TRUNCATED != 0)
+}
+
+/// A query for records of this type of a host, whose labels are sound.
+pub(crate) fn query(host: &str, kind: u16) -> Vec<u8> {
+    // Connected sockets with ports of their own ask, each once: the number need not be a secret.
+    let mut message = vec![0x4d, kind as u8, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in host.split('.') {
+        message.push(label.len() as u8);
+        message.extend_from_slice(label.as_bytes());
+    }
+    message.push(0);
+    message.extend_from_slice(&kind.to_be_bytes());
+    message.extend_from_slice(&[0, 1]);
+    message
 }
 
 /// Bytes of answer that a program takes by UDP.
@@ -121,7 +140,7 @@ pub(super) fn name(query: &[u8]) -> Option<String> {
 }
 
 /// The addresses in an answer.
-pub(super) fn addresses(answer: &[u8]) -> Vec<IpAddr> {
+pub(crate) fn addresses(answer: &[u8]) -> Vec<IpAddr> {
     let mut found = Vec::new();
     let number = |at: usize| Some(u16::from_be_bytes([*answer.get(at)?, *answer.get(at + 1)?]));
     let mut each = || -> Option<()> {

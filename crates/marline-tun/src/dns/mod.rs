@@ -6,7 +6,7 @@
 //! that they need not wait. Queries that programs ask over TCP need no service: they are relayed like any stream.
 
 mod direct;
-mod message;
+pub(crate) mod message;
 mod pending;
 mod query;
 

@@ -79,3 +79,29 @@ fn backups_come_last_and_a_pinned_server_is_the_only_one() {
     let expected = ["10.1.0.2 198.51.100.7:99", "10.0.0.2 192.0.2.1:80"];
     assert_eq!(order(&table, &["192.0.2.1:80"], None), expected);
 }
+
+#[test]
+fn a_network_with_ipv6_alone_reaches_an_ipv4_server_below_its_prefix() {
+    let mut table = table(&[("if0", &["10.0.0.2"]), ("if1", &["fd01::2"]), ("if2", &["fd02::2"])]);
+    table.prefixes.insert(1, Prefix64::WELL_KNOWN);
+    let expected = ["10.0.0.2 192.0.2.1:80", "fd01::2 [64:ff9b::c000:201]:80"];
+    assert_eq!(order(&table, &["192.0.2.1:80"], None), expected);
+    // What DNS64 made of the same server is no second one, and nothing to the other networks.
+    let both = ["[64:ff9b::192.0.2.1]:80", "192.0.2.1:80"];
+    assert_eq!(order(&table, &both, None), expected);
+    assert_eq!(order(&table, &both[..1], None), expected);
+    let asked: Vec<u32> = table.to_be_asked().iter().map(|end| end.interface.1).collect();
+    assert_eq!(asked, [1, 2], "also one that is known, lest its answer expires");
+}
+
+#[test]
+fn a_prefix_that_was_given_counts_before_what_the_network_says_and_ipv4_before_any() {
+    let given = "if0,nat64=2001:db8:64::/96";
+    let mut table = table(&[(given, &["fd00::2"]), ("if1", &["10.1.0.2", "fd01::2"])]);
+    for interface in [0, 1] {
+        table.prefixes.insert(interface, Prefix64::WELL_KNOWN);
+    }
+    let expected = ["fd00::2 [2001:db8:64::c000:201]:80", "10.1.0.2 192.0.2.1:80"];
+    assert_eq!(order(&table, &["192.0.2.1:80"], None), expected);
+    assert!(table.to_be_asked().is_empty(), "nothing is to be found out");
+}

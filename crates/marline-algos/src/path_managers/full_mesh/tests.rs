@@ -1,4 +1,6 @@
-use marline_policy::{AddressId, LocalAddress, PathAction, RemoteAddress, Role, SubflowId};
+use marline_policy::{
+    AddressId, LocalAddress, PathAction, RemoteAddress, Role, SubflowId, SubflowPath,
+};
 use marline_time::Duration;
 
 use super::*;
@@ -74,6 +76,26 @@ fn two_pins_on_one_local_address_are_two_paths() {
     assert_eq!(actions, [open(2, 0, false)]);
     assert!(w.up(1, actions[0]).is_empty());
     assert_eq!(w.manager.next_timeout(), None, "both are there");
+}
+
+/// The server has IPv4 addresses alone, one of them announced, and the first is in front of a balancer.
+#[test]
+fn from_a_network_with_ipv6_alone_each_ipv4_address_is_reached_below_its_prefix() {
+    let prefix = marline_wire::Prefix64::WELL_KNOWN;
+    let cell = LocalAddress { nat64: Some(prefix), ..local(2, "[2001:db8::7]:0") };
+    let mut w: Harness<FullMesh> =
+        Harness::client(&[local(1, "192.0.2.7:0"), cell], "192.0.2.7:40000");
+    let actions = w.event(PathEvent::Established);
+    assert_eq!(actions, [open(2, 0, false)]);
+    assert!(w.up(1, actions[0]).is_empty(), "there is nothing more to reach");
+    let way = |path: &SubflowPath| prefix.translate_back(path.remote);
+    assert!(w.paths[1].remote.is_ipv6() && way(&w.paths[1]) == w.remote[0].address);
+    w.remote.push(RemoteAddress { id: AddressId(5), address: addr("10.0.0.2:443") });
+    let announced = w.event(PathEvent::Announced(AddressId(5)));
+    assert_eq!(announced, [open(1, 5, false), open(2, 5, false)]);
+    let left = [w.up(2, announced[0]), w.up(3, announced[1])].concat();
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(way(&w.paths[3]), addr("10.0.0.2:443"));
 }
 
 #[test]

@@ -8,6 +8,7 @@
 mod endings;
 mod exceptions;
 mod ping;
+mod portal;
 mod router;
 mod whole_machine;
 

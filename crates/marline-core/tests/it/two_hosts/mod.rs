@@ -88,6 +88,7 @@ pub fn local_address(id: u8, address: &str) -> LocalAddress {
         id: AddressId(id),
         address: SocketAddr::new(address.parse().expect("an address"), 0),
         remote: None,
+        nat64: None,
         backup: false,
         signal: false,
         subflow: true,

@@ -1,0 +1,294 @@
+//! `marline portal`: the login page of a network, around the tunnel, for one program and until it is not needed.
+
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use marline_io::{Interface, Interfaces, resolvers_of};
+use marline_proxy::secret::hide;
+use marline_proxy::shutdown::Stopper;
+use marline_tun::addresses::Addresses;
+use marline_tun::datagram::NoDatagrams;
+use marline_tun::gateway::{Gateway, GatewaySettings, Served};
+use marline_tun::inside::{self, Half, Names, Outside, Program, ProgramInterface};
+use marline_tun::machine::routing::MARK;
+use marline_tun::portal::{Finding, PortalWay, Probe};
+use marline_tun::resolver::{self, Resolvers};
+
+use super::run::{FAILED, NOT_EXECUTABLE, NOT_FOUND};
+
+/// The page that Android and Chromium ask for.
+const PROBE: &str = "http://connectivitycheck.gstatic.com/generate_204";
+/// What stands for the page in the program's arguments, as in desktop entries.
+const PLACEHOLDER: &str = "%u";
+/// How often it is looked whether the portal is gone.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Then what the login leads to may still be read.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// Connections of a browser on a login page.
+const CONNECTIONS: usize = 256;
+
+/// Arguments of `marline portal`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Interface of the network that wants a login [default: the only one with a default route]
+    #[arg(value_name = "IFACE")]
+    pub interface: Option<String>,
+    /// Resolver of that network [default: as this machine's configuration knows it]
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = resolver::parse)]
+    pub dns: Option<SocketAddr>,
+    /// Page in plain HTTP that answers with status 204 where nothing is in the way
+    #[arg(long, value_name = "URL", default_value = PROBE)]
+    pub probe: Probe,
+    /// Program that gets nothing but this network, and its arguments, in which %u is the page; without one it is only
+    /// said whether there is a portal, and where
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// What is to be done, once there are threads.
+#[derive(Debug)]
+pub enum Prepared {
+    /// Look, and say what is there.
+    Look(PortalWay, Probe),
+    /// Carry a program's traffic.
+    Carry {
+        /// The way.
+        way: PortalWay,
+        /// What is asked for again and again.
+        probe: Probe,
+        /// To whom results go.
+        outside: Outside,
+        /// The program's network.
+        interface: ProgramInterface,
+    },
+}
+
+/// Splits the process if there is a program: one half becomes it and does not return from here. Must be called before
+/// threads are started. `None`: the other half did not get so far, and has said why.
+///
+/// # Errors
+/// There is no such interface, or it is not clear which one is meant.
+pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
+    let way = way(&args)?;
+    if args.command.is_empty() {
+        return Ok(Some(Prepared::Look(way, args.probe)));
+    }
+    let addresses = Addresses::default();
+    let half = Names::by_gateway(&addresses).and_then(|names| Ok((names, inside::split()?)));
+    let outside = match half {
+        Ok((_, Half::Outside(outside))) => outside,
+        Ok((names, Half::Program(program))) => {
+            match become_program(program, &args, &addresses, &names) {
+                Ok(never) => match never {},
+                Err(error) => end(&error),
+            }
+        }
+        Err(error) => end(&error),
+    };
+    match outside.receive_interface().context("the interface did not arrive") {
+        Ok(interface) => Ok(interface.map(|interface| {
+            let probe = args.probe;
+            Prepared::Carry { way, probe, outside, interface }
+        })),
+        Err(error) => {
+            outside.failed(&hide(&format!("{error:#}")));
+            Ok(None)
+        }
+    }
+}
+
+/// Says what went wrong before there was a program.
+fn end(error: &anyhow::Error) -> ! {
+    eprintln!("marline: {}", hide(&format!("{error:#}")));
+    std::process::exit(FAILED)
+}
+
+fn way(args: &Args) -> anyhow::Result<PortalWay> {
+    let interfaces = Interfaces::now().context("cannot list interfaces")?;
+    let interface = choose(&interfaces, args.interface.as_deref())?;
+    let found = || resolvers_of((&interface.name, interface.index));
+    let resolvers = args.dns.map_or_else(found, |dns| vec![dns]);
+    Ok(PortalWay::new(interface.name.clone(), MARK, resolvers))
+}
+
+fn choose<'a>(interfaces: &'a Interfaces, name: Option<&str>) -> anyhow::Result<&'a Interface> {
+    if let Some(name) = name {
+        let interface = interfaces.by_name(name);
+        return interface.with_context(|| format!("there is no interface `{name}`"));
+    }
+    match interfaces.with_default_route()[..] {
+        [] => bail!("no interface has a default route: name one"),
+        [only] => Ok(only),
+        ref several => {
+            let names: Vec<&str> = several.iter().map(|i| i.name.as_str()).collect();
+            bail!("which network wants a login? marline portal {}", names.join(" | "))
+        }
+    }
+}
+
+fn become_program(
+    program: Program,
+    args: &Args,
+    addresses: &Addresses,
+    names: &Names,
+) -> anyhow::Result<Infallible> {
+    let tun = inside::enter(addresses, names)?;
+    program.hand_over(tun)?;
+    let (name, rest) = args.command.split_first().context("no program is named")?;
+    let page = args.probe.to_string();
+    let filled = |word: &OsString| match word == OsStr::new(PLACEHOLDER) {
+        true => OsString::from(&page),
+        false => word.clone(),
+    };
+    let mut command = Command::new(name);
+    command.args(rest.iter().map(filled));
+    if let Some(user) = Caller::of_sudo() {
+        command.uid(user.uid).gid(user.gid).env("HOME", user.home);
+    }
+    let error = command.exec();
+    eprintln!("marline: cannot run {}: {error}", name.display());
+    let missing = error.kind() == std::io::ErrorKind::NotFound;
+    std::process::exit(if missing { NOT_FOUND } else { NOT_EXECUTABLE })
+}
+
+/// Who asked root for it by sudo: a browser is not to be root's.
+struct Caller {
+    uid: u32,
+    gid: u32,
+    home: String,
+}
+
+impl Caller {
+    fn of_sudo() -> Option<Caller> {
+        let uid = std::env::var("SUDO_UID").ok()?.parse().ok().filter(|uid| *uid != 0)?;
+        if !rustix::process::geteuid().is_root() {
+            return None;
+        }
+        Caller::in_file(&std::fs::read_to_string("/etc/passwd").ok()?, uid)
+    }
+
+    fn in_file(passwd: &str, uid: u32) -> Option<Caller> {
+        passwd.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split(':').collect();
+            let [_, _, number, gid, _, home, _] = fields[..] else { return None };
+            let gid = gid.parse().ok()?;
+            (number.parse() == Ok(uid)).then(|| Caller { uid, gid, home: home.to_owned() })
+        })
+    }
+}
+
+/// Looks, or carries the program's traffic until it has ended or the portal is gone.
+///
+/// # Errors
+/// The program cannot be watched.
+pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
+    match prepared {
+        Prepared::Look(way, probe) => {
+            let finding = probe.ask(&way).await;
+            println!("{}", said(&way, &probe, &finding));
+            Ok(if finding == Finding::Open { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Prepared::Carry { way, probe, outside, interface } => {
+            let finding = probe.ask(&way).await;
+            if !matches!(finding, Finding::Portal { .. }) {
+                outside.failed(&said(&way, &probe, &finding));
+                return Ok(ExitCode::FAILURE);
+            }
+            carry(way, &probe, outside, interface).await?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn said(way: &PortalWay, probe: &Probe, finding: &Finding) -> String {
+    let interface = way.interface();
+    match finding {
+        Finding::Open => format!("{interface}: no login is wanted: {probe} answers"),
+        Finding::Portal { url } => {
+            let page = url.clone().unwrap_or_else(|| probe.to_string());
+            format!(
+                "{interface}: a login is wanted: {page} (marline portal {interface} -- BROWSER %u)"
+            )
+        }
+        Finding::Silent(why) => format!(
+            "{interface}: no login page answers: {why} (with `marline up --kill-switch` only root's \
+             `marline portal` gets there)"
+        ),
+    }
+}
+
+async fn carry(
+    way: PortalWay,
+    probe: &Probe,
+    outside: Outside,
+    interface: ProgramInterface,
+) -> anyhow::Result<()> {
+    let ProgramInterface { tun, program } = interface;
+    let resolvers = way.resolver().map(|resolver| Resolvers::new(resolver.into(), []));
+    let settings = GatewaySettings {
+        addresses: Addresses::default(),
+        resolvers,
+        served: Served::Program,
+        connections: CONNECTIONS,
+    };
+    let stopper = Stopper::default();
+    let gateway = match Gateway::start(tun, settings, Box::new(NoDatagrams)) {
+        Ok(gateway) => gateway,
+        Err(error) => {
+            outside.failed(&format!("the interface cannot be served: {error}"));
+            return Ok(());
+        }
+    };
+    let serving = tokio::spawn(gateway.serve(Arc::new(way.clone()), stopper.listen()));
+    outside.ready();
+    let used = async {
+        program.ended().await?;
+        program.left().await;
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        ended = used => ended?,
+        () = gone(&way, probe) => {
+            let interface = way.interface();
+            eprintln!("marline: {interface}: logged in; this program's network ends in 5 s");
+            tokio::time::sleep(FAREWELL).await;
+        }
+    }
+    stopper.end();
+    serving.await.context("the gateway failed")
+}
+
+/// Waits until the page itself answers.
+async fn gone(way: &PortalWay, probe: &Probe) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        if probe.ask(way).await == Finding::Open {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_browser_belongs_to_whoever_asked_root() {
+        let passwd =
+            "root:x:0:0:root:/root:/bin/bash\nbroken:x\nme:x:1000:1001:Me,,,:/srv/me:/bin/sh\n";
+        let me = Caller::in_file(passwd, 1_000).unwrap();
+        assert_eq!((me.uid, me.gid, me.home.as_str()), (1_000, 1_001, "/srv/me"));
+        assert!(Caller::in_file(passwd, 1_001).is_none());
+    }
+
+    #[test]
+    fn the_default_probe_is_one() {
+        assert_eq!(PROBE.parse::<Probe>().unwrap().to_string(), PROBE);
+    }
+}

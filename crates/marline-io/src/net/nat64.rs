@@ -1,0 +1,233 @@
+//! Discovery of a network's NAT64 prefix by its resolver (RFC 7050): `ipv4only.arpa` has IPv4 addresses alone, so an
+//! IPv6 address of it was made by the network, from the prefix below which it translates.
+
+use core::net::{Ipv6Addr, SocketAddr};
+use core::time::Duration;
+use std::io;
+
+use marline_time::Rng as _;
+use marline_wire::Prefix64;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::UdpSocket;
+use tokio::time::{Instant, timeout_at};
+
+use super::resolvers_of;
+use crate::LocalEnd;
+use crate::random::SecretRng;
+use crate::sys::socket;
+
+/// The question behind the header's first two bytes: recursion desired, one question, AAAA of `ipv4only.arpa`.
+const QUESTION: &[u8] =
+    b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x08ipv4only\x04arpa\x00\x00\x1c\x00\x01";
+/// Bytes of the header.
+const HEADER: usize = 12;
+const AAAA: u16 = 28;
+const NXDOMAIN: u8 = 3;
+/// Records of an answer that are looked at; there are two.
+const RECORDS: u16 = 16;
+/// Bytes of an answer that are read.
+const LONGEST: usize = 1_500;
+/// Times that all resolvers are asked, and how long is waited after each.
+const TRIES: u32 = 3;
+const PATIENCE: Duration = Duration::from_secs(1);
+/// A socket that only fails is not asked all the time.
+const AFTER_ERROR: Duration = Duration::from_millis(50);
+/// How long an answer counts, whatever it says itself.
+const TTL_S: core::ops::RangeInclusive<u32> = 60..=86_400;
+
+/// What a network's resolvers say of its prefix.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum PrefixAnswer {
+    /// It translates below this prefix.
+    Prefix {
+        /// The prefix.
+        prefix: Prefix64,
+        /// Seconds for which this counts.
+        ttl_s: u32,
+    },
+    /// It does not translate.
+    None,
+    /// No resolver is known, or none answered.
+    Silence,
+}
+
+/// Asks the resolvers of an interface's network, over it, for at most three seconds.
+///
+/// # Errors
+/// No socket can be opened there.
+pub async fn discover_nat64(end: &LocalEnd) -> io::Result<PrefixAnswer> {
+    let interface = (end.interface.0.as_str(), end.interface.1);
+    let resolvers = resolvers_of(interface);
+    let reachable = |to: &&SocketAddr| to.is_ipv6() && end.address.is_ipv6();
+    let resolvers: Vec<SocketAddr> = resolvers.iter().filter(reachable).copied().collect();
+    if resolvers.is_empty() {
+        return Ok(PrefixAnswer::Silence);
+    }
+    let socket = open(end)?;
+    let [first, second, ..] = SecretRng::from_os()?.next_u32().to_ne_bytes();
+    let query: Vec<u8> = [first, second].iter().chain(QUESTION).copied().collect();
+    let mut negative = false;
+    for _ in 0..TRIES {
+        for resolver in &resolvers {
+            // One that has no way there says so by not answering.
+            let _ = socket.send_to(&query, resolver).await;
+        }
+        let until = Instant::now() + PATIENCE;
+        let mut buffer = [0; LONGEST];
+        while let Ok(received) = timeout_at(until, socket.recv_from(&mut buffer)).await {
+            let Ok((len, from)) = received else {
+                // What ICMP says of one of them is no answer, and of each it is said once.
+                tokio::time::sleep(AFTER_ERROR).await;
+                continue;
+            };
+            if !resolvers.iter().any(|r| (r.ip(), r.port()) == (from.ip(), from.port())) {
+                continue;
+            }
+            match read_answer(&query, &buffer[..len]) {
+                Some(found @ PrefixAnswer::Prefix { .. }) => return Ok(found),
+                Some(_) => negative = true,
+                None => {}
+            }
+        }
+        if negative {
+            return Ok(PrefixAnswer::None);
+        }
+    }
+    Ok(PrefixAnswer::Silence)
+}
+
+/// A socket whose packets leave by the end's interface.
+fn open(end: &LocalEnd) -> io::Result<UdpSocket> {
+    let options = end.socket_options();
+    let kind = Type::DGRAM.nonblocking().cloexec();
+    let socket = Socket::new(Domain::for_address(options.local), kind, Some(Protocol::UDP))?;
+    if let Some((name, index)) = &options.interface {
+        socket::bind_to_interface(&socket, name, *index, options.local.is_ipv6())?;
+    }
+    socket::mark(&socket, options.mark)?;
+    socket.bind(&options.local.into())?;
+    UdpSocket::from_std(socket.into())
+}
+
+/// What an answer to this query says; `None`: it is none.
+fn read_answer(query: &[u8], answer: &[u8]) -> Option<PrefixAnswer> {
+    let number = |at: usize| Some(u16::from_be_bytes(answer.get(at..at + 2)?.try_into().ok()?));
+    let asked = answer.get(HEADER..query.len())?;
+    let is_answer = answer[..2] == query[..2] && answer[2] & 0x80 != 0 && number(4)? == 1;
+    if !is_answer || !asked.eq_ignore_ascii_case(&query[HEADER..]) {
+        return None;
+    }
+    match answer[3] & 0x0f {
+        0 => {}
+        NXDOMAIN => return Some(PrefixAnswer::None),
+        // It could not ask anybody.
+        _ => return None,
+    }
+    let mut at = query.len();
+    for _ in 0..number(6)?.min(RECORDS) {
+        at = after_name(answer, at)?;
+        let (kind, len) = (number(at)?, usize::from(number(at + 8)?));
+        let ttl_s = u32::from_be_bytes(answer.get(at + 4..at + 8)?.try_into().ok()?);
+        let data = answer.get(at + 10..at + 10 + len)?;
+        let address =
+            data.try_into().ok().filter(|_| kind == AAAA).map(|ip: [u8; 16]| Ipv6Addr::from(ip));
+        if let Some(prefix) = address.and_then(Prefix64::of_well_known_name) {
+            let ttl_s = ttl_s.clamp(*TTL_S.start(), *TTL_S.end());
+            return Some(PrefixAnswer::Prefix { prefix, ttl_s });
+        }
+        at += 10 + len;
+    }
+    Some(PrefixAnswer::None)
+}
+
+/// Where a name ends.
+fn after_name(message: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        match *message.get(at)? {
+            0 => return Some(at + 1),
+            pointer if pointer >= 0xc0 => return Some(at + 2),
+            len => at += 1 + usize::from(len),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query() -> Vec<u8> {
+        [7, 9].iter().chain(QUESTION).copied().collect()
+    }
+
+    /// An answer with these records: type, TTL in seconds, data.
+    fn answer(code: u8, records: &[(u16, u32, &[u8])]) -> Vec<u8> {
+        let mut bytes = query();
+        bytes[2] |= 0x80;
+        bytes[3] = code;
+        bytes[6..8].copy_from_slice(&(records.len() as u16).to_be_bytes());
+        for (kind, ttl_s, data) in records {
+            bytes.extend([0xc0, 12]);
+            bytes.extend(kind.to_be_bytes());
+            bytes.extend([0, 1]);
+            bytes.extend(ttl_s.to_be_bytes());
+            bytes.extend((data.len() as u16).to_be_bytes());
+            bytes.extend(*data);
+        }
+        bytes
+    }
+
+    #[test]
+    fn an_answer_tells_the_prefix_and_how_long_it_counts() {
+        let prefix: Prefix64 = "2001:db8:64::/96".parse().unwrap();
+        let made = prefix.embed([192, 0, 0, 171].into()).octets();
+        let read = |ttl_s| {
+            let bytes = answer(0, &[(5, 9, b"\x00"), (AAAA, ttl_s, &made)]);
+            read_answer(&query(), &bytes)
+        };
+        assert_eq!(read(600), Some(PrefixAnswer::Prefix { prefix, ttl_s: 600 }));
+        assert_eq!(read(0), Some(PrefixAnswer::Prefix { prefix, ttl_s: 60 }));
+        assert_eq!(read(u32::MAX), Some(PrefixAnswer::Prefix { prefix, ttl_s: 86_400 }));
+    }
+
+    #[test]
+    fn a_network_that_does_not_translate_is_not_one_that_is_silent() {
+        let read = |bytes: &[u8]| read_answer(&query(), bytes);
+        assert_eq!(read(&answer(0, &[])), Some(PrefixAnswer::None));
+        assert_eq!(read(&answer(NXDOMAIN, &[])), Some(PrefixAnswer::None));
+        assert_eq!(read(&answer(2, &[])), None, "SERVFAIL");
+        let native: Ipv6Addr = "2001:db8::1".parse().unwrap();
+        let other = answer(0, &[(AAAA, 60, &native.octets())]);
+        assert_eq!(read(&other), Some(PrefixAnswer::None), "a resolver that lies about all names");
+    }
+
+    #[test]
+    fn what_is_no_answer_to_this_question_counts_for_nothing() {
+        let made = Prefix64::WELL_KNOWN.embed([192, 0, 0, 170].into()).octets();
+        let good = answer(0, &[(AAAA, 60, &made)]);
+        assert!(matches!(read_answer(&query(), &good), Some(PrefixAnswer::Prefix { .. })));
+        for (at, byte) in [(0, 1), (2, 0), (13, b'x'), (5, 2)] {
+            let mut bad = good.clone();
+            bad[at] = byte;
+            assert_eq!(read_answer(&query(), &bad), None, "byte {at}");
+        }
+        for len in 0..good.len() {
+            let cut = read_answer(&query(), &good[..len]);
+            assert!(!matches!(cut, Some(PrefixAnswer::Prefix { .. })), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn mutated_answers_do_not_panic() {
+        let made = Prefix64::WELL_KNOWN.embed([192, 0, 0, 170].into()).octets();
+        let good = answer(0, &[(5, 1, &[3; 40]), (AAAA, 60, &made), (AAAA, 60, &made)]);
+        let mut rng = marline_time::PcgRng::new(11, 1);
+        for _ in 0..20_000 {
+            let mut bytes = good.clone();
+            for _ in 0..4 {
+                let at = 2 + rng.below(bytes.len() as u64 - 2) as usize;
+                bytes[at] = rng.next_u32() as u8;
+            }
+            let _ = read_answer(&query(), &bytes);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Resolvers of an interface's own network, as far as this machine has written them down.
+//!
+//! Which resolver belongs to which network is known to whoever configured the interface: systemd-resolved keeps it
+//! per link, whether networkd, NetworkManager or dhcpcd told it. Elsewhere there is one list for all, and only asking
+//! tells.
+
+use core::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::path::Path;
+
+const DNS_PORT: u16 = 53;
+/// Resolvers of one network that are asked, at most.
+const MOST: usize = 4;
+/// Where each link's own are: of systemd-resolved, then of systemd-networkd.
+const OF_LINKS: [(&str, &str); 2] =
+    [("/run/systemd/resolve/netif", "SERVERS="), ("/run/systemd/netif/links", "DNS=")];
+/// Those of all networks.
+const OF_ALL: [&str; 3] =
+    ["/run/systemd/resolve/resolv.conf", "/run/NetworkManager/resolv.conf", "/etc/resolv.conf"];
+
+/// Resolvers to be asked over an interface (name and index), the likeliest first, at most four: its link's own, or else
+/// all that this machine knows. Those on loopback are left out: they ask others, by ways of their own.
+#[must_use]
+pub fn resolvers_of(interface: (&str, u32)) -> Vec<SocketAddr> {
+    resolvers_below(Path::new("/"), interface)
+}
+
+fn resolvers_below(root: &Path, (name, index): (&str, u32)) -> Vec<SocketAddr> {
+    let read = |path: &str| {
+        std::fs::read_to_string(root.join(path.trim_start_matches('/'))).unwrap_or_default()
+    };
+    let mut found = Vec::new();
+    for (directory, key) in OF_LINKS {
+        let text = read(&format!("{directory}/{index}"));
+        let words = text.lines().filter_map(|line| line.strip_prefix(key));
+        found.extend(
+            words.flat_map(str::split_ascii_whitespace).filter_map(|w| resolver(w, (name, index))),
+        );
+    }
+    if found.is_empty() {
+        for path in OF_ALL {
+            let text = read(path);
+            let words = text.lines().filter_map(|line| {
+                let mut words = line.split_ascii_whitespace();
+                words.next().filter(|word| *word == "nameserver").and(words.next())
+            });
+            found.extend(words.filter_map(|word| resolver(word, (name, index))));
+        }
+    }
+    let mut distinct: Vec<SocketAddr> = Vec::new();
+    for resolver in found {
+        if !distinct.contains(&resolver) {
+            distinct.push(resolver);
+        }
+    }
+    distinct.truncate(MOST);
+    distinct
+}
+
+/// One resolver: `ADDRESS`, perhaps with `%INTERFACE`, `#NAME` or a port, as systemd writes them.
+fn resolver(word: &str, (name, index): (&str, u32)) -> Option<SocketAddr> {
+    let word = word.split('#').next().unwrap_or_default();
+    if let Ok(address) = word.parse::<SocketAddr>() {
+        return Some(address).filter(|address| !address.ip().is_loopback());
+    }
+    let (bare, zone) = word.split_once('%').map_or((word, None), |(a, zone)| (a, Some(zone)));
+    let address: IpAddr = bare.parse().ok().filter(|ip: &IpAddr| !ip.is_loopback())?;
+    let here = |zone: &str| zone == name || zone.parse() == Ok(index);
+    if zone.is_some_and(|zone| !here(zone)) {
+        return None;
+    }
+    Some(match address {
+        IpAddr::V6(ip) if is_of_link(ip) => SocketAddrV6::new(ip, DNS_PORT, 0, index).into(),
+        ip => SocketAddr::new(ip, DNS_PORT),
+    })
+}
+
+fn is_of_link(ip: Ipv6Addr) -> bool {
+    ip.segments()[0] & 0xffc0 == 0xfe80
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn a_links_own_resolvers_come_before_those_of_all() {
+        let root = tempfile::tempdir().unwrap();
+        let of = |name, index| {
+            resolvers_below(root.path(), (name, index))
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        assert!(of("wwan0", 7).is_empty());
+        let all = "# none\nnameserver 127.0.0.53\nnameserver 192.0.2.1\nnameserver fe80::1%wwan0\n\
+                   nameserver fe80::2%wlan0\nnameservers 192.0.2.9\nnameserver nonsense\n";
+        write(root.path(), "etc/resolv.conf", all);
+        assert_eq!(of("wwan0", 7), ["192.0.2.1:53", "[fe80::1%7]:53"]);
+        write(
+            root.path(),
+            "run/systemd/resolve/netif/7",
+            "# This is private data.\nLLMNR=yes\nSERVERS=2001:db8::53#dns.example fe80::3 192.0.2.5:5353\n",
+        );
+        assert_eq!(of("wwan0", 7), ["[2001:db8::53]:53", "[fe80::3%7]:53", "192.0.2.5:5353"]);
+        assert_eq!(of("wlan0", 3), ["192.0.2.1:53", "[fe80::2%3]:53"]);
+    }
+
+    #[test]
+    fn however_many_are_listed_few_are_asked() {
+        let root = tempfile::tempdir().unwrap();
+        let many: String = (0..200).map(|n| format!("nameserver 192.0.2.{n}\n")).collect();
+        write(root.path(), "etc/resolv.conf", &many);
+        assert_eq!(resolvers_below(root.path(), ("eth0", 2)).len(), MOST);
+    }
+}

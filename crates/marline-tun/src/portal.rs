@@ -1,0 +1,113 @@
+//! Way around the tunnel to the login page of a captive portal: by one interface, with that network's own resolvers.
+//!
+//! Nothing of the machine's routing is changed. Each socket is bound to the interface and marked as Marline's own
+//! packets are, so that the way ends with the process, however it ends.
+
+mod names;
+mod probe;
+mod stream;
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use marline_proxy::client::open::{Open, OpenError};
+use marline_proxy::message::{ErrorCode, Failure};
+use marline_proxy::target::Target;
+use marline_proxy::udp::DNS_PORT;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+use tokio::time::timeout;
+
+pub use probe::{BadProbe, Finding, Probe};
+pub use stream::PortalStream;
+
+/// A host that has not accepted a connection within this time does not.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The way by an interface.
+#[derive(Clone, Debug)]
+pub struct PortalWay {
+    interface: String,
+    mark: u32,
+    resolvers: Vec<SocketAddr>,
+}
+
+impl PortalWay {
+    /// By this interface, whose network has these resolvers. Packets are marked with `mark` where this process may do
+    /// that (CAP_NET_ADMIN).
+    #[must_use]
+    pub const fn new(interface: String, mark: u32, resolvers: Vec<SocketAddr>) -> PortalWay {
+        PortalWay { interface, mark, resolvers }
+    }
+
+    /// The interface.
+    #[must_use]
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// The first resolver, for whoever asks by this way.
+    #[must_use]
+    pub fn resolver(&self) -> Option<SocketAddr> {
+        self.resolvers.first().copied()
+    }
+
+    fn socket(&self, to: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
+        let socket =
+            Socket::new(Domain::for_address(to), kind.nonblocking().cloexec(), Some(protocol))?;
+        socket.bind_device(Some(self.interface.as_bytes()))?;
+        match socket.set_mark(self.mark) {
+            // It works without, unless everything else is kept back.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            other => other?,
+        }
+        Ok(socket)
+    }
+
+    async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        let socket = self.socket(to, Type::STREAM, Protocol::TCP)?;
+        let connect = TcpSocket::from_std_stream(socket.into()).connect(to);
+        timeout(PATIENCE, connect).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    async fn datagrams(&self, to: SocketAddr) -> io::Result<UdpSocket> {
+        let socket = self.socket(to, Type::DGRAM, Protocol::UDP)?;
+        socket.connect(&to.into())?;
+        UdpSocket::from_std(socket.into())
+    }
+}
+
+impl Open for PortalWay {
+    type Stream = PortalStream;
+
+    async fn open(&self, target: &Target) -> Result<PortalStream, OpenError> {
+        let Err(ip) = target.host.as_name() else {
+            let text = format!("{target}: names are resolved before");
+            return Err(OpenError::Refused(Failure::new(ErrorCode::DestinationUnreachable, text)));
+        };
+        let to = SocketAddr::new(ip, target.port);
+        // The zone of a link-local one is no part of a target.
+        let is_resolver =
+            |resolver: &&SocketAddr| resolver.ip() == ip && resolver.port() == target.port;
+        if target.port == DNS_PORT || self.resolvers.iter().any(|r| is_resolver(&r)) {
+            let first = self.resolvers.iter().find(is_resolver).copied().unwrap_or(to);
+            return Ok(names::stream_to(self.clone(), first));
+        }
+        match self.connect(to).await {
+            Ok(stream) => Ok(PortalStream::Tcp(stream)),
+            Err(error) => Err(OpenError::Refused(failure(target, &error))),
+        }
+    }
+}
+
+fn failure(target: &Target, error: &io::Error) -> Failure {
+    let code = match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => {
+            ErrorCode::ConnectionReset
+        }
+        io::ErrorKind::NetworkUnreachable => ErrorCode::NetworkFailure,
+        _ => ErrorCode::DestinationUnreachable,
+    };
+    Failure::new(code, format!("{target}: {error}"))
+}

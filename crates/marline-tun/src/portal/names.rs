@@ -1,0 +1,90 @@
+//! Queries that come as a stream (DNS over TCP), asked by UDP as a portal's resolver expects them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::time::timeout;
+
+use super::{PortalStream, PortalWay};
+use crate::dns::message;
+
+/// How long an answer is waited for, and how often a query is sent.
+const PATIENCE: Duration = Duration::from_secs(1);
+const TIMES: usize = 3;
+/// Bytes of a DNS message.
+const LONGEST: usize = 65_535;
+/// Bytes on their way in each direction.
+const BUFFER: usize = 16 << 10;
+
+/// A stream to a resolver.
+pub(super) fn stream_to(way: PortalWay, resolver: SocketAddr) -> PortalStream {
+    let (ours, theirs) = duplex(BUFFER);
+    tokio::spawn(async move {
+        if let Err(error) = answer_all(&way, resolver, ours).await {
+            tracing::debug!(%resolver, "names: {error}");
+        }
+    });
+    PortalStream::Names(theirs)
+}
+
+/// Answers one query after the other until there are no more.
+async fn answer_all(
+    way: &PortalWay,
+    resolver: SocketAddr,
+    mut stream: DuplexStream,
+) -> io::Result<()> {
+    loop {
+        let mut len = [0; 2];
+        match stream.read_exact(&mut len).await {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            other => other?,
+        };
+        let mut query = vec![0; usize::from(u16::from_be_bytes(len))];
+        stream.read_exact(&mut query).await?;
+        let answer = ask(way, resolver, &query).await?;
+        let len = u16::try_from(answer.len()).map_err(|_| io::ErrorKind::InvalidData)?;
+        stream.write_all(&[&len.to_be_bytes()[..], &answer].concat()).await?;
+    }
+}
+
+/// Asks by UDP, and by TCP if the answer does not fit.
+pub(super) async fn ask(
+    way: &PortalWay,
+    resolver: SocketAddr,
+    query: &[u8],
+) -> io::Result<Vec<u8>> {
+    let socket = way.datagrams(resolver).await?;
+    let mut buffer = vec![0; LONGEST];
+    for _ in 0..TIMES {
+        socket.send(query).await?;
+        let answered = timeout(PATIENCE, async {
+            loop {
+                let len = socket.recv(&mut buffer).await?;
+                if message::is_answer(&buffer[..len]) && buffer[..2] == query[..2] {
+                    return Ok::<usize, io::Error>(len);
+                }
+            }
+        });
+        if let Ok(len) = answered.await {
+            buffer.truncate(len?);
+            if message::is_truncated(&buffer)
+                && let Ok(whole) = timeout(PATIENCE, ask_by_tcp(way, resolver, query)).await
+            {
+                return whole.or(Ok(buffer));
+            }
+            return Ok(buffer);
+        }
+    }
+    Err(io::ErrorKind::TimedOut.into())
+}
+
+async fn ask_by_tcp(way: &PortalWay, resolver: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
+    let mut stream = way.connect(resolver).await?;
+    let len = u16::try_from(query.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    stream.write_all(&[&len.to_be_bytes()[..], query].concat()).await?;
+    let mut answer = vec![0; usize::from(stream.read_u16().await?)];
+    stream.read_exact(&mut answer).await?;
+    Ok(answer)
+}

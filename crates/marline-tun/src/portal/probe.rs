@@ -1,0 +1,214 @@
+//! Probe for a captive portal: a page whose answer is known, asked for in plain HTTP. A network that wants a login
+//! answers in its place.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use super::{PortalWay, names};
+use crate::dns::message;
+
+/// How long a probe takes at most.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of an answer that are read: status and fields.
+const LONGEST: usize = 16 << 10;
+/// Characters of an address that is shown.
+const LONGEST_URL: usize = 2_048;
+
+/// A page that answers with status 204 and nothing else where no portal is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    host: String,
+    port: u16,
+    path: String,
+}
+
+/// Text that is no address of a probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadProbe;
+
+impl fmt::Display for BadProbe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a probe is http://HOST[:PORT]/PATH (not https, which a portal cannot answer)")
+    }
+}
+
+impl std::error::Error for BadProbe {}
+
+/// What a probe has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// The page itself answered.
+    Open,
+    /// Somebody else did.
+    Portal {
+        /// Where its page is, if it said so.
+        url: Option<String>,
+    },
+    /// Nobody did, and why.
+    Silent(String),
+}
+
+impl fmt::Display for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            80 => write!(f, "http://{}{}", self.host, self.path),
+            port => write!(f, "http://{}:{port}{}", self.host, self.path),
+        }
+    }
+}
+
+impl FromStr for Probe {
+    type Err = BadProbe;
+
+    fn from_str(text: &str) -> Result<Probe, BadProbe> {
+        let rest = text.strip_prefix("http://").ok_or(BadProbe)?;
+        let (authority, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) => (host, port.parse().map_err(|_| BadProbe)?),
+            None => (authority, 80),
+        };
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
+        let shown = path.bytes().all(|byte| byte.is_ascii_graphic());
+        let labels = host.split('.').all(|label| (1..=63).contains(&label.len()));
+        if !host.bytes().all(plain) || !labels || host.len() > 253 || port == 0 || !shown {
+            return Err(BadProbe);
+        }
+        Ok(Probe { host: host.to_ascii_lowercase(), port, path: path.to_owned() })
+    }
+}
+
+impl Probe {
+    /// Asks by this way.
+    pub async fn ask(&self, way: &PortalWay) -> Finding {
+        match timeout(PATIENCE, self.fetch(way)).await {
+            Ok(Ok(head)) => read_head(&head),
+            Ok(Err(error)) => Finding::Silent(error.to_string()),
+            Err(_) => Finding::Silent(format!("no answer within {} s", PATIENCE.as_secs())),
+        }
+    }
+
+    /// Status and fields of the answer.
+    async fn fetch(&self, way: &PortalWay) -> io::Result<Vec<u8>> {
+        let mut last =
+            io::Error::new(io::ErrorKind::NotFound, format!("{} has no address", self.host));
+        for ip in self.addresses(way).await? {
+            match way.connect(SocketAddr::new(ip, self.port)).await {
+                Ok(mut stream) => {
+                    let Probe { host, path, .. } = self;
+                    let request =
+                        format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+                    stream.write_all(request.as_bytes()).await?;
+                    let mut head = Vec::new();
+                    let mut limited = stream.take(LONGEST as u64);
+                    while !head.windows(4).any(|four| four == b"\r\n\r\n")
+                        && limited.read_buf(&mut head).await? > 0
+                    {}
+                    return Ok(head);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn addresses(&self, way: &PortalWay) -> io::Result<Vec<IpAddr>> {
+        if let Ok(ip) = self.host.parse() {
+            return Ok(vec![ip]);
+        }
+        let mut found = Vec::new();
+        let mut failed = io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("no resolver of {} is known (--dns names one)", way.interface),
+        );
+        for resolver in &way.resolvers {
+            for kind in [message::A, message::AAAA] {
+                match names::ask(way, *resolver, &message::query(&self.host, kind)).await {
+                    Ok(answer) => found.extend(message::addresses(&answer)),
+                    Err(error) => failed = error,
+                }
+                // One that is silent is silent of both.
+                if found.is_empty() && failed.kind() == io::ErrorKind::TimedOut {
+                    break;
+                }
+            }
+            if !found.is_empty() {
+                return Ok(found);
+            }
+        }
+        Err(failed)
+    }
+}
+
+/// What the beginning of an answer says.
+fn read_head(head: &[u8]) -> Finding {
+    let text = String::from_utf8_lossy(head);
+    let mut lines = text.lines();
+    let status = lines.next().filter(|line| line.starts_with("HTTP/1."));
+    let code = status.and_then(|line| line.split(' ').nth(1)?.parse::<u16>().ok());
+    match code {
+        Some(204) => Finding::Open,
+        Some(_) => {
+            let field = lines.take_while(|line| !line.is_empty()).find_map(|line| {
+                let (name, value) = line.split_once(':')?;
+                name.eq_ignore_ascii_case("location").then(|| value.trim())
+            });
+            // It is shown in a terminal.
+            let sound = |url: &&str| {
+                url.len() <= LONGEST_URL && url.bytes().all(|byte| byte.is_ascii_graphic())
+            };
+            Finding::Portal { url: field.filter(sound).map(str::to_owned) }
+        }
+        None => Finding::Silent("what answered does not speak HTTP".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirect_names_the_page_and_only_204_means_open() {
+        let read = |text: &str| read_head(text.as_bytes());
+        assert_eq!(read("HTTP/1.1 204 No Content\r\n\r\n"), Finding::Open);
+        let url = Some("http://login.hotel/?a=1".to_owned());
+        let moved = "HTTP/1.1 302 Found\r\nServer: x\r\nLOCATION: http://login.hotel/?a=1\r\n\r\n";
+        assert_eq!(read(moved), Finding::Portal { url });
+        for nameless in [
+            "HTTP/1.0 200 OK\r\n\r\nLocation: http://body/",
+            "HTTP/1.1 511 Network Authentication Required\r\n\r\n",
+            "HTTP/1.1 302 Found\r\nLocation: http://x/\u{1b}[2J\r\n\r\n",
+        ] {
+            assert_eq!(read(nameless), Finding::Portal { url: None }, "{nameless}");
+        }
+        assert!(matches!(read("220 smtp"), Finding::Silent(_)));
+        assert!(matches!(read(""), Finding::Silent(_)));
+    }
+
+    #[test]
+    fn addresses_of_probes_are_plain_http() {
+        for text in ["http://check.example/204", "http://192.0.2.1:8080/", "http://a/x?y=%20"] {
+            assert_eq!(text.parse::<Probe>().unwrap().to_string(), text);
+        }
+        assert_eq!("http://a".parse::<Probe>().unwrap().to_string(), "http://a/");
+        for text in [
+            "",
+            "a",
+            "https://a/",
+            "http:///",
+            "http://a:0/",
+            "http://a:x/",
+            "http://a b/",
+            "http://a/ b",
+            "http://a/\r\nX: y",
+            "http://u@a/",
+        ] {
+            assert_eq!(text.parse::<Probe>(), Err(BadProbe), "{text}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Prefix of a NAT64 network: IPv4 addresses as IPv6 ones, and back (RFC 6052, 2.2).
+
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::str::FromStr;
+
+/// Lengths that a prefix may have.
+const LENGTHS: [u8; 6] = [96, 64, 56, 48, 40, 32];
+/// The byte between the 64th and the 71st bit, which is zero in every such address.
+const RESERVED: usize = 8;
+/// The addresses of `ipv4only.arpa` (RFC 7050, 2.2).
+const WELL_KNOWN: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 0, 170), Ipv4Addr::new(192, 0, 0, 171)];
+
+/// The prefix below which a network that has only IPv6 reaches IPv4 addresses.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix64 {
+    /// Zero behind the prefix.
+    address: Ipv6Addr,
+    len: u8,
+}
+
+/// Error in the text of a prefix.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct BadPrefix64;
+
+impl fmt::Display for BadPrefix64 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a NAT64 prefix is an IPv6 address, `/`, and 32, 40, 48, 56, 64 or 96, as in 64:ff9b::/96")
+    }
+}
+
+impl core::error::Error for BadPrefix64 {}
+
+impl Prefix64 {
+    /// The one that every network may use (RFC 6052, 2.1).
+    pub const WELL_KNOWN: Prefix64 =
+        Prefix64 { address: Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), len: 96 };
+
+    /// The first `len` bits of an address. `None`: no prefix has this length, or its byte that must be zero is not.
+    #[must_use]
+    pub fn new(address: Ipv6Addr, len: u8) -> Option<Prefix64> {
+        if !LENGTHS.contains(&len) {
+            return None;
+        }
+        let mask = u128::MAX << (128 - u32::from(len));
+        let address = Ipv6Addr::from_bits(address.to_bits() & mask);
+        (address.octets()[RESERVED] == 0).then_some(Prefix64 { address, len })
+    }
+
+    /// The prefix of a network whose resolver gave this address for `ipv4only.arpa` (RFC 7050, 3).
+    #[must_use]
+    pub fn of_well_known_name(answer: Ipv6Addr) -> Option<Prefix64> {
+        let prefixes = LENGTHS.iter().filter_map(|len| Prefix64::new(answer, *len));
+        let fits = |prefix: &Prefix64| {
+            prefix.extract(answer).is_some_and(|embedded| WELL_KNOWN.contains(&embedded))
+        };
+        prefixes.into_iter().find(fits)
+    }
+
+    /// Bits of the prefix: 32, 40, 48, 56, 64 or 96.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "no prefix is empty")]
+    pub const fn len(self) -> u8 {
+        self.len
+    }
+
+    /// Where the four bytes stand: behind the prefix, but for the reserved one.
+    fn places(self) -> [usize; 4] {
+        let first = usize::from(self.len) / 8;
+        core::array::from_fn(|nth| {
+            let place = first + nth;
+            if first <= RESERVED && place >= RESERVED { place + 1 } else { place }
+        })
+    }
+
+    /// What an IPv4 address is called in this network.
+    #[must_use]
+    pub fn embed(self, address: Ipv4Addr) -> Ipv6Addr {
+        let mut octets = self.address.octets();
+        for (place, byte) in self.places().into_iter().zip(address.octets()) {
+            octets[place] = byte;
+        }
+        Ipv6Addr::from(octets)
+    }
+
+    /// The IPv4 address that this one stands for, if it is one of this network's translated ones.
+    #[must_use]
+    pub fn extract(self, address: Ipv6Addr) -> Option<Ipv4Addr> {
+        let octets = address.octets();
+        let embedded = Ipv4Addr::from(self.places().map(|place| octets[place]));
+        (self.embed(embedded) == address).then_some(embedded)
+    }
+
+    /// The way from here to an address: an IPv6 one is reached as it is.
+    #[must_use]
+    pub fn translate(self, to: SocketAddr) -> SocketAddr {
+        match to.ip() {
+            IpAddr::V4(ip) => SocketAddr::new(self.embed(ip).into(), to.port()),
+            IpAddr::V6(_) => to,
+        }
+    }
+
+    /// What the rest of the world calls an address that is reached here.
+    #[must_use]
+    pub fn translate_back(self, to: SocketAddr) -> SocketAddr {
+        match to.ip() {
+            IpAddr::V6(ip) => {
+                self.extract(ip).map_or(to, |ip| SocketAddr::new(ip.into(), to.port()))
+            }
+            IpAddr::V4(_) => to,
+        }
+    }
+}
+
+impl fmt::Display for Prefix64 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.len)
+    }
+}
+
+impl FromStr for Prefix64 {
+    type Err = BadPrefix64;
+
+    fn from_str(text: &str) -> Result<Prefix64, BadPrefix64> {
+        let (address, len) = text.split_once('/').ok_or(BadPrefix64)?;
+        let address: Ipv6Addr = address.parse().map_err(|_| BadPrefix64)?;
+        let len = len.parse().map_err(|_| BadPrefix64)?;
+        Prefix64::new(address, len).filter(|prefix| prefix.address == address).ok_or(BadPrefix64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of RFC 6052, 2.4.
+    const EXAMPLES: [(&str, &str); 7] = [
+        ("2001:db8::/32", "2001:db8:c000:221::"),
+        ("2001:db8:100::/40", "2001:db8:1c0:2:21::"),
+        ("2001:db8:122::/48", "2001:db8:122:c000:2:2100::"),
+        ("2001:db8:122:300::/56", "2001:db8:122:3c0:0:221::"),
+        ("2001:db8:122:344::/64", "2001:db8:122:344:c0:2:2100::"),
+        ("2001:db8:122:344::/96", "2001:db8:122:344::192.0.2.33"),
+        ("64:ff9b::/96", "64:ff9b::192.0.2.33"),
+    ];
+
+    #[test]
+    fn addresses_are_those_of_the_rfc_and_come_back() {
+        let ipv4 = Ipv4Addr::new(192, 0, 2, 33);
+        for (prefix, expected) in EXAMPLES {
+            let prefix: Prefix64 = prefix.parse().unwrap();
+            let expected: Ipv6Addr = expected.parse().unwrap();
+            assert_eq!(prefix.embed(ipv4), expected, "{prefix}");
+            assert_eq!(prefix.extract(expected), Some(ipv4), "{prefix}");
+            let bits = expected.to_bits();
+            assert_eq!(prefix.extract(Ipv6Addr::from_bits(bits ^ 1 << 127)), None, "{prefix}");
+            if prefix.len() < 96 {
+                assert_eq!(prefix.extract(Ipv6Addr::from_bits(bits ^ 1 << 60)), None, "{prefix}");
+                assert_eq!(prefix.extract(Ipv6Addr::from_bits(bits | 1)), None, "{prefix}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_well_known_name_tells_the_prefix_whatever_its_length() {
+        for (prefix, _) in EXAMPLES {
+            let prefix: Prefix64 = prefix.parse().unwrap();
+            for ipv4 in WELL_KNOWN {
+                let answer = prefix.embed(ipv4);
+                assert_eq!(Prefix64::of_well_known_name(answer), Some(prefix), "{answer}");
+            }
+        }
+        let native = "2001:db8::1".parse().unwrap();
+        assert_eq!(Prefix64::of_well_known_name(native), None);
+    }
+
+    #[test]
+    fn ways_lead_there_and_names_lead_back() {
+        let prefix = Prefix64::WELL_KNOWN;
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let (server, there) = (at("192.0.2.33:443"), at("[64:ff9b::192.0.2.33]:443"));
+        assert_eq!((prefix.translate(server), prefix.translate_back(there)), (there, server));
+        let native = at("[2001:db8::1]:443");
+        assert_eq!((prefix.translate(native), prefix.translate_back(native)), (native, native));
+    }
+
+    #[test]
+    fn what_is_no_prefix_is_refused() {
+        for text in ["", "64:ff9b::", "64:ff9b::/95", "64:ff9b::1/96", "1.2.3.4/32", "::/129"] {
+            assert_eq!(text.parse::<Prefix64>(), Err(BadPrefix64), "{text}");
+        }
+        assert!("2001:db8:0:0:100::/96".parse::<Prefix64>().is_err_and(|_| true));
+    }
+}

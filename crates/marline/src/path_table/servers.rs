@@ -1,0 +1,33 @@
+//! Order in which the addresses of servers are tried.
+
+use core::net::SocketAddr;
+
+use marline_io::Prefix64;
+
+/// The addresses in the order in which they are tried, as the rest of the world calls them: a resolver that translates
+/// (DNS64) makes addresses that only its own network has, below one of these prefixes.
+pub(super) fn in_order(servers: &[SocketAddr], prefixes: &[Prefix64]) -> Vec<SocketAddr> {
+    let mut plain: Vec<SocketAddr> = Vec::with_capacity(servers.len());
+    for server in servers {
+        let mut back = prefixes.iter().map(|prefix| prefix.translate_back(*server));
+        let server = back.find(SocketAddr::is_ipv4).unwrap_or(*server);
+        if !plain.contains(&server) {
+            plain.push(server);
+        }
+    }
+    interleave_families(&plain)
+}
+
+/// The servers in the order of RFC 8305 section 4: the families take turns, that of the first server begins.
+fn interleave_families(servers: &[SocketAddr]) -> Vec<SocketAddr> {
+    let first = servers.first().is_some_and(SocketAddr::is_ipv4);
+    let (some, others): (Vec<_>, Vec<_>) =
+        servers.iter().copied().partition(|server| server.is_ipv4() == first);
+    let (mut some, mut others) = (some.into_iter(), others.into_iter());
+    let mut mixed = Vec::with_capacity(servers.len());
+    while mixed.len() < servers.len() {
+        mixed.extend(some.next());
+        mixed.extend(others.next());
+    }
+    mixed
+}

@@ -88,11 +88,12 @@ impl CarrierPlan {
         if server.is_successor() && inherited.is_some() != (self == CarrierPlan::Raw) {
             anyhow::bail!("another carrier than that of the running process needs a restart");
         }
-        let carrier = self.open_with(inherited, |sockets| match server.reserve(Arc::clone(sockets)) {
-            Ok(_) => Ok(()),
-            Err(BindError::Bind { address, source }) => Err(unreserved(source, address)),
-            Err(error) => Err(error.into()),
-        })?;
+        let carrier =
+            self.open_with(inherited, |sockets| match server.reserve(Arc::clone(sockets)) {
+                Ok(_) => Ok(()),
+                Err(BindError::Bind { address, source }) => Err(unreserved(source, address)),
+                Err(error) => Err(error.into()),
+            })?;
         server.carrier(carrier);
         Ok(())
     }

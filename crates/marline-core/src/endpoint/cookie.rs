@@ -243,8 +243,7 @@ impl Endpoint {
         segment: &TcpSegment<'_>,
     ) -> bool {
         self.awaits_cookie(now, meta, segment)
-            || self.may_show_cookie(now, segment)
-                && self.read_cookie(now, meta, segment).is_some()
+            || self.may_show_cookie(now, segment) && self.read_cookie(now, meta, segment).is_some()
     }
 
     fn may_show_cookie(&self, now: Instant, segment: &TcpSegment<'_>) -> bool {

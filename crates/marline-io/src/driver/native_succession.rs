@@ -131,7 +131,11 @@ mod tests {
         // 4 has ended; what it had is asked for among the others.
         assert_eq!(owners.owner_after(path(2), 5, &elders), Some(4));
         assert_eq!(owners.owner(path(2), &[5, 2]), Some(5));
-        assert_eq!(owners.owner_after(path(3), 9, &[5, 2]), Some(5), "given back by one that has ended");
+        assert_eq!(
+            owners.owner_after(path(3), 9, &[5, 2]),
+            Some(5),
+            "given back by one that has ended"
+        );
         assert_eq!(owners.owner(path(4), &[]), None);
     }
 

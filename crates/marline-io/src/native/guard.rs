@@ -58,8 +58,7 @@ impl Guard {
     pub(super) fn inherited(socket: OwnedFd) -> io::Result<Self> {
         let socket = Socket::from(socket);
         let local = address_of(&socket)?;
-        let both_families =
-            local.is_ipv6() && local.ip().is_unspecified() && !socket.only_v6()?;
+        let both_families = local.is_ipv6() && local.ip().is_unspecified() && !socket.only_v6()?;
         Ok(Guard { socket, local, both_families })
     }
 

@@ -167,13 +167,12 @@ fn changed(config: &ServerBuilder) -> BindError {
 
 /// The parts of a native carrier that a predecessor left, as a carrier: raw sockets with its guards. What is not
 /// taken by them stays in the estate.
-pub(super) fn inherited_raw(
-    estate: &mut Estate,
-) -> Result<Option<Arc<RawSockets>>, BindError> {
+pub(super) fn inherited_raw(estate: &mut Estate) -> Result<Option<Arc<RawSockets>>, BindError> {
     let is_raw = |part: &(NativePart, SocketAddr, OwnedFd)| part.0 != NativePart::Tun;
     let raw: Vec<_> = estate.native.extract_if(.., |part| is_raw(part)).collect();
     let opened = RawSockets::inherit(raw);
-    let opened = opened.map_err(|error| BindError::io("take the predecessor's raw sockets", error))?;
+    let opened =
+        opened.map_err(|error| BindError::io("take the predecessor's raw sockets", error))?;
     Ok(opened.map(Arc::new))
 }
 

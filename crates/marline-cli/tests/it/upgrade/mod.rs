@@ -3,6 +3,7 @@
 
 mod failures;
 mod load;
+mod memory;
 mod native;
 mod paths;
 

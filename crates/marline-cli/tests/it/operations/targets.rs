@@ -11,6 +11,11 @@ use super::support::{self, start_client, start_server};
 /// An address that nothing else has.
 const TARGET: &str = "127.77.66.55";
 
+/// A TCP port of loopback that was free a moment ago.
+fn free_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
 /// What a page's viewer is sent within this time.
 fn events(dashboard: SocketAddr) -> String {
     let mut stream = TcpStream::connect(dashboard).unwrap();
@@ -41,11 +46,14 @@ fn status_monitor_metrics_and_dashboard_do_not_say_where_connections_lead() {
     let dir = tempfile::tempdir().unwrap();
     let controls = ["server", "client"].map(|name| dir.path().join(format!("{name}.control")));
     let [at_server, at_client] = controls.each_ref().map(|path| path.to_str().unwrap());
-    let watched = ["--metrics", "127.0.0.1:0", "--dashboard", "127.0.0.1:0", "--log-connections"];
-    let flags = [&["--allow", "127.0.0.0/8", "--control", at_server], &watched[..]].concat();
+    let ports = [free_port(), free_port(), free_port(), free_port()];
+    let texts = ports.map(|port| port.to_string());
+    let watched =
+        |at: usize| ["--metrics", &texts[at], "--dashboard", &texts[at + 1], "--log-connections"];
+    let flags = [&["--allow", "127.0.0.0/8", "--control", at_server], &watched(0)[..]].concat();
     let mut server = start_server(dir.path(), &flags);
     let path = format!("127.0.0.1={}", server.address);
-    let flags = [&["--path", &path, "--control", at_client], &watched[..], &["-v"]].concat();
+    let flags = [&["--path", &path, "--control", at_client], &watched(2)[..], &["-v"]].concat();
     let (mut client, socks) = start_client(dir.path(), &server.invite_file, &flags);
     let listener = TcpListener::bind((TARGET, 0)).unwrap();
     let target = listener.local_addr().unwrap();
@@ -75,13 +83,10 @@ fn status_monitor_metrics_and_dashboard_do_not_say_where_connections_lead() {
     std::thread::sleep(Duration::from_millis(500));
     let everything = |process: &mut support::Running| process.said().join("\n");
     let (of_server, of_client) = (everything(&mut server.process), everything(&mut client));
-    for (name, text) in [("server", &of_server), ("client", &of_client)] {
-        for what in ["metrics at http://", "dashboard at http://"] {
-            let address = text.split(what).nth(1).unwrap_or_else(|| panic!("no {what} in {text}"));
-            let end = address.find('/').unwrap();
-            let address: SocketAddr = address[..end].parse().unwrap();
-            let shown = if what.starts_with('m') { metrics(address) } else { events(address) };
-            assert!(shown.len() > 300, "{name}: {what}: {shown}");
+    for (name, at) in [("server", 0), ("client", 2)] {
+        let shown = [metrics(ports[at]), events(ports[at + 1])];
+        for (what, shown) in ["metrics", "dashboard"].into_iter().zip(shown) {
+            assert!(shown.len() > 300, "{what} of {name}: {shown}");
             said.push((format!("{what} of {name}"), shown));
         }
     }

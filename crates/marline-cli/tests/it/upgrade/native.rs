@@ -115,8 +115,8 @@ impl Front {
         std::fs::write(testbed.dir.join("server/service.py"), SERVICE).expect("a file");
         std::fs::write(testbed.dir.join("client/client.py"), CLIENT).expect("a file");
         testbed.start("server", "python3 -u service.py", Until::Says("ready"));
-        let serve =
-            "marline serve --listen 10.91.1.1:80 --to 127.0.0.1:8080 --control ./run/control";
+        let serve = "marline serve --listen 10.91.1.1:80 --to 127.0.0.1:8080 \
+                     --control ./run/control --qlog ./run/traces";
         let serve = format!("{AS_NOBODY} {serve}");
         let first = testbed.start("server", &serve, Until::Says("listening on"));
         Some(Front { testbed, first, successors: Vec::new() })
@@ -193,6 +193,11 @@ fn a_kernels_connections_go_on_over_three_upgrades() {
     for pid in middle {
         wait_until_gone(pid);
     }
+    // Traces of each process, of connections of before and after.
+    let traces = "for trace in run/traces/*.sqlog; do marline lab plot $trace; done";
+    let drawn = front.testbed.run("server", traces);
+    assert!(drawn.lines().count() >= 6, "{drawn}");
+    assert!(drawn.lines().all(|line| line.contains(" B new data, ")), "{drawn}");
     // No segment came to a port without a guard, which the kernel would have answered.
     assert_eq!(front.testbed.counter("server", "TcpOutRsts"), 0);
     for name in

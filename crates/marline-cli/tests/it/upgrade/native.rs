@@ -47,9 +47,10 @@ while True:
 const CLIENT: &str = "
 import hashlib, os, socket, sys, time
 def connect():
-    s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+    family = socket.AF_INET6 if ':' in sys.argv[2] else socket.AF_INET
+    s = socket.socket(family, socket.SOCK_STREAM, 262)
     s.settimeout(15)
-    s.connect(('10.91.1.1', 80))
+    s.connect((sys.argv[2], int(sys.argv[3])))
     return s
 def enough(): return os.path.exists('enough')
 def echo(s, text):
@@ -103,23 +104,30 @@ struct Front {
     testbed: Testbed,
     first: usize,
     successors: Vec<TookOver>,
+    /// Where clients go.
+    to: &'static str,
 }
 
 impl Front {
     fn start(dir: &Path) -> Option<Front> {
+        let serve = "serve --listen 10.91.1.1:80 --to 127.0.0.1:8080 --qlog ./run/traces";
+        Front::start_as(dir, "", serve, "10.91.1.1 80")
+    }
+
+    /// With this shell command before it, as this subcommand, for clients that go there.
+    fn start_as(dir: &Path, before: &str, serve: &str, to: &'static str) -> Option<Front> {
         let mut testbed = testbed(dir, &["python3", "setpriv", "pgrep"])?;
-        testbed.run(
-            "server",
-            &format!("chmod a+rx {0} {0}/bin; mkdir run; chown nobody run", dir.display()),
+        let prepare = format!(
+            "chmod a+rx {0} {0}/bin .; mkdir run\n{before}\nchown -R nobody run",
+            dir.display()
         );
+        testbed.run("server", &prepare);
         std::fs::write(testbed.dir.join("server/service.py"), SERVICE).expect("a file");
         std::fs::write(testbed.dir.join("client/client.py"), CLIENT).expect("a file");
         testbed.start("server", "python3 -u service.py", Until::Says("ready"));
-        let serve = "marline serve --listen 10.91.1.1:80 --to 127.0.0.1:8080 \
-                     --control ./run/control --qlog ./run/traces";
-        let serve = format!("{AS_NOBODY} {serve}");
+        let serve = format!("{AS_NOBODY} marline {serve} --control ./run/control");
         let first = testbed.start("server", &serve, Until::Says("listening on"));
-        Some(Front { testbed, first, successors: Vec::new() })
+        Some(Front { testbed, first, successors: Vec::new(), to })
     }
 
     /// Upgrades. Gives the number of the process that was the newest.
@@ -141,7 +149,7 @@ impl Front {
     }
 
     fn client(&mut self, what: &str) -> usize {
-        let command = format!("python3 client.py {what}");
+        let command = format!("python3 client.py {what} {}", self.to);
         self.testbed.start("client", &command, Until::Says("begun"))
     }
 
@@ -261,5 +269,62 @@ fn what_it_does_not_have_it_cannot_hand_over() {
     assert!(said.contains("Operation not permitted") || said.contains("10.91.1.1:80,"), "{said}");
     let said = other("--listen 10.91.1.1:80 --to 127.0.0.1:8080 --carrier udp");
     assert!(said.contains("needs a restart"), "{said}");
-    front.testbed.run("client", "touch enough; python3 client.py session");
+    front.testbed.run("client", "touch enough; python3 client.py session 10.91.1.1 80");
+}
+
+/// A session from before, one from after, and both go on.
+fn goes_on(mut front: Front) {
+    let old = front.client("session");
+    let first = front.upgrade();
+    let new = front.client("session");
+    let second = front.upgrade();
+    let newest = front.client("session");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!is_gone(first) && !is_gone(second));
+    front.testbed.run("client", "touch enough");
+    for client in [old, new, newest] {
+        println!("{}", front.whole(client));
+    }
+    assert_eq!(front.testbed.counter("server", "TcpOutRsts"), 0);
+}
+
+#[test]
+fn connections_by_ipv6_go_on_too() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let serve = "serve --listen [::]:80 --to 127.0.0.1:8080";
+    let Some(front) = Front::start_as(dir.path(), "", serve, "fd91:1::1 80") else { return };
+    goes_on(front);
+}
+
+#[test]
+fn a_host_behind_an_interface_is_upgraded_too() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let before = "mkdir dev; mount -t tmpfs -o dev,mode=755 none dev
+        mknod -m 666 dev/tun c 10 200; mount --bind dev/tun /dev/net/tun
+        ip tuntap add mode tun name tun0 user nobody
+        ip addr add 10.91.9.1/24 dev tun0
+        ip link set tun0 up
+        sysctl -qw net.ipv4.ip_forward=1";
+    let serve =
+        "serve --carrier tun --tun tun0=10.91.9.2 --listen 10.91.9.2:80 --to 127.0.0.1:8080";
+    let Some(front) = Front::start_as(dir.path(), before, serve, "10.91.9.2 80") else { return };
+    goes_on(front);
+}
+
+#[test]
+fn so_is_the_server_of_the_proxy() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let before = "marline server --init --config run/server.toml --listen 10.91.1.1:80 --carrier raw > invite
+        install -m 600 invite ../client/invite";
+    let serve = "server --config run/server.toml --allow 127.0.0.0/8";
+    let Some(mut front) = Front::start_as(dir.path(), before, serve, "127.0.0.1 9000") else {
+        return;
+    };
+    let client = "marline client --invite-file invite --carrier raw --path net1 --path net2 --warm 0 \
+                  -L 9000:127.0.0.1:8080";
+    front.testbed.start("client", client, Until::Listens(9000));
+    goes_on(front);
 }

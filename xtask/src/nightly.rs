@@ -26,7 +26,11 @@ const STEPS: [Step; 9] = [
     ),
     ("dist", "two builds of a release in two directories are equal", twice::check),
     ("endurance", "churn, ten thousand streams, `kill -9`", endurance),
-    ("upgrades", "300 streams over 60 upgrades, none of them lost or refused", upgrades),
+    (
+        "upgrades",
+        "300 streams over 60 upgrades, none of them lost or refused; memory of the old process given back",
+        upgrades,
+    ),
     ("packets", "10^8 random and damaged packets from a TUN, memory flat", packets),
     (
         "fleet",
@@ -109,7 +113,7 @@ fn endurance(root: &Path) -> TaskResult {
 }
 
 fn upgrades(root: &Path) -> TaskResult {
-    long_tests(root, "upgrade::load::")
+    long_tests(root, "upgrade::")
 }
 
 fn fleet(root: &Path) -> TaskResult {

@@ -75,7 +75,7 @@ impl CarrierPlan {
     /// # Errors
     /// A privilege is missing (the error says which, and how to give it).
     pub fn open(self) -> anyhow::Result<Carrier> {
-        self.open_with(|_| Ok(()))
+        self.open_with(None, |_| Ok(()))
     }
 
     /// Opens the sockets a listener needs, reserves its ports, and drops every capability. Must
@@ -84,18 +84,25 @@ impl CarrierPlan {
     /// # Errors
     /// A privilege is missing (the error says which, and how to give it), or a port is taken.
     pub fn listen(self, server: &mut ServerBuilder) -> anyhow::Result<()> {
-        let carrier = self.open_with(|sockets| match server.reserve(Arc::clone(sockets)) {
-            Ok(_) => Ok(()),
-            Err(BindError::Bind { address, source }) => Err(unreserved(source, address)),
-            Err(error) => Err(error.into()),
-        })?;
+        let inherited = server.inherited_raw()?;
+        if server.is_successor() && inherited.is_some() != (self == CarrierPlan::Raw) {
+            anyhow::bail!("another carrier than that of the running process needs a restart");
+        }
+        let carrier =
+            self.open_with(inherited, |sockets| match server.reserve(Arc::clone(sockets)) {
+                Ok(_) => Ok(()),
+                Err(BindError::Bind { address, source }) => Err(unreserved(source, address)),
+                Err(error) => Err(error.into()),
+            })?;
         server.carrier(carrier);
         Ok(())
     }
 
-    /// `reserve` is called with raw sockets while the process may reserve ports.
+    /// `reserve` is called with raw sockets, those of a predecessor if there is one, while the process may reserve
+    /// ports.
     fn open_with(
         self,
+        inherited: Option<Arc<RawSockets>>,
         reserve: impl FnOnce(&Arc<RawSockets>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Carrier> {
         match self {
@@ -103,9 +110,9 @@ impl CarrierPlan {
             CarrierPlan::Udp => Ok(Carrier::Udp),
             CarrierPlan::Tcp => Ok(Carrier::Tcp),
             CarrierPlan::Raw => {
-                let opened = RawSockets::open();
+                let open = || RawSockets::open().map(Arc::new);
+                let opened = inherited.map_or_else(open, Ok);
                 let sockets = opened.map_err(|error| explained(error, "a raw socket"))?;
-                let sockets = Arc::new(sockets);
                 reserve(&sockets)?;
                 unprivileged()?;
                 Ok(Carrier::Opened(sockets))

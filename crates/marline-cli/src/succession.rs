@@ -216,6 +216,7 @@ impl Upgrades {
                 let _ = tokio::time::timeout(ANSWER, acknowledged).await;
             }
             stopper.hand_over(limit.get());
+            marline_proxy::memory_trim::retire();
             break;
         }
         self.0.close();

@@ -46,9 +46,20 @@ pub struct Section {
     pub results: Option<(Reproduction, RunInfo)>,
 }
 
-/// The page. `program` is the build that makes it: results of another are marked.
+/// A drawing that goes with the results.
+#[derive(Debug)]
+pub struct Drawing {
+    /// What is drawn, as plain text.
+    pub title: String,
+    /// What it shows, in numbers.
+    pub says: String,
+    /// The drawing, as SVG that names nothing outside.
+    pub svg: String,
+}
+
+/// The page, with drawings behind the results. `program` is the build that makes it: results of another are marked.
 #[must_use]
-pub fn html(sections: &[Section], program: &str) -> String {
+pub fn html(sections: &[Section], traces: &[Drawing], program: &str) -> String {
     let mut page = Page::default();
     page.add(format_args!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -62,6 +73,7 @@ pub fn html(sections: &[Section], program: &str) -> String {
     for section in sections {
         page.section(section, program);
     }
+    page.traces(traces);
     page.add(format_args!(
         "<footer>Made by <code>marline lab report</code>, version {}, build {}.</footer>\n\
          </main>\n</body>\n</html>\n",
@@ -114,6 +126,21 @@ impl Page {
             self.add(format_args!("</tr>\n"));
         }
         self.add(format_args!("</table></div>\n"));
+    }
+
+    fn traces(&mut self, traces: &[Drawing]) {
+        if traces.is_empty() {
+            return;
+        }
+        self.add(format_args!("<section><h2 id=\"traces\">Places in the stream</h2>\n"));
+        for Drawing { title, says, svg } in traces {
+            let (title, says) = (escape(title), escape(says));
+            self.add(format_args!(
+                "<figure><div class=\"scroll\">{svg}</div>\
+                 <figcaption>{title}: {says}</figcaption></figure>\n"
+            ));
+        }
+        self.add(format_args!("</section>\n"));
     }
 
     fn section(&mut self, section: &Section, program: &str) {
@@ -335,7 +362,15 @@ mod tests {
             notes: vec!["a note".into()],
             ..Reproduction::default()
         };
-        let page = html(&[section("x", Some((result, info()))), section("y", None)], "q");
+        let (title, says) = ("<script>t".to_owned(), "12 B copied & more".to_owned());
+        let traces = [Drawing { title, says, svg: "<svg id=\"s\"></svg>".to_owned() }];
+        let sections = [section("x", Some((result, info()))), section("y", None)];
+        assert!(!html(&sections, &[], "q").contains("Places in the stream"));
+        let page = html(&sections, &traces, "q");
+        assert!(
+            page.contains("<svg id=\"s\"></svg>")
+                && page.contains("&lt;script&gt;t: 12 B copied &amp; more")
+        );
         assert!(page.contains("<td class=\"good\">✓ accepted</td>"));
         assert!(page.contains("<td class=\"bad\">✗ not accepted</td><td>why not</td>"));
         assert!(page.contains("<th>ratio to the bound</th>") && page.contains(">1.25</td>"));

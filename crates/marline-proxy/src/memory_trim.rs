@@ -5,17 +5,21 @@
 //! the system; the rest stays resident and unused: after 10,000 connections some hundred megabytes.
 //! It has a call that returns all free pages, which is made when a flood is over (many connections
 //! ended, and now hardly any do), and once more when their TIME-WAIT is over as well. With a steady
-//! rate of connections it is made rarely, since the memory would be needed again at once.
+//! rate of connections it is made rarely, since the memory would be needed again at once. A process that takes no new ones
+//! any more needs none of it again: there few that ended are enough.
 //!
 //! Another allocator (jemalloc, mimalloc) would do this by itself, at the price of another C
 //! library in every build and of a different behaviour under load; with the current cost of a
 //! connection the call is enough. docs/research/endurance.md has the figures.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Connections that this process has carried to their end.
 static ENDED: AtomicU64 = AtomicU64::new(0);
+
+/// No new ones come.
+static RETIRED: AtomicBool = AtomicBool::new(false);
 
 /// Fewer connections than this leave nothing worth the call behind.
 const FLOOD: u64 = 256;
@@ -23,6 +27,11 @@ const FLOOD: u64 = 256;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Looks until what a flood left to TIME-WAIT, or to ends that were late, is gone as well: 65 s.
 const AFTERMATH: u32 = 13;
+
+/// Another process has what is new from now on: whatever ends here leaves memory that is not needed any more.
+pub fn retire() {
+    RETIRED.store(true, Ordering::Relaxed);
+}
 
 /// Counts a connection's end, when it is dropped.
 #[derive(Debug)]
@@ -47,16 +56,17 @@ struct FloodWatch {
 impl FloodWatch {
     /// Whether it is time to give memory back: since the last time many connections ended, and of them
     /// not one in twenty since the last look; or that was so [`AFTERMATH`] ago.
-    fn look(&mut self, ended: u64) -> bool {
+    fn look(&mut self, ended: u64, retired: bool) -> bool {
+        let flood = if retired { 1 } else { FLOOD };
         let (new, since) = (ended - self.last, ended - self.settled);
         self.last = ended;
-        let over = since >= FLOOD && new * 20 <= since;
+        let over = since >= flood && new * 20 <= since;
         if over {
             (self.settled, self.aftermath) = (ended, AFTERMATH);
             return true;
         }
         // The next one is under way, and has an end of its own.
-        if since >= FLOOD {
+        if since >= flood {
             self.aftermath = 0;
         }
         let waits = self.aftermath > 0;
@@ -70,7 +80,7 @@ pub async fn give_back() {
     let mut watch = FloodWatch::default();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        if !watch.look(ENDED.load(Ordering::Relaxed)) {
+        if !watch.look(ENDED.load(Ordering::Relaxed), RETIRED.load(Ordering::Relaxed)) {
             continue;
         }
         let begin = Instant::now();
@@ -90,7 +100,7 @@ mod tests {
         let (mut watch, mut all) = (FloodWatch::default(), 0);
         let mut look = |new: &u64| {
             all += new;
-            watch.look(all)
+            watch.look(all, false)
         };
         ended.iter().map(&mut look).collect()
     }
@@ -111,6 +121,13 @@ mod tests {
         let mut expected = [false; 40];
         (expected[1], expected[1 + AFTERMATH as usize]) = (true, true);
         assert_eq!(looks(&ended), expected);
+    }
+
+    #[test]
+    fn where_nothing_new_comes_a_few_are_enough() {
+        let mut watch = FloodWatch::default();
+        let looks = [1, 1, 30, 100, 100, 100].map(|ended| watch.look(ended, true));
+        assert_eq!(looks, [false, true, false, false, true, false]);
     }
 
     #[test]

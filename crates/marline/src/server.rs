@@ -8,7 +8,6 @@ use core::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor};
-use marline_io::succession::Channel;
 use marline_io::{
     AcceptQueue, Captures, Generations, LinkListener, Links, ResetSeed, Shard, ShardConfig,
     ShardHandle, SocketOptions,
@@ -47,8 +46,8 @@ struct Inner {
     addresses: Arc<Mutex<Vec<Announced>>>,
     /// Follows the interfaces that have the announced addresses.
     watch: Option<AbortHandle>,
-    /// Who else shares the addresses; `None` on native carriers.
-    place: Option<Place>,
+    /// Who else shares the addresses.
+    place: Place,
 }
 
 impl Inner {
@@ -97,7 +96,7 @@ impl Server {
             shards.push(start_shard(&config, index as u8, (&queue, &links), &monitor)?);
         }
         if config.carrier.is_native() {
-            let listen = announced::listen(&config, &shards[0])?;
+            let (listen, place) = open_native(&config, &shards, &links)?;
             let addresses = Arc::new(Mutex::new(Announced::of(&config)));
             let watch = announced::follow_addresses(&config, &shards[0], &addresses);
             let decisions = Decisions::default();
@@ -110,7 +109,7 @@ impl Server {
                 listen,
                 addresses,
                 watch,
-                place: None,
+                place,
             };
             return Ok(Server { inner: Arc::new(inner) });
         }
@@ -126,7 +125,7 @@ impl Server {
             listen,
             addresses,
             watch: None,
-            place: Some(place),
+            place,
         };
         Ok(Server { inner: Arc::new(inner) })
     }
@@ -279,16 +278,30 @@ fn open_framed(
     if let Some(estate) = config.take_inherited() {
         shards.iter().for_each(|shard| shard.wait_with_receiving());
         let listen = succession::adopt_sockets(config, shards, estate.sockets)?;
-        for (generation, elder) in estate.elders {
-            let added = generations.add_elder(generation, Channel::of(elder));
-            added.map_err(|error| BindError::io("reach an older process", error))?;
-        }
         let listeners = Mutex::new(succession::waiting(estate.listeners));
-        return Ok((listen, Place { generations, listeners }));
+        let elders = Mutex::new(estate.elders);
+        return Ok((listen, Place { generations, listeners, elders }));
     }
     let listen = open_sockets(config, shards)?;
-    let listeners = succession::accepting(listen_by_tcp(config, shards, &listen));
-    Ok((listen, Place { generations, listeners: Mutex::new(listeners) }))
+    let listeners = Mutex::new(succession::accepting(listen_by_tcp(config, shards, &listen)));
+    Ok((listen, Place { generations, listeners, elders: Mutex::default() }))
+}
+
+/// Gives the shard of a native carrier its sockets and ports.
+fn open_native(
+    config: &ServerBuilder,
+    shards: &[Arc<ShardHandle>],
+    links: &Arc<Links>,
+) -> Result<(Vec<SocketAddr>, Place), BindError> {
+    let generations = Generations::new(config.generation, shards, links);
+    let (mut elders, mut inherited) = (Vec::new(), None);
+    if let Some(estate) = config.take_inherited() {
+        shards[0].wait_with_receiving();
+        (elders, inherited) = (estate.elders, Some(estate.native));
+    }
+    let listen = announced::listen(config, &shards[0], inherited)?;
+    let (listeners, elders) = (Mutex::default(), Mutex::new(elders));
+    Ok((listen, Place { generations, listeners, elders }))
 }
 
 /// Opens the sockets of shards; their addresses, ports resolved.

@@ -46,9 +46,6 @@ pub struct Prepared {
 pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let (settings, mut plan) = Settings::read(args.options, args.config)?;
     let successor = Successor::arrive(&mut plan.network)?;
-    if successor.is_some() && plan.carrier.is_native() {
-        anyhow::bail!("native TCP takes nobody's place: a change of the carrier needs a restart");
-    }
     plan.carrier.clone().listen(&mut plan.network)?;
     Ok(Prepared { plan, settings, successor })
 }

@@ -144,9 +144,6 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     private_file::check_mode(&plan.key_file)?;
     raise_file_limit();
     let successor = Successor::arrive(&mut plan.network)?;
-    if successor.is_some() && plan.carrier.is_native() {
-        anyhow::bail!("native TCP takes nobody's place: a change of the carrier needs a restart");
-    }
     plan.carrier.clone().listen(&mut plan.network)?;
     Ok(Some(Prepared { plan, settings, successor }))
 }

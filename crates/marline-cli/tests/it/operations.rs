@@ -3,6 +3,8 @@
 mod disk_full;
 mod quotas;
 mod reload;
+mod targets;
+mod upgraded_quotas;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -234,6 +234,18 @@ impl Endpoint {
             && self.baked(now, meta, (segment.header.seq, segment.header.ack)).is_some()
     }
 
+    /// Whether a segment of nobody belongs to a handshake that was answered by a cookie: it ends it, or asks for a sign
+    /// of life.
+    pub(super) fn shows_cookie(
+        &self,
+        now: Instant,
+        meta: &PacketMeta,
+        segment: &TcpSegment<'_>,
+    ) -> bool {
+        self.awaits_cookie(now, meta, segment)
+            || self.may_show_cookie(now, segment) && self.read_cookie(now, meta, segment).is_some()
+    }
+
     fn may_show_cookie(&self, now: Instant, segment: &TcpSegment<'_>) -> bool {
         let good = Duration::from_secs(SLOT_S * u64::from(GOOD_SLOTS + 1));
         let fresh = self.cookie_sent_at.is_some_and(|at| now < at + good);

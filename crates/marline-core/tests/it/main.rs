@@ -2,6 +2,7 @@
 
 mod bad_address_pair;
 mod blind;
+mod claims;
 mod closing;
 mod delivery_delay;
 mod every_state;

@@ -11,10 +11,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use marline_core::{Ecn, FourTuple};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 
+use super::native_succession::PathOwners;
 use crate::carrier::Addressee;
 use crate::succession::{Channel, Message, Passed, channel};
 
@@ -47,10 +49,16 @@ impl Drop for Known {
 /// Whether a connection of this process has a token.
 type KnowsToken = Box<dyn Fn(u32) -> bool + Send + Sync>;
 
+/// What is done with a message of an elder: it says nothing but that a segment is none of its own.
+type Returned = Box<dyn Fn(u8, &[u8]) + Send + Sync>;
+
 /// The elders of a process.
 pub(super) struct Elders {
     own: u8,
     knows_token: KnowsToken,
+    returned: Returned,
+    /// Whose a path of native TCP is, or who is being asked.
+    paths: Mutex<PathOwners>,
     /// The youngest first.
     known: Mutex<Vec<Known>>,
     has_any: AtomicBool,
@@ -63,10 +71,11 @@ impl fmt::Debug for Elders {
 }
 
 impl Elders {
-    /// None, of a process of this generation. `knows_token` is asked while nothing is locked.
-    pub(super) fn new(own: u8, knows_token: KnowsToken) -> Arc<Self> {
+    /// None, of a process of this generation. `knows_token` and `returned` are called while nothing is locked.
+    pub(super) fn new(own: u8, knows_token: KnowsToken, returned: Returned) -> Arc<Self> {
         let (known, has_any) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(Elders { own, knows_token, known, has_any })
+        let paths = Mutex::default();
+        Arc::new(Elders { own, knows_token, returned, paths, known, has_any })
     }
 
     /// The number of the process itself.
@@ -102,7 +111,35 @@ impl Elders {
     /// Another process sends to them now.
     pub(super) fn forget_all(&self) {
         self.lock().clear();
+        self.lock_paths().forget_all();
         self.has_any.store(false, Ordering::Release);
+    }
+
+    fn lock_paths(&self) -> MutexGuard<'_, PathOwners> {
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes on a segment of native TCP, of which the core of this process knows nothing: to the elder that has had
+    /// what came by this path before, or else to the youngest. `false`: there is none, it is ours.
+    pub(super) fn ask_for(&self, path: &FourTuple, ecn: Ecn, segment: &[u8]) -> bool {
+        let all = self.all();
+        let numbers = all.iter().map(|elder| elder.generation).collect::<Vec<_>>();
+        let owner = self.lock_paths().owner(*path, &numbers);
+        pass(&all, owner, (path, ecn), segment)
+    }
+
+    /// The same of a segment that was none of this elder's: who is older is asked next.
+    pub(super) fn ask_after(
+        &self,
+        generation: u8,
+        path: &FourTuple,
+        ecn: Ecn,
+        segment: &[u8],
+    ) -> bool {
+        let all = self.all();
+        let numbers = all.iter().map(|elder| elder.generation).collect::<Vec<_>>();
+        let owner = self.lock_paths().owner_after(*path, generation, &numbers);
+        pass(&all, owner, (path, ecn), segment)
     }
 
     fn forget(&self, generation: u8) {
@@ -183,12 +220,33 @@ impl Elders {
     }
 }
 
-/// An elder says nothing, and ends.
+/// Sends a segment to one of these. `false`: to nobody. A full channel drops, as a full socket does.
+fn pass(
+    all: &[Arc<Elder>],
+    owner: Option<u8>,
+    (path, ecn): (&FourTuple, Ecn),
+    segment: &[u8],
+) -> bool {
+    let Some(elder) = all.iter().find(|elder| Some(elder.generation) == owner) else {
+        return false;
+    };
+    let header = Message::Segment { path: *path, ecn }.to_bytes();
+    let _ = elder.send(&[&header, segment], None);
+    true
+}
+
+/// Hears an elder, which gives back what is none of its own, and ends.
 async fn until_its_end(elders: Weak<Elders>, elder: Arc<Elder>) {
+    let mut buffer = vec![0; channel::LONGEST_MESSAGE].into_boxed_slice();
     loop {
         let Ok(mut guard) = elder.channel.readable().await else { return };
-        match channel::receive(elder.channel.get_ref().as_fd(), &mut [0; 16]) {
-            Ok(Some(_)) => {}
+        match channel::receive(elder.channel.get_ref().as_fd(), &mut buffer) {
+            Ok(Some((len, _))) => {
+                let Some(elders) = elders.upgrade() else { return };
+                (elders.returned)(elder.generation, buffer.get(..len).unwrap_or_default());
+                drop(guard);
+                tokio::task::coop::consume_budget().await;
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
             Ok(None) | Err(_) => break,
         }
@@ -201,7 +259,7 @@ async fn until_its_end(elders: Weak<Elders>, elder: Arc<Elder>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marline_core::{Ecn, Shard};
+    use marline_core::Shard;
 
     /// A frame of 40 bytes for an id of this generation.
     fn frame(generation: u8, mark: u8) -> Vec<u8> {
@@ -233,7 +291,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_run_is_taken_apart_and_each_gets_its_own_in_order() {
-        let elders = Elders::new(3, Box::new(|_| false));
+        let elders = Elders::new(3, Box::new(|_| false), Box::new(|_, _| {}));
         let run = |numbers: &[u8]| -> Vec<u8> {
             numbers.iter().enumerate().flat_map(|(at, number)| frame(*number, at as u8)).collect()
         };

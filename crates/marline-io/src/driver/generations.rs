@@ -7,7 +7,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use marline_core::Shard as Part;
@@ -21,6 +21,7 @@ use super::ingress::Origin;
 use super::link_tasks::{self, Shards, owner};
 use super::links::{LinkStream, Links, count};
 use super::shard::{Shard, ShardHandle};
+use super::socket::Kind;
 use super::state::{SocketEntry, Watch};
 use crate::carrier::Outer;
 use crate::links::Unpacker;
@@ -41,8 +42,17 @@ impl Generations {
     #[must_use]
     pub fn new(own: u8, shards: &[Arc<ShardHandle>], links: &Arc<Links>) -> Arc<Self> {
         let shards: Vec<_> = shards.iter().map(|handle| Arc::downgrade(&handle.shard)).collect();
-        let asked = shards.clone();
-        let elders = Elders::new(own, Box::new(move |token| knows_token(&asked, token)));
+        let (asked, returned_to) = (shards.clone(), shards.first().cloned());
+        let knows_token = Box::new(move |token| knows_token(&asked, token));
+        let returned = Box::new(move |generation: u8, bytes: &[u8]| {
+            let shard = returned_to.as_ref().and_then(Weak::upgrade);
+            if let (Some(shard), Ok((Message::Segment { path, ecn }, segment))) =
+                (shard, Message::parse(bytes))
+            {
+                shard.on_returned_segment(generation, path, ecn, segment);
+            }
+        });
+        let elders = Elders::new(own, knows_token, returned);
         links.set_elders(&elders);
         let links = Arc::clone(links);
         Arc::new(Generations { shards, links, elders, heard: Mutex::default() })
@@ -83,6 +93,9 @@ impl Generations {
             begun.and_then(|()| crate::sys::watch(successor.into_fd(), Interest::READABLE));
         let channel = channel.inspect_err(|_| self.receive_again())?;
         self.elders.forget_all();
+        for shard in self.shards.iter().filter_map(Weak::upgrade) {
+            shard.keep_to_own();
+        }
         self.links.leave_tcp(true);
         let task = tokio::spawn(hear(Arc::downgrade(self), channel));
         *self.lock_heard() = Some(Watch(task.abort_handle()));
@@ -101,8 +114,15 @@ impl Generations {
     }
 
     /// Takes what the successor passes on. `false`: it is mad.
-    fn on_passed(&self, bytes: &[u8], fd: Option<OwnedFd>) -> bool {
+    fn on_passed(&self, bytes: &[u8], fd: Option<OwnedFd>, back: BorrowedFd<'_>) -> bool {
         match (Message::parse(bytes), fd) {
+            (Ok((Message::Segment { path, ecn }, segment)), _) => {
+                let shard = self.shards.first().and_then(Weak::upgrade);
+                if !shard.is_some_and(|shard| shard.on_passed_segment(path, ecn, segment)) {
+                    // The channel has no room: it is lost, as it would be in a full queue.
+                    let _ = channel::send(back, &[bytes], None);
+                }
+            }
             (Ok((Message::Frames(passed), frames)), _) => self.take_frames(&passed, frames),
             (Ok((Message::Link { local, remote, port }, _)), Some(fd)) => {
                 self.take_link(fd, (local, remote), port);
@@ -156,7 +176,8 @@ async fn hear(generations: Weak<Generations>, channel: AsyncFd<OwnedFd>) {
         match channel::receive(channel.get_ref().as_fd(), &mut buffer) {
             Ok(Some((len, fd))) => {
                 let Some(generations) = generations.upgrade() else { return };
-                if !generations.on_passed(buffer.get(..len).unwrap_or_default(), fd) {
+                let bytes = buffer.get(..len).unwrap_or_default();
+                if !generations.on_passed(bytes, fd, channel.get_ref().as_fd()) {
                     tracing::warn!("the successor passes on what this process does not know");
                 }
             }
@@ -191,7 +212,7 @@ impl Shard {
         }
     }
 
-    /// The sockets of this shard, and further descriptors of them.
+    /// The UDP sockets of this shard, and further descriptors of them.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -199,6 +220,7 @@ impl Shard {
         let state = self.lock();
         let sockets = state.sockets.iter().flatten();
         sockets
+            .filter(|entry| matches!(entry.socket.kind, Kind::Udp(_)))
             .map(|entry| Ok((entry.socket.local, entry.socket.as_fd().try_clone_to_owned()?)))
             .collect()
     }

@@ -416,9 +416,24 @@ impl State {
     /// Gives a segment in an IP packet to the core, if it may see it.
     fn on_arrived(&mut self, now: Instant, arrived: &Arrived<'_>) {
         let Carrier::Native(carrier) = &mut self.carrier else { return };
+        let keeps_to_own = carrier.keeps_to_own();
         let Some((meta, segment)) = carrier.receive(arrived) else { return };
-        self.observe_arrival(now, &meta, segment);
-        self.endpoint.handle_packet(now, &meta, segment);
+        if keeps_to_own && !self.endpoint.claims(now, &meta, segment) {
+            return;
+        }
+        if let Some(elders) = self.links.living_elders()
+            && !self.endpoint.claims(now, &meta, segment)
+            && elders.ask_for(&meta.path, meta.ecn, segment)
+        {
+            return;
+        }
+        self.take_segment(now, &meta, segment);
+    }
+
+    /// Gives a segment of native TCP to the core.
+    pub(super) fn take_segment(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
+        self.observe_arrival(now, meta, segment);
+        self.endpoint.handle_packet(now, meta, segment);
     }
 }
 

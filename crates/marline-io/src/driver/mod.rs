@@ -24,6 +24,7 @@ mod link_flows;
 mod link_tasks;
 mod links;
 mod native;
+mod native_succession;
 mod observer;
 mod observers;
 mod observing;

@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use marline_core::{ConnectError, ConnectionConfig, ConnectionId, FourTuple, NetworkError};
@@ -11,8 +12,9 @@ use marline_wire::SeqNum;
 use super::carrier::Carrier;
 use super::shard::Shard;
 use super::socket::{Kind, Sock};
-use super::state::State;
+use super::state::{SocketEntry, State};
 use crate::native::RawSockets;
+use crate::succession::NativePart;
 use crate::sys::error_queue as icmp;
 
 impl Shard {
@@ -42,6 +44,39 @@ impl Shard {
             carrier.own_address(local);
         }
         Ok(())
+    }
+
+    /// Takes over a TUN interface that another process has opened, as [`open_tun`](Self::open_tun) opens one.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn adopt_tun(&self, tun: OwnedFd, local: IpAddr) -> io::Result<()> {
+        self.add_socket(Sock::adopted_tun(tun, local)?)?;
+        if let Carrier::Native(carrier) = &mut self.lock().carrier {
+            carrier.own_address(local);
+        }
+        Ok(())
+    }
+
+    /// What a native carrier is made of, in further descriptors; nothing of other carriers.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn copy_native(&self) -> io::Result<Vec<(NativePart, SocketAddr, OwnedFd)>> {
+        let state = self.lock();
+        let Carrier::Native(carrier) = &state.carrier else { return Ok(Vec::new()) };
+        let mut parts = Vec::new();
+        for SocketEntry { socket, .. } in state.sockets.iter().flatten() {
+            let part = match socket.kind {
+                Kind::Raw(_) => NativePart::Receiver,
+                Kind::Tun => NativePart::Tun,
+                Kind::Udp(_) | Kind::Gateway { .. } => continue,
+            };
+            parts.push((part, socket.local, socket.as_fd().try_clone_to_owned()?));
+        }
+        let guards = carrier.copy_guards()?.into_iter();
+        parts.extend(guards.map(|(local, fd)| (NativePart::Guard, local, fd)));
+        Ok(parts)
     }
 
     /// Reserves a port for this shard to listen on; 0 lets the system choose one. Returns the

@@ -32,6 +32,14 @@ impl Shard {
         self.watch_anew(false);
     }
 
+    /// Says nothing from now on of what may be another process's.
+    pub(super) fn keep_to_own(&self) {
+        match &mut self.lock().carrier {
+            Carrier::Udp(carrier) => carrier.leave_others_ids(),
+            Carrier::Native(carrier) => carrier.keep_to_own(),
+        }
+    }
+
     /// The other process is gone.
     pub(super) fn receive_again(&self) {
         self.watch_anew(true);
@@ -55,9 +63,6 @@ impl Shard {
                 }
                 Err(error) => tracing::warn!(%error, "a socket stays as it was"),
             }
-        }
-        if let (Carrier::Udp(carrier), false) = (&mut state.carrier, receiving) {
-            carrier.leave_others_ids();
         }
         state.receiving = receiving;
         state.sockets_changed = true;

@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_core::Ecn;
 use marline_wire::{IPV6_HEADER_LEN, ip_header_len};
@@ -82,7 +82,7 @@ pub(crate) struct UdpKind {
 
 #[derive(Debug)]
 pub(crate) struct RawKind {
-    ways: Mutex<Ways>,
+    ways: Arc<Mutex<Ways>>,
 }
 
 /// How packets leave.
@@ -136,12 +136,18 @@ impl Sock {
 
     /// The same socket, watched for something else.
     pub(crate) fn watched_anew(&self, interest: Interest) -> io::Result<Self> {
-        let Kind::Udp(udp) = &self.kind else { return Err(io::ErrorKind::Unsupported.into()) };
         let copy = self.as_fd().try_clone_to_owned()?;
-        let state = UdpSocketState::new(UdpSockRef::from(&copy))?;
-        let (options, wildcard) = (udp.options.clone(), udp.wildcard);
+        let kind = match &self.kind {
+            Kind::Udp(udp) => {
+                let state = UdpSocketState::new(UdpSockRef::from(&copy))?;
+                let (options, wildcard) = (udp.options.clone(), udp.wildcard);
+                Kind::Udp(UdpKind { state, options, wildcard })
+            }
+            Kind::Raw(raw) => Kind::Raw(RawKind { ways: Arc::clone(&raw.ways) }),
+            Kind::Tun => Kind::Tun,
+            Kind::Gateway { offloads } => Kind::Gateway { offloads: *offloads },
+        };
         let fd = crate::sys::watch(copy, interest)?;
-        let kind = Kind::Udp(UdpKind { state, options, wildcard });
         Ok(Sock { fd, local: self.local, kind })
     }
 
@@ -153,12 +159,18 @@ impl Sock {
         };
         let fd = crate::sys::watch(socket, Interest::READABLE | Interest::ERROR)?;
         let ways = Ways { spare, ..Ways::default() };
-        let kind = Kind::Raw(RawKind { ways: Mutex::new(ways) });
+        let kind = Kind::Raw(RawKind { ways: Arc::new(Mutex::new(ways)) });
         Ok(Sock { fd, local: SocketAddr::new(any, 0), kind })
     }
 
     pub(crate) fn tun(interface: &str, local: IpAddr) -> io::Result<Self> {
         let tun = OwnedFd::from(Tun::open(interface)?);
+        let fd = crate::sys::watch(tun, Interest::READABLE)?;
+        Ok(Sock { fd, local: SocketAddr::new(local, 0), kind: Kind::Tun })
+    }
+
+    /// A TUN interface that another process has opened.
+    pub(crate) fn adopted_tun(tun: OwnedFd, local: IpAddr) -> io::Result<Self> {
         let fd = crate::sys::watch(tun, Interest::READABLE)?;
         Ok(Sock { fd, local: SocketAddr::new(local, 0), kind: Kind::Tun })
     }

@@ -20,7 +20,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -29,7 +29,7 @@ use crate::sys::{filter, ttl};
 /// A guarded port, on one address or on all.
 #[derive(Debug)]
 pub(super) struct Guard {
-    _socket: Socket,
+    socket: Socket,
     /// Address and port; unspecified: all of the family.
     pub(super) local: SocketAddr,
     /// It guards the port on all IPv4 addresses as well.
@@ -52,6 +52,19 @@ impl Guard {
         }
         let v4 = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port);
         Guard::open(v4, false, None)
+    }
+
+    /// One that another process has opened, and that lasts as long as either has it.
+    pub(super) fn inherited(socket: OwnedFd) -> io::Result<Self> {
+        let socket = Socket::from(socket);
+        let local = address_of(&socket)?;
+        let both_families = local.is_ipv6() && local.ip().is_unspecified() && !socket.only_v6()?;
+        Ok(Guard { socket, local, both_families })
+    }
+
+    /// Another descriptor of it.
+    pub(super) fn copy(&self) -> io::Result<OwnedFd> {
+        self.socket.as_fd().try_clone_to_owned()
     }
 
     /// It keeps the kernel quiet there.
@@ -77,12 +90,16 @@ impl Guard {
         socket.set_reuse_address(reuse)?;
         socket.bind(&local.into())?;
         socket.listen(1)?;
-        let bound = socket.local_addr()?.as_socket();
-        let local = bound.ok_or_else(|| io::Error::other("a socket without IP address"))?;
+        let local = address_of(&socket)?;
         let both_families = only_v6 == Some(false);
         tracing::debug!(%local, both_families, filtered, "port reserved");
-        Ok(Guard { _socket: socket, local, both_families })
+        Ok(Guard { socket, local, both_families })
     }
+}
+
+fn address_of(socket: &Socket) -> io::Result<SocketAddr> {
+    let bound = socket.local_addr()?.as_socket();
+    bound.ok_or_else(|| io::Error::other("a socket without IP address"))
 }
 
 #[cfg(test)]
@@ -115,6 +132,22 @@ mod tests {
         });
         let error = silent.join().unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "neither answer nor RST");
+    }
+
+    #[test]
+    fn a_guard_lasts_while_one_of_two_processes_has_it() {
+        let silent = |at: SocketAddr| {
+            let error = TcpStream::connect_timeout(&at, Duration::from_millis(50)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "neither answer nor RST");
+        };
+        let first = Guard::on("127.0.0.1:0".parse().unwrap()).unwrap();
+        let second = Guard::inherited(first.copy().unwrap()).unwrap();
+        assert_eq!((second.local, second.both_families), (first.local, false));
+        drop(first);
+        silent(second.local);
+        let everywhere = Guard::everywhere(0).unwrap();
+        let copy = Guard::inherited(everywhere.copy().unwrap()).unwrap();
+        assert_eq!((copy.local, copy.both_families), (everywhere.local, everywhere.both_families));
     }
 
     #[test]

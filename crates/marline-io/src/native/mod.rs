@@ -14,6 +14,7 @@ mod receive;
 
 use core::net::SocketAddr;
 use core::ops::RangeInclusive;
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -26,6 +27,7 @@ use self::guard::Guard;
 pub(crate) use self::icmp::error_of;
 use self::ports::PortSet;
 use crate::carrier::CarrierCounters;
+use crate::succession::NativePart;
 use crate::sys::{filter as socket_filter, raw};
 
 /// Segment that passes nearly everywhere (IPv6's least MTU less its header).
@@ -67,6 +69,8 @@ pub(crate) struct Opened {
     /// None where the machine has no IPv6.
     v6: Option<OpenedFamily>,
     guards: Vec<Guard>,
+    /// Those of another process that nobody has asked for yet, in the order in which that one asked.
+    inherited: VecDeque<Guard>,
 }
 
 /// The socket that receives, and some that send, to be bound to interfaces as these appear.
@@ -84,8 +88,39 @@ impl RawSockets {
             Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => None,
             Err(error) => return Err(error),
         };
-        let opened = Mutex::new(Some(Opened { v4, v6, guards: Vec::new() }));
+        let inherited = VecDeque::new();
+        let opened = Mutex::new(Some(Opened { v4, v6, guards: Vec::new(), inherited }));
         Ok(RawSockets { opened })
+    }
+
+    /// Those of another process, which had what it needed to open them. `None`: there is no socket among these parts.
+    ///
+    /// # Errors
+    /// A guard is none, or the receivers are not one of each family at most.
+    pub fn inherit(parts: Vec<(NativePart, SocketAddr, OwnedFd)>) -> io::Result<Option<Self>> {
+        let (mut v4, mut v6, mut inherited) = (None, None, VecDeque::new());
+        for (part, local, fd) in parts {
+            match part {
+                NativePart::Guard => inherited.push_back(Guard::inherited(fd)?),
+                NativePart::Receiver => {
+                    let family = if local.is_ipv6() { &mut v6 } else { &mut v4 };
+                    // A listener answers by the way that the routing table has: it binds no sender to an interface.
+                    if family.replace((fd, Vec::new())).is_some() {
+                        return Err(io::ErrorKind::InvalidData.into());
+                    }
+                }
+                NativePart::Tun => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+        let opened = v4.map(|v4| Opened { v4, v6, guards: Vec::new(), inherited });
+        Ok(opened.map(|opened| RawSockets { opened: Mutex::new(Some(opened)) }))
+    }
+
+    /// An address that another process guarded and that was not [reserved](Self::reserve) here.
+    #[must_use]
+    pub fn left_over(&self) -> Option<SocketAddr> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.as_ref().and_then(|opened| Some(opened.inherited.front()?.local))
     }
 
     /// Reserves a port that a listener will use, and keeps the kernel's TCP away from it. Returns
@@ -96,7 +131,10 @@ impl RawSockets {
     pub fn reserve(&self, local: SocketAddr) -> io::Result<SocketAddr> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = opened.as_mut().ok_or_else(in_use)?;
-        let guard = Guard::on(local)?;
+        let guard = match opened.take_inherited(local) {
+            Some(guard) => guard,
+            None => Guard::on(local)?,
+        };
         let local = guard.local;
         opened.guards.push(guard);
         Ok(local)
@@ -130,6 +168,8 @@ pub(crate) struct NativeCarrier {
     tun: bool,
     /// Where SYNs are taken although more than that is ours (TUN).
     listening: Option<PortSet>,
+    /// Another process has taken this one's place, so that what concerns nothing here may concern others.
+    only_own: bool,
     counters: CarrierCounters,
 }
 
@@ -143,6 +183,7 @@ impl NativeCarrier {
             pool_limit: POOL_LIMIT,
             tun: false,
             listening: None,
+            only_own: false,
             counters: CarrierCounters::default(),
         }
     }
@@ -237,6 +278,20 @@ impl NativeCarrier {
         &self.pool
     }
 
+    /// Says nothing from now on of what concerns nothing here.
+    pub(crate) const fn keep_to_own(&mut self) {
+        self.only_own = true;
+    }
+
+    pub(crate) const fn keeps_to_own(&self) -> bool {
+        self.only_own
+    }
+
+    /// Further descriptors of its guards.
+    pub(crate) fn copy_guards(&self) -> io::Result<Vec<(SocketAddr, OwnedFd)>> {
+        self.guards.iter().map(|guard| Ok((guard.local, guard.copy()?))).collect()
+    }
+
     fn add(&mut self, guard: Guard) {
         self.ports.add(guard.local);
         if guard.both_families {
@@ -263,6 +318,15 @@ impl NativeCarrier {
 }
 
 impl Opened {
+    /// What another process had guarded at this address; port 0 stands for whatever it was given.
+    fn take_inherited(&mut self, local: SocketAddr) -> Option<Guard> {
+        let same = |guard: &Guard| match local.port() {
+            0 => guard.local.ip() == local.ip(),
+            _ => guard.covers(local),
+        };
+        self.inherited.remove(self.inherited.iter().position(same)?)
+    }
+
     /// The sockets, IPv4 first.
     pub(crate) fn sockets(self) -> impl Iterator<Item = OpenedFamily> {
         [Some(self.v4), self.v6].into_iter().flatten()

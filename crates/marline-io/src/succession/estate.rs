@@ -8,7 +8,7 @@ use marline_time::Duration;
 
 use super::Channel;
 use super::channel::LONGEST_MESSAGE;
-use super::message::Message;
+use super::message::{Message, NativePart};
 use crate::random::ResetSeed;
 
 /// Version of the messages between two processes. Another one is refused, and the old process goes on.
@@ -25,6 +25,8 @@ pub struct Estate {
     pub seed: ResetSeed,
     /// UDP sockets: shard, address.
     pub sockets: Vec<(u8, SocketAddr, OwnedFd)>,
+    /// What a native carrier is made of, guards in the order in which their ports were asked for.
+    pub native: Vec<(NativePart, SocketAddr, OwnedFd)>,
     /// What accepts TCP connections.
     pub listeners: Vec<(SocketAddr, OwnedFd)>,
     /// Older processes that still have connections: generation, and the channel on which they are sent what is theirs.
@@ -60,6 +62,9 @@ impl Estate {
         for (shard, local, fd) in &self.sockets {
             put(Message::Socket { shard: *shard, local: *local }, Some(fd))?;
         }
+        for (part, local, fd) in &self.native {
+            put(Message::Native { part: *part, local: *local }, Some(fd))?;
+        }
         for (local, fd) in &self.listeners {
             put(Message::Listener { local: *local }, Some(fd))?;
         }
@@ -88,6 +93,7 @@ impl Estate {
             predecessor,
             seed: ResetSeed::new(seed),
             sockets: Vec::new(),
+            native: Vec::new(),
             listeners: Vec::new(),
             elders: Vec::new(),
             further: Vec::new(),
@@ -100,6 +106,7 @@ impl Estate {
             let fd = fd.ok_or_else(|| other("a descriptor is missing"))?;
             match message {
                 Message::Socket { shard, local } => estate.sockets.push((shard, local, fd)),
+                Message::Native { part, local } => estate.native.push((part, local, fd)),
                 Message::Listener { local } => estate.listeners.push((local, fd)),
                 Message::Elder { generation } => estate.elders.push((generation, fd)),
                 Message::Further { name } => estate.further.push((name, fd)),

@@ -4,7 +4,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::io;
 
-use marline_core::Ecn;
+use marline_core::{Ecn, FourTuple};
 
 /// Bytes of a name or a reason.
 const LONGEST_TEXT: usize = 4_096;
@@ -35,6 +35,21 @@ pub(crate) enum Message {
     Link { local: IpAddr, remote: SocketAddr, port: u16 },
     /// To an older process: frames, which follow.
     Frames(Passed),
+    /// A part of a native carrier.
+    Native { part: NativePart, local: SocketAddr },
+    /// To an older process, and back if it is none of its own: a segment of native TCP, which follows.
+    Segment { path: FourTuple, ecn: Ecn },
+}
+
+/// What native carriers are made of.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum NativePart {
+    /// The raw socket that receives for all addresses of a family.
+    Receiver = 1,
+    /// What keeps the kernel's TCP away from a port.
+    Guard = 2,
+    /// A TUN interface.
+    Tun = 3,
 }
 
 impl core::fmt::Debug for Message {
@@ -73,6 +88,8 @@ impl Message {
             Message::Go => 9,
             Message::Link { .. } => 10,
             Message::Frames(_) => 11,
+            Message::Native { .. } => 12,
+            Message::Segment { .. } => 13,
         }
     }
 
@@ -106,6 +123,15 @@ impl Message {
                 put_address(&mut out, passed.remote);
                 out.push(passed.ecn as u8);
                 out.extend(passed.stride.to_be_bytes());
+            }
+            Message::Native { part, local } => {
+                out.push(*part as u8);
+                put_address(&mut out, *local);
+            }
+            Message::Segment { path, ecn } => {
+                put_address(&mut out, path.local);
+                put_address(&mut out, path.remote);
+                out.push(*ecn as u8);
             }
         }
         out
@@ -176,6 +202,12 @@ impl Reader<'_> {
         known.into_iter().find(|ecn| *ecn as u8 == byte)
     }
 
+    fn native_part(&mut self) -> Option<NativePart> {
+        let known = [NativePart::Receiver, NativePart::Guard, NativePart::Tun];
+        let byte = self.byte()?;
+        known.into_iter().find(|part| *part as u8 == byte)
+    }
+
     fn message(&mut self) -> Option<Message> {
         Some(match self.byte()? {
             1 => {
@@ -202,6 +234,11 @@ impl Reader<'_> {
                 ecn: self.ecn()?,
                 stride: u16::from_be_bytes(self.array()?),
             }),
+            12 => Message::Native { part: self.native_part()?, local: self.address()? },
+            13 => {
+                let path = FourTuple { local: self.address()?, remote: self.address()? };
+                Message::Segment { path, ecn: self.ecn()? }
+            }
             _ => return None,
         })
     }
@@ -228,6 +265,8 @@ mod tests {
             Message::Go,
             Message::Link { local: v4.ip(), remote: v6, port: 443 },
             Message::Frames(passed),
+            Message::Native { part: NativePart::Guard, local: v6 },
+            Message::Segment { path: FourTuple { local: v4, remote: v4 }, ecn: Ecn::Ect1 },
         ];
         for message in all {
             let bytes = message.to_bytes();

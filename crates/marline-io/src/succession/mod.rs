@@ -11,4 +11,5 @@ mod message;
 
 pub use channel::Channel;
 pub use estate::{Estate, Heir, PROTOCOL};
+pub use message::NativePart;
 pub(crate) use message::{Message, Passed};

@@ -1,21 +1,35 @@
 //! Addresses of a server on a native carrier: its reserved ports, and what it announces.
 
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use marline_io::succession::NativePart;
 use marline_io::{Interfaces, Shard, ShardHandle, Watcher};
 use marline_policy::{AddressId, LocalAddress};
 use tokio::task::AbortHandle;
 
 use super::builder::{ServerAddress, ServerBuilder, same_port};
+use super::succession::adopt_tuns;
 use crate::{BindError, Carrier, PathChange, UnknownPath, carrier};
 
 /// Address ids: 0 is the initial subflow's, 255 of one byte remain.
 const MAX_ADDRESSES: usize = 254;
 
 /// Opens what a listener needs and reserves its ports; returns where it listens.
-pub(super) fn listen(config: &ServerBuilder, shard: &Shard) -> Result<Vec<SocketAddr>, BindError> {
-    carrier::open(&config.carrier, shard)?;
+pub(super) fn listen(
+    config: &ServerBuilder,
+    shard: &Shard,
+    inherited: Option<Vec<(NativePart, SocketAddr, OwnedFd)>>,
+) -> Result<Vec<SocketAddr>, BindError> {
+    match (&config.carrier, inherited) {
+        (Carrier::Tun(paths), Some(parts)) => adopt_tuns(paths, shard, parts)?,
+        (Carrier::Raw, Some(_)) => {
+            let text = "the raw sockets of the process before are to be reserved from first";
+            return Err(BindError::Config(text.to_owned()));
+        }
+        (carrier, _) => carrier::open(carrier, shard)?,
+    }
     shard.never_connect();
     let mut listen: Vec<SocketAddr> = Vec::new();
     for &address in &config.listen {

@@ -12,6 +12,7 @@ use marline_io::{RawSockets, ResetSeed, SegmentLog, SharedEventObserver};
 use marline_policy::Role;
 
 use super::Server;
+use super::succession::inherited_raw;
 use crate::{BindError, Carrier, Interactive, PolicyError, TransportConfig, multimob};
 
 /// Shards that may share a port: the flow id's top byte tells them apart.
@@ -291,12 +292,33 @@ impl ServerBuilder {
                 reserved.map_err(|source| BindError::Bind { address, source })?;
             }
         }
+        if let Some(address) = sockets.left_over() {
+            return Err(BindError::Config(format!(
+                "an upgrade takes over the addresses: the running process has {address}, which is not in the \
+                 configuration, and needs a restart"
+            )));
+        }
         self.carrier = Carrier::Opened(sockets);
         Ok(self)
     }
 
+    /// The raw sockets of the process whose place it takes, to be [reserved](Self::reserve) from; `None`: it has none.
+    ///
+    /// # Errors
+    /// What it was given are none.
+    pub fn inherited_raw(&self) -> Result<Option<Arc<RawSockets>>, BindError> {
+        let mut estate = self.lock_inherited();
+        estate.as_mut().map_or(Ok(None), inherited_raw)
+    }
+
+    /// Whether it takes the place of another process.
+    #[must_use]
+    pub fn is_successor(&self) -> bool {
+        self.lock_inherited().is_some()
+    }
+
     /// Takes the place of another process: [`bind`](Self::bind) then takes the sockets that it was given, and nothing
-    /// is received before [`Server::begin`]. Framed carriers only.
+    /// is received before [`Server::begin`].
     ///
     /// Gives what the program itself had handed over ([`Estate::further`]).
     pub fn inherit(&mut self, mut estate: Estate) -> Vec<(String, OwnedFd)> {

@@ -5,13 +5,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use marline_core::Shard as Part;
-use marline_io::succession::{Channel, Estate, Heir};
-use marline_io::{Generations, LinkListener, Shard, ShardHandle, SocketOptions};
+use marline_io::succession::{Channel, Estate, Heir, NativePart};
+use marline_io::{Generations, LinkListener, RawSockets, Shard, ShardHandle, SocketOptions};
 use std::sync::{Mutex, PoisonError};
 
 use super::builder::same_port;
 use super::{Server, ServerBuilder};
-use crate::BindError;
+use crate::{BindError, TunPath};
 use core::net::SocketAddr;
 
 /// What accepts TCP connections beside datagrams.
@@ -22,11 +22,16 @@ pub(super) struct Listeners {
     waiting: Vec<OwnedFd>,
 }
 
+/// Older processes, by generation, and the ways to them.
+pub(super) type ElderChannels = Vec<(u8, OwnedFd)>;
+
 /// The place of a server among the processes that share its addresses.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) generations: Arc<Generations>,
     pub(super) listeners: Mutex<Listeners>,
+    /// Processes that the predecessor passes things on to until this one begins.
+    pub(super) elders: Mutex<ElderChannels>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -37,14 +42,10 @@ impl Server {
     /// What a successor needs to take this server's place, but what the program has besides.
     ///
     /// # Errors
-    /// The carrier is native TCP, too many older processes are alive, or the system has no descriptors left.
+    /// Too many older processes are alive, or the system has no descriptors left.
     pub fn estate(&self) -> Result<Estate, BindError> {
         let io = |error| BindError::io("copy the sockets", error);
-        let Some(place) = &self.inner.place else {
-            let text = "native TCP stays with the process that opened it (its raw sockets and guards cannot be shared \
-                        by flow): this server can be restarted, and not upgraded";
-            return Err(BindError::Config(text.to_owned()));
-        };
+        let place = &self.inner.place;
         let elders = place.generations.elders().map_err(io)?;
         let own = place.generations.own();
         let numbers: Vec<u8> = elders.iter().map(|(number, _)| *number).collect();
@@ -52,10 +53,11 @@ impl Server {
             let text = format!("{} older processes still have connections", elders.len());
             return Err(BindError::Config(text));
         };
-        let mut sockets = Vec::new();
+        let (mut sockets, mut native) = (Vec::new(), Vec::new());
         for (index, shard) in self.inner.shards.iter().enumerate() {
             let copies = shard.copy_sockets().map_err(io)?;
             sockets.extend(copies.into_iter().map(|(local, fd)| (index as u8, local, fd)));
+            native.extend(shard.copy_native().map_err(io)?);
         }
         let listeners = lock(&place.listeners);
         let copy = |listener: &LinkListener| Ok((listener.local, listener.copy()?));
@@ -68,6 +70,7 @@ impl Server {
             predecessor: own,
             seed,
             sockets,
+            native,
             listeners: copies,
             elders,
             further: Vec::new(),
@@ -80,9 +83,7 @@ impl Server {
     /// # Errors
     /// The successor is gone: this process goes on receiving.
     pub fn hand_over(&self, channel: Channel) -> Result<(), BindError> {
-        let Some(place) = &self.inner.place else {
-            return Err(BindError::Config("native TCP is not handed over".to_owned()));
-        };
+        let place = &self.inner.place;
         place
             .generations
             .hand_over(channel)
@@ -98,8 +99,11 @@ impl Server {
     /// The predecessor is gone, or does not let go.
     pub fn begin(&self, heir: Heir, predecessor: u8, version: &str) -> Result<(), BindError> {
         let io = |error| BindError::io("take the predecessor's place", error);
-        let Some(place) = &self.inner.place else { return Ok(()) };
+        let place = &self.inner.place;
         heir.ask_to_begin(version).map_err(io)?;
+        for (generation, elder) in std::mem::take(&mut *lock(&place.elders)) {
+            place.generations.add_elder(generation, Channel::of(elder)).map_err(io)?;
+        }
         place.generations.add_elder(predecessor, heir.into_channel()).map_err(io)?;
         self.inner.shards.iter().for_each(|shard| shard.begin_receiving());
         let mut listeners = lock(&place.listeners);
@@ -158,6 +162,43 @@ fn changed(config: &ServerBuilder) -> BindError {
          has, and needs a restart",
         listen.join(" "),
         config.shards
+    ))
+}
+
+/// The parts of a native carrier that a predecessor left, as a carrier: raw sockets with its guards. What is not
+/// taken by them stays in the estate.
+pub(super) fn inherited_raw(estate: &mut Estate) -> Result<Option<Arc<RawSockets>>, BindError> {
+    let is_raw = |part: &(NativePart, SocketAddr, OwnedFd)| part.0 != NativePart::Tun;
+    let raw: Vec<_> = estate.native.extract_if(.., |part| is_raw(part)).collect();
+    let opened = RawSockets::inherit(raw);
+    let opened =
+        opened.map_err(|error| BindError::io("take the predecessor's raw sockets", error))?;
+    Ok(opened.map(Arc::new))
+}
+
+/// Gives a shard the TUN interfaces of a predecessor.
+pub(super) fn adopt_tuns(
+    paths: &[TunPath],
+    shard: &Shard,
+    native: Vec<(NativePart, SocketAddr, OwnedFd)>,
+) -> Result<(), BindError> {
+    let mut left = native;
+    for TunPath { interface, address } in paths {
+        let same = |part: &(NativePart, SocketAddr, OwnedFd)| part.1.ip() == *address;
+        let Some(at) = left.iter().position(same) else { return Err(other_interfaces(paths)) };
+        let (_, _, fd) = left.swap_remove(at);
+        let what = format!("take over TUN interface `{interface}`");
+        shard.adopt_tun(fd, *address).map_err(|error| BindError::io(&what, error))?;
+    }
+    if left.is_empty() { Ok(()) } else { Err(other_interfaces(paths)) }
+}
+
+fn other_interfaces(paths: &[TunPath]) -> BindError {
+    let paths: Vec<String> =
+        paths.iter().map(|path| format!("{}={}", path.interface, path.address)).collect();
+    BindError::Config(format!(
+        "an upgrade takes over the TUN interfaces: {} is not what the running process has, and needs a restart",
+        paths.join(" ")
     ))
 }
 

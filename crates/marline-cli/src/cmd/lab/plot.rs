@@ -42,24 +42,41 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Draws a trace, and says what is in it.
 fn plot(args: &Args, file: &Path, out: &Path) -> anyhow::Result<String> {
+    let drawn = draw(file, args.from, args.to)?;
+    std::fs::write(out, drawn.svg).with_context(|| out.display().to_string())?;
+    Ok(format!("{}: {}\n", out.display(), drawn.says))
+}
+
+/// A drawing of a trace.
+pub(super) struct Drawn {
+    pub(super) svg: String,
+    /// Whose trace, by its header.
+    pub(super) title: String,
+    /// What is in it.
+    pub(super) says: String,
+}
+
+/// Draws what one end sent, from `from` to `to` in milliseconds of the trace.
+pub(super) fn draw(file: &Path, from: Option<f64>, to: Option<f64>) -> anyhow::Result<Drawn> {
+    let whole = from.is_none() && to.is_none();
     let text = std::fs::read_to_string(file)?;
     let recording = read(&text).map_err(|error| anyhow!(error))?;
     let course = Course::of(&recording);
     ensure!(!course.carried.is_empty(), "this end sent nothing: try the trace of the other end");
     let times = || course.carried.iter().map(|carried| carried.time_ms);
     let (first, last) = (times().fold(f64::MAX, f64::min), times().fold(0.0, f64::max));
-    let (from, to) = (args.from.unwrap_or(first.min(last)), args.to.unwrap_or(last));
+    let (from, to) = (from.unwrap_or(first.min(last)), to.unwrap_or(last));
     ensure!(
         times().any(|time| time >= from && time <= to),
         "nothing was sent from {from} to {to} ms: the trace has {first} to {last}"
     );
     let end = recording.vantage.name();
-    let mut plot = SequencePlot::new(&format!("{}, sent by the {end}", recording.title), &course);
-    if args.from.is_some() || args.to.is_some() {
+    let title = format!("{}, sent by the {end}", recording.title);
+    let mut plot = SequencePlot::new(&title, &course);
+    if !whole {
         plot = plot.range(from, to);
     }
-    std::fs::write(out, plot.svg()).with_context(|| out.display().to_string())?;
     let sums = Manner::ALL.map(|manner| format!("{} B {}", course.bytes(manner), manner.name()));
     let holes = course.holes.len();
-    Ok(format!("{}: {}, {holes} holes\n", out.display(), sums.join(", ")))
+    Ok(Drawn { svg: plot.svg(), title, says: format!("{}, {holes} holes", sums.join(", ")) })
 }

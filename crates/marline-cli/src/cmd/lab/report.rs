@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use marline_lab::keep;
-use marline_papers::report::{Section, html};
+use marline_papers::report::{Drawing, Section, html};
 
 use super::paper;
+use super::plot::draw;
 use crate::cmd::monitor::print;
 
 /// Arguments of `marline lab report`.
@@ -22,6 +23,10 @@ pub struct Args {
     /// Run the keys that have no results yet and need no privileges; the rest is shown as not run.
     #[arg(long)]
     pub run_missing: bool,
+    /// Show the drawing of this trace, too: where each byte of the stream went, copies and reinjections included; of
+    /// `marline lab run --qlog` or any `--qlog`. May be repeated.
+    #[arg(long, value_name = "FILE.sqlog")]
+    pub trace: Vec<PathBuf>,
     /// Options of the runs, and the directory of results.
     #[command(flatten)]
     pub runs: paper::Runs,
@@ -51,7 +56,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(directory) = args.page.parent() {
         std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     }
-    let page = html(&sections, &keep::program()?);
+    let mut traces = Vec::new();
+    for file in &args.trace {
+        let drawn = draw(file, None, None).with_context(|| file.display().to_string())?;
+        traces.push(Drawing { title: drawn.title, says: drawn.says, svg: drawn.svg });
+    }
+    let page = html(&sections, &traces, &keep::program()?);
     std::fs::write(&args.page, page).with_context(|| args.page.display().to_string())?;
     let there = sections.iter().filter(|section| section.results.is_some()).count();
     let (all, page) = (sections.len(), args.page.display());

@@ -134,6 +134,6 @@ fn a_client_that_has_used_its_quota_is_ended_and_told_why() {
     let text = ask(dir.path(), &list, true);
     assert!(text.contains("never"), "{text}");
     let mut again = Running::start(dir.path(), &["server", "--config", config]);
-    again.line_with("counting begins anew");
     again.line_with("listening on ");
+    assert!(dir.path().join("server.state.bad").exists());
 }

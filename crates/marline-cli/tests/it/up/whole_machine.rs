@@ -14,7 +14,7 @@ fn connections_names_and_datagrams_go_through_it_and_back_after_down() {
     let Some(mut world) = World::set("up-all", &[]) else { return };
     assert!(world.goes_directly());
     assert!(!world.fetches(&page("www.example.test", 10)), "the router does not resolve names");
-    world.up("--path wifi --path lte --control up.sock");
+    world.up("--path wifi --path lte --control up.sock --qlog traces");
     for host in ["www.example.test", TARGET_V4, &format!("[{TARGET_V6}]")] {
         assert_eq!(world.run(&format!("curl -sf -m 20 {} | wc -c", page(host, 5_000))), "5000");
     }
@@ -38,6 +38,8 @@ fn connections_names_and_datagrams_go_through_it_and_back_after_down() {
     let none = world.output("marline status --control nowhere.sock");
     assert_eq!(none.status.code(), Some(3));
     assert_eq!(world.run("marline down"), "down");
+    let traces = world.run("for trace in traces/client-*.sqlog; do marline lab plot $trace; done");
+    assert!(traces.contains(" B new data, "), "{traces}");
     assert_eq!(world.left(), "");
     assert!(world.goes_directly());
     assert_eq!(world.run("marline down"), "was not up");

@@ -3,6 +3,8 @@
 
 mod failures;
 mod load;
+mod memory;
+mod native;
 mod paths;
 
 use std::net::{SocketAddr, UdpSocket};
@@ -12,9 +14,7 @@ use std::time::{Duration, Instant};
 use super::end_to_end::udp::Association;
 use super::support;
 use super::support::socks::{echo, echo_target, open};
-use super::support::{
-    Running, ServerSide, run, run_err, run_ok, start_client, start_server, texts,
-};
+use super::support::{Running, ServerSide, run_err, run_ok, start_client, start_server};
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -211,7 +211,7 @@ fn a_process_ends_with_its_last_connection_or_at_the_limit() {
 
 /// `marline serve` in frames: no proxy, no TLS, just streams.
 #[test]
-fn a_front_is_upgraded_too_and_a_native_one_says_why_not() {
+fn a_front_is_upgraded_too() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
@@ -229,15 +229,4 @@ fn a_front_is_upgraded_too_and_a_native_one_says_why_not() {
     assert!(front.wait(PATIENCE), "it had no connections");
     wait_until_gone(successors[0]);
     end(successors[1]);
-
-    if !marline_testkit::need::root() {
-        return;
-    }
-    let mut native = Running::start(dir, &["serve", "--listen", &listen, "--to", &target]);
-    native.line_with("listening on ");
-    wait_until_gone(successors[1]);
-    let refused = run_err(dir, &["upgrade"]);
-    assert!(refused.contains("native TCP stays with the process"), "{refused}");
-    let (said, _) = texts(&run(dir, &["monitor", "--table", "--once", "--json"]));
-    assert!(said.starts_with('['), "it goes on: {said}");
 }

@@ -1,0 +1,83 @@
+//! Tests of what an endpoint claims of what comes to addresses that it shares with others: nothing that another one could
+//! have as well, and everything of its own.
+
+use std::time::Duration;
+
+use marline_core::{Ecn, PacketMeta};
+use marline_testkit::fixtures::path;
+use marline_testkit::{Peer, Script, Seg, config, endpoint_config};
+use marline_wire::SeqNum;
+
+use crate::two_hosts::{served, served_path};
+
+/// Whether the endpoint claims this segment of a peer's.
+fn claims(script: &mut Script, peer: &Peer, seg: Seg) -> bool {
+    let path = peer.path;
+    let bytes = seg
+        .ports(path.remote.port(), path.local.port())
+        .bytes(Some((path.remote.ip(), path.local.ip())));
+    let meta =
+        PacketMeta { path, ecn: Ecn::NotEct, flow: 0, peer_flow: 0, checksum_verified: true };
+    script.run(|endpoint, now| endpoint.claims(now, &meta, &bytes))
+}
+
+#[test]
+fn a_subflow_and_joins_to_its_connection_are_claimed_and_strangers_are_not() {
+    let (mut script, first) = served(config(), 7, 1);
+    let second = Peer::new(served_path(1), 0);
+    let stranger = Peer::new(served_path(2), 9);
+    assert!(claims(&mut script, &first, Seg::ack().at(first.next).acking(first.expected)));
+    // Its SYN again: the answer was lost.
+    assert!(claims(&mut script, &first, first.capable_syn()));
+    let data = Seg::ack().at(SeqNum(5)).acking(SeqNum(5)).payload(b"whose?");
+    assert!(!claims(&mut script, &stranger, stranger.capable_syn()));
+    assert!(!claims(&mut script, &stranger, data.clone()));
+    assert!(!claims(&mut script, &stranger, Seg::rst()));
+    let join = second.join_syn(&first, 1, 2);
+    assert!(claims(&mut script, &second, join));
+    assert!(!claims(&mut script, &second, data), "it has not joined yet");
+    let mut unknown = Peer::new(served_path(0), 7);
+    unknown.their_key = 0x1234;
+    let join = second.join_syn(&unknown, 1, 2);
+    assert!(!claims(&mut script, &second, join), "a token of nobody here");
+}
+
+#[test]
+fn what_is_left_of_a_subflow_is_claimed_until_a_younger_syn_comes() {
+    let (mut script, peer) = served(config(), 7, 1);
+    let id = script.endpoint.connections()[0];
+    script.run(|endpoint, now| endpoint.abort(now, id));
+    script.run(|endpoint, now| endpoint.release(now, id));
+    assert!(script.endpoint.connections().is_empty());
+    let late = Seg::fin().at(peer.next).acking(peer.expected);
+    assert!(claims(&mut script, &peer, late.clone()), "it is answered once more");
+    let again = Seg::syn().at(peer.next.add(1_000_000));
+    assert!(!claims(&mut script, &peer, again), "it opens another connection");
+    script.advance(Duration::from_secs(300));
+    assert!(!claims(&mut script, &peer, late), "nothing is left");
+}
+
+#[test]
+fn what_ends_a_handshake_that_a_cookie_answered_is_claimed_by_who_baked_it() {
+    let pressed = |seed| {
+        let mut endpoint = endpoint_config(Some(config()));
+        endpoint.limits.syn_queue = 8;
+        let mut script = Script::new(endpoint, seed);
+        for port in 0..20 {
+            let nobody = Peer::new(path(0, 9, 1_000 + port), 0);
+            nobody.inject(&mut script, nobody.capable_syn().at(SeqNum(1)));
+        }
+        let _ = script.take_sent();
+        script
+    };
+    let (mut ours, mut theirs) = (pressed(1), pressed(2));
+    let mut peer = Peer::new(path(0, 2, 40_000), 0);
+    peer.send(&mut ours, Seg::syn().mss(1_000));
+    let answer = ours.take_sent().pop().expect("a SYN/ACK");
+    peer.hear(&answer);
+    let ack = Seg::ack().at(peer.next).acking(peer.expected);
+    assert!(claims(&mut ours, &peer, ack.clone()));
+    assert!(!claims(&mut theirs, &peer, ack), "another one's cookie");
+    let guess = Seg::ack().at(peer.next).acking(peer.expected.add(1));
+    assert!(!claims(&mut ours, &peer, guess));
+}

@@ -126,7 +126,7 @@ fn captures_at_both_ends_tell_delay_and_loss() {
     // The workload begins after a second.
     assert_eq!(value(3, Way::Up, Quantity::Delay), Some(12.0));
     assert_eq!(value(8, Way::Up, Quantity::Delay), Some(30.0));
-    assert_eq!(value(3, Way::Down, Quantity::Delay), Some(20.0));
+    assert_eq!(value(3, Way::Down, Quantity::Delay), Some(20.1));
     let lost: f64 =
         (2..10).filter_map(|at| value(at, Way::Down, Quantity::Loss)).sum::<f64>() / 8.0;
     assert!((0.05..0.11).contains(&lost), "{lost}");

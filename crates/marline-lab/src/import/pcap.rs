@@ -1,8 +1,9 @@
 //! Captures at both ends of a path: delay and loss of each direction over time.
 //!
-//! A packet is known again by what routers and translators leave alone: of TCP sequence number, acknowledgment, flags and
-//! payload, of UDP its payload. What one end sent and the other never saw is lost. The delay of an interval is the
-//! least of its packets: more than that is the queue, which the link that is made of this has itself.
+//! A packet is known again by what routers and translators leave alone: of TCP sequence number, acknowledgment,
+//! flags and payload, of UDP its payload. What one end sent and the other never saw is lost. The delay of an
+//! interval is the least of its packets: more than that is the queue, which the link that is made of this has
+//! itself.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
@@ -21,7 +22,7 @@ def pack(module: Path, folder: Path) -> Path:
     project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
     workspace = tomllib.loads((HERE / "../../Cargo.toml").read_text())["workspace"]
     version = workspace["package"]["version"]
-    tag = "cp311-abi3-linux_" + ("aarch64" if "aarch64" in sys.implementation._multiarch else "x86_64")
+    tag = "cp311-abi3-" + sysconfig.get_platform().replace("-", "_")
     metadata = [
         "Metadata-Version: 2.4",
         f"Name: {project['name']}",
@@ -42,10 +43,7 @@ def pack(module: Path, folder: Path) -> Path:
     files[f"{info}/METADATA"] = ("\n".join(metadata) + "\n").encode()
     files[f"{info}/WHEEL"] = wheel.encode()
     record = f"{info}/RECORD"
-    sums = [
-        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b'=').decode()},{len(content)}"
-        for name, content in files.items()
-    ]
+    sums = [f"{name},sha256={_sum(content)},{len(content)}" for name, content in files.items()]
     files[record] = ("\n".join([*sums, f"{record},,"]) + "\n").encode()
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / f"{stem}-{tag}.whl"
@@ -53,6 +51,11 @@ def pack(module: Path, folder: Path) -> Path:
         for name, content in files.items():
             archive.writestr(name, content)
     return made
+
+
+def _sum(content: bytes) -> str:
+    """As records of wheels have it."""
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
 if __name__ == "__main__":

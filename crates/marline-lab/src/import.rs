@@ -1,8 +1,9 @@
 //! Measurements of others as links: what was measured of a path over time becomes a `[[path]]` of an experiment file
 //! with its `[[event]]`s, which run on every stack.
 //!
-//! What is read is checked as a whole, and all that is wrong is told at once. What the numbers mean is taken at its word:
-//! a rate that a transfer reached is not the rate of the link unless the transfer was limited by nothing else.
+//! What is read is checked as a whole, and all that is wrong is told at once. What the numbers mean is taken at
+//! its word: a rate that a transfer reached is not the rate of the link unless the transfer was limited by
+//! nothing else.
 
 mod csv;
 mod iperf3;
@@ -113,8 +114,8 @@ fn orders(values: &[Value], before: &[Value]) -> anyhow::Result<Vec<String>> {
 }
 
 impl Measurement {
-    /// The path and its events as a part of an experiment file. `name`: of the path; `queue`: of the link, in the words of
-    /// docs/research/link.md, for no measurement tells it.
+    /// The path and its events as a part of an experiment file. `name`: of the path; `queue`: of the link, in
+    /// the words of docs/research/link.md, for no measurement tells it.
     ///
     /// # Errors
     /// There is no sample, or a value makes no link.

@@ -32,6 +32,7 @@ pub(crate) struct Environments {
 impl Environments {
     /// So many runs of a variant on so many threads (0: processors).
     #[new]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the class in Python")]
     #[pyo3(signature = (plan, variant, count, threads, step_us, reward, at_client))]
     fn new(
         plan: &Bound<'_, Plan>,

@@ -125,11 +125,10 @@ impl Results {
 
     /// Why the first run that failed did.
     fn error(&self) -> Option<String> {
-        let failed = self.runs().into_iter().find_map(|(job, record)| {
+        self.runs().into_iter().find_map(|(job, record)| {
             let error = record.error.as_ref()?;
             Some(format!("{} seed {}: {error}", job.lane.variant.name, job.seed))
-        });
-        failed
+        })
     }
 
     /// Of each run a hash over every packet that was delivered and over what applications saw.

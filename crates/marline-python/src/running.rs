@@ -127,11 +127,10 @@ impl Running {
         let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
         let (over, failure) = py.detach(|| {
             let state = self.shared.lock();
-            let waiting = |state: &mut State| state.threads > 0;
+            let waiting = |state: &mut State| state.threads > 0 && state.failure.is_none();
             let waited = self.shared.changed.wait_timeout_while(state, limit, waiting);
             let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            let over = state.threads == 0;
-            (over, if over { state.failure.take() } else { None })
+            (state.threads == 0, state.failure.take())
         });
         failure.map_or(Ok(over), Err)
     }

@@ -90,7 +90,8 @@ pub fn read(file: &str, text: &str, reading: &Reading) -> anyhow::Result<Measure
     if times != usize::from(every.is_none()) || !values {
         let of = |known: &[&str]| known.join(", ");
         bail!(
-            "{file} needs one column of times ({}), or --every and none, and at least one of {}, each perhaps with up_ or down_ in front; \
+            "{file} needs one column of times ({}), or --every and none, and at least one of {}, each perhaps with \
+             up_ or down_ in front; \
              it has {}. Say which is which with --column THEIRS=OURS",
             of(&TIMES.map(|(name, _)| name)),
             of(&VALUES.map(|(name, ..)| name)),

@@ -47,8 +47,8 @@ struct Sum {
     lost_percent: Option<f64>,
 }
 
-/// Reads a file's text: rates (and, of UDP at the receiver, losses) of the direction that was measured, as iperf3 says it
-/// seen from its client: up, with `-R` down. What `--omit` left out is left out.
+/// Reads a file's text: rates (and, of UDP at the receiver, losses) of the direction that was measured, as
+/// iperf3 says it seen from its client: up, with `-R` down. What `--omit` left out is left out.
 ///
 /// # Errors
 /// It is not iperf3's, the test failed, or intervals are wrong: all of them at once.

@@ -1,8 +1,9 @@
 //! Captures at both ends of a path: delay and loss of each direction over time.
 //!
-//! A packet is known again by what routers and translators leave alone: of TCP sequence number, acknowledgment, flags and
-//! payload, of UDP its payload. What one end sent and the other never saw is lost. The delay of an interval is the
-//! least of its packets: more than that is the queue, which the link that is made of this has itself.
+//! A packet is known again by what routers and translators leave alone: of TCP sequence number, acknowledgment,
+//! flags and payload, of UDP its payload. What one end sent and the other never saw is lost. The delay of an
+//! interval is the least of its packets: more than that is the queue, which the link that is made of this has
+//! itself.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +11,7 @@ use std::hash::{Hash as _, Hasher as _};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{bail, ensure};
 use marline_wire::{IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, TcpSegment, UdpDatagram};
 use pcap_parser::pcapng::Block;
 use pcap_parser::{Linktype, PcapBlockOwned, PcapError, create_reader};
@@ -21,6 +22,9 @@ use super::{Measurement, Quantity, Sample, Way, from_zero};
 const LEAST_SEEN_BY_BOTH: f64 = 0.3;
 /// Nothing is on its way for longer.
 const LONGEST_NS: i64 = 30_000_000_000;
+
+/// Bytes of a capture that are looked at together: no block is longer.
+const BUFFER: usize = 1 << 20;
 
 /// A packet of a capture.
 #[derive(Copy, Clone, Debug)]
@@ -169,77 +173,76 @@ fn seen(at_ns: i64, link: Linktype, frame: &[u8]) -> Option<Seen> {
     Some(Seen { at_ns, key: hash.finish(), from: packet.src })
 }
 
+/// Interfaces of a capture so far: of each its kind, units of time a second, and seconds to be added.
+#[derive(Debug, Default)]
+struct Interfaces(Vec<(Linktype, u64, i64)>);
+
+impl Interfaces {
+    /// Looks at a block; if it has a frame: when that was seen, on what kind of link, its bytes.
+    fn frame<'a>(&mut self, block: &PcapBlockOwned<'a>) -> Option<(i64, Linktype, &'a [u8])> {
+        const SECOND_NS: i64 = 1_000_000_000;
+        match block {
+            PcapBlockOwned::LegacyHeader(header) => {
+                let units = if header.is_nanosecond_precision() { SECOND_NS } else { 1_000_000 };
+                self.0 = vec![(header.network, units as u64, 0)];
+                None
+            }
+            PcapBlockOwned::Legacy(packet) => {
+                let (link, units, _) = self.0.first().copied()?;
+                let part = i64::from(packet.ts_usec) * (SECOND_NS / units as i64);
+                Some((i64::from(packet.ts_sec) * SECOND_NS + part, link, packet.data))
+            }
+            PcapBlockOwned::NG(Block::SectionHeader(_)) => {
+                self.0.clear();
+                None
+            }
+            PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
+                let units = interface.ts_resolution().unwrap_or(1_000_000).max(1);
+                self.0.push((interface.linktype, units, interface.ts_offset()));
+                None
+            }
+            PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
+                let (link, units, offset_s) = self.0.get(packet.if_id as usize).copied()?;
+                let ticks = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
+                let ns = u128::from(ticks) * SECOND_NS as u128 / u128::from(units);
+                let at_ns = i64::try_from(ns).ok()?;
+                let at_ns = at_ns.saturating_add(offset_s.saturating_mul(SECOND_NS));
+                Some((at_ns, link, packet.data.get(..packet.caplen as usize)?))
+            }
+            PcapBlockOwned::NG(_) => None,
+        }
+    }
+}
+
 /// The TCP and UDP packets of a capture, in its order.
 fn packets(file: &str, bytes: &[u8]) -> anyhow::Result<Vec<Seen>> {
-    let wrong = |error: PcapError<&[u8]>| {
-        let why = match error {
-            PcapError::Incomplete(_) | PcapError::UnexpectedEof => "it is cut off",
-            _ => "it is no pcap or pcapng, or damaged",
-        };
-        anyhow::anyhow!("{file}: {why}")
-    };
-    let mut reader = create_reader(1 << 17, bytes)
-        .map_err(|_| anyhow::anyhow!("{file} is no pcap or pcapng"))?;
-    // Of each interface its kind, units of time a second, and seconds to be added.
-    let mut links: Vec<(Linktype, u64, i64)> = Vec::new();
-    let (mut found, mut frames, mut stuck) = (Vec::new(), 0, false);
+    const STRANGE: &str = "it is no pcap or pcapng, or damaged";
+    let mut reader =
+        create_reader(BUFFER, bytes).map_err(|_| anyhow::anyhow!("{file}: {STRANGE}"))?;
+    let mut interfaces = Interfaces::default();
+    let (mut found, mut frames, mut waits) = (Vec::new(), 0, false);
     loop {
         match reader.next() {
             Ok((length, block)) => {
-                stuck = false;
-                match block {
-                    PcapBlockOwned::LegacyHeader(header) => {
-                        let units = if header.is_nanosecond_precision() {
-                            1_000_000_000
-                        } else {
-                            1_000_000
-                        };
-                        links = vec![(header.network, units, 0)];
-                    }
-                    PcapBlockOwned::Legacy(packet) => {
-                        let (link, units, _) = links.first().copied().context("no header")?;
-                        let part = i64::from(packet.ts_usec) * (1_000_000_000 / units as i64);
-                        let at_ns = i64::from(packet.ts_sec) * 1_000_000_000 + part;
-                        frames += 1;
-                        found.extend(seen(at_ns, link, packet.data));
-                    }
-                    PcapBlockOwned::NG(Block::SectionHeader(_)) => links.clear(),
-                    PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
-                        let units = interface.ts_resolution().unwrap_or(1_000_000).max(1);
-                        links.push((interface.linktype, units, interface.ts_offset()));
-                    }
-                    PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
-                        if let Some((link, units, offset)) =
-                            links.get(packet.if_id as usize).copied()
-                        {
-                            let ticks = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
-                            let ns = u128::from(ticks) * 1_000_000_000 / u128::from(units);
-                            let at_ns = i64::try_from(ns)
-                                .unwrap_or(0)
-                                .saturating_add(offset.saturating_mul(1_000_000_000));
-                            frames += 1;
-                            found.extend(seen(
-                                at_ns,
-                                link,
-                                packet.data.get(..packet.caplen as usize).unwrap_or_default(),
-                            ));
-                        }
-                    }
-                    PcapBlockOwned::NG(_) => {}
+                waits = false;
+                if let Some((at_ns, link, frame)) = interfaces.frame(&block) {
+                    frames += 1;
+                    found.extend(seen(at_ns, link, frame));
                 }
                 reader.consume(length);
             }
             Err(PcapError::Eof) => break,
-            Err(PcapError::Incomplete(needed)) if stuck => {
-                return Err(wrong(PcapError::Incomplete(needed)));
-            }
+            // Asked for more, and there was no more.
+            Err(PcapError::Incomplete(_)) if waits => bail!("{file}: it is cut off"),
             Err(PcapError::Incomplete(_)) => {
-                stuck = true;
-                if reader.refill().is_err() {
-                    bail!("{file} has a block that is too long");
-                }
+                waits = true;
+                ensure!(
+                    reader.refill().is_ok(),
+                    "{file}: it has a block of more than {BUFFER} bytes"
+                );
             }
-            Err(error) => return Err(wrong(error)),
+            Err(PcapError::UnexpectedEof) => bail!("{file}: it is cut off"),
+            Err(_) => bail!("{file}: {STRANGE}"),
         }
     }
     ensure!(

@@ -126,7 +126,7 @@ fn captures_at_both_ends_tell_delay_and_loss() {
     // The workload begins after a second.
     assert_eq!(value(3, Way::Up, Quantity::Delay), Some(12.0));
     assert_eq!(value(8, Way::Up, Quantity::Delay), Some(30.0));
-    assert_eq!(value(3, Way::Down, Quantity::Delay), Some(20.0));
+    assert_eq!(value(3, Way::Down, Quantity::Delay), Some(20.1));
     let lost: f64 =
         (2..10).filter_map(|at| value(at, Way::Down, Quantity::Loss)).sum::<f64>() / 8.0;
     assert!((0.05..0.11).contains(&lost), "{lost}");
@@ -138,7 +138,7 @@ fn captures_at_both_ends_tell_delay_and_loss() {
     assert!(said.contains("--clock-ahead"), "{said}");
     let of =
         |bytes: &[u8]| read_pcaps(("a", bytes), ("b", &server.bytes), Duration::from_secs(1), 0);
-    assert!(of(b"time_s,loss\n").expect_err("text").to_string().contains("a is no pcap"));
+    assert!(of(b"time_s,loss\n").expect_err("text").to_string().contains("a: it is no pcap"));
     let cut = of(&client.bytes[..client.bytes.len() / 2 + 1]).expect_err("cut");
     assert!(cut.to_string().contains("a: it is cut off"), "{cut}");
 }

@@ -1,7 +1,8 @@
 //! Quantile of the tables: the one of pandas, numpy and R.
 
 /// The value below which a share (0 to 1) of the values lies, by linear interpolation: of `n` values in order,
-/// `x[0]` to `x[n - 1]`, and with `h = share * (n - 1)`, it is `x[⌊h⌋] + (h - ⌊h⌋) * (x[⌊h⌋ + 1] - x[⌊h⌋])`. NaN of none.
+/// `x[0]` to `x[n - 1]`, and with `h = share * (n - 1)`, it is `x[⌊h⌋] + (h - ⌊h⌋) * (x[⌊h⌋ + 1] - x[⌊h⌋])`.
+/// NaN of none.
 ///
 /// This is type 7 of R. J. Hyndman and Y. Fan, *Sample Quantiles in Statistical Packages* (1996), which pandas, Polars
 /// (`interpolation="linear"`), numpy and R take without a word to the contrary. The rows of papers go by the nearest

@@ -8,8 +8,9 @@ use crate::runs::{Job, PathBytes, Record, Statistics};
 /// A row for each run, in their order.
 ///
 /// Behind the [`RunColumns`] are the statistics of its counted messages (`messages`, `mean_ms`, `p50_ms`, `p95_ms`,
-/// `p99_ms`, `max_ms`), messages that did not come (`missing`), `goodput_mbit_per_s` and `reinjected_bytes`; of each path
-/// bytes both ways, lost packets and what its radio drew (blank without one); `doubts`, and why it failed (`error`).
+/// `p99_ms`, `max_ms`), messages that did not come (`missing`), `goodput_mbit_per_s` and `reinjected_bytes`; of
+/// each path bytes both ways, lost packets and what its radio drew (blank without one); `doubts`, and why it
+/// failed (`error`).
 #[must_use]
 pub fn runs(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
     let paths = path_names(runs);

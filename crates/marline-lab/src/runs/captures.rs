@@ -44,8 +44,8 @@ impl Captures {
     pub fn write(&self, jobs: &[Job], directory: &Path) -> anyhow::Result<CaptureFiles> {
         std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         let mut mine: Vec<&Job> = jobs.iter().filter(|job| job.lane.stack == Stack::Sim).collect();
-        let mut files = CaptureFiles::default();
-        files.runs_left_out = mine.len().saturating_sub(Captures::MAX_RUNS);
+        let runs_left_out = mine.len().saturating_sub(Captures::MAX_RUNS);
+        let mut files = CaptureFiles { runs_left_out, ..CaptureFiles::default() };
         mine.truncate(Captures::MAX_RUNS);
         // No more than is made at once is held in memory.
         for some in mine.chunks(self.jobs.max(1)) {

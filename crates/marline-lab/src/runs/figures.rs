@@ -24,8 +24,9 @@ pub struct Figures<'a> {
 }
 
 impl Figures<'_> {
-    /// `cdf` and `boxes` of all lanes, and of each variant on stack `sim`, in the first of its runs, what the subflows of
-    /// the end that sent more did: `windows-VARIANT` and `delays-VARIANT`. The same runs make the same text.
+    /// `cdf` and `boxes` of all lanes, and of each variant on stack `sim`, in the first of its runs, what the
+    /// subflows of the end that sent more did: `windows-VARIANT` and `delays-VARIANT`. The same runs make the
+    /// same text.
     #[must_use]
     pub fn draw(&self) -> Vec<Figure> {
         let lanes = self.latencies();

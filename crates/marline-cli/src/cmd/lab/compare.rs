@@ -15,9 +15,9 @@ use crate::cmd::monitor::print;
 /// Arguments of `marline lab compare`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Two results, A and B, each a directory that `run` or `sweep` has written, with :VARIANT or without: every measure
-    /// of A beside that of B, seed by seed, and whether it is better. Or rows of the comparison with the kernel: only
-    /// those whose names begin with one of these.
+    /// Two results, A and B, each a directory that `run` or `sweep` has written, with :VARIANT or without:
+    /// every measure of A beside that of B, seed by seed, and whether it is better. Or rows of the comparison
+    /// with the kernel: only those whose names begin with one of these.
     #[arg(value_name = "A B | ROW..")]
     pub rows: Vec<String>,
     /// Ten runs of everything, including the slow rows.

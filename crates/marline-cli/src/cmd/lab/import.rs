@@ -15,8 +15,8 @@ const MOST_BYTES: u64 = 256 << 20;
 /// Arguments of `marline lab import`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The measurement: CSV with a heading, the output of `iperf3 --json`, or two captures (pcap, pcapng), of the client's
-    /// end and of the server's (docs/research/import.md).
+    /// The measurement: CSV with a heading, the output of `iperf3 --json`, or two captures (pcap, pcapng), of
+    /// the client's end and of the server's (docs/research/import.md).
     #[arg(required = true, num_args = 1..=2, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// What the file is [default: by its ending, .csv or .json; two files are captures].

@@ -30,7 +30,8 @@ pub enum Lab {
     Sweep(sweep::Args),
     /// Create and remove the two hosts of a scenario and the paths between them. Needs root.
     Net(net::Args),
-    /// Compare two results seed by seed, or (as root) Marline with the kernel's TCP and Multipath TCP over emulated links.
+    /// Compare two results seed by seed, or (as root) Marline with the kernel's TCP and Multipath TCP over
+    /// emulated links.
     Compare(compare::Args),
     /// Make a path of an experiment file from what was measured of one: CSV, or iperf3's JSON.
     Import(import::Args),

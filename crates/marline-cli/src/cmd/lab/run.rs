@@ -48,8 +48,8 @@ pub struct Args {
     /// Write a capture (pcapng) of each end of the runs on stack sim into DIR/pcap.
     #[arg(long)]
     pub pcap: bool,
-    /// Draw figures into DIR: the latencies of all variants (cdf.svg, boxes.svg), and windows and delays of the subflows
-    /// in the first run of each variant on stack sim.
+    /// Draw figures into DIR: the latencies of all variants (cdf.svg, boxes.svg), and windows and delays of the
+    /// subflows in the first run of each variant on stack sim.
     #[arg(long)]
     pub plot: bool,
     /// Print what would be run, and run nothing.

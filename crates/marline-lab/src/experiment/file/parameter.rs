@@ -19,8 +19,8 @@ pub(super) fn is_policy(key: &str) -> bool {
     POLICIES.iter().any(|(name, ..)| *name == key)
 }
 
-/// Sets a parameter of a variant's policy: `[KEY]` of the part of its spec that knows the key, `[PART, KEY]` of the part
-/// of this name. The spec is checked where all are.
+/// Sets a parameter of a variant's policy: `[KEY]` of the part of its spec that knows the key, `[PART, KEY]` of
+/// the part of this name. The spec is checked where all are.
 pub(super) fn set(
     variant: &mut Table,
     policy: &str,

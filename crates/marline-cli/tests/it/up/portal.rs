@@ -60,7 +60,7 @@ const PROBE: &str = "--probe http://check.test/generate_204";
 
 /// The machine behind the tunnel, with these options, and a WiFi that wants a login.
 fn behind_a_portal(name: &str, options: &str) -> Option<World> {
-    let mut world = World::set(name, &["nft"])?;
+    let mut world = World::set(name, &["nft", "setpriv"])?;
     std::fs::write(world.dir().join("portal.py"), PORTAL).expect("a file");
     let lines = world.hosts.program(Side::Server, "python3 portal.py");
     hear(&lines, "portal ready");

@@ -58,13 +58,13 @@ const CLOSED: &str = "nft add table ip portal
     nft 'add rule ip portal way ip saddr 10.0.1.2 tcp dport 80 redirect'";
 const PROBE: &str = "--probe http://check.test/generate_204";
 
-/// The machine behind the tunnel, with its kill switch, and a WiFi that wants a login.
-fn behind_a_portal(name: &str) -> Option<World> {
-    let mut world = World::set(name, &["nft"])?;
+/// The machine behind the tunnel, with these options, and a WiFi that wants a login.
+fn behind_a_portal(name: &str, options: &str) -> Option<World> {
+    let mut world = World::set(name, &["nft", "setpriv"])?;
     std::fs::write(world.dir().join("portal.py"), PORTAL).expect("a file");
     let lines = world.hosts.program(Side::Server, "python3 portal.py");
     hear(&lines, "portal ready");
-    world.up("--kill-switch");
+    world.up(options);
     world.hosts.shell(Side::Server, CLOSED);
     Some(world)
 }
@@ -85,7 +85,7 @@ fn carriers(world: &World) -> Vec<Pid> {
 #[test]
 fn a_browser_that_is_told_so_logs_in_and_nothing_else_leaves() {
     let _others = support::among_others();
-    let Some(world) = behind_a_portal("portal") else { return };
+    let Some(world) = behind_a_portal("portal", "--kill-switch") else { return };
     // The portal would answer for every address, but nobody gets there by the machine's own routing.
     let usual = "curl -s -m 2 -o /dev/null -w %{http_code} http://203.0.113.200/";
     assert_eq!(support::texts(&world.output(usual)).0, "000", "around the kill switch");
@@ -117,7 +117,7 @@ fn a_browser_that_is_told_so_logs_in_and_nothing_else_leaves() {
 #[test]
 fn killed_outright_it_leaves_its_program_without_a_network() {
     let _others = support::among_others();
-    let Some(world) = behind_a_portal("portalkill") else { return };
+    let Some(world) = behind_a_portal("portalkill", "--kill-switch") else { return };
     let script = "marline portal wifi PROBE -- bash -c '
         curl -sf -m 10 http://portal.test/welcome > seen; touch ready
         until test -e killed; do sleep 0.1; done
@@ -136,4 +136,15 @@ fn killed_outright_it_leaves_its_program_without_a_network() {
     assert!(begun.elapsed() < PATIENCE);
     assert_eq!(support::texts(&output).0, "no network\n");
     assert_eq!(world.left(), rules);
+}
+
+#[test]
+fn without_a_kill_switch_it_needs_no_root() {
+    let _others = support::among_others();
+    let Some(world) = behind_a_portal("portaluser", "") else { return };
+    let script = "mknod tun c 10 200; chmod 666 tun; mount --bind tun /dev/net/tun; cd /
+        as_user=\"setpriv --reuid 1000 --regid 1000 --clear-groups\"
+        $as_user test -x \"$(command -v marline)\" || as_user=
+        $as_user marline portal wifi PROBE -- curl -sfL -m 10 %u";
+    assert_eq!(world.run(&script.replace("PROBE", PROBE)), "welcome");
 }

@@ -1,5 +1,6 @@
-//! Upgrades of a front that speaks native TCP with a kernel's Multipath TCP, in namespaces. The front has its capabilities
-//! at its first start alone: whoever follows could open neither a raw socket nor a port below 1024. Needs root.
+//! Upgrades of a front that speaks native TCP with a kernel's Multipath TCP, in namespaces. The front has its
+//! capabilities at its first start alone: whoever follows could open neither a raw socket nor a port below 1024. Needs
+//! root.
 
 use super::super::support::native::testbed;
 use super::super::support::testbed::{Testbed, Until};

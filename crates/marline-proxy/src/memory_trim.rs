@@ -5,8 +5,8 @@
 //! the system; the rest stays resident and unused: after 10,000 connections some hundred megabytes.
 //! It has a call that returns all free pages, which is made when a flood is over (many connections
 //! ended, and now hardly any do), and once more when their TIME-WAIT is over as well. With a steady
-//! rate of connections it is made rarely, since the memory would be needed again at once. A process that takes no new ones
-//! any more needs none of it again: there few that ended are enough.
+//! rate of connections it is made rarely, since the memory would be needed again at once. A process that takes no new
+//! ones any more needs none of it again: there few that ended are enough.
 //!
 //! Another allocator (jemalloc, mimalloc) would do this by itself, at the price of another C
 //! library in every build and of a different behaviour under load; with the current cost of a

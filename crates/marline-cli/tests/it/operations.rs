@@ -1,6 +1,7 @@
 //! Life of a program over the years: settings that change, quotas, and full disks.
 
 mod disk_full;
+mod metrics;
 mod quotas;
 mod reload;
 mod targets;

@@ -1,5 +1,5 @@
-//! Tests of what an endpoint claims of what comes to addresses that it shares with others: nothing that another one could
-//! have as well, and everything of its own.
+//! Tests of what an endpoint claims of what comes to addresses that it shares with others: nothing that another one
+//! could have as well, and everything of its own.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 
-use super::native_succession::PathOwners;
+use super::path_owners::PathOwners;
 use crate::carrier::Addressee;
 use crate::succession::{Channel, Message, Passed, channel};
 

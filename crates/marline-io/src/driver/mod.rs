@@ -29,6 +29,7 @@ mod observer;
 mod observers;
 mod observing;
 mod packet_sink;
+mod path_owners;
 mod receiving;
 mod relayed_links;
 mod rerouting;

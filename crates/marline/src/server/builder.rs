@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_algos::Registry;
 use marline_core::{Limits, PathHealthMonitor};
-use marline_io::succession::Estate;
+use marline_io::succession::{Estate, NativePart};
 use marline_io::{RawSockets, ResetSeed, SegmentLog, SharedEventObserver};
 use marline_policy::Role;
 
 use super::Server;
-use super::succession::inherited_raw;
 use crate::{BindError, Carrier, Interactive, PolicyError, TransportConfig, multimob};
 
 /// Shards that may share a port: the flow id's top byte tells them apart.
@@ -386,6 +385,17 @@ impl ServerBuilder {
         multimob::allow_following(config.transport.as_core_mut());
         Server::open(config)
     }
+}
+
+/// The parts of a native carrier that a predecessor left, as a carrier: raw sockets with its guards. What is not
+/// taken by them stays in the estate.
+fn inherited_raw(estate: &mut Estate) -> Result<Option<Arc<RawSockets>>, BindError> {
+    let is_raw = |part: &(NativePart, SocketAddr, OwnedFd)| part.0 != NativePart::Tun;
+    let raw: Vec<_> = estate.native.extract_if(.., |part| is_raw(part)).collect();
+    let opened = RawSockets::inherit(raw);
+    let opened =
+        opened.map_err(|error| BindError::io("take the predecessor's raw sockets", error))?;
+    Ok(opened.map(Arc::new))
 }
 
 /// Whether a socket that listens on `listen` is reached at `address`.

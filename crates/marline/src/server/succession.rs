@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use marline_core::Shard as Part;
 use marline_io::succession::{Channel, Estate, Heir, NativePart};
-use marline_io::{Generations, LinkListener, RawSockets, Shard, ShardHandle, SocketOptions};
+use marline_io::{Generations, LinkListener, Shard, ShardHandle, SocketOptions};
 use std::sync::{Mutex, PoisonError};
 
 use super::builder::same_port;
@@ -163,17 +163,6 @@ fn changed(config: &ServerBuilder) -> BindError {
         listen.join(" "),
         config.shards
     ))
-}
-
-/// The parts of a native carrier that a predecessor left, as a carrier: raw sockets with its guards. What is not
-/// taken by them stays in the estate.
-pub(super) fn inherited_raw(estate: &mut Estate) -> Result<Option<Arc<RawSockets>>, BindError> {
-    let is_raw = |part: &(NativePart, SocketAddr, OwnedFd)| part.0 != NativePart::Tun;
-    let raw: Vec<_> = estate.native.extract_if(.., |part| is_raw(part)).collect();
-    let opened = RawSockets::inherit(raw);
-    let opened =
-        opened.map_err(|error| BindError::io("take the predecessor's raw sockets", error))?;
-    Ok(opened.map(Arc::new))
 }
 
 /// Gives a shard the TUN interfaces of a predecessor.

@@ -1,4 +1,4 @@
-//! Where connections lead is said to nobody who watches a program, its owner included, unless its log is told to.
+//! Targets of connections: nobody who watches a program is shown them, its owner included, unless its log is told to.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -83,7 +83,8 @@ fn given_back(streams: usize, kept: usize) {
     }
     let after = anonymous_kb(first);
     println!(
-        "{streams} streams: the old process has {:.1} MB idle, {:.1} MB with them, {:.1} MB with {kept} left, 0 at its end",
+        "{streams} streams: the old process has {:.1} MB idle, {:.1} MB with them, {:.1} MB with {kept} left, 0 at \
+         its end",
         idle as f64 / 1e3,
         full as f64 / 1e3,
         after as f64 / 1e3

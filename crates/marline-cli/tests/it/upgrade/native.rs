@@ -1,5 +1,6 @@
-//! Upgrades of a front that speaks native TCP with a kernel's Multipath TCP, in namespaces. The front has its capabilities
-//! at its first start alone: whoever follows could open neither a raw socket nor a port below 1024. Needs root.
+//! Upgrades of a front that speaks native TCP with a kernel's Multipath TCP, in namespaces. The front has its
+//! capabilities at its first start alone: whoever follows could open neither a raw socket nor a port below 1024. Needs
+//! root.
 
 use super::super::support::native::testbed;
 use super::super::support::testbed::{Testbed, Until};
@@ -317,9 +318,9 @@ fn a_host_behind_an_interface_is_upgraded_too() {
 fn so_is_the_server_of_the_proxy() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
-    let before = "marline server --init --config run/server.toml --listen 10.91.1.1:80 --carrier raw > invite
+    let before = "marline server --init --config run/server.toml --listen 10.91.1.1:80 --public 10.91.1.1:80 > invite
         install -m 600 invite ../client/invite";
-    let serve = "server --config run/server.toml --allow 127.0.0.0/8";
+    let serve = "server --config run/server.toml --carrier raw --allow 127.0.0.0/8";
     let Some(mut front) = Front::start_as(dir.path(), before, serve, "127.0.0.1 9000") else {
         return;
     };

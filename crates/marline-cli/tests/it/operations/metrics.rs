@@ -1,0 +1,43 @@
+//! Garbage and slow readers at the port of metrics: a scrape is answered all the same, and the program goes on.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use super::support::{self, start_server};
+use super::{PATIENCE, metric};
+
+#[test]
+fn who_talks_nonsense_or_dawdles_holds_up_a_scrape_for_seconds_at_most() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let _server = start_server(dir.path(), &["--metrics", &port.to_string()]);
+    let mut words: Vec<Vec<u8>> = vec![
+        b"\0\x01\x02\xff\xfe".repeat(2_000),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        [b"GET /".as_slice(), &b"a".repeat(2_000_000), b" HTTP/1.1\r\n\r\n"].concat(),
+        b"POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n"
+            .to_vec(),
+    ];
+    // More than may be served at a time, none of whom ends what it began; and some who ask and do not read.
+    words.extend(std::iter::repeat_n(b"GET /metrics HTTP/1.1\r\nHost:".to_vec(), 12));
+    words.extend(std::iter::repeat_n(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), 4));
+    let mut others: Vec<TcpStream> = Vec::new();
+    for text in words {
+        let mut stream = TcpStream::connect(port).unwrap();
+        stream.set_write_timeout(Some(std::time::Duration::from_millis(200))).unwrap();
+        // It may have hung up already, or not read all of it.
+        let _ = stream.write_all(&text);
+        others.push(stream);
+    }
+    assert_eq!(metric(port, "marline_build_info"), 1);
+    for mut stream in others {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut answer = Vec::new();
+        let end = stream.read_to_end(&mut answer);
+        let hangs = end.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+        assert!(!hangs, "everybody is let go: {answer:?}");
+    }
+    assert_eq!(metric(port, "marline_build_info"), 1);
+}

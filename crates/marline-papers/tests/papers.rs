@@ -51,7 +51,7 @@ fn check(key: &str, result: &Reproduction) {
     }
 }
 
-/// Keys that every change looks at twice: of messages, of recorded links, and of lanes. All are by [`every_paper_twice`].
+/// Keys that every change looks at twice: of messages, of recorded links, of lanes. [`every_paper_twice`] has all.
 const TWICE: [&str; 3] = ["tlp2019", "auto", "datagrams"];
 
 /// Runs it, a second time with another number of threads if asked to, and looks at what came out.

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::num::NonZeroU8;
 use core::str::FromStr;
 
 /// Lengths that a prefix may have.
@@ -14,9 +15,9 @@ const WELL_KNOWN: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 0, 170), Ipv4Addr::new(
 /// The prefix below which a network that has only IPv6 reaches IPv4 addresses.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix64 {
-    /// Zero behind the prefix.
-    address: Ipv6Addr,
-    len: u8,
+    /// The first octets of an address, zero behind the prefix: no prefix is longer.
+    octets: [u8; 12],
+    len: NonZeroU8,
 }
 
 /// Error in the text of a prefix.
@@ -33,8 +34,10 @@ impl core::error::Error for BadPrefix64 {}
 
 impl Prefix64 {
     /// The one that every network may use (RFC 6052, 2.1).
-    pub const WELL_KNOWN: Prefix64 =
-        Prefix64 { address: Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), len: 96 };
+    pub const WELL_KNOWN: Prefix64 = Prefix64 {
+        octets: [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0],
+        len: NonZeroU8::new(96).unwrap(),
+    };
 
     /// The first `len` bits of an address. `None`: no prefix has this length, or its byte that must be zero is not.
     #[must_use]
@@ -43,8 +46,8 @@ impl Prefix64 {
             return None;
         }
         let mask = u128::MAX << (128 - u32::from(len));
-        let address = Ipv6Addr::from_bits(address.to_bits() & mask);
-        (address.octets()[RESERVED] == 0).then_some(Prefix64 { address, len })
+        let [octets @ .., _, _, _, _] = (address.to_bits() & mask).to_be_bytes();
+        (octets[RESERVED] == 0).then_some(Prefix64 { octets, len: NonZeroU8::new(len)? })
     }
 
     /// The prefix of a network whose resolver gave this address for `ipv4only.arpa` (RFC 7050, 3).
@@ -61,12 +64,19 @@ impl Prefix64 {
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no prefix is empty")]
     pub const fn len(self) -> u8 {
-        self.len
+        self.len.get()
+    }
+
+    /// The prefix, and zeros.
+    fn address(self) -> Ipv6Addr {
+        let mut octets = [0; 16];
+        octets[..self.octets.len()].copy_from_slice(&self.octets);
+        Ipv6Addr::from(octets)
     }
 
     /// Where the four bytes stand: behind the prefix, but for the reserved one.
     fn places(self) -> [usize; 4] {
-        let first = usize::from(self.len) / 8;
+        let first = usize::from(self.len()) / 8;
         core::array::from_fn(|nth| {
             let place = first + nth;
             if first <= RESERVED && place >= RESERVED { place + 1 } else { place }
@@ -76,7 +86,7 @@ impl Prefix64 {
     /// What an IPv4 address is called in this network.
     #[must_use]
     pub fn embed(self, address: Ipv4Addr) -> Ipv6Addr {
-        let mut octets = self.address.octets();
+        let mut octets = self.address().octets();
         for (place, byte) in self.places().into_iter().zip(address.octets()) {
             octets[place] = byte;
         }
@@ -114,7 +124,7 @@ impl Prefix64 {
 
 impl fmt::Display for Prefix64 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.len)
+        write!(f, "{}/{}", self.address(), self.len())
     }
 }
 
@@ -125,7 +135,7 @@ impl FromStr for Prefix64 {
         let (address, len) = text.split_once('/').ok_or(BadPrefix64)?;
         let address: Ipv6Addr = address.parse().map_err(|_| BadPrefix64)?;
         let len = len.parse().map_err(|_| BadPrefix64)?;
-        Prefix64::new(address, len).filter(|prefix| prefix.address == address).ok_or(BadPrefix64)
+        Prefix64::new(address, len).filter(|prefix| prefix.address() == address).ok_or(BadPrefix64)
     }
 }
 

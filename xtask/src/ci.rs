@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::run::{command, run, run_and_say_what_failed};
 use crate::{TaskResult, bench, dashboard, deps, manifest, packages, python, rooms, spec, tidy};
 
-const FUZZ_SECONDS: u64 = 8;
+const FUZZ_SECONDS: u64 = 5;
 /// Larger inputs only slow the fuzzer down: no packet is longer.
 const FUZZ_INPUT_BYTES: u32 = 2048;
 const FUZZ_MANIFEST: &str = "fuzz/Cargo.toml";

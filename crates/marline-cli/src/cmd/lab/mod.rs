@@ -6,6 +6,7 @@ pub mod import;
 pub mod net;
 pub mod paper;
 pub mod plot;
+mod progress;
 pub mod report;
 pub mod run;
 pub mod sweep;

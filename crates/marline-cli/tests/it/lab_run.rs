@@ -201,7 +201,8 @@ fn a_sweep_that_is_killed_goes_on_and_ends_as_if_nothing_had_been() {
 fn shards_of_several_processes_become_what_one_makes() {
     let _others = support::among_others();
     let (dir, file) = place();
-    let mut text = std::fs::read_to_string(&file).expect("text").replace("count = 100", "count = 30");
+    let mut text =
+        std::fs::read_to_string(&file).expect("text").replace("count = 100", "count = 30");
     text.push_str(
         "[sweep]\n'path.lte.delay' = ['20ms', '80ms']\n'path.wifi.loss' = ['1%', '5%']\n",
     );

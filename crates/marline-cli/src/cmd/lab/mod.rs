@@ -2,6 +2,7 @@
 
 pub mod agree;
 pub mod compare;
+pub mod engine;
 pub mod import;
 pub mod net;
 pub mod paper;

@@ -7,6 +7,7 @@ use anyhow::ensure;
 use marline_lab::experiment::file::ExperimentFile;
 use marline_lab::runs::{Seeds, Sweep};
 
+use super::engine::{Engine, by_ray};
 use super::paper::aligned;
 use super::progress::Ahead;
 use super::run::{How, shard_is_made, warn};
@@ -20,6 +21,16 @@ pub struct Args {
     /// Options of the runs.
     #[command(flatten)]
     pub how: How,
+    /// Who makes the runs: local, this process, or ray[=ADDRESS], a Ray cluster through the Python package
+    /// (docs/research/python.md); without an address the one that Ray finds, else this machine.
+    #[arg(
+        long,
+        value_name = "ENGINE",
+        default_value = "local",
+        hide_default_value = true,
+        conflicts_with_all = ["shard", "fresh", "jobs"]
+    )]
+    pub engine: Engine,
     /// Print the combinations, and run nothing.
     #[arg(long)]
     pub dry_run: bool,
@@ -48,6 +59,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let (points, runs) = (sweep.points().count(), sweep.runs());
         print(&format!("{points} combinations, {runs} runs\n"))?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Engine::Ray(address) = &args.engine {
+        return by_ray(args, address.as_deref());
     }
     let out = args.how.place(&args.file)?;
     let store = args.how.store(&out)?;

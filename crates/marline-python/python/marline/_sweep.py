@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import _native
 from .experiment import Experiment, _watch
@@ -37,7 +38,8 @@ class Swept:
         return aligned(self.rows)
 
 
-class Task(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Task:
     """What whoever makes runs has to know."""
 
     experiment: Experiment

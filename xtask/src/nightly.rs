@@ -12,12 +12,12 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::run::{command, output, run};
-use crate::{TaskResult, ci};
+use crate::{TaskResult, ci, python};
 
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -38,6 +38,11 @@ const STEPS: [Step; 9] = [
         fleet,
     ),
     ("papers", "every paper in virtual time, twice: the number of threads changes nothing", papers),
+    (
+        "ray",
+        "a sweep on two Ray nodes, a worker and a node killed: the tables of one process, byte for byte",
+        python::ray,
+    ),
     ("fuzz", "each fuzz target for five minutes", |root| ci::fuzz(root, Some("300"))),
 ];
 

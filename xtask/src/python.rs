@@ -15,19 +15,37 @@ const ENVIRONMENT: &str = "target/python";
 /// would be another test.
 const NEEDS: [&str; 5] =
     ["numpy==2.4.6", "gymnasium==1.4.0", "nanoarrow==0.9.0", "mypy==2.4.1", "matplotlib==3.11.2"];
+/// That of the cluster, which is large.
+const RAY_ENVIRONMENT: &str = "target/python-ray";
+/// The version that was tried.
+const RAY: &str = "ray==2.60.0";
 
 /// Builds the module with what `cargo test` has compiled already, and tests the package.
 pub(crate) fn check(root: &Path) -> TaskResult {
+    let Some(python) = installed(root, ENVIRONMENT, &NEEDS)? else { return Ok(()) };
+    let package = root.join(PACKAGE);
+    run(&mut command(&package, &python, &["-m", "mypy", "python/marline"]))?;
+    let mut tests = command(&package.join("tests"), &python, &["-m", "unittest", "-q"]);
+    run(tests.env("MARLINE_PROGRAM", root.join("target/debug/marline")))
+}
+
+/// Sweeps on a cluster of this machine, whose workers are killed.
+pub(crate) fn ray(root: &Path) -> TaskResult {
+    let needs = [RAY];
+    let Some(python) = installed(root, RAY_ENVIRONMENT, &needs)? else { return Ok(()) };
+    run(&mut command(&root.join(PACKAGE).join("tests"), &python, &["ray_cluster.py"]))
+}
+
+/// The Python of an environment with what is needed and the package, as it is built now; `None`: there is no Python.
+fn installed(root: &Path, environment: &str, needs: &[&str]) -> Result<Option<String>, String> {
     if !there_is_python(root)? {
-        return Ok(());
+        return Ok(None);
     }
     // The features and profile of the step `test`: only what this package has for itself is compiled.
     let build = ["build", "--profile", "test", "--workspace", "--lib", "--tests", "--locked", "-q"];
     run(&mut command(root, "cargo", &build))?;
-    environment(root)?;
+    let python = made(root, environment, needs)?;
     let wheels = root.join("target/wheels/ci");
-    let python = root.join(ENVIRONMENT).join("bin/python");
-    let python = python.to_string_lossy();
     let module = root.join("target/ci-python/marline_native.so");
     let made = fs::create_dir_all(root.join("target/ci-python"));
     made.map_err(|error| format!("target/ci-python: {error}"))?;
@@ -40,20 +58,19 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let install = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"];
     let mut install = command(root, &python, &install);
     run(install.args(["--force-reinstall", wheel.trim()]))?;
-    let package = root.join(PACKAGE);
-    run(&mut command(&package, &python, &["-m", "mypy", "python/marline"]))?;
-    let mut tests = command(&package.join("tests"), &python, &["-m", "unittest", "-q"]);
-    run(tests.env("MARLINE_PROGRAM", root.join("target/debug/marline")))
+    Ok(Some(python))
 }
 
-/// Makes the environment, once.
-fn environment(root: &Path) -> TaskResult {
-    let python = root.join(ENVIRONMENT).join("bin/python");
+/// The Python of an environment, which is made once, with what is needed.
+fn made(root: &Path, environment: &str, needs: &[&str]) -> Result<String, String> {
+    let python = root.join(environment).join("bin/python");
     if !python.is_file() {
-        run(&mut command(root, "python3", &["-m", "venv", ENVIRONMENT]))?;
+        run(&mut command(root, "python3", &["-m", "venv", environment]))?;
     }
+    let python = python.to_string_lossy().into_owned();
     let install = ["-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"];
-    run(command(root, &python.to_string_lossy(), &install).args(NEEDS))
+    run(command(root, &python, &install).args(needs))?;
+    Ok(python)
 }
 
 /// Whether there is a Python that can do this, or a word about why this step is left out.

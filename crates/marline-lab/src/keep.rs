@@ -12,7 +12,15 @@ use sha2::{Digest, Sha256};
 /// # Errors
 /// Its file cannot be read.
 pub fn program() -> anyhow::Result<String> {
-    let own = fs::read(std::env::current_exe()?)?;
+    file(&std::env::current_exe()?)
+}
+
+/// The same of a program's or a module's file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn file(file: &Path) -> anyhow::Result<String> {
+    let own = fs::read(file).with_context(|| file.display().to_string())?;
     let mut program = String::new();
     for byte in &Sha256::digest(&own)[..8] {
         // Writing to a String cannot fail.

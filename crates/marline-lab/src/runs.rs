@@ -13,8 +13,10 @@ mod measured;
 mod qlogs;
 mod queue;
 mod record;
+mod shard;
 mod store;
 mod summary;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod timelines;
@@ -32,8 +34,10 @@ pub use measured::{LEAST_RUNS, Measure, Measured};
 pub use qlogs::{QlogFiles, Qlogs};
 pub use queue::weighted;
 pub use record::{PathBytes, RadioJoules, Record, Statistics};
+pub use shard::Shard;
 pub use store::Store;
 pub use summary::{Agreement, LaneSummary, Summary};
+pub use sweep::{PointSummary, Seeds, Sweep, Swept};
 pub use timelines::{Timelines, Written};
 
 /// Halves of a processor that one simulation keeps busy.

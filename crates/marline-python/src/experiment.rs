@@ -110,6 +110,11 @@ impl Plan {
         self.file.lanes(&[Stack::Sim]).map_err(|error| experiment_error(&error))
     }
 
+    /// The document.
+    pub(crate) fn file(&self) -> &ExperimentFile {
+        &self.file
+    }
+
     /// Links and workload.
     pub(crate) fn experiment(&self) -> &Experiment {
         &self.file.experiment

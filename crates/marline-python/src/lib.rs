@@ -11,6 +11,7 @@ mod guard;
 mod policies;
 mod results;
 mod running;
+mod sweep;
 
 use pyo3::prelude::*;
 
@@ -40,4 +41,6 @@ mod native {
     use super::results::Results;
     #[pymodule_export]
     use super::running::Running;
+    #[pymodule_export]
+    use super::sweep::{Sweep, identity};
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use marline::Registry;
 use marline_lab::experiment::{Timeline, TimelineConfig, simulate, simulate_recorded};
 use marline_lab::policies;
-use marline_lab::runs::{Job, Record};
+use marline_lab::runs::{Job, Record, Store};
 use marline_sim::digest;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 
 use crate::guard;
@@ -21,6 +21,8 @@ struct Shared {
     jobs: Vec<Job>,
     registry: Registry,
     timelines: Option<TimelineConfig>,
+    /// Where runs go; what is there is not made again. Without one they are held for [`Running::results`].
+    store: Option<Store>,
     next: AtomicUsize,
     cancelled: Arc<AtomicBool>,
     state: Mutex<State>,
@@ -48,6 +50,25 @@ impl Running {
         timelines: Option<TimelineConfig>,
         registry: Registry,
     ) -> Running {
+        Running::begin(jobs, at_once, (timelines, None), registry)
+    }
+
+    /// Starts so many threads, which put what they make into a store.
+    pub(crate) fn start_into(
+        jobs: Vec<Job>,
+        at_once: usize,
+        store: Store,
+        registry: Registry,
+    ) -> Running {
+        Running::begin(jobs, at_once, (None, Some(store)), registry)
+    }
+
+    fn begin(
+        jobs: Vec<Job>,
+        at_once: usize,
+        (timelines, store): (Option<TimelineConfig>, Option<Store>),
+        registry: Registry,
+    ) -> Running {
         let threads = at_once.clamp(1, jobs.len().max(1));
         let made = jobs.iter().map(|_| None).collect();
         let state = State { made, done: 0, threads, failure: None };
@@ -55,6 +76,7 @@ impl Running {
             jobs,
             registry,
             timelines,
+            store,
             next: AtomicUsize::new(0),
             cancelled: Arc::default(),
             state: Mutex::new(state),
@@ -79,20 +101,45 @@ impl Shared {
             && let at = self.next.fetch_add(1, Ordering::Relaxed)
             && let Some(job) = self.jobs.get(at)
         {
-            let (made, failure) = guard::run(&self.cancelled, || self.make(job));
+            let result = match &self.store {
+                Some(store) => self.make_into(store, job).map(|()| None),
+                None => self.guarded(job).map(Some),
+            };
             let mut state = self.lock();
-            if let Some(failure) = failure {
-                self.cancelled.store(true, Ordering::Relaxed);
-                state.failure.get_or_insert(failure);
-            } else {
-                state.made[at] = Some(made);
-                state.done += 1;
+            match result {
+                Ok(made) => {
+                    state.made[at] = made;
+                    state.done += 1;
+                }
+                Err(failure) => {
+                    self.cancelled.store(true, Ordering::Relaxed);
+                    state.failure.get_or_insert(failure);
+                }
             }
             drop(state);
             self.changed.notify_all();
         }
         self.lock().threads -= 1;
         self.changed.notify_all();
+    }
+
+    /// A run that is not in the store yet.
+    fn make_into(&self, store: &Store, job: &Job) -> PyResult<()> {
+        if store.read(job).is_some() {
+            return Ok(());
+        }
+        let Made { record, .. } = self.guarded(job)?;
+        // Of a run that was cancelled policies in Python saw a part only.
+        if self.cancelled.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        store.keep(job, &record).map_err(|error| PyOSError::new_err(format!("{error:#}")))
+    }
+
+    /// One run, or what a policy raised in it.
+    fn guarded(&self, job: &Job) -> PyResult<Made> {
+        let (made, failure) = guard::run(&self.cancelled, || self.make(job));
+        failure.map_or(Ok(made), Err)
     }
 
     /// One run. A bug in it is an error of that run, not the end of the interpreter.

@@ -198,6 +198,68 @@ fn a_sweep_that_is_killed_goes_on_and_ends_as_if_nothing_had_been() {
 }
 
 #[test]
+fn shards_of_several_processes_become_what_one_makes() {
+    let _others = support::among_others();
+    let (dir, file) = place();
+    let mut text =
+        std::fs::read_to_string(&file).expect("text").replace("count = 100", "count = 30");
+    text.push_str(
+        "[sweep]\n'path.lte.delay' = ['20ms', '80ms']\n'path.wifi.loss' = ['1%', '5%']\n",
+    );
+    std::fs::write(&file, &text).expect("write");
+    let sweep = |out: &'static str, more: &[&'static str]| {
+        let args =
+            ["lab", "sweep", "first.toml", "--seeds", "3", "--format", "csv,parquet", "--out", out];
+        [&args[..], more].concat()
+    };
+    for (shard, wanted) in [
+        ("0/4", "no shard 0: of 4 they are 1/4 to 4/4"),
+        ("5/4", "no shard 5: of 4 they are 1/4 to 4/4"),
+        ("x", "expected NUMBER/SHARDS with two whole numbers, as in 1/4"),
+    ] {
+        let refused = marline(dir.path(), &sweep("none", &["--shard", shard]));
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(wanted), "{said}");
+    }
+    let plotted = ["lab", "run", "first.toml", "--shard", "1/2", "--plot"];
+    let refused = marline(dir.path(), &plotted);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("cannot be used with"), "{said}");
+
+    let whole = good(&marline(dir.path(), &sweep("whole", &["--jobs", "1"])));
+    // One shard by two processes at the same time, one of which is killed; then the others.
+    let start = |shard| {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_marline"));
+        process.current_dir(dir.path()).args(sweep("part", &["--jobs", "1", "--shard", shard]));
+        process.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start")
+    };
+    let (mut killed, survivor) = (start("1/3"), start("1/3"));
+    let runs = dir.path().join("part/runs");
+    let begun = Instant::now();
+    while std::fs::read_dir(&runs).map_or(0, Iterator::count) < 2
+        && begun.elapsed() < Duration::from_secs(60)
+    {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    killed.kill().expect("kill");
+    killed.wait().expect("wait");
+    let said = good(&survivor.wait_with_output().expect("the other"));
+    assert!(said.contains("shard 1/3: 8 of 24 runs, in part/runs"), "{said}");
+    for shard in ["3/3", "2/3"] {
+        assert!(!dir.path().join("part/sweep.csv").exists(), "shards write no tables");
+        good(&start(shard).wait_with_output().expect("a shard"));
+    }
+    let collected = marline(dir.path(), &sweep("part", &[]));
+    assert_eq!(good(&collected).replace(" in part", " in whole"), whole);
+    let said = String::from_utf8_lossy(&collected.stderr);
+    assert!(said.contains("24 of 24 runs are there already"), "{said}");
+    for name in ["messages.csv", "runs.csv", "sweep.csv", "runs.parquet", "series.json"] {
+        let read = |out: &str| std::fs::read(dir.path().join(out).join(name)).expect(name);
+        assert!(read("part") == read("whole"), "{name}");
+    }
+}
+
+#[test]
 fn what_was_measured_becomes_a_path_that_runs() {
     let dir = tempfile::tempdir().expect("a directory");
     let csv = "timestamp,down_rate_kbit_per_s,rtt_ms\n5,20000,40\n6,0,40\n7,8000,60\n";

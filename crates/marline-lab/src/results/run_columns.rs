@@ -15,11 +15,16 @@ impl RunColumns {
     /// Of these runs, which all have a value for each key that the first has.
     #[must_use]
     pub fn of(jobs: &[Job]) -> RunColumns {
-        let keys = jobs.first().map_or(0, |job| job.point.len());
-        let swept = (0..keys).map(|key| {
-            let values = jobs.iter().filter_map(|job| job.point.get(key));
-            let name = jobs.first().and_then(|job| job.point.get(key)).map_or("", |(key, _)| key);
-            Swept::of(name, values.map(|(_, value)| value.as_str()))
+        RunColumns::over(jobs.iter().map(|job| job.point.as_slice()))
+    }
+
+    /// Of the combinations of a sweep.
+    #[must_use]
+    pub fn over<'a>(points: impl Iterator<Item = &'a [(String, String)]> + Clone) -> RunColumns {
+        let first = points.clone().next().unwrap_or_default();
+        let swept = first.iter().enumerate().map(|(number, (key, _))| {
+            let values = points.clone().filter_map(move |point| point.get(number));
+            Swept::of(key, values.map(|(_, value)| value.as_str()))
         });
         RunColumns { swept: swept.collect() }
     }

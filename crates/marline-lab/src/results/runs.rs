@@ -13,7 +13,13 @@ use crate::runs::{Job, PathBytes, Record, Statistics};
 /// failed (`error`).
 #[must_use]
 pub fn runs(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
-    let paths = path_names(runs);
+    runs_over(run, &path_names(runs), runs)
+}
+
+/// The same with columns for these paths, whichever the runs have.
+#[must_use]
+pub fn runs_over(run: &RunColumns, paths: &[impl AsRef<str>], runs: &[(&Job, &Record)]) -> Table {
+    let paths = || paths.iter().map(AsRef::as_ref);
     let mut columns = run.columns();
     columns.extend([
         Column::count("messages", ""),
@@ -26,7 +32,7 @@ pub fn runs(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
         Column::real("goodput_mbit_per_s", "Mbit/s"),
         Column::count("reinjected_bytes", "B"),
     ]);
-    for path in &paths {
+    for path in paths() {
         columns.extend([
             Column::count(format!("{path}_up_bytes"), "B"),
             Column::count(format!("{path}_down_bytes"), "B"),
@@ -45,8 +51,8 @@ pub fn runs(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
         let shown = [of.mean_ms, of.p50_ms, of.p95_ms, of.p99_ms, of.max_ms];
         row.extend(shown.map(Cell::from));
         row.extend([Cell::from(record.goodput_mbit_per_s), Cell::from(record.reinjected_bytes)]);
-        for name in &paths {
-            row.extend(path_cells(record.paths.iter().find(|path| path.name == *name)));
+        for name in paths() {
+            row.extend(path_cells(record.paths.iter().find(|path| path.name == name)));
         }
         row.push((!doubts.is_empty()).then_some(doubts.as_str()).into());
         row.push(record.error.as_deref().into());

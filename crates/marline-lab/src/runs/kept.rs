@@ -1,5 +1,7 @@
 //! Results of earlier series, found again by their directory.
 
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
@@ -40,23 +42,54 @@ pub struct Kept {
     runs: Vec<Run>,
 }
 
+/// The file that says which runs belong to a series, written run by run: a JSON array.
+pub(super) struct Noting {
+    file: PathBuf,
+    writer: BufWriter<File>,
+    empty: bool,
+}
+
+impl Noting {
+    pub(super) fn begin(place: &Path) -> anyhow::Result<Noting> {
+        let file = place.join(FILE);
+        let writer = File::create(&file).with_context(|| file.display().to_string())?;
+        Ok(Noting { file, writer: BufWriter::new(writer), empty: true })
+    }
+
+    pub(super) fn add(&mut self, store: &Store, jobs: &[Job]) -> anyhow::Result<()> {
+        for job in jobs {
+            let run = Run {
+                point: job.point.clone(),
+                stack: job.lane.stack,
+                variant: job.lane.variant.name.clone(),
+                seed: job.seed,
+                key: store.key(job),
+            };
+            let before: &[u8] = if self.empty { b"[" } else { b"," };
+            self.empty = false;
+            let written = self.writer.write_all(before).map_err(anyhow::Error::from);
+            let written = written.and_then(|()| Ok(serde_json::to_writer(&mut self.writer, &run)?));
+            written.with_context(|| self.file.display().to_string())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn end(mut self) -> anyhow::Result<()> {
+        let last: &[u8] = if self.empty { b"[]\n" } else { b"]\n" };
+        let written = self.writer.write_all(last).and_then(|()| self.writer.flush());
+        written.with_context(|| self.file.display().to_string())
+    }
+}
+
 impl Kept {
     /// Notes in a directory of results which runs of its store these are.
     ///
     /// # Errors
     /// It cannot be written.
     pub fn note(place: &Path, store: &Store, jobs: &[Job]) -> anyhow::Result<()> {
-        let run = |job: &Job| Run {
-            point: job.point.clone(),
-            stack: job.lane.stack,
-            variant: job.lane.variant.name.clone(),
-            seed: job.seed,
-            key: store.key(job),
-        };
-        let runs: Vec<Run> = jobs.iter().map(run).collect();
-        let file = place.join(FILE);
-        std::fs::write(&file, serde_json::to_string(&runs)? + "\n")
-            .with_context(|| file.display().to_string())
+        let mut noting = Noting::begin(place)?;
+        noting.add(store, jobs)?;
+        noting.end()
     }
 
     /// Whether a directory has results of `marline lab run` or `sweep`.

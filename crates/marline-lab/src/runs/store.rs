@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::hash::{BuildHasher as _, RandomState};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -26,8 +27,27 @@ impl Store {
     /// It cannot be made.
     pub fn open(place: &Path, fresh: bool) -> anyhow::Result<Store> {
         fs::create_dir_all(place).with_context(|| place.display().to_string())?;
-        let (program, kernel) = (keep::program()?, keep::kernel_release());
-        Ok(Store { place: place.to_owned(), program, kernel, fresh })
+        Ok(Store::by(place, fresh, keep::program()?))
+    }
+
+    /// The same for what is not a program of its own, as a module of an interpreter is not: what tells this one from
+    /// one that was built of other sources ([`keep::file`]).
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn open_as(place: &Path, fresh: bool, program: String) -> anyhow::Result<Store> {
+        fs::create_dir_all(place).with_context(|| place.display().to_string())?;
+        Ok(Store::by(place, fresh, program))
+    }
+
+    fn by(place: &Path, fresh: bool, program: String) -> Store {
+        Store { place: place.to_owned(), program, kernel: keep::kernel_release(), fresh }
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn place(&self) -> &Path {
+        &self.place
     }
 
     /// The name of a run: the same for the same, another for anything else.
@@ -55,18 +75,26 @@ impl Store {
         if self.fresh {
             return None;
         }
-        let text = fs::read_to_string(self.file(job)).ok()?;
-        let record: Record = serde_json::from_str(&text).ok()?;
-        record.error.is_none().then_some(record)
+        self.last(job).filter(|record| record.error.is_none())
     }
 
-    /// Keeps it. A file is there whole or not at all.
+    /// What a run showed when it was last made, whether it failed or not.
+    #[must_use]
+    pub fn last(&self, job: &Job) -> Option<Record> {
+        let text = fs::read_to_string(self.file(job)).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Keeps it. A file is there whole or not at all, also where several processes, on several machines, make the
+    /// same run at the same time.
     ///
     /// # Errors
     /// It cannot be written.
     pub fn keep(&self, job: &Job, record: &Record) -> anyhow::Result<()> {
         let file = self.file(job);
-        let partial = file.with_extension("partial");
+        // A number that no other process draws: the standard library seeds each of these differently.
+        let number = RandomState::new().hash_one(std::process::id());
+        let partial = file.with_extension(format!("{number:016x}.partial"));
         let kept = || {
             fs::write(&partial, serde_json::to_string(record)?)?;
             anyhow::Ok(fs::rename(&partial, &file)?)

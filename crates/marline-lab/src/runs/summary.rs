@@ -233,7 +233,8 @@ impl<'a> Summary<'a> {
         if table.len() > 1 { table } else { Vec::new() }
     }
 
-    fn path_names(&self) -> Vec<&'a str> {
+    /// Paths in the order of their first occurrence.
+    pub(super) fn path_names(&self) -> Vec<&'a str> {
         let mut names = Vec::new();
         for path in self.records.iter().flat_map(|record| &record.paths) {
             if !names.contains(&path.name.as_str()) {

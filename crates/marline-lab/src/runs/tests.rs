@@ -112,6 +112,81 @@ fn what_was_run_is_not_run_again_and_what_is_another_is() {
 }
 
 #[test]
+fn a_sweep_that_is_collected_bit_by_bit_is_the_one_that_is_held_whole() {
+    let file = ExperimentFile::from_toml("x.toml", TEXT).expect("file");
+    let sweep = Sweep::of(&file, &[Stack::Sim], Seeds::Own(4)).expect("sweep");
+    let jobs = sweep.jobs(0..usize::MAX);
+    assert_eq!((sweep.runs(), jobs.len()), (16, 16));
+    // Pieces are all of it, each within one variant at one combination.
+    let pieces = sweep.pieces(3);
+    assert_eq!(pieces[..3], [0..3, 3..4, 4..7]);
+    assert_eq!(pieces.iter().cloned().flatten().collect::<Vec<_>>(), (0..16).collect::<Vec<_>>());
+    for piece in &pieces {
+        let of: Vec<&Job> = jobs[piece.clone()].iter().collect();
+        let same = |job: &&Job| job.point == of[0].point && job.lane == of[0].lane;
+        assert!(of.iter().all(same), "{piece:?}");
+    }
+    // Three shards, one of them twice, from several stores of the same place.
+    let (place, whole) = (scratch("shards"), scratch("whole"));
+    let store = |place: &std::path::Path| Store::open(&place.join("runs"), false).expect("store");
+    let made = |shard: Option<Shard>, place: &std::path::Path| {
+        let store = store(place);
+        let series = Series { store: &store, jobs: 2, instance: "none".to_owned() };
+        sweep.run(&series, shard, &|_| {}).expect("runs");
+    };
+    for shard in ["3/3", "1/3", "1/3"] {
+        made(shard.parse().ok(), &place);
+    }
+    let both = [Format::Csv, Format::Parquet];
+    let refused = sweep.collect(&store(&place), &place, &both).expect_err("one shard is missing");
+    let said = refused.to_string();
+    assert!(said.contains("3 runs of this combination are not in"), "{said}");
+    assert!(said.contains("the first: path.lte.delay = 40ms, sim default seed 2"), "{said}");
+    made("2/3".parse().ok(), &place);
+    let swept = sweep.collect(&store(&place), &place, &both).expect("files");
+    // The same runs, all held at once.
+    let whole_store = store(&whole);
+    let series = Series { store: &whole_store, jobs: 1, instance: "none".to_owned() };
+    let records = series.run(&jobs, &|_| {}).expect("runs");
+    let summary = Summary::of(&jobs, &records);
+    summary.write(&whole, &both).expect("files");
+    Kept::note(&whole, &whole_store, &jobs).expect("file");
+    let names =
+        "messages.csv runs.csv sweep.csv messages.parquet runs.parquet sweep.parquet series.json";
+    for name in names.split(' ') {
+        let read = |place: &std::path::Path| std::fs::read(place.join(name)).expect(name);
+        assert!(read(&place) == read(&whole), "{name}");
+    }
+    let table = swept.table();
+    assert_eq!(table.len(), 1 + 2 * 2, "{table:?}");
+    assert_eq!(table[0][..3], ["path.lte.delay", "stack", "variant"], "{table:?}");
+    let first = Summary::of(&jobs[..8], &records[..8]);
+    assert_eq!(table[1][3], crate::figure::number(first.lanes[0].latency.p50_ms), "{table:?}");
+    for place in [place, whole] {
+        std::fs::remove_dir_all(&place).expect("clean up");
+    }
+}
+
+#[test]
+fn a_run_that_several_make_at_once_is_there_whole() {
+    let place = scratch("at-once");
+    let (jobs, record) = (jobs(), Record::failed("x".repeat(300_000)));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let store = Store::open(&place, false).expect("store");
+                for _ in 0..20 {
+                    store.keep(&jobs[0], &record).expect("kept");
+                    assert_eq!(store.last(&jobs[0]).as_ref(), Some(&record), "whole");
+                }
+            });
+        }
+    });
+    assert_eq!(std::fs::read_dir(&place).expect("files").count(), 1, "nothing else is left");
+    std::fs::remove_dir_all(&place).expect("clean up");
+}
+
+#[test]
 fn who_asks_is_told_how_well_forecasts_held() {
     let text = TEXT.replacen("name = 'default'", "name = 'default'\nscore_forecasts = true", 1);
     let file = ExperimentFile::from_toml("x.toml", &text).expect("file");

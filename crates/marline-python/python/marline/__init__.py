@@ -41,6 +41,7 @@ from .policies import (
     WaitUntil,
     Withdraw,
 )
+from ._sweep import Swept, sweep
 from .results import Results, RunFailed, Table
 
 __all__ = [
@@ -73,7 +74,9 @@ __all__ = [
     "SubflowPath",
     "SubflowView",
     "Suspect",
+    "Swept",
     "Table",
     "WaitUntil",
     "Withdraw",
+    "sweep",
 ]

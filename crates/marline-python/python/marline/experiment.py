@@ -88,6 +88,10 @@ class Experiment:
         made._open(name, text, trace_dir, dict(policies or {}))
         return made
 
+    @property
+    def _has_classes(self) -> bool:
+        return bool(self._arguments[3])
+
     def _open(
         self,
         name: str,

@@ -102,9 +102,15 @@ class Results:
         return self._native.summary()
 
     def __str__(self) -> str:
-        rows = self.summary()
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines = (
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows
-        )
-        return "\n".join(lines)
+        return aligned(self.summary())
+
+
+def aligned(rows: list[list[str]]) -> str:
+    """A table for people, without a line break at its end."""
+    if not rows:
+        return ""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows
+    )
+    return "\n".join(lines)

@@ -2,10 +2,12 @@
 
 pub mod agree;
 pub mod compare;
+pub mod engine;
 pub mod import;
 pub mod net;
 pub mod paper;
 pub mod plot;
+mod progress;
 pub mod report;
 pub mod run;
 pub mod sweep;

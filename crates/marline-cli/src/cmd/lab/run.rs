@@ -1,25 +1,22 @@
 //! `marline lab run`: an experiment on several stacks, side by side.
 
-use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use indicatif::{ProgressBar, ProgressStyle};
 use marline_lab::experiment::file::ExperimentFile;
 use marline_lab::experiment::{QlogConfig, Stack, TimelineConfig};
 use marline_lab::figure::number;
 use marline_lab::parallel::available;
 use marline_lab::results::Format;
 use marline_lab::runs::{
-    Agreement, CaptureFiles, Captures, Figures, Job, Kept, Progress, QlogFiles, Qlogs, Record,
-    Series, Store, Summary, Timelines,
+    Agreement, CaptureFiles, Captures, Figures, Job, Kept, QlogFiles, Qlogs, Record, Series, Shard,
+    Store, Summary, Timelines,
 };
 
 use super::paper::aligned;
+use super::progress::Ahead;
 use crate::cmd::monitor::print;
 
 /// Arguments of `marline lab run`.
@@ -38,19 +35,20 @@ pub struct Args {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "10ms",
-        value_parser = interval
+        value_parser = interval,
+        conflicts_with = "shard"
     )]
     pub timelines: Option<Duration>,
     /// Write traces of the runs on stack sim into DIR/qlog: a qlog for each connection and end (docs/spec/qlog.md), and
     /// a drawing of it.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "shard")]
     pub qlog: bool,
     /// Write a capture (pcapng) of each end of the runs on stack sim into DIR/pcap.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "shard")]
     pub pcap: bool,
     /// Draw figures into DIR: the latencies of all variants (cdf.svg, boxes.svg), and windows and delays of the
     /// subflows in the first run of each variant on stack sim.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "shard")]
     pub plot: bool,
     /// Print what would be run, and run nothing.
     #[arg(long)]
@@ -86,6 +84,10 @@ pub struct How {
     /// Repeat runs that already have results.
     #[arg(long)]
     pub fresh: bool,
+    /// Make only the I-th of N parts of the runs, and no tables. For several machines that share DIR; the same command
+    /// without this writes the tables, once all parts are made.
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<Shard>,
     /// Directory of traces [default: MARLINE_TRACE_DIR].
     #[arg(long, value_name = "DIR")]
     pub trace_dir: Option<PathBuf>,
@@ -122,6 +124,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let out = args.how.place(&args.file)?;
+    if let Some(shard) = args.how.shard {
+        return args.how.part(shard, jobs, &out);
+    }
     let records = args.how.all(&jobs, &out)?;
     let summary = Summary::of(&jobs, &records);
     if !file.title.is_empty() {
@@ -137,7 +142,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print(&format!("\nforecasts of answers\n{}", aligned(&calibration)))?;
     }
     print(&agreement(&summary.agreement()))?;
-    warn(&summary)?;
+    let warnings = summary.warnings();
+    warn(&warnings, warnings.len());
     summary.write(&out, &args.how.formats())?;
     let json = serde_json::to_string_pretty(&summary.json(&file.title))?;
     write(&out, "result.json", &(json + "\n"))?;
@@ -229,16 +235,15 @@ fn agreement(agreements: &[Agreement]) -> String {
     format!("\n{}  (median within 10 %, 95 % quantile within 20 %)\n", aligned(&table))
 }
 
-pub(super) fn warn(summary: &Summary<'_>) -> anyhow::Result<()> {
+/// Says what is doubtful or failed: the first of so many warnings.
+pub(super) fn warn(warnings: &[String], count: usize) {
     const SHOWN: usize = 12;
-    let warnings = summary.warnings();
     for warning in warnings.iter().take(SHOWN) {
         eprintln!("WARNING: {warning}");
     }
-    if warnings.len() > SHOWN {
-        eprintln!("WARNING: and {} more, see the table of runs", warnings.len() - SHOWN);
+    if count > SHOWN {
+        eprintln!("WARNING: and {} more, see the table of runs", count - SHOWN);
     }
-    Ok(())
 }
 
 fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
@@ -271,52 +276,52 @@ impl How {
         self.jobs.map_or_else(available, usize::from)
     }
 
-    /// Makes the runs that are missing, with a bar.
-    pub(super) fn all(&self, jobs: &[Job], out: &Path) -> anyhow::Result<Vec<Record>> {
-        let store = Store::open(&out.join("runs"), self.fresh)?;
-        let processors = self.processors();
+    /// Where runs are kept.
+    pub(super) fn store(&self, out: &Path) -> anyhow::Result<Store> {
+        Store::open(&out.join("runs"), self.fresh)
+    }
+
+    /// How runs are made.
+    pub(super) fn series<'a>(&self, store: &'a Store) -> Series<'a> {
         let instance = format!("run-{}", std::process::id());
-        let series = Series { store: &store, jobs: processors, instance };
-        let missing = series.missing(jobs);
-        let there = jobs.len() - missing.len();
-        if there > 0 {
-            eprintln!("{there} of {} runs are there already", jobs.len());
-        }
-        let cost: f64 = missing.iter().map(|job| job.cost_s()).sum();
-        let (bar, total) = (bar(cost), missing.len());
-        let so_far = Mutex::new((0.0, 0));
-        let progress = |progress: &Progress<'_>| {
-            let mut so_far = so_far.lock().unwrap_or_else(PoisonError::into_inner);
-            so_far.0 += progress.job.cost_s();
-            so_far.1 += 1;
-            bar.set_position((so_far.0 * MS) as u64);
-            let lane = &progress.job.lane;
-            let what = format!("{} {}", lane.stack, lane.variant.name);
-            bar.set_message(format!("{}/{total} {what}", so_far.1));
-            if let Some(error) = &progress.record.error {
-                bar.suspend(|| eprintln!("{what} seed {}: {error}", progress.job.seed));
-            }
-        };
-        let records = series.run(jobs, &progress);
-        bar.finish_and_clear();
+        Series { store, jobs: self.processors(), instance }
+    }
+
+    /// Makes the runs that are missing, with a bar.
+    fn all(&self, jobs: &[Job], out: &Path) -> anyhow::Result<Vec<Record>> {
+        let store = self.store(out)?;
+        let series = self.series(&store);
+        let mut ahead = Ahead::default();
+        ahead.add(&series, jobs);
+        let bar = ahead.begin();
+        let records = series.run(jobs, &|progress| bar.note(progress));
+        bar.end();
         Kept::note(out, &store, jobs)?;
         records
     }
+
+    /// Makes the runs of a shard that are missing.
+    fn part(&self, shard: Shard, jobs: Vec<Job>, out: &Path) -> anyhow::Result<ExitCode> {
+        let store = self.store(out)?;
+        let (series, all) = (self.series(&store), jobs.len());
+        let jobs = shard.part(jobs);
+        let mut ahead = Ahead::default();
+        ahead.add(&series, &jobs);
+        let bar = ahead.begin();
+        let records = series.run(&jobs, &|progress| bar.note(progress));
+        bar.end();
+        records?;
+        shard_is_made(shard, (bar.failed(), jobs.len(), all), &store)
+    }
 }
 
-/// Units of the bar in a second.
-const MS: f64 = 1e3;
-
-fn bar(cost_s: f64) -> ProgressBar {
-    let bar = match std::io::stderr().is_terminal() {
-        true => ProgressBar::new((cost_s * MS) as u64),
-        false => ProgressBar::hidden(),
-    };
-    let style =
-        ProgressStyle::with_template("{bar:30} {percent} % {msg}, {elapsed} gone, {eta} to go");
-    if let Ok(style) = style {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(500));
-    bar
+/// Says where the runs of a shard are, of how many they are, and how many failed.
+pub(super) fn shard_is_made(
+    shard: Shard,
+    (failed, made, all): (usize, usize, usize),
+    store: &Store,
+) -> anyhow::Result<ExitCode> {
+    let place = store.place().display();
+    print(&format!("shard {shard}: {made} of {all} runs, in {place}\n"))?;
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

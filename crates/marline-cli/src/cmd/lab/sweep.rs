@@ -5,11 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use marline_lab::experiment::file::ExperimentFile;
-use marline_lab::figure::number;
-use marline_lab::runs::{Job, Summary};
+use marline_lab::runs::{Seeds, Sweep};
 
+use super::engine::{Engine, by_ray};
 use super::paper::aligned;
-use super::run::{How, warn};
+use super::progress::Ahead;
+use super::run::{How, shard_is_made, warn};
 use crate::cmd::monitor::print;
 
 /// Arguments of `marline lab sweep`.
@@ -20,6 +21,16 @@ pub struct Args {
     /// Options of the runs.
     #[command(flatten)]
     pub how: How,
+    /// Who makes the runs: local, this process, or ray[=ADDRESS], a Ray cluster through the Python package
+    /// (docs/research/python.md); without an address the one that Ray finds, else this machine.
+    #[arg(
+        long,
+        value_name = "ENGINE",
+        default_value = "local",
+        hide_default_value = true,
+        conflicts_with_all = ["shard", "fresh", "jobs"]
+    )]
+    pub engine: Engine,
     /// Print the combinations, and run nothing.
     #[arg(long)]
     pub dry_run: bool,
@@ -32,68 +43,46 @@ pub struct Args {
 /// cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = ExperimentFile::open(&args.file)?.with_traces(args.how.trace_dir.clone());
-    let points = file.points()?;
+    let sweep = Sweep::of(&file, &args.how.stacks, Seeds::Own(args.how.seeds))?;
     ensure!(
-        points.iter().all(|point| !point.values.is_empty()),
+        sweep.points().all(|values| !values.is_empty()),
         "{}: nothing to sweep. For example:\n\n    [sweep]\n    \"path.{}.delay\" = [\"10ms\", \
          \"50ms\"]",
         args.file.display(),
         file.experiment.scenario.paths[0].name
     );
-    let (mut jobs, mut ends) = (Vec::new(), vec![0]);
-    for point in &points {
-        let lanes = point.file.lanes(&args.how.stacks)?;
-        let series = Job::series(&point.file.experiment, &lanes, args.how.seeds).into_iter();
-        jobs.extend(series.map(|job| Job { point: point.values.clone(), ..job }));
-        ends.push(jobs.len());
-    }
     if args.dry_run {
-        for point in &points {
-            let values = point.values.iter().map(|(key, value)| format!("{key} = {value}"));
+        for values in sweep.points() {
+            let values = values.iter().map(|(key, value)| format!("{key} = {value}"));
             print(&format!("{}\n", values.collect::<Vec<_>>().join(", ")))?;
         }
-        print(&format!("{} combinations, {} runs\n", points.len(), jobs.len()))?;
+        let (points, runs) = (sweep.points().count(), sweep.runs());
+        print(&format!("{points} combinations, {runs} runs\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let out = args.how.place(&args.file)?;
-    let records = args.how.all(&jobs, &out)?;
-    let radios = Summary::of(&jobs, &records).radio_names();
-    let mut table = vec![head(&points[0].values, &radios)];
-    for (point, ends) in points.iter().zip(ends.windows(2)) {
-        let these = ends[0]..ends[1];
-        let summary = Summary::of(&jobs[these.clone()], &records[these]);
-        rows(&mut table, &point.values, &summary, &radios);
+    if let Engine::Ray(address) = &args.engine {
+        return by_ray(args, address.as_deref());
     }
-    print(&aligned(&table))?;
-    let summary = Summary::of(&jobs, &records);
-    warn(&summary)?;
-    summary.write(&out, &args.how.formats())?;
+    let out = args.how.place(&args.file)?;
+    let store = args.how.store(&out)?;
+    let series = args.how.series(&store);
+    let (mut ahead, mut mine) = (Ahead::default(), 0);
+    sweep.for_some(args.how.shard, |jobs| {
+        mine += jobs.len();
+        ahead.add(&series, jobs);
+        Ok(())
+    })?;
+    let bar = ahead.begin();
+    let made = sweep.run(&series, args.how.shard, &|progress| bar.note(progress));
+    bar.end();
+    made?;
+    if let Some(shard) = args.how.shard {
+        return shard_is_made(shard, (bar.failed(), mine, sweep.runs()), &store);
+    }
+    let swept = sweep.collect(&store, &out, &args.how.formats())?;
+    print(&aligned(&swept.table()))?;
+    warn(&swept.warnings, swept.warnings_count);
     let files = args.how.files(&["messages", "runs", "sweep"]);
     print(&format!("\n{files} in {}\n", out.display()))?;
-    let whole = records.iter().all(|record| record.error.is_none());
-    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn head(values: &[(String, String)], radios: &[&str]) -> Vec<String> {
-    let keys = values.iter().map(|(key, _)| key.clone());
-    let rest = ["stack", "variant", "p50 ms", "p95", "p99", "Mbit/s"];
-    let joules = radios.iter().map(|path| format!("J {path} (idle)"));
-    keys.chain(rest.map(str::to_owned)).chain(joules).collect()
-}
-
-fn rows(
-    table: &mut Vec<Vec<String>>,
-    values: &[(String, String)],
-    summary: &Summary<'_>,
-    radios: &[&str],
-) {
-    for lane in &summary.lanes {
-        let mut row: Vec<String> = values.iter().map(|(_, value)| value.clone()).collect();
-        row.extend([lane.stack.to_string(), lane.variant.clone()]);
-        let latency = &lane.latency;
-        let shown = [latency.p50_ms, latency.p95_ms, latency.p99_ms, lane.goodput_mbit_per_s];
-        row.extend(shown.map(number));
-        row.extend(radios.iter().map(|path| lane.joules(path)));
-        table.push(row);
-    }
+    Ok(if swept.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

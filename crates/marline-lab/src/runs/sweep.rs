@@ -1,0 +1,293 @@
+//! Sweep: every combination of a file's values, made and read again bit by bit, so that memory holds the runs of one
+//! combination and not those of all.
+
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::bail;
+
+use super::kept::Noting;
+use super::{Job, LaneSummary, Progress, Record, Series, Shard, Store, Summary};
+use crate::experiment::file::{ExperimentFile, Lane};
+use crate::experiment::{Experiment, Stack};
+use crate::figure::number;
+use crate::results::{self, Format, RunColumns, Sheets};
+
+/// Runs that are handed to the processors at once: what is held of them is some kilobytes each, and at the end of so
+/// many a processor may wait for the others.
+const AT_ONCE: usize = 4_096;
+/// Warnings that are kept in words.
+const WARNINGS: usize = 100;
+
+/// Chances that the runs of a lane have.
+#[derive(Clone, Debug)]
+pub enum Seeds {
+    /// So many from the experiment's own on.
+    Own(u32),
+    /// These.
+    These(Vec<u64>),
+}
+
+impl Seeds {
+    fn count(&self) -> usize {
+        match self {
+            Seeds::Own(count) => *count as usize,
+            Seeds::These(seeds) => seeds.len(),
+        }
+    }
+}
+
+/// A combination.
+#[derive(Clone, Debug)]
+struct Part {
+    point: Vec<(String, String)>,
+    experiment: Experiment,
+    lanes: Vec<Lane>,
+    /// Runs of this one and of those before it.
+    end: usize,
+}
+
+/// The plan of a sweep: its combinations in their order, of each all variants, of each all seeds.
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    parts: Vec<Part>,
+    seeds: Seeds,
+}
+
+/// What a sweep showed at one combination.
+#[derive(Clone, Debug)]
+pub struct PointSummary {
+    /// Keys with their values.
+    pub values: Vec<(String, String)>,
+    /// Its lanes.
+    pub lanes: Vec<LaneSummary>,
+}
+
+/// What a sweep showed, without its runs.
+#[derive(Clone, Debug, Default)]
+pub struct Swept {
+    /// In the order of the plan.
+    pub points: Vec<PointSummary>,
+    /// Paths that go over a radio.
+    pub radios: Vec<String>,
+    /// What makes runs doubtful or failed, the first of it.
+    pub warnings: Vec<String>,
+    /// How many warnings there are.
+    pub warnings_count: usize,
+    /// Runs that failed.
+    pub failed: usize,
+}
+
+impl Sweep {
+    /// Every combination of a file on these stacks; without a table `sweep` the file itself.
+    ///
+    /// # Errors
+    /// A combination makes no experiment, or nobody runs on a stack.
+    pub fn of(file: &ExperimentFile, stacks: &[Stack], seeds: Seeds) -> anyhow::Result<Sweep> {
+        let (mut parts, mut end) = (Vec::new(), 0);
+        for point in file.points()? {
+            let lanes = point.file.lanes(stacks)?;
+            end += lanes.len() * seeds.count();
+            let experiment = point.file.experiment;
+            parts.push(Part { point: point.values, experiment, lanes, end });
+        }
+        Ok(Sweep { parts, seeds })
+    }
+
+    /// Runs.
+    #[must_use]
+    pub fn runs(&self) -> usize {
+        self.parts.last().map_or(0, |part| part.end)
+    }
+
+    /// Keys and values of each combination.
+    pub fn points(&self) -> impl Iterator<Item = &[(String, String)]> + Clone {
+        self.parts.iter().map(|part| part.point.as_slice())
+    }
+
+    /// The runs at these places of the plan.
+    #[must_use]
+    pub fn jobs(&self, places: Range<usize>) -> Vec<Job> {
+        let places = places.start..places.end.min(self.runs());
+        places.filter_map(|place| self.job(place)).collect()
+    }
+
+    fn job(&self, place: usize) -> Option<Job> {
+        let number = self.parts.partition_point(|part| part.end <= place);
+        let part = self.parts.get(number)?;
+        let seeds = self.seeds.count();
+        let within = place - (part.end - part.lanes.len() * seeds);
+        let seed = match &self.seeds {
+            Seeds::Own(_) => part.experiment.scenario.seed + (within % seeds) as u64,
+            Seeds::These(these) => *these.get(within % seeds)?,
+        };
+        let mut experiment = part.experiment.clone();
+        experiment.scenario.seed = seed;
+        let lane = part.lanes.get(within / seeds)?.clone();
+        Some(Job { point: part.point.clone(), experiment, lane, seed })
+    }
+
+    /// All places of the plan in pieces of at most so many runs of one variant at one combination.
+    #[must_use]
+    pub fn pieces(&self, most: usize) -> Vec<Range<usize>> {
+        let (seeds, most) = (self.seeds.count(), most.max(1));
+        let mut pieces = Vec::new();
+        // Lanes have equally many runs, and each combination whole lanes.
+        for lane in (0..self.runs()).step_by(seeds.max(1)) {
+            let end = lane + seeds;
+            pieces.extend((lane..end).step_by(most).map(|start| start..end.min(start + most)));
+        }
+        pieces
+    }
+
+    /// Hands all runs, or those of a shard, to `each`, so many at once that they fit into memory.
+    ///
+    /// # Errors
+    /// Those of `each`.
+    pub fn for_some(
+        &self,
+        shard: Option<Shard>,
+        mut each: impl FnMut(&[Job]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let all = 0..self.runs();
+        let mut mine = all.filter(|place| shard.is_none_or(|shard| shard.has(*place))).peekable();
+        while mine.peek().is_some() {
+            let places = mine.by_ref().take(AT_ONCE);
+            each(&places.filter_map(|place| self.job(place)).collect::<Vec<Job>>())?;
+        }
+        Ok(())
+    }
+
+    /// Makes the runs that are missing in the store, all or those of a shard.
+    ///
+    /// # Errors
+    /// Those of [`Series::run`].
+    pub fn run(
+        &self,
+        series: &Series<'_>,
+        shard: Option<Shard>,
+        progress: &(dyn Fn(&Progress<'_>) + Sync),
+    ) -> anyhow::Result<()> {
+        self.for_some(shard, |jobs| series.run(jobs, progress).map(drop))
+    }
+
+    /// Writes the tables `messages` and `runs`, of a sweep `sweep` as well, and which runs these are, from what is in
+    /// the store. The files are the same whoever made the runs, and when.
+    ///
+    /// # Errors
+    /// A run is missing, or a file cannot be written.
+    pub fn collect(
+        &self,
+        store: &Store,
+        place: &Path,
+        formats: &[Format],
+    ) -> anyhow::Result<Swept> {
+        let columns = RunColumns::over(self.points());
+        let like = results::messages(&columns, &[]);
+        let mut messages = Sheets::create(place, &like, formats, u64::MAX)?;
+        let mut noting = Noting::begin(place)?;
+        let mut swept = Swept::default();
+        let mut paths: Vec<String> = Vec::new();
+        for number in 0..self.parts.len() {
+            let (jobs, records) = self.kept(store, number)?;
+            for run in jobs.iter().zip(&records) {
+                messages.append(&results::messages(&columns, &[run]), 0)?;
+            }
+            noting.add(store, &jobs)?;
+            swept.note(&Summary::of(&jobs, &records), &mut paths);
+        }
+        messages.close()?;
+        noting.end()?;
+        self.write_runs(store, (place, formats), &columns, &paths)?;
+        Ok(swept)
+    }
+
+    /// Tables with columns for each path: which there are is known when all runs have been seen.
+    fn write_runs(
+        &self,
+        store: &Store,
+        (place, formats): (&Path, &[Format]),
+        columns: &RunColumns,
+        paths: &[String],
+    ) -> anyhow::Result<()> {
+        let like = results::runs_over(columns, paths, &[]);
+        let mut runs = Sheets::create(place, &like, formats, u64::MAX)?;
+        let is_one = self.points().any(|values| !values.is_empty());
+        let long = results::long(columns, &like);
+        let mut long =
+            is_one.then(|| Sheets::create(place, &long, formats, u64::MAX)).transpose()?;
+        for number in 0..self.parts.len() {
+            let (jobs, records) = self.kept(store, number)?;
+            let these: Vec<(&Job, &Record)> = jobs.iter().zip(&records).collect();
+            let table = results::runs_over(columns, paths, &these);
+            runs.append(&table, 0)?;
+            if let Some(long) = &mut long {
+                long.append(&results::long(columns, &table), 0)?;
+            }
+        }
+        runs.close()?;
+        long.map_or(Ok(()), |long| long.close().map(drop))
+    }
+
+    /// What is in the store of a combination.
+    fn kept(&self, store: &Store, number: usize) -> anyhow::Result<(Vec<Job>, Vec<Record>)> {
+        let start = number.checked_sub(1).map_or(0, |before| self.parts[before].end);
+        let jobs = self.jobs(start..self.parts[number].end);
+        let records: Vec<Option<Record>> = jobs.iter().map(|job| store.last(job)).collect();
+        let missing = records.iter().filter(|record| record.is_none()).count();
+        let gone = |(job, record): (_, &Option<Record>)| record.is_none().then_some(job);
+        if let Some(job) = jobs.iter().zip(&records).find_map(gone) {
+            let values = job.point.iter().map(|(key, value)| format!("{key} = {value}, "));
+            let (point, lane) = (values.collect::<String>(), &job.lane);
+            let which = format!("{point}{} {} seed {}", lane.stack, lane.variant.name, job.seed);
+            bail!(
+                "{missing} runs of this combination are not in {}, the first: {which}. Were they made by another \
+                 build, or into another directory?",
+                store.place().display()
+            );
+        }
+        Ok((jobs, records.into_iter().flatten().collect()))
+    }
+}
+
+impl Swept {
+    /// The table for people, its head first: a line for each variant at each combination.
+    #[must_use]
+    pub fn table(&self) -> Vec<Vec<String>> {
+        let Some(first) = self.points.first() else { return Vec::new() };
+        let keys = first.values.iter().map(|(key, _)| key.clone());
+        let rest = ["stack", "variant", "p50 ms", "p95", "p99", "Mbit/s"];
+        let joules = self.radios.iter().map(|path| format!("J {path} (idle)"));
+        let mut table = vec![keys.chain(rest.map(str::to_owned)).chain(joules).collect()];
+        for PointSummary { values, lanes } in &self.points {
+            for lane in lanes {
+                let mut row: Vec<String> = values.iter().map(|(_, value)| value.clone()).collect();
+                row.extend([lane.stack.to_string(), lane.variant.clone()]);
+                let of = &lane.latency;
+                let shown = [of.p50_ms, of.p95_ms, of.p99_ms, lane.goodput_mbit_per_s];
+                row.extend(shown.map(number));
+                row.extend(self.radios.iter().map(|path| lane.joules(path)));
+                table.push(row);
+            }
+        }
+        table
+    }
+
+    fn note(&mut self, summary: &Summary<'_>, paths: &mut Vec<String>) {
+        let (names, radios) = (summary.path_names(), summary.radio_names());
+        for (known, found) in [(&mut *paths, names), (&mut self.radios, radios)] {
+            for name in found {
+                if known.iter().all(|other| other != name) {
+                    known.push(name.to_owned());
+                }
+            }
+        }
+        let values = summary.runs().first().map(|(job, _)| job.point.clone()).unwrap_or_default();
+        self.failed += summary.lanes.iter().map(|lane| lane.failed).sum::<usize>();
+        self.points.push(PointSummary { values, lanes: summary.lanes.clone() });
+        let warnings = summary.warnings();
+        self.warnings_count += warnings.len();
+        let room = WARNINGS - self.warnings.len();
+        self.warnings.extend(warnings.into_iter().take(room));
+    }
+}

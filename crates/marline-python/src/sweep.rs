@@ -1,0 +1,98 @@
+//! Sweep as Python has it: the runs of every combination, made piece by piece into a store on disk.
+
+use std::path::PathBuf;
+
+use marline::Registry;
+use marline_lab::experiment::Stack;
+use marline_lab::results::Format;
+use marline_lab::runs::{Seeds, Store, Sweep as Plan, Swept};
+use marline_lab::{keep, parallel, policies};
+use pyo3::prelude::*;
+
+use crate::experiment;
+use crate::experiment_error;
+use crate::running::Running;
+
+/// What tells this module from one that was built of other sources. The interpreter's file, which is the running
+/// program's, would not.
+#[pyfunction]
+pub(crate) fn identity(py: Python<'_>, module: PathBuf) -> PyResult<String> {
+    py.detach(|| keep::file(&module)).map_err(|error| experiment_error(&error))
+}
+
+/// A table, its head first; warnings, the first of so many; runs that failed.
+type Shown = (Vec<Vec<String>>, Vec<String>, usize, usize);
+
+/// The plan of a sweep, and the directory that its runs and tables are in.
+#[pyclass(frozen, module = "marline._native")]
+pub(crate) struct Sweep {
+    plan: Plan,
+    place: PathBuf,
+    /// Who makes the runs: the module, and what Python says of its policies.
+    program: String,
+    registry: Registry,
+}
+
+impl Sweep {
+    fn store(&self) -> PyResult<Store> {
+        let store = Store::open_as(&self.place.join("runs"), false, self.program.clone());
+        store.map_err(|error| experiment_error(&error))
+    }
+}
+
+#[pymethods]
+impl Sweep {
+    /// All variants that run in virtual time with these seeds (`count` from the experiment's own on without).
+    #[new]
+    #[pyo3(signature = (plan, place, program, count, seeds=None))]
+    fn new(
+        plan: &experiment::Plan,
+        place: PathBuf,
+        program: String,
+        count: u32,
+        seeds: Option<Vec<u64>>,
+    ) -> PyResult<Sweep> {
+        let seeds = seeds.map_or(Seeds::Own(count), Seeds::These);
+        let registry = plan.registry().clone();
+        let read = || Plan::of(plan.file(), &[Stack::Sim], seeds);
+        let plan = policies::with(&registry, read).map_err(|error| experiment_error(&error))?;
+        Ok(Sweep { plan, place, program, registry })
+    }
+
+    /// Runs.
+    #[getter]
+    fn runs(&self) -> usize {
+        self.plan.runs()
+    }
+
+    /// Keys and values of each combination.
+    #[getter]
+    fn points(&self) -> Vec<Vec<(String, String)>> {
+        self.plan.points().map(<[_]>::to_vec).collect()
+    }
+
+    /// All runs in pieces of at most so many, each of one variant at one combination: its first, and behind its last.
+    fn pieces(&self, most: usize) -> Vec<(usize, usize)> {
+        self.plan.pieces(most).into_iter().map(|piece| (piece.start, piece.end)).collect()
+    }
+
+    /// Begins to make those of the runs from `start` to `end` that are not in the store yet.
+    #[pyo3(signature = (start, end, jobs=0))]
+    fn start(&self, start: usize, end: usize, jobs: usize) -> PyResult<Running> {
+        let at_once = if jobs == 0 { parallel::available() } else { jobs };
+        let plan = self.plan.jobs(start..end);
+        Ok(Running::start_into(plan, at_once, self.store()?, self.registry.clone()))
+    }
+
+    /// Writes the tables of all runs, in these formats; what they show in short.
+    fn collect(&self, py: Python<'_>, formats: Vec<String>) -> PyResult<Shown> {
+        let store = self.store()?;
+        let write = || {
+            let formats: anyhow::Result<Vec<Format>> =
+                formats.iter().map(|word| word.parse()).collect();
+            self.plan.collect(&store, &self.place, &formats?)
+        };
+        let swept: Swept = py.detach(write).map_err(|error| experiment_error(&error))?;
+        Ok((swept.table(), swept.warnings, swept.warnings_count, swept.failed))
+    }
+}

@@ -1,5 +1,6 @@
 //! Engine of a sweep: who makes its runs. A cluster's scheduler is reached by the Python package, which is started.
 
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::str::FromStr;
 
@@ -7,7 +8,6 @@ use anyhow::{Context as _, bail, ensure};
 use marline_lab::experiment::Stack;
 
 use super::run::How;
-use super::sweep::Args;
 
 /// Who makes the runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,8 +37,8 @@ impl FromStr for Engine {
 ///
 /// # Errors
 /// The package or Ray is not installed, or something else than virtual time is asked for.
-pub(super) fn by_ray(args: &Args, address: Option<&str>) -> anyhow::Result<ExitCode> {
-    let How { stacks, seeds, formats, trace_dir, .. } = &args.how;
+pub(super) fn by_ray(file: &Path, how: &How, address: Option<&str>) -> anyhow::Result<ExitCode> {
+    let How { stacks, seeds, formats, trace_dir, .. } = how;
     ensure!(stacks[..] == [Stack::Sim], "--engine ray makes runs of stack sim only");
     let python = std::env::var_os("MARLINE_PYTHON").unwrap_or_else(|| "python3".into());
     let mut able = Command::new(&python);
@@ -54,10 +54,10 @@ pub(super) fn by_ray(args: &Args, address: Option<&str>) -> anyhow::Result<ExitC
     let formats: Vec<&str> = formats.iter().map(|format| format.word()).collect();
     let engine = address.map_or("ray".to_owned(), |address| format!("ray={address}"));
     let mut command = Command::new(&python);
-    command.args(["-m", "marline", "sweep"]).arg(&args.file);
+    command.args(["-m", "marline", "sweep"]).arg(file);
     command.args(["--seeds", &seeds.to_string(), "--engine", &engine]);
     command.args(["--format", &formats.join(",")]);
-    command.arg("--out").arg(args.how.place(&args.file)?);
+    command.arg("--out").arg(how.place(file)?);
     if let Some(directory) = trace_dir {
         command.arg("--trace-dir").arg(directory);
     }

@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if let Engine::Ray(address) = &args.engine {
-        return by_ray(args, address.as_deref());
+        return by_ray(&args.file, &args.how, address.as_deref());
     }
     let out = args.how.place(&args.file)?;
     let store = args.how.store(&out)?;

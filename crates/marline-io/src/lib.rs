@@ -33,6 +33,7 @@ pub use echo_socket::{EchoAnswer, EchoSocket};
 pub use links::UdpUse;
 pub use marline_wire::Prefix64;
 pub use native::{RawSockets, native_capabilities};
+pub use net::resolv_conf;
 pub use net::{
     GATEWAY_INTERFACE, Interface, InterfaceSetup, Interfaces, PrefixAnswer, Watcher,
     discover_nat64, resolvers_of,

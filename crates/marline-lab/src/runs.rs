@@ -5,6 +5,7 @@
 //! so that an interrupted series can be resumed, and two series share common runs. Results have the
 //! order of the plan, regardless of the order of completion.
 
+mod again;
 mod captures;
 mod comparison;
 mod figures;
@@ -63,13 +64,22 @@ impl Job {
     #[must_use]
     pub fn series(experiment: &Experiment, lanes: &[Lane], seeds: u32) -> Vec<Job> {
         let first = experiment.scenario.seed;
-        let job = |lane: &Lane, number: u32| {
-            let seed = first + u64::from(number);
+        Job::with_seeds(experiment, lanes, (0..seeds).map(|number| first + u64::from(number)))
+    }
+
+    /// All of these seeds of the first lane, then of the next.
+    #[must_use]
+    pub fn with_seeds(
+        experiment: &Experiment,
+        lanes: &[Lane],
+        seeds: impl Iterator<Item = u64> + Clone,
+    ) -> Vec<Job> {
+        let job = |lane: &Lane, seed: u64| {
             let mut experiment = experiment.clone();
             experiment.scenario.seed = seed;
             Job { point: Vec::new(), experiment, lane: lane.clone(), seed }
         };
-        lanes.iter().flat_map(|lane| (0..seeds).map(move |number| job(lane, number))).collect()
+        lanes.iter().flat_map(|lane| seeds.clone().map(move |seed| job(lane, seed))).collect()
     }
 
     /// How long it will take, roughly, s; for showing how far a series is.

@@ -19,7 +19,6 @@ pub mod quota;
 pub mod record;
 pub mod relay;
 pub mod remote_rules;
-pub mod resolv_conf;
 pub mod resolve;
 pub mod rewound;
 pub mod rules;

@@ -95,13 +95,8 @@ impl Plan {
         let config = config.map(TimelineConfig::with_interval).transpose();
         let config = config.map_err(|error| experiment_error(&error))?;
         let jobs_at_once = if jobs == 0 { parallel::available() } else { jobs };
-        let job = |lane: &Lane, seed: u64| {
-            let mut experiment = self.file.experiment.clone();
-            experiment.scenario.seed = seed;
-            Job { point: Vec::new(), experiment, lane: lane.clone(), seed }
-        };
-        let jobs = lanes.iter().flat_map(|lane| seeds.iter().map(move |seed| job(lane, *seed)));
-        Ok(Running::start(jobs.collect(), jobs_at_once, config, self.registry.clone()))
+        let jobs = Job::with_seeds(&self.file.experiment, &lanes, seeds.iter().copied());
+        Ok(Running::start(jobs, jobs_at_once, config, self.registry.clone()))
     }
 }
 

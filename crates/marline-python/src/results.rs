@@ -39,16 +39,14 @@ impl Results {
     pub(crate) fn new(jobs: Vec<Job>, made: Vec<Made>) -> Results {
         let empty = Timeline::empty();
         let run = RunColumns::of(&jobs);
-        let begun = |table: &Table| {
-            Table::new(table.name(), [run.columns(), table.columns().to_vec()].concat())
-        };
-        let (mut subflows, mut copies) = (begun(&empty.subflows), begun(&empty.copies));
+        let (mut subflows, mut copies) =
+            (run.before(&empty.subflows, None), run.before(&empty.copies, None));
         let (mut records, mut digests, mut left_out) = (Vec::new(), Vec::new(), 0);
         for (job, made) in jobs.iter().zip(made) {
             let Made { record, timeline, digest } = made;
             for (to, from) in [(&mut subflows, &timeline.subflows), (&mut copies, &timeline.copies)]
             {
-                let rows = from.behind(&run.columns(), &run.cells(job));
+                let rows = run.before(from, Some(job));
                 to.append(&rows, 0..rows.rows());
             }
             left_out += timeline.subflows_left_out + timeline.copies_left_out;

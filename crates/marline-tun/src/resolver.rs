@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::bail;
-use marline_proxy::resolv_conf::{self, entries};
+use marline_io::resolv_conf::{self, entries};
 use marline_proxy::target::Target;
 use marline_proxy::udp::DNS_PORT;
 

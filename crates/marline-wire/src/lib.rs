@@ -8,6 +8,7 @@
 
 mod bytes;
 mod checksum;
+mod dns;
 mod error;
 mod header_template;
 mod ip;
@@ -24,6 +25,9 @@ mod udp;
 pub use checksum::{
     Checksum, dss_checksum, fill_tcp_checksum, store_tcp_checksum, tcp_checksum, tcp_pseudo_header,
     verify_dss_checksum, verify_tcp_checksum,
+};
+pub use dns::{
+    DNS_A, DNS_AAAA, DNS_HEADER_LEN, DnsRecord, dns_after_name, dns_after_questions, dns_answers,
 };
 pub use error::{EmitError, ErrorKind, Layer, ParseError};
 pub use header_template::HeaderTemplate;

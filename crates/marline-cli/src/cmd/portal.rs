@@ -20,7 +20,7 @@ use marline_tun::machine::routing::MARK;
 use marline_tun::portal::{Finding, PortalWay, Probe};
 use marline_tun::resolver::{self, Resolvers};
 
-use super::run::{FAILED, NOT_EXECUTABLE, NOT_FOUND};
+use super::run::{become_command, end};
 
 /// The page that Android and Chromium ask for.
 const PROBE: &str = "http://connectivitycheck.gstatic.com/generate_204";
@@ -103,12 +103,6 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     }
 }
 
-/// Says what went wrong before there was a program.
-fn end(error: &anyhow::Error) -> ! {
-    eprintln!("marline: {}", hide(&format!("{error:#}")));
-    std::process::exit(FAILED)
-}
-
 fn way(args: &Args) -> anyhow::Result<PortalWay> {
     let interfaces = Interfaces::now().context("cannot list interfaces")?;
     let interface = choose(&interfaces, args.interface.as_deref())?;
@@ -151,10 +145,7 @@ fn become_program(
     if let Some(user) = Caller::of_sudo() {
         command.uid(user.uid).gid(user.gid).env("HOME", user.home);
     }
-    let error = command.exec();
-    eprintln!("marline: cannot run {}: {error}", name.display());
-    let missing = error.kind() == std::io::ErrorKind::NotFound;
-    std::process::exit(if missing { NOT_FOUND } else { NOT_EXECUTABLE })
+    become_command(&mut command)
 }
 
 /// Who asked root for it by sudo: a browser is not to be root's.

@@ -32,9 +32,9 @@ use crate::log::{self, LogLevel};
 use crate::native::raise_file_limit;
 
 /// Exit statuses for what is no exit of the program, as `env` and `nice` have them.
-pub(super) const FAILED: i32 = 125;
-pub(super) const NOT_EXECUTABLE: i32 = 126;
-pub(super) const NOT_FOUND: i32 = 127;
+const FAILED: i32 = 125;
+const NOT_EXECUTABLE: i32 = 126;
+const NOT_FOUND: i32 = 127;
 
 /// Arguments of `marline run`.
 #[derive(Debug, clap::Args)]
@@ -88,7 +88,7 @@ pub fn prepare(args: Args) -> Option<Prepared> {
 }
 
 /// Says what went wrong before there was a program.
-fn end(error: &anyhow::Error) -> ! {
+pub(super) fn end(error: &anyhow::Error) -> ! {
     eprintln!("marline: {}", hide(&format!("{error:#}")));
     std::process::exit(FAILED)
 }
@@ -130,8 +130,13 @@ fn become_program(
     let tun = inside::enter(addresses, names)?;
     program.hand_over(tun)?;
     let (name, arguments) = command.split_first().context("no program is named")?;
-    let error = Command::new(name).args(arguments).exec();
-    eprintln!("marline: cannot run {}: {error}", name.display());
+    become_command(Command::new(name).args(arguments))
+}
+
+/// Becomes this program, or ends with the status of one that cannot be run.
+pub(super) fn become_command(command: &mut Command) -> ! {
+    let error = command.exec();
+    eprintln!("marline: cannot run {}: {error}", command.get_program().display());
     let missing = error.kind() == std::io::ErrorKind::NotFound;
     std::process::exit(if missing { NOT_FOUND } else { NOT_EXECUTABLE })
 }

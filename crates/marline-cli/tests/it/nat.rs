@@ -7,13 +7,12 @@ mod path_health;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::support;
 use super::support::native::start_nginx;
 use super::support::testbed::{Testbed, Until};
+use super::support::{self, CURL};
 use super::upgrade::TookOver;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/nat_world.sh");
-const CURL: &str = "curl -sS --fail --max-time 50 --socks5-hostname 127.0.0.1:1080";
 
 fn testbed(dir: &Path) -> Option<Testbed> {
     Testbed::of_marline(dir, SCRIPT, &["nft", "curl", "nginx", "python3"])

@@ -8,10 +8,9 @@ use marline_testkit::need;
 
 use super::ssh_hole::{SSHD, SSHD_FILES};
 use super::support::testbed::{Testbed, Until};
-use super::support::{self, SERVICES};
+use super::support::{self, CURL, SERVICES};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/udp_blocked_world.sh");
-const CURL: &str = "curl -sS --fail --max-time 50 --socks5-hostname 127.0.0.1:1080";
 /// The client needs no privilege.
 const NOBODY: &str = "setpriv --reuid nobody --regid nogroup --clear-groups";
 /// How long a route may take to come back to UDP once that passes again.
@@ -95,17 +94,7 @@ impl World {
 
     /// Fetches 6 MB at so many bytes per second while `meanwhile` happens; it must come whole.
     fn download(&self, rate: &str, meanwhile: impl FnOnce()) {
-        let fetch = format!(
-            "rm -f large sums
-            {CURL} -o sums http://127.0.0.1:8080/sums
-            {CURL} --limit-rate {rate} -o large http://127.0.0.1:8080/large
-            sha256sum --check sums"
-        );
-        std::thread::scope(|scope| {
-            let fetching = scope.spawn(|| self.testbed.run("client", &fetch));
-            meanwhile();
-            assert!(fetching.join().expect("no panic").contains("large: OK"));
-        });
+        support::download(&self.testbed, rate, meanwhile);
     }
 }
 

@@ -4,6 +4,7 @@ mod interfaces;
 mod message;
 mod nat64;
 mod netlink;
+pub mod resolv_conf;
 mod resolvers;
 mod setup;
 

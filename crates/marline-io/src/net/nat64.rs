@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::io;
 
 use marline_time::Rng as _;
-use marline_wire::Prefix64;
+use marline_wire::{DNS_AAAA, DNS_HEADER_LEN, DnsRecord, Prefix64, dns_answers};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout_at};
@@ -19,12 +19,9 @@ use crate::sys::socket;
 /// The question behind the header's first two bytes: recursion desired, one question, AAAA of `ipv4only.arpa`.
 const QUESTION: &[u8] =
     b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x08ipv4only\x04arpa\x00\x00\x1c\x00\x01";
-/// Bytes of the header.
-const HEADER: usize = 12;
-const AAAA: u16 = 28;
 const NXDOMAIN: u8 = 3;
 /// Records of an answer that are looked at; there are two.
-const RECORDS: u16 = 16;
+const RECORDS: usize = 16;
 /// Bytes of an answer that are read.
 const LONGEST: usize = 1_500;
 /// Times that all resolvers are asked, and how long is waited after each.
@@ -111,10 +108,9 @@ fn open(end: &LocalEnd) -> io::Result<UdpSocket> {
 
 /// What an answer to this query says; `None`: it is none.
 fn read_answer(query: &[u8], answer: &[u8]) -> Option<PrefixAnswer> {
-    let number = |at: usize| Some(u16::from_be_bytes(answer.get(at..at + 2)?.try_into().ok()?));
-    let asked = answer.get(HEADER..query.len())?;
-    let is_answer = answer[..2] == query[..2] && answer[2] & 0x80 != 0 && number(4)? == 1;
-    if !is_answer || !asked.eq_ignore_ascii_case(&query[HEADER..]) {
+    let asked = answer.get(DNS_HEADER_LEN..query.len())?;
+    let is_answer = answer[..2] == query[..2] && answer[2] & 0x80 != 0 && answer[4..6] == [0, 1];
+    if !is_answer || !asked.eq_ignore_ascii_case(&query[DNS_HEADER_LEN..]) {
         return None;
     }
     match answer[3] & 0x0f {
@@ -123,32 +119,16 @@ fn read_answer(query: &[u8], answer: &[u8]) -> Option<PrefixAnswer> {
         // It could not ask anybody.
         _ => return None,
     }
-    let mut at = query.len();
-    for _ in 0..number(6)?.min(RECORDS) {
-        at = after_name(answer, at)?;
-        let (kind, len) = (number(at)?, usize::from(number(at + 8)?));
-        let ttl_s = u32::from_be_bytes(answer.get(at + 4..at + 8)?.try_into().ok()?);
-        let data = answer.get(at + 10..at + 10 + len)?;
-        let address =
-            data.try_into().ok().filter(|_| kind == AAAA).map(|ip: [u8; 16]| Ipv6Addr::from(ip));
+    for record in dns_answers(answer).take(RECORDS) {
+        let DnsRecord { kind, ttl_s, data } = record?;
+        let address = data.try_into().ok().filter(|_| kind == DNS_AAAA);
+        let address = address.map(|ip: [u8; 16]| Ipv6Addr::from(ip));
         if let Some(prefix) = address.and_then(Prefix64::of_well_known_name) {
             let ttl_s = ttl_s.clamp(*TTL_S.start(), *TTL_S.end());
             return Some(PrefixAnswer::Prefix { prefix, ttl_s });
         }
-        at += 10 + len;
     }
     Some(PrefixAnswer::None)
-}
-
-/// Where a name ends.
-fn after_name(message: &[u8], mut at: usize) -> Option<usize> {
-    loop {
-        match *message.get(at)? {
-            0 => return Some(at + 1),
-            pointer if pointer >= 0xc0 => return Some(at + 2),
-            len => at += 1 + usize::from(len),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -181,7 +161,7 @@ mod tests {
         let prefix: Prefix64 = "2001:db8:64::/96".parse().unwrap();
         let made = prefix.embed([192, 0, 0, 171].into()).octets();
         let read = |ttl_s| {
-            let bytes = answer(0, &[(5, 9, b"\x00"), (AAAA, ttl_s, &made)]);
+            let bytes = answer(0, &[(5, 9, b"\x00"), (DNS_AAAA, ttl_s, &made)]);
             read_answer(&query(), &bytes)
         };
         assert_eq!(read(600), Some(PrefixAnswer::Prefix { prefix, ttl_s: 600 }));
@@ -196,14 +176,14 @@ mod tests {
         assert_eq!(read(&answer(NXDOMAIN, &[])), Some(PrefixAnswer::None));
         assert_eq!(read(&answer(2, &[])), None, "SERVFAIL");
         let native: Ipv6Addr = "2001:db8::1".parse().unwrap();
-        let other = answer(0, &[(AAAA, 60, &native.octets())]);
+        let other = answer(0, &[(DNS_AAAA, 60, &native.octets())]);
         assert_eq!(read(&other), Some(PrefixAnswer::None), "a resolver that lies about all names");
     }
 
     #[test]
     fn what_is_no_answer_to_this_question_counts_for_nothing() {
         let made = Prefix64::WELL_KNOWN.embed([192, 0, 0, 170].into()).octets();
-        let good = answer(0, &[(AAAA, 60, &made)]);
+        let good = answer(0, &[(DNS_AAAA, 60, &made)]);
         assert!(matches!(read_answer(&query(), &good), Some(PrefixAnswer::Prefix { .. })));
         for (at, byte) in [(0, 1), (2, 0), (13, b'x'), (5, 2)] {
             let mut bad = good.clone();
@@ -219,7 +199,7 @@ mod tests {
     #[test]
     fn mutated_answers_do_not_panic() {
         let made = Prefix64::WELL_KNOWN.embed([192, 0, 0, 170].into()).octets();
-        let good = answer(0, &[(5, 1, &[3; 40]), (AAAA, 60, &made), (AAAA, 60, &made)]);
+        let good = answer(0, &[(5, 1, &[3; 40]), (DNS_AAAA, 60, &made), (DNS_AAAA, 60, &made)]);
         let mut rng = marline_time::PcgRng::new(11, 1);
         for _ in 0..20_000 {
             let mut bytes = good.clone();

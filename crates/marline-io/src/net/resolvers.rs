@@ -7,6 +7,8 @@
 use core::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::Path;
 
+use super::resolv_conf;
+
 const DNS_PORT: u16 = 53;
 /// Resolvers of one network that are asked, at most.
 const MOST: usize = 4;
@@ -39,10 +41,7 @@ fn resolvers_below(root: &Path, (name, index): (&str, u32)) -> Vec<SocketAddr> {
     if found.is_empty() {
         for path in OF_ALL {
             let text = read(path);
-            let words = text.lines().filter_map(|line| {
-                let mut words = line.split_ascii_whitespace();
-                words.next().filter(|word| *word == "nameserver").and(words.next())
-            });
+            let words = resolv_conf::resolvers(&text);
             found.extend(words.filter_map(|word| resolver(word, (name, index))));
         }
     }

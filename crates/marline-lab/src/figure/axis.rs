@@ -1,5 +1,7 @@
 //! Axes: the scale from values to coordinates, and the ticks.
 
+use super::svg::{Anchor, Svg};
+
 /// A range of values along a line of pixels.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Axis {
@@ -105,6 +107,15 @@ impl Axis {
                 (value, format!("{:.decimals$}", if n == 0 { 0.0 } else { value }))
             })
             .collect()
+    }
+
+    /// Draws it as one of heights: a line from `left` to `right` at each tick, and left of it what that says.
+    pub(super) fn draw_heights(&self, svg: &mut Svg, (left, right): (f64, f64)) {
+        for (value, text) in self.ticks() {
+            let y = self.place(value);
+            svg.line((left, y), (right, y), "grid");
+            svg.text((left - 6.0, y + 4.0), Anchor::End, "mute", &text);
+        }
     }
 
     fn log_ticks(&self) -> Vec<(f64, String)> {

@@ -94,11 +94,7 @@ impl Bars {
             svg.text((x + 32.0, y), Anchor::Start, "", name);
         }
         let axis = self.axis(top);
-        for (value, text) in axis.ticks() {
-            let y = axis.place(value);
-            svg.line((LEFT, y), (width - RIGHT, y), "grid");
-            svg.text((LEFT - 6.0, y + 4.0), Anchor::End, "mute", &text);
-        }
+        axis.draw_heights(&mut svg, (LEFT, width - RIGHT));
         for (index, group) in self.groups.iter().enumerate() {
             let x = LEFT + slot * index as f64;
             self.draw_group(&mut svg, &axis, (x, slot), group);

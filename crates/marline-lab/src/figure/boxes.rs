@@ -87,11 +87,7 @@ impl Boxes {
         let values = values.chain((!self.log).then_some(0.0));
         let range = extent(values, self.log).unwrap_or((0.0, 1.0));
         let axis = Axis::new(range, self.log, (bottom, TOP)).rounded();
-        for (value, text) in axis.ticks() {
-            let y = axis.place(value);
-            svg.line((LEFT, y), (width - RIGHT, y), "grid");
-            svg.text((LEFT - 6.0, y + 4.0), Anchor::End, "mute", &text);
-        }
+        axis.draw_heights(&mut svg, (LEFT, width - RIGHT));
         for (index, (name, of)) in self.boxes.iter().enumerate() {
             let middle = LEFT + slot * (index as f64 + 0.5);
             let half = (slot * 0.3).min(30.0);

@@ -244,11 +244,7 @@ fn draw_axes(svg: &mut Svg, (x, y): (&Axis, &Axis), labels: (&str, &str), top: f
         let (at, anchor) = if cut { (WIDTH - 2.0, Anchor::End) } else { (at, Anchor::Middle) };
         svg.text((at, bottom + 16.0), anchor, "mute", &text);
     }
-    for (value, text) in y.ticks() {
-        let at = y.place(value);
-        svg.line((LEFT, at), (WIDTH - RIGHT, at), "grid");
-        svg.text((LEFT - 6.0, at + 4.0), Anchor::End, "mute", &text);
-    }
+    y.draw_heights(svg, (LEFT, WIDTH - RIGHT));
     svg.path(&[(LEFT, top), (LEFT, bottom), (WIDTH - RIGHT, bottom)], false, "axis");
     let middle = (LEFT + WIDTH - RIGHT) / 2.0;
     svg.text((middle, bottom + 36.0), Anchor::Middle, "", labels.0);

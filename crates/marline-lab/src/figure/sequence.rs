@@ -143,11 +143,7 @@ impl<'a> SequencePlot<'a> {
             svg.line((x, top), (x, bottom), "grid");
             svg.text((x, bottom + 16.0), Anchor::Middle, "mute", &text);
         }
-        for (value, text) in place.ticks() {
-            let y = place.place(value);
-            svg.line((LEFT, y), (WIDTH - RIGHT, y), "grid");
-            svg.text((LEFT - 6.0, y + 4.0), Anchor::End, "mute", &text);
-        }
+        place.draw_heights(svg, (LEFT, WIDTH - RIGHT));
         svg.path(&[(LEFT, top), (LEFT, bottom), (WIDTH - RIGHT, bottom)], false, "axis");
         let middle = (LEFT + WIDTH - RIGHT) / 2.0;
         svg.text((middle, bottom + 36.0), Anchor::Middle, "", "time (ms)");

@@ -148,11 +148,7 @@ impl TimingDiagram {
 
     fn frame(&self, svg: &mut Svg, time: &Axis, width: f64) {
         svg.turned((16.0, TOP + self.height / 2.0), -90, Anchor::Middle, "time (ms)");
-        for (value, text) in time.ticks() {
-            let y = time.place(value);
-            svg.line((LEFT, y), (width - 12.0, y), "grid");
-            svg.text((LEFT - 6.0, y + 4.0), Anchor::End, "mute", &text);
-        }
+        time.draw_heights(svg, (LEFT, width - 12.0));
         for (path, name) in self.paths.iter().enumerate() {
             let (client, server) = (self.x(path, true), self.x(path, false));
             svg.text(((client + server) / 2.0, 50.0), Anchor::Middle, "title", name);

@@ -53,7 +53,7 @@ impl RunColumns {
 
     /// A table of one run behind these columns; without a run the columns alone.
     #[must_use]
-    pub(crate) fn before(&self, table: &Table, job: Option<&Job>) -> Table {
+    pub fn before(&self, table: &Table, job: Option<&Job>) -> Table {
         let columns = self.columns();
         match job {
             Some(job) => table.behind(&columns, &self.cells(job)),

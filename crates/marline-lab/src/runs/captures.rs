@@ -7,9 +7,9 @@ use std::path::Path;
 use anyhow::Context as _;
 
 use super::Job;
+use super::again::{run_again, simulated};
 use super::qlogs::plain;
-use crate::experiment::{Stack, simulate_captured};
-use crate::parallel::parallel;
+use crate::experiment::simulate_captured;
 
 /// How captures are written.
 #[derive(Copy, Clone, Debug)]
@@ -43,28 +43,25 @@ impl Captures {
     /// A file cannot be written.
     pub fn write(&self, jobs: &[Job], directory: &Path) -> anyhow::Result<CaptureFiles> {
         std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-        let mut mine: Vec<&Job> = jobs.iter().filter(|job| job.lane.stack == Stack::Sim).collect();
+        let mut mine = simulated(jobs);
         let runs_left_out = mine.len().saturating_sub(Captures::MAX_RUNS);
         let mut files = CaptureFiles { runs_left_out, ..CaptureFiles::default() };
         mine.truncate(Captures::MAX_RUNS);
-        // No more than is made at once is held in memory.
-        for some in mine.chunks(self.jobs.max(1)) {
-            let run = |job: &&Job| {
-                simulate_captured(&job.experiment, &job.lane.variant, job.seed, self.max_bytes)
-            };
-            for (job, made) in some.iter().zip(parallel(self.jobs, some, run)) {
-                let Ok((_, captures)) = made else { continue };
-                for capture in captures {
-                    let variant = plain(&job.lane.variant.name);
-                    let end = capture.vantage.name();
-                    let file = directory.join(format!("{variant}-{}-{end}.pcapng", job.seed));
-                    std::fs::write(&file, &capture.bytes)
-                        .with_context(|| file.display().to_string())?;
-                    files.files += 1;
-                    files.left_out += capture.left_out;
-                }
+        let run = |job: &Job| {
+            simulate_captured(&job.experiment, &job.lane.variant, job.seed, self.max_bytes)
+        };
+        run_again(self.jobs, &mine, run, |job, (_, captures)| {
+            for capture in captures {
+                let variant = plain(&job.lane.variant.name);
+                let end = capture.vantage.name();
+                let file = directory.join(format!("{variant}-{}-{end}.pcapng", job.seed));
+                std::fs::write(&file, &capture.bytes)
+                    .with_context(|| file.display().to_string())?;
+                files.files += 1;
+                files.left_out += capture.left_out;
             }
-        }
+            Ok(())
+        })?;
         Ok(files)
     }
 }

@@ -9,9 +9,9 @@ use anyhow::{Context as _, anyhow};
 use marline_qlog::{Course, read};
 
 use super::Job;
-use crate::experiment::{EndTrace, QlogConfig, Stack, simulate_traced};
+use super::again::{run_again, simulated};
+use crate::experiment::{EndTrace, QlogConfig, simulate_traced};
 use crate::figure::SequencePlot;
-use crate::parallel::parallel;
 
 /// How traces are written.
 #[derive(Copy, Clone, Debug)]
@@ -45,26 +45,21 @@ impl Qlogs {
     /// A file cannot be written.
     pub fn write(&self, jobs: &[Job], directory: &Path) -> anyhow::Result<QlogFiles> {
         std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-        let mine: Vec<&Job> = jobs.iter().filter(|job| job.lane.stack == Stack::Sim).collect();
         let mut files = QlogFiles::default();
-        // No more than is made at once is held in memory.
-        for some in mine.chunks(self.jobs.max(1)) {
-            let run = |job: &&Job| {
-                simulate_traced(&job.experiment, &job.lane.variant, job.seed, self.config)
-            };
-            for (job, made) in some.iter().zip(parallel(self.jobs, some, run)) {
-                let Ok((_, traces)) = made else { continue };
-                for trace in &traces {
-                    if files.traces == Self::MAX_FILES {
-                        files.left_out += 1;
-                        continue;
-                    }
-                    files.traces += 1;
-                    let name = file_name(job, trace, traces.len());
-                    files.drawings += usize::from(put(directory, &name, trace)?);
+        let run =
+            |job: &Job| simulate_traced(&job.experiment, &job.lane.variant, job.seed, self.config);
+        run_again(self.jobs, &simulated(jobs), run, |job, (_, traces)| {
+            for trace in &traces {
+                if files.traces == Self::MAX_FILES {
+                    files.left_out += 1;
+                    continue;
                 }
+                files.traces += 1;
+                let name = file_name(job, trace, traces.len());
+                files.drawings += usize::from(put(directory, &name, trace)?);
             }
-        }
+            Ok(())
+        })?;
         Ok(files)
     }
 }

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::Job;
-use crate::experiment::{Stack, Timeline, TimelineConfig, simulate_recorded};
-use crate::parallel::parallel;
+use super::again::{run_again, simulated};
+use crate::experiment::{Timeline, TimelineConfig, simulate_recorded};
 use crate::results::{Format, RunColumns, Sheet, Sheets};
 
 /// How time lines are written.
@@ -50,19 +50,14 @@ impl Timelines {
             Sheets::create(directory, &like, formats, Timelines::MAX_FILE_ROWS)
         };
         let (mut subflows, mut copies) = (create(&empty.subflows)?, create(&empty.copies)?);
-        let mine: Vec<&Job> = jobs.iter().filter(|job| job.lane.stack == Stack::Sim).collect();
-        // No more than is made at once is held in memory.
-        for some in mine.chunks(self.jobs.max(1)) {
-            let simulated = |job: &&Job| {
-                simulate_recorded(&job.experiment, &job.lane.variant, job.seed, self.config)
-            };
-            for (job, made) in some.iter().zip(parallel(self.jobs, some, simulated)) {
-                let Ok((_, timeline)) = made else { continue };
-                let of_run = |table| run.before(table, Some(job));
-                subflows.append(&of_run(&timeline.subflows), timeline.subflows_left_out)?;
-                copies.append(&of_run(&timeline.copies), timeline.copies_left_out)?;
-            }
-        }
+        let recorded = |job: &Job| {
+            simulate_recorded(&job.experiment, &job.lane.variant, job.seed, self.config)
+        };
+        run_again(self.jobs, &simulated(jobs), recorded, |job, (_, timeline)| {
+            let of_run = |table| run.before(table, Some(job));
+            subflows.append(&of_run(&timeline.subflows), timeline.subflows_left_out)?;
+            copies.append(&of_run(&timeline.copies), timeline.copies_left_out)
+        })?;
         Ok(Written { subflows: subflows.close()?, copies: copies.close()? })
     }
 }
@@ -94,7 +89,7 @@ impl Written {
 mod tests {
     use super::*;
     use crate::experiment::file::{ExperimentFile, Lane};
-    use crate::experiment::{Experiment, Variant};
+    use crate::experiment::{Experiment, Stack, Variant};
     use crate::workload::{Gap, Workload};
 
     #[test]

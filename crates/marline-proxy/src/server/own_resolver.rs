@@ -8,9 +8,9 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::message::{ErrorCode, Failure};
-use crate::resolv_conf;
 use crate::rules::Rules;
 use crate::udp::DNS_PORT;
+use marline_io::resolv_conf;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 

@@ -1,9 +1,15 @@
 //! DNS messages (RFC 1035, RFC 6891), as far as somebody who passes them on has to read them.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-/// Bytes of the header.
-const HEADER_LEN: usize = 12;
+use marline_wire::{
+    DNS_HEADER_LEN as HEADER_LEN, DnsRecord, dns_after_name as after_name,
+    dns_after_questions as after_questions, dns_answers,
+};
+
+/// Types of records that have addresses.
+pub(crate) use marline_wire::{DNS_A as A, DNS_AAAA as AAAA};
+
 /// What a program takes by UDP that does not say more.
 const LEAST: usize = 512;
 /// What passes everywhere inside, whatever the program says it takes.
@@ -19,11 +25,8 @@ const RESPONSE: u8 = 0x80;
 const TRUNCATED: u8 = 0x02;
 const SERVFAIL: u8 = 2;
 const NXDOMAIN: u8 = 3;
-/// Types of records that have addresses.
-pub(crate) const A: u16 = 1;
-pub(crate) const AAAA: u16 = 28;
 /// Records of an answer that are looked at.
-const ANSWERS: u16 = 64;
+const ANSWERS: usize = 64;
 
 /// Whether this is a query.
 pub(super) fn is_query(message: &[u8]) -> bool {
@@ -76,28 +79,6 @@ fn udp_size(query: &[u8]) -> Option<u16> {
     None
 }
 
-/// Where the records begin.
-fn after_questions(message: &[u8]) -> Option<usize> {
-    let questions = u16::from_be_bytes([*message.get(4)?, *message.get(5)?]);
-    let mut at = HEADER_LEN;
-    for _ in 0..questions.min(RECORDS) {
-        at = after_name(message, at)? + 4;
-    }
-    (at <= message.len()).then_some(at)
-}
-
-/// Where a name ends.
-fn after_name(message: &[u8], mut at: usize) -> Option<usize> {
-    for _ in 0..LABELS {
-        match *message.get(at)? {
-            0 => return Some(at + 1),
-            pointer if pointer >= 0xc0 => return Some(at + 2),
-            len => at += 1 + usize::from(len),
-        }
-    }
-    None
-}
-
 /// Cuts an answer short that has more than `limit` bytes: what remains is the question, and that there is more, for
 /// which programs come again by TCP.
 pub(super) fn fit(answer: &mut Vec<u8>, limit: usize) {
@@ -139,33 +120,14 @@ pub(super) fn name(query: &[u8]) -> Option<String> {
     None
 }
 
-/// The addresses in an answer.
+/// The addresses in an answer. What stands before a place that cannot be read counts.
 pub(crate) fn addresses(answer: &[u8]) -> Vec<IpAddr> {
-    let mut found = Vec::new();
-    let number = |at: usize| Some(u16::from_be_bytes([*answer.get(at)?, *answer.get(at + 1)?]));
-    let mut each = || -> Option<()> {
-        let mut at = after_questions(answer)?;
-        for _ in 0..number(6)?.min(ANSWERS) {
-            at = after_name(answer, at)?;
-            let (kind, len) = (number(at)?, usize::from(number(at + 8)?));
-            let data = answer.get(at + 10..at + 10 + len)?;
-            match kind {
-                A => found
-                    .extend(data.try_into().ok().map(|v4: [u8; 4]| IpAddr::V4(Ipv4Addr::from(v4)))),
-                AAAA => {
-                    found.extend(
-                        data.try_into().ok().map(|v6: [u8; 16]| IpAddr::V6(Ipv6Addr::from(v6))),
-                    );
-                }
-                _ => {}
-            }
-            at += 10 + len;
-        }
-        Some(())
+    let address = |record: DnsRecord<'_>| match record.kind {
+        A => Some(IpAddr::from(<[u8; 4]>::try_from(record.data).ok()?)),
+        AAAA => Some(IpAddr::from(<[u8; 16]>::try_from(record.data).ok()?)),
+        _ => None,
     };
-    // What stands before a place that cannot be read counts.
-    let _ = each();
-    found
+    dns_answers(answer).take(ANSWERS).map_while(|record| record).filter_map(address).collect()
 }
 
 /// The answer to a query that could not be asked.
@@ -195,6 +157,8 @@ fn without_records(query: &[u8], code: u8) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
 
     /// A query for the address of `a.example`.

@@ -62,7 +62,7 @@ pub(super) async fn ask(
         let answered = timeout(PATIENCE, async {
             loop {
                 let len = socket.recv(&mut buffer).await?;
-                if message::is_answer(&buffer[..len]) && buffer[..2] == query[..2] {
+                if message::is_answer(&buffer[..len]) && buffer.get(..2) == query.get(..2) {
                     return Ok::<usize, io::Error>(len);
                 }
             }

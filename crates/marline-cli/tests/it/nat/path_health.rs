@@ -4,7 +4,8 @@
 
 use super::support::native::start_nginx;
 use super::support::testbed::{Testbed, Until};
-use super::{CURL, support, testbed};
+use super::support::{self, CURL};
+use super::testbed;
 
 const PATHS: &str = "--path wlan0 --path wwan0";
 /// A request whose outcome does not matter.

@@ -8,7 +8,6 @@ use super::support::testbed::{Testbed, Until};
 use super::support::{self, SERVICES};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/nat64/world.sh");
-const CURL: &str = "curl -sS --fail --max-time 50 --socks5-hostname 127.0.0.1:1080";
 const FOUND: &str = "wwan0: IPv6 only, IPv4 servers are reached by NAT64 prefix 2001:db8:64::/96";
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -40,17 +39,7 @@ impl World {
 
     /// Fetches 4 MB at so many bytes per second while `meanwhile` happens; it must come whole.
     fn download(&self, rate: &str, meanwhile: impl FnOnce()) {
-        let fetch = format!(
-            "rm -f large sums
-            {CURL} -o sums http://127.0.0.1:8080/sums
-            {CURL} --limit-rate {rate} -o large http://127.0.0.1:8080/large
-            sha256sum --check sums"
-        );
-        std::thread::scope(|scope| {
-            let fetching = scope.spawn(|| self.testbed.run("client", &fetch));
-            meanwhile();
-            assert!(fetching.join().expect("no panic").contains("large: OK"));
-        });
+        support::download(&self.testbed, rate, meanwhile);
     }
 
     /// Waits until this is among what the client says of its paths.

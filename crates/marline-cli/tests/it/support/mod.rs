@@ -57,6 +57,25 @@ print(\"ready\")
 server.serve_forever()
 '";
 
+/// Fetches something by a client's proxy.
+pub(crate) const CURL: &str = "curl -sS --fail --max-time 50 --socks5-hostname 127.0.0.1:1080";
+
+/// Has the client fetch the file `large` of [`SERVICES`] at so many bytes per second while `meanwhile` happens; it must
+/// come whole, by its sum in the file `sums`.
+pub(crate) fn download(testbed: &testbed::Testbed, rate: &str, meanwhile: impl FnOnce()) {
+    let fetch = format!(
+        "rm -f large sums
+        {CURL} -o sums http://127.0.0.1:8080/sums
+        {CURL} --limit-rate {rate} -o large http://127.0.0.1:8080/large
+        sha256sum --check sums"
+    );
+    std::thread::scope(|scope| {
+        let fetching = scope.spawn(|| testbed.run("client", &fetch));
+        meanwhile();
+        assert!(fetching.join().expect("no panic").contains("large: OK"));
+    });
+}
+
 /// The program with these arguments, in `dir`.
 pub(crate) fn marline(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));

@@ -1,0 +1,109 @@
+//! Records of DNS messages (RFC 1035, 4.1), as far as they have to be found; names are passed over.
+
+/// Bytes of the header.
+pub const DNS_HEADER_LEN: usize = 12;
+/// Types of records that have addresses.
+pub const DNS_A: u16 = 1;
+/// See [`DNS_A`].
+pub const DNS_AAAA: u16 = 28;
+/// Labels of a name, of at least two bytes each, within its 255.
+const LABELS: usize = 128;
+/// Questions that are passed over; there is one.
+const QUESTIONS: u16 = 8;
+
+/// A record of an answer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct DnsRecord<'a> {
+    /// Its type.
+    pub kind: u16,
+    /// Seconds for which it counts.
+    pub ttl_s: u32,
+    /// Its data.
+    pub data: &'a [u8],
+}
+
+/// Where the name that begins at `at` ends; `None`: nowhere in the message.
+#[must_use]
+pub fn dns_after_name(message: &[u8], mut at: usize) -> Option<usize> {
+    for _ in 0..LABELS {
+        match *message.get(at)? {
+            0 => return Some(at + 1),
+            pointer if pointer >= 0xc0 => return Some(at + 2),
+            len => at += 1 + usize::from(len),
+        }
+    }
+    None
+}
+
+/// Where the records begin, behind the questions; `None`: these do not end in the message.
+#[must_use]
+pub fn dns_after_questions(message: &[u8]) -> Option<usize> {
+    let mut at = DNS_HEADER_LEN;
+    for _ in 0..number(message, 4)?.min(QUESTIONS) {
+        at = dns_after_name(message, at)? + 4;
+    }
+    (at <= message.len()).then_some(at)
+}
+
+/// The records of the section of answers. `None` where one cannot be read, which is the last.
+pub fn dns_answers(message: &[u8]) -> impl Iterator<Item = Option<DnsRecord<'_>>> {
+    let mut at = dns_after_questions(message);
+    let count = number(message, 6).unwrap_or_default();
+    let mut left = if at.is_some() { count } else { 1 };
+    core::iter::from_fn(move || {
+        left = left.checked_sub(1)?;
+        let read = at.and_then(|at| record(message, at));
+        at = read.map(|(_, behind)| behind);
+        if read.is_none() {
+            left = 0;
+        }
+        Some(read.map(|(record, _)| record))
+    })
+}
+
+/// The record that begins at `at`, and where it ends.
+fn record(message: &[u8], at: usize) -> Option<(DnsRecord<'_>, usize)> {
+    let at = dns_after_name(message, at)?;
+    let kind = number(message, at)?;
+    let ttl_s = u32::from_be_bytes(message.get(at + 4..at + 8)?.try_into().ok()?);
+    let behind = at + 10 + usize::from(number(message, at + 8)?);
+    let data = message.get(at + 10..behind)?;
+    Some((DnsRecord { kind, ttl_s, data }, behind))
+}
+
+fn number(message: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(message.get(at..at + 2)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer with one question and two records, the second with four bytes of data.
+    const ANSWER: &[u8] = b"\x00\x01\x81\x80\x00\x01\x00\x02\x00\x00\x00\x00\
+        \x01a\x02bc\x00\x00\x01\x00\x01\
+        \xc0\x0c\x00\x05\x00\x01\x00\x00\x00\x09\x00\x00\
+        \xc0\x0c\x00\x01\x00\x01\x00\x00\x01\x00\x00\x04\xc0\x00\x02\x01";
+
+    #[test]
+    fn records_are_found_behind_the_questions() {
+        assert_eq!(dns_after_questions(ANSWER), Some(12 + 6 + 4));
+        let mut answers = dns_answers(ANSWER);
+        assert_eq!(answers.next(), Some(Some(DnsRecord { kind: 5, ttl_s: 9, data: b"" })));
+        let data = b"\xc0\x00\x02\x01";
+        assert_eq!(answers.next(), Some(Some(DnsRecord { kind: DNS_A, ttl_s: 256, data })));
+        assert_eq!(answers.next(), None);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said_and_ends_it() {
+        for len in 0..ANSWER.len() {
+            let read: std::vec::Vec<_> = dns_answers(&ANSWER[..len]).collect();
+            assert_eq!(read.last(), Some(&None), "{len} bytes: {read:?}");
+            assert!(read.len() <= 2);
+        }
+        let mut endless = *b"\x00\x01\x81\x80\x00\x01\x00\x00\x00\x00\x00\x00\x3f\x01\x01\x01";
+        endless[12] = 1;
+        assert_eq!(dns_after_questions(&endless), None);
+    }
+}

@@ -93,7 +93,7 @@ impl World {
     }
 
     /// Fetches 6 MB at so many bytes per second while `meanwhile` happens; it must come whole.
-    fn download(&self, rate: &str, meanwhile: impl FnOnce()) {
+    fn download(&self, rate: u32, meanwhile: impl FnOnce()) {
         support::download(&self.testbed, rate, meanwhile);
     }
 }
@@ -111,12 +111,12 @@ fn without_any_udp_streams_and_datagrams_go_by_tcp_and_back_when_it_passes() {
                 http://127.0.0.1:8080/sums";
     assert!(world.testbed.run("client", page).contains("large"));
     assert_eq!(world.testbed.run("client", DATAGRAM), "over there\n");
-    world.download("20M", || {});
+    world.download(20_000_000, || {});
     world.wait_for(&[("wlan0", true), ("wwan0", true)]);
     let log = world.testbed.log(world.client);
     assert_eq!(log.matches(TO_TCP).count(), 2, "once for each path: {log}");
     world.udp("pass");
-    world.download("1M", || world.wait_for(&[("wlan0", false), ("wwan0", false)]));
+    world.download(1_000_000, || world.wait_for(&[("wlan0", false), ("wwan0", false)]));
     let log = world.testbed.log(world.client);
     assert_eq!(log.matches(TO_UDP).count(), 2, "{log}");
     assert_eq!(log.matches(TO_TCP).count(), 2, "{log}");
@@ -128,7 +128,7 @@ fn where_one_path_drops_udp_it_alone_goes_by_tcp_and_no_stream_is_lost() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(world) = World::start(dir.path(), "pass", "") else { return };
-    world.download("600k", || {
+    world.download(600_000, || {
         std::thread::sleep(Duration::from_secs(1));
         assert!(world.paths().iter().all(|(_, by_tcp)| !by_tcp), "{:?}", world.paths());
         world.udp("drop c0");
@@ -138,7 +138,7 @@ fn where_one_path_drops_udp_it_alone_goes_by_tcp_and_no_stream_is_lost() {
     world.wait_for(&[("wlan0", false), ("wwan0", false)]);
     // A network that says no instead of nothing.
     world.udp("reject c0 c1");
-    world.download("600k", || world.wait_for(&[("wlan0", true), ("wwan0", true)]));
+    world.download(600_000, || world.wait_for(&[("wlan0", true), ("wwan0", true)]));
 }
 
 /// What is typed into an `ssh` session until the file `over` is there comes back whole and in order.
@@ -163,7 +163,7 @@ fn a_long_stream_and_an_ssh_session_outlive_a_network_without_udp() {
     world.testbed.run("client", "ip link set wwan0 down");
     std::thread::scope(|scope| {
         let typing = scope.spawn(|| world.testbed.run("client", SSH));
-        world.download("400k", || {
+        world.download(400_000, || {
             std::thread::sleep(Duration::from_secs(1));
             world.udp("drop c0 c1");
             let moved =
@@ -197,5 +197,5 @@ fn a_server_that_does_not_listen_on_tcp_is_named_as_such() {
     assert!(said.contains("the server does not listen on TCP there"), "{said}");
     // UDP alone serves an old server as ever.
     world.udp("pass");
-    world.download("20M", || {});
+    world.download(20_000_000, || {});
 }

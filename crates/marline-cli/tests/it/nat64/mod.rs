@@ -38,7 +38,7 @@ impl World {
     }
 
     /// Fetches 4 MB at so many bytes per second while `meanwhile` happens; it must come whole.
-    fn download(&self, rate: &str, meanwhile: impl FnOnce()) {
+    fn download(&self, rate: u32, meanwhile: impl FnOnce()) {
         support::download(&self.testbed, rate, meanwhile);
     }
 
@@ -63,7 +63,7 @@ fn wifi_with_ipv4_dies_and_a_cellular_network_with_ipv6_alone_carries_on() {
     let dir = tempfile::tempdir().expect("a folder");
     let Some(world) = World::start(dir.path(), "9.9.9.1", "true") else { return };
     world.testbed.log_with(world.client, FOUND);
-    world.download("500k", || {
+    world.download(500_000, || {
         world.wait_for(&[
             "wlan0  9.9.9.1:7777",
             "wwan0  [2001:db8:64::909:901]:7777",
@@ -74,7 +74,7 @@ fn wifi_with_ipv4_dies_and_a_cellular_network_with_ipv6_alone_carries_on() {
             nft 'add chain netdev dead in { type filter hook ingress device c0 priority 0; policy drop; }'");
     });
     // New connections, too, and a program that asks for names.
-    world.download("20M", || {});
+    world.download(20_000_000, || {});
     let status = world.testbed.run("client", "marline status --control ./control.sock");
     assert!(status.contains("IPv6 only, by NAT64 prefix 2001:db8:64::/96"), "{status}");
     world.testbed.run("net", "nft delete table netdev dead");
@@ -87,7 +87,7 @@ fn without_any_ipv4_a_server_is_reached_by_address_and_by_name_by_udp_and_by_tcp
     let dir = tempfile::tempdir().expect("a folder");
     let first = "ip link set wlan0 down";
     let Some(mut world) = World::start(dir.path(), "9.9.9.1", first) else { return };
-    world.download("20M", || {});
+    world.download(20_000_000, || {});
     let knock = |server: &str| {
         let text = format!("marline doctor --server {server}:7777 2>&1 || true");
         world.testbed.run("client", &text)
@@ -98,7 +98,7 @@ fn without_any_ipv4_a_server_is_reached_by_address_and_by_name_by_udp_and_by_tcp
         assert!(said.contains("answers in") && said.contains(prefix), "{server}: {said}");
     }
     // A connection that began by translation is joined over IPv4 at the address that the rest of the world has.
-    world.download("500k", || {
+    world.download(500_000, || {
         let back =
             "ip link set wlan0 up; ip route add default via 192.168.1.1 dev wlan0 metric 100";
         world.testbed.run("client", back);
@@ -116,7 +116,7 @@ fn without_any_ipv4_a_server_is_reached_by_address_and_by_name_by_udp_and_by_tcp
     let client =
         "marline -v client --invite-file invite --socks5 127.0.0.1:1080 --control ./control.sock";
     world.client = world.testbed.start("client", client, Until::Says("socks5 listening"));
-    world.download("20M", || {});
+    world.download(20_000_000, || {});
     world.wait_for(&["by TCP"]);
 }
 

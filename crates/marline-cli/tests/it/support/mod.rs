@@ -42,9 +42,16 @@ pub(crate) fn name_of_test<T: Fn()>(_test: T) -> &'static str {
     path.split_once("::").expect("the program's name first").1
 }
 
-/// What is there to be reached: the files of the directory at port 8080, and a port 8053 that sends datagrams back.
+/// What is there to be reached: the files of the directory at port 8080, at N bytes per second as `FILE?N`, and a port
+/// 8053 that sends datagrams back.
 pub(crate) const SERVICES: &str = "python3 -u -c '
-import http.server, os, socket, threading
+import http.server, os, socket, threading, time
+class Paced(http.server.SimpleHTTPRequestHandler):
+    def copyfile(self, source, out):
+        rate = int(self.path.partition(\"?\")[2] or 0)
+        while piece := source.read(rate // 20 or 65536):
+            out.write(piece)
+            time.sleep(0.05 if rate else 0)
 def echo():
     port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     port.bind((\"127.0.0.1\", 8053))
@@ -52,7 +59,7 @@ def echo():
         data, sender = port.recvfrom(2048)
         port.sendto(data, sender)
 threading.Thread(target=echo, daemon=True).start()
-server = http.server.ThreadingHTTPServer((\"127.0.0.1\", 8080), http.server.SimpleHTTPRequestHandler)
+server = http.server.ThreadingHTTPServer((\"127.0.0.1\", 8080), Paced)
 print(\"ready\")
 server.serve_forever()
 '";
@@ -60,13 +67,14 @@ server.serve_forever()
 /// Fetches something by a client's proxy.
 pub(crate) const CURL: &str = "curl -sS --fail --max-time 50 --socks5-hostname 127.0.0.1:1080";
 
-/// Has the client fetch the file `large` of [`SERVICES`] at so many bytes per second while `meanwhile` happens; it must
-/// come whole, by its sum in the file `sums`.
-pub(crate) fn download(testbed: &testbed::Testbed, rate: &str, meanwhile: impl FnOnce()) {
+/// Has the client fetch the file `large` of [`SERVICES`] while `meanwhile` happens; it must come whole, by its sum in the
+/// file `sums`. It is sent at so many bytes per second: a reader's limit would hold nothing back, since sockets on
+/// loopback take megabytes.
+pub(crate) fn download(testbed: &testbed::Testbed, rate: u32, meanwhile: impl FnOnce()) {
     let fetch = format!(
         "rm -f large sums
         {CURL} -o sums http://127.0.0.1:8080/sums
-        {CURL} --limit-rate {rate} -o large http://127.0.0.1:8080/large
+        {CURL} -o large 'http://127.0.0.1:8080/large?{rate}'
         sha256sum --check sums"
     );
     std::thread::scope(|scope| {

@@ -67,8 +67,8 @@ server.serve_forever()
 /// Fetches something by a client's proxy.
 pub(crate) const CURL: &str = "curl -sS --fail --max-time 50 --socks5-hostname 127.0.0.1:1080";
 
-/// Has the client fetch the file `large` of [`SERVICES`] while `meanwhile` happens; it must come whole, by its sum in the
-/// file `sums`. It is sent at so many bytes per second: a reader's limit would hold nothing back, since sockets on
+/// Has the client fetch the file `large` of [`SERVICES`] while `meanwhile` happens; it must come whole, by its sum in
+/// the file `sums`. It is sent at so many bytes per second: a reader's limit would hold nothing back, since sockets on
 /// loopback take megabytes.
 pub(crate) fn download(testbed: &testbed::Testbed, rate: u32, meanwhile: impl FnOnce()) {
     let fetch = format!(

@@ -36,7 +36,6 @@
 //! - The pacing rate is 1 % below the measured rate, as in Linux, so that a queue drains
 //!   eventually.
 
-mod filter;
 mod states;
 
 use marline_policy::{
@@ -44,8 +43,8 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant, Rate};
 
-use filter::{LeastRtt, MaxRate, Rounds};
-use states::{Cycle, FullPipe, PhaseTest, ProbeRtt, RoundEvidence, STARTUP_GAIN, State};
+use self::states::{Cycle, FullPipe, PhaseTest, ProbeRtt, RoundEvidence, STARTUP_GAIN, State};
+use super::filter::{LeastRtt, MaxRate, Rounds};
 
 /// Fewest segments in flight: enough to keep ACKs coming with delayed ACKs at both ends.
 const LEAST_SEGMENTS: u64 = 4;

@@ -8,10 +8,13 @@
 //!
 //! *How.* Five rules around [`Cubic`]; where none of them applies it is CUBIC to the byte.
 //! - *A loss without a queue is no congestion.* A queue that overflows shows before it does: the
-//!   smoothed RTT at the loss is above the smallest one by as much as the queue holds. If it is
-//!   not ([`QUEUE_SHARE`] of the smallest RTT, [`LEAST_QUEUE`] at least), and no more than
+//!   smoothed RTT at the loss is above the smallest one by as much as the queue holds, and more is in flight than
+//!   the path delivered in a smallest RTT when it was fastest in the last [`RATE_ROUNDS`] round trips. If either is
+//!   not so ([`QUEUE_SHARE`] of the smallest RTT, [`LEAST_QUEUE`] at least), and no more than
 //!   [`MOST_LOSS`] of what was sent lately was lost, the window stays as it is, grows as if nothing
 //!   had happened, and holds during recovery. A further loss in the same episode is judged anew.
+//!   The RTT alone would not do: a radio's varies by itself, with no queue behind it. By Little's law a smoothed rate
+//!   says no more than the RTT does; the largest of some round trips does, for it was measured when the RTT was small.
 //! - *A reduction stops at what the path delivers.* Where there is a queue the window falls to 0.7
 //!   of itself, but not below rate x smallest RTT, the rate being smoothed over the last
 //!   deliveries (Westwood+). Behind a buffer of one bandwidth-delay product or more 0.7 of the
@@ -41,6 +44,7 @@ use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowI
 use marline_time::{Duration, Instant, Rate};
 
 use super::Cubic;
+use super::filter::{MaxRate, Rounds};
 use super::shared_bottleneck::{SharedBottleneck, look_again_after};
 use crate::slow_start::SlowStartKind;
 
@@ -48,6 +52,9 @@ use crate::slow_start::SlowStartKind;
 const QUEUE_SHARE: u32 = 8;
 /// Whatever the smallest RTT: less is jitter.
 const LEAST_QUEUE: Duration = Duration::from_millis(3);
+/// Round trips whose largest delivery rate is what the path can do. More would hide a queue behind a link that
+/// became slower.
+const RATE_ROUNDS: u64 = 4;
 /// Of what was sent, in the memory of [`LOSS_MEMORY`]: what loses more is congested or dying.
 const MOST_LOSS: f64 = 0.1;
 /// Segments over which the share of losses is smoothed.
@@ -81,6 +88,11 @@ pub struct CubicWestwood {
     episode: Episode,
     /// Smoothed delivery rate, bytes a second; 0 before the first sample.
     rate: f64,
+    rounds: Rounds,
+    /// The largest delivery rate of the last [`RATE_ROUNDS`].
+    fastest: MaxRate,
+    /// Bytes in flight before the last ACK.
+    in_flight: u64,
     srtt: Duration,
     min_rtt: Duration,
     /// Smoothed share of lost segments.
@@ -105,6 +117,9 @@ impl CubicWestwood {
             mss: f64::from(mss.max(1)),
             episode: Episode::None,
             rate: 0.0,
+            rounds: Rounds::default(),
+            fastest: MaxRate::new(RATE_ROUNDS),
+            in_flight: 0,
             srtt: Duration::ZERO,
             min_rtt: Duration::ZERO,
             lost: 0.0,
@@ -119,12 +134,18 @@ impl CubicWestwood {
 
     /// Whether a loss now is taken for congestion.
     fn is_congested(&self) -> bool {
-        self.min_rtt.is_zero() || self.queues() || self.lost > MOST_LOSS
+        self.min_rtt.is_zero() || self.lost > MOST_LOSS || (self.queues() && self.is_overfull())
     }
 
     /// Whether packets wait in a queue on their way.
     fn queues(&self) -> bool {
         self.srtt > self.min_rtt + (self.min_rtt / QUEUE_SHARE).max(LEAST_QUEUE)
+    }
+
+    /// Whether more is in flight than fits on the path without a queue, by the fastest of the last round trips.
+    fn is_overfull(&self) -> bool {
+        let fits = self.fastest.get().bytes_in(self.min_rtt + self.min_rtt / QUEUE_SHARE);
+        self.in_flight > fits
     }
 
     /// What the path holds without a queue, by what it delivered lately, bytes.
@@ -154,7 +175,13 @@ impl CubicWestwood {
         if let Some(min_rtt) = ack.min_rtt {
             self.min_rtt = min_rtt;
         }
+        self.in_flight = ack.prior_in_flight;
         if let Some(sample) = ack.rate {
+            self.rounds.on_sample(&sample, ack.total_delivered);
+            // A shorter one is of ACKs that came together.
+            if sample.interval >= self.min_rtt {
+                self.fastest.on_sample(self.rounds.count(), sample.rate);
+            }
             let rate = sample.rate.bits_per_s() as f64 / 8.0;
             if self.rate == 0.0 {
                 self.rate = rate;

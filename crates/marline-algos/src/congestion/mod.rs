@@ -3,6 +3,7 @@
 mod bbr;
 mod cubic;
 mod cubic_westwood;
+mod filter;
 mod reno;
 mod shared_bottleneck;
 pub mod window;

@@ -50,6 +50,14 @@ impl Path {
         }
     }
 
+    /// One ACK, before which this much was in flight.
+    fn round_in_flight(&mut self, rtt: Duration, in_flight: u64) {
+        self.now += rtt;
+        let min_rtt = Some(MS(40));
+        let sample = AckSample { srtt: Some(rtt), min_rtt, ..ack(self.now, 0, in_flight, rtt) };
+        self.cc.on_ack(&sample, ME, &[]);
+    }
+
     fn signal(&mut self, signal: CongestionSignal) {
         self.cc.on_signal(signal, self.now, ME, &[]);
     }
@@ -77,6 +85,26 @@ fn a_loss_without_a_queue_costs_nothing_and_one_with_a_queue_what_it_costs_cubic
     let left = path.cc.window() as f64 / before;
     let floor = 100.0 * f64::from(MSS) / before;
     assert!((left - 0.7_f64.max(floor)).abs() < 0.02, "{left} of {before}, floor {floor}");
+}
+
+/// What is in flight fits on the path as fast as it was when the RTT was small: the RTT varies, nothing queues.
+#[test]
+fn a_round_trip_that_varies_is_no_queue() {
+    let mut path = Path::new();
+    let cut = path.cc.window();
+    path.cc.cubic.keep_at_most(100.0 * f64::from(MSS));
+    assert!(path.cc.window() <= cut);
+    path.round(MS(80), 0, false);
+    let fits = 100 * u64::from(MSS) * 9 / 8;
+    path.cc.cubic.keep_at_most(fits as f64);
+    path.round_in_flight(MS(80), fits);
+    let before = path.cc.window();
+    path.lose();
+    assert_eq!(path.cc.window(), before, "in flight is what fits");
+    path.signal(CongestionSignal::RecoveryDone);
+    path.round_in_flight(MS(80), fits + u64::from(MSS));
+    path.lose();
+    assert!(path.cc.window() < before, "a segment more waits in a queue");
 }
 
 #[test]

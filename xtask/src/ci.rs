@@ -66,8 +66,15 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
 }
 
 /// Every test of the repository.
+///
+/// Two at a time for each processor, unless `RUST_TEST_THREADS` says otherwise: most live tests wait for timers
+/// and links for most of their time.
 pub(crate) fn test(root: &Path, arguments: &[String]) -> TaskResult {
     let mut workspace = command(root, "cargo", &["test", "--workspace", "--no-fail-fast"]);
+    if std::env::var_os("RUST_TEST_THREADS").is_none() {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        workspace.env("RUST_TEST_THREADS", (2 * processors).to_string());
+    }
     run_and_say_what_failed(workspace.args(arguments))
 }
 

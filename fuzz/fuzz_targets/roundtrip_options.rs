@@ -5,9 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use marline_wire::mptcp::{DataAck, Dss, ExperimentalMessage, MpExperimental, MptcpOption};
 use marline_wire::mptcp::{WireDsn, WireMapping};
-use marline_wire::{
-    FastOpen, FastOpenCookie, SackBlock, SeqNum, TcpHeader, TcpOptions, TcpSegment, Timestamps,
-};
+use marline_wire::{SackBlock, SeqNum, TcpHeader, TcpOptions, TcpSegment, Timestamps};
 
 /// Numbers off the front of the input; zeros at its end.
 struct Input<'a>(&'a [u8]);
@@ -41,13 +39,6 @@ fn dss(i: &mut Input<'_>) -> Dss {
     Dss { data_ack, mapping, data_fin: i.bit() }
 }
 
-/// A request, or a cookie of one of the lengths that there are.
-fn fast_open(i: &mut Input<'_>) -> FastOpen {
-    let bytes = (i.number(8) as u128) << 64 | i.number(8) as u128;
-    let len = i.number(1) as usize % 17;
-    FastOpenCookie::new(&bytes.to_be_bytes()[..len]).map_or(FastOpen::Request, FastOpen::Cookie)
-}
-
 /// What can be read of an option of the private subtype means the same when it is told again.
 fn message(option: &MpExperimental) {
     if let Some(message) = ExperimentalMessage::parse(option) {
@@ -62,7 +53,6 @@ fuzz_target!(|bytes: &[u8]| {
         window_scale: i.maybe(|i| i.number(1) as u8),
         sack_permitted: i.bit(),
         timestamps: i.maybe(|i| Timestamps { value: i.number(4) as u32, echo: i.number(4) as u32 }),
-        fast_open: i.maybe(fast_open),
         dss: i.maybe(dss),
         ..TcpOptions::default()
     };

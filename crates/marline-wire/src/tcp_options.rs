@@ -9,10 +9,9 @@
 //!
 //! The layout of emitted options is that of Linux, because middleboxes and fast paths are tried
 //! against it: a SYN has MSS, SACK-permitted with timestamps, NOP, window scale; later segments have
-//! NOP, NOP, timestamps, then NOP, NOP, SACK. Fast Open and MPTCP options follow, and NOPs fill up the last word.
+//! NOP, NOP, timestamps, then NOP, NOP, SACK. MPTCP options follow, and NOPs fill up the last word.
 
 use crate::bytes::{Reader, Writer};
-use crate::fast_open::{self, FastOpen};
 use crate::mptcp::{self, Dss, MptcpOption, MptcpOptions, subtype};
 use crate::{EmitError, SeqNum};
 
@@ -89,8 +88,6 @@ pub struct TcpOptions {
     pub sack: SackBlocks,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
-    /// TCP Fast Open (SYN only).
-    pub fast_open: Option<FastOpen>,
     /// The DSS option, apart from the other MPTCP options because nearly every segment has one.
     pub dss: Option<Dss>,
     /// All other MPTCP options, in the order of the wire.
@@ -131,9 +128,6 @@ impl TcpOptions {
         if self.sack.len > 0 {
             len += 4 + 8 * self.sack.len as usize;
         }
-        if let Some(fast_open) = &self.fast_open {
-            len += fast_open.padded_len();
-        }
         if let Some(dss) = &self.dss {
             len += dss.encoded_len();
         }
@@ -172,7 +166,6 @@ impl TcpOptions {
         sack_permitted: false,
         sack: SackBlocks { blocks: [SackBlock { left: SeqNum(0), right: SeqNum(0) }; 4], len: 0 },
         timestamps: None,
-        fast_open: None,
         dss: None,
         mptcp: MptcpOptions::EMPTY,
     };
@@ -224,9 +217,6 @@ impl TcpOptions {
                     self.sack.push(SackBlock { left: SeqNum(left), right: SeqNum(right) });
                 }
             }
-            (fast_open::KIND, _) if self.fast_open.is_none() => {
-                self.fast_open = FastOpen::parse(body);
-            }
             _ => {}
         }
     }
@@ -267,9 +257,6 @@ impl TcpOptions {
         };
         let mut w = Writer::new(out);
         self.emit_tcp(&mut w);
-        if let Some(fast_open) = &self.fast_open {
-            fast_open.emit(&mut w);
-        }
         if let Some(dss) = &self.dss {
             dss.emit(&mut w);
         }

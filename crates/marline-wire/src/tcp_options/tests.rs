@@ -289,33 +289,3 @@ fn unhex(hex: &str) -> Vec<u8> {
         })
         .collect()
 }
-
-#[test]
-fn a_fast_open_option_of_another_length_is_none() {
-    let mut bytes = vec![34, 2];
-    assert_eq!(TcpOptions::parse(&bytes).fast_open, Some(FastOpen::Request));
-    for len in 1..=38u8 {
-        bytes = vec![34, len + 2];
-        bytes.extend((0..len).map(|byte| byte + 1));
-        let cookie = crate::FastOpenCookie::new(&bytes[2..]).map(FastOpen::Cookie);
-        assert_eq!(cookie.is_some(), [4, 6, 8, 10, 12, 14, 16].contains(&len), "{len}");
-        assert_eq!(
-            TcpOptions::parse(&bytes),
-            TcpOptions { fast_open: cookie, ..TcpOptions::default() }
-        );
-    }
-}
-
-#[test]
-fn a_syn_with_a_cookie_is_laid_out_as_linux_does() {
-    let cookie = crate::FastOpenCookie::new(&[1, 2, 3, 4, 5, 6, 7, 8]).map(FastOpen::Cookie);
-    let mut options = with(capable(MpCapableForm::Syn));
-    options.mss = Some(1460);
-    options.fast_open = cookie;
-    assert_eq!(
-        emitted(&options),
-        [2, 4, 0x05, 0xb4, 34, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1, 30, 4, 0x01, 0xa1]
-    );
-    options.fast_open = Some(FastOpen::Request);
-    assert_eq!(emitted(&options), [2, 4, 0x05, 0xb4, 34, 2, 1, 1, 30, 4, 0x01, 0xa1]);
-}

@@ -14,12 +14,13 @@ use proptest::sample::Index;
 fn option_like() -> impl Strategy<Value = Vec<u8>> {
     let option = prop_oneof![
         Just(vec![1]),
-        (prop_oneof![Just(30u8), Just(34u8), 0u8..9, any::<u8>()], vec(any::<u8>(), 0..30))
-            .prop_map(|(kind, body)| {
+        (prop_oneof![Just(30u8), 0u8..9, any::<u8>()], vec(any::<u8>(), 0..30)).prop_map(
+            |(kind, body)| {
                 let mut bytes = vec![kind, body.len() as u8 + 2];
                 bytes.extend(body);
                 bytes
-            }),
+            }
+        ),
         vec(any::<u8>(), 0..5),
     ];
     vec(option, 0..6).prop_map(|parts| {

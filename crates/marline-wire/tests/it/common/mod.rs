@@ -7,9 +7,7 @@ use marline_wire::mptcp::{
     MpCapableForm, MpExperimental, MpFail, MpFastclose, MpJoin, MpPrio, MpRepair, MpTcpRst,
     MptcpOption, RemoveAddr, WireDsn, WireMapping,
 };
-use marline_wire::{
-    FastOpen, FastOpenCookie, SackBlock, SeqNum, TcpFlags, TcpHeader, TcpOptions, Timestamps,
-};
+use marline_wire::{SackBlock, SeqNum, TcpFlags, TcpHeader, TcpOptions, Timestamps};
 use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
@@ -142,12 +140,6 @@ pub(crate) fn dss() -> impl Strategy<Value = Dss> {
     })
 }
 
-fn fast_open() -> impl Strategy<Value = FastOpen> {
-    let cookie = (2usize..=8).prop_flat_map(|pairs| vec(any::<u8>(), 2 * pairs));
-    let cookie = cookie.prop_map(|bytes| FastOpenCookie::new(&bytes).expect("4 to 16, even"));
-    prop_oneof![Just(FastOpen::Request), cookie.prop_map(FastOpen::Cookie)]
-}
-
 /// Options in any combination, also such as do not fit a header. Of each MPTCP subtype one at most.
 pub(crate) fn options() -> impl Strategy<Value = TcpOptions> {
     let timestamps = any::<[u32; 2]>().prop_map(|[value, echo]| Timestamps { value, echo });
@@ -156,31 +148,27 @@ pub(crate) fn options() -> impl Strategy<Value = TcpOptions> {
         (rare(0.2), rare(0.2), proptest::bool::weighted(0.2), of(timestamps)),
         vec(any::<[u32; 2]>(), 0..=4),
         of(dss()),
-        proptest::option::weighted(0.2, fast_open()),
         vec(mptcp_option(), 0..3),
     )
-        .prop_map(
-            |((mss, shift, sack_permitted, timestamps), blocks, dss, fast_open, others)| {
-                let window_scale = shift.map(|s| s as u8);
-                let mut options = TcpOptions {
-                    mss,
-                    window_scale,
-                    sack_permitted,
-                    timestamps,
-                    fast_open,
-                    dss,
-                    ..TcpOptions::default()
-                };
-                for [left, right] in blocks {
-                    options.sack.push(SackBlock { left: SeqNum(left), right: SeqNum(right) });
+        .prop_map(|((mss, shift, sack_permitted, timestamps), blocks, dss, others)| {
+            let window_scale = shift.map(|s| s as u8);
+            let mut options = TcpOptions {
+                mss,
+                window_scale,
+                sack_permitted,
+                timestamps,
+                dss,
+                ..TcpOptions::default()
+            };
+            for [left, right] in blocks {
+                options.sack.push(SackBlock { left: SeqNum(left), right: SeqNum(right) });
+            }
+            for other in others {
+                let kind = std::mem::discriminant(&other);
+                if options.mptcp.iter().all(|o| std::mem::discriminant(&o) != kind) {
+                    options.mptcp.push(other);
                 }
-                for other in others {
-                    let kind = std::mem::discriminant(&other);
-                    if options.mptcp.iter().all(|o| std::mem::discriminant(&o) != kind) {
-                        options.mptcp.push(other);
-                    }
-                }
-                options
-            },
-        )
+            }
+            options
+        })
 }

@@ -9,7 +9,9 @@ here=$1
 debian=$here/debian
 container=$here/container
 ok() { echo "OK $*"; }
-fail() { echo "FAILED $*" >&2; exit 1; }
+# On standard output: the caller repeats these lines at the end of its log.
+fail() { echo "FAILED $*"; exit 1; }
+trap 'echo "FAILED line $LINENO: $BASH_COMMAND"' ERR
 since() { echo "$(($(date +%s) - $1)) s"; }
 # Waits for a state, not for a time.
 until_true() { for _ in {1..300}; do "$@" 2> /dev/null && return; sleep 0.1; done; fail "never: $*"; }
@@ -38,7 +40,7 @@ for words in 'apt install' './target/dist/marline_' 'demo --dashboard' 'http://1
 done
 begun=$(date +%s)
 cp "$here/marline.deb" "$debian/tmp/"
-on_debian apt install -y /tmp/marline.deb > "$here/apt.log" 2>&1 || { cat "$here/apt.log"; fail "apt install"; }
+on_debian apt install -y /tmp/marline.deb > "$here/apt.log" 2>&1 || { cat "$here/apt.log"; fail "apt install: $(tail -n 1 "$here/apt.log")"; }
 ok "apt install after $(since "$begun"): $(on_debian marline --version)"
 # The demo takes half a minute, and a minute with a dashboard, of which the browser watches the first half. The rest goes
 # on beside them.
@@ -106,12 +108,12 @@ rpm --root "$here/redhat" --nodeps --noscripts --ignorearch -i "$here/marline.rp
 cmp "$here/redhat/usr/bin/marline" "$debian/usr/bin/marline"
 ok "the rpm installs the same $(wc -l < "$here/rpm.files") files"
 
-wait $walk || { cat "$here/walk.log"; fail "the handover in the dashboard"; }
+wait $walk || { cat "$here/walk.log"; fail "the handover in the dashboard: $(head -n 1 "$here/walk.log")"; }
 sed 's/^/    /' "$here/walk.log"
 seconds=$(($(cat "$here/walk.end") - begun))
 [ $seconds -lt 300 ] || fail "the walk took $seconds s"
 ok "the newcomer's walk: the handover was seen in a browser $seconds s after the installation began"
-wait $demo || { cat "$here/demo.log"; fail "marline demo within 60 s"; }
+wait $demo || { cat "$here/demo.log"; fail "marline demo within 60 s: $(tail -n 1 "$here/demo.log")"; }
 tail -5 "$here/demo.log"
 ok "marline demo $(($(cat "$here/demo.end") - begun)) s after the installation began"
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::TaskResult;
 use crate::dist::{Release, files, static_from_tests, stripped};
-use crate::run::{command, run};
+use crate::run::{command, run, run_and_say_what_failed};
 
 const SCRIPT: &str = "packaging/check/fresh_machine.sh";
 /// Where `.ci/install-tools` leaves a root file system as Debian's tools make it.
@@ -44,7 +44,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     copied.map_err(|error| format!("cp: {error}"))?;
 
     let namespaces = ["--fork", "--kill-child", "--pid", "--mount", "--net", "bash", SCRIPT];
-    let result = run(command(root, "unshare", &namespaces).arg(&world));
+    let result = run_and_say_what_failed(command(root, "unshare", &namespaces).arg(&world));
     let walk = root.join("target/walk");
     if world.join("walk").is_dir() {
         remove(&walk)?;

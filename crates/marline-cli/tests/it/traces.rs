@@ -83,15 +83,14 @@ fn came_on(recording: &Recording, dsn: u64) -> Vec<u64> {
     came.filter(holds).filter_map(|record| record.number("subflow")).collect()
 }
 
-/// Slot of the subflow over the interface with this address at the client.
-fn slot(recording: &Recording, address: &str) -> u64 {
+/// Slot of the subflow over the interface with this address at the client, once there is one.
+fn slot(recording: &Recording, address: &str) -> Option<u64> {
     let of = |record: &&marline_qlog::Record| {
         let ends = [record.word("local"), record.word("remote")];
         record.name == "subflow_created"
             && ends.into_iter().flatten().any(|end| end.starts_with(address))
     };
-    let record = recording.records.iter().find(of).expect("a subflow over it");
-    record.number("subflow").expect("its slot")
+    recording.records.iter().find(of)?.number("subflow")
 }
 
 #[test]
@@ -119,16 +118,18 @@ fn both_ends_trace_the_hole_that_a_dead_path_leaves_and_what_was_rescued_from_it
         acked && course.bytes(Manner::Reinjection) > 0
     };
     let (file, server) = trace(&dir.path().join("at-server"), sent);
-    let hole = |record: &marline_qlog::Record| {
-        record.name == "delivery_hole" && record.word("direction") == Some("received")
+    // A busy machine makes holes as well, and those end on WiFi; this is the one that ends on LTE.
+    let rescued_by_lte = |recording: &Recording| {
+        let hole = |record: &marline_qlog::Record| {
+            record.name == "delivery_hole" && record.word("direction") == Some("received")
+        };
+        let mut holes = recording.records.iter().filter(|record| hole(record));
+        holes.any(|hole| hole.number("subflow") == slot(recording, "10.0.2.2"))
     };
-    let whole = |recording: &Recording| recording.records.iter().any(hole);
-    let (_, client) = trace(&dir.path().join("at-client"), whole);
+    let (_, client) = trace(&dir.path().join("at-client"), rescued_by_lte);
     assert_eq!((server.vantage, client.vantage), (Vantage::Server, Vantage::Client));
 
-    let hole = client.records.iter().find(|record| hole(record)).expect("just seen");
-    assert_eq!(hole.number("subflow"), Some(slot(&client, "10.0.2.2")), "it went on over LTE");
-    let (course, wifi) = (Course::of(&server), slot(&server, "10.0.1.2"));
+    let (course, wifi) = (Course::of(&server), slot(&server, "10.0.1.2").expect("WiFi's"));
     let rescued: Vec<&Carried> =
         course.carried.iter().filter(|carried| carried.manner == Manner::Reinjection).collect();
     // All of it goes over LTE; the first of it is what WiFi held when it died, and came to the client over LTE.
@@ -139,7 +140,8 @@ fn both_ends_trace_the_hole_that_a_dead_path_leaves_and_what_was_rescued_from_it
             && (carried.dsn..carried.dsn + carried.bytes).contains(&first.dsn)
     });
     assert_eq!(before.map(|carried| carried.subflow), Some(wifi));
-    assert!(came_on(&client, first.dsn).contains(&slot(&client, "10.0.2.2")), "{first:?}");
+    let lte = slot(&client, "10.0.2.2").expect("LTE's");
+    assert!(came_on(&client, first.dsn).contains(&lte), "{first:?}");
     // Nothing of what was agreed on in secret.
     let text = std::fs::read_to_string(&file).expect("the trace");
     assert!(!text.contains("key") && !text.contains("token") && !text.contains("hmac"));

@@ -1,5 +1,6 @@
 //! Life of a program over the years: settings that change, quotas, and full disks.
 
+mod agreement;
 mod disk_full;
 mod metrics;
 mod quotas;

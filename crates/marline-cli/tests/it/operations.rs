@@ -3,6 +3,7 @@
 mod agreement;
 mod disk_full;
 mod metrics;
+mod moving;
 mod quotas;
 mod reload;
 mod targets;

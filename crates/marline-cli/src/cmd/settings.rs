@@ -14,10 +14,10 @@ use marline_proxy::shutdown::Reload;
 
 use crate::config::client::{ClientOptions, ClientPlan};
 use crate::config::effects::{Effect, Reloadable};
+use crate::config::machine::{MachineOptions, MachinePlan};
 use crate::config::serve::{ServeOptions, ServePlan};
 use crate::config::server::{ServerOptions, ServerPlan};
 use crate::config::shared::RuntimeOptions;
-use crate::config::up::{MachineOptions, MachinePlan};
 use crate::control::protocol::{PendingSetting, Reloaded};
 use crate::reload::{Asker, Reloads};
 use crate::{log, service};

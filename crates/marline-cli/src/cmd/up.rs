@@ -33,7 +33,8 @@ use super::renewal::Renewal;
 use super::settings::{Live, Settings};
 use super::watched::watched;
 use crate::config::client::{ClientOptions, ClientPlan};
-use crate::config::up::{MachineOptions, MachinePlan, UpOptions};
+use crate::config::machine::{MachineOptions, MachinePlan};
+use crate::config::up::UpOptions;
 use crate::native::raise_file_limit;
 use crate::reload::reloads;
 

@@ -4,9 +4,9 @@
 //! flags, and with docs/operate/reload.md.
 
 use super::client::ClientOptions;
+use super::machine::MachineOptions;
 use super::serve::ServeOptions;
 use super::server::ServerOptions;
-use super::up::MachineOptions;
 
 /// When a change of a setting takes effect.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,7 +1,5 @@
 //! Configuration of a whole machine's tunnel: flags of `marline up`, and the table `up` of a client's file.
 
-use std::path::Path;
-
 use anyhow::bail;
 use marline_proxy::rules::Cidr;
 use marline_tun::exceptions::{Destination, Exceptions};
@@ -9,12 +7,7 @@ use marline_tun::machine::routing::RoutingSettings;
 use serde::{Deserialize, Serialize};
 
 use super::Word;
-use super::client::{ClientOptions, ClientPlan, Route};
 use super::shared::Layer;
-use crate::native::CarrierPlan;
-
-/// Connections at a time unless configured: a machine has more than one program.
-const CONNECTIONS: usize = 16_384;
 
 /// What of a machine's traffic goes through the tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Serialize, Deserialize)]
@@ -87,61 +80,6 @@ impl UpOptions {
             kill_switch: self.kill_switch,
         };
         Ok((routing, exceptions))
-    }
-}
-
-/// Options of `marline up`: a client's, and what of the machine's traffic it takes.
-#[derive(Clone, Debug, Default)]
-pub struct MachineOptions {
-    /// Those of its client.
-    pub options: ClientOptions,
-    /// What it takes.
-    pub up: UpOptions,
-}
-
-/// A tunnel for a machine, as configured.
-#[derive(Debug)]
-pub struct MachinePlan {
-    /// Its client.
-    pub client: ClientPlan,
-    /// What is led where.
-    pub routing: RoutingSettings,
-    /// And what is not.
-    pub exceptions: Exceptions,
-}
-
-impl MachineOptions {
-    /// Merges file and flags. What a client does besides is left to `marline client`, which reads the same file.
-    ///
-    /// # Errors
-    /// Errors in the file, with their place.
-    pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<MachineOptions> {
-        let mut options = self.options.with_file(file)?.without_ports();
-        let up = self.up.over(std::mem::take(&mut options.up));
-        options.max_connections.get_or_insert(CONNECTIONS);
-        Ok(MachineOptions { options, up })
-    }
-
-    /// All of them with the defaults filled in, as a file has them.
-    #[must_use]
-    pub fn effective(self) -> ClientOptions {
-        ClientOptions { up: self.up, ..self.options.effective() }
-    }
-
-    /// The settings.
-    ///
-    /// # Errors
-    /// Contradictory or missing options.
-    pub fn plan(self) -> anyhow::Result<MachinePlan> {
-        let client = self.options.plan()?;
-        if matches!(client.route, Route::Direct) {
-            bail!("--direct has no server to go through: marline up needs one");
-        }
-        if !matches!(client.carrier, CarrierPlan::Auto | CarrierPlan::Udp | CarrierPlan::Tcp) {
-            bail!("marline up reaches the server by --carrier auto, udp or tcp");
-        }
-        let (routing, exceptions) = self.up.plan()?;
-        Ok(MachinePlan { client, routing, exceptions })
     }
 }
 

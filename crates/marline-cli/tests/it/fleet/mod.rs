@@ -22,8 +22,8 @@ const COMMON: &str = "203.0.113.7";
 const PORT: usize = 20_000;
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Within which a new connection of a client whose member is dead reaches another: 3 s for a waiting connection that says
-/// nothing, 750 ms for the member's own address (docs/operate/fleet.md), and what a busy machine adds.
+/// Within which a new connection of a client whose member is dead reaches another: 3 s for a waiting connection that
+/// says nothing, 750 ms for the member's own address (docs/operate/fleet.md), and what a busy machine adds.
 const ELSEWHERE_S: f64 = 3.75 + 11.25;
 /// Within which connections of a member end once it is there again: it does not know them, and proves it (ten seconds,
 /// docs/operate/deploy.md, and what a busy machine adds).

@@ -46,8 +46,8 @@ fn hello(control: &mut BufReader<UnixStream>) {
     assert!(line.contains("\"hello\""), "{line}");
 }
 
-/// Has a program go through all of it. `write` writes its configuration, with these lines as well; its control socket is
-/// `first.sock` in `dir`, its metrics and dashboard are at the addresses `first`. It has had one connection.
+/// Has a program go through all of it. `write` writes its configuration, with these lines as well; its control socket
+/// is `first.sock` in `dir`, its metrics and dashboard are at the addresses `first`. It has had one connection.
 fn goes_elsewhere(
     dir: &Path,
     process: &mut Running,

@@ -13,6 +13,7 @@ mod totals;
 pub use totals::{MAX_PATHS, Side, Totals};
 
 use std::convert::Infallible;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -48,9 +49,23 @@ const SCRAPE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct MetricsServer {
     address: SocketAddr,
-    copy: OwnedFd,
+    listener: Arc<TcpListener>,
+    source: MetricsSource,
+    _sampling: JoinSet<()>,
+    accepting: JoinSet<()>,
+}
+
+/// What metrics are made of.
+#[derive(Clone)]
+struct MetricsSource {
+    handle: Arc<dyn Handle>,
     totals: Arc<Totals>,
-    _tasks: JoinSet<()>,
+}
+
+impl fmt::Debug for MetricsSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MetricsSource").field("totals", &self.totals).finish_non_exhaustive()
+    }
 }
 
 impl MetricsServer {
@@ -65,43 +80,59 @@ impl MetricsServer {
     /// # Errors
     /// The system has no descriptors left.
     pub fn copy(&self) -> io::Result<OwnedFd> {
-        self.copy.try_clone()
+        self.listener.as_fd().try_clone_to_owned()
+    }
+
+    /// Serves the same totals on this socket instead.
+    ///
+    /// # Errors
+    /// It is none of TCP's: nothing has changed.
+    pub fn move_to(&mut self, listener: TcpListener) -> io::Result<()> {
+        self.address = listener.local_addr()?;
+        self.listener = Arc::new(listener);
+        self.accepting = JoinSet::new();
+        self.accepting.spawn(accept(Arc::clone(&self.listener), self.source.clone()));
+        Ok(())
     }
 
     /// The totals: whoever ends a connection may report its last snapshot, so that nothing of a
     /// short one is missed.
     #[must_use]
     pub fn totals(&self) -> Arc<Totals> {
-        self.totals.clone()
+        self.source.totals.clone()
     }
 }
 
-/// Serves the metrics of `handle` until the result is dropped.
+/// A socket for metrics. Needs a runtime.
 ///
 /// # Errors
 /// The address cannot be bound.
-pub async fn serve(address: SocketAddr, handle: Arc<dyn Handle>) -> io::Result<MetricsServer> {
-    serve_on(TcpListener::bind(address).await?, handle)
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
 }
 
-/// Serves them on a socket that listens already.
+/// Serves the metrics of `handle` on a socket that listens, until the result is dropped.
 ///
 /// # Errors
 /// It is none of TCP's.
 pub fn serve_on(listener: TcpListener, handle: Arc<dyn Handle>) -> io::Result<MetricsServer> {
     let address = listener.local_addr()?;
-    let copy = listener.as_fd().try_clone_to_owned()?;
+    let listener = Arc::new(listener);
     let side = if handle.role() == "client" { Side::Client } else { Side::Server };
     let totals = Arc::new(Totals::new(side, handle.role()));
-    let mut tasks = JoinSet::new();
-    tasks.spawn(sample(handle.clone(), totals.clone()));
-    tasks.spawn(accept(listener, handle, totals.clone()));
-    Ok(MetricsServer { address, copy, totals, _tasks: tasks })
+    let source = MetricsSource { handle, totals };
+    let mut sampling = JoinSet::new();
+    sampling.spawn(sample(source.clone()));
+    let mut accepting = JoinSet::new();
+    accepting.spawn(accept(Arc::clone(&listener), source.clone()));
+    Ok(MetricsServer { address, listener, source, _sampling: sampling, accepting })
 }
 
 /// Looks at the connections once a second and soon after one closed, while its last figures can
 /// still be had; counts events.
-async fn sample(handle: Arc<dyn Handle>, totals: Arc<Totals>) {
+async fn sample(MetricsSource { handle, totals }: MetricsSource) {
     let mut events = handle.events();
     let mut next = Instant::now();
     let mut allowed = next;
@@ -144,7 +175,7 @@ fn look(totals: &Totals, handle: &dyn Handle) {
     totals.service(&handle.service());
 }
 
-async fn accept(listener: TcpListener, handle: Arc<dyn Handle>, totals: Arc<Totals>) {
+async fn accept(listener: Arc<TcpListener>, source: MetricsSource) {
     let places = Arc::new(Semaphore::new(MAX_SCRAPES));
     let mut serving = JoinSet::new();
     loop {
@@ -153,9 +184,9 @@ async fn accept(listener: TcpListener, handle: Arc<dyn Handle>, totals: Arc<Tota
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let (handle, totals) = (handle.clone(), totals.clone());
+        let source = source.clone();
         serving.spawn(async move {
-            let service = service_fn(|request| answer(request, &*handle, &totals));
+            let service = service_fn(|request| answer(request, &*source.handle, &source.totals));
             let mut http = hyper::server::conn::http1::Builder::new();
             http.keep_alive(false);
             // A scraper that goes away or dawdles is not our problem.

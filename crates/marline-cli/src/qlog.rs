@@ -1,9 +1,9 @@
 //! Traces of a running program: a qlog of each connection, in a directory (`--qlog DIR`, docs/spec/qlog.md).
 //!
 //! Everything has a bound: a file has [`Bounds::file_bytes`], a program keeps its newest [`Bounds::files`]. A
-//! connection that was never established has no file, so that strangers' SYNs do not push others out. Where the disk is
-//! full, or the directory is gone, that is said once and nothing more is written: connections go on as if nothing had
-//! been asked for.
+//! connection that was never established has no file, so that strangers' SYNs do not push others out. While the disk is
+//! full, or the directory is gone, events are counted instead of written; each trace goes on with their number as soon
+//! as it can be written, with whole records. Connections go on as if nothing had been asked for.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -23,6 +23,10 @@ use crate::times::time_of_day;
 const GATHER_BYTES: usize = 16 << 10;
 /// Longest time that they wait while more come.
 const GATHER_TIME: std::time::Duration = std::time::Duration::from_millis(500);
+/// Between two attempts to write where it cannot be written.
+const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+/// Written for so long without failing, it is over.
+const CALM: std::time::Duration = std::time::Duration::from_secs(60);
 /// Connections that are traced at once.
 const MOST_OPEN: usize = 1_024;
 /// A connection that is over may still have segments for so long.
@@ -56,14 +60,57 @@ pub struct Traces {
     /// Files of this program, the oldest first.
     files: VecDeque<PathBuf>,
     begun: u64,
-    failed: bool,
+    trouble: Trouble,
+}
+
+/// What keeps traces from being written.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// When it was told, if it is not over.
+    told_at: Option<Instant>,
+    last_at: Option<Instant>,
+}
+
+impl Trouble {
+    fn is_there(&mut self, directory: &Path, error: &io::Error) {
+        let now = Instant::now();
+        self.last_at = Some(now);
+        if self.told_at.is_none() {
+            self.told_at = Some(now);
+            let directory = directory.display();
+            tracing::warn!(%directory, %error, "traces cannot be written for now: events will be missing in them");
+        }
+    }
+
+    /// It was so a moment ago: another attempt would only cost time.
+    fn is_recent(&self) -> bool {
+        self.last_at.is_some_and(|at| at.elapsed() < RETRY)
+    }
+
+    /// Something was written. Where there is room for a little now and then, nobody is told each time.
+    fn is_over(&mut self) {
+        if self.told_at.is_some() && self.last_at.is_some_and(|at| at.elapsed() >= CALM) {
+            *self = Trouble::default();
+            tracing::info!("traces are written again: events are missing in those of before");
+        }
+    }
 }
 
 /// A connection that is traced.
 #[derive(Debug)]
 struct Open {
     trace: Trace,
+    /// The file's first record.
+    header: String,
     gathered: String,
+    /// Events in that.
+    events: u64,
+    /// Events of before that are neither there nor in the file.
+    missed: u64,
+    /// Bytes of records of theirs.
+    unkept_bytes: u64,
+    /// When the last event was.
+    last_at: marline::Instant,
     written_at: Instant,
     /// `None` until it is established.
     file: Option<PathBuf>,
@@ -93,7 +140,7 @@ impl Traces {
             open: BTreeMap::new(),
             files: VecDeque::new(),
             begun: 0,
-            failed: false,
+            trouble: Trouble::default(),
         })
     }
 
@@ -118,9 +165,20 @@ impl Traces {
             connection: event.connection.0,
             wall_clock: Some(time_of_day()),
         };
-        let mut gathered = String::new();
-        let trace = Trace::begin(&header, event.at, self.bounds.file_bytes, &mut gathered);
-        let open = Open { trace, gathered, written_at: now, file: None, ended_at: None };
+        let mut first = String::new();
+        let trace = Trace::begin(&header, event.at, self.bounds.file_bytes, &mut first);
+        let open = Open {
+            trace,
+            header: first,
+            gathered: String::new(),
+            events: 0,
+            missed: 0,
+            unkept_bytes: 0,
+            last_at: event.at,
+            written_at: now,
+            file: None,
+            ended_at: None,
+        };
         self.open.insert(event.connection, open);
     }
 
@@ -143,33 +201,75 @@ impl Traces {
 
     fn write(&mut self, id: ConnectionId) {
         let Some(open) = self.open.get_mut(&id) else { return };
-        if let Err(error) = open.write() {
-            let directory = self.directory.display();
-            tracing::warn!(%directory, %error, "cannot write traces; none are written from now on");
-            self.failed = true;
-            self.open.clear();
+        match open.write() {
+            Ok(false) => {}
+            Ok(true) => self.trouble.is_over(),
+            Err(error) => self.trouble.is_there(&self.directory, &error),
         }
     }
 
     fn close(&mut self, id: ConnectionId) {
-        self.write(id);
+        self.finish(id);
         self.open.remove(&id);
+    }
+
+    /// Nothing more will come.
+    fn finish(&mut self, id: ConnectionId) {
+        if let Some(open) = self.open.get_mut(&id) {
+            open.tell_missed();
+        }
+        self.write(id);
     }
 }
 
 impl Open {
-    /// Writes what was gathered, if it has a file.
-    fn write(&mut self) -> io::Result<()> {
-        let Some(path) = &self.file else { return Ok(()) };
-        if self.gathered.is_empty() {
-            return Ok(());
+    /// Gathers the records of an event; while nothing can be written, more than a little is only counted.
+    fn gather(&mut self, event: &MonitorEvent, in_trouble: bool) {
+        self.last_at = event.at;
+        if in_trouble && (self.missed > 0 || self.gathered.len() >= GATHER_BYTES) {
+            self.leave_out();
+            self.missed += 1;
+            return;
         }
-        // Opened each time: thousands of connections must not hold thousands of files.
-        let mut file: File = OpenOptions::new().append(true).create(true).open(path)?;
-        file.write_all(self.gathered.as_bytes())?;
+        if self.trace.is_cut() && self.missed == 0 {
+            return;
+        }
+        self.tell_missed();
+        self.trace.event(event, &mut self.gathered);
+        self.events += 1;
+    }
+
+    /// What was gathered will not be in the trace.
+    fn leave_out(&mut self) {
+        self.missed += std::mem::take(&mut self.events);
+        self.unkept_bytes += self.gathered.len() as u64;
         self.gathered.clear();
+    }
+
+    /// Says how many are missing, in front of what is gathered now.
+    fn tell_missed(&mut self) {
+        if self.missed > 0 && self.gathered.is_empty() {
+            let bytes = std::mem::take(&mut self.unkept_bytes);
+            self.trace.note_missed(self.last_at, self.missed, bytes, &mut self.gathered);
+        }
+    }
+
+    /// Writes what was gathered, if it has a file; whether that was anything. What cannot be written is left out.
+    fn write(&mut self) -> io::Result<bool> {
+        let Some(path) = &self.file else { return Ok(false) };
+        if self.gathered.is_empty() {
+            return Ok(false);
+        }
+        let written = append(path, &self.header, &self.gathered);
         self.written_at = Instant::now();
-        Ok(())
+        match &written {
+            Ok(()) => {
+                (self.missed, self.events) = (0, 0);
+                self.gathered.clear();
+            }
+            Err(_) => self.leave_out(),
+        }
+        written.map(|()| true)
     }
 
     /// It is time to write.
@@ -178,21 +278,36 @@ impl Open {
     }
 }
 
+/// Appends whole records to a file, behind the header if it has nothing yet, or leaves it as it is.
+///
+/// It is opened each time: thousands of connections must not hold thousands of files.
+fn append(path: &Path, header: &str, records: &str) -> io::Result<()> {
+    let mut file: File = OpenOptions::new().append(true).create(true).open(path)?;
+    let before = file.metadata()?.len();
+    let first = if before == 0 { header } else { "" };
+    let written =
+        file.write_all(first.as_bytes()).and_then(|()| file.write_all(records.as_bytes()));
+    if written.is_err() {
+        // A torn record would make what follows unreadable, and an empty file is no trace.
+        let undone = if before == 0 { fs::remove_file(path) } else { file.set_len(before) };
+        undone?;
+    }
+    written
+}
+
 impl EventObserver for Traces {
     fn event(&mut self, event: &MonitorEvent) {
-        if self.failed {
-            return;
-        }
         let id = event.connection;
         if matches!(event.kind, MonitorKind::Created(_)) {
             self.begin(event);
         }
+        let in_trouble = self.trouble.is_recent();
         let Some(open) = self.open.get_mut(&id) else { return };
-        open.trace.event(event, &mut open.gathered);
+        open.gather(event, in_trouble);
         // What happens seldom is there at once, for whoever looks on.
         let seldom =
             !matches!(event.kind, MonitorKind::Traffic { .. } | MonitorKind::Decided { .. });
-        let due = seldom || open.is_due();
+        let due = !in_trouble && (seldom || open.is_due());
         match event.kind {
             MonitorKind::Established(_) | MonitorKind::Fallback(_) => self.name(id),
             MonitorKind::Closed(_) if open.file.is_none() => {
@@ -211,16 +326,12 @@ impl EventObserver for Traces {
             self.write(id);
         }
     }
-
-    fn is_open(&self) -> bool {
-        !self.failed
-    }
 }
 
 impl Drop for Traces {
     fn drop(&mut self) {
         let ids: Vec<ConnectionId> = self.open.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.write(id));
+        ids.into_iter().for_each(|id| self.finish(id));
     }
 }
 
@@ -309,17 +420,39 @@ mod tests {
         assert_eq!(files(directory.path()), Vec::<PathBuf>::new());
     }
 
+    /// Numbers of events in a trace and of those that it says are missing, and whether it is whole.
+    fn counted(file: &Path) -> (usize, u64, bool) {
+        let recording = read(&fs::read_to_string(file).expect("a file")).expect("a trace");
+        let (missed, told): (Vec<_>, Vec<_>) =
+            recording.records.iter().partition(|record| record.name == "events_missed");
+        let missed = missed.iter().map(|record| record.number("count").expect("a count")).sum();
+        (told.len(), missed, !recording.torn)
+    }
+
     #[test]
-    fn a_directory_that_is_gone_ends_tracing_and_nothing_else() {
+    fn what_cannot_be_written_is_counted_and_the_trace_goes_on() {
         let directory = tempfile::tempdir().expect("a directory");
-        let within = directory.path().join("traces");
+        let (within, away) = (directory.path().join("traces"), directory.path().join("away"));
         let mut traces =
             Traces::in_dir(&within, "client", Vantage::Client, Bounds::default()).expect("traces");
-        run(&mut traces, 1, 10);
-        assert!(traces.is_open());
-        fs::remove_dir_all(&within).expect("it was there");
-        run(&mut traces, 2, 10);
-        assert!(!traces.is_open() && traces.open.is_empty());
-        traces.event(&data(2, 99));
+        traces.event(&event(1, 1, MonitorKind::Created(ends())));
+        traces.event(&event(1, 2, MonitorKind::Established(ends())));
+        fs::rename(&within, &away).expect("it is there");
+        // The first is not written, the others are not even gathered.
+        let agreed = || MonitorKind::Fallback(marline::FallbackReason::SynWithoutOption);
+        traces.event(&event(1, 3, agreed()));
+        (4..1_004).for_each(|ms| traces.event(&data(1, ms)));
+        // One that begins meanwhile has its header when it can be written.
+        traces.event(&event(2, 1, MonitorKind::Created(ends())));
+        traces.event(&event(2, 2, MonitorKind::Established(ends())));
+        fs::rename(&away, &within).expect("it is there");
+        std::thread::sleep(RETRY);
+        traces.event(&event(1, 2_000, agreed()));
+        traces.event(&data(1, 2_001));
+        traces.event(&event(2, 2_002, MonitorKind::Closed(CloseReason::Finished)));
+        drop(traces);
+        let files = files(&within);
+        assert_eq!(counted(&files[0]), (4, 1_001, true));
+        assert_eq!(counted(&files[1]), (3, 0, true));
     }
 }

@@ -174,7 +174,7 @@ pub(crate) trait Aside {
     fn copies(&self) -> io::Result<Vec<(String, OwnedFd)>>;
 
     /// They are the successor's.
-    fn leave(&mut self);
+    fn leave(&self);
 }
 
 impl Upgrades {
@@ -183,7 +183,7 @@ impl Upgrades {
         mut self,
         server: &Server,
         stopper: &Stopper,
-        aside: &mut dyn Aside,
+        aside: &dyn Aside,
         limit: &Cell<Duration>,
     ) {
         while let Some(request) = self.0.recv().await {
@@ -227,7 +227,7 @@ impl Upgrades {
 /// Starts a successor and lets it begin. Gives its version and its number.
 async fn replace(
     server: &Server,
-    aside: &mut dyn Aside,
+    aside: &dyn Aside,
     program: Option<String>,
     patience: Duration,
 ) -> anyhow::Result<(String, u32)> {

@@ -59,6 +59,12 @@ impl Token {
         Ok((Token::new(&text)?, text))
     }
 
+    /// Whether it is the one of this text. Blanks around that do not count.
+    #[must_use]
+    pub fn is_of(&self, text: &str) -> bool {
+        self.is(text.trim().as_bytes())
+    }
+
     fn is(&self, text: &[u8]) -> bool {
         hmac::verify(&self.key, text, self.tag.as_ref()).is_ok()
     }

@@ -1,6 +1,7 @@
 //! HTTP server of a dashboard: one request a connection, and bounds on everything that others decide.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,19 +42,24 @@ const MAX_HEADERS: usize = 64;
 const SEND_BUFFER: u32 = 128 * 1_024;
 
 /// A dashboard that is being served; dropping it ends that.
-#[derive(Debug)]
 pub struct Served {
-    address: SocketAddr,
-    copy: OwnedFd,
+    door: Door,
     dashboard: Dashboard,
-    _tasks: JoinSet<()>,
+    source: Arc<dyn Source>,
+    _watching: JoinSet<()>,
+}
+
+impl fmt::Debug for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Served").field("door", &self.door).finish_non_exhaustive()
+    }
 }
 
 impl Served {
     /// Where it listens.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
-        self.address
+        self.door.address
     }
 
     /// Another descriptor of the listening socket.
@@ -61,13 +67,52 @@ impl Served {
     /// # Errors
     /// The system has no descriptors left.
     pub fn copy(&self) -> io::Result<OwnedFd> {
-        self.copy.try_clone()
+        self.door.listener.as_fd().try_clone_to_owned()
     }
 
     /// Who is to be told what happens.
     #[must_use]
     pub fn dashboard(&self) -> Dashboard {
         self.dashboard.clone()
+    }
+
+    /// Serves it on this socket from now on, with all that was kept so far; who watched is let go.
+    ///
+    /// # Errors
+    /// It is none of TCP's: nothing has changed.
+    pub fn move_to(&mut self, listener: TcpListener, access: Access) -> io::Result<()> {
+        let at = (listener.local_addr()?, Arc::new(listener));
+        self.door = Door::open(at, access, &self.dashboard, &self.source);
+        Ok(())
+    }
+
+    /// Others may see it from now on, where it is; who watched is let go.
+    pub fn admit(&mut self, access: Access) {
+        let at = (self.door.address, Arc::clone(&self.door.listener));
+        self.door = Door::open(at, access, &self.dashboard, &self.source);
+    }
+}
+
+/// Where a dashboard is reached; dropping it ends all connections.
+#[derive(Debug)]
+struct Door {
+    address: SocketAddr,
+    listener: Arc<TcpListener>,
+    _accepting: JoinSet<()>,
+}
+
+impl Door {
+    fn open(
+        (address, listener): (SocketAddr, Arc<TcpListener>),
+        access: Access,
+        dashboard: &Dashboard,
+        source: &Arc<dyn Source>,
+    ) -> Door {
+        let source = Arc::clone(source);
+        let shown = Arc::new(Shown { dashboard: dashboard.clone(), access, source });
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept(Arc::clone(&listener), shown));
+        Door { address, listener, _accepting: accepting }
     }
 }
 
@@ -92,17 +137,19 @@ pub fn serve_on(
     access: Access,
     source: Arc<dyn Source>,
 ) -> io::Result<Served> {
-    let copy = listener.as_fd().try_clone_to_owned()?;
-    let address = listener.local_addr()?;
     let dashboard = Dashboard::default();
-    let mut tasks = JoinSet::new();
-    tasks.spawn(dashboard.clone().watch(Arc::clone(&source)));
-    let shown = Arc::new(Shown { dashboard: dashboard.clone(), access, source });
-    tasks.spawn(accept(listener, shown));
-    Ok(Served { address, copy, dashboard, _tasks: tasks })
+    let at = (listener.local_addr()?, Arc::new(listener));
+    let door = Door::open(at, access, &dashboard, &source);
+    let mut watching = JoinSet::new();
+    watching.spawn(dashboard.clone().watch(Arc::clone(&source)));
+    Ok(Served { door, dashboard, source, _watching: watching })
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// A socket for a dashboard. Needs a runtime.
+///
+/// # Errors
+/// The address cannot be bound.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
     // Connections inherit it.
@@ -127,7 +174,7 @@ struct Visit {
     watches: AtomicBool,
 }
 
-async fn accept(listener: TcpListener, shown: Arc<Shown>) {
+async fn accept(listener: Arc<TcpListener>, shown: Arc<Shown>) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     // Ends with this task.
     let mut serving = JoinSet::new();

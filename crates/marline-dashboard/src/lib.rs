@@ -25,7 +25,7 @@ mod pace;
 mod page;
 
 pub use access::{Access, Token};
-pub use http::{MAX_CONNECTIONS, Served, serve, serve_on};
+pub use http::{MAX_CONNECTIONS, Served, listen, serve, serve_on};
 pub use hub::{Dashboard, MAX_VIEWERS, RECENT};
 pub use model::{
     About, Carried, Connection, Happening, Manner, PathState, PathSummary, Places, Radio, Sample,

@@ -258,7 +258,7 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "events_missed",
-        about: "Events before the next are not here: more waited to be written than there was room for.",
+        about: "Events before the next are not here: more waited than there was room for, in memory or on the disk.",
         fields: &[field("count", "count", "how many")],
     },
     EventKind {

@@ -61,6 +61,18 @@ impl Trace {
         self.written_bytes += bytes;
     }
 
+    /// The records of so many events could not be kept, `unkept_bytes` of them: appends to `out` that they are missing.
+    /// What is measured next is told whole, as what was told of it last may be among them.
+    pub fn note_missed(&mut self, at: Instant, count: u64, unkept_bytes: u64, out: &mut String) {
+        self.metrics.clear();
+        // The record of the cut is among them, if there was one.
+        self.cut &= unkept_bytes == 0;
+        self.written_bytes = self.written_bytes.saturating_sub(unkept_bytes);
+        let before = out.len();
+        self.missed(at, count, out);
+        self.written_bytes += (out.len() - before) as u64;
+    }
+
     fn pen<'a>(&self, at: Instant, out: &'a mut String) -> Pen<'a> {
         Pen { after: after(at, self.zero), out }
     }

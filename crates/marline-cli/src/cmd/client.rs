@@ -2,7 +2,6 @@
 
 mod ports;
 
-use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,22 +16,20 @@ use marline_proxy::client::open::Open;
 use marline_proxy::client::remote::RemoteForward;
 use marline_proxy::client::socks_listener::{Service, SocksListener, bind};
 use marline_proxy::client::transparent;
-use marline_proxy::client::tunnel::{Patience, Tunnel};
+use marline_proxy::client::tunnel::Tunnel;
 use marline_proxy::client::udp_ports::UdpForward;
 use marline_proxy::client::udp_tunnel::UdpTunnel;
-use marline_proxy::invite::Invite;
-use marline_proxy::server::allowances::unix_s;
 use marline_proxy::shutdown::{Stop, Stopper};
 use marline_proxy::signals::Signals;
-use marline_proxy::tls::connector;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::monitor::print;
-use super::opened::{OpenedClient, ServerWay};
+use super::opened::OpenedClient;
+use super::renewal::{Renewal, Step};
 use super::settings::{Live, Settings};
-use super::watched::watched;
+use super::watched::{Watched, watched};
 use crate::config::Forward;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::native::raise_file_limit;
@@ -95,132 +92,91 @@ fn wanted(plan: &ClientPlan) -> Vec<Wanted> {
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let (ask, reloads) = reloads();
     let opened = OpenedClient::open(&prepared.plan, Some(ask)).await?;
-    let _watched = watched(&prepared.plan.runtime, Arc::clone(&opened.handle) as _).await?;
-    match prepared.plan.route.clone() {
-        Route::Direct => {
-            let way = Arc::new(Direct::new(opened.client.clone()));
-            serve(way, (prepared, reloads), &opened, |_| Ok(Box::new(|| ())), |_, _| Ok(()))
-                .await?;
-        }
-        Route::Through(invite) => run_through(invite, (prepared, reloads), &opened).await?,
+    let watched = watched(&prepared.plan.runtime, Arc::clone(&opened.handle) as _)?;
+    let is_direct = matches!(prepared.plan.route, Route::Direct);
+    let running = Running { prepared, reloads, opened: &opened, watched: &watched };
+    if is_direct {
+        let way = Arc::new(Direct::new(opened.client.clone()));
+        running.serve(way, |_| Ok(Box::new(|| ())), |_, _| Ok(())).await?;
+    } else {
+        running.go_through().await?;
     }
     opened.close().await;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn run_through(
-    invite: Invite,
-    (mut prepared, reloads): (Prepared, Reloads),
-    opened: &OpenedClient,
-) -> anyhow::Result<()> {
-    let (client, plan) = (&opened.client, &prepared.plan);
-    let transport = plan.carrier.transport();
-    let first = tunnel(client, &invite, transport, plan.warm)?;
-    let used = RefCell::new((invite, plan.warm, plan.behaviour.clone()));
-    let way: ServerWay = Arc::new(Current::new(first));
-    opened.goes_by(&way);
-    let datagrams = plan.datagrams.clone().map(watch::Sender::new);
-    let renew = |plan: &ClientPlan| -> anyhow::Result<Step<'_>> {
-        let wanted = match &plan.route {
-            Route::Through(invite) => Some((invite.clone(), plan.warm, plan.behaviour.clone())),
-            Route::Direct => None,
+/// A client whose network is open.
+struct Running<'a> {
+    prepared: Prepared,
+    reloads: Reloads,
+    opened: &'a OpenedClient,
+    watched: &'a Watched,
+}
+
+impl Running<'_> {
+    async fn go_through(mut self) -> anyhow::Result<()> {
+        let opened = self.opened;
+        let renewal = Renewal::begin(&opened.client, &self.prepared.plan)?;
+        opened.goes_by(&renewal.way);
+        let remotes = self.prepared.plan.remote_forwards.clone();
+        let udp_ports = std::mem::take(&mut self.prepared.udp_ports);
+        let also = |front: &Arc<Front>, serving: &mut JoinSet<()>| {
+            keep_remotes(remotes, front, serving);
+            if let Some(lanes) = renewal.lanes() {
+                carry_udp(lanes, (Arc::clone(&opened.udp), udp_ports), front, serving)?;
+            }
+            Ok(())
         };
-        let wanted = wanted.filter(|wanted| *wanted != *used.borrow());
-        if let Some((invite, ..)) = &wanted {
-            // What could fail below.
-            connector(invite.pin)?;
-        }
-        let config = plan.datagrams.clone();
-        Ok(Box::new(|| {
-            if let (Some(lanes), Some(config)) = (&datagrams, config) {
-                lanes.send_replace(config);
-            }
-            let Some(wanted) = wanted else { return };
-            // Also with another behaviour: the connections that wait have the old one.
-            match tunnel(client, &wanted.0, transport, wanted.1) {
-                Ok(tunnel) => way.replace(tunnel).close(),
-                Err(error) => return tracing::error!("the old way stays: {error:#}"),
-            }
-            if wanted.0 != used.borrow().0 {
-                tracing::info!("another invite: new connections go by it");
-            }
-            used.replace(wanted);
-        }))
-    };
-    let remotes = plan.remote_forwards.clone();
-    let udp_ports = std::mem::take(&mut prepared.udp_ports);
-    let also = |front: &Arc<Front>, serving: &mut JoinSet<()>| {
-        keep_remotes(remotes, front, serving);
-        if let Some(lanes) = &datagrams {
-            carry_udp(lanes.subscribe(), (Arc::clone(&opened.udp), udp_ports), front, serving)?;
-        }
+        self.serve(Arc::clone(&renewal.way), |plan| renewal.prepare(plan), also).await?;
+        renewal.way.now().close();
         Ok(())
-    };
-    serve(Arc::clone(&way), (prepared, reloads), opened, renew, also).await?;
-    way.now().close();
-    Ok(())
-}
-
-pub(super) fn tunnel(
-    client: &marline::Client,
-    invite: &Invite,
-    transport: &'static str,
-    warm: usize,
-) -> anyhow::Result<Arc<Tunnel<Dialer>>> {
-    let dialer = Dialer::new(client.clone(), invite.servers.clone(), transport);
-    Tunnel::new(dialer, invite.pin, invite.token.clone(), Patience::default(), warm)
-}
-
-/// What is done once everything that may fail has not.
-type Step<'a> = Box<dyn FnOnce() + 'a>;
-
-/// Serves applications until a signal; `renew` prepares what is new of the way when the configuration
-/// was read again, `also` starts what is served besides.
-async fn serve<'a, O: Open>(
-    way: Arc<O>,
-    (prepared, reloads): (Prepared, Reloads),
-    opened: &OpenedClient,
-    renew: impl Fn(&ClientPlan) -> anyhow::Result<Step<'a>>,
-    also: impl FnOnce(&Arc<SocksListener<O>>, &mut JoinSet<()>) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    let Prepared { plan, settings, ports: bound, transparent, .. } = prepared;
-    let (stopper, signals) = (Stopper::default(), Signals::new()?);
-    let front = SocksListener::new(way, plan.max_connections, stopper.listen());
-    let mut serving = JoinSet::new();
-    // First: who comes to a port may ask for it.
-    also(&front, &mut serving)?;
-    let (mut ports, begun) = Ports::new();
-    for (wanted, socket) in bound {
-        announce(socket.local_addr()?, &wanted.1);
-        ports.open(wanted, socket)?;
     }
-    for listener in transparent {
-        announce(listener.local_addr()?, &Service::Transparent);
-        let listener = TcpListener::from_std(listener)?;
-        let served =
-            Arc::clone(&front).serve(listener, Service::Transparent, std::future::pending());
-        serving.spawn(served);
-    }
-    crate::service::ready();
-    let work = serve_ports(Arc::clone(&front), begun, serving, stopper.listen());
-    let client = &opened.client;
-    let apply = |plan: &ClientPlan| {
-        // All that may fail, and then the rest.
-        client.check_paths(&plan.paths)?;
-        let change = ports.prepare(&wanted(plan))?;
-        let renewed = renew(plan)?;
-        client.set_paths(&plan.paths)?;
-        client.set_transport(plan.network.get_transport());
-        opened.quotas.change(plan.path_quotas.clone());
-        opened.quotas.look(client, unix_s());
-        renewed();
-        for (address, service) in ports.commit(change) {
-            announce(address, &service);
+
+    /// Serves applications until a signal; `renew` prepares what is new of the way when the configuration
+    /// was read again, `also` starts what is served besides.
+    async fn serve<'s, O: Open>(
+        self,
+        way: Arc<O>,
+        renew: impl Fn(&ClientPlan) -> anyhow::Result<Step<'s>>,
+        also: impl FnOnce(&Arc<SocksListener<O>>, &mut JoinSet<()>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let Running { prepared, reloads, opened, watched } = self;
+        let Prepared { plan, settings, ports: bound, transparent, .. } = prepared;
+        let (stopper, signals) = (Stopper::default(), Signals::new()?);
+        let front = SocksListener::new(way, plan.max_connections, stopper.listen());
+        let mut serving = JoinSet::new();
+        // First: who comes to a port may ask for it.
+        also(&front, &mut serving)?;
+        let (mut ports, begun) = Ports::new();
+        for (wanted, socket) in bound {
+            announce(socket.local_addr()?, &wanted.1);
+            ports.open(wanted, socket)?;
         }
-        front.bound(plan.max_connections);
-        Ok(())
-    };
-    stopper.run_until_signal(signals, &mut Live::new(settings, reloads, apply), work).await
+        for listener in transparent {
+            announce(listener.local_addr()?, &Service::Transparent);
+            let listener = TcpListener::from_std(listener)?;
+            let served =
+                Arc::clone(&front).serve(listener, Service::Transparent, std::future::pending());
+            serving.spawn(served);
+        }
+        crate::service::ready();
+        let work = serve_ports(Arc::clone(&front), begun, serving, stopper.listen());
+        let apply = |plan: &ClientPlan| {
+            // All that may fail, and then the rest.
+            let shown = watched.prepare(&plan.runtime)?;
+            let change = ports.prepare(&wanted(plan))?;
+            let renewed = renew(plan)?;
+            opened.change(plan)?;
+            renewed();
+            for (address, service) in ports.commit(change) {
+                announce(address, &service);
+            }
+            front.bound(plan.max_connections);
+            watched.commit(shown);
+            Ok(())
+        };
+        stopper.run_until_signal(signals, &mut Live::new(settings, reloads, apply), work).await
+    }
 }
 
 /// Serves the ports that are opened, until the drain and to the end of what was begun.

@@ -19,6 +19,7 @@ pub mod path;
 pub mod policies;
 pub mod portal;
 pub mod reload;
+mod renewal;
 pub mod run;
 pub mod scheduler;
 pub mod serve;

@@ -65,6 +65,18 @@ impl OpenedClient {
         let _ = self.way.set(Arc::clone(way));
     }
 
+    /// Other paths, other quotas, another behaviour of what is opened from now on. Only the paths may be wrong.
+    ///
+    /// # Errors
+    /// A path is not there: nothing has changed.
+    pub(super) fn change(&self, plan: &ClientPlan) -> anyhow::Result<()> {
+        self.client.set_paths(&plan.paths)?;
+        self.client.set_transport(plan.network.get_transport());
+        self.quotas.change(plan.path_quotas.clone());
+        self.quotas.look(&self.client, unix_s());
+        Ok(())
+    }
+
     /// Lets what the streams were told last leave, and keeps what was counted.
     pub(super) async fn close(&self) {
         self.client.drained(FAREWELL).await;

@@ -23,9 +23,9 @@ use marline_tun::resolver::Resolvers;
 use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
 use tokio::sync::watch;
 
-use super::client::tunnel;
 use super::names::resolvers;
 use super::opened::OpenedClient;
+use super::renewal::tunnel;
 use super::watched::watched;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::log::{self, LogLevel};
@@ -163,7 +163,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     };
     let (client, udp) = (&opened.client, &opened.udp);
     let runtime = &plan.runtime;
-    let _watched = match watched(runtime, Arc::clone(&opened.handle) as _).await {
+    let _watched = match watched(runtime, Arc::clone(&opened.handle) as _) {
         Ok(watched) => watched,
         Err(error) => {
             outside.failed(&format!("{error:#}"));

@@ -68,7 +68,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         reloads: reload,
     };
     let further = successor.as_mut().map(|s| std::mem::take(&mut s.further)).unwrap_or_default();
-    let mut watched = watched_again(&plan.runtime, Arc::new(handle), further).await?;
+    let watched = watched_again(&plan.runtime, Arc::new(handle), further)?;
     begin(successor, &listener)?;
     for address in listener.local_addrs() {
         let _ = print(&format!("listening on {address}\n"));
@@ -85,15 +85,18 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     });
     let upgrade_limit = Cell::new(plan.upgrade_limit);
     let apply = |plan: &ServePlan| {
+        // All that may fail, and then the rest.
+        let shown = watched.prepare(&plan.runtime)?;
         listener.set_transport(plan.network.get_transport());
         upgrade_limit.set(plan.upgrade_limit);
         front.change(plan.backend.clone(), plan.header, plan.limits);
+        watched.commit(shown);
         Ok(())
     };
     let mut live = Live::new(settings, reloads, apply);
     tokio::select! {
         ended = stopper.run_until_signal(signals, &mut live, work) => ended?,
-        () = upgrades.serve(&listener, &stopper, &mut watched, &upgrade_limit) => {}
+        () = upgrades.serve(&listener, &stopper, &watched, &upgrade_limit) => {}
     }
     listener.drained(FAREWELL).await;
     Ok(ExitCode::SUCCESS)

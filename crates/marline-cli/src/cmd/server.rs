@@ -224,7 +224,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
         reloads: reload,
     };
     let further = successor.as_mut().map(|s| std::mem::take(&mut s.further)).unwrap_or_default();
-    let mut watched = watched_again(&plan.runtime, Arc::new(handle), further).await?;
+    let watched = watched_again(&plan.runtime, Arc::new(handle), further)?;
     begin(successor, &listener)?;
     for address in listener.local_addrs() {
         let _ = print(&format!("listening on {address}\n"));
@@ -236,6 +236,8 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     });
     let upgrade_limit = Cell::new(plan.upgrade_limit);
     let apply = |plan: &ServerPlan| {
+        // All that may fail, and then the rest.
+        let shown = watched.prepare(&plan.runtime)?;
         listener.set_transport(plan.network.get_transport());
         server.offer_datagrams(plan.datagrams.clone());
         server.allow_clients(plan.allowances.clone());
@@ -243,12 +245,13 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
         server.change(plan.rules.clone(), plan.limits.per_client);
         server.allow_remote(plan.remote_rules.clone());
         again.notify_one();
+        watched.commit(shown);
         Ok(())
     };
     let mut live = Live::new(settings, reloads, apply);
     tokio::select! {
         ended = stopper.run_until_signal(signals, &mut live, work) => ended?,
-        () = upgrades.serve(&listener, &stopper, &mut watched, &upgrade_limit) => {}
+        () = upgrades.serve(&listener, &stopper, &watched, &upgrade_limit) => {}
         () = server.keep_accounts() => {}
     }
     listener.drained(FAREWELL).await;

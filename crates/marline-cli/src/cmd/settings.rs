@@ -14,6 +14,7 @@ use marline_proxy::shutdown::Reload;
 
 use crate::config::client::{ClientOptions, ClientPlan};
 use crate::config::effects::{Effect, Reloadable};
+use crate::config::machine::{MachineOptions, MachinePlan};
 use crate::config::serve::{ServeOptions, ServePlan};
 use crate::config::server::{ServerOptions, ServerPlan};
 use crate::config::shared::RuntimeOptions;
@@ -76,6 +77,20 @@ impl Options for ServeOptions {
 
     fn runtime(plan: &ServePlan) -> &RuntimeOptions {
         &plan.runtime
+    }
+}
+
+impl Options for MachineOptions {
+    type Plan = MachinePlan;
+
+    fn read(&self, file: Option<&Path>) -> anyhow::Result<(MachinePlan, toml::Table)> {
+        let options = self.clone().with_file(file)?;
+        let in_force = toml::Table::try_from(options.clone().effective())?;
+        Ok((options.plan()?, in_force))
+    }
+
+    fn runtime(plan: &MachinePlan) -> &RuntimeOptions {
+        &plan.client.runtime
     }
 }
 

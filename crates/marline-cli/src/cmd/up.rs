@@ -1,5 +1,6 @@
 //! `marline up`: the whole machine's traffic goes through the server, until it ends.
 
+use std::future::poll_fn;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,8 +12,7 @@ use marline_proxy::client::dialer::Dialer;
 use marline_proxy::client::open::{Open, OpenError};
 use marline_proxy::client::tunnel::Tunnel;
 use marline_proxy::client::udp_keeper::keep_lane;
-use marline_proxy::invite::Invite;
-use marline_proxy::shutdown::Stopper;
+use marline_proxy::shutdown::{Reload, Stopper};
 use marline_proxy::signals::{Signals, Told};
 use marline_proxy::target::Target;
 use marline_proxy::transport::Transport;
@@ -24,24 +24,24 @@ use marline_tun::machine::routing::{MARK, RoutingSettings};
 use marline_tun::machine::{Machine, UndoProcess, make_interface};
 use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
 use rustix::fd::OwnedFd;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
-use super::client::tunnel;
 use super::down::PidFile;
 use super::names::resolvers;
 use super::opened::{FAREWELL, OpenedClient};
+use super::renewal::Renewal;
+use super::settings::{Live, Settings};
 use super::watched::watched;
-use crate::config::client::{ClientOptions, ClientPlan, Route};
-use crate::config::shared::Layer;
+use crate::config::client::{ClientOptions, ClientPlan};
+use crate::config::machine::{MachineOptions, MachinePlan};
 use crate::config::up::UpOptions;
-use crate::native::{CarrierPlan, raise_file_limit};
+use crate::native::raise_file_limit;
+use crate::reload::reloads;
 
 /// A server that has not answered within this time is not there, and the machine stays as it is.
 const PROOF: Duration = Duration::from_secs(30);
 /// Names that wait for their addresses to be made direct.
 const QUEUED: usize = 64;
-/// Connections at a time unless configured: a machine has more than one program.
-const CONNECTIONS: usize = 16_384;
 
 /// Arguments of `marline up`.
 #[derive(Debug, clap::Args)]
@@ -61,7 +61,7 @@ pub struct Args {
 #[derive(Debug)]
 pub struct Prepared {
     plan: ClientPlan,
-    invite: Invite,
+    settings: Settings<MachineOptions>,
     routing: RoutingSettings,
     exceptions: Exceptions,
     tun: OwnedFd,
@@ -76,14 +76,9 @@ pub struct Prepared {
 /// An error message for the user.
 pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let Args { config, up, options } = args;
-    let (mut plan, up) = self::plan(options, up, config)?;
-    let Route::Through(invite) = plan.route.clone() else {
-        bail!("--direct has no server to go through: marline up needs one");
-    };
-    if !matches!(plan.carrier, CarrierPlan::Auto | CarrierPlan::Udp | CarrierPlan::Tcp) {
-        bail!("marline up reaches the server by --carrier auto, udp or tcp");
-    }
-    let (routing, exceptions) = up.plan()?;
+    options.refuse_ports()?;
+    let (settings, plan) = Settings::read(MachineOptions { options, up }, config)?;
+    let MachinePlan { client: mut plan, routing, exceptions } = plan;
     // The other process has the lock as well, and must not have the interface.
     let pid_file = PidFile::write()?;
     let undo = UndoProcess::start()?;
@@ -93,23 +88,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     plan.network.mark(MARK);
     marline::advanced::drop_capabilities_but_net_admin()
         .context("cannot let go of capabilities")?;
-    Ok(Prepared { plan, invite, routing, exceptions, tun, undo, pid_file })
-}
-
-/// The settings. What a client does besides is left to `marline client`, which reads the same file.
-fn plan(
-    flags: ClientOptions,
-    up: UpOptions,
-    config: Option<PathBuf>,
-) -> anyhow::Result<(ClientPlan, UpOptions)> {
-    flags.refuse_ports()?;
-    let mut options = flags.with_file(config.as_deref())?.without_ports();
-    let up = up.over(std::mem::take(&mut options.up));
-    options.max_connections.get_or_insert(CONNECTIONS);
-    let plan = options.plan()?;
-    crate::log::set_level(plan.runtime.log);
-    crate::log::tell_connections(plan.runtime.log_connections);
-    Ok((plan, up))
+    Ok(Prepared { plan, settings, routing, exceptions, tun, undo, pid_file })
 }
 
 /// Carries the machine's traffic until a signal.
@@ -117,17 +96,27 @@ fn plan(
 /// # Errors
 /// An error message for the user.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
-    let Prepared { plan, invite, routing, exceptions, tun, undo, pid_file } = prepared;
+    let Prepared { plan, settings, routing, exceptions, tun, undo, pid_file } = prepared;
     let mut signals = Signals::new()?;
-    let opened = OpenedClient::open(&plan, None).await?;
+    let (ask_reload, reloads) = reloads();
+    let opened = OpenedClient::open(&plan, Some(ask_reload)).await?;
     let (client, udp) = (&opened.client, &opened.udp);
-    let _watched = watched(&plan.runtime, Arc::clone(&opened.handle) as _).await?;
-    let transport = plan.carrier.transport();
-    let current = Arc::new(Current::new(tunnel(client, &invite, transport, plan.warm)?));
-    opened.goes_by(&current);
+    let watched = watched(&plan.runtime, Arc::clone(&opened.handle) as _)?;
+    let renewal = Renewal::begin(client, &plan)?;
+    let way = &renewal.way;
+    opened.goes_by(way);
+    let mut live = Live::new(settings, reloads, |plan: &MachinePlan| {
+        // All that may fail, and then the rest.
+        let shown = watched.prepare(&plan.client.runtime)?;
+        let renewed = renewal.prepare(&plan.client)?;
+        opened.change(&plan.client)?;
+        renewed();
+        watched.commit(shown);
+        Ok(())
+    });
     tokio::select! {
-        proven = prove(&current) => proven?,
-        () = ended(&mut signals) => return Ok(ExitCode::SUCCESS),
+        proven = prove(way) => proven?,
+        () = ended_early(&mut signals) => return Ok(ExitCode::SUCCESS),
     }
     let addresses = Addresses::default();
     let (ask, mut asked) = mpsc::channel(QUEUED);
@@ -146,16 +135,15 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let gateway = Gateway::start(tun, settings, Box::new(datagrams))
         .context("the interface cannot be served")?;
     let stopper = Stopper::default();
-    let mut serving = tokio::spawn(gateway.serve(Arc::clone(&current), stopper.listen()));
+    let mut serving = tokio::spawn(gateway.serve(Arc::clone(way), stopper.listen()));
     let mut machine = Machine::take_over(routing, &addresses, undo).await?;
     announce(&addresses);
-    let config = plan.datagrams.clone().context("the carrier has no datagrams")?;
-    let config = watch::Sender::new(config).subscribe();
+    let lanes = renewal.lanes().context("the carrier has no datagrams")?;
     let ended = tokio::select! {
-        never = Box::pin(keep_lane(&current, udp, config)) => match never {},
+        never = Box::pin(keep_lane(way, udp, lanes)) => match never {},
         () = machine.keep_direct(&mut asked) => Ok(()),
         ended = &mut serving => ended.context("the interface is not served any more"),
-        () = ended(&mut signals) => Ok(()),
+        () = ended(&mut signals, &mut live) => Ok(()),
     };
     machine.give_back().await;
     // Programs learn by resets that their connections have ended.
@@ -163,16 +151,33 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     if !serving.is_finished() {
         let _ = tokio::time::timeout(FAREWELL, serving).await;
     }
-    current.now().close();
+    way.now().close();
     opened.close().await;
     drop(pid_file);
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// Waits until the program is told to end.
-async fn ended(signals: &mut Signals) {
+/// Waits until the program is told to end, before the machine's traffic goes through it. Who asks for a reload by the
+/// control socket waits.
+async fn ended_early(signals: &mut Signals) {
     while signals.next().await == Told::Reload {
-        tracing::info!("options hold until `marline down`");
+        tracing::info!(
+            "SIGHUP: the configuration has just been read, and the server is still asked"
+        );
+    }
+}
+
+/// Waits until the program is told to end. The configuration is read again meanwhile, whenever somebody asks for it.
+async fn ended(signals: &mut Signals, live: &mut dyn Reload) {
+    loop {
+        let told = tokio::select! {
+            told = signals.next() => told,
+            () = poll_fn(|cx| live.poll_asked(cx)) => Told::Reload,
+        };
+        match told {
+            Told::Reload => live.reload(),
+            Told::End => return,
+        }
     }
 }
 

@@ -1,6 +1,10 @@
 //! Control socket, metrics, dashboard and memory upkeep of a running program.
+//!
+//! They may move to other addresses while it runs. Such a change is prepared, which may fail, before any of it is done.
 
+use std::cell::RefCell;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,31 +15,58 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::config::shared::RuntimeOptions;
+use crate::control::Handle;
+use crate::dashboard::Opening;
+use crate::metrics_http::MetricsServer;
 use crate::succession::Aside;
 use crate::{control, dashboard, metrics_http, service};
 
 /// What a running program shows of itself, as long as this lives.
 pub(super) struct Watched {
+    handle: Arc<dyn Handle>,
+    shown: RefCell<Shown>,
+    _memory: JoinSet<()>,
+}
+
+struct Shown {
     control: Option<control::ControlServer>,
     /// The control socket is where it was asked for.
     is_named: bool,
-    metrics: Option<metrics_http::MetricsServer>,
+    /// With its address as configured.
+    metrics: Option<(SocketAddr, MetricsServer)>,
     dashboard: Option<dashboard::Running>,
-    _memory: JoinSet<()>,
+    /// All of it is another process' now.
+    is_left: bool,
 }
 
 /// Listening sockets of the process before, by what [`Watched::copies`] calls them.
 pub(super) type Inherited = Vec<(String, OwnedFd)>;
 
+/// What is to become of something that is shown.
+enum Step<T> {
+    Keep,
+    End,
+    Open(T),
+}
+
+/// A change whose addresses are bound. Dropped, they are free again.
+pub(super) struct Change {
+    /// It answers already, beside the one before.
+    control: Step<control::ControlServer>,
+    is_named: bool,
+    metrics: Step<(SocketAddr, TcpListener)>,
+    dashboard: Step<Opening>,
+}
+
 fn control_name(path: &Path) -> String {
     format!("control {}", path.display())
 }
 
-fn metrics_name(address: std::net::SocketAddr) -> String {
+fn metrics_name(address: SocketAddr) -> String {
     format!("metrics {address}")
 }
 
-fn dashboard_name(address: std::net::SocketAddr) -> String {
+fn dashboard_name(address: SocketAddr) -> String {
     format!("dashboard {address}")
 }
 
@@ -45,31 +76,26 @@ fn take(inherited: &mut Inherited, name: &str) -> Option<OwnedFd> {
 }
 
 /// Serves the control socket and, if wanted, metrics and a dashboard; looks after the memory that connections leave
-/// behind, and the service manager's watchdog.
-pub(super) async fn watched(
+/// behind, and the service manager's watchdog. Needs a runtime.
+pub(super) fn watched(
     runtime: &RuntimeOptions,
-    handle: Arc<dyn control::Handle>,
+    handle: Arc<dyn Handle>,
 ) -> anyhow::Result<Watched> {
-    watched_again(runtime, handle, Vec::new()).await
+    watched_again(runtime, handle, Vec::new())
 }
 
 /// The same in the place of another process, whose sockets are used where they are wanted still.
-pub(super) async fn watched_again(
+pub(super) fn watched_again(
     runtime: &RuntimeOptions,
-    handle: Arc<dyn control::Handle>,
+    handle: Arc<dyn Handle>,
     mut inherited: Inherited,
 ) -> anyhow::Result<Watched> {
     let metrics = match runtime.metrics {
         None => None,
         Some(address) => {
-            let server = match take(&mut inherited, &metrics_name(address)) {
-                Some(listening) => inherited_metrics(listening, Arc::clone(&handle)),
-                None => metrics_http::serve(address, Arc::clone(&handle)).await,
-            };
-            let server =
-                server.with_context(|| format!("cannot serve metrics on TCP {address}"))?;
-            tracing::info!("metrics at http://{}/metrics", server.local_addr());
-            Some(server)
+            let listening = take(&mut inherited, &metrics_name(address));
+            let listener = metrics_socket(address, listening)?;
+            Some((address, serve_metrics(listener, Arc::clone(&handle))?))
         }
     };
     let dashboard = match runtime.dashboard {
@@ -77,29 +103,38 @@ pub(super) async fn watched_again(
         Some(address) => {
             let token_file = runtime.dashboard_token_file.as_deref();
             let listening = take(&mut inherited, &dashboard_name(address));
-            Some(dashboard::start(address, token_file, listening, Arc::clone(&handle)).await?)
+            let opening = Opening::at(address, token_file, listening)?;
+            Some(opening.serve(Arc::clone(&handle))?)
         }
     };
     let is_named = runtime.control.is_some();
     let control = serve_control(runtime.control.clone(), Arc::clone(&handle), inherited)?;
     let mut memory = JoinSet::new();
     memory.spawn(memory_trim::give_back());
-    memory.spawn(service::give_signs_of_life(move || drop(handle.paths())));
-    Ok(Watched { control, is_named, metrics, dashboard, _memory: memory })
+    let alive = Arc::clone(&handle);
+    memory.spawn(service::give_signs_of_life(move || drop(alive.paths())));
+    let shown = Shown { control, is_named, metrics, dashboard, is_left: false };
+    Ok(Watched { handle, shown: RefCell::new(shown), _memory: memory })
 }
 
-fn inherited_metrics(
-    listening: OwnedFd,
-    handle: Arc<dyn control::Handle>,
-) -> io::Result<metrics_http::MetricsServer> {
-    let listener = std::net::TcpListener::from(listening);
-    metrics_http::serve_on(TcpListener::from_std(listener)?, handle)
+fn metrics_socket(address: SocketAddr, listening: Option<OwnedFd>) -> anyhow::Result<TcpListener> {
+    let listener = match listening {
+        Some(listening) => TcpListener::from_std(listening.into()),
+        None => metrics_http::listen(address),
+    };
+    listener.with_context(|| format!("cannot serve metrics on TCP {address}"))
+}
+
+fn serve_metrics(listener: TcpListener, handle: Arc<dyn Handle>) -> io::Result<MetricsServer> {
+    let server = metrics_http::serve_on(listener, handle)?;
+    tracing::info!("metrics at http://{}/metrics", server.local_addr());
+    Ok(server)
 }
 
 /// A control socket that cannot be made is no reason not to run, unless it was asked for.
 fn serve_control(
     wanted: Option<PathBuf>,
-    handle: Arc<dyn control::Handle>,
+    handle: Arc<dyn Handle>,
     mut inherited: Inherited,
 ) -> anyhow::Result<Option<control::ControlServer>> {
     let path = wanted.clone().unwrap_or_else(|| control::default_path(handle.role()));
@@ -122,27 +157,129 @@ fn serve_control(
     }
 }
 
+impl Watched {
+    /// Binds what is new of these addresses.
+    ///
+    /// # Errors
+    /// One is taken or not allowed, or a token cannot be read: nothing has changed.
+    pub(super) fn prepare(&self, runtime: &RuntimeOptions) -> anyhow::Result<Change> {
+        let shown = self.shown.borrow();
+        let is_named = runtime.control.is_some();
+        if shown.is_left {
+            let (metrics, dashboard) = (Step::Keep, Step::Keep);
+            return Ok(Change { control: Step::Keep, is_named, metrics, dashboard });
+        }
+        let metrics = match (runtime.metrics, &shown.metrics) {
+            (None, _) => Step::End,
+            (Some(wanted), Some((address, _))) if *address == wanted => Step::Keep,
+            (Some(wanted), _) => Step::Open((wanted, metrics_socket(wanted, None)?)),
+        };
+        let token_file = runtime.dashboard_token_file.as_deref();
+        let dashboard = match (runtime.dashboard, &shown.dashboard) {
+            (None, _) => Step::End,
+            (Some(wanted), None) => Step::Open(Opening::at(wanted, token_file, None)?),
+            (Some(wanted), Some(running)) => {
+                running.differs(wanted, token_file)?.map_or(Step::Keep, Step::Open)
+            }
+        };
+        let control = self.prepare_control(runtime.control.as_deref(), &shown)?;
+        Ok(Change { control, is_named, metrics, dashboard })
+    }
+
+    fn prepare_control(
+        &self,
+        wanted: Option<&Path>,
+        shown: &Shown,
+    ) -> anyhow::Result<Step<control::ControlServer>> {
+        let role = self.handle.role();
+        let path = wanted.map_or_else(|| control::default_path(role), Path::to_path_buf);
+        match &shown.control {
+            Some(control) if control.path() == path => Ok(Step::Keep),
+            // It could not be made at the start, where nobody had asked for it.
+            None if wanted.is_none() => Ok(Step::Keep),
+            _ => {
+                let served = control::serve(&path, Arc::clone(&self.handle));
+                served.map(Step::Open).with_context(|| format!("control socket {}", path.display()))
+            }
+        }
+    }
+
+    /// Shows it there from now on. Who talks to the control socket that goes is heard to the end.
+    pub(super) fn commit(&self, change: Change) {
+        let mut shown = self.shown.borrow_mut();
+        let Change { control, is_named, metrics, dashboard } = change;
+        shown.is_named = is_named;
+        if let Step::Open(control) = control {
+            tracing::info!("control socket {}", control.path().display());
+            shown.control = Some(control);
+        }
+        let metrics = self.commit_metrics(&mut shown, metrics).map_err(anyhow::Error::from);
+        let dashboard = self.commit_dashboard(&mut shown, dashboard);
+        // Only of a socket that is none.
+        for error in [metrics, dashboard].into_iter().filter_map(Result::err) {
+            tracing::error!("what was in force stays: {error:#}");
+        }
+    }
+
+    fn commit_metrics(
+        &self,
+        shown: &mut Shown,
+        step: Step<(SocketAddr, TcpListener)>,
+    ) -> io::Result<()> {
+        match step {
+            Step::Keep => {}
+            Step::End => shown.metrics = None,
+            Step::Open((address, listener)) => match &mut shown.metrics {
+                Some((before, server)) => {
+                    server.move_to(listener)?;
+                    *before = address;
+                    tracing::info!("metrics at http://{}/metrics", server.local_addr());
+                }
+                None => {
+                    let server = serve_metrics(listener, Arc::clone(&self.handle))?;
+                    shown.metrics = Some((address, server));
+                }
+            },
+        }
+        Ok(())
+    }
+
+    fn commit_dashboard(&self, shown: &mut Shown, step: Step<Opening>) -> anyhow::Result<()> {
+        match step {
+            Step::Keep => {}
+            Step::End => shown.dashboard = None,
+            Step::Open(opening) => match &mut shown.dashboard {
+                Some(running) => running.change(opening)?,
+                None => shown.dashboard = Some(opening.serve(Arc::clone(&self.handle))?),
+            },
+        }
+        Ok(())
+    }
+}
+
 impl Aside for Watched {
     /// Those at addresses that somebody chose.
     fn copies(&self) -> io::Result<Inherited> {
+        let shown = self.shown.borrow();
         let mut copies = Inherited::new();
-        if let Some(control) = self.control.as_ref().filter(|_| self.is_named) {
+        if let Some(control) = shown.control.as_ref().filter(|_| shown.is_named) {
             copies.push((control_name(control.path()), control.copy()?));
         }
-        if let Some(metrics) = &self.metrics {
+        if let Some((_, metrics)) = &shown.metrics {
             copies.push((metrics_name(metrics.local_addr()), metrics.copy()?));
         }
-        if let Some(dashboard) = &self.dashboard {
+        if let Some(dashboard) = &shown.dashboard {
             copies.push((dashboard_name(dashboard.local_addr()), dashboard.copy()?));
         }
         Ok(copies)
     }
 
-    fn leave(&mut self) {
-        self.metrics = None;
-        self.dashboard = None;
-        match &mut self.control {
-            Some(control) if self.is_named => control.leave(),
+    fn leave(&self) {
+        let mut shown = self.shown.borrow_mut();
+        let Shown { control, is_named, metrics, dashboard, is_left } = &mut *shown;
+        (*metrics, *dashboard, *is_left) = (None, None, true);
+        match control {
+            Some(control) if *is_named => control.leave(),
             Some(control) => control.step_aside(),
             None => {}
         }

@@ -4,6 +4,7 @@
 //! flags, and with docs/operate/reload.md.
 
 use super::client::ClientOptions;
+use super::machine::MachineOptions;
 use super::serve::ServeOptions;
 use super::server::ServerOptions;
 
@@ -66,10 +67,10 @@ pub const SHARED: Effects = &[
     ("pcap", Restart),
     ("pcap-secrets", Restart),
     ("qlog", Restart),
-    ("metrics", Restart),
-    ("dashboard", Restart),
-    ("dashboard-token-file", Restart),
-    ("control", Restart),
+    ("metrics", AtOnce),
+    ("dashboard", AtOnce),
+    ("dashboard-token-file", AtOnce),
+    ("control", AtOnce),
     ("log-connections", AtOnce),
     ("log", AtOnce),
 ];
@@ -136,6 +137,33 @@ impl Reloadable for ServeOptions {
     ];
 }
 
+/// A client's settings, some of which are led elsewhere once the machine's traffic is.
+impl Reloadable for MachineOptions {
+    const OWN: Effects = &[
+        ("invite", New),
+        ("invite-file", New),
+        ("path", AtOnce),
+        ("path-quota", AtOnce),
+        ("path-manager", New),
+        ("datagram-policy", New),
+        ("warm", AtOnce),
+        ("receive-timer", New),
+        ("lone-keepalive", New),
+        ("max-connections", Restart),
+        ("dns", Restart),
+        ("keepalive", Restart),
+        ("state-file", Restart),
+        ("up", Restart),
+        ("direct", Elsewhere),
+        ("socks5", Elsewhere),
+        ("local-forward", Elsewhere),
+        ("remote-forward", Elsewhere),
+        ("transparent", Elsewhere),
+        ("udp-forward", Elsewhere),
+        ("share", Elsewhere),
+    ];
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -167,6 +195,11 @@ mod tests {
         assert_complete::<ClientOptions>(&["up"]);
         assert_complete::<ServerOptions>(&[]);
         assert_complete::<ServeOptions>(&[]);
+        // Its file is a client's.
+        let names = |effects: Effects| {
+            effects.iter().map(|(name, _)| *name).collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!(names(MachineOptions::OWN), names(ClientOptions::OWN));
     }
 
     /// The rows `` | `name`, `name` | words | `` below a heading.
@@ -197,5 +230,6 @@ mod tests {
         assert_documented(page, "Client", ClientOptions::OWN);
         assert_documented(page, "Server", ServerOptions::OWN);
         assert_documented(page, "Front", ServeOptions::OWN);
+        assert_documented(page, "The whole machine", MachineOptions::OWN);
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod client;
 pub mod effects;
+pub mod machine;
 pub mod policies;
 pub mod serve;
 pub mod server;

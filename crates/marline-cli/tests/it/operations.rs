@@ -1,7 +1,9 @@
 //! Life of a program over the years: settings that change, quotas, and full disks.
 
+mod agreement;
 mod disk_full;
 mod metrics;
+mod moving;
 mod quotas;
 mod reload;
 mod targets;

@@ -4,12 +4,17 @@ use std::fmt::Write as _;
 use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use sha2::{Digest, Sha256};
 
 use super::{Job, Record};
 use crate::keep;
+
+/// A record is written in a moment: the partial file of a process that lives is never as old as this, not even by the
+/// clock of another machine.
+const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Where runs are kept, each in a file named by what made it.
 #[derive(Debug)]
@@ -21,13 +26,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// Runs in this directory; `fresh`: what is there of earlier is not looked at.
+    /// Runs in this directory; `fresh`: what is there of earlier is not looked at. Files that processes left half
+    /// written when they were killed, a day ago or earlier, are removed.
     ///
     /// # Errors
     /// It cannot be made.
     pub fn open(place: &Path, fresh: bool) -> anyhow::Result<Store> {
-        fs::create_dir_all(place).with_context(|| place.display().to_string())?;
-        Ok(Store::by(place, fresh, keep::program()?))
+        Store::by(place, fresh, keep::program()?)
     }
 
     /// The same for what is not a program of its own, as a module of an interpreter is not: what tells this one from
@@ -36,12 +41,13 @@ impl Store {
     /// # Errors
     /// It cannot be made.
     pub fn open_as(place: &Path, fresh: bool, program: String) -> anyhow::Result<Store> {
-        fs::create_dir_all(place).with_context(|| place.display().to_string())?;
-        Ok(Store::by(place, fresh, program))
+        Store::by(place, fresh, program)
     }
 
-    fn by(place: &Path, fresh: bool, program: String) -> Store {
-        Store { place: place.to_owned(), program, kernel: keep::kernel_release(), fresh }
+    fn by(place: &Path, fresh: bool, program: String) -> anyhow::Result<Store> {
+        fs::create_dir_all(place).with_context(|| place.display().to_string())?;
+        remove_abandoned(place);
+        Ok(Store { place: place.to_owned(), program, kernel: keep::kernel_release(), fresh })
     }
 
     /// Its directory.
@@ -100,5 +106,21 @@ impl Store {
             anyhow::Ok(fs::rename(&partial, &file)?)
         };
         kept().with_context(|| file.display().to_string())
+    }
+}
+
+/// Removes what was left half written. One that cannot be removed does no harm but take room.
+fn remove_abandoned(place: &Path) {
+    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+        let is_partial = Path::new(&entry.file_name()).extension().is_some_and(|e| e == "partial");
+        if !is_partial {
+            continue;
+        }
+        let written = entry.metadata().and_then(|file| file.modified());
+        // A time in the future has no age: whose clock is right is not known.
+        let age = written.ok().and_then(|at| at.elapsed().ok());
+        if age.is_some_and(|age| age > ABANDONED_AFTER) {
+            let _ = fs::remove_file(entry.path());
+        }
     }
 }

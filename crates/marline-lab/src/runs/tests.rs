@@ -221,3 +221,36 @@ fn a_run_that_fails_is_told_and_tried_again() {
     assert_eq!(series.missing(&jobs).len(), 1);
     std::fs::remove_dir_all(&place).expect("clean up");
 }
+
+#[test]
+fn what_a_killed_process_left_half_written_goes_and_what_another_may_write_stays() {
+    use std::time::{Duration, SystemTime};
+    let place = scratch("abandoned");
+    std::fs::create_dir(&place).expect("a directory");
+    let make = |name: &str, at: SystemTime| {
+        let file = std::fs::File::create(place.join(name)).expect("a file");
+        file.set_modified(at).expect("its time");
+    };
+    let (now, minute) = (SystemTime::now(), Duration::from_secs(60));
+    let day = 24 * 60 * minute;
+    make("0a.0000000000000001.partial", now - 30 * day);
+    make("0b.0000000000000002.partial", now - day - minute);
+    make("0b.0000000000000003.partial", now - day + minute);
+    make("0c.0000000000000004.partial", now);
+    make("0d.0000000000000005.partial", now + 2 * day);
+    make("0a.json", now - 30 * day);
+    Store::open(&place, false).expect("store");
+    let names = std::fs::read_dir(&place).expect("it is there").flatten();
+    let names = names.map(|entry| entry.file_name().into_string().expect("text"));
+    let left: std::collections::BTreeSet<String> = names.collect();
+    std::fs::remove_dir_all(&place).expect("clean up");
+    let kept = ["0a.json", "0b.0000000000000003.partial", "0c.0000000000000004.partial"];
+    assert_eq!(
+        left,
+        [&kept[..], &["0d.0000000000000005.partial"]]
+            .concat()
+            .into_iter()
+            .map(str::to_owned)
+            .collect()
+    );
+}

@@ -114,6 +114,32 @@ fn written(events: &[MonitorEvent]) -> String {
     out
 }
 
+/// What was told of metrics may be among what is missing: they are told whole, and the room is there again.
+#[test]
+fn after_what_is_missing_a_trace_goes_on_as_if_it_began() {
+    let mut kept = String::new();
+    let mut trace = Trace::begin(&header(), Instant::ZERO, 1_000, &mut kept);
+    let whole = |trace: &mut Trace, ms| {
+        let mut out = String::new();
+        trace.event(&traffic(ms, Traffic::Metrics(metrics())), &mut out);
+        out
+    };
+    let first = whole(&mut trace, 1);
+    let mut unkept = first.len();
+    for ms in 2..1_000 {
+        let mut out = String::new();
+        trace.event(&traffic(ms, Traffic::DataAcked { on: ON, to: Dsn(1) }), &mut out);
+        unkept += out.len();
+    }
+    assert!(trace.is_cut());
+    trace.note_missed(Instant::from_nanos(1_000_000_000), 999, unkept as u64, &mut kept);
+    let again = whole(&mut trace, 1_001);
+    assert_eq!(again.len(), first.len() + "1001".len() - "1".len(), "{again}");
+    let recording = read(&(kept + &again)).expect("a trace");
+    assert_eq!(recording.records[0].number("count"), Some(999));
+    assert!(!trace.is_cut() && recording.records[1].number("cwnd_bytes").is_some());
+}
+
 #[test]
 fn every_event_is_a_record_of_the_schema_and_every_kind_of_the_schema_is_written() {
     let mut events = all();

@@ -12,6 +12,7 @@ use super::upgrade::TookOver;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fleet/world.sh");
 const STREAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fleet/streams.py");
+const FRESH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fleet/fresh.py");
 const KERNEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fleet/kernel.py");
 const SERVICE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fleet/service.py");
 const MEMBERS: [&str; 4] = ["m1", "m2", "m3", "m4"];
@@ -21,6 +22,12 @@ const COMMON: &str = "203.0.113.7";
 const PORT: usize = 20_000;
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// Within which a new connection of a client whose member is dead reaches another: 3 s for a waiting connection that
+/// says nothing, 750 ms for the member's own address (docs/operate/fleet.md), and what a busy machine adds.
+const ELSEWHERE_S: f64 = 3.75 + 11.25;
+/// Within which connections of a member end once it is there again: it does not know them, and proves it (ten seconds,
+/// docs/operate/deploy.md, and what a busy machine adds).
+const DISOWNED_S: f64 = 10.0 + 20.0;
 
 /// The fleet, its clients, and their streams. Processes that took over end before their namespaces do.
 struct Fleet {
@@ -55,22 +62,17 @@ impl Fleet {
     fn start(dir: &Path, carrier: &str, clients: usize, each: usize) -> Option<Fleet> {
         let testbed = world(dir)?;
         let mut fleet = Fleet { took_over: Vec::new(), testbed, clients, streams: clients * each };
-        let file = |name: &str| dir.join(name).display().to_string();
-        let (config, invite) = (file("fleet.toml"), dir.join("client/invite"));
+        let (config, invite) = (dir.join("fleet.toml"), dir.join("client/invite"));
+        let config = config.display();
         // All have one key, one set of clients, and one public address.
         let init = format!(
             "marline server --init --config {config} --listen 0.0.0.0:7777 --public {COMMON}:7777"
         );
         write_private(&invite, &fleet.testbed.run("net", &init));
-        for (member, number) in MEMBERS.iter().zip(1..) {
+        for member in MEMBERS {
             let service = format!("python3 -u {SERVICE} {member}");
             fleet.testbed.start(member, &service, Until::Says("ready"));
-            let server = format!(
-                "marline server --config {config} --listen 0.0.0.0:7777 --listen 0.0.0.0:7778 \
-                 --advertise 9.9.{number}.1:7778 --allow 127.0.0.0/8 --control ./control \
-                 --metrics 127.0.0.1:9102"
-            );
-            fleet.testbed.start(member, &server, Until::Says("listening on 0.0.0.0:7778"));
+            fleet.begin(member);
         }
         for number in 0..clients {
             let client = format!(
@@ -84,6 +86,17 @@ impl Fleet {
         fleet.testbed.start("client", &streams, Until::Says("ready"));
         fleet.all_answer("after the start");
         Some(fleet)
+    }
+
+    /// Starts a member.
+    fn begin(&mut self, member: &str) {
+        let number = &member[1..];
+        let server = format!(
+            "marline server --config {} --listen 0.0.0.0:7777 --listen 0.0.0.0:7778 \
+             --advertise 9.9.{number}.1:7778 --allow 127.0.0.0/8 --control ./control --metrics 127.0.0.1:9102",
+            self.testbed.dir.join("fleet.toml").display()
+        );
+        self.testbed.start(member, &server, Until::Says("listening on 0.0.0.0:7778"));
     }
 
     fn state(&self) -> Value {
@@ -108,8 +121,25 @@ impl Fleet {
 
     fn nothing_is_lost(&self, when: &str) -> Value {
         let state = self.all_answer(when);
-        assert_eq!(state["lost"].as_object().map(serde_json::Map::len), Some(0), "{when}: {state}");
+        let none = serde_json::json!({});
+        assert_eq!((&state["lost"], &state["silent"]), (&none, &none), "{when}: {state}");
+        assert_eq!(state["refused"], 0, "{when}: {state}");
         state
+    }
+
+    /// A new connection through each client reaches a living member.
+    fn new_ones_go_elsewhere(&self, dead: &str) {
+        let fresh = format!("python3 {FRESH} {PORT} {}", self.clients);
+        let said = self.testbed.run("client", &fresh);
+        let mut slowest = 0.0;
+        for line in said.lines() {
+            let (seconds, member) = line.split_once(' ').expect("SECONDS MEMBER");
+            assert!(MEMBERS.contains(&member) && member != dead, "{dead} is dead: {said}");
+            slowest = f64::max(slowest, seconds.parse().expect("a number"));
+        }
+        assert_eq!(said.lines().count(), self.clients, "{said}");
+        println!("{dead} is dead: new connections are elsewhere within {slowest:.1} s");
+        assert!(slowest < ELSEWHERE_S, "{said}");
     }
 
     /// Waits until the subflows of all connections are two each, by different ways to one member's own address.
@@ -152,14 +182,15 @@ impl Fleet {
         self.took_over.push(TookOver::told_by(&said));
     }
 
-    /// Kills all processes of a member at once, and takes it out of the balancer's set.
+    /// Kills all processes of a member at once, and takes it out of the balancer's set. Clients are not told.
     fn kill(&self, member: &str, left: &str) {
-        std::fs::write(self.testbed.dir.join("client/killed"), member).expect("a file");
-        // By the namespace: an older process may be there besides.
-        let kill = "here=$(readlink /proc/self/ns/net); for exe in /proc/[0-9]*/exe; do \
+        // By the namespace: an older process may be there besides. In one call: between two, one of them would disown
+        // the other's connections.
+        let kill = "here=$(readlink /proc/self/ns/net); pids=; for exe in /proc/[0-9]*/exe; do \
                     pid=${exe#/proc/}; pid=${pid%/exe}; \
                     if [ \"$(readlink $exe)\" = \"$(readlink -f ../bin/marline)\" ] && \
-                       [ \"$(readlink /proc/$pid/ns/net)\" = \"$here\" ]; then kill -KILL $pid; fi; done";
+                       [ \"$(readlink /proc/$pid/ns/net)\" = \"$here\" ]; then pids+=\" $pid\"; fi; done; \
+                    kill -KILL $pids";
         self.testbed.run(member, kill);
         self.testbed.run("net", &format!("balance {left}"));
     }
@@ -184,10 +215,19 @@ fn goes_through_it_all(carrier: &str, clients: usize, each: usize) {
     let victim = *MEMBERS.iter().max_by_key(|member| at(member)).expect("there are four");
     let left = MEMBERS.iter().filter(|member| **member != victim).map(|member| &member[1..]);
     fleet.kill(victim, &left.collect::<Vec<_>>().join(" "));
+    // Its clients find out by themselves: at once for what is new, and for what is open when its process is back, which
+    // knows nothing of it. (If it stays away, by timeouts, which take minutes.)
+    fleet.new_ones_go_elsewhere(victim);
+    fleet.begin(victim);
+    let back_s = now_s();
     let after = fleet.all_answer(&format!("after {victim} was killed"));
+    let took_s = now_s() - back_s;
+    assert!(took_s < DISOWNED_S, "{took_s:.1} s after {victim} was back: {after}");
     let lost = after["lost"].as_object().expect("a table");
     assert_eq!(lost.keys().collect::<Vec<_>>(), [victim], "others lost nothing: {after}");
     assert_eq!(lost[victim].as_u64(), Some(at(victim)), "each once: {after}");
+    assert_eq!(after["silent"], serde_json::json!({}), "no application had to give up: {after}");
+    assert_eq!(after["refused"], 0, "{after}");
     assert_eq!(after["members"][victim].as_u64(), None, "{after}");
     println!(
         "{carrier}: {} connections of {clients} clients with two paths each: a rebinding and a rolling upgrade, \

@@ -1,4 +1,4 @@
-//! A disk that is full, for log, captures and state, and has room again.
+//! A disk that is full, for log, captures, traces and state, and has room again.
 
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
@@ -7,9 +7,10 @@ use std::process::{Child, Command, Stdio};
 
 use marline_testkit::need;
 
+use super::support::native::testbed;
 use super::support::socks::{echo, echo_target, open};
-use super::support::testbed::namespaces_work;
-use super::support::{self, free_udp_port, run_ok, start_client, write_private};
+use super::support::testbed::{Until, namespaces_work};
+use super::support::{self, SERVICES, free_udp_port, run_ok, start_client, write_private};
 use super::{metric, until};
 
 /// A server in a mount namespace of its own; it ends with the test.
@@ -22,16 +23,17 @@ impl Drop for Contained {
     }
 }
 
-/// Starts the server that is set up in `dir`, on a disk of 64 kB, of which 40 kB are taken; its metrics' address comes
-/// with it.
+/// Makes a disk with room for some 36 kB.
+const DISK: &str = "mount -t tmpfs -o size=256k none disk && head -c 220000 /dev/zero >disk/filler";
+
+/// Starts the server that is set up in `dir`, on such a disk; its metrics' address comes with it.
 fn start(unshare: &Path, dir: &Path) -> (Contained, SocketAddr) {
     std::fs::create_dir(dir.join("disk")).unwrap();
     let metrics: SocketAddr =
         std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let script = format!(
-        "mount -t tmpfs -o size=64k none disk && head -c 40000 /dev/zero >disk/filler && exec {} server \
-         --config server.toml --allow 127.0.0.0/8 --state-file disk/state --pcap disk/pcap --metrics {metrics} \
-         --log-connections 2>disk/log",
+        "{DISK} && exec {} server --config server.toml --allow 127.0.0.0/8 --state-file disk/state \
+         --pcap disk/pcap --qlog disk/qlog --metrics {metrics} --log-connections 2>disk/log",
         env!("CARGO_BIN_EXE_marline")
     );
     let mut command = Command::new(unshare);
@@ -39,6 +41,21 @@ fn start(unshare: &Path, dir: &Path) -> (Contained, SocketAddr) {
     command.current_dir(dir).env("XDG_RUNTIME_DIR", dir).env_remove("RUNTIME_DIRECTORY");
     command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
     (Contained(command.spawn().unwrap()), metrics)
+}
+
+/// Whether a trace has events after some that are missing. It must be whole before that.
+fn goes_on(text: impl AsRef<str>) -> bool {
+    let Ok(recording) = marline_qlog::read(text.as_ref()) else { return false };
+    let missing = recording.records.iter().position(|record| record.name == "events_missed");
+    missing.is_some_and(|at| {
+        assert!(recording.records[at].number("count").is_some_and(|count| count > 0));
+        recording.records.len() > at + 1
+    })
+}
+
+fn any_goes_on(directory: &Path) -> bool {
+    let files = std::fs::read_dir(directory).unwrap();
+    files.flatten().any(|file| std::fs::read_to_string(file.path()).is_ok_and(goes_on))
 }
 
 #[test]
@@ -63,7 +80,12 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
     let path = format!("127.0.0.1={listen}");
     let (_client, socks) = start_client(dir.path(), &invite_file, &["--path", &path]);
     let target = echo_target();
-    let exchange = |bytes: usize| echo(&mut open(socks, target).unwrap(), &vec![7; bytes]);
+    // One that lives through all of it, and others.
+    let held = std::cell::RefCell::new(open(socks, target).unwrap());
+    let exchange = |bytes: usize| {
+        echo(&mut open(socks, target).unwrap(), &vec![7; bytes]);
+        echo(&mut held.borrow_mut(), &[8; 10]);
+    };
 
     until("the captures find no room", || {
         exchange(5_000);
@@ -81,8 +103,8 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
         metric(metrics, "marline_state_write_failures_total") > 0
     });
     let log = std::fs::read_to_string(inside.join("log")).unwrap();
-    let told = log.matches("the capture cannot be written").count();
-    assert!(told <= 2, "one warning for each file at most:\n{log}");
+    let [captures, traces] = ["capture cannot", "traces cannot"].map(|of| log.matches(of).count());
+    assert!(captures <= 2 && traces <= 1, "one warning for each file and for all traces:\n{log}");
 
     drop(fill);
     std::fs::remove_file(inside.join("more")).unwrap();
@@ -103,6 +125,10 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
         exchange(10);
         std::fs::metadata(&capture).unwrap().len() > before
     });
+    until("a trace goes on and says what is missing", || {
+        exchange(10);
+        any_goes_on(&inside.join("qlog"))
+    });
     // A copy: the server goes on writing.
     let copy = dir.path().join("copy.pcapng");
     until("it can be read to its end", || {
@@ -111,5 +137,60 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
         let (out, err) = support::texts(&output);
         // A copy may have been taken in the middle of a writing, by bad luck.
         output.status.success() && !err.contains("cut short") && out.lines().count() > 10
+    });
+}
+
+#[test]
+fn a_front_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "python3"]) else { return };
+    let prepare = format!(
+        "mkdir disk && {DISK}
+        head -c 3000 /dev/urandom > small && head -c 3000000 /dev/urandom > large"
+    );
+    testbed.run("server", &prepare);
+    testbed.start("server", SERVICES, Until::Says("ready"));
+    let serve = "marline serve --listen 10.91.1.1:80 --to 127.0.0.1:8080 --pcap disk/pcap --qlog disk/qlog \
+                 --metrics 127.0.0.1:9102 --log-connections 2> disk/log";
+    testbed.start("server", serve, Until::Says("listening on"));
+    // One that lives through all of it, and others.
+    let slow = "curl -sS --fail -o large http://10.91.1.1/large?40000";
+    testbed.start("client", slow, Until::Says(""));
+    let exchange = || {
+        testbed.run(
+            "client",
+            "for n in 1 2 3; do curl -sS --fail -o got http://10.91.1.1/small; done",
+        );
+    };
+    let counted = |name: &str| {
+        let page = testbed.run("server", "curl -sS --fail http://127.0.0.1:9102/metrics");
+        let line = page.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).unwrap_or_default()
+    };
+    until("the captures find no room", || {
+        exchange();
+        counted("marline_capture_missing_packets_total") > 0
+    });
+    testbed.run("server", "cat /dev/zero > disk/more 2> /dev/null || true");
+    until("the log finds no room", || {
+        exchange();
+        counted("marline_log_lost_lines_total") > 2
+    });
+    testbed.run("server", "rm disk/more disk/filler");
+    let size = || -> u64 {
+        let said = testbed.run("server", "du -bs disk/pcap | cut -f1");
+        said.trim().parse().unwrap()
+    };
+    let before = size();
+    until("the log and the captures go on", || {
+        exchange();
+        let log = testbed.run("server", "cat disk/log");
+        log.contains("lines of this log could not be written before") && size() > before
+    });
+    until("a trace goes on and says what is missing", || {
+        exchange();
+        let traces = testbed.run("server", "grep -l events_missed disk/qlog/* || true");
+        traces.lines().any(|file| goes_on(testbed.run("server", &format!("cat {file}"))))
     });
 }

@@ -6,7 +6,7 @@ use super::{TARGET_V4, World, hear, page, support};
 use marline_lab::scenario::Side;
 use rustix::process::{Pid, Signal, kill_process};
 
-fn signal(pid: u32, signal: Signal) {
+pub(super) fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(pid as i32).expect("a process id");
     kill_process(pid, signal).expect("it runs");
 }

@@ -9,6 +9,7 @@ mod endings;
 mod exceptions;
 mod ping;
 mod portal;
+mod reloading;
 mod router;
 mod whole_machine;
 

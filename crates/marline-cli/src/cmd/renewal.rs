@@ -1,0 +1,104 @@
+//! Renewal of the way through a server as a client's configuration is read again: another invite, another mode.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use anyhow::bail;
+use marline::Client;
+use marline::datagrams::LaneConfig;
+use marline_proxy::client::current::Current;
+use marline_proxy::client::dialer::Dialer;
+use marline_proxy::client::tunnel::{Patience, Tunnel};
+use marline_proxy::invite::Invite;
+use marline_proxy::tls::connector;
+use tokio::sync::watch;
+
+use super::opened::ServerWay;
+use crate::config::client::{ClientPlan, Route};
+
+/// What is done once everything that may fail has not.
+pub(super) type Step<'a> = Box<dyn FnOnce() + 'a>;
+
+/// What of a plan a way is made with.
+type Made = (Invite, usize, String);
+
+/// The way through a server, which may be replaced by another.
+pub(super) struct Renewal<'a> {
+    client: &'a Client,
+    pub(super) way: ServerWay,
+    transport: &'static str,
+    used: RefCell<Made>,
+    /// How lanes for datagrams are opened; `None`: the carrier has none.
+    lanes: Option<watch::Sender<LaneConfig>>,
+}
+
+impl<'a> Renewal<'a> {
+    /// The first way.
+    ///
+    /// # Errors
+    /// There is no server, or the invite is none that could be used.
+    pub(super) fn begin(client: &'a Client, plan: &ClientPlan) -> anyhow::Result<Renewal<'a>> {
+        let Route::Through(invite) = &plan.route else { bail!("there is no server to go through") };
+        let transport = plan.carrier.transport();
+        let way = Arc::new(Current::new(tunnel(client, invite, transport, plan.warm)?));
+        let used = RefCell::new((invite.clone(), plan.warm, plan.behaviour.clone()));
+        let lanes = plan.datagrams.clone().map(watch::Sender::new);
+        Ok(Renewal { client, way, transport, used, lanes })
+    }
+
+    /// How lanes are opened from now on; `None`: the carrier has none.
+    pub(super) fn lanes(&self) -> Option<watch::Receiver<LaneConfig>> {
+        self.lanes.as_ref().map(watch::Sender::subscribe)
+    }
+
+    /// Prepares what is new of the way.
+    ///
+    /// # Errors
+    /// The invite is none that could be used: nothing has changed.
+    pub(super) fn prepare(&self, plan: &ClientPlan) -> anyhow::Result<Step<'_>> {
+        let wanted = match &plan.route {
+            Route::Through(invite) => Some((invite.clone(), plan.warm, plan.behaviour.clone())),
+            Route::Direct => None,
+        };
+        let wanted = wanted.filter(|wanted| *wanted != *self.used.borrow());
+        if let Some((invite, ..)) = &wanted {
+            // What could fail below.
+            connector(invite.pin)?;
+        }
+        let config = plan.datagrams.clone();
+        Ok(Box::new(move || {
+            if let (Some(lanes), Some(config)) = (&self.lanes, config) {
+                lanes.send_replace(config);
+            }
+            if let Some(wanted) = wanted {
+                self.replace(wanted);
+            }
+        }))
+    }
+
+    /// Also with another behaviour: the connections that wait have the old one.
+    fn replace(&self, wanted: Made) {
+        match tunnel(self.client, &wanted.0, self.transport, wanted.1) {
+            Ok(tunnel) => self.way.replace(tunnel).close(),
+            Err(error) => return tracing::error!("the old way stays: {error:#}"),
+        }
+        if wanted.0 != self.used.borrow().0 {
+            tracing::info!("another invite: new connections go by it");
+        }
+        self.used.replace(wanted);
+    }
+}
+
+/// A tunnel to the server that invites so.
+///
+/// # Errors
+/// The invite is none that could be used.
+pub(super) fn tunnel(
+    client: &Client,
+    invite: &Invite,
+    transport: &'static str,
+    warm: usize,
+) -> anyhow::Result<Arc<Tunnel<Dialer>>> {
+    let dialer = Dialer::new(client.clone(), invite.servers.clone(), transport);
+    Tunnel::new(dialer, invite.pin, invite.token.clone(), Patience::default(), warm)
+}

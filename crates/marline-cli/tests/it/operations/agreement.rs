@@ -1,0 +1,445 @@
+//! Agreement of all that shows a client: what `marline status`, the dashboard, the metrics and `marline monitor` say of
+//! one scripted outage is the same, and is what happened on the links and to the application. Needs root and curl.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path as FilePath;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use marline_lab::scenario::Side;
+use serde_json::Value;
+
+use super::support;
+use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
+
+/// LTE is slow to answer, so that going over to it is a pause worth measuring.
+const SCENARIO: &str = r#"
+[[path]]
+name = "wifi"
+link = "rate=20M,delay=10ms,queue=50ms"
+client = ["10.0.1.2/24"]
+server = ["10.0.1.1/24"]
+
+[[path]]
+name = "lte"
+link = "rate=10M,delay=60ms,queue=100ms"
+client = ["10.0.2.2/24"]
+server = ["10.0.2.1/24"]
+"#;
+
+/// Connections of the application; the first talks, the others only exist.
+const CONNECTIONS: usize = 3;
+const EVERY: Duration = Duration::from_millis(20);
+const MESSAGE: usize = 200;
+/// Pauses from here on are holes.
+const HOLE_US: u64 = 100_000;
+/// What our own sources may differ by.
+const OWN_US: u64 = 50_000;
+/// What they may differ by from the application and the links, besides what this machine is late by: round trips, and
+/// the time to write and to read.
+const TRUTH_US: u64 = 100_000;
+/// From one source that says that WiFi is gone to the last.
+const SPREAD_US: u64 = 2_000_000;
+/// Headers of IP, UDP, the carrier's frame and TCP with all options.
+const HEADERS: u64 = 20 + 8 + 9 + 60;
+
+/// Microseconds of a clock that all processes of the machine share.
+fn now_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
+}
+
+#[test]
+fn echoing() {
+    if !two_uplinks::plays(echoing) {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:8080").expect("bind");
+    println!("ready");
+    for stream in listener.incoming().flatten() {
+        stream.set_nodelay(true).expect("nodelay");
+        std::thread::spawn(move || std::io::copy(&mut &stream, &mut &stream));
+    }
+}
+
+/// A connection through the client, over which one message has gone there and back.
+fn connected() -> TcpStream {
+    let mut stream = TcpStream::connect("127.0.0.1:9000").expect("the client's port");
+    stream.set_nodelay(true).expect("nodelay");
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    stream.write_all(&[1; MESSAGE]).expect("write");
+    stream.read_exact(&mut [0; MESSAGE]).expect("an echo");
+    stream
+}
+
+/// Talks over the first of its connections until the file `quiet` is there. Says `pause SINCE UNTIL` of each pause
+/// between answers; in the end, when all answers are here, `quiet BYTES LATE`: bytes of all connections there, of which
+/// as many came back, and how late it woke up at worst.
+#[test]
+fn talking() {
+    if !two_uplinks::plays(talking) {
+        return;
+    }
+    let mut streams: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connected()).collect();
+    println!("ready");
+    let mut reader = streams[0].try_clone().expect("a second handle");
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let (mut buffer, mut last) = ([0; 4_096], now_us());
+        while let Ok(count @ 1..) = reader.read(&mut buffer) {
+            let now = now_us();
+            if now - last >= HOLE_US {
+                println!("pause {last} {now}");
+            }
+            last = now;
+            // Nobody waits any more.
+            let _ = tell.send(count);
+        }
+    });
+    let (mut sent, mut late) = (0, Duration::ZERO);
+    while !FilePath::new("quiet").exists() {
+        let begun = Instant::now();
+        streams[0].write_all(&[7; MESSAGE]).expect("write");
+        sent += MESSAGE;
+        std::thread::sleep(EVERY);
+        late = late.max(begun.elapsed().saturating_sub(EVERY));
+    }
+    let mut heard = 0;
+    while heard < sent {
+        heard += told.recv_timeout(PATIENCE).expect("the rest of the echo");
+    }
+    println!("quiet {} {}", sent + CONNECTIONS * MESSAGE, late.as_micros());
+    // Its connections stay open until it is killed.
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+/// A path, as one of those that show it has it.
+#[derive(Clone, Debug, PartialEq)]
+struct Path {
+    state: String,
+    /// Without its figures, which grow between one look and the next.
+    reason: Option<String>,
+    bytes_sent: u64,
+    bytes_received: u64,
+}
+
+/// What one of those that show the client says.
+#[derive(Clone, Debug, PartialEq)]
+struct Look {
+    connections: u64,
+    paths: BTreeMap<String, Path>,
+}
+
+impl Look {
+    /// Of JSON of the status or of the page: they have the same names.
+    fn of(connections: &Value, paths: &Value) -> Look {
+        let path = |path: &Value| {
+            let text = |name: &str| path[name].as_str().map(str::to_owned);
+            let count = |name: &str| path[name].as_u64().expect("a count");
+            let shown = Path {
+                state: text("state").expect("a state"),
+                reason: text("reason").map(|why| without_figures(&why)),
+                bytes_sent: count("bytes_sent"),
+                bytes_received: count("bytes_received"),
+            };
+            (text("name").expect("a name"), shown)
+        };
+        let paths = paths.as_array().expect("paths").iter().map(path).collect();
+        Look { connections: connections.as_u64().expect("a count"), paths }
+    }
+
+    /// Of the metrics' page, which has no reasons.
+    fn of_metrics(text: &str) -> Look {
+        let path = |name: &str| {
+            let of = |line: &&str| line.contains(&format!("interface=\"{name}\""));
+            let sum = |metric: &str| {
+                text.lines()
+                    .filter(|line| line.starts_with(metric))
+                    .filter(of)
+                    .map(value)
+                    .sum::<f64>() as u64
+            };
+            let mut states =
+                text.lines().filter(|line| line.starts_with("marline_interface_state{"));
+            let state = states.find(|line| of(line) && value(line) == 1.0).and_then(|line| {
+                Some(line.split("state=\"").nth(1)?.split('"').next()?.to_owned())
+            });
+            let shown = Path {
+                state: state.unwrap_or_default(),
+                reason: None,
+                bytes_sent: sum("marline_path_sent_bytes_total{"),
+                bytes_received: sum("marline_path_received_bytes_total{"),
+            };
+            (name.to_owned(), shown)
+        };
+        let open = text.lines().find(|line| line.starts_with("marline_connections ")).map(value);
+        Look { connections: open.expect("a gauge") as u64, paths: ["lte", "wifi"].map(path).into() }
+    }
+
+    fn state(&self, path: &str) -> &str {
+        &self.paths[path].state
+    }
+
+    /// As the metrics have it.
+    fn without_reasons(&self) -> Look {
+        let mut look = self.clone();
+        look.paths.values_mut().for_each(|path| path.reason = None);
+        look
+    }
+
+    /// What holds while bytes move.
+    fn without_bytes(&self) -> Look {
+        let mut look = self.clone();
+        for path in look.paths.values_mut() {
+            (path.bytes_sent, path.bytes_received) = (0, 0);
+        }
+        look
+    }
+}
+
+/// The value of a line of metrics.
+fn value(line: &str) -> f64 {
+    line.rsplit(' ').next().and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("{line}"))
+}
+
+fn without_figures(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_ascii_digit()).collect()
+}
+
+/// What the dashboard has sent.
+#[derive(Debug, Default)]
+struct Page {
+    sample: Option<Value>,
+    happenings: Vec<Value>,
+    /// The least that a message came later than its time on the process' clock: what that clock is behind.
+    behind_us: Option<u64>,
+    /// When it said first that WiFi is gone.
+    gone_us: Option<u64>,
+}
+
+impl Page {
+    /// Follows the dashboard's stream.
+    fn follow(lines: Receiver<String>) -> Arc<Mutex<Page>> {
+        let page = Arc::<Mutex<Page>>::default();
+        let told = Arc::clone(&page);
+        std::thread::spawn(move || {
+            let mut kind = String::new();
+            for line in lines {
+                if let Some(of) = line.strip_prefix("event: ") {
+                    of.clone_into(&mut kind);
+                } else if let Some(data) = line.strip_prefix("data: ") {
+                    let data = serde_json::from_str(data).expect("JSON");
+                    told.lock().expect("unpoisoned").take(&kind, data);
+                }
+            }
+        });
+        page
+    }
+
+    fn take(&mut self, kind: &str, data: Value) {
+        match kind {
+            "sample" => {
+                let behind = now_us() - data["at_us"].as_u64().expect("a time");
+                self.behind_us = Some(self.behind_us.map_or(behind, |least| least.min(behind)));
+                let is_gone =
+                    |path: &Value| path["name"] == "wifi" && path["state"] == "unreachable";
+                if data["paths"].as_array().expect("paths").iter().any(is_gone) {
+                    self.gone_us.get_or_insert_with(now_us);
+                }
+                self.sample = Some(data);
+            }
+            "happening" => self.happenings.push(data),
+            _ => {}
+        }
+    }
+}
+
+/// The client that is shown, and those that show it.
+struct World {
+    hosts: TwoUplinks,
+    page: Arc<Mutex<Page>>,
+    events: Receiver<String>,
+}
+
+impl World {
+    fn start(dir: &FilePath) -> World {
+        let mut hosts = TwoUplinks::set(SCENARIO, "agree", dir);
+        hear(&hosts.role(Side::Server, "", echoing), "ready");
+        hosts.marline_server("udp");
+        let client = "marline client --invite-file invite --path wifi --path lte,backup --warm 0 --mode handover \
+                      -L 9000:127.0.0.1:8080 --control client.sock --metrics 127.0.0.1:9102 \
+                      --dashboard 127.0.0.1:9101";
+        hear(&hosts.program(Side::Client, client), "listening on");
+        let events = hosts.program(Side::Client, "marline monitor --json --control client.sock");
+        let page =
+            Page::follow(hosts.program(Side::Client, "curl -sN http://127.0.0.1:9101/events"));
+        while page.lock().expect("unpoisoned").sample.is_none() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        World { hosts, page, events }
+    }
+
+    fn metrics(&self) -> String {
+        self.hosts.shell(Side::Client, "curl -sS --fail http://127.0.0.1:9102/metrics")
+    }
+
+    /// Status, page and metrics.
+    fn looks(&self) -> [Look; 3] {
+        let status = self.hosts.shell(Side::Client, "marline status --json --control client.sock");
+        let status: Value = serde_json::from_str(&status).expect("JSON");
+        let status = Look::of(&status["connections"], &status["paths"]);
+        let metrics = Look::of_metrics(&self.metrics());
+        let page = self.page.lock().expect("unpoisoned");
+        let sample = page.sample.as_ref().expect("it has sent some");
+        [status, Look::of(&sample["totals"]["connections"], &sample["paths"]), metrics]
+    }
+
+    /// Waits until all say the same, and it is so.
+    fn agree(
+        &self,
+        what: &str,
+        part: impl Fn(&Look) -> Look,
+        is_so: impl Fn(&Look) -> bool,
+    ) -> Look {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let looks = self.looks();
+            let [status, page, metrics] = looks.each_ref().map(&part);
+            if status == page && status.without_reasons() == metrics && is_so(&status) {
+                return status;
+            }
+            assert!(Instant::now() < until, "no agreement that {what}: {looks:#?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Waits until all say that WiFi is gone; when each of them said so first.
+    fn see_wifi_go(&self) -> [u64; 3] {
+        let mut gone = [None; 3];
+        let until = Instant::now() + PATIENCE;
+        while gone.contains(&None) {
+            assert!(Instant::now() < until, "not all say that WiFi is gone: {:#?}", self.looks());
+            for (gone, look) in gone.iter_mut().zip(self.looks()) {
+                if look.state("wifi") == "unreachable" {
+                    gone.get_or_insert_with(now_us);
+                }
+            }
+        }
+        gone[1] = self.page.lock().expect("unpoisoned").gone_us;
+        gone.map(|at| at.expect("each has said so"))
+    }
+}
+
+/// A pause in delivery: connection, direction, since when and until when on the client's clock.
+type Hole = (u64, String, u64, u64);
+
+fn hole(event: &Value) -> Option<Hole> {
+    let us = |name: &str| event[name].as_u64().expect("a number");
+    let direction = || event["direction"].as_str().expect("a direction").to_owned();
+    (event["event"] == "HOLE").then(|| (us("connection"), direction(), us("since_us"), us("at_us")))
+}
+
+#[test]
+fn all_that_shows_a_client_says_of_an_outage_what_happened() {
+    let _others = support::among_others();
+    if !two_uplinks::possible(&["curl"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    let mut world = World::start(dir.path());
+    let talker = world.hosts.role(Side::Client, "", talking);
+    hear(&talker, "ready");
+    let both_work = |look: &Look| ["wifi", "lte"].iter().all(|path| look.state(path) == "usable");
+    world.agree("both paths work", Look::without_bytes, both_work);
+
+    world.hosts.net.command("wifi", "down").expect("WiFi dies");
+    let died = now_us();
+    let gone = world.see_wifi_go();
+    let spread = gone.iter().max().unwrap() - gone.iter().min().unwrap();
+    println!(
+        "status, page, metrics: WiFi is gone after {:?} us",
+        gone.map(|at| at.saturating_sub(died))
+    );
+    assert!(gone.iter().all(|at| *at > died) && spread < SPREAD_US, "{spread} us apart");
+    let look = world.agree("WiFi alone is gone, and why", Look::without_bytes, |look| {
+        look.state("wifi") == "unreachable" && look.state("lte") == "usable"
+    });
+    assert_ne!(look.paths["wifi"].reason, None, "{look:?}");
+    world.hosts.net.command("wifi", "up").expect("WiFi is back");
+    world.agree("both paths work again", Look::without_bytes, both_work);
+
+    std::fs::write(dir.path().join("quiet"), "").expect("a file");
+    let mut pauses = Vec::new();
+    let (bytes, late) = loop {
+        let line = talker.recv_timeout(PATIENCE).expect("the talker ends");
+        let figures: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+        match (line.split(' ').next(), &figures[..]) {
+            (Some("pause"), [since, until]) => pauses.push((*since, *until)),
+            (Some("quiet"), [bytes, late]) => break (*bytes, *late),
+            _ => {}
+        }
+    };
+    the_hole_is_the_pause(&world, died, &pauses, late);
+    let look = world.agree("so many bytes went each way", Look::clone, |_| true);
+    assert_eq!(look.connections, CONNECTIONS as u64, "{look:?}");
+    the_links_carried_it(&world, &look, bytes);
+}
+
+/// The monitor, the page and the metrics have the same holes, and the longest is what the application felt.
+fn the_hole_is_the_pause(world: &World, died: u64, pauses: &[(u64, u64)], late: u64) {
+    let told = world.events.try_iter();
+    let told = told.filter_map(|line| hole(&serde_json::from_str(&line).expect("JSON")));
+    let mut told: Vec<Hole> = told.collect();
+    let page = world.page.lock().expect("unpoisoned");
+    let mut shown: Vec<Hole> = page.happenings.iter().filter_map(hole).collect();
+    told.sort();
+    shown.sort();
+    assert_eq!(told, shown, "the monitor and the page");
+    let metrics = world.metrics();
+    for direction in ["sent", "received"] {
+        let lengths = told.iter().filter(|hole| hole.1 == direction).map(|hole| hole.3 - hole.2);
+        let (count, sum) = lengths.fold((0, 0), |(count, sum), length| (count + 1, sum + length));
+        let of = |metric: &str| {
+            let name = format!("marline_hole_seconds_{metric}{{direction=\"{direction}\"}}");
+            value(metrics.lines().find(|line| line.starts_with(&name)).expect("it is there"))
+        };
+        assert_eq!(of("count") as u64, count, "{direction}: {told:?}");
+        assert!(((of("sum") * 1e6) as u64).abs_diff(sum) < OWN_US, "{direction}: {told:?}");
+    }
+    let longest = told.iter().max_by_key(|hole| hole.3 - hole.2).expect("a hole");
+    let (since, until) = pauses.iter().max_by_key(|pause| pause.1 - pause.0).expect("a pause");
+    let behind = page.behind_us.expect("there were samples");
+    let (begun, ended) = (longest.2 + behind, longest.3 + behind);
+    let doubts = world.hosts.net.doubts().expect("the links run");
+    println!(
+        "WiFi died at 0: the hole lasted from {} to {} us, the pause from {} to {} us; late by {late} us, {doubts:?}",
+        begun as i64 - died as i64,
+        ended as i64 - died as i64,
+        *since as i64 - died as i64,
+        *until as i64 - died as i64,
+    );
+    let allowed = TRUTH_US + late;
+    for (what, own, truth) in
+        [("WiFi's death", begun, died), ("begin", begun, *since), ("end", ended, *until)]
+    {
+        assert!(own.abs_diff(truth) < allowed, "{what}: {own} and {truth} us, {allowed} allowed");
+    }
+}
+
+/// What is counted as payload of a path is what its link had to carry, but for headers.
+fn the_links_carried_it(world: &World, look: &Look, bytes: u64) {
+    for link in world.hosts.net.report().expect("the links run") {
+        let (up, down) = (link.up.stats, link.down.stats);
+        let Path { bytes_sent, bytes_received, .. } = look.paths[&link.name];
+        println!("{}: sent {bytes_sent}, received {bytes_received}; {up:?}, {down:?}", link.name);
+        let most = up.offered_bytes - bytes_sent;
+        assert!(most <= up.offered_packets * HEADERS, "{}: {most} bytes are no payload", link.name);
+        let most = down.delivered_bytes - bytes_received;
+        assert!(most <= down.delivered_packets * HEADERS, "{}: {most} are no payload", link.name);
+    }
+    let all = |of: fn(&Path) -> u64| look.paths.values().map(of).sum::<u64>();
+    let (sent, received) = (all(|path| path.bytes_sent), all(|path| path.bytes_received));
+    assert!(sent >= bytes && received >= bytes, "{sent} and {received} of {bytes}");
+}

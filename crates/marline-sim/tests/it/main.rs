@@ -26,6 +26,7 @@ mod pairs;
 mod papd;
 mod path_costs;
 mod policies;
+mod radio_rto;
 mod reasons;
 mod redundancy;
 mod rows;

@@ -1201,6 +1201,7 @@ impl Connection {
                 self.scheduler_event(cx.now, SchedulerEvent::ProbeRepeated { on: id, range });
             }
             SubflowEvent::ProbeRepeated { .. } => {}
+            SubflowEvent::Lost => self.on_lost(cx.now, id),
             SubflowEvent::Rto { count } => {
                 self.tell_timer(cx, Some(id), Timer::Retransmission, count);
                 self.on_subflow_rto(cx, id, count);
@@ -3367,6 +3368,17 @@ impl Connection {
         }
     }
 
+    /// Loss recovery found losses on it. It repeats them; a scheduler may know a path that is quicker.
+    fn on_lost(&mut self, now: Instant, id: SubflowId) {
+        if self.paths.turns() < 2 || self.session.is_plain() || !self.scheduling.watches_losses() {
+            return;
+        }
+        let Some(subflow) = self.paths.get(id) else { return };
+        for range in subflow.lost_ranges(self.sender.una()) {
+            self.scheduler_event(now, SchedulerEvent::Lost { on: id, range });
+        }
+    }
+
     fn on_subflow_rto(&mut self, cx: &mut Context<'_>, id: SubflowId, count: u32) {
         if self.is_unanswered(id) {
             self.doubt_options(cx, id);
@@ -4233,6 +4245,10 @@ impl Connection {
     fn scheduler_event(&mut self, now: Instant, event: SchedulerEvent) {
         self.refresh_views(now);
         let terms = self.terms(now);
+        let cause = match event {
+            SchedulerEvent::Lost { .. } => ReinjectionCause::Loss,
+            _ => ReinjectionCause::Policy,
+        };
         for action in self.scheduling.on_event(event, terms, &self.sender) {
             match action {
                 SchedulerAction::Penalise { subflow, penalty } => {
@@ -4242,7 +4258,7 @@ impl Connection {
                 }
                 SchedulerAction::Reinject { range, on } => {
                     if self.paths.is_usable(on) {
-                        self.sender.reinject_on(now, range, on);
+                        self.sender.reinject_on(now, range, cause, on);
                     }
                 }
                 SchedulerAction::Suspect(id) => {

@@ -126,6 +126,12 @@ impl RttEstimator {
         &self.config
     }
 
+    /// The same, for another estimator.
+    #[must_use]
+    pub fn shared_config(&self) -> Arc<RttConfig> {
+        Arc::clone(&self.config)
+    }
+
     /// Changes the bounds, keeping the samples.
     pub fn set_config(&mut self, config: impl Into<Arc<RttConfig>>) {
         self.config = config.into();

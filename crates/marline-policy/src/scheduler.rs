@@ -156,6 +156,8 @@ pub enum ReinjectionCause {
     SubflowClosed,
     /// The connection's own retransmission timer fired.
     DataRto,
+    /// Loss recovery found it lost on the carrying subflow, and a policy did not wait for the repair there.
+    Loss,
     /// A policy asked for it.
     Policy,
 }
@@ -197,6 +199,15 @@ pub enum SchedulerEvent {
         /// The subflow.
         on: SubflowId,
         /// The data.
+        range: DataRange,
+    },
+    /// Loss recovery found data lost on a subflow, which will repeat it. Told again when more is found, as long as it
+    /// was not repeated. What a policy has repeated on another one in answer has the cause [`ReinjectionCause::Loss`].
+    /// Only for schedulers that [watch](Scheduler::watches_losses).
+    Lost {
+        /// The subflow.
+        on: SubflowId,
+        /// The data, as far as it is not DATA_ACKed.
         range: DataRange,
     },
     /// A subflow's retransmission timer fired.
@@ -287,6 +298,11 @@ pub trait Scheduler: Debug + Send {
 
     /// Whether [`SchedulerEvent::Acked`] is wanted now; asked with each ACK.
     fn watches_acks(&self) -> bool {
+        false
+    }
+
+    /// Whether [`SchedulerEvent::Lost`] is wanted now; asked when losses are found while there are several subflows.
+    fn watches_losses(&self) -> bool {
         false
     }
 

@@ -143,8 +143,8 @@ pub const SCHEMA: &[EventKind] = &[
             maybe(
                 "cause",
                 "word",
-                "of a reinjection: `unanswered_probe`, `retransmission_timeout`, `subflow_closed`, `data_timeout`; \
-                 of a retransmission: `lost`, `retransmission_timeout`",
+                "of a reinjection: `unanswered_probe`, `retransmission_timeout`, `subflow_closed`, `data_timeout`, \
+                 `lost`; of a retransmission: `lost`, `retransmission_timeout`",
             ),
             field("seq", "number", "sequence number of the first, as on the wire"),
             maybe("dsn", "bytes", "place of the payload in the stream; a repair has none"),

@@ -29,6 +29,7 @@ pub(crate) const fn cause(purpose: Purpose) -> Option<&'static str> {
             ReinjectionCause::SubflowRto => "retransmission_timeout",
             ReinjectionCause::SubflowClosed => "subflow_closed",
             ReinjectionCause::DataRto => "data_timeout",
+            ReinjectionCause::Loss => "lost",
             ReinjectionCause::Policy => "policy",
         }),
         Purpose::Retransmission { after_timeout: true } => Some("retransmission_timeout"),

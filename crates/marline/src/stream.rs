@@ -7,11 +7,12 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use marline_core::{ConnectionId, ConnectionInfo, FallbackReason, SocketOption};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::{PolicyError, Registry};
+use crate::{PolicyError, Registry, default_policies};
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
 
 /// A connection: an ordinary [`AsyncRead`] and [`AsyncWrite`].
@@ -100,6 +101,22 @@ impl Stream {
         let factory = self.registry.scheduler(spec)?;
         self.inner.command(|endpoint, now, id| endpoint.set_scheduler(now, id, factory));
         Ok(())
+    }
+
+    /// Says within which time data should reach the peer from when a path takes it (RFC 6897 leaves open how an
+    /// application says so): the scheduler is `deadline` from now on, which sends on a second path at once what is
+    /// likelier than one in a hundred to be late and could not be saved later. `None`: the library's default scheduler again. It is a wish: a path that
+    /// brings nothing in time is used all the same. Whole microseconds count, and less than one counts as none.
+    ///
+    /// # Errors
+    /// The registry of this connection's library lacks the scheduler.
+    pub fn set_deadline(&self, within: Option<Duration>) -> Result<(), PolicyError> {
+        match within {
+            Some(within) => {
+                self.set_scheduler(&format!("deadline,within={}us", within.as_micros()))
+            }
+            None => self.set_scheduler(default_policies().scheduler.name()),
+        }
     }
 
     /// Changes the path manager.

@@ -110,6 +110,10 @@ impl<R: CopyRule> Scheduler for WithCopies<R> {
     fn watches_delivery(&self) -> bool {
         self.base.watches_delivery()
     }
+
+    fn watches_losses(&self) -> bool {
+        self.base.watches_losses()
+    }
 }
 
 /// Base scheduler of the redundant ones: `min-rtt`, except that data for which a fast path has no
@@ -217,6 +221,10 @@ macro_rules! delegate {
 
             fn watches_delivery(&self) -> bool {
                 self.0.watches_delivery()
+            }
+
+            fn watches_losses(&self) -> bool {
+                self.0.watches_losses()
             }
         }
     };

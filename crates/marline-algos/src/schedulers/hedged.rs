@@ -35,7 +35,7 @@ use marline_policy::{
     DataRange, Decision, Dsn, Quantile, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
     SchedulerEvent, SubflowId, SubflowView,
 };
-use marline_time::Instant;
+use marline_time::{Duration, Instant};
 
 use super::classes::{self, Class};
 use super::copies::{CopyRule, WithCopies, not_on, queue_is_empty};
@@ -72,6 +72,19 @@ struct Watched {
     copy_at: Option<Instant>,
 }
 
+/// How long the answer to a segment that leaves now is waited for; `None`: nobody knows.
+pub(super) fn overdue_after(
+    on: &SubflowView,
+    deviations: f64,
+    cx: &SchedulerContext<'_>,
+) -> Option<Duration> {
+    let bytes = cx.unsent.len().min(on.mss.into());
+    let answer = |quantile| on.forecast.answer_after(bytes, quantile);
+    let (p50, p90) = (answer(Quantile::P50)?, answer(Quantile::P90)?);
+    let late = p50 + p90.saturating_sub(p50).mul_f64(deviations);
+    Some(late.min(answer(Quantile::P99)?))
+}
+
 /// Which copies do not wait.
 pub(super) trait Impatience: Debug + Send {
     /// Whether a segment that goes on this path now is copied at once.
@@ -103,11 +116,7 @@ impl<I> Hedge<I> {
 
     /// When the answer to a segment that leaves now should be there; `None`: nobody knows.
     fn due_at(&self, on: &SubflowView, cx: &SchedulerContext<'_>) -> Option<Instant> {
-        let bytes = cx.unsent.len().min(on.mss.into());
-        let answer = |quantile| on.forecast.answer_after(bytes, quantile);
-        let (p50, p90) = (answer(Quantile::P50)?, answer(Quantile::P90)?);
-        let late = p50 + p90.saturating_sub(p50).mul_f64(self.config.deviations);
-        Some(cx.now + late.min(answer(Quantile::P99)?))
+        Some(cx.now + overdue_after(on, self.config.deviations, cx)?)
     }
 
     /// What of the stream the watched segment number `index` is.

@@ -186,10 +186,11 @@ impl Scheduler for Linux {
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
         match item.cause {
-            // That a subflow's own timer fired tells the connection nothing.
+            // That a subflow's own timer fired, or that it repairs a loss, tells the connection nothing.
             ReinjectionCause::UnansweredProbe
             | ReinjectionCause::SubflowRto
-            | ReinjectionCause::DataRto => Decision::Wait,
+            | ReinjectionCause::DataRto
+            | ReinjectionCause::Loss => Decision::Wait,
             ReinjectionCause::SubflowClosed | ReinjectionCause::Policy => {
                 classes::reinject(item, cx)
             }

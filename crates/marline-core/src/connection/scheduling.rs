@@ -97,6 +97,11 @@ impl Scheduling {
         self.scheduler.watches_acks()
     }
 
+    /// It wants to know what is found lost where.
+    pub(super) fn watches_losses(&self) -> bool {
+        self.scheduler.watches_losses()
+    }
+
     /// It saves copies of what was delivered.
     pub(super) fn watches_delivery(&self) -> bool {
         self.scheduler.watches_delivery()

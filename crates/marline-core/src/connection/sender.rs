@@ -449,10 +449,16 @@ impl Sender {
     }
 
     /// Queues data that was sent to go out again on a subflow that a policy chose.
-    pub(super) fn reinject_on(&mut self, now: Instant, range: DataRange, on: SubflowId) {
+    pub(super) fn reinject_on(
+        &mut self,
+        now: Instant,
+        range: DataRange,
+        cause: ReinjectionCause,
+        on: SubflowId,
+    ) {
         let range = range.intersection(&DataRange::new(self.una(), self.sent()));
         if !range.is_empty() {
-            let (cause, on) = (ReinjectionCause::Policy, Some(on));
+            let on = Some(on);
             self.reinjections.push(Queued { range, cause, since: now, from: on, on });
         }
     }

@@ -1,7 +1,7 @@
 //! Subflow of a connection: the TCP state machine together with its Multipath TCP state.
 
 use marline_policy::{
-    AddressId, DataRange, Eligibility, PathCost, SubflowId, SubflowPath, SubflowView,
+    AddressId, DataRange, Eligibility, PathCost, SentSegment, SubflowId, SubflowPath, SubflowView,
 };
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{FastJoinForm, MpFail, MpJoin, MpTcpRst};
@@ -560,8 +560,9 @@ impl SubflowContext {
     }
 
     /// Using it costs this.
-    pub(super) const fn set_cost(&mut self, cost: PathCost) {
+    pub(super) fn set_cost(&mut self, cost: PathCost) {
         self.cost = CompactCost::of(cost);
+        self.tcp.set_radio(cost.tail_ms > 0);
     }
 
     /// It brought news of the stream, or joined.
@@ -771,21 +772,12 @@ impl SubflowContext {
 
     /// What it holds of the stream from `una` on, as few ranges as it takes.
     pub(super) fn unacked_ranges(&self, una: marline_policy::Dsn) -> Vec<DataRange> {
-        let mut held: Option<DataRange> = None;
-        let mut ranges = Vec::new();
-        for segment in self.tcp.unacked() {
-            let start = segment.dsn.max(una);
-            let range = DataRange::new(start, segment.dsn.plus(segment.payload_len()));
-            if range.is_empty() {
-                continue;
-            }
-            match &mut held {
-                Some(whole) if whole.end == range.start => whole.end = range.end,
-                _ => ranges.extend(held.replace(range)),
-            }
-        }
-        ranges.extend(held);
-        ranges
+        ranges_of(self.tcp.unacked(), una)
+    }
+
+    /// What it believes lost of the stream from `una` on and did not repeat yet, as few ranges as it takes.
+    pub(super) fn lost_ranges(&self, una: marline_policy::Dsn) -> Vec<DataRange> {
+        ranges_of(self.tcp.unacked().filter(|segment| segment.lost), una)
     }
 
     /// What schedulers judge it by.
@@ -816,6 +808,28 @@ impl SubflowContext {
             established: self.is_up(),
         }
     }
+}
+
+/// The places of these segments in the stream from `una` on, as few ranges as it takes.
+fn ranges_of<'a>(
+    segments: impl Iterator<Item = &'a SentSegment>,
+    una: marline_policy::Dsn,
+) -> Vec<DataRange> {
+    let mut held: Option<DataRange> = None;
+    let mut ranges = Vec::new();
+    for segment in segments {
+        let start = segment.dsn.max(una);
+        let range = DataRange::new(start, segment.dsn.plus(segment.payload_len()));
+        if range.is_empty() {
+            continue;
+        }
+        match &mut held {
+            Some(whole) if whole.end == range.start => whole.end = range.end,
+            _ => ranges.extend(held.replace(range)),
+        }
+    }
+    ranges.extend(held);
+    ranges
 }
 
 /// How long a third ACK waits for the fourth, which nobody delays: two round trips for the first two, then the

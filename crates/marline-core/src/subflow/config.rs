@@ -30,6 +30,8 @@ pub(crate) struct SubflowConfig {
     pub(crate) base_segment: u16,
     /// RTO bounds.
     pub(crate) rtt: Arc<RttConfig>,
+    /// The same where the path has a radio that sleeps, if they differ.
+    pub(crate) radio_rtt: Option<Arc<RttConfig>>,
     /// Initial window in segments.
     pub(crate) initial_window: u32,
     /// Longest delay of an ACK.
@@ -88,6 +90,7 @@ impl SubflowConfig {
             max_segment,
             base_segment: capabilities.base_segment.min(max_segment),
             rtt: Arc::new(connection.rtt),
+            radio_rtt: connection.radio_rtt.map(Arc::new),
             initial_window: connection.initial_window.max(1),
             ack_delay: connection.ack_delay,
             syn_retries: connection.syn_retries,

@@ -8,10 +8,10 @@
 use marline_policy::{CongestionSignal, Phase};
 use marline_time::Instant;
 
-use super::Subflow;
 use super::prr::Prr;
 use super::rto::Frto;
 use super::undo::Undo;
+use super::{Subflow, SubflowEvent};
 
 /// Bytes acknowledged between losses, for OLIA.
 #[derive(Copy, Clone, Debug, Default)]
@@ -49,6 +49,7 @@ impl Subflow {
         self.scratch.lost = lost;
         if congestion > 0 {
             self.tx.forecaster.on_lost(now);
+            self.events.push_back(SubflowEvent::Lost);
         }
         congestion
     }

@@ -5,8 +5,6 @@
 //! it: what was measured holds. Another address may be another network altogether, slower or thinner than
 //! the one before, and a window that was right there may be a hundred times too large here.
 
-use std::sync::Arc;
-
 use marline_policy::{CongestionFactory, RttEstimator, SentKind};
 use marline_time::Instant;
 
@@ -30,7 +28,7 @@ impl Subflow {
             self.pacer.set_enabled(false);
         }
         self.pacer_wait.set(None);
-        self.tx.rtt = RttEstimator::new(Arc::clone(&self.config.rtt));
+        self.tx.rtt = RttEstimator::new(self.tx.rtt.shared_config());
         self.tx.undo = None;
         self.tx.frto = Frto::Off;
         self.rearm_rto(now);

@@ -18,6 +18,8 @@
 //! - Eifel (RFC 3522): the ACK echoes a timestamp older than the first retransmission.
 //! - DSACK (RFC 3708): all retransmissions turn out to be duplicates.
 
+use std::sync::Arc;
+
 use marline_policy::{CongestionSignal, Phase, SentKind, SilenceCause};
 use marline_time::{Duration, Instant};
 
@@ -100,6 +102,12 @@ impl Subflow {
         if let Frto::Wants(left) = self.tx.frto {
             self.tx.frto = if left < FRTO_SEGMENTS { Frto::Asked } else { Frto::Spent };
         }
+    }
+
+    /// Its path has a radio that sleeps, or none: which bounds the timeout has from its next start on, where they differ.
+    pub(crate) fn set_radio(&mut self, radio: bool) {
+        let Some(bounds) = &self.config.radio_rtt else { return };
+        self.tx.rtt.set_config(Arc::clone(if radio { bounds } else { &self.config.rtt }));
     }
 
     /// Starts the timer anew, or stops it if nothing is unacknowledged.

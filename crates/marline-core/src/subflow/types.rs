@@ -119,6 +119,8 @@ pub(crate) enum SubflowEvent {
         /// The data; empty if it was a FIN alone.
         range: DataRange,
     },
+    /// Loss recovery found segments lost, which are repeated next.
+    Lost,
     /// The retransmission timer fired, for the `count`th time in a row.
     Rto {
         /// Consecutive timeouts.

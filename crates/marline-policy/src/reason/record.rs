@@ -48,12 +48,13 @@ const RULES: [(Rule, &str); 16] = [
     (Rule::RescueWaits, "rescue-waits"),
     (Rule::Unblock, "unblock"),
 ];
-const CAUSES: [(ReinjectionCause, &str); 5] = [
+const CAUSES: [(ReinjectionCause, &str); 6] = [
     (ReinjectionCause::UnansweredProbe, "probe"),
     (ReinjectionCause::SubflowRto, "rto"),
     (ReinjectionCause::SubflowClosed, "closed"),
     (ReinjectionCause::DataRto, "data-rto"),
     (ReinjectionCause::Policy, "policy"),
+    (ReinjectionCause::Loss, "loss"),
 ];
 const STANDINGS: [(Standing, &str); 3] =
     [(Standing::Fine, "fine"), (Standing::Doubtful, "doubtful"), (Standing::Silent, "silent")];

@@ -201,6 +201,7 @@ impl Reason {
             ReinjectionCause::SubflowClosed => "the path that carried it is gone".to_owned(),
             ReinjectionCause::DataRto => "the connection's own timer expired".to_owned(),
             ReinjectionCause::Policy => "the scheduler asked for it".to_owned(),
+            ReinjectionCause::Loss => format!("{carriers} lost it"),
         }
     }
 

@@ -4,8 +4,9 @@ use marline_algos::schedulers::{OpportunisticRules, Penalise, Retransmit};
 use marline_algos::{NamedScheduler, Parameters, RegisterError, Registry};
 
 use crate::schedulers::{
-    Augur, AugurConfig, Blest, BlestConfig, Ecf, EcfConfig, OpportunisticRedundant, Orp, Paaf,
-    PaafConfig, Papd, PapdConfig, Peekaboo, PeekabooConfig, Xlink, XlinkConfig,
+    Augur, AugurConfig, Blest, BlestConfig, Ecf, EcfConfig, Fuso, FusoConfig, Lamps, LampsConfig,
+    Measure, OpportunisticRedundant, Orp, Paaf, PaafConfig, Papd, PapdConfig, Peekaboo,
+    PeekabooConfig, Raven, RavenConfig, Xlink, XlinkConfig,
 };
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
@@ -21,6 +22,18 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
         let config = EcfConfig { beta: parameters.number("beta", 0.25, 0.0..=10.0) };
         move || Box::new(Ecf::new(config))
     })?;
+    registry.register_scheduler_wrapper("fuso", |parameters| {
+        let default = FusoConfig::default();
+        let config = FusoConfig {
+            found: parameters.on_off("found", default.found),
+            spare: parameters.on_off("spare", default.spare),
+        };
+        move |inner| Box::new(Fuso::around(inner, config))
+    })?;
+    registry.register_scheduler_with("lamps", |parameters| {
+        let config = lamps(parameters);
+        move || Box::new(Lamps::new(config))
+    })?;
     registry.register_scheduler(NamedScheduler::new("opportunistic-redundant", || {
         Box::<OpportunisticRedundant>::default()
     }))?;
@@ -35,6 +48,10 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
     registry.register_scheduler_with("peekaboo", |parameters| {
         let config = peekaboo(parameters);
         move || Box::new(Peekaboo::new(config))
+    })?;
+    registry.register_scheduler_with("raven", |parameters| {
+        let config = raven(parameters);
+        move || Box::new(Raven::new(config))
     })?;
     add_papd(registry)?;
     add_xlink(registry)
@@ -67,6 +84,14 @@ fn blest(parameters: &mut Parameters<'_>) -> BlestConfig {
         return defaults;
     }
     config
+}
+
+fn lamps(parameters: &mut Parameters<'_>) -> LampsConfig {
+    let default = LampsConfig::default();
+    LampsConfig {
+        sure: parameters.number("sure", default.sure, 0.0..=1.0),
+        burst: parameters.number("burst", default.burst, 0.0..=0.9),
+    }
 }
 
 fn orp(parameters: &mut Parameters<'_>) -> OpportunisticRules {
@@ -114,6 +139,20 @@ fn peekaboo(parameters: &mut Parameters<'_>) -> PeekabooConfig {
     }
 }
 
+fn raven(parameters: &mut Parameters<'_>) -> RavenConfig {
+    let default = RavenConfig::default();
+    let config = RavenConfig {
+        deviations: parameters.number("deviations", default.deviations, 0.0..=100.0),
+        fresh: parameters.duration("fresh", default.fresh),
+        stale: parameters.duration("stale", default.stale),
+        limit: parameters.bytes("limit", default.limit),
+    };
+    if config.fresh.is_zero() {
+        parameters.refuse("fresh", "more than zero");
+    }
+    config
+}
+
 /// Over `min-rtt`, and as a wrapper over any scheduler as its multipath mode.
 fn add_papd(registry: &mut Registry) -> Result<(), RegisterError> {
     registry.register_scheduler_with("papd", |parameters| {
@@ -137,6 +176,11 @@ fn papd(parameters: &mut Parameters<'_>) -> PapdConfig {
         hysteresis: parameters.number("hysteresis", default.hysteresis, 0.0..=10.0),
         start_rtts: parameters.count("start", default.start_rtts.into(), 1..=100_000) as u32,
         best_path_only: parameters.on_off("best-path", default.best_path_only),
+        measure: parameters.word(
+            "measure",
+            "at-once",
+            &[("at-once", Measure::AtOnce), ("in-turn", Measure::InTurn)],
+        ),
         by_rule: parameters.on_off("rule", default.by_rule),
     };
     if config.least_window > config.most_window {

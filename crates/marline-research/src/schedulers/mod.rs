@@ -1,24 +1,32 @@
 //! Schedulers of the literature, and wrappers around any scheduler.
 
+mod at_once;
 mod augur;
 mod blest;
 mod ecf;
+mod fuso;
+mod lamps;
+mod losses;
 mod opportunistic_redundant;
 mod orp;
 mod paaf;
 mod papd;
 mod peekaboo;
 mod primary;
+mod raven;
 mod tail_probes;
 mod xlink;
 
 pub use augur::{Augur, AugurConfig};
 pub use blest::{Blest, BlestConfig};
 pub use ecf::{Ecf, EcfConfig};
+pub use fuso::{Fuso, FusoConfig};
+pub use lamps::{Lamps, LampsConfig};
 pub use opportunistic_redundant::OpportunisticRedundant;
 pub use orp::Orp;
 pub use paaf::{Paaf, PaafConfig};
-pub use papd::{Papd, PapdConfig};
+pub use papd::{Measure, Papd, PapdConfig};
 pub use peekaboo::{Peekaboo, PeekabooConfig};
+pub use raven::{Raven, RavenConfig};
 pub use tail_probes::{After, TailProbes};
 pub use xlink::{Xlink, XlinkConfig};

@@ -19,56 +19,30 @@
 //! allows, about as much as it could carry of new data. *p99 of a small message:* as `redundant` as
 //! long as no path is full.
 
-use marline_algos::schedulers::copies::{base, copying_class, not_on};
+use marline_algos::schedulers::copies::{base, copying_class};
 use marline_algos::schedulers::{MinRtt, classes};
 use marline_policy::{
-    Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
-    SubflowSet,
+    Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent, SubflowSet,
 };
 
-/// The segment that was given out last, and who else had room then.
-#[derive(Copy, Clone, Debug)]
-struct Fresh {
-    start: Dsn,
-    others: SubflowSet,
-}
+use super::at_once::AtOnce;
 
 /// Sends new segments on all regular subflows that have room now.
 #[derive(Clone, Debug)]
 pub struct OpportunisticRedundant {
     base: MinRtt,
-    fresh: Option<Fresh>,
+    copies: AtOnce,
 }
 
 impl Default for OpportunisticRedundant {
     fn default() -> Self {
-        OpportunisticRedundant { base: base(), fresh: None }
-    }
-}
-
-impl OpportunisticRedundant {
-    fn next_copy(&mut self, cx: &SchedulerContext<'_>) -> Option<Decision> {
-        let fresh = self.fresh.as_mut()?;
-        let class = copying_class(cx.subflows)?;
-        // Who has no room when asked is not asked again.
-        for full in cx.subflows.iter().filter(|view| !view.is_ready()) {
-            fresh.others.remove(full.id);
-        }
-        let copy = classes::members(cx.subflows, class)
-            .filter(|view| fresh.others.contains(view.id))
-            .filter_map(|view| Some((view, not_on(view.id, fresh.start, cx)?)))
-            .min_by_key(|(view, _)| classes::rank(view))
-            .map(|(view, range)| Decision::Send { subflow: view.id, range });
-        if copy.is_none() {
-            self.fresh = None;
-        }
-        copy
+        OpportunisticRedundant { base: base(), copies: AtOnce::default() }
     }
 }
 
 impl Scheduler for OpportunisticRedundant {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
-        if let Some(copy) = self.next_copy(cx) {
+        if let Some(copy) = self.copies.next(cx) {
             return copy;
         }
         let decision = self.base.next_send(cx);
@@ -85,7 +59,7 @@ impl Scheduler for OpportunisticRedundant {
                 // Nobody takes copies of it: it need not go by segments.
                 return decision;
             }
-            self.fresh = Some(Fresh { start: range.start, others });
+            self.copies.note(range.start, others);
         }
         // One segment: the copies are of what goes out now.
         Decision::Send { subflow, range: range.prefix(mss) }

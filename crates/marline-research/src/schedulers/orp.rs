@@ -74,6 +74,10 @@ impl Scheduler for Orp {
     fn watches_delivery(&self) -> bool {
         self.inner.watches_delivery()
     }
+
+    fn watches_losses(&self) -> bool {
+        self.inner.watches_losses()
+    }
 }
 
 #[cfg(test)]

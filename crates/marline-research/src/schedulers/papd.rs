@@ -14,6 +14,10 @@
 //! path, once found, can carry the data alone: the others get copies again in the first window of
 //! each period, and as soon as the best one brings less than it should.
 //!
+//! `measure=in-turn` finds the best path the other way that the slides name: one path after the other carries all data
+//! alone for a window, and what it brought is its rate. No copies are needed for that, and no estimate of a rate; but
+//! each window on a poor path is spent at its rate, which is what the slides hold against it. The start is the same.
+//!
 //! *Source.* Zuo et al., "A Proactive Approach to Avoid Performance Degradation of MPTCP", IETF 100
 //! (2017), slides to draft-zuo-mptcp-degradation-00. They name the rule, the two stages, and BBR on
 //! each subflow as what makes rates measurable under loss.
@@ -42,6 +46,15 @@ use marline_time::{Duration, Instant, Rate};
 
 use modes::{Mode, Modes, Reading};
 
+/// How the redundant mode measures paths.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// All carry the same data.
+    AtOnce,
+    /// One after the other carries it alone.
+    InTurn,
+}
+
 /// The numbers of PAPD.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct PapdConfig {
@@ -61,6 +74,8 @@ pub struct PapdConfig {
     pub start_rtts: u32,
     /// In the redundant mode the best path carries the data alone outside of measurements.
     pub best_path_only: bool,
+    /// How the best path is found.
+    pub measure: Measure,
     /// What is known beforehand is not measured: the multipath mode is not tried while the buffer per
     /// longest RTT is less than the redundant mode delivers, and is left as soon as it delivers less in
     /// a window than the best path's own rate.
@@ -78,6 +93,7 @@ impl Default for PapdConfig {
             hysteresis: 0.05,
             start_rtts: 20,
             best_path_only: true,
+            measure: Measure::AtOnce,
             by_rule: true,
         }
     }
@@ -98,6 +114,8 @@ const FALLEN: f64 = 0.75;
 enum Carriers {
     /// All.
     All,
+    /// One, whose turn it is to be measured.
+    Turn { path: SubflowId },
     /// One, which is expected to bring so many bytes per second.
     Best { path: SubflowId, rate: f64 },
 }
@@ -107,6 +125,8 @@ enum Carriers {
 struct Look {
     since: Instant,
     delivered: Dsn,
+    /// What came before may have been sent on another path, and does not count: it has not begun.
+    pending: bool,
     /// At some time in it the application had too little to send.
     void: bool,
 }
@@ -118,6 +138,8 @@ pub struct Papd {
     modes: Modes,
     carriers: Carriers,
     look: Option<Look>,
+    /// What each path brought in its turn, in bytes per second.
+    turns: Vec<(SubflowId, f64)>,
     redundant: Redundant,
     multipath: Box<dyn Scheduler>,
     /// The views of one question, without the paths that are left out.
@@ -139,6 +161,7 @@ impl Papd {
             modes: Modes::new(config),
             carriers: Carriers::All,
             look: None,
+            turns: Vec::new(),
             redundant: Redundant::default(),
             multipath,
             views: Vec::new(),
@@ -175,32 +198,66 @@ impl Papd {
         }
     }
 
-    /// Measures all paths for a window, then leaves the data to the best one as long as it brings what
-    /// it should.
+    /// Measures all paths, then leaves the data to the best one as long as it brings what it should.
     fn choose_carriers(&mut self, anew: bool, reading: &Reading, cx: &SchedulerContext<'_>) {
         if !self.config.best_path_only || !self.modes.has_started() {
             return;
         }
-        let from_here = Look { since: cx.now, delivered: cx.data_una, void: false };
+        let in_turn = self.config.measure == Measure::InTurn;
+        let from_here =
+            |pending| Look { since: cx.now, delivered: cx.data_una, pending, void: false };
         if anew {
-            (self.carriers, self.look) = (Carriers::All, None);
+            (self.carriers, self.look) = (self.measure_anew(cx), None);
         }
-        let look = self.look.get_or_insert(from_here);
+        let turn = matches!(self.carriers, Carriers::Turn { .. });
+        let look = self.look.get_or_insert(from_here(turn));
         look.void |= reading.void;
         let length = cx.now.since(look.since);
-        if length < self.config.window(reading.longest_rtt) {
+        if look.pending && length >= reading.longest_rtt {
+            *look = from_here(false);
+            return;
+        }
+        if look.pending || length < self.config.window(reading.longest_rtt) {
             return;
         }
         let brought = cx.data_una.since(look.delivered) as f64 * 1e9 / length.as_nanos() as f64;
         self.carriers = match self.carriers {
+            // Who writes little has copies.
             _ if look.void => Carriers::All,
+            Carriers::All if in_turn => self.measure_anew(cx),
             Carriers::All => {
                 best_path(cx).map_or(Carriers::All, |(path, rate)| Carriers::Best { path, rate })
             }
-            Carriers::Best { rate, .. } if brought < rate * FALLEN => Carriers::All,
+            Carriers::Turn { path } => self.after_turn(path, brought, cx),
+            Carriers::Best { rate, .. } if brought < rate * FALLEN => self.measure_anew(cx),
             best @ Carriers::Best { .. } => best,
         };
-        self.look = Some(from_here);
+        self.look = Some(from_here(matches!(self.carriers, Carriers::Turn { .. })));
+    }
+
+    /// Who carries while paths are measured, at first.
+    fn measure_anew(&mut self, cx: &SchedulerContext<'_>) -> Carriers {
+        self.turns.clear();
+        let first = (self.config.measure == Measure::InTurn).then(|| self.next_turn(cx)).flatten();
+        first.map_or(Carriers::All, |path| Carriers::Turn { path })
+    }
+
+    /// The path with the shortest RTT of those that had no turn.
+    fn next_turn(&self, cx: &SchedulerContext<'_>) -> Option<SubflowId> {
+        let open = |view: &&SubflowView| self.turns.iter().all(|(had, _)| *had != view.id);
+        let members = classes::members(cx.subflows, classes::best_class(cx.subflows)?);
+        members.filter(open).min_by_key(|view| classes::rank(view)).map(|view| view.id)
+    }
+
+    /// A path has brought so much in its turn: the next one, or the best of all.
+    fn after_turn(&mut self, path: SubflowId, brought: f64, cx: &SchedulerContext<'_>) -> Carriers {
+        self.turns.push((path, brought));
+        if let Some(path) = self.next_turn(cx) {
+            return Carriers::Turn { path };
+        }
+        let best = self.turns.iter().copied();
+        let best = best.reduce(|best, next| if next.1 > best.1 { next } else { best });
+        best.map_or(Carriers::All, |(path, rate)| Carriers::Best { path, rate })
     }
 
     /// The scheduler of the mode that runs now.
@@ -213,7 +270,9 @@ impl Papd {
 
     /// The path that carries alone, while it is as good as any.
     fn alone(&self, cx: &SchedulerContext<'_>) -> Option<SubflowId> {
-        let Carriers::Best { path, .. } = self.carriers else { return None };
+        let (Carriers::Best { path, .. } | Carriers::Turn { path }) = self.carriers else {
+            return None;
+        };
         let class = classes::best_class(cx.subflows)?;
         classes::members(cx.subflows, class).any(|view| view.id == path).then_some(path)
     }
@@ -312,6 +371,13 @@ impl Scheduler for Papd {
         match self.modes.mode() {
             Mode::Multipath => self.multipath.watches_delivery(),
             Mode::Redundant => self.redundant.watches_delivery(),
+        }
+    }
+
+    fn watches_losses(&self) -> bool {
+        match self.modes.mode() {
+            Mode::Multipath => self.multipath.watches_losses(),
+            Mode::Redundant => self.redundant.watches_losses(),
         }
     }
 }

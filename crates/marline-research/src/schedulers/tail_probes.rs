@@ -227,6 +227,10 @@ impl Scheduler for TailProbes {
     fn watches_delivery(&self) -> bool {
         self.base.watches_delivery()
     }
+
+    fn watches_losses(&self) -> bool {
+        self.base.watches_losses()
+    }
 }
 
 #[cfg(test)]

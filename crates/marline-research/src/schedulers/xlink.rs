@@ -159,6 +159,10 @@ impl Scheduler for Xlink {
     fn watches_delivery(&self) -> bool {
         self.base.watches_delivery()
     }
+
+    fn watches_losses(&self) -> bool {
+        self.base.watches_losses()
+    }
 }
 
 #[cfg(test)]

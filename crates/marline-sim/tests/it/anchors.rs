@@ -78,3 +78,26 @@ fn a_download_uses_both_paths_or_the_primary_alone() {
     assert!(seconds[..2].iter().all(|time| *time < 2.4), "{seconds:?}");
     assert!(seconds[2..].iter().all(|time| (2.7..3.2).contains(time)), "{seconds:?}");
 }
+
+/// Two paths of which nobody can say which is faster, the first with bursts of loss.
+const ALIKE: [&str; 2] =
+    ["rate=30M,delay=12ms,jitter=10ms,down.ge=2s:60ms:60%:0", "rate=20M,delay=15ms,jitter=10ms"];
+
+#[test]
+fn raven_copies_while_nobody_knows_which_path_is_faster() {
+    let [steady] = all(SCENES[0].1, ["raven"]);
+    assert!(steady.shares[1] < 0.1, "one is clearly faster: {:?}", steady.shares);
+    let [lowest, redundant, raven] = all(ALIKE, ["lowest-rtt", "redundant", "raven"]);
+    assert!(raven.shares[1] > 0.5, "{:?}", raven.shares);
+    assert!(raven.delay_ms(0.99) < 1.1 * redundant.delay_ms(0.99));
+    assert!(raven.delay_ms(0.99) < 0.6 * lowest.delay_ms(0.99));
+}
+
+#[test]
+fn lamps_copies_while_a_path_loses_and_until_it_is_sure() {
+    let [steady] = all(SCENES[0].1, ["lamps"]);
+    assert!(steady.shares[1] < 0.02, "{:?}", steady.shares);
+    let [lowest, lamps, surer] = all(SCENES[3].1, ["lowest-rtt", "lamps", "lamps,sure=0.999"]);
+    assert!(surer.delay_ms(0.99) < 0.7 * lowest.delay_ms(0.99), "every message has its copy");
+    assert!(lamps.shares[1] < surer.shares[1] && surer.shares[1] < 1.1, "{:?}", lamps.shares);
+}

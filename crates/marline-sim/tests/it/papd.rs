@@ -85,6 +85,20 @@ fn the_best_path_alone_carries_but_for_the_measurements() {
     assert!(knowing < measuring / 2.0, "{knowing}");
 }
 
+/// The way that the slides set aside: each window in which the poor path is measured is spent at its rate.
+#[test]
+fn measuring_one_path_after_the_other_costs_the_windows_of_the_poor_one() {
+    let in_turn = format!("{PAPD},measure=in-turn");
+    let runs = [(vec![NEAR], PLAIN), (vec![NEAR, FAR], PAPD), (vec![NEAR, FAR], in_turn.as_str())];
+    let [best, at_once, in_turn] =
+        parallel(&runs, |(links, scheduler)| steady(links, scheduler, 450_000))
+            .try_into()
+            .expect("three runs");
+    println!("best path {best:.1}; at once {at_once:.1}, in turn {in_turn:.1} Mbit/s");
+    assert!(in_turn < 0.97 * at_once, "{in_turn} {at_once}");
+    assert!(in_turn > 0.7 * best, "it finds the best path, too: {in_turn} {best}");
+}
+
 #[test]
 fn when_the_best_path_dies_the_other_carries_on() {
     let mut paths = scene(&[NEAR, FAR], PAPD, 450_000);

@@ -38,6 +38,22 @@ async fn bytes_arrive_equal_both_ways_over_two_paths() {
 }
 
 #[tokio::test]
+async fn an_application_says_which_latency_it_needs() {
+    let (listener, client) = (server(1).await, client(&["127.0.0.1", "127.0.0.2"]).await);
+    let (mut near, mut far) = pair(&client, &listener).await;
+    let scheduler = |stream: &marline::Stream| stream.info().expect("open").scheduler;
+    let usual = scheduler(&near);
+    near.set_deadline(Some(Duration::from_millis(80))).unwrap();
+    assert_eq!(scheduler(&near), "deadline,within=80000us");
+    near.write_all(&bytes(100_000, 1)).await.unwrap();
+    let mut read = vec![0; 100_000];
+    within(far.read_exact(&mut read)).await.unwrap();
+    assert!(read == bytes(100_000, 1));
+    near.set_deadline(None).unwrap();
+    assert_eq!(scheduler(&near), usual);
+}
+
+#[tokio::test]
 async fn whoever_listens_hears_decisions_that_can_be_computed_again() {
     let (listener, client) = (server(2).await, client(&["127.0.0.1", "127.0.0.2"]).await);
     let (mut near, mut far) = pair(&client, &listener).await;

@@ -3,8 +3,8 @@
 use super::{RegisterError, Registry, baselines};
 use crate::schedulers::{
     Auto, AutoConfig, AutoRedundant, AutoRedundantConfig, BudgetConfig, BurstEnd, BurstEndConfig,
-    Coded, CodedConfig, Hedged, HedgedConfig, Probing, ProbingConfig, Redundant, RedundantIdle,
-    Without,
+    Coded, CodedConfig, Deadline, DeadlineConfig, Hedged, HedgedConfig, Probing, ProbingConfig,
+    Redundant, RedundantIdle, Without,
 };
 use marline_policy::Terms;
 use marline_time::Rate;
@@ -69,6 +69,14 @@ fn add_degrees_of_redundancy(registry: &mut Registry) -> Result<(), RegisterErro
     registry.register_scheduler_wrapper("auto-redundant", |parameters| {
         let config = auto_redundant(parameters);
         move |inner| Box::new(AutoRedundant::around(inner, config))
+    })?;
+    registry.register_scheduler_with("deadline", |parameters| {
+        let config = deadline(parameters);
+        move || Box::new(Deadline::new(config))
+    })?;
+    registry.register_scheduler_wrapper("deadline", |parameters| {
+        let config = deadline(parameters);
+        move |inner| Box::new(Deadline::around(inner, config))
     })
 }
 
@@ -111,6 +119,15 @@ fn auto_redundant(parameters: &mut Parameters<'_>) -> AutoRedundantConfig {
         parameters.gone(key, "the forecast knows how often there was trouble, by the clock");
     }
     config
+}
+
+fn deadline(parameters: &mut Parameters<'_>) -> DeadlineConfig {
+    let default = DeadlineConfig::default();
+    DeadlineConfig {
+        hedged: hedged(parameters),
+        within: parameters.duration("within", default.within),
+        risk: parameters.number("risk", default.risk, 0.0..=1.0),
+    }
 }
 
 fn coded(parameters: &mut Parameters<'_>) -> CodedConfig {

@@ -127,6 +127,7 @@ pub(super) fn config() -> SubflowConfig {
         max_segment: 1_452,
         base_segment: 1_452,
         rtt: Arc::new(RttConfig::default()),
+        radio_rtt: None,
         initial_window: 10,
         ack_delay: Duration::from_millis(40),
         syn_retries: 6,

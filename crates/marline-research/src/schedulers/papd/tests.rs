@@ -103,6 +103,40 @@ fn after_a_window_of_copies_the_best_path_carries_alone() {
 }
 
 #[test]
+fn in_turn_each_path_carries_alone_and_the_one_that_brought_more_goes_on() {
+    let config = PapdConfig { measure: Measure::InTurn, ..PapdConfig::default() };
+    let mut asked = Asked::new(config);
+    let views = pair();
+    asked.pass(1_610, 5_000, &views);
+    assert_eq!(asked.papd.modes.mode(), Mode::Redundant);
+    // A window of 800 ms each, after a round trip of 200 ms.
+    let carrier = |asked: &Asked| asked.papd.alone(&asked.stream.context(&views));
+    assert_eq!(carrier(&asked), Some(SubflowId(0)));
+    assert_eq!(asked.send(&views), Some((0, true)));
+    assert_eq!(asked.ask(&[full(views[0]), views[1]]), asked.ask(&[full(views[0])]), "no copies");
+    asked.pass(1_005, 3_000, &views);
+    assert_eq!(carrier(&asked), Some(SubflowId(1)));
+    asked.pass(1_005, 5_000, &views);
+    match asked.papd.carriers {
+        Carriers::Best { path, rate } => {
+            assert_eq!(path, SubflowId(1));
+            assert!((4.9e6..5.1e6).contains(&rate), "{rate}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // Who writes little has copies on all.
+    let mut asked = Asked::new(config);
+    asked.pass(1_610, 5_000, &views);
+    asked.stream.data_una = asked.stream.written;
+    for _ in 0..3_000 {
+        asked.now += ms(1);
+        asked.ask(&views);
+    }
+    asked.stream.written += u64::from(MSS);
+    assert_eq!([asked.send(&views), asked.send(&views)], [Some((0, true)), Some((1, false))]);
+}
+
+#[test]
 fn a_silent_best_path_is_not_waited_for_and_a_fallen_one_is_measured_again() {
     let mut asked = Asked::new(PapdConfig::default());
     let views = pair();

@@ -86,3 +86,22 @@ fn a_dying_path_costs_a_few_messages_one_round_trip() {
     assert!(late.len() <= 2, "{late:?}");
     assert!(result.latencies.iter().all(|latency| *latency <= ms(120)), "{late:?}");
 }
+
+/// What the application asks for decides what is copied: answers that vary by 20 ms are too late for 35 ms, and soon
+/// enough for 200.
+#[test]
+fn a_deadline_is_met_by_copies_and_one_that_is_met_anyway_costs_few() {
+    let links = ["rate=50M,delay=20ms,queue=50ms,jitter=20ms", "rate=20M,delay=30ms,queue=100ms"];
+    let run = |scheduler: &str| {
+        let result = bursts(&mut scene(&links, scheduler, 1), 200, &every_100_ms(600));
+        let late = result.latencies[50..].iter().filter(|latency| **latency > ms(35)).count();
+        let copies = (50..600).filter(|number| of(&result.sent, *number).len() > 1).count();
+        (late, copies)
+    };
+    let [hedged, strict, lax] =
+        ["hedged", "deadline,within=35ms", "deadline,within=200ms"].map(run);
+    println!("late and copied of 550: hedged {hedged:?}, 35 ms {strict:?}, 200 ms {lax:?}");
+    assert!(hedged.0 > 30, "the test tests nothing: {hedged:?}");
+    assert!(strict.0 * 4 < hedged.0 && strict.1 > 400, "{strict:?}");
+    assert!(lax.1 < 150, "{lax:?}");
+}

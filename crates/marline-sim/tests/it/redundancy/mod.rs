@@ -6,6 +6,7 @@
 mod faults;
 mod hedging;
 mod log;
+mod repairs;
 
 use crate::cases;
 use crate::cases::bursts::{START, latencies, ms, offered_by};

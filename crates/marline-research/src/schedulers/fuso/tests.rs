@@ -1,0 +1,100 @@
+use marline_algos::schedulers::{MinRtt, MinRttConfig};
+use marline_testkit::views::{Stream, backup, full, range, send, silent, view};
+
+use super::*;
+
+fn fuso(found: bool, spare: bool) -> Fuso {
+    Fuso::around(Box::new(MinRtt::new(MinRttConfig::BARE)), FusoConfig { found, spare })
+}
+
+/// 20 ms and nothing outstanding, 80 ms and much.
+fn pair() -> [SubflowView; 2] {
+    [view(0, 20), SubflowView { bytes_in_flight: 2_000, ..view(1, 80) }]
+}
+
+/// Four segments: the fast one carried the second, the slow one the others.
+fn outstanding() -> Stream {
+    let mut stream = Stream::new(4_000);
+    for id in [1, 0, 1, 1] {
+        stream.apply(SubflowId(id), stream.unsent());
+    }
+    stream
+}
+
+/// What is asked for when this was lost there.
+fn repairs(
+    fuso: &mut Fuso,
+    on: u8,
+    lost: DataRange,
+    views: &[SubflowView],
+) -> Vec<(u8, DataRange)> {
+    let (mut out, event) = (Vec::new(), SchedulerEvent::Lost { on: SubflowId(on), range: lost });
+    fuso.on_event(event, &outstanding().context(views), &mut out);
+    let asked = out.iter().map(|action| match action {
+        SchedulerAction::Reinject { range, on } => (on.0, *range),
+        other => panic!("{other:?}"),
+    });
+    asked.collect()
+}
+
+#[test]
+fn what_the_slow_path_lost_is_repaired_on_the_fast_one_and_not_the_other_way_round() {
+    let mut fuso = fuso(true, true);
+    assert!(fuso.watches_losses());
+    let behind = [(0, range(0, 1_000)), (0, range(2_000, 3_000)), (0, range(3_000, 4_000))];
+    assert_eq!(repairs(&mut fuso, 1, range(0, 1_000), &pair()), behind, "and what is behind it");
+    assert_eq!(repairs(&mut fuso, 1, range(3_000, 4_000), &pair()), [behind[2]]);
+    assert_eq!(repairs(&mut fuso, 0, range(1_000, 2_000), &pair()), []);
+    // While something new waits for room, the hole alone.
+    let mut stream = outstanding();
+    stream.written += 1_000;
+    let (mut out, lost) = (Vec::new(), range(0, 1_000));
+    let event = SchedulerEvent::Lost { on: SubflowId(1), range: lost };
+    fuso.on_event(event, &stream.context(&pair()), &mut out);
+    assert_eq!(out, [SchedulerAction::Reinject { range: lost, on: SubflowId(0) }]);
+}
+
+#[test]
+fn a_path_that_loses_is_no_better_one() {
+    // 20 + 9 * 24 ms and 80 ms.
+    let mut fuso = fuso(true, true);
+    fuso.losses.set_between(&view(0, 20), 1.0);
+    assert_eq!(repairs(&mut fuso, 1, range(0, 1_000), &pair()), []);
+    assert_eq!(repairs(&mut fuso, 0, range(1_000, 2_000), &pair()), [(1, range(1_000, 2_000))]);
+}
+
+#[test]
+fn only_a_healthy_regular_path_with_room_repairs() {
+    let [fast, slow] = pair();
+    for other in [full(fast), backup(fast), silent(fast, 5)] {
+        assert_eq!(repairs(&mut fuso(true, true), 1, range(0, 1_000), &[other, slow]), []);
+    }
+    assert_eq!(repairs(&mut fuso(false, true), 1, range(0, 1_000), &pair()), []);
+    assert!(!fuso(false, true).watches_losses());
+}
+
+#[test]
+fn with_room_to_spare_the_oldest_of_the_worst_path_goes_on_the_best() {
+    let (mut stream, mut with, views) = (outstanding(), fuso(true, true), pair());
+    assert_eq!(with.next_send(&stream.context(&views)), send(0, 0, 1_000));
+    stream.apply(SubflowId(0), range(0, 1_000));
+    // What is SACKed is there.
+    stream.deliver(range(2_000, 3_000));
+    assert!(with.watches_delivery());
+    assert_eq!(with.next_send(&stream.context(&views)), send(0, 3_000, 4_000));
+    assert_eq!(fuso(true, false).next_send(&outstanding().context(&views)), Decision::Wait);
+    // Not while something new waits, be it for the peer's window.
+    stream.written = 5_000;
+    stream.window = 4_000;
+    assert_eq!(with.next_send(&stream.context(&views)), Decision::Wait);
+    stream.window = 9_000;
+    assert_eq!(with.next_send(&stream.context(&views)), send(0, 4_000, 5_000));
+}
+
+#[test]
+fn the_best_path_keeps_its_own_data() {
+    let mut stream = Stream::new(1_000);
+    stream.apply(SubflowId(0), stream.unsent());
+    let views = [SubflowView { bytes_in_flight: 1_000, ..view(0, 20) }, view(1, 80)];
+    assert_eq!(fuso(true, true).next_send(&stream.context(&views)), Decision::Wait);
+}

@@ -1,0 +1,94 @@
+use marline_policy::{Phase, SubflowId};
+use marline_testkit::views::{Stream, backup, drain, full, range, silent, view};
+
+use super::*;
+
+/// A scheduler that gave each path so many segments between losses, of which it has seen several.
+fn knowing(config: LampsConfig, between: &[f64]) -> Lamps {
+    let mut lamps = Lamps::new(config);
+    for (id, between) in (0..).zip(between) {
+        lamps.losses.set_between(&view(id, 20), *between);
+    }
+    lamps
+}
+
+/// What becomes of a stream of so many bytes.
+fn sent(lamps: &mut Lamps, bytes: u64, subflows: &[SubflowView]) -> Vec<(u8, u64, u64)> {
+    drain(lamps, &mut Stream::new(bytes), subflows)
+}
+
+#[test]
+fn without_losses_it_is_lowest_rtt_without_copies() {
+    let subflows = [view(0, 40), view(1, 20)];
+    assert_eq!(sent(&mut Lamps::default(), 1_500, &subflows), [(1, 0, 1_000), (1, 1_000, 1_500)]);
+    assert_eq!(sent(&mut Lamps::default(), 500, &[full(view(1, 20)), subflows[0]]), [(0, 0, 500)]);
+}
+
+#[test]
+fn a_fast_path_that_loses_much_is_left_for_a_slower_one() {
+    // One in two: 20 + 1 * (20 + 4) = 44 ms; one in twenty: 21.3 ms.
+    let subflows = [view(0, 20), view(1, 40)];
+    let first = |between: f64| {
+        let unsure = LampsConfig { sure: 0.0, ..LampsConfig::default() };
+        sent(&mut knowing(unsure, &[between]), 500, &subflows)
+    };
+    assert_eq!(first(20.0), [(0, 0, 500)]);
+    assert_eq!(first(2.0), [(1, 0, 500)]);
+}
+
+#[test]
+fn copies_are_made_until_delivery_is_likely_enough() {
+    let subflows = [view(0, 20), view(1, 30), view(2, 40)];
+    let carriers = |sure: f64, between: [f64; 3]| {
+        let config = LampsConfig { sure, ..LampsConfig::default() };
+        sent(&mut knowing(config, &between), 500, &subflows).len()
+    };
+    // 5 % are lost on each: one path, 95 %; two, 99.75 %; three, 99.9875 %.
+    let alike = [20.0; 3];
+    assert_eq!([0.9, 0.99, 0.999].map(|sure| carriers(sure, alike)), [1, 2, 3]);
+    // One in a hundred: as sure as asked for without a copy.
+    assert_eq!(carriers(0.99, [100.0; 3]), 1);
+    // What can not be reached is tried with all there are.
+    assert_eq!(carriers(1.0, alike), 3);
+}
+
+#[test]
+fn a_path_that_repairs_counts_as_within_its_burst() {
+    let repairing = SubflowView { phase: Phase::Recovery, ..view(0, 20) };
+    // 20 + 0.43 * 24 = 30.3 ms: still the fastest, and not sure.
+    assert_eq!(
+        sent(&mut Lamps::default(), 500, &[repairing, view(1, 40)]),
+        [(0, 0, 500), (1, 0, 500)]
+    );
+    assert_eq!(sent(&mut Lamps::default(), 500, &[repairing, view(1, 25)]), [(1, 0, 500)]);
+}
+
+#[test]
+fn what_it_sends_and_what_is_lost_of_it_makes_the_chance() {
+    let mut lamps = Lamps::default();
+    let mut stream = Stream::new(10_000);
+    let seen = |acked: u64| [SubflowView { bytes_since_loss: acked, ..view(0, 20) }];
+    assert_eq!(drain(&mut lamps, &mut stream, &seen(9_000)).len(), 10);
+    stream.written += 1_000;
+    drain(&mut lamps, &mut stream, &seen(0));
+    assert_eq!(lamps.losses.chance(&view(0, 20), 0.0), 0.1, "one in ten");
+    // A slot that is used again begins without losses.
+    let (event, subflows) = (SchedulerEvent::SubflowUp(SubflowId(0)), [view(0, 20)]);
+    lamps.on_event(event, &Stream::new(0).context(&subflows), &mut Vec::new());
+    assert_eq!(lamps.losses.chance(&view(0, 20), 0.0), 0.0);
+}
+
+#[test]
+fn backups_silent_and_full_ones_carry_no_copies() {
+    let (fast, other) = (view(0, 20), view(1, 20));
+    for other in [backup(other), silent(other, 5), full(other)] {
+        let mut lamps = knowing(LampsConfig::default(), &[10.0, 10.0]);
+        assert_eq!(sent(&mut lamps, 500, &[fast, other]), [(0, 0, 500)], "{other:?}");
+    }
+    // Only backups are left: each byte once.
+    let mut lamps = knowing(LampsConfig::default(), &[10.0, 10.0]);
+    assert_eq!(sent(&mut lamps, 500, &[backup(fast), backup(other)]), [(0, 0, 500)]);
+    let silent = [silent(fast, 3), silent(other, 5)];
+    let decision = Lamps::default().next_send(&Stream::new(500).context(&silent));
+    assert_eq!(decision.data(), Some((SubflowId(1), range(0, 500))), "the one heard of last");
+}

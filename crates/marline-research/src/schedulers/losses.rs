@@ -1,0 +1,126 @@
+//! What paths lose, as schedulers can tell: how many segments were given to a path between the losses that its view
+//! shows, and the delay that follows from that.
+//!
+//! A view counts the bytes acknowledged since the last loss, from where an episode of recovery began: less than before
+//! means a loss, and a burst of them is one.
+
+use marline_policy::{Phase, SubflowId, SubflowView};
+use marline_time::Duration;
+
+/// Weight of the newest interval between losses.
+const INTERVAL_GAIN: f64 = 0.25;
+/// No path loses more than this for certain: something must be tried.
+const MOST_LOSS: f64 = 0.9;
+
+/// What a path lost so far.
+#[derive(Copy, Clone, Debug)]
+struct Known {
+    of: SubflowId,
+    bytes_since_loss: u64,
+    /// Segments given to it since its last loss.
+    since: f64,
+    /// The same between losses, smoothed; `None` before the first.
+    between: Option<f64>,
+}
+
+impl Known {
+    fn look(&mut self, view: &SubflowView) {
+        if view.bytes_since_loss < self.bytes_since_loss {
+            let last = core::mem::take(&mut self.since);
+            self.between = Some(self.between.map_or(last, |b| b + (last - b) * INTERVAL_GAIN));
+        }
+        self.bytes_since_loss = view.bytes_since_loss;
+    }
+}
+
+/// What all paths lost so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Losses(Vec<Known>);
+
+impl Losses {
+    /// Notices new paths, and losses since the last look.
+    pub(super) fn look(&mut self, views: &[SubflowView]) {
+        for view in views {
+            if let Some(known) = self.0.iter_mut().find(|known| known.of == view.id) {
+                known.look(view);
+                continue;
+            }
+            let (of, bytes_since_loss) = (view.id, view.bytes_since_loss);
+            self.0.push(Known { of, bytes_since_loss, since: 0.0, between: None });
+        }
+    }
+
+    /// A segment is given to this path.
+    pub(super) fn note_sent(&mut self, id: SubflowId) {
+        if let Some(known) = self.0.iter_mut().find(|known| known.of == id) {
+            known.since += 1.0;
+        }
+    }
+
+    /// The path is gone, or another one has its place.
+    pub(super) fn forget(&mut self, id: SubflowId) {
+        self.0.retain(|known| known.of != id);
+    }
+
+    /// The chance that the next segment on a path is lost: one in so many as it had between two losses, on average or
+    /// since the last, whichever is more; while it repairs at least `burst`; 0 before its first loss.
+    pub(super) fn chance(&self, view: &SubflowView, burst: f64) -> f64 {
+        let known = self.0.iter().find(|known| known.of == view.id);
+        let of = |known: &Known| Some(1.0 / known.between?.max(known.since).max(1.0));
+        let usual = known.and_then(of).unwrap_or_default();
+        let now = if view.phase == Phase::Open { usual } else { usual.max(burst) };
+        now.min(MOST_LOSS)
+    }
+
+    /// A path that had so many segments between losses.
+    #[cfg(test)]
+    pub(super) fn set_between(&mut self, view: &SubflowView, between: f64) {
+        self.look(&[*view]);
+        for known in self.0.iter_mut().filter(|known| known.of == view.id) {
+            known.between = Some(between);
+        }
+    }
+}
+
+/// The time until a segment that is lost with this chance is expected to be answered: a round trip, and for each time
+/// that it is lost another one, and until that is noticed 4 RTTVAR. `None`: the RTT is unknown.
+pub(super) fn expected_delay(view: &SubflowView, loss: f64) -> Option<Duration> {
+    let srtt = view.srtt?;
+    let repair = (srtt + view.rttvar * 4).mul_f64(loss / (1.0 - loss));
+    Some(srtt + repair)
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_testkit::views::view;
+
+    use super::*;
+
+    #[test]
+    fn losses_are_counted_in_segments_and_time_without_one_is_believed() {
+        let mut losses = Losses::default();
+        let mut send = |acked: u64, segments: u32| {
+            let path = SubflowView { bytes_since_loss: acked, ..view(0, 20) };
+            losses.look(&[path]);
+            (0..segments).for_each(|_| losses.note_sent(path.id));
+            losses.chance(&path, 0.3)
+        };
+        assert_eq!(send(9_000, 10), 0.0, "none yet");
+        assert_eq!(send(0, 1), 0.1, "one in ten");
+        assert!((send(29_000, 30) - 1.0 / 31.0).abs() < 1e-9, "no other for a while");
+        // An average of 10 and 31, a quarter of the way.
+        assert!((send(500, 1) - 1.0 / 15.25).abs() < 1e-9);
+        losses.forget(SubflowId(0));
+        assert_eq!(losses.chance(&view(0, 20), 0.3), 0.0);
+    }
+
+    #[test]
+    fn a_path_that_repairs_counts_as_within_its_burst() {
+        let repairing = SubflowView { phase: Phase::Recovery, ..view(0, 20) };
+        let losses = Losses::default();
+        assert_eq!(losses.chance(&repairing, 0.3), 0.3);
+        // 20 + 0.25 / 0.75 * (20 + 4).
+        assert_eq!(expected_delay(&repairing, 0.25), Some(Duration::from_millis(28)));
+        assert_eq!(expected_delay(&SubflowView { srtt: None, ..repairing }, 0.25), None);
+    }
+}

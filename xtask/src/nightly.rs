@@ -4,11 +4,13 @@
 //! `docs/nightly.md`, with the commit, for those who ask when it was last seen to work.
 
 mod crates;
+mod releases;
 mod twice;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 use crate::run::{command, output, run};
@@ -17,7 +19,7 @@ use crate::{TaskResult, ci, python};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -25,6 +27,11 @@ const STEPS: [Step; 10] = [
         crates::check,
     ),
     ("dist", "two builds of a release in two directories are equal", twice::check),
+    (
+        "releases",
+        "the last release's client with this server and the reverse: streams, UDP, a dead path, the server replaced",
+        releases::check,
+    ),
     ("endurance", "churn, ten thousand streams, `kill -9`", endurance),
     (
         "upgrades",
@@ -118,18 +125,20 @@ fn endurance(root: &Path) -> TaskResult {
 }
 
 fn upgrades(root: &Path) -> TaskResult {
-    long_tests(root, "upgrade::")
+    run(&mut long_tests(root, "upgrade::"))
 }
 
 fn fleet(root: &Path) -> TaskResult {
-    long_tests(root, "fleet::")
+    run(&mut long_tests(root, "fleet::"))
 }
 
 /// Tests of the program that are ignored otherwise.
-fn long_tests(root: &Path, filter: &str) -> TaskResult {
+fn long_tests(root: &Path, filter: &str) -> Command {
     const LONG: [&str; 8] =
         ["test", "-p", "marline-cli", "--test", "it", "--", "--ignored", "--nocapture"];
-    run(command(root, "cargo", &LONG).arg(filter))
+    let mut tests = command(root, "cargo", &LONG);
+    tests.arg(filter);
+    tests
 }
 
 fn packets(root: &Path) -> TaskResult {

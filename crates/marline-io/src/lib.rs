@@ -31,12 +31,12 @@ pub use driver::{
 };
 pub use echo_socket::{EchoAnswer, EchoSocket};
 pub use links::UdpUse;
-pub use marline_wire::Prefix64;
+pub use marline_wire::{Pref64, Prefix64};
 pub use native::{RawSockets, native_capabilities};
 pub use net::resolv_conf;
 pub use net::{
-    GATEWAY_INTERFACE, Interface, InterfaceSetup, Interfaces, PrefixAnswer, Watcher,
-    discover_nat64, resolvers_of,
+    GATEWAY_INTERFACE, Interface, InterfaceSetup, Interfaces, Pref64Listener, PrefixAnswer,
+    Watcher, discover_nat64, resolvers_of,
 };
 pub use path_radio::RadioKind;
 pub use path_resolve::{LocalEnd, ResolveError};

@@ -17,6 +17,7 @@ mod ipv6;
 pub mod mptcp;
 mod nat64;
 pub mod pcapng;
+mod router_advertisement;
 mod seq;
 mod tcp;
 mod tcp_options;
@@ -35,6 +36,7 @@ pub use ip::{IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, emit_ip, ip_header_len, ip_ve
 pub use ipv4::{IPV4_HEADER_LEN, Ipv4Header, Ipv4Packet};
 pub use ipv6::{IPV6_HEADER_LEN, Ipv6Header, Ipv6Packet};
 pub use nat64::{BadPrefix64, Prefix64};
+pub use router_advertisement::{Pref64, router_options};
 pub use seq::{SeqNum, unwrap32};
 pub use tcp::{TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpSegment};
 pub use tcp_options::{MAX_OPTIONS, SackBlock, SackBlocks, TcpOptions, Timestamps};

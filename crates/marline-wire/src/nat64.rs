@@ -67,6 +67,12 @@ impl Prefix64 {
         self.len.get()
     }
 
+    /// The first 96 bits: the prefix, and zeros.
+    #[cfg(test)]
+    pub(crate) const fn octets(&self) -> &[u8; 12] {
+        &self.octets
+    }
+
     /// The prefix, and zeros.
     fn address(self) -> Ipv6Addr {
         let mut octets = [0; 16];

@@ -1,14 +1,19 @@
 //! Watcher of networks that have only IPv6: below which prefix each of them reaches IPv4 addresses (NAT64).
 //!
-//! A network is asked when its interface appears, when its answer has expired, and, if nobody answered, again and
-//! again. Nothing is asked as long as every path has IPv4.
+//! Routers advertise it (RFC 8781), or the network's resolver knows it (RFC 7050); who has heard the first does not ask
+//! the second (RFC 8781, 5.1). A resolver is asked when its interface appears, when its answer has expired, and, if
+//! nobody answered, again and again. Nothing is asked as long as every path has IPv4.
+
+mod advertised;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use marline_io::{LocalEnd, Prefix64, PrefixAnswer, discover_nat64};
+use marline_io::{LocalEnd, Pref64, Pref64Listener, Prefix64, PrefixAnswer, discover_nat64};
 use tokio::sync::Notify;
+
+use advertised::Advertised;
 
 /// A network that does not translate is asked again after this, or when it has changed.
 const NONE_FOR: Duration = Duration::from_secs(600);
@@ -20,6 +25,7 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 struct Known {
     end: LocalEnd,
+    /// What its resolver said.
     prefix: Option<Prefix64>,
     /// It has said so, or nobody answered.
     settled: bool,
@@ -27,10 +33,16 @@ struct Known {
     silences: u32,
 }
 
+#[derive(Debug, Default)]
+struct State {
+    networks: BTreeMap<u32, Known>,
+    advertised: Advertised,
+}
+
 /// Who is asked, and what came of it.
 #[derive(Debug, Default)]
 pub(crate) struct PrefixWatch {
-    networks: Mutex<BTreeMap<u32, Known>>,
+    state: Mutex<State>,
     changed: Notify,
     answered: Notify,
 }
@@ -39,19 +51,20 @@ impl PrefixWatch {
     /// These networks have only IPv6, from now on.
     pub(crate) fn follow(&self, ends: Vec<LocalEnd>) {
         let now = Instant::now();
-        let mut networks = self.lock();
-        let stays = |known: &Known| ends.contains(&known.end);
+        let mut state = self.lock();
+        let State { networks, advertised } = &mut *state;
         let before = networks.len();
-        networks.retain(|_, known| stays(known));
+        networks.retain(|_, known| ends.contains(&known.end));
         let mut changed = networks.len() != before;
         for end in ends {
             let index = end.interface.1;
             networks.entry(index).or_insert_with(|| {
                 changed = true;
+                advertised.arrive(&end, now);
                 Known { end, prefix: None, settled: false, due: now, silences: 0 }
             });
         }
-        drop(networks);
+        drop(state);
         if changed {
             self.changed.notify_one();
         }
@@ -59,7 +72,7 @@ impl PrefixWatch {
 
     /// Whether a network has yet to say what it does.
     pub(crate) fn is_asking(&self) -> bool {
-        self.lock().values().any(|known| !known.settled)
+        self.lock().networks.values().any(|known| !known.settled)
     }
 
     /// Waits until every network has answered, or not.
@@ -73,19 +86,52 @@ impl PrefixWatch {
         }
     }
 
-    /// Asks whoever is due, and `tell`s what each network does, until the future is dropped.
-    pub(crate) async fn run(self: Arc<Self>, mut tell: impl FnMut(&LocalEnd, Option<Prefix64>)) {
+    /// Listens to routers, asks whoever is due, and `tell`s what each network does, until the future is dropped.
+    pub(crate) async fn run(self: Arc<Self>, tell: impl FnMut(&LocalEnd, Option<Prefix64>)) {
+        tokio::join!(self.listen(), self.ask(tell));
+    }
+
+    /// Takes what routers advertise. Without it there are resolvers still.
+    async fn listen(&self) {
+        let mut listener = match Pref64Listener::start() {
+            Ok(listener) => listener,
+            Err(error) => return tracing::debug!(%error, "router advertisements are not heard"),
+        };
+        loop {
+            match listener.heard().await {
+                Ok(prefixes) => {
+                    for (interface, said) in prefixes {
+                        self.on_advertised(interface, said);
+                    }
+                }
+                Err(error) => {
+                    return tracing::warn!(%error, "router advertisements are no longer heard");
+                }
+            }
+        }
+    }
+
+    async fn ask(&self, mut tell: impl FnMut(&LocalEnd, Option<Prefix64>)) {
         loop {
             let now = Instant::now();
             let due: Option<(LocalEnd, Instant)> = {
-                let networks = self.lock();
-                let first = networks.values().min_by_key(|known| known.due);
+                let state = self.lock();
+                let first = state.networks.values().min_by_key(|known| known.due);
                 first.map(|known| (known.end.clone(), known.due))
             };
             match due {
                 Some((end, at)) if at <= now => {
-                    let answer = discover_nat64(&end).await.unwrap_or(PrefixAnswer::Silence);
-                    if let Some(prefix) = self.on_answer(&end, answer) {
+                    let found = match self.by_router(&end, now) {
+                        Some(prefix) => Some(Some(prefix)),
+                        None => tokio::select! {
+                            answer = discover_nat64(&end) => {
+                                self.on_answer(&end, answer.unwrap_or(PrefixAnswer::Silence))
+                            }
+                            // Perhaps a router has spoken: whoever is due still is asked again.
+                            () = self.changed.notified() => continue,
+                        },
+                    };
+                    if let Some(prefix) = found {
                         tell(&end, prefix);
                     }
                     self.answered.notify_waiters();
@@ -101,11 +147,35 @@ impl PrefixWatch {
         }
     }
 
-    /// Takes an answer; what is to be told of the network. `None`: it is another by now.
+    /// Takes what a router said; its network is looked at next.
+    fn on_advertised(&self, interface: u32, said: Pref64) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let before = state.advertised.of(interface, now);
+        state.advertised.take(interface, said, now);
+        let changed = before != state.advertised.of(interface, now);
+        if let Some(known) = state.networks.get_mut(&interface).filter(|_| changed) {
+            known.due = now;
+            self.changed.notify_one();
+        }
+    }
+
+    /// The prefix that a router of this network has advertised and that counts. It is looked at again when that ends.
+    fn by_router(&self, end: &LocalEnd, now: Instant) -> Option<Prefix64> {
+        let mut state = self.lock();
+        let State { networks, advertised } = &mut *state;
+        let (prefix, until) = advertised.of(end.interface.1, now)?;
+        let known = networks.get_mut(&end.interface.1).filter(|known| known.end == *end)?;
+        // The resolver's word, if there was one, was the second choice, and is old by then.
+        (known.prefix, known.settled, known.silences, known.due) = (None, true, 0, until);
+        Some(prefix)
+    }
+
+    /// Takes a resolver's answer; what is to be told of the network. `None`: it is another by now.
     fn on_answer(&self, end: &LocalEnd, answer: PrefixAnswer) -> Option<Option<Prefix64>> {
         let now = Instant::now();
-        let mut networks = self.lock();
-        let known = networks.get_mut(&end.interface.1).filter(|known| known.end == *end)?;
+        let mut state = self.lock();
+        let known = state.networks.get_mut(&end.interface.1).filter(|known| known.end == *end)?;
         known.settled = true;
         match answer {
             PrefixAnswer::Prefix { prefix, ttl_s } => {
@@ -127,8 +197,8 @@ impl PrefixWatch {
         Some(known.prefix)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Known>> {
-        self.networks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -144,7 +214,7 @@ mod tests {
     }
 
     fn due_in(watch: &PrefixWatch) -> Duration {
-        watch.lock()[&7].due.saturating_duration_since(Instant::now())
+        watch.lock().networks[&7].due.saturating_duration_since(Instant::now())
     }
 
     #[test]
@@ -171,5 +241,39 @@ mod tests {
         assert_eq!(watch.on_answer(&here, found), None, "the old one's answer came late");
         watch.follow(Vec::new());
         assert!(!watch.is_asking());
+    }
+
+    #[test]
+    fn what_a_router_says_comes_before_the_resolvers_word_as_long_as_it_counts() {
+        let (watch, here) = (PrefixWatch::default(), end("2001:db8::2", 7));
+        let (asked, advertised) = (Prefix64::WELL_KNOWN, "2001:db8:64::/96".parse().unwrap());
+        let found = PrefixAnswer::Prefix { prefix: asked, ttl_s: 300 };
+        watch.follow(vec![here.clone()]);
+        assert_eq!(watch.on_answer(&here, found), Some(Some(asked)));
+        watch.on_advertised(8, Pref64 { prefix: advertised, lifetime_s: 80 });
+        assert!(due_in(&watch) > Duration::from_secs(299), "another interface");
+        watch.on_advertised(7, Pref64 { prefix: advertised, lifetime_s: 80 });
+        assert_eq!(due_in(&watch), Duration::ZERO);
+        assert_eq!(watch.by_router(&here, Instant::now()), Some(advertised));
+        let lifetime = due_in(&watch);
+        assert!(lifetime > Duration::from_secs(79) && lifetime <= Duration::from_secs(80));
+        // It is taken back, and a resolver that is silent now knows nothing.
+        watch.on_advertised(7, Pref64 { prefix: advertised, lifetime_s: 0 });
+        assert_eq!(due_in(&watch), Duration::ZERO);
+        assert_eq!(watch.by_router(&here, Instant::now()), None);
+        assert_eq!(watch.on_answer(&here, PrefixAnswer::Silence), Some(None));
+    }
+
+    #[test]
+    fn what_a_router_says_before_its_network_is_known_is_kept_for_it() {
+        let (watch, here) = (PrefixWatch::default(), end("2001:db8::2", 7));
+        let prefix = Prefix64::WELL_KNOWN;
+        watch.on_advertised(7, Pref64 { prefix, lifetime_s: 80 });
+        watch.follow(vec![here.clone()]);
+        assert!(watch.is_asking());
+        assert_eq!(watch.by_router(&here, Instant::now()), Some(prefix));
+        assert!(!watch.is_asking());
+        let other = end("2001:db8::3", 7);
+        assert_eq!(watch.by_router(&other, Instant::now()), None, "it has another address by now");
     }
 }

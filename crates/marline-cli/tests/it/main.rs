@@ -24,6 +24,7 @@ mod native_serve;
 mod operations;
 mod prometheus;
 mod quickstart;
+mod releases;
 mod run;
 mod service_manager;
 mod ssh_hole;

@@ -7,7 +7,7 @@ mod path_health;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::support::native::start_nginx;
+use super::support::native::{LARGE, start_nginx};
 use super::support::testbed::{Testbed, Until};
 use super::support::{self, CURL};
 use super::upgrade::TookOver;
@@ -51,16 +51,18 @@ fn start(testbed: &mut Testbed, carrier: &str, paths: &str) -> usize {
 /// Fetches 32 MB in some three seconds, and meanwhile the translator forgets twice. What came of it.
 fn download(testbed: &Testbed) -> (String, Duration) {
     let begin = Instant::now();
+    testbed.run("client", "rm -f large sums");
     let fetch = format!(
-        "rm -f large sums
-        {CURL} -o sums http://127.0.0.1:8080/sums
-        {CURL} --limit-rate 10M -o large http://127.0.0.1:8080/large || echo \"curl ends with $?\"
+        "{CURL} -o sums http://127.0.0.1:8080/sums
+        {CURL} -N -o large 'http://127.0.0.1:8080/large?rate=8m' || echo \"curl ends with $?\"
         sha256sum --check --ignore-missing sums || true"
     );
+    let large = testbed.dir.join("client/large");
     let said = std::thread::scope(|scope| {
         let fetching = scope.spawn(|| testbed.run("client", &fetch));
-        for _ in 0..2 {
-            std::thread::sleep(Duration::from_millis(1_100));
+        // The second time, it has come over what the first one did.
+        for share in [3, 2] {
+            support::under_way(&large, LARGE / share, LARGE);
             testbed.run("nat", "nat forget");
         }
         fetching.join().expect("no panic")
@@ -84,15 +86,16 @@ fn over_udp_nobody_notices_and_a_silent_stream_is_found_again() {
     assert!(said.contains("large: OK"), "{said}");
     assert!(took < Duration::from_secs(15), "{took:?}");
     assert!(moves(&testbed, server) >= 2, "{}", testbed.log(server));
-    // Upwards, with bytes of both directions in flight.
+    // Upwards: the sender's limit holds back what it sends.
     let upload = format!(
-        "head -c 16000000 /dev/urandom > sent
+        "head -c {SENT} /dev/urandom > sent
         {CURL} -H Expect: --limit-rate 8M -T sent http://127.0.0.1:8082/ | sha256sum; sha256sum < sent"
     );
     testbed.start("server", ECHO, Until::Says("ready"));
+    let got = testbed.dir.join("server/got");
     let sums = std::thread::scope(|scope| {
         let sending = scope.spawn(|| testbed.run("client", &upload));
-        std::thread::sleep(Duration::from_millis(1_200));
+        support::under_way(&got, SENT / 3, SENT);
         testbed.run("nat", "nat forget");
         sending.join().expect("no panic")
     });
@@ -135,14 +138,23 @@ fn over_udp_connections_of_a_replaced_process_are_found_again() {
     assert!(moves(&testbed, server) >= 2, "{}", testbed.log(server));
 }
 
-/// A web server that answers an upload with its bytes.
+/// Bytes of an upload.
+const SENT: u64 = 16_000_000;
+
+/// A web server that writes an upload into the file `got` as it comes, and answers with its bytes.
 const ECHO: &str = "python3 -u -c '
 from http.server import BaseHTTPRequestHandler, HTTPServer
 class Echo(BaseHTTPRequestHandler):
     def do_PUT(self):
-        body = self.rfile.read(int(self.headers[\"Content-Length\"]))
+        length = left = int(self.headers[\"Content-Length\"])
+        with open(\"got\", \"w+b\", buffering=0) as got:
+            while left and (piece := self.rfile.read1(min(left, 65536))):
+                got.write(piece)
+                left -= len(piece)
+            got.seek(0)
+            body = got.read()
         self.send_response(200)
-        self.send_header(\"Content-Length\", str(len(body)))
+        self.send_header(\"Content-Length\", str(length))
         self.end_headers()
         self.wfile.write(body)
 server = HTTPServer((\"127.0.0.1\", 8082), Echo)

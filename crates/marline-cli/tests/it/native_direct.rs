@@ -2,7 +2,7 @@
 //! and plain TCP by fallback, over two networks between namespaces. Needs root.
 
 use super::support;
-use super::support::native::{start_nginx, start_sshd, testbed};
+use super::support::native::{LARGE, start_nginx, start_sshd, testbed};
 use super::support::testbed::{Testbed, Until};
 
 const CLIENT: &str = "marline client --direct --path net1 --path net2 --socks5 127.0.0.1:1080";
@@ -129,17 +129,19 @@ fn a_forward_survives_the_loss_of_a_network() {
     start_nginx(&mut testbed, "mptcpize run", "10.91.1.1:80", 80);
     let client = "marline client --direct --path net1 --path net2 -L 8080:four.example:80";
     testbed.start("client", client, Until::Says("forward listening"));
-    let text = testbed.run(
-        "client",
-        "curl -sS --fail -o sums http://127.0.0.1:8080/sums
-        curl -sS --fail --limit-rate 8M -o large http://127.0.0.1:8080/large & job=$!
-        sleep 1
-        # What arrives there is lost; nothing says so.
-        ip link set net1 arp off; ip neigh flush dev net1
-        ip neigh replace 10.91.1.1 lladdr 02:00:00:00:00:01 dev net1
-        wait $job
-        sha256sum --check --ignore-missing sums",
-    );
+    let fetch = "curl -sS --fail -o sums http://127.0.0.1:8080/sums
+        curl -sS --fail -N -o large 'http://127.0.0.1:8080/large?rate=8m'
+        sha256sum --check --ignore-missing sums";
+    // What arrives there is lost; nothing says so.
+    let lose = "ip link set net1 arp off; ip neigh flush dev net1
+        ip neigh replace 10.91.1.1 lladdr 02:00:00:00:00:01 dev net1";
+    let large = testbed.dir.join("client/large");
+    let text = std::thread::scope(|scope| {
+        let fetching = scope.spawn(|| testbed.run("client", fetch));
+        support::under_way(&large, LARGE / 3, LARGE);
+        testbed.run("client", lose);
+        fetching.join().expect("no panic")
+    });
     assert!(text.contains("large: OK"), "{text}");
     assert!(testbed.counter("server", "MPTcpExtMPJoinAckRx") >= 1);
 }

@@ -2,7 +2,7 @@
 //! (by `mptcpize`) and plain TCP, over two networks between namespaces. Needs root.
 
 use super::support;
-use super::support::native::{start_nginx, start_sshd, testbed};
+use super::support::native::{LARGE, start_nginx, start_sshd, testbed};
 use super::support::testbed::{Testbed, Until};
 
 /// The kernel of the client spoke Multipath TCP on so many connections, and none fell back.
@@ -188,9 +188,10 @@ fn a_drain_finishes_what_runs_and_refuses_what_comes() {
     let serve = "marline serve --listen 10.91.1.1:80 --to 127.0.0.1:8080 --drain 30s";
     let serve = testbed.start("server", serve, Until::Says("listening on"));
     testbed.run("client", "curl -sS --fail -o sums http://four.example/sums");
-    let slow = "mptcpize run curl -sS --fail --limit-rate 10M -o large http://four.example/large";
+    let slow = "mptcpize run curl -sS --fail -N -o large 'http://four.example/large?rate=8m'";
     let slow = testbed.start("client", slow, Until::Says(""));
-    testbed.run("client", "until test -s large; do sleep 0.05; done");
+    let large = testbed.dir.join("client/large");
+    support::under_way(&large, 1, LARGE);
     testbed.signal(serve, "TERM");
     testbed.log_with(serve, "stopping");
     // A connection that comes in the very moment may be taken and reset; the next SYNs are refused.
@@ -203,6 +204,7 @@ fn a_drain_finishes_what_runs_and_refuses_what_comes() {
         echo code $code";
     let text = testbed.run("client", refused);
     assert!(text.contains("code 7\n"), "refused: {text}");
+    support::under_way(&large, 1, LARGE);
     assert!(testbed.wait(slow), "{}", testbed.log(slow));
     assert!(testbed.run("client", "sha256sum --check --ignore-missing sums").contains("large: OK"));
     assert!(testbed.wait(serve), "an orderly end");

@@ -11,6 +11,13 @@ const LINK_LEN: usize = 16;
 const ADDRESS_LEN: usize = 8;
 /// Bytes of `rtmsg`.
 const ROUTE_LEN: usize = 12;
+/// Bytes of `nduseroptmsg`: family, a byte of nothing, length of the options (u16), interface (u32), type and code of
+/// the ICMPv6 message, six bytes of nothing.
+const OPTIONS_LEN: usize = 16;
+/// An option of a neighbour discovery message that the kernel leaves to programs; libc does not know it.
+const RTM_NEWNDUSEROPT: u16 = 68;
+/// Type of a router advertisement (RFC 4861, 4.2).
+const ROUTER_ADVERTISEMENT: u8 = 134;
 
 /// An answer, or part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +32,8 @@ pub(super) enum Message {
     Address { index: u32, address: IpAddr, scope: u8, flags: u32 },
     /// A route; `interfaces` are those it leaves through.
     Route { dst_len: u8, table: u32, kind: u8, metric: u32, ipv6: bool, interfaces: Vec<u32> },
+    /// Options of a router advertisement that came by this interface.
+    RouterOptions { index: u32, options: Vec<u8> },
     /// Anything else.
     Other,
 }
@@ -160,6 +169,7 @@ fn parse_body(kind: u16, body: &[u8]) -> Option<Message> {
         libc::RTM_NEWLINK => parse_link(body),
         libc::RTM_NEWADDR => parse_address(body),
         libc::RTM_NEWROUTE => parse_route(body),
+        RTM_NEWNDUSEROPT => parse_router_options(body),
         _ => None,
     }
 }
@@ -204,6 +214,17 @@ fn parse_route(body: &[u8]) -> Option<Message> {
         }
     }
     Some(Message::Route { dst_len, table, kind, metric, ipv6, interfaces })
+}
+
+fn parse_router_options(body: &[u8]) -> Option<Message> {
+    let (family, kind) = (i32::from(*body.first()?), *body.get(8)?);
+    if family != libc::AF_INET6 || kind != ROUTER_ADVERTISEMENT {
+        return None;
+    }
+    let (len, index) = (usize::from(u16_at(body, 2)?), u32_at(body, 4)?);
+    // Attributes follow: the router's address.
+    let options = body.get(OPTIONS_LEN..)?.get(..len)?.to_vec();
+    Some(Message::RouterOptions { index, options })
 }
 
 /// The interfaces of a route with several next hops (`rtnexthop`: length, flags, weight, index).
@@ -290,10 +311,35 @@ mod tests {
         }
     }
 
+    /// What the kernel says of options that came by an interface.
+    fn router_options(index: u32, kind: u8, options: &[u8]) -> Vec<u8> {
+        let mut body = vec![libc::AF_INET6 as u8, 0];
+        body.extend((options.len() as u16).to_ne_bytes());
+        body.extend(index.to_ne_bytes());
+        body.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
+        body.extend(options);
+        push_attribute(&mut body, 1, &[0xfe; 16]);
+        request(RTM_NEWNDUSEROPT, 0, 0, &body)
+    }
+
+    #[test]
+    fn options_of_a_router_advertisement_are_read_and_no_others() {
+        let options = [38, 2, 0, 8, 0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0];
+        let heard = Message::RouterOptions { index: 7, options: options.to_vec() };
+        let whole = router_options(7, ROUTER_ADVERTISEMENT, &options);
+        assert_eq!(parse(&whole), vec![(0, heard)]);
+        assert_eq!(parse(&router_options(7, 137, &options)), vec![(0, Message::Other)]);
+        let mut longer = whole.clone();
+        longer[HEADER_LEN + 2..HEADER_LEN + 4].copy_from_slice(&60_u16.to_ne_bytes());
+        assert_eq!(parse(&longer), vec![(0, Message::Other)], "longer than the message");
+    }
+
     #[test]
     fn mutated_messages_do_not_panic_or_loop() {
         use marline_time::Rng as _;
-        let whole = route(&[(libc::RTA_OIF, &3u32.to_ne_bytes()), (libc::RTA_MULTIPATH, &[8; 24])]);
+        let mut whole =
+            route(&[(libc::RTA_OIF, &3u32.to_ne_bytes()), (libc::RTA_MULTIPATH, &[8; 24])]);
+        whole.extend(router_options(3, ROUTER_ADVERTISEMENT, &[38; 16]));
         let mut rng = marline_time::PcgRng::new(3, 1);
         for _ in 0..20_000 {
             let mut bytes = whole.clone();

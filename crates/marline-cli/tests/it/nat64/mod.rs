@@ -5,10 +5,19 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::support::testbed::{Testbed, Until};
-use super::support::{self, SERVICES};
+use super::support::{self, CURL, SERVICES};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/nat64/world.sh");
 const FOUND: &str = "wwan0: IPv6 only, IPv4 servers are reached by NAT64 prefix 2001:db8:64::/96";
+/// Bytes of the file that is fetched.
+const LARGE: u64 = 4_000_000;
+/// The ends of the WiFi's link: in which namespace, and its interface there.
+const WIFI: [(&str, &str); 2] = [("net", "c0"), ("client", "wlan0")];
+const ADVERTISE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/nat64/advertise.py");
+/// The network's resolver hears nothing any more.
+const DEAF: &str = "nft add table ip6 deaf
+    nft 'add chain ip6 deaf in { type filter hook input priority 0; }'
+    nft add rule ip6 deaf in udp dport 53 drop";
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -20,8 +29,14 @@ struct World {
 impl World {
     /// The namespaces, a server whose invite says so, what is behind it, and a client after `first` in its namespace.
     fn start(dir: &Path, public: &str, first: &str) -> Option<World> {
+        World::start_where(dir, public, first, "true")
+    }
+
+    /// The same after `net` in the networks between.
+    fn start_where(dir: &Path, public: &str, first: &str, net: &str) -> Option<World> {
         let mut testbed = Testbed::of_marline(dir, SCRIPT, &["nft", "curl", "python3"])?;
-        testbed.run("server", "head -c 4000000 /dev/urandom > large; sha256sum large > sums");
+        let make = format!("head -c {LARGE} /dev/urandom > large; sha256sum large > sums");
+        testbed.run("server", &make);
         testbed.start("server", SERVICES, Until::Says("ready"));
         let init = format!(
             "marline server --init --config s.toml --listen 9.9.9.1:7777 --public {public}:7777"
@@ -31,6 +46,7 @@ impl World {
         let serve = "marline -v server --config s.toml --allow 127.0.0.0/8";
         testbed.start("server", serve, Until::Says("listening on"));
         testbed.run("client", first);
+        testbed.run("net", net);
         let client = "marline -v client --invite-file invite --socks5 127.0.0.1:1080 \
                       --control ./control.sock";
         let client = testbed.start("client", client, Until::Says("socks5 listening"));
@@ -40,6 +56,12 @@ impl World {
     /// Fetches 4 MB at so many bytes per second while `meanwhile` happens; it must come whole.
     fn download(&self, rate: u32, meanwhile: impl FnOnce()) {
         support::download(&self.testbed, rate, meanwhile);
+    }
+
+    /// Has the cellular network's router advertise a prefix for so many seconds.
+    fn advertise(&self, prefix: &str, lifetime_s: u16) {
+        let send = format!("python3 {ADVERTISE} c1 {prefix} {lifetime_s}");
+        self.testbed.run("net", &send);
     }
 
     /// Waits until this is among what the client says of its paths.
@@ -69,15 +91,24 @@ fn wifi_with_ipv4_dies_and_a_cellular_network_with_ipv6_alone_carries_on() {
             "wwan0  [2001:db8:64::909:901]:7777",
             "wwan0: IPv6 only, by NAT64 prefix 2001:db8:64::/96",
         ]);
-        // Nothing is said any more, and the link stays up.
-        world.testbed.run("net", "nft add table netdev dead
-            nft 'add chain netdev dead in { type filter hook ingress device c0 priority 0; policy drop; }'");
+        support::under_way(&dir.path().join("client/large"), 1, LARGE);
+        // Nothing is said any more, either way, and the link stays up.
+        for (role, interface) in WIFI {
+            let dies = format!(
+                "nft add table netdev dead
+                nft 'add chain netdev dead in \
+                     {{ type filter hook ingress device {interface} priority 0; policy drop; }}'"
+            );
+            world.testbed.run(role, &dies);
+        }
     });
     // New connections, too, and a program that asks for names.
     world.download(20_000_000, || {});
     let status = world.testbed.run("client", "marline status --control ./control.sock");
     assert!(status.contains("IPv6 only, by NAT64 prefix 2001:db8:64::/96"), "{status}");
-    world.testbed.run("net", "nft delete table netdev dead");
+    for (role, _) in WIFI {
+        world.testbed.run(role, "nft delete table netdev dead");
+    }
     world.wait_for(&["wlan0  9.9.9.1:7777"]);
 }
 
@@ -126,15 +157,52 @@ fn a_network_that_does_not_translate_is_told_from_a_server_that_is_gone() {
     let dir = tempfile::tempdir().expect("a folder");
     let first = "ip link set wlan0 down";
     let Some(world) = World::start(dir.path(), "9.9.9.1", first) else { return };
-    // Its resolver is silent.
-    let deaf = "nft add table ip6 deaf
-        nft 'add chain ip6 deaf in { type filter hook input priority 0; }'
-        nft add rule ip6 deaf in udp dport 53 drop";
-    world.testbed.run("net", deaf);
+    world.testbed.run("net", DEAF);
     let said = world.testbed.run("client", "marline doctor --server 9.9.9.1:7777 2>&1 || true");
     assert!(said.contains("its resolver names no NAT64 prefix"), "{said}");
     let known =
         "marline doctor --server 9.9.9.1:7777 --path wwan0,nat64=2001:db8:64::/96 2>&1 || true";
     let said = world.testbed.run("client", known);
     assert!(said.contains("answers in"), "{said}");
+}
+
+#[test]
+fn the_prefix_of_a_router_advertisement_comes_before_the_resolvers() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let first = "ip link set wlan0 down";
+    let Some(world) = World::start(dir.path(), "9.9.9.1", first) else { return };
+    world.wait_for(&["wwan0: IPv6 only, by NAT64 prefix 2001:db8:64::/96"]);
+    world.advertise("2001:db8:65::/96", 600);
+    world.wait_for(&["wwan0: IPv6 only, by NAT64 prefix 2001:db8:65::/96"]);
+    // Taken back, and the resolver's word counts again. Nobody needs a restart for it.
+    world.advertise("2001:db8:65::/96", 0);
+    world.wait_for(&["wwan0: IPv6 only, by NAT64 prefix 2001:db8:64::/96"]);
+    world.download(20_000_000, || {});
+}
+
+#[test]
+fn a_router_advertisement_is_enough_where_no_resolver_answers() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let first = "ip link set wlan0 down";
+    let Some(world) = World::start_where(dir.path(), "9.9.9.1", first, DEAF) else { return };
+    let page = format!("{CURL} --max-time 5 http://127.0.0.1:8080/sums && exit 1; true");
+    world.testbed.run("client", &page);
+    world.advertise("2001:db8:64::/96", 600);
+    world.testbed.log_with(world.client, FOUND);
+    world.download(20_000_000, || {});
+    world.advertise("2001:db8:64::/96", 0);
+    let gone = "wwan0: IPv6 only, and its network does not translate (NAT64) any more";
+    world.testbed.log_with(world.client, gone);
+    world.advertise("2001:db8:64::/96", 8);
+    world.wait_for(&["wwan0: IPv6 only, by NAT64 prefix 2001:db8:64::/96"]);
+    // Its lifetime passes.
+    let begun = Instant::now();
+    let log = || world.testbed.log(world.client).matches(gone).count();
+    while log() < 2 {
+        assert!(begun.elapsed() < PATIENCE, "it counts for ever");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(begun.elapsed() > Duration::from_secs(7), "{:?}", begun.elapsed());
 }

@@ -16,6 +16,8 @@ await_namespaces "$server" "$client"
 wire s0 9.9.9.254 "$server" eth0 9.9.9.1 100
 wire c0 192.168.1.1 "$client" wlan0 192.168.1.2 100
 ip link add c1 type veth peer name wwan0 netns "$client"
+# What a router advertises comes from its address on the link, which would be tentative for a second or two.
+echo 0 > /proc/sys/net/ipv6/conf/c1/accept_dad
 ip addr add 2001:db8:70::1/64 dev c1 nodad
 ip link set c1 up
 on "$client" ip addr add 2001:db8:70::2/64 dev wwan0 nodad

@@ -71,10 +71,20 @@ pub(crate) const CURL: &str = "curl -sS --fail --max-time 50 --socks5-hostname 1
 /// the file `sums`. It is sent at so many bytes per second: a reader's limit would hold nothing back, since sockets on
 /// loopback take megabytes.
 pub(crate) fn download(testbed: &testbed::Testbed, rate: u32, meanwhile: impl FnOnce()) {
+    download_from(testbed, "http://127.0.0.1:8080", rate, meanwhile);
+}
+
+/// As [`download`], from this host.
+pub(crate) fn download_from(
+    testbed: &testbed::Testbed,
+    host: &str,
+    rate: u32,
+    meanwhile: impl FnOnce(),
+) {
+    testbed.run("client", "rm -f large sums");
     let fetch = format!(
-        "rm -f large sums
-        {CURL} -o sums http://127.0.0.1:8080/sums
-        {CURL} -o large 'http://127.0.0.1:8080/large?{rate}'
+        "{CURL} -o sums {host}/sums
+        {CURL} -N -o large '{host}/large?{rate}'
         sha256sum --check sums"
     );
     std::thread::scope(|scope| {
@@ -82,6 +92,26 @@ pub(crate) fn download(testbed: &testbed::Testbed, rate: u32, meanwhile: impl Fn
         meanwhile();
         assert!(fetching.join().expect("no panic").contains("large: OK"));
     });
+}
+
+/// Bytes of a file that something is written to; 0: there is none.
+pub(crate) fn length(file: &Path) -> u64 {
+    std::fs::metadata(file).map_or(0, |file| file.len())
+}
+
+/// Waits until so many bytes of a transfer are in this file. How many there are: not all of `whole`, or nothing that
+/// happens now happens to the transfer.
+pub(crate) fn under_way(file: &Path, some: u64, whole: u64) -> u64 {
+    let until = Instant::now() + READY;
+    loop {
+        let now = length(file);
+        if now >= some {
+            assert!(now < whole, "all {whole} bytes are there: the transfer is over");
+            return now;
+        }
+        assert!(Instant::now() < until, "only {now} of {some} bytes within {READY:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// The program with these arguments, in `dir`.

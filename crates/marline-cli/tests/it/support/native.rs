@@ -32,23 +32,28 @@ http {
         root web;
         add_header X-Client \"$proxy_protocol_addr|$remote_addr\";
         add_header X-Connection $connection;
+        limit_rate $arg_rate;
     }
 }
 ";
 
-/// A web server with some files whose sums are in `web/sums`; nothing in them repeats.
+/// Bytes of the file `large` of [`start_nginx`].
+pub(crate) const LARGE: u64 = 32_000_000;
+
+/// A web server with some files whose sums are in `web/sums`; nothing in them repeats. `FILE?rate=8m` comes at 8 MiB a
+/// second: a reader's limit would hold nothing back, since sockets on loopback take megabytes.
 pub(crate) fn start_nginx(testbed: &mut Testbed, wrapper: &str, listen: &str, port: u16) {
     let home = testbed.dir.join("server");
     std::fs::create_dir_all(home.join("tmp")).unwrap();
     std::fs::write(home.join("nginx.conf"), NGINX.replace("LISTEN", listen)).unwrap();
-    testbed.run(
-        "server",
+    let files = format!(
         "mkdir -p web && chmod -R a+rwX . && cd web
         test -e sums && exit
-        for n in {1..50}; do head -c 400000 /dev/urandom > f$n; done
-        head -c 32000000 /dev/urandom > large
-        sha256sum f* large > sums",
+        for n in {{1..50}}; do head -c 400000 /dev/urandom > f$n; done
+        head -c {LARGE} /dev/urandom > large
+        sha256sum f* large > sums"
     );
+    testbed.run("server", &files);
     testbed.start("server", &format!("{wrapper} nginx -p . -c nginx.conf"), Until::Listens(port));
 }
 

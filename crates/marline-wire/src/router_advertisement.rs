@@ -1,0 +1,143 @@
+//! Options of a router advertisement (RFC 4861, 4.6), and of them the one that names the network's NAT64 prefix
+//! (PREF64, RFC 8781, 4).
+
+use core::net::Ipv6Addr;
+use core::num::NonZeroUsize;
+
+use crate::Prefix64;
+
+/// The option PREF64.
+const PREF64: u8 = 38;
+/// Its length, in units of eight bytes.
+const PREF64_UNITS: u8 = 2;
+/// Lengths of options are in these units.
+const UNIT: usize = 8;
+/// What the three lowest bits before the prefix say of its length; 6 and 7 mean nothing.
+const LENGTHS: [u8; 6] = [96, 64, 56, 48, 40, 32];
+const LENGTH_BITS: u16 = 0b111;
+
+/// What a router says of its network's NAT64 prefix.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Pref64 {
+    /// The prefix.
+    pub prefix: Prefix64,
+    /// Seconds for which it counts from now on: a multiple of 8, at most 65,528. 0: it no longer does.
+    pub lifetime_s: u16,
+}
+
+impl Pref64 {
+    /// What one option says, its type and length included. `None`: it is another one, or its prefix has a length that
+    /// does not exist (RFC 8781, 4: to be ignored).
+    #[must_use]
+    pub fn parse(option: &[u8]) -> Option<Pref64> {
+        let [PREF64, PREF64_UNITS, high, low, prefix @ ..] = option else { return None };
+        let word = u16::from_be_bytes([*high, *low]);
+        let len = *LENGTHS.get(usize::from(word & LENGTH_BITS))?;
+        let mut octets = [0; 16];
+        octets[..12].copy_from_slice(prefix.try_into().ok().map(|octets: &[u8; 12]| octets)?);
+        let prefix = Prefix64::new(Ipv6Addr::from(octets), len)?;
+        // Thirteen bits of eights: just a mask.
+        Some(Pref64 { prefix, lifetime_s: word & !LENGTH_BITS })
+    }
+}
+
+/// The options of a router advertisement, each with its type and length. Ends before the first that contradicts its own
+/// length: one of length 0, which RFC 4861 forbids, or one that is cut off.
+pub fn router_options(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    core::iter::from_fn(move || {
+        let units = NonZeroUsize::new(usize::from(*bytes.get(1)?))?;
+        let (option, rest) = bytes.split_at_checked(units.get() * UNIT)?;
+        bytes = rest;
+        Some(option)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LIFETIME_UNIT_S: u16 = 8;
+
+    /// Scaled lifetime 75 (600 s) and code 0 (/96): written out by RFC 8781's figure.
+    const OPTION: [u8; 16] = [38, 2, 0x02, 0x58, 0x00, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    fn emit(said: Pref64) -> [u8; 16] {
+        let code = LENGTHS.iter().position(|len| *len == said.prefix.len()).expect("it exists");
+        let mut option = [0; 16];
+        option[..2].copy_from_slice(&[PREF64, PREF64_UNITS]);
+        option[2..4].copy_from_slice(&(said.lifetime_s | code as u16).to_be_bytes());
+        option[4..].copy_from_slice(said.prefix.octets());
+        option
+    }
+
+    #[test]
+    fn the_option_is_that_of_the_rfc() {
+        let said = Pref64 { prefix: Prefix64::WELL_KNOWN, lifetime_s: 600 };
+        assert_eq!(Pref64::parse(&OPTION), Some(said));
+        assert_eq!(emit(said), OPTION);
+        for (code, len) in [96, 64, 56, 48, 40, 32].into_iter().enumerate() {
+            let mut option = OPTION;
+            option[3] = 0x58 | code as u8;
+            let prefix = Prefix64::new("64:ff9b::".parse().unwrap(), len).unwrap();
+            assert_eq!(Pref64::parse(&option), Some(Pref64 { prefix, lifetime_s: 600 }), "{len}");
+        }
+        let mut withdrawn = OPTION;
+        withdrawn[2..4].fill(0);
+        assert_eq!(Pref64::parse(&withdrawn).map(|said| said.lifetime_s), Some(0));
+    }
+
+    #[test]
+    fn what_the_rfc_says_to_ignore_is_ignored() {
+        for (at, byte) in [(0, 25), (1, 1), (1, 3), (3, 0x58 | 6), (3, 0x58 | 7), (12, 1)] {
+            let mut option = OPTION;
+            option[at] = byte;
+            assert_eq!(Pref64::parse(&option), None, "byte {at} is {byte}");
+        }
+        for len in 0..OPTION.len() {
+            assert_eq!(Pref64::parse(&OPTION[..len]), None, "{len} bytes");
+        }
+        // What stands behind a prefix that is shorter than its field does not count.
+        let mut behind = OPTION;
+        behind[3] = 0x58 | 5;
+        behind[15] = 7;
+        assert_eq!(Pref64::parse(&behind).map(|said| said.prefix.len()), Some(32));
+    }
+
+    #[test]
+    fn options_end_with_the_first_that_is_none() {
+        let other = [25, 1, 0, 0, 0, 0, 0, 0];
+        let all = [other.as_slice(), &OPTION, &other].concat();
+        let lens = |bytes: &[u8]| router_options(bytes).map(<[u8]>::len).collect::<Vec<_>>();
+        assert_eq!(lens(&all), [8, 16, 8]);
+        assert_eq!(lens(&all[..31]), [8, 16]);
+        assert_eq!(lens(&[&other, [1, 0].as_slice(), &OPTION].concat()), [8]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_prefix_and_lifetime_comes_back(
+            bits: u128,
+            len in prop::sample::select(LENGTHS.as_slice()),
+            eights in 0..=8_191_u16,
+        ) {
+            // The byte that must be zero.
+            let address = Ipv6Addr::from_bits(bits & !(0xff << 56));
+            let prefix = Prefix64::new(address, len).expect("a length that exists");
+            let said = Pref64 { prefix, lifetime_s: eights * LIFETIME_UNIT_S };
+            prop_assert_eq!(Pref64::parse(&emit(said)), Some(said));
+        }
+
+        #[test]
+        fn no_bytes_panic_and_options_are_parts_of_them(bytes: Vec<u8>) {
+            let mut sum = 0;
+            for option in router_options(&bytes) {
+                prop_assert!(!option.is_empty() && option.len() % UNIT == 0);
+                prop_assert_eq!(option, &bytes[sum..sum + option.len()]);
+                sum += option.len();
+                let _ = Pref64::parse(option);
+            }
+            prop_assert!(sum <= bytes.len());
+        }
+    }
+}

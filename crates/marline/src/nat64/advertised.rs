@@ -1,0 +1,142 @@
+//! What routers have said of NAT64 prefixes (RFC 8781), by interface, for as long as it counts.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use marline_io::{LocalEnd, Pref64, Prefix64};
+
+/// Interfaces and prefixes of each that are kept: whoever is on the link can advertise any number.
+const INTERFACES: usize = 64;
+const PREFIXES: usize = 4;
+/// An advertisement comes before the address that it brings, which takes duplicate address detection, and the word of
+/// it some time to arrive here: what is younger belongs to the network that is there now.
+const AHEAD: Duration = Duration::from_secs(5);
+
+#[derive(Copy, Clone, Debug)]
+struct Heard {
+    prefix: Prefix64,
+    at: Instant,
+    until: Instant,
+}
+
+/// What was heard by an interface.
+#[derive(Debug, Default)]
+struct Link {
+    /// The network that it is in, by our address there.
+    end: Option<LocalEnd>,
+    /// Prefixes that count, the first that was heard first.
+    heard: Vec<Heard>,
+}
+
+/// What was heard by each interface.
+#[derive(Debug, Default)]
+pub(super) struct Advertised(BTreeMap<u32, Link>);
+
+impl Advertised {
+    /// Takes what was heard by an interface. A lifetime of 0 takes a prefix back.
+    pub(super) fn take(&mut self, interface: u32, said: Pref64, now: Instant) {
+        self.expire(now);
+        if !self.0.contains_key(&interface) && self.0.len() >= INTERFACES {
+            return;
+        }
+        let heard = &mut self.0.entry(interface).or_default().heard;
+        let until = now + Duration::from_secs(u64::from(said.lifetime_s));
+        let room = heard.len() < PREFIXES;
+        match heard.iter_mut().find(|heard| heard.prefix == said.prefix) {
+            Some(known) => (known.at, known.until) = (now, until),
+            None if room => heard.push(Heard { prefix: said.prefix, at: now, until }),
+            None => {}
+        }
+        self.expire(now);
+    }
+
+    /// The prefix to use by an interface, and when that ends.
+    pub(super) fn of(&self, interface: u32, now: Instant) -> Option<(Prefix64, Instant)> {
+        let heard = &self.0.get(&interface)?.heard;
+        let heard = heard.iter().find(|heard| heard.until > now)?;
+        Some((heard.prefix, heard.until))
+    }
+
+    /// An interface has this address now. Where it had another one, what was heard earlier was of another network.
+    pub(super) fn arrive(&mut self, end: &LocalEnd, now: Instant) {
+        if let Some(link) = self.0.get_mut(&end.interface.1)
+            && link.end.as_ref() != Some(end)
+        {
+            link.heard.retain(|heard| now.duration_since(heard.at) < AHEAD);
+            link.end = Some(end.clone());
+        }
+        self.expire(now);
+    }
+
+    fn expire(&mut self, now: Instant) {
+        self.0.retain(|_, link| {
+            link.heard.retain(|heard| heard.until > now);
+            !link.heard.is_empty()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(number: u32) -> Prefix64 {
+        format!("2001:db8:{number:x}::/96").parse().expect("a prefix")
+    }
+
+    fn said(number: u32, lifetime_s: u16) -> Pref64 {
+        Pref64 { prefix: prefix(number), lifetime_s }
+    }
+
+    #[test]
+    fn a_prefix_counts_for_its_lifetime_which_begins_anew_or_is_ended() {
+        let (mut all, begun) = (Advertised::default(), Instant::now());
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        all.take(7, said(1, 80), begun);
+        assert_eq!(all.of(7, at(79)), Some((prefix(1), at(80))));
+        assert_eq!(all.of(7, at(80)), None);
+        assert_eq!(all.of(8, begun), None, "another interface");
+        all.take(7, said(1, 80), at(40));
+        assert_eq!(all.of(7, at(100)), Some((prefix(1), at(120))));
+        // A second one waits for the end of the first.
+        all.take(7, said(2, 800), at(50));
+        assert_eq!(all.of(7, at(100)).map(|(prefix, _)| prefix), Some(prefix(1)));
+        all.take(7, said(1, 0), at(60));
+        assert_eq!(all.of(7, at(60)), Some((prefix(2), at(850))));
+        all.take(7, said(3, 0), at(60));
+        assert_eq!(all.of(7, at(60)).map(|(prefix, _)| prefix), Some(prefix(2)));
+    }
+
+    #[test]
+    fn another_network_by_the_same_interface_has_what_it_says_itself() {
+        let (mut all, begun) = (Advertised::default(), Instant::now());
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        let end = |address: &str| LocalEnd {
+            interface: ("wwan0".to_owned(), 7),
+            ..LocalEnd::behind("", address.parse().expect("an address"))
+        };
+        all.take(7, said(1, 8_000), begun);
+        all.take(8, said(1, 8_000), begun);
+        all.arrive(&end("2001:db8::2"), at(1));
+        // Gone, and back in the same network.
+        all.arrive(&end("2001:db8::2"), at(30));
+        assert_eq!(all.of(7, at(30)).map(|(prefix, _)| prefix), Some(prefix(1)));
+        all.take(7, said(2, 8_000), at(60));
+        all.arrive(&end("2001:db8:1::2"), at(61));
+        assert_eq!(all.of(7, at(61)).map(|(prefix, _)| prefix), Some(prefix(2)));
+        assert_eq!(all.of(8, at(61)).map(|(prefix, _)| prefix), Some(prefix(1)));
+    }
+
+    #[test]
+    fn however_much_is_advertised_little_is_kept() {
+        let (mut all, begun) = (Advertised::default(), Instant::now());
+        for number in 0..10_000 {
+            all.take(number % 1_000, said(number, 65_528), begun);
+        }
+        assert_eq!(all.0.len(), INTERFACES);
+        assert!(all.0.values().all(|link| link.heard.len() <= PREFIXES));
+        let late = begun + Duration::from_secs(70_000);
+        all.take(1, said(1, 0), late);
+        assert!(all.0.is_empty(), "what has ended is gone");
+    }
+}

@@ -1,5 +1,5 @@
 //! Comparison of docs/research/papers/coverage.md with the program: what a line names exists, every
-//! policy and every paper in virtual time is named, and the counts at the top are right.
+//! policy and every paper in virtual time is named, nothing is merely missing, and the counts at the top are right.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ const LINES: &str = "| kind | what | where |";
 /// Header of the policies that none of the documents names.
 const OTHERS: &str = "| policy | source |";
 /// Header of the counts.
-const COUNTS: &str = "| section | there | partly | missing | lines |";
+const COUNTS: &str = "| section | there | partly | not here | lines |";
 /// The first cell of a line.
 const LINE_KINDS: [&str; 7] =
     ["mechanism", "set-up", "table", "figure", "claim", "cited", "future work"];
@@ -109,6 +109,9 @@ fn named(cell: &str) -> Result<Vec<(Kind, &str)>, String> {
 enum State {
     There,
     Partly,
+    /// And the line says why.
+    NotHere,
+    /// Which no line may be.
     Missing,
 }
 
@@ -124,6 +127,7 @@ impl Line<'_> {
     fn state(&self) -> State {
         match self.place {
             place if place.starts_with("**missing**") => State::Missing,
+            place if place.starts_with("**not here**") => State::NotHere,
             place if place.starts_with("partly:") => State::Partly,
             _ => State::There,
         }
@@ -132,7 +136,7 @@ impl Line<'_> {
     /// What is wrong with its words, whatever they name.
     fn complaint(&self) -> Option<&'static str> {
         let names_something = self.place.contains('`');
-        let of_missing = self.place.strip_prefix("**missing**:").map(str::trim);
+        let why = self.place.strip_prefix("**not here**, because").map(str::trim);
         let state = self.state();
         if !LINE_KINDS.contains(&self.kind) {
             Some("a kind that is none")
@@ -140,9 +144,11 @@ impl Line<'_> {
             Some("nothing in `what`")
         } else if self.place.is_empty() {
             Some("nothing in `where`")
-        } else if state == State::Missing && of_missing.is_none_or(str::is_empty) {
-            Some("what is missing?")
-        } else if state != State::Missing && !names_something {
+        } else if state == State::Missing {
+            Some("missing: it is built, or the line says why it is not here")
+        } else if state == State::NotHere && why.is_none_or(str::is_empty) {
+            Some("why is it not here?")
+        } else if state != State::NotHere && !names_something {
             Some("`where` names nothing")
         } else {
             None
@@ -200,7 +206,7 @@ fn counts(page: &Page<'_>) -> Vec<Vec<String>> {
     let of = |lines: &[&Line<'_>]| {
         let count = |state| lines.iter().filter(|line| line.state() == state).count();
         let counts =
-            [count(State::There), count(State::Partly), count(State::Missing), lines.len()];
+            [count(State::There), count(State::Partly), count(State::NotHere), lines.len()];
         counts.map(|count| count.to_string()).to_vec()
     };
     let row = |name: &str, lines: &[&Line<'_>]| [vec![name.to_owned()], of(lines)].concat();
@@ -311,7 +317,7 @@ fn a_wrong_line_is_found() {
     };
     assert_eq!(wrong("| cited | ECF | scheduler `ecf,beta=0.5` and file `Cargo.toml` |"), 0);
     assert_eq!(wrong("| claim | all | partly: schedulers `ecf`, `blest`; key `hsr2018` |"), 0);
-    assert_eq!(wrong("| claim | all | **missing**: it |"), 0);
+    assert_eq!(wrong("| claim | all | **not here**, because nobody has it |"), 0);
     for row in [
         "| cited | ECF | scheduler `efc` |",
         "| cited | ECF | scheduler `ecf,gamma=1` |",
@@ -324,7 +330,9 @@ fn a_wrong_line_is_found() {
         "| cited | ECF | file `crates/ecf.rs` |",
         "| cited | ECF | scenario `Cargo.toml` |",
         "| cited | ECF | it is there |",
-        "| cited | ECF | **missing**: |",
+        "| cited | ECF | **missing**: it |",
+        "| cited | ECF | **not here**, because |",
+        "| cited | ECF | **not here** |",
         "| cited | ECF |  |",
         "| cited |  | scheduler `ecf` |",
         "| quoted | ECF | scheduler `ecf` |",

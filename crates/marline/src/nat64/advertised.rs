@@ -1,4 +1,4 @@
-//! What routers have said of NAT64 prefixes (RFC 8781), by interface, for as long as it counts.
+//! NAT64 prefixes that routers have advertised (RFC 8781), by interface, for as long as they count.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

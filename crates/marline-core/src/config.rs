@@ -222,10 +222,11 @@ pub struct ConnectionConfig {
     pub buffer_tuning: BufferTuning,
     /// RTO bounds.
     pub rtt: RttConfig,
-    /// Other RTO bounds for subflows whose path has a radio that sleeps ([`PathCost::tail_ms`](marline_policy::PathCost)
-    /// above 0: cellular), as its promotions and handovers delay answers that a WLAN's collisions do not. Known to a
-    /// client, and to the server that it tells. `None`, the default: the same for all. After Shin et al., IEEE
-    /// Communications Letters 20(5), 2016, whose timeout knows the kind of the interface.
+    /// Other RTO bounds for subflows whose path has a radio that sleeps
+    /// ([`PathCost::tail_ms`](marline_policy::PathCost) above 0: cellular), as its promotions and handovers delay
+    /// answers that a WLAN's collisions do not. Known to a client, and to the server that it tells. `None`, the
+    /// default: the same for all. After Shin et al., IEEE Communications Letters 20(5), 2016, whose timeout knows the
+    /// kind of the interface.
     pub radio_rtt: Option<RttConfig>,
     /// Initial window in segments (RFC 6928: 10).
     pub initial_window: u32,

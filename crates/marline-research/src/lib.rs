@@ -15,7 +15,8 @@
 //!
 //! | kind | names |
 //! |---|---|
-//! | scheduler | `augur`, `blest`, `ecf`, `lamps`, `opportunistic-redundant`, `paaf`, `papd`, `peekaboo`, `raven`, `xlink` |
+//! | scheduler | `augur`, `blest`, `ecf`, `lamps`, `opportunistic-redundant`, `paaf`, `papd` |
+//! | | `peekaboo`, `raven`, `xlink` |
 //! | around a scheduler | `fuso`, `orp`, `papd`, `tlp-std`, `tlp-mp`, `xlink` |
 //! | congestion control | `lia`, `olia`, `balia` |
 //! | around a congestion control | `cap`, `keep-window` |

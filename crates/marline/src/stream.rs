@@ -105,8 +105,9 @@ impl Stream {
 
     /// Says within which time data should reach the peer from when a path takes it (RFC 6897 leaves open how an
     /// application says so): the scheduler is `deadline` from now on, which sends on a second path at once what is
-    /// likelier than one in a hundred to be late and could not be saved later. `None`: the library's default scheduler again. It is a wish: a path that
-    /// brings nothing in time is used all the same. Whole microseconds count, and less than one counts as none.
+    /// likelier than one in a hundred to be late and could not be saved later. `None`: the library's default
+    /// scheduler again. It is a wish: a path that brings nothing in time is used all the same. Whole microseconds
+    /// count, and less than one counts as none.
     ///
     /// # Errors
     /// The registry of this connection's library lacks the scheduler.

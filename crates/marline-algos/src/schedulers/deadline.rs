@@ -1,14 +1,15 @@
 //! Deadline: copies so that data arrives within the time that its application gives it.
 //!
-//! *Problem.* How much a copy is worth only the application knows. To a game a frame is worth nothing 80 ms after it was
-//! written, to a chat two seconds are soon enough; hedging by what a path usually does (`hedged.rs`) serves neither.
+//! *Problem.* How much a copy is worth only the application knows. To a game a frame is worth nothing 80 ms after it
+//! was written, to a chat two seconds are soon enough; hedging by what a path usually does (`hedged.rs`) serves
+//! neither.
 //!
 //! *How.* `min-rtt` for new data. For each segment the scheduler knows when it must have arrived: `within` after it is
 //! given to a path.
-//! - A copy that waits until the answer is overdue, as in `hedged`, may be soon enough: if it would then be there in time
-//!   on some other path, nine times out of ten, it waits.
-//! - Else, if the [forecast](marline_policy::Forecast) says that the segment is likelier than `risk` to be late, or never to
-//!   come, behind what the sender has put into the queue, its copy goes on the fastest other path at once.
+//! - A copy that waits until the answer is overdue, as in `hedged`, may be soon enough: if it would then be there in
+//!   time on some other path, nine times out of ten, it waits.
+//! - Else, if the [forecast](marline_policy::Forecast) says that the segment is likelier than `risk` to be late, or
+//!   never to come, behind what the sender has put into the queue, its copy goes on the fastest other path at once.
 //!
 //! So a long deadline costs what hedging costs, a short one that the path always meets no more, and one that it rarely
 //! meets has everything copied.

@@ -104,7 +104,8 @@ impl Subflow {
         }
     }
 
-    /// Its path has a radio that sleeps, or none: which bounds the timeout has from its next start on, where they differ.
+    /// Its path has a radio that sleeps, or none: which bounds the timeout has from its next start on, where they
+    /// differ.
     pub(crate) fn set_radio(&mut self, radio: bool) {
         let Some(bounds) = &self.config.radio_rtt else { return };
         self.tx.rtt.set_config(Arc::clone(if radio { bounds } else { &self.config.rtt }));

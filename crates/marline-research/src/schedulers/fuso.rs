@@ -1,17 +1,17 @@
 //! FUSO: a loss on one path is repaired on a better one (Chen et al., USENIX ATC 2016).
 //!
-//! *Problem.* A subflow repairs its losses by itself, on the path that lost. In a data centre one path in congestion, or
-//! one failing switch, then delays the whole flow by its timeouts, though the others have room and nothing left to
-//! send. On the way to a phone the repair takes a round trip of the slow path, when the fast one would have brought it
-//! in half of its own.
+//! *Problem.* A subflow repairs its losses by itself, on the path that lost. In a data centre one path in congestion,
+//! or one failing switch, then delays the whole flow by its timeouts, though the others have room and nothing left to
+//! send. On the way to a phone the repair takes a round trip of the slow path, when the fast one would have brought
+//! it in half of its own.
 //!
 //! *How.* Around any scheduler, in two cases:
-//! - `found`: what loss recovery finds lost goes at once also on the best path with room, if that is better than the one
-//!   that lost it; and once nothing new is left to send, what that one carries behind the hole as well. The subflow
-//!   repeats its losses besides, as it must (RFC 8684 section 3.3.6).
-//! - `spare`: when nothing new is left to send and the best path has room, the oldest data that the worst path carries,
-//!   that is not known to have arrived and that the best one did not carry goes there as well: of what is outstanding it
-//!   is the likeliest to be lost. Each byte once, and never in the way of new data.
+//! - `found`: what loss recovery finds lost goes at once also on the best path with room, if that is better than the
+//!   one that lost it; and once nothing new is left to send, what that one carries behind the hole as well. The
+//!   subflow repeats its losses besides, as it must (RFC 8684 section 3.3.6).
+//! - `spare`: when nothing new is left to send and the best path has room, the oldest data that the worst path
+//!   carries, that is not known to have arrived and that the best one did not carry goes there as well: of what is
+//!   outstanding it is the likeliest to be lost. Each byte once, and never in the way of new data.
 //!
 //! How good a path is says the delay that is to be expected with what it loses (`losses.rs`).
 //!
@@ -20,15 +20,16 @@
 //! published summaries, that the packets most likely lost go from the worst path to the best, by their loss rates and
 //! RTTs. Written anew.
 //!
-//! *What differs.* The paper weighs loss rate and RTT by factors; here both are a time. Its path with the best chance may
-//! be the one that lost, where others are worse; then nothing is repeated elsewhere. `found` applies also while new data
-//! waits: of what is found lost, the reader waits already. That what is behind the hole goes along is ours: a peer gives
-//! to the connection what its subflow has in order, so a copy of the hole alone brings only the hole, and the rest still
-//! waits for the repair on the slow path. (Measured: of bursts over unequal paths none was sooner by it.) Backups and
-//! silent paths repair nothing while a regular one is healthy.
+//! *What differs.* The paper weighs loss rate and RTT by factors; here both are a time. Its path with the best chance
+//! may be the one that lost, where others are worse; then nothing is repeated elsewhere. `found` applies also while
+//! new data waits: of what is found lost, the reader waits already. That what is behind the hole goes along is ours:
+//! a peer gives to the connection what its subflow has in order, so a copy of the hole alone brings only the hole,
+//! and the rest still waits for the repair on the slow path. (Measured: of bursts over unequal paths none was sooner
+//! by it.) Backups and silent paths repair nothing while a regular one is healthy.
 //!
-//! *Extra bytes:* `found`: those of what is lost and what is under way behind it, at the end of what was written; `spare`: what a worse path carries of
-//! the end of each burst. *p99 of a message* that was spread over paths: that of the better one.
+//! *Extra bytes:* `found`: those of what is lost and what is under way behind it, at the end of what was written;
+//! `spare`: what a worse path carries of the end of each burst. *p99 of a message* that was spread over paths: that
+//! of the better one.
 
 use marline_algos::schedulers::classes::{self, Class};
 use marline_algos::schedulers::copies::{copying_class, queue_is_empty};

@@ -1,5 +1,5 @@
-//! What paths lose, as schedulers can tell: how many segments were given to a path between the losses that its view
-//! shows, and the delay that follows from that.
+//! Losses of paths, as schedulers can tell them: how many segments were given to a path between the losses that its
+//! view shows, and the delay that follows from that.
 //!
 //! A view counts the bytes acknowledged since the last loss, from where an episode of recovery began: less than before
 //! means a loss, and a burst of them is one.

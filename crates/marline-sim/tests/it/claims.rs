@@ -1,7 +1,6 @@
 //! Tests of claims of the source documents that no table of theirs shows: what repairs messages of one packet, what
-//! window over RTT says of a path, copies made by an application, a cellular path that stands beside WiFi, and a handover
-//! that somebody foresees.
-//! docs/research/papers/coverage.md has a line for each.
+//! window over RTT says of a path, copies made by an application, a cellular path that stands beside WiFi, and a
+//! handover that somebody foresees. docs/research/papers/coverage.md has a line for each.
 
 use std::net::SocketAddr;
 
@@ -120,8 +119,8 @@ fn copies_made_by_an_application_are_not_behind_those_of_the_transport() {
     assert!(theirs[1] < ours[1], "{ours:?} {theirs:?}");
 }
 
-/// RepFlow: short flows copied whole. Their tail is that of the flow that had luck in all of its segments, and within the
-/// transport each segment has its own.
+/// RepFlow: short flows copied whole. Their tail is that of the flow that had luck in all of its segments, and within
+/// the transport each segment has its own.
 #[test]
 fn a_flow_copied_whole_has_a_longer_tail_than_one_copied_within_the_transport() {
     let [redundant, application] = copied(60_000, 300, 400);

@@ -1,6 +1,6 @@
-//! Tests of claims of the study of high-speed rail (SIGCOMM 2018) that the tables of the paper's key do not have: pauses
-//! after handoffs, handshakes and short flows, by the stack that the study ran, over two carriers whose handoffs are as
-//! its example is: 70 % lost, a tenth of the rate, 700 ms more.
+//! Tests of claims of the study of high-speed rail (SIGCOMM 2018) that the tables of the paper's key do not have:
+//! pauses after handoffs, handshakes and short flows, by the stack that the study ran, over two carriers whose
+//! handoffs are as its example is: 70 % lost, a tenth of the rate, 700 ms more.
 
 use marline_core::ConnectionConfig;
 use marline_sim::{Amount, Bulk, Paths, PathsConfig, median};
@@ -51,8 +51,8 @@ fn ask(paths: &mut Paths, at: Instant, amount: Amount) {
     paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).expect("a connection");
 }
 
-/// The study: a sender stands still for 7 to 10 s, by its backed-off timer. Here it stands for longer than the handoff in
-/// most of them, and seldom for so long.
+/// The study: a sender stands still for 7 to 10 s, by its backed-off timer. Here it stands for longer than the
+/// handoff in most of them, and seldom for so long.
 #[test]
 fn after_a_handoff_a_sender_stands_still_by_its_backed_off_timer() {
     let mut over = Vec::new();
@@ -123,8 +123,8 @@ fn the_second_subflow_waits_for_the_first_above_all_in_a_handoff() {
     assert!(calm[1] > 10.0, "data goes before the second stands: {calm:?}");
 }
 
-/// The study's short flows: of these Multipath TCP makes little of two carriers, as they are nearly over when the second
-/// one stands, and begin on the slower one.
+/// The study's short flows: of these Multipath TCP makes little of two carriers, as they are nearly over when the
+/// second one stands, and begin on the slower one.
 #[test]
 fn short_flows_on_a_train_are_no_sooner_by_a_second_carrier_than_by_the_better_one() {
     for kb in [64_u64, 256, 1_024] {

@@ -187,7 +187,7 @@ fn a_router_advertisement_is_enough_where_no_resolver_answers() {
     let dir = tempfile::tempdir().expect("a folder");
     let first = "ip link set wlan0 down";
     let Some(world) = World::start_where(dir.path(), "9.9.9.1", first, DEAF) else { return };
-    let page = format!("{CURL} --max-time 5 http://127.0.0.1:8080/sums && exit 1; true");
+    let page = format!("{CURL} --max-time 2 http://127.0.0.1:8080/sums && exit 1; true");
     world.testbed.run("client", &page);
     world.advertise("2001:db8:64::/96", 600);
     world.testbed.log_with(world.client, FOUND);

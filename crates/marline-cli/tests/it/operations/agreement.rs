@@ -34,6 +34,8 @@ server = ["10.0.2.1/24"]
 const CONNECTIONS: usize = 3;
 const EVERY: Duration = Duration::from_millis(20);
 const MESSAGE: usize = 200;
+/// LTE dies with WiFi and is back after this: nothing gets through before.
+const BOTH_DEAD: Duration = Duration::from_millis(700);
 /// Pauses from here on are holes.
 const HOLE_US: u64 = 100_000;
 /// What our own sources may differ by.
@@ -354,8 +356,14 @@ fn all_that_shows_a_client_says_of_an_outage_what_happened() {
     let both_work = |look: &Look| ["wifi", "lte"].iter().all(|path| look.state(path) == "usable");
     world.agree("both paths work", Look::without_bytes, both_work);
 
-    world.hosts.net.command("wifi", "down").expect("WiFi dies");
+    // LTE for a moment, too: by a client that had taken to it before, nothing would be missed.
+    for path in ["lte", "wifi"] {
+        world.hosts.net.command(path, "down").expect("it dies");
+    }
     let died = now_us();
+    std::thread::sleep(BOTH_DEAD);
+    let back = now_us();
+    world.hosts.net.command("lte", "up").expect("LTE is back");
     let gone = world.see_wifi_go();
     let spread = gone.iter().max().unwrap() - gone.iter().min().unwrap();
     println!(
@@ -381,14 +389,14 @@ fn all_that_shows_a_client_says_of_an_outage_what_happened() {
             _ => {}
         }
     };
-    the_hole_is_the_pause(&world, died, &pauses, late);
+    the_hole_is_the_pause(&world, [died, back], &pauses, late);
     let look = world.agree("so many bytes went each way", Look::clone, |_| true);
     assert_eq!(look.connections, CONNECTIONS as u64, "{look:?}");
     the_links_carried_it(&world, &look, bytes);
 }
 
 /// The monitor, the page and the metrics have the same holes, and the longest is what the application felt.
-fn the_hole_is_the_pause(world: &World, died: u64, pauses: &[(u64, u64)], late: u64) {
+fn the_hole_is_the_pause(world: &World, [died, back]: [u64; 2], pauses: &[(u64, u64)], late: u64) {
     let told = world.events.try_iter();
     let told = told.filter_map(|line| hole(&serde_json::from_str(&line).expect("JSON")));
     let mut told: Vec<Hole> = told.collect();
@@ -414,7 +422,7 @@ fn the_hole_is_the_pause(world: &World, died: u64, pauses: &[(u64, u64)], late: 
     let (begun, ended) = (longest.2 + behind, longest.3 + behind);
     let doubts = world.hosts.net.doubts().expect("the links run");
     println!(
-        "WiFi died at 0: the hole lasted from {} to {} us, the pause from {} to {} us; late by {late} us, {doubts:?}",
+        "both died at 0: the hole lasted from {} to {} us, the pause from {} to {} us; late by {late} us, {doubts:?}",
         begun as i64 - died as i64,
         ended as i64 - died as i64,
         *since as i64 - died as i64,
@@ -426,6 +434,7 @@ fn the_hole_is_the_pause(world: &World, died: u64, pauses: &[(u64, u64)], late: 
     {
         assert!(own.abs_diff(truth) < allowed, "{what}: {own} and {truth} us, {allowed} allowed");
     }
+    assert!(ended + allowed > back, "{ended} us, and nothing got through before {back}");
 }
 
 /// What is counted as payload of a path is what its link had to carry, but for headers.

@@ -14,7 +14,8 @@ const SIGTERM: i32 = 15;
 impl World {
     /// Starts a shell inside that has come to `READY` when this returns. The process is the program itself.
     fn started(&self, name: &str, text: &str) -> Child {
-        let mut command = self.command("exec $run bash -c \"$inner\"");
+        // Whoever started these tests may ignore signals, as `nohup` and a shell's background jobs do.
+        let mut command = self.command("exec env --default-signal $run bash -c \"$inner\"");
         let ready = self.dir().join(name);
         command
             .env("inner", text.replace("READY", &format!("touch {name}")))

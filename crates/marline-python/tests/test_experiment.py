@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import signal
@@ -157,11 +158,16 @@ class Experiments(unittest.TestCase):
                 print("ended", flush=True)
         """
         command = [sys.executable, "-c", textwrap.dedent(program)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        # Whoever started these tests may ignore the signal, as a shell's background jobs do.
+        heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heeds) as child:
             assert child.stdout is not None
             self.assertEqual(child.stdout.readline(), "begun\n")
             child.send_signal(signal.SIGINT)
-            said, _ = child.communicate(timeout=60)
+            try:
+                said, _ = child.communicate(timeout=60)
+            finally:
+                child.kill()
             self.assertEqual((said, child.returncode), ("ended\n", 0))
 
 

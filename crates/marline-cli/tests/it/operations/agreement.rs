@@ -47,7 +47,7 @@ const TRUTH_US: u64 = 100_000;
 const SPREAD_US: u64 = 2_000_000;
 /// Headers of IP, UDP, the carrier's frame and TCP with all options.
 const HEADERS: u64 = 20 + 8 + 9 + 60;
-/// Segments that may come twice over a path whose answers were lost or late: the link carries both, and one is received.
+/// Segments that may come twice over a path whose answers were lost or late: the link carries both, one is received.
 const REPEATS: u64 = 10;
 
 /// Microseconds of a clock that all processes of the machine share.

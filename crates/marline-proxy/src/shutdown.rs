@@ -100,8 +100,7 @@ impl Stopper {
         loop {
             let told = tokio::select! {
                 result = &mut work => return result,
-                told = signals.next() => told,
-                () = poll_fn(|cx| running.poll_asked(cx)) => Told::Reload,
+                told = told(&mut signals, running) => told,
                 () = self.outlived() => {
                     tracing::warn!("connections have outlived the upgrade's limit");
                     Told::End
@@ -125,6 +124,14 @@ impl Stopper {
         tracing::info!("stopping: what is unfinished is cut off");
         self.end();
         work.await
+    }
+}
+
+/// What a program is told next: by a signal, or by somebody else who asks it to read its configuration again.
+pub async fn told(signals: &mut Signals, running: &mut dyn Reload) -> Told {
+    tokio::select! {
+        told = signals.next() => told,
+        () = poll_fn(|cx| running.poll_asked(cx)) => Told::Reload,
     }
 }
 

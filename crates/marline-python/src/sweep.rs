@@ -90,6 +90,7 @@ impl Sweep {
         let write = || {
             let formats: anyhow::Result<Vec<Format>> =
                 formats.iter().map(|word| word.parse()).collect();
+            store.remove_abandoned();
             self.plan.collect(&store, &self.place, &formats?)
         };
         let swept: Swept = py.detach(write).map_err(|error| experiment_error(&error))?;

@@ -22,6 +22,12 @@ pub(super) type Step<'a> = Box<dyn FnOnce() + 'a>;
 /// What of a plan a way is made with.
 type Made = (Invite, usize, String);
 
+/// That of this plan; `None`: it goes through no server.
+fn made(plan: &ClientPlan) -> Option<Made> {
+    let Route::Through(invite) = &plan.route else { return None };
+    Some((invite.clone(), plan.warm, plan.behaviour.clone()))
+}
+
 /// The way through a server, which may be replaced by another.
 pub(super) struct Renewal<'a> {
     client: &'a Client,
@@ -38,10 +44,10 @@ impl<'a> Renewal<'a> {
     /// # Errors
     /// There is no server, or the invite is none that could be used.
     pub(super) fn begin(client: &'a Client, plan: &ClientPlan) -> anyhow::Result<Renewal<'a>> {
-        let Route::Through(invite) = &plan.route else { bail!("there is no server to go through") };
+        let Some(used) = made(plan) else { bail!("there is no server to go through") };
         let transport = plan.carrier.transport();
-        let way = Arc::new(Current::new(tunnel(client, invite, transport, plan.warm)?));
-        let used = RefCell::new((invite.clone(), plan.warm, plan.behaviour.clone()));
+        let way = Arc::new(Current::new(tunnel(client, &used.0, transport, used.1)?));
+        let used = RefCell::new(used);
         let lanes = plan.datagrams.clone().map(watch::Sender::new);
         Ok(Renewal { client, way, transport, used, lanes })
     }
@@ -56,11 +62,7 @@ impl<'a> Renewal<'a> {
     /// # Errors
     /// The invite is none that could be used: nothing has changed.
     pub(super) fn prepare(&self, plan: &ClientPlan) -> anyhow::Result<Step<'_>> {
-        let wanted = match &plan.route {
-            Route::Through(invite) => Some((invite.clone(), plan.warm, plan.behaviour.clone())),
-            Route::Direct => None,
-        };
-        let wanted = wanted.filter(|wanted| *wanted != *self.used.borrow());
+        let wanted = made(plan).filter(|wanted| *wanted != *self.used.borrow());
         if let Some((invite, ..)) = &wanted {
             // What could fail below.
             connector(invite.pin)?;

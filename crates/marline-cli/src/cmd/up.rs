@@ -1,6 +1,5 @@
 //! `marline up`: the whole machine's traffic goes through the server, until it ends.
 
-use std::future::poll_fn;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use marline_proxy::client::dialer::Dialer;
 use marline_proxy::client::open::{Open, OpenError};
 use marline_proxy::client::tunnel::Tunnel;
 use marline_proxy::client::udp_keeper::keep_lane;
-use marline_proxy::shutdown::{Reload, Stopper};
+use marline_proxy::shutdown::{Reload, Stopper, told};
 use marline_proxy::signals::{Signals, Told};
 use marline_proxy::target::Target;
 use marline_proxy::transport::Transport;
@@ -169,15 +168,8 @@ async fn ended_early(signals: &mut Signals) {
 
 /// Waits until the program is told to end. The configuration is read again meanwhile, whenever somebody asks for it.
 async fn ended(signals: &mut Signals, live: &mut dyn Reload) {
-    loop {
-        let told = tokio::select! {
-            told = signals.next() => told,
-            () = poll_fn(|cx| live.poll_asked(cx)) => Told::Reload,
-        };
-        match told {
-            Told::Reload => live.reload(),
-            Told::End => return,
-        }
+    while told(signals, live).await == Told::Reload {
+        live.reload();
     }
 }
 

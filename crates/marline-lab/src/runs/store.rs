@@ -32,11 +32,15 @@ impl Store {
     /// # Errors
     /// It cannot be made.
     pub fn open(place: &Path, fresh: bool) -> anyhow::Result<Store> {
-        Store::by(place, fresh, keep::program()?)
+        let store = Store::by(place, fresh, keep::program()?)?;
+        store.remove_abandoned();
+        Ok(store)
     }
 
     /// The same for what is not a program of its own, as a module of an interpreter is not: what tells this one from
-    /// one that was built of other sources ([`keep::file`]).
+    /// one that was built of other sources ([`keep::file`]). What others left half written is not looked for: a
+    /// sweep opens its store for each of its tasks, and looks through a million runs once
+    /// ([`Store::remove_abandoned`]).
     ///
     /// # Errors
     /// It cannot be made.
@@ -46,7 +50,6 @@ impl Store {
 
     fn by(place: &Path, fresh: bool, program: String) -> anyhow::Result<Store> {
         fs::create_dir_all(place).with_context(|| place.display().to_string())?;
-        remove_abandoned(place);
         Ok(Store { place: place.to_owned(), program, kernel: keep::kernel_release(), fresh })
     }
 
@@ -107,20 +110,21 @@ impl Store {
         };
         kept().with_context(|| file.display().to_string())
     }
-}
 
-/// Removes what was left half written. One that cannot be removed does no harm but take room.
-fn remove_abandoned(place: &Path) {
-    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
-        let is_partial = Path::new(&entry.file_name()).extension().is_some_and(|e| e == "partial");
-        if !is_partial {
-            continue;
-        }
-        let written = entry.metadata().and_then(|file| file.modified());
-        // A time in the future has no age: whose clock is right is not known.
-        let age = written.ok().and_then(|at| at.elapsed().ok());
-        if age.is_some_and(|age| age > ABANDONED_AFTER) {
-            let _ = fs::remove_file(entry.path());
+    /// Removes what processes left half written when they were killed, a day ago or earlier. One that cannot be removed
+    /// does no harm but take room.
+    pub fn remove_abandoned(&self) {
+        for entry in fs::read_dir(&self.place).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if Path::new(&name).extension().is_none_or(|extension| extension != "partial") {
+                continue;
+            }
+            let written = entry.metadata().and_then(|file| file.modified());
+            // A time in the future has no age: whose clock is right is not known.
+            let age = written.ok().and_then(|at| at.elapsed().ok());
+            if age.is_some_and(|age| age > ABANDONED_AFTER) {
+                let _ = fs::remove_file(entry.path());
+            }
         }
     }
 }

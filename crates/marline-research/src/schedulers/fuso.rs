@@ -39,10 +39,8 @@ use marline_policy::{
 };
 use marline_time::Duration;
 
-use super::losses::{Losses, expected_delay};
+use super::losses::{BURST, Losses, expected_delay};
 
-/// Chance of loss on a path that repairs a loss.
-const BURST: f64 = 0.3;
 /// Mappings that are looked at for one copy, or one repair.
 const MOST_LOOKS: usize = 64;
 

@@ -32,7 +32,7 @@ use marline_policy::{
 use marline_time::Duration;
 
 use super::at_once::AtOnce;
-use super::losses::{Losses, expected_delay};
+use super::losses::{BURST, Losses, expected_delay};
 
 /// How sure delivery should be.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -45,7 +45,7 @@ pub struct LampsConfig {
 
 impl Default for LampsConfig {
     fn default() -> Self {
-        LampsConfig { sure: 0.99, burst: 0.3 }
+        LampsConfig { sure: 0.99, burst: BURST }
     }
 }
 

@@ -9,6 +9,8 @@ use marline_time::Duration;
 
 /// Weight of the newest interval between losses.
 const INTERVAL_GAIN: f64 = 0.25;
+/// Chance of loss on a path that repairs a loss, unless something else is configured.
+pub(super) const BURST: f64 = 0.3;
 /// No path loses more than this for certain: something must be tried.
 const MOST_LOSS: f64 = 0.9;
 

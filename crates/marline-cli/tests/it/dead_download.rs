@@ -15,19 +15,8 @@ use std::time::{Duration, Instant};
 use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
 use marline_lab::scenario::Side;
 
-const SCENARIO: &str = r#"
-[[path]]
-name = "wifi"
-link = "rate=20M,delay=10ms,queue=50ms"
-client = ["10.0.1.2/24"]
-server = ["10.0.1.1/24"]
-
-[[path]]
-name = "lte"
-link = "rate=20M,delay=30ms,queue=100ms,radio=lte"
-client = ["10.0.2.2/24"]
-server = ["10.0.2.1/24"]
-"#;
+const WIFI: &str = "rate=20M,delay=10ms,queue=50ms";
+const LTE: &str = "rate=20M,delay=30ms,queue=100ms,radio=lte";
 
 const BYTES: usize = 20_000_000;
 const DIES_AFTER: Duration = Duration::from_millis(1_500);
@@ -86,7 +75,7 @@ struct Hole {
 }
 
 fn download(dir: &Path, options: &str) -> Hole {
-    let mut hosts = TwoUplinks::set(SCENARIO, "idle", dir);
+    let mut hosts = TwoUplinks::set(&two_uplinks::wifi_and_lte(WIFI, LTE), "idle", dir);
     hear(&hosts.role(Side::Server, "", source), "ready");
     hosts.marline_server("udp");
     let client = format!(

@@ -9,7 +9,7 @@
 
 use super::support;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::Receiver;
@@ -45,17 +45,8 @@ const HOLE_MS: [f64; 2] = [1_500.0, 3_000.0];
 /// Sends back what comes.
 #[test]
 fn echo() {
-    if !two_uplinks::plays(echo) {
-        return;
-    }
-    let listener = TcpListener::bind("0.0.0.0:8080").expect("bind");
-    println!("ready");
-    for stream in listener.incoming().flatten() {
-        std::thread::spawn(move || {
-            let _ = stream.set_nodelay(true);
-            let mut writer = stream.try_clone().expect("clone");
-            let _ = std::io::copy(&mut &stream, &mut writer);
-        });
+    if two_uplinks::plays(echo) {
+        two_uplinks::echo("0.0.0.0:8080");
     }
 }
 

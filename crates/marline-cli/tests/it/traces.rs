@@ -12,19 +12,8 @@ use marline_qlog::{Carried, Course, Manner, Recording, Vantage, read};
 use super::support;
 use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
 
-const SCENARIO: &str = r#"
-[[path]]
-name = "wifi"
-link = "rate=20M,delay=10ms,queue=50ms"
-client = ["10.0.1.2/24"]
-server = ["10.0.1.1/24"]
-
-[[path]]
-name = "lte"
-link = "rate=20M,delay=30ms,queue=50ms"
-client = ["10.0.2.2/24"]
-server = ["10.0.2.1/24"]
-"#;
+const WIFI: &str = "rate=20M,delay=10ms,queue=50ms";
+const LTE: &str = "rate=20M,delay=30ms,queue=50ms";
 
 const BYTES: usize = 8_000_000;
 
@@ -100,7 +89,7 @@ fn both_ends_trace_the_hole_that_a_dead_path_leaves_and_what_was_rescued_from_it
         return;
     }
     let dir = tempfile::tempdir().expect("directory");
-    let mut hosts = TwoUplinks::set(SCENARIO, "qlog", dir.path());
+    let mut hosts = TwoUplinks::set(&two_uplinks::wifi_and_lte(WIFI, LTE), "qlog", dir.path());
     hear(&hosts.role(Side::Server, "", source), "ready");
     // That scheduler leaves reinjection to the retransmission timer, so that there is a hole to be told.
     hosts.marline_server("udp --scheduler linux --qlog at-server");
@@ -161,7 +150,7 @@ fn a_full_disk_ends_no_connection() {
         return;
     }
     let dir = tempfile::tempdir().expect("directory");
-    let mut hosts = TwoUplinks::set(SCENARIO, "qlog-full", dir.path());
+    let mut hosts = TwoUplinks::set(&two_uplinks::wifi_and_lte(WIFI, LTE), "qlog-full", dir.path());
     hear(&hosts.role(Side::Server, "", source), "ready");
     hosts.marline_server("udp");
     let client = "unshare --mount bash -euc 'mkdir small; mount -t tmpfs -o size=64k none small; exec marline \

@@ -1,7 +1,7 @@
 //! Tests of BBR on emulated links: the rate is found and held, the queue stays short, random loss
 //! and an idle application change nothing.
 
-use crate::cases::link;
+use crate::cases::{at_server, link};
 use marline_algos::Registry;
 use marline_core::{ConnectionConfig, SubflowInfo};
 use marline_sim::{Amount, App, Bulk, Pace, Paths, PathsConfig, Units, quantile};
@@ -33,9 +33,7 @@ fn endless(mut paths: Paths) -> Paths {
 }
 
 fn sender(paths: &Paths) -> SubflowInfo {
-    let host = paths.world.node(paths.server);
-    let (id, _) = host.connections().next().expect("one connection");
-    host.endpoint().info(id).expect("it is open").subflows.swap_remove(0)
+    at_server(paths).swap_remove(0)
 }
 
 /// Mbit/s that arrived.

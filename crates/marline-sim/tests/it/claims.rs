@@ -11,26 +11,16 @@ use marline_sim::{Amount, Bulk, Paths, PathsConfig, mean, quantile};
 use marline_time::{Duration, Instant, Rate, SeedTree};
 
 use crate::cases::bursts::latencies;
-use crate::cases::{self, link};
-
-/// The stack of the studies' Linux 3.14.
-const THEN: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
+use crate::cases::{self, LINUX_314, at_server, link};
 
 fn connection(scheduler: &str, path_manager: &str, congestion: &str) -> ConnectionConfig {
     let registry = marline_research::registry();
-    let set = registry.policy_set(scheduler, path_manager, congestion, THEN);
+    let set = registry.policy_set(scheduler, path_manager, congestion, LINUX_314);
     ConnectionConfig::new(set.expect("known names"))
 }
 
 fn plain(congestion: &str) -> ConnectionConfig {
     ConnectionConfig { mptcp: false, ..connection("lowest-rtt", "full-mesh", congestion) }
-}
-
-/// The server's only connection.
-fn at_server(paths: &Paths) -> Vec<SubflowInfo> {
-    let host = paths.world.node(paths.server);
-    let (id, _) = host.connections().next().expect("one connection");
-    host.endpoint().info(id).expect("it is open").subflows
 }
 
 /// ReMP TCP, section 2: messages that fit one packet, ten a second, are repaired by the timer, as hardly anything

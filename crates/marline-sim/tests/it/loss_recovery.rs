@@ -6,7 +6,7 @@
 
 use core::any::Any;
 
-use crate::cases::link;
+use crate::cases::{LINUX_314, link};
 use marline_core::ConnectionConfig;
 use marline_sim::{NodeId, Observer, Pace, Packet, Paths, PathsConfig, Sighting, Units};
 use marline_time::{Duration, Instant, SeedTree};
@@ -18,7 +18,6 @@ const LINK: &str = "rate=10G,delay=10ms";
 const WARM: usize = 20;
 
 const COUNTING: &str = "rfc6675";
-const LINUX_314: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
 const RACK: &str = "rack-tlp,pto=linux";
 
 const fn ms(n: u64) -> Duration {

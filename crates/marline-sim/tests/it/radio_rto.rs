@@ -7,7 +7,7 @@ use marline_sim::{Paths, PathsConfig};
 use marline_time::{Duration, SeedTree};
 
 use crate::cases::bursts::{START, latencies, ms};
-use crate::cases::link;
+use crate::cases::{at_server, link};
 
 const RADIO: PathCost = PathCost { metered: false, tail_ms: 11_600 };
 const CALM: &str = "rate=50M,delay=20ms";
@@ -49,9 +49,7 @@ fn repaired_after(cost: PathCost, bounds: [Option<RttConfig>; 2]) -> (Duration, 
 }
 
 fn timeouts(paths: &Paths) -> u64 {
-    let host = paths.world.node(paths.server);
-    let (id, _) = host.connections().next().expect("one connection");
-    host.endpoint().info(id).expect("it is open").subflows.iter().map(|s| s.rtos).sum()
+    at_server(paths).iter().map(|subflow| subflow.rtos).sum()
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use core::any::Any;
 
-use crate::cases::link;
+use crate::cases::{LINUX_314, link};
 use marline_core::ConnectionConfig;
 use marline_sim::{NodeId, Observer, Pace, Packet, Paths, PathsConfig, Placement, Sighting, Units};
 use marline_time::{Duration, Instant, SeedTree};
@@ -145,7 +145,6 @@ fn rounded_ms(duration: Duration) -> u64 {
 }
 
 const LINUX: &str = "rack-tlp,pto=linux-3.10";
-const OLD: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
 
 /// One packet, the path is dead from then on.
 fn lone(scheduler: &str, recovery: &str) -> Setup {
@@ -154,7 +153,7 @@ fn lone(scheduler: &str, recovery: &str) -> Setup {
 
 #[test]
 fn a_lone_packet_on_a_dead_path_waits_two_timeouts_with_the_standard() {
-    for recovery in [LINUX, OLD] {
+    for recovery in [LINUX, LINUX_314] {
         let setup = lone("min-rtt+tlp-std", recovery);
         // The probe at the time of the timer, the timer a timeout later: then it goes elsewhere.
         let sent = setup.sent(WARM);
@@ -168,7 +167,7 @@ fn a_lone_packet_on_a_dead_path_waits_two_timeouts_with_the_standard() {
 
 #[test]
 fn tlp_mp_saves_one_of_them() {
-    for recovery in [LINUX, OLD] {
+    for recovery in [LINUX, LINUX_314] {
         for after in ["reinject", "rto"] {
             let setup = lone(&format!("min-rtt+tlp-mp,after={after}"), recovery);
             let sent = setup.sent(WARM);

@@ -7,9 +7,8 @@ use marline_sim::{Amount, Bulk, Paths, PathsConfig, median};
 use marline_time::{Duration, Instant, SeedTree};
 
 use crate::cases::bursts::ms;
-use crate::cases::link;
+use crate::cases::{LINUX_314, link};
 
-const THEN: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
 /// Medians of the study's handshakes on China Mobile and China Unicom, there and back.
 const CARRIERS: [&str; 2] =
     ["rate=10M,delay=182ms,queue=1s,loss=0.1%", "rate=10M,delay=98ms,queue=1s,loss=0.1%"];
@@ -24,7 +23,8 @@ fn stage(carriers: &[usize], seed: u64) -> Paths {
     let (scheduler, congestion) =
         if plain { ("lowest-rtt", "reno") } else { ("lowest-rtt+orp", "lia") };
     let registry = marline_research::registry();
-    let set = registry.policy_set(scheduler, "full-mesh", congestion, THEN).expect("known names");
+    let set =
+        registry.policy_set(scheduler, "full-mesh", congestion, LINUX_314).expect("known names");
     let connection = ConnectionConfig { mptcp: !plain, ..ConnectionConfig::new(set) };
     let links = carriers.iter().map(|carrier| link(CARRIERS[*carrier])).collect();
     let mut config = PathsConfig::new(links, connection).with_known_mtu();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path as FilePath;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
@@ -16,19 +16,8 @@ use super::support;
 use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
 
 /// LTE is slow to answer, so that going over to it is a pause worth measuring.
-const SCENARIO: &str = r#"
-[[path]]
-name = "wifi"
-link = "rate=20M,delay=10ms,queue=50ms"
-client = ["10.0.1.2/24"]
-server = ["10.0.1.1/24"]
-
-[[path]]
-name = "lte"
-link = "rate=10M,delay=60ms,queue=100ms"
-client = ["10.0.2.2/24"]
-server = ["10.0.2.1/24"]
-"#;
+const WIFI: &str = "rate=20M,delay=10ms,queue=50ms";
+const LTE: &str = "rate=10M,delay=60ms,queue=100ms";
 
 /// Connections of the application; the first talks, the others only exist.
 const CONNECTIONS: usize = 3;
@@ -57,14 +46,8 @@ fn now_us() -> u64 {
 
 #[test]
 fn echoing() {
-    if !two_uplinks::plays(echoing) {
-        return;
-    }
-    let listener = TcpListener::bind("127.0.0.1:8080").expect("bind");
-    println!("ready");
-    for stream in listener.incoming().flatten() {
-        stream.set_nodelay(true).expect("nodelay");
-        std::thread::spawn(move || std::io::copy(&mut &stream, &mut &stream));
+    if two_uplinks::plays(echoing) {
+        two_uplinks::echo("127.0.0.1:8080");
     }
 }
 
@@ -269,7 +252,7 @@ struct World {
 
 impl World {
     fn start(dir: &FilePath) -> World {
-        let mut hosts = TwoUplinks::set(SCENARIO, "agree", dir);
+        let mut hosts = TwoUplinks::set(&two_uplinks::wifi_and_lte(WIFI, LTE), "agree", dir);
         hear(&hosts.role(Side::Server, "", echoing), "ready");
         hosts.marline_server("udp");
         let client = "marline client --invite-file invite --path wifi --path lte,backup --warm 0 --mode handover \

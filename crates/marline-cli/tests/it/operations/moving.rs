@@ -10,11 +10,12 @@ use super::support::native::testbed;
 use super::support::socks::{echo, echo_target, open};
 use super::support::testbed::Until;
 use super::support::{self, Running, SERVICES, start_client, start_server, write_private};
-use super::{ask, metric, until};
+use super::{ask, free_port, metric, until};
 
-/// A TCP port of loopback that was free a moment ago.
-fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+/// Lines of a configuration: where metrics, a dashboard and the control socket are.
+fn lines([metrics, page]: [SocketAddr; 2], control: &Path) -> String {
+    let control = control.display();
+    format!("metrics = \"{metrics}\"\ndashboard = \"{page}\"\ncontrol = \"{control}\"\n")
 }
 
 /// Asks for a page; the status, or `None` if nobody answers. Who shows a token is given as well.
@@ -55,12 +56,7 @@ fn goes_elsewhere(
     write: &dyn Fn(&str),
 ) {
     let place = |name: &str| dir.join(name).display().to_string();
-    let at = |metrics: SocketAddr, page: SocketAddr, control: &str| {
-        format!(
-            "metrics = \"{metrics}\"\ndashboard = \"{page}\"\ncontrol = \"{}\"\n",
-            place(control)
-        )
-    };
+    let at = |metrics, page, control: &str| lines([metrics, page], &dir.join(control));
     let reload = |control: &str, ok| ask(dir, &["reload", "--control", &place(control)], ok);
     // What nobody can count afterwards.
     let opened = |at: SocketAddr| metric(at, "marline_events_total{event=\"ESTABLISHED\"}");
@@ -73,7 +69,7 @@ fn goes_elsewhere(
     // What cannot be bound leaves all of it in force.
     let holds = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = holds.local_addr().unwrap();
-    let (new_metrics, new_page) = (free(), free());
+    let (new_metrics, new_page) = (free_port(), free_port());
     for (wanted, says) in [
         (at(taken, new_page, "first.sock"), format!("cannot serve metrics on TCP {taken}")),
         (
@@ -135,13 +131,8 @@ fn goes_elsewhere(
 }
 
 fn shown_at(dir: &Path) -> ([SocketAddr; 2], String) {
-    let [metrics, page] = [free(), free()];
-    let control = dir.join("first.sock");
-    let lines = format!(
-        "metrics = \"{metrics}\"\ndashboard = \"{page}\"\ncontrol = \"{}\"\n",
-        control.display()
-    );
-    ([metrics, page], lines)
+    let shown = [free_port(), free_port()];
+    (shown, lines(shown, &dir.join("first.sock")))
 }
 
 #[test]
@@ -189,7 +180,7 @@ fn what_shows_a_server_goes_elsewhere_or_stays_and_an_upgrade_follows() {
     goes_elsewhere(dir.path(), &mut process, first, &write);
     echo(&mut stream, b"as if nothing had been");
     // The next process has them where they are by then; in this one nothing of it moves any more.
-    let metrics = free();
+    let metrics = free_port();
     let second = dir.path().join("second.sock").display().to_string();
     write(&format!("metrics = \"{metrics}\"\ncontrol = \"{second}\"\n"));
     ask(dir.path(), &["reload", "--control", &second], true);

@@ -4,17 +4,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::ask;
 use super::support::socks::{echo, open};
 use super::support::{self, start_client, start_server};
+use super::{ask, free_port};
 
 /// An address that nothing else has.
 const TARGET: &str = "127.77.66.55";
-
-/// A TCP port of loopback that was free a moment ago.
-fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 /// What a page's viewer is sent within this time.
 fn events(dashboard: SocketAddr) -> String {

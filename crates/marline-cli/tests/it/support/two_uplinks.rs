@@ -51,6 +51,32 @@ pub(crate) fn pour(bytes: usize) {
     }
 }
 
+/// Sends back what comes at this address, and says `ready` when that is possible: a role that never ends.
+pub(crate) fn echo(address: &str) {
+    let listener = TcpListener::bind(address).expect("bind");
+    println!("ready");
+    for stream in listener.incoming().flatten() {
+        std::thread::spawn(move || {
+            let _ = stream.set_nodelay(true);
+            std::io::copy(&mut &stream, &mut &stream)
+        });
+    }
+}
+
+/// A scenario of WiFi and LTE over these links.
+pub(crate) fn wifi_and_lte(wifi: &str, lte: &str) -> String {
+    let path = |name: &str, net: u8, link: &str| {
+        format!(
+            "[[path]]
+            name = \"{name}\"
+            link = \"{link}\"
+            client = [\"10.0.{net}.2/24\"]
+            server = [\"10.0.{net}.1/24\"]\n"
+        )
+    };
+    path("wifi", 1, wifi) + &path("lte", 2, lte)
+}
+
 /// Two hosts. Programs end before their namespaces do.
 pub(crate) struct TwoUplinks {
     running: Vec<Child>,

@@ -18,10 +18,13 @@ pub mod worlds;
 use std::path::Path;
 
 use marline_algos::Registry;
-use marline_core::ConnectionConfig;
+use marline_core::{ConnectionConfig, SubflowInfo};
 use marline_link::{DuplexConfig, DuplexSpec};
 use marline_sim::{Paths, PathsConfig};
 use marline_time::SeedTree;
+
+/// Loss recovery of the studies' Linux 3.14.
+pub const LINUX_314: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
 
 /// Connections with this scheduler and the reference's other policies.
 pub fn connection(scheduler: &str) -> ConnectionConfig {
@@ -46,6 +49,13 @@ pub fn scene(links: &[&str], connection: ConnectionConfig, seed: u64) -> Paths {
 pub fn scene_of_full_segments(links: &[&str], connection: ConnectionConfig, seed: u64) -> Paths {
     let links = links.iter().map(|text| link(text)).collect();
     Paths::new(&PathsConfig::new(links, connection).with_known_mtu(), SeedTree::new(seed))
+}
+
+/// The subflows of the server's only connection.
+pub fn at_server(paths: &Paths) -> Vec<SubflowInfo> {
+    let host = paths.world.node(paths.server);
+    let (id, _) = host.connections().next().expect("one connection");
+    host.endpoint().info(id).expect("it is open").subflows
 }
 
 /// A link of this description; traces are looked for in `dir` and its folders.

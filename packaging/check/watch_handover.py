@@ -95,7 +95,8 @@ def path_is(path, state):
 def main():
     program, url, folder = sys.argv[1:]
     os.makedirs(folder, exist_ok=True)
-    with tempfile.TemporaryDirectory() as home:
+    # The browser's own children outlive it by a moment and still write to its profile.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         browser = Browser(program, home)
         try:
             watch(browser, url, folder)

@@ -60,6 +60,9 @@ impl Traffic {
 /// Relays bytes between `local` and `remote` until both directions ended, or `cancel` resolves.
 /// Returns `remote` after a clean end.
 ///
+/// `cancel` is best pinned where it is made: a future that is an argument of another has its room there
+/// twice, for as long as the connection stands.
+///
 /// # Errors
 /// The first error of either side, or `ConnectionAborted` after `cancel`; both sides are aborted
 /// then.

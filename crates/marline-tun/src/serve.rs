@@ -1,6 +1,7 @@
 //! Service of the programs' requests: each becomes a stream to its target, or is refused as the target did.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -136,7 +137,8 @@ impl<O: Open> Service<O> {
             }
         }
         tracing::debug!(%target, "connected");
-        match relay(ProgramStream(stream), remote, &self.traffic, self.stop.over()).await {
+        let over = pin!(self.stop.over());
+        match relay(ProgramStream(stream), remote, &self.traffic, over).await {
             Ok(remote) => remote.finish(),
             Err(error) => tracing::debug!(%target, "broken: {error}"),
         }

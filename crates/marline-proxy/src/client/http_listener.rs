@@ -43,7 +43,8 @@ impl<O: Open> SocksListener<O> {
         match request {
             Request::Connect(target) => self.connect(socket, target, behind).await,
             Request::Forward(mut forward) => match forward.take_content(&behind) {
-                Ok(()) => self.forward(socket, forward).await,
+                // Boxed: CONNECT would have its size.
+                Ok(()) => Box::pin(self.forward(socket, forward)).await,
                 Err(error) => {
                     refuse(socket, &Refusal::bad_request(error.to_string())).await;
                 }

@@ -141,11 +141,11 @@ impl<O: Open> SocksListener<O> {
             },
             Service::Socks5 => match timeout(SOCKS_TIMEOUT, asked_by_socks(&mut socket)).await {
                 Ok(Ok(Some(Request::Connect(target)))) => (target, true),
-                // Boxed: few do this, and all others would have its size.
+                // Boxed, as HTTP is: few do this, and all others would have its size.
                 Ok(Ok(Some(Request::Associate(port)))) => {
                     return Box::pin(self.associate(socket, port)).await;
                 }
-                Ok(Ok(None)) => return self.http(socket).await,
+                Ok(Ok(None)) => return Box::pin(self.http(socket)).await,
                 Ok(Err(error)) => return tracing::info!("{error}"),
                 Err(_) => return tracing::info!("an application did not say where to in time"),
             },
@@ -174,7 +174,7 @@ impl<O: Open> SocksListener<O> {
     pub(super) async fn pass(&self, local: impl Transport, remote: O::Stream, target: &Target) {
         tracing::debug!(%target, "connected");
         let (begun, traffic) = (Instant::now(), Traffic::part_of(&self.traffic));
-        let end = relay(local, remote, &traffic, self.stop.over()).await;
+        let end = relay(local, remote, &traffic, pin!(self.stop.over())).await;
         tell_end(&"an application", begun, &traffic, &end);
         match end {
             Ok(remote) => {

@@ -10,6 +10,7 @@ mod backend;
 mod header;
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -142,14 +143,14 @@ impl ServiceFront {
         }
         tracing::debug!(%peer, %local, "connected");
         let traffic = Arc::new(Traffic::default());
-        let cancel = async {
+        let cancel = pin!(async {
             tokio::select! {
                 () = self.stop.over() => {}
                 () = silence(&traffic, service.limits.idle) => {
                     tracing::info!(%peer, "ended after silence");
                 }
             }
-        };
+        });
         let begun = Instant::now();
         let result = relay(socket, stream, &traffic, cancel).await;
         tell_end(&peer, begun, &traffic, &result);

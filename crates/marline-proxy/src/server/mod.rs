@@ -18,6 +18,7 @@ mod remote;
 mod sessions;
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -244,7 +245,8 @@ impl Server {
 
     /// Serves one connection from `peer` to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: IpAddr) {
-        let Some(arrived) = self.arrive(stream, peer).await else { return };
+        // Boxed, as what else is over soon and takes several times the room that a relay takes for hours.
+        let Some(arrived) = Box::pin(self.arrive(stream, peer)).await else { return };
         let Arrived { mut stream, client, session, offer, own, mut asks_at_once, _permit, _seat } =
             arrived;
         let idle_limit_s = self.limits.idle.as_secs().min(u64::from(u16::MAX)) as u16;
@@ -254,7 +256,7 @@ impl Server {
         let mut patience = ARRIVED_LATE;
         loop {
             let wish = tokio::select! {
-                wish = self.request(&mut stream, &mut unsaid, asks_at_once) => wish,
+                wish = Box::pin(self.request(&mut stream, &mut unsaid, asks_at_once)) => wish,
                 () = self.unwanted(patience) => None,
                 ended = self.unwelcome(&client) => return match ended {
                     Some(failure) => unsaid.refuse(stream, failure).await,
@@ -266,7 +268,9 @@ impl Server {
                 Some(Ok(Wish::Target(target))) => {
                     self.carry(stream, unsaid, &client, &target).await
                 }
-                Some(Ok(Wish::Visitor(id))) => self.accept(stream, unsaid, &client, id).await,
+                Some(Ok(Wish::Visitor(id))) => {
+                    Box::pin(self.accept(stream, unsaid, &client, id)).await
+                }
                 Some(Ok(Wish::Listen(wanted))) => {
                     // Boxed: few do this, and all others would have its size.
                     return Box::pin(self.listen(stream, unsaid, &client, wanted)).await;
@@ -375,12 +379,13 @@ impl Server {
             return None;
         }
         tracing::debug!(client = %name, %target, "connected");
-        let cancel = async {
+        // Pinned here, or it would be there three times: as it is, as the relay's argument, and where that waits.
+        let cancel = pin!(async {
             tokio::select! {
                 () = self.stop.over() => {}
                 _ = self.unwelcome(client) => {}
             }
-        };
+        });
         stream.keep();
         let (begun, traffic) = (Instant::now(), Traffic::part_of(&client.account.traffic));
         let end = relay(socket, stream, &traffic, cancel).await;

@@ -22,6 +22,7 @@ const ROWS: &[(&str, &str)] = &[
     ("memory", "bench -q -p marline-core --bench memory"),
     ("echo", "run --release -q -p marline --example echo"),
     ("connections", "bench -q -p marline-cli --bench connections"),
+    ("proxied", "bench -q -p marline-cli --bench proxied"),
     ("up", "bench -q -p marline-cli --bench whole_machine"),
     ("links", "bench -q -p marline-emulator --bench tunnel"),
     ("handover", HANDOVER),

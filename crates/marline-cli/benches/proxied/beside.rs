@@ -1,0 +1,280 @@
+//! What is put beside the proxy: two chained relays over QUIC, and two chained stream proxies of nginx.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy_bidirectional_with_sizes,
+};
+
+use crate::support::Beside;
+
+/// The variable that makes this program something else: an end of the relay over QUIC, `near ADDRESS` or `far ADDRESS`, or
+/// `echo ADDRESS`.
+pub(crate) const ROLE: &str = "MARLINE_BENCH_ROLE";
+
+/// Is that until it is killed; says on a line where it listens.
+pub(crate) fn play(role: &str) {
+    let (role, address) = role.split_once(' ').expect("two words");
+    let address: SocketAddr = address.parse().expect("an address");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        match role {
+            "near" => near(address).await,
+            "far" => far(address).await,
+            _ => echo(address).await,
+        }
+    });
+}
+
+/// Sends back what it gets.
+async fn echo(at: SocketAddr) {
+    let listener = tokio::net::TcpListener::bind(at).await.expect("a port");
+    println!("{}", listener.local_addr().expect("its address"));
+    loop {
+        let Ok((mut stream, _)) = listener.accept().await else { continue };
+        tokio::spawn(async move {
+            let _ = stream.set_nodelay(true);
+            let mut buffer = [0; 256];
+            while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+                if stream.write_all(&buffer[..count]).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// An echo in a process of its own, so that its descriptors are; it ends with this.
+pub(crate) struct Echo {
+    process: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl Echo {
+    pub(crate) fn start() -> Echo {
+        let (process, address) = start("echo 127.0.0.1:0");
+        Echo { process, address }
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Both ways, with buffers of 64 KiB: tokio's own have 8.
+async fn passed<A, B>(a: &mut A, b: &mut B) -> std::io::Result<(u64, u64)>
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    copy_bidirectional_with_sizes(a, b, 64 << 10, 64 << 10).await
+}
+
+/// From TCP to QUIC: a stream for each connection.
+async fn near(far: SocketAddr) {
+    let endpoint = client();
+    let connection = endpoint.connect(far, "localhost").expect("an address");
+    let connection = connection.await.expect("the far end");
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    println!("{}", listener.local_addr().expect("its address"));
+    while let Ok((mut local, _)) = listener.accept().await {
+        let connection = connection.clone();
+        tokio::spawn(async move {
+            let _ = local.set_nodelay(true);
+            let (send, receive) = connection.open_bi().await.expect("a stream");
+            let _ = passed(&mut local, &mut tokio::io::join(receive, send)).await;
+        });
+    }
+}
+
+/// From QUIC to TCP.
+async fn far(target: SocketAddr) {
+    let endpoint = server();
+    println!("{}", endpoint.local_addr().expect("its address"));
+    while let Some(arriving) = endpoint.accept().await {
+        let Ok(connection) = arriving.await else { continue };
+        while let Ok((send, receive)) = connection.accept_bi().await {
+            tokio::spawn(async move {
+                let target = tokio::net::TcpStream::connect(target).await;
+                let mut target = target.expect("the target");
+                let _ = target.set_nodelay(true);
+                let _ = passed(&mut target, &mut tokio::io::join(receive, send)).await;
+            });
+        }
+    }
+}
+
+fn server() -> quinn::Endpoint {
+    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]);
+    let certified = certified.expect("a certificate");
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
+    let chain = vec![certified.cert.der().clone()];
+    let config = quinn::ServerConfig::with_single_cert(chain, key.into()).expect("TLS");
+    quinn::Endpoint::server(config, (Ipv4Addr::LOCALHOST, 0).into()).expect("a port")
+}
+
+fn client() -> quinn::Endpoint {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let crypto = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("TLS 1.3")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(OurOwnChild(provider)))
+        .with_no_client_auth();
+    let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(crypto).expect("QUIC's ciphers");
+    let mut endpoint = quinn::Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
+    endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
+    endpoint
+}
+
+/// The far end was started by this bench: its certificate is made up.
+#[derive(Debug)]
+struct OurOwnChild(Arc<rustls::crypto::CryptoProvider>);
+
+impl rustls::client::danger::ServerCertVerifier for OurOwnChild {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &rustls::pki_types::CertificateDer<'_>,
+        _intermediates: &[rustls::pki_types::CertificateDer<'_>],
+        _name: &rustls::pki_types::ServerName<'_>,
+        _ocsp: &[u8],
+        _now: rustls::pki_types::UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        Ok(rustls::client::danger::ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &rustls::pki_types::CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &rustls::pki_types::CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Both ends of the relay over QUIC; they end with this.
+pub(crate) struct Quic {
+    ends: [Child; 2],
+    /// Where applications connect.
+    pub(crate) address: SocketAddr,
+}
+
+impl Quic {
+    /// In front of `target`.
+    pub(crate) fn to(target: SocketAddr) -> Quic {
+        let (far, at) = start(&format!("far {target}"));
+        let (near, address) = start(&format!("near {at}"));
+        Quic { ends: [near, far], address }
+    }
+
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.ends.iter().map(Child::id).collect()
+    }
+}
+
+impl Drop for Quic {
+    fn drop(&mut self) {
+        for end in &mut self.ends {
+            let _ = end.kill();
+            let _ = end.wait();
+        }
+    }
+}
+
+fn start(role: &str) -> (Child, SocketAddr) {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    let command = command.env(ROLE, role).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("this program again");
+    let mut line = String::new();
+    let output = child.stdout.take().expect("an output");
+    BufReader::new(output).read_line(&mut line).expect("a line");
+    let address = line.trim().parse().unwrap_or_else(|_| panic!("{role}: no address in {line:?}"));
+    (child, address)
+}
+
+/// A port of loopback that was free a moment ago.
+pub(crate) fn free() -> SocketAddr {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    listener.local_addr().expect("its address")
+}
+
+/// Waits until somebody listens there.
+pub(crate) fn listens(address: SocketAddr) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while TcpStream::connect(address).is_err() {
+        assert!(Instant::now() < until, "nobody listens on {address}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// nginx, in one process, with these modules and this in its configuration; it ends with what is returned.
+pub(crate) fn nginx(program: &Path, dir: &Path, name: &str, modules: &str, text: &str) -> Beside {
+    let file = dir.join(format!("{name}.conf"));
+    let text = format!(
+        "{modules}
+        daemon off; master_process off; pid {name}.pid; error_log stderr crit;
+        events {{ worker_connections 16384; }}
+        {text}"
+    );
+    std::fs::write(&file, text).expect("a file");
+    Beside::start(Command::new(program).args(["-p", ".", "-c"]).arg(&file).current_dir(dir))
+}
+
+/// Where Debian puts the module.
+const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
+
+/// A stream proxy in front of `target`, and where applications connect; `None` without the module.
+pub(crate) fn front(
+    program: &Path,
+    dir: &Path,
+    name: &str,
+    target: SocketAddr,
+) -> Option<(Beside, SocketAddr)> {
+    if !Path::new(STREAM_MODULE).exists() {
+        marline_testkit::need::skip("nginx has no stream module (Debian: libnginx-mod-stream)");
+        return None;
+    }
+    let listen = free();
+    let server = format!("listen {listen} backlog=4096; proxy_pass {target}; tcp_nodelay on;");
+    let (module, text) =
+        (format!("load_module {STREAM_MODULE};"), format!("stream {{ server {{ {server} }} }}"));
+    let beside = nginx(program, dir, name, &module, &text);
+    listens(listen);
+    Some((beside, listen))
+}
+
+/// Two of them, one behind the other.
+pub(crate) fn chained(
+    program: &Path,
+    dir: &Path,
+    name: &str,
+    target: SocketAddr,
+) -> Option<([Beside; 2], SocketAddr)> {
+    let (far, at) = front(program, dir, &format!("{name}-far"), target)?;
+    let (near, address) = front(program, dir, &format!("{name}-near"), at)?;
+    Some(([near, far], address))
+}

@@ -1,0 +1,99 @@
+//! Benchmark of the proxy at work, beside what carries the same without Multipath TCP, by turns in one run: `cargo
+//! bench -p marline-cli --bench proxied [-- PART ...]`.
+//!
+//! `relay`: a bulk transfer each way through client and server, beside TCP - QUIC (quinn, TLS) - TCP.
+//!
+//! `requests`: redis, WebSocket messages, HTTP with and without keep-alive (wrk), beside two chained stream proxies of
+//! nginx (Debian: libnginx-mod-stream), and directly.
+//!
+//! `churn`: a connection for each request through `marline serve`, from the kernel's Multipath TCP, beside a stream proxy of
+//! nginx.
+//!
+//! `crowd`: echoes on 1,000 streams of one client, alone and beside a bulk transfer of another.
+//!
+//! `silent`: what 10,000 silent streams take at each end; `silent=100000` as many, through four clients. They are
+//! opened, echo a message each and are closed, three times.
+//!
+//! Where a program that a part needs is missing, the part says so and is left out.
+
+mod beside;
+mod crowd;
+mod relay;
+mod requests;
+mod silent;
+#[path = "../../tests/it/support/mod.rs"]
+mod support;
+
+use std::time::Duration;
+
+fn main() {
+    if let Ok(role) = std::env::var(beside::ROLE) {
+        return beside::play(&role);
+    }
+    // `cargo bench` adds one.
+    let words: Vec<String> = std::env::args().skip(1).filter(|w| !w.starts_with("--")).collect();
+    let wanted = |part: &str| words.is_empty() || words.iter().any(|word| word == part);
+    if wanted("relay") {
+        relay::measure();
+    }
+    if wanted("requests") {
+        requests::measure();
+    }
+    if wanted("churn") {
+        requests::measure_churn();
+    }
+    if wanted("crowd") {
+        crowd::measure();
+    }
+    let count = words.iter().find_map(|word| word.strip_prefix("silent="));
+    if wanted("silent") || count.is_some() {
+        silent::measure(count.map_or(10_000, |count| count.parse().expect("a number of streams")));
+    }
+}
+
+/// Turns that each case has.
+const ROUNDS: usize = 5;
+
+/// The middle one, and the outermost two.
+#[derive(Copy, Clone, Debug)]
+struct Spread {
+    median: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Spread {
+        values.sort_by(f64::total_cmp);
+        let median = values[values.len() / 2];
+        Spread { median, least: values[0], most: values[values.len() - 1] }
+    }
+}
+
+impl std::fmt::Display for Spread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let digits = f.precision().unwrap_or(2);
+        let Spread { median, least, most } = self;
+        write!(f, "{median:.digits$} ({least:.digits$} to {most:.digits$})")
+    }
+}
+
+/// Element by element.
+fn ratios(ours: &[f64], theirs: &[f64]) -> Spread {
+    Spread::of(ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect())
+}
+
+/// The value below which so many of a hundred lie.
+fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
+}
+
+/// Processor time that a process has used so far, user and system.
+fn processor_time(process: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name is in brackets and may have blanks in it.
+    let after = stat.rsplit(')').next().unwrap_or_default();
+    let ticks: u64 = after.split_whitespace().skip(11).take(2).flat_map(str::parse::<u64>).sum();
+    // USER_HZ, which Linux shows to programs whatever the kernel's own is.
+    Duration::from_millis(ticks * 10)
+}

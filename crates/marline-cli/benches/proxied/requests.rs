@@ -1,0 +1,217 @@
+//! Small requests and answers through the proxy, beside two chained stream proxies of nginx, and directly.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use marline_testkit::need;
+use tungstenite::Message;
+
+use crate::beside::{chained, free, front, listens, nginx};
+use crate::relay::Proxied;
+use crate::support::{Beside, Running};
+use crate::{ROUNDS, Spread, percentile, ratios};
+
+/// What a program gets per second, and the name of the figure. More is better.
+type Rate<'a> = (&'a str, Box<dyn Fn(SocketAddr) -> f64 + 'a>);
+
+/// Measures directly, through nginx and through the proxy, by turns.
+fn by_turns(name: &str, nginx: &Path, target: SocketAddr, rates: &[Rate<'_>]) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some((_proxies, anchor)) = chained(nginx, dir.path(), name, target) else { return };
+    let ours = Proxied::to(dir.path(), target);
+    for (figure, rate) in rates {
+        rate(ours.address);
+        let [mut direct, mut through, mut beside] = [const { Vec::new() }; 3];
+        for _ in 0..ROUNDS {
+            direct.push(rate(target));
+            through.push(rate(ours.address));
+            beside.push(rate(anchor));
+        }
+        let (ratio, of_direct) = (ratios(&through, &beside), ratios(&through, &direct));
+        println!(
+            "{figure}, per second: through {:.0}, nginx twice {:.0}, directly {:.0}",
+            Spread::of(through),
+            Spread::of(beside),
+            Spread::of(direct)
+        );
+        println!("    of nginx {ratio}, of directly {of_direct}");
+        println!("figure {figure} {:.2}", ratio.median);
+    }
+}
+
+fn output_of(command: &mut Command) -> String {
+    let output = command.output().expect("the program");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {text}{error}");
+    text
+}
+
+/// Requests per second by wrk.
+fn wrk(program: &Path, address: SocketAddr, clients: usize, keep_alive: bool) -> f64 {
+    let mut command = Command::new(program);
+    command.args(["-t1", &format!("-c{clients}"), "-d2s"]);
+    if !keep_alive {
+        command.args(["-H", "Connection: close"]);
+    }
+    requests_per_second(command.arg(format!("http://{address}/")))
+}
+
+/// What wrk found.
+fn requests_per_second(command: &mut Command) -> f64 {
+    let text = output_of(command);
+    let line = text.lines().find_map(|line| line.trim().strip_prefix("Requests/sec:"));
+    let rate = line.and_then(|rate| rate.trim().parse().ok()).unwrap_or_else(|| panic!("{text}"));
+    assert!(!text.contains("Non-2xx"), "{text}");
+    rate
+}
+
+/// A web server with a small page.
+fn page(program: &Path, dir: &Path) -> (Beside, SocketAddr) {
+    let address = free();
+    let text = format!(
+        "http {{ access_log off; client_body_temp_path tmp; proxy_temp_path tmp; fastcgi_temp_path tmp;
+        uwsgi_temp_path tmp; scgi_temp_path tmp; keepalive_requests 1000000000;
+        server {{ listen {address} backlog=4096; location / {{ return 200 hello; }} }} }}"
+    );
+    let web = nginx(program, dir, "web", "", &text);
+    listens(address);
+    (web, address)
+}
+
+fn http(nginx_program: &Path) {
+    let Some(program) = need::program("wrk") else { return };
+    let dir = tempfile::tempdir().expect("a folder");
+    let (_web, address) = page(nginx_program, dir.path());
+    let program = program.as_path();
+    let rates: [Rate<'_>; 3] = [
+        ("wrk-keep-alive", Box::new(move |at| wrk(program, at, 25, true))),
+        ("wrk-close", Box::new(move |at| wrk(program, at, 25, false))),
+        ("wrk-close-one", Box::new(move |at| wrk(program, at, 1, false))),
+    ];
+    by_turns("http", nginx_program, address, &rates);
+}
+
+/// A front for Multipath TCP before a web server, beside one of nginx; the client is the kernel's. A connection for each request.
+fn churn(nginx_program: &Path) {
+    let (Some(wrk), Some(mptcpize)) = (need::program("wrk"), need::program("mptcpize")) else {
+        return;
+    };
+    if !need::root() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let (web, address) = page(nginx_program, dir.path());
+    let Some((_front, anchor)) = front(nginx_program, dir.path(), "churn", address) else { return };
+    let (listen, to) = (free().to_string(), address.to_string());
+    let words = ["serve", "--listen", &listen, "--to", &to, "--max-per-source", "20000"];
+    let mut serve = Running::start(dir.path(), &words);
+    let ours = serve.address_after("listening on ");
+    let rate = |at: SocketAddr| {
+        let mut command = Command::new(&mptcpize);
+        command.arg("run").arg(&wrk).args(["-t1", "-c16", "-d2s", "-H", "Connection: close"]);
+        requests_per_second(command.arg(format!("http://{at}/")))
+    };
+    rate(ours);
+    let [mut through, mut beside, mut direct] = [const { Vec::new() }; 3];
+    for _ in 0..ROUNDS {
+        through.push(rate(ours));
+        beside.push(rate(anchor));
+        direct.push(rate(address));
+    }
+    drop(web);
+    let ratio = ratios(&through, &beside);
+    println!(
+        "churn, connections per second: serve {:.0}, nginx {:.0}, directly {:.0}",
+        Spread::of(through),
+        Spread::of(beside),
+        Spread::of(direct)
+    );
+    println!("    of nginx {ratio}");
+    println!("figure churn {:.2}", ratio.median);
+}
+
+/// GETs per second by redis-benchmark.
+fn gets(program: &Path, address: SocketAddr, clients: usize, count: usize) -> f64 {
+    let mut command = Command::new(program);
+    command.args(["-h", "127.0.0.1", "-p", &address.port().to_string(), "-t", "get", "--csv"]);
+    let text = output_of(command.args(["-c", &clients.to_string(), "-n", &count.to_string()]));
+    let line =
+        text.lines().find(|line| line.starts_with("\"GET\"")).unwrap_or_else(|| panic!("{text}"));
+    line.split(',').nth(1).and_then(|field| field.trim_matches('"').parse().ok()).expect("a rate")
+}
+
+fn redis(nginx_program: &Path) {
+    let (Some(server), Some(benchmark)) =
+        (need::program("redis-server"), need::program("redis-benchmark"))
+    else {
+        return;
+    };
+    let dir = tempfile::tempdir().expect("a folder");
+    let address = free();
+    let mut command = Command::new(server);
+    command.args(["--port", &address.port().to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    let command = command.current_dir(dir.path()).stdout(std::process::Stdio::null());
+    let _redis = Beside::start(command);
+    listens(address);
+    let benchmark = benchmark.as_path();
+    let rates: [Rate<'_>; 2] = [
+        ("redis-one", Box::new(move |at| gets(benchmark, at, 1, 10_000))),
+        ("redis-fifty", Box::new(move |at| gets(benchmark, at, 50, 60_000))),
+    ];
+    by_turns("redis", nginx_program, address, &rates);
+}
+
+/// Messages sent back, one connection after the other.
+fn websocket_echo() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let address = listener.local_addr().expect("its address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let _ = stream.set_nodelay(true);
+            let Ok(mut socket) = tungstenite::accept(stream) else { continue };
+            while let Ok(message) = socket.read() {
+                if socket.send(message).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    address
+}
+
+/// Round trips per second of the median one, messages of 200 bytes.
+fn websocket(address: SocketAddr) -> f64 {
+    const COUNT: usize = 3_000;
+    let stream = TcpStream::connect(address).expect("a connection");
+    let _ = stream.set_nodelay(true);
+    let (mut socket, _) =
+        tungstenite::client(format!("ws://{address}/"), stream).expect("upgraded");
+    let mut times = Vec::with_capacity(COUNT);
+    for _ in 0..COUNT {
+        let begun = Instant::now();
+        socket.send(Message::binary(vec![7; 200])).expect("sent");
+        let answer = socket.read().expect("an answer");
+        assert_eq!(answer.len(), 200);
+        times.push(begun.elapsed().as_secs_f64());
+    }
+    let _ = socket.close(None);
+    times.sort_by(f64::total_cmp);
+    1.0 / percentile(&times, 50)
+}
+
+/// Connections through a front.
+pub(crate) fn measure_churn() {
+    let Some(nginx) = need::program("nginx") else { return };
+    churn(&nginx);
+}
+
+pub(crate) fn measure() {
+    let Some(nginx) = need::program("nginx") else { return };
+    redis(&nginx);
+    let rates: [Rate<'_>; 1] = [("websocket-round-trip", Box::new(websocket))];
+    by_turns("websocket", &nginx, websocket_echo(), &rates);
+    http(&nginx);
+}

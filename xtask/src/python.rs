@@ -36,6 +36,19 @@ pub(crate) fn ray(root: &Path) -> TaskResult {
     run(&mut command(&root.join(PACKAGE).join("tests"), &python, &["ray_cluster.py"]))
 }
 
+/// The figure of a paper that a notebook draws, at full length, beside the lab's own.
+pub(crate) fn figure(root: &Path) -> TaskResult {
+    let Some(python) = installed(root, ENVIRONMENT, &NEEDS)? else { return Ok(()) };
+    run(&mut command(
+        root,
+        "cargo",
+        &["build", "--release", "-q", "--locked", "--bin", "marline"],
+    ))?;
+    let tests = root.join(PACKAGE).join("tests");
+    let mut figure = command(&tests, &python, &["paper_figure.py"]);
+    run(figure.env("MARLINE_PROGRAM", root.join("target/release/marline")))
+}
+
 /// The Python of an environment with what is needed and the package, as it is built now; `None`: there is no Python.
 fn installed(root: &Path, environment: &str, needs: &[&str]) -> Result<Option<String>, String> {
     if !there_is_python(root)? {

@@ -100,16 +100,23 @@ def nearest_rank(values: Sequence[float], share: float) -> float:
     return float(np.quantile(values, share, method="inverted_cdf"))
 
 
+def bounds(values: np.ndarray) -> tuple[float, float]:
+    """Between these 95 % of the resamples lie; one of them may be infinite."""
+    low, high = np.quantile(values[1:], [0.025, 0.975], method="inverted_cdf")
+    return float(low), float(high)
+
+
 def interval(values: np.ndarray, scale: float = 1.0) -> str:
     """A value and its interval."""
-    low, high = np.quantile(values[1:], [0.025, 0.975])
+    low, high = bounds(values)
     return f"{scale * values[0]:.3g} [{scale * low:.3g}, {scale * high:.3g}]"
 
 
-def verdict(ratios: np.ndarray) -> str:
-    """Beside ``auto``."""
-    low, high = np.quantile(ratios[1:], [0.025, 0.975])
-    return "**better**" if high < 1.0 else "worse" if low > 1.0 else "not told apart"
+def beside(ratios: np.ndarray) -> str:
+    """A ratio to ``auto``'s: bold where it is better, and a word where it is worse."""
+    low, high = bounds(ratios)
+    text = interval(ratios)
+    return f"**{text}**" if high < 1.0 else f"{text}, worse" if low > 1.0 else text
 
 
 def table(judged: Judged, names: Sequence[str]) -> list[str]:
@@ -119,20 +126,22 @@ def table(judged: Judged, names: Sequence[str]) -> list[str]:
         f"**{load.bytes:,} bytes every {load.every_ms} ms**: {len(judged.cases)} cases, "
         f"{len(judged.cases) * (load.count - load.left_out):,} messages",
         "",
-        "| | p50 (ms) | p95 (ms) | p99 (ms) | p99 over `auto`'s | beside `auto` "
-        "| p99 over the bound's, median of the cases | extra bytes (%) | missing |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| | p50 (ms) | p95 (ms) | p99 (ms) | p50 over `auto`'s | p95 over `auto`'s | p99 over `auto`'s "
+        "| p99 over `auto`'s, median case | p99 over the bound's, median case | extra bytes (%) | missing |",
+        "|---" * 11 + "|",
     ]
-    auto = judged.quantiles("auto")[-1]
+    auto = judged.quantiles("auto")
     for name in [*names, "bound"]:
         quantiles = judged.quantiles(name)
         cells = [name if name == "bound" else f"`{name}`", *(interval(values, 1e3) for values in quantiles)]
-        if name == "bound":
-            cells += ["", "", "1", "", ""]
+        if name in ("auto", "bound"):
+            cells += [""] * 4
         else:
-            ratios = quantiles[-1] / auto
-            own = name == "auto"
-            cells += ["" if own else interval(ratios), "" if own else verdict(ratios)]
+            cells += [beside(ratios) for ratios in quantiles / auto]
+            cells += [beside(judged.within_cases(name, "auto", 0.99))]
+        if name == "bound":
+            cells += [""] * 3
+        else:
             cells += [interval(judged.within_cases(name, "bound", 0.99))]
             cells += [f"{judged.extra_percent(name):.0f}", str(judged.missing(name))]
         lines.append("| " + " | ".join(cells) + " |")
@@ -140,17 +149,18 @@ def table(judged: Judged, names: Sequence[str]) -> list[str]:
 
 
 def by_pair(judged: Judged, names: Sequence[str]) -> list[str]:
-    """Where a learned one has the better 99th percentile: pairs, of all places together."""
+    """On which pairs a learned one has the better quantile, of all places together."""
     better = {name: [] for name in names}
     for pair in sorted({case.pair for case in judged.cases}):
         alone = Judged(judged.load, [case for case in judged.cases if case.pair == pair])
-        auto = alone.quantiles("auto")[-1]
+        auto = alone.quantiles("auto")
         for name in names:
-            if verdict(alone.quantiles(name)[-1] / auto) == "**better**":
-                better[name].append(pair)
-    lines = [f"- `{name}`: {', '.join(where) or 'on no pair'}" for name, where in better.items()]
-    title = f"p99 of {judged.load.name} better than `auto`'s, pair by pair (95 %, not corrected for their number):"
-    return [title, "", *lines, ""]
+            ratios = alone.quantiles(name) / auto
+            below = [(share, ratio[0]) for share, ratio in zip(QUANTILES, ratios) if bounds(ratio)[1] < 1.0]
+            words = [f"p{100 * share:.0f} {ratio:.2f}" for share, ratio in below]
+            better[name] += [f"{pair} ({', '.join(words)})"] if words else []
+    lines = [f"- `{name}`: {'; '.join(where) or 'on no pair'}" for name, where in better.items()]
+    return ["Better than `auto` pair by pair, ratios (95 %, not corrected for their number):", "", *lines, ""]
 
 
 def trained(task: tuple[Any, ...]) -> None:
@@ -179,7 +189,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="processes")
     parser.add_argument("--docs", type=Path, help="a page whose results are replaced")
     parser.add_argument("--raw", type=Path, help="a file for all latencies, JSON")
+    parser.add_argument("--again", type=Path, help="such a file: the tables of what was played before")
     options = parser.parse_args()
+    if options.again:
+        shown(options.docs, [line for judged in kept_before(options.again) for line in tables(judged)])
+        return
     traces = trace_directory(options.trace_dir)
     pairs = {half: found[: options.pairs] for half, found in halves(traces).items()}
     chosen = [loads()[name] for name in options.load or loads()]
@@ -195,17 +209,34 @@ def main() -> None:
         for load in chosen:
             places = [(pair, place) for place in range(options.places) for pair in pairs["judged"]]
             cases = each(played, [(load, pair, place, traces, options.models, METHODS) for pair, place in places])
-            judged = Judged(load, cases)
-            lines += table(judged, [*BUILT_IN, *METHODS]) + by_pair(judged, METHODS)
+            lines += tables(Judged(load, cases))
             raw += [dataclasses.asdict(case) | {"load": load.name} for case in cases]
-    print("\n".join(lines))
     if options.raw:
         options.raw.write_text(json.dumps(raw))
-    if options.docs:
-        page = options.docs.read_text()
+    shown(options.docs, lines)
+
+
+def tables(judged: Judged) -> list[str]:
+    """Of a load."""
+    return table(judged, [*BUILT_IN, *METHODS]) + by_pair(judged, METHODS)
+
+
+def kept_before(raw: Path) -> Iterator[Judged]:
+    """What ``--raw`` wrote."""
+    cases = json.loads(raw.read_text())
+    for name in dict.fromkeys(case["load"] for case in cases):
+        mine = [{key: value for key, value in case.items() if key != "load"} for case in cases if case["load"] == name]
+        yield Judged(loads()[name], [Case(**case) for case in mine])
+
+
+def shown(docs: Path | None, lines: Sequence[str]) -> None:
+    """Prints, and writes into a page."""
+    print("\n".join(lines))
+    if docs:
+        page = docs.read_text()
         before, _, rest = page.partition(MARK)
         after = rest.partition(END)[2]
-        options.docs.write_text(f"{before}{MARK}\n" + "\n".join(lines) + f"\n{END}{after}")
+        docs.write_text(f"{before}{MARK}\n" + "\n".join(lines) + f"\n{END}{after}")
 
 
 def say(line: str) -> None:

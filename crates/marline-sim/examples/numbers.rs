@@ -134,7 +134,8 @@ fn crowd_row() {
         }
         let ran = outcome.expect("rounds");
         println!(
-            "{connections:5} connections: {:.2} us of CPU time per packet, {} packets, {} dropped, whole {}, done after {:.1} s",
+            "{connections:5} connections: {:.2} us of CPU time per packet, {} packets, {} dropped, {} came whole after \
+             {:.1} s",
             median(&costs),
             ran.packets,
             ran.dropped,

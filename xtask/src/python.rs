@@ -26,6 +26,8 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let package = root.join(PACKAGE);
     run(&mut command(&package, &python, &["-m", "mypy", "python/marline"]))?;
     let mut tests = command(&package.join("tests"), &python, &["-m", "unittest", "-q"]);
+    // Matrices are small: threads that share them beside other work only wait for each other.
+    tests.env("OPENBLAS_NUM_THREADS", "1");
     run(tests.env("MARLINE_PROGRAM", root.join("target/debug/marline")))
 }
 

@@ -39,7 +39,7 @@ class Documents(unittest.TestCase):
         # Notebooks import what stands beside them, as they do where they are opened, and train for a moment.
         sys.path.insert(0, str(EXAMPLES))
         self.addCleanup(sys.path.remove, str(EXAMPLES))
-        small = {"MARLINE_EPISODES": "8", "MARLINE_SOURCE": str(ROOT), "MARLINE_SEEDS": "1", "MARLINE_SECONDS": "8"}
+        small = {"MARLINE_EPISODES": "12", "MARLINE_SOURCE": str(ROOT), "MARLINE_SEEDS": "1", "MARLINE_SECONDS": "6"}
         environment = mock.patch.dict(os.environ, small)
         environment.start()
         self.addCleanup(environment.stop)

@@ -35,9 +35,13 @@ def notebook(seeds: int, seconds: int) -> dict[str, Any]:
 
 
 class Figure(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.names = notebook(seeds=1, seconds=12)
+
     @unittest.skipUnless(PROGRAM, "SKIPPED: MARLINE_PROGRAM does not name the program")
     def test_the_latencies_are_those_of_the_program(self) -> None:
-        names = notebook(seeds=1, seconds=12)
+        names = self.names
         seed = names["SEEDS"][0]
         text = (ROOT / "scenarios/block-latency.toml").read_text().replace('lasts = "40s"', 'lasts = "12s"')
         with tempfile.TemporaryDirectory() as place:
@@ -55,8 +59,7 @@ class Figure(unittest.TestCase):
 
     def test_a_line_is_smoothed_as_the_lab_does(self) -> None:
         # The numbers of density.rs, of the same values.
-        names = notebook(seeds=1, seconds=6)
-        at, share = names["line"]([[300.0 + number for number in range(500)]] * 2)
+        at, share = self.names["line"]([[300.0 + number for number in range(500)]] * 2)
         self.assertEqual((at[0], at[1] - at[0]), (2.5, 5.0))
         for place, wanted in [(60, 0.021670029), (100, 0.041817229), (150, 0.033759830)]:
             self.assertAlmostEqual(share[place], wanted, places=8)

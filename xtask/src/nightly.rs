@@ -19,7 +19,7 @@ use crate::{TaskResult, ci, python};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -49,6 +49,11 @@ const STEPS: [Step; 11] = [
         "ray",
         "a sweep on two Ray nodes, a worker and a node killed: the tables of one process, byte for byte",
         python::ray,
+    ),
+    (
+        "figure",
+        "a notebook's figure of a paper is the lab's, run for run and number for number",
+        python::figure,
     ),
     ("fuzz", "each fuzz target for five minutes", |root| ci::fuzz(root, Some("300"))),
 ];

@@ -26,6 +26,8 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let package = root.join(PACKAGE);
     run(&mut command(&package, &python, &["-m", "mypy", "python/marline"]))?;
     let mut tests = command(&package.join("tests"), &python, &["-m", "unittest", "-q"]);
+    // Matrices are small: threads that share them beside other work only wait for each other.
+    tests.env("OPENBLAS_NUM_THREADS", "1");
     run(tests.env("MARLINE_PROGRAM", root.join("target/debug/marline")))
 }
 
@@ -34,6 +36,19 @@ pub(crate) fn ray(root: &Path) -> TaskResult {
     let needs = [RAY];
     let Some(python) = installed(root, RAY_ENVIRONMENT, &needs)? else { return Ok(()) };
     run(&mut command(&root.join(PACKAGE).join("tests"), &python, &["ray_cluster.py"]))
+}
+
+/// The figure of a paper that a notebook draws, at full length, beside the lab's own.
+pub(crate) fn figure(root: &Path) -> TaskResult {
+    let Some(python) = installed(root, ENVIRONMENT, &NEEDS)? else { return Ok(()) };
+    run(&mut command(
+        root,
+        "cargo",
+        &["build", "--release", "-q", "--locked", "--bin", "marline"],
+    ))?;
+    let tests = root.join(PACKAGE).join("tests");
+    let mut figure = command(&tests, &python, &["paper_figure.py"]);
+    run(figure.env("MARLINE_PROGRAM", root.join("target/release/marline")))
 }
 
 /// The Python of an environment with what is needed and the package, as it is built now; `None`: there is no Python.

@@ -6,6 +6,7 @@
 //! order of the plan, regardless of the order of completion.
 
 mod again;
+mod apart;
 mod captures;
 mod comparison;
 mod figures;

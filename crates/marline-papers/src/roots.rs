@@ -73,7 +73,7 @@ impl Part {
 }
 
 /// Seeds of the first `count` roots of a key: 53 bits, which every file format carries exactly.
-fn expand(master: u64, key: &str, count: usize) -> Vec<Root> {
+pub(crate) fn expand(master: u64, key: &str, count: usize) -> Vec<Root> {
     let mut rng = SeedTree::new(master).branch("papers").stream(key);
     (0..count).map(|number| Root { number, seed: rng.next_u64() >> 11 }).collect()
 }

@@ -100,8 +100,8 @@ impl Environments {
         observations.copy_from_slice(py, &made.observations)
     }
 
-    /// Goes on by a step. `actions`: of each run a weight for each path, and the path that copies go on, or -1.
-    /// Written are what is seen, the rewards, whether runs are over (by their end, by time), and for each run how
+    /// Goes on by a step. `actions`: of each run a weight for each path, and for each whether copies go on it: above
+    /// 0.5. Written are what is seen, the rewards, whether runs are over (by their end, by time), and for each run how
     /// many messages came and the sum of their latencies, s. A run that was over before begins anew instead if
     /// `renew`. Returns the latencies, s, of each run.
     #[expect(
@@ -117,7 +117,7 @@ impl Environments {
         over: PyBuffer<u8>,
         renew: bool,
     ) -> PyResult<Bound<'py, PyList>> {
-        let mut wanted = vec![0.0; self.count * (self.paths + 1)];
+        let mut wanted = vec![0.0; self.count * 2 * self.paths];
         actions.copy_to_slice(py, &mut wanted)?;
         let made =
             py.detach(|| self.lock().step(&wanted, renew)).map_err(PyRuntimeError::new_err)?;
@@ -127,9 +127,9 @@ impl Environments {
         PyList::new(py, made.latencies_s)
     }
 
-    /// Hashes over the runs so far, by which equal runs are known.
-    fn digests(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
-        py.detach(|| self.lock().digests()).map_err(PyRuntimeError::new_err)
+    /// Of each run so far a hash, by which equal runs are known, and bytes that both ends sent again on another path.
+    fn counts(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64)>> {
+        py.detach(|| self.lock().counts()).map_err(PyRuntimeError::new_err)
     }
 }
 

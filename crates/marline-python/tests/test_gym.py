@@ -33,15 +33,36 @@ class Environments(unittest.TestCase):
     def test_gymnasium_finds_nothing_wrong(self) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for actions in ("weights", "path"):
+            for actions in ("weights", "path", "copies"):
                 for reward in ("latency", "waiting"):
                     env = marline.gym.MarlineEnv(EXPERIMENT, actions=actions, reward=reward)
                     check_env(env, skip_render_check=True)
 
     def test_a_seed_repeats_an_episode_exactly(self) -> None:
-        for actions in ("weights", "path"):
+        for actions in ("weights", "path", "copies"):
             self.assertEqual(episode(3, actions), episode(3, actions))
             self.assertNotEqual(episode(3, actions), episode(4, actions))
+
+    def test_copies_go_where_they_are_told_and_are_counted(self) -> None:
+        def played(actions: str, action: list[float]) -> tuple[int, int]:
+            env = marline.gym.MarlineEnv(EXPERIMENT, actions=actions)
+            env.reset(seed=3)
+            over = False
+            while not over:
+                *_, over, truncated, _ = env.step(np.array(action, env.action_space.dtype))
+                over = over or truncated
+            return env.digest, env.repeated_bytes
+
+        payload = 10 * 20_000
+        plain = played("weights", [1.0, 0.0])
+        self.assertEqual(played("copies", [1.0, 0.0, 0.0, 0.0]), plain)
+        self.assertLess(plain[1], payload // 4)
+        copied = played("copies", [1.0, 0.0, 0.0, 1.0])
+        self.assertEqual(played("path", [0, 1]), copied)
+        self.assertGreater(copied[1], payload // 4)
+        both = played("copies", [0.5, 0.5, 1.0, 1.0])
+        self.assertNotIn(both, (plain, copied))
+        self.assertGreater(both[1], payload // 4)
 
     def test_rewards_are_latencies(self) -> None:
         total, latencies, _, digest = episode(5)

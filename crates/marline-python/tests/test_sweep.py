@@ -119,6 +119,13 @@ class Sweeps(unittest.TestCase):
         _ray._task("token", task, *pieces[0])
         plan.collect(["csv"])
         self.assertEqual(tables(place), whole)
+        # What comes to nothing takes no table of earlier away, and leaves nothing behind.
+        next((place / "runs").iterdir()).unlink()
+        before = sorted(path.name for path in place.iterdir())
+        with self.assertRaisesRegex(marline.ExperimentError, "1 runs of this combination are not in"):
+            plan.collect(["csv"])
+        self.assertEqual(tables(place), whole)
+        self.assertEqual(sorted(path.name for path in place.iterdir()), before)
 
     def test_a_sweep_that_is_killed_goes_on(self) -> None:
         whole = self.swept("whole")

@@ -1,5 +1,5 @@
 //! Simulator's rows of the table of figures, in full: `cargo run --release -p marline-sim --example
-//! numbers [ROW ...]`. Rows: speed, cost, clean, loss, death, sleep, pairs, worlds, and, if asked
+//! numbers [ROW ...]`. Rows: speed, cost, crowd, clean, loss, death, sleep, pairs, worlds, and, if asked
 //! for, anchors (published schedulers beside ours) and digests. `SEED=n` replays one random world,
 //! and `CAPTURE=file` keeps its packets; `MARLINE_WORLDS=n` sets the number of worlds;
 //! `MARLINE_TRACE_DIR` is the directory of the traces.
@@ -16,7 +16,7 @@ mod cases;
 use std::env;
 use std::time::Instant as Clock;
 
-use cases::{anchors, bulk, death, link, pairs, parallel, sleep, speed, worlds};
+use cases::{anchors, bulk, crowd, death, link, pairs, parallel, sleep, speed, worlds};
 use marline_sim::digest::Digest;
 use marline_sim::median;
 use marline_time::{Duration, Instant, Rate};
@@ -27,9 +27,10 @@ const ON_REQUEST: [&str; 2] = ["anchors", "digests"];
 
 fn main() {
     let wanted: Vec<String> = env::args().skip(1).collect();
-    let rows: [(&str, fn()); 10] = [
+    let rows: [(&str, fn()); 11] = [
         ("speed", speed_row),
         ("cost", cost_row),
+        ("crowd", crowd_row),
         ("clean", clean_row),
         ("loss", loss_row),
         ("death", death_row),
@@ -118,6 +119,31 @@ fn print_bulk(name: &str, outcome: &bulk::Outcome, rates: &[Rate], took: f64) {
 
 const FAST: &str = "rate=50M,delay=10ms,queue=20ms";
 const SLOW: &str = "rate=50M,delay=30ms,queue=60ms";
+
+/// What a packet costs in a world with many connections, in CPU time.
+fn crowd_row() {
+    let links = ["rate=400M,delay=10ms,queue=50ms", "rate=200M,delay=30ms,queue=50ms"];
+    for connections in [1, 10, 100, 1_000] {
+        let mut costs = Vec::new();
+        let mut outcome = None;
+        for _ in 0..COST_ROUNDS {
+            let begin = cpu_s();
+            let ran = crowd::run(connections, 50_000_000 / connections, &links, 1);
+            costs.push(1e6 * (cpu_s() - begin) / ran.packets as f64);
+            outcome = Some(ran);
+        }
+        let ran = outcome.expect("rounds");
+        println!(
+            "{connections:5} connections: {:.2} us of CPU time per packet, {} packets, {} dropped, {} came whole after \
+             {:.1} s",
+            median(&costs),
+            ran.packets,
+            ran.dropped,
+            ran.whole,
+            ran.done.as_secs_f64(),
+        );
+    }
+}
 
 fn clean_row() {
     let length = Duration::from_secs(30);

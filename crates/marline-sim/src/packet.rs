@@ -27,6 +27,9 @@ pub struct Packet {
     pub peer_flow: u64,
     /// Bytes of headers below TCP.
     pub overhead: u16,
+    /// The sender's own checksum holds, for nothing on the way has had the bytes in its hands: the receiver need not
+    /// compute it again, which is a part of what a packet costs.
+    pub untouched: bool,
     /// TCP header, options and payload.
     pub segment: Vec<u8>,
 }
@@ -59,21 +62,24 @@ impl marline_link::Packet for Packet {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
+        self.untouched = false;
         // A router's message has a checksum: who gets a damaged one ignores it, as if it were lost.
         if self.too_big_mtu.is_some() { &mut [] } else { &mut self.segment }
     }
 
     fn tcp_mut(&mut self) -> Option<&mut [u8]> {
+        self.untouched = false;
         self.too_big_mtu.is_none().then_some(&mut self.segment)
     }
 
     fn with_tcp(&self, segment: &[u8]) -> Option<Self> {
-        Some(Packet { segment: segment.to_vec(), ..self.clone() })
+        Some(Packet { segment: segment.to_vec(), untouched: false, ..self.clone() })
     }
 
     fn answer(&self, segment: &[u8]) -> Option<Self> {
         let path = FourTuple { local: self.path.remote, remote: self.path.local };
-        Some(Packet { path, flow: 0, peer_flow: 0, segment: segment.to_vec(), ..self.clone() })
+        let segment = segment.to_vec();
+        Some(Packet { path, flow: 0, peer_flow: 0, segment, untouched: false, ..self.clone() })
     }
 
     fn too_big(&self, mtu_bytes: u32) -> Option<Self> {
@@ -89,6 +95,7 @@ impl marline_link::Packet for Packet {
             path: FourTuple { local: self.path.remote, remote: self.path.local },
             ecn: Ecn::NotEct,
             overhead: ip_header + ICMP_HEADER + ip_header,
+            untouched: false,
             segment: self.segment.get(..QUOTED)?.to_vec(),
             ..self.clone()
         })
@@ -117,6 +124,7 @@ impl Pool {
         packet.flow = template.flow;
         packet.peer_flow = template.peer_flow;
         packet.overhead = template.overhead;
+        packet.untouched = template.untouched;
         packet.segment.clear();
         packet.segment.extend_from_slice(bytes);
         packet

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::bail;
 
+use super::apart::Apart;
 use super::kept::Noting;
 use super::{Job, LaneSummary, Progress, Record, Series, Shard, Store, Summary};
 use crate::experiment::file::{ExperimentFile, Lane};
@@ -172,7 +173,8 @@ impl Sweep {
     }
 
     /// Writes the tables `messages` and `runs`, of a sweep `sweep` as well, and which runs these are, from what is in
-    /// the store. The files are the same whoever made the runs, and when.
+    /// the store. The files are the same whoever made the runs, and when. On an error the files of earlier stay as they
+    /// are.
     ///
     /// # Errors
     /// A run is missing, or a file cannot be written.
@@ -182,6 +184,13 @@ impl Sweep {
         place: &Path,
         formats: &[Format],
     ) -> anyhow::Result<Swept> {
+        let apart = Apart::create(place)?;
+        let swept = self.write(store, apart.path(), formats)?;
+        apart.keep()?;
+        Ok(swept)
+    }
+
+    fn write(&self, store: &Store, place: &Path, formats: &[Format]) -> anyhow::Result<Swept> {
         let columns = RunColumns::over(self.points());
         let like = results::messages(&columns, &[]);
         let mut messages = Sheets::create(place, &like, formats, u64::MAX)?;

@@ -138,10 +138,18 @@ fn a_sweep_that_is_collected_bit_by_bit_is_the_one_that_is_held_whole() {
         made(shard.parse().ok(), &place);
     }
     let both = [Format::Csv, Format::Parquet];
+    // Tables of earlier stay where new ones come to nothing.
+    let earlier = place.join("messages.csv");
+    std::fs::write(&earlier, "earlier").expect("written");
     let refused = sweep.collect(&store(&place), &place, &both).expect_err("one shard is missing");
     let said = refused.to_string();
     assert!(said.contains("3 runs of this combination are not in"), "{said}");
     assert!(said.contains("the first: path.lte.delay = 40ms, sim default seed 2"), "{said}");
+    let entries = std::fs::read_dir(&place).expect("directory").flatten();
+    let mut left: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["messages.csv", "runs"]);
+    assert_eq!(std::fs::read(&earlier).expect("file"), b"earlier");
     made("2/3".parse().ok(), &place);
     let swept = sweep.collect(&store(&place), &place, &both).expect("files");
     // The same runs, all held at once.

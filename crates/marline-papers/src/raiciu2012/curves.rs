@@ -220,12 +220,19 @@ pub(super) fn measure(
         .collect()
 }
 
-fn run(setting: &Setting, curve: &Curve, lasts: Duration, seed: u64) -> anyhow::Result<Seen> {
+/// The experiment of a setting.
+fn experiment(setting: &Setting, lasts: Duration) -> Experiment {
     let lasts_ms = lasts.as_millis() as u64;
     let workload = Workload::Blocks { bytes: BLOCK_BYTES, lasts_ms };
     let [wifi, cellular] = &setting.links;
     let mut experiment = Experiment::over(&[("wifi", wifi), ("3g", cellular)], workload);
     experiment.warm_up = WARM_UP;
+    experiment
+}
+
+fn run(setting: &Setting, curve: &Curve, lasts: Duration, seed: u64) -> anyhow::Result<Seen> {
+    let lasts_ms = lasts.as_millis() as u64;
+    let experiment = experiment(setting, lasts);
     let outcome = simulate(&experiment, &curve.variant(setting), seed)?;
     let from_ms = WARM_UP.as_secs_f64() * 1e3;
     let mut messages = outcome.messages(&experiment.workload);
@@ -268,12 +275,45 @@ fn histogram(latencies_ms: &[f64]) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use marline_lab::experiment::Stack;
+    use marline_lab::experiment::file::ExperimentFile;
+
     use super::*;
 
     #[test]
     fn the_buffers_of_linux_are_what_the_file_says() {
         assert_eq!(SEND_AS_LINUX, 253_866);
         assert_eq!(RECEIVE_DOUBLED, 2 * RECEIVE_AS_LINUX);
+    }
+
+    /// Whoever runs the file makes the figure's numbers: nothing else decides what a run is.
+    #[test]
+    fn the_figure_s_experiment_file_is_what_the_study_runs() {
+        let name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/block-latency.toml");
+        let file = ExperimentFile::open(std::path::Path::new(name)).unwrap();
+        let setting = Setting::cs244(Cs244::at(100));
+        let ours = experiment(&setting, crate::raiciu2012::study::LASTS);
+        assert_eq!(format!("{:#?}", file.experiment), format!("{ours:#?}"));
+        let lanes = file.lanes(&[Stack::Sim]).unwrap();
+        let curves = [WIFI, KERNEL, NONE, CELLULAR];
+        assert_eq!(lanes.len(), curves.len());
+        for (lane, curve) in lanes.iter().zip(curves) {
+            let ours = curve.variant(&setting);
+            assert_eq!(format!("{:#?}", lane.variant), format!("{ours:#?}"), "{}", curve.name);
+        }
+    }
+
+    /// The notebook's runs are those of the figure.
+    #[test]
+    fn the_notebook_has_the_first_roots_of_the_published_results() {
+        let name =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/python/figure_of_a_paper.ipynb");
+        let notebook = std::fs::read_to_string(name).unwrap();
+        let roots = crate::roots::expand(101, "raiciu2012", 20);
+        let seeds: Vec<String> = roots.iter().map(|root| root.seed.to_string()).collect();
+        let at: Vec<Option<usize>> =
+            seeds.iter().map(|seed| notebook.find(seed.as_str())).collect();
+        assert!(at.iter().all(Option::is_some) && at.is_sorted(), "{}", seeds.join(", "));
     }
 
     #[test]

@@ -185,5 +185,13 @@ mod tests {
         let step = points[1].0 - points[0].0;
         let all: f64 = points.iter().map(|point| point.1 * step / STUDY_BIN_MS).sum();
         assert!((all - 1.0).abs() < 1e-3, "{all}");
+        // The notebook that draws the figure is held to the same numbers (marline-python/tests/test_figure.py), of a
+        // histogram that ends with its last value, as those of runs do.
+        let mut seen = of(&values, 1).all()[0][0].clone();
+        seen.counts.truncate(160);
+        let points = line(&Samples::new(vec![vec![seen]; 2], 1), 0, 3_000.0);
+        for (place, share) in [(60, 0.021_670_029), (100, 0.041_817_229), (150, 0.033_759_830)] {
+            assert!((points[place].1 - share).abs() < 1e-8, "{place}: {}", points[place].1);
+        }
     }
 }

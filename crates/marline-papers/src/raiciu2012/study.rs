@@ -18,7 +18,7 @@ use crate::roots::Part;
 
 /// The plot ends here.
 pub(super) const PLOT_ENDS_MS: f64 = 3_000.0;
-const LASTS: Duration = Duration::from_secs(40);
+pub(super) const LASTS: Duration = Duration::from_secs(40);
 const PART: Part = Part::new("curves", 20, 70);
 /// Curves of each jitter; TCP over WiFi comes before them once, as it does not meet 3G.
 pub(super) const EACH: [Curve; 6] = [CELLULAR, NONE, KERNEL, PAPER, CODE, WIDE];

@@ -13,8 +13,9 @@
 (of a path without a subflow all is 0), and then :data:`FEATURES_OF_ALL`.
 
 **Actions** ``weights``: shares of new data by path, each from 0 to 1. ``path``: the one path that new data goes on
-and waits for, and the path that copies go on (the number of paths: none). Where no path that was chosen works, all
-that work are used.
+and waits for, and the path that copies go on (the number of paths: none). ``copies``: shares of new data by path, and
+then of each path whether copies of what went elsewhere go on it: above a half. Where no path that was chosen works,
+all that work are used.
 
 **Reward** ``latency``: minus the latencies, in seconds, of the messages that came in the step. ``waiting``: minus
 the time, in seconds, that messages waited in the step; an episode's sum is that of the latencies, those of messages
@@ -58,8 +59,8 @@ class _Runs:
         variant: str | None,
         end: str,
     ) -> None:
-        if actions not in ("weights", "path"):
-            raise ValueError(f"actions={actions!r}: expected 'weights' or 'path'")
+        if actions not in ("weights", "path", "copies"):
+            raise ValueError(f"actions={actions!r}: expected 'weights', 'path' or 'copies'")
         if end not in ("server", "client"):
             raise ValueError(f"end={end!r}: expected 'server' or 'client'")
         at_client = end == "client"
@@ -69,7 +70,7 @@ class _Runs:
         self.paths = self.native.paths
         self.by_path = actions == "path"
         self.features = self.paths * len(FEATURES_OF_PATH) + len(FEATURES_OF_ALL)
-        self.orders = np.zeros((count, self.paths + 1), np.float32)
+        self.orders = np.zeros((count, 2 * self.paths), np.float32)
         self.observations = np.zeros((count, self.features), np.float32)
         self.rewards = np.zeros(count, np.float64)
         self.over = np.zeros((count, 2), np.uint8)
@@ -78,18 +79,19 @@ class _Runs:
         if self.by_path:
             self.action_space = spaces.MultiDiscrete([self.paths, self.paths + 1])
         else:
-            self.action_space = spaces.Box(0.0, 1.0, (self.paths,), np.float32)
+            self.numbers = self.paths if actions == "weights" else 2 * self.paths
+            self.action_space = spaces.Box(0.0, 1.0, (self.numbers,), np.float32)
 
     def order(self, actions: npt.NDArray[Any]) -> None:
         """Writes actions, a row for each run, as the native side reads them."""
         if self.by_path:
             self.orders[:] = 0.0
-            self.orders[np.arange(len(actions)), actions[:, 0]] = 1.0
-            copies = actions[:, 1]
-            self.orders[:, -1] = np.where(copies < self.paths, copies, -1)
+            runs, copies = np.arange(len(actions)), actions[:, 1]
+            self.orders[runs, actions[:, 0]] = 1.0
+            some = copies < self.paths
+            self.orders[runs[some], self.paths + copies[some]] = 1.0
         else:
-            self.orders[:, :-1] = actions
-            self.orders[:, -1] = -1.0
+            self.orders[:, : self.numbers] = actions
 
     def step(self, renew: bool) -> list[list[float]]:
         return self.native.step(
@@ -138,7 +140,12 @@ class MarlineEnv(gymnasium.Env[Floats, Any]):
     @property
     def digest(self) -> int:
         """A hash over the run so far: equal runs have equal ones."""
-        return self._runs.native.digests()[0]
+        return self._runs.native.counts()[0][0]
+
+    @property
+    def repeated_bytes(self) -> int:
+        """Bytes that both ends sent again on another path so far: what copies cost."""
+        return self._runs.native.counts()[0][1]
 
 
 class MarlineVectorEnv(gymnasium.vector.VectorEnv[Floats, Any, Any]):
@@ -196,4 +203,9 @@ class MarlineVectorEnv(gymnasium.vector.VectorEnv[Floats, Any, Any]):
     @property
     def digests(self) -> list[int]:
         """Of each run a hash over what happened so far."""
-        return self._runs.native.digests()
+        return [digest for digest, _ in self._runs.native.counts()]
+
+    @property
+    def repeated_bytes(self) -> list[int]:
+        """Of each run the bytes that both ends sent again on another path so far."""
+        return [repeated for _, repeated in self._runs.native.counts()]

@@ -7,7 +7,7 @@ use marline::Registry;
 use marline::algos::NamedScheduler;
 use marline::policy::{Quantile, SubflowView};
 use marline::{Duration, Instant};
-use marline_lab::experiment::{Experiment, START, Variant, stage};
+use marline_lab::experiment::{Experiment, START, Variant, reinjected_bytes, stage};
 use marline_lab::policies;
 use marline_lab::workload::Workload;
 use marline_sim::{NodeId, Paths, Report};
@@ -114,6 +114,11 @@ impl Scene {
         self.experiment.used(&self.variant).map_or(0, |used| used.len())
     }
 
+    /// Numbers that an action has.
+    pub(super) fn orders(&self) -> usize {
+        2 * self.paths()
+    }
+
     /// Numbers that are seen of an episode.
     pub(super) fn features(&self) -> usize {
         self.paths() * FEATURES_OF_PATH.len() + FEATURES_OF_ALL.len()
@@ -161,19 +166,25 @@ impl Episode {
         self.paths.world.digest()
     }
 
-    /// Goes on by a step: of each path a weight, then the path for copies, or a negative number.
+    /// Goes on by a step: of each path a weight, then of each whether copies go on it: above 0.5.
     pub(super) fn step(&mut self, action: &[f32]) -> Stepped {
         let (weights, copies) = action.split_at(self.used.min(action.len()));
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         orders.weights.clear();
         orders.weights.extend_from_slice(weights);
-        orders.copies_on = copies.first().filter(|path| **path >= 0.0).map(|path| *path as usize);
+        orders.copies_on.clear();
+        orders.copies_on.extend(copies.iter().map(|copies| *copies > 0.5));
         orders.number += 1;
         drop(orders);
         let from = self.paths.world.now();
         let to = from + self.step;
         self.paths.world.run_until(to);
         self.came_of(from, to)
+    }
+
+    /// Bytes that both ends have sent again on another path.
+    pub(super) fn repeated_bytes(&self) -> u64 {
+        reinjected_bytes(&self.paths)
     }
 
     fn came_of(&mut self, from: Instant, to: Instant) -> Stepped {

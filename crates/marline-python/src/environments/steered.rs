@@ -1,9 +1,9 @@
-//! Scheduler that does as it was told for the present step: shares of new data by path, and a path for copies.
+//! Scheduler that does as it was told for the present step: shares of new data by path, and paths for copies.
 //!
 //! New data goes to the paths with a weight, in proportion to their weights within the step: of those that take data
 //! now the one that is furthest behind its share. Where only one path has a weight, data waits for it. Where no path
 //! with a weight works, all that work count alike, so that a wrong action is slow and not the end. What was sent
-//! before is copied onto the path for copies while that takes data, the oldest first.
+//! before is copied onto the paths for copies while they take data, the oldest first.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,8 +18,8 @@ const RUN_SEGMENTS: u64 = 8;
 pub(super) struct Orders {
     /// By path; what is negative or missing is 0.
     pub(super) weights: Vec<f32>,
-    /// The path that copies go on.
-    pub(super) copies_on: Option<usize>,
+    /// By path, whether copies go on it; what is missing has none.
+    pub(super) copies_on: Vec<bool>,
     /// Counts orders, so that schedulers notice new ones.
     pub(super) number: u64,
 }
@@ -83,13 +83,14 @@ impl Scheduler for Steered {
                 return Decision::SendRun { subflow: view.id, range };
             }
         }
-        let copies_on = cx.subflows.iter().find(|view| Some(path_of(view)) == orders.copies_on);
-        if let Some(view) = copies_on.filter(|view| view.is_ready())
-            && let Some(mapping) = cx.mappings.next_not_on(view.id, cx.data_una)
-        {
-            return Decision::Send { subflow: view.id, range: mapping.range };
+        let chosen = |view: &&SubflowView| orders.copies_on.get(path_of(view)) == Some(&true);
+        let copies_on = || cx.subflows.iter().filter(chosen);
+        for view in copies_on().filter(|view| view.is_ready()) {
+            if let Some(mapping) = cx.mappings.next_not_on(view.id, cx.data_una) {
+                return Decision::Send { subflow: view.id, range: mapping.range };
+            }
         }
-        classes::wait(candidates().chain(copies_on))
+        classes::wait(candidates().chain(copies_on()))
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {

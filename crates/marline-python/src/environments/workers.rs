@@ -11,7 +11,7 @@ enum Order {
     Reset(Vec<Option<u64>>),
     /// Go on by these actions; those that are over begin anew if so wanted.
     Step(Vec<f32>, bool),
-    Digests,
+    Count,
 }
 
 /// What became of its episodes.
@@ -22,7 +22,8 @@ pub(super) struct Made {
     /// Of each whether it came to its end, and whether its time is over.
     pub(super) over: Vec<u8>,
     pub(super) latencies_s: Vec<Vec<f64>>,
-    digests: Vec<u64>,
+    /// Of each, on demand: a hash over what happened, and bytes sent again on another path.
+    pub(super) counts: Vec<(u64, u64)>,
 }
 
 struct Worker {
@@ -57,7 +58,7 @@ impl Workers {
             });
             Worker { orders, made, episodes }
         };
-        Workers { all: (0..threads).map(worker).collect(), per_episode: scene.paths() + 1 }
+        Workers { all: (0..threads).map(worker).collect(), per_episode: scene.orders() }
     }
 
     pub(super) fn reset(&self, seeds: &[Option<u64>]) -> Result<Made, String> {
@@ -71,8 +72,9 @@ impl Workers {
         })
     }
 
-    pub(super) fn digests(&self) -> Result<Vec<u64>, String> {
-        self.ask(|_, _| Order::Digests).map(|made| made.digests)
+    /// Of each episode a hash over what happened so far, and bytes sent again on another path.
+    pub(super) fn counts(&self) -> Result<Vec<(u64, u64)>, String> {
+        self.ask(|_, _| Order::Count).map(|made| made.counts)
     }
 
     /// Says something to all threads, and puts what they answer together.
@@ -92,7 +94,7 @@ impl Workers {
             all.rewards.extend(made.rewards);
             all.over.extend(made.over);
             all.latencies_s.extend(made.latencies_s);
-            all.digests.extend(made.digests);
+            all.counts.extend(made.counts);
         }
         Ok(all)
     }
@@ -119,7 +121,7 @@ impl Held {
                 }
             }
             Order::Step(actions, renew) => {
-                let each = self.scene.paths() + 1;
+                let each = self.scene.orders();
                 for (held, action) in self.all.iter_mut().zip(actions.chunks(each)) {
                     let stepped = match held {
                         None => return Err("reset the environment first".to_owned()),
@@ -143,11 +145,14 @@ impl Held {
                     made.latencies_s.push(stepped.latencies_s);
                 }
             }
-            Order::Digests => {
-                let digest = |held: &Option<(Episode, bool)>| {
-                    held.as_ref().map_or(0, |held| held.0.digest())
+            Order::Count => {
+                let count = |held: &Option<(Episode, bool)>| {
+                    let counted = |(episode, _): &(Episode, bool)| {
+                        (episode.digest(), episode.repeated_bytes())
+                    };
+                    held.as_ref().map(counted).unwrap_or_default()
                 };
-                made.digests = self.all.iter().map(digest).collect();
+                made.counts = self.all.iter().map(count).collect();
             }
         }
         Ok(made)

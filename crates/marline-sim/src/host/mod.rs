@@ -1,5 +1,7 @@
 //! Host: the real endpoint behind the `Node` trait, and applications on its connections.
 
+mod conns;
+
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
@@ -11,8 +13,9 @@ use marline_policy::{AddressId, LocalAddress};
 use marline_time::{Instant, Rng};
 use marline_wire::SeqNum;
 
-use crate::app::{App, Report, Socket, SocketStatus};
+use crate::app::{App, Report, SocketStatus};
 use crate::{Digest, Node, Outbox, Packet};
+use conns::Conns;
 
 /// Makes the application of each accepted connection, given how many there were before.
 pub type Listen = Box<dyn FnMut(u64) -> Box<dyn App>>;
@@ -31,19 +34,12 @@ pub struct HostConfig {
     pub carrier_overhead: u16,
 }
 
-/// A connection and its application.
-struct Conn {
-    id: ConnectionId,
-    app: Box<dyn App>,
-    status: SocketStatus,
-}
-
 /// A host with an endpoint.
 pub struct Host {
     endpoint: Endpoint,
     config: HostConfig,
     buffer: TransmitBuf,
-    conns: Vec<Conn>,
+    conns: Conns,
     listen: Option<Listen>,
     accepted: u64,
     monitor: Vec<MonitorEvent>,
@@ -69,7 +65,7 @@ impl Host {
         Host {
             endpoint: Endpoint::new(config.endpoint.clone(), rng),
             buffer: TransmitBuf::new(0, 16),
-            conns: Vec::new(),
+            conns: Conns::default(),
             listen: None,
             accepted: 0,
             monitor: Vec::new(),
@@ -97,7 +93,7 @@ impl Host {
         app: Box<dyn App>,
     ) -> Result<ConnectionId, ConnectError> {
         let id = self.endpoint.connect(now, config, local, remote)?;
-        self.conns.push(Conn { id, app, status: SocketStatus::Connecting });
+        self.conns.push(id, app, SocketStatus::Connecting);
         self.settle(now);
         Ok(id)
     }
@@ -155,18 +151,18 @@ impl Host {
                 };
                 let app = listen(self.accepted);
                 self.accepted += 1;
-                self.conns.push(Conn { id, app, status: SocketStatus::Open });
+                self.conns.push(id, app, SocketStatus::Open);
                 self.wake(now, id);
             }
             // Simulated listeners take everybody.
             Event::Requested(path) => drop(self.endpoint.admit(now, &path)),
             Event::Connected { connection, .. } => {
-                self.set_status(connection, SocketStatus::Open);
+                self.conns.set_status(connection, SocketStatus::Open);
                 self.wake(now, connection);
             }
             Event::Readable(id) | Event::Writable(id) => self.wake(now, id),
             Event::Closed { connection, reason } => {
-                self.set_status(connection, SocketStatus::Closed(reason));
+                self.conns.set_status(connection, SocketStatus::Closed(reason));
                 self.wake(now, connection);
             }
             Event::Monitor(event) => {
@@ -186,26 +182,12 @@ impl Host {
         }
     }
 
-    fn set_status(&mut self, id: ConnectionId, status: SocketStatus) {
-        if let Some(conn) = self.conns.iter_mut().find(|conn| conn.id == id) {
-            conn.status = status;
-        }
-    }
-
     fn wake(&mut self, now: Instant, id: ConnectionId) {
-        if let Some(conn) = self.conns.iter_mut().find(|conn| conn.id == id) {
+        if let Some(read) = self.conns.wake(now, id, &mut self.endpoint) {
             self.digest.time(now);
             self.digest.number(id.0);
-            conn.wake(now, &mut self.endpoint);
-            self.digest.number(conn.app.report().read);
+            self.digest.number(read);
         }
-    }
-}
-
-impl Conn {
-    fn wake(&mut self, now: Instant, endpoint: &mut Endpoint) {
-        let mut socket = Socket::new(endpoint, now, self.id, self.status);
-        self.app.wake(&mut socket);
     }
 }
 
@@ -217,7 +199,7 @@ impl Node for Host {
             ecn: packet.ecn,
             flow: packet.flow,
             peer_flow: packet.peer_flow,
-            checksum_verified: false,
+            checksum_verified: packet.untouched,
         };
         self.endpoint.handle_packet(now, &meta, &packet.segment);
         self.settle(now);
@@ -243,18 +225,14 @@ impl Node for Host {
             self.endpoint.handle_timeout(now);
             self.settle(now);
         }
-        for index in 0..self.conns.len() {
-            if self.conns[index].app.next_timeout().is_some_and(|due| due <= now) {
-                let id = self.conns[index].id;
-                self.wake(now, id);
-            }
+        for id in self.conns.due(now) {
+            self.wake(now, id);
         }
         self.settle(now);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let apps = self.conns.iter().filter_map(|conn| conn.app.next_timeout());
-        apps.chain(self.endpoint.poll_timeout()).min()
+        [self.conns.next_timeout(), self.endpoint.poll_timeout()].into_iter().flatten().min()
     }
 
     fn transmit(&mut self, now: Instant, outbox: &mut Outbox<'_>) {
@@ -268,6 +246,7 @@ impl Node for Host {
                 peer_flow: if transmit.handshake { transmit.local_flow } else { 0 },
                 overhead: Packet::ip_header_bytes(transmit.path.remote.ip())
                     + self.config.carrier_overhead,
+                untouched: true,
                 segment: Vec::new(),
             };
             for segment in self.buffer.bytes().chunks(transmit.stride.max(1)) {

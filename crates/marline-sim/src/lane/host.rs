@@ -123,6 +123,7 @@ impl Node for LaneHost {
                 flow: 1,
                 peer_flow: 0,
                 overhead: OVERHEAD,
+                untouched: false,
                 segment: Vec::new(),
             };
             outbox.push(&template, &self.frame);

@@ -52,6 +52,7 @@ impl Node for Toy {
             flow: 0,
             peer_flow: 0,
             overhead: 20,
+            untouched: false,
             segment: Vec::new(),
         };
         let mut bytes = [0; 1_480];

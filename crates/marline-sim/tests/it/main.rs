@@ -9,6 +9,7 @@ mod claims;
 mod coding;
 mod collapse;
 mod coupled;
+mod crowd;
 mod dead_download;
 mod death;
 mod fast_join;

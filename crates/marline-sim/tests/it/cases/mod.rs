@@ -7,6 +7,7 @@
 pub mod anchors;
 pub mod bulk;
 pub mod bursts;
+pub mod crowd;
 pub mod dead_download;
 pub mod death;
 pub mod pairs;

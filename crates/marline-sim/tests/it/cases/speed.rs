@@ -56,6 +56,7 @@ pub fn run(packets: u64, description: &str) -> u64 {
             flow: 0,
             peer_flow: 0,
             overhead: 20,
+            untouched: false,
             segment,
         };
         let interval = (end == 0).then_some(interval);

@@ -1,0 +1,96 @@
+//! Connections of a host with their applications, found by their ids and by when an application wants to be woken: a
+//! host may have thousands, and each packet concerns one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use marline_core::{ConnectionId, Endpoint};
+use marline_time::Instant;
+
+use crate::app::{App, Socket, SocketStatus};
+
+/// A connection and its application.
+pub(super) struct Conn {
+    pub(super) id: ConnectionId,
+    pub(super) app: Box<dyn App>,
+    pub(super) status: SocketStatus,
+    /// What the timers have of it.
+    armed: Option<Instant>,
+}
+
+/// All of a host, in the order of their making.
+#[derive(Default)]
+pub(super) struct Conns {
+    all: Vec<Conn>,
+    places: BTreeMap<ConnectionId, usize>,
+    timers: BTreeSet<(Instant, usize)>,
+}
+
+impl Conns {
+    pub(super) fn push(&mut self, id: ConnectionId, app: Box<dyn App>, status: SocketStatus) {
+        let place = self.all.len();
+        self.all.push(Conn { id, app, status, armed: None });
+        self.places.insert(id, place);
+        self.arm(place);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Conn> {
+        self.all.iter()
+    }
+
+    pub(super) fn get(&self, place: usize) -> Option<&Conn> {
+        self.all.get(place)
+    }
+
+    pub(super) fn set_status(&mut self, id: ConnectionId, status: SocketStatus) {
+        if let Some(conn) = self.places.get(&id).and_then(|place| self.all.get_mut(*place)) {
+            conn.status = status;
+        }
+    }
+
+    /// Lets the application of a connection act; what it has read so far.
+    pub(super) fn wake(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        endpoint: &mut Endpoint,
+    ) -> Option<u64> {
+        let place = *self.places.get(&id)?;
+        let conn = self.all.get_mut(place)?;
+        conn.app.wake(&mut Socket::new(endpoint, now, id, conn.status));
+        let read = conn.app.report().read;
+        self.arm(place);
+        Some(read)
+    }
+
+    /// Applications change in [`wake`](Self::wake) alone, and with them when they want to be woken.
+    fn arm(&mut self, place: usize) {
+        let conn = &mut self.all[place];
+        let wanted = conn.app.next_timeout();
+        if wanted == conn.armed {
+            return;
+        }
+        if let Some(before) = conn.armed {
+            self.timers.remove(&(before, place));
+        }
+        if let Some(at) = wanted {
+            self.timers.insert((at, place));
+        }
+        conn.armed = wanted;
+    }
+
+    /// The connections whose applications are due, in the order of their making.
+    pub(super) fn due(&self, now: Instant) -> Vec<ConnectionId> {
+        let due = self.timers.range(..=(now, usize::MAX));
+        let mut places: Vec<usize> = due.map(|(_, place)| *place).collect();
+        places.sort_unstable();
+        places.into_iter().map(|place| self.all[place].id).collect()
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+}

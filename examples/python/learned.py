@@ -1,0 +1,214 @@
+"""Learned schedulers on recorded links: how each is trained, and how it plays a run.
+
+``train_learned.py`` trains one, on pairs of the tuned half; ``evaluate_learned.py`` holds all of them against built-in
+schedulers on the judged half. What is trained is a file of some kilobytes, which its recipe makes again: method, load
+and episodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import linucb
+import marline
+import marline.gym
+import numpy as np
+from dqn import Dqn
+from olaps import Olaps
+from recorded import Load, Pair
+
+METHODS = ("olaps", "dqn", "dqn-copies", "linucb")
+STEP_S = 0.05
+"""Between two decisions of those that learn by steps; messages begin with a step."""
+COPY_PRICE_S = 0.01
+"""What repeating a whole message must save, on average, s: bytes cost something."""
+EPISODES = {"olaps": 40, "dqn": 1_000, "dqn-copies": 1_000, "linucb": 200}
+GRID = [{"gamma": gamma, "drop": drop} for gamma in (0.1, 0.2, 0.4) for drop in (0.3, 0.6)]
+"""What is tried of OLAPS, which learns in each connection anew."""
+
+
+@dataclasses.dataclass
+class Played:
+    """A run: latencies of the messages after the warm-up, s, infinite where one did not come; and what it cost."""
+
+    latencies_s: list[float]
+    repeated_bytes: int
+
+
+def finished(load: Load, latencies_s: Sequence[float], repeated_bytes: int) -> Played:
+    """With the messages that did not come, without those of the warm-up."""
+    missing = [math.inf] * (load.count - len(latencies_s))
+    return Played([*latencies_s, *missing][load.left_out :], repeated_bytes)
+
+
+class Steps:
+    """What learns by the environment's steps: a network, or LinUCB."""
+
+    def __init__(self, method: str, seed: int = 1) -> None:
+        self.method = method
+        self.network = Dqn(copies=method == "dqn-copies", seed=seed) if method != "linucb" else None
+        self.agent = linucb.Agent(2)
+        self.bandit = linucb.LinUcb(len(self.agent.arms), self.agent.features)
+
+    @property
+    def actions(self) -> str:
+        """Of the environment."""
+        return self.network.actions if self.network else "path"
+
+    def play(self, env: marline.gym.MarlineEnv, load: Load, seed: int, explore: float | None = None) -> Played:
+        """A run; with ``explore`` it learns from it."""
+        observation, _ = env.reset(seed=seed)
+        latencies: list[float] = []
+        repeated, over = 0, False
+        # Many messages a step are worth no more than one.
+        scale = max(1.0, 1e3 * STEP_S / load.every_ms)
+        price = COPY_PRICE_S / load.bytes
+        if self.network:
+            self.network.begin()
+            self.network.explore = explore or 0.0
+        seen = self._see(observation)
+        while not over:
+            choice = self._choose(seen, explore is not None)
+            observation, reward, terminated, truncated, info = env.step(self._action(choice))
+            latencies += info["latencies_s"]
+            over = terminated or truncated
+            after = self._see(observation)
+            if explore is not None:
+                before, repeated = repeated, env.repeated_bytes
+                # Nobody waited: what was chosen for this step decided nothing.
+                if reward < 0.0:
+                    waits = observation[-2] > 0.0 and not over
+                    self._learn(seen, choice, (reward - price * (repeated - before)) / scale, after, waits)
+            seen = after
+        return finished(load, latencies, env.repeated_bytes)
+
+    def _see(self, observation: np.ndarray) -> np.ndarray:
+        return self.network.look(observation) if self.network else self.agent.see(observation)
+
+    def _choose(self, seen: np.ndarray, explore: bool) -> int:
+        return self.network.choose(seen) if self.network else self.bandit.choose(seen, explore)
+
+    def _action(self, choice: int) -> np.ndarray:
+        return self.network.action(choice) if self.network else np.array(self.agent.arms[choice])
+
+    def _learn(self, seen: np.ndarray, choice: int, reward: float, after: np.ndarray, waits: bool) -> None:
+        if self.network:
+            # In tenths of a second, so that most errors are within Huber's bound and few are tiny.
+            self.network.learn(seen, choice, 10.0 * reward, after, waits)
+        else:
+            self.bandit.learn(choice, seen, reward)
+
+    def save(self, path: Path) -> None:
+        """Keeps what was learnt."""
+        self.network.save(path) if self.network else self.bandit.save(path)
+
+    def load(self, path: Path) -> None:
+        """Takes what was learnt before."""
+        if self.network:
+            self.network.load(path)
+        else:
+            self.bandit = linucb.LinUcb.load(path)
+
+
+def environment(load: Load, links: dict[str, str], traces: Path, actions: str) -> marline.gym.MarlineEnv:
+    """On these links, seen from the server, which sends."""
+    return marline.gym.MarlineEnv(load.experiment(links, traces), step=STEP_S, actions=actions, reward="waiting")
+
+
+def kept(models: Path, method: str, load: Load) -> Path:
+    """The file of what was learnt."""
+    return models / f"{method}-{load.name}.{'json' if method == 'olaps' else 'npz'}"
+
+
+def train(
+    method: str,
+    load: Load,
+    tuned: Sequence[Pair],
+    traces: Path,
+    models: Path,
+    episodes: int,
+    say: Callable[[str], None],
+) -> None:
+    """Trains a method on places of pairs of the tuned half, which a generator with a fixed seed draws."""
+    wrong = [pair.name for pair in tuned if pair.half != "tuned"]
+    if wrong or not tuned:
+        raise ValueError(f"training looks at the tuned half alone, which has at least a pair; not at {wrong}")
+    models.mkdir(parents=True, exist_ok=True)
+    if method == "olaps":
+        best = min(GRID, key=lambda values: _tried(values, load, tuned, traces, episodes, say))
+        kept(models, method, load).write_text(json.dumps(best))
+        return
+    learner, drawn = Steps(method), random.Random(f"train/{method}/{load.name}")
+    means: list[float] = []
+    for episode in range(episodes):
+        pair = drawn.choice(tuned)
+        env = environment(load, pair.links("train", episode), traces, learner.actions)
+        played = learner.play(env, load, seed=1_000 + episode, explore=_explored(episode / episodes))
+        came = [latency for latency in played.latencies_s if math.isfinite(latency)]
+        means.append(1e3 * float(np.mean(came)) if came else math.nan)
+        if (episode + 1) % max(1, episodes // 10) == 0:
+            last = means[-max(1, episodes // 10) :]
+            mean = np.nanmean(last)
+            say(f"{method} {load.name}: {episode + 1} episodes, of the last {len(last)} the mean {mean:.1f} ms")
+    learner.save(kept(models, method, load))
+
+
+def _explored(done: float) -> float:
+    """All at first, a twentieth from the half on."""
+    return max(0.05, 1.0 - 1.9 * done)
+
+
+def _tried(
+    values: dict[str, float], load: Load, tuned: Sequence[Pair], traces: Path, episodes: int, say: Callable[[str], None]
+) -> float:
+    """The mean latency of OLAPS with these parameters."""
+    played = [
+        olaps(values, load, tuned[place % len(tuned)].links("train", place), traces, seed=1_000 + place)
+        for place in range(episodes)
+    ]
+    mean = float(np.mean([min(latency, 15.0) for run in played for latency in run.latencies_s]))
+    say(f"olaps {load.name}: {values}: mean {1e3 * mean:.1f} ms")
+    return mean
+
+
+def olaps(values: dict[str, float], load: Load, links: dict[str, str], traces: Path, seed: int) -> Played:
+    """A run of OLAPS with these parameters."""
+    parameters = "".join(f",{key}={value}" for key, value in values.items())
+    return built_in([f"olaps{parameters}"], load, links, traces, seed)[0][0]
+
+
+def built_in(
+    schedulers: Sequence[str], load: Load, links: dict[str, str], traces: Path, seed: int
+) -> tuple[list[Played], list[float]]:
+    """A run of each of these schedulers, by name; and what the clairvoyant bound allows, s."""
+    experiment = load.experiment(links, traces, schedulers, {"olaps": Olaps})
+    results = experiment.run(seeds=[seed], jobs=1)
+    messages, runs = results.messages.to_dict(), results.runs.to_dict()
+    by_variant: dict[str, list[float]] = {name: [] for name in schedulers}
+    bounds: dict[int, float] = {}
+    columns = ("variant", "index", "latency_ms", "least_ms", "counted")
+    for variant, index, latency, least, counts in zip(*(messages[column] for column in columns)):
+        if counts:
+            by_variant[variant].append(latency / 1e3)
+            bounds[index] = least / 1e3
+    wanted = load.count - load.left_out
+    played = []
+    for variant, repeated in zip(runs["variant"], runs["reinjected_bytes"]):
+        came = by_variant[variant]
+        played.append(Played(came + [math.inf] * (wanted - len(came)), repeated))
+    return played, [bounds[index] for index in sorted(bounds)]
+
+
+def learned(method: str, models: Path, load: Load, links: dict[str, str], traces: Path, seed: int) -> Played:
+    """A run of what was trained."""
+    file = kept(models, method, load)
+    if method == "olaps":
+        return olaps(json.loads(file.read_text()), load, links, traces, seed)
+    learner = Steps(method)
+    learner.load(file)
+    return learner.play(environment(load, links, traces, learner.actions), load, seed)

@@ -3168,6 +3168,7 @@ impl Connection {
         // Multipath TCP cannot be spoken before the client has shown its key.
         if self.session.is_plain() {
             subflow.tcp_mut().open_early();
+            self.sender.raise_window(Dsn(0).plus(subflow.tcp().peer_window()));
             subflow.establish();
             cx.out.monitor(cx.now, self.id, MonitorKind::Established(path));
             self.subflow_is_up(cx, id);

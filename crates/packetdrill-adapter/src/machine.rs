@@ -298,10 +298,15 @@ impl State {
         self.now = self.now.max(until);
     }
 
-    fn refresh_mirror(&mut self) {
+    /// Metrics that a script flushed are forgotten: here, the cookies of Fast Open.
+    pub(crate) fn follow_flushes(&mut self) {
         if self.mirror.take_flush() {
             self.endpoint.forget_fast_open();
         }
+    }
+
+    fn refresh_mirror(&mut self) {
+        self.follow_flushes();
         if !self.mirror.refresh() {
             return;
         }

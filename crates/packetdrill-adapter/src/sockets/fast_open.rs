@@ -123,6 +123,7 @@ impl State {
 
     /// Bytes that may go with the SYN of a socket that is not connected.
     fn room_in_syn(&mut self, fd: c_int, remote: SocketAddr) -> Option<usize> {
+        self.follow_flushes();
         let socket = self.sockets.by_fd.get(&fd)?;
         let mut config =
             self.mirror.connection_config(Opening::Active, socket.mptcp, &socket.options);

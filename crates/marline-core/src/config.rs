@@ -208,7 +208,7 @@ pub struct EndpointConfig {
 /// *Whoever saw such a SYN can send it again*, as can a network that duplicates it after the connection has ended, and
 /// the server's application gets the data again, on a connection of its own. Use it only for requests that may be
 /// carried out more than once.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FastOpen {
     /// Data needs no cookie: only where nobody can send from addresses that are not theirs. A server answers any SYN
     /// with data otherwise, to wherever it says it came from.
@@ -216,12 +216,14 @@ pub struct FastOpen {
     /// Server: connections that the application has by Fast Open and whose client has not answered the SYN/ACK.
     /// Beyond so many, SYNs are answered as if Fast Open were off.
     pub pending: u32,
+    /// Server: local ports at which it is on; none listed: at all.
+    pub ports: Vec<u16>,
 }
 
 impl Default for FastOpen {
-    /// With cookies, and at most 64 that wait.
+    /// With cookies, at most 64 that wait, at every port.
     fn default() -> Self {
-        FastOpen { without_cookie: false, pending: 64 }
+        FastOpen { without_cookie: false, pending: 64, ports: Vec::new() }
     }
 }
 

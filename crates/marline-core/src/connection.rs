@@ -3052,7 +3052,9 @@ impl Connection {
 impl Connection {
     fn fast_open_plan(&self, cx: &Context<'_>, subflow: &SubflowContext) -> Plan {
         let first = self.session.is_client() && !self.fast_open.is_planned();
-        let Some(fast) = self.config.fast_open.filter(|_| first) else { return Plan::Ordinary };
+        let Some(fast) = self.config.fast_open.as_ref().filter(|_| first) else {
+            return Plan::Ordinary;
+        };
         if subflow.tcp().syns_sent() > 1 {
             return Plan::Ordinary;
         }

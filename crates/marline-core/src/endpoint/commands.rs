@@ -113,7 +113,7 @@ impl Endpoint {
         config: &ConnectionConfig,
         path: &FourTuple,
     ) -> Option<usize> {
-        let fast = config.fast_open?;
+        let fast = config.fast_open.as_ref()?;
         let ends = (path.local.ip(), path.remote.ip());
         let plan = self.fast_opens.plan(now, ends, fast.without_cookie);
         let capabilities = self.config.capabilities.on(*path);

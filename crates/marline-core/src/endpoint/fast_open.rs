@@ -88,7 +88,10 @@ impl Endpoint {
         syn: &TcpSegment<'_>,
         config: &ConnectionConfig,
     ) -> FastOpenVerdict {
-        let Some(fast) = config.fast_open else { return FastOpenVerdict::default() };
+        let Some(fast) = &config.fast_open else { return FastOpenVerdict::default() };
+        if !fast.ports.is_empty() && !fast.ports.contains(&meta.path.local.port()) {
+            return FastOpenVerdict::default();
+        }
         let option = syn.fast_open();
         let asks = option.is_some() || fast.without_cookie && !syn.payload.is_empty();
         if !asks || self.fast_pending >= fast.pending as usize {

@@ -111,7 +111,11 @@ fn without_the_setting_nothing_of_it_is_seen() {
     answer(&mut script, &syn, 1, syn_ack().fast_open(cookie(7)));
     script.take_sent();
     let (_, syn) = open(&mut script, plain(), b"hello");
-    assert_eq!(syn.seg.fast_open, Some(FastOpenOption::REQUEST), "nobody had asked for that cookie");
+    assert_eq!(
+        syn.seg.fast_open,
+        Some(FastOpenOption::REQUEST),
+        "nobody had asked for that cookie"
+    );
     let mut server = Script::new(with_known_mtu(endpoint_config(Some(off))), 7);
     server.inject(path(), Seg::syn().mss(MSS).fast_open(cookie(7)).payload(b"hello").at(ISS));
     let all = server.take_sent();
@@ -414,7 +418,9 @@ fn a_cookie_that_is_given_takes_the_place_of_timestamps() {
 fn exchange(client: &mut Script, server: &mut Script, lost: &mut impl FnMut() -> bool) {
     for _ in 0..700 {
         let (out, back) = (client.take_sent(), server.take_sent());
-        for (sent, to) in out.into_iter().map(|s| (s, true)).chain(back.into_iter().map(|s| (s, false))) {
+        for (sent, to) in
+            out.into_iter().map(|s| (s, true)).chain(back.into_iter().map(|s| (s, false)))
+        {
             if lost() {
                 continue;
             }

@@ -48,7 +48,11 @@ pub(crate) fn of_listener(options: &SocketOptions) -> Option<FastOpen> {
     };
     let without_cookie =
         mode & SERVER_WITHOUT_COOKIE != 0 || options.is_on(libc::SOL_TCP, TCP_FASTOPEN_NO_COOKIE);
-    (mode & SERVER != 0 && pending > 0).then_some(FastOpen { without_cookie, pending })
+    (mode & SERVER != 0 && pending > 0).then(|| FastOpen {
+        without_cookie,
+        pending,
+        ..FastOpen::default()
+    })
 }
 
 /// The keys of the namespace: up to two, each of four words.

@@ -1060,7 +1060,7 @@ impl Connection {
                 self.on_repeated_handshake(cx, id, segment);
                 self.on_repeated_first_data(cx, id, segment);
                 self.on_plain_probe(id, segment);
-                !self.overtook_the_keys(segment)
+                !self.overtook_the_keys(id, segment)
             }
             _ => true,
         }
@@ -1914,7 +1914,15 @@ impl Connection {
 
     /// Server: a segment with a DSS overtook the third ACK and the first data, which carry the keys.
     /// It cannot be understood yet and is not plain TCP either: drop it, it will come again.
-    fn overtook_the_keys(&self, segment: &TcpSegment<'_>) -> bool {
+    ///
+    /// The first byte with neither keys nor mapping overtook nothing. So does Linux (6.18) send what went with its SYN and
+    /// was not taken; it goes on in plain TCP with those who do.
+    fn overtook_the_keys(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
+        let unmapped = segment.options.dss.is_some_and(|dss| dss.mapping.is_none());
+        let first = self.paths.get(id).map(|subflow| subflow.tcp().peer_to_wire(Ssn(1)));
+        if unmapped && !segment.payload.is_empty() && first == Some(segment.header.seq) {
+            return false;
+        }
         self.session.is_server()
             && self.session.is_offered()
             && segment.options.dss.is_some()

@@ -394,6 +394,25 @@ fn a_server_counts_the_clients_mappings_from_behind_the_syns_data() {
     }
 }
 
+/// What Linux 6.18 does when its SYN's data is not taken: it comes again with a DSS that maps nothing, and without keys.
+#[test]
+fn a_client_that_cannot_map_its_refused_data_goes_on_in_plain_tcp() {
+    let off = ConnectionConfig { fast_open: None, ..multipath() };
+    let mut script = Script::new(with_known_mtu(endpoint_config(Some(off))), 7);
+    let syn = syn_with(cookie(9), b"hello");
+    script.inject(path(), syn.mptcp(capable_option(MpCapableForm::Syn, false)));
+    let syn_ack = script.take_sent().remove(0);
+    assert_eq!(syn_ack.seg.header.ack, ISS.add(1));
+    let MpCapableForm::SynAck { listener_key } = mp_capable(&syn_ack.seg) else {
+        panic!("no key: {syn_ack:?}")
+    };
+    let seg = Seg::ack().data_ack(keys::idsn(listener_key).wrapping_add(1)).payload(b"hello");
+    script.inject(path(), seg.at(ISS.add(1)).acking(syn_ack.seg.header.seq.add(1)));
+    let id = script.take_incoming().expect("a connection");
+    assert_eq!(script.read_all(id), b"hello");
+    assert!(script.endpoint.info(id).expect("it lives").fallback.is_some());
+}
+
 /// A cookie, a key and timestamps do not fit: the timestamps go.
 #[test]
 fn a_cookie_that_is_given_takes_the_place_of_timestamps() {

@@ -148,13 +148,13 @@ fn home_of(script: &Path) -> PathBuf {
     found.unwrap_or(own).to_path_buf()
 }
 
-/// The addresses, as far as a script of IPv4 does not name them itself: what stands here would count.
+/// The addresses, as far as a script does not name its own, which are those of IPv4: what stands here would count.
 fn addresses(version: &Version, script: &Path, setting: &Setting) -> Vec<String> {
     let text = fs::read(script).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let own = |name: &str| {
         let named = text.lines().any(|line| line.trim_start().starts_with(name));
-        named && setting.ip_version == "ipv4"
+        named && setting.ip_version != "ipv6"
     };
     let mut all = Vec::new();
     if !own("--local_ip") {

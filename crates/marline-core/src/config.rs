@@ -203,7 +203,8 @@ pub struct EndpointConfig {
 ///
 /// A client asks a server for a cookie. Its next connection sends with the SYN what the application wrote before the
 /// first [`poll_transmit`](crate::Endpoint::poll_transmit), as much as one segment holds, and the server hands it to
-/// its application at once: the answer is there a round trip sooner.
+/// its application at once: the answer is there a round trip sooner, with Multipath TCP half of one, since the server
+/// sends nothing before it has the client's key.
 ///
 /// *Whoever saw such a SYN can send it again*, as can a network that duplicates it after the connection has ended, and
 /// the server's application gets the data again, on a connection of its own. Use it only for requests that may be
@@ -327,7 +328,7 @@ pub struct ConnectionConfig {
     /// Judge the forecasts of each subflow's answers ([`ForecastScore`](crate::ForecastScore)): for research. Nothing
     /// else depends on it; it takes up to 300 kB for a subflow with much in flight.
     pub score_forecasts: bool,
-    /// TCP Fast Open (RFC 7413): data in the SYN. `None`, the default: neither sent nor taken. It has no effect together
+    /// TCP Fast Open (RFC 7413): data in the SYN. `None`, the default: neither sent nor taken. No effect together
     /// with [`withhold_syn_ack`](Self::withhold_syn_ack).
     pub fast_open: Option<FastOpen>,
     /// Linux-compatible choices where the RFCs leave one.

@@ -1915,8 +1915,8 @@ impl Connection {
     /// Server: a segment with a DSS overtook the third ACK and the first data, which carry the keys.
     /// It cannot be understood yet and is not plain TCP either: drop it, it will come again.
     ///
-    /// The first byte with neither keys nor mapping overtook nothing. So does Linux (6.18) send what went with its SYN and
-    /// was not taken; it goes on in plain TCP with those who do.
+    /// The first byte with neither keys nor mapping overtook nothing. So does Linux (6.18) send what went with its
+    /// SYN and was not taken; it goes on in plain TCP with those who do.
     fn overtook_the_keys(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         let unmapped = segment.options.dss.is_some_and(|dss| dss.mapping.is_none());
         let first = self.paths.get(id).map(|subflow| subflow.tcp().peer_to_wire(Ssn(1)));

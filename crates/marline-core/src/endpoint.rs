@@ -17,13 +17,13 @@ use std::sync::Arc;
 use marline_time::{DelayHistogram, Instant, Rng};
 use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 
-use self::fast_open::CookieKeys;
 use self::oldest_first::OldestFirst;
 use self::slots::Slots;
 use self::wakeups::Wakeups;
 use crate::connection::Connection;
 use crate::on_demand::OnDemand;
 use crate::subflow::Workspace;
+use crate::tables::cookie_keys::CookieKeys;
 use crate::tables::demux::FlowRef;
 use crate::tables::desk::Desk;
 use crate::tables::fast_join_memory::FastJoinMemory;

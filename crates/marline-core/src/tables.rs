@@ -3,6 +3,7 @@
 
 pub(crate) mod chunks;
 pub(crate) mod context;
+pub(crate) mod cookie_keys;
 pub(crate) mod demux;
 pub(crate) mod desk;
 pub(crate) mod fast_join_memory;

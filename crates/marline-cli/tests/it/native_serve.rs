@@ -228,8 +228,8 @@ fn ends_of_either_side_reach_the_other() {
     assert!(testbed.counter("client", "MPTcpExtMPFastcloseTx") >= 1);
 }
 
-/// A kernel's client asks for a cookie, and sends its next question with the SYN: on plain TCP and with Multipath TCP. At
-/// the port where it is off the SYN alone is acknowledged, and the question comes again.
+/// A kernel's client asks for a cookie, and sends its next question with the SYN: on plain TCP and with Multipath TCP.
+/// At the port where it is off the SYN alone is acknowledged, and the question comes again.
 #[test]
 fn a_kernels_question_comes_with_its_syn() {
     let _others = support::among_others();

@@ -1,4 +1,4 @@
-//! What Fast Open changes on a subflow (RFC 7413 section 4.2.2): the answerer may send before the third ACK.
+//! Fast Open on a subflow (RFC 7413 section 4.2.2): the answerer may send before the third ACK.
 //!
 //! The subflow stays in SYN-RECEIVED. New data goes out behind the SYN/ACK; what is lost of it is repeated once the
 //! handshake is through, and until then only the SYN/ACK is. A FIN waits for the third ACK.

@@ -57,12 +57,12 @@ pub(crate) enum Plan {
     Ordinary,
     /// Without data, asking for a cookie.
     Ask(FastOpenOption),
-    /// With the cookie, if one is needed, and data that fits a segment of at most so many payload bytes.
+    /// With the cookie, if one is needed, and data of a segment of at most so many payload bytes.
     Send(Option<FastOpenOption>, u16),
 }
 
-/// Payload bytes that a SYN may have where segments may have `ours` bytes from the header on, to a server that announced
-/// `mss`: RFC 7413 section 4.2.1 leaves room for all the options there can be.
+/// Payload bytes that a SYN may have where segments may have `ours` bytes from the header on, to a server that
+/// announced `mss`: RFC 7413 section 4.2.1 leaves room for all the options there can be.
 pub(crate) fn syn_room(ours: usize, mss: u16) -> usize {
     ours.saturating_sub(TCP_HEADER_LEN).min(mss.into()).saturating_sub(MAX_OPTIONS)
 }

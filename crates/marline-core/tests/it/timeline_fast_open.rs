@@ -389,12 +389,12 @@ fn a_server_counts_the_clients_mappings_from_behind_the_syns_data() {
         assert_eq!(info.fallback, None);
         script.advance(Duration::from_millis(50));
         let all = script.take_sent();
-        let acks = all.iter().filter_map(|s| s.seg.dss().data_ack).last();
+        let acks = all.iter().rev().find_map(|s| s.seg.dss().data_ack);
         assert_eq!(acks, Some(DataAck::Long(idsn.wrapping_add(11))));
     }
 }
 
-/// What Linux 6.18 does when its SYN's data is not taken: it comes again with a DSS that maps nothing, and without keys.
+/// What Linux 6.18 does when its SYN's data is not taken: it comes again with a DSS without mapping, without keys.
 #[test]
 fn a_client_that_cannot_map_its_refused_data_goes_on_in_plain_tcp() {
     let off = ConnectionConfig { fast_open: None, ..multipath() };

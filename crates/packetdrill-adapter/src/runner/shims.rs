@@ -10,7 +10,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// `ip`: only the object `mptcp` is ours, and that metrics of TCP are flushed. Ids count from 1 in the order of addition, as the kernel's.
+/// `ip`: only the object `mptcp` is ours, and that metrics of TCP are flushed.
+/// Ids count from 1 in the order of addition, as the kernel's.
 const IP: &str = r#"#!/bin/sh
 shims=$(dirname "$0")
 system=$(PATH=$(printf %s "$PATH" | sed "s|^$shims:||") command -v ip)

@@ -199,6 +199,35 @@ pub struct EndpointConfig {
     pub monitor: bool,
 }
 
+/// TCP Fast Open of a connection (RFC 7413; with Multipath TCP RFC 8684 appendix B).
+///
+/// A client asks a server for a cookie. Its next connection sends with the SYN what the application wrote before the
+/// first [`poll_transmit`](crate::Endpoint::poll_transmit), as much as one segment holds, and the server hands it to
+/// its application at once: the answer is there a round trip sooner, with Multipath TCP half of one, since the server
+/// sends nothing before it has the client's key.
+///
+/// *Whoever saw such a SYN can send it again*, as can a network that duplicates it after the connection has ended, and
+/// the server's application gets the data again, on a connection of its own. Use it only for requests that may be
+/// carried out more than once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FastOpen {
+    /// Data needs no cookie: only where nobody can send from addresses that are not theirs. A server answers any SYN
+    /// with data otherwise, to wherever it says it came from.
+    pub without_cookie: bool,
+    /// Server: connections that the application has by Fast Open and whose client has not answered the SYN/ACK.
+    /// Beyond so many, SYNs are answered as if Fast Open were off.
+    pub pending: u32,
+    /// Server: local ports at which it is on; none listed: at all.
+    pub ports: Vec<u16>,
+}
+
+impl Default for FastOpen {
+    /// With cookies, at most 64 that wait, at every port.
+    fn default() -> Self {
+        FastOpen { without_cookie: false, pending: 64, ports: Vec::new() }
+    }
+}
+
 /// Configuration of a connection. Every value may differ from one connection to the next.
 #[derive(Clone, Debug)]
 pub struct ConnectionConfig {
@@ -299,6 +328,9 @@ pub struct ConnectionConfig {
     /// Judge the forecasts of each subflow's answers ([`ForecastScore`](crate::ForecastScore)): for research. Nothing
     /// else depends on it; it takes up to 300 kB for a subflow with much in flight.
     pub score_forecasts: bool,
+    /// TCP Fast Open (RFC 7413): data in the SYN. `None`, the default: neither sent nor taken. No effect together
+    /// with [`withhold_syn_ack`](Self::withhold_syn_ack).
+    pub fast_open: Option<FastOpen>,
     /// Linux-compatible choices where the RFCs leave one.
     pub linux_compat: LinuxCompat,
 }
@@ -345,6 +377,7 @@ impl ConnectionConfig {
             max_segment_size: None,
             mapping_runs: true,
             score_forecasts: false,
+            fast_open: None,
             linux_compat: LinuxCompat::default(),
         }
     }

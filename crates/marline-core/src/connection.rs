@@ -17,6 +17,7 @@ mod choice;
 mod closing;
 mod delivery_delay;
 mod delivery_watch;
+mod fast_open;
 mod fec_tx;
 mod handshake;
 mod keys;
@@ -59,8 +60,9 @@ use marline_wire::mptcp::{
     MptcpOption, RemoveAddr, WireDsn, WireMapping,
 };
 use marline_wire::{
-    Checksum, HeaderTemplate, MAX_OPTIONS, SeqNum, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOptions,
-    TcpSegment, dss_checksum, store_tcp_checksum, tcp_pseudo_header, unwrap32,
+    Checksum, FastOpenOption, HeaderTemplate, MAX_OPTIONS, SeqNum, TCP_HEADER_LEN, TcpFlags,
+    TcpHeader, TcpOptions, TcpSegment, Timestamps, dss_checksum, store_tcp_checksum,
+    tcp_pseudo_header,
 };
 
 use self::addresses::Signal;
@@ -69,6 +71,7 @@ use self::choice::{Choice, Kind, Terms};
 use self::closing::Closing;
 use self::delivery_delay::DeliveryDelay;
 use self::delivery_watch::DeliveryWatch;
+use self::fast_open::FastOpening;
 use self::fec_tx::SentRepair;
 use self::handshake::{capable_keys, capable_syn_ack, reason};
 use self::liveness::{KeepaliveDue, Liveness};
@@ -91,10 +94,11 @@ use crate::crypto::{Key, left_64, left_160};
 use crate::on_demand::{OnDemand, Unused};
 use crate::path_health::Trouble;
 use crate::subflow::{
-    Egress, EndOfSilence, HeaderFor, Ingress, PayloadRoom, Start, Subflow, SubflowConfig,
-    SubflowEvent, VerdictChange,
+    DEFAULT_MSS, Egress, EndOfSilence, HeaderFor, Ingress, PayloadRoom, Start, Subflow,
+    SubflowConfig, SubflowEvent, VerdictChange,
 };
 use crate::tables::Context;
+use crate::tables::fast_open_memory::{Answer as FastOpenAnswer, Plan, syn_room};
 use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
 use crate::traffic::LostSegments;
 use crate::{
@@ -104,6 +108,7 @@ use crate::{
     Transmit, TransmitBuf, WriteError,
 };
 
+pub(crate) use self::fast_open::FastOpenVerdict;
 pub(crate) use self::handshake::{
     fast_join_token, mp_capable, mp_join, offers_multipath, reason as rst_reason,
 };
@@ -260,6 +265,7 @@ pub(crate) struct Connection {
     delay: DeliveryDelay,
     replay_guard: OnDemand<ReplayGuard>,
     rto_exchange: OnDemand<RtoExchange>,
+    fast_open: OnDemand<FastOpening>,
     trim: MemoryTrim,
 }
 
@@ -306,6 +312,7 @@ impl Connection {
         let tcp = connection.passive_subflow(cx, origin.path, syn, retries);
         connection.add_initial(cx, tcp, ends);
         connection.on_first_syn(cx, syn.segment);
+        connection.accept_fast_open(cx, syn);
         connection
     }
 
@@ -334,6 +341,7 @@ impl Connection {
             delay: DeliveryDelay::default(),
             replay_guard: OnDemand::new(),
             rto_exchange: OnDemand::new(),
+            fast_open: OnDemand::new(),
             trim: MemoryTrim::default(),
             config,
         }
@@ -445,6 +453,12 @@ impl Connection {
     /// The first subflow's handshake on the server's side is not through.
     pub(crate) const fn is_half_open(&self) -> bool {
         !self.closing.is_announced() && !self.closing.is_closed()
+    }
+
+    /// Fast Open gave it to the application, and the third ACK has not come.
+    pub(crate) fn is_fast_pending(&self) -> bool {
+        let waits = |s: &SubflowContext| s.tcp().state() == SubflowState::SynReceived;
+        self.fast_open.is_early() && self.paths.initial().is_some_and(waits)
     }
 
     /// A server's connection that nobody vouches for and no subflow carries.
@@ -900,6 +914,7 @@ impl Connection {
         if ingress.accepted {
             if self.paths.is_initial(id) {
                 self.on_first_answer(cx, id, segment);
+                self.on_fast_open_answer(cx, id, segment);
                 self.on_capable(cx, id, segment);
             }
             self.on_closing_options(cx, id, segment);
@@ -1045,7 +1060,7 @@ impl Connection {
                 self.on_repeated_handshake(cx, id, segment);
                 self.on_repeated_first_data(cx, id, segment);
                 self.on_plain_probe(id, segment);
-                !self.overtook_the_keys(segment)
+                !self.overtook_the_keys(id, segment)
             }
             _ => true,
         }
@@ -1273,7 +1288,7 @@ impl Connection {
         } else if let Some(capable) = capable {
             // No DATA_ACK beside the keys: who still shows them has nothing of ours. A late one must
             // not count from what was acknowledged since.
-            self.sender.raise_window(Dsn(0).plus(ingress.window));
+            self.sender.raise_window(self.session.first_mapped().plus(ingress.window));
             let MpCapableForm::Ack { data: Some(data), .. } = capable.form else { return };
             self.confirm(cx);
             self.on_capable_data(cx, id, data);
@@ -1344,11 +1359,13 @@ impl Connection {
         if !self.checksum_is_as_agreed(cx, id, data.checksum) {
             return;
         }
+        let dsn = self.session.first_mapped_by_peer();
         let mapping = RxMapping {
-            ssn: Ssn(1),
+            ssn: Ssn(dsn.0 + 1),
             len: u64::from(data.length),
-            dsn: Dsn(0),
-            wire_dsn: self.session.keys().remote_wire(Dsn(0)),
+            dsn,
+            wire_dsn: self.session.keys().remote_wire(dsn),
+            unmapped: dsn.0 as u32,
             wire_len: data.length,
             checksum: data.checksum,
             coded: None,
@@ -1373,10 +1390,10 @@ impl Connection {
             return;
         };
         self.receiver.note_mapped(id);
-        let ssn = self.paths.get(id).and_then(|s| unwrap32(wire.ssn, s.tcp().rcv_nxt().0));
+        let ssn = self.position_of(id, wire.ssn);
         if wire.length == 0 {
             if let Some(ssn) = ssn {
-                self.on_infinite_mapping(cx, id, (Ssn(ssn), dsn));
+                self.on_infinite_mapping(cx, id, (ssn, dsn));
             }
             return;
         }
@@ -1393,9 +1410,16 @@ impl Connection {
             return;
         };
         let (wire_len, checksum) = (wire.length, wire.checksum);
-        let (ssn, len) = (Ssn(ssn), data_len);
-        let mapping = RxMapping { ssn, len, dsn, wire_dsn, wire_len, checksum, coded: None };
+        let (len, unmapped) = (data_len, (ssn.0 as u32).wrapping_sub(wire.ssn));
+        let mapping =
+            RxMapping { ssn, len, dsn, wire_dsn, unmapped, wire_len, checksum, coded: None };
         self.announce_mapping(cx, id, mapping);
+    }
+
+    /// The position on a subflow that a mapping of the peer names.
+    fn position_of(&self, id: SubflowId, ssn: u32) -> Option<Ssn> {
+        let subflow = self.paths.get(id)?;
+        self.session.unwrap_ssn(subflow.is_initial(), ssn, subflow.tcp().rcv_nxt())
     }
 
     /// The DATA_FIN of a DSS. Whether data is mapped beside it.
@@ -1435,12 +1459,14 @@ impl Connection {
     fn is_beside_plain(&self, id: SubflowId, dss: &Dss) -> bool {
         let plain =
             self.session.keys().remote().is_some() && self.receiver.is_plain_from_the_start(id);
-        let Some(subflow) = self.paths.get(id).filter(|_| plain) else { return false };
+        if !plain || self.paths.get(id).is_none() {
+            return false;
+        }
         let wire = dss.mapping.filter(|wire| wire.length > u16::from(dss.data_fin));
         wire.is_some_and(|wire| {
-            let ssn = unwrap32(wire.ssn, subflow.tcp().rcv_nxt().0);
+            let ssn = self.position_of(id, wire.ssn);
             let dsn = self.session.unwrap_dsn(wire.dsn, self.receiver.next());
-            ssn.zip(dsn).is_none_or(|(ssn, dsn)| ssn != dsn.0 + 1)
+            ssn.zip(dsn).is_none_or(|(ssn, dsn)| ssn.0 != dsn.0 + 1)
         })
     }
 
@@ -1693,6 +1719,7 @@ impl Connection {
             len: u64::from(repair.length),
             dsn,
             wire_dsn: self.session.keys().remote_wire(dsn),
+            unmapped: 0,
             wire_len: repair.length,
             checksum: repair.checksum,
             coded: Some(Coded { span: repair.span, row: repair.row }),
@@ -1864,6 +1891,9 @@ impl Connection {
         self.session.on_peer_key(Key(listener_key));
         if let Some(subflow) = self.paths.get(id) {
             let path = subflow.path();
+            if let Some((taken, _)) = subflow.tcp().syn_data_answer().filter(|(n, _)| *n > 0) {
+                self.session.skip_local(taken);
+            }
             cx.networks.absolve(path.local.ip(), path.remote.ip());
             cx.plain_answers.absolve(path.local.ip(), path.remote.ip());
         }
@@ -1884,7 +1914,15 @@ impl Connection {
 
     /// Server: a segment with a DSS overtook the third ACK and the first data, which carry the keys.
     /// It cannot be understood yet and is not plain TCP either: drop it, it will come again.
-    fn overtook_the_keys(&self, segment: &TcpSegment<'_>) -> bool {
+    ///
+    /// The first byte with neither keys nor mapping overtook nothing. So does Linux (6.18) send what went with its
+    /// SYN and was not taken; it goes on in plain TCP with those who do.
+    fn overtook_the_keys(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
+        let unmapped = segment.options.dss.is_some_and(|dss| dss.mapping.is_none());
+        let first = self.paths.get(id).map(|subflow| subflow.tcp().peer_to_wire(Ssn(1)));
+        if unmapped && !segment.payload.is_empty() && first == Some(segment.header.seq) {
+            return false;
+        }
         self.session.is_server()
             && self.session.is_offered()
             && segment.options.dss.is_some()
@@ -2012,7 +2050,8 @@ impl Connection {
 
     /// The client's first data was not acknowledged, nor did anything else come since the handshake.
     fn is_unanswered(&self, id: SubflowId) -> bool {
-        let silent = |s: &SubflowContext| s.is_initial() && s.tcp().snd_una() == Ssn(1);
+        let first = Ssn(self.session.first_mapped().0 + 1);
+        let silent = |s: &SubflowContext| s.is_initial() && s.tcp().snd_una() == first;
         self.session.is_unconfirmed()
             && self.session.is_client()
             && self.paths.get(id).is_some_and(silent)
@@ -2029,7 +2068,11 @@ impl Connection {
 
     /// The first subflow's TCP handshake is complete.
     fn on_initial_established(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let early = self.fast_open.is_early();
         let Some(subflow) = self.paths.get_mut(id) else { return };
+        if early && subflow.was_joined() {
+            return;
+        }
         subflow.establish();
         let path = subflow.path();
         let tcp = subflow.tcp_mut();
@@ -2042,14 +2085,17 @@ impl Connection {
             } else if answers {
                 tcp.ack_now();
             }
-            self.closing.announce();
-            cx.out.event(Event::Incoming(self.id));
+            if !early {
+                self.closing.announce();
+                cx.out.event(Event::Incoming(self.id));
+            }
         } else {
             if self.config.speaks_first {
                 tcp.ack_soon(cx.now);
             }
             let fallback = self.session.fallback();
             cx.out.event(Event::Connected { connection: self.id, fallback });
+            self.settle_fast_open(cx, id);
         }
         if self.session.fallback() == Some(FallbackReason::SynRetries) {
             cx.networks.blame(cx.now, path.local.ip(), path.remote.ip());
@@ -2111,6 +2157,9 @@ impl Connection {
     /// Where the first subflow is tried next, if there is another address.
     fn next_start(&self, cx: &Context<'_>) -> Option<(FirstStart, JoinAddresses)> {
         if !self.config.mptcp || self.config.connection_attempt_delay.is_none() {
+            return None;
+        }
+        if self.fast_open.carried() > 0 {
             return None;
         }
         let starts = self.paths.addresses().first_pairs().map(|(local, remote)| {
@@ -3003,6 +3052,153 @@ impl Connection {
     fn follow_fast_join(&mut self, cx: &mut Context<'_>, new: SubflowId) {
         for id in self.paths.ids().filter(|id| *id != new) {
             self.on_overdue(cx, id, SilenceCause::FastJoin);
+        }
+    }
+}
+
+/// Fast Open (RFC 7413, RFC 8684 appendix B); `connection/fast_open.rs` tells its course.
+impl Connection {
+    fn fast_open_plan(&self, cx: &Context<'_>, subflow: &SubflowContext) -> Plan {
+        let first = self.session.is_client() && !self.fast_open.is_planned();
+        let Some(fast) = self.config.fast_open.as_ref().filter(|_| first) else {
+            return Plan::Ordinary;
+        };
+        if subflow.tcp().syns_sent() > 1 {
+            return Plan::Ordinary;
+        }
+        let path = subflow.path();
+        let ends = (path.local.ip(), path.remote.ip());
+        cx.fast_opens.plan(cx.now, ends, fast.without_cookie)
+    }
+
+    /// Client: settles what Fast Open adds to the first SYN, whose other options these are but for TCP's own.
+    fn plan_fast_open(&mut self, cx: &mut Context<'_>, id: SubflowId, options: &TcpOptions) {
+        if self.config.fast_open.is_none() || self.fast_open.is_planned() {
+            return;
+        }
+        let Some(subflow) = self.paths.get(id) else { return };
+        let plan = self.fast_open_plan(cx, subflow);
+        let (option, mss) = match plan {
+            Plan::Ordinary => (None, 0),
+            Plan::Ask(option) => (Some(option), 0),
+            Plan::Send(option, mss) => (option, mss),
+        };
+        let all = TcpOptions {
+            mss: Some(0),
+            window_scale: Some(0),
+            sack_permitted: true,
+            timestamps: subflow.tcp().uses_timestamps().then(Timestamps::default),
+            ..options.clone()
+        };
+        if plan == Plan::Ordinary || option.is_some_and(|option| !option.fits_beside(&all)) {
+            self.fast_open.plan(None, 0);
+            return;
+        }
+        let room = if mss > 0 { syn_room(subflow.tcp().settled_segment(), mss) as u64 } else { 0 };
+        let range = DataRange::new(Dsn(0), self.sender.written()).prefix(room);
+        self.fast_open.plan(option, range.len());
+        if range.is_empty() {
+            return;
+        }
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().carry_unmapped_with_syn(range);
+        }
+        self.sender.carry(id, Ssn(1), range, false);
+    }
+
+    /// The Fast Open option of a handshake segment.
+    fn fast_open_option(&self, id: SubflowId, egress: &Egress) -> Option<FastOpenOption> {
+        let option = self.fast_open.used()?.option()?;
+        let subflow = self.paths.get(id).filter(|subflow| subflow.is_initial())?;
+        match egress {
+            Egress::Syn => (subflow.tcp().syns_sent() == 1).then_some(option),
+            Egress::SynAck => Some(option),
+            _ => None,
+        }
+    }
+
+    /// Client: the answer to the first SYN, if that had Fast Open in it.
+    fn on_fast_open_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) {
+        let syn = segment.header.flags.contains(TcpFlags::SYN);
+        if !syn || !self.session.is_client() || !self.fast_open.was_tried() {
+            return;
+        }
+        let Some(subflow) = self.paths.get(id) else { return };
+        let path = subflow.path();
+        let answer = FastOpenAnswer {
+            mss: segment.options.mss.unwrap_or(DEFAULT_MSS),
+            cookie: segment.fast_open(),
+            asked: self.fast_open.option(),
+            repeated: subflow.tcp().syns_sent() > 1,
+            took: subflow.tcp().syn_data_answer().map(|(taken, _)| taken > 0),
+        };
+        cx.fast_opens.on_answer(cx.now, (path.local.ip(), path.remote.ip()), &answer);
+    }
+
+    /// Client: the first subflow is up. What its SYN carried was taken, or goes again as first of all.
+    fn settle_fast_open(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let answered = self.paths.get(id).and_then(|subflow| subflow.tcp().syn_data_answer());
+        let Some((taken, rest)) = answered else { return };
+        let mut checksum = 0;
+        if self.session.uses_checksum() && !rest.is_empty() {
+            let mut bytes = vec![0; rest.len() as usize];
+            let Some(sum) = self.sender.copy(rest.start, &mut bytes) else { return };
+            let wire = self.session.keys().local_wire(rest.start);
+            checksum = dss_checksum(wire, 1, rest.len() as u16, sum);
+        }
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        subflow.tcp_mut().settle_syn_payload(cx.now, checksum);
+        let window = subflow.tcp().peer_window();
+        if self.session.is_multipath() {
+            // No DATA_ACK speaks of it.
+            self.advance_una(cx, id, Dsn(taken), window);
+            self.rearm_data_rto(cx.now);
+        }
+    }
+
+    /// Server: what Fast Open makes of the SYN that opened the connection.
+    fn accept_fast_open(&mut self, cx: &mut Context<'_>, syn: &Accepted<'_>) {
+        let verdict = syn.fast_open;
+        if !verdict.opens && verdict.answer.is_none() {
+            return;
+        }
+        self.fast_open.answer(verdict);
+        let first = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
+        let Some(id) = first.map(|(id, _)| id).filter(|_| verdict.opens) else { return };
+        self.take_first_data(id, syn.segment.payload);
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        let path = subflow.path();
+        self.closing.announce();
+        cx.out.event(Event::Incoming(self.id));
+        // Multipath TCP cannot be spoken before the client has shown its key.
+        if self.session.is_plain() {
+            subflow.tcp_mut().open_early();
+            self.sender.raise_window(Dsn(0).plus(subflow.tcp().peer_window()));
+            subflow.establish();
+            cx.out.monitor(cx.now, self.id, MonitorKind::Established(path));
+            self.subflow_is_up(cx, id);
+        }
+        if self.receiver.readable() > 0 {
+            self.tell_readable(cx);
+        }
+    }
+
+    /// Server: data of the SYN that opened the connection. What does not fit the window comes again.
+    fn take_first_data(&mut self, id: SubflowId, payload: &[u8]) {
+        let len = payload.len() as u64;
+        if payload.is_empty() || len > self.receiver.window() {
+            return;
+        }
+        self.receiver.take_unmapped(id, payload);
+        self.session.skip_remote(len);
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().take_syn_payload(len);
+            subflow.tcp_mut().note_syn_data_taken();
         }
     }
 }
@@ -4301,6 +4497,7 @@ impl Connection {
         }
         let mut options = TcpOptions::default();
         self.control_options(cx, id, egress, signal, &mut options);
+        let fast_open = self.fast_open_option(id, egress);
         let window = self.receiver.advertise();
         let tcp = self.paths.get_mut(id)?.tcp_mut();
         let owes_sack = signal.is_some() && tcp.owes_sack();
@@ -4308,6 +4505,11 @@ impl Connection {
         let (header, ecn) = tcp.fill_header(cx.now, what, window, &mut options);
         if !options.fits() {
             options.timestamps = None;
+        }
+        if fast_open.is_some_and(|option| !option.fits_beside(&options)) {
+            // A cookie that is given is worth more than timestamps (Linux does so, too).
+            options.timestamps = None;
+            tcp.forgo_timestamps();
         }
         // Data has no room to spare, and a signal perhaps none: SACK blocks go in an ACK of their own.
         if let Egress::Ack | Egress::Probe | Egress::Fin = egress {
@@ -4324,7 +4526,12 @@ impl Connection {
         };
         let purpose =
             if cx.out.tells_traffic(self.id) { self.purpose_of(id, egress) } else { None };
-        self.write_segment(cx, id, (&header, &options), payload, buf)?;
+        match fast_open {
+            None => self.write_segment(cx, id, (&header, &options), payload, buf)?,
+            Some(option) => {
+                self.write_handshake(cx, id, (&header, &options, &option), payload, buf)?;
+            }
+        }
         if let Some(purpose) = purpose {
             let data = DataRange::new(payload.0, payload.0.plus(payload.1 as u64));
             self.tell_sent(cx, (id, purpose), header.seq, data, (data.len(), 1));
@@ -4492,7 +4699,8 @@ impl Connection {
         let checksum = match self.session.uses_checksum() {
             true => {
                 let wire = self.session.keys().local_wire(dsn);
-                dss_checksum(wire, ssn.0 as u32, len as u16, sum)
+                let at = self.session.wire_ssn(self.paths.is_initial(id), ssn);
+                dss_checksum(wire, at, len as u16, sum)
             }
             false => 0,
         };
@@ -4713,7 +4921,37 @@ impl Connection {
     ) -> Option<()> {
         let written = header.emit(options, segment);
         debug_assert!(written.is_ok(), "{written:?} for {options:?}");
-        let header_len = written.ok()?;
+        self.complete_segment(cx, id, written.ok()?, payload, segment)
+    }
+
+    /// As [`write_segment`](Self::write_segment), with a Fast Open option.
+    fn write_handshake(
+        &self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        (header, options, fast_open): (&TcpHeader, &TcpOptions, &FastOpenOption),
+        (dsn, len): (Dsn, usize),
+        buf: &mut TransmitBuf,
+    ) -> Option<()> {
+        let overhead = TCP_HEADER_LEN + options.encoded_len() + fast_open.encoded_len();
+        let start = buf.bytes().len() + buf.headroom();
+        let segment = buf.grow(overhead + len);
+        let sum = self.sender.copy(dsn, &mut segment[overhead..])?;
+        let segment = &mut buf.bytes_mut()[start..];
+        let written = header.emit_with(options, fast_open, segment);
+        debug_assert!(written.is_ok(), "{written:?} for {options:?} and {fast_open:?}");
+        self.complete_segment(cx, id, written.ok()?, sum, segment)
+    }
+
+    /// Puts the checksum into a segment whose header and payload are in place.
+    fn complete_segment(
+        &self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        header_len: usize,
+        payload: Checksum,
+        segment: &mut [u8],
+    ) -> Option<()> {
         let tcp = self.paths.get(id)?.tcp();
         let addresses = tcp.checksum_addresses(cx.config.capabilities.checksum);
         let mut sum = tcp_pseudo_header(addresses, segment.len());
@@ -4787,6 +5025,7 @@ impl Connection {
             let capable = self.session.capable_option(&self.config, MpCapableForm::Syn);
             options.mptcp.push(capable);
         }
+        self.plan_fast_open(cx, id, options);
     }
 
     fn syn_ack_options(&self, id: SubflowId, options: &mut TcpOptions) {

@@ -2,6 +2,7 @@
 
 mod commands;
 mod cookie;
+mod fast_open;
 mod flows;
 mod listener;
 mod oldest_first;
@@ -22,9 +23,11 @@ use self::wakeups::Wakeups;
 use crate::connection::Connection;
 use crate::on_demand::OnDemand;
 use crate::subflow::Workspace;
+use crate::tables::cookie_keys::CookieKeys;
 use crate::tables::demux::FlowRef;
 use crate::tables::desk::Desk;
 use crate::tables::fast_join_memory::FastJoinMemory;
+use crate::tables::fast_open_memory::FastOpenMemory;
 use crate::tables::flow_table::FlowTable;
 use crate::tables::network_memory::NetworkMemory;
 use crate::tables::outbox::Outbox;
@@ -60,6 +63,11 @@ pub struct Endpoint {
     networks: NetworkMemory,
     plain_answers: NetworkMemory,
     fast_joins: FastJoinMemory,
+    fast_opens: FastOpenMemory,
+    /// Keys of the cookies of Fast Open, once there are any.
+    cookie_keys: Option<CookieKeys>,
+    /// Connections that the application has by Fast Open, and whose third ACK has not come.
+    fast_pending: usize,
     faults: PathFaults,
     /// Replies to unknown flows: resets, and last ACKs of ended subflows.
     replies: ReplyBudget,
@@ -96,6 +104,9 @@ impl Endpoint {
             networks: NetworkMemory::default(),
             plain_answers: NetworkMemory::default(),
             fast_joins: FastJoinMemory::default(),
+            fast_opens: FastOpenMemory::default(),
+            cookie_keys: None,
+            fast_pending: 0,
             faults: PathFaults::default(),
             replies: ReplyBudget::new(per_s),
             challenges: ReplyBudget::new(per_s),
@@ -126,6 +137,7 @@ impl Endpoint {
             networks: &mut self.networks,
             plain_answers: &mut self.plain_answers,
             fast_joins: &mut self.fast_joins,
+            fast_opens: &mut self.fast_opens,
             faults: &mut self.faults,
             challenges: &mut self.challenges,
             out: &mut self.out,
@@ -356,6 +368,9 @@ impl Endpoint {
         if self.slots.note_half_open(slot) == Some(false) {
             let slots = &self.slots;
             self.half_open.remove(|id| slots.is_half_open(id));
+        }
+        if self.fast_pending > 0 && self.slots.note_fast_pending(slot) == Some(false) {
+            self.fast_pending -= 1;
         }
         match self.slots.note_waiting(slot) {
             Some((id, Some(true))) => {

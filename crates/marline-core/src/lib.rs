@@ -32,8 +32,8 @@ mod traffic;
 mod transmit;
 
 pub use config::{
-    BufferTuning, Capabilities, ChecksumScope, ConnectionConfig, EndpointConfig, Limits, Linger,
-    Shard,
+    BufferTuning, Capabilities, ChecksumScope, ConnectionConfig, EndpointConfig, FastOpen, Limits,
+    Linger, Shard,
 };
 pub use endpoint::Endpoint;
 pub use error::{CloseReason, ConnectError, FallbackReason, ReadError, WriteError};

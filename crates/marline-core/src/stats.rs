@@ -289,6 +289,9 @@ pub struct TcpDetail {
     pub last_data_at: Option<Instant>,
     /// When anything with a sequence number was last sent.
     pub last_sent_at: Instant,
+    /// All data that went with our SYN was acknowledged with it, or all that came with the peer's was taken
+    /// ([`FastOpen`](crate::FastOpen)).
+    pub took_syn_data: bool,
 }
 
 /// A snapshot of one connection.

@@ -18,6 +18,7 @@ mod delayed_ack;
 mod ecn;
 mod egress;
 mod false_acks;
+mod fast_open;
 mod forecast_score;
 mod handshake;
 mod health;
@@ -44,6 +45,7 @@ mod undo;
 mod view;
 
 pub(crate) use config::{Start, SubflowConfig};
+pub(crate) use handshake::DEFAULT_MSS;
 pub(crate) use health::{EndOfSilence, SubflowHealth, VerdictChange};
 pub(crate) use types::{
     Egress, HeaderFor, Ingress, PayloadRoom, PlainSegment, SegmentSize, SubflowEvent, SubflowStats,
@@ -68,6 +70,7 @@ use crate::{ChecksumScope, FourTuple};
 use delayed_ack::DelayedAck;
 use ecn::EcnState;
 use false_acks::FalseAcks;
+use fast_open::FastOpen;
 use handshake::Handshake;
 use mtu::MtuSearch;
 use pacer::Pacer;
@@ -142,6 +145,7 @@ pub(crate) struct Subflow {
     syn_data: Option<Box<SynData>>,
     /// See [`Subflow::acknowledge_syn_alone`].
     syn_alone: bool,
+    fast_open: FastOpen,
     owed: Owed,
     rst_to_fill: Option<Rst>,
     false_acks: OnDemand<FalseAcks>,
@@ -212,6 +216,7 @@ impl Subflow {
             keepalive_times: None,
             syn_data: None,
             syn_alone: false,
+            fast_open: FastOpen::default(),
             owed: Owed::default(),
             rst_to_fill: None,
             false_acks: OnDemand::new(),
@@ -326,7 +331,7 @@ impl Subflow {
 
     /// Data may be sent on it.
     pub(crate) fn is_established(&self) -> bool {
-        !self.dead && self.state.may_send()
+        !self.dead && self.may_send()
     }
 
     /// Payload bytes of a full segment of the size in use.

@@ -3,9 +3,11 @@
 
 pub(crate) mod chunks;
 pub(crate) mod context;
+pub(crate) mod cookie_keys;
 pub(crate) mod demux;
 pub(crate) mod desk;
 pub(crate) mod fast_join_memory;
+pub(crate) mod fast_open_memory;
 pub(crate) mod flow_table;
 pub(crate) mod initial_numbers;
 pub(crate) mod network_memory;

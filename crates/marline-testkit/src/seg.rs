@@ -2,8 +2,8 @@
 
 use marline_wire::mptcp::{DataAck, Dss, MptcpOption, WireDsn, WireMapping};
 use marline_wire::{
-    ParseError, SackBlock, SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, Timestamps,
-    fill_tcp_checksum,
+    FastOpenOption, ParseError, SackBlock, SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment,
+    Timestamps, fill_tcp_checksum,
 };
 use std::net::IpAddr;
 
@@ -14,6 +14,8 @@ pub struct Seg {
     pub header: TcpHeader,
     /// Options.
     pub options: TcpOptions,
+    /// The Fast Open option.
+    pub fast_open: Option<FastOpenOption>,
     /// Payload.
     pub payload: Vec<u8>,
 }
@@ -146,6 +148,13 @@ impl Seg {
         self
     }
 
+    /// Sets the Fast Open option.
+    #[must_use]
+    pub fn fast_open(mut self, option: FastOpenOption) -> Self {
+        self.fast_open = Some(option);
+        self
+    }
+
     /// Sets a DSS option with this 64-bit DATA_ACK; a mapping that is there stays.
     #[must_use]
     pub fn data_ack(mut self, ack: u64) -> Self {
@@ -201,7 +210,11 @@ impl Seg {
     #[must_use]
     pub fn bytes(&self, addresses: Option<(IpAddr, IpAddr)>) -> Vec<u8> {
         let mut bytes = vec![0; 60];
-        let len = match self.header.emit(&self.options, &mut bytes) {
+        let emitted = match &self.fast_open {
+            Some(fast_open) => self.header.emit_with(&self.options, fast_open, &mut bytes),
+            None => self.header.emit(&self.options, &mut bytes),
+        };
+        let len = match emitted {
             Ok(len) => len,
             Err(error) => panic!("a segment that cannot be: {error}: {self:?}"),
         };
@@ -216,7 +229,9 @@ impl Seg {
     /// # Errors
     /// As [`TcpSegment::parse`].
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
-        let TcpSegment { header, options, payload } = TcpSegment::parse(bytes)?;
-        Ok(Seg { header, options, payload: payload.to_vec() })
+        let segment = TcpSegment::parse(bytes)?;
+        let fast_open = segment.fast_open();
+        let TcpSegment { header, options, payload, .. } = segment;
+        Ok(Seg { header, options, fast_open, payload: payload.to_vec() })
     }
 }

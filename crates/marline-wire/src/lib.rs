@@ -10,6 +10,7 @@ mod bytes;
 mod checksum;
 mod dns;
 mod error;
+mod fast_open;
 mod header_template;
 mod ip;
 mod ipv4;
@@ -31,6 +32,7 @@ pub use dns::{
     DNS_A, DNS_AAAA, DNS_HEADER_LEN, DnsRecord, dns_after_name, dns_after_questions, dns_answers,
 };
 pub use error::{EmitError, ErrorKind, Layer, ParseError};
+pub use fast_open::FastOpenOption;
 pub use header_template::HeaderTemplate;
 pub use ip::{IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, emit_ip, ip_header_len, ip_version};
 pub use ipv4::{IPV4_HEADER_LEN, Ipv4Header, Ipv4Packet};

@@ -2,7 +2,7 @@
 
 use crate::bytes::{Reader, Writer};
 use crate::error::{ErrorKind, Layer};
-use crate::{EmitError, ParseError, SeqNum, TcpOptions, tcp_options};
+use crate::{EmitError, FastOpenOption, ParseError, SeqNum, TcpOptions, tcp_options};
 
 /// Bytes of the header without options.
 pub const TCP_HEADER_LEN: usize = 20;
@@ -82,6 +82,8 @@ pub struct TcpSegment<'a> {
     pub options: TcpOptions,
     /// The bytes after the header.
     pub payload: &'a [u8],
+    /// The bytes of all options as they came; none if the segment was put together otherwise.
+    pub raw_options: &'a [u8],
 }
 
 impl TcpHeader {
@@ -98,6 +100,32 @@ impl TcpHeader {
             return Err(EmitError::BufferTooShort { needed, available });
         };
         let len = TCP_HEADER_LEN + options.emit(rest)?;
+        self.emit_fixed(len, fixed);
+        Ok(len)
+    }
+
+    /// The same with a Fast Open option, for SYN and SYN/ACK.
+    ///
+    /// # Errors
+    /// As [`emit`](Self::emit).
+    pub fn emit_with(
+        &self,
+        options: &TcpOptions,
+        fast_open: &FastOpenOption,
+        out: &mut [u8],
+    ) -> Result<usize, EmitError> {
+        let available = out.len();
+        let Some((fixed, rest)) = out.split_first_chunk_mut::<TCP_HEADER_LEN>() else {
+            let needed = TCP_HEADER_LEN + options.encoded_len() + fast_open.encoded_len();
+            return Err(EmitError::BufferTooShort { needed, available });
+        };
+        let len = TCP_HEADER_LEN + options.emit_with(fast_open, rest)?;
+        self.emit_fixed(len, fixed);
+        Ok(len)
+    }
+
+    #[inline]
+    fn emit_fixed(&self, len: usize, fixed: &mut [u8; TCP_HEADER_LEN]) {
         let mut w = Writer::new(fixed);
         w.u16(self.src_port);
         w.u16(self.dst_port);
@@ -107,11 +135,17 @@ impl TcpHeader {
         w.u16(self.window);
         w.u16(0);
         w.u16(self.urgent);
-        Ok(len)
     }
 }
 
 impl<'a> TcpSegment<'a> {
+    /// Its Fast Open option, if it is a segment that may have one (SYN or SYN/ACK).
+    #[must_use]
+    pub fn fast_open(&self) -> Option<FastOpenOption> {
+        let syn = self.header.flags.contains(TcpFlags::SYN);
+        if syn { FastOpenOption::find(self.raw_options) } else { None }
+    }
+
     /// Parses a segment: header, options, payload. The checksum is not verified
     /// ([`verify_tcp_checksum`](crate::verify_tcp_checksum) does that), and options that make no
     /// sense do not make the segment fail (see [`TcpOptions::parse`]).
@@ -131,14 +165,14 @@ impl<'a> TcpSegment<'a> {
         let Some((head, payload)) = bytes.split_at_checked(header_len) else {
             return error("data offset", ErrorKind::Truncated);
         };
-        let options = &head[TCP_HEADER_LEN..];
+        let raw_options = &head[TCP_HEADER_LEN..];
         // Two ways to the same value: what nearly every segment has is written right where the
         // result belongs, without a large intermediate that costs more to move than to parse.
-        if let Some((timestamps, dss)) = tcp_options::parse_usual(options) {
+        if let Some((timestamps, dss)) = tcp_options::parse_usual(raw_options) {
             let options = TcpOptions { timestamps: Some(timestamps), dss, ..TcpOptions::EMPTY };
-            return Ok(TcpSegment { header, options, payload });
+            return Ok(TcpSegment { header, options, payload, raw_options });
         }
-        Ok(TcpSegment { header, options: TcpOptions::parse(options), payload })
+        Ok(TcpSegment { header, options: TcpOptions::parse(raw_options), payload, raw_options })
     }
 }
 

@@ -13,12 +13,12 @@
 
 use crate::bytes::{Reader, Writer};
 use crate::mptcp::{self, Dss, MptcpOption, MptcpOptions, subtype};
-use crate::{EmitError, SeqNum};
+use crate::{EmitError, FastOpenOption, SeqNum};
 
 /// Bytes of options that a TCP header can hold.
 pub const MAX_OPTIONS: usize = 40;
 
-/// Option kinds (RFC 9293 section 3.2, RFC 7323, RFC 2018).
+/// Option kinds (RFC 9293 section 3.2, RFC 7323, RFC 2018, RFC 7413, RFC 4727).
 pub(crate) mod kind {
     pub(crate) const END: u8 = 0;
     pub(crate) const NOP: u8 = 1;
@@ -27,6 +27,8 @@ pub(crate) mod kind {
     pub(crate) const SACK_PERMITTED: u8 = 4;
     pub(crate) const SACK: u8 = 5;
     pub(crate) const TIMESTAMPS: u8 = 8;
+    pub(crate) const FAST_OPEN: u8 = 34;
+    pub(crate) const EXPERIMENTAL: u8 = 254;
 }
 
 /// NOP, NOP, timestamps: how nearly every segment's options begin.
@@ -263,6 +265,33 @@ impl TcpOptions {
         if !self.mptcp.is_empty() {
             w.slice(self.mptcp.as_bytes());
         }
+        while w.len() < len {
+            w.u8(kind::NOP);
+        }
+        Ok(len)
+    }
+
+    /// The same with a Fast Open option, which stands before those of Multipath TCP.
+    pub(crate) fn emit_with(
+        &self,
+        fast_open: &FastOpenOption,
+        out: &mut [u8],
+    ) -> Result<usize, EmitError> {
+        let len = self.encoded_len() + fast_open.encoded_len();
+        if len > MAX_OPTIONS {
+            return Err(EmitError::OptionsTooLong { len });
+        }
+        let available = out.len();
+        let Some(out) = out.get_mut(..len) else {
+            return Err(EmitError::BufferTooShort { needed: len, available });
+        };
+        let mut w = Writer::new(out);
+        self.emit_tcp(&mut w);
+        fast_open.emit(&mut w);
+        if let Some(dss) = &self.dss {
+            dss.emit(&mut w);
+        }
+        w.slice(self.mptcp.as_bytes());
         while w.len() < len {
             w.u8(kind::NOP);
         }

@@ -3,7 +3,7 @@
 //!
 //! They follow the inner crates and may change with any minor version.
 
-pub use marline_core::{ConnectionConfig, Counters};
+pub use marline_core::{ConnectionConfig, Counters, FastOpen};
 pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::{
     Direction, EventObserver, ObservedPath, ObservedSegments, PacketObserver, RawSockets,

@@ -20,6 +20,7 @@ use libc::{c_char, c_int, c_void, socklen_t};
 
 use crate::abi::{Interface, Userdata};
 use crate::machine::Machine;
+use crate::options::TCP_FASTOPEN_KEY;
 use crate::tcp_info;
 
 /// `SO_MEMINFO`: nine numbers about memory, of which two are known here: what the buffers may hold.
@@ -188,6 +189,7 @@ fn get(
             name.resize(16, 0);
             name
         }
+        (libc::SOL_TCP, TCP_FASTOPEN_KEY) => machine.call(|state| state.fast_open_key(fd))?,
         (libc::SOL_SOCKET, SO_MEMINFO) => meminfo(machine, fd)?,
         _ => machine.call(|state| state.option(fd, level, name))?.to_ne_bytes().to_vec(),
     };

@@ -298,7 +298,15 @@ impl State {
         self.now = self.now.max(until);
     }
 
+    /// Metrics that a script flushed are forgotten: here, the cookies of Fast Open.
+    pub(crate) fn follow_flushes(&mut self) {
+        if self.mirror.take_flush() {
+            self.endpoint.forget_fast_open();
+        }
+    }
+
     fn refresh_mirror(&mut self) {
+        self.follow_flushes();
         if !self.mirror.refresh() {
             return;
         }
@@ -354,6 +362,7 @@ impl State {
         if !flags.contains(TcpFlags::ACK) {
             let accept = self.sockets.listener_config(&self.mirror, path.local);
             self.endpoint.accept_with(accept);
+            self.use_cookie_keys(path.local);
         }
         let ecn = [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce][usize::from(ip.ecn & 3)];
         let meta = PacketMeta { path, ecn, flow: 0, peer_flow: 0, checksum_verified: false };

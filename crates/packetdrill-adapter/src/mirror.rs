@@ -7,6 +7,7 @@
 //! these files:
 //!
 //! * `endpoints`: a line for each `ip mptcp endpoint`: address, id, and the flags;
+//! * `flushes`: a byte for each `ip tcp_metrics flush`, which forgets cookies of Fast Open;
 //! * `limits`: two numbers, as in `ip mptcp limits`: subflows, and addresses accepted;
 //! * `counters.json`: our counters, under the kernel's names.
 
@@ -58,6 +59,8 @@ pub(crate) struct Mirror {
     state_dir: Option<PathBuf>,
     endpoints: Vec<LocalAddress>,
     seen_at: Option<SystemTime>,
+    /// Times that `ip tcp_metrics flush` was run, as far as that has had its effect.
+    flushes: u64,
     told: Option<(Counters, Fallbacks)>,
 }
 
@@ -65,7 +68,7 @@ impl Mirror {
     pub(crate) fn new(locals: Vec<IpAddr>, state_dir: Option<PathBuf>, shipped: bool) -> Self {
         let endpoints = Vec::new();
         let mut mirror =
-            Mirror { locals, shipped, state_dir, endpoints, seen_at: None, told: None };
+            Mirror { locals, shipped, state_dir, endpoints, seen_at: None, flushes: 0, told: None };
         mirror.refresh();
         mirror
     }
@@ -92,6 +95,13 @@ impl Mirror {
         let gone: Vec<LocalAddress> = gone.map(|old| LocalAddress { up: false, ..*old }).collect();
         self.endpoints = new.into_iter().chain(gone).collect();
         true
+    }
+
+    /// Whether `ip tcp_metrics flush` was run since this was last asked.
+    pub(crate) fn take_flush(&mut self) -> bool {
+        let file = self.state_dir.as_ref().map(|dir| dir.join("flushes"));
+        let flushes = file.and_then(|file| fs::metadata(file).ok()).map_or(0, |meta| meta.len());
+        core::mem::replace(&mut self.flushes, flushes) != flushes
     }
 
     /// Addresses that `ip mptcp endpoint` set.

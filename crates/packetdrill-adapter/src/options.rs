@@ -13,6 +13,14 @@ use marline_time::Duration;
 
 use crate::mirror::sysctl;
 
+/// `TCP_FASTOPEN`: how many connections may wait at a listener.
+pub(crate) const TCP_FASTOPEN: c_int = 23;
+/// `TCP_FASTOPEN_CONNECT`: `connect` leaves the SYN to the first write.
+pub(crate) const TCP_FASTOPEN_CONNECT: c_int = 30;
+/// `TCP_FASTOPEN_KEY`: keys of the cookies that a listener makes.
+pub(crate) const TCP_FASTOPEN_KEY: c_int = 33;
+/// `TCP_FASTOPEN_NO_COOKIE`.
+pub(crate) const TCP_FASTOPEN_NO_COOKIE: c_int = 34;
 /// `TCP_MD5SIG`, which Multipath TCP excludes.
 pub(crate) const TCP_MD5SIG: c_int = 14;
 /// `TCP_NOTSENT_LOWAT`.
@@ -50,6 +58,8 @@ pub(crate) struct SocketOptions {
     pub(crate) receive_timeout: Option<Duration>,
     /// `SO_LINGER` with a time of zero: closing resets.
     pub(crate) abort_on_close: bool,
+    /// `TCP_FASTOPEN_KEY`.
+    pub(crate) fast_open_key: Option<Vec<u8>>,
     /// `TCP_CONGESTION`.
     pub(crate) congestion: Option<String>,
     /// Everything else, as it was set.
@@ -130,7 +140,9 @@ fn range(level: c_int, name: c_int) -> RangeInclusive<c_int> {
         (libc::SOL_TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL) => 1..=MOST_SECONDS,
         (libc::SOL_TCP, libc::TCP_KEEPCNT | libc::TCP_SYNCNT) => 1..=127,
         (libc::SOL_TCP, libc::TCP_USER_TIMEOUT) => 0..=c_int::MAX,
-        (libc::SOL_TCP, TCP_INQ) | (libc::SOL_SOCKET, SO_ZEROCOPY) => 0..=1,
+        (libc::SOL_TCP, TCP_FASTOPEN) => 0..=c_int::MAX,
+        (libc::SOL_TCP, TCP_INQ | TCP_FASTOPEN_CONNECT | TCP_FASTOPEN_NO_COOKIE)
+        | (libc::SOL_SOCKET, SO_ZEROCOPY) => 0..=1,
         (libc::SOL_IP, libc::IP_TTL) => 1..=255,
         (libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS | libc::IPV6_TCLASS) => -1..=255,
         _ => c_int::MIN..=c_int::MAX,

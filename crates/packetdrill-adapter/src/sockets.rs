@@ -6,6 +6,7 @@
 mod asking;
 mod clocks;
 mod epolls;
+mod fast_open;
 mod opening;
 mod polling;
 mod reports;
@@ -51,6 +52,8 @@ pub(crate) struct Socket {
     pub(crate) v6: bool,
     pub(crate) nonblocking: bool,
     pub(crate) bound: Option<SocketAddr>,
+    /// Where a `connect` leads whose SYN waits for data.
+    pub(crate) deferred: Option<SocketAddr>,
     pub(crate) options: SocketOptions,
     /// An error that was not told yet.
     pub(crate) error: Option<c_int>,
@@ -81,6 +84,11 @@ pub(crate) struct Life {
 }
 
 impl Life {
+    /// Neither up nor over.
+    pub(crate) const fn waits(&self) -> bool {
+        !self.open && self.over.is_none()
+    }
+
     fn new(path: FourTuple, options: &SocketOptions, now: Instant) -> Self {
         Life {
             path,
@@ -147,7 +155,8 @@ impl Sockets {
     ) -> Option<ConnectionConfig> {
         let listener = self.listener(local)?;
         let mptcp = listener.mptcp;
-        Some(mirror.connection_config(Opening::Passive, mptcp, &listener.options))
+        let config = mirror.connection_config(Opening::Passive, mptcp, &listener.options);
+        Some(ConnectionConfig { fast_open: fast_open::of_listener(&listener.options), ..config })
     }
 
     /// Somebody listens there already.
@@ -248,6 +257,7 @@ impl Socket {
             v6,
             nonblocking: false,
             bound: None,
+            deferred: None,
             options: SocketOptions::default(),
             error: None,
             connecting: false,

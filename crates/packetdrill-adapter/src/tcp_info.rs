@@ -21,6 +21,7 @@ const TIMESTAMPS: u8 = 1;
 const SACK: u8 = 2;
 const SCALED: u8 = 4;
 const ECN: u8 = 8;
+const SYN_DATA: u8 = 32;
 
 const fn state(state: SubflowState) -> u8 {
     match state {
@@ -102,7 +103,8 @@ fn encode(info: &SubflowInfo, announced_mss: u16) -> [u8; LEN] {
     out[5] = bit(tcp.timestamps, TIMESTAMPS)
         | bit(tcp.sack, SACK)
         | bit(tcp.window_scales.is_some(), SCALED)
-        | bit(tcp.ecn, ECN);
+        | bit(tcp.ecn, ECN)
+        | bit(tcp.took_syn_data, SYN_DATA);
     let (ours, theirs) = tcp.window_scales.unwrap_or_default();
     out[6] = theirs & 15 | ours << 4;
     let mss = u64::from(info.mss.max(1));

@@ -127,6 +127,7 @@ impl Reloadable for ServeOptions {
         ("advertise", Restart),
         ("to", New),
         ("signal", Restart),
+        ("fast-open", New),
         ("proxy-protocol", New),
         ("max-connections", New),
         ("max-per-source", New),

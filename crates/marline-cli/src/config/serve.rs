@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::bail;
+use marline::advanced::FastOpen;
 use marline_proxy::serve::{Backend, FrontLimits, HeaderVersion};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,10 @@ options! {
         /// balancer): they stay with it by this one; may be repeated, one for each family
         #[arg(long, value_name = "ADDR:PORT")]
         pub advertise: Vec<SocketAddr>,
+        /// Take data that comes with the SYN (TCP Fast Open) at this port of --listen; may be repeated. Such data
+        /// may come to the service twice
+        #[arg(long, value_name = "PORT")]
+        pub fast_open: Vec<u16>,
         /// Send the client's address to the service in a PROXY protocol header
         #[arg(long, value_enum, value_name = "VERSION")]
         pub proxy_protocol: Option<ProxyProtocol>,
@@ -165,6 +170,10 @@ impl ServeOptions {
         })
     }
 
+    fn listens_on(&self, port: u16) -> bool {
+        self.listen.iter().any(|address| address.port() == port)
+    }
+
     fn network(&self) -> anyhow::Result<marline::ServerBuilder> {
         let shared = self.shared();
         // A server opens no subflows of its own: its clients are behind NATs.
@@ -176,6 +185,13 @@ impl ServeOptions {
             }
             let keepalive = marline::Duration::from_millis(keepalive.as_millis() as u64);
             connection.keepalive = Some(keepalive);
+        }
+        if let Some(port) = self.fast_open.iter().find(|port| !self.listens_on(**port)) {
+            bail!("--fast-open {port}: no --listen has this port");
+        }
+        if !self.fast_open.is_empty() {
+            let ports = self.fast_open.clone();
+            connection.fast_open = Some(FastOpen { ports, ..FastOpen::default() });
         }
         let mut server = marline::Server::builder();
         server.registry(registry).transport(connection).monitor(true);

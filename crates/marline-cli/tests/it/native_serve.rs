@@ -228,6 +228,62 @@ fn ends_of_either_side_reach_the_other() {
     assert!(testbed.counter("client", "MPTcpExtMPFastcloseTx") >= 1);
 }
 
+/// A kernel's client asks for a cookie, and sends its next question with the SYN: on plain TCP and with Multipath TCP.
+/// At the port where it is off the SYN alone is acknowledged, and the question comes again.
+#[test]
+fn a_kernels_question_comes_with_its_syn() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut testbed) = testbed(dir.path(), &["python3", "tshark"]) else { return };
+    std::fs::write(testbed.dir.join("server/service.py"), SERVICE).unwrap();
+    std::fs::write(testbed.dir.join("client/early.py"), EARLY).unwrap();
+    testbed.start("server", "python3 -u service.py", Until::Says("ready"));
+    let serve = "marline serve --listen 10.91.1.1:80 --listen 10.91.1.1:81 --to 127.0.0.1:8080 \
+                 --fast-open 80 --pcap captures";
+    let serve = testbed.start("server", serve, Until::Says("listening on 10.91.1.1:81"));
+    // The kernel keeps one cookie for all ports of an address.
+    for (protocol, port, told) in [
+        ("tcp", 80, "asked, taken, taken\n"),
+        ("mptcp", 80, "taken, taken, taken\n"),
+        ("tcp", 81, "asked, asked, asked\n"),
+        ("mptcp", 81, "asked, asked, asked\n"),
+    ] {
+        let text = testbed.run("client", &format!("python3 early.py {protocol} {port}"));
+        assert_eq!(text, told, "{protocol}, port {port}");
+    }
+    testbed.signal(serve, "TERM");
+    assert!(testbed.wait(serve), "SIGTERM is an orderly end");
+    // A second witness: who asked, what came with a SYN, and what acknowledged it.
+    let count = |filter: &str| {
+        let command =
+            format!("for f in captures/*; do tshark -r $f -Y '{filter}'; done 2>/dev/null | wc -l");
+        testbed.run("server", &command).trim().parse::<u32>().unwrap()
+    };
+    let syn = "tcp.flags.syn == 1 && tcp.flags.ack == 0 && tcp.len == 10 && tcp.options.tfo.cookie";
+    assert_eq!(count(&format!("{syn} && tcp.dstport == 80")), 5);
+    assert!(count(&format!("{syn} && tcp.dstport == 81")) >= 1, "it was tried");
+    let answers = "tcp.flags.syn == 1 && tcp.flags.ack == 1";
+    assert_eq!(count(&format!("{answers} && tcp.ack == 11 && tcp.srcport == 80")), 5);
+    assert_eq!(count(&format!("{answers} && tcp.ack == 11 && tcp.srcport == 81")), 0);
+    assert_eq!(count(&format!("{answers} && tcp.options.tfo.cookie")), 1);
+}
+
+/// Asks three times, with what fits the SYN; tells whether the server took it from there.
+const EARLY: &str = "
+import socket, sys, time
+told = []
+for n in range(3):
+    s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262 if sys.argv[1] == 'mptcp' else 0)
+    s.sendto(b'count.1234', socket.MSG_FASTOPEN, ('10.91.1.1', int(sys.argv[2])))
+    s.settimeout(15)
+    s.shutdown(socket.SHUT_WR)
+    assert s.recv(10) == b'4'
+    told.append('taken' if s.getsockopt(socket.SOL_TCP, socket.TCP_INFO, 8)[5] & 32 else 'asked')
+    while s.recv(10): pass
+    s.close()
+print(', '.join(told))
+";
+
 /// Answers "count" with the number of bytes up to the end, "reset" by a reset, "heard" with how the
 /// last "listen" ended; other connections wait.
 const SERVICE: &str = "

@@ -46,7 +46,12 @@ pub(super) struct KeptAnswer {
 impl KeptAnswer {
     /// The answer as it came; what it carried comes again.
     pub(super) fn segment(&self) -> TcpSegment<'static> {
-        TcpSegment { header: self.header, options: self.options.clone(), payload: &[] }
+        TcpSegment {
+            header: self.header,
+            options: self.options.clone(),
+            payload: &[],
+            raw_options: &[],
+        }
     }
 }
 

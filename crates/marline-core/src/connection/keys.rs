@@ -16,11 +16,11 @@ use crate::crypto::{
 pub(super) struct Keys {
     local: Key,
     local_token: Token,
-    /// Our IDSN + 1: the wire DSN of our first byte.
+    /// The wire DSN of our first byte: IDSN + 1, but for what went with the SYN.
     local_first: u64,
     remote: Option<Key>,
     remote_token: Token,
-    /// The peer's IDSN + 1.
+    /// That of the peer's first byte.
     remote_first: u64,
 }
 
@@ -50,6 +50,16 @@ impl Keys {
 
     pub(super) const fn remote(&self) -> Option<Key> {
         self.remote
+    }
+
+    /// Our stream begins with so many bytes that have no DSN: they went with our SYN.
+    pub(super) const fn skip_local(&mut self, bytes: u64) {
+        self.local_first = self.local_first.wrapping_sub(bytes);
+    }
+
+    /// The same of the peer's stream, once its key is known.
+    pub(super) const fn skip_remote(&mut self, bytes: u64) {
+        self.remote_first = self.remote_first.wrapping_sub(bytes);
     }
 
     /// By which the peer names the connection.

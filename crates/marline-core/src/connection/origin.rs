@@ -2,6 +2,7 @@
 
 use marline_wire::{SeqNum, TcpSegment};
 
+use super::fast_open::FastOpenVerdict;
 use crate::crypto::Key;
 use crate::{ConnectionId, Ecn, FourTuple};
 
@@ -22,4 +23,6 @@ pub(crate) struct Accepted<'a> {
     pub(crate) after: Option<SeqNum>,
     /// Our initial sequence number, where it is given: a cookie.
     pub(crate) isn: Option<SeqNum>,
+    /// What Fast Open makes of it.
+    pub(crate) fast_open: FastOpenVerdict,
 }

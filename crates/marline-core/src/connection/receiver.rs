@@ -342,6 +342,14 @@ impl Receiver {
         duplicate
     }
 
+    /// Data of the first SYN, which begins the stream and has no mapping.
+    pub(super) fn take_unmapped(&mut self, id: SubflowId, payload: &[u8]) {
+        self.buffer.insert(Dsn(0), payload);
+        if let Some(subflow) = self.subflow_mut(id) {
+            subflow.delivered = Ssn(1).plus(payload.len() as u64);
+        }
+    }
+
     /// The SYN's data will come again: the opener went over to an ordinary join.
     pub(super) fn forget_syn_data(&mut self, id: SubflowId) {
         if let Some(subflow) = self.subflow_mut(id) {

@@ -38,6 +38,9 @@ pub(super) struct Session {
     role: Role,
     mode: Mode,
     keys: Keys,
+    /// Bytes that went with our SYN, and with the peer's, by Fast Open: they lie before the first byte that mappings
+    /// and DSNs count.
+    unmapped: (u32, u32),
     /// DSS checksums are on: either side required them.
     checksum: bool,
     /// Flag C of the peer: no joins to the address of the initial subflow.
@@ -62,6 +65,7 @@ impl Session {
             role,
             mode,
             keys: Keys::new(key),
+            unmapped: (0, 0),
             checksum: false,
             peer_denies_id0: false,
             peer_uses_long_dsn: false,
@@ -165,7 +169,41 @@ impl Session {
     /// Both keys are known: Multipath TCP.
     pub(super) fn on_peer_key(&mut self, key: Key) {
         self.keys.set_remote(key);
+        self.keys.skip_remote(self.unmapped.1.into());
         self.mode = Mode::Multipath { confirmed: false };
+    }
+
+    /// So many bytes went with our SYN and were taken.
+    pub(super) fn skip_local(&mut self, bytes: u64) {
+        self.keys.skip_local(bytes);
+        self.unmapped.0 = bytes as u32;
+    }
+
+    /// So many bytes came with the peer's SYN and were taken; its key is not known yet.
+    pub(super) const fn skip_remote(&mut self, bytes: u64) {
+        self.unmapped.1 = bytes as u32;
+    }
+
+    /// The first byte of our stream that has a DSN.
+    pub(super) const fn first_mapped(&self) -> Dsn {
+        Dsn(self.unmapped.0 as u64)
+    }
+
+    /// The first byte of the peer's stream that has a DSN.
+    pub(super) const fn first_mapped_by_peer(&self) -> Dsn {
+        Dsn(self.unmapped.1 as u64)
+    }
+
+    /// How a mapping of ours names a position of a subflow.
+    pub(super) const fn wire_ssn(&self, initial: bool, at: Ssn) -> u32 {
+        let before = if initial { self.unmapped.0 } else { 0 };
+        (at.0 as u32).wrapping_sub(before)
+    }
+
+    /// The position of a subflow that a mapping of the peer means; `near` is the next one.
+    pub(super) fn unwrap_ssn(&self, initial: bool, wire: u32, near: Ssn) -> Option<Ssn> {
+        let before = if initial { self.unmapped.1 } else { 0 };
+        unwrap32(wire.wrapping_add(before), near.0).map(Ssn)
     }
 
     /// The peer showed that it speaks Multipath TCP. Whether that is news.
@@ -339,7 +377,8 @@ impl Session {
         let checksum = self.checksum.then_some(segment.mapping_checksum);
         // MP_CAPABLE maps the first bytes of both sequence spaces onto each other; the same data sent
         // again further on needs a mapping of its own.
-        let is_first = initial && first == Dsn(0) && segment.mapping_start == Ssn(1);
+        let at_first = segment.mapping_start == Ssn(1).plus(self.unmapped.0.into());
+        let is_first = initial && first == self.first_mapped() && at_first;
         if is_first && segment.payload_len() > 0 {
             let data = CapableData { length: segment.mapping_len, checksum };
             if let Some(form) = self.unconfirmed_keys(Some(data)) {
@@ -349,7 +388,7 @@ impl Session {
         }
         let mapping = (segment.payload_len() > 0).then(|| WireMapping {
             dsn: self.wire_dsn(first),
-            ssn: segment.mapping_start.0 as u32,
+            ssn: self.wire_ssn(initial, segment.mapping_start),
             length: segment.mapping_len,
             checksum,
         });
@@ -372,7 +411,7 @@ impl Session {
         let is_first = segment.start == first && !segment.is_empty();
         let wire = WireDsn::Long(self.keys.local_wire(dsn));
         let checksum = self.checksum.then_some(0);
-        let mapping = WireMapping { dsn: wire, ssn: ssn.0 as u32, length: 0, checksum };
+        let mapping = WireMapping { dsn: wire, ssn: self.wire_ssn(true, ssn), length: 0, checksum };
         is_first.then_some(Dss { data_ack: None, mapping: Some(mapping), data_fin: false })
     }
 

@@ -12,6 +12,8 @@ use marline_wire::SeqNum;
 
 use super::Endpoint;
 use crate::connection::{Connection, Origin};
+use crate::subflow::SubflowConfig;
+use crate::tables::fast_open_memory::{Plan, syn_room};
 use crate::{
     ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, NetworkError,
     ReadError, SocketOption, SubflowPlace, WriteError,
@@ -100,6 +102,28 @@ impl Endpoint {
         self.with(now, id, |c, _| c.write(now, bytes)).unwrap_or(Err(WriteError::Unknown))
     }
 
+    /// Bytes that a connection of this configuration sends with its SYN by Fast Open
+    /// ([`ConnectionConfig::fast_open`]), if they are written between [`connect`](Self::connect) and the next
+    /// [`poll_transmit`](Self::poll_transmit); what is written beyond them follows when the server has answered.
+    /// `None`: none, as Fast Open is off, no cookie is known, or the way does not let it pass.
+    #[must_use]
+    pub fn fast_open_room(
+        &self,
+        now: Instant,
+        config: &ConnectionConfig,
+        path: &FourTuple,
+    ) -> Option<usize> {
+        let fast = config.fast_open.as_ref()?;
+        let ends = (path.local.ip(), path.remote.ip());
+        let plan = self.fast_opens.plan(now, ends, fast.without_cookie);
+        let capabilities = self.config.capabilities.on(*path);
+        let ours = SubflowConfig::new(config, &capabilities, &self.config.limits).base_segment;
+        match plan {
+            Plan::Send(_, mss) => Some(syn_room(ours.into(), mss)),
+            Plan::Ask(_) | Plan::Ordinary => None,
+        }
+    }
+
     /// Copies received bytes out; `Ok(0)` is the end of the stream.
     ///
     /// # Errors
@@ -171,6 +195,7 @@ impl Endpoint {
         if id.is_none() && address.up {
             self.networks.forget(address.address.ip());
             self.plain_answers.forget(address.address.ip());
+            self.fast_opens.forget(address.address.ip());
         }
         for id in id.map_or_else(|| self.connections(), |id| vec![id]) {
             self.with(now, id, |c, cx| c.set_local_address(cx, address));

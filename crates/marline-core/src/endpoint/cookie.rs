@@ -22,7 +22,9 @@ use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, Timestam
 
 use super::Endpoint;
 use super::listener::MAX_REPLIES;
-use crate::connection::{Accepted, Connection, Origin, mp_capable, offers_multipath};
+use crate::connection::{
+    Accepted, Connection, FastOpenVerdict, Origin, mp_capable, offers_multipath,
+};
 use crate::crypto::Key;
 use crate::subflow::{Egress, HeaderFor, Start, Subflow};
 use crate::tables::demux::FlowKey;
@@ -92,7 +94,7 @@ impl Remembered {
                 .push(MptcpOption::Capable(MpCapable { form: MpCapableForm::Syn, ..capable }));
         }
         let header = TcpHeader { flags: TcpFlags::SYN, ack: SeqNum(0), ..header };
-        TcpSegment { header, options, payload: &[] }
+        TcpSegment { header, options, payload: &[], raw_options: &[] }
     }
 }
 
@@ -197,7 +199,8 @@ impl Endpoint {
         self.out.counters.syn_cookies_received += 1;
         let path = meta.path;
         let (ecn, peer_flow, isn) = (meta.ecn, 0, Some(baked.isn));
-        let accepted = Accepted { segment: &syn, ecn, peer_flow, after: None, isn };
+        let fast_open = FastOpenVerdict::default();
+        let accepted = Accepted { segment: &syn, ecn, peer_flow, after: None, isn, fast_open };
         let (id, slot) = self.insert(now, |cx, id, slot| {
             let origin = Origin { id, slot, path, key: baked.key };
             Connection::accept(cx, config, &origin, &accepted)

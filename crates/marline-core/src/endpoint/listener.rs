@@ -8,7 +8,9 @@ use marline_wire::mptcp::{MpJoin, MpTcpRst, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, fill_tcp_checksum};
 
 use super::Endpoint;
-use crate::connection::{Accepted, Connection, Origin, fast_join_token, mp_join, rst_reason};
+use crate::connection::{
+    Accepted, Connection, FastOpenVerdict, Origin, fast_join_token, mp_join, rst_reason,
+};
 use crate::crypto::Key;
 use crate::tables::demux::FlowKey;
 use crate::tables::stateless_reply::StatelessReply;
@@ -35,7 +37,14 @@ impl Endpoint {
         segment: &TcpSegment<'_>,
         after: Option<SeqNum>,
     ) {
-        let syn = Accepted { segment, ecn: meta.ecn, peer_flow: meta.peer_flow, after, isn: None };
+        let mut syn = Accepted {
+            segment,
+            ecn: meta.ecn,
+            peer_flow: meta.peer_flow,
+            after,
+            isn: None,
+            fast_open: FastOpenVerdict::default(),
+        };
         if let Some(MpJoin::Syn { token, .. }) = mp_join(segment) {
             self.out.counters.mp_join_syn_rx += 1;
             self.on_join_syn(now, meta, &syn, Token(token));
@@ -64,6 +73,7 @@ impl Endpoint {
             self.answer_with_cookie(now, meta, segment, &config);
             return;
         }
+        syn.fast_open = self.judge_fast_open(meta, segment, &config);
         self.open_passively(now, meta.path, config, &syn);
     }
 
@@ -83,6 +93,9 @@ impl Endpoint {
         });
         if self.slots.note_half_open(slot) == Some(true) {
             self.half_open.push(id);
+        }
+        if syn.fast_open.opens && self.slots.note_fast_pending(slot) == Some(true) {
+            self.fast_pending += 1;
         }
         self.after(now, slot);
         id

@@ -14,7 +14,7 @@ use marline_time::Instant;
 use marline_wire::SeqNum;
 
 use super::Endpoint;
-use crate::connection::Accepted;
+use crate::connection::{Accepted, FastOpenVerdict};
 use crate::tables::requests::Request;
 use crate::{ConnectionId, Event, FourTuple, PacketMeta};
 
@@ -50,7 +50,8 @@ impl Endpoint {
         };
         let (ecn, peer_flow, after) = (request.ecn(), request.meta().peer_flow, request.after());
         let segment = request.into_segment();
-        let syn = Accepted { segment: &segment, ecn, peer_flow, after, isn: None };
+        let fast_open = FastOpenVerdict::default();
+        let syn = Accepted { segment: &segment, ecn, peer_flow, after, isn: None, fast_open };
         Some(self.open_passively(now, *path, config, &syn))
     }
 

@@ -18,6 +18,8 @@ struct Slot {
     waiting: bool,
     /// Counted among the half-open.
     half_open: bool,
+    /// Counted among those that Fast Open opened before their third ACK.
+    fast_pending: bool,
 }
 
 impl Slot {
@@ -30,6 +32,7 @@ impl Slot {
             queued: false,
             waiting: false,
             half_open: false,
+            fast_pending: false,
         }
     }
 }
@@ -154,5 +157,14 @@ impl Slots {
         let holds = entry.connection.as_deref().is_some_and(Connection::holds_syn_place);
         let before = core::mem::replace(&mut entry.half_open, holds);
         (holds != before).then_some(holds)
+    }
+
+    /// Looks whether Fast Open opened the connection before its third ACK, which has not come, and whether that
+    /// changed.
+    pub(super) fn note_fast_pending(&mut self, slot: u32) -> Option<bool> {
+        let entry = self.slots.get_mut(slot as usize)?;
+        let pending = entry.connection.as_deref().is_some_and(Connection::is_fast_pending);
+        let before = core::mem::replace(&mut entry.fast_pending, pending);
+        (pending != before).then_some(pending)
     }
 }

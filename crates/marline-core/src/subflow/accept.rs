@@ -241,7 +241,7 @@ impl Subflow {
         let ack = segment.header.ack.unwrap_near(self.iss, self.tx.una.0).map(Ssn);
         if self.state.is(SubflowState::SynReceived) {
             return match ack {
-                Some(Ssn(1)) if self.tx.nxt == Ssn(1) => Ok(Ssn(1)),
+                Some(ack) if ack >= Ssn(1) && ack <= self.tx.nxt => Ok(ack),
                 _ => {
                     self.owed.rst = Some(Rst::Answer(segment.header.ack));
                     Err(Check::Drop)

@@ -202,7 +202,7 @@ impl Subflow {
     /// Whether, and how much, new data may go now. The last segment may exceed the window by a part
     /// of itself, so that windows that are no multiple of the segment size leave no stubs.
     pub(crate) fn eligibility(&self, now: Instant) -> Eligibility {
-        if self.dead || self.fin_wanted || self.owed.rst.is_some() || !self.state.may_send() {
+        if self.dead || self.fin_wanted || self.owed.rst.is_some() || !self.may_send() {
             return Eligibility::NotUsable;
         }
         let board = &self.tx.board;
@@ -265,7 +265,7 @@ impl Subflow {
         len: u16,
         layout: RunLayout,
     ) -> SentSegment {
-        debug_assert!(len > 0 && self.state.may_send() && !self.dead);
+        debug_assert!(len > 0 && self.may_send() && !self.dead);
         self.before_new_data(now);
         let content = SentSegment { dsn, mapping_len: len, layout, ..SentSegment::default() };
         let run = self.push(now, content);
@@ -291,7 +291,7 @@ impl Subflow {
         len: u16,
         mapping_checksum: u16,
     ) -> SentSegment {
-        debug_assert!(len > 0 && self.state.may_send() && !self.dead);
+        debug_assert!(len > 0 && self.may_send() && !self.dead);
         self.before_new_data(now);
         let segment = self.push(
             now,
@@ -309,7 +309,7 @@ impl Subflow {
 
     /// Takes `len` bytes of a repair as sent now. The caller asked [`eligibility`](Self::eligibility) first.
     pub(crate) fn push_repair(&mut self, now: Instant, len: u16, checksum: u16) -> SentSegment {
-        debug_assert!(len > 0 && self.state.may_send() && !self.dead);
+        debug_assert!(len > 0 && self.may_send() && !self.dead);
         let content = SentSegment {
             mapping_len: len,
             mapping_checksum: checksum,
@@ -369,6 +369,9 @@ impl Subflow {
 
     /// The segment just pushed is the stream's last and takes the FIN along. Returns it as it is now.
     pub(crate) fn add_fin(&mut self) -> Option<SentSegment> {
+        if !self.state.may_send() {
+            return None;
+        }
         let segment = self.tx.board.take_back()?;
         let with_fin = SentSegment { end: segment.end.plus(1), fin: true, ..segment };
         self.tx.board.push(with_fin);
@@ -490,6 +493,8 @@ impl Subflow {
     /// No more new data: a FIN follows what was pushed.
     pub(crate) fn close(&mut self) {
         match self.state.get() {
+            // Data is on its way with the SYN: the FIN follows when that is answered.
+            SubflowState::SynSent if self.syn_data.is_some() => self.fin_wanted = true,
             SubflowState::SynSent => self.finish_silently(),
             SubflowState::SynReceived | SubflowState::Established | SubflowState::CloseWait => {
                 self.fin_wanted = true;

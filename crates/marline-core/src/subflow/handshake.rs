@@ -13,7 +13,7 @@ use super::{Ingress, Rst, Start, Subflow, SubflowConfig, SubflowEvent};
 use crate::{Ecn, FourTuple, SubflowState};
 
 /// The MSS of a peer that did not say (RFC 9293 section 3.7.1, IPv4).
-const DEFAULT_MSS: u16 = 536;
+pub(crate) const DEFAULT_MSS: u16 = 536;
 /// Smallest MSS taken seriously: all the options there can be, and 8 bytes of payload (Linux:
 /// `tcp_min_snd_mss`). A host has to take 536 bytes (RFC 9293 section 3.7.1); one that asks for segments
 /// without payload has something else in mind.
@@ -138,6 +138,8 @@ impl Subflow {
         self.tx.rto.deadline = None;
         self.sample_handshake(now, segment);
         self.tx.rto.count = 0;
+        // What went out before, by Fast Open.
+        self.arm_rto(now);
         self.set_pace();
         self.events.push_back(SubflowEvent::Established);
     }
@@ -171,7 +173,7 @@ impl Subflow {
         self.owed.syn = false;
         self.handshake.transmissions += 1;
         self.handshake.sent_at = now;
-        self.tx.nxt = Ssn(1);
+        self.tx.nxt = self.tx.nxt.max(Ssn(1));
         self.tx.last_sent_at = now;
         // A SYN that is answered again because it came again does not prolong the attempt.
         if self.tx.rto.deadline.is_none() {

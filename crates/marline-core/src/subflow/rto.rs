@@ -117,9 +117,9 @@ impl Subflow {
         tx.rto.deadline = if tx.board.is_empty() { None } else { Some(now + tx.timeout()) };
     }
 
-    /// Starts the timer unless it runs.
+    /// Starts the timer unless it runs. During the handshake it is that of the SYN or SYN/ACK.
     pub(super) fn arm_rto(&mut self, now: Instant) {
-        if self.tx.rto.deadline.is_none() {
+        if self.tx.rto.deadline.is_none() && !self.state.is_handshake() {
             self.rearm_rto(now);
         }
     }

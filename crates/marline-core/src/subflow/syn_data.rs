@@ -17,14 +17,23 @@ use super::Subflow;
 pub(super) struct SynData {
     range: DataRange,
     mapping_checksum: u16,
-    /// The SYN/ACK acknowledged it.
-    acked: bool,
+    /// A part of it may be taken (Fast Open); what proves it covers all of it otherwise (Fast JOIN).
+    divisible: bool,
+    /// Bytes of it that the SYN/ACK acknowledged.
+    acked: u64,
 }
 
 impl Subflow {
     /// The SYN that goes out next carries this data.
     pub(crate) fn carry_with_syn(&mut self, range: DataRange, mapping_checksum: u16) {
-        self.syn_data = Some(Box::new(SynData { range, mapping_checksum, acked: false }));
+        let data = SynData { range, mapping_checksum, divisible: false, acked: 0 };
+        self.syn_data = Some(Box::new(data));
+    }
+
+    /// The same for Fast Open: it has no mapping, and a part of it may be taken.
+    pub(crate) fn carry_unmapped_with_syn(&mut self, range: DataRange) {
+        let data = SynData { range, mapping_checksum: 0, divisible: true, acked: 0 };
+        self.syn_data = Some(Box::new(data));
     }
 
     /// What the SYN that is being built carries: only the first one does.
@@ -39,7 +48,9 @@ impl Subflow {
 
     /// Whether this acknowledges our SYN, alone or with its data.
     pub(crate) fn acks_syn(&self, ack: SeqNum) -> bool {
-        ack == self.iss.add(1) || ack == self.iss.add(1 + self.syn_data_len())
+        let (beyond, len) = (ack.offset_from(self.iss.add(1)), self.syn_data_len());
+        let divisible = self.syn_data.as_ref().is_some_and(|data| data.divisible);
+        beyond == 0 || beyond == len || divisible && beyond < len
     }
 
     /// Whether it acknowledges the data, too.
@@ -49,34 +60,45 @@ impl Subflow {
 
     /// The SYN/ACK is in: what it acknowledged of the data is behind us.
     pub(super) fn note_syn_data_ack(&mut self, ack: SeqNum) {
-        if !self.acks_syn_data(ack) {
-            return;
-        }
-        if let Some(data) = &mut self.syn_data {
-            data.acked = true;
-            let end = Ssn(1).plus(data.range.len());
-            (self.tx.una, self.tx.nxt, self.tx.recovery_point) = (end, end, end);
+        let acked = u64::from(ack.offset_from(self.iss.add(1)));
+        let Some(data) = self.syn_data.as_mut().filter(|_| acked > 0) else { return };
+        data.acked = acked;
+        let end = Ssn(1).plus(acked);
+        (self.tx.una, self.tx.nxt, self.tx.recovery_point) = (end, end, end);
+        if data.divisible && acked == data.range.len() {
+            self.note_syn_data_taken();
         }
     }
 
-    /// Data may go from here on: what the SYN carried is done with, or lost and goes again.
-    pub(crate) fn settle_syn_payload(&mut self, now: Instant) {
+    /// Bytes of the SYN's data that the SYN/ACK acknowledged, and the rest of it, while it is not settled.
+    pub(crate) fn syn_data_answer(&self) -> Option<(u64, DataRange)> {
+        let data = self.syn_data.as_ref()?;
+        Some((data.acked, DataRange::new(data.range.start.plus(data.acked), data.range.end)))
+    }
+
+    /// Data may go from here on: what the SYN carried is done with, or lost and goes again. What was taken by
+    /// Fast Open has no mapping; the rest gets one of its own, with this checksum.
+    pub(crate) fn settle_syn_payload(&mut self, now: Instant, rest_checksum: u16) {
         let Some(data) = self.syn_data.take() else { return };
         let len = data.range.len();
         self.stats.bytes_sent += len;
-        if data.acked {
-            self.tx.released.push(data.range);
+        let taken = data.range.prefix(data.acked);
+        if !taken.is_empty() {
+            self.tx.released.push(taken);
+        }
+        if data.acked == len {
             return;
         }
-        let (start, end) = (Ssn(1), Ssn(1).plus(len));
+        let (start, end) = (Ssn(1).plus(data.acked), Ssn(1).plus(len));
+        let mapping_checksum = if data.divisible { rest_checksum } else { data.mapping_checksum };
         let sent_at = self.handshake.sent_at;
         self.tx.board.push(SentSegment {
             start,
             end,
-            dsn: data.range.start,
+            dsn: data.range.start.plus(data.acked),
             mapping_start: start,
-            mapping_len: len as u16,
-            mapping_checksum: data.mapping_checksum,
+            mapping_len: (len - data.acked) as u16,
+            mapping_checksum,
             sent_at,
             first_sent_at: sent_at,
             transmissions: 1,

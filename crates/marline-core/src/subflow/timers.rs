@@ -22,7 +22,8 @@ impl Subflow {
                 next = Some(next.map_or(at, |next| next.min(at)));
             }
         };
-        if !self.tx.board.is_empty() {
+        // Before the third ACK nothing but the SYN/ACK is repeated.
+        if !self.tx.board.is_empty() && !self.state.is_handshake() {
             consider(self.recovery.next_timeout());
         }
         consider(self.ack.deadline());

@@ -128,6 +128,7 @@ impl Subflow {
             largest_received: self.ack.full_segment(),
             last_data_at: self.ack.last_arrival(),
             last_sent_at: tx.last_sent_at,
+            took_syn_data: self.took_syn_data(),
         }
     }
 }

@@ -7,6 +7,7 @@ use super::chunks::ChunkPool;
 use super::demux::{FlowKey, FlowRef};
 use super::desk::Desk;
 use super::fast_join_memory::FastJoinMemory;
+use super::fast_open_memory::FastOpenMemory;
 use super::flow_table::FlowTable;
 use super::network_memory::NetworkMemory;
 use super::outbox::Outbox;
@@ -34,6 +35,7 @@ pub(crate) struct Context<'a> {
     /// Where SYNs with MP_CAPABLE are answered without it.
     pub(crate) plain_answers: &'a mut NetworkMemory,
     pub(crate) fast_joins: &'a mut FastJoinMemory,
+    pub(crate) fast_opens: &'a mut FastOpenMemory,
     pub(crate) faults: &'a mut PathFaults,
     /// Challenge ACKs of connections. Apart from other replies, so that strangers cannot use them up.
     pub(crate) challenges: &'a mut ReplyBudget,

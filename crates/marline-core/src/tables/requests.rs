@@ -37,7 +37,7 @@ impl Request {
 
     /// The SYN. Data that came with it comes again.
     pub(crate) fn into_segment(self) -> TcpSegment<'static> {
-        TcpSegment { header: self.header, options: self.options, payload: &[] }
+        TcpSegment { header: self.header, options: self.options, payload: &[], raw_options: &[] }
     }
 }
 

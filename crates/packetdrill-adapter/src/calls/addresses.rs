@@ -46,7 +46,10 @@ pub(super) extern "C" fn socket(_: Userdata, domain: c_int, kind: c_int, protoco
 }
 
 /// The address that a caller names; `None` is `AF_UNSPEC`.
-fn address(address: *const sockaddr, len: socklen_t) -> Result<Option<SocketAddr>, c_int> {
+pub(super) fn address(
+    address: *const sockaddr,
+    len: socklen_t,
+) -> Result<Option<SocketAddr>, c_int> {
     if address.is_null() {
         return Err(libc::EFAULT);
     }

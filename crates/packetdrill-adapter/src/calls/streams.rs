@@ -3,8 +3,11 @@
 //!
 //! Descriptors that are none of ours (a pipe, a file that a script opened) go to the system.
 
+use std::net::SocketAddr;
+
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
+use super::addresses::address;
 use super::control::Control;
 use super::{length, machine};
 use crate::abi::Userdata;
@@ -87,15 +90,25 @@ fn receive(machine: &Machine, fd: c_int, vector: &[iovec], flags: c_int) -> Resu
 
 /// Writes the parts one after the other as one message.
 pub(super) fn send_parts(fd: c_int, vector: &[iovec], flags: c_int) -> Result<usize, c_int> {
+    send_to(fd, vector, flags, None)
+}
+
+/// The same, perhaps to an address, which a connection is opened to by its first data (`MSG_FASTOPEN`).
+fn send_to(
+    fd: c_int,
+    vector: &[iovec],
+    flags: c_int,
+    to: Option<Option<SocketAddr>>,
+) -> Result<usize, c_int> {
     let machine = machine().ok_or(libc::ENOSYS)?;
-    // To a socket that is not connected this would open a connection with its first data (TCP Fast Open),
-    // which Marline has not.
-    if flags & libc::MSG_FASTOPEN != 0 {
-        return Err(libc::EOPNOTSUPP);
-    }
     let bytes = gathered(vector)?;
-    let mut writing = Writing { bytes: &bytes, done: 0, flags, deadline: None };
+    let mut writing = Writing { bytes: &bytes, done: 0, flags, deadline: None, to, begun: false };
     machine.wait(|state| state.write(fd, &mut writing))
+}
+
+/// The address beside a message, if there is one.
+fn named(to: *const sockaddr, len: socklen_t) -> Result<Option<Option<SocketAddr>>, c_int> {
+    if to.is_null() || len == 0 { Ok(None) } else { address(to, len).map(Some) }
 }
 
 /// Reads into the parts, whosever the descriptor is.
@@ -190,10 +203,11 @@ pub(super) extern "C" fn sendto(
     buffer: *const c_void,
     count: size_t,
     flags: c_int,
-    _: *const sockaddr,
-    _: socklen_t,
+    to: *const sockaddr,
+    to_len: socklen_t,
 ) -> ssize_t {
-    length(send_parts(fd, &[part(buffer, count)], flags))
+    let to = named(to, to_len);
+    length(to.and_then(|to| send_to(fd, &[part(buffer, count)], flags, to)))
 }
 
 pub(super) extern "C" fn send(
@@ -241,6 +255,7 @@ pub(super) extern "C" fn sendmsg(
     }
     // SAFETY: not null, so it may be read.
     let message = unsafe { &*message };
+    let to = named(message.msg_name.cast(), message.msg_namelen);
     let parts = parts(message.msg_iov, message.msg_iovlen);
-    length(parts.and_then(|parts| send_parts(fd, parts, flags)))
+    length(parts.and_then(|parts| send_to(fd, parts, flags, to?)))
 }

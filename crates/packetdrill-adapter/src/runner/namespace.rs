@@ -148,6 +148,26 @@ fn home_of(script: &Path) -> PathBuf {
     found.unwrap_or(own).to_path_buf()
 }
 
+/// The addresses, as far as a script does not name its own, which are those of IPv4: what stands here would count.
+fn addresses(version: &Version, script: &Path, setting: &Setting) -> Vec<String> {
+    let text = fs::read(script).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let own = |name: &str| {
+        let named = text.lines().any(|line| line.trim_start().starts_with(name));
+        named && setting.ip_version != "ipv6"
+    };
+    let mut all = Vec::new();
+    if !own("--local_ip") {
+        all.push(format!("--local_ip={}", version.local));
+        all.push(format!("--gateway_ip={}", version.gateway));
+        all.extend(version.netmask.map(|netmask| format!("--netmask_ip={netmask}")));
+    }
+    if !own("--remote_ip") {
+        all.push(format!("--remote_ip={}", version.remote));
+    }
+    all
+}
+
 fn command(setting: &Setting, state: &Path, script: &Path, name: &str) -> Command {
     let version = match setting.ip_version.as_str() {
         "ipv6" => IPV6,
@@ -171,10 +191,7 @@ fn command(setting: &Setting, state: &Path, script: &Path, name: &str) -> Comman
     command.arg(format!("--so_filename={}", setting.library.display()));
     command.arg(format!("--so_flags={flags}"));
     command.arg(format!("--ip_version={}", setting.ip_version));
-    command.arg(format!("--local_ip={}", version.local));
-    command.arg(format!("--gateway_ip={}", version.gateway));
-    command.args(version.netmask.map(|netmask| format!("--netmask_ip={netmask}")));
-    command.arg(format!("--remote_ip={}", version.remote));
+    command.args(addresses(&version, script, setting));
     command.args(version.mtu.map(|mtu| format!("--mtu={mtu}")));
     command.args(version.defines.iter().flat_map(|define| ["-D", define]));
     let home = home_of(script);

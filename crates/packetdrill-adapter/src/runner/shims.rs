@@ -10,11 +10,13 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// `ip`: only the object `mptcp` is ours. Ids count from 1 in the order of addition, as the kernel's.
+/// `ip`: only the object `mptcp` is ours, and that metrics of TCP are flushed.
+/// Ids count from 1 in the order of addition, as the kernel's.
 const IP: &str = r#"#!/bin/sh
 shims=$(dirname "$0")
 system=$(PATH=$(printf %s "$PATH" | sed "s|^$shims:||") command -v ip)
 case "$1" in -4|-6) [ "$2" = mptcp ] && shift ;; esac
+if [ "$1 $2" = "tcp_metrics flush" ]; then printf x >> "$MARLINE_STATE/flushes"; exit 0; fi
 [ "$1" = mptcp ] || exec "$system" "$@"
 endpoints=$MARLINE_STATE/endpoints
 limits=$MARLINE_STATE/limits

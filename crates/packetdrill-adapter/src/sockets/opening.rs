@@ -78,7 +78,10 @@ impl State {
         remote: SocketAddr,
         deadline: &mut Option<Instant>,
     ) -> Attempt<()> {
-        let started = match self.start_connecting(fd, remote, deadline) {
+        if let Some(found) = self.defer_connecting(fd, remote) {
+            return Attempt::Done(found);
+        }
+        let started = match self.start_connecting(fd, remote, deadline, false) {
             Ok(started) => started,
             Err(errno) => return Attempt::Done(Err(errno)),
         };
@@ -109,24 +112,32 @@ impl State {
         Attempt::Done(found)
     }
 
-    /// Sends the SYN unless that was done; says whether it was now.
-    fn start_connecting(
+    /// The address that a connection of the socket is opened from.
+    pub(super) fn local_ip(&self, fd: c_int, remote: SocketAddr) -> Option<IpAddr> {
+        let bound = self.sockets.by_fd.get(&fd)?.bound.map(|bound| bound.ip());
+        let wanted = bound.filter(|ip| !ip.is_unspecified());
+        wanted.or_else(|| self.mirror.local(remote.ip()))
+    }
+
+    /// Sends the SYN unless that was done, perhaps by a call that has data for it; says whether it was now.
+    pub(super) fn start_connecting(
         &mut self,
         fd: c_int,
         remote: SocketAddr,
         deadline: &mut Option<Instant>,
+        with_data: bool,
     ) -> Result<bool, c_int> {
         let socket = self.sockets.get(fd)?;
         if !matches!(socket.kind, Kind::Fresh) {
             return Ok(false);
         }
         *deadline = socket.options.send_timeout.map(|timeout| self.now + timeout);
-        let wanted = socket.bound.filter(|bound| !bound.ip().is_unspecified());
         let port = socket.bound.map_or(0, |bound| bound.port());
         let (options, mptcp) = (socket.options.clone(), socket.mptcp);
-        let ip = wanted.map(|bound| bound.ip()).or_else(|| self.mirror.local(remote.ip()));
-        let local = SocketAddr::new(ip.ok_or(libc::EADDRNOTAVAIL)?, port);
-        let config = self.mirror.connection_config(Opening::Active, mptcp, &options);
+        let ip = self.local_ip(fd, remote).ok_or(libc::EADDRNOTAVAIL)?;
+        let local = SocketAddr::new(ip, port);
+        let mut config = self.mirror.connection_config(Opening::Active, mptcp, &options);
+        config.fast_open = self.fast_open_of(fd, with_data);
         let connected = self.endpoint.connect(self.now, config, local, remote);
         let id = connected.map_err(|error| match error {
             ConnectError::AddressInUse => libc::EADDRINUSE,
@@ -149,6 +160,7 @@ impl State {
     pub(crate) fn disconnect(&mut self, fd: c_int) -> Result<(), c_int> {
         let now = self.now;
         let socket = self.sockets.get(fd)?;
+        socket.deferred = None;
         if let Kind::Stream(id) = core::mem::replace(&mut socket.kind, Kind::Fresh) {
             self.endpoint.abort(now, id);
             self.endpoint.release(now, id);

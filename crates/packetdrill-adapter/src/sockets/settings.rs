@@ -7,7 +7,9 @@ use marline_time::Duration;
 use super::Kind;
 use crate::machine::State;
 use crate::mirror::{congestion, sysctl, tcp_memory};
-use crate::options::{SOL_MPTCP, TCP_IS_MPTCP, TCP_MD5SIG, TCP_NOTSENT_LOWAT, check, is_known};
+use crate::options::{
+    SOL_MPTCP, TCP_FASTOPEN_KEY, TCP_IS_MPTCP, TCP_MD5SIG, TCP_NOTSENT_LOWAT, check, is_known,
+};
 
 /// Largest MSS on IPv4, bytes.
 const LARGEST_MSS: u16 = 1_460;
@@ -79,6 +81,10 @@ impl State {
                 socket.options.abort_on_close = on != 0 && seconds == 0;
                 Ok(())
             }
+            (libc::SOL_TCP, TCP_FASTOPEN_KEY) => {
+                State::may_set_fast_open(socket, option.1)?;
+                self.set_fast_open_key(fd, bytes)
+            }
             (libc::SOL_TCP, libc::TCP_CONGESTION) => {
                 let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
                 let name = std::str::from_utf8(&bytes[..end]).map_err(|_| libc::ENOENT)?;
@@ -125,6 +131,9 @@ impl State {
         let push = (level, name) == (libc::SOL_TCP, libc::TCP_NODELAY) && value != 0;
         let socket = self.sockets.get(fd)?;
         check(level, name, value)?;
+        if level == libc::SOL_TCP {
+            State::may_set_fast_open(socket, name)?;
+        }
         let options = &mut socket.options;
         let doubled = u64::try_from(value).unwrap_or(0).min(MOST_BUFFER) * 2;
         match (level, name) {

@@ -1,5 +1,7 @@
 //! Reading and writing of sockets.
 
+use std::net::SocketAddr;
+
 use libc::c_int;
 use marline_core::{ConnectionId, Hold, ReadError, SocketOption, WriteError};
 use marline_time::Instant;
@@ -24,6 +26,10 @@ pub(crate) struct Writing<'a> {
     pub(crate) done: usize,
     pub(crate) flags: c_int,
     pub(crate) deadline: Option<Instant>,
+    /// The address beside the message, if there was one; `AF_UNSPEC` is `None` inside.
+    pub(crate) to: Option<Option<SocketAddr>>,
+    /// It was tried before.
+    pub(crate) begun: bool,
 }
 
 impl State {
@@ -34,6 +40,9 @@ impl State {
             Ok(socket) => socket,
             Err(errno) => return Attempt::Done(Err(errno)),
         };
+        if socket.deferred.is_some() {
+            return Attempt::Done(Err(libc::EAGAIN));
+        }
         let Kind::Stream(id) = socket.kind else { return Attempt::Done(Err(libc::ENOTCONN)) };
         if reading.flags & libc::MSG_OOB != 0 {
             return Attempt::Done(Err(libc::EINVAL));
@@ -95,6 +104,9 @@ impl State {
     /// One try to write on; done when everything was taken, or as much as a caller that does not wait gets.
     pub(crate) fn write(&mut self, fd: c_int, writing: &mut Writing<'_>) -> Attempt<usize> {
         let now = self.now;
+        if let Some(found) = self.write_first(fd, writing) {
+            return found;
+        }
         let socket = match self.sockets.get(fd) {
             Ok(socket) => socket,
             Err(errno) => return Attempt::Done(Err(errno)),
@@ -151,7 +163,12 @@ impl State {
     }
 
     /// A write is done; somebody may want to know what becomes of its bytes.
-    fn written(&mut self, fd: c_int, id: ConnectionId, writing: &Writing<'_>) -> Attempt<usize> {
+    pub(super) fn written(
+        &mut self,
+        fd: c_int,
+        id: ConnectionId,
+        writing: &Writing<'_>,
+    ) -> Attempt<usize> {
         let end = self.endpoint.info(id).map_or(0, |info| info.bytes_written);
         if let Ok(socket) = self.sockets.get(fd).map_err(|_| ())
             && writing.done > 0

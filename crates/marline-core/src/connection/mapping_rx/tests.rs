@@ -6,6 +6,7 @@ fn mapping(ssn: u64, len: u64, dsn: u64) -> RxMapping {
         len,
         dsn: Dsn(dsn),
         wire_dsn: dsn,
+        unmapped: 0,
         wire_len: len as u16,
         checksum: None,
         coded: None,

@@ -103,12 +103,18 @@ fn an_old_timestamp_is_answered_and_dropped() {
     let mut send = |value: u32| {
         let options =
             TcpOptions { timestamps: Some(Timestamps { value, echo: 0 }), ..TcpOptions::default() };
-        let segment = TcpSegment { header, options, payload: &[super::pair::byte_at(50_000)] };
+        let segment = TcpSegment {
+            header,
+            options,
+            payload: &[super::pair::byte_at(50_000)],
+            raw_options: &[],
+        };
         pair.client.tcp.on_segment(now, &segment, Ecn::NotEct, 100_000)
     };
     assert!(send(value.wrapping_sub(30_000)).challenge);
     assert!(send(value).accepted);
-    let bare = TcpSegment { header, options: TcpOptions::default(), payload: &[] };
+    let bare =
+        TcpSegment { header, options: TcpOptions::default(), payload: &[], raw_options: &[] };
     assert_eq!(pair.client.tcp.on_segment(now, &bare, Ecn::NotEct, 100_000), Ingress::default());
 }
 
@@ -196,7 +202,8 @@ fn nonsense_in_every_state() {
                 ..base
             };
             let len = (next() % 3_000) as usize * (next() % 2) as usize;
-            let segment = TcpSegment { header, options, payload: &payload[..len] };
+            let segment =
+                TcpSegment { header, options, payload: &payload[..len], raw_options: &[] };
             let (now, window) = (pair.now, u64::from(next() % 100_000));
             pair.client.tcp.on_segment(now, &segment, Ecn::Ce, window);
             while pair.client.tcp.pop_reassembled().is_some() {}

@@ -136,7 +136,8 @@ fn simultaneous_open() {
         }
         for (i, segments) in crossing.into_iter().enumerate() {
             for (header, options) in segments {
-                let segment = marline_wire::TcpSegment { header, options, payload: &[] };
+                let segment =
+                    marline_wire::TcpSegment { header, options, payload: &[], raw_options: &[] };
                 ends[1 - i].tcp.on_segment(now, &segment, Ecn::NotEct, 60_000);
             }
         }

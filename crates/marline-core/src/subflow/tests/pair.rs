@@ -322,6 +322,7 @@ impl Pair {
             header: packet.header,
             options: packet.options.clone(),
             payload: &packet.payload,
+            raw_options: &[],
         };
         if packet.to == 1 && self.server.is_none() {
             assert!(packet.has(TcpFlags::SYN));
@@ -355,7 +356,7 @@ impl Pair {
         if from.is_some_and(|from| from.tcp.uses_timestamps()) {
             options.timestamps = from.map(|from| from.tcp.timestamps.option(now, true));
         }
-        let segment = TcpSegment { header, options, payload };
+        let segment = TcpSegment { header, options, payload, raw_options: &[] };
         let end = self.end(to).expect("an end");
         end.on_segment(now, &segment, Ecn::NotEct)
     }

@@ -1,0 +1,60 @@
+//! Fast Open at a listener (RFC 7413 section 4.1): which SYN may bring data.
+//!
+//! A cookie proves that the client once received what was sent to its address, so that a forged SYN does not make the
+//! server answer with data; it says nothing of who the client is, and does not keep a SYN from being played again.
+
+use marline_wire::{FastOpenOption, TcpSegment};
+
+use super::Endpoint;
+use crate::connection::FastOpenVerdict;
+use crate::tables::cookie_keys::{CookieKeys, Standing};
+use crate::{ConnectionConfig, PacketMeta};
+
+impl Endpoint {
+    /// Sets the key of the cookies of Fast Open that are made from now on, and the one before, whose cookies stay
+    /// good. Until this is called the key is drawn at random, which suits a server alone; servers behind one address
+    /// must have the same. The bytes are those of Linux's `net.ipv4.tcp_fastopen_key`, each of its four words with the
+    /// lowest byte first, and of `TCP_FASTOPEN_KEY`.
+    pub const fn set_fast_open_keys(&mut self, primary: [u8; 16], backup: Option<[u8; 16]>) {
+        self.cookie_keys = Some(CookieKeys::new(primary, backup));
+    }
+
+    /// Forgets all cookies that servers gave, and which ways swallow Fast Open.
+    pub fn forget_fast_open(&mut self) {
+        self.fast_opens.clear();
+    }
+
+    /// What Fast Open makes of a SYN that opens a connection.
+    pub(super) fn judge_fast_open(
+        &mut self,
+        meta: &PacketMeta,
+        syn: &TcpSegment<'_>,
+        config: &ConnectionConfig,
+    ) -> FastOpenVerdict {
+        let Some(fast) = &config.fast_open else { return FastOpenVerdict::default() };
+        if !fast.ports.is_empty() && !fast.ports.contains(&meta.path.local.port()) {
+            return FastOpenVerdict::default();
+        }
+        let option = syn.fast_open();
+        let asks = option.is_some() || fast.without_cookie && !syn.payload.is_empty();
+        if !asks || self.fast_pending >= fast.pending as usize {
+            return FastOpenVerdict::default();
+        }
+        if fast.without_cookie {
+            return FastOpenVerdict { opens: true, answer: None };
+        }
+        let Some(option) = option else { return FastOpenVerdict::default() };
+        let rng = self.rng.as_mut();
+        let keys = self.cookie_keys.get_or_insert_with(|| CookieKeys::draw(rng));
+        let standing = match option.is_request() {
+            true => Standing::Wrong,
+            false => keys.judge(option.as_bytes(), &meta.path),
+        };
+        let fresh = FastOpenOption::cookie(&keys.cookie(&meta.path));
+        let fresh = fresh.map(|cookie| cookie.with_form(option.is_experimental()));
+        FastOpenVerdict {
+            opens: standing != Standing::Wrong,
+            answer: fresh.filter(|_| standing != Standing::Good),
+        }
+    }
+}

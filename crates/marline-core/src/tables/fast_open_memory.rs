@@ -1,0 +1,249 @@
+//! Memory of Fast Open at a client (RFC 7413 sections 4.1.3 and 4.2): per pair of addresses the server's cookie, the
+//! segment size that goes with it, and whether the way between them swallows what Fast Open sends.
+//!
+//! The local address stands for the network, as in `network_memory.rs`, and because a server makes its cookie for
+//! that address alone.
+//!
+//! A SYN with the option, or with data, may be lost like any other; one whose repeat without both is answered, twice
+//! in a row, was dropped by a middlebox (RFC 7413 section 7.1; Linux needs two as well). Then the pair is spared for
+//! an hour. A cookie in any answer, or an acknowledgment of the data, shows that it passes after all.
+//!
+//! A server that answers a request without a cookie may know the option by its experimental number only: the next
+//! request uses that, once.
+
+use core::net::IpAddr;
+use std::collections::VecDeque;
+
+use marline_time::{Duration, Instant};
+use marline_wire::{FastOpenOption, MAX_OPTIONS, TCP_HEADER_LEN};
+
+/// Pairs of addresses remembered; the one that was not used for the longest time makes room.
+const MOST_ENTRIES: usize = 256;
+/// So many SYNs in a row that only their repeats without Fast Open were answered show a middlebox.
+const LOST_IN_A_ROW: u8 = 2;
+/// How long the pair is spared then.
+const SPARED: Duration = Duration::from_secs(3_600);
+
+/// In which form the next request goes out.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+enum Form {
+    /// By the option's own number; if that brings nothing, as an experiment the next time.
+    #[default]
+    First,
+    /// As an experiment.
+    Experimental,
+    /// By its own number, for good.
+    Settled,
+}
+
+/// What is known of a pair of addresses.
+#[derive(Copy, Clone, Debug)]
+struct Entry {
+    local: IpAddr,
+    remote: IpAddr,
+    cookie: Option<FastOpenOption>,
+    /// Payload bytes of the server's segments, as it last said with Fast Open.
+    mss: u16,
+    form: Form,
+    /// SYNs lost in a row.
+    lost: u8,
+    spared_until: Instant,
+}
+
+/// What a SYN between two addresses may be.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// One like any other: Fast Open does not get through.
+    Ordinary,
+    /// Without data, asking for a cookie.
+    Ask(FastOpenOption),
+    /// With the cookie, if one is needed, and data of a segment of at most so many payload bytes.
+    Send(Option<FastOpenOption>, u16),
+}
+
+/// Payload bytes that a SYN may have where segments may have `ours` bytes from the header on, to a server that
+/// announced `mss`: RFC 7413 section 4.2.1 leaves room for all the options there can be.
+pub(crate) fn syn_room(ours: usize, mss: u16) -> usize {
+    ours.saturating_sub(TCP_HEADER_LEN).min(mss.into()).saturating_sub(MAX_OPTIONS)
+}
+
+/// The answer to a SYN with Fast Open.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Answer {
+    /// Payload bytes of the server's segments, as it says.
+    pub(crate) mss: u16,
+    /// The cookie that came, if one was asked for or shown.
+    pub(crate) cookie: Option<FastOpenOption>,
+    /// The option that the SYN had.
+    pub(crate) asked: Option<FastOpenOption>,
+    /// The SYN had been repeated, without option and data.
+    pub(crate) repeated: bool,
+    /// Data that went with the SYN is acknowledged, if any went.
+    pub(crate) took: Option<bool>,
+}
+
+/// Cookies, and the ways that Fast Open does not pass.
+#[derive(Debug, Default)]
+pub(crate) struct FastOpenMemory {
+    /// The one used last is at the end.
+    entries: VecDeque<Entry>,
+}
+
+impl FastOpenMemory {
+    /// What a SYN between these addresses may be. With `without_cookie` data needs none.
+    pub(crate) fn plan(
+        &self,
+        now: Instant,
+        (local, remote): (IpAddr, IpAddr),
+        without_cookie: bool,
+    ) -> Plan {
+        let entry = self.entries.iter().find(|e| (e.local, e.remote) == (local, remote));
+        if entry.is_some_and(|entry| entry.spared_until > now) {
+            return Plan::Ordinary;
+        }
+        let mss = entry.map_or(u16::MAX, |entry| entry.mss);
+        if without_cookie {
+            return Plan::Send(None, mss);
+        }
+        match entry.and_then(|entry| entry.cookie) {
+            Some(cookie) => Plan::Send(Some(cookie), mss),
+            None => {
+                let form = entry.map(|entry| entry.form).unwrap_or_default();
+                let experimental = form == Form::Experimental;
+                Plan::Ask(FastOpenOption::REQUEST.with_form(experimental))
+            }
+        }
+    }
+
+    /// A SYN with Fast Open between these addresses was answered.
+    pub(crate) fn on_answer(
+        &mut self,
+        now: Instant,
+        (local, remote): (IpAddr, IpAddr),
+        answer: &Answer,
+    ) {
+        let known = self.entries.iter().position(|e| (e.local, e.remote) == (local, remote));
+        let known = known.and_then(|index| self.entries.remove(index));
+        let mut entry = known.unwrap_or(Entry {
+            local,
+            remote,
+            cookie: None,
+            mss: answer.mss,
+            form: Form::First,
+            lost: 0,
+            spared_until: now,
+        });
+        entry.mss = answer.mss;
+        // A cookie that nobody asked for is none.
+        let cookie = answer.cookie.filter(|cookie| answer.asked.is_some() && !cookie.is_request());
+        entry.cookie = cookie.or(entry.cookie);
+        let passed = cookie.is_some() || answer.took == Some(true);
+        entry.lost = if answer.repeated && !passed { entry.lost.saturating_add(1) } else { 0 };
+        if entry.lost >= LOST_IN_A_ROW {
+            (entry.lost, entry.spared_until) = (0, now + SPARED);
+        }
+        if answer.asked.is_some() && !answer.repeated && answer.took.is_none() && cookie.is_none() {
+            entry.form = if entry.form == Form::First { Form::Experimental } else { Form::Settled };
+        }
+        if self.entries.len() >= MOST_ENTRIES {
+            self.entries.pop_front();
+        }
+        self.entries.push_back(entry);
+    }
+
+    /// A local address came (back): it may be another network's, and the server another's client.
+    pub(crate) fn forget(&mut self, local: IpAddr) {
+        self.entries.retain(|entry| entry.local != local);
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::ZERO;
+
+    fn pair(last: u8) -> (IpAddr, IpAddr) {
+        (IpAddr::from([10, 0, 0, 1]), IpAddr::from([192, 0, 2, last]))
+    }
+
+    fn cookie(byte: u8) -> FastOpenOption {
+        FastOpenOption::cookie(&[byte; 8]).expect("a cookie")
+    }
+
+    fn asked() -> Answer {
+        let asked = Some(FastOpenOption::REQUEST);
+        Answer { mss: 1_000, cookie: None, asked, repeated: false, took: None }
+    }
+
+    #[test]
+    fn a_cookie_is_asked_for_once_and_used_from_then_on() {
+        let mut memory = FastOpenMemory::default();
+        assert_eq!(memory.plan(NOW, pair(1), false), Plan::Ask(FastOpenOption::REQUEST));
+        memory.on_answer(NOW, pair(1), &Answer { cookie: Some(cookie(7)), ..asked() });
+        assert_eq!(memory.plan(NOW, pair(1), false), Plan::Send(Some(cookie(7)), 1_000));
+        assert_eq!(memory.plan(NOW, pair(2), false), Plan::Ask(FastOpenOption::REQUEST));
+        // Data that is taken without a new cookie leaves the old one.
+        let took = Answer { asked: Some(cookie(7)), took: Some(true), mss: 900, ..asked() };
+        memory.on_answer(NOW, pair(1), &took);
+        assert_eq!(memory.plan(NOW, pair(1), false), Plan::Send(Some(cookie(7)), 900));
+        memory.forget(pair(1).0);
+        assert_eq!(memory.plan(NOW, pair(1), false), Plan::Ask(FastOpenOption::REQUEST));
+    }
+
+    #[test]
+    fn a_cookie_that_nobody_asked_for_is_none() {
+        let mut memory = FastOpenMemory::default();
+        let answer = Answer { cookie: Some(cookie(7)), asked: None, took: Some(true), ..asked() };
+        memory.on_answer(NOW, pair(1), &answer);
+        assert_eq!(memory.plan(NOW, pair(1), false), Plan::Ask(FastOpenOption::REQUEST));
+        assert_eq!(memory.plan(NOW, pair(1), true), Plan::Send(None, 1_000), "the size counts");
+    }
+
+    #[test]
+    fn two_swallowed_syns_in_a_row_spare_the_pair_for_an_hour() {
+        let mut memory = FastOpenMemory::default();
+        let known = Answer { cookie: Some(cookie(7)), ..asked() };
+        let lost = Answer { asked: Some(cookie(7)), repeated: true, took: Some(false), ..asked() };
+        memory.on_answer(NOW, pair(1), &known);
+        memory.on_answer(NOW, pair(1), &lost);
+        memory.on_answer(NOW, pair(1), &known);
+        memory.on_answer(NOW, pair(1), &lost);
+        assert_ne!(memory.plan(NOW, pair(1), false), Plan::Ordinary, "not in a row");
+        memory.on_answer(NOW, pair(1), &lost);
+        assert_eq!(memory.plan(NOW, pair(1), false), Plan::Ordinary);
+        assert_eq!(memory.plan(NOW, pair(1), true), Plan::Ordinary);
+        assert_ne!(memory.plan(NOW, pair(2), false), Plan::Ordinary, "another way");
+        assert_eq!(memory.plan(NOW + SPARED, pair(1), false), Plan::Send(Some(cookie(7)), 1_000));
+    }
+
+    #[test]
+    fn the_experimental_form_is_tried_once() {
+        let mut memory = FastOpenMemory::default();
+        let experimental = FastOpenOption::REQUEST.with_form(true);
+        memory.on_answer(NOW, pair(1), &asked());
+        assert_eq!(memory.plan(NOW, pair(1), false), Plan::Ask(experimental));
+        memory.on_answer(NOW, pair(1), &Answer { asked: Some(experimental), ..asked() });
+        for _ in 0..2 {
+            assert_eq!(memory.plan(NOW, pair(1), false), Plan::Ask(FastOpenOption::REQUEST));
+            memory.on_answer(NOW, pair(1), &asked());
+        }
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_keeps_what_was_used_last() {
+        let mut memory = FastOpenMemory::default();
+        let at = |n: u32| (pair(1).0, IpAddr::from((0x0a00_0000 + n).to_be_bytes()));
+        for number in 0..1_000 {
+            memory.on_answer(NOW, at(number), &Answer { cookie: Some(cookie(7)), ..asked() });
+        }
+        assert_eq!(memory.entries.len(), MOST_ENTRIES);
+        assert_eq!(memory.plan(NOW, at(999), false), Plan::Send(Some(cookie(7)), 1_000));
+        assert_eq!(memory.plan(NOW, at(0), false), Plan::Ask(FastOpenOption::REQUEST));
+    }
+}

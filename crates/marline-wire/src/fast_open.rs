@@ -1,0 +1,131 @@
+//! Fast Open option (RFC 7413 section 4.1.1): a client's request for a cookie, or a cookie.
+//!
+//! It stands in SYN and SYN/ACK alone, and has up to 18 bytes. So it is no part of [`TcpOptions`],
+//! which every segment fills: [`find`](FastOpenOption::find) looks for it among the bytes of a handshake's options,
+//! and [`TcpHeader::emit_with`](crate::TcpHeader::emit_with) writes it.
+//!
+//! Before it had a number of its own it was an experimental option (RFC 6994): kind 254, with the number 0xf989 in
+//! front of the cookie. Both forms are read, and an answer has the form of the question.
+
+use crate::bytes::Writer;
+use crate::tcp_options::kind;
+use crate::{MAX_OPTIONS, TcpOptions};
+
+/// Shortest and longest cookie, bytes.
+const COOKIE: core::ops::RangeInclusive<usize> = 4..=16;
+/// What tells the experimental option from others.
+const EXPERIMENT: [u8; 2] = [0xf9, 0x89];
+
+/// The Fast Open option.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct FastOpenOption {
+    cookie: [u8; 16],
+    /// Bytes of the cookie; 0 is a request.
+    len: u8,
+    experimental: bool,
+}
+
+impl FastOpenOption {
+    /// A request for a cookie.
+    pub const REQUEST: FastOpenOption =
+        FastOpenOption { cookie: [0; 16], len: 0, experimental: false };
+
+    /// A cookie. `None` unless it has an even number of bytes from 4 to 16.
+    #[must_use]
+    pub fn cookie(bytes: &[u8]) -> Option<Self> {
+        if !COOKIE.contains(&bytes.len()) || !bytes.len().is_multiple_of(2) {
+            return None;
+        }
+        let mut cookie = [0; 16];
+        cookie[..bytes.len()].copy_from_slice(bytes);
+        Some(FastOpenOption { cookie, len: bytes.len() as u8, experimental: false })
+    }
+
+    /// The same in the experimental form, or in that with a number of its own.
+    #[must_use]
+    pub const fn with_form(self, experimental: bool) -> Self {
+        FastOpenOption { experimental, ..self }
+    }
+
+    /// Whether it has the experimental form.
+    #[must_use]
+    pub const fn is_experimental(&self) -> bool {
+        self.experimental
+    }
+
+    /// Whether it asks for a cookie.
+    #[must_use]
+    pub const fn is_request(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes of the cookie; none of a request.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.cookie[..usize::from(self.len).min(self.cookie.len())]
+    }
+
+    /// Bytes on the wire, filled up to a multiple of four.
+    #[must_use]
+    pub const fn encoded_len(&self) -> usize {
+        self.bare_len().next_multiple_of(4)
+    }
+
+    /// Whether it fits a header beside these options.
+    #[must_use]
+    pub const fn fits_beside(&self, options: &TcpOptions) -> bool {
+        options.encoded_len() + self.encoded_len() <= MAX_OPTIONS
+    }
+
+    const fn bare_len(&self) -> usize {
+        2 + self.len as usize + if self.experimental { EXPERIMENT.len() } else { 0 }
+    }
+
+    /// The first such option among the option bytes of a header. One of another length than the definition's is
+    /// skipped, and bytes that are no options end the search, as in [`TcpOptions::parse`].
+    #[must_use]
+    pub fn find(options: &[u8]) -> Option<Self> {
+        let mut rest = options;
+        loop {
+            match rest {
+                [kind::NOP, after @ ..] => rest = after,
+                [kind, len, ..] if *kind != kind::END && *len >= 2 => {
+                    let (option, after) = rest.split_at_checked(usize::from(*len))?;
+                    if let Some(found) = Self::of(*kind, &option[2..]) {
+                        return Some(found);
+                    }
+                    rest = after;
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    fn of(kind: u8, body: &[u8]) -> Option<Self> {
+        let (bytes, experimental) = match kind {
+            kind::FAST_OPEN => (body, false),
+            kind::EXPERIMENTAL => (body.strip_prefix(&EXPERIMENT)?, true),
+            _ => return None,
+        };
+        let option = if bytes.is_empty() { Self::REQUEST } else { Self::cookie(bytes)? };
+        Some(option.with_form(experimental))
+    }
+
+    pub(crate) fn emit(&self, w: &mut Writer<'_>) {
+        let end = w.len() + self.encoded_len();
+        if self.experimental {
+            w.array([kind::EXPERIMENTAL, self.bare_len() as u8]);
+            w.array(EXPERIMENT);
+        } else {
+            w.array([kind::FAST_OPEN, self.bare_len() as u8]);
+        }
+        w.slice(self.as_bytes());
+        while w.len() < end {
+            w.u8(kind::NOP);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "fast_open/tests.rs"]
+mod tests;

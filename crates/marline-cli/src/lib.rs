@@ -100,7 +100,7 @@ pub enum Command {
     Path(cmd::path::Args),
     /// Change the scheduler of running connections.
     Scheduler(cmd::scheduler::Args),
-    /// Have a running client, server or front read its configuration again.
+    /// Have a running process read its configuration again.
     Reload(cmd::reload::Args),
     /// Have a running server or front replaced by the program as it is on disk now; connections go on.
     Upgrade(cmd::upgrade::Args),

@@ -162,10 +162,12 @@ pub enum BufferTuning {
     Rates,
 }
 
-/// Lifetime of a connection without any path.
+/// Lifetime of a connection without any path: none is left, or nothing is heard on those that are.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Linger {
-    /// Without progress for this long, the connection ends.
+    /// Without progress for this long, the connection ends. It begins when the last subflow ends; when all are silent
+    /// and the second retransmission in a row stays unanswered; or when the second question of another kind does (of a shut
+    /// window, the end of the stream, whether the peer is there at all).
     pub timeout: Duration,
     /// For servers: the same once a RST ended the last subflow, unless the application has
     /// authenticated the peer ([`KnownPeer`](crate::SocketOption::KnownPeer)). Such connections

@@ -468,6 +468,11 @@ impl Connection {
             && self.paths.is_empty()
     }
 
+    /// Whether the peer has one of these addresses.
+    pub(crate) fn has_peer_at(&self, addresses: &[SocketAddr]) -> bool {
+        self.paths.addresses().remote().iter().any(|known| addresses.contains(&known.address))
+    }
+
     /// Nothing is left to do: the endpoint may drop it.
     pub(crate) fn is_gone(&self) -> bool {
         self.closing.is_forgotten() && self.paths.is_empty()
@@ -721,6 +726,7 @@ impl Connection {
             SocketOption::SendBuffer(bytes) => self.sender.resize(bytes),
             SocketOption::KnownPeer => self.closing.vouch_for_peer(),
             SocketOption::Keepalive(times) => self.paths.set_keepalive(times),
+            SocketOption::AnswerWithin(within) => self.expect_answer(now, within),
         }
     }
 
@@ -3587,9 +3593,11 @@ impl Connection {
         if self.paths.get(id).is_some_and(SubflowContext::is_up) {
             self.start_rescue(cx, id, ReinjectionCause::SubflowRto);
         }
-        if count > 1 && self.paths.usable_count() == 1 && self.session.is_confirmed() {
+        if count > 1 && self.session.is_confirmed() && self.paths.are_all_silent() {
             self.closing.begin_wait(cx.now);
-            if count == STUCK_AFTER {
+            if self.paths.usable_count() > 1 {
+                self.ask_until_heard(cx.now);
+            } else if count == STUCK_AFTER {
                 self.path_event(cx, PathEvent::Stuck(id));
             }
         }
@@ -4003,8 +4011,21 @@ impl Connection {
             self.ask_for_life(self.paths.best());
             return;
         }
-        for subflow in self.paths.iter_mut().filter(|subflow| subflow.is_usable()) {
-            subflow.tcp_mut().request_probe();
+        self.paths.ask_all();
+    }
+
+    /// The peer has to be heard within this time.
+    fn expect_answer(&mut self, now: Instant, within: Duration) {
+        if !self.closing.is_closed() {
+            self.closing.expect_answer(now, within);
+            self.ask_until_heard(now);
+        }
+    }
+
+    /// Asks for a sign of life on all subflows, now and again until there is one.
+    fn ask_until_heard(&mut self, now: Instant) {
+        if self.closing.begin_questions(now) {
+            self.paths.ask_all();
         }
     }
 
@@ -5574,6 +5595,7 @@ impl Connection {
             let own = earliest([
                 fin,
                 self.closing.wait_ends_at(self.config.linger, self.session.is_server()),
+                self.closing.next_question_at(),
                 self.scheduling.next_timeout(),
                 self.silence_timeout(),
                 self.liveness.probes().next_timeout(),
@@ -5797,6 +5819,12 @@ impl Connection {
     }
 
     fn check_wait(&mut self, cx: &mut Context<'_>) {
+        if self.closing.is_question_due(cx.now) {
+            match self.paths.usable_count() {
+                0 => self.closing.stop_questions(),
+                _ => self.paths.ask_all(),
+            }
+        }
         let ends_at = self.closing.wait_ends_at(self.config.linger, self.session.is_server());
         if ends_at.is_some_and(|at| at <= cx.now) || self.closing.is_given_up() {
             // The peer may hear us and wait for us: the key lets it believe a reset behind a hole.

@@ -52,7 +52,8 @@ pub enum CloseReason {
     Refused,
     /// The first SYN could not be delivered: ICMP error, or a local send error.
     Unreachable,
-    /// Timeout of the handshake, or all paths gone for longer than `linger`.
+    /// Timeout of the handshake, or no path for longer than `linger`, or no answer within
+    /// [`SocketOption::AnswerWithin`](crate::SocketOption).
     TimedOut,
     /// The peer broke the protocol in a way that leaves no safe continuation.
     PeerMisbehaved,

@@ -24,6 +24,12 @@ pub enum SocketOption {
     KnownPeer,
     /// Watch silent subflows; `None`: do not.
     Keepalive(Option<Keepalive>),
+    /// The peer has to give a sign of life within this time, or the connection ends as one that timed out, however long
+    /// it would wait for a path otherwise ([`Linger::timeout`](crate::Linger)). For an application that has reason to
+    /// doubt that the peer is there, such as that the same paths lead to another one. The peer is asked on every
+    /// subflow, at once, after 2, 4 and 8 s, and then each 15 s; any acceptable segment from it revokes the
+    /// deadline. Set again before that, the first one counts.
+    AnswerWithin(Duration),
 }
 
 /// Keepalive probes on an idle subflow (RFC 9293 section 3.8.4).

@@ -6,7 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use marline_core::{
-    ConnectionConfig, ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor,
+    ConnectionConfig, ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor, SocketOption,
 };
 use marline_io::{
     Captures, Interfaces, LocalEnd, PathSpec, Prefix64, Shard, ShardConfig, ShardHandle, Watcher,
@@ -325,6 +325,20 @@ impl Client {
         let mut opened = transport.clone();
         opened.as_core_mut().receive_probes.get_or_insert_default();
         *lock(&self.inner.connection) = Arc::new(as_opened(&opened));
+    }
+
+    /// Has the server of each connection that leads to one of these addresses give a sign of life within this time;
+    /// a connection that hears nothing until then ends as one that timed out. For who has reason to doubt that this
+    /// server is there, such as that another one answers over the same paths: without such a reason a connection waits
+    /// for a path for as long as [`TransportConfig::linger`] says. Gives how many are asked.
+    pub fn expect_answer(&self, servers: &[SocketAddr], within: Duration) -> usize {
+        self.inner.shard.with_endpoint(|endpoint, now| {
+            let connections = endpoint.connections_to(servers);
+            for id in &connections {
+                endpoint.set(now, *id, SocketOption::AnswerWithin(within));
+            }
+            connections.len()
+        })
     }
 
     /// Changes the scheduler of a running connection; one that is over is left alone.

@@ -1,4 +1,4 @@
-//! `marline reload`: a running client, server or front reads its configuration again.
+//! `marline reload`: a running process reads its configuration again.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

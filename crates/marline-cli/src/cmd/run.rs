@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::ffi::OsString;
+use std::future::poll_fn;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -9,27 +10,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use marline_proxy::client::current::Current;
 use marline_proxy::client::direct::Direct;
 use marline_proxy::client::open::Open;
 use marline_proxy::client::udp_keeper::keep_lane;
 use marline_proxy::secret::hide;
-use marline_proxy::shutdown::Stopper;
+use marline_proxy::shutdown::{Reload, Stopper};
 use marline_tun::addresses::Addresses;
 use marline_tun::datagram::{Datagrams, NoDatagrams};
 use marline_tun::gateway::{Gateway, GatewaySettings, Served};
 use marline_tun::inside::{self, Half, Names, Outside, Program, ProgramInterface};
 use marline_tun::resolver::Resolvers;
 use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use super::names::resolvers;
 use super::opened::OpenedClient;
-use super::renewal::tunnel;
-use super::watched::watched;
+use super::renewal::Renewal;
+use super::settings::{Live, Settings};
+use super::watched::{Watched, watched};
 use crate::config::client::{ClientOptions, ClientPlan, Route};
-use crate::log::{self, LogLevel};
+use crate::config::program::ProgramOptions;
 use crate::native::raise_file_limit;
+use crate::reload::{Reloads, reloads};
 
 /// Exit statuses for what is no exit of the program, as `env` and `nice` have them.
 const FAILED: i32 = 125;
@@ -59,6 +62,7 @@ pub struct Args {
 #[derive(Debug)]
 pub struct Prepared {
     plan: ClientPlan,
+    settings: Settings<ProgramOptions>,
     resolvers: Resolvers,
     addresses: Addresses,
     outside: Outside,
@@ -74,11 +78,11 @@ pub fn prepare(args: Args) -> Option<Prepared> {
         Ok(half) => half,
         Err(error) => end(&error),
     };
-    let (plan, resolvers, outside) = half;
-    let mut plan = *plan;
+    let Begun { mut plan, settings, resolvers, outside } = half;
     match equip(&mut plan, &outside) {
         Ok(interface) => {
-            Some(Prepared { plan, resolvers, addresses, outside, interface: interface? })
+            let interface = interface?;
+            Some(Prepared { plan, settings, resolvers, addresses, outside, interface })
         }
         Err(error) => {
             outside.failed(&hide(&format!("{error:#}")));
@@ -93,32 +97,27 @@ pub(super) fn end(error: &anyhow::Error) -> ! {
     std::process::exit(FAILED)
 }
 
-type Begun = (Box<ClientPlan>, Resolvers, Outside);
+/// The half outside, before it has its interface.
+struct Begun {
+    plan: ClientPlan,
+    settings: Settings<ProgramOptions>,
+    resolvers: Resolvers,
+    outside: Outside,
+}
 
 fn begin(args: Args, addresses: Addresses) -> anyhow::Result<Begun> {
     let Args { config, options, command } = args;
-    let plan = plan(options, config)?;
+    options.refuse_ports()?;
+    let (settings, plan) = Settings::read(ProgramOptions(options), config)?;
     let resolvers = resolvers(&plan)?;
     let names = Names::by_gateway(&addresses)?;
     match inside::split()? {
-        Half::Outside(outside) => Ok((Box::new(plan), resolvers, outside)),
+        Half::Outside(outside) => Ok(Begun { plan, settings, resolvers, outside }),
         Half::Program(program) => match become_program(program, &command, &addresses, &names) {
             Ok(never) => match never {},
             Err(error) => end(&error),
         },
     }
-}
-
-/// The client's settings, without what a client does besides.
-fn plan(flags: ClientOptions, config: Option<PathBuf>) -> anyhow::Result<ClientPlan> {
-    flags.refuse_ports()?;
-    let mut options = flags.with_file(config.as_deref())?.without_ports();
-    // The terminal is the program's.
-    options.log.get_or_insert(LogLevel::Warn);
-    let plan = options.plan()?;
-    log::set_level(plan.runtime.log);
-    log::tell_connections(plan.runtime.log_connections);
-    Ok(plan)
 }
 
 fn become_program(
@@ -153,60 +152,124 @@ fn equip(plan: &mut ClientPlan, outside: &Outside) -> anyhow::Result<Option<Prog
 /// # Errors
 /// An error message for the user.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
-    let Prepared { plan, resolvers, addresses, outside, interface } = prepared;
-    let opened = match OpenedClient::open(&plan, None).await {
+    let Prepared { plan, settings, resolvers, addresses, outside, interface } = prepared;
+    let (ask, reloads) = reloads();
+    let opened = match OpenedClient::open(&plan, Some(ask)).await {
         Ok(opened) => opened,
-        Err(error) => {
-            outside.failed(&format!("{error:#}"));
-            return Ok(ExitCode::FAILURE);
-        }
+        Err(error) => return Ok(not_begun(outside, &error)),
     };
-    let (client, udp) = (&opened.client, &opened.udp);
-    let runtime = &plan.runtime;
-    let _watched = match watched(runtime, Arc::clone(&opened.handle) as _) {
+    let watched = match watched(&plan.runtime, Arc::clone(&opened.handle) as _) {
         Ok(watched) => watched,
-        Err(error) => {
-            outside.failed(&format!("{error:#}"));
-            return Ok(ExitCode::FAILURE);
-        }
+        Err(error) => return Ok(not_begun(outside, &error)),
     };
-    let settings = GatewaySettings {
+    let gateway = GatewaySettings {
         addresses,
         resolvers: Some(resolvers),
         served: Served::Program,
         connections: plan.max_connections,
     };
-    let way = ProgramTraffic { interface, settings, outside, patience: runtime.drain };
+    let patience = watch::Sender::new(plan.runtime.drain);
+    let traffic =
+        ProgramTraffic { interface, settings: gateway, outside, patience: patience.subscribe() };
+    let beside = Beside {
+        opened: &opened,
+        watched: &watched,
+        patience,
+        reloads,
+        hangups: signal(SignalKind::hangup())?,
+    };
     match &plan.route {
         Route::Direct => {
-            way.carry(Arc::new(Direct::new(client.clone())), Box::new(NoDatagrams)).await?;
-        }
-        Route::Through(invite) => {
-            let current = Arc::new(Current::new(tunnel(
-                client,
-                invite,
-                plan.carrier.transport(),
-                plan.warm,
-            )?));
-            opened.goes_by(&current);
-            match plan.datagrams.clone() {
-                Some(config) => {
-                    let lanes = watch::Sender::new(config).subscribe();
-                    let datagrams =
-                        Box::new(TunnelDatagrams::start(Arc::clone(udp), addresses, Senders::Own));
-                    tokio::select! {
-                        carried = way.carry(Arc::clone(&current), datagrams) => carried?,
-                        never = Box::pin(keep_lane(&current, udp, lanes)) => match never {},
-                    }
-                }
-                // The carrier has none.
-                None => way.carry(Arc::clone(&current), Box::new(NoDatagrams)).await?,
+            let way = Arc::new(Direct::new(opened.client.clone()));
+            tokio::select! {
+                carried = traffic.carry(way, Box::new(NoDatagrams)) => carried?,
+                never = beside.reread(settings, None) => match never {},
             }
-            current.now().close();
         }
+        Route::Through(_) => beside.go_through(&plan, settings, traffic).await?,
     }
     opened.close().await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells the other half why there will be no program.
+fn not_begun(outside: Outside, error: &anyhow::Error) -> ExitCode {
+    outside.failed(&format!("{error:#}"));
+    ExitCode::FAILURE
+}
+
+/// What goes on beside the traffic.
+struct Beside<'a> {
+    opened: &'a OpenedClient,
+    watched: &'a Watched,
+    /// How long the program's last words have.
+    patience: watch::Sender<Duration>,
+    reloads: Reloads,
+    hangups: Signal,
+}
+
+impl Beside<'_> {
+    /// Carries the traffic through a server.
+    async fn go_through(
+        self,
+        plan: &ClientPlan,
+        settings: Settings<ProgramOptions>,
+        traffic: ProgramTraffic,
+    ) -> anyhow::Result<()> {
+        let (client, udp) = (&self.opened.client, &self.opened.udp);
+        let addresses = traffic.settings.addresses;
+        let renewal = Renewal::begin(client, plan)?;
+        let way = &renewal.way;
+        self.opened.goes_by(way);
+        let reread = self.reread(settings, Some(&renewal));
+        match renewal.lanes() {
+            Some(lanes) => {
+                let datagrams =
+                    Box::new(TunnelDatagrams::start(Arc::clone(udp), addresses, Senders::Own));
+                tokio::select! {
+                    carried = traffic.carry(Arc::clone(way), datagrams) => carried?,
+                    never = Box::pin(keep_lane(way, udp, lanes)) => match never {},
+                    never = reread => match never {},
+                }
+            }
+            // The carrier has none.
+            None => tokio::select! {
+                carried = traffic.carry(Arc::clone(way), Box::new(NoDatagrams)) => carried?,
+                never = reread => match never {},
+            },
+        }
+        way.now().close();
+        Ok(())
+    }
+
+    /// Reads the configuration again whenever somebody asks for it.
+    async fn reread(
+        self,
+        settings: Settings<ProgramOptions>,
+        renewal: Option<&Renewal<'_>>,
+    ) -> Infallible {
+        let Beside { opened, watched, patience, reloads, mut hangups } = self;
+        let mut live = Live::new(settings, reloads, |plan: &ClientPlan| {
+            // All that may fail, and then the rest.
+            let shown = watched.prepare(&plan.runtime)?;
+            let renewed = renewal.map(|renewal| renewal.prepare(plan)).transpose()?;
+            opened.change(plan)?;
+            if let Some(renewed) = renewed {
+                renewed();
+            }
+            watched.commit(shown);
+            patience.send_replace(plan.runtime.drain);
+            Ok(())
+        })
+        .beside_a_service();
+        loop {
+            tokio::select! {
+                _ = hangups.recv() => {}
+                () = poll_fn(|cx| live.poll_asked(cx)) => {}
+            }
+            live.reload();
+        }
+    }
 }
 
 /// What is carried, and for how long.
@@ -214,7 +277,7 @@ struct ProgramTraffic {
     interface: ProgramInterface,
     settings: GatewaySettings,
     outside: Outside,
-    patience: Duration,
+    patience: watch::Receiver<Duration>,
 }
 
 impl ProgramTraffic {
@@ -243,6 +306,7 @@ impl ProgramTraffic {
         rustix::stdio::dup2_stderr(&nowhere)?;
         program.left().await;
         stopper.drain();
+        let patience = *patience.borrow();
         tokio::pin!(serving);
         if tokio::time::timeout(patience, &mut serving).await.is_err() {
             stopper.end();
@@ -272,7 +336,7 @@ mod tests {
             ("-U", ClientOptions { udp_forward: vec!["9:h:1".parse().unwrap()], ..none.clone() }),
             ("--share", ClientOptions { share: true, ..none }),
         ] {
-            let error = plan(options, None).unwrap_err().to_string();
+            let error = options.refuse_ports().unwrap_err().to_string();
             assert!(error.starts_with(&format!("{flag} has no meaning here")), "{error}");
         }
     }

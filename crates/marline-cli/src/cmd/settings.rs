@@ -15,6 +15,7 @@ use marline_proxy::shutdown::Reload;
 use crate::config::client::{ClientOptions, ClientPlan};
 use crate::config::effects::{Effect, Reloadable};
 use crate::config::machine::{MachineOptions, MachinePlan};
+use crate::config::program::ProgramOptions;
 use crate::config::serve::{ServeOptions, ServePlan};
 use crate::config::server::{ServerOptions, ServerPlan};
 use crate::config::shared::RuntimeOptions;
@@ -94,6 +95,20 @@ impl Options for MachineOptions {
     }
 }
 
+impl Options for ProgramOptions {
+    type Plan = ClientPlan;
+
+    fn read(&self, file: Option<&Path>) -> anyhow::Result<(ClientPlan, toml::Table)> {
+        let options = self.clone().with_file(file)?;
+        let in_force = toml::Table::try_from(options.clone().effective())?;
+        Ok((options.plan()?, in_force))
+    }
+
+    fn runtime(plan: &ClientPlan) -> &RuntimeOptions {
+        &plan.runtime
+    }
+}
+
 /// A running program that may be told to read its configuration again; `apply` brings into force what
 /// can change, or all of it stays as it was.
 pub(super) struct Live<O, F> {
@@ -102,11 +117,18 @@ pub(super) struct Live<O, F> {
     reloads: Reloads,
     /// Who has asked for the next reload; `None`: a signal.
     asker: Option<Asker>,
+    /// The service manager, if there is one, hears of it.
+    is_service: bool,
 }
 
 impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Live<O, F> {
     pub(super) fn new(settings: Settings<O>, reloads: Reloads, apply: F) -> Self {
-        Live { settings, apply, reloads, asker: None }
+        Live { settings, apply, reloads, asker: None, is_service: true }
+    }
+
+    /// It is no service itself, but stands beside one: the service manager hears nothing.
+    pub(super) fn beside_a_service(self) -> Self {
+        Live { is_service: false, ..self }
     }
 }
 
@@ -116,7 +138,9 @@ impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Reload for Live<O, F>
     }
 
     fn reload(&mut self) {
-        service::reloading();
+        if self.is_service {
+            service::reloading();
+        }
         let asker = self.asker.take();
         let by = if asker.is_some() { "reload" } else { "SIGHUP" };
         let outcome = self.settings.reread(by, &mut self.apply);
@@ -124,7 +148,9 @@ impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Reload for Live<O, F>
             // Who went away does not wait for it.
             let _ = asker.send(outcome);
         }
-        service::ready();
+        if self.is_service {
+            service::ready();
+        }
     }
 
     /// Asked once, when the end begins.

@@ -5,6 +5,7 @@
 
 use super::client::ClientOptions;
 use super::machine::MachineOptions;
+use super::program::ProgramOptions;
 use super::serve::ServeOptions;
 use super::server::ServerOptions;
 
@@ -165,6 +166,33 @@ impl Reloadable for MachineOptions {
     ];
 }
 
+/// A client's settings, as far as one program's connections go by them.
+impl Reloadable for ProgramOptions {
+    const OWN: Effects = &[
+        ("invite", New),
+        ("invite-file", New),
+        ("direct", Restart),
+        ("path", AtOnce),
+        ("path-quota", AtOnce),
+        ("path-manager", New),
+        ("datagram-policy", New),
+        ("warm", AtOnce),
+        ("receive-timer", New),
+        ("lone-keepalive", New),
+        ("max-connections", Restart),
+        ("dns", Restart),
+        ("keepalive", Restart),
+        ("state-file", Restart),
+        ("up", Elsewhere),
+        ("socks5", Elsewhere),
+        ("local-forward", Elsewhere),
+        ("remote-forward", Elsewhere),
+        ("transparent", Elsewhere),
+        ("udp-forward", Elsewhere),
+        ("share", Elsewhere),
+    ];
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -201,6 +229,7 @@ mod tests {
             effects.iter().map(|(name, _)| *name).collect::<std::collections::BTreeSet<_>>()
         };
         assert_eq!(names(MachineOptions::OWN), names(ClientOptions::OWN));
+        assert_eq!(names(ProgramOptions::OWN), names(ClientOptions::OWN));
     }
 
     /// The rows `` | `name`, `name` | words | `` below a heading.
@@ -232,5 +261,6 @@ mod tests {
         assert_documented(page, "Server", ServerOptions::OWN);
         assert_documented(page, "Front", ServeOptions::OWN);
         assert_documented(page, "The whole machine", MachineOptions::OWN);
+        assert_documented(page, "One program", ProgramOptions::OWN);
     }
 }

@@ -8,6 +8,7 @@ pub mod client;
 pub mod effects;
 pub mod machine;
 pub mod policies;
+pub mod program;
 pub mod serve;
 pub mod server;
 pub mod shared;

@@ -308,12 +308,40 @@ impl Closing {
         self.closed.is_none() && strange && self.wait.since().is_some()
     }
 
-    /// When the wait for a path is over.
+    /// When the wait for a path, or for a sign of life, is over.
     pub(super) fn wait_ends_at(&self, linger: Linger, server: bool) -> Option<Instant> {
         let Linger { timeout, stranger } = linger;
         let strange = server && !self.peer_known && self.wait.is_by_reset();
-        let stranger = stranger.filter(|_| strange);
-        self.wait.since().map(|since| since + stranger.map_or(timeout, |short| short.min(timeout)))
+        let timeout = stranger.filter(|_| strange).map_or(timeout, |short| short.min(timeout));
+        let lingers_until = self.wait.since().map(|since| since + timeout);
+        lingers_until.into_iter().chain(self.wait.answer_by()).min()
+    }
+
+    /// The peer has to be heard within this time.
+    pub(super) fn expect_answer(&mut self, now: Instant, within: Duration) {
+        self.wait.expect_answer(now, within);
+    }
+
+    /// The peer is asked on all subflows until it is heard. Whether the first question goes out now.
+    pub(super) fn begin_questions(&mut self, now: Instant) -> bool {
+        self.wait.begin_questions(now)
+    }
+
+    /// There is no subflow to ask on.
+    pub(super) fn stop_questions(&mut self) {
+        if let Some(wait) = self.wait.if_used() {
+            wait.stop_questions();
+        }
+    }
+
+    /// When it is asked the next time.
+    pub(super) fn next_question_at(&self) -> Option<Instant> {
+        self.wait.next_question_at()
+    }
+
+    /// Whether that is due; then the next time is set.
+    pub(super) fn is_question_due(&mut self, now: Instant) -> bool {
+        self.wait.if_used().is_some_and(|wait| wait.is_question_due(now))
     }
 
     /// When subflows have had their time to close.

@@ -125,6 +125,16 @@ impl PathSet {
         self.get(id).is_some_and(SubflowContext::is_usable)
     }
 
+    /// Whether there are usable ones and nothing is heard on any of them although something is overdue.
+    pub(super) fn are_all_silent(&self) -> bool {
+        self.usable_count() > 0 && self.usable().all(|subflow| subflow.health().is_silent())
+    }
+
+    /// An empty segment on each, which the peer answers.
+    pub(super) fn ask_all(&mut self) {
+        self.iter_mut().filter(|s| s.is_usable()).for_each(|s| s.tcp_mut().request_probe());
+    }
+
     /// Those that carry data, and that nothing speaks against.
     pub(super) fn healthy(&self) -> SubflowSet {
         self.those(SubflowContext::is_healthy)

@@ -12,11 +12,22 @@
 //!   about another one that is silent for now. Where the peer itself says that it does not know the
 //!   token (MP_TCPRST with an MPTCP error, not transient), no time is lost on asking again.
 //!
-//! A wait begins when the last subflow is gone, when its retransmissions stay unanswered, or when
-//! window probes or DATA_FINs, which TCP does not retransmit by itself, stay unanswered twice in a
-//! row on all subflows.
+//! A wait begins when the last subflow is gone, when all that are left are silent and the
+//! retransmissions of one of them stay unanswered twice, or when window probes or DATA_FINs, which
+//! TCP does not retransmit by itself, stay unanswered twice in a row on all subflows. That all are
+//! silent is not enough: a subflow may fall silent without being asked anything, and nobody answers
+//! who is not asked.
 //!
 //! A path that works for a moment and dies again brings no progress: the wait continues.
+//!
+//! An application that knows more than the core, for instance that the network reaches another server,
+//! sets a deadline besides ([`SocketOption::AnswerWithin`](crate::SocketOption)).
+//!
+//! *Questions.* With a deadline, and where several subflows are silent, each of them is asked for a sign
+//! of life at once, 2 s later, and then after 4, 8 and each further 15 s: a subflow that has nothing under
+//! way would not notice that the peer is back, and one that has, by its backoff, only after a time as long
+//! again as the outage. (Where there is only one subflow, the path manager's attempts from other ports
+//! find that out.) The first segment that is heard ends questions and deadline.
 
 use marline_time::{Duration, Instant};
 
@@ -27,6 +38,17 @@ use crate::on_demand::Unused;
 const REFUSED_PATIENCE: Duration = Duration::from_secs(30);
 /// What is heard for less than this, without bringing the stream on, does not end a wait.
 const BRIEFLY: Duration = Duration::from_secs(10);
+/// Time between the first two questions: a round trip over a satellite, or a radio that wakes up.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+/// Time between questions at last, as between a path manager's attempts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// Questions on all subflows, until something is heard.
+#[derive(Copy, Clone, Debug)]
+struct Questions {
+    next_at: Instant,
+    pause: Duration,
+}
 
 /// A wait for a path, and what came of the attempts to find one.
 #[derive(Copy, Clone, Debug, Default)]
@@ -41,6 +63,9 @@ pub(super) struct Wait {
     over_at: Option<Instant>,
     /// All that became of subflows since was a reset.
     resets_since: Option<Instant>,
+    questions: Option<Questions>,
+    /// The peer is to be heard until then.
+    answer_by: Option<Instant>,
 }
 
 impl Unused for Wait {
@@ -49,8 +74,15 @@ impl Unused for Wait {
 
 impl Wait {
     /// Nothing is waited for.
-    const NONE: Wait =
-        Wait { since: None, pathless: false, by_reset: false, over_at: None, resets_since: None };
+    const NONE: Wait = Wait {
+        since: None,
+        pathless: false,
+        by_reset: false,
+        over_at: None,
+        resets_since: None,
+        questions: None,
+        answer_by: None,
+    };
 
     /// Since when nothing is heard; `None`: there is nothing to wait for.
     pub(super) fn since(&self) -> Option<Instant> {
@@ -62,10 +94,48 @@ impl Wait {
         self.by_reset
     }
 
+    /// Until when the peer has to be heard.
+    pub(super) const fn answer_by(&self) -> Option<Instant> {
+        self.answer_by
+    }
+
+    /// The peer has to be heard within this time; where there is such a deadline, it stays.
+    pub(super) fn expect_answer(&mut self, now: Instant, within: Duration) {
+        self.answer_by.get_or_insert(now + within);
+    }
+
+    /// Questions begin. Whether the first goes out now; otherwise they go on.
+    pub(super) fn begin_questions(&mut self, now: Instant) -> bool {
+        let begin = self.questions.is_none();
+        self.questions.get_or_insert(Questions { next_at: now + FIRST_PAUSE, pause: FIRST_PAUSE });
+        begin
+    }
+
+    /// There is nobody to be asked.
+    pub(super) const fn stop_questions(&mut self) {
+        self.questions = None;
+    }
+
+    /// When the next question goes out.
+    pub(super) fn next_question_at(&self) -> Option<Instant> {
+        self.questions.map(|questions| questions.next_at)
+    }
+
+    /// Whether one is due; then the next is scheduled.
+    pub(super) fn is_question_due(&mut self, now: Instant) -> bool {
+        let Some(due) = self.questions.as_mut().filter(|questions| questions.next_at <= now) else {
+            return false;
+        };
+        due.pause = (due.pause * 2).min(LONGEST_PAUSE);
+        due.next_at = now + due.pause;
+        true
+    }
+
     /// Nothing is heard any more.
     pub(super) fn begin(&mut self, now: Instant) {
         if self.over_at.take().is_some_and(|over| now.since(over) >= BRIEFLY) {
-            *self = Wait::default();
+            let Wait { questions, answer_by, .. } = *self;
+            *self = Wait { questions, answer_by, ..Wait::default() };
         }
         self.since.get_or_insert(now);
     }
@@ -79,6 +149,7 @@ impl Wait {
 
     /// The peer is heard.
     pub(super) fn heard(&mut self, now: Instant) {
+        (self.questions, self.answer_by) = (None, None);
         if !self.pathless {
             self.since = None;
         } else if self.since.is_some() {
@@ -133,6 +204,25 @@ mod tests {
             assert_eq!(wait.since(), Some(S(second)));
             wait.heard(S(second));
         }
+    }
+
+    #[test]
+    fn a_deadline_and_questions_last_until_the_peer_is_heard() {
+        let mut wait = Wait::default();
+        wait.expect_answer(S(10), Duration::from_secs(100));
+        wait.expect_answer(S(50), Duration::from_secs(100));
+        assert_eq!(wait.answer_by(), Some(S(110)), "the first one counts");
+        assert!(wait.begin_questions(S(10)) && !wait.begin_questions(S(11)));
+        let asked: Vec<u64> = (10..80).filter(|second| wait.is_question_due(S(*second))).collect();
+        assert_eq!(asked, [12, 16, 24, 39, 54, 69]);
+        wait.begin_without_subflows(S(80), CloseReason::TimedOut);
+        assert_eq!(wait.answer_by(), Some(S(110)), "that subflows end is no answer");
+        wait.heard(S(90));
+        assert_eq!((wait.answer_by(), wait.next_question_at()), (None, None));
+        // Nor is it one that a new wait begins.
+        wait.expect_answer(S(91), Duration::from_secs(100));
+        wait.begin_without_subflows(S(105), CloseReason::TimedOut);
+        assert_eq!((wait.since(), wait.answer_by()), (Some(S(105)), Some(S(191))));
     }
 
     #[test]

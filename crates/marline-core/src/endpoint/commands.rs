@@ -284,6 +284,16 @@ impl Endpoint {
         self.connection(id)?.subflow_view(now, subflow)
     }
 
+    /// Connections whose peer has one of these addresses, as far as is known: where it was first reached, and what it
+    /// announced.
+    #[must_use]
+    pub fn connections_to(&self, addresses: &[SocketAddr]) -> Vec<ConnectionId> {
+        let leads_there = |id: &ConnectionId| {
+            self.connection(*id).is_some_and(|connection| connection.has_peer_at(addresses))
+        };
+        self.slots.ids().into_iter().filter(leads_there).collect()
+    }
+
     /// All connections, half-open ones included.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionId> {

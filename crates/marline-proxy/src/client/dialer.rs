@@ -25,6 +25,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 const HEAD_START: Duration = Duration::from_millis(750);
 /// A member's own address that did not answer, while the common one did, is not tried again for so long.
 const SILENT_FOR: Duration = Duration::from_secs(60);
+/// Connections that are with such a member end when nothing is heard on them for so long. Without a reason to
+/// believe that the network is there, they would wait for it for an hour (ADR 0043).
+const GONE_AFTER: Duration = Duration::from_secs(120);
 
 /// Connects over all paths.
 #[derive(Debug)]
@@ -118,14 +121,18 @@ impl Dialer {
         Err(unanswered(&self.servers, self.transport, &tried))
     }
 
-    /// Connects by name since a member's own addresses gave nothing. If that succeeds, it was not the network.
+    /// Connects by name since a member's own addresses gave nothing. If that succeeds, it was not the network, and
+    /// what is still with that member need not wait for a path as long as if it were.
     async fn connect_instead(&self, own: &[SocketAddr]) -> anyhow::Result<marline::Stream> {
         let stream = self.connect_by_name().await?;
+        let asked = self.client.expect_answer(own, GONE_AFTER);
         tracing::info!(
-            "the server's own address {} does not answer: through {} for {} s",
+            "the server's own address {} does not answer: through {} for {} s; connections to it: {asked}, which end \
+             if it stays silent for {} s",
             own[0],
             names(&self.servers),
-            SILENT_FOR.as_secs()
+            SILENT_FOR.as_secs(),
+            GONE_AFTER.as_secs()
         );
         *self.silent.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((Instant::now(), own.to_vec()));

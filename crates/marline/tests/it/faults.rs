@@ -170,3 +170,24 @@ async fn paths_can_be_taken_down_and_up_by_hand() {
     let error = client.set_path("wlan9", marline::PathChange::Down).unwrap_err().to_string();
     assert!(error.contains("wlan9"), "{error}");
 }
+
+/// A connection without a path is kept for a minute here, and for an hour by the proxy.
+#[tokio::test]
+async fn a_server_that_is_asked_for_an_answer_and_stays_silent_is_given_up() {
+    let listener = server(1).await;
+    let address = listener.local_addr();
+    let (one, other) = (Relay::to(address).await, Relay::to(address).await);
+    let client = client(&["127.0.0.1"]).await;
+    let (mut near, _far) = pair_at(&client, &listener, one.address).await;
+    let (mut bystander, mut its_far) = pair_at(&client, &listener, other.address).await;
+    let patience = Duration::from_secs(1);
+    assert_eq!(client.expect_answer(&[one.address], patience), 1);
+    let quiet = tokio::time::timeout(patience * 3 / 2, near.read_u8()).await;
+    assert!(quiet.is_err(), "it answers and has nothing to say: {quiet:?}");
+    one.cut();
+    assert_eq!(client.expect_answer(&[one.address], patience), 1);
+    let ended = within(near.read_u8()).await.unwrap_err();
+    assert_eq!(ended.kind(), std::io::ErrorKind::TimedOut);
+    bystander.write_all(b"a").await.unwrap();
+    assert_eq!(within(its_far.read_u8()).await.unwrap(), b'a');
+}

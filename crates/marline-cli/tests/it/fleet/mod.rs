@@ -29,6 +29,10 @@ const ELSEWHERE_S: f64 = 3.75 + 11.25;
 /// docs/operate/deploy.md, and what a busy machine adds).
 const DISOWNED_S: f64 = 10.0 + 20.0;
 
+/// Connections of a member that stays away end so many seconds after others have shown that the network is there
+/// (`GONE_AFTER` of the dialer), and what a busy machine adds.
+const GIVEN_UP_S: std::ops::RangeInclusive<f64> = 100.0..=140.0;
+
 /// The fleet, its clients, and their streams. Processes that took over end before their namespaces do.
 struct Fleet {
     took_over: Vec<TookOver>,
@@ -106,7 +110,11 @@ impl Fleet {
 
     /// Waits until every stream has sent something from now on and got it back. How streams are then.
     fn all_answer(&self, when: &str) -> Value {
-        let (begun, until) = (now_s(), Instant::now() + PATIENCE);
+        self.all_answer_within(when, PATIENCE)
+    }
+
+    fn all_answer_within(&self, when: &str, patience: Duration) -> Value {
+        let (begun, until) = (now_s(), Instant::now() + patience);
         loop {
             let state = self.state();
             let whole = state["open"].as_u64() == Some(self.streams as u64);
@@ -182,6 +190,15 @@ impl Fleet {
         self.took_over.push(TookOver::told_by(&said));
     }
 
+    /// The member with most streams, how many that are, and the numbers of the others.
+    fn fullest(&self) -> (&'static str, u64, String) {
+        let state = self.state();
+        let at = |member: &str| state["members"][member].as_u64().unwrap_or_default();
+        let victim = *MEMBERS.iter().max_by_key(|member| at(member)).expect("there are four");
+        let left = MEMBERS.iter().filter(|member| **member != victim).map(|member| &member[1..]);
+        (victim, at(victim), left.collect::<Vec<_>>().join(" "))
+    }
+
     /// Kills all processes of a member at once, and takes it out of the balancer's set. Clients are not told.
     fn kill(&self, member: &str, left: &str) {
         // By the namespace: an older process may be there besides. In one call: between two, one of them would disown
@@ -207,34 +224,36 @@ fn goes_through_it_all(carrier: &str, clients: usize, each: usize) {
     for member in MEMBERS {
         fleet.upgrade(member);
     }
-    let state = fleet.nothing_is_lost("after a rolling upgrade");
+    fleet.nothing_is_lost("after a rolling upgrade");
     fleet.two_ways_to_one_member();
     assert_eq!(joins_astray(&fleet.testbed), 0);
     // The one with the most streams dies.
-    let at = |member: &str| state["members"][member].as_u64().unwrap_or_default();
-    let victim = *MEMBERS.iter().max_by_key(|member| at(member)).expect("there are four");
-    let left = MEMBERS.iter().filter(|member| **member != victim).map(|member| &member[1..]);
-    fleet.kill(victim, &left.collect::<Vec<_>>().join(" "));
+    let (victim, had, left) = fleet.fullest();
+    fleet.kill(victim, &left);
     // Its clients find out by themselves: at once for what is new, and for what is open when its process is back, which
-    // knows nothing of it. (If it stays away, by timeouts, which take minutes.)
+    // knows nothing of it.
     fleet.new_ones_go_elsewhere(victim);
     fleet.begin(victim);
     let back_s = now_s();
     let after = fleet.all_answer(&format!("after {victim} was killed"));
     let took_s = now_s() - back_s;
     assert!(took_s < DISOWNED_S, "{took_s:.1} s after {victim} was back: {after}");
-    let lost = after["lost"].as_object().expect("a table");
-    assert_eq!(lost.keys().collect::<Vec<_>>(), [victim], "others lost nothing: {after}");
-    assert_eq!(lost[victim].as_u64(), Some(at(victim)), "each once: {after}");
-    assert_eq!(after["silent"], serde_json::json!({}), "no application had to give up: {after}");
-    assert_eq!(after["refused"], 0, "{after}");
-    assert_eq!(after["members"][victim].as_u64(), None, "{after}");
+    only_these_were_lost(&after, victim, had);
     println!(
         "{carrier}: {} connections of {clients} clients with two paths each: a rebinding and a rolling upgrade, \
          0 lost, 0 joins astray; {} were lost with {victim} and came back elsewhere",
-        fleet.streams,
-        at(victim)
+        fleet.streams, had
     );
+}
+
+/// These streams of this member were lost, each once, and are elsewhere.
+fn only_these_were_lost(state: &Value, member: &str, count: u64) {
+    let lost = state["lost"].as_object().expect("a table");
+    assert_eq!(lost.keys().collect::<Vec<_>>(), [member], "others lost nothing: {state}");
+    assert_eq!(lost[member].as_u64(), Some(count), "each once: {state}");
+    assert_eq!(state["silent"], serde_json::json!({}), "no application had to give up: {state}");
+    assert_eq!(state["refused"], 0, "{state}");
+    assert_eq!(state["members"][member].as_u64(), None, "{state}");
 }
 
 #[test]
@@ -298,4 +317,24 @@ fn two_thousand_stay_where_they_belong() {
     let _alone = support::alone();
     goes_through_it_all("tcp", 10, 4);
     goes_through_it_all("udp", 50, 40);
+}
+
+/// Nobody ever says that it is gone: its machine is off the network, and does not come back.
+#[test]
+#[ignore = "takes minutes"]
+fn connections_of_a_member_that_stays_away_are_given_up_in_two_minutes() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(fleet) = Fleet::start(dir.path(), "udp", 8, 2) else { return };
+    fleet.two_ways_to_one_member();
+    let (victim, had, left) = fleet.fullest();
+    fleet.kill(victim, &left);
+    fleet.testbed.run(victim, "ip link set eth0 down");
+    // Which shows their clients that the network is there.
+    fleet.new_ones_go_elsewhere(victim);
+    let gone_s = now_s();
+    let after = fleet.all_answer_within(&format!("without {victim}"), 2 * PATIENCE);
+    let took_s = now_s() - gone_s;
+    assert!(GIVEN_UP_S.contains(&took_s), "{took_s:.1} s: {after}");
+    only_these_were_lost(&after, victim, had);
 }

@@ -8,6 +8,7 @@
 mod datagrams;
 mod endings;
 mod names;
+mod reloading;
 mod streams;
 pub(crate) mod targets;
 

@@ -1,6 +1,7 @@
 //! Tests of connections that nobody finishes: each ends in its time, and leaves nothing behind.
 
 mod ends;
+mod outages;
 mod resets;
 mod strangers;
 

@@ -166,8 +166,8 @@ pub enum BufferTuning {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Linger {
     /// Without progress for this long, the connection ends. It begins when the last subflow ends; when all are silent
-    /// and the second retransmission in a row stays unanswered; or when the second question of another kind does (of a shut
-    /// window, the end of the stream, whether the peer is there at all).
+    /// and the second retransmission in a row stays unanswered; or when the second question of another kind does (of
+    /// a shut window, the end of the stream, whether the peer is there at all).
     pub timeout: Duration,
     /// For servers: the same once a RST ended the last subflow, unless the application has
     /// authenticated the peer ([`KnownPeer`](crate::SocketOption::KnownPeer)). Such connections

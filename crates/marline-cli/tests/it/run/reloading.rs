@@ -10,7 +10,7 @@ use super::{PATIENCE, Side, TARGET_V4, World, support, targets};
 #[test]
 fn it_reads_its_configuration_again_by_a_signal_and_by_reload() {
     let _others = support::among_others();
-    let Some(mut world) = World::set("run-reload", &["curl"]) else { return };
+    let Some(world) = World::set("run-reload", &["curl"]) else { return };
     let file = world.dir().join("run.toml");
     let write = |text: &str| std::fs::write(&file, text).expect("a file");
     write("path = ['wifi']\nsocks5 = ['127.0.0.1:1080']\n");

@@ -2,7 +2,7 @@
 
 use crate::bytes::{Reader, Writer};
 use crate::error::{ErrorKind, Layer};
-use crate::{EmitError, FastOpenOption, ParseError, SeqNum, TcpOptions, tcp_options};
+use crate::{EmitError, FastOpenOption, MAX_OPTIONS, ParseError, SeqNum, TcpOptions, tcp_options};
 
 /// Bytes of the header without options.
 pub const TCP_HEADER_LEN: usize = 20;
@@ -100,32 +100,6 @@ impl TcpHeader {
             return Err(EmitError::BufferTooShort { needed, available });
         };
         let len = TCP_HEADER_LEN + options.emit(rest)?;
-        self.emit_fixed(len, fixed);
-        Ok(len)
-    }
-
-    /// The same with a Fast Open option, for SYN and SYN/ACK.
-    ///
-    /// # Errors
-    /// As [`emit`](Self::emit).
-    pub fn emit_with(
-        &self,
-        options: &TcpOptions,
-        fast_open: &FastOpenOption,
-        out: &mut [u8],
-    ) -> Result<usize, EmitError> {
-        let available = out.len();
-        let Some((fixed, rest)) = out.split_first_chunk_mut::<TCP_HEADER_LEN>() else {
-            let needed = TCP_HEADER_LEN + options.encoded_len() + fast_open.encoded_len();
-            return Err(EmitError::BufferTooShort { needed, available });
-        };
-        let len = TCP_HEADER_LEN + options.emit_with(fast_open, rest)?;
-        self.emit_fixed(len, fixed);
-        Ok(len)
-    }
-
-    #[inline]
-    fn emit_fixed(&self, len: usize, fixed: &mut [u8; TCP_HEADER_LEN]) {
         let mut w = Writer::new(fixed);
         w.u16(self.src_port);
         w.u16(self.dst_port);
@@ -135,6 +109,37 @@ impl TcpHeader {
         w.u16(self.window);
         w.u16(0);
         w.u16(self.urgent);
+        Ok(len)
+    }
+
+    /// The same with a Fast Open option, for SYN and SYN/ACK. It stands before the options of Multipath TCP.
+    ///
+    /// # Errors
+    /// As [`emit`](Self::emit).
+    pub fn emit_with(
+        &self,
+        options: &TcpOptions,
+        fast_open: &FastOpenOption,
+        out: &mut [u8],
+    ) -> Result<usize, EmitError> {
+        let beside = fast_open.encoded_len();
+        let options_len = options.encoded_len() + beside;
+        if options_len > MAX_OPTIONS {
+            return Err(EmitError::OptionsTooLong { len: options_len });
+        }
+        let (needed, available) = (TCP_HEADER_LEN + options_len, out.len());
+        let Some(out) = out.get_mut(..needed) else {
+            return Err(EmitError::BufferTooShort { needed, available });
+        };
+        // Put in between afterwards: code that both share would no longer be inlined into the one that each
+        // segment goes through, which costs a third more then.
+        let len = self.emit(options, out)?;
+        let at = TCP_HEADER_LEN + options.unpadded_len() - options.multipath_len();
+        out.copy_within(at..len, at + beside);
+        fast_open.emit(&mut Writer::new(&mut out[at..at + beside]));
+        let [high, _] = ((needed as u16 / 4) << 12).to_be_bytes();
+        out[12] = high | out[12] & 0x0f;
+        Ok(needed)
     }
 }
 

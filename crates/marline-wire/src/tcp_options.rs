@@ -13,7 +13,7 @@
 
 use crate::bytes::{Reader, Writer};
 use crate::mptcp::{self, Dss, MptcpOption, MptcpOptions, subtype};
-use crate::{EmitError, FastOpenOption, SeqNum};
+use crate::{EmitError, SeqNum};
 
 /// Bytes of options that a TCP header can hold.
 pub const MAX_OPTIONS: usize = 40;
@@ -113,7 +113,7 @@ impl SackBlocks {
 
 impl TcpOptions {
     /// Bytes of all options with their leading NOPs, before the last word is filled up.
-    const fn unpadded_len(&self) -> usize {
+    pub(crate) const fn unpadded_len(&self) -> usize {
         let mut len = 0;
         if self.mss.is_some() {
             len += 4;
@@ -141,6 +141,12 @@ impl TcpOptions {
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         self.unpadded_len().next_multiple_of(4)
+    }
+
+    /// Bytes of those of Multipath TCP, which stand behind all others.
+    pub(crate) fn multipath_len(&self) -> usize {
+        let dss = self.dss.as_ref().map_or(0, Dss::encoded_len);
+        dss + self.mptcp.encoded_len()
     }
 
     /// Whether the options fit a TCP header.
@@ -265,33 +271,6 @@ impl TcpOptions {
         if !self.mptcp.is_empty() {
             w.slice(self.mptcp.as_bytes());
         }
-        while w.len() < len {
-            w.u8(kind::NOP);
-        }
-        Ok(len)
-    }
-
-    /// The same with a Fast Open option, which stands before those of Multipath TCP.
-    pub(crate) fn emit_with(
-        &self,
-        fast_open: &FastOpenOption,
-        out: &mut [u8],
-    ) -> Result<usize, EmitError> {
-        let len = self.encoded_len() + fast_open.encoded_len();
-        if len > MAX_OPTIONS {
-            return Err(EmitError::OptionsTooLong { len });
-        }
-        let available = out.len();
-        let Some(out) = out.get_mut(..len) else {
-            return Err(EmitError::BufferTooShort { needed: len, available });
-        };
-        let mut w = Writer::new(out);
-        self.emit_tcp(&mut w);
-        fast_open.emit(&mut w);
-        if let Some(dss) = &self.dss {
-            dss.emit(&mut w);
-        }
-        w.slice(self.mptcp.as_bytes());
         while w.len() < len {
             w.u8(kind::NOP);
         }

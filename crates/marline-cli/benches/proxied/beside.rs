@@ -1,4 +1,4 @@
-//! What is put beside the proxy: two chained relays over QUIC, and two chained stream proxies of nginx.
+//! Peers of the proxy: two chained relays over QUIC, two chained stream proxies of nginx; and an echo.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -13,8 +13,8 @@ use tokio::io::{
 
 use crate::support::Beside;
 
-/// The variable that makes this program something else: an end of the relay over QUIC, `near ADDRESS` or `far ADDRESS`, or
-/// `echo ADDRESS`.
+/// The variable that makes this program something else: an end of the relay over QUIC, `near ADDRESS` or `far
+/// ADDRESS`, or `echo ADDRESS`.
 pub(crate) const ROLE: &str = "MARLINE_BENCH_ROLE";
 
 /// Is that until it is killed; says on a line where it listens.

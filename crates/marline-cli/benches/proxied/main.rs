@@ -6,8 +6,8 @@
 //! `requests`: redis, WebSocket messages, HTTP with and without keep-alive (wrk), beside two chained stream proxies of
 //! nginx (Debian: libnginx-mod-stream), and directly.
 //!
-//! `churn`: a connection for each request through `marline serve`, from the kernel's Multipath TCP, beside a stream proxy of
-//! nginx.
+//! `churn`: a connection for each request through `marline serve`, from the kernel's Multipath TCP, beside a stream
+//! proxy of nginx.
 //!
 //! `crowd`: echoes on 1,000 streams of one client, alone and beside a bulk transfer of another.
 //!

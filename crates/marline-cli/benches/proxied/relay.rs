@@ -55,7 +55,8 @@ enum Direction {
     Up,
 }
 
-/// A target that sends as long as somebody reads, or counts what it reads. Each connection says which by its first byte.
+/// A target that sends as long as somebody reads, or counts what it reads: each connection says which by its first
+/// byte.
 pub(crate) struct Bulk {
     pub(crate) address: SocketAddr,
     taken: Arc<AtomicU64>,

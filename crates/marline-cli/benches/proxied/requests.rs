@@ -94,7 +94,8 @@ fn http(nginx_program: &Path) {
     by_turns("http", nginx_program, address, &rates);
 }
 
-/// A front for Multipath TCP before a web server, beside one of nginx; the client is the kernel's. A connection for each request.
+/// A front for Multipath TCP before a web server, beside one of nginx; the client is the kernel's, with a connection
+/// for each request.
 fn churn(nginx_program: &Path) {
     let (Some(wrk), Some(mptcpize)) = (need::program("wrk"), need::program("mptcpize")) else {
         return;

@@ -143,8 +143,8 @@ pub(crate) fn measure(count: usize) {
             tokio::time::sleep(Duration::from_secs(90)).await;
             let end = setup.held_kib();
             println!(
-                "    round {round}: opened in {opened_s:.1} s, echoed one after the other in {echoed_s:.1} s, lost {lost}; \
-                 open {held:?} KiB, {each:?} bytes each; closed {end:?} KiB"
+                "    round {round}: opened in {opened_s:.1} s, echoed one after the other in \
+                 {echoed_s:.1} s, lost {lost}; open {held:?} KiB, {each:?} bytes each; closed {end:?} KiB"
             );
             for (most, each) in most.iter_mut().zip(each) {
                 *most = each.max(*most);

@@ -6,10 +6,11 @@
 //! starts as processes of their own; KIND is `marline`, `tcp` or `quinn`. All three sleep while they
 //! wait (epoll), none spins. Set `PIN_CPU=N` to pin a role.
 
+mod quic;
+
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -83,7 +84,7 @@ async fn client(kind: &str, address: SocketAddr, count: u64) -> Result<()> {
             ask(reader, writer, count).await
         }
         "quinn" => {
-            let endpoint = quinn_client()?;
+            let endpoint = quic::client();
             let connection = endpoint.connect(address, "localhost")?.await?;
             let (writer, reader) = connection.open_bi().await?;
             ask(reader, writer, count).await
@@ -116,70 +117,12 @@ async fn tcp_server() -> Result<()> {
 }
 
 async fn quinn_server() -> Result<()> {
-    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
-    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
-    let chain = vec![certified.cert.der().clone()];
-    let config = quinn::ServerConfig::with_single_cert(chain, key.into())?;
-    let endpoint = quinn::Endpoint::server(config, "127.0.0.1:0".parse()?)?;
+    let endpoint = quic::server();
     println!("{}", endpoint.local_addr()?);
     let connection = endpoint.accept().await.ok_or("no connection")?.await?;
     let (writer, reader) = connection.accept_bi().await?;
     answer(reader, writer).await;
     Ok(())
-}
-
-fn quinn_client() -> Result<quinn::Endpoint> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let crypto = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(&[&rustls::version::TLS13])?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
-        .with_no_client_auth();
-    let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(crypto)?;
-    let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse()?)?;
-    endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
-    Ok(endpoint)
-}
-
-/// The server is our own child process: its certificate is made up.
-#[derive(Debug)]
-struct AnyServer(Arc<rustls::crypto::CryptoProvider>);
-
-impl rustls::client::danger::ServerCertVerifier for AnyServer {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &rustls::pki_types::CertificateDer<'_>,
-        _intermediates: &[rustls::pki_types::CertificateDer<'_>],
-        _name: &rustls::pki_types::ServerName<'_>,
-        _ocsp: &[u8],
-        _now: rustls::pki_types::UnixTime,
-    ) -> std::result::Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
-        Ok(rustls::client::danger::ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &rustls::pki_types::CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> std::result::Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, cert, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &rustls::pki_types::CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> std::result::Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, cert, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 /// Runs this process on one CPU.

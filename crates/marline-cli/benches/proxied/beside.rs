@@ -4,13 +4,13 @@ use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy_bidirectional_with_sizes,
 };
 
+use crate::quic;
 use crate::support::Beside;
 
 /// The variable that makes this program something else: an end of the relay over QUIC, `near ADDRESS` or `far
@@ -80,7 +80,7 @@ where
 
 /// From TCP to QUIC: a stream for each connection.
 async fn near(far: SocketAddr) {
-    let endpoint = client();
+    let endpoint = quic::client();
     let connection = endpoint.connect(far, "localhost").expect("an address");
     let connection = connection.await.expect("the far end");
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
@@ -97,7 +97,7 @@ async fn near(far: SocketAddr) {
 
 /// From QUIC to TCP.
 async fn far(target: SocketAddr) {
-    let endpoint = server();
+    let endpoint = quic::server();
     println!("{}", endpoint.local_addr().expect("its address"));
     while let Some(arriving) = endpoint.accept().await {
         let Ok(connection) = arriving.await else { continue };
@@ -109,70 +109,6 @@ async fn far(target: SocketAddr) {
                 let _ = passed(&mut target, &mut tokio::io::join(receive, send)).await;
             });
         }
-    }
-}
-
-fn server() -> quinn::Endpoint {
-    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]);
-    let certified = certified.expect("a certificate");
-    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
-    let chain = vec![certified.cert.der().clone()];
-    let config = quinn::ServerConfig::with_single_cert(chain, key.into()).expect("TLS");
-    quinn::Endpoint::server(config, (Ipv4Addr::LOCALHOST, 0).into()).expect("a port")
-}
-
-fn client() -> quinn::Endpoint {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let crypto = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .expect("TLS 1.3")
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(OurOwnChild(provider)))
-        .with_no_client_auth();
-    let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(crypto).expect("QUIC's ciphers");
-    let mut endpoint = quinn::Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
-    endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
-    endpoint
-}
-
-/// The far end was started by this bench: its certificate is made up.
-#[derive(Debug)]
-struct OurOwnChild(Arc<rustls::crypto::CryptoProvider>);
-
-impl rustls::client::danger::ServerCertVerifier for OurOwnChild {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &rustls::pki_types::CertificateDer<'_>,
-        _intermediates: &[rustls::pki_types::CertificateDer<'_>],
-        _name: &rustls::pki_types::ServerName<'_>,
-        _ocsp: &[u8],
-        _now: rustls::pki_types::UnixTime,
-    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
-        Ok(rustls::client::danger::ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &rustls::pki_types::CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &rustls::pki_types::CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }
 

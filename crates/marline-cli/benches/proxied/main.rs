@@ -18,6 +18,8 @@
 
 mod beside;
 mod crowd;
+#[path = "../../../marline/examples/quic/mod.rs"]
+mod quic;
 mod relay;
 mod requests;
 mod silent;

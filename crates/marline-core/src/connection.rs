@@ -1371,7 +1371,7 @@ impl Connection {
             len: u64::from(data.length),
             dsn,
             wire_dsn: self.session.keys().remote_wire(dsn),
-            unmapped: dsn.0 as u32,
+            unmapped: dsn.0 as u16,
             wire_len: data.length,
             checksum: data.checksum,
             coded: None,
@@ -1416,7 +1416,7 @@ impl Connection {
             return;
         };
         let (wire_len, checksum) = (wire.length, wire.checksum);
-        let (len, unmapped) = (data_len, (ssn.0 as u32).wrapping_sub(wire.ssn));
+        let (len, unmapped) = (data_len, (ssn.0 as u32).wrapping_sub(wire.ssn) as u16);
         let mapping =
             RxMapping { ssn, len, dsn, wire_dsn, unmapped, wire_len, checksum, coded: None };
         self.announce_mapping(cx, id, mapping);

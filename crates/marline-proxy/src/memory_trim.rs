@@ -1,7 +1,7 @@
 //! Release of memory after a flood of connections.
 //!
-//! A connection costs some 10 kB, more while it is opened, in dozens of pieces, and those of ten thousand lie mixed with
-//! what outlives them (TIME-WAIT, tables). glibc returns only free memory at the end of an arena to
+//! A connection costs some 10 kB, more while it is opened, in dozens of pieces, and those of ten thousand lie mixed
+//! with what outlives them (TIME-WAIT, tables). glibc returns only free memory at the end of an arena to
 //! the system; the rest stays resident and unused: after 10,000 connections some hundred megabytes.
 //! It has a call that returns all free pages, which is made when a flood is over (many connections
 //! ended, and now hardly any do), and once more when their TIME-WAIT is over as well. With a steady

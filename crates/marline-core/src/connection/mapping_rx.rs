@@ -31,7 +31,7 @@ pub(crate) struct RxMapping {
     /// DSN as the checksum covers it: all 64 bits of the wire.
     pub(crate) wire_dsn: u64,
     /// By so much the position on the subflow exceeds the SSN that the checksum covers: data of a SYN.
-    pub(crate) unmapped: u32,
+    pub(crate) unmapped: u16,
     /// Length as the checksum covers it: with the DATA_FIN, if it has one.
     pub(crate) wire_len: u16,
     pub(crate) checksum: Option<u16>,
@@ -73,7 +73,7 @@ impl RxMapping {
             };
             return repair_checksum(&wire, self.wire_dsn, ssn, Checksum::of(payload)) == sum;
         }
-        let ssn = ssn.wrapping_sub(self.unmapped);
+        let ssn = ssn.wrapping_sub(self.unmapped.into());
         dss_checksum(self.wire_dsn, ssn, self.wire_len, Checksum::of(payload)) == sum
     }
 }

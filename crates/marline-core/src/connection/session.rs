@@ -38,9 +38,9 @@ pub(super) struct Session {
     role: Role,
     mode: Mode,
     keys: Keys,
-    /// Bytes that went with our SYN, and with the peer's, by Fast Open: they lie before the first byte that mappings
-    /// and DSNs count.
-    unmapped: (u32, u32),
+    /// Bytes that went with the client's SYN by Fast Open: they lie before the first byte that mappings and DSNs
+    /// count. A server's stream has none: data of a SYN/ACK is neither sent nor taken.
+    unmapped: u16,
     /// DSS checksums are on: either side required them.
     checksum: bool,
     /// Flag C of the peer: no joins to the address of the initial subflow.
@@ -65,7 +65,7 @@ impl Session {
             role,
             mode,
             keys: Keys::new(key),
-            unmapped: (0, 0),
+            unmapped: 0,
             checksum: false,
             peer_denies_id0: false,
             peer_uses_long_dsn: false,
@@ -169,40 +169,42 @@ impl Session {
     /// Both keys are known: Multipath TCP.
     pub(super) fn on_peer_key(&mut self, key: Key) {
         self.keys.set_remote(key);
-        self.keys.skip_remote(self.unmapped.1.into());
+        self.keys.skip_remote(self.first_mapped_by_peer().0);
         self.mode = Mode::Multipath { confirmed: false };
     }
 
     /// So many bytes went with our SYN and were taken.
     pub(super) fn skip_local(&mut self, bytes: u64) {
         self.keys.skip_local(bytes);
-        self.unmapped.0 = bytes as u32;
+        debug_assert!(self.is_client());
+        self.unmapped = bytes as u16;
     }
 
     /// So many bytes came with the peer's SYN and were taken; its key is not known yet.
-    pub(super) const fn skip_remote(&mut self, bytes: u64) {
-        self.unmapped.1 = bytes as u32;
+    pub(super) fn skip_remote(&mut self, bytes: u64) {
+        debug_assert!(self.is_server());
+        self.unmapped = bytes as u16;
     }
 
     /// The first byte of our stream that has a DSN.
-    pub(super) const fn first_mapped(&self) -> Dsn {
-        Dsn(self.unmapped.0 as u64)
+    pub(super) fn first_mapped(&self) -> Dsn {
+        Dsn(if self.is_client() { self.unmapped.into() } else { 0 })
     }
 
     /// The first byte of the peer's stream that has a DSN.
-    pub(super) const fn first_mapped_by_peer(&self) -> Dsn {
-        Dsn(self.unmapped.1 as u64)
+    pub(super) fn first_mapped_by_peer(&self) -> Dsn {
+        Dsn(if self.is_server() { self.unmapped.into() } else { 0 })
     }
 
     /// How a mapping of ours names a position of a subflow.
-    pub(super) const fn wire_ssn(&self, initial: bool, at: Ssn) -> u32 {
-        let before = if initial { self.unmapped.0 } else { 0 };
+    pub(super) fn wire_ssn(&self, initial: bool, at: Ssn) -> u32 {
+        let before = if initial { self.first_mapped().0 as u32 } else { 0 };
         (at.0 as u32).wrapping_sub(before)
     }
 
     /// The position of a subflow that a mapping of the peer means; `near` is the next one.
     pub(super) fn unwrap_ssn(&self, initial: bool, wire: u32, near: Ssn) -> Option<Ssn> {
-        let before = if initial { self.unmapped.1 } else { 0 };
+        let before = if initial { self.first_mapped_by_peer().0 as u32 } else { 0 };
         unwrap32(wire.wrapping_add(before), near.0).map(Ssn)
     }
 
@@ -377,7 +379,7 @@ impl Session {
         let checksum = self.checksum.then_some(segment.mapping_checksum);
         // MP_CAPABLE maps the first bytes of both sequence spaces onto each other; the same data sent
         // again further on needs a mapping of its own.
-        let at_first = segment.mapping_start == Ssn(1).plus(self.unmapped.0.into());
+        let at_first = segment.mapping_start == Ssn(1).plus(self.first_mapped().0);
         let is_first = initial && first == self.first_mapped() && at_first;
         if is_first && segment.payload_len() > 0 {
             let data = CapableData { length: segment.mapping_len, checksum };

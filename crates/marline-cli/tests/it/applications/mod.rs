@@ -7,6 +7,7 @@
 //! They print the longest time without an answer (`gap:`), for docs/operate/applications.md.
 
 mod browser;
+mod calls;
 mod crowd;
 mod dns;
 mod http3;

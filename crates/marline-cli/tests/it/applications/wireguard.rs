@@ -16,7 +16,7 @@ const LARGE: usize = 8 << 20;
 const FAR: &str = "10.9.0.1";
 
 /// Brings up `wg0` of NAME with an ADDRESS and a peer. Its key and its socket are its own.
-const WIREGUARD: &str = r#"#!/bin/bash
+pub(super) const WIREGUARD: &str = r#"#!/bin/bash
 set -eu
 name=$1 address=$2; shift 2
 mount -t tmpfs none /run

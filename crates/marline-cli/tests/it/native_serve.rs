@@ -255,12 +255,14 @@ fn a_kernels_question_comes_with_its_syn() {
     assert!(testbed.wait(serve), "SIGTERM is an orderly end");
     // A second witness: who asked, what came with a SYN, and what acknowledged it.
     let count = |filter: &str| {
-        let command =
-            format!("for f in captures/*; do tshark -r $f -Y '{filter}'; done 2>/dev/null | wc -l");
+        let command = format!(
+            "set -o pipefail; for f in captures/*; do tshark -r $f -Y '{filter}' || exit; done | wc -l"
+        );
         testbed.run("server", &command).trim().parse::<u32>().unwrap()
     };
     let syn = "tcp.flags.syn == 1 && tcp.flags.ack == 0 && tcp.len == 10 && tcp.options.tfo.cookie";
-    assert_eq!(count(&format!("{syn} && tcp.dstport == 80")), 5);
+    let asked = count(&format!("{syn} && tcp.dstport == 80"));
+    assert_eq!(asked, 5, "{} packets, {}", count("tcp"), testbed.run("server", "ls -l captures"));
     assert!(count(&format!("{syn} && tcp.dstport == 81")) >= 1, "it was tried");
     let answers = "tcp.flags.syn == 1 && tcp.flags.ack == 1";
     assert_eq!(count(&format!("{answers} && tcp.ack == 11 && tcp.srcport == 80")), 5);

@@ -137,6 +137,9 @@ pub fn main_with(registry: Registry) -> ExitCode {
     }
 }
 
+/// How long tasks may take to be dropped at the end.
+const DROPPED: std::time::Duration = std::time::Duration::from_millis(250);
+
 /// Parses the command line, runs the subcommand, prints its error.
 #[must_use]
 pub fn run() -> ExitCode {
@@ -161,8 +164,9 @@ pub fn run() -> ExitCode {
         Err(error) => return fail(&anyhow::Error::new(error).context("cannot start threads")),
     };
     let result = runtime.block_on(work);
-    // A read of standard input cannot be cancelled: do not wait for it.
-    runtime.shutdown_background();
+    // What drivers hold is written as they are dropped, captures and traces: an end in the midst of that would tear
+    // them. But a read of standard input cannot be cancelled, and is not waited for.
+    runtime.shutdown_timeout(DROPPED);
     match result {
         Ok(code) => code,
         Err(error) => fail(&error),

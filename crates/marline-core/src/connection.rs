@@ -1924,15 +1924,15 @@ impl Connection {
     /// The first byte with neither keys nor mapping overtook nothing. So does Linux (6.18) send what went with its
     /// SYN and was not taken; it goes on in plain TCP with those who do.
     fn overtook_the_keys(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
-        let unmapped = segment.options.dss.is_some_and(|dss| dss.mapping.is_none());
-        let first = self.paths.get(id).map(|subflow| subflow.tcp().peer_to_wire(Ssn(1)));
-        if unmapped && !segment.payload.is_empty() && first == Some(segment.header.seq) {
+        if !self.session.is_server() || !self.session.is_offered() {
             return false;
         }
-        self.session.is_server()
-            && self.session.is_offered()
-            && segment.options.dss.is_some()
-            && mp_capable(segment).is_none()
+        let Some(dss) = segment.options.dss else { return false };
+        let first = self.paths.get(id).map(|subflow| subflow.tcp().peer_to_wire(Ssn(1)));
+        let unmapped = dss.mapping.is_none()
+            && !segment.payload.is_empty()
+            && first == Some(segment.header.seq);
+        !unmapped && mp_capable(segment).is_none()
     }
 
     /// A SYN or SYN/ACK that comes again says that what answered it did not get through. If it was the
@@ -3064,28 +3064,21 @@ impl Connection {
 
 /// Fast Open (RFC 7413, RFC 8684 appendix B); `connection/fast_open.rs` tells its course.
 impl Connection {
-    fn fast_open_plan(&self, cx: &Context<'_>, subflow: &SubflowContext) -> Plan {
-        let first = self.session.is_client() && !self.fast_open.is_planned();
-        let Some(fast) = self.config.fast_open.as_ref().filter(|_| first) else {
-            return Plan::Ordinary;
-        };
-        if subflow.tcp().syns_sent() > 1 {
-            return Plan::Ordinary;
-        }
-        let path = subflow.path();
-        let ends = (path.local.ip(), path.remote.ip());
-        cx.fast_opens.plan(cx.now, ends, fast.without_cookie)
-    }
-
     /// Client: settles what Fast Open adds to the first SYN, whose other options these are but for TCP's own.
     fn plan_fast_open(&mut self, cx: &mut Context<'_>, id: SubflowId, options: &TcpOptions) {
-        if self.config.fast_open.is_none() || self.fast_open.is_planned() {
+        let Some(fast) = &self.config.fast_open else { return };
+        if self.fast_open.is_planned() {
             return;
         }
         let Some(subflow) = self.paths.get(id) else { return };
-        let plan = self.fast_open_plan(cx, subflow);
+        let path = subflow.path();
+        let ends = (path.local.ip(), path.remote.ip());
+        let plan = match subflow.tcp().syns_sent() {
+            0 | 1 => cx.fast_opens.plan(cx.now, ends, fast.without_cookie),
+            _ => Plan::Ordinary,
+        };
         let (option, mss) = match plan {
-            Plan::Ordinary => (None, 0),
+            Plan::Ordinary => return self.fast_open.plan(None, 0),
             Plan::Ask(option) => (Some(option), 0),
             Plan::Send(option, mss) => (option, mss),
         };
@@ -3096,9 +3089,8 @@ impl Connection {
             timestamps: subflow.tcp().uses_timestamps().then(Timestamps::default),
             ..options.clone()
         };
-        if plan == Plan::Ordinary || option.is_some_and(|option| !option.fits_beside(&all)) {
-            self.fast_open.plan(None, 0);
-            return;
+        if option.is_some_and(|option| !option.fits_beside(&all)) {
+            return self.fast_open.plan(None, 0);
         }
         let room = if mss > 0 { syn_room(subflow.tcp().settled_segment(), mss) as u64 } else { 0 };
         let range = DataRange::new(Dsn(0), self.sender.written()).prefix(room);
@@ -3158,7 +3150,7 @@ impl Connection {
             checksum = dss_checksum(wire, 1, rest.len() as u16, sum);
         }
         let Some(subflow) = self.paths.get_mut(id) else { return };
-        subflow.tcp_mut().settle_syn_payload(cx.now, checksum);
+        subflow.tcp_mut().settle_syn_payload(cx.now, Some(checksum));
         let window = subflow.tcp().peer_window();
         if self.session.is_multipath() {
             // No DATA_ACK speaks of it.

@@ -717,7 +717,7 @@ impl SubflowContext {
         let fast = joining.fast.take()?;
         // Third and fourth ACK.
         let ordinary = joining.hmac.is_some();
-        self.tcp.settle_syn_payload(now, 0);
+        self.tcp.settle_syn_payload(now, None);
         Some((fast, ordinary))
     }
 

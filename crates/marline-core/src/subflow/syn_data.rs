@@ -77,8 +77,8 @@ impl Subflow {
     }
 
     /// Data may go from here on: what the SYN carried is done with, or lost and goes again. What was taken by
-    /// Fast Open has no mapping; the rest gets one of its own, with this checksum.
-    pub(crate) fn settle_syn_payload(&mut self, now: Instant, rest_checksum: u16) {
+    /// Fast Open has no mapping; the rest gets one of its own, with this checksum. `None`: it goes again as it went.
+    pub(crate) fn settle_syn_payload(&mut self, now: Instant, rest_checksum: Option<u16>) {
         let Some(data) = self.syn_data.take() else { return };
         let len = data.range.len();
         self.stats.bytes_sent += len;
@@ -90,7 +90,7 @@ impl Subflow {
             return;
         }
         let (start, end) = (Ssn(1).plus(data.acked), Ssn(1).plus(len));
-        let mapping_checksum = if data.divisible { rest_checksum } else { data.mapping_checksum };
+        let mapping_checksum = rest_checksum.unwrap_or(data.mapping_checksum);
         let sent_at = self.handshake.sent_at;
         self.tx.board.push(SentSegment {
             start,

@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::spread;
+use crate::spread::Spread;
 use crate::support::{run_ok, write_private};
 
 const AT_ONCE: usize = 500;
@@ -296,12 +296,9 @@ async fn rounds(testbed: &Testbed, title: &str) -> f64 {
     println!("{title}: {AT_ONCE} at once, ms to the first byte (median of {ROUNDS} rounds)");
     let mut p99 = [0.0; 2];
     for (way, name) in ["direct", "through"].into_iter().enumerate() {
-        let [half, most] = all[way].clone().map(spread);
-        p99[way] = most.0;
-        println!(
-            "  {name:>8} p50 {:.1} p99 {:.1} ({:.1} to {:.1}), {} failed",
-            half.0, most.0, most.1, most.2, failed[way]
-        );
+        let [half, most] = all[way].clone().map(Spread::of);
+        p99[way] = most.median;
+        println!("  {name:>8} p50 {:.1} p99 {most:.1}, {} failed", half.median, failed[way]);
     }
     println!("  p99 {:+.2} RTT beside direct TCP", (p99[1] - p99[0]) / RTT_MS);
     p99[1]

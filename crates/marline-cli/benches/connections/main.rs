@@ -9,6 +9,7 @@
 
 mod burst;
 mod requests;
+mod spread;
 #[path = "../../tests/it/support/mod.rs"]
 mod support;
 
@@ -22,10 +23,4 @@ fn main() {
     if wanted("burst") {
         burst::measure();
     }
-}
-
-/// The middle one, and the outermost two.
-fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
-    values.sort_by(f64::total_cmp);
-    (values[values.len() / 2], values[0], values[values.len() - 1])
 }

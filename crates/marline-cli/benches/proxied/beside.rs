@@ -1,17 +1,17 @@
 //! Peers of the proxy: two chained relays over QUIC, two chained stream proxies of nginx; and an echo.
 
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy_bidirectional_with_sizes,
 };
 
 use crate::quic;
-use crate::support::Beside;
+use crate::support::nginx::nginx;
+use crate::support::{Beside, free_address, listens};
 
 /// The variable that makes this program something else: an end of the relay over QUIC, `near ADDRESS` or `far
 /// ADDRESS`, or `echo ADDRESS`.
@@ -152,34 +152,6 @@ fn start(role: &str) -> (Child, SocketAddr) {
     (child, address)
 }
 
-/// A port of loopback that was free a moment ago.
-pub(crate) fn free() -> SocketAddr {
-    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    listener.local_addr().expect("its address")
-}
-
-/// Waits until somebody listens there.
-pub(crate) fn listens(address: SocketAddr) {
-    let until = Instant::now() + Duration::from_secs(20);
-    while TcpStream::connect(address).is_err() {
-        assert!(Instant::now() < until, "nobody listens on {address}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// nginx, in one process, with these modules and this in its configuration; it ends with what is returned.
-pub(crate) fn nginx(program: &Path, dir: &Path, name: &str, modules: &str, text: &str) -> Beside {
-    let file = dir.join(format!("{name}.conf"));
-    let text = format!(
-        "{modules}
-        daemon off; master_process off; pid {name}.pid; error_log stderr crit;
-        events {{ worker_connections 16384; }}
-        {text}"
-    );
-    std::fs::write(&file, text).expect("a file");
-    Beside::start(Command::new(program).args(["-p", ".", "-c"]).arg(&file).current_dir(dir))
-}
-
 /// Where Debian puts the module.
 const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
@@ -194,7 +166,7 @@ pub(crate) fn front(
         marline_testkit::need::skip("nginx has no stream module (Debian: libnginx-mod-stream)");
         return None;
     }
-    let listen = free();
+    let listen = free_address();
     let server = format!("listen {listen} backlog=4096; proxy_pass {target}; tcp_nodelay on;");
     let (module, text) =
         (format!("load_module {STREAM_MODULE};"), format!("stream {{ server {{ {server} }} }}"));

@@ -9,8 +9,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::beside::Echo;
 use crate::relay::{Bulk, client_of};
+use crate::spread::{Spread, ratios};
 use crate::support::start_server;
-use crate::{ROUNDS, Spread, percentile, ratios};
+use crate::{ROUNDS, percentile};
 
 const STREAMS: usize = 1_000;
 /// Between two messages of a stream.

@@ -23,6 +23,8 @@ mod quic;
 mod relay;
 mod requests;
 mod silent;
+#[path = "../connections/spread.rs"]
+mod spread;
 #[path = "../../tests/it/support/mod.rs"]
 mod support;
 
@@ -55,35 +57,6 @@ fn main() {
 
 /// Turns that each case has.
 const ROUNDS: usize = 5;
-
-/// The middle one, and the outermost two.
-#[derive(Copy, Clone, Debug)]
-struct Spread {
-    median: f64,
-    least: f64,
-    most: f64,
-}
-
-impl Spread {
-    fn of(mut values: Vec<f64>) -> Spread {
-        values.sort_by(f64::total_cmp);
-        let median = values[values.len() / 2];
-        Spread { median, least: values[0], most: values[values.len() - 1] }
-    }
-}
-
-impl std::fmt::Display for Spread {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let digits = f.precision().unwrap_or(2);
-        let Spread { median, least, most } = self;
-        write!(f, "{median:.digits$} ({least:.digits$} to {most:.digits$})")
-    }
-}
-
-/// Element by element.
-fn ratios(ours: &[f64], theirs: &[f64]) -> Spread {
-    Spread::of(ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect())
-}
 
 /// The value below which so many of a hundred lie.
 fn percentile(sorted: &[f64], percent: usize) -> f64 {

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::beside::Quic;
+use crate::spread::{Spread, ratios};
 use crate::support::{Running, ServerSide, start_server};
-use crate::{ROUNDS, Spread, processor_time, ratios};
+use crate::{ROUNDS, processor_time};
 
 /// What does not count, and what does.
 const BEGINNING: Duration = Duration::from_millis(500);

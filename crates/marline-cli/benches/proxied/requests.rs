@@ -8,10 +8,12 @@ use std::time::Instant;
 use marline_testkit::need;
 use tungstenite::Message;
 
-use crate::beside::{chained, free, front, listens, nginx};
+use crate::beside::{chained, front};
 use crate::relay::Proxied;
-use crate::support::{Beside, Running};
-use crate::{ROUNDS, Spread, percentile, ratios};
+use crate::spread::{Spread, ratios};
+use crate::support::nginx::page;
+use crate::support::{Beside, Running, free_address, listens};
+use crate::{ROUNDS, percentile};
 
 /// What a program gets per second, and the name of the figure. More is better.
 type Rate<'a> = (&'a str, Box<dyn Fn(SocketAddr) -> f64 + 'a>);
@@ -68,23 +70,10 @@ fn requests_per_second(command: &mut Command) -> f64 {
     rate
 }
 
-/// A web server with a small page.
-fn page(program: &Path, dir: &Path) -> (Beside, SocketAddr) {
-    let address = free();
-    let text = format!(
-        "http {{ access_log off; client_body_temp_path tmp; proxy_temp_path tmp; fastcgi_temp_path tmp;
-        uwsgi_temp_path tmp; scgi_temp_path tmp; keepalive_requests 1000000000;
-        server {{ listen {address} backlog=4096; location / {{ return 200 hello; }} }} }}"
-    );
-    let web = nginx(program, dir, "web", "", &text);
-    listens(address);
-    (web, address)
-}
-
 fn http(nginx_program: &Path) {
     let Some(program) = need::program("wrk") else { return };
     let dir = tempfile::tempdir().expect("a folder");
-    let (_web, address) = page(nginx_program, dir.path());
+    let (_web, address) = page(nginx_program, dir.path(), "hello");
     let program = program.as_path();
     let rates: [Rate<'_>; 3] = [
         ("wrk-keep-alive", Box::new(move |at| wrk(program, at, 25, true))),
@@ -104,9 +93,9 @@ fn churn(nginx_program: &Path) {
         return;
     }
     let dir = tempfile::tempdir().expect("a folder");
-    let (web, address) = page(nginx_program, dir.path());
+    let (web, address) = page(nginx_program, dir.path(), "hello");
     let Some((_front, anchor)) = front(nginx_program, dir.path(), "churn", address) else { return };
-    let (listen, to) = (free().to_string(), address.to_string());
+    let (listen, to) = (free_address().to_string(), address.to_string());
     let words = ["serve", "--listen", &listen, "--to", &to, "--max-per-source", "20000"];
     let mut serve = Running::start(dir.path(), &words);
     let ours = serve.address_after("listening on ");
@@ -151,7 +140,7 @@ fn redis(nginx_program: &Path) {
         return;
     };
     let dir = tempfile::tempdir().expect("a folder");
-    let address = free();
+    let address = free_address();
     let mut command = Command::new(server);
     command.args(["--port", &address.port().to_string(), "--bind", "127.0.0.1", "--save", ""]);
     let command = command.current_dir(dir.path()).stdout(std::process::Stdio::null());

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::beside::Echo;
-use crate::support::{Running, ServerSide, start_server};
+use crate::support::{Running, ServerSide, resident_kib, start_server};
 
 /// Clients, if there are more streams than one is to have.
 const CLIENTS: usize = 4;
@@ -37,13 +37,6 @@ async fn say(stream: &mut TcpStream, number: u64) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other("another stream's bytes"))
-}
-
-/// Resident memory of a process.
-fn resident_kib(process: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or_default()
 }
 
 struct Setup {

@@ -10,7 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::support;
-use super::support::{Beside, Running, ServerSide, start_client, start_server};
+use super::support::nginx::page;
+use super::support::{
+    Beside, Running, ServerSide, free_address, resident_kib, start_client, start_server,
+};
 use marline_testkit::need;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -24,40 +27,15 @@ struct Held {
 
 impl Held {
     fn by(process: u32) -> Held {
-        let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|line| line.trim().split(' ').next()?.parse().ok());
         let descriptors =
             std::fs::read_dir(format!("/proc/{process}/fd")).map_or(0, Iterator::count);
-        Held { kib: kib.unwrap_or_default(), descriptors }
+        Held { kib: resident_kib(process), descriptors }
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    listener.local_addr().expect("its address").port()
 }
 
 /// nginx on loopback, with a small page.
 fn nginx(dir: &Path) -> (Beside, SocketAddr) {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
-    let text = format!(
-        "daemon off; pid nginx.pid; error_log stderr crit; worker_processes 1;
-        events {{ worker_connections 4096; }}
-        http {{ access_log off; client_body_temp_path tmp; proxy_temp_path tmp; fastcgi_temp_path tmp;
-        uwsgi_temp_path tmp; scgi_temp_path tmp;
-        server {{ listen {address} backlog=4096; location / {{ return 200 {}; }} }} }}",
-        "x".repeat(1_000)
-    );
-    std::fs::write(dir.join("nginx.conf"), text).expect("a file");
-    let mut command = Command::new("nginx");
-    let nginx = Beside::start(command.args(["-p", ".", "-c", "nginx.conf"]).current_dir(dir));
-    let until = Instant::now() + Duration::from_secs(20);
-    while TcpStream::connect(address).is_err() {
-        assert!(Instant::now() < until, "nginx does not listen");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    (nginx, address)
+    page(Path::new("nginx"), dir, &"x".repeat(1_000))
 }
 
 /// Fetches the page over a new connection of the kernel's, Multipath TCP or plain.
@@ -88,7 +66,7 @@ fn churn(connections: u64) {
     }
     let dir = tempfile::tempdir().expect("a folder");
     let (_nginx, backend) = nginx(dir.path());
-    let (listen, to) = (format!("127.0.0.1:{}", free_port()), backend.to_string());
+    let (listen, to) = (free_address().to_string(), backend.to_string());
     let limits = ["--max-per-source", "4000"];
     let mut words = vec!["serve", "--listen", &listen, "--to", &to];
     words.extend_from_slice(&limits);
@@ -435,7 +413,7 @@ fn nothing_is_left_by_who_is_killed() {
     let (_nginx, backend) = nginx(dir.path());
     let mine = format!("kl{}", std::process::id());
     let before = traces_left();
-    let (listen, to) = (format!("127.0.0.1:{}", free_port()), backend.to_string());
+    let (listen, to) = (free_address().to_string(), backend.to_string());
     for round in 0..3 {
         let mut serve = Running::start(dir.path(), &["serve", "--listen", &listen, "--to", &to]);
         let server = serve.address_after("listening on ");

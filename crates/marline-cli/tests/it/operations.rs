@@ -10,7 +10,7 @@ mod targets;
 mod upgraded_quotas;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -18,11 +18,6 @@ use super::support;
 
 /// How long something may take to be so.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A TCP port of loopback that was free a moment ago.
-fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 /// Waits until it is so.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {

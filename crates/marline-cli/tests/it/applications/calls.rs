@@ -16,9 +16,9 @@ use marline_lab::scenario::Side;
 use marline_time::{PcgRng, Rng as _};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::super::run::write_script;
 use super::support::two_uplinks::{self, TwoUplinks, hear};
-use super::{client, support, wireguard};
+use super::wireguard::{FAR, NEAR, PORT as WIREGUARD_PORT, tunnel};
+use super::{client, support};
 
 const WIFI: &str = "rate=30M,delay=10ms,queue=80ms,loss=1%";
 const LTE: &str = "rate=20M,delay=30ms,queue=200ms,loss=0.1%";
@@ -27,8 +27,7 @@ const LTE: &str = "rate=20M,delay=30ms,queue=200ms,loss=0.1%";
 const DATAGRAM: usize = 1_000;
 const HEAD: usize = 16;
 const CALL_PORT: u16 = 9_000;
-/// WireGuard's port, and the duplicator's at the server.
-const WIREGUARD_PORT: u16 = 51_820;
+/// The duplicator's, at the server.
 const COPIES_PORT: u16 = 51_821;
 
 /// What does not count, and what does before WiFi begins to die.
@@ -229,7 +228,7 @@ fn call(way: Way, seed: u64) -> Outcome {
             client(&mut hosts, &flags, "udp forward listening on");
         }
     }
-    tunnel(&mut hosts);
+    tunnel(&mut hosts, &format!("{FAR}/32"));
     for (side, name, local, peer) in
         [(Side::Server, "far", FAR, NEAR), (Side::Client, "near", NEAR, FAR)]
     {
@@ -285,32 +284,6 @@ fn judge(
         let gap = times.windows(2).map(|pair| pair[1] - pair[0]).max().expect("two times");
         outcome.gaps_ms.push(gap as f64 / 1e6);
     }
-}
-
-/// Addresses inside WireGuard.
-const FAR: &str = "10.9.0.1";
-const NEAR: &str = "10.9.0.2";
-
-/// WireGuard at both ends; the near one speaks to a port of its own machine.
-fn tunnel(hosts: &mut TwoUplinks) {
-    write_script(&hosts.dir.join("wireguard"), wireguard::WIREGUARD);
-    let keys =
-        "umask 077; for n in near far; do wg genkey > $n.key; wg pubkey < $n.key > $n.pub; done";
-    hosts.shell(Side::Client, keys);
-    let key = |name: &str| std::fs::read_to_string(hosts.dir.join(name)).expect("a key");
-    let (near, far) = (key("near.pub"), key("far.pub"));
-    let far_end = format!(
-        "unshare --mount ./wireguard far {FAR} listen-port {WIREGUARD_PORT} peer {} allowed-ips {NEAR}/32",
-        near.trim()
-    );
-    hear(&hosts.program(Side::Server, &far_end), "wireguard is up");
-    let near_end = format!(
-        "unshare --mount ./wireguard near {NEAR} peer {} endpoint 127.0.0.1:{WIREGUARD_PORT} \
-         allowed-ips {FAR}/32 persistent-keepalive 25",
-        far.trim()
-    );
-    hear(&hosts.program(Side::Client, &near_end), "wireguard is up");
-    hosts.shell(Side::Client, &format!("ping -q -c 1 -w 20 {FAR}"));
 }
 
 /// The figures of docs/research/papers/datagrams.md, live.

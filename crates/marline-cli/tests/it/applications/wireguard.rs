@@ -8,15 +8,18 @@ use ring::digest::{SHA256, digest};
 use super::super::end_to_end::{hex, pattern};
 use super::run::World;
 use super::run::targets::HTTP;
-use super::{Side, TARGET_V4, client, hear, lost_to_outages, support};
+use super::{Side, TARGET_V4, TwoUplinks, client, hear, lost_to_outages, support};
 
 /// Bytes of the transfer.
 const LARGE: usize = 8 << 20;
 /// Addresses inside the tunnel.
-const FAR: &str = "10.9.0.1";
+pub(super) const FAR: &str = "10.9.0.1";
+pub(super) const NEAR: &str = "10.9.0.2";
+/// WireGuard's port.
+pub(super) const PORT: u16 = 51_820;
 
 /// Brings up `wg0` of NAME with an ADDRESS and a peer. Its key and its socket are its own.
-pub(super) const WIREGUARD: &str = r#"#!/bin/bash
+const WIREGUARD: &str = r#"#!/bin/bash
 set -eu
 name=$1 address=$2; shift 2
 mount -t tmpfs none /run
@@ -32,33 +35,39 @@ mkdir /run/wireguard
 exec wireguard-go --foreground wg0 > "$name.log" 2>&1
 "#;
 
-#[test]
-fn a_wireguard_tunnel_over_a_forwarded_port_survives_wifi() {
-    let _others = support::among_others();
-    let programs = ["wireguard-go", "wg", "ping", "curl", "sha256sum", "unshare"];
-    let Some(mut world) = World::set("app-wg", &programs) else { return };
-    super::run::write_script(&world.dir().join("wireguard"), WIREGUARD);
-    let hosts = &mut world.hosts;
+/// WireGuard at both ends. The near one speaks to a port of its own machine, has the far one bring what is for these
+/// networks, and has heard from it.
+pub(super) fn tunnel(hosts: &mut TwoUplinks, networks: &str) {
+    super::run::write_script(&hosts.dir.join("wireguard"), WIREGUARD);
     let keys =
         "umask 077; for n in near far; do wg genkey > $n.key; wg pubkey < $n.key > $n.pub; done";
     hosts.shell(Side::Client, keys);
     let key = |name: &str| std::fs::read_to_string(hosts.dir.join(name)).expect("a key");
     let (near, far) = (key("near.pub"), key("far.pub"));
-    client(hosts, &format!("-U 127.0.0.1:51820:{TARGET_V4}:51820"), "udp forward listening on");
     let far_end = format!(
-        "unshare --mount ./wireguard far {FAR} listen-port 51820 peer {} allowed-ips 10.9.0.2/32",
+        "unshare --mount ./wireguard far {FAR} listen-port {PORT} peer {} allowed-ips {NEAR}/32",
         near.trim()
     );
     hear(&hosts.program(Side::Server, &far_end), "wireguard is up");
-    // The target's own address goes into the tunnel, as somebody's home network.
     let near_end = format!(
-        "unshare --mount ./wireguard near 10.9.0.2 peer {} endpoint 127.0.0.1:51820 \
-         allowed-ips {FAR}/32,{TARGET_V4}/32 persistent-keepalive 25",
+        "unshare --mount ./wireguard near {NEAR} peer {} endpoint 127.0.0.1:{PORT} \
+         allowed-ips {networks} persistent-keepalive 25",
         far.trim()
     );
     hear(&hosts.program(Side::Client, &near_end), "wireguard is up");
-    hosts.shell(Side::Client, &format!("ip route add {TARGET_V4}/32 dev wg0"));
     hosts.shell(Side::Client, &format!("ping -q -c 1 -w 20 {FAR}"));
+}
+
+#[test]
+fn a_wireguard_tunnel_over_a_forwarded_port_survives_wifi() {
+    let _others = support::among_others();
+    let programs = ["wireguard-go", "wg", "ping", "curl", "sha256sum", "unshare"];
+    let Some(mut world) = World::set("app-wg", &programs) else { return };
+    let hosts = &mut world.hosts;
+    client(hosts, &format!("-U 127.0.0.1:{PORT}:{TARGET_V4}:{PORT}"), "udp forward listening on");
+    // The target's own address goes into the tunnel, as somebody's home network.
+    tunnel(hosts, &format!("{FAR}/32,{TARGET_V4}/32"));
+    hosts.shell(Side::Client, &format!("ip route add {TARGET_V4}/32 dev wg0"));
 
     let mut content = vec![0; LARGE];
     pattern(0, &mut content);

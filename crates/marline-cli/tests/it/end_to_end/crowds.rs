@@ -2,33 +2,24 @@
 
 use super::support;
 use std::fmt::Write as _;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use marline_testkit::need;
 
-use super::support::{Beside, Running, ServerSide, start_server, texts};
+use super::support::{Beside, Running, ServerSide, free_address, listens, start_server, texts};
 
 /// How long anything may take.
 const PATIENCE_S: &str = "120";
 const HOSTS: usize = 40;
 const FILES: usize = 200;
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its address").port()
-}
-
 /// Starts a program and waits until it listens.
 fn start(command: &mut Command, port: u16) -> Beside {
     let beside = Beside::start(command.stdout(Stdio::null()));
-    let until = Instant::now() + Duration::from_secs(30);
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(Instant::now() < until, "nobody listens on port {port}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    listens((Ipv4Addr::LOCALHOST, port).into());
     beside
 }
 
@@ -56,7 +47,7 @@ struct Web {
 }
 
 fn web(program: &Path, dir: &Path) -> Web {
-    let (one, two) = (free_port(), free_port());
+    let (one, two) = (free_address().port(), free_address().port());
     for name in ["web", "tmp"] {
         std::fs::create_dir_all(dir.join(name)).unwrap();
     }
@@ -138,7 +129,7 @@ fn redis_benchmark_with_fifty_connections_fails_nowhere() {
     let Some(server) = need::program("redis-server") else { return };
     let Some(benchmark) = need::program("redis-benchmark") else { return };
     let dir = tempfile::tempdir().unwrap();
-    let port = free_port();
+    let port = free_address().port();
     let mut command = Command::new(server);
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
     let _redis = start(command.arg("--dir").arg(dir.path()), port);

@@ -3,18 +3,13 @@
 
 use super::support;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::support::{Running, start_client, start_server};
+use super::support::{Running, free_address, start_client, start_server};
 use super::{ended, http_target, link, pattern};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A TCP port of loopback that was free a moment ago.
-fn free_tcp_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
 
 /// What a GET of `size` bytes gives, by way of `address`.
 fn get(address: SocketAddr, size: usize) -> std::io::Result<Vec<u8>> {
@@ -47,7 +42,7 @@ fn works_again(address: SocketAddr) -> Duration {
 fn visitors_use_both_links_and_the_listener_outlives_the_loss_of_all() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
-    let remote = format!("127.0.0.1:{}", free_tcp_port());
+    let remote = free_address().to_string();
     let server = start_server(dir.path(), &["--allow-remote", &remote]);
     // Nothing gets through between 4 s and 7 s.
     let rate = "rate=20M,delay=5ms";
@@ -75,7 +70,7 @@ fn visitors_use_both_links_and_the_listener_outlives_the_loss_of_all() {
 fn a_killed_server_listens_again_when_it_is_back() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
-    let remote = format!("127.0.0.1:{}", free_tcp_port());
+    let remote = free_address().to_string();
     let mut server = start_server(dir.path(), &["--allow-remote", &remote]);
     let path = format!("127.0.0.1={}", server.address);
     let forward = format!("{remote}:{}", http_target());
@@ -111,7 +106,7 @@ fn a_killed_server_listens_again_when_it_is_back() {
 fn the_server_says_which_flag_allows_it_and_sighup_does() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
-    let remote = format!("127.0.0.1:{}", free_tcp_port());
+    let remote = free_address().to_string();
     let mut server = start_server(dir.path(), &[]);
     let path = format!("127.0.0.1={}", server.address);
     let forward = format!("{remote}:{}", http_target());

@@ -9,8 +9,10 @@ use std::time::Duration;
 use super::support::native::testbed;
 use super::support::socks::{echo, echo_target, open};
 use super::support::testbed::Until;
-use super::support::{self, Running, SERVICES, start_client, start_server, write_private};
-use super::{ask, free_port, metric, until};
+use super::support::{
+    self, Running, SERVICES, free_address, start_client, start_server, write_private,
+};
+use super::{ask, metric, until};
 
 /// Lines of a configuration: where metrics, a dashboard and the control socket are.
 fn lines([metrics, page]: [SocketAddr; 2], control: &Path) -> String {
@@ -69,7 +71,7 @@ fn goes_elsewhere(
     // What cannot be bound leaves all of it in force.
     let holds = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = holds.local_addr().unwrap();
-    let (new_metrics, new_page) = (free_port(), free_port());
+    let (new_metrics, new_page) = (free_address(), free_address());
     for (wanted, says) in [
         (at(taken, new_page, "first.sock"), format!("cannot serve metrics on TCP {taken}")),
         (
@@ -131,7 +133,7 @@ fn goes_elsewhere(
 }
 
 fn shown_at(dir: &Path) -> ([SocketAddr; 2], String) {
-    let shown = [free_port(), free_port()];
+    let shown = [free_address(), free_address()];
     (shown, lines(shown, &dir.join("first.sock")))
 }
 
@@ -180,7 +182,7 @@ fn what_shows_a_server_goes_elsewhere_or_stays_and_an_upgrade_follows() {
     goes_elsewhere(dir.path(), &mut process, first, &write);
     echo(&mut stream, b"as if nothing had been");
     // The next process has them where they are by then; in this one nothing of it moves any more.
-    let metrics = free_port();
+    let metrics = free_address();
     let second = dir.path().join("second.sock").display().to_string();
     write(&format!("metrics = \"{metrics}\"\ncontrol = \"{second}\"\n"));
     ask(dir.path(), &["reload", "--control", &second], true);

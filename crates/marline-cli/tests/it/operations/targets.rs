@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use super::ask;
 use super::support::socks::{echo, open};
-use super::support::{self, start_client, start_server};
-use super::{ask, free_port};
+use super::support::{self, free_address, start_client, start_server};
 
 /// An address that nothing else has.
 const TARGET: &str = "127.77.66.55";
@@ -41,7 +41,7 @@ fn status_monitor_metrics_and_dashboard_do_not_say_where_connections_lead() {
     let dir = tempfile::tempdir().unwrap();
     let controls = ["server", "client"].map(|name| dir.path().join(format!("{name}.control")));
     let [at_server, at_client] = controls.each_ref().map(|path| path.to_str().unwrap());
-    let ports = [free_port(), free_port(), free_port(), free_port()];
+    let ports = [free_address(), free_address(), free_address(), free_address()];
     let texts = ports.map(|port| port.to_string());
     let watched =
         |at: usize| ["--metrics", &texts[at], "--dashboard", &texts[at + 1], "--log-connections"];

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "a bench compiles this file as well and uses a part of it")]
 
 pub(crate) mod native;
+pub(crate) mod nginx;
 pub(crate) mod socks;
 pub(crate) mod stun;
 pub(crate) mod testbed;
@@ -276,6 +277,28 @@ pub(crate) struct ServerSide {
     pub(crate) process: Running,
     pub(crate) address: SocketAddr,
     pub(crate) invite_file: PathBuf,
+}
+
+/// An address of loopback whose TCP port was free a moment ago.
+pub(crate) fn free_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its address")
+}
+
+/// Waits until somebody listens there.
+pub(crate) fn listens(address: SocketAddr) {
+    let until = Instant::now() + READY;
+    while std::net::TcpStream::connect(address).is_err() {
+        assert!(Instant::now() < until, "nobody listens on {address}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Resident memory of a process, KiB; 0: there is none.
+pub(crate) fn resident_kib(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or_default()
 }
 
 /// A UDP port of loopback that was free a moment ago.

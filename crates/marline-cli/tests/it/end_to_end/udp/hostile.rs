@@ -6,7 +6,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use super::support;
-use super::support::{Running, start_client, start_server};
+use super::support::{Running, resident_kib, start_client, start_server};
 use super::{Association, PATIENCE, both, echo_target, watched_target};
 
 /// A relay between client and server by an enemy: every frame of a lane comes several times, several times changed,
@@ -97,13 +97,6 @@ fn forged_and_repeated_frames_bring_nothing_and_nothing_twice() {
     assert!(back.len() > 400, "{} of 500 came back", back.len());
 }
 
-/// Resident memory of a process, KiB.
-fn resident_kib(process: &Running) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 #[test]
 fn a_hundred_thousand_flows_leave_memory_bounded_and_others_unharmed() {
     let _others = support::among_others();
@@ -115,7 +108,7 @@ fn a_hundred_thousand_flows_leave_memory_bounded_and_others_unharmed() {
     let (greedy, modest) = (Association::open(socks), Association::open(other_socks));
     greedy.echo(target, b"before");
     modest.echo(target, b"before");
-    let before = [resident_kib(&server.process), resident_kib(&client)];
+    let before = [resident_kib(server.process.id()), resident_kib(client.id())];
     for number in 0..100_000u32 {
         let [_, a, b, c] = number.to_be_bytes();
         greedy.send(SocketAddr::from(([127, 1 + a, b, c], 9)), b"flow");
@@ -127,7 +120,7 @@ fn a_hundred_thousand_flows_leave_memory_bounded_and_others_unharmed() {
     }
     greedy.echo(target, b"after");
     modest.echo(target, b"after");
-    let after = [resident_kib(&server.process), resident_kib(&client)];
+    let after = [resident_kib(server.process.id()), resident_kib(client.id())];
     eprintln!("server and client: {before:?} KiB before, {after:?} after 100,000 flows");
     for (before, after) in before.iter().zip(after) {
         assert!(after < before + 32 * 1_024, "{before} KiB, and then {after}");

@@ -1,0 +1,34 @@
+//! nginx, with as much in its configuration as a test or a bench needs.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use super::{Beside, free_address, listens};
+
+/// nginx, in one process, with these modules and this in its configuration; it ends with what is returned. Its files
+/// are in `dir`, under `name`.
+pub(crate) fn nginx(program: &Path, dir: &Path, name: &str, modules: &str, text: &str) -> Beside {
+    let file = dir.join(format!("{name}.conf"));
+    let text = format!(
+        "{modules}
+        daemon off; master_process off; pid {name}.pid; error_log stderr crit;
+        events {{ worker_connections 4096; }}
+        {text}"
+    );
+    std::fs::write(&file, text).expect("a file");
+    Beside::start(Command::new(program).args(["-p", ".", "-c"]).arg(&file).current_dir(dir))
+}
+
+/// A web server on loopback with one page, and where it is.
+pub(crate) fn page(program: &Path, dir: &Path, body: &str) -> (Beside, SocketAddr) {
+    let address = free_address();
+    let text = format!(
+        "http {{ access_log off; client_body_temp_path tmp; proxy_temp_path tmp; fastcgi_temp_path tmp;
+        uwsgi_temp_path tmp; scgi_temp_path tmp; keepalive_requests 1000000000;
+        server {{ listen {address} backlog=4096; location / {{ return 200 {body}; }} }} }}"
+    );
+    let web = nginx(program, dir, "web", "", &text);
+    listens(address);
+    (web, address)
+}

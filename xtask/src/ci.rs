@@ -32,7 +32,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("fuzz", &|root| fuzz(root, None)),
         ("papers", &papers),
         ("python", &python::check),
-        // Packs the program that `papers` has built, and links another one from what `test` has compiled.
+        // Packs the program that `test` has built, and links another one from what it has compiled.
         ("packages", &packages::check),
         // Last, so that the end of the log says which cell was red.
         ("interop", &interop),
@@ -122,9 +122,9 @@ fn fuzz_targets(root: &Path) -> Result<Vec<String>, String> {
 
 /// The part of the matrix against the kernel that covers all pairs of values.
 fn interop(root: &Path) -> TaskResult {
-    let cells = ["run", "--release", "-q", "-p", "marline-interop", "--", "--small"];
+    let program = tested(root, "marline-interop")?;
     let with = |more: &[&str]| {
-        run_and_say_what_failed(&mut command(root, "cargo", &[cells.as_slice(), more].concat()))
+        run_and_say_what_failed(&mut command(root, &program, &[&["--small"], more].concat()))
     };
     // Two cells at a time share this machine with what they measure, and some of them wait for a kernel's
     // timers: what is red is run once more with nothing beside it, and is red only if it is again. Both say why.
@@ -139,21 +139,25 @@ fn interop(root: &Path) -> TaskResult {
 fn papers(root: &Path) -> TaskResult {
     const OUT: &str = "target/ci-papers";
     small_papers(root, OUT)?;
-    run(&mut marline(root, &["lab", "report", "--out", OUT]))
+    run(&mut command(root, &tested(root, "marline")?, &["lab", "report", "--out", OUT]))
 }
 
 /// A quick look at every paper that runs in virtual time, results in a directory of the checkout.
 pub(crate) fn small_papers(root: &Path, out: &str) -> TaskResult {
-    let mut small = marline(root, &["lab", "paper", "all", "--quick", "--out", out]);
+    let program = tested(root, "marline")?;
+    let mut small = command(root, &program, &["lab", "paper", "all", "--quick", "--out", out]);
     let status = small.status().map_err(|error| format!("lab paper: {error}"))?;
     // A quick look judges nothing.
     if status.success() { Ok(()) } else { Err(format!("lab paper: {status}")) }
 }
 
-fn marline(root: &Path, arguments: &[&str]) -> Command {
-    let mut cargo = command(root, "cargo", &["run", "--release", "-q", "-p", "marline-cli", "--"]);
-    cargo.args(arguments);
-    cargo
+/// A program of the workspace as `cargo test --workspace` compiles it, with its checks of overflows and its debug
+/// assertions: steps that run programs compile next to nothing, where a release takes ten minutes (`cargo xtask dist`).
+pub(crate) fn tested(root: &Path, program: &str) -> Result<String, String> {
+    const BUILD: [&str; 8] =
+        ["build", "--profile", "test", "--workspace", "--bins", "--tests", "--locked", "-q"];
+    cargo(root, &BUILD)?;
+    Ok(root.join("target/debug").join(program).to_string_lossy().into_owned())
 }
 
 fn clippy(root: &Path) -> TaskResult {

@@ -1,12 +1,11 @@
 //! Forward error correction: sums of sent bytes, from which lost ones are recovered.
 //!
-//! Pure code, independent of segments and subflows: `gf256` is the arithmetic, `code` defines
-//! repairs, `decoder` solves for missing data. The sending side is `connection/fec_tx.rs`, the
+//! Pure code, independent of segments and subflows: `code` defines repairs, `decoder` solves for missing data; the
+//! coefficients and their arithmetic are `marline_wire::repair_code`. The sending side is `connection/fec_tx.rs`, the
 //! receiving one `connection/receiver.rs`, the form on the wire `docs/spec/experimental.md`.
 
 mod code;
 mod decoder;
-mod gf256;
 
-pub(crate) use code::{ROWS, Repair};
+pub(crate) use code::Repair;
 pub(crate) use decoder::{Decoder, Known};

@@ -41,8 +41,10 @@ pub struct LaneStats {
     pub sent_bytes: u64,
     /// Bytes of frames with datagrams that left for the first time.
     pub first_frame_bytes: u64,
-    /// Bytes of frames that left a second time, on another path.
+    /// Bytes of frames that left a second time, on another path, and of repairs.
     pub copied_frame_bytes: u64,
+    /// Of those, the repairs.
+    pub repair_frame_bytes: u64,
     /// Of those, the ones whose acknowledgement had been overdue.
     pub rescued_frame_bytes: u64,
     /// Bytes of frames that only acknowledge, ask for a path's round trip, or look for its MTU.
@@ -53,6 +55,8 @@ pub struct LaneStats {
     pub dropped_full: u64,
     /// Datagrams handed to the driver.
     pub delivered_datagrams: u64,
+    /// Of those, the ones that were computed from repairs.
+    pub repaired_datagrams: u64,
     /// Genuine frames that had come before, as second copies do.
     pub duplicates: u64,
     /// Frames that came again on the same path, or that are older than the replay window.
@@ -79,11 +83,13 @@ impl core::ops::AddAssign for LaneStats {
         self.sent_bytes += other.sent_bytes;
         self.first_frame_bytes += other.first_frame_bytes;
         self.copied_frame_bytes += other.copied_frame_bytes;
+        self.repair_frame_bytes += other.repair_frame_bytes;
         self.rescued_frame_bytes += other.rescued_frame_bytes;
         self.control_frame_bytes += other.control_frame_bytes;
         self.dropped_late += other.dropped_late;
         self.dropped_full += other.dropped_full;
         self.delivered_datagrams += other.delivered_datagrams;
+        self.repaired_datagrams += other.repaired_datagrams;
         self.duplicates += other.duplicates;
         self.replays += other.replays;
         self.forged += other.forged;

@@ -12,6 +12,10 @@ use marline_time::{Duration, Instant, Rate};
 const SPARSE: Rate = Rate::from_bits_per_s(128_000);
 /// From this rate on a flow is bulk: more than most video calls send. The application may know better.
 const BULK: Rate = Rate::from_mbit(2);
+/// Datagrams that are handed over with less than this between them belong to one burst.
+const BURST_GAP: Duration = Duration::from_millis(1);
+/// Weight of the newest burst.
+const BURST_GAIN: f32 = 0.25;
 /// The last second, in slots.
 const SLOTS: usize = 4;
 const SLOT: Duration = Duration::from_millis(250);
@@ -22,6 +26,10 @@ pub(crate) struct Flow {
     slots: [u32; SLOTS],
     slot: u64,
     mean_bytes: f32,
+    /// Datagrams of the burst that runs, and smoothed of those before.
+    burst: u32,
+    mean_burst: f32,
+    handed_over_at: Instant,
     pub(crate) class: FlowClass,
     /// Whether it had sent nothing else within the last second.
     pub(crate) alone: bool,
@@ -38,6 +46,9 @@ impl Flow {
             slots: [0; SLOTS],
             slot: 0,
             mean_bytes: 0.0,
+            burst: 0,
+            mean_burst: 1.0,
+            handed_over_at: now,
             class: FlowClass::Sparse,
             alone: true,
             told: false,
@@ -58,6 +69,12 @@ impl Flow {
         self.alone = self.slots == [0; SLOTS];
         let current = &mut self.slots[slot as usize % SLOTS];
         *current = current.saturating_add(bytes as u32);
+        if now.since(self.handed_over_at) >= BURST_GAP && self.burst > 0 {
+            self.mean_burst += (self.burst as f32 - self.mean_burst) * BURST_GAIN;
+            self.burst = 0;
+        }
+        self.burst = self.burst.saturating_add(1);
+        self.handed_over_at = now;
         let gain = if self.mean_bytes == 0.0 { 1.0 } else { 0.1 };
         self.mean_bytes += (bytes as f32 - self.mean_bytes) * gain;
         if !self.told {
@@ -80,6 +97,11 @@ impl Flow {
     /// What it sent in the last second.
     pub(crate) fn rate(&self) -> Rate {
         Rate::from_bytes_per_s(self.slots.iter().map(|bytes| u64::from(*bytes)).sum())
+    }
+
+    /// Smoothed number of datagrams that come at once.
+    pub(crate) const fn mean_burst(&self) -> f32 {
+        self.mean_burst
     }
 
     pub(crate) const fn mean_bytes(&self) -> u32 {
@@ -173,6 +195,21 @@ mod tests {
         assert_eq!(send(&mut flows, 80, 16, 200), FlowClass::Sparse);
         flows.tell(Instant::from_secs(100), 1, FlowClass::Bulk);
         assert_eq!(send(&mut flows, 80, 16, 200), FlowClass::Bulk);
+    }
+
+    #[test]
+    fn a_burst_is_what_comes_within_a_millisecond() {
+        let mut flows = Flows::new(10);
+        for frame in 0..50 {
+            for packet in 0..3 {
+                let at = Instant::from_millis(25 * frame) + Duration::from_micros(200 * packet);
+                flows.on_datagram(at, 1, 1_000);
+            }
+            flows.on_datagram(Instant::from_millis(25 * frame), 2, 1_000);
+        }
+        let mut burst = |id| flows.known(id).unwrap().mean_burst();
+        assert!((2.9..=3.0).contains(&burst(1)), "{}", burst(1));
+        assert!((burst(2) - 1.0).abs() < 1e-6, "{}", burst(2));
     }
 
     #[test]

@@ -31,6 +31,13 @@ const DATAGRAM_TO_THE_END: u8 = 2;
 const ACK: u8 = 3;
 const PING: u8 = 4;
 const SIZE: u8 = 5;
+const REPAIR: u8 = 6;
+const READS: u8 = 7;
+
+/// Frames that one repair sums up at most.
+pub(crate) const MOST_IN_GROUP: usize = 16;
+/// The last item that we understand: what READS tells.
+pub(crate) const LAST_KIND: u8 = READS;
 
 /// The largest number of variable length.
 pub(crate) const LARGEST_NUMBER: u64 = (1 << 62) - 1;
@@ -149,6 +156,88 @@ impl Ack {
     }
 }
 
+/// A sum of datagrams of several frames, from which a lost one is computed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Repair<'a> {
+    /// Which sum it is.
+    pub(crate) row: u8,
+    numbers: [u64; MOST_IN_GROUP],
+    len: usize,
+    /// The sum: of the length of each frame's datagrams, two bytes, and of what [`datagram_part`] gives of it.
+    pub(crate) sum: &'a [u8],
+}
+
+impl<'a> Repair<'a> {
+    /// Of at most [`MOST_IN_GROUP`] frames, whose numbers rise.
+    pub(crate) fn new(row: u8, rising: &[u64], sum: &'a [u8]) -> Repair<'a> {
+        let mut repair = Repair { row, numbers: [0; MOST_IN_GROUP], len: 0, sum };
+        for number in rising.iter().take(MOST_IN_GROUP) {
+            repair.numbers[repair.len] = *number;
+            repair.len += 1;
+        }
+        repair
+    }
+
+    /// Numbers of the frames, rising; at least two.
+    pub(crate) fn numbers(&self) -> &[u64] {
+        &self.numbers[..self.len]
+    }
+
+    fn parse(reader: &mut Reader<'a>) -> Option<Repair<'a>> {
+        let row = reader.byte()?;
+        let len = usize::from(reader.byte()?);
+        if !(2..=MOST_IN_GROUP).contains(&len) {
+            return None;
+        }
+        let mut repair = Repair::new(row, &[reader.number()?], &[]);
+        while repair.len < len {
+            let above = repair.numbers[repair.len - 1].checked_add(1)?;
+            repair.numbers[repair.len] = above.checked_add(reader.number()?)?;
+            repair.len += 1;
+        }
+        repair.sum = core::mem::take(&mut reader.rest);
+        (repair.sum.len() > LEN_BYTES).then_some(repair)
+    }
+
+    /// Appends it; it ends the body.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[REPAIR, self.row, self.len as u8]);
+        let mut next = 0;
+        for number in self.numbers() {
+            write_number(out, number - next);
+            next = number + 1;
+        }
+        out.extend_from_slice(self.sum);
+    }
+
+    /// Bytes of one beside the datagrams of the longest frame.
+    pub(crate) fn overhead(rising: &[u64]) -> usize {
+        let mut next = 0;
+        let gap = |number: &u64| {
+            let bytes = number_len(number - next);
+            next = number + 1;
+            bytes
+        };
+        3 + rising.iter().map(gap).sum::<usize>() + LEN_BYTES
+    }
+}
+
+/// Bytes of the length in a sum.
+pub(crate) const LEN_BYTES: usize = 2;
+
+/// The part of a body that repairs sum up: its datagrams, which stand at its end; empty if it has none.
+pub(crate) fn datagram_part(body: &[u8]) -> &[u8] {
+    let mut items = Items::new(body);
+    loop {
+        let rest = items.reader.rest;
+        match items.next() {
+            Some(Ok(Item::Datagram { .. })) => return rest,
+            Some(Ok(_)) => {}
+            Some(Err(Malformed)) | None => return &[],
+        }
+    }
+}
+
 /// A part of a body.
 #[expect(clippy::large_enum_variant, reason = "read and handled at once, never kept")]
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -161,6 +250,10 @@ pub(crate) enum Item<'a> {
     Ping,
     /// Frames of so many bytes from here to there pass this path.
     Size { path: PathId, bytes: u16 },
+    /// From which what is lost may be computed.
+    Repair(Repair<'a>),
+    /// Items up to this kind are understood.
+    Reads { kind: u8 },
 }
 
 /// Bytes that an item takes beside the payload of a datagram, where its length is told or not.
@@ -191,6 +284,11 @@ pub(crate) fn write_size(out: &mut Vec<u8>, path: PathId, bytes: u16) {
     out.extend_from_slice(&bytes.to_be_bytes());
 }
 
+/// What the sender understands. Who does not know this item stops reading here: it is the last of its body.
+pub(crate) fn write_reads(out: &mut Vec<u8>) {
+    out.extend_from_slice(&[READS, LAST_KIND]);
+}
+
 /// Items of an opened body; ends with `Err` where it is not well-formed.
 #[derive(Debug)]
 pub(crate) struct Items<'a> {
@@ -200,6 +298,11 @@ pub(crate) struct Items<'a> {
 /// A body that is not well-formed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
+
+/// Whether peers that tell this as the last kind they understand know repairs.
+pub(crate) const fn knows_repairs(kind: u8) -> bool {
+    kind >= REPAIR
+}
 
 impl<'a> Items<'a> {
     pub(crate) const fn new(body: &'a [u8]) -> Self {
@@ -230,6 +333,8 @@ impl<'a> Items<'a> {
                 let bytes = u16::from_be_bytes([reader.byte()?, reader.byte()?]);
                 Item::Size { path, bytes }
             }
+            REPAIR => Item::Repair(Repair::parse(reader)?),
+            READS => Item::Reads { kind: reader.byte()? },
             _ => return None,
         }))
     }
@@ -326,6 +431,7 @@ mod tests {
         Ack(Ack),
         Ping,
         Size(u8, u16),
+        Reads,
     }
 
     fn made() -> impl Strategy<Value = Made> {
@@ -335,6 +441,7 @@ mod tests {
             ack().prop_map(Made::Ack),
             Just(Made::Ping),
             (any::<u8>(), any::<u16>()).prop_map(|(path, bytes)| Made::Size(path, bytes)),
+            Just(Made::Reads),
         ]
     }
 
@@ -347,6 +454,7 @@ mod tests {
                 Made::Ack(ack) => assert!(ack.write(&mut body, usize::MAX)),
                 Made::Ping => write_ping(&mut body),
                 Made::Size(path, bytes) => write_size(&mut body, PathId(*path), *bytes),
+                Made::Reads => write_reads(&mut body),
             }
         }
         body.resize(body.len() + padding, PADDING);
@@ -372,8 +480,43 @@ mod tests {
                     Made::Size(path, bytes) => {
                         prop_assert_eq!(read, Item::Size { path: PathId(*path), bytes: *bytes });
                     }
+                    Made::Reads => prop_assert_eq!(read, Item::Reads { kind: LAST_KIND }),
                 }
             }
+        }
+
+        #[test]
+        fn a_repair_is_read_back_and_is_as_long_as_was_said(
+            row in any::<u8>(),
+            gaps in prop::collection::vec(number(), 2..=MOST_IN_GROUP),
+            sum in prop::collection::vec(any::<u8>(), LEN_BYTES + 1..1_300),
+        ) {
+            let mut next = 0;
+            let rising = |gap: &u64| {
+                let number = next + gap % (1 << 40);
+                next = number + 1;
+                number
+            };
+            let numbers: Vec<u64> = gaps.iter().map(rising).collect();
+            let repair = Repair::new(row, &numbers, &sum);
+            let mut body = Vec::new();
+            write_ping(&mut body);
+            repair.write(&mut body);
+            prop_assert_eq!(body.len(), 1 + Repair::overhead(&numbers) + sum.len() - LEN_BYTES);
+            let read: Vec<_> = Items::new(&body).collect();
+            prop_assert_eq!(read, [Ok(Item::Ping), Ok(Item::Repair(repair))]);
+        }
+
+        #[test]
+        fn datagrams_are_the_end_of_a_body(
+            asides in prop::collection::vec(prop_oneof![ack().prop_map(Made::Ack), Just(Made::Ping)], 0..3),
+            datagrams in prop::collection::vec((number(), prop::collection::vec(any::<u8>(), 0..90)), 0..4),
+        ) {
+            let datagrams: Vec<Made> =
+                datagrams.into_iter().map(|(flow, payload)| Made::Datagram(flow, payload)).collect();
+            let alone = write(&datagrams, 0);
+            let body = [write(&asides, 0), alone.clone()].concat();
+            prop_assert_eq!(datagram_part(&body), alone);
         }
 
         #[test]
@@ -428,11 +571,26 @@ mod tests {
     }
 
     #[test]
+    fn a_repair_of_one_frame_of_too_many_or_of_nothing_is_malformed() {
+        for body in [
+            &[REPAIR, 0, 1, 5, 0, 0, 1][..],
+            &[REPAIR, 0, 17, 5, 0, 0, 1],
+            &[REPAIR, 0, 2, 5, 0, 0, 1],
+            &[REPAIR, 0, 2, 5, 0],
+        ] {
+            assert_eq!(Items::new(body).next(), Some(Err(Malformed)), "{body:?}");
+        }
+        let sum = Repair::new(0, &[5, 6], &[0, 1, 9]);
+        let body = [REPAIR, 0, 2, 5, 0, 0, 1, 9];
+        assert_eq!(Items::new(&body).next(), Some(Ok(Item::Repair(sum))));
+    }
+
+    #[test]
     fn an_unknown_item_and_padding_with_something_in_it_are_malformed() {
-        assert_eq!(Items::new(&[9]).next(), Some(Err(Malformed)));
+        assert_eq!(Items::new(&[99]).next(), Some(Err(Malformed)));
         assert_eq!(Items::new(&[PADDING, 0, 1]).next(), Some(Err(Malformed)));
         assert_eq!(Items::new(&[PADDING, 0, 0]).next(), None);
-        let mut items = Items::new(&[PING, 9, PING]);
+        let mut items = Items::new(&[PING, 99, PING]);
         assert_eq!(items.next(), Some(Ok(Item::Ping)));
         assert_eq!((items.next(), items.next()), (Some(Err(Malformed)), None));
     }

@@ -5,30 +5,33 @@
 //! that path's queue for as long as the window makes it, gets its number when it leaves, and leaves sealed, once or
 //! twice. What is of a path alone (round trip, losses, window, MTU) is that path's.
 
+mod coding;
 mod inbox;
 mod kept;
 mod machine;
+mod receiving;
+mod repairing;
 mod sending;
 
 use std::collections::VecDeque;
 
 use marline_policy::{
-    DatagramContext, DatagramPathView, DatagramPolicy, FlowClass, FlowView, PathId, Route,
+    DatagramContext, DatagramPathView, DatagramPolicy, FlowClass, FlowView, PathId, Repairs, Route,
 };
 use marline_time::{Duration, Instant};
 
 use crate::config::LaneConfig;
-use crate::event::{Event, LaneStats, PathInfo};
-use crate::flows::Flows;
-use crate::frame::{
-    self, HEADER_BYTES, Header, Item, Items, LARGEST_NUMBER, TAG_BYTES, datagram_overhead,
-};
-use crate::path::{Outcome, Path};
+use crate::event::{LaneStats, PathInfo};
+use crate::flows::{Flow, Flows};
+use crate::frame::{self, HEADER_BYTES, Header, LARGEST_NUMBER, TAG_BYTES, datagram_overhead};
+use crate::path::Path;
 use crate::queue::Waiting;
 use crate::replay::ReplayWindow;
 use crate::seal::Keys;
+use coding::{Coded, Coding};
 use inbox::{Inbox, Notice};
 use kept::{Keeping, KeptFrames};
+use repairing::Repairing;
 pub use sending::{FlowId, SendError, Transmit};
 
 /// Paths are asked for their round trips, and their MTU, for so long after the last datagram.
@@ -61,6 +64,10 @@ pub struct Lane {
     policy: Box<dyn DatagramPolicy>,
     kept: KeptFrames,
     copies: VecDeque<Copy>,
+    coding: Coding,
+    /// Whether the peer has said that it knows repairs.
+    peer_repairs: bool,
+    repairing: Repairing,
     inbox: Inbox,
     stats: LaneStats,
     active_until: Instant,
@@ -88,6 +95,9 @@ impl Lane {
             policy: config.policy.build(),
             kept: KeptFrames::new(config.limits.kept_frames),
             copies: VecDeque::new(),
+            coding: Coding::default(),
+            peer_repairs: false,
+            repairing: Repairing::default(),
             inbox: Inbox::default(),
             stats: LaneStats::default(),
             active_until: now,
@@ -166,8 +176,15 @@ impl Lane {
         bytes.extend_from_slice(payload);
         self.stats.sent_datagrams += 1;
         self.stats.sent_bytes += payload.len() as u64;
-        let waiting =
-            Waiting { flow: flow.0, class, payload: bytes, queued_at: now, deadline, copy: None };
+        let waiting = Waiting {
+            flow: flow.0,
+            class,
+            payload: bytes,
+            queued_at: now,
+            deadline,
+            copy: None,
+            grouped: false,
+        };
         let taken = self.route(waiting, now);
         if class == FlowClass::Bulk {
             self.explore_rates(flow, now);
@@ -196,10 +213,11 @@ impl Lane {
         };
         let view =
             self.flow_view(waiting.flow, waiting.class, waiting.payload.len(), waiting.deadline);
-        let context = DatagramContext { now, paths: &self.views };
-        let Route { path, copy } = self.policy.route(&context, &view);
+        let context = DatagramContext { now, paths: &self.views, repairs: self.peer_repairs };
+        let Route { path, copy, grouped } = self.policy.route(&context, &view);
         let path = context.path(path).map_or(first, |path| path.id);
         waiting.copy = copy.filter(|copy| *copy != path && context.path(*copy).is_some());
+        waiting.grouped = grouped && waiting.copy.is_none() && self.peer_repairs;
         if let Some(flow) = self.flows.known(waiting.flow) {
             flow.goes(now, path);
         }
@@ -237,9 +255,9 @@ impl Lane {
         deadline: Instant,
     ) -> FlowView {
         let flow = self.flows.known(id);
-        let (rate, mean_bytes, last) =
-            flow.map_or_else(Default::default, |flow| (flow.rate(), flow.mean_bytes(), flow.last));
-        FlowView { id, class, rate, mean_bytes, bytes: bytes as u32, deadline, last }
+        let of = |flow: &mut Flow| (flow.rate(), flow.mean_bytes(), flow.mean_burst(), flow.last);
+        let (rate, mean_bytes, burst, last) = flow.map_or_else(Default::default, of);
+        FlowView { id, class, rate, mean_bytes, burst, bytes: bytes as u32, deadline, last }
     }
 
     fn drop_datagram(&mut self, waiting: Waiting, full: bool) {
@@ -270,7 +288,9 @@ impl Lane {
         if copied.is_some() || self.next_number >= self.packets_at_most() {
             return copied;
         }
-        self.transmit_datagram(now, frame).or_else(|| self.transmit_control(now, frame))
+        self.transmit_repair(now, frame)
+            .or_else(|| self.transmit_datagram(now, frame))
+            .or_else(|| self.transmit_control(now, frame))
     }
 
     /// A frame that has left once goes on another path, as it was sealed: the same number, the same bytes.
@@ -292,6 +312,58 @@ impl Lane {
             return Some(Transmit { path: id, bytes });
         }
         None
+    }
+
+    /// A repair of a group that has ended, or the copy of its only frame.
+    fn transmit_repair(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
+        while self.coding.leaving().is_none() {
+            let group = self.coding.take_ended(now)?;
+            match (self.repairs_of(&group, now), group.only()) {
+                (None, _) => self.coding.let_go(group),
+                (Some(repairs), None) => self.coding.leave(group, repairs),
+                (Some(Repairs { path, .. }), Some(number)) => {
+                    self.coding.let_go(group);
+                    self.copy(Copy { number, path, rescue: false });
+                    if let Some(transmit) = self.transmit_copy(now, frame) {
+                        return Some(transmit);
+                    }
+                }
+            }
+        }
+        let (group, id, row) = self.coding.leaving()?;
+        frame.resize(HEADER_BYTES, 0);
+        group.write(row, frame);
+        let bytes = frame.len() + TAG_BYTES;
+        let fits = |path: &&mut Path| {
+            path.id() == id && bytes <= path.frame_bytes().into() && path.has_room_for_copy(bytes)
+        };
+        let Some(at) = self.paths.iter_mut().position(|path| fits(&path)) else {
+            self.coding.on_repair(None);
+            frame.clear();
+            return None;
+        };
+        let number = self.seal(frame);
+        self.coding.on_repair(Some(number));
+        self.paths[at].on_sent(number, bytes, false, now);
+        self.stats.copied_frame_bytes += bytes as u64;
+        self.stats.repair_frame_bytes += bytes as u64;
+        self.policy.on_sent(now, bytes as u64, true);
+        Some(Transmit { path: id, bytes })
+    }
+
+    fn repairs_of(&mut self, group: &Coded, now: Instant) -> Option<Repairs> {
+        if group.deadline <= now {
+            return None;
+        }
+        let bytes = group.repair_bytes().saturating_sub(datagram_overhead(u64::MAX, None));
+        self.look_at_paths(bytes, None, now);
+        let class = self.flows.known(group.flow).map_or(FlowClass::Steady, |flow| flow.class);
+        let flow = self.flow_view(group.flow, class, bytes, group.deadline);
+        let context = DatagramContext { now, paths: &self.views, repairs: self.peer_repairs };
+        let frames = group.view().frames;
+        let repairs = self.policy.repairs(&context, &flow, group.view())?;
+        let count = repairs.count.clamp(1, frames);
+        context.path(repairs.path).map(|path| Repairs { path: path.id, count })
     }
 
     fn transmit_datagram(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
@@ -322,7 +394,8 @@ impl Lane {
         frame.resize(HEADER_BYTES, 0);
         let after = datagram_overhead(first.flow, None) + first.payload.len() + TAG_BYTES;
         self.write_asides(at, most.saturating_sub(HEADER_BYTES + after), now, frame);
-        let (flow, class, copy) = (first.flow, first.class, first.copy);
+        let start = frame.len();
+        let (flow, class, copy, grouped) = (first.flow, first.class, first.copy, first.grouped);
         let (mut deadline, mut payload_bytes) = (first.deadline, first.payload.len());
         let mut current = first;
         loop {
@@ -330,7 +403,8 @@ impl Lane {
             let so_far = frame.len() + datagram_overhead(current.flow, Some(len)) + len + TAG_BYTES;
             let fits = |next: &Waiting| {
                 let more = datagram_overhead(next.flow, None) + next.payload.len();
-                class != FlowClass::Bulk && next.copy == copy && so_far + more <= most
+                let alike = next.copy == copy && next.grouped == grouped;
+                class != FlowClass::Bulk && alike && so_far + more <= most
             };
             let Some(next) = self.paths[at].queues().pop_urgent_if(now, fits) else { break };
             frame::write_datagram(frame, current.flow, &current.payload, false);
@@ -341,6 +415,10 @@ impl Lane {
         }
         frame::write_datagram(frame, current.flow, &current.payload, true);
         self.reuse(current.payload);
+        if grouped {
+            let part = &frame[start..];
+            self.coding.on_sent(self.next_number, part, (flow, id, deadline), now);
+        }
         let number = self.seal(frame);
         self.paths[at].on_sent(number, frame.len(), false, now);
         if class != FlowClass::Bulk || copy.is_some() {
@@ -384,11 +462,12 @@ impl Lane {
         for at in 0..self.paths.len() {
             let path = &mut self.paths[at];
             let (id, silent) = (path.id(), path.health().is_silent());
-            let most = usize::from(path.frame_bytes()) - HEADER_BYTES - TAG_BYTES - 1;
+            let most = usize::from(path.frame_bytes()) - HEADER_BYTES - TAG_BYTES - 3;
             if path.take_ping(now) {
                 frame.resize(HEADER_BYTES, 0);
                 self.write_asides(at, most, now, frame);
                 frame::write_ping(frame);
+                frame::write_reads(frame);
                 return Some(self.send_control(at, id, Some(false), now, frame));
             }
             if path.take_train() {
@@ -456,142 +535,6 @@ impl Lane {
             self.inbox.notice(Notice::KeysSpent);
         }
         number
-    }
-}
-
-/// Receiving.
-impl Lane {
-    /// A datagram with a frame of this lane came in on a path: from the address at which the session's subflow of
-    /// that number was proved to be. Whatever it is, it makes no harm; it is opened in place.
-    pub fn handle(&mut self, now: Instant, path: PathId, datagram: &mut [u8]) {
-        let header = Header::parse(datagram).filter(|header| header.lane == self.ids.0);
-        let at = self.paths.binary_search_by_key(&path, Path::id);
-        let (Some(Header { packet_number, .. }), Ok(at)) = (header, at) else {
-            self.stats.foreign += 1;
-            return;
-        };
-        if self.closed {
-            return;
-        }
-        let new = self.window.is_new(packet_number);
-        if !new && self.paths[at].received().knows(packet_number) {
-            // Whoever sends again what was sent here costs us nothing, and gets nothing.
-            self.stats.replays += 1;
-            return;
-        }
-        let (start, rest) = datagram.split_at_mut(HEADER_BYTES);
-        let Some((body, tag)) = rest.split_last_chunk_mut::<TAG_BYTES>() else { return };
-        if !self.keys.open.open(packet_number, start, body, tag) {
-            self.on_forged();
-            return;
-        }
-        self.window.note(packet_number, now);
-        let body: &[u8] = body;
-        let wants_ack =
-            Items::new(body).any(|item| !matches!(item, Ok(Item::Ack(_)) | Err(frame::Malformed)));
-        self.paths[at].received().on_frame(packet_number, wants_ack, now);
-        if new {
-            self.take_items(body, now);
-        } else {
-            self.stats.duplicates += 1;
-        }
-    }
-
-    fn on_forged(&mut self) {
-        self.stats.forged += 1;
-        if self.stats.forged >= self.keys.open.forgeries_at_most() {
-            self.closed = true;
-            self.inbox.notice(Notice::Forged);
-        }
-    }
-
-    fn take_items(&mut self, body: &[u8], now: Instant) {
-        for item in Items::new(body) {
-            match item {
-                Ok(Item::Datagram { flow, payload }) => {
-                    if self.inbox.take(flow, payload, self.config.limits.inbox_bytes) {
-                        self.stats.delivered_datagrams += 1;
-                    } else {
-                        self.stats.dropped_inbox += 1;
-                    }
-                }
-                Ok(Item::Ack(ack)) => {
-                    if let Ok(at) = self.paths.binary_search_by_key(&ack.path, Path::id) {
-                        let outcome = self.paths[at].on_ack(&ack, now);
-                        self.apply(at, outcome, now);
-                    }
-                }
-                Ok(Item::Size { path, bytes }) => {
-                    if let Ok(at) = self.paths.binary_search_by_key(&path, Path::id)
-                        && self.paths[at].mtu().on_told(bytes)
-                    {
-                        self.notice_mtu(at);
-                    }
-                }
-                Ok(Item::Ping) => {}
-                Err(frame::Malformed) => self.stats.malformed += 1,
-            }
-        }
-    }
-
-    /// Whether there is an event to be polled.
-    pub fn has_events(&self) -> bool {
-        !self.inbox.is_empty()
-    }
-
-    /// The next event.
-    pub fn poll_event(&mut self) -> Option<Event<'_>> {
-        self.inbox.pop()
-    }
-
-    /// What follows for the lane from what a path found out.
-    fn apply(&mut self, at: usize, outcome: Outcome, now: Instant) {
-        let id = self.paths[at].id();
-        let answered = outcome.answered.iter().filter_map(|number| self.kept.forget(*number));
-        answered.for_each(|sent_at| self.stats.delays.record(now.since(sent_at)));
-        for number in &outcome.missed {
-            self.rescue(*number, id, now);
-        }
-        if outcome.mtu_changed {
-            // The peer is told at once.
-            self.paths[at].ask();
-            self.notice_mtu(at);
-        }
-        if outcome.answers {
-            self.inbox.notice(Notice::Answers(id));
-        }
-        if outcome.silent {
-            self.inbox.notice(Notice::Silent(id));
-            let mut waiting = Vec::new();
-            while let Some(next) = self.paths[at].queues().take_any() {
-                waiting.push(next);
-            }
-            for next in waiting {
-                self.route_again(next, now);
-            }
-        }
-    }
-
-    fn notice_mtu(&mut self, at: usize) {
-        let path = &mut self.paths[at];
-        let (id, frame_bytes) = (path.id(), path.mtu().both_ways());
-        self.inbox.notice(Notice::Mtu(id, frame_bytes));
-    }
-
-    /// A frame is lost on a path, or its answer is overdue: perhaps it is of use elsewhere.
-    fn rescue(&mut self, number: u64, on: PathId, now: Instant) {
-        let Some(kept) = self.kept.find(number).filter(|kept| kept.deadline > now) else { return };
-        let (flow, class, bytes, deadline) =
-            (kept.flow, kept.class, kept.payload_bytes as usize, kept.deadline);
-        self.look_at_paths(bytes, Some(on), now);
-        if self.views.is_empty() {
-            return;
-        }
-        let view = self.flow_view(flow, class, bytes, deadline);
-        let context = DatagramContext { now, paths: &self.views };
-        if let Some(path) = self.policy.rescue(&context, &view, on) {
-            self.copy(Copy { number, path, rescue: true });
-        }
     }
 }
 

@@ -241,20 +241,28 @@ impl Outstanding {
         self.order.iter().find_map(|number| self.sent.get(number)?.overdue_at)
     }
 
-    /// If an answer is overdue by now: the numbers of all that were sent since and were not told before.
-    pub(crate) fn take_overdue(&mut self, now: Instant) -> Vec<u64> {
-        if self.next_overdue().is_none_or(|at| at > now) {
-            return Vec::new();
-        }
-        let mut numbers = Vec::new();
+    /// Numbers of frames whose answer is overdue by now, and if `with_later` of all that were sent since; those that
+    /// were not told before. What was sent later than one that has been answered shares nothing with one that is
+    /// overdue from before: that one is lost.
+    pub(crate) fn take_overdue(&mut self, now: Instant, with_later: bool) -> Vec<u64> {
+        let (mut numbers, mut stalled) = (Vec::new(), false);
         for number in &self.order {
-            if let Some(sent) = self.sent.get_mut(number)
-                && sent.overdue_at.take().is_some()
-            {
+            let Some(sent) = self.sent.get_mut(number) else { continue };
+            let answers_later = self.largest_answered.is_some_and(|place| sent.place < place);
+            let due = sent.overdue_at.is_some_and(|at| at <= now);
+            stalled |= with_later && due && !answers_later;
+            if (due || stalled) && sent.overdue_at.take().is_some() {
                 numbers.push(*number);
             }
         }
         numbers
+    }
+
+    /// The frame that was sent first of those after the last one that has been answered.
+    pub(crate) fn oldest_unanswered(&self) -> Option<&Sent> {
+        let after = self.largest_answered.map_or(0, |place| place + 1);
+        let skipped = after.saturating_sub(self.front) as usize;
+        self.order.iter().skip(skipped).find_map(|number| self.sent.get(number))
     }
 }
 
@@ -307,13 +315,38 @@ mod tests {
         let mut outstanding = Outstanding::new(100);
         outstanding.on_sent(1, MS(0), &sending(Some(50)));
         outstanding.on_sent(2, MS(10), &sending(Some(60)));
-        assert_eq!(outstanding.take_overdue(MS(49)), [0; 0]);
-        assert_eq!(outstanding.take_overdue(MS(50)), [1, 2]);
-        assert_eq!(outstanding.take_overdue(MS(90)), [0; 0]);
+        assert_eq!(outstanding.take_overdue(MS(49), true), [0; 0]);
+        assert_eq!(outstanding.take_overdue(MS(50), true), [1, 2]);
+        assert_eq!(outstanding.take_overdue(MS(90), true), [0; 0]);
         assert_eq!(outstanding.next_overdue(), None);
         let all = [NumberRange { least: 0, most: u64::MAX }];
         assert_eq!(numbers(&outstanding.on_answer(&all, MS(99)).frames), [2, 1]);
         assert_eq!(outstanding.on_answer(&all, MS(99)).bytes, 0);
+    }
+
+    #[test]
+    fn what_was_sent_after_an_answered_frame_is_not_overdue_with_a_lost_one() {
+        let mut outstanding = Outstanding::new(100);
+        for (ms, number) in [(0, 1), (1, 2), (30, 3)] {
+            outstanding.on_sent(number, MS(ms), &sending(Some(ms + 50)));
+        }
+        outstanding.on_answer(&one(2), MS(40));
+        assert_eq!(outstanding.oldest_unanswered().map(|sent| sent.at), Some(MS(30)));
+        assert_eq!(outstanding.take_overdue(MS(60), true), [1]);
+        assert_eq!(outstanding.take_overdue(MS(80), true), [3]);
+        outstanding.on_sent(4, MS(81), &sending(Some(150)));
+        outstanding.on_answer(&one(3), MS(90));
+        outstanding.on_answer(&one(4), MS(91));
+        assert!(outstanding.oldest_unanswered().is_none());
+    }
+
+    #[test]
+    fn on_a_radio_that_loses_frames_one_by_one_each_is_overdue_by_itself() {
+        let mut outstanding = Outstanding::new(100);
+        outstanding.on_sent(1, MS(0), &sending(Some(50)));
+        outstanding.on_sent(2, MS(10), &sending(Some(60)));
+        assert_eq!(outstanding.take_overdue(MS(55), false), [1]);
+        assert_eq!(outstanding.take_overdue(MS(60), false), [2]);
     }
 
     #[test]

@@ -35,6 +35,10 @@ const SILENT_BYTES: u64 = 4_096;
 const TRAIN_FRAMES: u8 = 12;
 /// A silent path is asked at least so often while datagrams are sent.
 const SLOWEST_ASKING: Duration = Duration::from_secs(1);
+/// From this share of frames on that are lost alone, one that is overdue says nothing of those sent since.
+const RADIO_LOSES: f32 = 0.005;
+/// Weight of the newest frame in the share of those that are lost alone.
+const LONE_GAIN: f32 = 1.0 / 256.0;
 /// Bytes of the shortest frame with an item in it, around it.
 const FRAME_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
@@ -44,6 +48,36 @@ pub(crate) struct Traits {
     pub(crate) backup: bool,
     pub(crate) cost: PathCost,
     pub(crate) fading: bool,
+}
+
+/// Share of the frames that were lost while their neighbours were not.
+#[derive(Copy, Clone, Debug, Default)]
+struct LoneLosses {
+    share: f32,
+    /// Place of the frame that was lost last, and whether it counted.
+    last: Option<(u64, bool)>,
+}
+
+impl LoneLosses {
+    fn on_answered(&mut self) {
+        self.share *= 1.0 - LONE_GAIN;
+    }
+
+    /// Losses are found in the order of sending, but not all at the same time: the first of several in a row counts
+    /// until the second is found.
+    fn on_lost(&mut self, place: u64) {
+        match self.last {
+            Some((last, counted)) if place.checked_sub(1) == Some(last) => {
+                let taken_back = if counted { LONE_GAIN } else { 0.0 };
+                self.share = (self.share - taken_back).max(0.0);
+                self.last = Some((place, false));
+            }
+            _ => {
+                self.share += (1.0 - self.share) * LONE_GAIN;
+                self.last = Some((place, true));
+            }
+        }
+    }
 }
 
 /// What an acknowledgement or a timer brought.
@@ -91,6 +125,7 @@ pub(crate) struct Path {
     train_at: Option<Instant>,
     frames: u64,
     lost_frames: u64,
+    lone_losses: LoneLosses,
 }
 
 /// Making.
@@ -128,6 +163,7 @@ impl Path {
             train_at: None,
             frames: 0,
             lost_frames: 0,
+            lone_losses: LoneLosses::default(),
         }
     }
 }
@@ -173,7 +209,10 @@ impl Path {
     }
 
     pub(crate) fn view(&self, now: Instant) -> DatagramPathView {
-        let overdue_at = self.outstanding.oldest().and_then(|oldest| self.expected_by(oldest));
+        let overdue = |sent: Option<&Sent>| {
+            let at = sent.and_then(|sent| self.expected_by(sent));
+            at.map_or(Duration::ZERO, |at| now.since(at))
+        };
         DatagramPathView {
             id: self.id,
             backup: self.traits.backup,
@@ -190,8 +229,10 @@ impl Path {
             min_rtt: self.rtt.min(),
             delivery_rate: self.delivery_rate,
             forecast: self.forecaster.forecast(now),
-            overdue: overdue_at.map_or(Duration::ZERO, |at| now.since(at)),
+            overdue: overdue(self.outstanding.oldest()),
+            stalled: overdue(self.outstanding.oldest_unanswered()),
             last_trouble_at: self.last_trouble_at,
+            lone_losses: self.lone_losses.share,
             last_sent_at: self.last_sent_at,
         }
     }
@@ -338,6 +379,7 @@ impl Path {
         for (number, sent) in answered.frames.iter().rev() {
             outcome.mtu_changed |= self.mtu.on_answered(*number, sent.bytes - OUTER_BYTES);
             outcome.answered.push(*number);
+            self.lone_losses.on_answered();
         }
         let newest = answered.frames.iter().map(|(_, sent)| *sent).max_by_key(|sent| sent.place);
         let rtt = self.sample(answered.largest.as_ref(), ack.delay, now);
@@ -426,6 +468,7 @@ impl Path {
             outcome.missed.push(*number);
             bytes += u64::from(sent.bytes);
             self.lost_frames += 1;
+            self.lone_losses.on_lost(sent.place);
             if self.recovers_until.is_none_or(|until| sent.place >= until) {
                 self.recovers_until = Some(self.outstanding.places());
                 self.signal(CongestionSignal::Loss { bytes_in_flight: in_flight }, now);
@@ -512,7 +555,7 @@ impl Path {
     /// Time has passed.
     pub(crate) fn on_timeout(&mut self, active: bool, now: Instant) -> Outcome {
         let mut outcome = Outcome::default();
-        let overdue = self.outstanding.take_overdue(now);
+        let overdue = self.outstanding.take_overdue(now, self.lone_losses.share < RADIO_LOSES);
         if !overdue.is_empty() {
             self.last_trouble_at = Some(now);
             outcome.missed.extend(overdue);

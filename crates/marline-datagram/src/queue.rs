@@ -32,6 +32,8 @@ pub(crate) struct Waiting {
     pub(crate) deadline: Instant,
     /// The path that is to have a copy.
     pub(crate) copy: Option<PathId>,
+    /// Whether repairs sum it up.
+    pub(crate) grouped: bool,
 }
 
 /// The datagrams of one path that wait.
@@ -215,6 +217,7 @@ mod tests {
             queued_at: MS(at),
             deadline: MS(at + 1_000),
             copy: None,
+            grouped: false,
         }
     }
 

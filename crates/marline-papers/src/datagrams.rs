@@ -1,10 +1,11 @@
 //! Key `datagrams`: whether the lane for datagrams brings a call, a game and an opaque bulk flow as well as is asked
 //! of it.
 //!
-//! Judges are the recorded pairs of links of the half on which nothing was tuned, as in the key `auto`, and a pair
-//! of links of which one dies.
+//! Judges are the recorded pairs of links of the half on which nothing was tuned, as in the key `auto`, a pair
+//! of links of which one dies, and a pair of which one loses packets.
 
 mod cell;
+mod lossy;
 mod rows;
 mod setup;
 
@@ -20,6 +21,7 @@ use setup::{Limits, Setup, TEXT};
 
 const RECORDED: Part = Part::fixed("recorded", 20);
 const DEATHS: Part = Part::fixed("deaths", 20);
+const LOSSY: Part = Part::fixed("lossy", 20);
 
 /// The key.
 pub(super) struct Datagrams;
@@ -41,6 +43,10 @@ impl Paper for Datagrams {
         let samples = context.sample(DEATHS, |root| cell::deaths(&setup, root))?;
         let title = "A path dies under a call";
         result.tables.push(Table::new("deaths", title, rows::deaths(&samples, &limits)));
+        let samples = context.sample(LOSSY, |root| lossy::measure(&setup, root))?;
+        let (tables, everything) = lossy::tables(&samples, &setup, &limits);
+        result.tables.extend(tables);
+        result.grids.push(everything);
         result.notes.push(
             "A case is a pair from one place of its recordings. Extra bytes are those of frames that left a second \
              time, of both ends, over those of all frames that carried datagrams for the first time; frames that only \

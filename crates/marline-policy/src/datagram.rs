@@ -73,8 +73,14 @@ pub struct DatagramPathView {
     /// How long the answer to the oldest frame on its way has been overdue: by the forecast p99, as of when it was
     /// sent. Zero: it is not.
     pub overdue: Duration,
+    /// The same of the oldest frame that was sent after every one that has been answered: what is overdue from before
+    /// is lost, and the path goes on.
+    pub stalled: Duration,
     /// When a frame was last lost, or an answer came later than the forecast p99.
     pub last_trouble_at: Option<Instant>,
+    /// Share of the last few hundred frames that were lost while those sent just before and after them arrived, 0 to
+    /// 1: what a radio loses and not a queue.
+    pub lone_losses: f32,
     /// When it last carried anything.
     pub last_sent_at: Option<Instant>,
 }
@@ -98,6 +104,8 @@ pub struct FlowView {
     pub rate: Rate,
     /// Smoothed bytes of its datagrams.
     pub mean_bytes: u32,
+    /// Smoothed number of datagrams that it hands over at once, within a millisecond of each other.
+    pub burst: f32,
     /// Bytes of this one.
     pub bytes: u32,
     /// Until when this one is worth sending.
@@ -113,6 +121,8 @@ pub struct DatagramContext<'a> {
     pub now: Instant,
     /// Paths that may carry a datagram of this size, in the order of their numbers; never empty.
     pub paths: &'a [DatagramPathView],
+    /// Whether the peer can make use of repairs.
+    pub repairs: bool,
 }
 
 impl DatagramContext<'_> {
@@ -130,14 +140,34 @@ pub struct Route {
     pub path: PathId,
     /// The path that has a copy; not the same one.
     pub copy: Option<PathId>,
+    /// Whether the repairs of its group sum it up, for which [`DatagramPolicy::repairs`] is asked; not if it has a copy.
+    pub grouped: bool,
 }
 
 impl Route {
-    /// One path, no copy.
+    /// One path, no copy, no repair.
     #[must_use]
     pub const fn only(path: PathId) -> Route {
-        Route { path, copy: None }
+        Route { path, copy: None, grouped: false }
     }
+}
+
+/// Frames that left one after the other on one path, and whose datagrams may be repaired together.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// How many, at least one.
+    pub frames: u8,
+    /// The path they are on.
+    pub on: PathId,
+}
+
+/// Repairs of a group, each of which brings back one lost frame of it, whichever it is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Repairs {
+    /// The path they go on.
+    pub path: PathId,
+    /// How many; at least one, at most as many as there are frames.
+    pub count: u8,
 }
 
 /// Decides which way datagrams go. One per lane, asked for every datagram.
@@ -160,7 +190,19 @@ pub trait DatagramPolicy: Debug + Send {
         None
     }
 
-    /// So many bytes left, for the first time or as a copy.
+    /// A group of frames has left that were to be repaired together; `flow` is of the largest datagram among them. Of
+    /// a group of one frame the repair is its copy. `None`: there is none.
+    fn repairs(
+        &mut self,
+        context: &DatagramContext<'_>,
+        flow: &FlowView,
+        group: Group,
+    ) -> Option<Repairs> {
+        let _ = (context, flow, group);
+        None
+    }
+
+    /// So many bytes left, for the first time or as a copy or a repair.
     fn on_sent(&mut self, now: Instant, bytes: u64, copy: bool) {
         let _ = (now, bytes, copy);
     }

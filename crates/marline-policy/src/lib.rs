@@ -28,7 +28,7 @@ mod view;
 pub use congestion::{AckSample, CongestionController, CongestionSignal, Penalty, RateSample};
 pub use datagram::{
     DatagramContext, DatagramPathView, DatagramPolicy, DatagramPolicyFactory, FlowClass, FlowView,
-    PathId, Route,
+    Group, PathId, Repairs, Route,
 };
 pub use factory::{
     CongestionFactory, PathManagerFactory, PolicySet, RecoveryFactory, SchedulerFactory,

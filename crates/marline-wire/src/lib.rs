@@ -18,6 +18,7 @@ mod ipv6;
 pub mod mptcp;
 mod nat64;
 pub mod pcapng;
+pub mod repair_code;
 mod router_advertisement;
 mod seq;
 mod tcp;

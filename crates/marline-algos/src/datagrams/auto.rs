@@ -15,6 +15,10 @@
 //!   trips vary by a share of themselves) put a copy on a second path for as long as they last.
 //! - *Without signs* there is a copy where it is likely enough to be the first to arrive; how likely, rises with
 //!   what is spent.
+//! - *Repairs* take the place of copies where a path loses single packets ([`RADIO_LOSES`]) and nothing else speaks
+//!   against it, for flows that hand over several datagrams at once: a sum of the group, a quarter of it, saves whichever
+//!   is lost. The fuller the group, the more of the budget may be spent on it. What interrupts a path takes more than
+//!   one of a group, so that in other trouble copies are made.
 //! - *Rescue.* As soon as an answer is overdue by its forecast p99 everything that is on its way and still of use is
 //!   sent on another path. That is late by a round trip and not lost, and costs what was on its way. It has
 //!   the last part of the budget for itself, and may overdraw it by a quarter.
@@ -25,15 +29,15 @@
 //!   changes with more hesitation. A path that carries little is asked for its rate by a train of padded frames each
 //!   two seconds.
 //!
-//! *Sources.* Copies for as long as there are signs: ReMP (Frömmgen et al., 2016) copies always; the budget of bytes
+//! *Sources.* Repairs, and where they are worth more than copies: docs/adr/0016-coding-between-peers.md. Copies for as long as there are signs: ReMP (Frömmgen et al., 2016) copies always; the budget of bytes
 //! is that of the scheduler `auto`. *Differs* from that one: nothing here holds up what follows, so there is no
 //! order to keep.
 
 use core::cmp::Reverse;
 
 use marline_policy::{
-    DatagramContext, DatagramPathView, DatagramPolicy, FlowClass, FlowView, Health, PathId,
-    Quantile, Route,
+    DatagramContext, DatagramPathView, DatagramPolicy, FlowClass, FlowView, Group, Health, PathId,
+    Quantile, Repairs, Route,
 };
 use marline_time::{Duration, Instant, Rate};
 
@@ -55,6 +59,13 @@ const VARIES: u32 = 4;
 const SPENT_CALM: f32 = 0.7;
 const SPENT_TROUBLE: f32 = 0.9;
 const SPENT_RESCUE: f32 = 1.25;
+/// Repairs are made on a path that loses at least this share of its frames one by one, for flows with at least so many
+/// datagrams in a burst; one for each so many frames.
+const RADIO_LOSES: f32 = 0.002;
+const LEAST_BURST: f32 = 1.5;
+const FRAMES_PER_REPAIR: u8 = 4;
+/// Shares of the budget up to which there are repairs of groups of one frame, two, three, and more.
+const SPENT_REPAIRS: [f32; 4] = [0.25, 0.5, 0.9, 1.0];
 /// A copy without signs is made if it is first with this chance, plus the square of what is spent.
 const LEAST_CHANCE: f32 = 0.02;
 /// Bulk changes to a path that is so many times as fast after it has been on one for so long, to one that is much
@@ -69,10 +80,18 @@ const EXPLORES: Duration = Duration::from_millis(500);
 const EXPLORES_RATE: Duration = Duration::from_secs(2);
 
 /// Settings.
-#[derive(Copy, Clone, Debug, Default, PartialEq)]
+#[derive(Copy, Clone, Debug, PartialEq)]
 pub struct AutoConfig {
-    /// What copies may cost.
+    /// What copies and repairs may cost.
     pub budget: BudgetConfig,
+    /// Whether there are repairs.
+    pub repairs: bool,
+}
+
+impl Default for AutoConfig {
+    fn default() -> Self {
+        AutoConfig { budget: BudgetConfig::default(), repairs: true }
+    }
 }
 
 /// The path with the best forecast, and copies within a budget.
@@ -125,7 +144,25 @@ impl DatagramPolicy for Auto {
             }
         };
         let Some(main) = main else { return Route::only(context.paths[0].id) };
-        Route { path: main.id, copy: self.copy_of(context, flow, main) }
+        let grouped = self.config.repairs && is_repaired(context, flow, main);
+        let copy = if grouped { None } else { self.copy_of(context, flow, main) };
+        Route { path: main.id, copy, grouped }
+    }
+
+    fn repairs(
+        &mut self,
+        context: &DatagramContext<'_>,
+        flow: &FlowView,
+        group: Group,
+    ) -> Option<Repairs> {
+        let most = SPENT_REPAIRS[usize::from(group.frames.clamp(1, 4)) - 1];
+        if self.spent(context.now) > most {
+            return None;
+        }
+        let other = earliest(candidates::for_copies(context, group.on, true), flow)?;
+        let count = group.frames.div_ceil(FRAMES_PER_REPAIR);
+        let in_time = context.now + delay(other, flow) / 2 < flow.deadline;
+        in_time.then_some(Repairs { path: other.id, count })
     }
 
     fn rescue(
@@ -193,8 +230,22 @@ fn settled<'a>(
 
 fn in_trouble(now: Instant, path: &DatagramPathView) -> bool {
     let lately = path.last_trouble_at.is_some_and(|at| now.since(at) < TROUBLE_LASTS);
+    lately || !path.overdue.is_zero() || is_unsteady(path)
+}
+
+/// Signs of trouble that are not those of single losses.
+fn is_unsteady(path: &DatagramPathView) -> bool {
     let varies = path.srtt.is_some_and(|srtt| path.rttvar > srtt / VARIES);
-    lately || varies || path.fading || !path.is_fine() || !path.overdue.is_zero()
+    varies || path.fading || !path.is_fine() || !path.stalled.is_zero()
+}
+
+/// Whether what leaves on this path is repaired together rather than copied one by one.
+fn is_repaired(context: &DatagramContext<'_>, flow: &FlowView, main: &DatagramPathView) -> bool {
+    context.repairs
+        && flow.class == FlowClass::Steady
+        && flow.burst >= LEAST_BURST
+        && main.lone_losses >= RADIO_LOSES
+        && !is_unsteady(main)
 }
 
 /// How likely it is that the answer to a copy on `other` comes first.

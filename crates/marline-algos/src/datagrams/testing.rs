@@ -28,13 +28,15 @@ pub(super) fn path(id: u8, rtt_ms: u64) -> DatagramPathView {
         delivery_rate: None,
         forecast: Forecast::of(answers, 0.0, Some(Rate::from_mbit(20))),
         overdue: Duration::ZERO,
+        stalled: Duration::ZERO,
         last_trouble_at: None,
+        lone_losses: 0.0,
         last_sent_at: None,
     }
 }
 
 pub(super) fn context(paths: &[DatagramPathView]) -> DatagramContext<'_> {
-    DatagramContext { now: NOW, paths }
+    DatagramContext { now: NOW, paths, repairs: true }
 }
 
 /// A flow of a call.
@@ -44,6 +46,7 @@ pub(super) fn flow() -> FlowView {
         class: FlowClass::Steady,
         rate: Rate::from_mbit(1),
         mean_bytes: 1_000,
+        burst: 1.0,
         bytes: 1_000,
         deadline: NOW + Duration::from_millis(150),
         last: None,

@@ -18,11 +18,12 @@
 
 use marline_policy::{DataRange, Dsn, SentSegment, Ssn};
 use marline_wire::mptcp::{ExperimentalMessage, MpRepair, MptcpOption, repair_checksum};
+use marline_wire::repair_code::ROWS;
 use marline_wire::{Checksum, TcpOptions, Timestamps};
 
 use super::send_buffer::SendBuffer;
 use super::session::Session;
-use crate::fec::{ROWS, Repair};
+use crate::fec::Repair;
 
 /// Most bytes of repairs that a subflow keeps for repeating them.
 const MAX_KEPT: usize = 128 * 1024;

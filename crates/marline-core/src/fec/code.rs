@@ -14,23 +14,15 @@
 //! gives it back. Ranges of repairs may overlap as they like; what they have in common is solved together
 //! (a sliding window), as long as they have the same symbol size.
 //!
-//! The coefficients are those of a Cauchy matrix whose columns are scaled so that row 0 is all ones: row 0
-//! is the plain XOR of everything, which costs next to nothing, and any n rows repair any n lost cells
-//! (every square part of a Cauchy matrix can be inverted, and scaling columns changes nothing about
-//! that). Random coefficients would fail once in 255 cases, an XOR of every other packet far more often:
-//! `docs/adr/0016-coding-between-peers.md` has the comparison.
+//! The coefficients are those of [`marline_wire::repair_code`]: row 0 is the plain XOR of everything, which costs next
+//! to nothing, and any n rows repair any n lost cells. Random coefficients would fail once in 255 cases, an XOR of
+//! every other packet far more often: `docs/adr/0016-coding-between-peers.md` has the comparison.
 
 use core::ops::RangeInclusive;
 
 use marline_policy::{DataRange, Dsn};
+use marline_wire::repair_code::{add_multiple, coefficient};
 
-use super::gf256::{add_multiple, inverse, multiply};
-
-/// Rows that differ: their number is taken modulo this.
-pub(crate) const ROWS: u8 = 64;
-/// Cells whose coefficients differ: their number is taken modulo this. Rows and cells together are
-/// the elements of the field.
-const CELLS: u64 = 192;
 /// Most cells that one repair may sum up, the cut ones at both ends counted.
 pub(crate) const MAX_CELLS: u64 = 128;
 /// Most bytes that one repair may sum up: what fits its option.
@@ -79,9 +71,7 @@ impl Repair {
 
     /// What a cell is multiplied by.
     pub(crate) const fn coefficient(&self, cell: u64) -> u8 {
-        let (x, y) = (self.row % ROWS, ROWS + (cell % CELLS) as u8);
-        // Row 0 has x = 0: its Cauchy element is 1 / y, which scales the column.
-        multiply(y, inverse(x ^ y))
+        coefficient(self.row, cell)
     }
 
     /// Adds what the bytes at `at` contribute to the sum. Bytes outside the range are passed over.
@@ -134,18 +124,6 @@ mod tests {
             let mut sum = [0; 4];
             repair(1_002, 1_012, 4, row).add(Dsn(1_002), b"abcdefghij", &mut sum);
             assert_eq!(sum, expected, "row {row}");
-        }
-    }
-
-    #[test]
-    fn coefficients_of_one_cell_differ_by_row_and_are_never_zero() {
-        for cell in [0, 1, 63, 191, 192, 1 << 40] {
-            let mut seen: Vec<u8> =
-                (0..ROWS).map(|row| repair(0, 1, 1, row).coefficient(cell)).collect();
-            assert!(seen[0] == 1 && seen.iter().all(|c| *c != 0));
-            seen.sort_unstable();
-            seen.dedup();
-            assert_eq!(seen.len(), usize::from(ROWS), "cell {cell}");
         }
     }
 

@@ -16,9 +16,9 @@
 use core::ops::Range;
 
 use marline_policy::{DataRange, Dsn};
+use marline_wire::repair_code::{add_multiple, inverse, multiply};
 
 use super::code::Repair;
-use super::gf256::{add_multiple, inverse, multiply};
 
 /// Most repairs that are held.
 const MAX_REPAIRS: usize = 24;

@@ -90,7 +90,7 @@ impl Lane {
             let explores = explores.filter(|at| *at < self.active_until);
             [asks, path.next_timeout(false), path.opens_at(), explores]
         });
-        times.flatten().min()
+        times.flatten().chain(self.coding.ends_at()).min()
     }
 
     /// Time has passed.

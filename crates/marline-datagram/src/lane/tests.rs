@@ -1,3 +1,5 @@
+mod repairs;
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
@@ -6,6 +8,7 @@ use marline_time::{Rng, SeedTree};
 
 use super::*;
 use crate::config::Limits;
+use crate::event::Event;
 use crate::seal::Seal;
 use crate::{SMALLEST_FRAME, StandIn};
 
@@ -221,7 +224,7 @@ fn a_peer_that_breaks_the_rules_is_counted_and_harms_nobody() {
         let mut body = vec![0; 1 + rng.below(120) as usize];
         body.iter_mut().for_each(|byte| *byte = rng.below(256) as u8);
         // Most begin as an item does.
-        body[0] = rng.below(7) as u8;
+        body[0] = rng.below(9) as u8;
         let number = match rng.below(3) {
             0 => rng.below(100 + round),
             _ => 100 + round,

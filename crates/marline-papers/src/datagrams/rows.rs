@@ -259,6 +259,6 @@ pub(super) fn deaths(samples: &Samples<Vec<f64>>, limits: &Limits) -> Vec<Row> {
 }
 
 /// A ratio; equal where both are nothing or datagrams of both never came.
-fn over(ours: f64, other: f64) -> f64 {
+pub(super) fn over(ours: f64, other: f64) -> f64 {
     if ours == other { 1.0 } else { ours / other }
 }

@@ -28,6 +28,27 @@ pub(super) struct Setup {
     min_rtt: Contestant,
     one_path: [Contestant; 2],
     pub(super) death: Death,
+    pub(super) lossy: Lossy,
+}
+
+/// A radio that loses packets under a call.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Lossy {
+    pub(super) wifi: String,
+    pub(super) lte: String,
+    pub(super) seconds: u32,
+    pub(super) without_repairs: Contestant,
+    pub(super) scenes: Vec<Scene>,
+}
+
+/// How it loses them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Scene {
+    pub(super) name: String,
+    pub(super) losses: String,
+    pub(super) tuned: bool,
 }
 
 /// Datagrams at a pace.
@@ -73,6 +94,7 @@ impl Setup {
             setup.call.seconds = setup.call.seconds.min(6);
             setup.game.seconds = setup.game.seconds.min(6);
             setup.quic_seconds = setup.quic_seconds.min(5);
+            setup.lossy.seconds = setup.lossy.seconds.min(6);
             setup.death.runs_of_a_root = setup.death.runs_of_a_root.min(3);
         }
         setup
@@ -81,6 +103,11 @@ impl Setup {
     /// All, by the places above.
     pub(super) fn contestants(&self) -> impl Iterator<Item = &Contestant> {
         [&self.judged, &self.duplication, &self.min_rtt].into_iter().chain(&self.one_path)
+    }
+
+    /// Who is compared where a radio loses packets; the one that is judged first, and full duplication second.
+    pub(super) fn contestants_of_lossy(&self) -> [&Contestant; 4] {
+        [&self.judged, &self.duplication, &self.lossy.without_repairs, &self.min_rtt]
     }
 
     pub(super) fn policies(&self, of: &Contestant) -> DatagramPolicies {
@@ -113,7 +140,7 @@ impl Pulses {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Limits {
     pub(super) duplication: f64,
-    extra: f64,
+    pub(super) extra: f64,
     extra_kb_per_s: f64,
     pub(super) misses: f64,
     pub(super) quic: f64,

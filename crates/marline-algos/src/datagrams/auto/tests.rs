@@ -8,7 +8,7 @@ fn class(class: FlowClass) -> FlowView {
 }
 
 fn route(paths: &[DatagramPathView], flow: &FlowView) -> (u8, Option<u8>) {
-    let Route { path, copy } = Auto::default().route(&context(paths), flow);
+    let Route { path, copy, .. } = Auto::default().route(&context(paths), flow);
     (path.0, copy.map(|copy| copy.0))
 }
 
@@ -133,4 +133,45 @@ fn bulk_is_where_it_is_fast_and_changes_with_hesitation() {
     };
     assert_eq!(route(&silent(Instant::from_millis(99_500)), &on(NOW)).0, 0);
     assert_eq!(route(&silent(Instant::from_millis(98_500)), &on(NOW)).0, 1);
+}
+
+#[test]
+fn a_burst_on_a_path_that_loses_single_packets_is_repaired_and_not_copied() {
+    let mut paths = [path(0, 30), path(1, 90)];
+    // It has just lost one.
+    (paths[0].last_trouble_at, paths[0].lone_losses) = (Some(NOW), 0.01);
+    let burst = FlowView { burst: 2.5, ..flow() };
+    let repaired = |paths: &[DatagramPathView], flow: &FlowView| {
+        let Route { copy, grouped, .. } = Auto::default().route(&context(paths), flow);
+        (copy.is_some(), grouped)
+    };
+    assert_eq!(repaired(&paths, &burst), (false, true));
+    // One datagram at a time, nobody who reads repairs, or an answer that is overdue.
+    assert_eq!(repaired(&paths, &flow()), (true, false));
+    let old_peer = DatagramContext { repairs: false, ..context(&paths) };
+    assert!(!Auto::default().route(&old_peer, &burst).grouped);
+    paths[0].overdue = Duration::from_millis(5);
+    assert_eq!(repaired(&paths, &burst), (false, true));
+    paths[0].stalled = Duration::from_millis(5);
+    assert_eq!(repaired(&paths, &burst), (true, false));
+}
+
+#[test]
+fn the_fuller_a_group_the_more_of_the_budget_its_repairs_may_take() {
+    let paths = [path(0, 30), path(1, 90)];
+    let burst = FlowView { burst: 2.5, ..flow() };
+    let repairs = |share, frames| {
+        let group = Group { frames, on: PathId(0) };
+        let repairs = spent(share).repairs(&context(&paths), &burst, group);
+        repairs.map(|repairs| (repairs.path.0, repairs.count))
+    };
+    assert_eq!(
+        [1, 2, 3, 4, 5, 16].map(|frames| repairs(0.2, frames)),
+        [Some((1, 1)), Some((1, 1)), Some((1, 1)), Some((1, 1)), Some((1, 2)), Some((1, 4)),]
+    );
+    let some = |share| [1, 2, 3, 4].map(|frames| repairs(share, frames).is_some());
+    assert_eq!(some(0.4), [false, true, true, true]);
+    assert_eq!(some(0.6), [false, false, true, true]);
+    assert_eq!(some(0.9), [false, false, false, true]);
+    assert_eq!(some(1.0), [false; 4]);
 }

@@ -13,7 +13,8 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
         let default = BudgetConfig::default();
         let share = parameters.number_or_unlimited("budget", default.share, 0.0..=10.0);
         let free = if share == 0.0 { Rate::ZERO } else { default.rate };
-        let config = AutoConfig { budget: BudgetConfig { share, rate: free } };
+        let repairs = parameters.on_off("repairs", AutoConfig::default().repairs);
+        let config = AutoConfig { budget: BudgetConfig { share, rate: free }, repairs };
         move || Box::new(Auto::new(config))
     })?;
     registry.register_datagram_policy_with("one-path", |parameters| {

@@ -1,7 +1,7 @@
 use marline_time::{Rng, SeedTree};
+use marline_wire::repair_code::ROWS;
 
 use super::*;
-use crate::fec::ROWS;
 
 /// A stream of which parts are missing.
 struct Stream {

@@ -1,9 +1,29 @@
-//! Arithmetic in the field of 256 elements, on single elements and on byte slices.
+//! Repair code: the coefficients by which repairs sum up what was sent, and the arithmetic under them.
 //!
-//! Addition is XOR. Multiplication is that of polynomials over one bit modulo x^8 + x^4 + x^3 + x^2 + 1
-//! (0x11d, the one of RAID-6 and of most erasure codes), whose root 2 generates all 255 elements but
-//! zero. Logarithms make a product an addition; a whole symbol is multiplied through the 256 products of
+//! Repairs of a stream (`docs/spec/experimental.md`) and those of datagrams (`docs/spec/datagrams.md`) are sums over
+//! cells, each multiplied by a coefficient of its repair's *row* and its own number. The coefficients are those of a
+//! Cauchy matrix whose columns are scaled so that row 0 is all ones: row 0 is the plain XOR of everything, and any n
+//! rows repair any n lost cells (every square part of a Cauchy matrix can be inverted, and scaling columns changes
+//! nothing about that).
+//!
+//! The field has 256 elements. Addition is XOR. Multiplication is that of polynomials over one bit modulo
+//! x^8 + x^4 + x^3 + x^2 + 1 (0x11d, the one of RAID-6 and of most erasure codes), whose root 2 generates all 255
+//! elements but zero. Logarithms make a product an addition; a whole cell is multiplied through the 256 products of
 //! its coefficient, so that a byte costs one look-up, and none where the coefficient is 1.
+
+/// Rows that differ: a row's number is taken modulo this.
+pub const ROWS: u8 = 64;
+/// Cells whose coefficients differ: a cell's number is taken modulo this. Rows and cells together are the elements of
+/// the field.
+pub const CELLS: u64 = 192;
+
+/// What a cell is multiplied by in the sum of a row; never zero.
+#[must_use]
+pub const fn coefficient(row: u8, cell: u64) -> u8 {
+    let (x, y) = (row % ROWS, ROWS + (cell % CELLS) as u8);
+    // Row 0 has x = 0: its Cauchy element is 1 / y, which scales the column.
+    multiply(y, inverse(x ^ y))
+}
 
 /// The polynomial, its highest term left out.
 const POLYNOMIAL: u8 = 0x1d;
@@ -29,7 +49,8 @@ const fn tables() -> ([u8; 512], [u8; 256]) {
 }
 
 /// `a` times `b`.
-pub(super) const fn multiply(a: u8, b: u8) -> u8 {
+#[must_use]
+pub const fn multiply(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 {
         return 0;
     }
@@ -38,12 +59,13 @@ pub(super) const fn multiply(a: u8, b: u8) -> u8 {
 }
 
 /// What `a` must be multiplied by to get 1. Zero has none; 0 is given for it.
-pub(super) const fn inverse(a: u8) -> u8 {
+#[must_use]
+pub const fn inverse(a: u8) -> u8 {
     if a == 0 { 0 } else { TABLES.0[255 - TABLES.1[a as usize] as usize] }
 }
 
 /// Adds `factor` times `from` to `to`, byte by byte, as far as both go.
-pub(super) fn add_multiple(to: &mut [u8], from: &[u8], factor: u8) {
+pub fn add_multiple(to: &mut [u8], from: &[u8], factor: u8) {
     match factor {
         0 => {}
         1 => to.iter_mut().zip(from).for_each(|(to, from)| *to ^= from),
@@ -87,6 +109,17 @@ mod tests {
     fn everything_but_zero_has_an_inverse() {
         assert_eq!(inverse(0), 0);
         (1..=255).for_each(|a| assert_eq!(multiply(a, inverse(a)), 1, "{a}"));
+    }
+
+    #[test]
+    fn coefficients_of_one_cell_differ_by_row_and_are_never_zero() {
+        for cell in [0, 1, 63, 191, 192, 1 << 40] {
+            let mut seen: Vec<u8> = (0..ROWS).map(|row| coefficient(row, cell)).collect();
+            assert!(seen[0] == 1 && seen.iter().all(|c| *c != 0));
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen.len(), usize::from(ROWS), "cell {cell}");
+        }
     }
 
     #[test]

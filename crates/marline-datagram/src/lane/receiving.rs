@@ -1,0 +1,182 @@
+//! Frames that come in, and what follows for the lane from what they bring.
+use marline_policy::{DatagramContext, PathId};
+use marline_time::Instant;
+
+use super::inbox::Notice;
+use super::{Copy, Lane};
+use crate::event::Event;
+use crate::frame::{self, HEADER_BYTES, Header, Item, Items, TAG_BYTES};
+use crate::path::{Outcome, Path};
+
+/// Receiving.
+impl Lane {
+    /// A datagram with a frame of this lane came in on a path: from the address at which the session's subflow of
+    /// that number was proved to be. Whatever it is, it makes no harm; it is opened in place.
+    pub fn handle(&mut self, now: Instant, path: PathId, datagram: &mut [u8]) {
+        let header = Header::parse(datagram).filter(|header| header.lane == self.ids.0);
+        let at = self.paths.binary_search_by_key(&path, Path::id);
+        let (Some(Header { packet_number, .. }), Ok(at)) = (header, at) else {
+            self.stats.foreign += 1;
+            return;
+        };
+        if self.closed {
+            return;
+        }
+        let new = self.window.is_new(packet_number);
+        if !new && self.paths[at].received().knows(packet_number) {
+            // Whoever sends again what was sent here costs us nothing, and gets nothing.
+            self.stats.replays += 1;
+            return;
+        }
+        let (start, rest) = datagram.split_at_mut(HEADER_BYTES);
+        let Some((body, tag)) = rest.split_last_chunk_mut::<TAG_BYTES>() else { return };
+        if !self.keys.open.open(packet_number, start, body, tag) {
+            self.on_forged();
+            return;
+        }
+        self.window.note(packet_number, now);
+        let body: &[u8] = body;
+        let wants_ack =
+            Items::new(body).any(|item| !matches!(item, Ok(Item::Ack(_)) | Err(frame::Malformed)));
+        self.paths[at].received().on_frame(packet_number, wants_ack, now);
+        if new {
+            self.take_items(body, now);
+            if self.repairing.is_active(now) {
+                let part = frame::datagram_part(body);
+                let found = self.repairing.on_frame(packet_number, part, now);
+                self.take_repaired(found, now);
+            }
+        } else {
+            self.stats.duplicates += 1;
+        }
+    }
+
+    fn on_forged(&mut self) {
+        self.stats.forged += 1;
+        if self.stats.forged >= self.keys.open.forgeries_at_most() {
+            self.closed = true;
+            self.inbox.notice(Notice::Forged);
+        }
+    }
+
+    /// Frames that were computed from repairs.
+    fn take_repaired(&mut self, found: Vec<(u64, Vec<u8>)>, now: Instant) {
+        for (number, part) in found {
+            // It may have come before anything was kept, or long ago.
+            if !self.window.is_new(number) {
+                continue;
+            }
+            self.window.note(number, now);
+            for item in Items::new(&part) {
+                match item {
+                    Ok(Item::Datagram { flow, payload }) => {
+                        self.stats.repaired_datagrams += 1;
+                        self.deliver(flow, payload);
+                    }
+                    Ok(_) | Err(frame::Malformed) => self.stats.malformed += 1,
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self, flow: u64, payload: &[u8]) {
+        if self.inbox.take(flow, payload, self.config.limits.inbox_bytes) {
+            self.stats.delivered_datagrams += 1;
+        } else {
+            self.stats.dropped_inbox += 1;
+        }
+    }
+
+    fn take_items(&mut self, body: &[u8], now: Instant) {
+        for item in Items::new(body) {
+            match item {
+                Ok(Item::Datagram { flow, payload }) => self.deliver(flow, payload),
+                Ok(Item::Repair(repair)) => {
+                    let found = self.repairing.on_repair(&repair, now);
+                    self.take_repaired(found, now);
+                }
+                Ok(Item::Reads { kind }) => self.peer_repairs = frame::knows_repairs(kind),
+                Ok(Item::Ack(ack)) => {
+                    if let Ok(at) = self.paths.binary_search_by_key(&ack.path, Path::id) {
+                        let outcome = self.paths[at].on_ack(&ack, now);
+                        self.apply(at, outcome, now);
+                    }
+                }
+                Ok(Item::Size { path, bytes }) => {
+                    if let Ok(at) = self.paths.binary_search_by_key(&path, Path::id)
+                        && self.paths[at].mtu().on_told(bytes)
+                    {
+                        self.notice_mtu(at);
+                    }
+                }
+                Ok(Item::Ping) => {}
+                Err(frame::Malformed) => self.stats.malformed += 1,
+            }
+        }
+    }
+
+    /// Whether there is an event to be polled.
+    pub fn has_events(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event<'_>> {
+        self.inbox.pop()
+    }
+
+    /// What follows for the lane from what a path found out.
+    pub(super) fn apply(&mut self, at: usize, outcome: Outcome, now: Instant) {
+        let id = self.paths[at].id();
+        for number in &outcome.answered {
+            self.coding.on_answered(*number);
+            if let Some(sent_at) = self.kept.forget(*number) {
+                self.stats.delays.record(now.since(sent_at));
+            }
+        }
+        for number in &outcome.missed {
+            let (on, numbers) = self.coding.on_missed(*number, id);
+            numbers.into_iter().for_each(|number| self.rescue(number, on, now));
+        }
+        if outcome.mtu_changed {
+            // The peer is told at once.
+            self.paths[at].ask();
+            self.notice_mtu(at);
+        }
+        if outcome.answers {
+            self.inbox.notice(Notice::Answers(id));
+        }
+        if outcome.silent {
+            self.inbox.notice(Notice::Silent(id));
+            let mut waiting = Vec::new();
+            while let Some(next) = self.paths[at].queues().take_any() {
+                waiting.push(next);
+            }
+            for next in waiting {
+                self.route_again(next, now);
+            }
+        }
+    }
+
+    fn notice_mtu(&mut self, at: usize) {
+        let path = &mut self.paths[at];
+        let (id, frame_bytes) = (path.id(), path.mtu().both_ways());
+        self.inbox.notice(Notice::Mtu(id, frame_bytes));
+    }
+
+    /// A frame is lost on a path, or its answer is overdue: perhaps it is of use elsewhere.
+    fn rescue(&mut self, number: u64, on: PathId, now: Instant) {
+        let Some(kept) = self.kept.find(number).filter(|kept| kept.deadline > now) else { return };
+        let (flow, class, bytes, deadline) =
+            (kept.flow, kept.class, kept.payload_bytes as usize, kept.deadline);
+        self.look_at_paths(bytes, Some(on), now);
+        if self.views.is_empty() {
+            return;
+        }
+        let view = self.flow_view(flow, class, bytes, deadline);
+        let context = DatagramContext { now, paths: &self.views, repairs: self.peer_repairs };
+        if let Some(path) = self.policy.rescue(&context, &view, on) {
+            self.copy(Copy { number, path, rescue: true });
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Repairing of what comes in: frames kept for a while, and those that are computed from repairs.
+//!
+//! Nothing is kept before a peer has sent a repair, nor [`FOR`] after its last. A repair over n frames of which n - 1
+//! are known gives the last one; k repairs over the same frames give k of them, by elimination in the field of 256
+//! elements. What cannot be solved waits for frames that are late or for the next repair.
+//!
+//! *Hostile input.* A repair is as trustworthy as any other frame of the peer, and gives it nothing that it could not
+//! have sent itself. Its cost is bounded: [`MOST_KEPT`] frames, [`MOST_REPAIRS`] repairs of at most
+//! [`MOST_IN_GROUP`] frames each.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use marline_time::{Duration, Instant};
+use marline_wire::repair_code::{add_multiple, coefficient, inverse};
+
+use crate::frame::{LEN_BYTES, MOST_IN_GROUP, Repair};
+
+/// After the last repair frames are kept for so long.
+const FOR: Duration = Duration::from_secs(10);
+/// Frames that are kept, the newest.
+const MOST_KEPT: usize = 128;
+/// Repairs that wait.
+const MOST_REPAIRS: usize = 16;
+
+/// What repairs are computed from.
+#[derive(Debug, Default)]
+pub(super) struct Repairing {
+    until: Option<Instant>,
+    /// Datagrams of frames by number.
+    kept: BTreeMap<u64, Vec<u8>>,
+    waiting: VecDeque<Waiting>,
+    spare: Vec<Vec<u8>>,
+}
+
+/// A repair that waits for its use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Waiting {
+    row: u8,
+    numbers: Vec<u64>,
+    sum: Vec<u8>,
+}
+
+impl Repairing {
+    /// Whether frames are kept at this time.
+    pub(super) fn is_active(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| now < until)
+    }
+
+    /// A frame with these datagrams came in. Returns the frames that can be computed now.
+    pub(super) fn on_frame(
+        &mut self,
+        number: u64,
+        part: &[u8],
+        now: Instant,
+    ) -> Vec<(u64, Vec<u8>)> {
+        if !self.is_active(now) {
+            self.kept.clear();
+            self.waiting.clear();
+            return Vec::new();
+        }
+        self.keep(number, part);
+        if self.waiting.iter().any(|waiting| waiting.numbers.contains(&number)) {
+            self.solve()
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn keep(&mut self, number: u64, part: &[u8]) {
+        if self.kept.len() >= MOST_KEPT
+            && let Some((_, bytes)) = self.kept.pop_first()
+        {
+            self.spare.push(bytes);
+        }
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.clear();
+        bytes.extend_from_slice(part);
+        self.kept.insert(number, bytes);
+    }
+
+    /// A repair came in. Returns the frames that can be computed now.
+    pub(super) fn on_repair(&mut self, repair: &Repair<'_>, now: Instant) -> Vec<(u64, Vec<u8>)> {
+        self.until = Some(now + FOR);
+        let waiting = Waiting {
+            row: repair.row,
+            numbers: repair.numbers().to_vec(),
+            sum: repair.sum.to_vec(),
+        };
+        if self.missing(&waiting.numbers).is_empty() || self.waiting.contains(&waiting) {
+            return Vec::new();
+        }
+        if self.waiting.len() >= MOST_REPAIRS {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(waiting);
+        self.solve()
+    }
+
+    fn missing(&self, numbers: &[u64]) -> Vec<u64> {
+        numbers.iter().filter(|number| !self.kept.contains_key(number)).copied().collect()
+    }
+
+    /// Computes what can be, and lets go of repairs that are of no more use.
+    fn solve(&mut self) -> Vec<(u64, Vec<u8>)> {
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < self.waiting.len() {
+            let numbers = self.waiting[at].numbers.clone();
+            let missing = self.missing(&numbers);
+            let of_group = |waiting: &&Waiting| waiting.numbers == numbers;
+            let repairs: Vec<&Waiting> = self.waiting.iter().filter(of_group).collect();
+            if missing.len() > repairs.len() {
+                at += 1;
+                continue;
+            }
+            let solved = self.solve_group(&numbers, &missing, &repairs[..missing.len()]);
+            self.waiting.retain(|waiting| waiting.numbers != numbers);
+            for (number, part) in solved {
+                self.keep(number, &part);
+                found.push((number, part));
+            }
+        }
+        found
+    }
+
+    /// As many repairs as frames are missing: Gaussian elimination, the sums beside the matrix.
+    fn solve_group(
+        &self,
+        numbers: &[u64],
+        missing: &[u64],
+        repairs: &[&Waiting],
+    ) -> Vec<(u64, Vec<u8>)> {
+        let cell = |number: &u64| numbers.iter().position(|other| other == number).unwrap_or(0);
+        let mut rows: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        for repair in repairs {
+            let mut rest = repair.sum.clone();
+            for (cell, part) in numbers.iter().map(|number| self.kept.get(number)).enumerate() {
+                let (Some(part), factor) = (part, coefficient(repair.row, cell as u64)) else {
+                    continue;
+                };
+                if part.len() + LEN_BYTES > rest.len() {
+                    // It sums up something else than what came.
+                    return Vec::new();
+                }
+                add_multiple(&mut rest, &(part.len() as u16).to_be_bytes(), factor);
+                add_multiple(&mut rest[LEN_BYTES..], part, factor);
+            }
+            let factors = missing.iter().map(|number| coefficient(repair.row, cell(number) as u64));
+            rows.push((factors.collect(), rest));
+        }
+        if rows.iter().any(|(_, rest)| rest.len() != rows[0].1.len()) || !eliminate(&mut rows) {
+            return Vec::new();
+        }
+        let part = |(number, (_, cell)): (&u64, (Vec<u8>, Vec<u8>))| {
+            let (len, bytes) = cell.split_first_chunk::<LEN_BYTES>()?;
+            let part = bytes.get(..usize::from(u16::from_be_bytes(*len)))?;
+            Some((*number, part.to_vec()))
+        };
+        missing.iter().zip(rows).filter_map(part).collect()
+    }
+}
+
+/// Brings a square matrix to the unit matrix, and what stands beside it along; `false`: it cannot be.
+fn eliminate(rows: &mut [(Vec<u8>, Vec<u8>)]) -> bool {
+    debug_assert!(rows.len() <= MOST_IN_GROUP);
+    for place in 0..rows.len() {
+        let Some(pivot) = (place..rows.len()).find(|at| rows[*at].0[place] != 0) else {
+            return false;
+        };
+        rows.swap(place, pivot);
+        let scale = inverse(rows[place].0[place]);
+        let scaled = |bytes: &[u8]| {
+            let mut scaled = vec![0; bytes.len()];
+            add_multiple(&mut scaled, bytes, scale);
+            scaled
+        };
+        rows[place] = (scaled(&rows[place].0), scaled(&rows[place].1));
+        let (factors, rest) = rows[place].clone();
+        for (at, row) in rows.iter_mut().enumerate() {
+            let factor = row.0[place];
+            if at != place && factor != 0 {
+                add_multiple(&mut row.0, &factors, factor);
+                add_multiple(&mut row.1, &rest, factor);
+            }
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: Instant = Instant::from_secs(1);
+
+    fn repair(row: u8, frames: &[(u64, Vec<u8>)]) -> Vec<u8> {
+        let longest = frames.iter().map(|(_, part)| part.len()).max().unwrap();
+        let mut sum = vec![0; LEN_BYTES + longest];
+        for (cell, (_, part)) in frames.iter().enumerate() {
+            let factor = coefficient(row, cell as u64);
+            add_multiple(&mut sum, &(part.len() as u16).to_be_bytes(), factor);
+            add_multiple(&mut sum[LEN_BYTES..], part, factor);
+        }
+        sum
+    }
+
+    proptest! {
+        #[test]
+        fn as_many_frames_are_found_as_there_are_repairs_in_whatever_order(
+            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..60), 2..=MOST_IN_GROUP),
+            rows in prop::collection::hash_set(0u8..64, 1..5),
+            order in any::<u64>(),
+        ) {
+            let frames: Vec<(u64, Vec<u8>)> =
+                parts.into_iter().enumerate().map(|(at, part)| (3 * at as u64 + 1, part)).collect();
+            let numbers: Vec<u64> = frames.iter().map(|(number, _)| *number).collect();
+            let lost = rows.len().min(frames.len());
+            let mut pieces: Vec<Result<usize, u8>> =
+                (lost..frames.len()).map(Ok).chain(rows.into_iter().map(Err)).collect();
+            let mut rng = marline_time::SeedTree::new(order).stream("order");
+            for at in (1..pieces.len()).rev() {
+                pieces.swap(at, marline_time::Rng::below(&mut rng, at as u64 + 1) as usize);
+            }
+            let mut repairing = Repairing { until: Some(NOW + FOR), ..Repairing::default() };
+            let mut found = Vec::new();
+            for piece in pieces {
+                match piece {
+                    Ok(at) => found.extend(repairing.on_frame(frames[at].0, &frames[at].1, NOW)),
+                    Err(row) => {
+                        let sum = repair(row, &frames);
+                        found.extend(repairing.on_repair(&Repair::new(row, &numbers, &sum), NOW));
+                    }
+                }
+            }
+            found.sort();
+            prop_assert!(frames[..lost].iter().all(|frame| found.contains(frame)));
+            prop_assert!(found.iter().all(|frame| frames.contains(frame)));
+            prop_assert!(repairing.waiting.is_empty());
+        }
+
+        #[test]
+        fn whatever_a_peer_sends_makes_no_harm_and_stays_bounded(
+            pieces in prop::collection::vec(
+                (any::<u8>(), prop::collection::btree_set(0u64..40, 1..10), prop::collection::vec(any::<u8>(), 3..20)),
+                1..60,
+            ),
+        ) {
+            let mut repairing = Repairing::default();
+            for (row, numbers, bytes) in pieces {
+                let numbers: Vec<u64> = numbers.into_iter().collect();
+                if numbers.len() == 1 {
+                    repairing.on_frame(numbers[0], &bytes, NOW);
+                } else {
+                    repairing.on_repair(&Repair::new(row, &numbers, &bytes), NOW);
+                }
+                prop_assert!(repairing.kept.len() <= MOST_KEPT && repairing.waiting.len() <= MOST_REPAIRS);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_kept_unless_repairs_come_and_not_for_long_after_the_last() {
+        let frames = [(1, vec![1, 2, 3]), (2, vec![4, 5])];
+        let mut repairing = Repairing::default();
+        assert!(repairing.on_frame(1, &frames[0].1, NOW).is_empty() && repairing.kept.is_empty());
+        let sum = repair(0, &frames);
+        assert!(repairing.on_repair(&Repair::new(0, &[1, 2], &sum), NOW).is_empty());
+        assert_eq!(repairing.on_frame(2, &frames[1].1, NOW), [frames[0].clone()]);
+        repairing.on_frame(3, &[9], NOW + FOR);
+        assert!(repairing.kept.is_empty());
+    }
+}

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::run::{command, run, run_and_say_what_failed};
+use crate::run::{command, run, run_and_say_what_failed, tested};
 use crate::{TaskResult, bench, dashboard, deps, manifest, packages, python, rooms, spec, tidy};
 
 const FUZZ_SECONDS: u64 = 5;
@@ -149,15 +149,6 @@ pub(crate) fn small_papers(root: &Path, out: &str) -> TaskResult {
     let status = small.status().map_err(|error| format!("lab paper: {error}"))?;
     // A quick look judges nothing.
     if status.success() { Ok(()) } else { Err(format!("lab paper: {status}")) }
-}
-
-/// A program of the workspace as `cargo test --workspace` compiles it, with its checks of overflows and its debug
-/// assertions: steps that run programs compile next to nothing, where a release takes ten minutes (`cargo xtask dist`).
-pub(crate) fn tested(root: &Path, program: &str) -> Result<String, String> {
-    const BUILD: [&str; 8] =
-        ["build", "--profile", "test", "--workspace", "--bins", "--tests", "--locked", "-q"];
-    cargo(root, &BUILD)?;
-    Ok(root.join("target/debug").join(program).to_string_lossy().into_owned())
 }
 
 fn clippy(root: &Path) -> TaskResult {

@@ -6,9 +6,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::TaskResult;
 use crate::dist::{Release, files, static_from_tests, stripped};
-use crate::run::{command, run, run_and_say_what_failed};
-use crate::{TaskResult, ci};
+use crate::run::{command, run, run_and_say_what_failed, tested};
 
 const SCRIPT: &str = "packaging/check/fresh_machine.sh";
 /// Where `.ci/install-tools` leaves a root file system as Debian's tools make it.
@@ -17,7 +17,7 @@ const DEBIAN: &str = ".cache/marline/debian-bookworm.tar";
 /// Makes packages, archive and container, and runs the script that uses them.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let Some(debian) = debian()? else { return Ok(()) };
-    let built = PathBuf::from(ci::tested(root, "marline")?);
+    let built = PathBuf::from(tested(root, "marline")?);
     let world = root.join("target/ci-packages");
     remove(&world)?;
     let made = fs::create_dir_all(world.join("debian"));

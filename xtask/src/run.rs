@@ -22,6 +22,15 @@ pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{}: {status}", shown(command))) }
 }
 
+/// A program of the workspace as `cargo test --workspace` compiles it, with its checks of overflows and its debug
+/// assertions: steps that run programs compile next to nothing, where a release takes ten minutes (`cargo xtask dist`).
+pub(crate) fn tested(root: &Path, program: &str) -> Result<String, String> {
+    const BUILD: [&str; 8] =
+        ["build", "--profile", "test", "--workspace", "--bins", "--tests", "--locked", "-q"];
+    run(&mut command(root, "cargo", &BUILD))?;
+    Ok(root.join("target/debug").join(program).to_string_lossy().into_owned())
+}
+
 /// Runs `command` and returns what it wrote to standard output.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     let output = command

@@ -3,6 +3,7 @@
 //! A path judges itself by nothing but what was sent on it: each frame that wants an acknowledgement is noted, and
 //! an ACK names the path whose frames it acknowledges, whichever way it comes. Nothing here waits for another path.
 
+mod lone_losses;
 pub(crate) mod mtu;
 
 use marline_policy::{
@@ -18,6 +19,7 @@ use crate::outstanding::{Outstanding, Sending, Sent};
 use crate::pacer::Pacer;
 use crate::queue::{Queues, Room};
 use crate::received::{ACK_DELAY, Received};
+use lone_losses::LoneLosses;
 use mtu::Mtu;
 
 /// Bytes of headers around a frame, for congestion control and forecasts: IPv4 and UDP.
@@ -37,8 +39,6 @@ const TRAIN_FRAMES: u8 = 12;
 const SLOWEST_ASKING: Duration = Duration::from_secs(1);
 /// From this share of frames on that are lost alone, one that is overdue says nothing of those sent since.
 const RADIO_LOSES: f32 = 0.005;
-/// Weight of the newest frame in the share of those that are lost alone.
-const LONE_GAIN: f32 = 1.0 / 256.0;
 /// Bytes of the shortest frame with an item in it, around it.
 const FRAME_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
@@ -48,36 +48,6 @@ pub(crate) struct Traits {
     pub(crate) backup: bool,
     pub(crate) cost: PathCost,
     pub(crate) fading: bool,
-}
-
-/// Share of the frames that were lost while their neighbours were not.
-#[derive(Copy, Clone, Debug, Default)]
-struct LoneLosses {
-    share: f32,
-    /// Place of the frame that was lost last, and whether it counted.
-    last: Option<(u64, bool)>,
-}
-
-impl LoneLosses {
-    fn on_answered(&mut self) {
-        self.share *= 1.0 - LONE_GAIN;
-    }
-
-    /// Losses are found in the order of sending, but not all at the same time: the first of several in a row counts
-    /// until the second is found.
-    fn on_lost(&mut self, place: u64) {
-        match self.last {
-            Some((last, counted)) if place.checked_sub(1) == Some(last) => {
-                let taken_back = if counted { LONE_GAIN } else { 0.0 };
-                self.share = (self.share - taken_back).max(0.0);
-                self.last = Some((place, false));
-            }
-            _ => {
-                self.share += (1.0 - self.share) * LONE_GAIN;
-                self.last = Some((place, true));
-            }
-        }
-    }
 }
 
 /// What an acknowledgement or a timer brought.
@@ -232,7 +202,7 @@ impl Path {
             overdue: overdue(self.outstanding.oldest()),
             stalled: overdue(self.outstanding.oldest_unanswered()),
             last_trouble_at: self.last_trouble_at,
-            lone_losses: self.lone_losses.share,
+            lone_losses: self.lone_losses.share(),
             last_sent_at: self.last_sent_at,
         }
     }
@@ -555,7 +525,7 @@ impl Path {
     /// Time has passed.
     pub(crate) fn on_timeout(&mut self, active: bool, now: Instant) -> Outcome {
         let mut outcome = Outcome::default();
-        let overdue = self.outstanding.take_overdue(now, self.lone_losses.share < RADIO_LOSES);
+        let overdue = self.outstanding.take_overdue(now, self.lone_losses.share() < RADIO_LOSES);
         if !overdue.is_empty() {
             self.last_trouble_at = Some(now);
             outcome.missed.extend(overdue);

@@ -140,7 +140,8 @@ pub struct Route {
     pub path: PathId,
     /// The path that has a copy; not the same one.
     pub copy: Option<PathId>,
-    /// Whether the repairs of its group sum it up, for which [`DatagramPolicy::repairs`] is asked; not if it has a copy.
+    /// Whether the repairs of its group sum it up, for which [`DatagramPolicy::repairs`] is asked; not if it has a
+    /// copy.
     pub grouped: bool,
 }
 

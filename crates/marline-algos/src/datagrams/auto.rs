@@ -16,9 +16,9 @@
 //! - *Without signs* there is a copy where it is likely enough to be the first to arrive; how likely, rises with
 //!   what is spent.
 //! - *Repairs* take the place of copies where a path loses single packets ([`RADIO_LOSES`]) and nothing else speaks
-//!   against it, for flows that hand over several datagrams at once: a sum of the group, a quarter of it, saves whichever
-//!   is lost. The fuller the group, the more of the budget may be spent on it. What interrupts a path takes more than
-//!   one of a group, so that in other trouble copies are made.
+//!   against it, for flows that hand over several datagrams at once: a sum of the group, a quarter of it, saves
+//!   whichever is lost. The fuller the group, the more of the budget may be spent on it. What interrupts a path takes
+//!   more than one of a group, so that in other trouble copies are made.
 //! - *Rescue.* As soon as an answer is overdue by its forecast p99 everything that is on its way and still of use is
 //!   sent on another path. That is late by a round trip and not lost, and costs what was on its way. It has
 //!   the last part of the budget for itself, and may overdraw it by a quarter.
@@ -29,9 +29,9 @@
 //!   changes with more hesitation. A path that carries little is asked for its rate by a train of padded frames each
 //!   two seconds.
 //!
-//! *Sources.* Repairs, and where they are worth more than copies: docs/adr/0016-coding-between-peers.md. Copies for as long as there are signs: ReMP (Frömmgen et al., 2016) copies always; the budget of bytes
-//! is that of the scheduler `auto`. *Differs* from that one: nothing here holds up what follows, so there is no
-//! order to keep.
+//! *Sources.* Repairs, and where they are worth more than copies: docs/adr/0016-coding-between-peers.md. Copies for as
+//! long as there are signs: ReMP (Frömmgen et al., 2016) copies always; the budget of bytes is that of the scheduler
+//! `auto`. *Differs* from that one: nothing here holds up what follows, so there is no order to keep.
 
 use core::cmp::Reverse;
 

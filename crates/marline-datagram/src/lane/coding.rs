@@ -202,8 +202,8 @@ impl Coding {
         self.spare.truncate(MOST_IN_GROUP);
     }
 
-    /// A frame is lost on a path, or its answer is overdue. Returns the frames that repairs do not make up for, with the
-    /// path they were on: itself, or of its group all that are missed.
+    /// A frame is lost on a path, or its answer is overdue. Returns the frames that repairs do not make up for, with
+    /// the path they were on: itself, or of its group all that are missed.
     pub(super) fn on_missed(&mut self, number: u64, on: PathId) -> (PathId, Vec<u64>) {
         // While its repairs have not left, it is by itself.
         let Some(group) = self.remembered.iter_mut().find(|group| group.concerns(number)) else {

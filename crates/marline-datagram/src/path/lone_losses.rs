@@ -1,0 +1,58 @@
+//! Losses of single frames, whose neighbours arrive: those of a radio, as a full queue or an interruption takes
+//! several in a row.
+
+/// Weight of the newest frame.
+const GAIN: f32 = 1.0 / 256.0;
+
+/// Share of the frames that were lost while their neighbours were not.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct LoneLosses {
+    share: f32,
+    /// Place of the frame that was lost last, and whether it counted.
+    last: Option<(u64, bool)>,
+}
+
+impl LoneLosses {
+    pub(super) const fn share(&self) -> f32 {
+        self.share
+    }
+
+    pub(super) fn on_answered(&mut self) {
+        self.share *= 1.0 - GAIN;
+    }
+
+    /// Losses are found in the order of sending, but not all at the same time: the first of several in a row counts
+    /// until the second is found.
+    pub(super) fn on_lost(&mut self, place: u64) {
+        match self.last {
+            Some((last, counted)) if place.checked_sub(1) == Some(last) => {
+                let taken_back = if counted { GAIN } else { 0.0 };
+                self.share = (self.share - taken_back).max(0.0);
+                self.last = Some((place, false));
+            }
+            _ => {
+                self.share += (1.0 - self.share) * GAIN;
+                self.last = Some((place, true));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_losses_count_and_several_in_a_row_do_not() {
+        let mut losses = LoneLosses::default();
+        for place in 0..2_000 {
+            if place % 50 == 0 { losses.on_lost(place) } else { losses.on_answered() }
+        }
+        assert!((0.018..0.022).contains(&losses.share()), "{}", losses.share());
+        let mut losses = LoneLosses::default();
+        for place in 0..2_000 {
+            if place % 100 < 4 { losses.on_lost(place) } else { losses.on_answered() }
+        }
+        assert!(losses.share() < 0.001, "{}", losses.share());
+    }
+}

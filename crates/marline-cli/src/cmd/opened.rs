@@ -7,6 +7,7 @@ use marline_proxy::client::current::Current;
 use marline_proxy::client::dialer::Dialer;
 use marline_proxy::client::tunnel::Tunnel;
 use marline_proxy::client::udp_tunnel::UdpTunnel;
+use marline_proxy::deadlines::Deadlines;
 use marline_proxy::server::allowances::unix_s;
 use tokio::task::JoinSet;
 
@@ -27,6 +28,7 @@ pub(super) struct OpenedClient {
     pub(super) client: Client,
     pub(super) udp: Arc<UdpTunnel>,
     pub(super) quotas: PathQuotas,
+    pub(super) deadlines: Deadlines,
     pub(super) handle: Arc<ClientHandle>,
     way: Arc<OnceLock<ServerWay>>,
     _keeping: JoinSet<()>,
@@ -57,7 +59,9 @@ impl OpenedClient {
             reloads,
         };
         let handle = Arc::new(handle);
-        Ok(OpenedClient { client, udp, quotas, handle, way, _keeping: keeping })
+        let deadlines = Deadlines::default();
+        deadlines.change(plan.deadlines.clone());
+        Ok(OpenedClient { client, udp, quotas, deadlines, handle, way, _keeping: keeping })
     }
 
     /// It goes through this server: for who asks whether that refuses it.
@@ -72,6 +76,7 @@ impl OpenedClient {
     pub(super) fn change(&self, plan: &ClientPlan) -> anyhow::Result<()> {
         self.client.set_paths(&plan.paths)?;
         self.client.set_transport(plan.network.get_transport());
+        self.deadlines.change(plan.deadlines.clone());
         self.quotas.change(plan.path_quotas.clone());
         self.quotas.look(&self.client, unix_s());
         Ok(())

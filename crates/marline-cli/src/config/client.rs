@@ -7,13 +7,14 @@ use anyhow::{Context, bail};
 use marline::advanced::ConnectionConfig;
 use marline::datagrams::LaneConfig;
 use marline::{Extensions, LoneKeepalive, PathSpec, ReceiveTimer};
+use marline_proxy::deadlines::DeadlineRule;
 use marline_proxy::invite::Invite;
 use marline_proxy::private_file;
 
 use super::policies::{Choice, Side, registry};
 use super::shared::{RuntimeOptions, connections, options, seconds};
 use super::up::UpOptions;
-use super::{Forward, InviteWord, PathQuota, Resolver, Span, Watch, Word, beside};
+use super::{Forward, InviteWord, PathQuota, PortDeadline, Resolver, Span, Watch, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
 use crate::state_file;
 
@@ -67,6 +68,10 @@ options! {
         /// says
         #[arg(long, value_name = "SPEC")]
         pub datagram_policy: Option<String>,
+        /// Time within which data of connections to targets on a port, `22=80ms` or `5900-5910=50ms`, should reach the
+        /// other end, by copies on a second path where it would be late; may be repeated (docs/operate/deadlines.md)
+        #[arg(long, value_name = "PORT=TIME")]
+        pub deadline: Vec<Word<PortDeadline>>,
         /// Number of warm connections kept ready, 0 to 32 [default: 2]
         #[arg(long, value_name = "N")]
         pub warm: Option<usize>,
@@ -138,6 +143,8 @@ pub struct ClientPlan {
     pub udp_forwards: Vec<Forward>,
     /// Settings of lanes for datagrams; `None`: the carrier has none.
     pub datagrams: Option<LaneConfig>,
+    /// Latency requirements of applications.
+    pub deadlines: Vec<DeadlineRule>,
     /// Number of warm connections.
     pub warm: usize,
     /// Limit on application connections.
@@ -329,6 +336,7 @@ impl ClientOptions {
             transparent: options.transparent,
             udp_forwards,
             datagrams,
+            deadlines: PortDeadline::rules(&options.deadline)?,
             warm,
             max_connections: connections(options.max_connections)?,
             dns: options.dns.as_ref().map(|word| word.0.0),

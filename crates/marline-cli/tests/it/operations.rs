@@ -1,6 +1,7 @@
 //! Life of a program over the years: settings that change, quotas, and full disks.
 
 mod agreement;
+mod deadlines;
 mod disk_full;
 mod metrics;
 mod moving;

@@ -15,6 +15,7 @@ use crate::config::client::ClientPlan;
 use crate::control::ClientHandle;
 use crate::path_quotas::PathQuotas;
 use crate::radio_meter::RadioMeter;
+use crate::radio_signal::SignalReader;
 use crate::reload::ReloadSender;
 
 /// At the end of a process, closing connections get this long to say so to the peer.
@@ -29,6 +30,7 @@ pub(super) struct OpenedClient {
     pub(super) udp: Arc<UdpTunnel>,
     pub(super) quotas: PathQuotas,
     pub(super) deadlines: Deadlines,
+    signals: SignalReader,
     pub(super) handle: Arc<ClientHandle>,
     way: Arc<OnceLock<ServerWay>>,
     _keeping: JoinSet<()>,
@@ -49,6 +51,9 @@ impl OpenedClient {
         let mut keeping = JoinSet::new();
         let (kept, of) = (quotas.clone(), client.clone());
         keeping.spawn(async move { kept.keep(&of).await });
+        let signals = SignalReader::new(plan.wifi_signal);
+        let (reader, of) = (signals.clone(), client.clone());
+        keeping.spawn(async move { reader.keep(&of).await });
         let (udp, way) = (Arc::new(UdpTunnel::default()), Arc::default());
         let handle = ClientHandle {
             client: client.clone(),
@@ -61,7 +66,7 @@ impl OpenedClient {
         let handle = Arc::new(handle);
         let deadlines = Deadlines::default();
         deadlines.change(plan.deadlines.clone());
-        Ok(OpenedClient { client, udp, quotas, deadlines, handle, way, _keeping: keeping })
+        Ok(OpenedClient { client, udp, quotas, deadlines, signals, handle, way, _keeping: keeping })
     }
 
     /// It goes through this server: for who asks whether that refuses it.
@@ -77,6 +82,7 @@ impl OpenedClient {
         self.client.set_paths(&plan.paths)?;
         self.client.set_transport(plan.network.get_transport());
         self.deadlines.change(plan.deadlines.clone());
+        self.signals.change(plan.wifi_signal);
         self.quotas.change(plan.path_quotas.clone());
         self.quotas.look(&self.client, unix_s());
         Ok(())

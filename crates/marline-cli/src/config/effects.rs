@@ -98,6 +98,7 @@ impl Reloadable for ClientOptions {
         ("keepalive", Restart),
         ("receive-timer", New),
         ("lone-keepalive", New),
+        ("wifi-signal", AtOnce),
         ("state-file", Restart),
         ("up", Elsewhere),
     ];
@@ -154,6 +155,7 @@ impl Reloadable for MachineOptions {
         ("warm", AtOnce),
         ("receive-timer", New),
         ("lone-keepalive", New),
+        ("wifi-signal", AtOnce),
         ("max-connections", Restart),
         ("dns", Restart),
         ("keepalive", Restart),
@@ -183,6 +185,7 @@ impl Reloadable for ProgramOptions {
         ("warm", AtOnce),
         ("receive-timer", New),
         ("lone-keepalive", New),
+        ("wifi-signal", AtOnce),
         ("max-connections", Restart),
         ("dns", Restart),
         ("keepalive", Restart),

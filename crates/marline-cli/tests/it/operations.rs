@@ -3,6 +3,7 @@
 mod agreement;
 mod deadlines;
 mod disk_full;
+mod hints;
 mod metrics;
 mod moving;
 mod quotas;

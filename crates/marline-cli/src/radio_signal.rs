@@ -1,9 +1,9 @@
 //! Reader of WiFi's signal: hints for paths whose signal fades, once a second from Linux' /proc/net/wireless.
 //!
-//! The file has a line for each associated interface of a driver with wireless extensions, cfg80211's included, with the
-//! level of the last beacons in dBm. Where there is no such file or line, as without a radio, with a driver for WiFi 7
-//! (which has no wireless extensions), or in a namespace without the interface, nothing is said, and nothing is wrong.
-//! Cellular modems do not appear there: who reads one says `marline path wwan0 hint fading`.
+//! The file has a line for each associated interface of a driver with wireless extensions, cfg80211's included,
+//! with the level of the last beacons in dBm. Where there is no such file or line, as without a radio, with a
+//! driver for WiFi 7 (which has no wireless extensions), or in a namespace without the interface, nothing is said,
+//! and nothing is wrong. Cellular modems do not appear there: who reads one says `marline path wwan0 hint fading`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

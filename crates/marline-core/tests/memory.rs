@@ -110,6 +110,7 @@ impl Bench {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the harness is not of virtual time")]
 fn an_idle_connection_is_small_before_and_after_it_was_busy() {
     let mut bench = Bench::new();
     // What endpoints have once for all: buffers, free chunks.

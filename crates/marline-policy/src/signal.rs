@@ -1,16 +1,17 @@
 //! Judgement of a radio's signal: whether the network behind it will soon be out of reach.
 //!
-//! *Problem.* Who walks out of a WiFi network's range has seconds in which packets still pass, later and later, and then
-//! none. What measures packets notices the end only when an answer is overdue; the signal tells before.
+//! *Problem.* Who walks out of a WiFi network's range has seconds in which packets still pass, later and later, and
+//! then none. What measures packets notices the end only when an answer is overdue; the signal tells before.
 //!
-//! *How.* Readings are averaged ([`SignalThresholds::memory`]), since one of them says little: people and doors cost 5 to
-//! 10 dB for a moment. The path *fades* once the average is at most [`fading_dbm`](SignalThresholds::fading_dbm), and is
-//! *steady* again once it has been at least [`steady_dbm`](SignalThresholds::steady_dbm) for
-//! [`calm`](SignalThresholds::calm). Between the two nothing changes. No reading for [`calm`](SignalThresholds::calm)
-//! means that nothing is known, and who knows nothing says nothing: the path is steady, and other facts judge it.
+//! *How.* Readings are averaged ([`SignalThresholds::memory`]), since one of them says little: people and doors
+//! cost 5 to 10 dB for a moment. The path *fades* once the average is at most
+//! [`fading_dbm`](SignalThresholds::fading_dbm), and is *steady* again once it has been at least
+//! [`steady_dbm`](SignalThresholds::steady_dbm) for [`calm`](SignalThresholds::calm). Between the two nothing
+//! changes. No reading for as long means that nothing is known, and who knows nothing says nothing: the path is
+//! steady, and other facts judge it.
 //!
-//! *Source.* Ours. -80 dBm is some 12 dB above the noise of a 20 MHz channel: the lowest but two of 802.11n's rates; 6 dB
-//! between the thresholds are more than shadows of people bring.
+//! *Source.* Ours. -80 dBm is some 12 dB above the noise of a 20 MHz channel: the lowest but two of 802.11n's
+//! rates; 6 dB between the thresholds are more than shadows of people bring.
 
 use core::fmt;
 use core::str::FromStr;

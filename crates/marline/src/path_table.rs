@@ -1,5 +1,6 @@
 //! Table of a client's paths: their local addresses now, their sockets, and what the core was told.
 
+mod change;
 mod servers;
 
 use core::net::{IpAddr, SocketAddr};
@@ -10,6 +11,8 @@ use marline_io::{
 };
 use marline_policy::{AddressId, LocalAddress, PathCost};
 use marline_time::Instant;
+
+pub use change::PathChange;
 
 use crate::health::{self, Reach, ServerReach};
 use crate::{BindError, TunPath, UnknownPath};
@@ -55,27 +58,6 @@ impl PathStatus {
             None => "unknown",
         }
     }
-}
-
-/// A change of a path by hand.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum PathChange {
-    /// Use it (again).
-    Up,
-    /// Close its subflows and open none.
-    Down,
-    /// Carry data only if nothing else can.
-    Backup,
-    /// Carry data as any other.
-    Primary,
-    /// Bytes on it cost money from now on.
-    Metered,
-    /// Bytes on it cost nothing.
-    Unmetered,
-    /// It will soon be gone, as its radio's signal fades: new data goes elsewhere if it can.
-    Fading,
-    /// It will stay.
-    Steady,
 }
 
 /// A restriction of a path that is not by hand, such as a quota's.

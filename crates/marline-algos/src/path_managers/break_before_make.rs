@@ -8,7 +8,7 @@
 //! *How.* Subflows from addresses without the `backup` flag (*primary*: WiFi) are kept as a mesh
 //! keeps them (`mesh.rs`). Nothing is sent from an address flagged `backup` until no primary
 //! subflow works any more:
-//! - each has a bad address pair according to the path health monitor, a signal that fades, or is silent (receive timer,
+//! - each has a bad address pair according to the path health monitor, fades, or is silent (receive timer,
 //!   keepalives), or was made a backup by the peer (MP_PRIO): at once;
 //! - the last one went with its address (ours lost, the peer's withdrawn), or data waits and there is
 //!   none: at once;

@@ -193,7 +193,8 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[1],
-            "0  wlan0  up                          192.0.2.7  -       wifi tail: 1.2 J by traffic, 0.5 J idle, woken 3x  -"
+            "0  wlan0  up                          192.0.2.7  -       \
+             wifi tail: 1.2 J by traffic, 0.5 J idle, woken 3x  -"
         );
         assert_eq!(
             lines[2],

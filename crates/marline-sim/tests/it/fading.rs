@@ -52,7 +52,8 @@ impl Outcome {
 
     fn line(&self) -> String {
         format!(
-            "p50 {:.0}, p99 {:.0}, p99.9 {:.0} ms; longest of a walk {:.0} (median); missing {}; over LTE {} kB; {} hints",
+            "p50 {:.0}, p99 {:.0}, p99.9 {:.0} ms; longest of a walk {:.0} (median); \
+             missing {}; over LTE {} kB; {} hints",
             self.quantile(0.5),
             self.quantile(0.99),
             self.quantile(0.999),

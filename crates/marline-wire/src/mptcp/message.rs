@@ -292,7 +292,7 @@ impl ExperimentalMessage {
             }
             ExperimentalMessage::Repair(ref repair) => repair.emit(&mut w),
             ExperimentalMessage::PathCost { metered, fading, tail_ms } => {
-                w.u8(u8::from(metered) * METERED | u8::from(fading) * FADING);
+                w.u8((u8::from(metered) * METERED) | (u8::from(fading) * FADING));
                 w.u16(tail_ms);
             }
         }

@@ -15,6 +15,10 @@ const ENVIRONMENT: &str = "target/python";
 /// would be another test.
 const NEEDS: [&str; 5] =
     ["numpy==2.4.6", "gymnasium==1.4.0", "nanoarrow==0.9.0", "mypy==2.4.1", "matplotlib==3.11.2"];
+/// An environment that is made anew each time, with the wheel and nothing else.
+const BARE: &str = "target/python-bare";
+/// The page whose words lead there.
+const PAGE: &str = "docs/research/python.md";
 /// That of the cluster, which is large.
 const RAY_ENVIRONMENT: &str = "target/python-ray";
 /// The version that was tried.
@@ -22,7 +26,10 @@ const RAY: &str = "ray==2.60.0";
 
 /// Builds the module with what `cargo test` has compiled already, and tests the package.
 pub(crate) fn check(root: &Path) -> TaskResult {
-    let Some(python) = installed(root, ENVIRONMENT, &NEEDS)? else { return Ok(()) };
+    let Some(Installed { python, wheel }) = installed(root, ENVIRONMENT, &NEEDS)? else {
+        return Ok(());
+    };
+    first_steps(root, &python, &wheel)?;
     let package = root.join(PACKAGE);
     run(&mut command(&package, &python, &["-m", "mypy", "python/marline"]))?;
     let mut tests = command(&package.join("tests"), &python, &["-m", "unittest", "-q"]);
@@ -31,16 +38,35 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     run(tests.env("MARLINE_PROGRAM", root.join("target/debug/marline")))
 }
 
+/// Somebody new: an empty environment, `pip install` of the wheel with no registry to ask, and what the page begins
+/// with, somewhere without this tree's sources.
+fn first_steps(root: &Path, python: &str, wheel: &str) -> TaskResult {
+    run(&mut command(root, "python3", &["-m", "venv", "--clear", "--without-pip", BARE]))?;
+    let bare = root.join(BARE).join("bin/python").to_string_lossy().into_owned();
+    let install = ["-m", "pip", "--python", &bare, "install", "-q", "--no-index", wheel];
+    run(command(root, python, &install).env("PIP_DISABLE_PIP_VERSION_CHECK", "1"))?;
+    let page = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
+    let code = page.split("```python\n").nth(1).and_then(|rest| rest.split("\n```").next());
+    let code = code.ok_or_else(|| format!("{PAGE}: no code"))?;
+    let printed = output(&mut command(&root.join(BARE), &bare, &["-I", "-c", code]))?;
+    let table = printed.contains("p99") && printed.contains("min-rtt");
+    if table { Ok(()) } else { Err(format!("{PAGE}: its first steps print\n{printed}")) }
+}
+
 /// Sweeps on a cluster of this machine, whose workers are killed.
 pub(crate) fn ray(root: &Path) -> TaskResult {
     let needs = [RAY];
-    let Some(python) = installed(root, RAY_ENVIRONMENT, &needs)? else { return Ok(()) };
+    let Some(Installed { python, .. }) = installed(root, RAY_ENVIRONMENT, &needs)? else {
+        return Ok(());
+    };
     run(&mut command(&root.join(PACKAGE).join("tests"), &python, &["ray_cluster.py"]))
 }
 
 /// The figure of a paper that a notebook draws, at full length, beside the lab's own.
 pub(crate) fn figure(root: &Path) -> TaskResult {
-    let Some(python) = installed(root, ENVIRONMENT, &NEEDS)? else { return Ok(()) };
+    let Some(Installed { python, .. }) = installed(root, ENVIRONMENT, &NEEDS)? else {
+        return Ok(());
+    };
     run(&mut command(
         root,
         "cargo",
@@ -51,8 +77,15 @@ pub(crate) fn figure(root: &Path) -> TaskResult {
     run(figure.env("MARLINE_PROGRAM", root.join("target/release/marline")))
 }
 
-/// The Python of an environment with what is needed and the package, as it is built now; `None`: there is no Python.
-fn installed(root: &Path, environment: &str, needs: &[&str]) -> Result<Option<String>, String> {
+/// The package as it is built now.
+struct Installed {
+    /// The Python of the environment that has it, and what is needed.
+    python: String,
+    wheel: String,
+}
+
+/// Installs the package and what is needed into an environment; `None`: there is no Python.
+fn installed(root: &Path, environment: &str, needs: &[&str]) -> Result<Option<Installed>, String> {
     if !there_is_python(root)? {
         return Ok(None);
     }
@@ -73,7 +106,7 @@ fn installed(root: &Path, environment: &str, needs: &[&str]) -> Result<Option<St
     let install = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"];
     let mut install = command(root, &python, &install);
     run(install.args(["--force-reinstall", wheel.trim()]))?;
-    Ok(Some(python))
+    Ok(Some(Installed { python, wheel: wheel.trim().to_owned() }))
 }
 
 /// The Python of an environment, which is made once, with what is needed.

@@ -20,6 +20,7 @@ pub mod path_table;
 pub mod qlog;
 pub mod qr;
 pub mod radio_meter;
+pub mod radio_signal;
 pub mod reload;
 pub mod service;
 pub mod service_counts;

@@ -65,7 +65,7 @@ fn judge(found: &mut PathSummary, path: &Path, doubted: bool) {
     }
     found.state = match path.health.as_str() {
         _ if !path.up => PathState::Unreachable,
-        "" | "unknown" | "answers" if doubted => PathState::Degraded,
+        "" | "unknown" | "answers" if doubted || path.fading => PathState::Degraded,
         "" | "unknown" | "answers" => PathState::Usable,
         "no-answer" | "down" | "unreachable" => PathState::Unreachable,
         _ => PathState::Degraded,
@@ -74,7 +74,12 @@ fn judge(found: &mut PathSummary, path: &Path, doubted: bool) {
         found.reason = Some("taken down".to_owned());
     }
     if found.state == PathState::Degraded && found.reason.is_none() {
-        found.reason = Some(if doubted { "answers are overdue" } else { &path.health }.to_owned());
+        let why = match (path.fading, doubted) {
+            (true, _) => "its signal fades",
+            (false, true) => "answers are overdue",
+            (false, false) => &path.health,
+        };
+        found.reason = Some(why.to_owned());
     }
 }
 

@@ -810,12 +810,15 @@ impl Connection {
         if let Some(old) = old.filter(|o| o.backup != new.backup && new.up) {
             self.set_backup(cx, old.id, new.backup);
         }
-        if old.is_some_and(|o| o.cost != new.cost) {
+        if let Some(old) = old.filter(|o| o.cost != new.cost) {
             for id in self.paths.those(|subflow| subflow.local_id() == new.id).iter() {
                 if let Some(subflow) = self.paths.get_mut(id) {
                     subflow.set_cost(new.cost);
                 }
                 self.tell_cost(cx, id);
+                if old.cost.fading != new.cost.fading {
+                    self.on_fading(cx, id, new.cost.fading);
+                }
             }
         }
         // Where IPv4 addresses are reached has become known, or another: what led there before may still work.
@@ -2400,8 +2403,8 @@ impl Connection {
             ExperimentalMessage::Hello(features) => self.on_hello(cx, on, features),
             ExperimentalMessage::RtoRequest => self.on_rto_request(cx, on),
             ExperimentalMessage::RtoInfo { rto_us } => self.on_rto_info(cx, rto_us),
-            ExperimentalMessage::PathCost { metered, tail_ms } => {
-                self.on_path_cost(cx, on, PathCost { metered, tail_ms });
+            ExperimentalMessage::PathCost { metered, fading, tail_ms } => {
+                self.on_path_cost(cx, on, PathCost { metered, fading, tail_ms });
             }
             // The mark counts with the mapping beside it.
             _ => {}
@@ -2452,11 +2455,24 @@ impl Connection {
         if !self.session.is_client() || !self.session.agreed_on(Extensions::PATH_COST) {
             return;
         }
-        let PathCost { metered, tail_ms } = subflow.cost();
+        let PathCost { metered, fading, tail_ms } = subflow.cost();
         for _ in 0..2 {
             cx.out.counters.path_cost_tx += 1;
-            self.signal_message(Some(id), &ExperimentalMessage::PathCost { metered, tail_ms });
+            let message = ExperimentalMessage::PathCost { metered, fading, tail_ms };
+            self.signal_message(Some(id), &message);
         }
+    }
+
+    /// A subflow's signal fades, or does not any more. A peer to which costs mean nothing takes it for a backup.
+    fn on_fading(&mut self, cx: &mut Context<'_>, id: SubflowId, fading: bool) {
+        let usable = self.paths.get(id).filter(|subflow| subflow.is_usable());
+        if let Some(backup) = usable.map(|subflow| fading || subflow.is_backup_here())
+            && !self.session.agreed_on(Extensions::PATH_COST)
+        {
+            cx.out.counters.mp_prio_tx += 1;
+            self.signal(Some(id), MptcpOption::Prio(MpPrio { backup }));
+        }
+        self.path_event(cx, PathEvent::Fading { id, fading });
     }
 
     /// The client says so.

@@ -201,6 +201,8 @@ fn path_change(word: &str) -> anyhow::Result<PathChange> {
         "primary" => PathChange::Primary,
         "metered" => PathChange::Metered,
         "unmetered" => PathChange::Unmetered,
+        "fading" => PathChange::Fading,
+        "steady" => PathChange::Steady,
         other => anyhow::bail!("no change of a path is called {other}"),
     })
 }

@@ -19,7 +19,7 @@ use marline_link::DuplexSpec;
 
 pub use csv::{Reading, read as read_csv};
 pub use iperf3::read as read_iperf3;
-pub use pcap::read as read_pcaps;
+pub use pcap::{Passage, passages, read as read_pcaps};
 
 /// Most samples of a file.
 pub const MOST_SAMPLES: usize = 100_000;

@@ -18,5 +18,6 @@ pub mod results;
 pub mod runs;
 pub mod scenario;
 mod stream_places;
+pub mod what_if;
 pub mod wifi_mobility;
 pub mod workload;

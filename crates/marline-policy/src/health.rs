@@ -1,7 +1,8 @@
 //! Health of a subflow as policies see it: whether data sent on it is expected to arrive.
 //!
 //! *Fine*: nothing speaks against it. *Doubtful*: the peer answers on it, but the path health monitor judges its
-//! address pair bad, from what all connections of the process observe there (MultiMob, De Coninck and Bonaventure).
+//! address pair bad, from what all connections of the process observe there (MultiMob, De Coninck and Bonaventure),
+//! or its radio's signal fades, as who reads it says ([`PathCost::fading`](crate::PathCost::fading)).
 //! *Silent*: something timed out on it, or was due and did not come, and no valid segment has come in on it since
 //! (potentially failed, as the schedulers of Linux have called it since 2013).
 //!
@@ -20,10 +21,10 @@ pub enum Health {
     /// Nothing speaks against it.
     #[default]
     Fine,
-    /// The peer answers on it, but its address pair (both addresses and the interface) is bad. It should carry new
-    /// data only if nothing else can.
+    /// The peer answers on it, but its address pair (both addresses and the interface) is bad, or its signal fades.
+    /// It should carry new data only if nothing else can.
     Doubtful {
-        /// When the path health monitor's verdict reached the subflow.
+        /// When the path health monitor's verdict reached the subflow; if its signal fades, the time of the view.
         since: Instant,
         /// What the verdict rests on.
         cause: AddressPairFault,
@@ -60,10 +61,11 @@ impl Health {
     /// subflows by itself.
     #[must_use]
     pub const fn has_bad_address_pair(self) -> bool {
-        matches!(
-            self,
-            Health::Doubtful { .. } | Health::Silent { cause: SilenceCause::BadAddressPair, .. }
-        )
+        match self {
+            Health::Doubtful { cause, .. } => !matches!(cause, AddressPairFault::Fading),
+            Health::Silent { cause, .. } => matches!(cause, SilenceCause::BadAddressPair),
+            Health::Fine => false,
+        }
     }
 }
 

@@ -23,6 +23,7 @@ mod recovery;
 mod rtt;
 mod scheduler;
 mod scoreboard;
+mod signal;
 mod view;
 
 pub use congestion::{AckSample, CongestionController, CongestionSignal, Penalty, RateSample};
@@ -58,4 +59,5 @@ pub use scheduler::{
     SchedulerContext, SchedulerEvent,
 };
 pub use scoreboard::{RateStamp, RunLayout, Scoreboard, SentSegment};
+pub use signal::{BadThresholds, SignalJudge, SignalThresholds};
 pub use view::{Eligibility, Phase, SubflowView};

@@ -36,6 +36,8 @@ pub enum AddressPairFault {
     Unanswered,
     /// A member's receive timer, or its keepalives, ran out.
     Silent,
+    /// Not observed, but said by who knows its radio: the signal fades ([`PathCost::fading`](crate::PathCost::fading)).
+    Fading,
 }
 
 impl Display for AddressPairFault {
@@ -46,6 +48,7 @@ impl Display for AddressPairFault {
             AddressPairFault::Rto => "rto",
             AddressPairFault::Unanswered => "unanswered",
             AddressPairFault::Silent => "silent",
+            AddressPairFault::Fading => "fading",
         })
     }
 }

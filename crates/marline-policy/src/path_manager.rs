@@ -164,6 +164,13 @@ pub enum PathEvent {
         /// Bad from now on.
         bad: bool,
     },
+    /// What its radio's signal says of a subflow's path changed ([`PathCost::fading`]).
+    Fading {
+        /// The subflow.
+        id: SubflowId,
+        /// It will soon be gone.
+        fading: bool,
+    },
     /// Data or an answer is due from the peer, and nothing arrives on this subflow; reported only
     /// while there is a local address without a subflow. The subflow is
     /// [silent](crate::Health::Silent) until something is received on it.
@@ -180,8 +187,9 @@ impl PathEvent {
     /// that keeps all subflows open may ignore such events.
     #[must_use]
     pub const fn is_about_health(&self) -> bool {
-        use PathEvent::{AddressPair, HeardAgain, Silent, Suspected};
-        matches!(self, Suspected(_) | HeardAgain(_) | AddressPair { .. } | Silent { .. })
+        use PathEvent::{AddressPair, Fading, HeardAgain, Silent, Suspected};
+        let known = matches!(self, Fading { .. } | Suspected(_) | HeardAgain(_));
+        known || matches!(self, AddressPair { .. } | Silent { .. })
     }
 }
 

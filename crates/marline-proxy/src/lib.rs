@@ -9,6 +9,7 @@
 pub mod channel;
 pub mod client;
 pub mod credentials;
+pub mod deadlines;
 pub mod http;
 pub mod invite;
 pub mod ledger;

@@ -1,5 +1,6 @@
 //! Table of a client's paths: their local addresses now, their sockets, and what the core was told.
 
+mod change;
 mod servers;
 
 use core::net::{IpAddr, SocketAddr};
@@ -10,6 +11,8 @@ use marline_io::{
 };
 use marline_policy::{AddressId, LocalAddress, PathCost};
 use marline_time::Instant;
+
+pub use change::PathChange;
 
 use crate::health::{self, Reach, ServerReach};
 use crate::{BindError, TunPath, UnknownPath};
@@ -31,6 +34,8 @@ pub struct PathStatus {
     pub backup: bool,
     /// Bytes on it cost money.
     pub metered: bool,
+    /// It will soon be gone, as somebody said who knows its radio.
+    pub fading: bool,
     /// Its network has only IPv6, and IPv4 addresses are reached below this prefix (NAT64).
     pub nat64: Option<Prefix64>,
     /// Why it cannot be used, or why nothing comes of it, in words.
@@ -53,23 +58,6 @@ impl PathStatus {
             None => "unknown",
         }
     }
-}
-
-/// A change of a path by hand.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum PathChange {
-    /// Use it (again).
-    Up,
-    /// Close its subflows and open none.
-    Down,
-    /// Carry data only if nothing else can.
-    Backup,
-    /// Carry data as any other.
-    Primary,
-    /// Bytes on it cost money from now on.
-    Metered,
-    /// Bytes on it cost nothing.
-    Unmetered,
 }
 
 /// A restriction of a path that is not by hand, such as a quota's.
@@ -101,6 +89,7 @@ struct Entry {
     taken_down: bool,
     backup: bool,
     metered: bool,
+    fading: bool,
     restriction: PathRestriction,
     error: Option<String>,
 }
@@ -109,7 +98,16 @@ impl Entry {
     fn new(spec: PathSpec) -> Self {
         let (backup, metered) = (spec.backup, spec.metered);
         let (ends, restriction) = (Vec::new(), PathRestriction::None);
-        Entry { spec, ends, taken_down: false, backup, metered, restriction, error: None }
+        Entry {
+            spec,
+            ends,
+            taken_down: false,
+            backup,
+            metered,
+            fading: false,
+            restriction,
+            error: None,
+        }
     }
 
     const fn is_up(&self) -> bool {
@@ -139,7 +137,7 @@ impl Entry {
 
     /// Takes over what was changed of `other` while it ran, as far as its own specification does not differ.
     fn continue_from(&mut self, other: &Entry) {
-        self.taken_down = other.taken_down;
+        (self.taken_down, self.fading) = (other.taken_down, other.fading);
         self.restriction = other.restriction.clone();
         if self.spec.backup == other.spec.backup {
             self.backup = other.backup;
@@ -153,6 +151,7 @@ impl Entry {
     fn cost(&self) -> PathCost {
         PathCost {
             metered: self.is_metered(),
+            fading: self.fading,
             tail_ms: self.spec.radio.map_or(0, RadioKind::tail_ms),
         }
     }
@@ -488,6 +487,7 @@ impl PathTable {
                 up: entry.is_up(),
                 backup: entry.backup,
                 metered: entry.is_metered(),
+                fading: entry.fading,
                 nat64: entry.nat64(&self.prefixes),
                 error: entry.error.clone().or_else(unusable).or_else(why),
                 servers: health::servers(&contacts, now),
@@ -519,6 +519,8 @@ impl PathTable {
             PathChange::Primary => entry.backup = false,
             PathChange::Metered => entry.metered = true,
             PathChange::Unmetered => entry.metered = false,
+            PathChange::Fading => entry.fading = true,
+            PathChange::Steady => entry.fading = false,
         }
         self.apply(shard);
         Ok(())

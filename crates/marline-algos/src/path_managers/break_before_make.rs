@@ -8,7 +8,7 @@
 //! *How.* Subflows from addresses without the `backup` flag (*primary*: WiFi) are kept as a mesh
 //! keeps them (`mesh.rs`). Nothing is sent from an address flagged `backup` until no primary
 //! subflow works any more:
-//! - each has a bad address pair according to the path health monitor, or is silent (receive timer,
+//! - each has a bad address pair according to the path health monitor, fades, or is silent (receive timer,
 //!   keepalives), or was made a backup by the peer (MP_PRIO): at once;
 //! - the last one went with its address (ours lost, the peer's withdrawn), or data waits and there is
 //!   none: at once;
@@ -126,7 +126,7 @@ struct Tally {
     /// Established, without those that are closing.
     established: usize,
     healthy: usize,
-    /// Known not to work: bad address pair, silent, or made a backup by the peer.
+    /// Known not to work, or not for long: bad address pair, fading, silent, or made a backup by the peer.
     out: usize,
 }
 
@@ -169,7 +169,7 @@ impl BreakBeforeMake {
     fn tally(&self, cx: &PathContext<'_>) -> Tally {
         let mut tally = Tally::default();
         for view in primaries(cx) {
-            let bad = view.health.has_bad_address_pair();
+            let bad = view.health.has_bad_address_pair() || view.health.is_doubtful();
             let out = bad || view.backup || self.silent.contains(view.id);
             tally.established += 1;
             tally.out += usize::from(out);

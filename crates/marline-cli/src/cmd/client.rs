@@ -96,7 +96,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let is_direct = matches!(prepared.plan.route, Route::Direct);
     let running = Running { prepared, reloads, opened: &opened, watched: &watched };
     if is_direct {
-        let way = Arc::new(Direct::new(opened.client.clone()));
+        let way = Arc::new(Direct::new(opened.client.clone(), opened.deadlines.clone()));
         running.serve(way, |_| Ok(Box::new(|| ())), |_, _| Ok(())).await?;
     } else {
         running.go_through().await?;
@@ -116,7 +116,7 @@ struct Running<'a> {
 impl Running<'_> {
     async fn go_through(mut self) -> anyhow::Result<()> {
         let opened = self.opened;
-        let renewal = Renewal::begin(&opened.client, &self.prepared.plan)?;
+        let renewal = Renewal::begin(&opened.client, &opened.deadlines, &self.prepared.plan)?;
         opened.goes_by(&renewal.way);
         let remotes = self.prepared.plan.remote_forwards.clone();
         let udp_ports = std::mem::take(&mut self.prepared.udp_ports);

@@ -11,6 +11,7 @@ use marline_proxy::client::dialer::Dialer;
 use marline_proxy::client::direct::Direct;
 use marline_proxy::client::open::Open;
 use marline_proxy::client::tunnel::{Patience, Tunnel};
+use marline_proxy::deadlines::Deadlines;
 use marline_proxy::socks;
 use marline_proxy::target::{Host, Target};
 use marline_proxy::transport::Transport;
@@ -116,12 +117,14 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         }
     };
     let client = plan.network.bind().await?;
+    let deadlines = Deadlines::default();
+    deadlines.change(plan.deadlines);
     let result = match plan.route {
-        Route::Direct => join(&Direct::new(client.clone()), &target).await,
+        Route::Direct => join(&Direct::new(client.clone(), deadlines), &target).await,
         Route::Through(invite) => {
             let dialer = Dialer::new(client.clone(), invite.servers, plan.carrier.transport());
-            let patience = Patience::default();
-            let tunnel = Tunnel::new(dialer, invite.pin, invite.token, patience, 0)?;
+            let by = (Patience::default(), deadlines);
+            let tunnel = Tunnel::in_time(dialer, invite.pin, invite.token, by, 0)?;
             join(&*tunnel, &target).await
         }
     };

@@ -7,6 +7,7 @@ use marline_proxy::client::current::Current;
 use marline_proxy::client::dialer::Dialer;
 use marline_proxy::client::tunnel::Tunnel;
 use marline_proxy::client::udp_tunnel::UdpTunnel;
+use marline_proxy::deadlines::Deadlines;
 use marline_proxy::server::allowances::unix_s;
 use tokio::task::JoinSet;
 
@@ -14,6 +15,7 @@ use crate::config::client::ClientPlan;
 use crate::control::ClientHandle;
 use crate::path_quotas::PathQuotas;
 use crate::radio_meter::RadioMeter;
+use crate::radio_signal::SignalReader;
 use crate::reload::ReloadSender;
 
 /// At the end of a process, closing connections get this long to say so to the peer.
@@ -27,6 +29,8 @@ pub(super) struct OpenedClient {
     pub(super) client: Client,
     pub(super) udp: Arc<UdpTunnel>,
     pub(super) quotas: PathQuotas,
+    pub(super) deadlines: Deadlines,
+    signals: SignalReader,
     pub(super) handle: Arc<ClientHandle>,
     way: Arc<OnceLock<ServerWay>>,
     _keeping: JoinSet<()>,
@@ -47,6 +51,9 @@ impl OpenedClient {
         let mut keeping = JoinSet::new();
         let (kept, of) = (quotas.clone(), client.clone());
         keeping.spawn(async move { kept.keep(&of).await });
+        let signals = SignalReader::new(plan.wifi_signal);
+        let (reader, of) = (signals.clone(), client.clone());
+        keeping.spawn(async move { reader.keep(&of).await });
         let (udp, way) = (Arc::new(UdpTunnel::default()), Arc::default());
         let handle = ClientHandle {
             client: client.clone(),
@@ -57,7 +64,9 @@ impl OpenedClient {
             reloads,
         };
         let handle = Arc::new(handle);
-        Ok(OpenedClient { client, udp, quotas, handle, way, _keeping: keeping })
+        let deadlines = Deadlines::default();
+        deadlines.change(plan.deadlines.clone());
+        Ok(OpenedClient { client, udp, quotas, deadlines, signals, handle, way, _keeping: keeping })
     }
 
     /// It goes through this server: for who asks whether that refuses it.
@@ -72,6 +81,8 @@ impl OpenedClient {
     pub(super) fn change(&self, plan: &ClientPlan) -> anyhow::Result<()> {
         self.client.set_paths(&plan.paths)?;
         self.client.set_transport(plan.network.get_transport());
+        self.deadlines.change(plan.deadlines.clone());
+        self.signals.change(plan.wifi_signal);
         self.quotas.change(plan.path_quotas.clone());
         self.quotas.look(&self.client, unix_s());
         Ok(())

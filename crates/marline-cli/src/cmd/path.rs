@@ -24,6 +24,9 @@ pub struct Args {
     pub path: Option<String>,
     /// The change.
     pub change: Option<Change>,
+    /// What `hint` says.
+    #[arg(required_if_eq("change", "hint"))]
+    pub hint: Option<Hint>,
 }
 
 /// Changes to a path.
@@ -41,6 +44,38 @@ pub enum Change {
     Metered,
     /// Its bytes cost nothing.
     Unmetered,
+    /// What is known of its radio: `hint fading`, it will soon be gone, so new data goes elsewhere if it can; `hint
+    /// steady`, it will stay.
+    Hint,
+}
+
+/// What is known of a path's radio.
+#[derive(Copy, Clone, Debug, clap::ValueEnum)]
+pub enum Hint {
+    /// The signal fades.
+    Fading,
+    /// It does not.
+    Steady,
+}
+
+impl Args {
+    /// The change that is asked for.
+    fn change(&self) -> anyhow::Result<Option<PathChange>> {
+        let change = match (self.change, self.hint) {
+            (None, _) => return Ok(None),
+            (Some(Change::Hint), Some(Hint::Fading)) => PathChange::Fading,
+            (Some(Change::Hint), Some(Hint::Steady)) => PathChange::Steady,
+            (Some(Change::Hint), None) => bail!("hint what? fading or steady"),
+            (Some(change), Some(_)) => bail!("{change:?} takes nothing after it"),
+            (Some(Change::Up), None) => PathChange::Up,
+            (Some(Change::Down), None) => PathChange::Down,
+            (Some(Change::Backup), None) => PathChange::Backup,
+            (Some(Change::Primary), None) => PathChange::Primary,
+            (Some(Change::Metered), None) => PathChange::Metered,
+            (Some(Change::Unmetered), None) => PathChange::Unmetered,
+        };
+        Ok(Some(change))
+    }
 }
 
 /// Lists the paths or changes one.
@@ -48,16 +83,9 @@ pub enum Change {
 /// # Errors
 /// No process can be reached, or it rejects the request.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let change = args.change()?;
     let mut client = reach(args.control.as_ref()).await?;
-    if let (Some(path), Some(change)) = (args.path, args.change) {
-        let change = match change {
-            Change::Up => PathChange::Up,
-            Change::Down => PathChange::Down,
-            Change::Backup => PathChange::Backup,
-            Change::Primary => PathChange::Primary,
-            Change::Metered => PathChange::Metered,
-            Change::Unmetered => PathChange::Unmetered,
-        };
+    if let (Some(path), Some(change)) = (args.path, change) {
         client.ask(Command::SetPath { path, change }).await?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -82,6 +110,7 @@ fn list(paths: &[Path]) -> String {
             (false, true) => "down,backup",
         };
         let state = if path.metered { format!("{state},metered") } else { state.to_owned() };
+        let state = if path.fading { format!("{state},fading") } else { state };
         // An interface that is up is not all.
         let state = match path.health.as_str() {
             "" | "unknown" | "answers" | "down" => state,
@@ -155,6 +184,7 @@ mod tests {
                 name: "wwan0".into(),
                 backup: true,
                 metered: true,
+                fading: true,
                 problem: Some("no route".into()),
                 ..Path::default()
             },
@@ -163,11 +193,12 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[1],
-            "0  wlan0  up                   192.0.2.7  -       wifi tail: 1.2 J by traffic, 0.5 J idle, woken 3x  -"
+            "0  wlan0  up                          192.0.2.7  -       \
+             wifi tail: 1.2 J by traffic, 0.5 J idle, woken 3x  -"
         );
         assert_eq!(
             lines[2],
-            format!("1  wwan0  down,backup,metered  -          -       -{:50}no route", "")
+            format!("1  wwan0  down,backup,metered,fading  -          -       -{:50}no route", "")
         );
     }
 

@@ -9,6 +9,7 @@ use marline::datagrams::LaneConfig;
 use marline_proxy::client::current::Current;
 use marline_proxy::client::dialer::Dialer;
 use marline_proxy::client::tunnel::{Patience, Tunnel};
+use marline_proxy::deadlines::Deadlines;
 use marline_proxy::invite::Invite;
 use marline_proxy::tls::connector;
 use tokio::sync::watch;
@@ -31,6 +32,7 @@ fn made(plan: &ClientPlan) -> Option<Made> {
 /// The way through a server, which may be replaced by another.
 pub(super) struct Renewal<'a> {
     client: &'a Client,
+    deadlines: Deadlines,
     pub(super) way: ServerWay,
     transport: &'static str,
     used: RefCell<Made>,
@@ -39,17 +41,21 @@ pub(super) struct Renewal<'a> {
 }
 
 impl<'a> Renewal<'a> {
-    /// The first way.
+    /// The first way. `deadlines`: latency requirements of applications, which change without another way.
     ///
     /// # Errors
     /// There is no server, or the invite is none that could be used.
-    pub(super) fn begin(client: &'a Client, plan: &ClientPlan) -> anyhow::Result<Renewal<'a>> {
+    pub(super) fn begin(
+        client: &'a Client,
+        deadlines: &Deadlines,
+        plan: &ClientPlan,
+    ) -> anyhow::Result<Renewal<'a>> {
         let Some(used) = made(plan) else { bail!("there is no server to go through") };
         let transport = plan.carrier.transport();
-        let way = Arc::new(Current::new(tunnel(client, &used.0, transport, used.1)?));
+        let way = Arc::new(Current::new(tunnel((client, deadlines), &used.0, transport, used.1)?));
         let used = RefCell::new(used);
         let lanes = plan.datagrams.clone().map(watch::Sender::new);
-        Ok(Renewal { client, way, transport, used, lanes })
+        Ok(Renewal { client, deadlines: deadlines.clone(), way, transport, used, lanes })
     }
 
     /// How lanes are opened from now on; `None`: the carrier has none.
@@ -80,7 +86,8 @@ impl<'a> Renewal<'a> {
 
     /// Also with another behaviour: the connections that wait have the old one.
     fn replace(&self, wanted: Made) {
-        match tunnel(self.client, &wanted.0, self.transport, wanted.1) {
+        let of = (self.client, &self.deadlines);
+        match tunnel(of, &wanted.0, self.transport, wanted.1) {
             Ok(tunnel) => self.way.replace(tunnel).close(),
             Err(error) => return tracing::error!("the old way stays: {error:#}"),
         }
@@ -96,11 +103,12 @@ impl<'a> Renewal<'a> {
 /// # Errors
 /// The invite is none that could be used.
 pub(super) fn tunnel(
-    client: &Client,
+    (client, deadlines): (&Client, &Deadlines),
     invite: &Invite,
     transport: &'static str,
     warm: usize,
 ) -> anyhow::Result<Arc<Tunnel<Dialer>>> {
     let dialer = Dialer::new(client.clone(), invite.servers.clone(), transport);
-    Tunnel::new(dialer, invite.pin, invite.token.clone(), Patience::default(), warm)
+    let by = (Patience::default(), deadlines.clone());
+    Tunnel::in_time(dialer, invite.pin, invite.token.clone(), by, warm)
 }

@@ -180,7 +180,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     };
     match &plan.route {
         Route::Direct => {
-            let way = Arc::new(Direct::new(opened.client.clone()));
+            let way = Arc::new(Direct::new(opened.client.clone(), opened.deadlines.clone()));
             tokio::select! {
                 carried = traffic.carry(way, Box::new(NoDatagrams)) => carried?,
                 never = beside.reread(settings, None) => match never {},
@@ -218,7 +218,7 @@ impl Beside<'_> {
     ) -> anyhow::Result<()> {
         let (client, udp) = (&self.opened.client, &self.opened.udp);
         let addresses = traffic.settings.addresses;
-        let renewal = Renewal::begin(client, plan)?;
+        let renewal = Renewal::begin(client, &self.opened.deadlines, plan)?;
         let way = &renewal.way;
         self.opened.goes_by(way);
         let reread = self.reread(settings, Some(&renewal));

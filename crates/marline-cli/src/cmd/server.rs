@@ -210,6 +210,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     let server = server.advertise(network.advertised().to_vec());
     server.allow_remote(plan.remote_rules);
     server.offer_datagrams(plan.datagrams);
+    server.deadlines().change(plan.deadlines);
     server.keep_book(Ledger::open(plan.state_file), suspensions);
     server.allow_clients(plan.allowances);
     let listener = network.bind().await?;
@@ -240,6 +241,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
         let shown = watched.prepare(&plan.runtime)?;
         listener.set_transport(plan.network.get_transport());
         server.offer_datagrams(plan.datagrams.clone());
+        server.deadlines().change(plan.deadlines.clone());
         server.allow_clients(plan.allowances.clone());
         upgrade_limit.set(plan.upgrade_limit);
         server.change(plan.rules.clone(), plan.limits.per_client);

@@ -101,7 +101,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let opened = OpenedClient::open(&plan, Some(ask_reload)).await?;
     let (client, udp) = (&opened.client, &opened.udp);
     let watched = watched(&plan.runtime, Arc::clone(&opened.handle) as _)?;
-    let renewal = Renewal::begin(client, &plan)?;
+    let renewal = Renewal::begin(client, &opened.deadlines, &plan)?;
     let way = &renewal.way;
     opened.goes_by(way);
     let mut live = Live::new(settings, reloads, |plan: &MachinePlan| {

@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use marline::advanced::ConnectionConfig;
 use marline::datagrams::LaneConfig;
+use marline::policy::SignalThresholds;
 use marline::{Extensions, LoneKeepalive, PathSpec, ReceiveTimer};
+use marline_proxy::deadlines::DeadlineRule;
 use marline_proxy::invite::Invite;
 use marline_proxy::private_file;
 
 use super::policies::{Choice, Side, registry};
 use super::shared::{RuntimeOptions, connections, options, seconds};
 use super::up::UpOptions;
-use super::{Forward, InviteWord, PathQuota, Resolver, Span, Watch, Word, beside};
+use super::{Forward, InviteWord, PathQuota, PortDeadline, Resolver, Span, Watch, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
 use crate::state_file;
 
@@ -67,6 +69,10 @@ options! {
         /// says
         #[arg(long, value_name = "SPEC")]
         pub datagram_policy: Option<String>,
+        /// Time within which data of connections to targets on a port, `22=80ms` or `5900-5910=50ms`, should reach the
+        /// other end, by copies on a second path where it would be late; may be repeated (docs/operate/deadlines.md)
+        #[arg(long, value_name = "PORT=TIME")]
+        pub deadline: Vec<Word<PortDeadline>>,
         /// Number of warm connections kept ready, 0 to 32 [default: 2]
         #[arg(long, value_name = "N")]
         pub warm: Option<usize>,
@@ -90,6 +96,10 @@ options! {
         /// off]
         #[arg(long, value_name = "SPEC")]
         pub lone_keepalive: Option<Word<Watch<LoneKeepalive>>>,
+        /// Read WiFi's signal once a second, and have data leave a path whose signal fades: on, or
+        /// fading=-80,steady=-74 (dBm; docs/concepts/path-health.md), or off [default: off]
+        #[arg(long, value_name = "SPEC", allow_hyphen_values = true)]
+        pub wifi_signal: Option<Word<Watch<SignalThresholds>>>,
         /// File with what paths have used, for --path-quota [default: in systemd's state directory, else in the
         /// user's]
         #[arg(long, value_name = "FILE")]
@@ -124,6 +134,8 @@ pub struct ClientPlan {
     pub paths: Vec<PathSpec>,
     /// Quotas of paths.
     pub path_quotas: Vec<PathQuota>,
+    /// When a WiFi signal fades; `None`: it is not read.
+    pub wifi_signal: Option<SignalThresholds>,
     /// File with what they have used.
     pub state_file: PathBuf,
     /// SOCKS5 ports.
@@ -138,6 +150,8 @@ pub struct ClientPlan {
     pub udp_forwards: Vec<Forward>,
     /// Settings of lanes for datagrams; `None`: the carrier has none.
     pub datagrams: Option<LaneConfig>,
+    /// Latency requirements of applications.
+    pub deadlines: Vec<DeadlineRule>,
     /// Number of warm connections.
     pub warm: usize,
     /// Limit on application connections.
@@ -315,13 +329,15 @@ impl ClientOptions {
             carrier: options.shared().carrier()?,
             network: options.network()?,
             behaviour: format!(
-                "{:?} {:?} {:?}",
+                "{:?} {} {:?} {:?}",
                 options.choice(),
+                options.wifi_signal().is_some(),
                 options.receive_timer,
                 options.lone_keepalive
             ),
             paths: options.path.iter().map(|word| word.0.clone()).collect(),
             path_quotas,
+            wifi_signal: options.wifi_signal(),
             state_file: options.state_file.clone().unwrap_or_else(state_file::of_client),
             socks5: options.socks5.clone(),
             forwards,
@@ -329,6 +345,7 @@ impl ClientOptions {
             transparent: options.transparent,
             udp_forwards,
             datagrams,
+            deadlines: PortDeadline::rules(&options.deadline)?,
             warm,
             max_connections: connections(options.max_connections)?,
             dns: options.dns.as_ref().map(|word| word.0.0),
@@ -342,7 +359,11 @@ impl ClientOptions {
         Ok(carried.then_some(lane))
     }
 
-    /// With what was said of silence on top of the mode's.
+    fn wifi_signal(&self) -> Option<SignalThresholds> {
+        self.wifi_signal.as_ref().and_then(|Word(Watch(thresholds))| *thresholds)
+    }
+
+    /// With what was said of silence, and of signals, on top of the mode's.
     fn watching(&self, mut connection: ConnectionConfig) -> ConnectionConfig {
         if let Some(Word(Watch(timer))) = self.receive_timer {
             connection.receive_timer = timer;
@@ -353,6 +374,10 @@ impl ClientOptions {
         }
         if let Some(Word(Watch(keepalive))) = self.lone_keepalive {
             connection.lone_keepalive = keepalive;
+        }
+        if self.wifi_signal().is_some() {
+            // So that the server is told that a path fades.
+            connection.extensions = connection.extensions.with(Extensions::PATH_COST);
         }
         connection
     }

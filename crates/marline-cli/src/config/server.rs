@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use marline::datagrams::LaneConfig;
+use marline_proxy::deadlines::DeadlineRule;
 use marline_proxy::quota::ForClient;
 use marline_proxy::remote_rules::RemoteRule;
 use marline_proxy::rules::{Cidr, Rules};
@@ -15,7 +16,7 @@ use marline_proxy::target::Target;
 
 use super::policies::{Side, registry};
 use super::shared::{RuntimeOptions, UPGRADE_LIMIT_S, connections, options, seconds};
-use super::{ClientQuota, SessionLimit, Span, Word, beside};
+use super::{ClientQuota, PortDeadline, SessionLimit, Span, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
 
 options! {
@@ -51,6 +52,10 @@ options! {
         /// Which path datagrams to clients go on (`marline policies` lists them); by default as the mode says
         #[arg(long, value_name = "SPEC")]
         pub datagram_policy: Option<String>,
+        /// Time within which data of connections to targets on a port, `22=80ms` or `5900-5910=50ms`, should reach the
+        /// client, by copies on a second path where it would be late; may be repeated (docs/operate/deadlines.md)
+        #[arg(long, value_name = "PORT=TIME")]
+        pub deadline: Vec<Word<PortDeadline>>,
         /// Number of threads that share the port: 1, 2, 4 .. 128 [default: 1]
         #[arg(long, value_name = "N")]
         pub shards: Option<usize>,
@@ -93,6 +98,8 @@ pub struct ServerPlan {
     pub remote_rules: Vec<RemoteRule>,
     /// Settings of lanes for datagrams.
     pub datagrams: LaneConfig,
+    /// Latency requirements of applications.
+    pub deadlines: Vec<DeadlineRule>,
     /// Limits.
     pub limits: ServerLimits,
     /// Quotas, and sessions.
@@ -190,6 +197,7 @@ impl ServerOptions {
                 .shared()
                 .choice(None)
                 .lane(&registry(), options.datagram_policy.as_deref())?,
+            deadlines: PortDeadline::rules(&options.deadline)?,
             limits: ServerLimits { per_client, ..ServerLimits::default() },
             allowances: options.allowances()?,
             state_file: options.state_file.clone().unwrap_or_default(),

@@ -128,6 +128,11 @@ fn errors_name_the_place() {
         ("\noracle = \"delphi\"", &["line 2", "delphi", "prompt", "multimob"]),
         ("path-health = \"prompt,loss=0.4\"", &["line 1", "loss=25%"]),
         ("warm = ", &["line 1"]),
+        ("deadline = [\"22\"]", &["line 1", "no time", "22=80ms"]),
+        ("deadline = [\"0=80ms\"]", &["line 1", "1 to 65535"]),
+        ("deadline = [\"30-20=80ms\"]", &["line 1", "1 to 65535"]),
+        ("deadline = [\"22=0ms\"]", &["line 1", "1ms to 10s"]),
+        ("deadline = [\"22=soon\"]", &["line 1", "soon", "500ms"]),
     ] {
         let error = error_of(parse::<ClientOptions>(text));
         assert!(says.iter().all(|part| error.contains(part)), "{text:?}: {error}");
@@ -310,6 +315,33 @@ fn the_path_health_in_force_is_printed_so_that_it_can_be_read() {
         let before = parse::<ClientOptions>(&line.replacen("path-health", "oracle", 1)).unwrap();
         assert_eq!(before.path_health, effective.path_health, "the key of before is read");
     }
+}
+
+#[test]
+fn deadlines_are_by_port_and_each_port_has_one() {
+    let file = "deadline = [\"22=80ms\", \"5900-5910=1s\"]";
+    let options: ClientOptions = parse(file).unwrap();
+    let printed = toml::to_string(&options).unwrap();
+    assert_eq!(parse::<ClientOptions>(&printed).unwrap().deadline, options.deadline, "{printed}");
+    let plan =
+        ClientOptions { deadline: options.deadline.clone(), ..with_invite() }.plan().unwrap();
+    let within = |rules: &[marline_proxy::deadlines::DeadlineRule]| -> Vec<_> {
+        rules.iter().map(|rule| (rule.first, rule.last, rule.within.as_millis())).collect()
+    };
+    assert_eq!(within(&plan.deadlines), [(22, 22, 80), (5_900, 5_910, 1_000)]);
+    let server = ServerOptions {
+        listen: vec!["192.0.2.1:7777".parse().unwrap()],
+        deadline: options.deadline,
+        ..ServerOptions::default()
+    };
+    let plan = server.clone().plan(Path::new("marline.toml")).unwrap();
+    assert_eq!(within(&plan.deadlines), [(22, 22, 80), (5_900, 5_910, 1_000)]);
+    let twice = vec!["20-22=80ms".parse().unwrap(), "22=1s".parse().unwrap()];
+    let error =
+        error_of(ServerOptions { deadline: twice.clone(), ..server }.plan(Path::new("m.toml")));
+    assert!(error.contains("20-22=80ms and 22=1s"), "{error}");
+    let error = error_of(ClientOptions { deadline: twice, ..with_invite() }.plan());
+    assert!(error.contains("20-22=80ms and 22=1s"), "{error}");
 }
 
 #[test]

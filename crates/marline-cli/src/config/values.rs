@@ -8,6 +8,7 @@ use std::time::Duration;
 use marline::{ServerAddress, TunPath};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use marline_proxy::deadlines::{self, DeadlineRule};
 use marline_proxy::invite::{BadInvite, Invite};
 use marline_proxy::quota::{BadQuota, ByteQuota, ForClient};
 use marline_proxy::target::{BadTarget, Target};
@@ -267,6 +268,56 @@ impl FromStr for PathQuota {
 impl Display for PathQuota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.path, self.quota)
+    }
+}
+
+/// `PORT[-PORT]=TIME`: a latency requirement of applications by the port of their target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortDeadline(pub DeadlineRule);
+
+impl PortDeadline {
+    /// The rules of these.
+    ///
+    /// # Errors
+    /// Two name the same port.
+    pub fn rules(list: &[Word<PortDeadline>]) -> anyhow::Result<Vec<DeadlineRule>> {
+        let rules: Vec<DeadlineRule> = list.iter().map(|word| word.0.0.clone()).collect();
+        if let Some((one, other)) = DeadlineRule::conflict(&rules) {
+            let [one, other] = [one, other].map(|rule| PortDeadline(rule.clone()));
+            anyhow::bail!("--deadline: {one} and {other} name the same port");
+        }
+        Ok(rules)
+    }
+}
+
+impl FromStr for PortDeadline {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PortDeadline, String> {
+        let wrong = |why: &str| {
+            format!("deadline {text:?}: {why} (write PORT=TIME or FIRST-LAST=TIME, as 22=80ms)")
+        };
+        let (ports, within) = text.split_once('=').ok_or_else(|| wrong("there is no time"))?;
+        let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+        let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port != 0);
+        let ports = port(first).zip(port(last)).filter(|(first, last)| first <= last);
+        let (first, last) = ports.ok_or_else(|| wrong("ports are 1 to 65535"))?;
+        let Span(within) = within.parse().map_err(|why: String| wrong(&why))?;
+        let (least, most) = deadlines::RANGE;
+        if within < least || within > most {
+            return Err(wrong("a time is 1ms to 10s"));
+        }
+        Ok(PortDeadline(DeadlineRule { first, last, within }))
+    }
+}
+
+impl Display for PortDeadline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DeadlineRule { first, last, within } = self.0;
+        match first == last {
+            true => write!(f, "{first}={}", Span(within)),
+            false => write!(f, "{first}-{last}={}", Span(within)),
+        }
     }
 }
 

@@ -145,6 +145,8 @@ impl Handle for ClientHandle {
             PathChange::Primary => marline::PathChange::Primary,
             PathChange::Metered => marline::PathChange::Metered,
             PathChange::Unmetered => marline::PathChange::Unmetered,
+            PathChange::Fading => marline::PathChange::Fading,
+            PathChange::Steady => marline::PathChange::Steady,
         };
         self.client.set_path(path, change).map_err(|error| error.to_string())
     }

@@ -87,6 +87,10 @@ pub enum PathChange {
     Metered,
     /// Bytes on it cost nothing.
     Unmetered,
+    /// Its radio's signal fades: it will soon be gone.
+    Fading,
+    /// It will stay.
+    Steady,
 }
 
 /// The answer to a request: exactly one of `ok` and `error`.
@@ -205,6 +209,9 @@ pub struct Path {
     pub backup: bool,
     /// Bytes on it cost money.
     pub metered: bool,
+    /// Its radio's signal fades.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub fading: bool,
     /// The prefix below which its network, which has only IPv6, reaches IPv4 addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nat64: Option<String>,

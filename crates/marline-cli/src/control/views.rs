@@ -199,6 +199,7 @@ impl From<&PathStatus> for Path {
             up: status.up,
             backup: status.backup,
             metered: status.metered,
+            fading: status.fading,
             nat64: status.nat64.map(|prefix| prefix.to_string()),
             health: status.health().to_owned(),
             problem: status.error.clone(),

@@ -1,7 +1,9 @@
 //! Life of a program over the years: settings that change, quotas, and full disks.
 
 mod agreement;
+mod deadlines;
 mod disk_full;
+mod hints;
 mod metrics;
 mod moving;
 mod quotas;

@@ -48,12 +48,12 @@ pub(super) struct HelloOutcome {
     pub(super) answer: Option<Extensions>,
 }
 
-/// What a client's configuration asks for and we can do. What paths cost is told if one costs something, and needs no
-/// asking for.
+/// What a client's configuration asks for and we can do. What paths cost is told if one costs something, and needs
+/// asking for only where one may begin to.
 fn asked(config: &ConnectionConfig) -> Extensions {
     let wanted = config.extensions.and(BUILT);
     if config.local_addresses.iter().all(|local| local.cost.is_none()) {
-        return wanted.without(Extensions::PATH_COST);
+        return wanted;
     }
     wanted.with(Extensions::PATH_COST)
 }

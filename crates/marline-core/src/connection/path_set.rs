@@ -333,9 +333,12 @@ impl PathSet {
 
     /// Snapshots of the subflows for people, and totals of those that ended.
     pub(super) fn info(&self) -> (Vec<SubflowInfo>, Vec<SubflowInfo>) {
-        let infos =
-            self.with_ids().map(|(id, subflow)| subflow.tcp().info(id, subflow.is_backup()));
-        (infos.collect(), self.gone.to_vec())
+        let info = |(id, subflow): (SubflowId, &SubflowContext)| {
+            let info = subflow.tcp().info(id, subflow.is_backup());
+            let health = subflow.hinted(info.health, info.last_heard_at);
+            SubflowInfo { health, ..info }
+        };
+        (self.with_ids().map(info).collect(), self.gone.to_vec())
     }
 
     /// The established subflows.

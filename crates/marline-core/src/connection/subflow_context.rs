@@ -1,7 +1,8 @@
 //! Subflow of a connection: the TCP state machine together with its Multipath TCP state.
 
 use marline_policy::{
-    AddressId, DataRange, Eligibility, PathCost, SentSegment, SubflowId, SubflowPath, SubflowView,
+    AddressId, AddressPairFault, DataRange, Eligibility, Health, PathCost, SentSegment, SubflowId,
+    SubflowPath, SubflowView,
 };
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{FastJoinForm, MpFail, MpJoin, MpTcpRst};
@@ -268,21 +269,25 @@ impl Unused for Trouble {
     };
 }
 
-/// What using a path costs, in the two bytes that an idle subflow has to spare: the tail to two milliseconds.
+/// What using a path costs, in the two bytes that an idle subflow has to spare: the tail to four milliseconds.
 #[derive(Copy, Clone, Debug)]
 struct CompactCost(u16);
 
 impl CompactCost {
     const METERED: u16 = 1 << 15;
+    const FADING: u16 = 1 << 14;
+    const TAIL: u16 = Self::FADING - 1;
 
     const fn of(cost: PathCost) -> Self {
         let metered = if cost.metered { Self::METERED } else { 0 };
-        let (half, most) = (cost.tail_ms.div_ceil(2), !Self::METERED);
-        CompactCost(if half < most { half } else { most } | metered)
+        let fading = if cost.fading { Self::FADING } else { 0 };
+        let (quarter, most) = (cost.tail_ms.div_ceil(4), Self::TAIL);
+        CompactCost(if quarter < most { quarter } else { most } | metered | fading)
     }
 
     const fn get(self) -> PathCost {
-        PathCost { metered: self.0 & Self::METERED != 0, tail_ms: (self.0 & !Self::METERED) * 2 }
+        let (metered, fading) = (self.0 & Self::METERED != 0, self.0 & Self::FADING != 0);
+        PathCost { metered, fading, tail_ms: (self.0 & Self::TAIL) * 4 }
     }
 }
 
@@ -559,6 +564,16 @@ impl SubflowContext {
         self.cost.get()
     }
 
+    /// What policies and people see of its health: where the signal fades, nothing is fine.
+    pub(super) const fn hinted(&self, health: Health, now: Instant) -> Health {
+        match health {
+            Health::Fine if self.cost.get().fading => {
+                Health::Doubtful { since: now, cause: AddressPairFault::Fading }
+            }
+            _ => health,
+        }
+    }
+
     /// Using it costs this.
     pub(super) fn set_cost(&mut self, cost: PathCost) {
         self.cost = CompactCost::of(cost);
@@ -791,6 +806,7 @@ impl SubflowContext {
         let cost = self.cost();
         if !cost.is_none() {
             view.metered = cost.metered;
+            view.health = self.hinted(view.health, now);
             view.wake_share = cost.wake_share(now, view.last_sent_at.max(view.last_heard_at));
         }
         view
@@ -848,10 +864,10 @@ mod tests {
 
     #[test]
     fn a_cost_is_kept_in_two_bytes() {
-        for (told, kept) in [(0, 0), (1, 2), (11_576, 11_576), (65_534, 65_534), (65_535, 65_534)] {
-            for metered in [false, true] {
-                let cost = CompactCost::of(PathCost { metered, tail_ms: told }).get();
-                assert_eq!(cost, PathCost { metered, tail_ms: kept });
+        for (told, kept) in [(0, 0), (1, 4), (11_576, 11_576), (65_532, 65_532), (65_535, 65_532)] {
+            for (metered, fading) in [(false, false), (true, false), (false, true), (true, true)] {
+                let cost = CompactCost::of(PathCost { metered, fading, tail_ms: told }).get();
+                assert_eq!(cost, PathCost { metered, fading, tail_ms: kept });
             }
         }
     }

@@ -358,6 +358,7 @@ impl Lanes {
         for path in &entry.paths {
             if let Some(subflow) = known(path.flow) {
                 entry.lane.set_path_cost(path.id, subflow.backup, subflow.cost);
+                entry.lane.set_path_fading(path.id, subflow.cost.fading);
             }
         }
         let pause = if entry.wanted.is_empty() { LOOK_EVERY } else { LOOK_AGAIN };

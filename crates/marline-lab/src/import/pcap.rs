@@ -20,6 +20,8 @@ use super::{Measurement, Quantity, Sample, Way, from_zero};
 
 /// Fewer of the packets than this that both ends saw make no measurement.
 const LEAST_SEEN_BY_BOTH: f64 = 0.3;
+/// One of so many pairs may seem to have arrived before it was sent.
+const MOST_ODD: usize = 100;
 /// Nothing is on its way for longer.
 const LONGEST_NS: i64 = 30_000_000_000;
 
@@ -33,6 +35,44 @@ struct Seen {
     key: u64,
     from: IpAddr,
     to: IpAddr,
+    /// It has payload of TCP or UDP.
+    carries: bool,
+}
+
+/// A packet with payload on a path.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Passage {
+    /// When it was sent, ns since 1970 by the clock of the end where the way begins.
+    pub at_ns: i64,
+    /// How long it took; `None`: it was lost.
+    pub took_ns: Option<i64>,
+}
+
+/// The packets with payload from the client (0) and to it (1) from what both ends of a path saw, in the order of
+/// sending. Parameters and errors are those of [`read`].
+///
+/// # Errors
+/// Those of [`read`].
+pub fn passages(
+    client: (&str, &[u8]),
+    server: (&str, &[u8]),
+    ahead_ns: i64,
+) -> anyhow::Result<[Vec<Passage>; 2]> {
+    let mut ways = [Vec::new(), Vec::new()];
+    // Acknowledgments without payload are alike, and may follow each other sooner than they arrive.
+    for Sent { up, at_ns, took_ns } in transfers(client, server, ahead_ns, |seen| seen.carries)? {
+        ways[usize::from(!up)].push(Passage { at_ns, took_ns });
+    }
+    ways.iter_mut().for_each(|way| way.sort_by_key(|passage| passage.at_ns));
+    Ok(ways)
+}
+
+/// A packet and what became of it.
+#[derive(Copy, Clone, Debug)]
+struct Sent {
+    up: bool,
+    at_ns: i64,
+    took_ns: Option<i64>,
 }
 
 /// Delays and losses of a path from what its two ends saw, each file pcap or pcapng. `every`: how long an interval
@@ -41,16 +81,39 @@ struct Seen {
 /// # Errors
 /// A file is no capture, or both are not of the same traffic; or the clocks differ by more than the delay.
 pub fn read(
-    (client_file, client): (&str, &[u8]),
-    (server_file, server): (&str, &[u8]),
+    client: (&str, &[u8]),
+    server: (&str, &[u8]),
     every: Duration,
     ahead_ns: i64,
 ) -> anyhow::Result<Measurement> {
     ensure!(every >= Duration::from_millis(1), "intervals of {every:?}: at least 1 ms");
-    let client = packets(client_file, client)?;
+    let sent = transfers(client, server, ahead_ns, |_| true)?;
+    let start_ns = sent.iter().map(|sent| sent.at_ns).min().unwrap_or(0);
+    let mut bins: BTreeMap<i64, [Bin; 2]> = BTreeMap::new();
+    let every_ns = i64::try_from(every.as_nanos()).unwrap_or(i64::MAX);
+    for Sent { up, at_ns, took_ns } in sent {
+        let bin = &mut bins.entry((at_ns - start_ns) / every_ns).or_default()[usize::from(!up)];
+        bin.sent += 1;
+        bin.lost += u32::from(took_ns.is_none());
+        bin.least_ns = bin.least_ns.into_iter().chain(took_ns).min();
+    }
+    let samples = bins.into_iter().map(|(number, ways)| sample(every, number, &ways)).collect();
+    Ok(Measurement { samples: from_zero(client.0, samples)?, ignored: Vec::new() })
+}
+
+/// What became of each packet of two captures of one path that is `wanted`.
+fn transfers(
+    (client_file, client): (&str, &[u8]),
+    (server_file, server): (&str, &[u8]),
+    ahead_ns: i64,
+    wanted: impl Fn(&Seen) -> bool,
+) -> anyhow::Result<Vec<Sent>> {
+    let mut client = packets(client_file, client)?;
     let mut server = packets(server_file, server)?;
+    client.retain(&wanted);
+    server.retain(&wanted);
     server.iter_mut().for_each(|seen| seen.at_ns -= ahead_ns);
-    let (pairs, alone_client, alone_server) = matched(&client, &server);
+    let (mut pairs, alone_client, alone_server) = matched(&client, &server);
     let both = pairs.len() as f64 / client.len().min(server.len()).max(1) as f64;
     ensure!(
         both >= LEAST_SEEN_BY_BOTH,
@@ -58,48 +121,41 @@ pub fn read(
          (`tcpdump -s 0`), and with offloads off (`ethtool -K IF tso off gso off gro off`)?",
         100.0 * both
     );
-    // Who sends: those from whom something came at the other end.
-    let (mut up, mut down) = (BTreeSet::new(), BTreeSet::new());
-    for (at_client, at_server) in &pairs {
-        if at_server.at_ns >= at_client.at_ns {
-            up.insert(at_client.from);
-        } else {
-            down.insert(at_server.from);
-        }
+    // Who sends: those from whom most came at the other end. Of a packet that was sent again at the moment at which the
+    // one before it arrived, the two are taken for each other: few, and left out.
+    let mut signs: BTreeMap<IpAddr, [usize; 2]> = BTreeMap::new();
+    let is_up = |(at_client, at_server): &(Seen, Seen)| at_server.at_ns >= at_client.at_ns;
+    for pair in &pairs {
+        signs.entry(pair.0.from).or_default()[usize::from(!is_up(pair))] += 1;
     }
+    let (up, down): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) =
+        signs.keys().partition(|from| signs[*from][0] >= signs[*from][1]);
+    let count = pairs.len();
+    pairs.retain(|pair| is_up(pair) == up.contains(&pair.0.from));
+    let odd = count - pairs.len();
     // Nobody is at both ends: where answers seem to go the way of what they answer, time does.
     let turned = |(at_client, at_server): &(Seen, Seen)| {
         up.contains(&at_client.from) && up.contains(&at_client.to)
             || down.contains(&at_server.from) && down.contains(&at_server.to)
     };
     ensure!(
-        up.is_disjoint(&down) && !pairs.iter().any(turned),
+        odd * MOST_ODD <= count && !pairs.iter().any(turned),
         "{client_file} and {server_file}: the clocks differ by more than the delay; say by how much with --clock-ahead"
     );
-    let start_ns = client.iter().chain(&server).map(|seen| seen.at_ns).min().unwrap_or(0);
-    let mut bins: BTreeMap<i64, [Bin; 2]> = BTreeMap::new();
-    let every_ns = i64::try_from(every.as_nanos()).unwrap_or(i64::MAX);
-    let mut note = |sent_ns: i64, way: usize, delay_ns: Option<i64>| {
-        let bin = &mut bins.entry((sent_ns - start_ns) / every_ns).or_default()[way];
-        bin.sent += 1;
-        bin.lost += u32::from(delay_ns.is_none());
-        bin.least_ns = bin.least_ns.into_iter().chain(delay_ns).min();
-    };
+    let mut sent = Vec::new();
     for (at_client, at_server) in &pairs {
-        let delay = at_server.at_ns - at_client.at_ns;
-        match delay >= 0 {
-            true => note(at_client.at_ns, 0, Some(delay)),
-            false => note(at_server.at_ns, 1, Some(-delay)),
-        }
+        let took = at_server.at_ns - at_client.at_ns;
+        let up = took >= 0;
+        let at_ns = if up { at_client.at_ns } else { at_server.at_ns };
+        sent.push(Sent { up, at_ns, took_ns: Some(took.abs()) });
     }
-    let lost = |all: &[Seen], from: &BTreeSet<IpAddr>| {
+    let mut lost = |all: &[Seen], from: &BTreeSet<IpAddr>, up: bool| {
         let mine = all.iter().filter(|seen| from.contains(&seen.from));
-        mine.map(|seen| seen.at_ns).collect::<Vec<i64>>()
+        sent.extend(mine.map(|seen| Sent { up, at_ns: seen.at_ns, took_ns: None }));
     };
-    lost(&alone_client, &up).into_iter().for_each(|at| note(at, 0, None));
-    lost(&alone_server, &down).into_iter().for_each(|at| note(at, 1, None));
-    let samples = bins.into_iter().map(|(number, ways)| sample(every, number, &ways)).collect();
-    Ok(Measurement { samples: from_zero(client_file, samples)?, ignored: Vec::new() })
+    lost(&alone_client, &up, true);
+    lost(&alone_server, &down, false);
+    Ok(sent)
 }
 
 /// Packets of an interval in one direction.
@@ -165,18 +221,21 @@ fn seen(at_ns: i64, link: Linktype, frame: &[u8]) -> Option<Seen> {
     // The same numbers each time: a hash of this kind has fixed keys.
     let mut hash = DefaultHasher::new();
     packet.protocol.hash(&mut hash);
-    match packet.protocol {
+    let carries = match packet.protocol {
         PROTOCOL_TCP if !packet.fragment => {
             let tcp = TcpSegment::parse(packet.payload).ok()?;
             (tcp.header.seq.0, tcp.header.ack.0, tcp.header.flags.0).hash(&mut hash);
             tcp.payload.hash(&mut hash);
+            !tcp.payload.is_empty()
         }
         PROTOCOL_UDP if !packet.fragment => {
-            UdpDatagram::parse(packet.payload).ok()?.payload.hash(&mut hash);
+            let payload = UdpDatagram::parse(packet.payload).ok()?.payload;
+            payload.hash(&mut hash);
+            !payload.is_empty()
         }
         _ => return None,
-    }
-    Some(Seen { at_ns, key: hash.finish(), from: packet.src, to: packet.dst })
+    };
+    Some(Seen { at_ns, key: hash.finish(), from: packet.src, to: packet.dst, carries })
 }
 
 /// Interfaces of a capture so far: of each its kind, units of time a second, and seconds to be added.

@@ -2,6 +2,7 @@ use super::*;
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Experiment, Variant, simulate, simulate_captured};
 use crate::scenario::Event;
+use crate::what_if::{Sending, what_if};
 use crate::workload::{Gap, Workload};
 
 const WORKLOAD: &str = "\n[workload]\nkind = 'bulk'\nlasts = '6s'\n";
@@ -141,4 +142,45 @@ fn captures_at_both_ends_tell_delay_and_loss() {
     assert!(of(b"time_s,loss\n").expect_err("text").to_string().contains("a: it is no pcap"));
     let cut = of(&client.bytes[..client.bytes.len() / 2 + 1]).expect_err("cut");
     assert!(cut.to_string().contains("a: it is cut off"), "{cut}");
+}
+
+/// Captures of two paths, each used alone, foretell what a redundant run over both does.
+#[test]
+fn what_captures_of_two_paths_foretell_is_what_a_redundant_run_does() {
+    let gap = Gap { least_ms: 40.0, most_ms: 40.0 };
+    let workload = Workload::Ask { request_bytes: 300, answer_bytes: 300, gap, count: 1_500 };
+    let link = "delay=10ms,jitter=8ms,loss=3%,rate=50M";
+    let experiment = Experiment::over(&[("wifi", link), ("lte", link)], workload);
+    let captured =
+        |variant: &Variant| simulate_captured(&experiment, variant, 3, 64 << 20).expect("a run");
+    let alone = ["wifi", "lte"].map(|name| captured(&Variant::alone(name, name)));
+    let ways = [&alone[0], &alone[1]].map(|(_, ends)| {
+        let [client, server] = &ends[..] else { panic!("two ends") };
+        passages(("client", &client.bytes), ("server", &server.bytes), 0).expect("passages")
+    });
+    // Answers leave when their requests have come: by one path up to 8 ms later than by the other.
+    let [up, down] = [(0, 1), (1, 17)].map(|(way, within_ms)| {
+        let within = Duration::from_millis(within_ms);
+        what_if(&ways[0][way], &ways[1][way], within, false).expect("pairs")
+    });
+    let lost = Sending::ALL.map(|way| up.lost(way).value);
+    assert!(lost[..3].iter().all(|lost| (0.02..0.05).contains(lost)), "{lost:?}");
+    assert!(lost[3] < 0.005, "{lost:?}");
+    let redundant = Variant::new("both").scheduler("redundant");
+    let (outcome, _) = captured(&redundant);
+    let median = |mut ms: Vec<f64>| {
+        ms.sort_by(f64::total_cmp);
+        ms[ms.len() / 2]
+    };
+    let messages = outcome.messages(&experiment.workload);
+    let happened = median(messages.iter().map(|message| message.latency_ms).collect());
+    let foretold = |way| up.quantile(way, 0.5).value + down.quantile(way, 0.5).value;
+    println!(
+        "{happened} ms; foretold {}, one path {}",
+        foretold(Sending::Both),
+        foretold(Sending::First)
+    );
+    // The median of a sum is not the sum of medians where delays are skewed, as the lesser of two are.
+    assert!((foretold(Sending::Both) / happened - 1.0).abs() < 0.1);
+    assert!(foretold(Sending::First) > 1.08 * happened, "the test tests nothing");
 }

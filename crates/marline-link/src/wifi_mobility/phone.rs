@@ -102,6 +102,8 @@ pub struct PhoneMobilityProfile {
     pub up_loss: Arc<Steps<f64>>,
     /// Loss to the phone.
     pub down_loss: Arc<Steps<f64>>,
+    /// Signal over noise at the phone, dB, as its interface would tell it.
+    pub signal_db: Arc<Steps<f64>>,
     /// When the interface had no address, since the start; without an end it did not come back.
     pub away: Vec<(Duration, Option<Duration>)>,
 }
@@ -268,6 +270,7 @@ impl PhoneMobility {
         let (mut control_db, mut looks_for) = (f64::NAN, 0);
         let mut rates: [Vec<(Duration, Rate)>; 2] = Default::default();
         let mut losses: [Vec<(Duration, f64)>; 2] = Default::default();
+        let mut signals: Vec<(Duration, f64)> = Vec::new();
         for sample in 0..SAMPLES {
             let at = SAMPLE * sample;
             let went = owner.step();
@@ -277,6 +280,7 @@ impl PhoneMobility {
             control_db = if control_db.is_nan() { signal_db } else { control_db };
             control_db += CONTROL_SHARE * (signal_db - control_db);
             association.step(at, signal_db);
+            signals.push((at, signal_db));
             let starts = looks.chance(SAMPLE_S / LOOKS_EVERY_S) && signal_db < LOOKS_BELOW_DB;
             let lasts = 2 + looks.below(4);
             looks_for = if starts { lasts } else { looks_for.saturating_sub(1) };
@@ -293,7 +297,8 @@ impl PhoneMobility {
         }
         let ([up_rate, down_rate], [up_loss, down_loss]) =
             (rates.map(|rate| steps(rate, None)), losses.map(|loss| steps(loss, None)));
-        PhoneMobilityProfile { up_rate, down_rate, up_loss, down_loss, away: association.away }
+        let (signal_db, away) = (steps(signals, None), association.away);
+        PhoneMobilityProfile { up_rate, down_rate, up_loss, down_loss, signal_db, away }
     }
 }
 

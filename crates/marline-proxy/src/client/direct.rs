@@ -11,6 +11,7 @@ use marline::{Client, CloseReason, ConnectError};
 use tokio::time::timeout;
 
 use super::open::{Open, OpenError};
+use crate::deadlines::Deadlines;
 use crate::message::{ErrorCode, Failure};
 use crate::resolve::resolve;
 use crate::target::Target;
@@ -22,13 +23,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Direct {
     client: Client,
+    deadlines: Deadlines,
 }
 
 impl Direct {
-    /// Connects with `client`, whose carrier must be a native one.
+    /// Connects with `client`, whose carrier must be a native one, by these latency requirements of applications.
     #[must_use]
-    pub fn new(client: Client) -> Direct {
-        Direct { client }
+    pub fn new(client: Client, deadlines: Deadlines) -> Direct {
+        Direct { client, deadlines }
     }
 }
 
@@ -47,6 +49,8 @@ impl Open for Direct {
                 return Err(OpenError::Refused(failure));
             }
         };
+        // For good: another target has another connection.
+        self.deadlines.begin(&stream, target.port);
         let address = stream.peer_addr();
         match stream.fallback() {
             None => tracing::info!(%target, %address, "connected by Multipath TCP"),

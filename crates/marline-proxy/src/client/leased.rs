@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::channel::Channel;
+use crate::deadlines::{Deadlines, Usual};
 use crate::transport::Transport;
 
 /// Takes back a connection that has carried something in good order.
@@ -16,6 +17,8 @@ type Home<S> = Box<dyn FnOnce(Channel<S>) + Send>;
 pub struct Leased<S: Transport> {
     channel: Channel<S>,
     home: Home<S>,
+    /// Its scheduler without this target's deadline, if that has one.
+    usual: Option<Usual>,
 }
 
 impl<S: Transport> std::fmt::Debug for Leased<S> {
@@ -28,7 +31,12 @@ impl<S: Transport> Leased<S> {
     /// Lends `channel`, which has just been connected to a target.
     pub(super) fn new(mut channel: Channel<S>, home: Home<S>) -> Leased<S> {
         channel.keep();
-        Leased { channel, home }
+        Leased { channel, home, usual: None }
+    }
+
+    /// Has it go by the rule for its target's port.
+    pub(super) fn hurry(&mut self, deadlines: &Deadlines, port: u16) {
+        self.usual = deadlines.begin(&self.channel, port);
     }
 
     /// Whether it is a session's connection.
@@ -48,7 +56,9 @@ impl<S: Transport> Transport for Leased<S> {
     }
 
     fn finish(mut self) {
-        if self.channel.renew() {
+        // With a scheduler of somebody else's target it is of no use to the next.
+        let usual = self.usual.is_none_or(|usual| usual.again(&self.channel));
+        if usual && self.channel.renew() {
             (self.home)(self.channel);
         }
     }

@@ -1,6 +1,7 @@
 //! Client side of the proxy: accepts applications' connections and opens their targets.
 
 mod admission;
+mod answers;
 mod backoff;
 pub mod current;
 pub mod dialer;

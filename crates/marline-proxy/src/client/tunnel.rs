@@ -19,6 +19,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::admission::{Admission, Admitted, Turn};
+use super::answers::{lane, listening, welcome, working};
 use super::backoff::Backoff;
 use super::last_refusal::LastRefusal;
 use super::leased::Leased;
@@ -27,6 +28,7 @@ pub use super::patience::Patience;
 use super::pool::Pool;
 use super::used::Used;
 use crate::channel::Channel;
+use crate::deadlines::Deadlines;
 use crate::message::{ErrorCode, Failure, Message, Offer, VisitorId};
 use crate::secret::Secret;
 use crate::session::datagram_keys::LaneEnd;
@@ -98,6 +100,7 @@ pub struct Tunnel<C: Connect> {
     tls: TlsConnector,
     token: Secret,
     patience: Patience,
+    deadlines: Deadlines,
     admission: Admission,
     pool: Pool<Channel<C::Stream>>,
     used: Used<Channel<C::Stream>>,
@@ -134,12 +137,38 @@ impl<C: Connect> Tunnel<C> {
         patience: Patience,
         warm: usize,
     ) -> anyhow::Result<Arc<Tunnel<C>>> {
+        Tunnel::in_time(connect, pin, token, (patience, Deadlines::default()), warm)
+    }
+
+    /// The same, with latency requirements of applications.
+    ///
+    /// # Errors
+    /// TLS cannot be set up.
+    pub fn in_time(
+        connect: C,
+        pin: [u8; 32],
+        token: Secret,
+        (patience, deadlines): (Patience, Deadlines),
+        warm: usize,
+    ) -> anyhow::Result<Arc<Tunnel<C>>> {
         let tls = tls::connector(pin)?;
         let (admission, pool) = (Admission::default(), Pool::new(warm));
         let tunnel = Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
             let (used, version, refusal) = Default::default();
-            Tunnel { connect, tls, token, patience, admission, pool, used, version, refusal, me }
+            Tunnel {
+                connect,
+                tls,
+                token,
+                patience,
+                deadlines,
+                admission,
+                pool,
+                used,
+                version,
+                refusal,
+                me,
+            }
         });
         if warm > 0 {
             tokio::spawn(keep_warm(Arc::downgrade(&tunnel)));
@@ -504,34 +533,9 @@ impl<C: Connect> Open for Tunnel<C> {
     type Stream = Leased<C::Stream>;
 
     async fn open(&self, target: &Target) -> Result<Self::Stream, OpenError> {
-        self.ask(&Message::Connect(target.clone())).await
-    }
-}
-
-fn working(message: &Message) -> Option<()> {
-    matches!(message, Message::Working).then_some(())
-}
-
-fn listening(message: &Message) -> Option<SocketAddr> {
-    match message {
-        Message::Listening(address) => Some(*address),
-        _ => None,
-    }
-}
-
-fn lane(message: &Message) -> Option<LaneEnd> {
-    match message {
-        Message::Lane(end) => Some(*end),
-        _ => None,
-    }
-}
-
-fn welcome(message: &Message) -> Option<(Duration, Option<Offer>, Vec<SocketAddr>)> {
-    match message {
-        Message::Welcome { idle_limit_s, session, own } => {
-            Some((Duration::from_secs((*idle_limit_s).into()), *session, own.clone()))
-        }
-        _ => None,
+        let mut stream = self.ask(&Message::Connect(target.clone())).await?;
+        stream.hurry(&self.deadlines, target.port);
+        Ok(stream)
     }
 }
 

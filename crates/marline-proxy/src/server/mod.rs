@@ -43,6 +43,7 @@ use sessions::Sessions;
 
 use crate::channel::Channel;
 use crate::credentials::Credentials;
+use crate::deadlines::Deadlines;
 use crate::message::{ErrorCode, Failure, Message, VisitorId};
 use crate::relay::{Traffic, relay, tell_end};
 use crate::remote_rules::RemoteRule;
@@ -104,6 +105,7 @@ pub struct Server {
     accounts: Accounts,
     allowances: Allowances,
     refusals: Refusals,
+    deadlines: Deadlines,
 }
 
 struct Acceptor(TlsAcceptor);
@@ -168,6 +170,7 @@ impl Server {
             accounts: Accounts::default(),
             allowances: Allowances::default(),
             refusals: Refusals::default(),
+            deadlines: Deadlines::default(),
         }
     }
 
@@ -189,6 +192,12 @@ impl Server {
     /// at first, and nobody may listen.
     pub fn allow_remote(&self, rules: Vec<RemoteRule>) {
         self.remotes.change(rules);
+    }
+
+    /// Latency requirements of applications, by which it sends to clients; none at first.
+    #[must_use]
+    pub const fn deadlines(&self) -> &Deadlines {
+        &self.deadlines
     }
 
     /// Carries datagrams of clients from now on, on lanes with these settings. Before, they are refused.
@@ -359,7 +368,9 @@ impl Server {
                 return None;
             }
         };
-        self.join(stream, unsaid, client, (socket, target)).await
+        let usual = self.deadlines.begin(&stream, target.port);
+        let again = self.join(stream, unsaid, client, (socket, target)).await?;
+        usual.is_none_or(|usual| usual.again(&again)).then_some(again)
     }
 
     /// Says that the connection is one with a socket's, and passes bytes to the end of both. Gives it back

@@ -281,13 +281,13 @@ class PathContext:
 @dataclass(slots=True)
 class PathEvent:
     """``established``, ``local-up``, ``local-down``, ``announced``, ``removed``, ``subflow-up``, ``subflow-down``,
-    ``priority``, ``suspected``, ``stuck``, ``heard-again``, ``address-pair`` or ``silent``."""
+    ``priority``, ``suspected``, ``stuck``, ``heard-again``, ``address-pair``, ``fading`` or ``silent``."""
 
     kind: str
     subflow: int | None = None
     address: int | None = None
     flag: bool | None = None
-    """``priority``: backup now; ``address-pair``: bad; ``subflow-down``: it was established once."""
+    """``priority``: backup now; ``address-pair``: bad; ``fading``: soon gone; ``subflow-down``: it was once established."""
 
 
 @dataclass(slots=True)

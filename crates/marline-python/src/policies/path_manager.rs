@@ -136,6 +136,7 @@ fn path_event<'py>(py: Python<'py>, event: &PathEvent) -> PyResult<Bound<'py, Py
         PathEvent::Stuck(id) => ("stuck", Some(id.0), None, None),
         PathEvent::HeardAgain(id) => ("heard-again", Some(id.0), None, None),
         PathEvent::AddressPair { id, bad } => ("address-pair", Some(id.0), None, Some(bad)),
+        PathEvent::Fading { id, fading } => ("fading", Some(id.0), None, Some(fading)),
         PathEvent::Silent { id, .. } => ("silent", Some(id.0), None, None),
         _ => ("other", None, None, None),
     };

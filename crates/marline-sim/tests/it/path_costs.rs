@@ -13,9 +13,9 @@ const CALM: &str = "rate=20M,delay=15ms,queue=100ms,jitter=3ms";
 /// The same with bad times, in which it does not answer a probe now and then.
 const TROUBLED: &str = "rate=20M,delay=15ms,queue=100ms,jitter=3ms,ge=4s:60ms:50%:0.1%";
 const LTE: &str = "radio=lte,rate=20M,delay=20ms,queue=100ms";
-const METERED: PathCost = PathCost { metered: true, tail_ms: 0 };
+const METERED: PathCost = PathCost { metered: true, ..PathCost::NONE };
 /// As long as the radio of the link stays awake, and a little more.
-const RADIO: PathCost = PathCost { metered: false, tail_ms: 11_600 };
+const RADIO: PathCost = PathCost { tail_ms: 11_600, ..PathCost::NONE };
 const SEEDS: [u64; 3] = [1, 2, 3];
 
 /// The shipped policies, but for this path manager.

@@ -9,7 +9,7 @@ use marline_time::{Duration, SeedTree};
 use crate::cases::bursts::{START, latencies, ms};
 use crate::cases::{at_server, link};
 
-const RADIO: PathCost = PathCost { metered: false, tail_ms: 11_600 };
+const RADIO: PathCost = PathCost { tail_ms: 11_600, ..PathCost::NONE };
 const CALM: &str = "rate=50M,delay=20ms";
 
 /// A WLAN repairs 50 ms after a round trip, a radio waits for 400 ms.

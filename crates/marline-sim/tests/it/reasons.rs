@@ -299,8 +299,8 @@ fn cases() -> Vec<Case> {
 
 /// Paths that cost more than time, and backups alone.
 fn cases_that_cost() -> Vec<Case> {
-    let (free, metered) = (PathCost::NONE, PathCost { metered: true, tail_ms: 0 });
-    let radio = PathCost { metered: false, tail_ms: 2_000 };
+    let (free, metered) = (PathCost::NONE, PathCost { metered: true, ..PathCost::NONE });
+    let radio = PathCost { tail_ms: 2_000, ..PathCost::NONE };
     vec![
         Case {
             costs: vec![free, metered],

@@ -156,8 +156,10 @@ fn greetings_marks_and_timeouts() {
     assert_eq!(v.take_message("idle"), Message::Idle);
     assert_eq!(v.take_message("rto request"), Message::RtoRequest);
     assert_eq!(v.take_message("rto info"), Message::RtoInfo { rto_us: 234_567 });
-    let cost = Message::PathCost { metered: true, tail_ms: 11_655 };
+    let cost = Message::PathCost { metered: true, fading: false, tail_ms: 11_655 };
     assert_eq!(v.take_message("path cost"), cost);
+    let cost = Message::PathCost { metered: false, fading: true, tail_ms: 0 };
+    assert_eq!(v.take_message("path fades"), cost);
 }
 
 #[test]
@@ -208,7 +210,7 @@ fn the_document_has_these_vectors_and_no_others() {
     let out = ["out point", "out data", "out", "out answer", "out backup", "out backup answer"];
     let back = ["in point", "in next", "in", "in answer", "in backup", "in backup answer"];
     let repair = ["DSN", "data", "row 0", "row 1", "row 5"].map(|name| format!("repair {name}"));
-    let rest = ["path cost", "out 3rd", "out 259th", "repair", "repair checked"];
+    let rest = ["path cost", "path fades", "out 3rd", "out 259th", "repair", "repair checked"];
     for name in [&ends[..], &short, &out, &back, &rest].concat() {
         v.take(name);
     }

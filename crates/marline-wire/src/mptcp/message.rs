@@ -19,6 +19,7 @@ const VERSION: u8 = 1;
 const BACKUP: u8 = 0x01;
 /// Flag of a path's cost.
 const METERED: u8 = 1;
+const FADING: u8 = 2;
 
 mod nibble {
     pub(super) const HELLO: u8 = 0;
@@ -168,6 +169,8 @@ pub enum ExperimentalMessage {
     PathCost {
         /// Bytes on it cost money.
         metered: bool,
+        /// It will soon be gone.
+        fading: bool,
         /// Milliseconds from its last packet until its radio sleeps; 0: none that matters.
         tail_ms: u16,
     },
@@ -211,7 +214,9 @@ impl ExperimentalMessage {
                 }
             }
             (nibble::PATH_COST, 3) => {
-                ExperimentalMessage::PathCost { metered: r.u8()? & METERED != 0, tail_ms: r.u16()? }
+                let flags = r.u8()?;
+                let (metered, fading) = (flags & METERED != 0, flags & FADING != 0);
+                ExperimentalMessage::PathCost { metered, fading, tail_ms: r.u16()? }
             }
             (nibble::REPAIR, _) => ExperimentalMessage::Repair(MpRepair::parse(option.as_slice())?),
             _ => return None,
@@ -286,8 +291,8 @@ impl ExperimentalMessage {
                 w.u32(point);
             }
             ExperimentalMessage::Repair(ref repair) => repair.emit(&mut w),
-            ExperimentalMessage::PathCost { metered, tail_ms } => {
-                w.u8(if metered { METERED } else { 0 });
+            ExperimentalMessage::PathCost { metered, fading, tail_ms } => {
+                w.u8((u8::from(metered) * METERED) | (u8::from(fading) * FADING));
                 w.u16(tail_ms);
             }
         }
@@ -319,11 +324,15 @@ mod tests {
         assert_eq!(wire(&ExperimentalMessage::RtoRequest), [30, 3, 0xf2]);
         let info = ExperimentalMessage::RtoInfo { rto_us: 0x0102_0304 };
         assert_eq!(wire(&info), [30, 7, 0xf3, 1, 2, 3, 4]);
-        let cost = |metered| ExperimentalMessage::PathCost { metered, tail_ms: 0x0102 };
-        assert_eq!(wire(&cost(true)), [30, 6, 0xfb, 1, 1, 2]);
-        assert_eq!(wire(&cost(false)), [30, 6, 0xfb, 0, 1, 2]);
+        let cost =
+            |metered, fading| ExperimentalMessage::PathCost { metered, fading, tail_ms: 0x0102 };
+        for (flags, message) in
+            [(0, cost(false, false)), (1, cost(true, false)), (2, cost(false, true))]
+        {
+            assert_eq!(wire(&message), [30, 6, 0xfb, flags, 1, 2]);
+        }
         let option = MpExperimental::new(11, &[0xff, 1, 2]).unwrap();
-        assert_eq!(ExperimentalMessage::parse(&option), Some(cost(true)));
+        assert_eq!(ExperimentalMessage::parse(&option), Some(cost(true, true)));
         let syn = |form, backup| ExperimentalMessage::FastJoinSyn {
             form,
             backup,

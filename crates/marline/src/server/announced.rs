@@ -111,6 +111,7 @@ pub(super) fn change(
         PathChange::Primary => backup = false,
         // What its bytes cost is the client's to say.
         PathChange::Metered | PathChange::Unmetered => {}
+        PathChange::Fading | PathChange::Steady => {}
     }
     announced.tell(shard, backup);
     Ok(())

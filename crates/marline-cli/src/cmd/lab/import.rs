@@ -112,7 +112,8 @@ fn measured(args: &Args) -> anyhow::Result<Measurement> {
     }
 }
 
-fn bytes(file: &Path) -> anyhow::Result<Vec<u8>> {
+/// What is in a file that is no larger than a measurement may be.
+pub(super) fn bytes(file: &Path) -> anyhow::Result<Vec<u8>> {
     let named = || file.display().to_string();
     let length = std::fs::metadata(file).with_context(named)?.len();
     ensure!(length <= MOST_BYTES, "{} has {length} bytes, at most {MOST_BYTES}", named());

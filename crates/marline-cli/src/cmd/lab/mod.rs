@@ -11,6 +11,7 @@ mod progress;
 pub mod report;
 pub mod run;
 pub mod sweep;
+pub mod what_if;
 
 use std::process::ExitCode;
 
@@ -37,6 +38,8 @@ pub enum Lab {
     Compare(compare::Args),
     /// Make a path of an experiment file from what was measured of one: CSV, or iperf3's JSON.
     Import(import::Args),
+    /// Say what redundancy would have done, from captures of two paths.
+    WhatIf(what_if::Args),
     /// Reproduce published measurements in virtual time: published value, ours, verdict.
     Paper(paper::Args),
     /// Compare the verdicts of `paper` under several master roots.
@@ -61,6 +64,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Lab::Net(args) => net::run(args).await,
         Lab::Import(args) => import::run(&args),
+        Lab::WhatIf(args) => tokio::task::spawn_blocking(move || what_if::run(&args)).await?,
         // Both block, and an end has a runtime of its own with a single thread.
         Lab::Compare(args) => tokio::task::spawn_blocking(move || compare::run(&args)).await?,
         Lab::Run(args) => tokio::task::spawn_blocking(move || run::run(&args)).await?,

@@ -1,0 +1,258 @@
+//! Effect that redundancy would have had: delays of two paths as captures have them, and of senders that use both.
+//!
+//! Packets of the two paths that were sent at about the same time are a *pair*: either could have carried the other's
+//! bytes. Of each pair the first path, the second, the choice of the lowest round trip and full duplication have a
+//! delay: its own, its own, that of the path with the lower smoothed round trip as far as answers were back by then
+//! (weight 1/8, RFC 6298), and the lesser of both. A packet that is lost takes for ever: what its repetition would
+//! have taken is not in a capture of the others.
+//!
+//! That is how Frömmgen and others judged ReMP TCP (2015) from one redundant run: nothing is sent twice to learn what
+//! sending once would have brought. It holds as long as copies fill no queue: on a path that is full, a copy delays
+//! what comes after it, and captures that were made without copies do not show that.
+//!
+//! Delays of neighbours in time are alike. Intervals (95 %) are therefore bootstraps over blocks of time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::ensure;
+
+use crate::estimate::{Estimate, Samples};
+use crate::import::Passage;
+
+/// Blocks of time that are drawn together.
+const BLOCKS: usize = 30;
+/// Fewer pairs in a block say nothing.
+const LEAST_IN_BLOCK: usize = 10;
+/// Weight of a new sample in a smoothed round trip.
+const GAIN: f64 = 1.0 / 8.0;
+
+/// A way of sending.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sending {
+    /// All on the first path.
+    First,
+    /// All on the second.
+    Second,
+    /// Each on the path with the lower smoothed round trip.
+    LowestRtt,
+    /// Each on both.
+    Both,
+}
+
+impl Sending {
+    /// All of them.
+    pub const ALL: [Sending; 4] =
+        [Sending::First, Sending::Second, Sending::LowestRtt, Sending::Both];
+}
+
+/// Delays of a pair, ms, by [`Sending`]; infinite: lost.
+type Delays = [f64; 4];
+
+/// What redundancy would have done.
+#[derive(Clone, Debug)]
+pub struct WhatIf {
+    /// Pairs, in blocks of time.
+    blocks: Samples<Vec<Delays>>,
+    /// Pairs.
+    pub pairs: usize,
+    /// From the first to the last.
+    pub lasts: Duration,
+    /// Median of how far apart the packets of a pair were sent.
+    pub apart: Duration,
+}
+
+/// Pairs the packets of two paths, each in the order of sending, that were sent no further apart than `within`.
+/// `round`: what they took is there and back.
+///
+/// # Errors
+/// There are fewer than 300 pairs.
+pub fn what_if(
+    first: &[Passage],
+    second: &[Passage],
+    within: Duration,
+    round: bool,
+) -> anyhow::Result<WhatIf> {
+    let pairs = paired(first, second, within);
+    let least = BLOCKS * LEAST_IN_BLOCK;
+    ensure!(
+        pairs.len() >= least,
+        "{} and {} packets make {} pairs that were sent within {within:?}; at least {least} are needed. Were both \
+         captured at the same time, by one clock? (--within allows more)",
+        first.len(),
+        second.len(),
+        pairs.len()
+    );
+    let mut apart: Vec<u64> = pairs.iter().map(|(a, b)| a.at_ns.abs_diff(b.at_ns)).collect();
+    apart.sort_unstable();
+    let lasts = pairs[pairs.len() - 1].0.at_ns.saturating_sub(pairs[0].0.at_ns);
+    let delays = judged(&pairs, round);
+    let blocks = (0..BLOCKS).map(|block| {
+        let at = |block: usize| block * delays.len() / BLOCKS;
+        delays[at(block)..at(block + 1)].to_vec()
+    });
+    Ok(WhatIf {
+        pairs: delays.len(),
+        lasts: Duration::from_nanos(lasts.max(0).unsigned_abs()),
+        apart: Duration::from_nanos(apart[apart.len() / 2]),
+        blocks: Samples::new(blocks.collect(), 1).shown(),
+    })
+}
+
+/// Each packet with the nearest of the other path that no earlier one has.
+fn paired(first: &[Passage], second: &[Passage], within: Duration) -> Vec<(Passage, Passage)> {
+    let mut pairs = Vec::new();
+    let mut next = 0;
+    for one in first {
+        let apart = |other: &Passage| u128::from(one.at_ns.abs_diff(other.at_ns));
+        while next + 1 < second.len() && apart(&second[next + 1]) < apart(&second[next]) {
+            next += 1;
+        }
+        match second.get(next) {
+            Some(other) if apart(other) <= within.as_nanos() => {
+                pairs.push((*one, *other));
+                next += 1;
+            }
+            _ => {}
+        }
+    }
+    pairs
+}
+
+/// Delays of the pairs by every way of sending.
+fn judged(pairs: &[(Passage, Passage)], round: bool) -> Vec<Delays> {
+    let mut smoothed = [None, None];
+    // When an answer is back: whose it is, and the round trip.
+    let mut coming: BTreeMap<(i64, usize, usize), f64> = BTreeMap::new();
+    let mut delays = Vec::with_capacity(pairs.len());
+    for (number, (one, other)) in pairs.iter().enumerate() {
+        let now_ns = one.at_ns.min(other.at_ns);
+        while let Some(entry) = coming.first_entry().filter(|entry| entry.key().0 <= now_ns) {
+            let (_, path, _) = *entry.key();
+            let sample = entry.remove();
+            let before = smoothed[path].unwrap_or(sample);
+            smoothed[path] = Some(before + GAIN * (sample - before));
+        }
+        let took = [one, other].map(|passage| passage.took_ns);
+        for (path, took_ns) in took.iter().enumerate() {
+            // The way back is taken to be as long as the way there.
+            if let Some(round_ns) = took_ns.map(|ns| if round { ns } else { 2 * ns }) {
+                let round_ms = round_ns as f64 / 1e6;
+                // Handshakes have told something before the first packet.
+                smoothed[path].get_or_insert(round_ms);
+                coming.insert((now_ns + round_ns, path, number), round_ms);
+            }
+        }
+        let [a, b] = took.map(|ns| ns.map_or(f64::INFINITY, |ns| ns as f64 / 1e6));
+        let chosen = match smoothed {
+            [Some(first), Some(second)] if second < first => b,
+            [None, Some(_)] => b,
+            _ => a,
+        };
+        delays.push([a, b, chosen, a.min(b)]);
+    }
+    delays
+}
+
+impl WhatIf {
+    /// A quantile of the delay of a way of sending, ms, by the nearest rank; infinite: that many were lost.
+    #[must_use]
+    pub fn quantile(&self, way: Sending, share: f64) -> Estimate {
+        self.blocks.estimate(|blocks| rank(blocks, way, share))
+    }
+
+    /// That of duplication over that of another way, pair by pair; below 1: duplication is sooner.
+    #[must_use]
+    pub fn ratio(&self, other: Sending, share: f64) -> Estimate {
+        self.blocks
+            .estimate(|blocks| rank(blocks, Sending::Both, share) / rank(blocks, other, share))
+    }
+
+    /// Share of the packets that are lost.
+    #[must_use]
+    pub fn lost(&self, way: Sending) -> Estimate {
+        self.blocks.estimate(|blocks| lost(blocks, way))
+    }
+
+    /// Share that is lost on both paths over what independent losses would make of it; NaN: one lost nothing.
+    #[must_use]
+    pub fn together(&self) -> Estimate {
+        let share = |blocks: &[&Vec<Delays>]| {
+            let [first, second, _, both] = Sending::ALL.map(|way| lost(blocks, way));
+            both / (first * second)
+        };
+        self.blocks.estimate(share)
+    }
+}
+
+fn rank(blocks: &[&Vec<Delays>], way: Sending, share: f64) -> f64 {
+    let all = blocks.iter().flat_map(|block| block.iter());
+    let mut delays: Vec<f64> = all.map(|pair| pair[way as usize]).collect();
+    delays.sort_unstable_by(f64::total_cmp);
+    let at = (share * delays.len() as f64).ceil() as usize;
+    delays.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+}
+
+fn lost(blocks: &[&Vec<Delays>], way: Sending) -> f64 {
+    let all = || blocks.iter().flat_map(|block| block.iter());
+    let lost = all().filter(|pair| pair[way as usize].is_infinite()).count();
+    lost as f64 / all().count() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passage(at_ms: i64, took_ms: Option<i64>) -> Passage {
+        Passage { at_ns: at_ms * 1_000_000, took_ns: took_ms.map(|ms| ms * 1_000_000) }
+    }
+
+    /// A packet each 10 ms from `from_ms` on, that takes what `took` says of its number.
+    fn path(from_ms: i64, took: impl Fn(i64) -> Option<i64>) -> Vec<Passage> {
+        (0..600).map(|number| passage(from_ms + 10 * number, took(number))).collect()
+    }
+
+    fn values(result: &WhatIf, share: f64) -> [f64; 4] {
+        Sending::ALL.map(|way| result.quantile(way, share).value)
+    }
+
+    #[test]
+    fn duplication_has_the_lesser_and_the_lowest_round_trip_learns_late() {
+        // For the first half the first path is the faster one, then it takes 100 ms.
+        let first = path(0, |number| Some(if number < 300 { 10 } else { 100 }));
+        let second = path(1, |_| Some(40));
+        let result = what_if(&first, &second, Duration::from_millis(5), true).unwrap();
+        assert_eq!((result.pairs, result.apart), (600, Duration::from_millis(1)));
+        assert_eq!(values(&result, 0.25), [10.0, 40.0, 10.0, 10.0]);
+        assert_eq!(values(&result, 0.75), [100.0, 40.0, 40.0, 40.0]);
+        // Answers of 100 ms come after 100 ms, and four make the average greater than 40: 13 packets or so.
+        assert_eq!(values(&result, 0.99), [100.0, 40.0, 100.0, 40.0]);
+        let slow = result.blocks.all().iter().flatten().filter(|pair| pair[2] == 100.0).count();
+        assert!((11..=14).contains(&slow), "{slow}");
+        assert_eq!(result.ratio(Sending::First, 0.99).value, 0.4);
+    }
+
+    #[test]
+    fn what_is_lost_on_one_path_is_there_by_the_other() {
+        let first = path(0, |number| (number % 5 != 0).then_some(10));
+        let second = path(0, |number| (number % 4 != 0).then_some(30));
+        let result = what_if(&first, &second, Duration::ZERO, false).unwrap();
+        let lost = Sending::ALL.map(|way| result.lost(way).value);
+        assert_eq!(lost, [0.2, 0.25, 0.2, 0.05]);
+        assert!((result.together().value - 1.0).abs() < 1e-9, "{:?}", result.together());
+        assert_eq!(values(&result, 0.9), [f64::INFINITY, f64::INFINITY, f64::INFINITY, 30.0]);
+        let interval = result.lost(Sending::First);
+        assert!(interval.low <= 0.2 && interval.high >= 0.2, "{interval:?}");
+    }
+
+    #[test]
+    fn packets_far_apart_are_no_pairs() {
+        let (first, second) = (path(0, |_| Some(10)), path(4, |_| Some(10)));
+        let error = what_if(&first, &second, Duration::from_millis(3), true).unwrap_err();
+        assert!(error.to_string().contains("0 pairs"), "{error}");
+        // Of twice as many each is used once.
+        let dense: Vec<Passage> = (0..1_200).map(|n| passage(5 * n, Some(10))).collect();
+        let result = what_if(&dense, &second, Duration::from_millis(3), true).unwrap();
+        assert_eq!(result.pairs, 600);
+    }
+}

@@ -1,0 +1,208 @@
+//! Judgement of a radio's signal: whether the network behind it will soon be out of reach.
+//!
+//! *Problem.* Who walks out of a WiFi network's range has seconds in which packets still pass, later and later, and
+//! then none. What measures packets notices the end only when an answer is overdue; the signal tells before.
+//!
+//! *How.* Readings are averaged ([`SignalThresholds::memory`]), since one of them says little: people and doors
+//! cost 5 to 10 dB for a moment. The path *fades* once the average is at most
+//! [`fading_dbm`](SignalThresholds::fading_dbm), and is *steady* again once it has been at least
+//! [`steady_dbm`](SignalThresholds::steady_dbm) for [`calm`](SignalThresholds::calm). Between the two nothing
+//! changes. No reading for as long means that nothing is known, and who knows nothing says nothing: the path is
+//! steady, and other facts judge it.
+//!
+//! *Source.* Ours. -80 dBm is some 12 dB above the noise of a 20 MHz channel: the lowest but two of 802.11n's
+//! rates; 6 dB between the thresholds are more than shadows of people bring.
+
+use core::fmt;
+use core::str::FromStr;
+
+use marline_time::{Duration, Instant};
+
+/// When a signal fades, and when it does not any more.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct SignalThresholds {
+    /// The average at which it fades, dBm.
+    pub fading_dbm: f32,
+    /// The average from which on it is steady, dBm; above `fading_dbm`.
+    pub steady_dbm: f32,
+    /// How long it must have been that.
+    pub calm: Duration,
+    /// Time between two readings after which the older ones count half.
+    pub memory: Duration,
+}
+
+impl Default for SignalThresholds {
+    fn default() -> Self {
+        SignalThresholds {
+            fading_dbm: -80.0,
+            steady_dbm: -74.0,
+            calm: Duration::from_secs(5),
+            memory: Duration::from_secs(1),
+        }
+    }
+}
+
+impl SignalThresholds {
+    /// Least and greatest level that a threshold may be, dBm.
+    pub const RANGE: (f32, f32) = (-100.0, -30.0);
+}
+
+impl fmt::Display for SignalThresholds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fading={},steady={}", self.fading_dbm, self.steady_dbm)
+    }
+}
+
+/// Thresholds that are none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadThresholds(String);
+
+impl fmt::Display for BadThresholds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} (write on, or fading=DBM,steady=DBM, each -100 to -30, the second above the first)",
+            self.0
+        )
+    }
+}
+
+impl core::error::Error for BadThresholds {}
+
+impl FromStr for SignalThresholds {
+    type Err = BadThresholds;
+
+    fn from_str(text: &str) -> Result<SignalThresholds, BadThresholds> {
+        let wrong = |why: &str| BadThresholds(format!("{text:?}: {why}"));
+        let mut thresholds = SignalThresholds::default();
+        for part in text.split(',').filter(|_| text != "on") {
+            let (key, value) = part.split_once('=').ok_or_else(|| wrong("a value is missing"))?;
+            let (least, most) = Self::RANGE;
+            let level = value.parse::<f32>().ok().filter(|level| (least..=most).contains(level));
+            let level = level.ok_or_else(|| wrong("a level is out of range, or no number"))?;
+            match key {
+                "fading" => thresholds.fading_dbm = level,
+                "steady" => thresholds.steady_dbm = level,
+                _ => return Err(wrong("only `fading` and `steady` are known")),
+            }
+        }
+        if thresholds.steady_dbm <= thresholds.fading_dbm {
+            return Err(wrong("`steady` is not above `fading`"));
+        }
+        Ok(thresholds)
+    }
+}
+
+/// Judge of one radio.
+#[derive(Clone, Debug)]
+pub struct SignalJudge {
+    thresholds: SignalThresholds,
+    /// The average, and when it was last brought up to date.
+    average: Option<(f32, Instant)>,
+    steady_since: Option<Instant>,
+    fading: bool,
+}
+
+impl SignalJudge {
+    /// Nothing is known yet.
+    #[must_use]
+    pub const fn new(thresholds: SignalThresholds) -> SignalJudge {
+        SignalJudge { thresholds, average: None, steady_since: None, fading: false }
+    }
+
+    /// Goes by these from the next reading on. What has faded is steady again when they say so.
+    pub const fn change(&mut self, thresholds: SignalThresholds) {
+        (self.thresholds, self.steady_since) = (thresholds, None);
+    }
+
+    /// Whether it fades, by what was read so far.
+    #[must_use]
+    pub const fn is_fading(&self) -> bool {
+        self.fading
+    }
+
+    /// Takes a reading, in dBm; `None`: there is none. Gives whether the signal fades, if that has changed.
+    pub fn read(&mut self, now: Instant, level_dbm: Option<f32>) -> Option<bool> {
+        let SignalThresholds { fading_dbm, steady_dbm, calm, memory } = self.thresholds;
+        let before = self.fading;
+        match level_dbm {
+            Some(level) => {
+                let average = self.average.map_or(level, |(average, at)| {
+                    let age = now.since(at).as_secs_f32() / memory.as_secs_f32();
+                    average + (level - average) * age / (1.0 + age)
+                });
+                self.average = Some((average, now));
+                if average <= fading_dbm {
+                    self.fading = true;
+                }
+                let steady = average >= steady_dbm;
+                let since = self.steady_since.filter(|_| steady);
+                self.steady_since = since.or_else(|| steady.then_some(now));
+                if self.steady_since.is_some_and(|since| now.since(since) >= calm) {
+                    self.fading = false;
+                }
+            }
+            None if self.average.is_none_or(|(_, at)| now.since(at) >= calm) => {
+                *self = SignalJudge::new(self.thresholds);
+            }
+            None => {}
+        }
+        (self.fading != before).then_some(self.fading)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a judge says of these levels, one a second; `NAN`: none.
+    fn changes(levels: &[f32]) -> Vec<(usize, bool)> {
+        let mut judge = SignalJudge::new(SignalThresholds::default());
+        let read = |(second, level): (usize, &f32)| {
+            let level = Some(*level).filter(|level| !level.is_nan());
+            Some((second, judge.read(Instant::from_secs(second as u64), level)?))
+        };
+        levels.iter().enumerate().filter_map(read).collect()
+    }
+
+    #[test]
+    fn a_signal_that_falls_fades_once_and_is_steady_after_it_was_good_for_a_while() {
+        let mut levels: Vec<f32> = (0..30).map(|second| -60.0 - second as f32).collect();
+        let fades = changes(&levels);
+        assert_eq!(fades, [(21, true)], "the average is a second behind");
+        levels.extend([-77.0; 20]);
+        assert_eq!(changes(&levels), fades, "between the thresholds nothing changes");
+        levels.extend([-65.0; 10]);
+        assert_eq!(changes(&levels), [(21, true), (55, false)]);
+    }
+
+    #[test]
+    fn what_passes_by_is_no_fading_and_a_moment_of_good_signal_no_end_of_it() {
+        let mut levels = vec![-70.0; 10];
+        levels.extend([-86.0, -70.0, -70.0, -86.0, -70.0]);
+        assert_eq!(changes(&levels), []);
+        levels.extend([-85.0; 5]);
+        levels.extend([-60.0, -60.0, -60.0, -85.0, -85.0, -85.0]);
+        assert_eq!(changes(&levels), [(16, true)]);
+    }
+
+    #[test]
+    fn who_knows_nothing_says_nothing() {
+        assert_eq!(changes(&[f32::NAN; 20]), []);
+        let mut levels = vec![-85.0; 3];
+        levels.extend([f32::NAN; 10]);
+        assert_eq!(changes(&levels), [(0, true), (7, false)]);
+    }
+
+    #[test]
+    fn text_forms() {
+        let read = |text: &str| text.parse::<SignalThresholds>();
+        assert_eq!(read("on"), Ok(SignalThresholds::default()));
+        let told = read("fading=-85,steady=-79.5").unwrap();
+        assert_eq!((told.fading_dbm, told.steady_dbm), (-85.0, -79.5));
+        assert_eq!(read(&told.to_string()), Ok(told));
+        for bad in ["", "fading", "fading=-70", "fading=5", "fading=x", "noise=-90", "steady=NaN"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+}

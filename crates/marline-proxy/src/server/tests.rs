@@ -381,3 +381,16 @@ async fn a_credential_has_no_more_sessions_than_it_may() {
     bench.server.allow_clients(ClientAllowances::default());
     let _many = [welcomed(&bench).await, welcomed(&bench).await];
 }
+
+/// Ten thousand silent streams are as many of these tasks, so that what grows them is to be seen.
+#[test]
+fn the_task_of_a_stream_is_small() {
+    fn of_result<A, R>(_: impl FnOnce(A) -> R) -> usize {
+        size_of::<R>()
+    }
+    let peer = IpAddr::from([127, 0, 0, 1]);
+    let task = of_result(|(server, stream): (&'static Server, marline::Stream)| {
+        server.serve(stream, peer)
+    });
+    assert!(task <= 1_400, "{task} bytes");
+}

@@ -12,6 +12,7 @@ use ring::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 use zeroize::Zeroizing;
 
+use super::ready_keys::{KeyNumber, with_key};
 use crate::record::LARGE;
 
 /// Bytes of the AEAD's tag.
@@ -59,11 +60,11 @@ pub struct Keys {
     pub(super) open: Direction,
 }
 
-/// One direction.
+/// One direction. Its key is made of the secret when a record is there (`ready_keys.rs`).
 pub(super) struct Direction {
     cipher: Cipher,
     secret: Zeroizing<[u8; 32]>,
-    key: LessSafeKey,
+    key: KeyNumber,
     iv: [u8; aead::NONCE_LEN],
     /// Records sealed or opened.
     count: u64,
@@ -101,14 +102,23 @@ impl Direction {
 
     fn from_secret(cipher: Cipher, secret: Zeroizing<[u8; 32]>) -> Direction {
         let prk = Prk::new_less_safe(HKDF_SHA256, secret.as_ref());
-        let algorithm = cipher.algorithm();
-        let mut bytes = Zeroizing::new([0; 32]);
-        let bytes = &mut bytes[..algorithm.key_len()];
-        expand(&prk, &[b"key"], bytes);
         let mut iv = [0; aead::NONCE_LEN];
         expand(&prk, &[b"iv"], &mut iv);
-        let key = UnboundKey::new(algorithm, bytes).unwrap_or_else(|_| unreachable!("its length"));
-        Direction { cipher, secret, key: LessSafeKey::new(key), iv, count: 0 }
+        Direction { cipher, secret, key: KeyNumber::next(), iv, count: 0 }
+    }
+
+    /// Does something with the key.
+    fn with_key<R>(&self, act: impl FnOnce(&LessSafeKey) -> R) -> R {
+        let make = || {
+            let prk = Prk::new_less_safe(HKDF_SHA256, self.secret.as_ref());
+            let algorithm = self.cipher.algorithm();
+            let mut bytes = Zeroizing::new([0; 32]);
+            let bytes = &mut bytes[..algorithm.key_len()];
+            expand(&prk, &[b"key"], bytes);
+            let key = UnboundKey::new(algorithm, bytes);
+            LessSafeKey::new(key.unwrap_or_else(|_| unreachable!("its length")))
+        };
+        with_key(self.key, make, act)
     }
 
     fn next_nonce(&mut self) -> Nonce {
@@ -128,7 +138,8 @@ impl Direction {
     /// The tag over `header`, which stays in clear.
     pub(super) fn authenticate(&mut self, header: &[u8]) -> [u8; TAG_LEN] {
         let nonce = self.next_nonce();
-        let sealed = self.key.seal_in_place_separate_tag(nonce, Aad::from(header), &mut []);
+        let sealed =
+            self.with_key(|key| key.seal_in_place_separate_tag(nonce, Aad::from(header), &mut []));
         let tag = sealed.unwrap_or_else(|_| unreachable!("nothing is not too long"));
         let mut out = [0; TAG_LEN];
         out.copy_from_slice(tag.as_ref());
@@ -138,7 +149,7 @@ impl Direction {
     /// Whether `tag` is that of `header`.
     pub(super) fn verify(&mut self, header: &[u8], mut tag: [u8; TAG_LEN]) -> bool {
         let nonce = self.next_nonce();
-        self.key.open_in_place(nonce, Aad::from(header), &mut tag).is_ok()
+        self.with_key(|key| key.open_in_place(nonce, Aad::from(header), &mut tag).is_ok())
     }
 
     /// Appends a record of `plaintext`, which is no longer than [`LARGE`].
@@ -149,8 +160,9 @@ impl Direction {
         let start = out.len();
         out.extend_from_slice(plaintext);
         let nonce = self.next_nonce();
+        let text = &mut out[start..];
         let sealed =
-            self.key.seal_in_place_separate_tag(nonce, Aad::from(length), &mut out[start..]);
+            self.with_key(|key| key.seal_in_place_separate_tag(nonce, Aad::from(length), text));
         let tag = sealed.unwrap_or_else(|_| unreachable!("a record is not too long"));
         out.extend_from_slice(tag.as_ref());
     }
@@ -160,7 +172,7 @@ impl Direction {
     pub(super) fn open_record<'a>(&mut self, sealed: &'a mut [u8]) -> Option<&'a mut [u8]> {
         let length = (sealed.len() as u16).to_be_bytes();
         let nonce = self.next_nonce();
-        self.key.open_in_place(nonce, Aad::from(length), sealed).ok()
+        self.with_key(|key| key.open_in_place(nonce, Aad::from(length), sealed).ok())
     }
 }
 
@@ -187,6 +199,11 @@ mod tests {
             let mut record = sealed[record_len(4) + LENGTH_LEN..][..4 + TAG_LEN].to_vec();
             assert!(stuck.open_record(&mut record).is_none());
         }
+    }
+
+    #[test]
+    fn both_directions_of_a_silent_stream_take_little() {
+        assert!(size_of::<Keys>() <= 160, "{} bytes", size_of::<Keys>());
     }
 
     #[test]

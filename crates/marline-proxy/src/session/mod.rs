@@ -15,6 +15,7 @@
 
 pub mod datagram_keys;
 pub mod keys;
+mod ready_keys;
 pub mod sealed;
 
 use std::fmt;

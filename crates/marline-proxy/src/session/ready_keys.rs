@@ -1,0 +1,96 @@
+//! Ready AEAD keys of the records: a bounded number for each thread, whoever's they are.
+//!
+//! A key that is ready to seal (its rounds, and GHASH's table) is half a kilobyte, and a stream has two. Most
+//! streams are silent most of the time, and then a secret is enough, of which the key is made in 0.4 us (AMD
+//! EPYC, AES). So a direction keeps its secret only, and each thread the keys that it used last.
+//!
+//! The place of a key follows from its number, and numbers are given out in turn: streams that began one
+//! after the other do not displace each other. A thread that serves many more streams than it has places
+//! makes a key for each record that follows another stream's. A key stays until its place is needed, which
+//! may be after its stream has ended. ring does not overwrite keys that are dropped either.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ring::aead::LessSafeKey;
+
+/// Keys of a thread: some 150 kB, if it ever seals or opens anything.
+const PLACES: usize = 256;
+
+thread_local! {
+    static KEYS: RefCell<Vec<Option<(KeyNumber, LessSafeKey)>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Number of a key, which no other in this process has.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct KeyNumber(u64);
+
+impl KeyNumber {
+    /// The next one.
+    pub(super) fn next() -> KeyNumber {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        KeyNumber(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    const fn place(self) -> usize {
+        (self.0 % PLACES as u64) as usize
+    }
+}
+
+/// Calls `act` with the key of this number, which `make` makes if it is not ready. Neither may come back here.
+pub(super) fn with_key<R>(
+    number: KeyNumber,
+    make: impl FnOnce() -> LessSafeKey,
+    act: impl FnOnce(&LessSafeKey) -> R,
+) -> R {
+    KEYS.with_borrow_mut(|keys| {
+        if keys.is_empty() {
+            keys.resize_with(PLACES, || None);
+        }
+        let place = &mut keys[number.place()];
+        match place {
+            Some((ready, key)) if *ready == number => act(key),
+            _ => act(&place.insert((number, make())).1),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use ring::aead::{AES_128_GCM, UnboundKey};
+
+    use super::*;
+
+    /// How many keys are made if those of these numbers are used one after the other, by a thread that has none yet.
+    fn made(numbers: &[u64]) -> u32 {
+        let mut count = 0;
+        let mut make = || {
+            count += 1;
+            LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &[0; 16]).unwrap())
+        };
+        thread::scope(|scope| {
+            let used = scope.spawn(|| {
+                for number in numbers {
+                    with_key(KeyNumber(*number), &mut make, |_| ());
+                }
+            });
+            used.join().unwrap();
+        });
+        count
+    }
+
+    #[test]
+    fn a_key_is_made_once_until_its_place_is_needed() {
+        let beside = 3 + PLACES as u64;
+        assert_eq!(made(&[3, 4, 3, 4]), 2);
+        assert_eq!(made(&[3, beside - 1, 3]), 2);
+        assert_eq!(made(&[3, beside, beside, 3]), 3);
+    }
+
+    #[test]
+    fn each_thread_makes_its_own() {
+        assert_eq!((made(&[5]), made(&[5])), (1, 1));
+    }
+}

@@ -163,7 +163,9 @@ fn packets(root: &Path) -> TaskResult {
 }
 
 fn papers(root: &Path) -> TaskResult {
-    let test = ["test", "-p", "marline-papers", "--", "--ignored", "--nocapture"];
+    // With the features of the workspace: with those of this crate alone, what continuous integration has compiled would
+    // be compiled again.
+    let test = ["test", "--workspace", "--test", "papers", "--", "--ignored", "--nocapture"];
     run(&mut command(root, "cargo", &test))
 }
 

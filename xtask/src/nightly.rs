@@ -163,8 +163,8 @@ fn packets(root: &Path) -> TaskResult {
 }
 
 fn papers(root: &Path) -> TaskResult {
-    // With the features of the workspace: with those of this crate alone, what continuous integration has compiled would
-    // be compiled again.
+    // With the features of the workspace: with those of this crate alone, what continuous integration has compiled
+    // would be compiled again.
     let test = ["test", "--workspace", "--test", "papers", "--", "--ignored", "--nocapture"];
     run(&mut command(root, "cargo", &test))
 }

@@ -1,5 +1,6 @@
 //! Execution of other programs.
 
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -9,11 +10,19 @@ use std::process::{Command, Stdio};
 pub(crate) fn command(dir: &Path, program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(dir).stdin(Stdio::null());
-    // Cargo sets these for us; a nested cargo of another workspace must not inherit them.
-    for variable in ["CARGO", "CARGO_MANIFEST_DIR", "CARGO_PKG_NAME"] {
+    // Cargo sets these for us. A nested cargo of another workspace must not inherit them, and in one of this workspace
+    // the build script of `ring` would run again, and all that TLS is a part of be compiled again, each time that
+    // somebody goes from `cargo xtask` to cargo itself or back.
+    for (variable, _) in std::env::vars_os().filter(|(name, _)| is_of_our_package(name)) {
         command.env_remove(variable);
     }
     command
+}
+
+/// Whether cargo sets this variable for the package that it runs.
+fn is_of_our_package(variable: &OsStr) -> bool {
+    let name = variable.to_string_lossy();
+    name == "CARGO" || name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
 }
 
 /// Runs `command` and turns anything but success into a message.

@@ -18,6 +18,7 @@ pub use socket_path::default_path;
 pub use crate::reload::PendingReload;
 pub use crate::succession::PendingUpgrade;
 
+use marline::advanced::SharedEventObserver;
 use marline::datagrams::LaneCounters;
 use marline::{MonitorEvent, PathEvent};
 use marline_proxy::udp::UdpCounts;
@@ -72,6 +73,17 @@ pub trait Handle: Send + Sync + 'static {
     fn traffic(&self, _connection: u64) -> Option<broadcast::Receiver<MonitorEvent>> {
         None
     }
+
+    /// Captures packets into this directory from now on, with keys or without; `None`: no more.
+    ///
+    /// # Errors
+    /// The directory can not be created: what was in force stays.
+    fn capture(&self, _dir: Option<&std::path::Path>, _secrets: bool) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    /// Shows this observer what connections tell from now on; `None`: nobody.
+    fn observe_events(&self, _observer: Option<&SharedEventObserver>) {}
 
     /// Every change of what is known of the paths, from now on; `None`: paths are the other side's.
     fn path_events(&self) -> Option<broadcast::Receiver<PathEvent>> {

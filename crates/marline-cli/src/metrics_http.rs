@@ -25,6 +25,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use marline_dashboard::names_another_site;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinSet;
@@ -44,6 +45,10 @@ const MAX_SCRAPES: usize = 8;
 
 /// A scrape takes no longer.
 const SCRAPE: Duration = Duration::from_secs(10);
+
+/// What somebody is told who asks at loopback by a name.
+const BY_ADDRESS: &str =
+    "ask by address, or by the name localhost: any other may be another site's\n";
 
 /// A metrics port that is being served; dropping it ends that.
 #[derive(Debug)]
@@ -177,6 +182,8 @@ fn look(totals: &Totals, handle: &dyn Handle) {
 
 async fn accept(listener: Arc<TcpListener>, source: MetricsSource) {
     let places = Arc::new(Semaphore::new(MAX_SCRAPES));
+    let address = listener.local_addr();
+    let is_loopback = address.is_ok_and(|address| address.ip().to_canonical().is_loopback());
     let mut serving = JoinSet::new();
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -186,7 +193,12 @@ async fn accept(listener: Arc<TcpListener>, source: MetricsSource) {
         };
         let source = source.clone();
         serving.spawn(async move {
-            let service = service_fn(|request| answer(request, &*source.handle, &source.totals));
+            let service = service_fn(|request: Request<Incoming>| {
+                // A browser on this machine may be made to ask by a name that is another site's; elsewhere
+                // scrapers go by names.
+                let refused = is_loopback && names_another_site(&request);
+                answer(request, refused, &source)
+            });
             let mut http = hyper::server::conn::http1::Builder::new();
             http.keep_alive(false);
             // A scraper that goes away or dawdles is not our problem.
@@ -200,13 +212,14 @@ async fn accept(listener: Arc<TcpListener>, source: MetricsSource) {
 
 async fn answer(
     request: Request<Incoming>,
-    handle: &dyn Handle,
-    totals: &Totals,
+    refused: bool,
+    source: &MetricsSource,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let (status, text) = match (request.method(), request.uri().path()) {
+        _ if refused => (StatusCode::FORBIDDEN, BY_ADDRESS.to_owned()),
         (&Method::GET, "/metrics") => {
-            look(totals, handle);
-            (StatusCode::OK, totals.render())
+            look(&source.totals, &*source.handle);
+            (StatusCode::OK, source.totals.render())
         }
         (_, "/metrics") => (StatusCode::METHOD_NOT_ALLOWED, String::new()),
         _ => (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned()),

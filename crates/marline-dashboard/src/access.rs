@@ -91,13 +91,11 @@ impl Access {
     /// A page of another site asks, or a name was given for which anybody may answer: the status to refuse with.
     pub(crate) fn refuses_site<T>(request: &Request<T>) -> Option<(StatusCode, &'static str)> {
         let mut hosts = request.headers().get_all(HOST).iter();
-        let (Some(host), None) = (hosts.next(), hosts.next()) else {
+        let (Some(_), None) = (hosts.next(), hosts.next()) else {
             return Some((StatusCode::BAD_REQUEST, "one Host header is wanted\n"));
         };
-        let names = [host.to_str().ok(), request.uri().authority().map(|a| a.as_str())];
         // What was asked for and what the header says may both be there; neither may be a name.
-        let fits = names[0].is_some() && names.into_iter().flatten().all(is_address);
-        if !fits {
+        if names_another_site(request) {
             let why = "ask by address, or by the name localhost: any other may be another site's\n";
             return Some((StatusCode::FORBIDDEN, why));
         }
@@ -125,6 +123,14 @@ impl Access {
             _ => Some((StatusCode::FORBIDDEN, "that is another token\n")),
         }
     }
+}
+
+/// Whether a request names a host that is neither an address nor `localhost`, and so may be another site's whose name
+/// was made to lead here.
+pub fn names_another_site<T>(request: &Request<T>) -> bool {
+    let headers = request.headers().get_all(HOST).iter().map(|host| host.to_str().ok());
+    let of_target = request.uri().authority().map(|authority| Some(authority.as_str()));
+    headers.chain(of_target).any(|name| !name.is_some_and(is_address))
 }
 
 /// `ADDRESS[:PORT]` or `localhost[:PORT]`.

@@ -2,10 +2,11 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::future::{Future as _, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
@@ -22,7 +23,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use crate::hub::{BEHIND, Dashboard, message};
+use crate::hub::{BEHIND, Dashboard, message, thread_time};
 use crate::{Access, Source, page};
 
 /// Connections at the same time, viewers included. Further ones wait in the kernel's queue.
@@ -172,6 +173,8 @@ struct Visit {
     end: Arc<Notify>,
     /// It watches: no time limit.
     watches: AtomicBool,
+    /// It is told of looks, which its share of the work is a part of.
+    is_told: AtomicBool,
 }
 
 async fn accept(listener: Arc<TcpListener>, shown: Arc<Shown>) {
@@ -203,7 +206,15 @@ async fn visit(stream: TcpStream, shown: &Shown) {
         .max_buf_size(MAX_HEADER_BYTES)
         .max_headers(MAX_HEADERS)
         .keep_alive(false);
-    let serving = http.serve_connection(TokioIo::new(stream), service);
+    let mut serving = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let serving = poll_fn(|cx| {
+        let begin = visit.is_told.load(Ordering::Relaxed).then(thread_time);
+        let polled = serving.as_mut().poll(cx);
+        if let Some(begin) = begin {
+            shown.dashboard.spent(thread_time().saturating_sub(begin));
+        }
+        polled
+    });
     let limit = async {
         tokio::time::sleep(REQUEST).await;
         if visit.watches.load(Ordering::Relaxed) {
@@ -253,6 +264,7 @@ fn answer(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Result<A
     match shown.dashboard.join(Arc::clone(&visit.end), &*shown.source) {
         Some(messages) => {
             visit.watches.store(true, Ordering::Relaxed);
+            visit.is_told.store(true, Ordering::Relaxed);
             Ok(page::answer(EVENTS, Either::Right(Events { messages })))
         }
         None => Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, "too many are watching\n")),

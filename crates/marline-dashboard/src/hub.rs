@@ -1,6 +1,7 @@
 //! Hub of a dashboard: its viewers, the last messages, and the task that looks at the program while somebody watches.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub struct Dashboard {
     state: Arc<Mutex<State>>,
     /// Somebody came.
     came: Arc<Notify>,
+    /// Nanoseconds of a processor that telling viewers took since the last look.
+    spent_ns: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -110,6 +113,11 @@ impl Dashboard {
         state.viewers.len()
     }
 
+    /// Telling a viewer took a processor for so long.
+    pub(crate) fn spent(&self, time: Duration) {
+        self.spent_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
     /// One more viewer, whose connection ends when `end` is notified. `None`: there are too many.
     pub(crate) fn join(
         &self,
@@ -167,12 +175,14 @@ impl Dashboard {
             state.send(&message("happening", &left_out));
         }
         drop(state);
-        pace.after(thread_time().saturating_sub(begin))
+        // With what the viewers of the one before took: sixteen take as much as the look.
+        let told = Duration::from_nanos(self.spent_ns.swap(0, Ordering::Relaxed));
+        pace.after(thread_time().saturating_sub(begin) + told)
     }
 }
 
 /// For how long this thread has run.
-fn thread_time() -> Duration {
+pub(crate) fn thread_time() -> Duration {
     let ran = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(ran).unwrap_or_default()
 }
@@ -235,6 +245,21 @@ mod tests {
         assert!(dashboard.join(Arc::default(), &Still).is_none());
         all.pop();
         assert!(dashboard.join(Arc::default(), &Still).is_some());
+    }
+
+    #[test]
+    fn what_viewers_take_is_a_part_of_what_looks_take() {
+        let (dashboard, mut pace) = (Dashboard::default(), Pace::default());
+        let mut looks = |took: Duration| {
+            let each = (0..40).map(|number| {
+                dashboard.spent(took);
+                dashboard.look(&Still, number, &mut pace)
+            });
+            each.last().expect("a pause")
+        };
+        let viewers = Duration::from_millis(8);
+        assert!(looks(viewers) >= viewers * 99);
+        assert_eq!(looks(Duration::ZERO), Pace::SHORTEST);
     }
 
     #[test]

@@ -24,7 +24,7 @@ mod model;
 mod pace;
 mod page;
 
-pub use access::{Access, Token};
+pub use access::{Access, Token, names_another_site};
 pub use http::{MAX_CONNECTIONS, Served, listen, serve, serve_on};
 pub use hub::{Dashboard, MAX_VIEWERS, RECENT};
 pub use model::{

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Decides when the next look is due. A look costs time in proportion to the number of connections; it may take
-/// [`SHARE`](Self::SHARE) of a processor and no more.
+/// Decides when the next look is due. A look costs time in proportion to the number of connections, and to tell it, to
+/// that of viewers; both together may take one part in [`SHARE`](Self::SHARE) of a processor and no more.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Pace {
     /// A slowly changing cost of a look.
@@ -18,7 +18,7 @@ impl Pace {
     /// A look takes one part in so many of the time: less than a hundredth.
     pub const SHARE: u32 = 125;
 
-    /// A look took a processor for so long: the time until the next, from its end.
+    /// A look, and telling it, took a processor for so long: the time until the next, from its end.
     pub fn after(&mut self, took: Duration) -> Duration {
         // One that was interrupted is no measure, two in a row are.
         self.cost = (self.cost * 3 + took) / 4;

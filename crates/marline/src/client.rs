@@ -3,13 +3,16 @@
 mod builder;
 
 use core::net::{IpAddr, SocketAddr};
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use marline_core::{
     ConnectionConfig, ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor, SocketOption,
 };
 use marline_io::{
-    Captures, Interfaces, LocalEnd, PathSpec, Prefix64, Shard, ShardConfig, ShardHandle, Watcher,
+    Interfaces, LocalEnd, PathSpec, Prefix64, Shard, ShardConfig, ShardHandle, SharedEventObserver,
+    Watcher,
 };
 use marline_time::{DelayHistogram, Duration};
 use tokio::net::{ToSocketAddrs, lookup_host};
@@ -22,7 +25,9 @@ use crate::health::{HealthWatcher, PathEvent};
 use crate::nat64::PrefixWatch;
 use crate::path_table::{Candidate, PathChange, PathRestriction, PathStatus, PathTable};
 use crate::routes::Routes;
-use crate::shards::{Decisions, MONITOR_CAPACITY, set_path_manager, set_scheduler, traffic_of};
+use crate::shards::{
+    Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, traffic_of,
+};
 use crate::{
     BindError, Carrier, ConnectError, PolicyError, Stream, TransportConfig, UnknownPath, carrier,
 };
@@ -79,13 +84,8 @@ impl Client {
 
     fn open(config: ClientBuilder) -> Result<Client, BindError> {
         let (monitor, _) = broadcast::channel(MONITOR_CAPACITY);
-        let capture = match &config.capture_dir {
-            None => None,
-            Some(dir) => Some(
-                Captures::in_dir(dir, "client", config.capture_secrets)
-                    .map_err(|error| BindError::io("capture directory", error))?,
-            ),
-        };
+        let capture = captures(config.capture_dir.as_deref(), "client", config.capture_secrets)
+            .map_err(|error| BindError::io("capture directory", error))?;
         let shard = Shard::start(ShardConfig {
             shard: marline_core::Shard::ALONE,
             reset_seed: None,
@@ -223,6 +223,24 @@ impl Client {
     #[must_use]
     pub fn decisions(&self) -> broadcast::Receiver<MonitorEvent> {
         self.inner.decisions.of(core::slice::from_ref(&self.inner.shard))
+    }
+
+    /// Captures packets into this directory from now on, as [`ClientBuilder::capture_dir`] does from the start, and as
+    /// [`ClientBuilder::capture_secrets`] with keys or without; `None`: no more. Files of these names that are there
+    /// are overwritten.
+    ///
+    /// # Errors
+    /// The directory can not be created: what was in force stays.
+    pub fn capture(&self, dir: Option<&Path>, secrets: bool) -> io::Result<()> {
+        self.inner.shard.set_captures(captures(dir, "client", secrets)?);
+        Ok(())
+    }
+
+    /// Shows this observer what connections tell from now on, in place of that of
+    /// [`ClientBuilder::event_observer`]; `None`: nobody. Events other than traffic are there only with
+    /// [`ClientBuilder::monitor`], or if the client was started with an observer.
+    pub fn observe_events(&self, observer: Option<&SharedEventObserver>) {
+        self.inner.shard.set_event_observer(observer.cloned());
     }
 
     /// What happens to the traffic of a connection from now on ([`MonitorKind::Traffic`](crate::MonitorKind::Traffic)),

@@ -5,19 +5,23 @@ mod builder;
 mod succession;
 
 use core::net::SocketAddr;
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor};
 use marline_io::{
-    AcceptQueue, Captures, Generations, LinkListener, Links, ResetSeed, Shard, ShardConfig,
-    ShardHandle, SocketOptions,
+    AcceptQueue, Generations, LinkListener, Links, ResetSeed, Shard, ShardConfig, ShardHandle,
+    SharedEventObserver, SocketOptions,
 };
 use marline_time::{DelayHistogram, Duration};
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
 use crate::datagrams::LaneCounters;
-use crate::shards::{Decisions, MONITOR_CAPACITY, set_path_manager, set_scheduler, traffic_of};
+use crate::shards::{
+    Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, traffic_of,
+};
 use crate::{
     BindError, LONGEST_KEEPALIVE, PathChange, PolicyError, Stream, TransportConfig, UnknownPath,
     carrier, multimob,
@@ -194,6 +198,30 @@ impl Server {
         self.inner.decisions.of(&self.inner.shards)
     }
 
+    /// Captures packets into this directory from now on, as [`ServerBuilder::capture_dir`] does from the start, and as
+    /// [`ServerBuilder::capture_secrets`] with keys or without; `None`: no more. Files of these names that are there
+    /// are overwritten.
+    ///
+    /// # Errors
+    /// The directory can not be created: what was in force stays.
+    pub fn capture(&self, dir: Option<&Path>, secrets: bool) -> io::Result<()> {
+        let Inner { shards, config, .. } = &*self.inner;
+        let each = (0..).zip(shards).map(|(index, shard)| {
+            Ok((shard, captures(dir, &capture_name(config, index), secrets)?))
+        });
+        for (shard, captures) in each.collect::<io::Result<Vec<_>>>()? {
+            shard.set_captures(captures);
+        }
+        Ok(())
+    }
+
+    /// Shows this observer what connections tell from now on, in place of that of
+    /// [`ServerBuilder::event_observer`]; `None`: nobody. Events other than traffic are there only with
+    /// [`ServerBuilder::monitor`], or if the server was started with an observer.
+    pub fn observe_events(&self, observer: Option<&SharedEventObserver>) {
+        self.inner.shards.iter().for_each(|shard| shard.set_event_observer(observer.cloned()));
+    }
+
     /// What happens to the traffic of a connection from now on ([`MonitorKind::Traffic`](crate::MonitorKind::Traffic)),
     /// segment by segment, as long as the receiver exists; a slow one misses some. One connection at a time: the
     /// receiver of another one gets nothing more. `None`: no shard has such a connection.
@@ -359,12 +387,8 @@ fn listen_by_tcp(
     listen.iter().filter_map(listener).collect()
 }
 
-fn start_shard(
-    config: &ServerBuilder,
-    index: u8,
-    (queue, links): (&Arc<AcceptQueue>, &Arc<Links>),
-    monitor: &broadcast::Sender<MonitorEvent>,
-) -> Result<Arc<ShardHandle>, BindError> {
+/// What names of capture files of a shard begin with.
+fn capture_name(config: &ServerBuilder, index: u8) -> String {
     let mut name = match config.shards {
         1 => "server".to_owned(),
         _ => format!("server-shard{index}"),
@@ -373,13 +397,18 @@ fn start_shard(
         // The process before writes its own files still.
         name = format!("{name}-generation{}", config.generation);
     }
-    let capture = match &config.capture_dir {
-        None => None,
-        Some(dir) => Some(
-            Captures::in_dir(dir, &name, config.capture_secrets)
-                .map_err(|error| BindError::io("capture directory", error))?,
-        ),
-    };
+    name
+}
+
+fn start_shard(
+    config: &ServerBuilder,
+    index: u8,
+    (queue, links): (&Arc<AcceptQueue>, &Arc<Links>),
+    monitor: &broadcast::Sender<MonitorEvent>,
+) -> Result<Arc<ShardHandle>, BindError> {
+    let name = capture_name(config, index);
+    let capture = captures(config.capture_dir.as_deref(), &name, config.capture_secrets)
+        .map_err(|error| BindError::io("capture directory", error))?;
     let shard = Shard::start(ShardConfig {
         shard: marline_core::Shard {
             index,

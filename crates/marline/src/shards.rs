@@ -1,10 +1,12 @@
 //! Commands to a running connection, the same for clients and servers.
 
 use marline_algos::{PolicyError, Registry};
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use marline_core::{ConnectionId, MonitorEvent};
-use marline_io::{Shard, ShardHandle};
+use marline_io::{Captures, Shard, ShardHandle};
 use tokio::sync::broadcast;
 
 /// Monitor events a slow reader may lag behind.
@@ -32,6 +34,15 @@ pub(crate) fn traffic_of(shard: &Shard, of: ConnectionId) -> broadcast::Receiver
     let (listeners, receiver) = broadcast::channel(TRAFFIC_CAPACITY);
     shard.tell_traffic(of, listeners);
     receiver
+}
+
+/// Capture files in this directory, if there is one.
+pub(crate) fn captures(
+    dir: Option<&Path>,
+    name: &str,
+    secrets: bool,
+) -> io::Result<Option<Captures>> {
+    dir.map(|dir| Captures::in_dir(dir, name, secrets)).transpose()
 }
 
 pub(crate) fn set_scheduler(

@@ -89,7 +89,8 @@ fn packed(release: &Release, within: &Path, what: &str, name: &str) -> TaskResul
     run(&mut command(within, "gzip", &[release.effort, "-nf", &tar_name]))
 }
 
-/// `marline-0.2.0.cdx.json`: every crate in the program, in CycloneDX's form.
+/// `marline-0.2.0-x86_64-linux.cdx.json`: every crate in the program, which is not the same for all machines, in
+/// CycloneDX's form.
 pub(super) fn sbom(release: &Release) -> TaskResult {
     let arguments = ["cyclonedx", "--format", "json", "--override-filename", "sbom.cdx", "-q"];
     let mut cargo = command(&release.root, "cargo", &arguments);
@@ -99,7 +100,7 @@ pub(super) fn sbom(release: &Release) -> TaskResult {
     let text = fs::read_to_string(&made).map_err(|error| format!("{}: {error}", made.display()))?;
     // It names crates of ours by where they lie.
     let text = text.replace(&release.root.display().to_string(), "/marline");
-    let to = release.folder.join(format!("marline-{}.cdx.json", release.version));
+    let to = release.folder.join(format!("{}.cdx.json", release.name()));
     fs::write(&to, text).map_err(|error| format!("{}: {error}", to.display()))?;
     // It writes one beside each manifest of the workspace.
     for member in crate::manifest::workspace_crates(&release.root)? {

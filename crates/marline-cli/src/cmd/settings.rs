@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn settings_that_come_go_or_change_are_told_apart_by_whether_they_can() {
         let table = |text: &str| text.parse::<toml::Table>().unwrap();
-        let old = table("allow = ['10.0.0.0/8']\ndrain = '5s'\nshards = 1\npcap = 'x'");
+        let old = table("allow = ['10.0.0.0/8']\ndrain = '5s'\nshards = 1\ncarrier = 'x'");
         let new = table("deny = ['10.0.0.0/8']\ndrain = '6s'\nshards = 2\npublic = ['a:1']");
         let told = differences::<ServerOptions>(&old, &new);
         assert_eq!(told.for_new.join(" "), "allow deny");
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(
             restart,
             [
-                "pcap (in force: \"x\", in the file: nothing)",
+                "carrier (in force: \"x\", in the file: nothing)",
                 "shards (in force: 1, in the file: 2)"
             ]
         );

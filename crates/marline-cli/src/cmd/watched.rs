@@ -1,6 +1,7 @@
-//! Control socket, metrics, dashboard and memory upkeep of a running program.
+//! Control socket, metrics, dashboard, captures, traces and memory upkeep of a running program.
 //!
-//! They may move to other addresses while it runs. Such a change is prepared, which may fail, before any of it is done.
+//! They may move to other addresses and directories while it runs. Such a change is prepared, which may fail, before
+//! any of it is done.
 
 use std::cell::RefCell;
 use std::io;
@@ -10,11 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
+use marline::advanced::SharedEventObserver;
 use marline_proxy::memory_trim;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use crate::config::shared::RuntimeOptions;
+use crate::config::shared::{Recording, RuntimeOptions};
 use crate::control::Handle;
 use crate::dashboard::Opening;
 use crate::metrics_http::MetricsServer;
@@ -35,6 +37,8 @@ struct Shown {
     /// With its address as configured.
     metrics: Option<(SocketAddr, MetricsServer)>,
     dashboard: Option<dashboard::Running>,
+    /// What it was started with, or told since.
+    recording: Recording,
     /// All of it is another process' now.
     is_left: bool,
 }
@@ -56,6 +60,8 @@ pub(super) struct Change {
     is_named: bool,
     metrics: Step<(SocketAddr, TcpListener)>,
     dashboard: Step<Opening>,
+    recording: Recording,
+    traces: Step<SharedEventObserver>,
 }
 
 fn control_name(path: &Path) -> String {
@@ -113,7 +119,8 @@ pub(super) fn watched_again(
     memory.spawn(memory_trim::give_back());
     let alive = Arc::clone(&handle);
     memory.spawn(service::give_signs_of_life(move || drop(alive.paths())));
-    let shown = Shown { control, is_named, metrics, dashboard, is_left: false };
+    let recording = runtime.recording.clone();
+    let shown = Shown { control, is_named, metrics, dashboard, recording, is_left: false };
     Ok(Watched { handle, shown: RefCell::new(shown), _memory: memory })
 }
 
@@ -158,7 +165,7 @@ fn serve_control(
 }
 
 impl Watched {
-    /// Binds what is new of these addresses.
+    /// Binds what is new of these addresses, and makes what is new of directories.
     ///
     /// # Errors
     /// One is taken or not allowed, or a token cannot be read: nothing has changed.
@@ -166,8 +173,10 @@ impl Watched {
         let shown = self.shown.borrow();
         let is_named = runtime.control.is_some();
         if shown.is_left {
-            let (metrics, dashboard) = (Step::Keep, Step::Keep);
-            return Ok(Change { control: Step::Keep, is_named, metrics, dashboard });
+            let (control, metrics, dashboard, traces) =
+                (Step::Keep, Step::Keep, Step::Keep, Step::Keep);
+            let recording = shown.recording.clone();
+            return Ok(Change { control, is_named, metrics, dashboard, recording, traces });
         }
         let metrics = match (runtime.metrics, &shown.metrics) {
             (None, _) => Step::End,
@@ -183,7 +192,12 @@ impl Watched {
             }
         };
         let control = self.prepare_control(runtime.control.as_deref(), &shown)?;
-        Ok(Change { control, is_named, metrics, dashboard })
+        let recording = runtime.recording.clone();
+        let traces = match recording.qlog == shown.recording.qlog {
+            true => Step::Keep,
+            false => recording.traces(self.handle.role())?.map_or(Step::End, Step::Open),
+        };
+        Ok(Change { control, is_named, metrics, dashboard, recording, traces })
     }
 
     fn prepare_control(
@@ -207,7 +221,7 @@ impl Watched {
     /// Shows it there from now on. Who talks to the control socket that goes is heard to the end.
     pub(super) fn commit(&self, change: Change) {
         let mut shown = self.shown.borrow_mut();
-        let Change { control, is_named, metrics, dashboard } = change;
+        let Change { control, is_named, metrics, dashboard, recording, traces } = change;
         shown.is_named = is_named;
         if let Step::Open(control) = control {
             tracing::info!("control socket {}", control.path().display());
@@ -215,8 +229,15 @@ impl Watched {
         }
         let metrics = self.commit_metrics(&mut shown, metrics).map_err(anyhow::Error::from);
         let dashboard = self.commit_dashboard(&mut shown, dashboard);
-        // Only of a socket that is none.
-        for error in [metrics, dashboard].into_iter().filter_map(Result::err) {
+        let captures = self.commit_captures(&shown, &recording);
+        match traces {
+            Step::Keep => {}
+            Step::End => self.handle.observe_events(None),
+            Step::Open(traces) => self.handle.observe_events(Some(&traces)),
+        }
+        shown.recording = recording;
+        // Only of a socket that is none, and of a directory that was taken away a moment ago.
+        for error in [metrics, dashboard, captures].into_iter().filter_map(Result::err) {
             tracing::error!("what was in force stays: {error:#}");
         }
     }
@@ -242,6 +263,14 @@ impl Watched {
             },
         }
         Ok(())
+    }
+
+    fn commit_captures(&self, shown: &Shown, wanted: &Recording) -> anyhow::Result<()> {
+        if !wanted.captures_differ(&shown.recording) {
+            return Ok(());
+        }
+        let captured = self.handle.capture(wanted.pcap.as_deref(), wanted.pcap_secrets);
+        captured.context("captures")
     }
 
     fn commit_dashboard(&self, shown: &mut Shown, step: Step<Opening>) -> anyhow::Result<()> {
@@ -276,7 +305,7 @@ impl Aside for Watched {
 
     fn leave(&self) {
         let mut shown = self.shown.borrow_mut();
-        let Shown { control, is_named, metrics, dashboard, is_left } = &mut *shown;
+        let Shown { control, is_named, metrics, dashboard, is_left, .. } = &mut *shown;
         (*metrics, *dashboard, *is_left) = (None, None, true);
         match control {
             Some(control) if *is_named => control.leave(),

@@ -225,6 +225,39 @@ pub struct RuntimeOptions {
     pub log_connections: bool,
     /// Log level.
     pub log: LogLevel,
+    /// What is written of its packets.
+    pub recording: Recording,
+}
+
+/// What of a running program is written into files, packet by packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// The directory of captures.
+    pub pcap: Option<PathBuf>,
+    /// With keys in them.
+    pub pcap_secrets: bool,
+    /// The directory of traces.
+    pub qlog: Option<PathBuf>,
+}
+
+impl Recording {
+    /// Other captures than these.
+    #[must_use]
+    pub fn captures_differ(&self, other: &Recording) -> bool {
+        let captures = |of: &Recording| of.pcap.clone().map(|dir| (dir, of.pcap_secrets));
+        captures(self) != captures(other)
+    }
+
+    /// The traces of a program, if they are enabled. The directory is created.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    pub fn traces(&self, role: &'static str) -> anyhow::Result<Option<SharedEventObserver>> {
+        let Some(directory) = &self.qlog else { return Ok(None) };
+        let vantage = if role == "client" { Vantage::Client } else { Vantage::Server };
+        let traces = Traces::in_dir(directory, role, vantage, Bounds::default())?;
+        Ok(Some(traces.observer()))
+    }
 }
 
 impl Shared {
@@ -304,10 +337,15 @@ impl Shared {
     /// # Errors
     /// It cannot be created.
     pub fn traces(&self, role: &'static str) -> anyhow::Result<Option<SharedEventObserver>> {
-        let Some(directory) = &self.qlog else { return Ok(None) };
-        let vantage = if role == "client" { Vantage::Client } else { Vantage::Server };
-        let traces = Traces::in_dir(directory, role, vantage, Bounds::default())?;
-        Ok(Some(traces.observer()))
+        self.recording().traces(role)
+    }
+
+    fn recording(&self) -> Recording {
+        Recording {
+            pcap: self.pcap.clone(),
+            pcap_secrets: self.pcap_secrets,
+            qlog: self.qlog.clone(),
+        }
     }
 
     /// The options of the running program.
@@ -321,6 +359,7 @@ impl Shared {
             control: self.control.clone(),
             log_connections: self.log_connections,
             log: self.log.unwrap_or_default(),
+            recording: self.recording(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use marline::advanced::SharedEventObserver;
 use marline::datagrams::LaneCounters;
 use marline::{
     AddressPairInfo, Client, ConnectionId, ConnectionInfo, Counters, MonitorEvent, PathEvent,
@@ -131,6 +132,14 @@ impl Handle for ClientHandle {
         Some(self.client.path_events())
     }
 
+    fn capture(&self, dir: Option<&std::path::Path>, secrets: bool) -> std::io::Result<()> {
+        self.client.capture(dir, secrets)
+    }
+
+    fn observe_events(&self, observer: Option<&SharedEventObserver>) {
+        self.client.observe_events(observer);
+    }
+
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String> {
         change_each(&self.client.connections(), connection, |id| {
             self.client.set_scheduler(id, name)
@@ -211,6 +220,14 @@ impl Handle for ServerHandle {
 
     fn traffic(&self, connection: u64) -> Option<broadcast::Receiver<MonitorEvent>> {
         self.listener.traffic(ConnectionId(connection))
+    }
+
+    fn capture(&self, dir: Option<&std::path::Path>, secrets: bool) -> std::io::Result<()> {
+        self.listener.capture(dir, secrets)
+    }
+
+    fn observe_events(&self, observer: Option<&SharedEventObserver>) {
+        self.listener.observe_events(observer);
     }
 
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String> {

@@ -139,7 +139,7 @@ fn a_front_survives_two_hundred_thousand_connections() {
 }
 
 /// As many descriptors as the system gives to root.
-fn raise_descriptors(wanted: u64) -> bool {
+pub(crate) fn raise_descriptors(wanted: u64) -> bool {
     let limit = Rlimit { current: Some(wanted), maximum: Some(wanted) };
     let enough = getrlimit(Resource::Nofile).current.is_none_or(|current| current >= wanted);
     enough || setrlimit(Resource::Nofile, limit).is_ok()
@@ -149,9 +149,9 @@ fn raise_descriptors(wanted: u64) -> bool {
 const ECHO: &str = "MARLINE_ENDURANCE_ECHO";
 
 /// An echo in a process of its own, so that its descriptors are not ours; it ends with this.
-struct Echo {
+pub(crate) struct Echo {
     process: Child,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
 }
 
 impl Drop for Echo {
@@ -161,7 +161,7 @@ impl Drop for Echo {
     }
 }
 
-fn echo(dir: &Path) -> Echo {
+pub(crate) fn echo(dir: &Path) -> Echo {
     let note = dir.join("echo");
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--ignored", "--exact", support::name_of_test(the_echo)]).env(ECHO, &note);
@@ -229,7 +229,7 @@ fn echo_twice(open: &mut [TcpStream]) {
 }
 
 /// Opens so many streams through the proxy, eight at a time.
-fn open_all(socks: SocketAddr, target: SocketAddr, count: usize) -> Vec<TcpStream> {
+pub(crate) fn open_all(socks: SocketAddr, target: SocketAddr, count: usize) -> Vec<TcpStream> {
     const AT_ONCE: usize = 8;
     let mut open = Vec::with_capacity(count);
     std::thread::scope(|scope| {

@@ -33,7 +33,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// A value of the metrics at an address; 0: there is none.
 fn metric(at: SocketAddr, name: &str) -> u64 {
     let mut stream = TcpStream::connect(at).expect("metrics");
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").expect("a request");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("a request");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("metrics as text");
     let line = text.lines().find(|line| line.starts_with(name));

@@ -13,6 +13,7 @@ use marline_time::{DelayHistogram, Instant};
 use tokio::sync::{broadcast, mpsc};
 
 use super::accept::AcceptQueue;
+use super::carrier::Carrier;
 use super::connections::wake;
 use super::links::Links;
 use super::observer::{SharedEventObserver, SharedObserver};
@@ -136,6 +137,28 @@ impl Shard {
     /// Makes its connections members of this path health monitor from now on.
     pub fn set_path_health_monitor(&self, monitor: PathHealthMonitor) {
         self.lock().endpoint.set_path_health_monitor(monitor);
+    }
+
+    /// Captures its packets into these files from now on, instead of into those of before; `None`: into none.
+    pub fn set_captures(&self, mut captures: Option<Captures>) {
+        let mut state = self.lock();
+        if let (Carrier::Native(_), Some(captures)) = (&state.carrier, &mut captures) {
+            captures.set_native();
+        }
+        // First what the others have gathered is written: they may be the same files.
+        state.observers.captures = None;
+        state.observers.captures = captures;
+    }
+
+    /// Shows this observer what its connections tell from now on, instead of the one of before; `None`: nobody. It is
+    /// shown monitor events only if the shard was started with receivers or an observer of them.
+    pub fn set_event_observer(&self, observer: Option<SharedEventObserver>) {
+        let mut state = self.lock();
+        let before = core::mem::replace(&mut state.events, observer);
+        state.want_traffic();
+        drop(state);
+        // The last one to go may write what it has gathered.
+        drop(before);
     }
 
     /// Sends what schedulers decide, and why, to these listeners from now on, apart from other monitor events, which

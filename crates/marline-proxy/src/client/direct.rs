@@ -53,8 +53,8 @@ impl Open for Direct {
         self.deadlines.begin(&stream, target.port);
         let address = stream.peer_addr();
         match stream.fallback() {
-            None => tracing::info!(%target, %address, "connected by Multipath TCP"),
-            Some(why) => tracing::info!(%target, %address, "connected by plain TCP ({why})"),
+            None => tracing::debug!(%target, %address, "connected by Multipath TCP"),
+            Some(why) => tracing::debug!(%target, %address, "connected by plain TCP ({why})"),
         }
         Ok(stream)
     }

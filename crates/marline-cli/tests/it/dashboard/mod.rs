@@ -1,6 +1,7 @@
 //! Tests of the dashboard in a real browser: what the page shows of a scripted outage is what happened.
 
 mod chromium;
+mod cost;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

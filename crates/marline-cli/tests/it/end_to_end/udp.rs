@@ -377,7 +377,7 @@ fn the_rules_for_targets_hold_for_datagrams_by_address_and_by_name() {
 /// A metric of a running program.
 pub(super) fn metric(address: SocketAddr, name: &str) -> f64 {
     let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     let line = text.lines().find(|line| line.split(' ').next() == Some(name));

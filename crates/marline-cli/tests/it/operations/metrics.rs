@@ -17,12 +17,15 @@ fn who_talks_nonsense_or_dawdles_holds_up_a_scrape_for_seconds_at_most() {
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
         [b"GET /".as_slice(), &b"a".repeat(2_000_000), b" HTTP/1.1\r\n\r\n"].concat(),
-        b"POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n"
+        b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n"
             .to_vec(),
     ];
     // More than may be served at a time, none of whom ends what it began; and some who ask and do not read.
     words.extend(std::iter::repeat_n(b"GET /metrics HTTP/1.1\r\nHost:".to_vec(), 12));
-    words.extend(std::iter::repeat_n(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), 4));
+    words.extend(std::iter::repeat_n(
+        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
+        4,
+    ));
     let mut others: Vec<TcpStream> = Vec::new();
     for text in words {
         let mut stream = TcpStream::connect(port).unwrap();
@@ -40,4 +43,22 @@ fn who_talks_nonsense_or_dawdles_holds_up_a_scrape_for_seconds_at_most() {
         assert!(!hangs, "everybody is let go: {answer:?}");
     }
     assert_eq!(metric(port, "marline_build_info"), 1);
+}
+
+#[test]
+fn on_loopback_a_scrape_goes_by_address_as_any_name_may_be_another_sites() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let port = support::free_address();
+    let _server = start_server(dir.path(), &["--metrics", &port.to_string()]);
+    for (host, status) in
+        [("rebound.example", "403"), ("localhost:9", "200"), ("127.0.0.1", "200"), ("[::1]", "200")]
+    {
+        let mut stream = TcpStream::connect(port).unwrap();
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{host}: {text}");
+        assert_eq!(text.contains("marline_build_info"), status == "200", "{host}: {text}");
+    }
 }

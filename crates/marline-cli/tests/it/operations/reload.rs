@@ -108,3 +108,63 @@ fn a_server_gives_new_connections_another_mode() {
     assert!(status.contains("by auto auto,budget=0"), "{status}");
     echo(&mut before, b"as it was");
 }
+
+/// Files in a folder whose names begin with this, and the bytes of all of them.
+fn written(dir: &std::path::Path, begins: &str) -> (usize, u64) {
+    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let files = files.filter(|file| file.file_name().to_string_lossy().starts_with(begins));
+    let sizes: Vec<u64> = files.map(|file| file.metadata().unwrap().len()).collect();
+    (sizes.len(), sizes.iter().sum())
+}
+
+#[test]
+fn captures_and_traces_begin_and_end_on_a_running_program() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let control = dir.path().join("control");
+    let control = control.to_str().unwrap();
+    // Two shards: each has files of its own, and all have the traces together.
+    let flags = ["--allow", "127.0.0.0/8", "--control", control, "--shards", "2"];
+    let server = start_server(dir.path(), &flags);
+    let path = format!("127.0.0.1={}", server.address);
+    let flags = ["--path", &path, "--warm", "0"];
+    let (_client, socks) = support::start_client(dir.path(), &server.invite_file, &flags);
+    let target = echo_target();
+    let mut before = open(socks, target).unwrap();
+    echo(&mut before, b"before");
+    let file = dir.path().join("server.toml");
+    let made = std::fs::read_to_string(&file).unwrap();
+    let (pcap, qlog) = (dir.path().join("pcap"), dir.path().join("qlog"));
+    let write = |more: &str| std::fs::write(&file, format!("{made}\n{more}\n")).unwrap();
+    let reload = |ok| ask(dir.path(), &["reload", "--control", control], ok);
+
+    write(&format!("pcap = {pcap:?}\nqlog = {qlog:?}"));
+    assert_eq!(reload(true), "in force: pcap\nin force for what begins from now on: qlog\n");
+    // What exists is captured; what is new has a trace, too.
+    echo(&mut before, &[5; 20_000]);
+    until("the connection of before is captured", || written(&pcap, "server-shard").1 > 40_000);
+    assert_eq!(written(&qlog, "server-").0, 0, "no trace without its beginning");
+    let mut after = open(socks, target).unwrap();
+    echo(&mut after, &[6; 20_000]);
+    until("there is a trace", || written(&qlog, "server-").1 > 1_000);
+
+    // A directory that can not be made: all stays, and goes on.
+    write(&format!("pcap = {:?}\nqlog = {qlog:?}", file.join("below-a-file")));
+    let error = reload(false);
+    assert!(error.contains("what was in force stays") && error.contains("below-a-file"), "{error}");
+    let so_far = written(&pcap, "server-shard").1;
+    echo(&mut after, &[7; 20_000]);
+    until("it goes on", || written(&pcap, "server-shard").1 > so_far + 40_000);
+
+    // Without the settings they end, whole, and nobody misses anything.
+    write("");
+    assert!(reload(true).starts_with("in force: pcap\n"));
+    let [captured, traced] = [written(&pcap, "server-shard").1, written(&qlog, "server-").1];
+    echo(&mut after, &[8; 50_000]);
+    echo(&mut open(socks, target).unwrap(), &[9; 50_000]);
+    let now = [written(&pcap, "server-shard").1, written(&qlog, "server-").1];
+    assert_eq!(now, [captured, traced], "nothing is written any more");
+    let trace = std::fs::read_dir(&qlog).unwrap().next().unwrap().unwrap().path();
+    let text = std::fs::read_to_string(&trace).unwrap();
+    marline_qlog::read(text.as_ref()).expect("a trace that can be read");
+}

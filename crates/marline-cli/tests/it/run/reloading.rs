@@ -44,9 +44,9 @@ fn it_reads_its_configuration_again_by_a_signal_and_by_reload() {
     wait_for("no second path after SIGHUP", &|| status().contains("lte"));
 
     // What cannot change is named, what is wrong changes nothing.
-    write(&format!("{both}max-connections = 7\npcap = 'captures'\nsocks5 = ['127.0.0.1:1081']\n"));
+    write(&format!("{both}max-connections = 7\ncarrier = 'udp'\nsocks5 = ['127.0.0.1:1081']\n"));
     let said = world.run("marline reload --control run.sock");
-    for setting in ["max-connections (in force: 1024, in the file: 7)", "pcap (in force: nothing"] {
+    for setting in ["max-connections (in force: 1024, in the file: 7)", "carrier (in force: "] {
         assert!(said.contains(&format!("needs a restart: {setting}")), "{said}");
     }
     write("path = ['no-such-interface0']\n");

@@ -172,6 +172,6 @@ fn the_fuller_a_group_the_more_of_the_budget_its_repairs_may_take() {
     let some = |share| [1, 2, 3, 4].map(|frames| repairs(share, frames).is_some());
     assert_eq!(some(0.4), [false, true, true, true]);
     assert_eq!(some(0.6), [false, false, true, true]);
-    assert_eq!(some(0.9), [false, false, false, true]);
-    assert_eq!(some(1.0), [false; 4]);
+    assert_eq!(some(0.95), [false, false, false, true]);
+    assert_eq!(some(1.1), [false; 4]);
 }

@@ -6,7 +6,7 @@ use marline_proxy::udp::UdpCounts;
 type Of = fn(&LaneCounters, &UdpCounts) -> u64;
 
 /// Counters: name, meaning, where from.
-pub(super) const COUNTERS: [(&str, &str, Of); 19] = [
+pub(super) const COUNTERS: [(&str, &str, Of); 21] = [
     ("marline_lane_datagrams_sent_total", "Datagrams handed to lanes", |l, _| {
         l.stats.sent_datagrams
     }),
@@ -18,6 +18,12 @@ pub(super) const COUNTERS: [(&str, &str, Of); 19] = [
     }),
     ("marline_lane_copied_bytes_total", "Bytes of frames sent again on another path", |l, _| {
         l.stats.copied_frame_bytes
+    }),
+    ("marline_lane_repair_bytes_total", "Bytes of repairs, which copied bytes include", |l, _| {
+        l.stats.repair_frame_bytes
+    }),
+    ("marline_lane_repaired_total", "Datagrams computed from repairs", |l, _| {
+        l.stats.repaired_datagrams
     }),
     ("marline_lane_control_bytes_total", "Bytes of frames without datagrams", |l, _| {
         l.stats.control_frame_bytes

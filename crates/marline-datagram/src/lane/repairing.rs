@@ -17,8 +17,8 @@ use crate::frame::{LEN_BYTES, MOST_IN_GROUP, Repair};
 
 /// After the last repair frames are kept for so long.
 const FOR: Duration = Duration::from_secs(10);
-/// Frames that are kept, the newest.
-const MOST_KEPT: usize = 128;
+/// Frames that are kept, the newest: those of a tenth of a second at 100 Mbit/s, since bulk may pass beside a call.
+const MOST_KEPT: usize = 1_024;
 /// Repairs that wait.
 const MOST_REPAIRS: usize = 16;
 
@@ -56,6 +56,9 @@ impl Repairing {
         if !self.is_active(now) {
             self.kept.clear();
             self.waiting.clear();
+            return Vec::new();
+        }
+        if part.is_empty() {
             return Vec::new();
         }
         self.keep(number, part);

@@ -420,6 +420,33 @@ fn the_policy_that_was_chosen_is_followed_and_metrics_tell() {
 }
 
 #[test]
+fn bursts_over_a_radio_that_loses_packets_are_repaired() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
+    let lossy = "rate=30M,delay=5ms,loss=2%";
+    let (_one_link, one) = link(dir.path(), server.address, lossy, &[]);
+    let (_two_link, two) = link(dir.path(), server.address, "rate=20M,delay=20ms", &[]);
+    let paths = [format!("127.0.0.1={one}"), format!("127.0.0.2={two}")];
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let metrics = port.to_string();
+    let flags = ["--path", &paths[0], "--path", &paths[1], "--metrics", &metrics];
+    let (_client, socks) = start_client(dir.path(), &server.invite_file, &flags);
+    let (target, app) = (echo_target(), Association::open(socks));
+    let until = Instant::now() + PATIENCE;
+    // What the echoes lose on their way back is repaired by the client.
+    while metric(port, "marline_lane_repaired_total") < 3.0 {
+        assert!(Instant::now() < until, "nothing was repaired");
+        for _ in 0..20 {
+            (0..4u8).for_each(|number| app.send(target, &[number; 1_000]));
+            std::thread::sleep(Duration::from_millis(25));
+        }
+    }
+    let bytes = metric(port, "marline_lane_repair_bytes_total");
+    assert!((1_000.0..1e6).contains(&bytes), "{bytes} bytes of repairs");
+}
+
+#[test]
 fn applications_and_peers_may_have_addresses_of_ipv6() {
     let _others = support::among_others();
     let Ok(socket) = UdpSocket::bind("[::1]:0") else {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path as FilePath;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
@@ -44,10 +44,30 @@ fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
 }
 
+/// Sends back what comes. Says `ready`, and `pause SINCE UNTIL` for each time of at least [`HOLE_US`] in which nothing
+/// came on a connection.
 #[test]
 fn echoing() {
-    if two_uplinks::plays(echoing) {
-        two_uplinks::echo("127.0.0.1:8080");
+    if !two_uplinks::plays(echoing) {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:8080").expect("bind");
+    println!("ready");
+    for mut stream in listener.incoming().flatten() {
+        std::thread::spawn(move || {
+            stream.set_nodelay(true).expect("an option");
+            let (mut buffer, mut last) = ([0; 4_096], now_us());
+            while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                let now = now_us();
+                if now - last >= HOLE_US {
+                    println!("pause {last} {now}");
+                }
+                last = now;
+                if stream.write_all(&buffer[..count]).is_err() {
+                    return;
+                }
+            }
+        });
     }
 }
 
@@ -246,6 +266,8 @@ impl Page {
 /// The client that is shown, and those that show it.
 struct World {
     hosts: TwoUplinks,
+    /// What the far side's application says.
+    far: Receiver<String>,
     page: Arc<Mutex<Page>>,
     events: Receiver<String>,
 }
@@ -253,7 +275,8 @@ struct World {
 impl World {
     fn start(dir: &FilePath) -> World {
         let mut hosts = TwoUplinks::set(&two_uplinks::wifi_and_lte(WIFI, LTE), "agree", dir);
-        hear(&hosts.role(Side::Server, "", echoing), "ready");
+        let far = hosts.role(Side::Server, "", echoing);
+        hear(&far, "ready");
         hosts.marline_server("udp");
         let client = "marline client --invite-file invite --path wifi --path lte,backup --warm 0 --mode handover \
                       -L 9000:127.0.0.1:8080 --control client.sock --metrics 127.0.0.1:9102 \
@@ -265,7 +288,7 @@ impl World {
         while page.lock().expect("unpoisoned").sample.is_none() {
             std::thread::sleep(Duration::from_millis(20));
         }
-        World { hosts, page, events }
+        World { hosts, far, page, events }
     }
 
     fn metrics(&self) -> String {
@@ -368,10 +391,9 @@ fn all_that_shows_a_client_says_of_an_outage_what_happened() {
     let (bytes, late) = loop {
         let line = talker.recv_timeout(PATIENCE).expect("the talker ends");
         let figures: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
-        match (line.split(' ').next(), &figures[..]) {
-            (Some("pause"), [since, until]) => pauses.push((*since, *until)),
-            (Some("quiet"), [bytes, late]) => break (*bytes, *late),
-            _ => {}
+        pauses.extend(pause(&line));
+        if let (true, [bytes, late]) = (line.starts_with("quiet"), &figures[..]) {
+            break (*bytes, *late);
         }
     };
     the_hole_is_the_pause(&world, [died, back], &pauses, late);
@@ -380,7 +402,14 @@ fn all_that_shows_a_client_says_of_an_outage_what_happened() {
     the_links_carried_it(&world, &look, bytes);
 }
 
-/// The monitor, the page and the metrics have the same holes, and the longest is what the application felt.
+/// A pause that an application told.
+fn pause(line: &str) -> Option<(u64, u64)> {
+    let (since, until) = line.strip_prefix("pause ")?.split_once(' ')?;
+    Some((since.parse().ok()?, until.parse().ok()?))
+}
+
+/// The monitor, the page and the metrics have the same holes. The longest is the pause of the far side's application,
+/// as it was of what the client sent; the client's own, which waits for answers, does not end before it.
 fn the_hole_is_the_pause(world: &World, [died, back]: [u64; 2], pauses: &[(u64, u64)], late: u64) {
     let told = world.events.try_iter();
     let told = told.filter_map(|line| hole(&serde_json::from_str(&line).expect("JSON")));
@@ -402,23 +431,31 @@ fn the_hole_is_the_pause(world: &World, [died, back]: [u64; 2], pauses: &[(u64, 
         assert!(((of("sum") * 1e6) as u64).abs_diff(sum) < OWN_US, "{direction}: {told:?}");
     }
     let longest = told.iter().max_by_key(|hole| hole.3 - hole.2).expect("a hole");
-    let (since, until) = pauses.iter().max_by_key(|pause| pause.1 - pause.0).expect("a pause");
+    let far: Vec<(u64, u64)> = world.far.try_iter().filter_map(|line| pause(&line)).collect();
+    let longest_of = |pauses: &[(u64, u64)]| {
+        *pauses.iter().max_by_key(|pause| pause.1 - pause.0).expect("a pause")
+    };
+    let ((since, answered), (far_since, until)) = (longest_of(pauses), longest_of(&far));
     let behind = page.behind_us.expect("there were samples");
     let (begun, ended) = (longest.2 + behind, longest.3 + behind);
     let doubts = world.hosts.net.doubts().expect("the links run");
     println!(
-        "both died at 0: the hole lasted from {} to {} us, the pause from {} to {} us; late by {late} us, {doubts:?}",
+        "both died at 0: the hole lasted from {} to {} us, the far side's pause from {} to {} us, ours from {} to \
+         {} us; late by {late} us, {doubts:?}",
         begun as i64 - died as i64,
         ended as i64 - died as i64,
-        *since as i64 - died as i64,
-        *until as i64 - died as i64,
+        far_since as i64 - died as i64,
+        until as i64 - died as i64,
+        since as i64 - died as i64,
+        answered as i64 - died as i64,
     );
     let allowed = TRUTH_US + late;
     for (what, own, truth) in
-        [("WiFi's death", begun, died), ("begin", begun, *since), ("end", ended, *until)]
+        [("WiFi's death", begun, died), ("begin", begun, since), ("end", ended, until)]
     {
         assert!(own.abs_diff(truth) < allowed, "{what}: {own} and {truth} us, {allowed} allowed");
     }
+    assert!(answered + OWN_US > ended, "answered at {answered}, {ended} us");
     assert!(ended + allowed > back, "{ended} us, and nothing got through before {back}");
 }
 

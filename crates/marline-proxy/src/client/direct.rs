@@ -51,10 +51,11 @@ impl Open for Direct {
         };
         // For good: another target has another connection.
         self.deadlines.begin(&stream, target.port);
-        let address = stream.peer_addr();
+        tracing::debug!(%target, address = %stream.peer_addr(), "connected");
+        // Without names of targets, which nobody asked for.
         match stream.fallback() {
-            None => tracing::debug!(%target, %address, "connected by Multipath TCP"),
-            Some(why) => tracing::debug!(%target, %address, "connected by plain TCP ({why})"),
+            None => tracing::info!("connected by Multipath TCP"),
+            Some(why) => tracing::info!("connected by plain TCP ({why})"),
         }
         Ok(stream)
     }

@@ -7,8 +7,12 @@
 //! ```
 //! Numbers of variable length are those of RFC 9000 section 16.
 
+mod repair;
+
 use marline_policy::PathId;
 use marline_time::Duration;
+
+pub(crate) use repair::{LEN_BYTES, MOST_IN_GROUP, Repair, add_part};
 
 /// Type of the frame among those of the UDP carrier.
 pub const FRAME_TYPE: u8 = 8;
@@ -34,8 +38,6 @@ const SIZE: u8 = 5;
 const REPAIR: u8 = 6;
 const READS: u8 = 7;
 
-/// Frames that one repair sums up at most.
-pub(crate) const MOST_IN_GROUP: usize = 16;
 /// The last item that we understand: what READS tells.
 pub(crate) const LAST_KIND: u8 = READS;
 
@@ -155,75 +157,6 @@ impl Ack {
         true
     }
 }
-
-/// A sum of datagrams of several frames, from which a lost one is computed.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Repair<'a> {
-    /// Which sum it is.
-    pub(crate) row: u8,
-    numbers: [u64; MOST_IN_GROUP],
-    len: usize,
-    /// The sum: of the length of each frame's datagrams, two bytes, and of what [`datagram_part`] gives of it.
-    pub(crate) sum: &'a [u8],
-}
-
-impl<'a> Repair<'a> {
-    /// Of at most [`MOST_IN_GROUP`] frames, whose numbers rise.
-    pub(crate) fn new(row: u8, rising: &[u64], sum: &'a [u8]) -> Repair<'a> {
-        let mut repair = Repair { row, numbers: [0; MOST_IN_GROUP], len: 0, sum };
-        for number in rising.iter().take(MOST_IN_GROUP) {
-            repair.numbers[repair.len] = *number;
-            repair.len += 1;
-        }
-        repair
-    }
-
-    /// Numbers of the frames, rising; at least two.
-    pub(crate) fn numbers(&self) -> &[u64] {
-        &self.numbers[..self.len]
-    }
-
-    fn parse(reader: &mut Reader<'a>) -> Option<Repair<'a>> {
-        let row = reader.byte()?;
-        let len = usize::from(reader.byte()?);
-        if !(2..=MOST_IN_GROUP).contains(&len) {
-            return None;
-        }
-        let mut repair = Repair::new(row, &[reader.number()?], &[]);
-        while repair.len < len {
-            let above = repair.numbers[repair.len - 1].checked_add(1)?;
-            repair.numbers[repair.len] = above.checked_add(reader.number()?)?;
-            repair.len += 1;
-        }
-        repair.sum = core::mem::take(&mut reader.rest);
-        (repair.sum.len() > LEN_BYTES).then_some(repair)
-    }
-
-    /// Appends it; it ends the body.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&[REPAIR, self.row, self.len as u8]);
-        let mut next = 0;
-        for number in self.numbers() {
-            write_number(out, number - next);
-            next = number + 1;
-        }
-        out.extend_from_slice(self.sum);
-    }
-
-    /// Bytes of one beside the datagrams of the longest frame.
-    pub(crate) fn overhead(rising: &[u64]) -> usize {
-        let mut next = 0;
-        let gap = |number: &u64| {
-            let bytes = number_len(number - next);
-            next = number + 1;
-            bytes
-        };
-        3 + rising.iter().map(gap).sum::<usize>() + LEN_BYTES
-    }
-}
-
-/// Bytes of the length in a sum.
-pub(crate) const LEN_BYTES: usize = 2;
 
 /// The part of a body that repairs sum up: its datagrams, which stand at its end; empty if it has none.
 pub(crate) fn datagram_part(body: &[u8]) -> &[u8] {

@@ -38,7 +38,7 @@ const TRAIN_FRAMES: u8 = 12;
 /// A silent path is asked at least so often while datagrams are sent.
 const SLOWEST_ASKING: Duration = Duration::from_secs(1);
 /// From this share of frames on that are lost alone, one that is overdue says nothing of those sent since.
-const RADIO_LOSES: f32 = 0.005;
+const LOST_ALONE: f32 = 0.005;
 /// Bytes of the shortest frame with an item in it, around it.
 const FRAME_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
@@ -525,7 +525,7 @@ impl Path {
     /// Time has passed.
     pub(crate) fn on_timeout(&mut self, active: bool, now: Instant) -> Outcome {
         let mut outcome = Outcome::default();
-        let overdue = self.outstanding.take_overdue(now, self.lone_losses.share() < RADIO_LOSES);
+        let overdue = self.outstanding.take_overdue(now, self.lone_losses.share() < LOST_ALONE);
         if !overdue.is_empty() {
             self.last_trouble_at = Some(now);
             outcome.missed.extend(overdue);

@@ -63,16 +63,10 @@ pub struct WhatIf {
 }
 
 /// Pairs the packets of two paths, each in the order of sending, that were sent no further apart than `within`.
-/// `round`: what they took is there and back.
 ///
 /// # Errors
 /// There are fewer than 300 pairs.
-pub fn what_if(
-    first: &[Passage],
-    second: &[Passage],
-    within: Duration,
-    round: bool,
-) -> anyhow::Result<WhatIf> {
+pub fn what_if(first: &[Passage], second: &[Passage], within: Duration) -> anyhow::Result<WhatIf> {
     let pairs = paired(first, second, within);
     let least = BLOCKS * LEAST_IN_BLOCK;
     ensure!(
@@ -86,7 +80,7 @@ pub fn what_if(
     let mut apart: Vec<u64> = pairs.iter().map(|(a, b)| a.at_ns.abs_diff(b.at_ns)).collect();
     apart.sort_unstable();
     let lasts = pairs[pairs.len() - 1].0.at_ns.saturating_sub(pairs[0].0.at_ns);
-    let delays = judged(&pairs, round);
+    let delays = judged(&pairs);
     let blocks = (0..BLOCKS).map(|block| {
         let at = |block: usize| block * delays.len() / BLOCKS;
         delays[at(block)..at(block + 1)].to_vec()
@@ -120,7 +114,7 @@ fn paired(first: &[Passage], second: &[Passage], within: Duration) -> Vec<(Passa
 }
 
 /// Delays of the pairs by every way of sending.
-fn judged(pairs: &[(Passage, Passage)], round: bool) -> Vec<Delays> {
+fn judged(pairs: &[(Passage, Passage)]) -> Vec<Delays> {
     let mut smoothed = [None, None];
     // When an answer is back: whose it is, and the round trip.
     let mut coming: BTreeMap<(i64, usize, usize), f64> = BTreeMap::new();
@@ -136,7 +130,7 @@ fn judged(pairs: &[(Passage, Passage)], round: bool) -> Vec<Delays> {
         let took = [one, other].map(|passage| passage.took_ns);
         for (path, took_ns) in took.iter().enumerate() {
             // The way back is taken to be as long as the way there.
-            if let Some(round_ns) = took_ns.map(|ns| if round { ns } else { 2 * ns }) {
+            if let Some(round_ns) = took_ns.map(|ns| 2 * ns) {
                 let round_ms = round_ns as f64 / 1e6;
                 // Handshakes have told something before the first packet.
                 smoothed[path].get_or_insert(round_ms);
@@ -187,10 +181,8 @@ impl WhatIf {
 
 fn rank(blocks: &[&Vec<Delays>], way: Sending, share: f64) -> f64 {
     let all = blocks.iter().flat_map(|block| block.iter());
-    let mut delays: Vec<f64> = all.map(|pair| pair[way as usize]).collect();
-    delays.sort_unstable_by(f64::total_cmp);
-    let at = (share * delays.len() as f64).ceil() as usize;
-    delays.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+    let delays: Vec<f64> = all.map(|pair| pair[way as usize]).collect();
+    marline_sim::quantile(&delays, share)
 }
 
 fn lost(blocks: &[&Vec<Delays>], way: Sending) -> f64 {
@@ -207,9 +199,9 @@ mod tests {
         Passage { at_ns: at_ms * 1_000_000, took_ns: took_ms.map(|ms| ms * 1_000_000) }
     }
 
-    /// A packet each 10 ms from `from_ms` on, that takes what `took` says of its number.
+    /// A packet each 20 ms from `from_ms` on, that takes what `took` says of its number.
     fn path(from_ms: i64, took: impl Fn(i64) -> Option<i64>) -> Vec<Passage> {
-        (0..600).map(|number| passage(from_ms + 10 * number, took(number))).collect()
+        (0..600).map(|number| passage(from_ms + 20 * number, took(number))).collect()
     }
 
     fn values(result: &WhatIf, share: f64) -> [f64; 4] {
@@ -221,11 +213,12 @@ mod tests {
         // For the first half the first path is the faster one, then it takes 100 ms.
         let first = path(0, |number| Some(if number < 300 { 10 } else { 100 }));
         let second = path(1, |_| Some(40));
-        let result = what_if(&first, &second, Duration::from_millis(5), true).unwrap();
+        let result = what_if(&first, &second, Duration::from_millis(5)).unwrap();
         assert_eq!((result.pairs, result.apart), (600, Duration::from_millis(1)));
         assert_eq!(values(&result, 0.25), [10.0, 40.0, 10.0, 10.0]);
         assert_eq!(values(&result, 0.75), [100.0, 40.0, 40.0, 40.0]);
-        // Answers of 100 ms come after 100 ms, and four make the average greater than 40: 13 packets or so.
+        // Answers to what takes 100 ms come after 200 ms, ten packets later, and four make the average greater than
+        // that of the other path: 13 packets or so.
         assert_eq!(values(&result, 0.99), [100.0, 40.0, 100.0, 40.0]);
         let slow = result.blocks.all().iter().flatten().filter(|pair| pair[2] == 100.0).count();
         assert!((11..=14).contains(&slow), "{slow}");
@@ -236,7 +229,7 @@ mod tests {
     fn what_is_lost_on_one_path_is_there_by_the_other() {
         let first = path(0, |number| (number % 5 != 0).then_some(10));
         let second = path(0, |number| (number % 4 != 0).then_some(30));
-        let result = what_if(&first, &second, Duration::ZERO, false).unwrap();
+        let result = what_if(&first, &second, Duration::ZERO).unwrap();
         let lost = Sending::ALL.map(|way| result.lost(way).value);
         assert_eq!(lost, [0.2, 0.25, 0.2, 0.05]);
         assert!((result.together().value - 1.0).abs() < 1e-9, "{:?}", result.together());
@@ -248,11 +241,11 @@ mod tests {
     #[test]
     fn packets_far_apart_are_no_pairs() {
         let (first, second) = (path(0, |_| Some(10)), path(4, |_| Some(10)));
-        let error = what_if(&first, &second, Duration::from_millis(3), true).unwrap_err();
+        let error = what_if(&first, &second, Duration::from_millis(3)).unwrap_err();
         assert!(error.to_string().contains("0 pairs"), "{error}");
-        // Of twice as many each is used once.
-        let dense: Vec<Passage> = (0..1_200).map(|n| passage(5 * n, Some(10))).collect();
-        let result = what_if(&dense, &second, Duration::from_millis(3), true).unwrap();
+        // Of four times as many each is used once.
+        let dense: Vec<Passage> = (0..2_400).map(|n| passage(5 * n, Some(10))).collect();
+        let result = what_if(&dense, &second, Duration::from_millis(3)).unwrap();
         assert_eq!(result.pairs, 600);
     }
 }

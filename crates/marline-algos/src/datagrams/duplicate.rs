@@ -17,6 +17,6 @@ impl DatagramPolicy for Duplicate {
         let best = context.paths.iter().min_by_key(order);
         let path = best.map_or(context.paths[0].id, |path| path.id);
         let other = context.paths.iter().filter(|other| other.id != path).min_by_key(order);
-        Route { path, copy: other.map(|other| other.id), grouped: false }
+        Route { copy: other.map(|other| other.id), ..Route::only(path) }
     }
 }

@@ -16,9 +16,9 @@ use std::collections::VecDeque;
 
 use marline_policy::{Group, PathId, Repairs};
 use marline_time::{Duration, Instant};
-use marline_wire::repair_code::{add_multiple, coefficient};
+use marline_wire::repair_code::coefficient;
 
-use crate::frame::{LEN_BYTES, MOST_IN_GROUP, Repair};
+use crate::frame::{LEN_BYTES, MOST_IN_GROUP, Repair, add_part};
 
 /// A group ends when nothing has left for so long, and when it is so old.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -91,9 +91,7 @@ impl Coded {
     pub(super) fn write(&self, row: u8, body: &mut Vec<u8>) {
         let mut sum = vec![0; LEN_BYTES + self.longest()];
         for (cell, part) in self.parts.iter().enumerate() {
-            let (factor, len) = (coefficient(row, cell as u64), part.len() as u16);
-            add_multiple(&mut sum, &len.to_be_bytes(), factor);
-            add_multiple(&mut sum[LEN_BYTES..], part, factor);
+            add_part(&mut sum, part, coefficient(row, cell as u64));
         }
         Repair::new(row, &self.numbers, &sum).write(body);
     }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use marline_time::{Duration, Instant};
 use marline_wire::repair_code::{add_multiple, coefficient, inverse};
 
-use crate::frame::{LEN_BYTES, MOST_IN_GROUP, Repair};
+use crate::frame::{LEN_BYTES, MOST_IN_GROUP, Repair, add_part};
 
 /// After the last repair frames are kept for so long.
 const FOR: Duration = Duration::from_secs(10);
@@ -145,8 +145,7 @@ impl Repairing {
                     // It sums up something else than what came.
                     return Vec::new();
                 }
-                add_multiple(&mut rest, &(part.len() as u16).to_be_bytes(), factor);
-                add_multiple(&mut rest[LEN_BYTES..], part, factor);
+                add_part(&mut rest, part, factor);
             }
             let factors = missing.iter().map(|number| coefficient(repair.row, cell(number) as u64));
             rows.push((factors.collect(), rest));
@@ -202,9 +201,7 @@ mod tests {
         let longest = frames.iter().map(|(_, part)| part.len()).max().unwrap();
         let mut sum = vec![0; LEN_BYTES + longest];
         for (cell, (_, part)) in frames.iter().enumerate() {
-            let factor = coefficient(row, cell as u64);
-            add_multiple(&mut sum, &(part.len() as u16).to_be_bytes(), factor);
-            add_multiple(&mut sum[LEN_BYTES..], part, factor);
+            add_part(&mut sum, part, coefficient(row, cell as u64));
         }
         sum
     }

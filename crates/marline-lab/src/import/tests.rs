@@ -161,19 +161,16 @@ fn what_captures_of_two_paths_foretell_is_what_a_redundant_run_does() {
     // Answers leave when their requests have come: by one path up to 8 ms later than by the other.
     let [up, down] = [(0, 1), (1, 17)].map(|(way, within_ms)| {
         let within = Duration::from_millis(within_ms);
-        what_if(&ways[0][way], &ways[1][way], within, false).expect("pairs")
+        what_if(&ways[0][way], &ways[1][way], within).expect("pairs")
     });
     let lost = Sending::ALL.map(|way| up.lost(way).value);
     assert!(lost[..3].iter().all(|lost| (0.02..0.05).contains(lost)), "{lost:?}");
     assert!(lost[3] < 0.005, "{lost:?}");
     let redundant = Variant::new("both").scheduler("redundant");
     let (outcome, _) = captured(&redundant);
-    let median = |mut ms: Vec<f64>| {
-        ms.sort_by(f64::total_cmp);
-        ms[ms.len() / 2]
-    };
     let messages = outcome.messages(&experiment.workload);
-    let happened = median(messages.iter().map(|message| message.latency_ms).collect());
+    let latencies: Vec<f64> = messages.iter().map(|message| message.latency_ms).collect();
+    let happened = marline_sim::median(&latencies);
     let foretold = |way| up.quantile(way, 0.5).value + down.quantile(way, 0.5).value;
     println!(
         "{happened} ms; foretold {}, one path {}",

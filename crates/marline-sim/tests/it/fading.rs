@@ -4,7 +4,7 @@
 use marline_core::ConnectionConfig;
 use marline_link::{PhoneMobility, PhoneMobilityProfile};
 use marline_policy::{AddressId, LocalAddress, PathCost, SignalJudge, SignalThresholds};
-use marline_sim::{Echo, EchoServer, Paths, PathsConfig};
+use marline_sim::{Echo, EchoServer, Paths, PathsConfig, median, quantile};
 use marline_time::{Duration, Instant, Rate, SeedTree};
 use marline_wire::mptcp::Extensions;
 
@@ -38,16 +38,13 @@ struct Outcome {
 
 impl Outcome {
     fn quantile(&self, share: f64) -> f64 {
-        let mut sorted = self.latencies_ms.clone();
-        sorted.extend(std::iter::repeat_n(f64::INFINITY, self.missing as usize));
-        sorted.sort_by(f64::total_cmp);
-        sorted[((sorted.len() - 1) as f64 * share) as usize]
+        let mut all = self.latencies_ms.clone();
+        all.extend(std::iter::repeat_n(f64::INFINITY, self.missing as usize));
+        quantile(&all, share)
     }
 
     fn median_longest(&self) -> f64 {
-        let mut sorted = self.longest_ms.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted[sorted.len() / 2]
+        median(&self.longest_ms)
     }
 
     fn line(&self) -> String {

@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ms = args.clock_ahead;
     ensure!(ms.abs() < 1e12, "--clock-ahead {ms}: a number of milliseconds");
     let [first, second] = [read(args, &args.first)?, read(args, &args.second)?];
-    let result = what_if(&first, &second, args.within, false)?;
+    let result = what_if(&first, &second, args.within)?;
     let text = if args.csv { csv(args, &result) } else { table(args, &result) };
     print(&text)?;
     Ok(ExitCode::SUCCESS)

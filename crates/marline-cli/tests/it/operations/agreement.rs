@@ -44,6 +44,19 @@ fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
 }
 
+/// Reads a connection to its end. Says `pause SINCE UNTIL` for each time of at least [`HOLE_US`] in which nothing came.
+fn listen(mut stream: &TcpStream, mut came: impl FnMut(&[u8])) {
+    let (mut buffer, mut last) = ([0; 4_096], now_us());
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        let now = now_us();
+        if now - last >= HOLE_US {
+            println!("pause {last} {now}");
+        }
+        last = now;
+        came(&buffer[..count]);
+    }
+}
+
 /// Sends back what comes. Says `ready`, and `pause SINCE UNTIL` for each time of at least [`HOLE_US`] in which nothing
 /// came on a connection.
 #[test]
@@ -53,20 +66,11 @@ fn echoing() {
     }
     let listener = TcpListener::bind("127.0.0.1:8080").expect("bind");
     println!("ready");
-    for mut stream in listener.incoming().flatten() {
+    for stream in listener.incoming().flatten() {
         std::thread::spawn(move || {
             stream.set_nodelay(true).expect("an option");
-            let (mut buffer, mut last) = ([0; 4_096], now_us());
-            while let Ok(count @ 1..) = stream.read(&mut buffer) {
-                let now = now_us();
-                if now - last >= HOLE_US {
-                    println!("pause {last} {now}");
-                }
-                last = now;
-                if stream.write_all(&buffer[..count]).is_err() {
-                    return;
-                }
-            }
+            // Once it is of no use any more, reading ends, too.
+            listen(&stream, |bytes| drop((&stream).write_all(bytes)));
         });
     }
 }
@@ -91,19 +95,11 @@ fn talking() {
     }
     let mut streams: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connected()).collect();
     println!("ready");
-    let mut reader = streams[0].try_clone().expect("a second handle");
+    let reader = streams[0].try_clone().expect("a second handle");
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let (mut buffer, mut last) = ([0; 4_096], now_us());
-        while let Ok(count @ 1..) = reader.read(&mut buffer) {
-            let now = now_us();
-            if now - last >= HOLE_US {
-                println!("pause {last} {now}");
-            }
-            last = now;
-            // Nobody waits any more.
-            let _ = tell.send(count);
-        }
+        // Nobody may wait any more.
+        listen(&reader, |bytes| _ = tell.send(bytes.len()));
     });
     let (mut sent, mut late) = (0, Duration::ZERO);
     while !FilePath::new("quiet").exists() {

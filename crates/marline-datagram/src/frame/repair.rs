@@ -1,0 +1,85 @@
+//! Item REPAIR: a sum over the datagrams of several frames (docs/spec/datagrams.md section 2).
+
+use marline_wire::repair_code::add_multiple;
+
+use super::{REPAIR, Reader, number_len, write_number};
+
+/// Frames that one repair sums up at most.
+pub(crate) const MOST_IN_GROUP: usize = 16;
+
+/// A sum of datagrams of several frames, from which a lost one is computed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Repair<'a> {
+    /// Which sum it is.
+    pub(crate) row: u8,
+    numbers: [u64; MOST_IN_GROUP],
+    len: usize,
+    /// The sum: of the length of each frame's datagrams, two bytes, and of what
+    /// [`datagram_part`](super::datagram_part) gives of it.
+    pub(crate) sum: &'a [u8],
+}
+
+impl<'a> Repair<'a> {
+    /// Of at most [`MOST_IN_GROUP`] frames, whose numbers rise.
+    pub(crate) fn new(row: u8, rising: &[u64], sum: &'a [u8]) -> Repair<'a> {
+        let mut repair = Repair { row, numbers: [0; MOST_IN_GROUP], len: 0, sum };
+        for number in rising.iter().take(MOST_IN_GROUP) {
+            repair.numbers[repair.len] = *number;
+            repair.len += 1;
+        }
+        repair
+    }
+
+    /// Numbers of the frames, rising; at least two.
+    pub(crate) fn numbers(&self) -> &[u64] {
+        &self.numbers[..self.len]
+    }
+
+    pub(super) fn parse(reader: &mut Reader<'a>) -> Option<Repair<'a>> {
+        let row = reader.byte()?;
+        let len = usize::from(reader.byte()?);
+        if !(2..=MOST_IN_GROUP).contains(&len) {
+            return None;
+        }
+        let mut repair = Repair::new(row, &[reader.number()?], &[]);
+        while repair.len < len {
+            let above = repair.numbers[repair.len - 1].checked_add(1)?;
+            repair.numbers[repair.len] = above.checked_add(reader.number()?)?;
+            repair.len += 1;
+        }
+        repair.sum = core::mem::take(&mut reader.rest);
+        (repair.sum.len() > LEN_BYTES).then_some(repair)
+    }
+
+    /// Appends it; it ends the body.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[REPAIR, self.row, self.len as u8]);
+        let mut next = 0;
+        for number in self.numbers() {
+            write_number(out, number - next);
+            next = number + 1;
+        }
+        out.extend_from_slice(self.sum);
+    }
+
+    /// Bytes of one beside the datagrams of the longest frame.
+    pub(crate) fn overhead(rising: &[u64]) -> usize {
+        let mut next = 0;
+        let gap = |number: &u64| {
+            let bytes = number_len(number - next);
+            next = number + 1;
+            bytes
+        };
+        3 + rising.iter().map(gap).sum::<usize>() + LEN_BYTES
+    }
+}
+
+/// Bytes of the length in a sum.
+pub(crate) const LEN_BYTES: usize = 2;
+
+/// Adds so many times what a sum has of a frame: the length of its datagrams, and them.
+pub(crate) fn add_part(sum: &mut [u8], part: &[u8], factor: u8) {
+    let (len, bytes) = sum.split_at_mut(LEN_BYTES);
+    add_multiple(len, &(part.len() as u16).to_be_bytes(), factor);
+    add_multiple(bytes, part, factor);
+}

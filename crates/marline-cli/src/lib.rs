@@ -184,8 +184,13 @@ fn runtime(drivers: usize) -> std::io::Result<tokio::runtime::Runtime> {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         builder.worker_threads(drivers.clamp(processors.div_ceil(2), processors));
     }
-    builder.enable_all().build()
+    // Tasks that always have something to do, such as those of a bulk transfer, would keep a message that arrives
+    // waiting for sixty of their turns.
+    builder.event_interval(TURNS_PER_LOOK).enable_all().build()
 }
+
+/// Turns of tasks after which a thread looks at its sockets again although there is work.
+const TURNS_PER_LOOK: u32 = 16;
 
 type Work = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
 

@@ -82,7 +82,9 @@ impl Measured {
     fn say(self, by: &str) -> f64 {
         let ratio = ratios(&self.beside, &self.alone);
         let (alone, beside) = (Spread::of(self.alone), Spread::of(self.beside));
-        println!("echoes on {STREAMS} streams {by}, p99 in ms: alone {alone}, beside bulk of another client {beside}");
+        println!(
+            "echoes on {STREAMS} streams {by}, p99 in ms: alone {alone}, beside bulk of another client {beside}"
+        );
         println!("    ratio {ratio}");
         ratio.median
     }
@@ -103,7 +105,7 @@ pub(crate) fn measure() {
     // What the same echoes take without any proxy shows how much of it is the machine's.
     let [mut proxied, mut direct] = [Measured::default(), Measured::default()];
     let mut rates = Vec::new();
-    let mut step = |streams: &mut Vec<TcpStream>, into: &mut Vec<f64>| {
+    let step = |streams: &mut Vec<TcpStream>, into: &mut Vec<f64>| {
         let (times, kept) = runtime.block_on(echoes(core::mem::take(streams)));
         *streams = kept;
         into.push(percentile(&times, 99));

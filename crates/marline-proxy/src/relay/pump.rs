@@ -189,7 +189,9 @@ impl Pump {
 
 #[cfg(test)]
 mod tests {
-    use std::task::Waker;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Wake, Waker};
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
@@ -213,6 +215,33 @@ mod tests {
         assert!(poll(&mut pump).is_pending() && !pump.holds_memory());
         sink.read_exact(&mut got[1_000..]).await.unwrap();
         assert!(got[..600] == [1; 600] && got[600..] == [2; 600]);
+    }
+
+    /// A reader that always has more, and a writer that takes all, do not keep the thread: it is another task's turn
+    /// after a few fillings, and the direction asks for its next one.
+    #[tokio::test]
+    async fn a_turn_ends_although_there_is_more() {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+        let (mut reader, mut taken) = (tokio::io::repeat(1), Vec::new());
+        let mut pump = Pump::default();
+        for turn in 1..4 {
+            assert!(pump.poll(&mut cx, &mut reader, &mut taken).is_pending());
+            assert_eq!(taken.len(), turn * FILLS_PER_TURN * BUFFER_LEN);
+            assert_eq!(woken.0.load(Ordering::Relaxed), turn);
+            assert!(!pump.holds_memory());
+        }
+    }
+
+    /// How often a task was woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// More than the buffer holds, against a writer that takes little: nothing is lost or doubled, and the

@@ -22,6 +22,9 @@ use super::pcap::{each_frame, ip_of};
 /// One of the two answers of a handshake is so many times as late as the other, or the capture is of no end.
 const CLEARLY: i64 = 4;
 
+/// Nothing is on its way for longer; sequence numbers of longer ago are others.
+const LONGEST_NS: i64 = 60_000_000_000;
+
 /// Round trips of what one end of a path sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundTrips {
@@ -167,6 +170,12 @@ impl Conversation {
 }
 
 impl Flow {
+    /// The transmissions of which something may still be heard, the newest first.
+    fn recent(&self, now_ns: i64) -> impl Iterator<Item = usize> {
+        let since = self.all.partition_point(|one| one.at_ns < now_ns - LONGEST_NS);
+        (since..self.all.len()).rev()
+    }
+
     fn sends(&mut self, at_ns: i64, segment: &TcpSegment<'_>) {
         let start = segment.header.seq.0;
         let end = start.wrapping_add(segment.payload.len() as u32);
@@ -177,7 +186,7 @@ impl Flow {
         let there = |earlier: &Transmission| {
             matches!(earlier.fate, Fate::Took(_) | Fate::Untold) && overlap(earlier, &one)
         };
-        if repeats && self.all.iter().any(there) {
+        if repeats && self.recent(at_ns).any(|n| there(&self.all[n])) {
             one.fate = Fate::Untold;
         } else {
             self.open.push(self.all.len());
@@ -200,11 +209,11 @@ impl Flow {
                 reaches(first.left.0, second.left.0) && reaches(second.right.0, first.right.0)
             });
             if reaches(ack, first.right.0) || inner {
-                for one in &mut self.all {
-                    if one.fate == Fate::Lost && within(one, first.left.0, first.right.0) {
-                        one.fate = Fate::Untold;
-                    }
-                }
+                let twice = |one: &Transmission| {
+                    one.fate == Fate::Lost && within(one, first.left.0, first.right.0)
+                };
+                let found: Vec<_> = self.recent(at_ns).filter(|n| twice(&self.all[*n])).collect();
+                found.into_iter().for_each(|n| self.all[n].fate = Fate::Untold);
             }
         }
         let covered = |one: &Transmission| {

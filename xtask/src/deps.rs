@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! wire, time <- policy <- algos <- research        policy <- core, datagram <- io        io, algos <- marline <- proxy
-//! time <- link        core, datagram, link <- sim        io, link <- emulator
+//! time <- link <- research        core, datagram, link <- sim        io, link <- emulator
 //! core <- qlog
 //! sim, emulator, research, marline, qlog <- lab <- papers      proxy <- tun      papers, tun, dashboard <- cli
 //! ```
@@ -24,7 +24,7 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("marline-wire", &[]),
     ("marline-policy", &["marline-time", "marline-wire"]),
     ("marline-algos", &["marline-policy"]),
-    ("marline-research", &["marline-algos"]),
+    ("marline-research", &["marline-algos", "marline-link"]),
     ("marline-core", &["marline-policy"]),
     ("marline-datagram", &["marline-policy"]),
     ("marline-qlog", &["marline-core"]),

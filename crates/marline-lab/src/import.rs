@@ -8,6 +8,7 @@
 mod csv;
 mod iperf3;
 mod pcap;
+mod round_trips;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,7 @@ use marline_link::DuplexSpec;
 pub use csv::{Reading, read as read_csv};
 pub use iperf3::read as read_iperf3;
 pub use pcap::{Passage, passages, read as read_pcaps};
+pub use round_trips::{RoundTrips, round_trips};
 
 /// Most samples of a file.
 pub const MOST_SAMPLES: usize = 100_000;

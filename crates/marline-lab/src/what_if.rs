@@ -27,6 +27,15 @@ const LEAST_IN_BLOCK: usize = 10;
 /// Weight of a new sample in a smoothed round trip.
 const GAIN: f64 = 1.0 / 8.0;
 
+/// What the delays of packets are.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Delay {
+    /// Of one way: the way back is taken to be as long as the way there.
+    OneWay,
+    /// Of there and back, with the answer.
+    RoundTrip,
+}
+
 /// A way of sending.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sending {
@@ -66,7 +75,12 @@ pub struct WhatIf {
 ///
 /// # Errors
 /// There are fewer than 300 pairs.
-pub fn what_if(first: &[Passage], second: &[Passage], within: Duration) -> anyhow::Result<WhatIf> {
+pub fn what_if(
+    first: &[Passage],
+    second: &[Passage],
+    within: Duration,
+    delay: Delay,
+) -> anyhow::Result<WhatIf> {
     let pairs = paired(first, second, within);
     let least = BLOCKS * LEAST_IN_BLOCK;
     ensure!(
@@ -80,7 +94,7 @@ pub fn what_if(first: &[Passage], second: &[Passage], within: Duration) -> anyho
     let mut apart: Vec<u64> = pairs.iter().map(|(a, b)| a.at_ns.abs_diff(b.at_ns)).collect();
     apart.sort_unstable();
     let lasts = pairs[pairs.len() - 1].0.at_ns.saturating_sub(pairs[0].0.at_ns);
-    let delays = judged(&pairs);
+    let delays = judged(&pairs, delay);
     let blocks = (0..BLOCKS).map(|block| {
         let at = |block: usize| block * delays.len() / BLOCKS;
         delays[at(block)..at(block + 1)].to_vec()
@@ -114,7 +128,11 @@ fn paired(first: &[Passage], second: &[Passage], within: Duration) -> Vec<(Passa
 }
 
 /// Delays of the pairs by every way of sending.
-fn judged(pairs: &[(Passage, Passage)]) -> Vec<Delays> {
+fn judged(pairs: &[(Passage, Passage)], delay: Delay) -> Vec<Delays> {
+    let ways = match delay {
+        Delay::OneWay => 2,
+        Delay::RoundTrip => 1,
+    };
     let mut smoothed = [None, None];
     // When an answer is back: whose it is, and the round trip.
     let mut coming: BTreeMap<(i64, usize, usize), f64> = BTreeMap::new();
@@ -129,8 +147,7 @@ fn judged(pairs: &[(Passage, Passage)]) -> Vec<Delays> {
         }
         let took = [one, other].map(|passage| passage.took_ns);
         for (path, took_ns) in took.iter().enumerate() {
-            // The way back is taken to be as long as the way there.
-            if let Some(round_ns) = took_ns.map(|ns| 2 * ns) {
+            if let Some(round_ns) = took_ns.map(|ns| ways * ns) {
                 let round_ms = round_ns as f64 / 1e6;
                 // Handshakes have told something before the first packet.
                 smoothed[path].get_or_insert(round_ms);
@@ -213,7 +230,7 @@ mod tests {
         // For the first half the first path is the faster one, then it takes 100 ms.
         let first = path(0, |number| Some(if number < 300 { 10 } else { 100 }));
         let second = path(1, |_| Some(40));
-        let result = what_if(&first, &second, Duration::from_millis(5)).unwrap();
+        let result = what_if(&first, &second, Duration::from_millis(5), Delay::OneWay).unwrap();
         assert_eq!((result.pairs, result.apart), (600, Duration::from_millis(1)));
         assert_eq!(values(&result, 0.25), [10.0, 40.0, 10.0, 10.0]);
         assert_eq!(values(&result, 0.75), [100.0, 40.0, 40.0, 40.0]);
@@ -229,7 +246,7 @@ mod tests {
     fn what_is_lost_on_one_path_is_there_by_the_other() {
         let first = path(0, |number| (number % 5 != 0).then_some(10));
         let second = path(0, |number| (number % 4 != 0).then_some(30));
-        let result = what_if(&first, &second, Duration::ZERO).unwrap();
+        let result = what_if(&first, &second, Duration::ZERO, Delay::OneWay).unwrap();
         let lost = Sending::ALL.map(|way| result.lost(way).value);
         assert_eq!(lost, [0.2, 0.25, 0.2, 0.05]);
         assert!((result.together().value - 1.0).abs() < 1e-9, "{:?}", result.together());
@@ -241,11 +258,11 @@ mod tests {
     #[test]
     fn packets_far_apart_are_no_pairs() {
         let (first, second) = (path(0, |_| Some(10)), path(4, |_| Some(10)));
-        let error = what_if(&first, &second, Duration::from_millis(3)).unwrap_err();
+        let error = what_if(&first, &second, Duration::from_millis(3), Delay::OneWay).unwrap_err();
         assert!(error.to_string().contains("0 pairs"), "{error}");
         // Of four times as many each is used once.
         let dense: Vec<Passage> = (0..2_400).map(|n| passage(5 * n, Some(10))).collect();
-        let result = what_if(&dense, &second, Duration::from_millis(3)).unwrap();
+        let result = what_if(&dense, &second, Duration::from_millis(3), Delay::OneWay).unwrap();
         assert_eq!(result.pairs, 600);
     }
 }

@@ -328,6 +328,8 @@ impl PathInputs {
             bytes_in_flight: self.bytes_in_flight,
             bytes_queued: self.bytes_queued,
             bytes_copied: 0,
+            bytes_sent: 0,
+            bytes_received: 0,
             srtt: self.srtt,
             rttvar: Duration::ZERO,
             min_rtt: self.min_rtt,

@@ -67,6 +67,10 @@ pub struct SubflowView {
     pub bytes_queued: u64,
     /// Bytes of the stream that it carried as copies so far, modulo 2^32: another subflow had carried them before.
     pub bytes_copied: u32,
+    /// Payload bytes that it sent, repeats included, modulo 2^32.
+    pub bytes_sent: u32,
+    /// Payload bytes that came in on it, each once, modulo 2^32.
+    pub bytes_received: u32,
     /// Smoothed RTT; `None` before the first sample.
     pub srtt: Option<Duration>,
     /// RTT variation.

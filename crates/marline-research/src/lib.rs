@@ -18,6 +18,7 @@
 //! | scheduler | `augur`, `blest`, `ecf`, `lamps`, `opportunistic-redundant`, `paaf`, `papd` |
 //! | | `peekaboo`, `raven`, `xlink` |
 //! | around a scheduler | `fuso`, `orp`, `papd`, `tlp-std`, `tlp-mp`, `xlink` |
+//! | path manager | `emptcp` |
 //! | congestion control | `lia`, `olia`, `balia` |
 //! | around a congestion control | `cap`, `keep-window` |
 //! | loss recovery | `rfc6675` |
@@ -27,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod congestion;
+pub mod path_managers;
 pub mod recovery;
 mod register;
 pub mod schedulers;

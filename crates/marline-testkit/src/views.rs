@@ -35,6 +35,8 @@ pub fn view(id: u8, srtt_ms: u64) -> SubflowView {
         bytes_in_flight: 0,
         bytes_queued: 0,
         bytes_copied: 0,
+        bytes_sent: 0,
+        bytes_received: 0,
         srtt: Some(ms(srtt_ms)),
         rttvar: ms(1),
         min_rtt: Some(ms(srtt_ms)),

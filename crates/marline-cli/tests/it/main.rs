@@ -15,6 +15,8 @@ mod lab_compare;
 mod lab_net;
 mod lab_report;
 mod lab_run;
+mod lab_what_if;
+mod lab_what_if;
 mod link;
 mod nat;
 mod nat64;

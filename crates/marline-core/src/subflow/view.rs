@@ -35,6 +35,8 @@ impl Subflow {
             bytes_in_flight: tx.board.bytes_in_flight(),
             bytes_queued: tx.board.bytes_lost(),
             bytes_copied: self.stats.trouble.bytes_reinjected as u32,
+            bytes_sent: self.stats.bytes_sent as u32,
+            bytes_received: self.stats.bytes_received as u32,
             srtt: tx.rtt.srtt(),
             rttvar: tx.rtt.rttvar(),
             min_rtt: tx.rtt.min(),

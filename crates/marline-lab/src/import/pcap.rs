@@ -201,7 +201,7 @@ fn matched(client: &[Seen], server: &[Seen]) -> Matched {
 }
 
 /// The IP packet in a frame of such a link.
-fn ip_of(link: Linktype, frame: &[u8]) -> Option<&[u8]> {
+pub(super) fn ip_of(link: Linktype, frame: &[u8]) -> Option<&[u8]> {
     let behind = |head: usize, kind: usize| {
         let kind = frame.get(kind..kind + 2)?;
         matches!(kind, [0x08, 0x00] | [0x86, 0xdd]).then(|| frame.get(head..)).flatten()
@@ -281,18 +281,35 @@ impl Interfaces {
 
 /// The TCP and UDP packets of a capture, in its order.
 fn packets(file: &str, bytes: &[u8]) -> anyhow::Result<Vec<Seen>> {
+    let mut found = Vec::new();
+    let frames =
+        each_frame(file, bytes, |at_ns, link, frame| found.extend(seen(at_ns, link, frame)))?;
+    ensure!(
+        !found.is_empty(),
+        "{file}: of {frames} frames none is a whole TCP or UDP packet over IP"
+    );
+    Ok(found)
+}
+
+/// Shows the frames of a capture in its order: when each was seen, ns since 1970, on what kind of link, its bytes.
+/// How many there were.
+pub(super) fn each_frame(
+    file: &str,
+    bytes: &[u8],
+    mut look: impl FnMut(i64, Linktype, &[u8]),
+) -> anyhow::Result<usize> {
     const STRANGE: &str = "it is no pcap or pcapng, or damaged";
     let mut reader =
         create_reader(BUFFER, bytes).map_err(|_| anyhow::anyhow!("{file}: {STRANGE}"))?;
     let mut interfaces = Interfaces::default();
-    let (mut found, mut frames, mut waits) = (Vec::new(), 0, false);
+    let (mut frames, mut waits) = (0, false);
     loop {
         match reader.next() {
             Ok((length, block)) => {
                 waits = false;
                 if let Some((at_ns, link, frame)) = interfaces.frame(&block) {
                     frames += 1;
-                    found.extend(seen(at_ns, link, frame));
+                    look(at_ns, link, frame);
                 }
                 reader.consume(length);
             }
@@ -310,9 +327,5 @@ fn packets(file: &str, bytes: &[u8]) -> anyhow::Result<Vec<Seen>> {
             Err(_) => bail!("{file}: {STRANGE}"),
         }
     }
-    ensure!(
-        !found.is_empty(),
-        "{file}: of {frames} frames none is a whole TCP or UDP packet over IP"
-    );
-    Ok(found)
+    Ok(frames)
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Experiment, Variant, simulate, simulate_captured};
 use crate::scenario::Event;
-use crate::what_if::{Sending, what_if};
+use crate::what_if::{Delay, Sending, what_if};
 use crate::workload::{Gap, Workload};
 
 const WORKLOAD: &str = "\n[workload]\nkind = 'bulk'\nlasts = '6s'\n";
@@ -161,7 +161,7 @@ fn what_captures_of_two_paths_foretell_is_what_a_redundant_run_does() {
     // Answers leave when their requests have come: by one path up to 8 ms later than by the other.
     let [up, down] = [(0, 1), (1, 17)].map(|(way, within_ms)| {
         let within = Duration::from_millis(within_ms);
-        what_if(&ways[0][way], &ways[1][way], within).expect("pairs")
+        what_if(&ways[0][way], &ways[1][way], within, Delay::OneWay).expect("pairs")
     });
     let lost = Sending::ALL.map(|way| up.lost(way).value);
     assert!(lost[..3].iter().all(|lost| (0.02..0.05).contains(lost)), "{lost:?}");
@@ -180,4 +180,71 @@ fn what_captures_of_two_paths_foretell_is_what_a_redundant_run_does() {
     // The median of a sum is not the sum of medians where delays are skewed, as the lesser of two are.
     assert!((foretold(Sending::Both) / happened - 1.0).abs() < 0.1);
     assert!(foretold(Sending::First) > 1.08 * happened, "the test tests nothing");
+}
+
+/// From one capture for each path, at the client: round trips and losses as the links have them, and what the lowest
+/// round trip and duplication make of them.
+#[test]
+fn one_capture_at_the_sender_tells_round_trips_and_losses() {
+    let gap = Gap { least_ms: 40.0, most_ms: 40.0 };
+    let workload = Workload::Ask { request_bytes: 300, answer_bytes: 300, gap, count: 1_500 };
+    let [wifi, lte] = ["delay=10ms,jitter=8ms,rate=50M,up.loss=3%", "delay=30ms,rate=50M"];
+    let experiment = Experiment::over(&[("wifi", wifi), ("lte", lte)], workload);
+    let ends = ["wifi", "lte"].map(|name| {
+        let variant = Variant::alone(name, name);
+        let (_, ends) = simulate_captured(&experiment, &variant, 3, 64 << 20).expect("a run");
+        ends
+    });
+    let read = |path: usize, end: usize| round_trips("x", &ends[path][end].bytes).expect("read");
+    let [wifi, lte] = [read(0, 0), read(1, 0)];
+    let result = what_if(&wifi.sent, &lte.sent, Duration::from_millis(5), Delay::RoundTrip);
+    let result = result.expect("pairs");
+    let median = |way| result.quantile(way, 0.5).value;
+    let lost = Sending::ALL.map(|way| result.lost(way).value);
+    println!("{lost:?}, {} and {} untold", wifi.untold, lte.untold);
+    println!("medians {:?}", Sending::ALL.map(median));
+    assert!((0.02..0.04).contains(&lost[0]) && lost[1] == 0.0 && lost[3] == 0.0, "{lost:?}");
+    // 20 ms and two times up to 8 more; 60 ms without any.
+    assert!((20.0..36.0).contains(&median(Sending::First)), "{}", median(Sending::First));
+    assert!((median(Sending::Second) - 60.1).abs() < 0.5, "{}", median(Sending::Second));
+    assert!(median(Sending::Both) < 36.0 && median(Sending::LowestRtt) < 36.0);
+    let drops = wifi.sent.iter().filter(|passage| passage.took_ns.is_none()).count();
+    // What both ends saw, for comparison: some losses are of acknowledgments, or can not be told.
+    let [client, server] = &ends[0][..] else { panic!("two ends") };
+    let [up, _] =
+        passages(("client", &client.bytes), ("server", &server.bytes), 0).expect("passages");
+    let truth = up.iter().filter(|passage| passage.took_ns.is_none()).count();
+    println!("{drops} losses told of {truth}");
+    assert!(drops.abs_diff(truth) * 10 <= truth, "{drops} of {truth}");
+    // At the server: its answers, over a way without losses.
+    let server = read(0, 1);
+    let lost = server.sent.iter().filter(|passage| passage.took_ns.is_none()).count();
+    assert!(server.sent.len() > 1_000 && lost * 50 < server.sent.len(), "{lost}");
+}
+
+#[test]
+fn a_capture_that_tells_no_round_trip_is_refused() {
+    let gap = Gap { least_ms: 40.0, most_ms: 40.0 };
+    let workload = Workload::Ask { request_bytes: 300, answer_bytes: 300, gap, count: 20 };
+    let experiment = Experiment::over(&[("wifi", "delay=10ms")], workload);
+    let variant = Variant::alone("wifi", "wifi");
+    let (_, ends) = simulate_captured(&experiment, &variant, 1, 1 << 20).expect("a run");
+    // Interface and section only.
+    let said = round_trips("x", &ends[0].bytes[..0]).expect_err("nothing").to_string();
+    assert!(said.contains("x: it is no pcap"), "{said}");
+    let mut late = Vec::new();
+    let mut rest = &ends[0].bytes[..];
+    let mut packets = 0;
+    // Without its first three packets: a capture that began too late.
+    while rest.len() >= 12 {
+        let kind = u32::from_le_bytes(rest[..4].try_into().expect("four bytes"));
+        let length = u32::from_le_bytes(rest[4..8].try_into().expect("four bytes")) as usize;
+        packets += usize::from(kind == 6);
+        if kind != 6 || packets > 3 {
+            late.extend_from_slice(&rest[..length]);
+        }
+        rest = &rest[length..];
+    }
+    let said = round_trips("x", &late).expect_err("too late").to_string();
+    assert!(said.contains("x: no handshake of TCP in it tells"), "{said}");
 }

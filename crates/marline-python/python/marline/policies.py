@@ -57,6 +57,10 @@ class SubflowView:
     last_sent_at_us: float = 0.0
     last_heard_at_us: float = 0.0
     last_new_at_us: float = 0.0
+    sent_bytes: int = 0
+    """Payload that it sent, repeats included, modulo 2**32."""
+    received_bytes: int = 0
+    """Payload that came in on it, each byte once, modulo 2**32."""
 
     @property
     def ready(self) -> bool:

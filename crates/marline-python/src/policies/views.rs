@@ -88,6 +88,8 @@ pub(super) fn subflow<'py>(py: Python<'py>, view: &SubflowView) -> PyResult<Boun
         any(py, instant_us(view.last_sent_at))?,
         any(py, instant_us(view.last_heard_at))?,
         any(py, instant_us(view.last_new_at))?,
+        any(py, view.bytes_sent)?,
+        any(py, view.bytes_received)?,
     ];
     named(py, "SubflowView")?.call1(PyTuple::new(py, fields)?)
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use marline_lab::estimate::Estimate;
-use marline_lab::import::{Passage, passages};
-use marline_lab::what_if::{Sending, WhatIf, what_if};
+use marline_lab::import::{Passage, passages, round_trips};
+use marline_lab::what_if::{Delay, Sending, WhatIf, what_if};
 
 use super::import::bytes;
 use crate::cmd::monitor::print;
@@ -19,15 +19,16 @@ const SHARES: [(f64, &str); 3] = [(0.5, "p50 (ms)"), (0.95, "p95 (ms)"), (0.99, 
 /// Arguments of `marline lab what-if`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Captures (pcap, pcapng) of the first path's ends, CLIENT,SERVER.
-    #[arg(value_name = "FILE,FILE")]
+    /// Captures (pcap, pcapng) of the first path's ends, CLIENT,SERVER; or one, of TCP from its handshake on, at the end
+    /// that sends: delays are round trips then.
+    #[arg(value_name = "FILE[,FILE]")]
     pub first: String,
-    /// Those of the second path's, made at the same time by the same clocks.
-    #[arg(value_name = "FILE,FILE")]
+    /// The same of the second path, made at the same time by the same clocks.
+    #[arg(value_name = "FILE[,FILE]")]
     pub second: String,
-    /// Which way packets went that are looked at.
-    #[arg(long, value_enum, default_value_t = Direction::Down)]
-    pub way: Direction,
+    /// Which way packets went that are looked at: down without it. One capture has what its end sent.
+    #[arg(long, value_enum)]
+    pub way: Option<Direction>,
     /// Packets of both paths are a pair if they were sent no further apart.
     #[arg(long, value_name = "TIME", value_parser = marline_lab::emulation::script::duration, default_value = "5ms")]
     pub within: Duration,
@@ -56,15 +57,37 @@ pub enum Direction {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ms = args.clock_ahead;
     ensure!(ms.abs() < 1e12, "--clock-ahead {ms}: a number of milliseconds");
-    let [first, second] = [read(args, &args.first)?, read(args, &args.second)?];
-    let result = what_if(&first, &second, args.within)?;
+    let both_ends = [&args.first, &args.second].map(|files| files.contains(','));
+    ensure!(
+        both_ends[0] == both_ends[1],
+        "{} and {}: for both paths the captures of both ends, CLIENT,SERVER, or one for each",
+        args.first,
+        args.second
+    );
+    let delay = if both_ends[0] { Delay::OneWay } else { Delay::RoundTrip };
+    ensure!(
+        delay == Delay::OneWay || args.way.is_none() && ms == 0.0,
+        "--way and --clock-ahead are of captures at both ends; one capture has the round trips of what its end sent"
+    );
+    let [first, second] = [read(args, delay, &args.first)?, read(args, delay, &args.second)?];
+    let result = what_if(&first, &second, args.within, delay)?;
     let text = if args.csv { csv(args, &result) } else { table(args, &result) };
     print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The packets of a path.
-fn read(args: &Args, files: &str) -> anyhow::Result<Vec<Passage>> {
+fn read(args: &Args, delay: Delay, files: &str) -> anyhow::Result<Vec<Passage>> {
+    if delay == Delay::RoundTrip {
+        let read = round_trips(files, &bytes(Path::new(files))?)?;
+        if read.untold > 0 {
+            eprintln!(
+                "{files}: nothing can be told of {} transmissions; they are left out",
+                read.untold
+            );
+        }
+        return Ok(read.sent);
+    }
     let ends = files.split_once(',');
     let (client, server) =
         ends.with_context(|| format!("{files}: two captures of each path, CLIENT,SERVER"))?;
@@ -72,7 +95,7 @@ fn read(args: &Args, files: &str) -> anyhow::Result<Vec<Passage>> {
     let ends = ((client, &captures[0][..]), (server, &captures[1][..]));
     let [up, down] = passages(ends.0, ends.1, (args.clock_ahead * 1e6) as i64)
         .with_context(|| format!("the captures {files}"))?;
-    Ok(if args.way == Direction::Up { up } else { down })
+    Ok(if args.way == Some(Direction::Up) { up } else { down })
 }
 
 /// What a way of sending is called.

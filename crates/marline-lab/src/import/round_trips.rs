@@ -1,0 +1,255 @@
+//! Capture at one end of a path: round trips of what that end sent, from data to its ACK.
+//!
+//! At which end it was made the handshake tells: there the answer of the other end is a round trip away, its own is
+//! not. A round trip ends with the first ACK or SACK block that covers the data; what a receiver waits before it
+//! acknowledges is part of it.
+//!
+//! Of data that was sent again, transmissions are told apart as Karn has it, and by timestamps: an ACK that echoes the
+//! timestamp of exactly one of them belongs to that one, and those before it were lost. Without such an echo those
+//! before the last one count as lost, unless the receiver says that it had the data twice (D-SACK); the last one
+//! is left out. Without SACK whatever an ACK covers together with data that was sent again is left out, too: it may
+//! have waited behind a hole.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use anyhow::ensure;
+use marline_wire::{IpPacket, PROTOCOL_TCP, TcpFlags, TcpSegment};
+
+use super::Passage;
+use super::pcap::{each_frame, ip_of};
+
+/// One of the two answers of a handshake is so many times as late as the other, or the capture is of no end.
+const CLEARLY: i64 = 4;
+
+/// Nothing is on its way for longer; sequence numbers of longer ago are others.
+const LONGEST_NS: i64 = 60_000_000_000;
+
+/// Round trips of what one end of a path sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoundTrips {
+    /// Transmissions of data, in the order of sending: each with its round trip, or lost.
+    pub sent: Vec<Passage>,
+    /// Transmissions of which nothing can be told.
+    pub untold: usize,
+}
+
+/// A transmission of data.
+#[derive(Copy, Clone, Debug)]
+struct Transmission {
+    start: u32,
+    end: u32,
+    at_ns: i64,
+    timestamp: Option<u32>,
+    fate: Fate,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Not covered by an ACK.
+    Open,
+    /// Acknowledged after so long.
+    Took(i64),
+    Lost,
+    Untold,
+}
+
+/// What goes one way in a connection.
+#[derive(Clone, Debug, Default)]
+struct Flow {
+    all: Vec<Transmission>,
+    /// Of `all`, those that are open.
+    open: Vec<usize>,
+    /// End of what was sent.
+    sent_to: Option<u32>,
+}
+
+/// A connection so far.
+#[derive(Clone, Debug, Default)]
+struct Conversation {
+    /// When SYN, SYN-ACK and the next segment of who began passed.
+    handshake: [Option<i64>; 3],
+    /// Both permit SACK.
+    sack: bool,
+    /// From who began, and from the other.
+    flows: [Flow; 2],
+}
+
+/// Round trips of the data that the end at which this capture (pcap or pcapng) was made sent over TCP.
+///
+/// # Errors
+/// It is no capture, has no handshake that tells at which end it was made, or no data from there.
+pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
+    let mut all: BTreeMap<[SocketAddr; 2], Conversation> = BTreeMap::new();
+    each_frame(file, bytes, |at_ns, link, frame| {
+        let packet = ip_of(link, frame).and_then(|ip| IpPacket::parse(ip).ok());
+        let packet = packet.filter(|packet| packet.protocol == PROTOCOL_TCP && !packet.fragment);
+        let Some(packet) = packet else { return };
+        let Ok(segment) = TcpSegment::parse(packet.payload) else { return };
+        let from = SocketAddr::new(packet.src, segment.header.src_port);
+        let to = SocketAddr::new(packet.dst, segment.header.dst_port);
+        let flags = segment.header.flags;
+        if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK) {
+            all.entry([from, to]).or_default();
+        }
+        if let Some(conversation) = all.get_mut(&[from, to]) {
+            conversation.look(0, at_ns, &segment);
+        } else if let Some(conversation) = all.get_mut(&[to, from]) {
+            conversation.look(1, at_ns, &segment);
+        }
+    })?;
+    let (mut sent, mut untold, mut known) = (Vec::new(), 0, 0);
+    for conversation in all.values() {
+        let Some(end) = conversation.end_of_capture() else { continue };
+        known += 1;
+        for one in &conversation.flows[end].all {
+            match one.fate {
+                Fate::Took(ns) => sent.push(Passage { at_ns: one.at_ns, took_ns: Some(ns) }),
+                Fate::Lost => sent.push(Passage { at_ns: one.at_ns, took_ns: None }),
+                Fate::Open | Fate::Untold => untold += 1,
+            }
+        }
+    }
+    ensure!(
+        known > 0,
+        "{file}: no handshake of TCP in it tells at which end it was made: the capture has to begin before the \
+         connection, at the end that sends the data. Captures of both ends (CLIENT,SERVER) need none, and UDP needs both"
+    );
+    ensure!(
+        !sent.is_empty(),
+        "{file}: the end at which it was made sent no data that was acknowledged; make it at the one that does"
+    );
+    sent.sort_by_key(|passage| passage.at_ns);
+    Ok(RoundTrips { sent, untold })
+}
+
+/// Whether `a` is at or after `b`.
+const fn reaches(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) as i32 >= 0
+}
+
+const fn overlap(a: &Transmission, b: &Transmission) -> bool {
+    !reaches(a.start, b.end) && !reaches(b.start, a.end)
+}
+
+impl Conversation {
+    /// Who the capture was made at: 0 who began, 1 the other.
+    fn end_of_capture(&self) -> Option<usize> {
+        let [syn, answer, next] = self.handshake;
+        let (there, back) = (answer? - syn?, next? - answer?);
+        if back.max(0) * CLEARLY < there {
+            return Some(0);
+        }
+        (there.max(0) * CLEARLY < back).then_some(1)
+    }
+
+    fn look(&mut self, from: usize, at_ns: i64, segment: &TcpSegment<'_>) {
+        let flags = segment.header.flags;
+        match (from, flags.contains(TcpFlags::SYN)) {
+            // The last SYN before the answer.
+            (0, true) if self.handshake[1].is_none() => {
+                self.handshake[0] = Some(at_ns);
+                self.sack = segment.options.sack_permitted;
+            }
+            (1, true) if self.handshake[2].is_none() => {
+                self.handshake[1] = Some(at_ns);
+                self.sack &= segment.options.sack_permitted;
+            }
+            (0, false) if self.handshake[1].is_some() => {
+                self.handshake[2].get_or_insert(at_ns);
+            }
+            _ => {}
+        }
+        if !segment.payload.is_empty() && !flags.contains(TcpFlags::SYN) {
+            self.flows[from].sends(at_ns, segment);
+        }
+        if flags.contains(TcpFlags::ACK) {
+            self.flows[1 - from].hears(at_ns, segment, self.sack);
+        }
+    }
+}
+
+impl Flow {
+    /// The transmissions of which something may still be heard, the newest first.
+    fn recent(&self, now_ns: i64) -> impl Iterator<Item = usize> {
+        let since = self.all.partition_point(|one| one.at_ns < now_ns - LONGEST_NS);
+        (since..self.all.len()).rev()
+    }
+
+    fn sends(&mut self, at_ns: i64, segment: &TcpSegment<'_>) {
+        let start = segment.header.seq.0;
+        let end = start.wrapping_add(segment.payload.len() as u32);
+        let timestamp = segment.options.timestamps.map(|timestamps| timestamps.value);
+        let mut one = Transmission { start, end, at_ns, timestamp, fate: Fate::Open };
+        // What is there already says nothing when it is acknowledged again.
+        let repeats = self.sent_to.is_some_and(|to| !reaches(start, to));
+        let there = |earlier: &Transmission| {
+            matches!(earlier.fate, Fate::Took(_) | Fate::Untold) && overlap(earlier, &one)
+        };
+        if repeats && self.recent(at_ns).any(|n| there(&self.all[n])) {
+            one.fate = Fate::Untold;
+        } else {
+            self.open.push(self.all.len());
+        }
+        self.all.push(one);
+        if self.sent_to.is_none_or(|to| reaches(end, to)) {
+            self.sent_to = Some(end);
+        }
+    }
+
+    fn hears(&mut self, at_ns: i64, segment: &TcpSegment<'_>, sack: bool) {
+        let ack = segment.header.ack.0;
+        let blocks = segment.options.sack.as_slice();
+        let within = |one: &Transmission, left: u32, right: u32| {
+            reaches(one.start, left) && reaches(right, one.end)
+        };
+        // The first block below the ACK, or within the second, is of data that came twice (RFC 2883).
+        if let Some(first) = blocks.first() {
+            let inner = blocks.get(1).is_some_and(|second| {
+                reaches(first.left.0, second.left.0) && reaches(second.right.0, first.right.0)
+            });
+            if reaches(ack, first.right.0) || inner {
+                let twice = |one: &Transmission| {
+                    one.fate == Fate::Lost && within(one, first.left.0, first.right.0)
+                };
+                let found: Vec<_> = self.recent(at_ns).filter(|n| twice(&self.all[*n])).collect();
+                found.into_iter().for_each(|n| self.all[n].fate = Fate::Untold);
+            }
+        }
+        let covered = |one: &Transmission| {
+            reaches(ack, one.end) || blocks.iter().any(|b| within(one, b.left.0, b.right.0))
+        };
+        let open = core::mem::take(&mut self.open);
+        let (now, rest): (Vec<usize>, Vec<usize>) =
+            open.into_iter().partition(|n| covered(&self.all[*n]));
+        self.open = rest;
+        let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
+        let groups: Vec<Vec<usize>> = now
+            .iter()
+            .map(|n| {
+                now.iter().copied().filter(|m| overlap(&self.all[*n], &self.all[*m])).collect()
+            })
+            .collect();
+        let repaired = groups.iter().any(|group| group.len() > 1);
+        for (n, group) in now.iter().zip(&groups) {
+            let took = Fate::Took(at_ns - self.all[*n].at_ns);
+            self.all[*n].fate = match group.len() {
+                1 if repaired && !sack => Fate::Untold,
+                1 => took,
+                _ => self.fate_of_repeated(*n, group, echo).unwrap_or(took),
+            };
+        }
+    }
+
+    /// Of data that was sent several times: what became of this transmission; `None`: it is the acknowledged one.
+    fn fate_of_repeated(&self, one: usize, group: &[usize], echo: Option<u32>) -> Option<Fate> {
+        let echoed = |n: &&usize| echo.is_some() && self.all[**n].timestamp == echo;
+        let mut found = group.iter().filter(echoed);
+        let last = group.iter().max().copied().unwrap_or(one);
+        match (found.next().copied(), found.next()) {
+            (Some(hit), None) if hit == one => None,
+            (Some(hit), None) => Some(if one < hit { Fate::Lost } else { Fate::Untold }),
+            _ => Some(if one < last { Fate::Lost } else { Fate::Untold }),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Rate of one interface: samples from what passed, and a forecast from them.
+
+use marline_time::{Duration, Instant};
+
+/// A longer pause between bytes is the application's: what passes around it says nothing of the path.
+const GAP: Duration = Duration::from_millis(200);
+/// The least time of a sample.
+const SAMPLE: Duration = Duration::from_millis(250);
+/// Weight of a new sample in the level, and of a new step in the trend.
+const LEVEL: f64 = 0.3;
+const TREND: f64 = 0.1;
+
+/// Holt's linear exponential smoothing: a level and its trend.
+#[derive(Copy, Clone, Debug)]
+struct Holt {
+    level: f64,
+    trend: f64,
+}
+
+/// Bytes that pass without pause since a time.
+#[derive(Copy, Clone, Debug)]
+struct Run {
+    since: Instant,
+    bytes: u64,
+    /// The first sample of a run is a window that grows, and is not counted.
+    grown: bool,
+}
+
+/// What is known of an interface's rate.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Meter {
+    run: Option<Run>,
+    last_at: Option<Instant>,
+    forecast: Option<Holt>,
+}
+
+impl Meter {
+    /// Knows nothing, and supposes this until it does, bytes a second.
+    pub(super) fn supposing(rate: f64) -> Self {
+        Meter { forecast: Some(Holt { level: rate, trend: 0.0 }), ..Meter::default() }
+    }
+
+    /// So many bytes passed since the last look.
+    pub(super) fn look(&mut self, now: Instant, bytes: u64) {
+        if self.last_at.is_some_and(|last| now.since(last) > GAP) {
+            self.run = None;
+        }
+        if bytes == 0 {
+            return;
+        }
+        self.last_at = Some(now);
+        // When the first of them came is not known.
+        let Some(run) = &mut self.run else {
+            self.run = Some(Run { since: now, bytes: 0, grown: false });
+            return;
+        };
+        run.bytes += bytes;
+        let took = now.since(run.since);
+        if took < SAMPLE {
+            return;
+        }
+        let rate = run.bytes as f64 / took.as_secs_f64();
+        let counts = run.grown;
+        *run = Run { since: now, bytes: 0, grown: true };
+        if counts {
+            self.observe(rate);
+        }
+    }
+
+    fn observe(&mut self, rate: f64) {
+        let Some(Holt { level, trend }) = self.forecast else {
+            self.forecast = Some(Holt { level: rate, trend: 0.0 });
+            return;
+        };
+        let next = LEVEL * rate + (1.0 - LEVEL) * (level + trend);
+        let trend = TREND * (next - level) + (1.0 - TREND) * trend;
+        self.forecast = Some(Holt { level: next, trend });
+    }
+
+    /// The rate that is to be expected, bytes a second; `None`: nothing is known.
+    pub(super) fn rate(&self) -> Option<f64> {
+        self.forecast.map(|holt| (holt.level + holt.trend).max(0.0))
+    }
+
+    /// When bytes last passed.
+    pub(super) const fn last_at(&self) -> Option<Instant> {
+        self.last_at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks each 50 ms from `from_ms` on, at so many bytes.
+    fn looks(meter: &mut Meter, from_ms: u64, bytes: &[u64]) {
+        for (n, bytes) in bytes.iter().enumerate() {
+            meter.look(Instant::from_millis(from_ms + 50 * n as u64), *bytes);
+        }
+    }
+
+    #[test]
+    fn a_steady_rate_is_found_and_a_change_followed() {
+        let mut meter = Meter::default();
+        looks(&mut meter, 0, &[5_000; 10]);
+        assert_eq!(meter.rate(), None, "only the window's growth was seen");
+        looks(&mut meter, 500, &[5_000; 10]);
+        assert_eq!(meter.rate(), Some(100_000.0));
+        looks(&mut meter, 1_000, &[500; 60]);
+        let rate = meter.rate().expect("known");
+        assert!((0.0..30_000.0).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn what_an_application_asks_for_now_and_then_says_nothing() {
+        let mut meter = Meter::supposing(70.0);
+        for question in 0..20 {
+            looks(&mut meter, question * 350, &[20_000, 0, 0, 0, 0, 0, 0]);
+        }
+        assert_eq!(meter.rate(), Some(70.0));
+    }
+}

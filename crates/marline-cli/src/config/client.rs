@@ -198,6 +198,8 @@ impl ClientOptions {
         // Either way of giving the invite replaces both.
         if self.invite.is_some() || self.invite_file.is_some() {
             (lower.invite, lower.invite_file, lower.direct) = (None, None, false);
+            // Its rules are for direct connections.
+            lower.fast_open.clear();
         }
         if self.direct {
             (lower.invite, lower.invite_file) = (None, None);

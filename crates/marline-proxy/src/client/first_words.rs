@@ -1,4 +1,4 @@
-//! What an application says first, for a target's SYN (TCP Fast Open), and to which targets it may go there.
+//! First words of an application, for a target's SYN (TCP Fast Open), and the targets to which they may go there.
 //!
 //! An application that asks for its target by SOCKS or by HTTP's CONNECT says nothing before it was told that the
 //! connection is there. Where a SYN could carry its first words it is told so beforehand; if the target is not reached

@@ -3,6 +3,10 @@
 //! A path may be dead without anybody knowing, so the next attempt starts a stagger after the one
 //! before, or at once when that one fails. The first handshake that completes wins; the others are
 //! closed quietly. The order and the times are the schedule's (`schedule.rs`).
+//!
+//! *Data with the SYN* (Fast Open) goes with the first attempt alone, and the others wait until that one's SYN must be
+//! repeated: two of them might have the request carried out twice (docs/adr/0042, 0046). Where such an attempt is
+//! refused and nobody else is left, it is made again without data: it may have been the data that was refused.
 
 mod schedule;
 
@@ -22,6 +26,9 @@ use crate::routes::Routes;
 use crate::{Attempt, ConnectError};
 pub(crate) use schedule::AttemptSchedule;
 
+/// How long an attempt with data is alone: until its SYN is repeated (RFC 6298), which goes without.
+const ALONE: core::time::Duration = core::time::Duration::from_secs(1);
+
 /// What a race runs with.
 pub(crate) struct HappyEyeballs<'a> {
     pub(crate) shard: &'a Shard,
@@ -31,6 +38,16 @@ pub(crate) struct HappyEyeballs<'a> {
     pub(crate) transport: &'static str,
     /// Who has not answered by then does not.
     pub(crate) patience: core::time::Duration,
+    /// What the application says first, for a SYN that may carry it.
+    pub(crate) first: &'a [u8],
+}
+
+/// An attempt that is under way.
+struct Running {
+    candidate: Candidate,
+    stream: Stream,
+    /// Bytes that went with its SYN.
+    early: usize,
 }
 
 /// What happened to an attempt.
@@ -93,9 +110,17 @@ impl core::fmt::Display for Reason<'_> {
     }
 }
 
+/// Who won.
+pub(crate) struct Winner {
+    pub(crate) stream: Stream,
+    pub(crate) ends: (IpAddr, SocketAddr),
+    /// So many of the first bytes were written to it.
+    pub(crate) early: usize,
+}
+
 /// What a race ended with.
 pub(crate) struct Outcome {
-    pub(crate) winner: Option<(Stream, (IpAddr, SocketAddr))>,
+    pub(crate) winner: Option<Winner>,
     pub(crate) failures: Vec<Failure>,
 }
 
@@ -103,26 +128,37 @@ impl HappyEyeballs<'_> {
     /// Runs the race to its end.
     pub(crate) async fn run(&self, mut schedule: AttemptSchedule) -> Outcome {
         let begun = Instant::now();
-        let mut running: Vec<(Candidate, Stream)> = Vec::new();
+        let mut running: Vec<Running> = Vec::new();
         let mut failures = Vec::new();
+        let (mut first, mut alone, mut again) = (self.first, core::time::Duration::ZERO, None);
         loop {
-            while let Some(candidate) = schedule.take(begun.elapsed(), running.is_empty()) {
-                match self.start(&candidate) {
-                    Ok(stream) => running.push((candidate, stream)),
-                    Err(why) => {
-                        schedule.failed(begun.elapsed(), &candidate);
+            let elapsed = || begun.elapsed().saturating_sub(alone);
+            while let Some(candidate) = schedule.take(elapsed(), running.is_empty()) {
+                match self.start(candidate, core::mem::take(&mut first)) {
+                    Ok(attempt) => running.push(attempt),
+                    Err((candidate, why)) => {
+                        schedule.failed(elapsed(), &candidate);
                         failures.push(self.failure(candidate, why));
                     }
                 }
             }
+            if running.is_empty()
+                && let Some(candidate) = again.take()
+                && let Ok(attempt) = self.start(candidate, &[])
+            {
+                running.push(attempt);
+            }
             if running.is_empty() {
                 return Outcome { winner: None, failures };
             }
+            if running.iter().any(|attempt| attempt.early > 0) {
+                alone = ALONE;
+            }
             let over = begun + self.patience;
-            let next = schedule.due().map_or(over, |due| over.min(begun + due));
-            match first(&running, next).await {
+            let next = schedule.due().map_or(over, |due| over.min(begun + alone + due));
+            match first_decided(&running, next).await {
                 None if Instant::now() >= over => {
-                    for (candidate, stream) in running {
+                    for Running { candidate, stream, .. } in running {
                         stream.abort();
                         failures.push(self.failure(candidate, FailureKind::Silent));
                     }
@@ -130,16 +166,19 @@ impl HappyEyeballs<'_> {
                 }
                 None => {}
                 Some((at, Ok(()))) => {
-                    let (candidate, stream) = running.swap_remove(at);
-                    for (_, loser) in running {
-                        loser.abort();
+                    let Running { candidate, stream, early } = running.swap_remove(at);
+                    for loser in running {
+                        loser.stream.abort();
                     }
                     let ends = (candidate.end.address, candidate.remote);
-                    return Outcome { winner: Some((stream, ends)), failures };
+                    return Outcome { winner: Some(Winner { stream, ends, early }), failures };
                 }
                 Some((at, Err(reason))) => {
-                    let (candidate, _) = running.swap_remove(at);
-                    schedule.failed(begun.elapsed(), &candidate);
+                    let Running { candidate, early, .. } = running.swap_remove(at);
+                    if early > 0 {
+                        (again, alone) = (Some(candidate.clone()), core::time::Duration::ZERO);
+                    }
+                    schedule.failed(begun.elapsed().saturating_sub(alone), &candidate);
                     failures.push(self.failure(candidate, FailureKind::Closed(reason)));
                 }
             }
@@ -162,26 +201,32 @@ impl HappyEyeballs<'_> {
         Failure { candidate, why, delivery_error, transport: self.transport }
     }
 
-    fn start(&self, candidate: &Candidate) -> Result<Stream, FailureKind> {
-        if let Err(error) = self.routes.check(&candidate.end, candidate.remote.ip()) {
-            self.shard.note_unroutable(candidate.end.address, candidate.remote, &error);
-            return Err(FailureKind::NoRoute(error));
+    fn start(
+        &self,
+        candidate: Candidate,
+        first: &[u8],
+    ) -> Result<Running, (Candidate, FailureKind)> {
+        let (local, remote) = (candidate.end.address, candidate.remote);
+        if let Err(error) = self.routes.check(&candidate.end, remote.ip()) {
+            self.shard.note_unroutable(local, remote, &error);
+            return Err((candidate, FailureKind::NoRoute(error)));
         }
-        self.shard
-            .connect(Arc::clone(self.config), candidate.end.address, candidate.remote)
-            .map_err(FailureKind::Start)
+        match self.shard.connect_early(Arc::clone(self.config), local, remote, first) {
+            Ok((stream, early)) => Ok(Running { candidate, stream, early }),
+            Err(error) => Err((candidate, FailureKind::Start(error))),
+        }
     }
 }
 
 /// The first attempt that is decided; `None` when it is time for the next to start, or to give up.
-async fn first(
-    running: &[(Candidate, Stream)],
+async fn first_decided(
+    running: &[Running],
     next: Instant,
 ) -> Option<(usize, Result<(), CloseReason>)> {
     let mut turn = pin!(tokio::time::sleep_until(next));
     poll_fn(|cx| {
-        for (at, (_, stream)) in running.iter().enumerate() {
-            if let Poll::Ready(result) = stream.poll_connected(cx) {
+        for (at, attempt) in running.iter().enumerate() {
+            if let Poll::Ready(result) = attempt.stream.poll_connected(cx) {
                 return Poll::Ready(Some((at, result.map(|_fallback| ()))));
             }
         }

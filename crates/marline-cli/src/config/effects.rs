@@ -92,6 +92,7 @@ impl Reloadable for ClientOptions {
         ("path-manager", New),
         ("datagram-policy", New),
         ("deadline", New),
+        ("fast-open", New),
         ("warm", AtOnce),
         ("max-connections", AtOnce),
         ("dns", Elsewhere),
@@ -168,6 +169,7 @@ impl Reloadable for MachineOptions {
         ("transparent", Elsewhere),
         ("udp-forward", Elsewhere),
         ("share", Elsewhere),
+        ("fast-open", Elsewhere),
     ];
 }
 
@@ -197,6 +199,7 @@ impl Reloadable for ProgramOptions {
         ("transparent", Elsewhere),
         ("udp-forward", Elsewhere),
         ("share", Elsewhere),
+        ("fast-open", Elsewhere),
     ];
 }
 

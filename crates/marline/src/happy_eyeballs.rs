@@ -134,9 +134,9 @@ impl HappyEyeballs<'_> {
         loop {
             let elapsed = || begun.elapsed().saturating_sub(alone);
             while let Some(candidate) = schedule.take(elapsed(), running.is_empty()) {
-                match self.start(candidate, core::mem::take(&mut first)) {
-                    Ok(attempt) => running.push(attempt),
-                    Err((candidate, why)) => {
+                match self.start(&candidate, core::mem::take(&mut first)) {
+                    Ok((stream, early)) => running.push(Running { candidate, stream, early }),
+                    Err(why) => {
                         schedule.failed(elapsed(), &candidate);
                         failures.push(self.failure(candidate, why));
                     }
@@ -144,9 +144,9 @@ impl HappyEyeballs<'_> {
             }
             if running.is_empty()
                 && let Some(candidate) = again.take()
-                && let Ok(attempt) = self.start(candidate, &[])
+                && let Ok((stream, early)) = self.start(&candidate, &[])
             {
-                running.push(attempt);
+                running.push(Running { candidate, stream, early });
             }
             if running.is_empty() {
                 return Outcome { winner: None, failures };
@@ -201,20 +201,15 @@ impl HappyEyeballs<'_> {
         Failure { candidate, why, delivery_error, transport: self.transport }
     }
 
-    fn start(
-        &self,
-        candidate: Candidate,
-        first: &[u8],
-    ) -> Result<Running, (Candidate, FailureKind)> {
+    /// Starts an attempt: its stream, and how many bytes of `first` go with its SYN.
+    fn start(&self, candidate: &Candidate, first: &[u8]) -> Result<(Stream, usize), FailureKind> {
         let (local, remote) = (candidate.end.address, candidate.remote);
         if let Err(error) = self.routes.check(&candidate.end, remote.ip()) {
             self.shard.note_unroutable(local, remote, &error);
-            return Err((candidate, FailureKind::NoRoute(error)));
+            return Err(FailureKind::NoRoute(error));
         }
-        match self.shard.connect_early(Arc::clone(self.config), local, remote, first) {
-            Ok((stream, early)) => Ok(Running { candidate, stream, early }),
-            Err(error) => Err((candidate, FailureKind::Start(error))),
-        }
+        let started = self.shard.connect_early(Arc::clone(self.config), local, remote, first);
+        started.map_err(FailureKind::Start)
     }
 }
 

@@ -6,6 +6,9 @@
 
 mod advertised;
 
+use core::future::poll_fn;
+use core::pin::pin;
+use core::task::Poll;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -88,7 +91,13 @@ impl PrefixWatch {
 
     /// Listens to routers, asks whoever is due, and `tell`s what each network does, until the future is dropped.
     pub(crate) async fn run(self: Arc<Self>, tell: impl FnMut(&LocalEnd, Option<Prefix64>)) {
-        tokio::join!(self.listen(), self.ask(tell));
+        let (mut listening, mut asking) = (pin!(self.listen()), pin!(self.ask(tell)));
+        let mut deaf = false;
+        poll_fn(|cx| {
+            deaf = deaf || listening.as_mut().poll(cx).is_ready();
+            asking.as_mut().poll(cx)
+        })
+        .await;
     }
 
     /// Takes what routers advertise. Without it there are resolvers still.
@@ -123,13 +132,12 @@ impl PrefixWatch {
                 Some((end, at)) if at <= now => {
                     let found = match self.by_router(&end, now) {
                         Some(prefix) => Some(Some(prefix)),
-                        None => tokio::select! {
-                            answer = discover_nat64(&end) => {
-                                self.on_answer(&end, answer.unwrap_or(PrefixAnswer::Silence))
-                            }
+                        None => {
+                            let asked = unless(self.changed.notified(), discover_nat64(&end));
                             // Perhaps a router has spoken: whoever is due still is asked again.
-                            () = self.changed.notified() => continue,
-                        },
+                            let Some(answer) = asked.await else { continue };
+                            self.on_answer(&end, answer.unwrap_or(PrefixAnswer::Silence))
+                        }
                     };
                     if let Some(prefix) = found {
                         tell(&end, prefix);
@@ -137,10 +145,7 @@ impl PrefixWatch {
                     self.answered.notify_waiters();
                 }
                 Some((_, at)) => {
-                    tokio::select! {
-                        () = tokio::time::sleep(at - now) => {}
-                        () = self.changed.notified() => {}
-                    }
+                    let _ = unless(self.changed.notified(), tokio::time::sleep(at - now)).await;
                 }
                 None => self.changed.notified().await,
             }
@@ -200,6 +205,16 @@ impl PrefixWatch {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What the work gives; `None` if the news comes first. (tokio's macros would cost the library two crates.)
+async fn unless<T>(news: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
+    let (mut news, mut work) = (pin!(news), pin!(work));
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(result) => Poll::Ready(Some(result)),
+        Poll::Pending => news.as_mut().poll(cx).map(|()| None),
+    })
+    .await
 }
 
 #[cfg(test)]

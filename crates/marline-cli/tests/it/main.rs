@@ -16,7 +16,6 @@ mod lab_net;
 mod lab_report;
 mod lab_run;
 mod lab_what_if;
-mod lab_what_if;
 mod link;
 mod nat;
 mod nat64;

@@ -113,7 +113,8 @@ pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
     ensure!(
         known > 0,
         "{file}: no handshake of TCP in it tells at which end it was made: the capture has to begin before the \
-         connection, at the end that sends the data. Captures of both ends (CLIENT,SERVER) need none, and UDP needs both"
+         connection, at the end that sends the data. Captures of both ends (CLIENT,SERVER) need none; UDP needs \
+         both"
     );
     ensure!(
         !sent.is_empty(),

@@ -19,8 +19,8 @@ const SHARES: [(f64, &str); 3] = [(0.5, "p50 (ms)"), (0.95, "p95 (ms)"), (0.99, 
 /// Arguments of `marline lab what-if`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Captures (pcap, pcapng) of the first path's ends, CLIENT,SERVER; or one, of TCP from its handshake on, at the end
-    /// that sends: delays are round trips then.
+    /// Captures (pcap, pcapng) of the first path's ends, CLIENT,SERVER; or one, of TCP from its
+    /// handshake on, at the end that sends: delays are round trips then.
     #[arg(value_name = "FILE[,FILE]")]
     pub first: String,
     /// The same of the second path, made at the same time by the same clocks.

@@ -3117,7 +3117,6 @@ impl Connection {
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.tcp_mut().carry_unmapped_with_syn(range);
         }
-        cx.out.counters.fast_open_syn_tx += 1;
         self.sender.carry(id, Ssn(1), range, false);
     }
 
@@ -3152,12 +3151,6 @@ impl Connection {
             repeated: subflow.tcp().syns_sent() > 1,
             took: subflow.tcp().syn_data_answer().map(|(taken, _)| taken > 0),
         };
-        match (answer.took, answer.repeated) {
-            (Some(true), _) => cx.out.counters.fast_open_taken += 1,
-            (Some(false), false) => cx.out.counters.fast_open_refused += 1,
-            (Some(false), true) => cx.out.counters.fast_open_swallowed += 1,
-            (None, _) => {}
-        }
         cx.fast_opens.on_answer(cx.now, (path.local.ip(), path.remote.ip()), &answer);
     }
 
@@ -3192,7 +3185,6 @@ impl Connection {
         let first = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
         let Some(id) = first.map(|(id, _)| id).filter(|_| verdict.opens) else { return };
         self.take_first_data(id, syn.segment.payload);
-        cx.out.counters.fast_open_syn_rx += u64::from(self.receiver.readable() > 0);
         let Some(subflow) = self.paths.get_mut(id) else { return };
         let path = subflow.path();
         self.closing.announce();

@@ -99,14 +99,6 @@ counters! {
         fast_join_replayed,
         fast_join_refused,
         fast_join_data_ignored,
-        /// SYNs that data went with by Fast Open, and those of them whose data the SYN/ACK acknowledged, did not
-        /// acknowledge, or came only for a repeat without data.
-        fast_open_syn_tx,
-        fast_open_taken,
-        fast_open_refused,
-        fast_open_swallowed,
-        /// Server: SYNs whose data the application had before the third ACK.
-        fast_open_syn_rx,
         hello_tx,
         hello_rx,
         repair_tx,

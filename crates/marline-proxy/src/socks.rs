@@ -55,14 +55,6 @@ pub enum Reply {
     AddressTypeNotSupported = 8,
 }
 
-impl Reply {
-    /// The answer to a request for a connection.
-    #[must_use]
-    pub const fn to_bytes(self) -> [u8; 10] {
-        [VERSION, self as u8, 0, 1, 0, 0, 0, 0, 0, 0]
-    }
-}
-
 impl From<ErrorCode> for Reply {
     fn from(code: ErrorCode) -> Reply {
         match code {
@@ -187,7 +179,7 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Result<Request, 
 /// # Errors
 /// What writing gives.
 pub async fn reply(stream: &mut (impl AsyncWrite + Unpin), code: Reply) -> io::Result<()> {
-    stream.write_all(&code.to_bytes()).await?;
+    stream.write_all(&[VERSION, code as u8, 0, 1, 0, 0, 0, 0, 0, 0]).await?;
     stream.flush().await
 }
 

@@ -1,7 +1,6 @@
 //! Client: opens connections over several local addresses.
 
 mod builder;
-mod fast_open;
 
 use core::net::{IpAddr, SocketAddr};
 use std::io;
@@ -33,7 +32,6 @@ use crate::{
     BindError, Carrier, ConnectError, PolicyError, Stream, TransportConfig, UnknownPath, carrier,
 };
 pub use builder::ClientBuilder;
-use fast_open::OpenedWith;
 
 /// Changes of paths a slow reader may lag behind.
 const PATH_EVENT_CAPACITY: usize = 64;
@@ -57,7 +55,8 @@ struct Inner {
     prefixes: Arc<PrefixWatch>,
     routes: Routes,
     winner: Mutex<Option<(IpAddr, SocketAddr)>>,
-    connection: Mutex<OpenedWith>,
+    /// What connections are opened with: one for all, as long as the local addresses stay the same.
+    connection: Mutex<Arc<ConnectionConfig>>,
     monitor: broadcast::Sender<MonitorEvent>,
     decisions: Decisions,
     watcher: Mutex<HealthWatcher>,
@@ -120,7 +119,7 @@ impl Client {
         }
         let watcher = Mutex::new(HealthWatcher::new(config.carrier.transport()));
         let (path_events, _) = broadcast::channel(PATH_EVENT_CAPACITY);
-        let connection = Mutex::new(OpenedWith::new(as_opened(&config.transport)));
+        let connection = Mutex::new(Arc::new(as_opened(&config.transport)));
         let inner = Arc::new(Inner {
             shard,
             config,
@@ -159,17 +158,14 @@ impl Client {
         let lookup = tokio::time::timeout(patience, lookup_host(server)).await;
         let servers: Vec<SocketAddr> =
             lookup.map_err(|_| silent())?.map_err(ConnectError::Resolve)?.collect();
-        let patience = patience.saturating_sub(begun.elapsed());
-        Ok(self.connect_to(&servers, patience, None).await?.0)
+        self.connect_to(&servers, patience.saturating_sub(begun.elapsed())).await
     }
 
-    /// `first`: with Fast Open, and what the application says first. Gives how much of that was written.
     async fn connect_to(
         &self,
         servers: &[SocketAddr],
         patience: Duration,
-        first: Option<&[u8]>,
-    ) -> Result<(Stream, usize), ConnectError> {
+    ) -> Result<Stream, ConnectError> {
         let begun = tokio::time::Instant::now();
         let winner = *lock(&self.inner.winner);
         let ways = || {
@@ -183,23 +179,36 @@ impl Client {
             (candidates, local_addresses) = ways();
         }
         let patience = patience.saturating_sub(begun.elapsed());
-        let config = lock(&self.inner.connection).config(local_addresses, first.is_some());
+        let config = {
+            let mut config = lock(&self.inner.connection);
+            if config.local_addresses != local_addresses {
+                Arc::make_mut(&mut config).local_addresses = local_addresses;
+            }
+            Arc::clone(&config)
+        };
+        let stagger = self.inner.config.stagger.clamp(*STAGGER.start(), *STAGGER.end());
         let transport = self.inner.config.carrier.transport();
-        let schedule = self.inner.schedule(candidates);
+        let is_bad = |monitor: &PathHealthMonitor, c: &Candidate| {
+            monitor.is_bad(c.end.address, c.remote.ip())
+        };
+        let schedule = match &self.inner.config.path_health {
+            None => AttemptSchedule::staggered(candidates, stagger),
+            Some(monitor) => {
+                AttemptSchedule::by_health(candidates, stagger, |c| is_bad(monitor, c))
+            }
+        };
         let (shard, routes) = (&self.inner.shard, &self.inner.routes);
-        let first = first.unwrap_or_default();
-        let attempts = HappyEyeballs { shard, config: &config, routes, transport, patience, first };
+        let attempts = HappyEyeballs { shard, config: &config, routes, transport, patience };
         let outcome = attempts.run(schedule).await;
         for failure in &outcome.failures {
             // What lasts is the watcher's to tell, once.
             tracing::debug!("{failure}");
         }
-        let Some(winner) = outcome.winner else {
+        let Some((stream, ends)) = outcome.winner else {
             return Err(connect_error(outcome.failures));
         };
-        *lock(&self.inner.winner) = Some(winner.ends);
-        let stream = Stream::new(winner.stream, Arc::clone(&self.inner.config.registry));
-        Ok((stream, winner.early))
+        *lock(&self.inner.winner) = Some(ends);
+        Ok(Stream::new(stream, Arc::clone(&self.inner.config.registry)))
     }
 
     /// Monitor events, if the configuration asked for them.
@@ -333,7 +342,7 @@ impl Client {
     pub fn set_transport(&self, transport: &TransportConfig) {
         let mut opened = transport.clone();
         opened.as_core_mut().receive_probes.get_or_insert_default();
-        *lock(&self.inner.connection) = OpenedWith::new(as_opened(&opened));
+        *lock(&self.inner.connection) = Arc::new(as_opened(&opened));
     }
 
     /// Has the server of each connection that leads to one of these addresses give a sign of life within this time;
@@ -408,20 +417,6 @@ fn as_opened(transport: &TransportConfig) -> ConnectionConfig {
 }
 
 impl Inner {
-    /// When which of these is tried.
-    fn schedule(&self, candidates: Vec<Candidate>) -> AttemptSchedule {
-        let stagger = self.config.stagger.clamp(*STAGGER.start(), *STAGGER.end());
-        let is_bad = |monitor: &PathHealthMonitor, c: &Candidate| {
-            monitor.is_bad(c.end.address, c.remote.ip())
-        };
-        match &self.config.path_health {
-            None => AttemptSchedule::staggered(candidates, stagger),
-            Some(monitor) => {
-                AttemptSchedule::by_health(candidates, stagger, |c| is_bad(monitor, c))
-            }
-        }
-    }
-
     /// Has the networks asked that have only IPv6 now.
     fn follow_prefixes(&self) {
         let ends = lock(&self.paths).to_be_asked();

@@ -3,10 +3,6 @@
 //! A path may be dead without anybody knowing, so the next attempt starts a stagger after the one
 //! before, or at once when that one fails. The first handshake that completes wins; the others are
 //! closed quietly. The order and the times are the schedule's (`schedule.rs`).
-//!
-//! *Data with the SYN* (Fast Open) goes with the first attempt alone, and the others wait until that one's SYN must be
-//! repeated: two of them might have the request carried out twice (docs/adr/0042, 0046). Where such an attempt is
-//! refused and nobody else is left, it is made again without data: it may have been the data that was refused.
 
 mod schedule;
 
@@ -26,9 +22,6 @@ use crate::routes::Routes;
 use crate::{Attempt, ConnectError};
 pub(crate) use schedule::AttemptSchedule;
 
-/// How long an attempt with data is alone: until its SYN is repeated (RFC 6298), which goes without.
-const ALONE: core::time::Duration = core::time::Duration::from_secs(1);
-
 /// What a race runs with.
 pub(crate) struct HappyEyeballs<'a> {
     pub(crate) shard: &'a Shard,
@@ -38,16 +31,6 @@ pub(crate) struct HappyEyeballs<'a> {
     pub(crate) transport: &'static str,
     /// Who has not answered by then does not.
     pub(crate) patience: core::time::Duration,
-    /// What the application says first, for a SYN that may carry it.
-    pub(crate) first: &'a [u8],
-}
-
-/// An attempt that is under way.
-struct Running {
-    candidate: Candidate,
-    stream: Stream,
-    /// Bytes that went with its SYN.
-    early: usize,
 }
 
 /// What happened to an attempt.
@@ -110,17 +93,9 @@ impl core::fmt::Display for Reason<'_> {
     }
 }
 
-/// Who won.
-pub(crate) struct Winner {
-    pub(crate) stream: Stream,
-    pub(crate) ends: (IpAddr, SocketAddr),
-    /// So many of the first bytes were written to it.
-    pub(crate) early: usize,
-}
-
 /// What a race ended with.
 pub(crate) struct Outcome {
-    pub(crate) winner: Option<Winner>,
+    pub(crate) winner: Option<(Stream, (IpAddr, SocketAddr))>,
     pub(crate) failures: Vec<Failure>,
 }
 
@@ -128,37 +103,26 @@ impl HappyEyeballs<'_> {
     /// Runs the race to its end.
     pub(crate) async fn run(&self, mut schedule: AttemptSchedule) -> Outcome {
         let begun = Instant::now();
-        let mut running: Vec<Running> = Vec::new();
+        let mut running: Vec<(Candidate, Stream)> = Vec::new();
         let mut failures = Vec::new();
-        let (mut first, mut alone, mut again) = (self.first, core::time::Duration::ZERO, None);
         loop {
-            let elapsed = || begun.elapsed().saturating_sub(alone);
-            while let Some(candidate) = schedule.take(elapsed(), running.is_empty()) {
-                match self.start(&candidate, core::mem::take(&mut first)) {
-                    Ok((stream, early)) => running.push(Running { candidate, stream, early }),
+            while let Some(candidate) = schedule.take(begun.elapsed(), running.is_empty()) {
+                match self.start(&candidate) {
+                    Ok(stream) => running.push((candidate, stream)),
                     Err(why) => {
-                        schedule.failed(elapsed(), &candidate);
+                        schedule.failed(begun.elapsed(), &candidate);
                         failures.push(self.failure(candidate, why));
                     }
                 }
             }
-            if running.is_empty()
-                && let Some(candidate) = again.take()
-                && let Ok((stream, early)) = self.start(&candidate, &[])
-            {
-                running.push(Running { candidate, stream, early });
-            }
             if running.is_empty() {
                 return Outcome { winner: None, failures };
             }
-            if running.iter().any(|attempt| attempt.early > 0) {
-                alone = ALONE;
-            }
             let over = begun + self.patience;
-            let next = schedule.due().map_or(over, |due| over.min(begun + alone + due));
-            match first_decided(&running, next).await {
+            let next = schedule.due().map_or(over, |due| over.min(begun + due));
+            match first(&running, next).await {
                 None if Instant::now() >= over => {
-                    for Running { candidate, stream, .. } in running {
+                    for (candidate, stream) in running {
                         stream.abort();
                         failures.push(self.failure(candidate, FailureKind::Silent));
                     }
@@ -166,19 +130,16 @@ impl HappyEyeballs<'_> {
                 }
                 None => {}
                 Some((at, Ok(()))) => {
-                    let Running { candidate, stream, early } = running.swap_remove(at);
-                    for loser in running {
-                        loser.stream.abort();
+                    let (candidate, stream) = running.swap_remove(at);
+                    for (_, loser) in running {
+                        loser.abort();
                     }
                     let ends = (candidate.end.address, candidate.remote);
-                    return Outcome { winner: Some(Winner { stream, ends, early }), failures };
+                    return Outcome { winner: Some((stream, ends)), failures };
                 }
                 Some((at, Err(reason))) => {
-                    let Running { candidate, early, .. } = running.swap_remove(at);
-                    if early > 0 {
-                        (again, alone) = (Some(candidate.clone()), core::time::Duration::ZERO);
-                    }
-                    schedule.failed(begun.elapsed().saturating_sub(alone), &candidate);
+                    let (candidate, _) = running.swap_remove(at);
+                    schedule.failed(begun.elapsed(), &candidate);
                     failures.push(self.failure(candidate, FailureKind::Closed(reason)));
                 }
             }
@@ -201,27 +162,26 @@ impl HappyEyeballs<'_> {
         Failure { candidate, why, delivery_error, transport: self.transport }
     }
 
-    /// Starts an attempt: its stream, and how many bytes of `first` go with its SYN.
-    fn start(&self, candidate: &Candidate, first: &[u8]) -> Result<(Stream, usize), FailureKind> {
-        let (local, remote) = (candidate.end.address, candidate.remote);
-        if let Err(error) = self.routes.check(&candidate.end, remote.ip()) {
-            self.shard.note_unroutable(local, remote, &error);
+    fn start(&self, candidate: &Candidate) -> Result<Stream, FailureKind> {
+        if let Err(error) = self.routes.check(&candidate.end, candidate.remote.ip()) {
+            self.shard.note_unroutable(candidate.end.address, candidate.remote, &error);
             return Err(FailureKind::NoRoute(error));
         }
-        let started = self.shard.connect_early(Arc::clone(self.config), local, remote, first);
-        started.map_err(FailureKind::Start)
+        self.shard
+            .connect(Arc::clone(self.config), candidate.end.address, candidate.remote)
+            .map_err(FailureKind::Start)
     }
 }
 
 /// The first attempt that is decided; `None` when it is time for the next to start, or to give up.
-async fn first_decided(
-    running: &[Running],
+async fn first(
+    running: &[(Candidate, Stream)],
     next: Instant,
 ) -> Option<(usize, Result<(), CloseReason>)> {
     let mut turn = pin!(tokio::time::sleep_until(next));
     poll_fn(|cx| {
-        for (at, attempt) in running.iter().enumerate() {
-            if let Poll::Ready(result) = attempt.stream.poll_connected(cx) {
+        for (at, (_, stream)) in running.iter().enumerate() {
+            if let Poll::Ready(result) = stream.poll_connected(cx) {
                 return Poll::Ready(Some((at, result.map(|_fallback| ()))));
             }
         }

@@ -96,8 +96,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let is_direct = matches!(prepared.plan.route, Route::Direct);
     let running = Running { prepared, reloads, opened: &opened, watched: &watched };
     if is_direct {
-        let direct = Direct::new(opened.client.clone(), opened.deadlines.clone());
-        let way = Arc::new(direct.with_fast_open(opened.fast_open.clone()));
+        let way = Arc::new(Direct::new(opened.client.clone(), opened.deadlines.clone()));
         running.serve(way, |_| Ok(Box::new(|| ())), |_, _| Ok(())).await?;
     } else {
         running.go_through().await?;

@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 use marline::Client;
 use marline_proxy::client::current::Current;
 use marline_proxy::client::dialer::Dialer;
-use marline_proxy::client::first_words::FastOpenPorts;
 use marline_proxy::client::tunnel::Tunnel;
 use marline_proxy::client::udp_tunnel::UdpTunnel;
 use marline_proxy::deadlines::Deadlines;
@@ -31,7 +30,6 @@ pub(super) struct OpenedClient {
     pub(super) udp: Arc<UdpTunnel>,
     pub(super) quotas: PathQuotas,
     pub(super) deadlines: Deadlines,
-    pub(super) fast_open: FastOpenPorts,
     signals: SignalReader,
     pub(super) handle: Arc<ClientHandle>,
     way: Arc<OnceLock<ServerWay>>,
@@ -68,19 +66,7 @@ impl OpenedClient {
         let handle = Arc::new(handle);
         let deadlines = Deadlines::default();
         deadlines.change(plan.deadlines.clone());
-        let fast_open = FastOpenPorts::default();
-        fast_open.change(plan.fast_open.clone());
-        Ok(OpenedClient {
-            client,
-            udp,
-            quotas,
-            deadlines,
-            fast_open,
-            signals,
-            handle,
-            way,
-            _keeping: keeping,
-        })
+        Ok(OpenedClient { client, udp, quotas, deadlines, signals, handle, way, _keeping: keeping })
     }
 
     /// It goes through this server: for who asks whether that refuses it.
@@ -96,7 +82,6 @@ impl OpenedClient {
         self.client.set_paths(&plan.paths)?;
         self.client.set_transport(plan.network.get_transport());
         self.deadlines.change(plan.deadlines.clone());
-        self.fast_open.change(plan.fast_open.clone());
         self.signals.change(plan.wifi_signal);
         self.quotas.change(plan.path_quotas.clone());
         self.quotas.look(&self.client, unix_s());

@@ -334,8 +334,7 @@ mod tests {
                 ClientOptions { remote_forward: vec!["9:h:1".parse().unwrap()], ..none.clone() },
             ),
             ("-U", ClientOptions { udp_forward: vec!["9:h:1".parse().unwrap()], ..none.clone() }),
-            ("--share", ClientOptions { share: true, ..none.clone() }),
-            ("--fast-open", ClientOptions { fast_open: vec![443], ..none }),
+            ("--share", ClientOptions { share: true, ..none }),
         ] {
             let error = options.refuse_ports().unwrap_err().to_string();
             assert!(error.starts_with(&format!("{flag} has no meaning here")), "{error}");

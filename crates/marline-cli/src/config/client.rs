@@ -73,10 +73,6 @@ options! {
         /// other end, by copies on a second path where it would be late; may be repeated (docs/operate/deadlines.md)
         #[arg(long, value_name = "PORT=TIME")]
         pub deadline: Vec<Word<PortDeadline>>,
-        /// With --direct: send what an application says first with the SYN (TCP Fast Open) to targets on this port; may
-        /// be repeated. Such data may come to the target twice
-        #[arg(long, value_name = "PORT")]
-        pub fast_open: Vec<u16>,
         /// Number of warm connections kept ready, 0 to 32 [default: 2]
         #[arg(long, value_name = "N")]
         pub warm: Option<usize>,
@@ -156,8 +152,6 @@ pub struct ClientPlan {
     pub datagrams: Option<LaneConfig>,
     /// Latency requirements of applications.
     pub deadlines: Vec<DeadlineRule>,
-    /// Ports of targets whose SYN may carry data.
-    pub fast_open: Vec<u16>,
     /// Number of warm connections.
     pub warm: usize,
     /// Limit on application connections.
@@ -198,8 +192,6 @@ impl ClientOptions {
         // Either way of giving the invite replaces both.
         if self.invite.is_some() || self.invite_file.is_some() {
             (lower.invite, lower.invite_file, lower.direct) = (None, None, false);
-            // Its rules are for direct connections.
-            lower.fast_open.clear();
         }
         if self.direct {
             (lower.invite, lower.invite_file) = (None, None);
@@ -240,7 +232,6 @@ impl ClientOptions {
             (!self.udp_forward.is_empty(), "-U"),
             (self.transparent.is_some(), "--transparent"),
             (self.share, "--share"),
-            (!self.fast_open.is_empty(), "--fast-open"),
         ] {
             if given {
                 bail!("{flag} has no meaning here: it is for `marline client`");
@@ -258,7 +249,6 @@ impl ClientOptions {
             remote_forward: Vec::new(),
             udp_forward: Vec::new(),
             transparent: None,
-            fast_open: Vec::new(),
             ..self
         }
     }
@@ -312,7 +302,6 @@ impl ClientOptions {
         if options.direct && !options.remote_forward.is_empty() {
             bail!("-R needs a server that listens: --direct has none");
         }
-        options.check_fast_open()?;
         let udp_forwards: Vec<Forward> = words(&options.udp_forward);
         let datagrams = options.datagrams()?;
         if datagrams.is_none() && !udp_forwards.is_empty() {
@@ -357,22 +346,11 @@ impl ClientOptions {
             udp_forwards,
             datagrams,
             deadlines: PortDeadline::rules(&options.deadline)?,
-            fast_open: options.fast_open.clone(),
             warm,
             max_connections: connections(options.max_connections)?,
             dns: options.dns.as_ref().map(|word| word.0.0),
             runtime: options.shared().runtime(),
         })
-    }
-
-    fn check_fast_open(&self) -> anyhow::Result<()> {
-        if self.fast_open.contains(&0) {
-            bail!("--fast-open 0: a target's port is 1 to 65535");
-        }
-        if let (Some(port), false) = (self.fast_open.first(), self.direct) {
-            bail!("--fast-open {port} is for --direct: through a server no SYN goes to the target");
-        }
-        Ok(())
     }
 
     fn datagrams(&self) -> anyhow::Result<Option<LaneConfig>> {

@@ -92,7 +92,6 @@ impl Reloadable for ClientOptions {
         ("path-manager", New),
         ("datagram-policy", New),
         ("deadline", New),
-        ("fast-open", New),
         ("warm", AtOnce),
         ("max-connections", AtOnce),
         ("dns", Elsewhere),
@@ -169,7 +168,6 @@ impl Reloadable for MachineOptions {
         ("transparent", Elsewhere),
         ("udp-forward", Elsewhere),
         ("share", Elsewhere),
-        ("fast-open", Elsewhere),
     ];
 }
 
@@ -199,7 +197,6 @@ impl Reloadable for ProgramOptions {
         ("transparent", Elsewhere),
         ("udp-forward", Elsewhere),
         ("share", Elsewhere),
-        ("fast-open", Elsewhere),
     ];
 }
 

@@ -512,28 +512,6 @@ fn direct_and_an_invite_exclude_each_other() {
 }
 
 #[test]
-fn fast_open_is_for_ports_of_direct_targets() {
-    let client = |text: &str| parse::<ClientOptions>(text);
-    let options = client("direct = true\nfast-open = [443, 853]").unwrap();
-    let printed = toml::to_string(&options.clone().effective()).unwrap();
-    assert!(printed.contains("fast-open = [443, 853]"), "{printed}");
-    assert_eq!(options.clone().plan().unwrap().fast_open, [443, 853]);
-    assert!(
-        error_of(client("direct = true\nfast-open = [0]").unwrap().plan()).contains("1 to 65535")
-    );
-    for nonsense in ["[65536]", "['https']", "443"] {
-        assert!(
-            error_of(client(&format!("fast-open = {nonsense}"))).contains("line 1"),
-            "{nonsense}"
-        );
-    }
-    let through = ClientOptions { fast_open: vec![443], ..with_invite() };
-    assert!(error_of(through.plan()).contains("--fast-open 443 is for --direct"));
-    // The invite of a command line replaces `direct` of the file, and what belongs to it.
-    assert_eq!(with_invite().over(options).plan().unwrap().fast_open, [0_u16; 0]);
-}
-
-#[test]
 fn remote_forwards_are_without_a_port_of_socks_and_need_a_server() {
     let client = |text: &str| parse::<ClientOptions>(text).unwrap();
     let text = format!("invite = '{}'\nremote-forward = ['8022:localhost:22']", invite().to_word());

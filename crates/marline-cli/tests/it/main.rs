@@ -20,7 +20,6 @@ mod link;
 mod nat;
 mod nat64;
 mod native_direct;
-mod native_fast_open;
 mod native_privileges;
 mod native_serve;
 mod operations;

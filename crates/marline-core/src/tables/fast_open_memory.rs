@@ -6,10 +6,7 @@
 //!
 //! A SYN with the option, or with data, may be lost like any other; one whose repeat without both is answered, twice
 //! in a row, was dropped by a middlebox (RFC 7413 section 7.1; Linux needs two as well). Then the pair is spared for
-//! an hour. If two in a row were lost on the way to whichever servers, the middlebox is near the client: the network
-//! is spared, for an hour, and twice as long each further time up to 64 hours, as Linux does it
-//! (`tcp_fastopen_blackhole_timeout_sec`, where that is not 0). A cookie in any answer, or an acknowledgment of the
-//! data, shows that it passes after all.
+//! an hour. A cookie in any answer, or an acknowledgment of the data, shows that it passes after all.
 //!
 //! A server that answers a request without a cookie may know the option by its experimental number only: the next
 //! request uses that, once.
@@ -24,12 +21,8 @@ use marline_wire::{FastOpenOption, MAX_OPTIONS, TCP_HEADER_LEN};
 const MOST_ENTRIES: usize = 256;
 /// So many SYNs in a row that only their repeats without Fast Open were answered show a middlebox.
 const LOST_IN_A_ROW: u8 = 2;
-/// How long the pair is spared then, and the network the first time.
+/// How long the pair is spared then.
 const SPARED: Duration = Duration::from_secs(3_600);
-/// A network is spared for twice as long each time, so many times.
-const DOUBLINGS: u8 = 6;
-/// Networks remembered.
-const MOST_NETWORKS: usize = 16;
 
 /// In which form the next request goes out.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -54,17 +47,6 @@ struct Entry {
     form: Form,
     /// SYNs lost in a row.
     lost: u8,
-    spared_until: Instant,
-}
-
-/// What is known of a network, whatever the server.
-#[derive(Copy, Clone, Debug)]
-struct Network {
-    local: IpAddr,
-    /// SYNs lost in a row.
-    lost: u8,
-    /// Times that it was spared since something passed.
-    times: u8,
     spared_until: Instant,
 }
 
@@ -105,8 +87,6 @@ pub(crate) struct Answer {
 pub(crate) struct FastOpenMemory {
     /// The one used last is at the end.
     entries: VecDeque<Entry>,
-    /// Those where something was lost; the one that lost last is at the end.
-    networks: VecDeque<Network>,
 }
 
 impl FastOpenMemory {
@@ -118,10 +98,7 @@ impl FastOpenMemory {
         without_cookie: bool,
     ) -> Plan {
         let entry = self.entries.iter().find(|e| (e.local, e.remote) == (local, remote));
-        let network = self.networks.iter().find(|network| network.local == local);
-        if entry.is_some_and(|entry| entry.spared_until > now)
-            || network.is_some_and(|network| network.spared_until > now)
-        {
+        if entry.is_some_and(|entry| entry.spared_until > now) {
             return Plan::Ordinary;
         }
         let mss = entry.map_or(u16::MAX, |entry| entry.mss);
@@ -161,7 +138,6 @@ impl FastOpenMemory {
         let cookie = answer.cookie.filter(|cookie| answer.asked.is_some() && !cookie.is_request());
         entry.cookie = cookie.or(entry.cookie);
         let passed = cookie.is_some() || answer.took == Some(true);
-        self.judge_network(now, local, passed, answer.repeated);
         entry.lost = if answer.repeated && !passed { entry.lost.saturating_add(1) } else { 0 };
         if entry.lost >= LOST_IN_A_ROW {
             (entry.lost, entry.spared_until) = (0, now + SPARED);
@@ -175,39 +151,14 @@ impl FastOpenMemory {
         self.entries.push_back(entry);
     }
 
-    /// What the answer says of the network. One to a SYN that was not repeated and brought nothing shows that the
-    /// option passed, and nothing of data: the network stays as it was known.
-    fn judge_network(&mut self, now: Instant, local: IpAddr, passed: bool, repeated: bool) {
-        if passed {
-            return self.networks.retain(|network| network.local != local);
-        }
-        if !repeated {
-            return;
-        }
-        let known = self.networks.iter().position(|network| network.local == local);
-        let known = known.and_then(|index| self.networks.remove(index));
-        let mut network = known.unwrap_or(Network { local, lost: 0, times: 0, spared_until: now });
-        network.lost += 1;
-        if network.lost >= LOST_IN_A_ROW {
-            let longer = 1_u32 << network.times.min(DOUBLINGS);
-            network.spared_until = now + SPARED * longer;
-            (network.lost, network.times) = (0, network.times.saturating_add(1));
-        }
-        if self.networks.len() >= MOST_NETWORKS {
-            self.networks.pop_front();
-        }
-        self.networks.push_back(network);
-    }
-
     /// A local address came (back): it may be another network's, and the server another's client.
     pub(crate) fn forget(&mut self, local: IpAddr) {
         self.entries.retain(|entry| entry.local != local);
-        self.networks.retain(|network| network.local != local);
     }
 
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
-        *self = FastOpenMemory::default();
+        self.entries.clear();
     }
 }
 
@@ -254,70 +205,21 @@ mod tests {
         assert_eq!(memory.plan(NOW, pair(1), true), Plan::Send(None, 1_000), "the size counts");
     }
 
-    fn lost() -> Answer {
-        Answer { asked: Some(cookie(7)), repeated: true, took: Some(false), ..asked() }
-    }
-
-    fn known() -> Answer {
-        Answer { cookie: Some(cookie(7)), ..asked() }
-    }
-
     #[test]
     fn two_swallowed_syns_in_a_row_spare_the_pair_for_an_hour() {
         let mut memory = FastOpenMemory::default();
-        memory.on_answer(NOW, pair(1), &known());
-        memory.on_answer(NOW, pair(1), &lost());
-        memory.on_answer(NOW, pair(1), &known());
-        memory.on_answer(NOW, pair(1), &lost());
+        let known = Answer { cookie: Some(cookie(7)), ..asked() };
+        let lost = Answer { asked: Some(cookie(7)), repeated: true, took: Some(false), ..asked() };
+        memory.on_answer(NOW, pair(1), &known);
+        memory.on_answer(NOW, pair(1), &lost);
+        memory.on_answer(NOW, pair(1), &known);
+        memory.on_answer(NOW, pair(1), &lost);
         assert_ne!(memory.plan(NOW, pair(1), false), Plan::Ordinary, "not in a row");
-        // Something passes on the way to another server: the network is not the cause.
-        memory.on_answer(NOW, pair(2), &known());
-        memory.on_answer(NOW, pair(1), &lost());
+        memory.on_answer(NOW, pair(1), &lost);
         assert_eq!(memory.plan(NOW, pair(1), false), Plan::Ordinary);
         assert_eq!(memory.plan(NOW, pair(1), true), Plan::Ordinary);
         assert_ne!(memory.plan(NOW, pair(2), false), Plan::Ordinary, "another way");
         assert_eq!(memory.plan(NOW + SPARED, pair(1), false), Plan::Send(Some(cookie(7)), 1_000));
-    }
-
-    #[test]
-    fn a_network_that_swallows_is_spared_for_twice_as_long_each_time() {
-        let mut memory = FastOpenMemory::default();
-        let mut now = NOW;
-        for hours in [1, 2, 4, 8, 16, 32, 64, 64] {
-            memory.on_answer(now, pair(1), &lost());
-            memory.on_answer(now, pair(2), &lost());
-            let until = now + SPARED * hours;
-            let before = until - Duration::from_millis(1);
-            assert_eq!(memory.plan(before, pair(3), false), Plan::Ordinary, "{hours} h");
-            assert_ne!(memory.plan(until, pair(3), false), Plan::Ordinary, "{hours} h");
-            let elsewhere = (IpAddr::from([10, 0, 0, 9]), pair(3).1);
-            assert_ne!(memory.plan(before, elsewhere, false), Plan::Ordinary, "another network");
-            now = until;
-        }
-        // Something passes, and it begins anew.
-        memory.on_answer(now, pair(1), &known());
-        memory.on_answer(now, pair(1), &lost());
-        assert_ne!(memory.plan(now, pair(3), false), Plan::Ordinary);
-        memory.on_answer(now, pair(2), &lost());
-        assert_eq!(memory.plan(now, pair(3), false), Plan::Ordinary);
-        assert_ne!(memory.plan(now + SPARED, pair(3), false), Plan::Ordinary);
-        memory.on_answer(now, pair(2), &lost());
-        memory.on_answer(now, pair(2), &lost());
-        memory.forget(pair(1).0);
-        assert_ne!(memory.plan(now, pair(3), false), Plan::Ordinary, "it may be another network");
-    }
-
-    #[test]
-    fn networks_are_bounded() {
-        let mut memory = FastOpenMemory::default();
-        for number in 0..200_u8 {
-            let ends = (IpAddr::from([10, 0, 1, number]), pair(1).1);
-            memory.on_answer(NOW, ends, &lost());
-            memory.on_answer(NOW, ends, &lost());
-        }
-        assert_eq!(memory.networks.len(), MOST_NETWORKS);
-        let last = (IpAddr::from([10, 0, 1, 199]), pair(2).1);
-        assert_eq!(memory.plan(NOW, last, false), Plan::Ordinary);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::io;
 use std::sync::Arc;
 
 use marline_core::{
-    CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, FallbackReason, FourTuple,
-    ReadError, WriteError,
+    CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, FallbackReason, ReadError,
+    WriteError,
 };
 use tokio::io::ReadBuf;
 
@@ -156,43 +156,17 @@ impl Shard {
         local: IpAddr,
         remote: SocketAddr,
     ) -> Result<Stream, StartError> {
-        self.connect_early(config, local, remote, &[]).map(|(stream, _)| stream)
-    }
-
-    /// As [`connect`](Self::connect), with as much of `first` in the SYN as Fast Open allows
-    /// ([`Endpoint::fast_open_room`](marline_core::Endpoint::fast_open_room)). Returns how much that is: so many bytes
-    /// are written, whether the server takes them from there or not.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn connect_early(
-        &self,
-        config: impl Into<Arc<ConnectionConfig>>,
-        local: IpAddr,
-        remote: SocketAddr,
-        first: &[u8],
-    ) -> Result<(Stream, usize), StartError> {
         let handle = self.handle().ok_or(StartError::Stopped)?;
         let mut state = self.lock();
         let now = self.clock.now();
         if state.stopped {
             return Err(StartError::Stopped);
         }
-        let (config, local) = (config.into(), SocketAddr::new(local, 0));
-        let room = match first {
-            [] => None,
-            _ => state.endpoint.fast_open_room(now, &config, &FourTuple { local, remote }),
-        };
-        let first = &first[..room.unwrap_or(0).min(first.len())];
-        let id = state.connect(now, config, local, remote).map_err(StartError::Core)?;
-        let written = match first {
-            [] => 0,
-            // The buffer is empty: it refuses nothing but a connection that is over.
-            _ => state.endpoint.write(now, id, first).unwrap_or(0),
-        };
+        let local = SocketAddr::new(local, 0);
+        let id = state.connect(now, config.into(), local, remote).map_err(StartError::Core)?;
         state.slots.insert(id, Slot::default());
         self.serve(&mut state, now);
-        Ok((Stream { shard: handle, id, peer: remote }, written))
+        Ok(Stream { shard: handle, id, peer: remote })
     }
 }
 

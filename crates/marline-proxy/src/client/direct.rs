@@ -5,13 +5,11 @@
 //! stagger apart (RFC 8305), until the first handshake completes. Nothing is encrypted that the
 //! application does not encrypt itself.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use marline::{Client, CloseReason, ConnectError};
 use tokio::time::timeout;
 
-use super::first_words::{FastOpenPorts, FirstWords};
 use super::open::{Open, OpenError};
 use crate::deadlines::Deadlines;
 use crate::message::{ErrorCode, Failure};
@@ -26,38 +24,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Direct {
     client: Client,
     deadlines: Deadlines,
-    fast_open: FastOpenPorts,
 }
 
 impl Direct {
-    /// Connects with `client`, whose carrier must be a native one, by these latency requirements of applications, and
-    /// without Fast Open.
+    /// Connects with `client`, whose carrier must be a native one, by these latency requirements of applications.
     #[must_use]
     pub fn new(client: Client, deadlines: Deadlines) -> Direct {
-        Direct { client, deadlines, fast_open: FastOpenPorts::default() }
-    }
-
-    /// With TCP Fast Open to targets on these ports. Only where requests may be carried out more than once: whoever
-    /// sees a SYN with data can send it again.
-    #[must_use]
-    pub fn with_fast_open(self, ports: FastOpenPorts) -> Direct {
-        Direct { fast_open: ports, ..self }
-    }
-
-    /// Connects to one target, which has these addresses.
-    async fn connect(
-        &self,
-        (port, addresses): (u16, &[SocketAddr]),
-        words: &mut FirstWords<'_>,
-    ) -> Result<(marline::Stream, usize), ConnectError> {
-        if !self.fast_open.contains(port) {
-            return Ok((self.client.connect(addresses).await?, 0));
-        }
-        let first = match self.client.fast_open_room(addresses) {
-            Some(room) => words.take(room).await,
-            None => Vec::new(),
-        };
-        self.client.connect_early(addresses, &first).await
+        Direct { client, deadlines }
     }
 }
 
@@ -65,18 +38,10 @@ impl Open for Direct {
     type Stream = marline::Stream;
 
     async fn open(&self, target: &Target) -> Result<marline::Stream, OpenError> {
-        Ok(self.open_early(target, &mut FirstWords::default()).await?.0)
-    }
-
-    async fn open_early(
-        &self,
-        target: &Target,
-        words: &mut FirstWords<'_>,
-    ) -> Result<(marline::Stream, usize), OpenError> {
         let addresses = resolve(target).await.map_err(OpenError::Refused)?;
-        let connect = timeout(CONNECT_TIMEOUT, self.connect((target.port, &addresses), words));
+        let connect = timeout(CONNECT_TIMEOUT, self.client.connect(&addresses[..]));
         let failed = |error: ConnectError| OpenError::Refused(failure(target, error));
-        let (stream, early) = match connect.await {
+        let stream = match connect.await {
             Ok(connected) => connected.map_err(failed)?,
             Err(_) => {
                 let text = format!("{target}: no answer within {} s", CONNECT_TIMEOUT.as_secs());
@@ -92,7 +57,7 @@ impl Open for Direct {
             None => tracing::info!("connected by Multipath TCP"),
             Some(why) => tracing::info!("connected by plain TCP ({why})"),
         }
-        Ok((stream, early))
+        Ok(stream)
     }
 }
 

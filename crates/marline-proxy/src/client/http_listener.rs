@@ -7,7 +7,6 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::first_words::FirstWords;
 use super::open::{Open, OpenError};
 use super::socks_listener::SocksListener;
 use crate::http::answer::{Refusal, status_of};
@@ -60,41 +59,26 @@ impl<O: Open> SocksListener<O> {
         }
     }
 
-    async fn connect(&self, mut socket: TcpStream, target: Target, mut behind: Vec<u8>) {
-        let mut words = match &behind[..] {
-            [] => FirstWords::to_come(&mut socket, ESTABLISHED),
-            said => FirstWords::known(said),
-        };
-        let opened = self.open(&target, &mut words).await;
-        let told = words.was_told();
-        match opened {
+    async fn connect(&self, mut socket: TcpStream, target: Target, behind: Vec<u8>) {
+        match self.open(&target).await {
             None => socket.abort(),
-            Some(Err(error)) if told => {
-                tracing::warn!(%target, "{error}");
-                socket.abort();
-            }
             Some(Err(error)) => refuse_target(socket, &target, &error).await,
             Some(Ok(stream)) => {
-                if !told && socket.write_all(ESTABLISHED).await.is_err() {
-                    return stream.0.abort();
+                if socket.write_all(ESTABLISHED).await.is_err() {
+                    return stream.abort();
                 }
                 // What it said without waiting is the target's.
-                behind.drain(..stream.1.min(behind.len()));
                 self.pass(Rewound::new(behind, socket), stream, &target).await;
             }
         }
     }
 
-    async fn forward(&self, socket: TcpStream, mut forward: Forward) {
+    async fn forward(&self, socket: TcpStream, forward: Forward) {
         let target = forward.target.clone();
-        let opened = self.open(&target, &mut FirstWords::known(&forward.head)).await;
-        match opened {
+        match self.open(&target).await {
             None => socket.abort(),
             Some(Err(error)) => refuse_target(socket, &target, &error).await,
-            Some(Ok(stream)) => {
-                forward.head.drain(..stream.1);
-                self.pass(Exchange::new(socket, forward), stream, &target).await;
-            }
+            Some(Ok(stream)) => self.pass(Exchange::new(socket, forward), stream, &target).await,
         }
     }
 }
@@ -144,7 +128,7 @@ async fn refuse_target(socket: TcpStream, target: &Target, error: &OpenError) {
     let refusal = match error {
         OpenError::Refused(failure) => Refusal::new(status_of(failure.code), &failure.text),
         // The reason names our server and paths, and a page may read what it gets.
-        OpenError::Pin | OpenError::Server(_) | OpenError::Gone(_) => {
+        OpenError::Pin | OpenError::Server(_) => {
             Refusal::new(502, "the Marline server cannot be used: the client's log says why")
         }
     };

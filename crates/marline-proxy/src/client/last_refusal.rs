@@ -15,7 +15,7 @@ impl LastRefusal {
         let refusal = match error {
             None => None,
             Some(OpenError::Refused(failure)) => Some(failure.clone()),
-            Some(OpenError::Pin | OpenError::Server(_) | OpenError::Gone(_)) => return,
+            Some(OpenError::Pin | OpenError::Server(_)) => return,
         };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = refusal;
     }

@@ -7,7 +7,6 @@ pub mod current;
 pub mod dialer;
 pub mod direct;
 pub mod echo_sources;
-pub mod first_words;
 mod http_listener;
 mod last_refusal;
 mod leased;

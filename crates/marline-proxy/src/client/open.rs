@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use super::first_words::FirstWords;
 use crate::message::{ErrorCode, Failure};
 use crate::target::Target;
 use crate::transport::Transport;
@@ -15,16 +14,6 @@ pub trait Open: Send + Sync + 'static {
     /// A stream whose bytes are the target's.
     fn open(&self, target: &Target)
     -> impl Future<Output = Result<Self::Stream, OpenError>> + Send;
-
-    /// The same, and how many bytes of the application's first words went with it, if the way has use for them.
-    fn open_early(
-        &self,
-        target: &Target,
-        _words: &mut FirstWords<'_>,
-    ) -> impl Future<Output = Result<(Self::Stream, usize), OpenError>> + Send {
-        let opened = self.open(target);
-        async { Ok((opened.await?, 0)) }
-    }
 }
 
 /// Error of opening a target.
@@ -36,8 +25,6 @@ pub enum OpenError {
     Pin,
     /// The server was not reached, or the connection to it was lost.
     Server(anyhow::Error),
-    /// The application was gone before the target was there.
-    Gone(std::io::Error),
 }
 
 impl fmt::Display for OpenError {
@@ -49,7 +36,6 @@ impl fmt::Display for OpenError {
                  sits in between (nothing secret was sent); ask the server's owner for a new invite",
             ),
             OpenError::Server(error) => write!(f, "{error:#}"),
-            OpenError::Gone(error) => write!(f, "the application is gone: {error}"),
         }
     }
 }
@@ -63,7 +49,7 @@ impl OpenError {
         match self {
             OpenError::Refused(failure) => failure.code,
             OpenError::Pin => ErrorCode::ResourceExceeded,
-            OpenError::Server(_) | OpenError::Gone(_) => ErrorCode::NetworkFailure,
+            OpenError::Server(_) => ErrorCode::NetworkFailure,
         }
     }
 }

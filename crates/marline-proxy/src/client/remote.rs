@@ -179,7 +179,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
             }
         };
         match opened {
-            Ok(stream) => self.pass(socket, (stream, 0), &target).await,
+            Ok(stream) => self.pass(socket, stream, &target).await,
             Err(error) => {
                 tracing::warn!(%target, %from, "a visitor is gone: {error}");
                 socket.abort();

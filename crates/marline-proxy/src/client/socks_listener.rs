@@ -12,7 +12,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::first_words::FirstWords;
 use super::listening::listening;
 use super::open::{Open, OpenError};
 use super::transparent;
@@ -26,8 +25,6 @@ use crate::transport::Transport;
 
 /// An application that does not say where to within this time is let go.
 const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
-/// What an application by SOCKS5 waits for.
-const SUCCEEDED: &[u8] = &Reply::Succeeded.to_bytes();
 
 /// State shared by all listening ports.
 pub struct SocksListener<O> {
@@ -153,54 +150,30 @@ impl<O: Open> SocksListener<O> {
                 Err(_) => return tracing::info!("an application did not say where to in time"),
             },
         };
-        let go_ahead = if asked { SUCCEEDED } else { &[] };
-        let mut words = FirstWords::to_come(&mut socket, go_ahead);
-        let opened = self.open(&target, &mut words).await;
-        let told = words.was_told();
-        let stream = match opened {
+        let stream = match self.open(&target).await {
             None => return socket.abort(),
             Some(Ok(stream)) => stream,
-            Some(Err(error)) => return refuse(socket, asked && !told, &target, &error).await,
+            Some(Err(error)) => return refuse(socket, asked, &target, &error).await,
         };
-        if asked && !told && socks::reply(&mut socket, Reply::Succeeded).await.is_err() {
-            return stream.0.abort();
+        if asked && socks::reply(&mut socket, Reply::Succeeded).await.is_err() {
+            return stream.abort();
         }
         self.pass(socket, stream, &target).await;
     }
 
-    /// Opens a target, and tells how much of the application's first words it has; `None`: everything is to end.
-    pub(super) async fn open(
-        &self,
-        target: &Target,
-        words: &mut FirstWords<'_>,
-    ) -> Option<Result<(O::Stream, usize), OpenError>> {
+    /// Opens a target; `None`: everything is to end.
+    pub(super) async fn open(&self, target: &Target) -> Option<Result<O::Stream, OpenError>> {
         // Boxed, for handshakes take several times the room that a relay takes for hours.
-        let opened = Box::pin(async {
-            let (stream, early) = self.way.open_early(target, words).await?;
-            match words.pass_over(early).await {
-                Ok(()) => Ok((stream, early)),
-                Err(error) => {
-                    stream.abort();
-                    Err(OpenError::Gone(error))
-                }
-            }
-        });
         tokio::select! {
-            opened = opened => Some(opened),
+            opened = Box::pin(self.way.open(target)) => Some(opened),
             () = self.stop.over() => None,
         }
     }
 
-    /// Passes bytes between an application and its target, which has the first few already, to the end.
-    pub(super) async fn pass(
-        &self,
-        local: impl Transport,
-        (remote, early): (O::Stream, usize),
-        target: &Target,
-    ) {
+    /// Passes bytes between an application and its target to the end.
+    pub(super) async fn pass(&self, local: impl Transport, remote: O::Stream, target: &Target) {
         tracing::debug!(%target, "connected");
         let (begun, traffic) = (Instant::now(), Traffic::part_of(&self.traffic));
-        traffic.count(early as u64, 0);
         let end = relay(local, remote, &traffic, pin!(self.stop.over())).await;
         tell_end(&"an application", begun, &traffic, &end);
         match end {

@@ -11,7 +11,8 @@ use std::future::pending;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use gungraun::prelude::*;
 use marline_proxy::channel::Channel;
@@ -75,10 +76,27 @@ fn take<T>(slot: &mut Option<T>, polled: Poll<T>) {
     }
 }
 
-/// Lets the relay do what there is to do.
+/// Whether the relay has asked for another turn.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Lets the relay do what there is to do, in as many turns as it takes.
 fn run(tunnel: &mut Tunnel) {
-    let polled = tunnel.relay.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    assert!(polled.is_pending(), "the relay ended");
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    loop {
+        let polled = tunnel.relay.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending(), "the relay ended");
+        if !woken.0.swap(false, Ordering::Relaxed) {
+            return;
+        }
+    }
 }
 
 /// Writes all blocks.

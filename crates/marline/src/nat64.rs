@@ -145,7 +145,7 @@ impl PrefixWatch {
                     self.answered.notify_waiters();
                 }
                 Some((_, at)) => {
-                    let _ = unless(self.changed.notified(), tokio::time::sleep(at - now)).await;
+                    let _ = tokio::time::timeout(at - now, self.changed.notified()).await;
                 }
                 None => self.changed.notified().await,
             }

@@ -332,7 +332,8 @@ fn targets(local: &LocalAddress, cx: &PathContext<'_>) -> Vec<(AddressId, Socket
 
 /// Whether a subflow starts at a local address. The initial subflow has address id 0 whatever the
 /// configuration calls its address, so addresses count, too.
-pub(super) fn starts_at(path: &SubflowPath, local: &LocalAddress) -> bool {
+#[must_use]
+pub fn starts_at(path: &SubflowPath, local: &LocalAddress) -> bool {
     path.local_id == local.id || same_host(path.local.ip(), local.address.ip())
 }
 

@@ -10,6 +10,7 @@ pub use backup::Backup;
 pub use break_before_make::{BreakBeforeMake, BreakBeforeMakeConfig};
 pub use full_mesh::FullMesh;
 pub use manual::Manual;
+pub use mesh::starts_at;
 
 #[cfg(test)]
 mod testing;

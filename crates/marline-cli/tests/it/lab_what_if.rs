@@ -1,7 +1,6 @@
 //! Test of `marline lab what-if` with captures that `marline lab run --pcap` wrote, of one end and of both.
 
-use std::path::Path;
-use std::process::Command;
+use super::support::{run_err, run_ok};
 
 const TWO_PATHS: &str = "\
 [[path]]
@@ -24,29 +23,16 @@ name = 'lte'
 paths = ['lte']
 ";
 
-/// Whether it ended well, what it printed, what it complained of.
-fn marline(directory: &Path, args: &[&str]) -> (bool, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-    let done = command.current_dir(directory).args(args).output().expect("marline");
-    let [out, error] =
-        [done.stdout, done.stderr].map(|text| String::from_utf8(text).expect("text"));
-    (done.status.success(), out, error)
-}
-
 #[test]
 fn one_capture_for_each_path_tells_round_trips_and_two_tell_one_way() {
     let directory = tempfile::tempdir().expect("a directory");
     let at = directory.path();
     std::fs::write(at.join("two.toml"), TWO_PATHS).expect("a file");
-    let run = ["lab", "run", "two.toml", "--seeds", "1", "--pcap", "--out", "out"];
-    let (done, _, error) = marline(at, &run);
-    assert!(done, "{error}");
+    run_ok(at, &["lab", "run", "two.toml", "--seeds", "1", "--pcap", "--out", "out"]);
     let end = |path: &str, end: &str| format!("out/pcap/{path}-1-{end}.pcapng");
     let [wifi, lte] = ["wifi", "lte"].map(|path| end(path, "client"));
     let median = |args: &[&str], way: &str| -> f64 {
-        let all = [&["lab", "what-if", "--csv"], args].concat();
-        let (done, out, error) = marline(at, &all);
-        assert!(done, "{error}");
+        let out = run_ok(at, &[&["lab", "what-if", "--csv"], args].concat());
         let line = out.lines().find(|line| line.contains(way) && line.contains(",p50_ms,"));
         let value = line.and_then(|line| line.rsplit(',').nth(2)).expect("a median");
         value.parse().expect("a number")
@@ -61,7 +47,7 @@ fn one_capture_for_each_path_tells_round_trips_and_two_tell_one_way() {
         ([wifi.as_str(), both[1].as_str()].as_slice(), "for both paths the captures of both ends"),
         (&[&wifi, &lte, "--way", "up"], "--way and --clock-ahead are of captures at both ends"),
     ] {
-        let (done, _, error) = marline(at, &[&["lab", "what-if"], args].concat());
-        assert!(!done && error.contains(said), "{error}");
+        let error = run_err(at, &[&["lab", "what-if"], args].concat());
+        assert!(error.contains(said), "{error}");
     }
 }

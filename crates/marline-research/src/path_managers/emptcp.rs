@@ -38,7 +38,7 @@ mod meter;
 use core::net::SocketAddr;
 use std::collections::{BTreeMap, VecDeque};
 
-use marline_algos::path_managers::FullMesh;
+use marline_algos::path_managers::{FullMesh, starts_at};
 use marline_link::radio::RadioKind;
 use marline_policy::{
     LocalAddress, PathAction, PathContext, PathEvent, PathManager, Role, SubflowId, SubflowView,
@@ -258,16 +258,11 @@ const fn is_well(view: &SubflowView) -> bool {
     view.is_usable() && !bad
 }
 
-/// Whether a subflow starts at such an address. The initial one has address id 0 whatever the configuration calls
-/// its address, so addresses count, too.
+/// Whether a subflow starts at such an address.
 fn on_cellular(view: &SubflowView, cx: &PathContext<'_>) -> bool {
     let path = cx.paths.iter().find(|path| path.id == view.id);
     path.is_some_and(|path| {
-        let starts = |l: &&LocalAddress| {
-            let same = l.address.ip() == path.local.ip() && !l.address.ip().is_unspecified();
-            l.id == path.local_id || same
-        };
-        cx.local.iter().filter(|l| is_cellular(l)).any(|l| starts(&l))
+        cx.local.iter().any(|local| is_cellular(local) && starts_at(path, local))
     })
 }
 

@@ -43,6 +43,7 @@ pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
 pub use privileges::{drop_capabilities, drop_capabilities_but_net_admin};
 pub use random::{ResetSeed, SecretRng};
+pub use sys::socket::PortSharing;
 pub use sys::tun::Tun;
 pub use tap::{SegmentLog, Tapped};
 

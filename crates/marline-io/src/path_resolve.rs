@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use std::io;
 
 use crate::net::{Interface, Interfaces, route_exists};
-use crate::{LocalSpec, PathSpec, SocketOptions};
+use crate::{LocalSpec, PathSpec, PortSharing, SocketOptions};
 
 /// One local address of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl LocalEnd {
         SocketOptions {
             local: SocketAddr::new(self.address, 0),
             interface: (!self.loopback).then(|| self.interface.clone()),
-            share_port: false,
+            port: PortSharing::Alone,
             mark: self.mark,
         }
     }

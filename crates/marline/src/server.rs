@@ -2,6 +2,7 @@
 
 mod announced;
 mod builder;
+mod ports;
 mod succession;
 
 use core::net::SocketAddr;
@@ -11,8 +12,8 @@ use std::sync::{Arc, Mutex};
 
 use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor};
 use marline_io::{
-    AcceptQueue, Generations, LinkListener, Links, ResetSeed, Shard, ShardConfig, ShardHandle,
-    SharedEventObserver, SocketOptions,
+    AcceptQueue, Generations, Links, ResetSeed, Shard, ShardConfig, ShardHandle,
+    SharedEventObserver,
 };
 use marline_time::{DelayHistogram, Duration};
 use tokio::sync::broadcast;
@@ -27,7 +28,6 @@ use crate::{
     carrier, multimob,
 };
 use announced::Announced;
-use builder::same_port;
 pub use builder::{ServerAddress, ServerBuilder};
 use succession::Place;
 
@@ -310,8 +310,8 @@ fn open_framed(
         let elders = Mutex::new(estate.elders);
         return Ok((listen, Place { generations, listeners, elders }));
     }
-    let listen = open_sockets(config, shards)?;
-    let listeners = Mutex::new(succession::accepting(listen_by_tcp(config, shards, &listen)));
+    let (listen, listeners) = ports::open(config, shards)?;
+    let listeners = Mutex::new(succession::accepting(listeners));
     Ok((listen, Place { generations, listeners, elders: Mutex::default() }))
 }
 
@@ -330,61 +330,6 @@ fn open_native(
     let listen = announced::listen(config, &shards[0], inherited)?;
     let (listeners, elders) = (Mutex::default(), Mutex::new(elders));
     Ok((listen, Place { generations, listeners, elders }))
-}
-
-/// Opens the sockets of shards; their addresses, ports resolved.
-fn open_sockets(
-    config: &ServerBuilder,
-    shards: &[Arc<ShardHandle>],
-) -> Result<Vec<SocketAddr>, BindError> {
-    let mut listen = config.listen.clone();
-    for shard in shards {
-        let mut before = None;
-        for address in &mut listen {
-            *address = same_port(*address, before);
-            let options = SocketOptions {
-                local: *address,
-                interface: None,
-                share_port: config.shards > 1,
-                mark: 0,
-            };
-            // A port the system chose for the first shard serves all.
-            *address = shard
-                .open_socket(options)
-                .map_err(|source| BindError::Bind { address: *address, source })?;
-            before = Some(*address);
-        }
-    }
-    if config.shards > 1
-        && let Err(error) = shards[0].spread_over(config.shards as u8)
-    {
-        tracing::warn!(%error, "the kernel does not spread by flow: shards hand over");
-    }
-    Ok(listen)
-}
-
-/// Accepts TCP connections beside datagrams, where the carrier has them. A port that another program has costs
-/// clients in networks without UDP their way, and nobody else anything.
-fn listen_by_tcp(
-    config: &ServerBuilder,
-    shards: &[Arc<ShardHandle>],
-    listen: &[SocketAddr],
-) -> Vec<LinkListener> {
-    if !config.carrier.has_links() {
-        return Vec::new();
-    }
-    let listener = |address: &SocketAddr| match Shard::listen_links(shards, *address) {
-        Ok(listener) => Some(listener),
-        Err(error) => {
-            tracing::warn!(
-                %address,
-                %error,
-                "cannot listen on TCP: clients whose network blocks UDP will not get through"
-            );
-            None
-        }
-    };
-    listen.iter().filter_map(listener).collect()
 }
 
 /// What names of capture files of a shard begin with.

@@ -16,7 +16,7 @@ use crate::carrier::Outer;
 use crate::native::ecn_bits;
 use crate::sys::error_queue::{self, NetworkError};
 use crate::sys::raw::{self, RawDestination};
-use crate::sys::socket::{self, SocketSpec};
+use crate::sys::socket::{self, PortSharing, SocketSpec};
 use crate::sys::tun::Tun;
 
 /// Batches that wait for room in the kernel; more are dropped, as a router would.
@@ -29,8 +29,8 @@ pub struct SocketOptions {
     pub local: SocketAddr,
     /// Interface to bind to: name and index.
     pub interface: Option<(String, u32)>,
-    /// One of several that share the port.
-    pub share_port: bool,
+    /// Whether it shares the port with others of its server.
+    pub port: PortSharing,
     /// Mark of its packets for the machine's routing rules (`fwmark`), which needs CAP_NET_ADMIN; 0: none.
     pub mark: u32,
 }
@@ -40,7 +40,7 @@ impl SocketOptions {
         SocketSpec {
             local: self.local,
             interface: self.interface.as_ref().map(|(name, index)| (name.as_str(), *index)),
-            share_port: self.share_port,
+            port: self.port,
             mark: self.mark,
         }
     }

@@ -21,6 +21,18 @@ const FLOW_ID_OFFSET: u32 = 1;
 /// Where the last byte of the sender's own id stands in a HANDSHAKE frame.
 const SENDER_ID_LAST_BYTE: u32 = 16;
 
+/// Whether a socket shares its port with others of the same server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortSharing {
+    /// It does not.
+    Alone,
+    /// It is the first of several. The port must be nobody else's: sockets that share one are a single group to the
+    /// kernel, and a second server would take every other datagram of the first.
+    First,
+    /// It joins the first.
+    Further,
+}
+
 /// How a socket is to be opened.
 #[derive(Clone, Debug)]
 pub(crate) struct SocketSpec<'a> {
@@ -28,8 +40,8 @@ pub(crate) struct SocketSpec<'a> {
     pub(crate) local: SocketAddr,
     /// Interface to bind to, by name and index.
     pub(crate) interface: Option<(&'a str, u32)>,
-    /// One of several that share the port.
-    pub(crate) share_port: bool,
+    /// Whether it shares the port.
+    pub(crate) port: PortSharing,
     /// Mark of its packets for the routing rules (SO_MARK); 0: none.
     pub(crate) mark: u32,
 }
@@ -41,7 +53,7 @@ pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
     if spec.local.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    if spec.share_port {
+    if spec.port == PortSharing::Further {
         socket.set_reuse_port(true)?;
     }
     if let Some((name, index)) = spec.interface {
@@ -50,6 +62,10 @@ pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
     mark(&socket, spec.mark)?;
     raise_buffers(&socket);
     socket.bind(&spec.local.into())?;
+    if spec.port == PortSharing::First {
+        // Set before, the kernel would also give it a port that is another group's, asked for or chosen.
+        socket.set_reuse_port(true)?;
+    }
     error_queue::enable(socket.as_fd(), spec.local.is_ipv6())?;
     Ok(socket.into())
 }
@@ -208,8 +224,9 @@ mod tests {
     fn group(shards: u8) -> Vec<UdpSocket> {
         let mut local: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let mut sockets = Vec::new();
-        for _ in 0..shards {
-            let spec = SocketSpec { local, interface: None, share_port: true, mark: 0 };
+        for shard in 0..shards {
+            let port = if shard == 0 { PortSharing::First } else { PortSharing::Further };
+            let spec = SocketSpec { local, interface: None, port, mark: 0 };
             let socket = open(&spec).unwrap();
             socket.set_nonblocking(false).unwrap();
             socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -249,9 +266,18 @@ mod tests {
     }
 
     #[test]
+    fn a_group_has_its_port_for_itself() {
+        let sockets = group(2);
+        let local = sockets[0].local_addr().unwrap();
+        let spec = SocketSpec { local, interface: None, port: PortSharing::First, mark: 0 };
+        assert_eq!(open(&spec).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
     fn the_mtu_of_a_route_is_known() {
         let local = "127.0.0.1:0".parse().unwrap();
-        let spec = SocketSpec { local, interface: Some(("lo", 1)), share_port: false, mark: 0 };
+        let (interface, port) = (Some(("lo", 1)), PortSharing::Alone);
+        let spec = SocketSpec { local, interface, port, mark: 0 };
         assert!(route_mtu(&spec, "127.0.0.1:9".parse().unwrap()).unwrap() >= 1500);
     }
 }

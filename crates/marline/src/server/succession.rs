@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use marline_core::Shard as Part;
 use marline_io::succession::{Channel, Estate, Heir, NativePart};
-use marline_io::{Generations, LinkListener, Shard, ShardHandle, SocketOptions};
+use marline_io::{Generations, LinkListener, PortSharing, Shard, ShardHandle, SocketOptions};
 use std::sync::{Mutex, PoisonError};
 
 use super::builder::same_port;
@@ -147,8 +147,8 @@ pub(super) fn adopt_sockets(
         return Err(changed(config));
     }
     for (shard, local, fd) in sockets {
-        let options =
-            SocketOptions { local, interface: None, share_port: shards.len() > 1, mark: 0 };
+        // It is bound already.
+        let options = SocketOptions { local, interface: None, port: PortSharing::Alone, mark: 0 };
         let adopted = shards[usize::from(shard)].adopt_socket(fd, options);
         adopted.map_err(|source| BindError::Bind { address: local, source })?;
     }

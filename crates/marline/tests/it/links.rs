@@ -2,9 +2,10 @@
 //! do to the port.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
+use super::support::machines::{can_make_machines, done, name_of_test, role, run_this_test};
 use super::support::*;
 use marline::{Carrier, CarrierCounters, Client, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -88,6 +89,37 @@ async fn streams_go_by_tcp_alone_on_every_shard_and_nothing_is_sent_twice() {
         assert!(counters(&server).links >= 1, "{:?}", counters(&server));
         assert_eq!(counters(&server).link_frames_dropped, 0);
     }
+}
+
+/// The machine has eight ports to choose from, and programs have all but one of them, some in TCP and some in UDP.
+#[test]
+fn a_port_that_the_system_chooses_is_free_for_datagrams_and_tcp() {
+    let name = name_of_test(&a_port_that_the_system_chooses_is_free_for_datagrams_and_tcp);
+    if role().is_some() {
+        let run = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        assert!(run.unwrap().success());
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40007").unwrap();
+        tokio::runtime::Runtime::new().unwrap().block_on(the_port_left_over());
+        done();
+    }
+    if can_make_machines() {
+        run_this_test("server", &["-rn"], name);
+    }
+}
+
+async fn the_port_left_over() {
+    let by_tcp = [0, 2, 3, 6].map(|port| TcpListener::bind(("127.0.0.1", 40_000 + port)).unwrap());
+    let by_udp = [1, 4, 7].map(|port| UdpSocket::bind(("127.0.0.1", 40_000 + port)).unwrap());
+    for shards in [1, 4] {
+        let server = server_on_both(shards).await;
+        assert_eq!(server.local_addr().port(), 40_005, "with {shards} shards");
+        let builder = || Server::builder().listen(server.local_addr()).shards(shards).clone();
+        let second = builder().bind().await.map(|server| server.local_addr());
+        let error = std::io::Error::from(second.unwrap_err());
+        assert_eq!(error.kind(), ErrorKind::AddrInUse, "with {shards} shards");
+        drop(server);
+    }
+    drop((by_tcp, by_udp));
 }
 
 #[tokio::test]

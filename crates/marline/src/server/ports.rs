@@ -1,0 +1,86 @@
+//! Sockets that a server of datagrams opens: one for each address and shard, and a TCP listener beside them.
+//!
+//! A port that the system chooses for datagrams may be another program's in TCP, if only for a connection that it has
+//! closed a minute ago. A server that lacks the listener is lost to clients whose network blocks UDP, so such a port is
+//! chosen for both: TCP's first, as there are more reasons that one is taken.
+
+use core::net::SocketAddr;
+use std::io;
+use std::sync::Arc;
+
+use marline_io::{LinkListener, PortSharing, Shard, ShardHandle, SocketOptions};
+
+use super::ServerBuilder;
+use super::builder::same_port;
+use crate::BindError;
+
+/// How often the system is asked for a port that is free for both.
+const PORT_CHOICES: usize = 32;
+
+/// Opens the addresses of a server; gives them with their ports resolved.
+pub(super) fn open(
+    config: &ServerBuilder,
+    shards: &[Arc<ShardHandle>],
+) -> Result<(Vec<SocketAddr>, Vec<LinkListener>), BindError> {
+    let (mut listen, mut listeners) = (Vec::new(), Vec::new());
+    for address in &config.listen {
+        let address = same_port(*address, listen.last().copied());
+        let opened = if address.port() == 0 && config.carrier.has_links() {
+            open_chosen(shards, address)
+        } else {
+            open_datagrams(shards, address).map(|address| {
+                let listener = config.carrier.has_links().then(|| listen_by_tcp(shards, address));
+                (address, listener.flatten())
+            })
+        };
+        let (address, listener) = opened.map_err(|source| BindError::Bind { address, source })?;
+        listen.push(address);
+        listeners.extend(listener);
+    }
+    if config.shards > 1
+        && let Err(error) = shards[0].spread_over(config.shards as u8)
+    {
+        tracing::warn!(%error, "the kernel does not spread by flow: shards hand over");
+    }
+    Ok((listen, listeners))
+}
+
+/// Opens an address with a port that is free for datagrams and for TCP.
+fn open_chosen(
+    shards: &[Arc<ShardHandle>],
+    address: SocketAddr,
+) -> io::Result<(SocketAddr, Option<LinkListener>)> {
+    for _ in 0..PORT_CHOICES {
+        let Some(listener) = listen_by_tcp(shards, address) else { break };
+        match open_datagrams(shards, listener.local) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            opened => return opened.map(|address| (address, Some(listener))),
+        }
+    }
+    Ok((open_datagrams(shards, address)?, None))
+}
+
+/// Opens an address on every shard. A port the system chooses for the first serves all.
+fn open_datagrams(shards: &[Arc<ShardHandle>], mut address: SocketAddr) -> io::Result<SocketAddr> {
+    let mut port = if shards.len() > 1 { PortSharing::First } else { PortSharing::Alone };
+    for shard in shards {
+        let options = SocketOptions { local: address, interface: None, port, mark: 0 };
+        address = shard.open_socket(options)?;
+        port = PortSharing::Further;
+    }
+    Ok(address)
+}
+
+/// Accepts TCP connections beside datagrams. A port that another program has costs clients in networks without UDP
+/// their way, and nobody else anything.
+fn listen_by_tcp(shards: &[Arc<ShardHandle>], address: SocketAddr) -> Option<LinkListener> {
+    let listener = Shard::listen_links(shards, address);
+    let warn = |error: &io::Error| {
+        tracing::warn!(
+            %address,
+            %error,
+            "cannot listen on TCP: clients whose network blocks UDP will not get through"
+        );
+    };
+    listener.inspect_err(warn).ok()
+}

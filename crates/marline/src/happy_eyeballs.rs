@@ -40,6 +40,8 @@ pub(crate) struct Failure {
     pub(crate) why: FailureKind,
     /// Who objected, if anybody did.
     delivery_error: Option<Reach>,
+    /// Why there was no TCP connection to carry it, if one was tried.
+    link_failure: Option<String>,
     transport: &'static str,
 }
 
@@ -84,6 +86,11 @@ impl core::fmt::Display for Reason<'_> {
             }
             FailureKind::Closed(_) if let Some(delivery_error) = &self.0.delivery_error => {
                 delivery_error.fmt(f)
+            }
+            FailureKind::Closed(CloseReason::TimedOut) | FailureKind::Silent
+                if let Some(link_failure) = &self.0.link_failure =>
+            {
+                write!(f, "no answer by {}: {link_failure}", self.0.transport)
             }
             FailureKind::Closed(CloseReason::TimedOut) | FailureKind::Silent => {
                 write!(f, "no answer (does a firewall drop {} there?)", self.0.transport)
@@ -159,7 +166,8 @@ impl HappyEyeballs<'_> {
             }
             (why, _) => why,
         };
-        Failure { candidate, why, delivery_error, transport: self.transport }
+        let link_failure = self.shard.link_failure(local, remote);
+        Failure { candidate, why, delivery_error, link_failure, transport: self.transport }
     }
 
     fn start(&self, candidate: &Candidate) -> Result<Stream, FailureKind> {

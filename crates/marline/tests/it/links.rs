@@ -123,6 +123,20 @@ async fn the_port_left_over() {
 }
 
 #[tokio::test]
+async fn a_client_learns_that_the_server_does_not_listen_on_tcp() {
+    let server = server_with(1, |config| {
+        config.carrier(Carrier::Udp);
+    })
+    .await;
+    let client = client_with(&["127.0.0.1"], |config| {
+        config.carrier(Carrier::Tcp).connect_timeout(Duration::from_secs(2));
+    })
+    .await;
+    let error = client.connect(server.local_addr()).await.unwrap_err().to_string();
+    assert!(error.contains("does not listen on TCP"), "{error}");
+}
+
+#[tokio::test]
 async fn a_client_of_datagrams_alone_needs_no_listener_and_opens_no_link() {
     let server = server_on_both(1).await;
     echo(&server);

@@ -42,7 +42,10 @@ pub use linux_compat::LinuxCompat;
 pub use liveness::{BadSilenceSpec, LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};
 pub use marline_policy::AddressPairFault;
 pub use marline_wire::mptcp::Extensions;
-pub use path_health::{AddressPairHealth, AddressPairInfo, PathHealthMonitor};
+pub use path_health::{
+    AddressPairHealth, AddressPairInfo, AddressPairStatistics, AddressPairVerdict,
+    PathHealthMonitor, PathHealthObserver,
+};
 pub use socket_option::{Hold, Keepalive, SocketOption};
 pub use stats::{
     ConnectionInfo, Counters, ForecastScore, SubflowInfo, SubflowPlace, SubflowState, TcpDetail,

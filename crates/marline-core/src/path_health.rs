@@ -40,15 +40,17 @@
 //! packet.
 
 mod average;
+mod exchange;
 mod table;
 
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use marline_policy::{AddressPair, AddressPairFault, PathHealthConfig};
 use marline_time::{Duration, Instant};
 
+pub use exchange::{AddressPairStatistics, AddressPairVerdict};
 pub(crate) use table::{Contribution, HealthTable, Trouble};
 
 /// Path health monitor, which several endpoints may share. Clones refer to the same monitor.
@@ -57,9 +59,23 @@ pub struct PathHealthMonitor {
     table: Arc<Mutex<HealthTable>>,
     /// Grows with each change of a verdict.
     generation: Arc<AtomicU64>,
+    observer: Arc<ObserverSlot>,
 }
 
-/// Verdict of the path health monitor on an address pair.
+/// Who is told that there is something new in a path health monitor.
+pub type PathHealthObserver = Box<dyn Fn() + Send + Sync>;
+
+/// An observer, once there is one.
+#[derive(Default)]
+struct ObserverSlot(OnceLock<PathHealthObserver>);
+
+impl core::fmt::Debug for ObserverSlot {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("ObserverSlot").field(&self.0.get().is_some()).finish()
+    }
+}
+
+/// AddressPairVerdict of the path health monitor on an address pair.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum AddressPairHealth {
     /// Nothing is wrong with it.
@@ -100,11 +116,29 @@ impl PathHealthMonitor {
     #[must_use]
     pub fn new(config: PathHealthConfig) -> Self {
         let table = Arc::new(Mutex::new(HealthTable::new(config)));
-        PathHealthMonitor { table, generation: Arc::new(AtomicU64::new(0)) }
+        PathHealthMonitor {
+            table,
+            generation: Arc::new(AtomicU64::new(0)),
+            observer: Arc::default(),
+        }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, HealthTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes something.
+    fn change(&self, change: impl FnOnce(&mut HealthTable)) {
+        let mut table = self.lock();
+        change(&mut table);
+        self.publish(&table);
+    }
+
+    /// Calls the observer. No lock may be held.
+    pub(crate) fn notify(&self) {
+        if let Some(observer) = self.observer.0.get() {
+            observer();
+        }
     }
 
     /// Publishes that verdicts changed.

@@ -132,7 +132,10 @@ impl Endpoint {
         let by_addresses =
             |(n, fault): (AddressPair, AddressPairFault)| ((n.local, n.remote), fault);
         let bad = changed.then(|| table.bad().map(by_addresses).collect());
-        Findings { bad, questions: self.questions(&mut table) }
+        let questions = self.questions(&mut table);
+        drop(table);
+        monitor.notify();
+        Findings { bad, questions }
     }
 
     /// Tells when members were heard, and at a period's end what they did. Whether they did anything.

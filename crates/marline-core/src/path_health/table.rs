@@ -8,6 +8,7 @@ use marline_policy::{AddressPair, AddressPairFault, LossBase, PathHealthConfig};
 use marline_time::{Duration, Instant};
 
 use super::average::Average;
+use super::exchange::{AddressPairStatistics, AddressPairVerdict};
 use super::{AddressPairHealth, AddressPairInfo};
 use crate::FourTuple;
 
@@ -97,6 +98,10 @@ struct Bad {
     misses: u32,
     /// When the answer is looked for, or the next question goes.
     next: Instant,
+    /// When a member of whoever found it was last heard before.
+    unheard_from: Instant,
+    /// Another process found it, and nothing here did.
+    adopted: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -107,10 +112,14 @@ struct Entry {
     current: Contribution,
     /// The sum of the period before.
     last: Contribution,
+    /// What our own members did that other processes were not told yet.
+    untold: AddressPairStatistics,
+    /// Of a verdict that a member of ours contradicted: [`AddressPairVerdict::unheard_from`].
+    refuted: Option<Instant>,
     state: State,
     /// A valid segment came in on a member.
     heard_at: Instant,
-    /// It had members.
+    /// It had members, or another process had and found it bad.
     used_at: Instant,
     /// A question is due: whoever has a member asks.
     question: bool,
@@ -118,12 +127,14 @@ struct Entry {
 }
 
 impl Entry {
-    const fn new(now: Instant) -> Self {
+    fn new(now: Instant) -> Self {
         Entry {
             loss: Average::NOTHING,
             retransmissions: Average::NOTHING,
             current: Contribution::NOTHING,
             last: Contribution::NOTHING,
+            untold: AddressPairStatistics::default(),
+            refuted: None,
             state: State::Good,
             heard_at: Instant::ZERO,
             used_at: now,
@@ -131,6 +142,15 @@ impl Entry {
             times_bad: 0,
         }
     }
+
+    fn members(&self) -> u64 {
+        self.last.members.max(self.current.members)
+    }
+}
+
+/// Whether the peer's answer to anybody contradicts this.
+const fn is_silence(fault: AddressPairFault) -> bool {
+    matches!(fault, AddressPairFault::Unanswered | AddressPairFault::Silent)
 }
 
 /// All that is known, and the rules.
@@ -240,11 +260,23 @@ impl HealthTable {
         let entry = self.entry(now, pair);
         entry.used_at = now;
         entry.heard_at = entry.heard_at.max(at);
+        if let State::Bad(bad) = entry.state
+            && bad.adopted
+            && is_silence(bad.fault)
+            && (bad.unheard_from < at && at < bad.since)
+        {
+            // The peer answered here while another process waited.
+            entry.refuted = Some(bad.unheard_from);
+            entry.state = State::Good;
+            self.generation += 1;
+        }
     }
 
     /// What an endpoint's members did since it last told.
     pub(crate) fn contribute(&mut self, now: Instant, pair: AddressPair, part: &Contribution) {
-        self.entry(now, pair).current.add(part);
+        let entry = self.entry(now, pair);
+        entry.current.add(part);
+        entry.untold.add(&AddressPairStatistics::from(part));
     }
 
     /// Something happened to a member.
@@ -277,6 +309,7 @@ impl HealthTable {
         let Some(entry) = self.address_pairs.get_mut(&pair) else { return };
         if let State::Bad(bad) = &mut entry.state {
             bad.clean_since = None;
+            bad.adopted = false;
             // Whatever came first: a lone timeout is the least of them.
             if bad.fault == AddressPairFault::Rto && fault != AddressPairFault::Rto {
                 bad.fault = fault;
@@ -285,8 +318,17 @@ impl HealthTable {
             return;
         }
         let next = now + first;
-        let bad = Bad { fault, since: now, clean_since: None, asked_at: None, misses: 0, next };
-        entry.state = State::Bad(bad);
+        let unheard_from = entry.heard_at;
+        entry.state = State::Bad(Bad {
+            fault,
+            since: now,
+            clean_since: None,
+            asked_at: None,
+            misses: 0,
+            next,
+            unheard_from,
+            adopted: false,
+        });
         entry.times_bad += 1;
         self.generation += 1;
     }
@@ -338,6 +380,8 @@ impl HealthTable {
                         bad.misses = 0;
                         bad.clean_since.get_or_insert(now);
                     } else {
+                        // Without members nobody asked, and the verdict is still only the others'.
+                        bad.adopted &= entry.question;
                         bad.misses = bad.misses.saturating_add(1);
                         bad.clean_since = None;
                         let pause = clean.probe * (1 << bad.misses.min(16));
@@ -399,10 +443,84 @@ impl HealthTable {
         self.address_pairs.get_mut(pair).is_some_and(|entry| core::mem::take(&mut entry.question))
     }
 
+    /// The verdicts that were found here, on address pairs that have members.
+    pub(super) fn verdicts(&self) -> Vec<AddressPairVerdict> {
+        let own = |(pair, entry): (&AddressPair, &Entry)| match entry.state {
+            State::Bad(bad) if !bad.adopted && entry.members() > 0 => Some(AddressPairVerdict {
+                address_pair: *pair,
+                fault: bad.fault,
+                since: bad.since,
+                unheard_from: bad.unheard_from,
+            }),
+            _ => None,
+        };
+        self.address_pairs.iter().filter_map(own).collect()
+    }
+
+    /// Another process holds an address pair to be bad.
+    pub(super) fn adopt(&mut self, now: Instant, verdict: &AddressPairVerdict) {
+        let first = self.config.clean.map_or(Duration::ZERO, |clean| clean.probe);
+        let entry = self.entry(now, verdict.address_pair);
+        if entry.refuted == Some(verdict.unheard_from) {
+            return;
+        }
+        entry.used_at = now;
+        match &mut entry.state {
+            State::Bad(bad) if bad.adopted && bad.fault != verdict.fault => {
+                bad.fault = verdict.fault;
+            }
+            State::Bad(_) => return,
+            State::Good | State::Watched { .. } => {
+                entry.state = State::Bad(Bad {
+                    fault: verdict.fault,
+                    since: verdict.since,
+                    clean_since: None,
+                    asked_at: None,
+                    misses: 0,
+                    next: now + first,
+                    unheard_from: verdict.unheard_from,
+                    adopted: true,
+                });
+                entry.times_bad += 1;
+            }
+        }
+        self.generation += 1;
+    }
+
+    /// No other process holds it to be bad any longer.
+    pub(super) fn withdraw(&mut self, pair: &AddressPair) {
+        let Some(entry) = self.address_pairs.get_mut(pair) else { return };
+        if matches!(entry.state, State::Bad(bad) if bad.adopted) {
+            entry.state = State::Good;
+            self.generation += 1;
+        }
+    }
+
+    /// What our own members did since this was last asked.
+    pub(super) fn take_statistics(&mut self) -> Vec<(AddressPair, AddressPairStatistics)> {
+        let all = self.address_pairs.iter_mut();
+        let taken = all.map(|(pair, entry)| (*pair, core::mem::take(&mut entry.untold)));
+        taken.filter(|(_, untold)| *untold != AddressPairStatistics::default()).collect()
+    }
+
+    /// What members in another process did: it counts as if they were ours.
+    pub(super) fn add_statistics(
+        &mut self,
+        now: Instant,
+        pair: AddressPair,
+        part: &AddressPairStatistics,
+    ) {
+        if now >= self.period_ends {
+            self.end_period(now);
+        }
+        let part = Contribution::from(part);
+        self.entry(now, pair).current.add(&part);
+    }
+
     pub(super) fn table(&self) -> Vec<AddressPairInfo> {
         let line = |(pair, entry): (&AddressPair, &Entry)| AddressPairInfo {
             address_pair: *pair,
-            members: entry.last.members.max(entry.current.members),
+            members: entry.members(),
             loss: entry.loss.share(),
             retransmissions: entry.retransmissions.share(),
             rto: entry.last.rto,

@@ -300,3 +300,100 @@ fn parameters_are_what_the_documentation_says() {
     let clean = Clean { period: ms(2_000), probe: ms(600), longest_probe: ms(1_200) };
     assert_eq!(ours.clean, Some(clean));
 }
+
+/// What the monitors of two processes tell each other, at once.
+fn exchange(from: &Fixture, to: &mut Fixture) {
+    to.now = to.now.max(from.now);
+    for verdict in from.table.verdicts() {
+        to.table.adopt(to.now, &verdict);
+    }
+}
+
+/// Two processes of which the first has found the address pair silent; each had a member that was heard before.
+fn one_of_two_is_silent() -> (Fixture, Fixture) {
+    let mut first = Fixture::new(PathHealthConfig::prompt());
+    let mut second = Fixture::new(PathHealthConfig::prompt());
+    for fixture in [&mut first, &mut second] {
+        fixture.now += ms(1_000);
+        let heard = fixture.now;
+        fixture.table.heard(heard, fixture.wifi, heard);
+        let part = Contribution { members: 1, sent: 1, at_risk: 1, ..Contribution::default() };
+        fixture.table.contribute(heard, fixture.wifi, &part);
+        fixture.table.advance(heard);
+    }
+    first.now += ms(2_000);
+    first.table.trouble(first.now, first.wifi, Trouble::Silent { wait: ms(100) });
+    assert_eq!(first.fault(), Some(AddressPairFault::Silent));
+    (first, second)
+}
+
+#[test]
+fn another_process_verdict_is_adopted_and_not_passed_on() {
+    let (first, mut second) = one_of_two_is_silent();
+    let before = second.table.generation();
+    exchange(&first, &mut second);
+    assert_eq!(second.fault(), Some(AddressPairFault::Silent));
+    assert!(second.table.generation() > before);
+    assert_eq!(second.table.verdicts(), []);
+    second.table.withdraw(&second.wifi);
+    assert_eq!(second.fault(), None);
+}
+
+#[test]
+fn an_adopted_verdict_becomes_ones_own_when_a_probe_goes_unanswered() {
+    let (first, mut second) = one_of_two_is_silent();
+    exchange(&first, &mut second);
+    for _ in 0..4 {
+        second.now = second.table.next_timeout().expect("probes");
+        let member = Contribution { members: 1, ..Contribution::default() };
+        second.table.heard(second.now, second.wifi, Instant::from_secs(11));
+        second.table.contribute(second.now, second.wifi, &member);
+        second.table.advance(second.now);
+        second.table.take_question(&second.wifi);
+    }
+    assert_eq!(second.table.verdicts().len(), 1);
+    second.table.withdraw(&second.wifi);
+    assert_eq!(second.fault(), Some(AddressPairFault::Silent), "what others say changes nothing");
+}
+
+#[test]
+fn without_members_who_could_ask_an_adopted_verdict_stays_the_others() {
+    let (first, mut second) = one_of_two_is_silent();
+    exchange(&first, &mut second);
+    for _ in 0..4 {
+        second.now = second.table.next_timeout().expect("probes");
+        second.table.advance(second.now);
+    }
+    assert_eq!(second.table.verdicts(), []);
+    second.table.withdraw(&second.wifi);
+    assert_eq!(second.fault(), None);
+}
+
+#[test]
+fn who_heard_the_peer_while_another_process_waited_refutes_its_verdict() {
+    let (first, mut second) = one_of_two_is_silent();
+    second.now = first.now;
+    let heard = Instant::from_secs(11) + ms(1_500);
+    exchange(&first, &mut second);
+    second.table.heard(second.now, second.wifi, heard);
+    assert_eq!(second.fault(), None);
+    exchange(&first, &mut second);
+    assert_eq!(second.fault(), None, "the same verdict again");
+}
+
+#[test]
+fn losses_in_two_processes_are_judged_together() {
+    let mut config = PathHealthConfig::multimob();
+    config.least = 10;
+    let (mut first, mut second) = (Fixture::new(config), Fixture::new(config));
+    for _ in 0..2 {
+        second.period((3, 6), (0, 6), ms(200));
+        for (pair, part) in second.table.take_statistics() {
+            first.table.add_statistics(second.now, pair, &part);
+        }
+        first.period((3, 6), (0, 6), ms(200));
+    }
+    assert_eq!(first.fault(), Some(AddressPairFault::Loss));
+    assert_eq!(second.fault(), None, "six segments prove nothing yet");
+    assert_eq!(second.table.take_statistics(), [], "told once");
+}

@@ -88,6 +88,8 @@ pub enum AddressPairHealth {
         fault: AddressPairFault,
         /// The time since which it has been bad.
         since: Instant,
+        /// Another process found it ([`PathHealthMonitor::adopt`]).
+        adopted: bool,
     },
 }
 

@@ -7,6 +7,7 @@ mod clock;
 mod contacts;
 mod driver;
 mod echo_socket;
+mod health_exchange;
 mod links;
 mod native;
 mod net;
@@ -30,6 +31,7 @@ pub use driver::{
     Stream, udp_capabilities,
 };
 pub use echo_socket::{EchoAnswer, EchoSocket};
+pub use health_exchange::HealthExchange;
 pub use links::UdpUse;
 pub use marline_wire::{Pref64, Prefix64};
 pub use native::{RawSockets, native_capabilities};

@@ -11,8 +11,8 @@ use marline_core::{
     ConnectionConfig, ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor, SocketOption,
 };
 use marline_io::{
-    Interfaces, LocalEnd, PathSpec, Prefix64, Shard, ShardConfig, ShardHandle, SharedEventObserver,
-    Watcher,
+    HealthExchange, Interfaces, LocalEnd, PathSpec, Prefix64, Shard, ShardConfig, ShardHandle,
+    SharedEventObserver, Watcher,
 };
 use marline_time::{DelayHistogram, Duration};
 use tokio::net::{ToSocketAddrs, lookup_host};
@@ -26,7 +26,8 @@ use crate::nat64::PrefixWatch;
 use crate::path_table::{Candidate, PathChange, PathRestriction, PathStatus, PathTable};
 use crate::routes::Routes;
 use crate::shards::{
-    Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, traffic_of,
+    Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, share_path_health,
+    traffic_of,
 };
 use crate::{
     BindError, Carrier, ConnectError, PolicyError, Stream, TransportConfig, UnknownPath, carrier,
@@ -62,6 +63,8 @@ struct Inner {
     watcher: Mutex<HealthWatcher>,
     path_events: broadcast::Sender<PathEvent>,
     tasks: Mutex<Vec<AbortHandle>>,
+    /// Its part in what processes tell each other of paths.
+    _exchange: Option<HealthExchange>,
 }
 
 impl Drop for Inner {
@@ -104,6 +107,12 @@ impl Client {
         if let Some(monitor) = config.path_health.clone() {
             shard.set_path_health_monitor(monitor);
         }
+        let exchange = share_path_health(
+            config.path_health_directory.as_deref(),
+            config.path_health.as_ref(),
+            &config.carrier,
+            core::slice::from_ref(&shard),
+        )?;
         carrier::open(&config.carrier, &shard)?;
         if config.carrier.is_native() {
             shard
@@ -133,6 +142,7 @@ impl Client {
             watcher,
             path_events,
             tasks: Mutex::default(),
+            _exchange: exchange,
         });
         *lock(&inner.tasks) = watch_out(&inner);
         Ok(Client { inner })

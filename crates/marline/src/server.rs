@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor};
 use marline_io::{
-    AcceptQueue, Generations, Links, ResetSeed, Shard, ShardConfig, ShardHandle,
+    AcceptQueue, Generations, HealthExchange, Links, ResetSeed, Shard, ShardConfig, ShardHandle,
     SharedEventObserver,
 };
 use marline_time::{DelayHistogram, Duration};
@@ -21,7 +21,8 @@ use tokio::task::AbortHandle;
 
 use crate::datagrams::LaneCounters;
 use crate::shards::{
-    Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, traffic_of,
+    Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, share_path_health,
+    traffic_of,
 };
 use crate::{
     BindError, LONGEST_KEEPALIVE, PathChange, PolicyError, Stream, TransportConfig, UnknownPath,
@@ -52,6 +53,8 @@ struct Inner {
     watch: Option<AbortHandle>,
     /// Who else shares the addresses.
     place: Place,
+    /// Its part in what processes tell each other of paths.
+    _exchange: Option<HealthExchange>,
 }
 
 impl Inner {
@@ -99,6 +102,12 @@ impl Server {
         for index in 0..config.shards {
             shards.push(start_shard(&config, index as u8, (&queue, &links), &monitor)?);
         }
+        let exchange = share_path_health(
+            config.path_health_directory.as_deref(),
+            config.path_health.as_ref(),
+            &config.carrier,
+            &shards,
+        )?;
         if config.carrier.is_native() {
             let (listen, place) = open_native(&config, &shards, &links)?;
             let addresses = Arc::new(Mutex::new(Announced::of(&config)));
@@ -114,6 +123,7 @@ impl Server {
                 addresses,
                 watch,
                 place,
+                _exchange: exchange,
             };
             return Ok(Server { inner: Arc::new(inner) });
         }
@@ -130,6 +140,7 @@ impl Server {
             addresses,
             watch: None,
             place,
+            _exchange: exchange,
         };
         Ok(Server { inner: Arc::new(inner) })
     }

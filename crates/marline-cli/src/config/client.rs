@@ -395,7 +395,8 @@ impl ClientOptions {
             .paths(self.path.iter().map(|word| word.0.clone()))
             .capture_secrets(self.pcap_secrets)
             .monitor(true)
-            .path_health_monitor(self.shared().path_health_monitor());
+            .path_health_monitor(self.shared().path_health_monitor())
+            .share_path_health(self.shared().share_path_health);
         if let Some(dir) = self.shared().capture_dir()? {
             client.capture_dir(dir);
         }

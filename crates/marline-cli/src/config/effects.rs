@@ -60,6 +60,7 @@ pub const SHARED: Effects = &[
     ("congestion", New),
     ("recovery", New),
     ("path-health", Restart),
+    ("share-path-health", Restart),
     ("linger", New),
     ("carrier", Restart),
     ("tun", Restart),

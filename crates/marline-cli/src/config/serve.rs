@@ -206,7 +206,8 @@ impl ServeOptions {
         }
         server
             .capture_secrets(self.pcap_secrets)
-            .path_health_monitor(self.shared().path_health_monitor());
+            .path_health_monitor(self.shared().path_health_monitor())
+            .share_path_health(self.shared().share_path_health);
         if let Some(dir) = shared.capture_dir()? {
             server.capture_dir(dir);
         }

@@ -256,7 +256,8 @@ impl ServerOptions {
         server
             .shards(shards)
             .capture_secrets(self.pcap_secrets)
-            .path_health_monitor(self.shared().path_health_monitor());
+            .path_health_monitor(self.shared().path_health_monitor())
+            .share_path_health(self.shared().share_path_health);
         if let Some(dir) = self.shared().capture_dir()? {
             server.capture_dir(dir);
         }

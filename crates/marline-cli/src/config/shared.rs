@@ -83,6 +83,10 @@ macro_rules! options {
                 #[arg(long, value_name = "SPEC", alias = "oracle")]
                 #[serde(alias = "oracle")]
                 path_health: Option<$crate::config::shared::PathHealthWord>,
+                /// Share what the path health monitor finds with all processes that name this directory, which
+                /// is created for its user alone
+                #[arg(long, value_name = "DIR")]
+                share_path_health: Option<std::path::PathBuf>,
                 /// Keep connections without any path this long [default: 1h]
                 #[arg(long, value_name = "TIME")]
                 linger: Option<$crate::config::Word<$crate::config::Span>>,
@@ -192,6 +196,7 @@ pub struct Shared {
     pub congestion: Option<String>,
     pub recovery: Option<String>,
     pub path_health: Option<PathHealthWord>,
+    pub share_path_health: Option<PathBuf>,
     pub linger: Option<Word<Span>>,
     pub carrier: Option<CarrierChoice>,
     pub tun: Vec<Word<Tun>>,

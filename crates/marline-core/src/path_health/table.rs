@@ -527,7 +527,9 @@ impl HealthTable {
             health: match entry.state {
                 State::Good => AddressPairHealth::Good,
                 State::Watched { .. } => AddressPairHealth::Watched,
-                State::Bad(Bad { fault, since, .. }) => AddressPairHealth::Bad { fault, since },
+                State::Bad(Bad { fault, since, adopted, .. }) => {
+                    AddressPairHealth::Bad { fault, since, adopted }
+                }
             },
             times_bad: entry.times_bad,
         };

@@ -3,7 +3,7 @@
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use marline_core::{
     ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, Endpoint, Limits, MonitorEvent,
@@ -74,7 +74,7 @@ pub struct Shard {
     /// Nobody holds the shard any more: it ends when its connections have.
     pub(super) orphaned: AtomicBool,
     index: u8,
-    handle: OnceLock<std::sync::Weak<ShardHandle>>,
+    handle: OnceLock<Weak<ShardHandle>>,
 }
 
 impl fmt::Debug for Shard {
@@ -133,7 +133,22 @@ impl core::ops::Deref for ShardHandle {
     }
 }
 
+impl ShardHandle {
+    /// The shard, without keeping it running.
+    pub(crate) fn downgrade(&self) -> Weak<Shard> {
+        Arc::downgrade(&self.shard)
+    }
+}
+
 impl Shard {
+    /// Looks at the verdicts of its path health monitor, which others have changed.
+    pub(crate) fn see_path_health(&self) {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        state.endpoint.handle_timeout(now);
+        self.serve(&mut state, now);
+    }
+
     /// Makes its connections members of this path health monitor from now on.
     pub fn set_path_health_monitor(&self, monitor: PathHealthMonitor) {
         self.lock().endpoint.set_path_health_monitor(monitor);

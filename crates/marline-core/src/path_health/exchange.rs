@@ -6,9 +6,9 @@
 //! *How.* A monitor gives what only it can know, and takes what others give: the counts of its members' segments, which
 //! others add to their own, so that each judges the losses of the whole machine; and the verdicts that it found, which
 //! others adopt. An adopted verdict has all consequences of one's own, probes by one's own members among them. It ends
-//! when these were answered for a clean period, or when nobody holds it any longer ([`PathHealthMonitor::withdraw`]). It
-//! is not passed on, so that two processes do not hold each other to it, unless a probe here goes unanswered: then it is
-//! one's own.
+//! when these were answered for a clean period, or when nobody holds it any longer
+//! ([`PathHealthMonitor::withdraw`]). It is not passed on, so that two processes do not hold each other to it, unless a
+//! probe here goes unanswered: then it is one's own.
 //!
 //! Questions and answers are not exchanged. Instead, a member that heard the peer while another process waited for it
 //! *refutes* that verdict, as it would have prevented it in the same process.
@@ -18,7 +18,6 @@
 use marline_policy::{AddressPair, AddressPairFault};
 use marline_time::{Duration, Instant};
 
-use super::table::Contribution;
 use super::{PathHealthMonitor, PathHealthObserver};
 
 /// A verdict that a process found itself.
@@ -59,21 +58,6 @@ impl AddressPairStatistics {
         self.retransmitted = self.retransmitted.saturating_add(other.retransmitted);
         self.sent = self.sent.saturating_add(other.sent);
         self.rto = self.rto.max(other.rto);
-    }
-}
-
-impl From<&Contribution> for AddressPairStatistics {
-    fn from(part: &Contribution) -> Self {
-        let Contribution { members: _, lost, outstanding, at_risk, retransmitted, sent, rto } =
-            *part;
-        AddressPairStatistics { lost, outstanding, at_risk, retransmitted, sent, rto }
-    }
-}
-
-impl From<&AddressPairStatistics> for Contribution {
-    fn from(part: &AddressPairStatistics) -> Self {
-        let AddressPairStatistics { lost, outstanding, at_risk, retransmitted, sent, rto } = *part;
-        Contribution { members: 0, lost, outstanding, at_risk, retransmitted, sent, rto }
     }
 }
 

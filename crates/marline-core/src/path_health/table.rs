@@ -57,6 +57,21 @@ impl Contribution {
     }
 }
 
+impl From<&Contribution> for AddressPairStatistics {
+    fn from(part: &Contribution) -> Self {
+        let Contribution { members: _, lost, outstanding, at_risk, retransmitted, sent, rto } =
+            *part;
+        AddressPairStatistics { lost, outstanding, at_risk, retransmitted, sent, rto }
+    }
+}
+
+impl From<&AddressPairStatistics> for Contribution {
+    fn from(part: &AddressPairStatistics) -> Self {
+        let AddressPairStatistics { lost, outstanding, at_risk, retransmitted, sent, rto } = *part;
+        Contribution { members: 0, lost, outstanding, at_risk, retransmitted, sent, rto }
+    }
+}
+
 /// Something that happened to a member.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {

@@ -2,6 +2,8 @@
 //! drops UDP, a captive portal that rejects it, no path at all, a server that is gone. Each is
 //! reported once, by name, and withdrawn when it recovers.
 
+use std::time::{Duration, Instant};
+
 use super::support::native::start_nginx;
 use super::support::testbed::{Testbed, Until};
 use super::support::{self, CURL};
@@ -112,6 +114,61 @@ fn where_no_path_is_left_one_line_says_so_and_a_server_that_is_gone_refuses() {
     testbed.log_with(client, "refused by the server: nobody listens on this port");
     let listed = testbed.run("client", "marline path --control c");
     assert!(listed.contains("9.9.9.1:7777: refused by the server"), "{listed}");
+}
+
+/// A second client in the same machine does nothing when a network dies, and knows it from the first.
+#[test]
+fn what_one_process_finds_of_a_network_the_others_know() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(mut testbed) = testbed(dir.path()) else { return };
+    start(&mut testbed, "accept");
+    for (number, control) in [(1081, "first"), (1082, "second")] {
+        let client = format!(
+            "marline client --invite-file invite --carrier udp {PATHS} --socks5 127.0.0.1:{number} \
+             --control {control} --path-health prompt --share-path-health shared"
+        );
+        testbed.start("client", &client, Until::Says("socks5 listening"));
+        let ask = ASK.replace("1080", &number.to_string());
+        testbed.run("client", &ask);
+    }
+    let table = |control: &str| {
+        testbed.run("client", &format!("marline monitor --table --once --control {control}"))
+    };
+    let wifi = |control: &str| {
+        let table = table(control);
+        let health = table.split("path health\n").nth(1).unwrap_or_default();
+        health.lines().find(|line| line.starts_with("192.168.1.2")).unwrap_or_default().to_owned()
+    };
+    let both_good = || {
+        for control in ["first", "second"] {
+            let begun = Instant::now();
+            while !wifi(control).contains(" good ") {
+                assert!(begun.elapsed() < Duration::from_secs(30), "{}", table(control));
+            }
+        }
+    };
+    both_good();
+    router(&testbed, DROP);
+    let ask = ASK.replace("1080", "1081");
+    let bad = |control: &str| {
+        let begun = Instant::now();
+        while !wifi(control).contains(" bad (") {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{}", table(control));
+            if control == "first" {
+                testbed.run("client", &ask);
+            }
+        }
+        wifi(control)
+    };
+    let line = bad("first");
+    assert!(!line.contains("another process"), "{line}");
+    let line = bad("second");
+    assert!(line.contains("says another process)"), "{line}");
+    let shared = testbed.run("client", "ls shared | wc -l; stat -c %a shared");
+    assert_eq!(shared.split_whitespace().collect::<Vec<_>>(), ["2", "700"]);
+    router(&testbed, "accept");
+    both_good();
 }
 
 /// The doctor with an invite: its words and whether it found a path.

@@ -13,6 +13,7 @@ mod deps;
 mod digests;
 mod dist;
 mod figures;
+mod flames;
 mod goals;
 mod manifest;
 mod nightly;
@@ -42,6 +43,7 @@ usage: cargo xtask <task>
                   --flame NAME: docs/research/bench.md
   figures [ROW..] measures the rows of docs/results.md, and says which goals are reached (`memory cost clean`);
                   `handover` draws the README's figure
+  flames [ROW..]  draws flame graphs of rows with real sockets, by perf: docs/research/flames.md
   digests         one hash over what 5,000 random worlds of each family and the papers' runs do: equal
                   before and after a change that changes no behaviour
   interop [ARGS]  the matrix against the kernel's Multipath TCP (root); --help lists its options
@@ -97,6 +99,7 @@ fn main() -> ExitCode {
         "ci" => ci::all(&root, rest),
         "digests" => digests::print(&root),
         "bench" => bench::run(&root, rest),
+        "flames" => flames::draw(&root, rest),
         "figures" => figures::measure(&root, rest),
         "interop" => measured(&root, INTEROP, rest),
         "compare" => measured(&root, COMPARE, rest),

@@ -1,0 +1,161 @@
+//! Flame graphs of the rows that are measured with real sockets: where their processors' time goes, in the kernel and in
+//! all programs that take part.
+//!
+//! `perf` samples the row's command with all that it starts, and inferno's programs draw what it found. The build has
+//! frame pointers and no link-time optimization, so that functions are told apart; its figures are not those of a
+//! release, and are not shown.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::TaskResult;
+use crate::run::{command, output, run, shown};
+
+/// A name, what cargo builds and runs, and the arguments of that.
+const ROWS: &[(&str, [&str; 6], &[&str])] = &[
+    ("bulk", ["run", "--release", "-p", "marline", "--example", "bulk"], &[]),
+    ("echo", ["run", "--release", "-p", "marline", "--example", "echo"], &[]),
+    ("relay", PROXIED, &["relay"]),
+    ("requests", PROXIED, &["requests"]),
+    ("churn", PROXIED, &["churn"]),
+    ("crowd", PROXIED, &["crowd"]),
+    ("silent", PROXIED, &["silent"]),
+    ("up", ["bench", "-q", "-p", "marline-cli", "--bench", "whole_machine"], &[]),
+];
+const PROXIED: [&str; 6] = ["bench", "-q", "-p", "marline-cli", "--bench", "proxied"];
+
+/// Samples a second and processor: not a divisor of what timers use.
+const SAMPLES_PER_S: &str = "499";
+/// Frames narrower than this share of the picture (%) are left out: they are most of the file.
+const NARROWEST: &str = "0.4";
+/// Programs of the table.
+const SHOWN_PROGRAMS: usize = 6;
+/// Functions of the table.
+const SHOWN_FUNCTIONS: usize = 12;
+
+/// Draws the rows named, or all of them, into docs/research/flames.
+pub(crate) fn draw(root: &Path, wanted: &[String]) -> TaskResult {
+    if let Some(unknown) = wanted.iter().find(|name| ROWS.iter().all(|(row, ..)| row != name)) {
+        let known: Vec<&str> = ROWS.iter().map(|(name, ..)| *name).collect();
+        return Err(format!("no row `{unknown}`; there are {}", known.join(", ")));
+    }
+    for (program, whence) in [
+        ("perf", "Debian's linux-perf"),
+        ("inferno-collapse-perf", "cargo install inferno"),
+        ("inferno-flamegraph", "cargo install inferno"),
+    ] {
+        let mut asked = Command::new(program);
+        asked.arg("--help").stdout(Stdio::null()).stderr(Stdio::null());
+        asked.status().map_err(|error| format!("{program}: {error} ({whence})"))?;
+    }
+    let pictures = root.join("docs/research/flames");
+    let folder = root.join("target/flames");
+    for folder in [&pictures, &folder] {
+        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    }
+    for (name, what, arguments) in ROWS {
+        if wanted.is_empty() || wanted.iter().any(|word| word == name) {
+            let stacks = sampled(root, &folder, name, what, arguments)?;
+            let picture = pictures.join(format!("{name}.svg"));
+            fs::write(&picture, drawn(root, name, &stacks)?)
+                .map_err(|error| format!("{}: {error}", picture.display()))?;
+            print!("== {name}\n{}", largest(&stacks));
+        }
+    }
+    Ok(())
+}
+
+/// Cargo with a build that has frame pointers, beside the others.
+fn cargo(root: &Path, program: &str, arguments: &[&str]) -> Command {
+    let mut cargo = command(root, program, arguments);
+    cargo
+        .env("CARGO_TARGET_DIR", root.join("target/flames"))
+        .env("CARGO_PROFILE_RELEASE_LTO", "off");
+    cargo.env("CARGO_PROFILE_BENCH_LTO", "off").env("RUSTFLAGS", "-Cforce-frame-pointers=yes");
+    for profile in ["RELEASE", "BENCH"] {
+        cargo.env(format!("CARGO_PROFILE_{profile}_CODEGEN_UNITS"), "16");
+        cargo.env(format!("CARGO_PROFILE_{profile}_STRIP"), "none");
+    }
+    cargo
+}
+
+/// Runs a row under `perf`; a line for each stack, with its samples.
+fn sampled(
+    root: &Path,
+    folder: &Path,
+    name: &str,
+    what: &[&str; 6],
+    arguments: &[&str],
+) -> Result<String, String> {
+    let [task, rest @ ..] = what;
+    let mut build = match *task {
+        "run" => cargo(root, "cargo", &[&["build"], &rest[..]].concat()),
+        _ => cargo(root, "cargo", &[&what[..], &["--no-run"]].concat()),
+    };
+    run(&mut build)?;
+    let data = folder.join(format!("{name}.data")).to_string_lossy().into_owned();
+    let perf = ["record", "-q", "-o", &data, "-e", "cpu-clock", "-F", SAMPLES_PER_S];
+    let perf =
+        [&perf[..], &["--call-graph", "fp", "--", "cargo"], what, &["--"], arguments].concat();
+    println!("== {name}: cargo {} {}", what.join(" "), arguments.join(" "));
+    run(cargo(root, "perf", &perf).stdout(Stdio::null()))?;
+    let mut script = command(root, "perf", &["script", "-i", &data]);
+    let script = script.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut running = script.spawn().map_err(|error| format!("{}: {error}", shown(script)))?;
+    let frames = running.stdout.take().ok_or("perf script without output")?;
+    let stacks = output(command(root, "inferno-collapse-perf", &["-q"]).stdin(frames));
+    running.wait().map_err(|error| format!("perf script: {error}"))?;
+    fs::remove_file(&data).map_err(|error| format!("{data}: {error}"))?;
+    let takes_part = |line: &&str| !line.starts_with("cargo") && !line.starts_with("perf");
+    Ok(stacks?.lines().filter(takes_part).map(|line| format!("{line}\n")).collect())
+}
+
+fn drawn(root: &Path, name: &str, stacks: &str) -> Result<String, String> {
+    let file = root.join("target/flames").join(format!("{name}.stacks"));
+    fs::write(&file, stacks).map_err(|error| format!("{}: {error}", file.display()))?;
+    let title = format!("{name}: samples of all programs that take part");
+    let file = file.to_string_lossy();
+    let arguments = ["--title", &title, "--minwidth", NARROWEST, "--hash", &file];
+    output(&mut command(root, "inferno-flamegraph", &arguments))
+}
+
+/// The programs that most samples were in, and the innermost functions.
+fn largest(stacks: &str) -> String {
+    let (mut programs, mut functions) = (BTreeMap::new(), BTreeMap::new());
+    let mut all = 0;
+    for (stack, count) in stacks.lines().filter_map(|line| line.rsplit_once(' ')) {
+        let count: u64 = count.parse().unwrap_or(0);
+        let mut frames = stack.split(';');
+        *programs.entry(frames.next().unwrap_or_default()).or_insert(0) += count;
+        *functions.entry(frames.next_back().unwrap_or("?")).or_insert(0) += count;
+        all += count;
+    }
+    let table = |counts: BTreeMap<&str, u64>, shown: usize| -> String {
+        let mut rows: Vec<(&str, u64)> = counts.into_iter().collect();
+        rows.sort_by_key(|(name, count)| (std::cmp::Reverse(*count), *name));
+        let row = |(name, count): &(&str, u64)| {
+            format!("{:5.1} %  {name}\n", *count as f64 / all.max(1) as f64 * 100.0)
+        };
+        rows.iter().take(shown).map(row).collect()
+    };
+    format!(
+        "{all} samples, by program:\n{}by function, without what it calls:\n{}",
+        table(programs, SHOWN_PROGRAMS),
+        table(functions, SHOWN_FUNCTIONS)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_summed_by_program_and_by_innermost_function() {
+        let text = largest("marline;main;send;copy 30\nnginx;main;send 10\nmarline;main;copy 60\n");
+        assert!(text.starts_with("100 samples"), "{text}");
+        assert!(text.contains(" 90.0 %  marline\n 10.0 %  nginx\n"), "{text}");
+        assert!(text.contains(" 90.0 %  copy\n 10.0 %  send\n"), "{text}");
+    }
+}

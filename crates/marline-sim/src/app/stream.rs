@@ -73,7 +73,7 @@ impl Stream {
             let left = target - self.report.written;
             let length = left.min(Self::SCRATCH_BYTES as u64) as usize;
             let piece = self.content.piece(self.report.written, length);
-            match socket.write(piece) {
+            match socket.write_static(piece) {
                 Ok(count) => self.report.written += count as u64,
                 Err(WriteError::Blocked) => return false,
                 Err(WriteError::Shutdown | WriteError::Closed(_) | WriteError::Unknown) => {

@@ -19,7 +19,8 @@ fn table() -> &'static [u8] {
     TABLE.get_or_init(|| {
         let mut rng = PcgRng::new(0x006d_6172_6c69_6e65, 1);
         let bytes = (0..TABLE_BYTES.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes());
-        let mut table: Vec<u8> = bytes.take(TABLE_BYTES).collect();
+        let mut table = Vec::with_capacity(TABLE_BYTES + MAX_PIECE);
+        table.extend(bytes.take(TABLE_BYTES));
         table.extend_from_within(..MAX_PIECE);
         table
     })

@@ -173,7 +173,8 @@ mod tests {
         }
         assert!((64..200).contains(&elider.failed), "{} searches", elider.failed);
         // And the stream is found once more.
-        let found = (0..=MAX_PAUSE).any(|_| elider.split(&segment(content.piece(5, 999))).is_some());
+        let found =
+            (0..=MAX_PAUSE).any(|_| elider.split(&segment(content.piece(5, 999))).is_some());
         assert!(found && elider.failed == 0);
     }
 }

@@ -1,8 +1,8 @@
 //! Send buffer: bytes written by the application, by DSN, until they are DATA_ACKed.
 //!
-//! One copy in (write; none of what lasts as long as the program), one copy out (into the datagram). A subflow must be able to repeat bytes it
-//! sent although another path delivered them, so chunks that a subflow still holds stay pinned; they
-//! do not count against the application's space.
+//! One copy in (write; none of what lasts as long as the program), one copy out (into the datagram). A subflow
+//! must be able to repeat bytes it sent although another path delivered them, so chunks that a subflow still
+//! holds stay pinned; they do not count against the application's space.
 
 use marline_policy::{DataRange, Dsn};
 

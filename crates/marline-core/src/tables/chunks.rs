@@ -69,18 +69,27 @@ impl ChunkPool {
     }
 }
 
-/// A chunk's place in the list. `pinned`: bytes of it that somebody still needs, counted once for each who does.
-/// It stands in each variant, which keeps a slot as small as it would be without [`Slot::Lent`]; it cannot
-/// overflow, as a subflow has less than 2^31 bytes under way.
+/// A chunk's place in the list. `pinned`: bytes of it that somebody still needs, counted once for each who does;
+/// it cannot overflow, as subflows would have to hold the chunk 262,144 times. It stands in each variant, which
+/// keeps a slot as small as it would be without [`Slot::Lent`].
 #[derive(Debug)]
 enum Slot {
-    Empty { pinned: u32 },
-    Own { pinned: u32, bytes: Chunk },
+    Empty {
+        pinned: u32,
+    },
+    Own {
+        pinned: u32,
+        bytes: Chunk,
+    },
     /// Bytes of somebody else, also those that are not written yet.
-    Lent { pinned: u32, bytes: &'static Bytes },
+    Lent {
+        pinned: u32,
+        bytes: &'static Bytes,
+    },
 }
 
-const _: () = assert!(size_of::<Slot>() == 16, "idle connections have one, and little room for more");
+const _: () =
+    assert!(size_of::<Slot>() == 16, "idle connections have one, and little room for more");
 
 impl Slot {
     const EMPTY: Slot = Slot::Empty { pinned: 0 };
@@ -394,9 +403,8 @@ mod tests {
 
     #[test]
     fn lasting_bytes_are_referred_to_where_they_fill_a_chunk() {
-        const STREAM: [u8; 3 * CHUNK as usize] = [7; 3 * CHUNK as usize];
         static OTHER: [u8; CHUNK as usize] = [9; CHUNK as usize];
-        static BYTES: [u8; 3 * CHUNK as usize] = STREAM;
+        static BYTES: [u8; 3 * CHUNK as usize] = [7; 3 * CHUNK as usize];
         let mut chunks = Chunks::default();
         // In pieces, of which only the first has a whole chunk before it.
         chunks.lend(0, &BYTES, 10_000);

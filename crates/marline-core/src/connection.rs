@@ -84,6 +84,7 @@ use self::receiver::{Delivered, Receiver};
 use self::replay_guard::ReplayGuard;
 use self::rto_exchange::RtoExchange;
 use self::scheduling::Scheduling;
+pub(crate) use self::send_buffer::Written;
 use self::sender::{DataTimeout, Sender};
 use self::session::{Mode, Session};
 use self::subflow_context::{
@@ -646,7 +647,7 @@ impl Connection {
 /// What the application asks for.
 impl Connection {
     /// Takes bytes to send. Returns how many fit.
-    pub(crate) fn write(&mut self, now: Instant, bytes: &[u8]) -> Result<usize, WriteError> {
+    pub(crate) fn write(&mut self, now: Instant, bytes: Written<'_>) -> Result<usize, WriteError> {
         if let Some(reason) = self.closing.reason() {
             return Err(WriteError::Closed(reason));
         }
@@ -657,7 +658,7 @@ impl Connection {
         if taken > 0 {
             self.delay.on_written(now, self.sender.written());
         }
-        if taken == 0 && !bytes.is_empty() { Err(WriteError::Blocked) } else { Ok(taken) }
+        if taken == 0 && bytes.len() > 0 { Err(WriteError::Blocked) } else { Ok(taken) }
     }
 
     /// Gives received bytes to the application. `Ok(0)` is the end of the stream.

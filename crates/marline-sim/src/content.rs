@@ -9,14 +9,27 @@ use std::sync::OnceLock;
 use marline_time::{PcgRng, Rng};
 
 /// Prime, so that no power of two and no segment size divides it.
-const TABLE_BYTES: usize = 262_139;
+pub(crate) const TABLE_BYTES: usize = 262_139;
+/// The longest piece. The table's first bytes follow its last ones once more, so that each lies in one piece.
+pub(crate) const MAX_PIECE: usize = 65_536;
 
+/// The table lasts as long as the program, so that streams, and packets on their way, can refer to it.
 fn table() -> &'static [u8] {
     static TABLE: OnceLock<Vec<u8>> = OnceLock::new();
     TABLE.get_or_init(|| {
         let mut rng = PcgRng::new(0x006d_6172_6c69_6e65, 1);
-        (0..TABLE_BYTES.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
+        let bytes = (0..TABLE_BYTES.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes());
+        let mut table = Vec::with_capacity(TABLE_BYTES + MAX_PIECE);
+        table.extend(bytes.take(TABLE_BYTES));
+        table.extend_from_within(..MAX_PIECE);
+        table
     })
+}
+
+/// So many bytes, at most [`MAX_PIECE`], from a place of the table on, which is counted around.
+pub(crate) fn piece_at(place: usize, len: usize) -> &'static [u8] {
+    let at = place % TABLE_BYTES;
+    &table()[at..at + len.min(MAX_PIECE)]
 }
 
 /// The bytes of one stream.
@@ -32,11 +45,10 @@ impl Content {
         Content { entry: PcgRng::new(seed, 2).below(TABLE_BYTES as u64) }
     }
 
-    /// The longest run of bytes from `offset` that lies in one piece, at most `len` bytes.
+    /// The bytes from `offset` on, `len` of them, or the first 65,536.
     #[must_use]
     pub fn piece(&self, offset: u64, len: usize) -> &'static [u8] {
-        let at = ((self.entry + offset) % TABLE_BYTES as u64) as usize;
-        &table()[at..(at + len).min(TABLE_BYTES)]
+        piece_at(((self.entry + offset) % TABLE_BYTES as u64) as usize, len)
     }
 }
 

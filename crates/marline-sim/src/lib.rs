@@ -18,6 +18,7 @@ mod app;
 mod capture;
 mod content;
 pub mod digest;
+mod elision;
 mod event_queue;
 mod host;
 mod lane;

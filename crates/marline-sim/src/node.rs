@@ -40,12 +40,14 @@ pub struct Outbox<'a> {
     pub(crate) pool: &'a mut Pool,
     #[expect(clippy::vec_box, reason = "packets move through queues: a pointer is cheaper")]
     pub(crate) packets: &'a mut Vec<Box<Packet>>,
+    /// Observers see what is sent.
+    pub(crate) watched: bool,
 }
 
 impl Outbox<'_> {
     /// Sends a packet with the fields of `template` (its segment aside) and this segment.
     pub fn push(&mut self, template: &Packet, segment: &[u8]) {
-        let packet = self.pool.take(template, segment);
+        let packet = self.pool.take(template, segment, self.watched);
         self.packets.push(packet);
     }
 }

@@ -5,6 +5,7 @@ use core::net::IpAddr;
 use marline_core::{Ecn, FourTuple};
 use marline_time::Instant;
 
+use crate::elision::{Elided, Elider};
 use crate::{LinkId, NodeId};
 
 /// A TCP segment with what its carrier knows of it; or what a router says of one.
@@ -32,9 +33,28 @@ pub struct Packet {
     pub untouched: bool,
     /// TCP header, options and payload.
     pub segment: Vec<u8>,
+    /// The payload, where a link has the packet and it can be named; `segment` is without it then.
+    pub(crate) elided: Elided,
 }
 
 impl Packet {
+    /// A packet without a segment, ids and ECN, as a template for those of a node.
+    #[must_use]
+    pub fn new(path: FourTuple, overhead: u16) -> Self {
+        Packet {
+            number: 0,
+            too_big_mtu: None,
+            path,
+            ecn: Ecn::NotEct,
+            flow: 0,
+            peer_flow: 0,
+            overhead,
+            untouched: false,
+            segment: Vec::new(),
+            elided: Elided::default(),
+        }
+    }
+
     /// Bytes of the IP header between such addresses.
     #[must_use]
     pub const fn ip_header_bytes(address: IpAddr) -> u16 {
@@ -43,6 +63,17 @@ impl Packet {
 }
 
 impl Packet {
+    /// Has all its bytes again.
+    fn complete(&mut self) {
+        core::mem::take(&mut self.elided).append_to(&mut self.segment);
+    }
+
+    /// The same packet with another segment.
+    fn with_segment(&self, segment: &[u8]) -> Self {
+        let segment = segment.to_vec();
+        Packet { untouched: false, segment, elided: Elided::default(), ..self.clone() }
+    }
+
     /// Native segments go by the ports in their header, which a translator may have changed.
     pub(crate) fn take_ports_from_segment(&mut self) {
         if self.too_big_mtu.is_some() {
@@ -58,28 +89,29 @@ impl Packet {
 
 impl marline_link::Packet for Packet {
     fn wire_len(&self) -> usize {
-        self.segment.len() + usize::from(self.overhead)
+        self.segment.len() + self.elided.len() + usize::from(self.overhead)
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         self.untouched = false;
+        self.complete();
         // A router's message has a checksum: who gets a damaged one ignores it, as if it were lost.
         if self.too_big_mtu.is_some() { &mut [] } else { &mut self.segment }
     }
 
     fn tcp_mut(&mut self) -> Option<&mut [u8]> {
         self.untouched = false;
+        self.complete();
         self.too_big_mtu.is_none().then_some(&mut self.segment)
     }
 
     fn with_tcp(&self, segment: &[u8]) -> Option<Self> {
-        Some(Packet { segment: segment.to_vec(), untouched: false, ..self.clone() })
+        Some(self.with_segment(segment))
     }
 
     fn answer(&self, segment: &[u8]) -> Option<Self> {
         let path = FourTuple { local: self.path.remote, remote: self.path.local };
-        let segment = segment.to_vec();
-        Some(Packet { path, flow: 0, peer_flow: 0, segment, untouched: false, ..self.clone() })
+        Some(Packet { path, flow: 0, peer_flow: 0, ..self.with_segment(segment) })
     }
 
     fn too_big(&self, mtu_bytes: u32) -> Option<Self> {
@@ -95,9 +127,7 @@ impl marline_link::Packet for Packet {
             path: FourTuple { local: self.path.remote, remote: self.path.local },
             ecn: Ecn::NotEct,
             overhead: ip_header + ICMP_HEADER + ip_header,
-            untouched: false,
-            segment: self.segment.get(..QUOTED)?.to_vec(),
-            ..self.clone()
+            ..self.with_segment(self.segment.get(..QUOTED)?)
         })
     }
 }
@@ -107,15 +137,20 @@ impl marline_link::Packet for Packet {
 pub(crate) struct Pool {
     #[expect(clippy::vec_box, reason = "packets move through queues: a pointer is cheaper")]
     free: Vec<Box<Packet>>,
+    elider: Elider,
+    /// Where packets that arrived are put together; while one is, the header that it came with.
+    whole: Vec<u8>,
 }
 
 impl Pool {
     const MAX_FREE: usize = 4_096;
 
-    /// A packet like `template`, whose segment is `bytes`.
-    pub(crate) fn take(&mut self, template: &Packet, bytes: &[u8]) -> Box<Packet> {
+    /// A packet like `template`, whose segment is `bytes`; if nobody `watches`, perhaps without its payload.
+    pub(crate) fn take(&mut self, template: &Packet, bytes: &[u8], watches: bool) -> Box<Packet> {
+        let split = if watches { None } else { self.elider.split(bytes) };
+        let (header, elided) = split.unwrap_or((bytes.len(), Elided::default()));
         let mut packet = self.free.pop().unwrap_or_else(|| {
-            Box::new(Packet { segment: Vec::with_capacity(1_600), ..template.clone() })
+            Box::new(Packet { segment: Vec::with_capacity(header), ..template.clone() })
         });
         packet.number = 0;
         packet.too_big_mtu = template.too_big_mtu;
@@ -125,9 +160,28 @@ impl Pool {
         packet.peer_flow = template.peer_flow;
         packet.overhead = template.overhead;
         packet.untouched = template.untouched;
+        packet.elided = elided;
         packet.segment.clear();
-        packet.segment.extend_from_slice(bytes);
+        packet.segment.extend_from_slice(&bytes[..header]);
         packet
+    }
+
+    /// Gives a packet that arrived its payload again, in memory that all such packets share. Whether it was without;
+    /// then [`put_aside`](Self::put_aside) has to follow before the next one.
+    pub(crate) fn complete(&mut self, packet: &mut Packet) -> bool {
+        let was_without = packet.elided.len() > 0;
+        if was_without {
+            self.whole.clear();
+            self.whole.extend_from_slice(&packet.segment);
+            core::mem::swap(&mut self.whole, &mut packet.segment);
+            packet.complete();
+        }
+        was_without
+    }
+
+    /// Takes back the memory that [`complete`](Self::complete) lent.
+    pub(crate) const fn put_aside(&mut self, packet: &mut Packet) {
+        core::mem::swap(&mut self.whole, &mut packet.segment);
     }
 
     pub(crate) fn give_back(&mut self, packet: Box<Packet>) {

@@ -1,8 +1,8 @@
 //! Send buffer: bytes written by the application, by DSN, until they are DATA_ACKed.
 //!
-//! One copy in (write), one copy out (into the datagram). A subflow must be able to repeat bytes it
-//! sent although another path delivered them, so chunks that a subflow still holds stay pinned; they
-//! do not count against the application's space.
+//! One copy in (write; none of what lasts as long as the program), one copy out (into the datagram). A subflow
+//! must be able to repeat bytes it sent although another path delivered them, so chunks that a subflow still
+//! holds stay pinned; they do not count against the application's space.
 
 use marline_policy::{DataRange, Dsn};
 
@@ -12,6 +12,22 @@ use crate::tables::chunks::{ChunkPool, Chunks};
 
 /// Space a connection starts with, and what it keeps free beyond twice the window.
 const BASE_SPACE: u64 = 128 * 1024;
+
+/// Bytes that an application writes.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Written<'a> {
+    /// They are copied.
+    Copied(&'a [u8]),
+    /// They last as long as the program, and are referred to where that is possible.
+    Lasting(&'static [u8]),
+}
+
+impl Written<'_> {
+    pub(crate) const fn len(&self) -> usize {
+        let (Written::Copied(bytes) | Written::Lasting(bytes)) = self;
+        bytes.len()
+    }
+}
 
 /// Written bytes that are not DATA_ACKed.
 #[derive(Debug)]
@@ -68,13 +84,16 @@ impl SendBuffer {
         self.chunks.shrink_list();
     }
 
-    /// Takes as many bytes as there is room for. Zero means the application must wait.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
+    /// Takes as many bytes as there is room for, `most` at most. Zero means the application must wait.
+    pub(crate) fn write(&mut self, bytes: Written<'_>, most: usize) -> usize {
         let room = self.space.saturating_sub(self.end.since(self.una));
-        let n = (bytes.len() as u64).min(room) as usize;
-        self.chunks.write(self.end.0, &bytes[..n]);
+        let n = (most as u64).min(room) as usize;
+        match bytes {
+            Written::Copied(bytes) => self.chunks.write(self.end.0, &bytes[..n]),
+            Written::Lasting(bytes) => self.chunks.lend(self.end.0, bytes, n),
+        }
         self.end = self.end.plus(n as u64);
-        self.blocked = n < bytes.len();
+        self.blocked = n < most;
         n
     }
 
@@ -145,11 +164,15 @@ impl SendBuffer {
 mod tests {
     use super::*;
 
+    fn write(buffer: &mut SendBuffer, bytes: &[u8]) -> usize {
+        buffer.write(Written::Copied(bytes), bytes.len())
+    }
+
     #[test]
     fn the_application_is_woken_once_an_eighth_is_free() {
         let mut buffer = SendBuffer::new(1 << 20, false, ChunkPool::default());
         let big = vec![7; 300_000];
-        let n = buffer.write(&big);
+        let n = write(&mut buffer, &big);
         assert_eq!(n as u64, BASE_SPACE);
         assert!(buffer.is_blocked() && !buffer.take_writable());
         buffer.ack(Dsn(BASE_SPACE / 8 - 1));
@@ -158,13 +181,13 @@ mod tests {
         assert!(buffer.take_writable());
         assert!(!buffer.take_writable());
         buffer.tune(200_000);
-        assert_eq!(buffer.write(&big), 300_000);
+        assert_eq!(write(&mut buffer, &big), 300_000);
     }
 
     #[test]
     fn a_fixed_buffer_has_all_its_space_at_once() {
         let mut buffer = SendBuffer::new(200_000, true, ChunkPool::default());
-        assert_eq!(buffer.write(&vec![7; 300_000]), 200_000);
+        assert_eq!(write(&mut buffer, &vec![7; 300_000]), 200_000);
         buffer.ack(Dsn(66_666));
         assert!(!buffer.take_writable(), "a third must be free");
         buffer.ack(Dsn(66_667));
@@ -174,14 +197,14 @@ mod tests {
     #[test]
     fn pinned_bytes_survive_the_data_ack() {
         let mut buffer = SendBuffer::new(1 << 20, false, ChunkPool::default());
-        buffer.write(&[1, 2, 3, 4]);
+        write(&mut buffer, &[1, 2, 3, 4]);
         buffer.pin(DataRange::new(Dsn(0), Dsn(4)));
         buffer.ack(Dsn(4));
         let mut out = [0; 4];
         assert!(buffer.copy(Dsn(0), &mut out).is_some());
         assert_eq!(out, [1, 2, 3, 4]);
         buffer.unpin(DataRange::new(Dsn(0), Dsn(4)));
-        buffer.write(&[5]);
+        write(&mut buffer, &[5]);
         assert!(buffer.copy(Dsn(4), &mut out[..1]).is_some());
         assert_eq!(out[0], 5);
     }

@@ -19,7 +19,7 @@ use super::fec_tx::{RepairTx, SentRepair};
 use super::mapping_tx::MappingTx;
 use super::nagle::Nagle;
 use super::reinjection::{Queued, ReinjectionQueue};
-use super::send_buffer::SendBuffer;
+use super::send_buffer::{SendBuffer, Written};
 use crate::fec::Repair;
 use crate::on_demand::{OnDemand, Unused};
 use crate::subflow::SegmentSize;
@@ -239,10 +239,10 @@ impl Sender {
     }
 
     /// Takes bytes to send: how many fit.
-    pub(super) fn write(&mut self, bytes: &[u8]) -> usize {
+    pub(super) fn write(&mut self, bytes: Written<'_>) -> usize {
         let unsent = self.written().since(self.sent());
         let room = self.nagle.room(bytes.len(), unsent);
-        let taken = self.buffer.write(&bytes[..room]);
+        let taken = self.buffer.write(bytes, room);
         if taken < bytes.len() {
             self.buffer.refuse();
         }

@@ -11,7 +11,7 @@ use marline_time::Instant;
 use marline_wire::SeqNum;
 
 use super::Endpoint;
-use crate::connection::{Connection, Origin};
+use crate::connection::{Connection, Origin, Written};
 use crate::subflow::SubflowConfig;
 use crate::tables::fast_open_memory::{Plan, syn_room};
 use crate::{
@@ -98,6 +98,30 @@ impl Endpoint {
         now: Instant,
         id: ConnectionId,
         bytes: &[u8],
+    ) -> Result<usize, WriteError> {
+        self.take_written(now, id, Written::Copied(bytes))
+    }
+
+    /// As [`write`](Self::write), of bytes that last as long as the program: constants, or what was leaked. Where
+    /// they fill a chunk of the send buffer (16 KiB), it refers to them instead of holding a copy, which saves
+    /// memory and a pass over the bytes. What peers see is the same.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_static(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        bytes: &'static [u8],
+    ) -> Result<usize, WriteError> {
+        self.take_written(now, id, Written::Lasting(bytes))
+    }
+
+    fn take_written(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        bytes: Written<'_>,
     ) -> Result<usize, WriteError> {
         self.with(now, id, |c, _| c.write(now, bytes)).unwrap_or(Err(WriteError::Unknown))
     }

@@ -17,8 +17,9 @@ use crate::on_demand::{OnDemand, Unused};
 
 /// A buffer that a new segment continues grows up to this many bytes.
 const BUFFER_BYTES: usize = 16 << 10;
-/// Empty buffers kept for use.
-const POOL: usize = 64;
+/// Empty buffers kept for use: 256 KiB, which one hole in a fast path fills. More would be memory that few
+/// subflows use again before they rest.
+const POOL: usize = 16;
 /// SACK reports so many ranges at most.
 const RECENT: usize = 4;
 

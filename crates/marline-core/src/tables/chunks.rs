@@ -4,6 +4,8 @@
 //! let the window slide without moving bytes, grow without copying, and free memory piecewise. A
 //! chunk may be pinned: a subflow that still has to deliver bytes keeps their chunk although the
 //! peer has them by another path; everything around it goes.
+//!
+//! Bytes that last as long as the program are not copied where they fill a chunk: it refers to them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -19,7 +21,8 @@ const KEPT: usize = 16;
 const KEPT_EACH: usize = 4;
 
 /// A chunk's bytes.
-type Chunk = Box<[u8; CHUNK as usize]>;
+type Bytes = [u8; CHUNK as usize];
+type Chunk = Box<Bytes>;
 
 fn new_chunk() -> Chunk {
     let bytes = vec![0; CHUNK as usize].into_boxed_slice();
@@ -66,11 +69,80 @@ impl ChunkPool {
     }
 }
 
-#[derive(Debug, Default)]
-struct Slot {
-    bytes: Option<Chunk>,
-    /// Bytes of the chunk that somebody still needs, counted once for each who does.
-    pinned: u64,
+/// A chunk's place in the list. `pinned`: bytes of it that somebody still needs, counted once for each who does;
+/// it cannot overflow, as subflows would have to hold the chunk 262,144 times. It stands in each variant, which
+/// keeps a slot as small as it would be without [`Slot::Lent`].
+#[derive(Debug)]
+enum Slot {
+    Empty {
+        pinned: u32,
+    },
+    Own {
+        pinned: u32,
+        bytes: Chunk,
+    },
+    /// Bytes of somebody else, also those that are not written yet.
+    Lent {
+        pinned: u32,
+        bytes: &'static Bytes,
+    },
+}
+
+const _: () =
+    assert!(size_of::<Slot>() == 16, "idle connections have one, and little room for more");
+
+impl Slot {
+    const EMPTY: Slot = Slot::Empty { pinned: 0 };
+
+    fn bytes(&self) -> Option<&Bytes> {
+        match self {
+            Slot::Empty { .. } => None,
+            Slot::Own { bytes, .. } => Some(bytes),
+            Slot::Lent { bytes, .. } => Some(bytes),
+        }
+    }
+
+    const fn pinned(&self) -> u32 {
+        let (Slot::Empty { pinned } | Slot::Own { pinned, .. } | Slot::Lent { pinned, .. }) = self;
+        *pinned
+    }
+
+    const fn pinned_mut(&mut self) -> &mut u32 {
+        let (Slot::Empty { pinned } | Slot::Own { pinned, .. } | Slot::Lent { pinned, .. }) = self;
+        pinned
+    }
+
+    /// Neither has bytes nor waits for somebody.
+    const fn is_unused(&self) -> bool {
+        matches!(self, Slot::Empty { pinned: 0 })
+    }
+
+    /// Lets go of the bytes.
+    fn clear(&mut self, pool: &ChunkPool) {
+        let pinned = self.pinned();
+        if let Slot::Own { bytes, .. } = core::mem::replace(self, Slot::Empty { pinned }) {
+            pool.give(bytes);
+        }
+    }
+
+    /// Bytes to write to, which are those that were lent, if some were.
+    fn own(&mut self, pool: &ChunkPool) -> Option<&mut Bytes> {
+        if !matches!(self, Slot::Own { .. }) {
+            let (pinned, mut bytes) = (self.pinned(), pool.take());
+            if let Slot::Lent { bytes: lent, .. } = self {
+                bytes.copy_from_slice(&lent[..]);
+            }
+            *self = Slot::Own { pinned, bytes };
+        }
+        if let Slot::Own { bytes, .. } = self { Some(bytes) } else { None }
+    }
+
+    /// It refers to these bytes at this place already.
+    fn lends(&self, offset: usize, bytes: &[u8]) -> bool {
+        let Slot::Lent { bytes: lent, .. } = self else { return false };
+        let there = lent.get(offset..offset + bytes.len());
+        there.is_some_and(|there| core::ptr::eq(there, bytes) || there == bytes)
+    }
 }
 
 /// The chunks that cover a window of a stream.
@@ -105,6 +177,27 @@ impl Chunks {
         }
     }
 
+    /// As [`write`](Self::write) the first `count` of these bytes; where they fill a chunk, those after them
+    /// counted, it refers to them.
+    pub(crate) fn lend(&mut self, mut position: u64, mut bytes: &'static [u8], mut count: usize) {
+        debug_assert!(position >= self.released);
+        while count > 0 {
+            let (number, offset) = (position / CHUNK, (position % CHUNK) as usize);
+            let n = count.min(CHUNK as usize - offset);
+            let slot = self.index_to_write(number).map(|index| &mut self.slots[index]);
+            match (slot, bytes.first_chunk()) {
+                (Some(slot @ &mut Slot::Empty { pinned }), Some(whole)) if offset == 0 => {
+                    *slot = Slot::Lent { pinned, bytes: whole };
+                }
+                (Some(slot), _) if slot.lends(offset, &bytes[..n]) => {}
+                _ => self.write(position, &bytes[..n]),
+            }
+            bytes = &bytes[n..];
+            position += n as u64;
+            count -= n;
+        }
+    }
+
     /// Copies bytes at `position` into `out`. Returns false if some of them are not there.
     pub(crate) fn read(&self, position: u64, out: &mut [u8]) -> bool {
         self.read_with(position, out, |to, from| to.copy_from_slice(from))
@@ -130,7 +223,7 @@ impl Chunks {
             let (number, offset) = (position / CHUNK, (position % CHUNK) as usize);
             let n = (out.len() - done).min(CHUNK as usize - offset);
             let slot = number.checked_sub(self.first).and_then(|i| self.slots.get(i as usize));
-            let Some(chunk) = slot.and_then(|s| s.bytes.as_ref()) else { return false };
+            let Some(chunk) = slot.and_then(Slot::bytes) else { return false };
             copy(&mut out[done..done + n], &chunk[offset..offset + n]);
             done += n;
             position += n as u64;
@@ -142,7 +235,7 @@ impl Chunks {
     pub(crate) fn pin(&mut self, start: u64, end: u64) {
         for number in start / CHUNK..end.div_ceil(CHUNK) {
             if let Some(slot) = self.slot_mut(number) {
-                slot.pinned += overlap(number, start, end);
+                *slot.pinned_mut() += overlap(number, start, end);
             }
         }
     }
@@ -152,8 +245,9 @@ impl Chunks {
         for number in start / CHUNK..end.div_ceil(CHUNK) {
             if let Some(slot) = self.slot_mut(number) {
                 let bytes = overlap(number, start, end);
-                debug_assert!(slot.pinned >= bytes);
-                slot.pinned = slot.pinned.saturating_sub(bytes);
+                let pinned = slot.pinned_mut();
+                debug_assert!(*pinned >= bytes);
+                *pinned = pinned.saturating_sub(bytes);
             }
             self.free_if_unused(number);
         }
@@ -172,36 +266,37 @@ impl Chunks {
 
     /// The stream is drained: gives back the chunk it stopped in, unless that is pinned.
     pub(crate) fn shrink(&mut self) {
-        let number = self.released / CHUNK;
-        if let Some(slot) = self.slot_mut(number).filter(|slot| slot.pinned == 0)
-            && let Some(bytes) = slot.bytes.take()
-        {
-            self.pool.give(bytes);
-        }
+        self.clear_unless_pinned(self.released / CHUNK);
     }
 
     /// Gives back what the list of chunks does not need now.
     pub(crate) fn shrink_list(&mut self) {
-        if self.slots.iter().all(|slot| slot.bytes.is_none() && slot.pinned == 0) {
+        if self.slots.iter().all(Slot::is_unused) {
             self.slots.clear();
         }
         self.slots.shrink_to_fit();
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory held; what is lent is not.
     pub(crate) fn memory(&self) -> u64 {
         self.held() as u64 * CHUNK
     }
 
     fn held(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.bytes.is_some()).count()
+        self.slots.iter().filter(|slot| matches!(slot, Slot::Own { .. })).count()
     }
 
     fn slot_mut(&mut self, number: u64) -> Option<&mut Slot> {
         self.slots.get_mut(number.checked_sub(self.first)? as usize)
     }
 
-    fn chunk_mut(&mut self, number: u64) -> Option<&mut Chunk> {
+    fn chunk_mut(&mut self, number: u64) -> Option<&mut Bytes> {
+        let index = self.index_to_write(number)?;
+        self.slots[index].own(&self.pool)
+    }
+
+    /// The slot of a chunk; it and those before it are made if they are not there.
+    fn index_to_write(&mut self, number: u64) -> Option<usize> {
         if self.slots.is_empty() {
             self.first = number.min(self.released / CHUNK);
         }
@@ -210,13 +305,9 @@ impl Chunks {
             if self.slots.capacity() == 0 {
                 self.make_room_for_one();
             }
-            self.slots.push_back(Slot::default());
+            self.slots.push_back(Slot::EMPTY);
         }
-        let slot = &mut self.slots[index];
-        if slot.bytes.is_none() {
-            slot.bytes = Some(self.pool.take());
-        }
-        slot.bytes.as_mut()
+        Some(index)
     }
 
     /// Most windows lie in one chunk.
@@ -229,14 +320,19 @@ impl Chunks {
         if (number + 1) * CHUNK > self.released {
             return;
         }
-        let Some(slot) = self.slot_mut(number).filter(|slot| slot.pinned == 0) else { return };
-        if let Some(bytes) = slot.bytes.take() {
-            self.pool.give(bytes);
+        self.clear_unless_pinned(number);
+    }
+
+    fn clear_unless_pinned(&mut self, number: u64) {
+        let index = number.checked_sub(self.first).map(|index| index as usize);
+        let slot = index.and_then(|index| self.slots.get_mut(index));
+        if let Some(slot) = slot.filter(|slot| slot.pinned() == 0) {
+            slot.clear(&self.pool);
         }
     }
 
     fn drop_front(&mut self) {
-        while self.slots.front().is_some_and(|s| s.bytes.is_none() && s.pinned == 0)
+        while self.slots.front().is_some_and(Slot::is_unused)
             && (self.first + 1) * CHUNK <= self.released
         {
             self.slots.pop_front();
@@ -246,8 +342,8 @@ impl Chunks {
 }
 
 /// Bytes of `start..end` that lie in a chunk.
-fn overlap(number: u64, start: u64, end: u64) -> u64 {
-    end.min((number + 1) * CHUNK) - start.max(number * CHUNK)
+fn overlap(number: u64, start: u64, end: u64) -> u32 {
+    (end.min((number + 1) * CHUNK) - start.max(number * CHUNK)) as u32
 }
 
 #[cfg(test)]
@@ -303,6 +399,56 @@ mod tests {
         assert_eq!(free(), KEPT);
         pool.settle_for_one();
         assert_eq!(free(), KEPT);
+    }
+
+    #[test]
+    fn lasting_bytes_are_referred_to_where_they_fill_a_chunk() {
+        static OTHER: [u8; CHUNK as usize] = [9; CHUNK as usize];
+        static BYTES: [u8; 3 * CHUNK as usize] = [7; 3 * CHUNK as usize];
+        let mut chunks = Chunks::default();
+        // In pieces, of which only the first has a whole chunk before it.
+        chunks.lend(0, &BYTES, 10_000);
+        chunks.lend(10_000, &BYTES[10_000..20_000], 10_000);
+        assert_eq!(chunks.memory(), CHUNK, "the second piece ends within a chunk");
+        chunks.lend(20_000, &BYTES[20_000..], BYTES.len() - 20_000);
+        assert_eq!(chunks.memory(), CHUNK);
+        let mut out = vec![0; BYTES.len()];
+        assert!(chunks.read(0, &mut out));
+        assert_eq!(out, BYTES);
+        // Of another place, but equal; then not equal.
+        let mut chunks = Chunks::default();
+        chunks.lend(0, &BYTES, 100);
+        chunks.lend(100, &BYTES[..100], 100);
+        assert_eq!(chunks.memory(), 0);
+        chunks.lend(200, &OTHER, 100);
+        assert_eq!(chunks.memory(), CHUNK);
+        chunks.write(300, &pattern(300, 100));
+        let mut out = vec![0; 400];
+        assert!(chunks.read(0, &mut out));
+        let expected = [vec![7; 200], vec![9; 100], pattern(300, 100)].concat();
+        assert_eq!(out, expected);
+        chunks.pin(0, 400);
+        chunks.release(400);
+        assert!(chunks.read(0, &mut out));
+        chunks.unpin(0, 400);
+        chunks.shrink();
+        assert!(!chunks.read(0, &mut out));
+    }
+
+    #[test]
+    fn a_lent_chunk_is_written_to_as_a_copy() {
+        static BYTES: [u8; CHUNK as usize] = [7; CHUNK as usize];
+        let mut chunks = Chunks::default();
+        chunks.lend(0, &BYTES, 100);
+        chunks.pin(0, 100);
+        chunks.write(100, &[8; 100]);
+        let mut out = vec![0; 200];
+        assert!(chunks.read(0, &mut out));
+        assert_eq!(out, [[7; 100], [8; 100]].concat());
+        chunks.release(CHUNK);
+        assert!(chunks.read(0, &mut out[..100]), "the pin holds for the copy");
+        chunks.unpin(0, 100);
+        assert_eq!((chunks.memory(), chunks.slots.len()), (0, 0));
     }
 
     #[test]

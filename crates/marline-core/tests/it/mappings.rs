@@ -366,7 +366,7 @@ fn an_idle_connection_holds_next_to_nothing() {
     script.advance(Duration::from_secs(11));
     let after = held(&script);
     println!("held at the end of the transfer {before:?}, eleven seconds later {after:?}");
-    assert!(before.0 > 10_000 && before.1 > 100_000, "{before:?}");
+    assert!(before.0 > 3_000 && before.1 > 100_000, "{before:?}");
     assert!(after.0 == 0 && after.1 < 1_000, "{after:?}");
     // And it goes on as before.
     peer.send_data(&mut script, b"more");

@@ -53,6 +53,14 @@ impl<'a> Socket<'a> {
         self.endpoint.write(self.now, self.id, bytes)
     }
 
+    /// See [`Endpoint::write_static`].
+    ///
+    /// # Errors
+    /// The endpoint's.
+    pub fn write_static(&mut self, bytes: &'static [u8]) -> Result<usize, WriteError> {
+        self.endpoint.write_static(self.now, self.id, bytes)
+    }
+
     /// See [`Endpoint::read`].
     ///
     /// # Errors

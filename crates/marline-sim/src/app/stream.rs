@@ -5,6 +5,7 @@ use marline_core::{ReadError, WriteError};
 use marline_time::Instant;
 
 use super::{Report, Socket, SocketStatus};
+use crate::content::MAX_PIECE;
 use crate::{Content, Verifier};
 
 /// Both directions of a connection, from the application's side.
@@ -69,11 +70,13 @@ impl Stream {
 
     /// Writes until `target` bytes have been written in all; whether they have.
     pub(super) fn write_to(&mut self, socket: &mut Socket<'_>, target: u64) -> bool {
+        const PIECE: u64 = MAX_PIECE as u64;
         while self.report.written < target {
-            let left = target - self.report.written;
-            let length = left.min(Self::SCRATCH_BYTES as u64) as usize;
+            // Up to the next multiple: what the send buffer has a chunk for then lies in one piece.
+            let piece_left = PIECE - self.report.written % PIECE;
+            let length = piece_left.min(target - self.report.written) as usize;
             let piece = self.content.piece(self.report.written, length);
-            match socket.write(piece) {
+            match socket.write_static(piece) {
                 Ok(count) => self.report.written += count as u64,
                 Err(WriteError::Blocked) => return false,
                 Err(WriteError::Shutdown | WriteError::Closed(_) | WriteError::Unknown) => {

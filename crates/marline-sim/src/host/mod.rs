@@ -237,17 +237,13 @@ impl Node for Host {
 
     fn transmit(&mut self, now: Instant, outbox: &mut Outbox<'_>) {
         while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.buffer) {
+            let ip_header = Packet::ip_header_bytes(transmit.path.remote.ip());
             let template = Packet {
-                number: 0,
-                too_big_mtu: None,
-                path: transmit.path,
                 ecn: transmit.ecn,
                 flow: transmit.peer_flow,
                 peer_flow: if transmit.handshake { transmit.local_flow } else { 0 },
-                overhead: Packet::ip_header_bytes(transmit.path.remote.ip())
-                    + self.config.carrier_overhead,
                 untouched: true,
-                segment: Vec::new(),
+                ..Packet::new(transmit.path, ip_header + self.config.carrier_overhead)
             };
             for segment in self.buffer.bytes().chunks(transmit.stride.max(1)) {
                 outbox.push(&template, segment);

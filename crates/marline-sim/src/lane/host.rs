@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use marline_core::{Ecn, FourTuple};
+use marline_core::FourTuple;
 use marline_datagram::{Event, Lane, PathId};
 use marline_time::Instant;
 
@@ -114,18 +114,8 @@ impl Node for LaneHost {
             let Some((_, path)) = self.paths.iter().find(|(id, _)| *id == transmit.path) else {
                 continue;
             };
-            let template = Packet {
-                number: 0,
-                too_big_mtu: None,
-                path: *path,
-                ecn: Ecn::NotEct,
-                // Ports are not those of a TCP header.
-                flow: 1,
-                peer_flow: 0,
-                overhead: OVERHEAD,
-                untouched: false,
-                segment: Vec::new(),
-            };
+            // Ports are not those of a TCP header.
+            let template = Packet { flow: 1, ..Packet::new(*path, OVERHEAD) };
             outbox.push(&template, &self.frame);
         }
     }

@@ -10,6 +10,7 @@ const DIGEST_BYTES: usize = 60;
 impl<N: Node> World<N> {
     pub(super) fn deliver(&mut self, link: LinkId, mut packet: Box<Packet>) {
         packet.take_ports_from_segment();
+        let completed = self.pool.complete(&mut packet);
         match self.topology.owner(packet.path.remote.ip()) {
             None => self.stats.undeliverable += 1,
             Some(node) => {
@@ -21,6 +22,9 @@ impl<N: Node> World<N> {
                 self.hand_over(node, link, &packet);
                 self.flush(node.0);
             }
+        }
+        if completed {
+            self.pool.put_aside(&mut packet);
         }
         self.pool.give_back(packet);
     }
@@ -40,7 +44,8 @@ impl<N: Node> World<N> {
     /// Takes what a node sends and puts it on links.
     pub(super) fn flush(&mut self, index: u32) {
         let mut packets = core::mem::take(&mut self.outgoing);
-        let mut outbox = Outbox { pool: &mut self.pool, packets: &mut packets };
+        let watched = !self.observers.is_empty();
+        let mut outbox = Outbox { pool: &mut self.pool, packets: &mut packets, watched };
         self.nodes[index as usize].inner.transmit(self.now, &mut outbox);
         for packet in packets.drain(..) {
             self.send(NodeId(index), packet);

@@ -1,6 +1,6 @@
 use core::net::SocketAddr;
 
-use marline_core::{Ecn, FourTuple};
+use marline_core::FourTuple;
 use marline_link::DuplexSpec;
 use marline_time::Duration;
 
@@ -44,17 +44,7 @@ impl Node for Toy {
     fn transmit(&mut self, _now: Instant, outbox: &mut Outbox<'_>) {
         let Some(interval) = self.interval.filter(|_| self.due) else { return };
         self.due = false;
-        let template = Packet {
-            number: 0,
-            too_big_mtu: None,
-            path: self.path,
-            ecn: Ecn::NotEct,
-            flow: 0,
-            peer_flow: 0,
-            overhead: 20,
-            untouched: false,
-            segment: Vec::new(),
-        };
+        let template = Packet::new(self.path, 20);
         let mut bytes = [0; 1_480];
         bytes[..8].copy_from_slice(&self.sent.to_be_bytes());
         outbox.push(&template, &bytes);

@@ -12,6 +12,7 @@ mod coupled;
 mod crowd;
 mod dead_download;
 mod death;
+mod elision;
 mod emptcp;
 mod fading;
 mod fast_join;

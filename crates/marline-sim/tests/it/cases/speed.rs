@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use marline_core::{Ecn, FourTuple};
+use marline_core::FourTuple;
 use marline_sim::{Node, Outbox, Packet, World};
 use marline_time::{Duration, Instant, SeedTree};
 
@@ -47,18 +47,7 @@ pub fn run(packets: u64, description: &str) -> u64 {
     let interval = Duration::from_micros(120);
     let [from, to] = [0, 1].map(|end: usize| {
         let path = FourTuple { local: ends[end], remote: ends[1 - end] };
-        let (ecn, segment) = (Ecn::NotEct, Vec::new());
-        let template = Packet {
-            number: 0,
-            too_big_mtu: None,
-            path,
-            ecn,
-            flow: 0,
-            peer_flow: 0,
-            overhead: 20,
-            untouched: false,
-            segment,
-        };
+        let template = Packet::new(path, 20);
         let interval = (end == 0).then_some(interval);
         let node = Source { template, interval, next: Instant::ZERO, due: false, got: 0 };
         world.add_node(node, &[ends[end].ip()])

@@ -30,6 +30,8 @@ const PROXIED: [&str; 6] = ["bench", "-q", "-p", "marline-cli", "--bench", "prox
 const SAMPLES_PER_S: &str = "499";
 /// Frames narrower than this share of the picture (%) are left out: they are most of the file.
 const NARROWEST: &str = "0.4";
+/// Programs that start the row, or build it.
+const NO_PART: [&str; 6] = ["cargo", "perf", "perf-exec", "rustc", "ld", "cc"];
 /// Programs of the table.
 const SHOWN_PROGRAMS: usize = 6;
 /// Functions of the table.
@@ -81,7 +83,7 @@ fn cargo(root: &Path, program: &str, arguments: &[&str]) -> Command {
     cargo
 }
 
-/// Runs a row under `perf`; a line for each stack, with its samples.
+/// Runs a row under `perf`; a line for each stack, with its nanoseconds.
 fn sampled(
     root: &Path,
     folder: &Path,
@@ -108,23 +110,26 @@ fn sampled(
     let stacks = output(command(root, "inferno-collapse-perf", &["-q"]).stdin(frames));
     running.wait().map_err(|error| format!("perf script: {error}"))?;
     fs::remove_file(&data).map_err(|error| format!("{data}: {error}"))?;
-    let takes_part = |line: &&str| !line.starts_with("cargo") && !line.starts_with("perf");
+    let takes_part = |line: &&str| {
+        let program = line.split(';').next().unwrap_or_default();
+        !NO_PART.contains(&program)
+    };
     Ok(stacks?.lines().filter(takes_part).map(|line| format!("{line}\n")).collect())
 }
 
 fn drawn(root: &Path, name: &str, stacks: &str) -> Result<String, String> {
     let file = root.join("target/flames").join(format!("{name}.stacks"));
     fs::write(&file, stacks).map_err(|error| format!("{}: {error}", file.display()))?;
-    let title = format!("{name}: samples of all programs that take part");
+    let title = format!("{name}: time of all programs that take part");
     let file = file.to_string_lossy();
     let arguments = ["--title", &title, "--minwidth", NARROWEST, "--hash", &file];
     output(&mut command(root, "inferno-flamegraph", &arguments))
 }
 
-/// The programs that most samples were in, and the innermost functions.
+/// The programs that took most time, and the innermost functions.
 fn largest(stacks: &str) -> String {
     let (mut programs, mut functions) = (BTreeMap::new(), BTreeMap::new());
-    let mut all = 0;
+    let mut all = 0_u64;
     for (stack, count) in stacks.lines().filter_map(|line| line.rsplit_once(' ')) {
         let count: u64 = count.parse().unwrap_or(0);
         let mut frames = stack.split(';');
@@ -140,8 +145,9 @@ fn largest(stacks: &str) -> String {
         };
         rows.iter().take(shown).map(row).collect()
     };
+    let seconds = all as f64 / 1e9;
     format!(
-        "{all} samples, by program:\n{}by function, without what it calls:\n{}",
+        "{seconds:.1} s of processors, by program:\n{}by function, without what it calls:\n{}",
         table(programs, SHOWN_PROGRAMS),
         table(functions, SHOWN_FUNCTIONS)
     )
@@ -152,9 +158,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_summed_by_program_and_by_innermost_function() {
-        let text = largest("marline;main;send;copy 30\nnginx;main;send 10\nmarline;main;copy 60\n");
-        assert!(text.starts_with("100 samples"), "{text}");
+    fn time_is_summed_by_program_and_by_innermost_function() {
+        let stacks =
+            "marline;main;send;copy 300000000\nnginx;send 100000000\nmarline;copy 600000000\n";
+        let text = largest(stacks);
+        assert!(text.starts_with("1.0 s of processors"), "{text}");
         assert!(text.contains(" 90.0 %  marline\n 10.0 %  nginx\n"), "{text}");
         assert!(text.contains(" 90.0 %  copy\n 10.0 %  send\n"), "{text}");
     }

@@ -8,13 +8,15 @@ use marline_time::{Duration, Instant};
 
 use super::carrier::Carrier;
 use super::observer::{Direction, ObservedSegments};
-use super::socket::{Kind, Stalled};
+use super::socket::{Kind, SendError, Stalled};
 use super::state::State;
 use crate::carrier::{Framed, Outer, SHORT_HEADER};
 use crate::sys::error_queue::NetworkError;
 
-/// Batches sent under one lock before others get their turn.
-const BATCHES_PER_TURN: usize = 16;
+/// Bytes sent under one lock before others get their turn: sixteen of the largest batches.
+const BYTES_PER_TURN: usize = 1 << 20;
+/// Bytes that the smallest batch counts as.
+const LEAST_COUNTED: usize = BYTES_PER_TURN / 64;
 /// Time until a batch is tried again that the kernel had no room for. Writability would tell more
 /// precisely, but a send buffer of megabytes takes longer than this to run dry.
 const STALL_RETRY: Duration = Duration::from_micros(500);
@@ -31,7 +33,7 @@ pub(super) struct Outgoing<'a> {
 }
 
 /// Who is to know if bytes do not leave.
-#[derive(Copy, Clone)]
+#[derive(Copy, Clone, Debug)]
 pub(super) enum Sender {
     /// Nobody: they are the carrier's own.
     Carrier,
@@ -45,14 +47,17 @@ impl State {
     /// Sends what the core and the carrier have to send. `true`: there is more.
     pub(super) fn transmit(&mut self, now: Instant) -> bool {
         self.retry_stalled(now);
-        let mut more = true;
-        for _ in 0..BATCHES_PER_TURN {
-            let Some(batch) = self.endpoint.poll_transmit(now, &mut self.out) else {
-                more = false;
-                break;
-            };
-            self.send_batch(now, &batch);
+        let (mut more, mut bytes) = (true, 0);
+        while more && bytes < BYTES_PER_TURN {
+            match self.endpoint.poll_transmit(now, &mut self.out) {
+                Some(batch) => {
+                    bytes += self.out.bytes().len().max(LEAST_COUNTED);
+                    self.send_batch(now, &batch);
+                }
+                None => more = false,
+            }
         }
+        self.send_gathered(now);
         while let Carrier::Udp(carrier) = &mut self.carrier
             && let Some((outer, frame)) = carrier.poll_control()
         {
@@ -77,9 +82,10 @@ impl State {
             Some(Framed::Ready(outer)) => {
                 let (ecn, stride, bytes) = (batch.ecn, batch.stride, out.bytes());
                 let sender = Sender::Subflow(batch.path, batch.local_flow);
-                self.send(now, &Outgoing { outer, ecn, stride, bytes, sender });
+                self.gather(now, &Outgoing { outer, ecn, stride, bytes, sender });
             }
             Some(Framed::Handshake { outer, header, old_too }) => {
+                self.send_gathered(now);
                 let old = old_too.then(|| header.in_version_one());
                 for datagram in out.bytes().chunks(batch.stride.max(1)) {
                     let segment = datagram.get(SHORT_HEADER..).unwrap_or_default();
@@ -137,24 +143,36 @@ impl State {
             self.send_by_link(now, out);
             return;
         }
-        if !self.may_send_datagram(now, out) {
-            return;
+        if self.may_send_datagram(now, out) {
+            self.hand_over(now, out);
         }
+    }
+
+    /// Hands bytes to the kernel, or has them wait for room there.
+    pub(super) fn try_send(&mut self, now: Instant, out: &Outgoing<'_>) -> Result<(), SendError> {
         let index = usize::from(out.outer.socket);
-        let Some(Some(entry)) = self.sockets.get_mut(index) else { return };
+        let Some(Some(entry)) = self.sockets.get_mut(index) else { return Ok(()) };
         let result = if !entry.stalled.holds(out.outer.local) {
             entry.socket.send(&out.outer, out.ecn, out.stride, out.bytes)
         } else {
             Err(io::Error::from(io::ErrorKind::WouldBlock).into())
         };
-        let Err(failed) = result else { return };
-        let rest = out.bytes.get(failed.sent..).unwrap_or_default();
-        if failed.would_block() {
-            let (outer, ecn, stride, bytes) = (out.outer, out.ecn, out.stride, rest.to_vec());
-            entry.stalled.push(Stalled { outer, ecn, stride, bytes });
-            self.stall_retry_at = Some(now + STALL_RETRY);
-            return;
+        let Err(failed) = result else { return Ok(()) };
+        if !failed.would_block() {
+            return Err(failed);
         }
+        let bytes = out.bytes.get(failed.sent..).unwrap_or_default().to_vec();
+        let (outer, ecn, stride) = (out.outer, out.ecn, out.stride);
+        entry.stalled.push(Stalled { outer, ecn, stride, bytes });
+        self.stall_retry_at = Some(now + STALL_RETRY);
+        Ok(())
+    }
+
+    /// Hands datagrams of one sender to the kernel. It is told if they do not leave.
+    pub(super) fn hand_over(&mut self, now: Instant, out: &Outgoing<'_>) {
+        let Err(failed) = self.try_send(now, out) else { return };
+        let index = usize::from(out.outer.socket);
+        let rest = out.bytes.get(failed.sent..).unwrap_or_default();
         let mut error = failed.error;
         // An error may belong to a datagram sent before: it stops this one all the same.
         if self.drain_errors(now, index)

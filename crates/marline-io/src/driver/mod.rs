@@ -15,6 +15,7 @@ mod error_watch;
 mod events;
 mod frame_batch;
 mod gateway;
+mod gathered;
 mod generations;
 mod ingress;
 mod joined;
@@ -40,6 +41,7 @@ mod start;
 mod state;
 mod stream;
 mod task;
+mod turns;
 
 pub use accept::{AcceptQueue, Incoming};
 pub use carrier::udp_capabilities;

@@ -273,6 +273,7 @@ impl Shard {
     /// `true` if somebody was woken.
     pub(super) fn serve(&self, state: &mut State, now: Instant) -> bool {
         self.see_to_links(state, now);
+        state.turns.on_sent();
         if state.transmit(now) {
             wake(state.driver.take());
         }

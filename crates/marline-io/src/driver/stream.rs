@@ -197,7 +197,9 @@ impl Stream {
             Ok(len) => {
                 buf.advance(len);
                 // Room in the receive buffer may have to be announced.
-                self.shard.serve(&mut state, now);
+                if !state.turns.is_waiting() {
+                    self.shard.serve(&mut state, now);
+                }
                 budget.made_progress();
                 Poll::Ready(Ok(()))
             }
@@ -229,7 +231,7 @@ impl Stream {
         let now = self.shard.clock.now();
         match state.endpoint.write(now, self.id, bytes) {
             Ok(len) => {
-                self.shard.serve(&mut state, now);
+                self.shard.serve_write(&mut state, now, self.id, len);
                 budget.made_progress();
                 Poll::Ready(Ok(len))
             }

@@ -1,0 +1,124 @@
+//! Turns of the runtime: short writes of several connections that fall into one leave together at its end.
+//!
+//! A system call to send costs more than everything else that a short message needs of this driver, and while a
+//! runtime has many applications to poll, most of its turns have writes of several. A message that is alone must not
+//! wait for others, though, and nothing says in advance whether others will come: it is concluded from those before.
+
+use core::future::Future as _;
+use core::pin::pin;
+use core::task::{Context, Waker};
+
+use marline_core::ConnectionId;
+use marline_time::{Duration, Instant};
+
+use super::carrier::Carrier;
+use super::shard::Shard;
+use super::state::State;
+
+/// Bytes of the longest write that waits: more than a segment is worth a system call of its own.
+const LONGEST: usize = 4 << 10;
+/// Writes that may wait: no more than one batch has datagrams.
+const MOST: u32 = 44;
+/// Writes of two connections this close together are likely to be of one turn.
+const NEAR: Duration = Duration::from_micros(50);
+/// Such pairs that it takes at most until a write waits again, after it had waited in vain.
+const MOST_PAIRS: u32 = 64;
+
+/// Whether the next short write waits for the end of the turn, as past ones say.
+#[derive(Debug)]
+pub(super) struct Turns {
+    /// Who wrote last, and when.
+    last: Option<(ConnectionId, Instant)>,
+    /// Turns are expected to have writes of several connections.
+    expects_several: bool,
+    /// Pairs of close writes until they are, and how many it takes.
+    pairs: u32,
+    pairs_needed: u32,
+    /// Writes that wait for the end of this turn.
+    waiting: u32,
+    /// Not all of them are of one connection.
+    several: bool,
+}
+
+impl Turns {
+    pub(super) const fn new() -> Turns {
+        Turns {
+            last: None,
+            expects_several: false,
+            pairs: 0,
+            pairs_needed: 1,
+            waiting: 0,
+            several: false,
+        }
+    }
+
+    /// Whether writes wait for the end of this turn.
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// A connection wrote so many bytes. Whether they wait for the end of the turn.
+    fn on_write(&mut self, now: Instant, id: ConnectionId, len: usize) -> bool {
+        let before = self.last.replace((id, now));
+        if len > LONGEST || self.waiting >= MOST {
+            return false;
+        }
+        let other = before.is_some_and(|(last, _)| last != id);
+        if self.waiting == 0 && !self.expects_several {
+            if !other || before.is_none_or(|(_, at)| now.since(at) > NEAR) {
+                return false;
+            }
+            self.pairs += 1;
+            if self.pairs < self.pairs_needed {
+                return false;
+            }
+            self.expects_several = true;
+        }
+        self.several |= self.waiting > 0 && other;
+        self.waiting += 1;
+        true
+    }
+
+    /// Everything is sent now. What waited says what to expect of the next turn.
+    pub(super) fn on_sent(&mut self) {
+        if self.waiting == 0 {
+            return;
+        }
+        if self.several {
+            self.pairs_needed = 1;
+        } else {
+            self.expects_several = false;
+            self.pairs_needed = (self.pairs_needed * 2).min(MOST_PAIRS);
+        }
+        (self.pairs, self.waiting, self.several) = (0, 0, false);
+    }
+}
+
+impl Shard {
+    /// Sends what a connection wrote, and all else that is due: now, or together with what others write in this turn
+    /// of the runtime.
+    pub(super) fn serve_write(
+        &self,
+        state: &mut State,
+        now: Instant,
+        id: ConnectionId,
+        len: usize,
+    ) {
+        let may_wait = matches!(state.carrier, Carrier::Udp(_)) && !state.stopped;
+        if !may_wait || !state.turns.on_write(now, id, len) {
+            self.serve(state, now);
+            return;
+        }
+        // Without a waker the task has been woken already, and serves as it begins.
+        if let Some(driver) = state.driver.as_ref().filter(|_| state.turns.waiting == 1) {
+            wake_at_end_of_turn(driver);
+        }
+    }
+}
+
+/// Wakes a task when the runtime has polled the tasks that are ready and looked at its sockets again; at once, if this
+/// is not one of its threads.
+fn wake_at_end_of_turn(task: &Waker) {
+    // What a task does that yields, on behalf of another one; that is all that the future is for.
+    let _ = pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(task));
+}

@@ -197,7 +197,7 @@ impl Stream {
             Ok(len) => {
                 buf.advance(len);
                 // Room in the receive buffer may have to be announced.
-                if !state.turns.is_waiting() {
+                if !state.turns.goes_on(now) {
                     self.shard.serve(&mut state, now);
                 }
                 budget.made_progress();

@@ -6,7 +6,10 @@
 
 use core::future::Future as _;
 use core::pin::pin;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Waker};
+use std::sync::Arc;
+use std::task::Wake;
 
 use marline_core::ConnectionId;
 use marline_time::{Duration, Instant};
@@ -21,6 +24,8 @@ const LONGEST: usize = 4 << 10;
 const MOST: u32 = 44;
 /// Writes of two connections this close together are likely to be of one turn.
 const NEAR: Duration = Duration::from_micros(50);
+/// Time for which writes wait at most, if the task that is polled takes long.
+const LONGEST_TURN: Duration = Duration::from_micros(200);
 /// Such pairs that it takes at most until a write waits again, after it had waited in vain.
 const MOST_PAIRS: u32 = 64;
 
@@ -38,6 +43,28 @@ pub(super) struct Turns {
     waiting: u32,
     /// Not all of them are of one connection.
     several: bool,
+    /// When the first of them was written.
+    since: Instant,
+    /// The runtime says when the turn is over.
+    end: Option<Arc<End>>,
+}
+
+/// End of a turn: it wakes the driver's task.
+#[derive(Debug)]
+struct End {
+    has_come: AtomicBool,
+    driver: Waker,
+}
+
+impl Wake for End {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.has_come.store(true, Ordering::Release);
+        self.driver.wake_by_ref();
+    }
 }
 
 impl Turns {
@@ -49,12 +76,17 @@ impl Turns {
             pairs_needed: 1,
             waiting: 0,
             several: false,
+            since: Instant::ZERO,
+            end: None,
         }
     }
 
-    /// Whether writes wait for the end of this turn.
-    pub(super) const fn is_waiting(&self) -> bool {
+    /// Whether writes wait for the end of this turn, and whatever else is to be sent can wait with them.
+    pub(super) fn goes_on(&self, now: Instant) -> bool {
+        let ended = |end: &Arc<End>| end.has_come.load(Ordering::Acquire);
         self.waiting > 0
+            && now.since(self.since) < LONGEST_TURN
+            && !self.end.as_ref().is_none_or(ended)
     }
 
     /// A connection wrote so many bytes. Whether they wait for the end of the turn.
@@ -74,9 +106,19 @@ impl Turns {
             }
             self.expects_several = true;
         }
+        if self.waiting == 0 {
+            self.since = now;
+        }
         self.several |= self.waiting > 0 && other;
         self.waiting += 1;
         true
+    }
+
+    /// The driver's task is woken at the end of turns.
+    pub(super) fn set_driver(&mut self, driver: &Waker) {
+        if self.end.as_ref().is_none_or(|end| !end.driver.will_wake(driver)) {
+            self.end = Some(Arc::new(End { has_come: true.into(), driver: driver.clone() }));
+        }
     }
 
     /// Everything is sent now. What waited says what to expect of the next turn.
@@ -104,21 +146,26 @@ impl Shard {
         id: ConnectionId,
         len: usize,
     ) {
-        let may_wait = matches!(state.carrier, Carrier::Udp(_)) && !state.stopped;
+        let by_udp = matches!(state.carrier, Carrier::Udp(_));
+        let may_wait = by_udp && state.turns.end.is_some() && !state.stopped;
         if !may_wait || !state.turns.on_write(now, id, len) {
             self.serve(state, now);
             return;
         }
-        // Without a waker the task has been woken already, and serves as it begins.
-        if let Some(driver) = state.driver.as_ref().filter(|_| state.turns.waiting == 1) {
-            wake_at_end_of_turn(driver);
+        if state.turns.waiting > 1 {
+            return;
+        }
+        if let Some(end) = &state.turns.end {
+            wake_at_end_of_turn(end);
         }
     }
 }
 
-/// Wakes a task when the runtime has polled the tasks that are ready and looked at its sockets again; at once, if this
-/// is not one of its threads.
-fn wake_at_end_of_turn(task: &Waker) {
+/// Wakes when the runtime has polled the tasks that are ready and looked at its sockets again; at once, if this is not
+/// one of its threads.
+fn wake_at_end_of_turn(end: &Arc<End>) {
+    end.has_come.store(false, Ordering::Relaxed);
     // What a task does that yields, on behalf of another one; that is all that the future is for.
-    let _ = pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(task));
+    let waker = Waker::from(Arc::clone(end));
+    let _ = pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker));
 }

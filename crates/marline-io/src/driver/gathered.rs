@@ -82,3 +82,6 @@ impl State {
         self.gathered = gathered;
     }
 }
+
+#[cfg(test)]
+mod tests;

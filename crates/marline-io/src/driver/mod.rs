@@ -41,6 +41,8 @@ mod start;
 mod state;
 mod stream;
 mod task;
+#[cfg(test)]
+mod testing;
 mod turns;
 
 pub use accept::{AcceptQueue, Incoming};

@@ -92,7 +92,8 @@ impl Turns {
     /// A connection wrote so many bytes. Whether they wait for the end of the turn.
     fn on_write(&mut self, now: Instant, id: ConnectionId, len: usize) -> bool {
         let before = self.last.replace((id, now));
-        if len > LONGEST || self.waiting >= MOST {
+        let over = self.waiting > 0 && now.since(self.since) >= LONGEST_TURN;
+        if len > LONGEST || self.waiting >= MOST || over {
             return false;
         }
         let other = before.is_some_and(|(last, _)| last != id);
@@ -169,3 +170,6 @@ fn wake_at_end_of_turn(end: &Arc<End>) {
     let waker = Waker::from(Arc::clone(end));
     let _ = pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker));
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,9 +22,11 @@ use super::state::State;
 const LONGEST: usize = 4 << 10;
 /// Writes that may wait: no more than one batch has datagrams.
 const MOST: u32 = 44;
+/// Writes of a turn for which it is worth having waited: the end of the turn costs about what one call does.
+const WORTH: u32 = 3;
 /// Writes of two connections this close together are likely to be of one turn.
 const NEAR: Duration = Duration::from_micros(50);
-/// Time for which writes wait at most, if the task that is polled takes long.
+/// Time after which whoever comes by sends what waits, if the task that is polled takes long.
 const LONGEST_TURN: Duration = Duration::from_micros(200);
 /// Such pairs that it takes at most until a write waits again, after it had waited in vain.
 const MOST_PAIRS: u32 = 64;
@@ -127,7 +129,7 @@ impl Turns {
         if self.waiting == 0 {
             return;
         }
-        if self.several {
+        if self.several && self.waiting >= WORTH {
             self.pairs_needed = 1;
         } else {
             self.expects_several = false;

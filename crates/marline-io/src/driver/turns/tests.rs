@@ -62,6 +62,12 @@ fn writes_of_others_close_by_wait_and_long_ones_or_far_ones_do_not() {
     assert!(turns.on_write(micros(9_000), id(1), 100), "the last turn had several");
     turns.on_sent();
     assert!(!turns.on_write(micros(9_100), id(1), 100), "it waited in vain");
+    turns.on_sent();
+    assert!(!turns.on_write(micros(9_101), id(2), 100), "that has its price: two pairs");
+    assert!(turns.on_write(micros(9_102), id(1), 100));
+    assert!(turns.on_write(micros(9_103), id(2), 100));
+    turns.on_sent();
+    assert!(!turns.on_write(micros(9_200), id(1), 100), "two were not worth it");
 }
 
 #[test]

@@ -3,11 +3,11 @@
 use std::io;
 
 use marline_core::{Ecn, FourTuple, NetworkError as CoreError, Transmit};
-use marline_datagram::PathId;
 use marline_time::{Duration, Instant};
 
 use super::carrier::Carrier;
 use super::observer::{Direction, ObservedSegments};
+use super::outgoing::{Outgoing, Sender};
 use super::socket::{Kind, SendError, Stalled};
 use super::state::State;
 use crate::carrier::{Framed, Outer, SHORT_HEADER};
@@ -17,31 +17,11 @@ use crate::sys::error_queue::NetworkError;
 const BYTES_PER_TURN: usize = 1 << 20;
 /// Bytes that the smallest batch counts as.
 const LEAST_COUNTED: usize = BYTES_PER_TURN / 64;
+/// Bytes of the largest batch that is copied to be with others: more is worth a system call of its own.
+const LARGEST_GATHERED: usize = 4 << 10;
 /// Time until a batch is tried again that the kernel had no room for. Writability would tell more
 /// precisely, but a send buffer of megabytes takes longer than this to run dry.
 const STALL_RETRY: Duration = Duration::from_micros(500);
-
-/// Bytes for the kernel.
-#[derive(Copy, Clone)]
-pub(super) struct Outgoing<'a> {
-    pub(super) outer: Outer,
-    pub(super) ecn: Ecn,
-    /// Bytes from one datagram to the next; 0: there is one.
-    pub(super) stride: usize,
-    pub(super) bytes: &'a [u8],
-    pub(super) sender: Sender,
-}
-
-/// Who is to know if bytes do not leave.
-#[derive(Copy, Clone, Debug)]
-pub(super) enum Sender {
-    /// Nobody: they are the carrier's own.
-    Carrier,
-    /// A subflow: its ends, and our id of it.
-    Subflow(FourTuple, u64),
-    /// A path of a lane, by our id of that.
-    Lane(u64, PathId),
-}
 
 impl State {
     /// Sends what the core and the carrier have to send. `true`: there is more.
@@ -134,6 +114,41 @@ impl State {
         self.drain_errors(now, usize::from(outer.socket));
     }
 
+    /// Hands segments to the kernel: at once, or with those that follow, at the latest with
+    /// [`send_gathered`](Self::send_gathered).
+    pub(super) fn gather(&mut self, now: Instant, out: &Outgoing<'_>) {
+        if !self.gathered.takes(out) {
+            self.send_gathered(now);
+        }
+        if out.bytes.len() > LARGEST_GATHERED || !self.sends_runs(&out.outer) {
+            self.send_gathered(now);
+            self.send(now, out);
+        } else if self.may_send_datagram(now, out) {
+            self.gathered.push(out);
+        }
+    }
+
+    /// Whether it is a UDP socket from which the kernel takes several datagrams in one call.
+    fn sends_runs(&self, outer: &Outer) -> bool {
+        let entry = self.sockets.get(usize::from(outer.socket)).and_then(Option::as_ref);
+        !outer.is_link() && entry.is_some_and(|entry| entry.socket.sends_runs())
+    }
+
+    /// Hands what was gathered to the kernel.
+    pub(super) fn send_gathered(&mut self, now: Instant) {
+        let mut gathered = core::mem::take(&mut self.gathered);
+        match gathered.together() {
+            Some((out, 1)) => self.hand_over(now, &out),
+            // Who is to know of an error is found by sending each alone.
+            Some((out, _)) if self.try_send(now, &out).is_err() => {
+                gathered.each().for_each(|out| self.hand_over(now, &out));
+            }
+            _ => {}
+        }
+        gathered.clear();
+        self.gathered = gathered;
+    }
+
     /// Hands bytes to the kernel.
     pub(super) fn send(&mut self, now: Instant, out: &Outgoing<'_>) {
         if !matches!(out.sender, Sender::Subflow(..)) {
@@ -149,7 +164,7 @@ impl State {
     }
 
     /// Hands bytes to the kernel, or has them wait for room there.
-    pub(super) fn try_send(&mut self, now: Instant, out: &Outgoing<'_>) -> Result<(), SendError> {
+    fn try_send(&mut self, now: Instant, out: &Outgoing<'_>) -> Result<(), SendError> {
         let index = usize::from(out.outer.socket);
         let Some(Some(entry)) = self.sockets.get_mut(index) else { return Ok(()) };
         let result = if !entry.stalled.holds(out.outer.local) {
@@ -169,7 +184,7 @@ impl State {
     }
 
     /// Hands datagrams of one sender to the kernel. It is told if they do not leave.
-    pub(super) fn hand_over(&mut self, now: Instant, out: &Outgoing<'_>) {
+    fn hand_over(&mut self, now: Instant, out: &Outgoing<'_>) {
         let Err(failed) = self.try_send(now, out) else { return };
         let index = usize::from(out.outer.socket);
         let rest = out.bytes.get(failed.sent..).unwrap_or_default();
@@ -277,3 +292,6 @@ impl State {
         self.stall_retry_at = still.then_some(now + STALL_RETRY);
     }
 }
+
+#[cfg(test)]
+mod tests;

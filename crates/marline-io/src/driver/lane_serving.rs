@@ -7,8 +7,8 @@ use marline_datagram::PathId;
 use marline_time::Instant;
 
 use super::carrier::Carrier;
-use super::egress::{Outgoing, Sender};
 use super::frame_batch::FrameBatch;
+use super::outgoing::{Outgoing, Sender};
 use super::socket::payload_of_mtu;
 use super::state::State;
 use crate::carrier::{Datagram, Outer};

@@ -30,6 +30,7 @@ mod native_succession;
 mod observer;
 mod observers;
 mod observing;
+mod outgoing;
 mod packet_sink;
 mod path_owners;
 mod receiving;

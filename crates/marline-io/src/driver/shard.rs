@@ -287,6 +287,21 @@ impl Shard {
         woken
     }
 
+    /// Sends what a connection wrote, and all else that is due: now, or together with what others write in this turn
+    /// of the runtime.
+    pub(super) fn serve_write(
+        &self,
+        state: &mut State,
+        now: Instant,
+        id: ConnectionId,
+        len: usize,
+    ) {
+        let may_wait = matches!(state.carrier, Carrier::Udp(_)) && !state.stopped;
+        if !may_wait || !state.turns.on_write(now, id, len) {
+            self.serve(state, now);
+        }
+    }
+
     /// Sets the timer, if it is not set to an earlier time already: deadlines mostly move away,
     /// and waking once too often is cheaper than a system call each time.
     pub(super) fn arm(&self, state: &mut State, now: Instant) {

@@ -14,10 +14,6 @@ use std::task::Wake;
 use marline_core::ConnectionId;
 use marline_time::{Duration, Instant};
 
-use super::carrier::Carrier;
-use super::shard::Shard;
-use super::state::State;
-
 /// Bytes of the longest write that waits: more than a segment is worth a system call of its own.
 const LONGEST: usize = 4 << 10;
 /// Writes that may wait: no more than one batch has datagrams.
@@ -92,8 +88,9 @@ impl Turns {
     }
 
     /// A connection wrote so many bytes. Whether they wait for the end of the turn.
-    fn on_write(&mut self, now: Instant, id: ConnectionId, len: usize) -> bool {
+    pub(super) fn on_write(&mut self, now: Instant, id: ConnectionId, len: usize) -> bool {
         let before = self.last.replace((id, now));
+        let Some(end) = &self.end else { return false };
         let over = self.waiting > 0 && now.since(self.since) >= LONGEST_TURN;
         if len > LONGEST || self.waiting >= MOST || over {
             return false;
@@ -111,6 +108,7 @@ impl Turns {
         }
         if self.waiting == 0 {
             self.since = now;
+            wake_at_end_of_turn(end);
         }
         self.several |= self.waiting > 0 && other;
         self.waiting += 1;
@@ -136,31 +134,6 @@ impl Turns {
             self.pairs_needed = (self.pairs_needed * 2).min(MOST_PAIRS);
         }
         (self.pairs, self.waiting, self.several) = (0, 0, false);
-    }
-}
-
-impl Shard {
-    /// Sends what a connection wrote, and all else that is due: now, or together with what others write in this turn
-    /// of the runtime.
-    pub(super) fn serve_write(
-        &self,
-        state: &mut State,
-        now: Instant,
-        id: ConnectionId,
-        len: usize,
-    ) {
-        let by_udp = matches!(state.carrier, Carrier::Udp(_));
-        let may_wait = by_udp && state.turns.end.is_some() && !state.stopped;
-        if !may_wait || !state.turns.on_write(now, id, len) {
-            self.serve(state, now);
-            return;
-        }
-        if state.turns.waiting > 1 {
-            return;
-        }
-        if let Some(end) = &state.turns.end {
-            wake_at_end_of_turn(end);
-        }
     }
 }
 

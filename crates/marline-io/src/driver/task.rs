@@ -129,10 +129,7 @@ impl Task {
         if core::mem::take(&mut state.sockets_changed) {
             self.sockets = sockets(&state);
         }
-        state.turns.set_driver(cx.waker());
-        if !state.turns.goes_on(now) {
-            self.shard.serve(&mut state, now);
-        }
+        self.shard.serve(&mut state, now);
         let nothing_armed = state.armed.is_none();
         drop(state);
         let over = self.is_over(now);
@@ -213,7 +210,7 @@ impl Task {
         self.shard.on_batch(&mut state, now, (*index, *local), &self.buffer);
         if self.shard.tell(&mut state, now) && drained {
             cx.waker().wake_by_ref();
-        } else if !state.turns.goes_on(now) {
+        } else {
             self.shard.serve(&mut state, now);
         }
         Ok(Received::Something)

@@ -44,12 +44,15 @@ impl Fixture {
         self.exchange.place.directory.join(name)
     }
 
-    fn send(&self, text: impl AsRef<[u8]>) {
-        self.other.send_to(text.as_ref(), &self.exchange.place.own).unwrap();
+    /// Sends when there is room: a few messages fit the queue of a socket.
+    async fn send(&self, text: impl AsRef<[u8]>) {
+        while self.other.send_to(text.as_ref(), &self.exchange.place.own).is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
     }
 
-    fn send_verdicts(&self, verdicts: Vec<AddressPairVerdict>) {
-        self.send(Message::Verdicts(verdicts).text(&self.clock));
+    async fn send_verdicts(&self, verdicts: Vec<AddressPairVerdict>) {
+        self.send(Message::Verdicts(verdicts).text(&self.clock)).await;
     }
 
     fn is_bad(&self) -> bool {
@@ -69,11 +72,11 @@ impl Fixture {
 #[tokio::test]
 async fn a_verdict_of_another_process_holds_until_it_is_withdrawn_or_not_repeated() {
     let fixture = Fixture::new();
-    fixture.send_verdicts(vec![silent(fixture.clock.now())]);
+    fixture.send_verdicts(vec![silent(fixture.clock.now())]).await;
     fixture.until(true).await;
-    fixture.send_verdicts(Vec::new());
+    fixture.send_verdicts(Vec::new()).await;
     fixture.until(false).await;
-    fixture.send_verdicts(vec![silent(fixture.clock.now())]);
+    fixture.send_verdicts(vec![silent(fixture.clock.now())]).await;
     fixture.until(true).await;
     fixture.until(false).await;
 }
@@ -86,9 +89,9 @@ async fn what_one_of_two_processes_withdraws_the_other_still_holds() {
     let second = net::UnixDatagram::bind(path).unwrap();
     let verdicts = Message::Verdicts(vec![silent(fixture.clock.now())]).text(&fixture.clock);
     second.send_to(verdicts.as_bytes(), &fixture.exchange.place.own).unwrap();
-    fixture.send(&verdicts);
+    fixture.send(&verdicts).await;
     fixture.until(true).await;
-    fixture.send_verdicts(Vec::new());
+    fixture.send_verdicts(Vec::new()).await;
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     assert!(fixture.is_bad());
     fixture.until(false).await;
@@ -108,12 +111,10 @@ async fn garbage_and_strangers_change_nothing() {
     let word = verdicts.replace("silent", "fading").into_bytes();
     let long = vec![b'x'; 100_000];
     for text in truncated.chain(more).chain([word, long]) {
-        while fixture.other.send_to(&text, &fixture.exchange.place.own).is_err() {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
+        fixture.send(&text).await;
         assert!(!fixture.is_bad(), "{:?}", String::from_utf8_lossy(&text));
     }
-    fixture.send(&verdicts);
+    fixture.send(&verdicts).await;
     fixture.until(true).await;
 }
 

@@ -158,7 +158,8 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A write has been sent, as far as windows allow, before it returned.
+        // A write has been sent, as far as windows allow, before it returned, or leaves at the end of the runtime's
+        // turn together with those of other connections.
         Poll::Ready(Ok(()))
     }
 

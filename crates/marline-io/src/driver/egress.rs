@@ -3,56 +3,41 @@
 use std::io;
 
 use marline_core::{Ecn, FourTuple, NetworkError as CoreError, Transmit};
-use marline_datagram::PathId;
 use marline_time::{Duration, Instant};
 
 use super::carrier::Carrier;
 use super::observer::{Direction, ObservedSegments};
-use super::socket::{Kind, Stalled};
+use super::outgoing::{Outgoing, Sender};
+use super::socket::{Kind, SendError, Stalled};
 use super::state::State;
 use crate::carrier::{Framed, Outer, SHORT_HEADER};
 use crate::sys::error_queue::NetworkError;
 
-/// Batches sent under one lock before others get their turn.
-const BATCHES_PER_TURN: usize = 16;
+/// Bytes sent under one lock before others get their turn: sixteen of the largest batches.
+const BYTES_PER_TURN: usize = 1 << 20;
+/// Bytes that the smallest batch counts as.
+const LEAST_COUNTED: usize = BYTES_PER_TURN / 64;
+/// Bytes of the largest batch that is copied to be with others: more is worth a system call of its own.
+const LARGEST_GATHERED: usize = 4 << 10;
 /// Time until a batch is tried again that the kernel had no room for. Writability would tell more
 /// precisely, but a send buffer of megabytes takes longer than this to run dry.
 const STALL_RETRY: Duration = Duration::from_micros(500);
-
-/// Bytes for the kernel.
-#[derive(Copy, Clone)]
-pub(super) struct Outgoing<'a> {
-    pub(super) outer: Outer,
-    pub(super) ecn: Ecn,
-    /// Bytes from one datagram to the next; 0: there is one.
-    pub(super) stride: usize,
-    pub(super) bytes: &'a [u8],
-    pub(super) sender: Sender,
-}
-
-/// Who is to know if bytes do not leave.
-#[derive(Copy, Clone)]
-pub(super) enum Sender {
-    /// Nobody: they are the carrier's own.
-    Carrier,
-    /// A subflow: its ends, and our id of it.
-    Subflow(FourTuple, u64),
-    /// A path of a lane, by our id of that.
-    Lane(u64, PathId),
-}
 
 impl State {
     /// Sends what the core and the carrier have to send. `true`: there is more.
     pub(super) fn transmit(&mut self, now: Instant) -> bool {
         self.retry_stalled(now);
-        let mut more = true;
-        for _ in 0..BATCHES_PER_TURN {
-            let Some(batch) = self.endpoint.poll_transmit(now, &mut self.out) else {
-                more = false;
-                break;
-            };
-            self.send_batch(now, &batch);
+        let (mut more, mut bytes) = (true, 0);
+        while more && bytes < BYTES_PER_TURN {
+            match self.endpoint.poll_transmit(now, &mut self.out) {
+                Some(batch) => {
+                    bytes += self.out.bytes().len().max(LEAST_COUNTED);
+                    self.send_batch(now, &batch);
+                }
+                None => more = false,
+            }
         }
+        self.send_gathered(now);
         while let Carrier::Udp(carrier) = &mut self.carrier
             && let Some((outer, frame)) = carrier.poll_control()
         {
@@ -77,9 +62,10 @@ impl State {
             Some(Framed::Ready(outer)) => {
                 let (ecn, stride, bytes) = (batch.ecn, batch.stride, out.bytes());
                 let sender = Sender::Subflow(batch.path, batch.local_flow);
-                self.send(now, &Outgoing { outer, ecn, stride, bytes, sender });
+                self.gather(now, &Outgoing { outer, ecn, stride, bytes, sender });
             }
             Some(Framed::Handshake { outer, header, old_too }) => {
+                self.send_gathered(now);
                 let old = old_too.then(|| header.in_version_one());
                 for datagram in out.bytes().chunks(batch.stride.max(1)) {
                     let segment = datagram.get(SHORT_HEADER..).unwrap_or_default();
@@ -128,6 +114,41 @@ impl State {
         self.drain_errors(now, usize::from(outer.socket));
     }
 
+    /// Hands segments to the kernel: at once, or with those that follow, at the latest with
+    /// [`send_gathered`](Self::send_gathered).
+    pub(super) fn gather(&mut self, now: Instant, out: &Outgoing<'_>) {
+        if !self.gathered.takes(out) {
+            self.send_gathered(now);
+        }
+        if out.bytes.len() > LARGEST_GATHERED || !self.sends_runs(&out.outer) {
+            self.send_gathered(now);
+            self.send(now, out);
+        } else if self.may_send_datagram(now, out) {
+            self.gathered.push(out);
+        }
+    }
+
+    /// Whether it is a UDP socket from which the kernel takes several datagrams in one call.
+    fn sends_runs(&self, outer: &Outer) -> bool {
+        let entry = self.sockets.get(usize::from(outer.socket)).and_then(Option::as_ref);
+        !outer.is_link() && entry.is_some_and(|entry| entry.socket.sends_runs())
+    }
+
+    /// Hands what was gathered to the kernel.
+    pub(super) fn send_gathered(&mut self, now: Instant) {
+        let mut gathered = core::mem::take(&mut self.gathered);
+        match gathered.together() {
+            Some((out, 1)) => self.hand_over(now, &out),
+            // Who is to know of an error is found by sending each alone.
+            Some((out, _)) if self.try_send(now, &out).is_err() => {
+                gathered.each().for_each(|out| self.hand_over(now, &out));
+            }
+            _ => {}
+        }
+        gathered.clear();
+        self.gathered = gathered;
+    }
+
     /// Hands bytes to the kernel.
     pub(super) fn send(&mut self, now: Instant, out: &Outgoing<'_>) {
         if !matches!(out.sender, Sender::Subflow(..)) {
@@ -137,24 +158,36 @@ impl State {
             self.send_by_link(now, out);
             return;
         }
-        if !self.may_send_datagram(now, out) {
-            return;
+        if self.may_send_datagram(now, out) {
+            self.hand_over(now, out);
         }
+    }
+
+    /// Hands bytes to the kernel, or has them wait for room there.
+    fn try_send(&mut self, now: Instant, out: &Outgoing<'_>) -> Result<(), SendError> {
         let index = usize::from(out.outer.socket);
-        let Some(Some(entry)) = self.sockets.get_mut(index) else { return };
+        let Some(Some(entry)) = self.sockets.get_mut(index) else { return Ok(()) };
         let result = if !entry.stalled.holds(out.outer.local) {
             entry.socket.send(&out.outer, out.ecn, out.stride, out.bytes)
         } else {
             Err(io::Error::from(io::ErrorKind::WouldBlock).into())
         };
-        let Err(failed) = result else { return };
-        let rest = out.bytes.get(failed.sent..).unwrap_or_default();
-        if failed.would_block() {
-            let (outer, ecn, stride, bytes) = (out.outer, out.ecn, out.stride, rest.to_vec());
-            entry.stalled.push(Stalled { outer, ecn, stride, bytes });
-            self.stall_retry_at = Some(now + STALL_RETRY);
-            return;
+        let Err(failed) = result else { return Ok(()) };
+        if !failed.would_block() {
+            return Err(failed);
         }
+        let bytes = out.bytes.get(failed.sent..).unwrap_or_default().to_vec();
+        let (outer, ecn, stride) = (out.outer, out.ecn, out.stride);
+        entry.stalled.push(Stalled { outer, ecn, stride, bytes });
+        self.stall_retry_at = Some(now + STALL_RETRY);
+        Ok(())
+    }
+
+    /// Hands datagrams of one sender to the kernel. It is told if they do not leave.
+    fn hand_over(&mut self, now: Instant, out: &Outgoing<'_>) {
+        let Err(failed) = self.try_send(now, out) else { return };
+        let index = usize::from(out.outer.socket);
+        let rest = out.bytes.get(failed.sent..).unwrap_or_default();
         let mut error = failed.error;
         // An error may belong to a datagram sent before: it stops this one all the same.
         if self.drain_errors(now, index)
@@ -259,3 +292,6 @@ impl State {
         self.stall_retry_at = still.then_some(now + STALL_RETRY);
     }
 }
+
+#[cfg(test)]
+mod tests;

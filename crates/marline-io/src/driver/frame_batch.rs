@@ -1,52 +1,56 @@
-//! Batch of frames of a lane for the kernel, as the core makes one of segments.
+//! Batch of datagrams for the kernel from several sources: frames of a lane, or segments of several connections.
 
-use marline_datagram::PathId;
+use crate::carrier::LARGEST_DATAGRAM;
 
-use crate::carrier::{LARGEST_DATAGRAM, Outer};
-
-/// Frames, and bytes, of one batch: what fits the 64 KiB of a GSO send.
+/// Datagrams, and bytes, of one batch: what fits the 64 KiB of a GSO send.
 const BATCH_FRAMES: usize = 44;
 const BATCH_BYTES: usize = BATCH_FRAMES * LARGEST_DATAGRAM as usize;
 
-/// Frames for one path that the kernel takes in one call: all of one length, but for the last, which may be shorter.
-#[derive(Debug, Default)]
-pub(super) struct FrameBatch {
-    to: Option<(Outer, PathId)>,
+/// Datagrams to one place that the kernel takes in one call: all of one length, but for the last, which may be shorter.
+#[derive(Debug)]
+pub(super) struct FrameBatch<To> {
+    to: Option<To>,
     stride: usize,
     closed: bool,
     bytes: Vec<u8>,
 }
 
-impl FrameBatch {
+impl<To> Default for FrameBatch<To> {
+    fn default() -> Self {
+        FrameBatch { to: None, stride: 0, closed: false, bytes: Vec::new() }
+    }
+}
+
+impl<To: Copy + PartialEq> FrameBatch<To> {
     /// Where it goes; `None`: nothing is in it.
-    pub(super) const fn to(&self) -> Option<(Outer, PathId)> {
+    pub(super) const fn to(&self) -> Option<To> {
         self.to
     }
 
-    /// Bytes from one frame to the next, 0 if there is one, and the frames.
+    /// Bytes from one datagram to the next, 0 if there is one, and the datagrams.
     pub(super) fn bytes(&self) -> (usize, &[u8]) {
         let stride = if self.bytes.len() > self.stride { self.stride } else { 0 };
         (stride, &self.bytes)
     }
 
-    /// Whether a frame may follow those that are in it.
-    pub(super) fn takes(&self, to: (Outer, PathId), len: usize) -> bool {
-        match self.to {
-            None => true,
-            Some(known) => {
-                let room = self.bytes.len() + len <= BATCH_BYTES
-                    && self.bytes.len() < BATCH_FRAMES * self.stride;
-                known == to && room && !self.closed && len <= self.stride
-            }
-        }
+    /// Whether datagrams may follow those that are in it: `len` bytes, with `stride` from one to the next (0: it is
+    /// one).
+    pub(super) fn takes(&self, to: To, (stride, len): (usize, usize)) -> bool {
+        let Some(known) = self.to else { return true };
+        let one = stride == 0 || len <= stride;
+        let fits = if one { len <= self.stride } else { stride == self.stride };
+        let room = self.bytes.len() + len <= BATCH_BYTES.min(BATCH_FRAMES * self.stride);
+        known == to && !self.closed && fits && room
     }
 
-    pub(super) fn push(&mut self, to: (Outer, PathId), frame: &[u8]) {
+    /// Adds datagrams.
+    pub(super) fn push(&mut self, to: To, stride: usize, datagrams: &[u8]) {
         if self.to.is_none() {
-            (self.to, self.stride) = (Some(to), frame.len());
+            let one = stride == 0 || datagrams.len() <= stride;
+            (self.to, self.stride) = (Some(to), if one { datagrams.len() } else { stride });
         }
-        self.closed = frame.len() < self.stride;
-        self.bytes.extend_from_slice(frame);
+        self.bytes.extend_from_slice(datagrams);
+        self.closed = !self.bytes.len().is_multiple_of(self.stride);
     }
 
     pub(super) fn clear(&mut self) {
@@ -59,30 +63,40 @@ impl FrameBatch {
 mod tests {
     use super::*;
 
-    fn to(path: u8) -> (Outer, PathId) {
-        let remote = core::net::SocketAddr::from(([192, 0, 2, 1], 7));
-        (Outer { socket: 0, local: [192, 0, 2, 9].into(), remote }, PathId(path))
+    #[test]
+    fn a_batch_is_to_one_place_and_of_one_length_but_for_its_last() {
+        let mut batch = FrameBatch::default();
+        for len in [1_200, 1_200, 700] {
+            assert!(batch.takes('a', (0, len)));
+            batch.push('a', 0, &vec![0; len]);
+        }
+        assert_eq!(batch.bytes(), (1_200, &[0; 3_100][..]));
+        assert!(!batch.takes('a', (0, 700)), "after a shorter one nothing follows");
+        batch.clear();
+        batch.push('a', 0, &[0; 700]);
+        assert_eq!(batch.bytes(), (0, &[0; 700][..]));
+        assert!(!batch.takes('a', (0, 701)) && !batch.takes('b', (0, 700)));
+        assert!(batch.takes('a', (0, 700)));
     }
 
     #[test]
-    fn a_batch_is_of_one_path_and_one_length_but_for_its_last() {
+    fn several_datagrams_follow_those_of_their_length() {
         let mut batch = FrameBatch::default();
-        for len in [1_200, 1_200, 700] {
-            assert!(batch.takes(to(0), len));
-            batch.push(to(0), &vec![0; len]);
-        }
-        assert!(!batch.takes(to(0), 700), "after a shorter one nothing follows");
-        batch.clear();
-        batch.push(to(0), &[0; 700]);
-        assert!(!batch.takes(to(0), 701) && !batch.takes(to(1), 700) && batch.takes(to(0), 700));
+        batch.push('a', 700, &[0; 1_400]);
+        assert!(batch.takes('a', (700, 2_000)) && batch.takes('a', (0, 600)));
+        assert!(!batch.takes('a', (600, 1_200)) && !batch.takes('a', (800, 1_600)));
+        assert!(batch.takes('a', (800, 700)), "it is one datagram");
+        batch.push('a', 700, &[0; 1_000]);
+        assert_eq!(batch.bytes(), (700, &[0; 2_400][..]));
+        assert!(!batch.takes('a', (0, 300)), "the last one was shorter");
     }
 
     #[test]
     fn a_batch_is_no_longer_than_the_kernel_takes() {
         for len in [34, 1_472] {
             let mut batch = FrameBatch::default();
-            while batch.takes(to(0), len) {
-                batch.push(to(0), &vec![0; len]);
+            while batch.takes('a', (0, len)) {
+                batch.push('a', 0, &vec![0; len]);
             }
             assert_eq!(batch.bytes.len(), BATCH_FRAMES * len);
         }

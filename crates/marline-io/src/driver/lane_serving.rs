@@ -7,8 +7,8 @@ use marline_datagram::PathId;
 use marline_time::Instant;
 
 use super::carrier::Carrier;
-use super::egress::{Outgoing, Sender};
 use super::frame_batch::FrameBatch;
+use super::outgoing::{Outgoing, Sender};
 use super::socket::payload_of_mtu;
 use super::state::State;
 use crate::carrier::{Datagram, Outer};
@@ -56,10 +56,10 @@ impl State {
                 continue;
             };
             let to = (outer, path.id);
-            if !batch.takes(to, frame.len()) {
+            if !batch.takes(to, (0, frame.len())) {
                 self.send_frames(id, now, &mut batch);
             }
-            batch.push(to, &frame);
+            batch.push(to, 0, &frame);
         }
         self.send_frames(id, now, &mut batch);
         (self.frames, self.scratch) = (batch, frame);
@@ -67,7 +67,7 @@ impl State {
         self.lanes.touch(id);
     }
 
-    fn send_frames(&mut self, id: u64, now: Instant, batch: &mut FrameBatch) {
+    fn send_frames(&mut self, id: u64, now: Instant, batch: &mut FrameBatch<(Outer, PathId)>) {
         if let Some((outer, path)) = batch.to() {
             let (stride, bytes) = batch.bytes();
             let sender = Sender::Lane(id, path);

@@ -2,7 +2,8 @@
 //!
 //! One [`Shard`] is one endpoint, one carrier and their sockets, behind one mutex. A task per shard
 //! receives and keeps the timers; streams lock the shard themselves, so that a write is sent by the
-//! writing thread itself, without a wake-up (docs/adr/0010).
+//! writing thread itself, without a wake-up (docs/adr/0010). While many connections write, what they
+//! write in one turn of the runtime leaves together at its end (docs/adr/0044).
 
 mod accept;
 mod carrier;
@@ -15,6 +16,7 @@ mod error_watch;
 mod events;
 mod frame_batch;
 mod gateway;
+mod gathered;
 mod generations;
 mod ingress;
 mod joined;
@@ -28,6 +30,7 @@ mod native_succession;
 mod observer;
 mod observers;
 mod observing;
+mod outgoing;
 mod packet_sink;
 mod path_owners;
 mod receiving;
@@ -40,6 +43,9 @@ mod start;
 mod state;
 mod stream;
 mod task;
+#[cfg(test)]
+mod testing;
+mod turns;
 
 pub use accept::{AcceptQueue, Incoming};
 pub use carrier::udp_capabilities;

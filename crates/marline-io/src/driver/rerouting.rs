@@ -8,10 +8,10 @@ use marline_time::Instant;
 
 use super::carrier::Carrier;
 use super::connections::wake;
-use super::egress::{Outgoing, Sender};
 use super::ingress::Origin;
 use super::link_tasks::{self, NotOpened};
 use super::links::{Link, Sent, count};
+use super::outgoing::{Outgoing, Sender};
 use super::shard::Shard;
 use super::socket::Kind;
 use super::state::State;

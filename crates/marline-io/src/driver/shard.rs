@@ -288,6 +288,7 @@ impl Shard {
     /// `true` if somebody was woken.
     pub(super) fn serve(&self, state: &mut State, now: Instant) -> bool {
         self.see_to_links(state, now);
+        state.turns.on_sent();
         if state.transmit(now) {
             wake(state.driver.take());
         }
@@ -299,6 +300,21 @@ impl Shard {
         }
         self.arm(state, now);
         woken
+    }
+
+    /// Sends what a connection wrote, and all else that is due: now, or together with what others write in this turn
+    /// of the runtime.
+    pub(super) fn serve_write(
+        &self,
+        state: &mut State,
+        now: Instant,
+        id: ConnectionId,
+        len: usize,
+    ) {
+        let may_wait = matches!(state.carrier, Carrier::Udp(_)) && !state.stopped;
+        if !may_wait || !state.turns.on_write(now, id, len) {
+            self.serve(state, now);
+        }
     }
 
     /// Sets the timer, if it is not set to an earlier time already: deadlines mostly move away,

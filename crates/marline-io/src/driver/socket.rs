@@ -210,6 +210,11 @@ impl Sock {
         }
     }
 
+    /// The kernel takes several datagrams of one length in one call.
+    pub(crate) fn sends_runs(&self) -> bool {
+        matches!(&self.kind, Kind::Udp(udp) if udp.state.max_gso_segments() > 1)
+    }
+
     /// The next ICMP error the kernel kept for us.
     pub(crate) fn next_error(&self) -> Option<NetworkError> {
         if !self.has_errors() {

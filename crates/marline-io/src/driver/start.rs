@@ -10,12 +10,14 @@ use super::carrier::Carrier;
 use super::connections::Slots;
 use super::contacts::ContactBook;
 use super::frame_batch::FrameBatch;
+use super::gathered::Gathered;
 use super::lanes::Lanes;
 use super::link_flows::Rerouting;
 use super::observers::Observers;
 use super::shard::{Shard, ShardConfig, ShardHandle};
 use super::state::{CarrierKind, Spare, State, transmit_buffer};
 use super::task;
+use super::turns::Turns;
 use crate::carrier::{CarrierConfig, UdpCarrier};
 use crate::links::Routes;
 use crate::native::NativeCarrier;
@@ -63,6 +65,7 @@ impl Shard {
             links: Arc::clone(&config.links),
             rerouting: Rerouting::new(routes),
             frames: FrameBatch::default(),
+            gathered: Gathered::default(),
             out: transmit_buffer(headroom),
             spare: Spare::new(headroom),
             scratch: Vec::new(),
@@ -70,6 +73,7 @@ impl Shard {
             armed: None,
             observers: Observers { captures, log: config.tap, contacts, others: config.observers },
             driver: None,
+            turns: Turns::new(),
             receiving: true,
             sockets_changed: true,
             stopped: false,

@@ -4,6 +4,7 @@ use core::task::Waker;
 use std::sync::Arc;
 
 use marline_core::{ConnectionId, Endpoint, FourTuple, MonitorEvent, TrafficOf, TransmitBuf};
+use marline_datagram::PathId;
 use marline_time::Instant;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::AbortHandle;
@@ -12,6 +13,7 @@ use super::accept::AcceptQueue;
 use super::carrier::Carrier;
 use super::connections::Slots;
 use super::frame_batch::FrameBatch;
+use super::gathered::Gathered;
 use super::lanes::Lanes;
 use super::link_flows::Rerouting;
 use super::links::Links;
@@ -19,6 +21,8 @@ use super::observer::SharedEventObserver;
 use super::observers::Observers;
 use super::packet_sink::PacketSink;
 use super::socket::{Sock, StalledQueue};
+use super::turns::Turns;
+use crate::carrier::Outer;
 use crate::links::UdpUse;
 
 /// Datagrams of one batch: what fits the 64 KiB of a GSO send.
@@ -99,7 +103,9 @@ pub(super) struct State {
     pub(super) links: Arc<Links>,
     pub(super) rerouting: Rerouting,
     /// Frames of a lane that are on their way to the kernel.
-    pub(super) frames: FrameBatch,
+    pub(super) frames: FrameBatch<(Outer, PathId)>,
+    /// Segments that leave in one call.
+    pub(super) gathered: Gathered,
     pub(super) out: TransmitBuf,
     pub(super) spare: Spare,
     pub(super) scratch: Vec<u8>,
@@ -107,6 +113,7 @@ pub(super) struct State {
     pub(super) armed: Option<Instant>,
     pub(super) observers: Observers,
     pub(super) driver: Option<Waker>,
+    pub(super) turns: Turns,
     /// The sockets are this process's to read.
     pub(super) receiving: bool,
     /// The set of sockets changed: the task must look.

@@ -1,5 +1,5 @@
 //! Connection as a byte stream. It locks its shard itself: written data is sent at once, in the
-//! thread that wrote it.
+//! thread that wrote it, or with that of other connections at the end of the runtime's turn.
 
 use core::future::poll_fn;
 use core::net::{IpAddr, SocketAddr};
@@ -197,7 +197,9 @@ impl Stream {
             Ok(len) => {
                 buf.advance(len);
                 // Room in the receive buffer may have to be announced.
-                self.shard.serve(&mut state, now);
+                if !state.turns.goes_on(now) {
+                    self.shard.serve(&mut state, now);
+                }
                 budget.made_progress();
                 Poll::Ready(Ok(()))
             }
@@ -216,7 +218,8 @@ impl Stream {
     }
 
     /// Writes as [`AsyncWrite::poll_write`](tokio::io::AsyncWrite::poll_write) does; what windows allow
-    /// has been sent when it returns. One task is woken: that of the last call.
+    /// has been sent when it returns, or leaves at the end of this turn of the runtime together with what other
+    /// connections write in it. One task is woken: that of the last call.
     ///
     /// # Errors
     /// The connection is over, or was shut down.
@@ -229,7 +232,7 @@ impl Stream {
         let now = self.shard.clock.now();
         match state.endpoint.write(now, self.id, bytes) {
             Ok(len) => {
-                self.shard.serve(&mut state, now);
+                self.shard.serve_write(&mut state, now, self.id, len);
                 budget.made_progress();
                 Poll::Ready(Ok(len))
             }

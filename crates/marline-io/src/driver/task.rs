@@ -129,7 +129,10 @@ impl Task {
         if core::mem::take(&mut state.sockets_changed) {
             self.sockets = sockets(&state);
         }
-        self.shard.serve(&mut state, now);
+        state.turns.set_driver(cx.waker());
+        if !state.turns.goes_on(now) {
+            self.shard.serve(&mut state, now);
+        }
         let nothing_armed = state.armed.is_none();
         drop(state);
         let over = self.is_over(now);
@@ -210,7 +213,7 @@ impl Task {
         self.shard.on_batch(&mut state, now, (*index, *local), &self.buffer);
         if self.shard.tell(&mut state, now) && drained {
             cx.waker().wake_by_ref();
-        } else {
+        } else if !state.turns.goes_on(now) {
             self.shard.serve(&mut state, now);
         }
         Ok(Received::Something)

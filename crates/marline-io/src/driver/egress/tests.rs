@@ -1,0 +1,93 @@
+//! Tests of what leaves together.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use marline_core::FourTuple;
+use marline_time::Duration;
+
+use super::*;
+use crate::driver::socket::Stalled;
+use crate::driver::testing::{Target, shard};
+
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Bytes of one sender, who is known by what they are.
+fn of(mark: u8, to: SocketAddr, ecn: Ecn, bytes: &[u8]) -> Outgoing<'_> {
+    let path = FourTuple { local: SocketAddr::new(LOCAL, 1), remote: to };
+    let outer = Outer { socket: 0, local: LOCAL, remote: to };
+    Outgoing { outer, ecn, stride: 0, bytes, sender: Sender::Subflow(path, mark.into()) }
+}
+
+/// The messages that come, so many: stride and bytes.
+async fn come(target: &Target, count: usize) -> Vec<(usize, Vec<u8>)> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let (_, stride, bytes) = target.receive().await;
+        all.push((stride, bytes));
+    }
+    all
+}
+
+#[tokio::test]
+async fn equal_segments_of_several_senders_are_one_message() {
+    let ((shard, _), target, other) = (shard(None), Target::new(), Target::new());
+    let now = shard.clock.now();
+    {
+        let mut state = shard.lock();
+        for (mark, len) in [(1, 100), (2, 100), (3, 60), (4, 100), (5, 120)] {
+            state.gather(now, &of(mark, target.address(), Ecn::Ect0, &vec![mark; len]));
+        }
+        state.gather(now, &of(6, target.address(), Ecn::NotEct, &[6; 120]));
+        state.gather(now, &of(7, other.address(), Ecn::NotEct, &[7; 120]));
+        let run = Outgoing { stride: 50, ..of(8, target.address(), Ecn::NotEct, &[8; 120]) };
+        state.gather(now, &run);
+        state.gather(now, &of(9, target.address(), Ecn::NotEct, &[9; LARGEST_GATHERED + 1]));
+        state.send_gathered(now);
+    }
+    let first = [vec![1; 100], vec![2; 100], vec![3; 60]].concat();
+    let rest = [(100, 4, 100), (120, 5, 120), (120, 6, 120), (50, 8, 120), (4_097, 9, 4_097)];
+    let mut wanted = vec![(100, first)];
+    wanted.extend(rest.map(|(stride, mark, len)| (stride, vec![mark; len])));
+    assert!(come(&target, 6).await == wanted);
+    assert_eq!(come(&other, 1).await, [(120, vec![7; 120])]);
+}
+
+#[tokio::test]
+async fn what_the_kernel_has_no_room_for_waits_and_none_is_lost() {
+    let ((shard, _), target) = (shard(None), Target::new());
+    let now = shard.clock.now();
+    let later = now + Duration::from_secs(1);
+    {
+        let mut state = shard.lock();
+        let outer = Outer { socket: 0, local: LOCAL, remote: target.address() };
+        let stalled = Stalled { outer, ecn: Ecn::Ect0, stride: 0, bytes: vec![0; 100] };
+        state.sockets[0].as_mut().expect("open").stalled.push(stalled);
+        for mark in 1..=40 {
+            state.gather(now, &of(mark, target.address(), Ecn::Ect0, &[mark; 100]));
+        }
+        state.send_gathered(now);
+        assert!(state.stall_retry_at.is_some(), "they wait");
+        state.transmit(later);
+        assert_eq!(state.stall_retry_at, None);
+    }
+    let run: Vec<u8> = (1..=40).flat_map(|mark| [mark; 100]).collect();
+    assert!(come(&target, 2).await == [(100, vec![0; 100]), (100, run)], "forty of forty senders");
+}
+
+#[tokio::test]
+async fn an_error_of_before_stops_none_of_them() {
+    let ((shard, _), target) = (shard(None), Target::new());
+    let nobody = Target::new().address();
+    let now = shard.clock.now();
+    {
+        let mut state = shard.lock();
+        state.gather(now, &of(1, nobody, Ecn::Ect0, &[1; 100]));
+        // On this machine the answer to the first is there before the next one.
+        for mark in 2..=4 {
+            state.gather(now, &of(mark, target.address(), Ecn::Ect0, &[mark; 100]));
+        }
+        state.send_gathered(now);
+    }
+    let wanted = [2, 3, 4].map(|mark| (100, vec![mark; 100]));
+    assert!(come(&target, 3).await == wanted, "each for itself, so that its sender would be told");
+}

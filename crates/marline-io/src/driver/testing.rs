@@ -1,0 +1,80 @@
+//! Shards for tests, and a socket that tells what was sent in one call.
+
+use core::net::{Ipv4Addr, SocketAddr};
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+use marline_core::{ConnectionConfig, Limits};
+use marline_time::Duration;
+use quinn_udp::{RecvMeta, UdpSocketState};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+
+use super::accept::AcceptQueue;
+use super::shard::{Shard, ShardConfig, ShardHandle};
+use super::socket::SocketOptions;
+use super::state::CarrierKind;
+use crate::links::UdpUse;
+use crate::sys::socket::PortSharing;
+
+/// A shard with one socket, and where that is. With a queue it accepts connections.
+pub(super) fn shard(
+    accept: Option<(ConnectionConfig, Arc<AcceptQueue>)>,
+) -> (Arc<ShardHandle>, SocketAddr) {
+    let (accept, queue) = accept.unzip();
+    let shard = Shard::start(ShardConfig {
+        carrier: CarrierKind::Udp { keepalive: Duration::from_secs(60), udp: UdpUse::Always },
+        shard: marline_core::Shard::ALONE,
+        reset_seed: None,
+        accept,
+        limits: Limits::default(),
+        queue,
+        monitor: None,
+        capture: None,
+        tap: None,
+        links: Arc::default(),
+        observers: Vec::new(),
+        events: None,
+    })
+    .expect("started");
+    let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let options = SocketOptions { local, interface: None, port: PortSharing::Alone, mark: 0 };
+    let local = shard.open_socket(options).expect("a socket");
+    (shard, local)
+}
+
+/// A socket that gets what was sent over loopback in one call as one message (GRO).
+pub(super) struct Target {
+    socket: UdpSocket,
+    state: UdpSocketState,
+}
+
+impl Target {
+    pub(super) fn new() -> Target {
+        let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        socket.set_nonblocking(true).expect("a socket");
+        let state = UdpSocketState::new((&socket).into()).expect("a socket");
+        Target { socket: UdpSocket::from_std(socket).expect("in a runtime"), state }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.socket.local_addr().expect("bound")
+    }
+
+    /// The next message: from where, bytes from one datagram to the next, and all of them.
+    pub(super) async fn receive(&self) -> (SocketAddr, usize, Vec<u8>) {
+        let mut bytes = vec![0; 1 << 16];
+        let mut meta = [RecvMeta::default()];
+        let receive = || {
+            let mut slices = [IoSliceMut::new(&mut bytes)];
+            self.state.recv((&self.socket).into(), &mut slices, &mut meta)
+        };
+        self.socket.async_io(Interest::READABLE, receive).await.expect("a message");
+        bytes.truncate(meta[0].len);
+        (meta[0].addr, meta[0].stride, bytes)
+    }
+
+    pub(super) async fn send(&self, to: SocketAddr, datagram: &[u8]) {
+        self.socket.send_to(datagram, to).await.expect("sent");
+    }
+}

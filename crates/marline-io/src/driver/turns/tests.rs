@@ -1,0 +1,237 @@
+//! Tests of turns: who waits, for how long, and what leaves together.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::sync::atomic::AtomicUsize;
+use core::task::Poll;
+use std::collections::BTreeSet;
+
+use marline_core::ConnectionConfig;
+use tokio::io::ReadBuf;
+
+use super::*;
+use crate::driver::testing::{Target, shard};
+use crate::driver::{AcceptQueue, ShardHandle, Stream};
+
+const CONNECTIONS: usize = 8;
+
+fn id(number: u64) -> ConnectionId {
+    ConnectionId(number)
+}
+
+fn micros(at: u64) -> Instant {
+    Instant::ZERO + Duration::from_micros(at)
+}
+
+/// Has somebody to wake at the end of a turn, which it counts.
+fn turns() -> (Turns, Arc<Count>) {
+    let count = Arc::new(Count::default());
+    let mut turns = Turns::new();
+    turns.set_driver(&Waker::from(Arc::clone(&count)));
+    (turns, count)
+}
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_lone_connection_never_waits() {
+    let (mut turns, _) = turns();
+    for at in 0..1_000 {
+        assert!(!turns.on_write(micros(at), id(1), 100));
+        turns.on_sent();
+    }
+}
+
+#[test]
+fn writes_of_others_close_by_wait_and_long_ones_or_far_ones_do_not() {
+    let (mut turns, _) = turns();
+    assert!(!turns.on_write(micros(0), id(1), 100), "nobody else has written");
+    assert!(!turns.on_write(micros(60), id(2), 100), "too long ago");
+    assert!(!turns.on_write(micros(70), id(1), LONGEST + 1), "too long");
+    assert!(turns.on_write(micros(80), id(2), 100));
+    assert!(!turns.on_write(micros(81), id(2), LONGEST + 1), "a long one takes all along");
+    assert!(turns.on_write(micros(82), id(2), 100));
+    assert!(turns.on_write(micros(83), id(3), 100));
+    turns.on_sent();
+    assert!(turns.on_write(micros(9_000), id(1), 100), "the last turn had several");
+    turns.on_sent();
+    assert!(!turns.on_write(micros(9_100), id(1), 100), "it waited in vain");
+    turns.on_sent();
+    assert!(!turns.on_write(micros(9_101), id(2), 100), "that has its price: two pairs");
+    assert!(turns.on_write(micros(9_102), id(1), 100));
+    assert!(turns.on_write(micros(9_103), id(2), 100));
+    turns.on_sent();
+    assert!(!turns.on_write(micros(9_200), id(1), 100), "two were not worth it");
+}
+
+#[test]
+fn who_waits_in_vain_again_and_again_waits_ever_less_often() {
+    let (mut turns, _) = turns();
+    let mut waited = 0;
+    for at in 0..4_096 {
+        // Two connections by turns, each alone in its turn of the runtime.
+        waited += usize::from(turns.on_write(micros(at * 30), id(at % 2), 100));
+        turns.on_sent();
+    }
+    assert!((60..90).contains(&waited), "{waited} of 4,096");
+}
+
+#[test]
+fn no_more_wait_than_one_batch_has_datagrams() {
+    let (mut turns, _) = turns();
+    assert!(!turns.on_write(micros(0), id(0), 100));
+    let waited = (1..1_000).take_while(|at| turns.on_write(micros(1), id(*at), 100)).count();
+    assert_eq!(waited, MOST as usize);
+}
+
+#[test]
+fn a_turn_ends_when_the_runtime_says_so_or_after_its_longest_time() {
+    let (mut turns, count) = turns();
+    turns.on_write(micros(0), id(1), 100);
+    assert!(!turns.goes_on(micros(0)), "nothing waits");
+    assert!(turns.on_write(micros(10), id(2), 100));
+    let end = turns.end.clone().expect("set");
+    end.has_come.store(false, Ordering::Relaxed);
+    assert!(turns.goes_on(micros(209)) && !turns.goes_on(micros(210)));
+    assert!(!turns.on_write(micros(210), id(1), 100), "it takes along what waits");
+    Waker::from(end).wake();
+    assert!(!turns.goes_on(micros(20)));
+    assert_eq!(
+        count.0.load(Ordering::Relaxed),
+        2,
+        "the driver hears of it, as it did at once without a runtime"
+    );
+}
+
+/// Outside of a runtime there is no end to wait for.
+#[test]
+fn a_thread_of_no_runtime_wakes_the_driver_at_once() {
+    let (turns, count) = turns();
+    wake_at_end_of_turn(turns.end.as_ref().expect("set"));
+    assert_eq!(count.0.load(Ordering::Relaxed), 1);
+}
+
+/// Connections of a client to a server, and the ways between their sockets: what leaves in one call arrives as one
+/// message.
+struct World {
+    near: Vec<Stream>,
+    far: Vec<Stream>,
+    largest: Arc<AtomicUsize>,
+    _shards: [Arc<ShardHandle>; 2],
+}
+
+impl World {
+    async fn new() -> World {
+        let queue = AcceptQueue::new(CONNECTIONS);
+        let config = Arc::new(ConnectionConfig::new(marline_algos::reference_policies()));
+        let (server, at) = shard(Some((ConnectionConfig::clone(&config), Arc::clone(&queue))));
+        let (client, _) = shard(None);
+        let (relay, largest) = (Target::new(), Arc::new(AtomicUsize::new(0)));
+        let between = relay.address();
+        tokio::spawn(pass_on(relay, at, Arc::clone(&largest)));
+        let local = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let (mut near, mut far) = (Vec::new(), Vec::new());
+        for _ in 0..CONNECTIONS {
+            let stream = client.connect(Arc::clone(&config), local, between);
+            let stream = stream.expect("started");
+            let (connected, incoming) = tokio::join!(stream.connected(), queue.pop());
+            connected.expect("established");
+            let incoming = incoming.expect("open");
+            near.push(stream);
+            far.push(Stream::accepted(Arc::clone(&server), incoming));
+        }
+        World { near, far, largest, _shards: [client, server] }
+    }
+
+    /// Each connection writes a message, all in one turn unless the runtime wants its thread back.
+    async fn write(&self, message: &[u8]) {
+        for stream in &self.near {
+            let written = core::future::poll_fn(|cx| stream.poll_write(cx, message)).await;
+            assert_eq!(written.expect("open"), message.len());
+        }
+    }
+
+    /// What each connection reads, so many bytes.
+    async fn read(&self, len: usize) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        for stream in &self.far {
+            let mut bytes = vec![0; len];
+            let mut buf = ReadBuf::new(&mut bytes);
+            while buf.remaining() > 0 {
+                let read = core::future::poll_fn(|cx| stream.poll_read(cx, &mut buf));
+                read.await.expect("open");
+            }
+            all.push(bytes);
+        }
+        all
+    }
+}
+
+/// Passes messages on between a client and a server, and notes of how many flows the largest one had.
+async fn pass_on(relay: Target, server: SocketAddr, largest: Arc<AtomicUsize>) {
+    let mut client = server;
+    loop {
+        let (from, stride, bytes) = relay.receive().await;
+        let frames = bytes.chunks(stride.max(1));
+        let flows: BTreeSet<&[u8]> = frames.clone().filter_map(|frame| frame.get(1..9)).collect();
+        largest.fetch_max(flows.len(), Ordering::Relaxed);
+        if from != server {
+            client = from;
+        }
+        let to = if from == server { client } else { server };
+        for frame in frames {
+            relay.send(to, frame).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_connections_write_in_one_turn_leaves_in_one_call_and_each_in_order() {
+    let world = World::new().await;
+    world.largest.store(0, Ordering::Relaxed);
+    let rounds: Vec<Vec<u8>> = (0..50).map(|round| vec![round; 100]).collect();
+    for round in &rounds {
+        world.write(round).await;
+        assert!(world.read(100).await.iter().all(|read| read == round));
+    }
+    let largest = world.largest.load(Ordering::Relaxed);
+    assert_eq!(largest, CONNECTIONS, "all but the first round are of one call");
+
+    // Nobody waits for who reads.
+    for round in &rounds {
+        world.write(round).await;
+    }
+    for read in world.read(rounds.len() * 100).await {
+        assert!(read == rounds.concat());
+    }
+}
+
+/// The runtime cannot say that the turn is over while its task computes.
+#[tokio::test]
+async fn what_waits_while_a_task_computes_leaves_with_its_next_write() {
+    let world = World::new().await;
+    let (last, others) = world.near.split_last().expect("there are some");
+    let waiting = || last.shard().lock().turns.waiting;
+    let mut waited = 0;
+    for _ in 0..20 {
+        core::future::poll_fn(|cx| {
+            for stream in others {
+                assert!(stream.poll_write(cx, &[2; 100]).is_ready());
+            }
+            waited = waited.max(waiting());
+            std::thread::sleep(core::time::Duration::from_millis(1));
+            assert!(last.poll_write(cx, &[2; 100]).is_ready());
+            assert_eq!(waiting(), 0);
+            Poll::Ready(())
+        })
+        .await;
+        assert!(world.read(100).await.iter().all(|read| *read == [2; 100]));
+    }
+    assert!(waited > 1);
+}

@@ -98,6 +98,10 @@ fn asker() {
     assert_eq!(came, bytes);
     let rate = came as f64 * 8e-6 / begun.elapsed().as_secs_f64();
     println!("sum p50 {:.1} ms, p99 {:.1} ms, {rate:.2} Mbit/s", at(0.5), at(0.99));
+    // Until it is ended: what is said of connections is only of those that are there.
+    loop {
+        std::thread::park();
+    }
 }
 
 /// Bytes of segments that the process with this control socket sent, and of these again.

@@ -75,7 +75,7 @@ impl core::fmt::Debug for ObserverSlot {
     }
 }
 
-/// AddressPairVerdict of the path health monitor on an address pair.
+/// Verdict of the path health monitor on an address pair.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum AddressPairHealth {
     /// Nothing is wrong with it.

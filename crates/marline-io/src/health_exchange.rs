@@ -73,6 +73,7 @@ impl HealthExchange {
         let news = Arc::new(Notify::new());
         let observer = Arc::clone(&news);
         if !monitor.observe(Box::new(move || observer.notify_one())) {
+            let _ = fs::remove_file(&place.own);
             return Err(io::Error::other("this path health monitor is shared already"));
         }
         let exchange = Exchange {

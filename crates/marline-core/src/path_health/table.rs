@@ -119,6 +119,27 @@ struct Bad {
     adopted: bool,
 }
 
+impl Bad {
+    /// A verdict that was found here, and nothing has been asked since.
+    const fn new(
+        fault: AddressPairFault,
+        since: Instant,
+        next: Instant,
+        unheard_from: Instant,
+    ) -> Self {
+        Bad {
+            fault,
+            since,
+            clean_since: None,
+            asked_at: None,
+            misses: 0,
+            next,
+            unheard_from,
+            adopted: false,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Entry {
     loss: Average,
@@ -334,16 +355,7 @@ impl HealthTable {
         }
         let next = now + first;
         let unheard_from = entry.heard_at;
-        entry.state = State::Bad(Bad {
-            fault,
-            since: now,
-            clean_since: None,
-            asked_at: None,
-            misses: 0,
-            next,
-            unheard_from,
-            adopted: false,
-        });
+        entry.state = State::Bad(Bad::new(fault, now, next, unheard_from));
         entry.times_bad += 1;
         self.generation += 1;
     }
@@ -486,16 +498,9 @@ impl HealthTable {
             }
             State::Bad(_) => return,
             State::Good | State::Watched { .. } => {
-                entry.state = State::Bad(Bad {
-                    fault: verdict.fault,
-                    since: verdict.since,
-                    clean_since: None,
-                    asked_at: None,
-                    misses: 0,
-                    next: now + first,
-                    unheard_from: verdict.unheard_from,
-                    adopted: true,
-                });
+                let AddressPairVerdict { fault, since, unheard_from, .. } = *verdict;
+                let bad = Bad::new(fault, since, now + first, unheard_from);
+                entry.state = State::Bad(Bad { adopted: true, ..bad });
                 entry.times_bad += 1;
             }
         }

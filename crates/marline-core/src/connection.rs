@@ -937,10 +937,12 @@ impl Connection {
         if ingress.accepted && (carries || ingress.newly_acked > 0) {
             self.trim.note_busy(cx.now);
         }
+        let is_syn = segment.header.flags.contains(TcpFlags::SYN);
+        // Until the third ACK has come to it, the peer repeats nothing but its SYN/ACK.
+        if (ingress.accepted || ingress.repeated) && !is_syn {
+            self.on_fourth_ack(cx, id);
+        }
         if ingress.accepted && self.paths.get(id).is_some() {
-            if !segment.header.flags.contains(TcpFlags::SYN) {
-                self.on_fourth_ack(cx, id);
-            }
             self.on_content(cx, id, segment, &ingress);
             self.drain_subflow_events(cx, id);
             self.note_half_closed(cx.now, id);
@@ -3667,7 +3669,7 @@ impl Connection {
         let prompt = self.scheduling.probe_patience().is_some();
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if prompt {
-            subflow.tcp_mut().retry_soon(cx.now);
+            subflow.tcp_mut().retry_soon(cx.now, end.unheard);
         }
         let bad = subflow.health().has_bad_address_pair();
         if !end.was_rescued {
@@ -3754,7 +3756,7 @@ impl Connection {
         // A join that waits between two SYNs need not wait for the end of an outage's backoff.
         let waits = |s: &SubflowContext| fault.is_none() && !s.is_usable();
         if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| waits(subflow)) {
-            subflow.tcp_mut().retry_soon(cx.now);
+            subflow.tcp_mut().retry_soon(cx.now, Duration::ZERO);
         }
         self.path_event(cx, PathEvent::AddressPair { id, bad: fault.is_some() });
     }

@@ -11,7 +11,8 @@
 //!
 //! The edge is the farthest one that was ever offered, or what the connection takes now if that
 //! is more. A RST counts only exactly at RCV.NXT, a SYN not at all; both draw a challenge ACK.
-//! Segments that are turned down change nothing and end no suspicion of the path.
+//! Segments that are turned down change nothing and end no suspicion of the path; a repetition of what was
+//! received is the peer's all the same, and ends it.
 
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
@@ -290,7 +291,12 @@ impl Subflow {
         if self.state.is(SubflowState::TimeWait) {
             self.start_time_wait(now);
         }
-        Ingress { duplicate_bytes: bytes, ..Ingress::default() }
+        // Whoever repeats what we have has not heard from us, but is heard.
+        let repeated = self.check_ack(segment).is_ok();
+        if repeated {
+            self.heard(now);
+        }
+        Ingress { duplicate_bytes: bytes, repeated, ..Ingress::default() }
     }
 
     fn update_window(&mut self, segment: &TcpSegment<'_>, start: Ssn, ack: Ssn) {

@@ -74,6 +74,8 @@ impl VerdictChange {
 pub(crate) struct EndOfSilence {
     /// Its outstanding data had been queued for others.
     pub(crate) was_rescued: bool,
+    /// Since the segment before.
+    pub(crate) unheard: Duration,
 }
 
 /// What it is.
@@ -168,11 +170,11 @@ impl SubflowHealth {
         Some(VerdictChange { fault, turned: before.is_some() != fault.is_some() })
     }
 
-    /// A valid segment came in. `None`: it was not silent.
-    pub(crate) fn on_heard(&mut self) -> Option<EndOfSilence> {
+    /// A valid segment came in, the first for this long. `None`: it was not silent.
+    pub(crate) fn on_heard(&mut self, unheard: Duration) -> Option<EndOfSilence> {
         let silence = self.facts.if_used()?.silence.take()?;
         self.forget_if_fine();
-        Some(EndOfSilence { was_rescued: silence.rescued })
+        Some(EndOfSilence { was_rescued: silence.rescued, unheard })
     }
 
     /// Whether the patience with an unanswered probe is over now.

@@ -134,14 +134,30 @@ impl Subflow {
         }
     }
 
-    /// The peer is heard again, but what was repeated is not acknowledged. Backoff is for a path of
-    /// which nothing is known; of this one it is known that it works one way at least, and what goes out on
-    /// it from now on must not wait for the end of an outage's backoff (RFC 6069 does so at the word of a
-    /// router). Where our direction is still dead the timer finds that out at its usual pace.
-    pub(crate) fn retry_soon(&mut self, now: Instant) {
-        let due = now.max(self.tx.last_sent_at + self.tx.rto_without_backoff());
+    /// The peer is heard again, the first time for `unheard`, but what was repeated is not acknowledged.
+    /// Backoff is for a path of which nothing is known; of this one it is known that it works one way at
+    /// least, and what goes out on it from now on must not wait for the end of an outage's backoff (RFC 6069
+    /// does so at the word of a router). Where our direction is still dead the timer finds that out at its
+    /// usual pace.
+    ///
+    /// If nothing at all came for two timeouts, it was not our direction alone that was dead, and what comes
+    /// now is the end of that. Then the backoff is over. Nor is the floor of the timer waited for, which is
+    /// there for ACKs that are delayed: what was sent before is lost unless its ACK is here a round trip and
+    /// the time that segments may be late by (RFC 8985 section 6.2) after it.
+    pub(crate) fn retry_soon(&mut self, now: Instant, unheard: Duration) {
+        if self.dead || self.tx.rto.count == 0 {
+            return;
+        }
+        let timeout = self.tx.rto_without_backoff();
+        let is_over = unheard >= timeout * 2;
+        let round_trip = self.tx.rtt.srtt().filter(|_| is_over);
+        let patience = round_trip.map_or(timeout, |srtt| (srtt + srtt / 4).min(timeout));
+        let due = now.max(self.tx.last_sent_at + patience);
         let rto = &mut self.tx.rto;
-        if !self.dead && rto.count > 0 && rto.deadline.is_some_and(|at| at > due) {
+        if is_over {
+            rto.count = 1;
+        }
+        if rto.deadline.is_some_and(|at| at > due) {
             rto.deadline = Some(due);
             rto.count -= 1;
         }

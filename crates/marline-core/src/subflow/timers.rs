@@ -156,11 +156,12 @@ impl Subflow {
         self.owed.plain = None;
     }
 
-    /// An acceptable segment came in.
+    /// An acceptable segment came in, or a repetition.
     pub(super) fn heard(&mut self, now: Instant) {
+        let unheard = now.since(self.last_heard_at);
         self.last_heard_at = now;
         self.keepalive = Keepalive::default();
-        if let Some(end) = self.health.on_heard() {
+        if let Some(end) = self.health.on_heard(unheard) {
             self.events.push_back(SubflowEvent::HeardAgain(end));
         }
     }

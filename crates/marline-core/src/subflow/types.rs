@@ -25,6 +25,8 @@ pub(crate) struct Ingress {
     pub(crate) start: Option<Ssn>,
     /// Payload bytes that were there already.
     pub(crate) duplicate_bytes: u64,
+    /// All of it was there already, and nothing else of it counts; but it is the peer's, and of now.
+    pub(crate) repeated: bool,
     /// An ACK is owed as a challenge (RFC 5961) or as the answer to an unacceptable segment. The
     /// endpoint limits their rate: [`withdraw_challenge`](super::Subflow::withdraw_challenge).
     pub(crate) challenge: bool,

@@ -281,3 +281,25 @@ fn a_join_to_a_connection_that_ended_is_refused() {
     let mut next = Peer::new(path(0, 2, 50_000), 0x77);
     serve(&mut script, &mut next);
 }
+
+/// The fourth ACK was lost, and the server asks for a sign of life: who does that has seen the third.
+#[test]
+fn a_server_that_asks_on_a_joined_subflow_has_seen_the_third_ack() {
+    let (mut script, mut first, id, mut second, nonce) = joining_client(8);
+    let theirs = 0x4242;
+    let hmac = keys::left64(keys::join_hmac(first.key, first.their_key, theirs, nonce));
+    let join = MpJoin::SynAck { backup: false, address_id: 0, hmac, nonce: theirs };
+    let answer = Seg::syn_ack().mss(1_400).sack_permitted().window_scale(7);
+    second.send(&mut script, answer.mptcp(MptcpOption::Join(join)));
+    let is_third = |o: &MptcpOption| matches!(o, MptcpOption::Join(MpJoin::Ack { .. }));
+    let third = Expect::any().mptcp("the third ACK", is_third);
+    script.expect(&third);
+    script.advance(MS(30));
+    let question = second.stamp(Seg::ack()).at(second.iss);
+    second.inject(&mut script, question);
+    let plain = |seg: &Seg| seg.options.mptcp.join().is_none() && seg.is_empty();
+    script.expect(&Expect::any().that("an ACK without the HMAC", plain));
+    let repeated = script.advance_to_send(Duration::from_secs(5));
+    assert!(!repeated, "{:#?}", script.take_sent());
+    unharmed_by_pending(&mut script, &mut first, id);
+}

@@ -404,19 +404,6 @@ fn pause(line: &str) -> Option<(u64, u64)> {
     Some((since.parse().ok()?, until.parse().ok()?))
 }
 
-/// The longest of these pauses, which are in order. One that goes on at once is the same: the first message that gets
-/// through may be an answer to what had come over before both paths died, long before anything new does.
-fn longest_of(pauses: impl Iterator<Item = (u64, u64)>) -> (u64, u64) {
-    let mut whole: Vec<(u64, u64)> = Vec::new();
-    for (since, until) in pauses {
-        match whole.last_mut() {
-            Some(before) if since < before.1 + HOLE_US => before.1 = before.1.max(until),
-            _ => whole.push((since, until)),
-        }
-    }
-    whole.into_iter().max_by_key(|(since, until)| until - since).expect("a pause")
-}
-
 /// The monitor, the page and the metrics have the same holes. The longest is the pause of the far side's application,
 /// as it was of what the client sent; the client's own, which waits for answers, does not end before it.
 fn the_hole_is_the_pause(world: &World, [died, back]: [u64; 2], pauses: &[(u64, u64)], late: u64) {
@@ -439,16 +426,14 @@ fn the_hole_is_the_pause(world: &World, [died, back]: [u64; 2], pauses: &[(u64, 
         assert_eq!(of("count") as u64, count, "{direction}: {told:?}");
         assert!(((of("sum") * 1e6) as u64).abs_diff(sum) < OWN_US, "{direction}: {told:?}");
     }
-    let kinds = told.chunk_by(|a, b| (a.0, &a.1) == (b.0, &b.1));
-    let longest = kinds
-        .map(|holes| longest_of(holes.iter().map(|hole| (hole.2, hole.3))))
-        .max_by_key(|(since, until)| until - since);
-    let far = world.far.try_iter().filter_map(|line| pause(&line));
-    let (far_since, until) = longest_of(far);
-    let (since, answered) = longest_of(pauses.iter().copied());
+    let longest = told.iter().max_by_key(|hole| hole.3 - hole.2).expect("a hole");
+    let far: Vec<(u64, u64)> = world.far.try_iter().filter_map(|line| pause(&line)).collect();
+    let longest_of = |pauses: &[(u64, u64)]| {
+        *pauses.iter().max_by_key(|pause| pause.1 - pause.0).expect("a pause")
+    };
+    let ((since, answered), (far_since, until)) = (longest_of(pauses), longest_of(&far));
     let behind = page.behind_us.expect("there were samples");
-    let (begun, ended) = longest.expect("a hole");
-    let (begun, ended) = (begun + behind, ended + behind);
+    let (begun, ended) = (longest.2 + behind, longest.3 + behind);
     let doubts = world.hosts.net.doubts().expect("the links run");
     println!(
         "both died at 0: the hole lasted from {} to {} us, the far side's pause from {} to {} us, ours from {} to \

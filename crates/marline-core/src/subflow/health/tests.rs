@@ -16,8 +16,8 @@ fn the_first_fact_dates_and_names_silence_and_a_segment_ends_it() {
     health.on_overdue(T(9), SilenceCause::ReceiveTimer);
     let cause = SilenceCause::RetransmissionTimeout;
     assert_eq!(health.get(), Health::Silent { since: T(5), cause });
-    assert_eq!(health.on_heard(), Some(EndOfSilence { was_rescued: false }));
-    assert!(health.is_fine() && health.on_heard().is_none());
+    assert_eq!(health.on_heard(MS(3)), Some(EndOfSilence { was_rescued: false, unheard: MS(3) }));
+    assert!(health.is_fine() && health.on_heard(MS(5)).is_none());
     assert!(health.facts.used().is_none(), "a fine one keeps nothing");
 }
 
@@ -27,7 +27,7 @@ fn a_rescue_starts_once_until_something_is_heard() {
     assert!(!health.is_rescued() && !health.needs_rescue());
     assert!(health.start_rescue() && !health.start_rescue());
     assert!(health.is_rescued() && health.needs_rescue());
-    assert_eq!(health.on_heard(), Some(EndOfSilence { was_rescued: true }));
+    assert_eq!(health.on_heard(MS(4)), Some(EndOfSilence { was_rescued: true, unheard: MS(4) }));
     assert!(!health.start_rescue(), "it is not silent");
 }
 
@@ -42,7 +42,7 @@ fn a_probe_timeout_is_borne_as_long_as_the_scheduler_does() {
     assert!(!health.loses_patience(T(26)) && health.loses_patience(T(27)));
     assert!(!health.loses_patience(T(28)) && health.is_silent(), "once");
     health.on_probe_timeout(T(30), MS(7));
-    health.on_heard();
+    health.on_heard(MS(5));
     assert!(health.next_timeout().is_none() && !health.loses_patience(T(99)));
 }
 
@@ -55,7 +55,7 @@ fn what_a_scheduler_concludes_waits_for_its_rescue() {
     assert!(health.awaits_rescue() && !health.is_rescued());
     assert!(health.start_rescue() && !health.awaits_rescue());
     health.on_accusation(T(4));
-    health.on_heard();
+    health.on_heard(MS(5));
     assert!(!health.awaits_rescue(), "what is heard is not dead");
 }
 
@@ -69,7 +69,7 @@ fn doubt_lasts_as_long_as_the_verdict_whatever_is_heard() {
     assert_eq!(health.on_verdict(T(3), Some(rto)), None);
     let change = health.on_verdict(T(4), Some(loss)).expect("news");
     assert!(!change.turned && change.moves_outstanding());
-    assert_eq!(health.on_heard(), None);
+    assert_eq!(health.on_heard(MS(5)), None);
     assert_eq!(health.get(), Health::Doubtful { since: T(2), cause: loss });
     assert!(health.needs_rescue());
     let change = health.on_verdict(T(5), None).expect("news");

@@ -79,6 +79,10 @@ impl End {
         self.events.contains(&event)
     }
 
+    pub(super) fn was_heard_again(&self) -> bool {
+        self.events.iter().any(|event| matches!(event, SubflowEvent::HeardAgain(_)))
+    }
+
     pub(super) fn signals(&self) -> Vec<CongestionSignal> {
         self.signals.lock().unwrap().clone()
     }
@@ -268,8 +272,8 @@ impl Pair {
                 if matches!(event, SubflowEvent::ProbeTimeout) {
                     end.tcp.health_mut().on_probe_timeout(now, Duration::ZERO);
                 }
-                if matches!(event, SubflowEvent::HeardAgain(_)) {
-                    end.tcp.retry_soon(now);
+                if let SubflowEvent::HeardAgain(silence) = event {
+                    end.tcp.retry_soon(now, silence.unheard);
                 }
                 end.events.push(event);
             }

@@ -1,4 +1,4 @@
-use marline_policy::Ssn;
+use marline_policy::{SilenceCause, Ssn};
 use marline_time::Duration;
 use marline_wire::TcpFlags;
 
@@ -35,8 +35,25 @@ fn overlaps_are_trimmed_and_reported() {
     assert_eq!(dsack.right.offset_from(dsack.left), 50);
     assert_eq!(dsack.right, pair.server().tcp.to_wire(Ssn(101)));
     let ingress = give(&mut pair, 20, 60, TcpFlags(0));
-    assert!(!ingress.accepted && ingress.duplicate_bytes == 40);
+    assert!(!ingress.accepted && ingress.repeated && ingress.duplicate_bytes == 40);
     assert_eq!(pair.client.received, 180);
+}
+
+#[test]
+fn who_repeats_what_was_received_is_heard() {
+    let mut pair = Pair::established(config());
+    give(&mut pair, 0, 100, TcpFlags(0));
+    pair.client.tcp.health_mut().on_overdue(pair.now, SilenceCause::ProbeTimeout);
+    pair.run_for(MS(500));
+    give(&mut pair, 0, 100, TcpFlags(0));
+    assert!(pair.client.tcp.health.is_fine() && pair.client.tcp.last_heard_at() == pair.now);
+    // What acknowledges that which was never sent is nobody's.
+    pair.client.tcp.health_mut().on_overdue(pair.now, SilenceCause::ProbeTimeout);
+    let mut header = pair.header_of(1);
+    header.seq = pair.server().tcp.to_wire(Ssn(1));
+    header.ack = pair.client.tcp.to_wire(pair.client.tcp.tx.nxt.plus(1));
+    let ingress = pair.inject(0, header, &bytes(0, 100));
+    assert!(!ingress.repeated && pair.client.tcp.health.is_silent());
 }
 
 #[test]

@@ -3,10 +3,9 @@ use marline_time::{Duration, Instant};
 use marline_wire::TcpFlags;
 
 use super::pair::{Fate, Packet, Pair, config};
-use crate::subflow::{EndOfSilence, SubflowConfig, SubflowEvent};
+use crate::subflow::{SubflowConfig, SubflowEvent};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
-const HEARD_AGAIN: SubflowEvent = SubflowEvent::HeardAgain(EndOfSilence { was_rescued: false });
 
 /// Drops the first transmission of the data segments with these numbers.
 fn drop_data(numbers: &'static [u64]) -> impl FnMut(Instant, &Packet) -> Fate {
@@ -71,7 +70,7 @@ fn the_last_segment_is_repaired_by_a_probe_not_a_timeout() {
     let first = pair.log[0].0;
     assert!(last.unwrap().0.since(first) < MS(120), "{:?}", last.map(|(at, _)| at));
     assert!(pair.client.saw(SubflowEvent::ProbeTimeout));
-    assert!(pair.client.saw(HEARD_AGAIN));
+    assert!(pair.client.was_heard_again());
     let info = pair.client.tcp.info(marline_policy::SubflowId(0), false);
     assert_eq!((info.rtos, info.probes), (0, 1));
 }
@@ -157,6 +156,35 @@ fn who_hears_the_peer_does_not_wait_for_the_end_of_a_backoff() {
     assert!(!pair.client.saw(SubflowEvent::Dead));
 }
 
+/// Both directions are dead until the third repeat is out, which is lost, too. Then the peer says something.
+#[test]
+fn after_an_outage_of_both_directions_the_peer_s_word_brings_the_repeat_forward() {
+    let mut pair = Pair::established(config());
+    pair.client.answer_probes_with_data = false;
+    let mut lost = 0;
+    pair.set_filter(move |_, packet| {
+        let dead = lost < 5;
+        lost += usize::from(dead && packet.to == 1 && !packet.payload.is_empty());
+        if dead { Fate::Drop } else { Fate::Pass }
+    });
+    pair.logging = true;
+    pair.client.written = 1_000;
+    let sent = |pair: &Pair| -> Vec<Instant> {
+        let data = pair.log.iter().filter(|(_, p)| p.to == 1 && !p.payload.is_empty());
+        data.map(|(at, _)| *at).collect()
+    };
+    while sent(&pair).len() < 5 {
+        pair.run_for(MS(1));
+    }
+    assert!(pair.client.tcp.health.is_silent());
+    pair.server().written = 100;
+    pair.run_for(Duration::from_secs(1));
+    assert_eq!((pair.server().received, pair.client.received), (1_000, 100));
+    let sent = sent(&pair);
+    let round_trip = pair.client.tcp.srtt().unwrap();
+    assert!(sent[5].since(sent[4]) <= round_trip + round_trip / 4, "{sent:?}, {round_trip:?}");
+}
+
 #[test]
 fn after_an_outage_everything_is_repaired() {
     let mut pair = Pair::established(config());
@@ -170,7 +198,7 @@ fn after_an_outage_everything_is_repaired() {
     assert_eq!(pair.server().received, 3_000_000);
     let info = pair.client.tcp.info(marline_policy::SubflowId(0), false);
     assert!(info.rtos >= 2 && info.health.is_fine());
-    assert!(pair.client.saw(HEARD_AGAIN));
+    assert!(pair.client.was_heard_again());
     // Part of the flight had arrived and only its ACKs were lost: the timeout is taken back, and the
     // real losses are an episode of their own.
     assert!(matches!(

@@ -141,18 +141,15 @@ impl Subflow {
     /// usual pace.
     ///
     /// If nothing at all came for two timeouts, it was not our direction alone that was dead, and what comes
-    /// now is the end of that. Then the backoff is over. Nor is the floor of the timer waited for, which is
-    /// there for ACKs that are delayed: what was sent before is lost unless its ACK is here a round trip and
-    /// the time that segments may be late by (RFC 8985 section 6.2) after it.
+    /// now is the end of that. Then the backoff is over, and the oldest segment is repeated at once. Perhaps
+    /// it went out when the path had just come back; that costs a segment, and not to repeat it a timeout.
     pub(crate) fn retry_soon(&mut self, now: Instant, unheard: Duration) {
         if self.dead || self.tx.rto.count == 0 {
             return;
         }
         let timeout = self.tx.rto_without_backoff();
         let is_over = unheard >= timeout * 2;
-        let round_trip = self.tx.rtt.srtt().filter(|_| is_over);
-        let patience = round_trip.map_or(timeout, |srtt| (srtt + srtt / 4).min(timeout));
-        let due = now.max(self.tx.last_sent_at + patience);
+        let due = if is_over { now } else { now.max(self.tx.last_sent_at + timeout) };
         let rto = &mut self.tx.rto;
         if is_over {
             rto.count = 1;

@@ -20,6 +20,7 @@ const ROWS: &[(&str, [&str; 6], &[&str])] = &[
     ("relay", PROXIED, &["relay"]),
     ("requests", PROXIED, &["requests"]),
     ("churn", PROXIED, &["churn"]),
+    ("served", PROXIED, &["served"]),
     ("crowd", PROXIED, &["crowd"]),
     ("silent", PROXIED, &["silent"]),
     ("up", ["bench", "-q", "-p", "marline-cli", "--bench", "whole_machine"], &[]),

@@ -42,6 +42,7 @@ fn main() {
         up / direct
     );
     println!("up, from the far side     {down:6.2} Gbit/s ({:.2})", down / direct);
+    println!("figure up-to-gbit {up:.2}\nfigure up-from-gbit {down:.2}");
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

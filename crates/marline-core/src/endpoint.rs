@@ -42,6 +42,9 @@ use crate::{
     TrafficOf, Transmit, TransmitBuf,
 };
 
+/// Deadlines looked at anew at a time: where many connections are busy, the wake-up has work to do anyway.
+const POSTPONED: usize = 4;
+
 /// All connections of one shard.
 ///
 /// Drive it with the five calls ([`handle_packet`](Self::handle_packet),
@@ -305,6 +308,22 @@ impl Endpoint {
             .filter(|_| self.slots.count() > 0)
             .and_then(path_health::PathHealthReporter::next_timeout);
         [connections, time_wait, monitor].into_iter().flatten().min()
+    }
+
+    /// Looks anew at a few of the deadlines that [`poll_timeout`](Self::poll_timeout) has before `until`: most
+    /// have moved away since they were noted. Nothing else changes. A caller who is awake saves a wake-up for
+    /// nothing by it.
+    pub fn postpone_timeouts(&mut self, until: Instant) {
+        for _ in 0..POSTPONED {
+            let Some((at, slot)) = self.wakeups.pop_due(until) else { return };
+            if !self.slots.ring(slot, at) {
+                continue;
+            }
+            let next = self.slots.get(slot).and_then(Connection::next_timeout);
+            if let Some(next) = next.filter(|next| self.slots.arm(slot, *next)) {
+                self.wakeups.push(next, slot);
+            }
+        }
     }
 
     /// Whether ended subflows are still remembered (TIME-WAIT), so that late segments can be

@@ -18,7 +18,7 @@ use marline::{Client, Server};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Bytes of a message.
 const MESSAGE: usize = 200;
@@ -33,16 +33,25 @@ fn main() -> Result<()> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match args[..] {
-        ["server", "marline"] => runtime.block_on(marline_server()),
-        ["server", "tcp"] => runtime.block_on(tcp_server()),
-        ["server", "quinn"] => runtime.block_on(quinn_server()),
+        ["server", "marline"] => play(&runtime, marline_server()),
+        ["server", "tcp"] => play(&runtime, tcp_server()),
+        ["server", "quinn"] => play(&runtime, quinn_server()),
         ["client", kind, address, count] => {
-            runtime.block_on(client(kind, address.parse()?, count.parse()?))
+            play(&runtime, client(kind.to_owned(), address.parse()?, count.parse()?))
         }
         [] => compare(20_000),
         [count] => compare(count.parse()?),
         _ => Err("usage: echo [COUNT]".into()),
     }
+}
+
+/// Runs a role as a task, as programs of several tasks do: the future that a runtime blocks on is polled only after its
+/// sockets were looked at once more.
+fn play(
+    runtime: &tokio::runtime::Runtime,
+    role: impl Future<Output = Result<()>> + Send + 'static,
+) -> Result<()> {
+    runtime.block_on(runtime.spawn(role))?
 }
 
 async fn answer(mut reader: impl AsyncRead + Unpin, mut writer: impl AsyncWrite + Unpin) {
@@ -75,8 +84,8 @@ async fn ask(
     Ok(())
 }
 
-async fn client(kind: &str, address: SocketAddr, count: u64) -> Result<()> {
-    match kind {
+async fn client(kind: String, address: SocketAddr, count: u64) -> Result<()> {
+    match kind.as_str() {
         "tcp" => {
             let mut stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
@@ -136,27 +145,59 @@ fn pin(cpu: usize) -> Result<()> {
     if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
 }
 
+/// Turns of each, of which the median counts.
+const ROUNDS: usize = 5;
+const KINDS: [&str; 3] = ["marline", "tcp", "quinn"];
+
+/// A stack's p50, p95, p99 and greatest time in microseconds.
+type Times = [f64; 4];
+
 fn compare(count: u64) -> Result<()> {
     for (title, pinned) in [("both ends on one CPU", true), ("anywhere", false)] {
-        println!("{MESSAGE} B echo, {title}, us; waiting in epoll");
+        let mut turns = KINDS.map(|_| Vec::new());
+        for _ in 0..ROUNDS {
+            for (kind, all) in KINDS.iter().zip(&mut turns) {
+                all.push(times(kind, count, pinned)?);
+            }
+        }
+        println!("{MESSAGE} B echo, {title}, us, medians of {ROUNDS} turns; waiting in epoll");
         println!("{:>10} {:>8} {:>8} {:>8} {:>8}", "stack", "p50", "p95", "p99", "max");
-        for kind in ["marline", "tcp", "quinn"] {
-            let (mut server, mut lines) = start(&["server", kind], pinned)?;
-            let address = next_line(&mut lines)?;
-            let (mut client, mut answers) =
-                start(&["client", kind, &address, &count.to_string()], pinned)?;
-            let answer = next_line(&mut answers)?;
-            let fields: Vec<&str> = answer.split(' ').collect();
-            let [p50, p95, p99, max] = fields[..] else { return Err("no answer".into()) };
-            println!("{kind:>10} {p50:>8} {p95:>8} {p99:>8} {max:>8}");
-            client.wait()?;
-            std::thread::sleep(Duration::from_millis(50));
-            // It may still be waiting for a connection to end.
-            server.kill()?;
-            server.wait()?;
+        let medians = turns.map(|all| median(&all));
+        for (kind, [p50, p95, p99, max]) in KINDS.iter().zip(&medians) {
+            println!("{kind:>10} {p50:>8.1} {p95:>8.1} {p99:>8.1} {max:>8.1}");
+        }
+        if pinned {
+            let [ours, tcp, quinn] = medians;
+            println!("figure echo-p50-over-tcp-us {:.1}", ours[0] - tcp[0]);
+            println!("figure echo-p99-to-tcp {:.2}", ours[2] / tcp[2]);
+            let worst = (0..3).map(|at| ours[at] / quinn[at]).fold(0.0, f64::max);
+            println!("figure echo-to-quinn {worst:.2}");
         }
     }
     Ok(())
+}
+
+/// Of each part.
+fn median(turns: &[Times]) -> Times {
+    [0, 1, 2, 3].map(|part| {
+        let mut values: Vec<f64> = turns.iter().map(|turn| turn[part]).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    })
+}
+
+fn times(kind: &str, count: u64, pinned: bool) -> Result<Times> {
+    let (mut server, mut lines) = start(&["server", kind], pinned)?;
+    let address = next_line(&mut lines)?;
+    let (mut client, mut answers) = start(&["client", kind, &address, &count.to_string()], pinned)?;
+    let answer = next_line(&mut answers)?;
+    let fields: std::result::Result<Vec<f64>, _> = answer.split(' ').map(str::parse).collect();
+    client.wait()?;
+    std::thread::sleep(Duration::from_millis(50));
+    // It may still be waiting for a connection to end.
+    server.kill()?;
+    server.wait()?;
+    fields?.try_into().map_err(|_| "no answer".into())
 }
 
 type Lines = BufReader<std::process::ChildStdout>;

@@ -9,6 +9,9 @@
 //! `churn`: a connection for each request through `marline serve`, from the kernel's Multipath TCP, beside a stream
 //! proxy of nginx.
 //!
+//! `served`: a bulk transfer each way between the kernel's Multipath TCP and a target of `marline serve`, beside a stream
+//! proxy of nginx that speaks it, too.
+//!
 //! `crowd`: echoes on 1,000 streams of one client, alone and beside a bulk transfer of another.
 //!
 //! `silent`: what 10,000 silent streams take at each end; `silent=100000` as many, through four clients. They are
@@ -22,6 +25,7 @@ mod crowd;
 mod quic;
 mod relay;
 mod requests;
+mod served;
 mod silent;
 #[path = "../connections/spread.rs"]
 mod spread;
@@ -45,6 +49,9 @@ fn main() {
     }
     if wanted("churn") {
         requests::measure_churn();
+    }
+    if wanted("served") {
+        served::measure();
     }
     if wanted("crowd") {
         crowd::measure();

@@ -51,7 +51,7 @@ pub(crate) fn client_of(
 }
 
 #[derive(Copy, Clone, Debug)]
-enum Direction {
+pub(crate) enum Direction {
     Down,
     Up,
 }
@@ -94,15 +94,14 @@ fn serve(mut stream: TcpStream, taken: &AtomicU64) {
     }
 }
 
-/// Gbit/s, and processor seconds of these processes per GB.
-fn transfer(
+/// Gbit/s over this connection, and processor seconds of these processes per GB.
+pub(crate) fn transfer(
     bulk: &Bulk,
-    address: SocketAddr,
+    mut stream: TcpStream,
     processes: &[u32],
     direction: Direction,
 ) -> (f64, f64) {
     let used = || processes.iter().map(|process| processor_time(*process)).sum::<Duration>();
-    let mut stream = TcpStream::connect(address).expect("a connection");
     let mut chunk = vec![0; 256 << 10];
     let mut read = 0;
     let first: &[u8] = if matches!(direction, Direction::Down) { b"D" } else { b"U" };
@@ -139,8 +138,9 @@ pub(crate) fn measure() {
     for direction in [Direction::Down, Direction::Up] {
         let [mut rate, mut anchor, mut cost, mut anchor_cost] = [const { Vec::new() }; 4];
         for _ in 0..ROUNDS {
-            let one = transfer(&bulk, ours.address, &ours.processes(), direction);
-            let other = transfer(&bulk, quic.address, &quic.processes(), direction);
+            let to = |address: SocketAddr| TcpStream::connect(address).expect("a connection");
+            let one = transfer(&bulk, to(ours.address), &ours.processes(), direction);
+            let other = transfer(&bulk, to(quic.address), &quic.processes(), direction);
             rate.push(one.0);
             cost.push(one.1);
             anchor.push(other.0);

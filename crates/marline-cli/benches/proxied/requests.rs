@@ -10,6 +10,7 @@ use tungstenite::Message;
 
 use crate::beside::{chained, front};
 use crate::relay::Proxied;
+use crate::served::multipath;
 use crate::spread::{Spread, ratios};
 use crate::support::nginx::page;
 use crate::support::{Beside, Running, free_address, listens};
@@ -83,8 +84,8 @@ fn http(nginx_program: &Path) {
     by_turns("http", nginx_program, address, &rates);
 }
 
-/// A front for Multipath TCP before a web server, beside one of nginx; the client is the kernel's, with a connection
-/// for each request.
+/// A front for Multipath TCP before a web server, beside two of nginx, one of which speaks it, too; the client is the
+/// kernel's, with a connection for each request. With the other one it falls back to TCP.
 fn churn(nginx_program: &Path) {
     let (Some(wrk), Some(mptcpize)) = (need::program("wrk"), need::program("mptcpize")) else {
         return;
@@ -95,6 +96,8 @@ fn churn(nginx_program: &Path) {
     let dir = tempfile::tempdir().expect("a folder");
     let (web, address) = page(nginx_program, dir.path(), "hello");
     let Some((_front, anchor)) = front(nginx_program, dir.path(), "churn", address) else { return };
+    let alike = multipath(nginx_program, &mptcpize, dir.path());
+    let Some((_alike, alike)) = front(&alike, dir.path(), "churn-alike", address) else { return };
     let (listen, to) = (free_address().to_string(), address.to_string());
     let words = ["serve", "--listen", &listen, "--to", &to, "--max-per-source", "20000"];
     let mut serve = Running::start(dir.path(), &words);
@@ -105,22 +108,25 @@ fn churn(nginx_program: &Path) {
         requests_per_second(command.arg(format!("http://{at}/")))
     };
     rate(ours);
-    let [mut through, mut beside, mut direct] = [const { Vec::new() }; 3];
+    let [mut through, mut beside, mut like, mut direct] = [const { Vec::new() }; 4];
     for _ in 0..ROUNDS {
         through.push(rate(ours));
         beside.push(rate(anchor));
+        like.push(rate(alike));
         direct.push(rate(address));
     }
     drop(web);
-    let ratio = ratios(&through, &beside);
+    let (ratio, of_like) = (ratios(&through, &beside), ratios(&through, &like));
     println!(
-        "churn, connections per second: serve {:.0}, nginx {:.0}, directly {:.0}",
+        "churn, connections per second: serve {:.0}, nginx {:.0}, nginx by Multipath TCP {:.0}, directly {:.0}",
         Spread::of(through),
         Spread::of(beside),
+        Spread::of(like),
         Spread::of(direct)
     );
-    println!("    of nginx {ratio}");
+    println!("    of nginx {ratio}, of nginx by Multipath TCP {of_like}");
     println!("figure churn {:.2}", ratio.median);
+    println!("figure churn-alike {:.2}", of_like.median);
 }
 
 /// GETs per second by redis-benchmark.

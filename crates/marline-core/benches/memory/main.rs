@@ -5,12 +5,14 @@
 //! `cargo bench -p marline-core --bench memory` prints
 //! - bulk goodput (MTU 1500, IPv4, TCP checksums computed and verified) of smoltcp's plain TCP, of
 //!   one subflow, and of two by turns and by `min-rtt`;
+//! - bulk goodput of two shards, each a server's endpoint on a thread of its own with one path health monitor for both,
+//!   of one's;
 //! - memory per established idle connection in an endpoint with 10,000 of them.
 //!
 //! What counts is CPU time. The cases take turns within a run, and what is printed are medians, of
 //! the ratios too: other load on the machine, which slows all of them, counts little.
 //!
-//! `-- bulk [CASE] [MEGABYTES]` and `-- idle [CONNECTIONS]` run one of them, for a profiler.
+//! `-- bulk [CASE] [MEGABYTES]`, `-- shards` and `-- idle [CONNECTIONS]` run one of them, for a profiler.
 
 #[path = "../counting.rs"]
 mod counting;
@@ -18,9 +20,11 @@ mod counting;
 #[expect(dead_code, unused_imports, reason = "another bench needs the rest")]
 mod streams;
 
+use std::sync::Barrier;
 use std::sync::atomic::Ordering::Relaxed;
 
 use counting::{ALLOCATIONS, LIVE_BYTES};
+use marline_core::{PathHealthConfig, PathHealthMonitor};
 use rustix::time::{ClockId, clock_gettime};
 use streams::{BY_TURNS, CHUNK, MIN_RTT, ONE, Pair, PlainTcp, Setting, chunk};
 
@@ -50,10 +54,12 @@ fn main() {
             Some(name) => bulk(&[case(name)], 1, number(2, 4_000)),
             None => bulk(&[0, 1, 2, 3], ROUNDS, ROUND_MEGABYTES),
         },
+        Some("shards") => shards(),
         Some("idle") => idle(number(1, 10_000)),
-        Some(other) => panic!("`{other}`: bulk or idle"),
+        Some(other) => panic!("`{other}`: bulk, shards or idle"),
         None => {
             bulk(&[0, 1, 2, 3], ROUNDS, ROUND_MEGABYTES);
+            shards();
             idle(10_000);
         }
     }
@@ -196,6 +202,43 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     sorted[sorted.len() / 2]
 }
 
+/// What two shards carry at the same time, by the CPU time of both, of what one carries alone.
+fn shards() {
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let alone: f64 = side_by_side(1).iter().sum();
+        let both: f64 = side_by_side(2).iter().sum();
+        rounds.push((alone, both));
+    }
+    let ratio = median(rounds.iter().map(|(alone, both)| both / alone));
+    println!(
+        "two shards: {:.1} Gbit/s per second of each one's CPU time, one alone {:.1}, together \
+         {ratio:.2} times as much\nfigure two-shards-to-one {ratio:.2}",
+        median(rounds.iter().map(|(_, both)| both / 2.0)),
+        median(rounds.iter().map(|(alone, _)| *alone)),
+    );
+}
+
+/// Gbit/s per second of CPU time of each of so many shards, which have one path health monitor.
+fn side_by_side(count: usize) -> Vec<f64> {
+    let monitor = PathHealthMonitor::new(PathHealthConfig::prompt());
+    let together = Barrier::new(count);
+    std::thread::scope(|scope| {
+        let shard = || {
+            let mut pair = Pair::connect(1, ONE);
+            pair.set_path_health_monitor(&monitor);
+            pair.transfer(ROUND_MEGABYTES * MEGABYTE, |_, _| ());
+            together.wait();
+            let begun = cpu_ns();
+            pair.transfer(ROUND_MEGABYTES * MEGABYTE, |_, _| ());
+            let spent = cpu_ns() - begun;
+            (ROUND_MEGABYTES * MEGABYTE) as f64 * 8.0 / spent
+        };
+        let shards: Vec<_> = (0..count).map(|_| scope.spawn(shard)).collect();
+        shards.into_iter().map(|shard| shard.join().expect("it ends")).collect()
+    })
+}
+
 /// Established connections that say nothing, on both sides.
 fn idle(connections: u64) {
     let before = LIVE_BYTES.load(Relaxed);
@@ -210,7 +253,7 @@ fn idle(connections: u64) {
     drop(pair);
 }
 
-/// CPU time of this process's only thread so far.
+/// CPU time of this thread so far.
 fn cpu_ns() -> f64 {
     let spent = clock_gettime(ClockId::ThreadCPUTime);
     spent.tv_sec as f64 * 1e9 + spent.tv_nsec as f64

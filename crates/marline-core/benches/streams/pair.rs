@@ -6,8 +6,8 @@ use std::sync::Arc;
 use marline_algos::{Registry, reference_policies};
 use marline_core::{
     Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, Endpoint, EndpointConfig, Event,
-    FourTuple, Limits, PacketMeta, ReadError, Shard, SubflowState, Transmit, TransmitBuf,
-    WriteError,
+    FourTuple, Limits, PacketMeta, PathHealthMonitor, ReadError, Shard, SubflowState, Transmit,
+    TransmitBuf, WriteError,
 };
 use marline_policy::{AddressId, LocalAddress};
 use marline_time::{Duration, Instant, SeedTree};
@@ -75,6 +75,11 @@ impl Pair {
             pair.open(setting.subflows, &config);
         }
         pair
+    }
+
+    /// The server tells it what it finds of paths, and learns what others find.
+    pub(crate) fn set_path_health_monitor(&mut self, monitor: &PathHealthMonitor) {
+        self.server.endpoint.set_path_health_monitor(monitor.clone());
     }
 
     fn open(&mut self, subflows: usize, config: &Arc<ConnectionConfig>) {

@@ -42,5 +42,6 @@ mod timeline_receiver;
 mod timeline_recovery;
 mod timeline_signals;
 mod two_hosts;
+mod wakeups;
 mod withheld;
 mod zero_window;

@@ -25,10 +25,10 @@ pub use clock::Clock;
 pub use contacts::{Contact, DeliveryError, DeliveryErrorKind, Question};
 pub use driver::{
     AcceptQueue, Arrivals, CarrierKind, Datagrams, Direction, EventObserver, Generations, Incoming,
-    LaneCounters, LaneEnded, LaneError, LinkListener, Links, NamedPath, ObservedPath,
-    ObservedSegments, PacketObserver, PacketSink, PathNumbers, Request, Requests, Shard,
-    ShardConfig, ShardHandle, SharedEventObserver, SharedObserver, SocketOptions, StartError,
-    Stream, udp_capabilities,
+    LONGEST_BUSY_POLL, LaneCounters, LaneEnded, LaneError, LinkListener, Links, NamedPath,
+    ObservedPath, ObservedSegments, PacketObserver, PacketSink, PathNumbers, Request, Requests,
+    Shard, ShardConfig, ShardHandle, SharedEventObserver, SharedObserver, SocketOptions,
+    StartError, Stream, udp_capabilities,
 };
 pub use echo_socket::{EchoAnswer, EchoSocket};
 pub use health_exchange::HealthExchange;

@@ -192,6 +192,7 @@ fn shard_config(connections: usize) -> ShardConfig {
         tap: None,
         observers: Vec::new(),
         events: None,
+        busy_poll: core::time::Duration::ZERO,
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! `echo` runs everything and prints percentiles: with both processes free to run anywhere, and
 //! pinned to one CPU. `echo server KIND` and `echo client KIND ADDRESS COUNT` are the roles it
-//! starts as processes of their own; KIND is `marline`, `tcp` or `quinn`. All three sleep while they
-//! wait (epoll), none spins. Set `PIN_CPU=N` to pin a role.
+//! starts as processes of their own; KIND is `marline`, `tcp`, `quinn`, or `busy`: Marline that polls its sockets
+//! for a while instead of sleeping. The other three sleep while they wait (epoll). Set `PIN_CPU=N` to pin a role.
 
 mod quic;
 
@@ -22,6 +22,8 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 
 /// Bytes of a message.
 const MESSAGE: usize = 200;
+/// How long `busy` polls after each message. On one CPU for both ends that is of no use.
+const BUSY_POLL: Duration = Duration::from_micros(100);
 /// Round trips that do not count.
 const WARM_UP: u64 = 1_000;
 
@@ -33,7 +35,8 @@ fn main() -> Result<()> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match args[..] {
-        ["server", "marline"] => play(&runtime, marline_server()),
+        ["server", "marline"] => play(&runtime, marline_server(Duration::ZERO)),
+        ["server", "busy"] => play(&runtime, marline_server(BUSY_POLL)),
         ["server", "tcp"] => play(&runtime, tcp_server()),
         ["server", "quinn"] => play(&runtime, quinn_server()),
         ["client", kind, address, count] => {
@@ -99,15 +102,19 @@ async fn client(kind: String, address: SocketAddr, count: u64) -> Result<()> {
             ask(reader, writer, count).await
         }
         _ => {
-            let client = Client::builder().path("127.0.0.1".parse()?).bind().await?;
+            let mut client = Client::builder();
+            client.busy_poll(if kind == "busy" { BUSY_POLL } else { Duration::ZERO });
+            let client = client.path("127.0.0.1".parse()?).bind().await?;
             let (reader, writer) = client.connect(address).await?.into_split();
             ask(reader, writer, count).await
         }
     }
 }
 
-async fn marline_server() -> Result<()> {
-    let listener = Server::builder().listen("127.0.0.1:0".parse()?).bind().await?;
+async fn marline_server(busy_poll: Duration) -> Result<()> {
+    let mut listener = Server::builder();
+    listener.listen("127.0.0.1:0".parse()?).busy_poll(busy_poll);
+    let listener = listener.bind().await?;
     println!("{}", listener.local_addr());
     let (stream, _) = listener.accept().await.ok_or("the server was closed")?;
     let (reader, writer) = stream.into_split();
@@ -147,7 +154,7 @@ fn pin(cpu: usize) -> Result<()> {
 
 /// Turns of each, of which the median counts.
 const ROUNDS: usize = 5;
-const KINDS: [&str; 3] = ["marline", "tcp", "quinn"];
+const KINDS: [&str; 4] = ["marline", "tcp", "quinn", "busy"];
 
 /// A stack's p50, p95, p99 and greatest time in microseconds.
 type Times = [f64; 4];
@@ -167,7 +174,7 @@ fn compare(count: u64) -> Result<()> {
             println!("{kind:>10} {p50:>8.1} {p95:>8.1} {p99:>8.1} {max:>8.1}");
         }
         if pinned {
-            let [ours, tcp, quinn] = medians;
+            let [ours, tcp, quinn, _] = medians;
             println!("figure echo-p50-over-tcp-us {:.1}", ours[0] - tcp[0]);
             println!("figure echo-p99-to-tcp {:.2}", ours[2] / tcp[2]);
             let worst = (0..3).map(|at| ours[at] / quinn[at]).fold(0.0, f64::max);

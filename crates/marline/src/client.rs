@@ -102,6 +102,7 @@ impl Client {
             links: Arc::default(),
             observers: config.observers.clone(),
             events: config.events.clone(),
+            busy_poll: config.busy_poll,
         })
         .map_err(|error| BindError::io("start the network driver", error))?;
         if let Some(monitor) = config.path_health.clone() {

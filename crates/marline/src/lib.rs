@@ -106,7 +106,9 @@ pub use marline_core::{
     StreamDirection, SubflowInfo, SubflowState, Timer, Traffic,
 };
 pub use marline_io::carrier::CarrierCounters;
-pub use marline_io::{DeliveryErrorKind, LocalSpec, PathSpec, PathSpecError, Prefix64, RadioKind};
+pub use marline_io::{
+    DeliveryErrorKind, LONGEST_BUSY_POLL, LocalSpec, PathSpec, PathSpecError, Prefix64, RadioKind,
+};
 pub use marline_policy as policy;
 pub use marline_time::{DelayHistogram, Duration, Instant};
 pub use multimob::Interactive;

@@ -382,6 +382,7 @@ fn start_shard(
         links: Arc::clone(links),
         observers: Vec::new(),
         events: config.events.clone(),
+        busy_poll: config.busy_poll,
     })
     .map_err(|error| BindError::io("start the network driver", error))?;
     if let Some(monitor) = config.path_health.clone() {

@@ -13,7 +13,7 @@ use marline_proxy::invite::Invite;
 use marline_proxy::private_file;
 
 use super::policies::{Choice, Side, registry};
-use super::shared::{RuntimeOptions, connections, options, seconds};
+use super::shared::{RuntimeOptions, busy_poll, connections, options, seconds};
 use super::up::UpOptions;
 use super::{Forward, InviteWord, PathQuota, PortDeadline, Resolver, Span, Watch, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
@@ -86,6 +86,10 @@ options! {
         /// Interval of keepalives for a path's NAT mapping (UDP), at most 20s [default: 15s]
         #[arg(long, value_name = "TIME")]
         pub keepalive: Option<Word<Span>>,
+        /// Microseconds for which sockets are polled after each exchange instead of sleeping, at most 10000: answers are
+        /// read a little sooner, and a processor is busy [default: 0]
+        #[arg(long, value_name = "US")]
+        pub busy_poll: Option<u32>,
         /// Detect a dead download path by its silence, while another path is unused: probing or
         /// multimob, optionally with parameters (docs/spec/experimental.md), or off [default: the
         /// mode's]
@@ -217,6 +221,7 @@ impl ClientOptions {
         self.warm.get_or_insert(2);
         self.max_connections.get_or_insert(1_024);
         self.keepalive.get_or_insert(seconds(15));
+        self.busy_poll.get_or_insert(0);
         self
     }
 
@@ -411,6 +416,7 @@ impl ClientOptions {
             }
             client.udp_keepalive(keepalive);
         }
+        client.busy_poll(busy_poll(self.busy_poll)?);
         Ok(client)
     }
 }

@@ -15,7 +15,7 @@ use marline_proxy::server::allowances::ClientAllowances;
 use marline_proxy::target::Target;
 
 use super::policies::{Side, registry};
-use super::shared::{RuntimeOptions, UPGRADE_LIMIT_S, connections, options, seconds};
+use super::shared::{RuntimeOptions, UPGRADE_LIMIT_S, busy_poll, connections, options, seconds};
 use super::{ClientQuota, PortDeadline, SessionLimit, Span, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
 
@@ -59,6 +59,10 @@ options! {
         /// Number of threads that share the port: 1, 2, 4 .. 128 [default: 1]
         #[arg(long, value_name = "N")]
         pub shards: Option<usize>,
+        /// Microseconds for which sockets are polled after each exchange instead of sleeping, at most 10000: requests are
+        /// read a little sooner, and a processor is busy [default: 0]
+        #[arg(long, value_name = "US")]
+        pub busy_poll: Option<u32>,
         /// Time for connections to go on in the old process after an upgrade [default: 24h]
         #[arg(long, value_name = "TIME")]
         pub upgrade_limit: Option<Word<Span>>,
@@ -147,6 +151,7 @@ impl ServerOptions {
         let datagram_policy = self.shared().choice(None).mode.datagram_policy();
         self.datagram_policy.get_or_insert_with(|| datagram_policy.to_owned());
         self.shards.get_or_insert(1);
+        self.busy_poll.get_or_insert(0);
         self.upgrade_limit.get_or_insert(seconds(UPGRADE_LIMIT_S));
         self.max_connections.get_or_insert(ServerLimits::default().per_client);
         self.key_file.get_or_insert_with(|| file.with_extension("key"));
@@ -255,6 +260,7 @@ impl ServerOptions {
         }
         server
             .shards(shards)
+            .busy_poll(busy_poll(self.busy_poll)?)
             .capture_secrets(self.pcap_secrets)
             .path_health_monitor(self.shared().path_health_monitor())
             .share_path_health(self.shared().share_path_health);

@@ -372,6 +372,16 @@ impl Shared {
 /// Seconds for which connections go on after an upgrade.
 pub(super) const UPGRADE_LIMIT_S: u64 = 24 * 3_600;
 
+/// Microseconds of `--busy-poll`, within what a driver does.
+pub(super) fn busy_poll(given: Option<u32>) -> anyhow::Result<marline::Duration> {
+    let length = marline::Duration::from_micros(given.unwrap_or(0).into());
+    let longest = marline::LONGEST_BUSY_POLL;
+    if length > longest {
+        bail!("--busy-poll must be at most {} microseconds", longest.as_micros());
+    }
+    Ok(length)
+}
+
 /// A word for so many seconds.
 pub(super) fn seconds(count: u64) -> Word<Span> {
     Word(Span(Duration::from_secs(count)))

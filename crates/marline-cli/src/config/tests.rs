@@ -166,6 +166,8 @@ fn plans_refuse_what_does_not_fit() {
     assert!(error.contains("psychic") && error.contains("min-rtt"), "{error}");
     let long = ClientOptions { keepalive: Some("30s".parse().unwrap()), ..with_invite() };
     assert!(error_of(long.plan()).contains("20s"));
+    let busy = ClientOptions { busy_poll: Some(10_001), ..with_invite() };
+    assert!(error_of(busy.plan()).contains("10000"));
     let warm = ClientOptions { warm: Some(33), ..with_invite() };
     assert!(error_of(warm.plan()).contains("32"));
 }

@@ -6,6 +6,7 @@
 //! write in one turn of the runtime leaves together at its end (docs/adr/0044).
 
 mod accept;
+mod busy_poll;
 mod carrier;
 mod connections;
 mod contacts;
@@ -48,6 +49,7 @@ mod testing;
 mod turns;
 
 pub use accept::{AcceptQueue, Incoming};
+pub use busy_poll::LONGEST_BUSY_POLL;
 pub use carrier::udp_capabilities;
 pub use datagrams::{Datagrams, LaneEnded, LaneError};
 pub use gateway::{Request, Requests};

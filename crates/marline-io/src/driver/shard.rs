@@ -55,6 +55,9 @@ pub struct ShardConfig {
     pub observers: Vec<SharedObserver>,
     /// Observer of all events and all traffic, if any.
     pub events: Option<SharedEventObserver>,
+    /// How long it polls its sockets after each exchange before it sleeps, at most
+    /// [`LONGEST_BUSY_POLL`](super::LONGEST_BUSY_POLL); zero: not at all.
+    pub busy_poll: Duration,
 }
 
 /// Why a connection could not be started.
@@ -314,6 +317,9 @@ impl Shard {
         id: ConnectionId,
         len: usize,
     ) {
+        if state.busy_poll.on_exchange(now) {
+            wake(state.driver.take());
+        }
         let may_wait = matches!(state.carrier, Carrier::Udp(_)) && !state.stopped;
         if !may_wait || !state.turns.on_write(now, id, len) {
             self.serve(state, now);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use marline_core::{Endpoint, EndpointConfig};
 use tokio::sync::mpsc;
 
+use super::busy_poll::BusyPoll;
 use super::carrier::Carrier;
 use super::connections::Slots;
 use super::contacts::ContactBook;
@@ -74,6 +75,7 @@ impl Shard {
             observers: Observers { captures, log: config.tap, contacts, others: config.observers },
             driver: None,
             turns: Turns::new(),
+            busy_poll: BusyPoll::new(config.busy_poll),
             receiving: true,
             sockets_changed: true,
             stopped: false,

@@ -10,6 +10,7 @@ use tokio::sync::{broadcast, mpsc};
 use tokio::task::AbortHandle;
 
 use super::accept::AcceptQueue;
+use super::busy_poll::BusyPoll;
 use super::carrier::Carrier;
 use super::connections::Slots;
 use super::frame_batch::FrameBatch;
@@ -113,6 +114,8 @@ pub(super) struct State {
     pub(super) armed: Option<Instant>,
     pub(super) observers: Observers,
     pub(super) driver: Option<Waker>,
+    /// Whether its sockets are polled now.
+    pub(super) busy_poll: BusyPoll,
     pub(super) turns: Turns,
     /// The sockets are this process's to read.
     pub(super) receiving: bool,

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use marline_time::{Duration, Instant};
 use tokio::sync::mpsc;
 
+use super::busy_poll::BusyPoll;
 use super::connections::register;
 use super::ingress::ReceiveBuffer;
 use super::shard::Shard;
@@ -45,6 +46,8 @@ struct Task {
     buffer: ReceiveBuffer,
     /// Turns for which the timer was put off, as there was more to receive.
     postponed: u32,
+    /// If enabled, sockets are asked although nothing was said of them.
+    busy_poll: BusyPoll,
     /// Receive errors since something was received.
     errors: u32,
     /// When it became an orphan.
@@ -83,6 +86,7 @@ pub(super) async fn run(
         sockets: Vec::new(),
         buffer,
         postponed: 0,
+        busy_poll: BusyPoll::new(Duration::ZERO),
         errors: 0,
         orphaned_at: None,
     };
@@ -111,6 +115,10 @@ impl Task {
         }
         // Timers come after what was received: a process that did not run for a while finds both,
         // and the acknowledgment that is there already must not count as missing.
+        let busy_polls = self.busy_polls(turns > 0);
+        if busy_polls {
+            cx.waker().wake_by_ref();
+        }
         let more_to_receive = at < self.sockets.len();
         if more_to_receive && self.postponed < POSTPONE_TIMERS {
             self.postponed += 1;
@@ -121,6 +129,19 @@ impl Task {
         if self.is_over(self.shard.clock.now()) { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
+    /// Whether it comes back at once to look at its sockets, having received something or not.
+    fn busy_polls(&self, received: bool) -> bool {
+        if !self.busy_poll.is_enabled() {
+            return false;
+        }
+        let mut state = self.shard.lock();
+        let now = self.shard.clock.now();
+        if received {
+            state.busy_poll.on_exchange(now);
+        }
+        state.busy_poll.is_on(now)
+    }
+
     /// What must be seen to first; `true` if the task is to end.
     fn prepare(&mut self, cx: &Context<'_>) -> bool {
         let mut state = self.shard.lock();
@@ -129,6 +150,7 @@ impl Task {
         if core::mem::take(&mut state.sockets_changed) {
             self.sockets = sockets(&state);
         }
+        self.busy_poll = state.busy_poll;
         state.turns.set_driver(cx.waker());
         if !state.turns.goes_on(now) {
             self.shard.serve(&mut state, now);
@@ -185,24 +207,32 @@ impl Task {
     /// Receives once from a socket and answers, now or in a moment.
     fn poll_socket(&mut self, cx: &mut Context<'_>, at: usize) -> io::Result<Received> {
         let (index, local, socket) = &self.sockets[at];
-        let Poll::Ready(guard) = socket.fd.poll_read_ready(cx) else {
-            return Ok(Received::Nothing);
+        let mut guard = match socket.fd.poll_read_ready(cx) {
+            Poll::Ready(guard) => Some(guard?),
+            Poll::Pending if self.busy_poll.is_enabled() => None,
+            Poll::Pending => return Ok(Received::Nothing),
         };
-        let mut guard = guard?;
         let drained = match self.buffer.receive(socket) {
             Ok(drained) => drained,
+            // Nobody said that there was anything.
+            Err(_) if guard.is_none() => return Ok(Received::Nothing),
             Err(error) => {
                 // An ICMP error is the business of the watcher of errors, and there may be datagrams
                 // behind it; but an error that stays must not keep us busy.
                 self.errors += 1;
-                if error.kind() == io::ErrorKind::WouldBlock || self.errors > ERRORS_IN_A_ROW {
+                let useless = error.kind() == io::ErrorKind::WouldBlock;
+                if let Some(guard) = &mut guard
+                    && (useless || self.errors > ERRORS_IN_A_ROW)
+                {
                     guard.clear_ready();
                 }
                 return Ok(Received::Something);
             }
         };
         self.errors = 0;
-        if drained {
+        if let Some(guard) = &mut guard
+            && drained
+        {
             guard.clear_ready();
         }
         if let Some(elders) = self.shard.links.living_elders() {

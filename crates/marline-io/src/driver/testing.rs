@@ -35,6 +35,7 @@ pub(super) fn shard(
         links: Arc::default(),
         observers: Vec::new(),
         events: None,
+        busy_poll: Duration::ZERO,
     })
     .expect("started");
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

@@ -46,6 +46,7 @@ pub struct ClientBuilder {
     pub(super) stagger: Duration,
     pub(super) patience: Duration,
     pub(super) mark: u32,
+    pub(super) busy_poll: Duration,
 }
 
 impl Default for ClientBuilder {
@@ -68,6 +69,7 @@ impl Default for ClientBuilder {
             stagger: Duration::from_millis(100),
             patience: Duration::from_secs(10),
             mark: 0,
+            busy_poll: Duration::ZERO,
         }
     }
 }
@@ -191,6 +193,14 @@ impl ClientBuilder {
     /// at most [`LONGEST_KEEPALIVE`]. Default: 15 s.
     pub fn udp_keepalive(&mut self, keepalive: Duration) -> &mut Self {
         self.keepalive = keepalive;
+        self
+    }
+
+    /// After each exchange the driver polls its sockets for this long before it sleeps, at most
+    /// [`LONGEST_BUSY_POLL`]: an answer that comes within that time is read some microseconds sooner, and a
+    /// processor is busy meanwhile. Default: zero, not at all.
+    pub fn busy_poll(&mut self, length: Duration) -> &mut Self {
+        self.busy_poll = length;
         self
     }
 

@@ -3,6 +3,7 @@
 
 mod adapters;
 mod attacks;
+mod busy_poll;
 mod coding;
 mod datagrams;
 mod faults;

@@ -1,0 +1,68 @@
+//! Busy polling: for a while after something was written or received, a shard asks its sockets again and again instead
+//! of sleeping until the system wakes it.
+//!
+//! Waking a thread costs more than a short exchange needs of it, most of all where the processor has gone to sleep
+//! meanwhile. Whoever expects the answer within that time may have it sooner, at the price of the processor: off by
+//! default. Nothing else waits for it: other tasks of the runtime have their turns, and timers fire.
+
+use marline_time::{Duration, Instant};
+
+/// The longest that it may go on after the last exchange.
+pub const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
+
+/// Whether a shard polls now.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct BusyPoll {
+    /// After the last exchange; zero: never.
+    length: Duration,
+    until: Instant,
+}
+
+impl BusyPoll {
+    /// For so long after each exchange, within [`LONGEST_BUSY_POLL`].
+    pub(super) fn new(length: Duration) -> BusyPoll {
+        BusyPoll { length: length.min(LONGEST_BUSY_POLL), until: Instant::ZERO }
+    }
+
+    pub(super) const fn is_enabled(&self) -> bool {
+        !self.length.is_zero()
+    }
+
+    /// Something was written or received. Whether polling begins with it.
+    pub(super) fn on_exchange(&mut self, now: Instant) -> bool {
+        if !self.is_enabled() {
+            return false;
+        }
+        let was_on = self.is_on(now);
+        self.until = now + self.length;
+        !was_on
+    }
+
+    pub(super) fn is_on(&self, now: Instant) -> bool {
+        now < self.until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: fn(u64) -> Instant = Instant::from_micros;
+
+    #[test]
+    fn it_goes_on_for_a_while_after_the_last_exchange() {
+        let mut polls = BusyPoll::new(Duration::from_micros(50));
+        assert!(!polls.is_on(US(100)));
+        assert!(polls.on_exchange(US(100)) && !polls.on_exchange(US(130)));
+        assert!(polls.is_on(US(179)) && !polls.is_on(US(180)));
+        assert!(polls.on_exchange(US(180)), "it begins anew");
+    }
+
+    #[test]
+    fn it_is_off_by_default_and_bounded() {
+        let mut polls = BusyPoll::new(Duration::ZERO);
+        assert!(!polls.on_exchange(US(100)) && !polls.is_on(US(100)));
+        let mut polls = BusyPoll::new(Duration::from_secs(9));
+        assert!(polls.on_exchange(US(0)) && !polls.is_on(US(10_000)));
+    }
+}

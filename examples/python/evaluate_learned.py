@@ -1,8 +1,8 @@
 """Holds learned schedulers against built-in ones on the judged half of the recorded pairs, and trains first what is not
-trained: ``python evaluate_learned.py [--trace-dir DIR] [--places N] [--models DIR] [--docs FILE]``.
+trained: ``python evaluate_learned.py [--trace-dir DIR] [--trainings N] [--places N] [--models DIR] [--docs FILE]``.
 
 Every contestant plays the same places of the same pairs with the same seeds. Intervals are 95 % bootstraps over the
-places, with all pairs and contestants of a place kept together.
+places, with all pairs and contestants of a place kept together. What another training changes is a table of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import hashlib
+import importlib.util
 import json
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from learned import EPISODES, METHODS, built_in, kept, learned, train
+from learned import EPISODES, METHODS, Training, built_in, kept, learned, train
 from recorded import Load, Pair, halves, loads, trace_directory
 
+TRAININGS = 3
+"""Of each method for each size of messages."""
 BUILT_IN = ("auto", "min-rtt", "redundant", "peekaboo")
 QUANTILES = (0.5, 0.95, 0.99)
 RESAMPLES = 1_000
@@ -37,16 +41,40 @@ class Case:
     repeated_bytes: dict[str, int]
 
 
-def played(task: tuple[Load, Pair, int, Path, Path, Sequence[str]]) -> Case:
-    """All contestants."""
-    load, pair, place, traces, models, methods = task
-    links = pair.links("judge", place)
-    runs, bounds = built_in(BUILT_IN, load, links, traces, place + 1)
-    by_name = dict(zip(BUILT_IN, runs))
-    for method in methods:
-        by_name[method] = learned(method, models, load, links, traces, place + 1)
-    latencies = {name: run.latencies_s for name, run in by_name.items()} | {"bound": bounds}
-    return Case(pair.name, place, latencies, {name: run.repeated_bytes for name, run in by_name.items()})
+def contestant(method: str, number: int) -> str:
+    """The name of what came of a training."""
+    return method if number == 1 else f"{method}, training {number}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Match:
+    """A pair at a place, and who plays there: built-in schedulers, and what was learnt in these trainings."""
+
+    load: Load
+    pair: Pair
+    place: int
+    traces: Path
+    models: Path
+    trainings: Sequence[tuple[str, int]]
+    before: Case | None = None
+
+    def play(self) -> Case:
+        """With those that have played there before."""
+        links, seed = self.pair.links("judge", self.place), self.place + 1
+        case = self.before
+        if case is None:
+            runs, bounds = built_in(BUILT_IN, self.load, links, self.traces, seed)
+            by_name = dict(zip(BUILT_IN, runs))
+            latencies = {name: run.latencies_s for name, run in by_name.items()} | {"bound": bounds}
+            repeated = {name: run.repeated_bytes for name, run in by_name.items()}
+            case = Case(self.pair.name, self.place, latencies, repeated)
+        for method, number in self.trainings:
+            name = contestant(method, number)
+            if name not in case.latencies_s:
+                file = kept(self.models, method, self.load, number)
+                run = learned(file, method, self.load, links, self.traces, seed)
+                case.latencies_s[name], case.repeated_bytes[name] = run.latencies_s, run.repeated_bytes
+        return case
 
 
 class Judged:
@@ -59,21 +87,34 @@ class Judged:
         draws = [rng.choice(self.places, len(self.places)) for _ in range(RESAMPLES)]
         self.drawn = [np.array(self.places), *draws]
         self.by_place = {place: [case for case in cases if case.place == place] for place in self.places}
+        self._quantiles: dict[str, np.ndarray] = {}
 
     def quantiles(self, name: str) -> np.ndarray:
         """:data:`QUANTILES` of all messages together, s: of each as it is, then of each resample. By the nearest rank,
         for a message that did not come has an infinite latency."""
+        if name not in self._quantiles:
+            self._quantiles[name] = self._found(name)
+        return self._quantiles[name]
+
+    def _found(self, name: str) -> np.ndarray:
         pooled = np.concatenate([case.latencies_s[name] for case in self.cases])
         places = np.repeat([case.place for case in self.cases], [len(case.latencies_s[name]) for case in self.cases])
         order = np.argsort(pooled, kind="stable")
         pooled, places = pooled[order], places[order]
-        found = []
-        for drawn in self.drawn:
-            # How often each message is there, and how many up to each.
-            ranks = np.cumsum(np.bincount(drawn, minlength=max(self.places) + 1)[places])
-            wanted = np.ceil(np.array(QUANTILES) * ranks[-1])
-            found.append(pooled[np.searchsorted(ranks, wanted)])
-        return np.array(found).T
+        # How many of each place there are up to each message, and how often each resample has each place.
+        counts = np.cumsum(places == np.array(self.places)[:, None], axis=1, dtype=np.int32)
+        weights = np.array([[np.count_nonzero(drawn == place) for place in self.places] for drawn in self.drawn])
+        total, found = weights @ counts[:, -1], []
+        for share in QUANTILES:
+            wanted = np.ceil(share * total)
+            low, high = np.zeros(len(weights), int), np.full(len(weights), len(pooled) - 1)
+            # The first message with so many up to it, for all resamples at once.
+            while (low < high).any():
+                middle = (low + high) // 2
+                enough = (weights * counts[:, middle].T).sum(axis=1) >= wanted
+                low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
+            found.append(pooled[low])
+        return np.array(found)
 
     def within_cases(self, of: str, over: str, share: float) -> np.ndarray:
         """The median over the cases of the ratio of two contestants' quantiles: as it is, then of each resample."""
@@ -148,24 +189,75 @@ def table(judged: Judged, names: Sequence[str]) -> list[str]:
     return [*lines, ""]
 
 
-def by_pair(judged: Judged, names: Sequence[str]) -> list[str]:
-    """On which pairs a learned one has the better quantile, of all places together."""
-    better = {name: [] for name in names}
+def trainings_of(judged: Judged, method: str) -> list[str]:
+    """The names of all that came of a method, in order."""
+    number = 1
+    while all(contestant(method, number) in case.latencies_s for case in judged.cases):
+        number += 1
+    return [contestant(method, each) for each in range(1, number)]
+
+
+def by_training(judged: Judged, methods: Sequence[str]) -> list[str]:
+    """Ratios to ``auto``'s of every training, Markdown."""
+    columns = [f"p{100 * share:.0f} over `auto`'s" for share in QUANTILES]
+    columns += ["p99 over `auto`'s, median case", "extra bytes (%)", "missing"]
+    lines = [
+        f"**{judged.load.bytes:,} bytes, training by training**: median (least to most) of the trainings, and how many "
+        "of them are *better* or *worse* than `auto`",
+        "",
+        "| | trainings | " + " | ".join(columns) + " |",
+        "|---" * (2 + len(columns)) + "|",
+    ]
+    auto = judged.quantiles("auto")
+    for method in methods:
+        names = trainings_of(judged, method)
+        ratios = np.array([judged.quantiles(name) / auto for name in names])
+        cells = [spread(ratios[:, at]) for at in range(len(QUANTILES))]
+        cells += [spread(np.array([judged.within_cases(name, "auto", 0.99) for name in names]))]
+        extra = [judged.extra_percent(name) for name in names]
+        cells += [f"{min(extra):.0f} to {max(extra):.0f}", ", ".join(str(judged.missing(name)) for name in names)]
+        lines.append(f"| `{method}` | {len(names)} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def spread(ratios: np.ndarray) -> str:
+    """Of a row of ratios for each training: the ratio as it is, then of each resample."""
+    plain = ratios[:, 0]
+    better = sum(bounds(row)[1] < 1.0 for row in ratios)
+    worse = sum(bounds(row)[0] > 1.0 for row in ratios)
+    words = [f"{count} {word}" for count, word in ((better, "better"), (worse, "worse")) if count]
+    middle = nearest_rank(plain, 0.5)
+    reach = f" ({plain.min():.3g} to {plain.max():.3g})" if len(plain) > 1 else ""
+    return ", ".join([f"{middle:.3g}{reach}", *words])
+
+
+def by_pair(judged: Judged, methods: Sequence[str]) -> list[str]:
+    """On which pairs a training has the better quantile, of all places together."""
+    better: dict[str, list[str]] = {method: [] for method in methods}
     for pair in sorted({case.pair for case in judged.cases}):
         alone = Judged(judged.load, [case for case in judged.cases if case.pair == pair])
         auto = alone.quantiles("auto")
-        for name in names:
-            ratios = alone.quantiles(name) / auto
-            below = [(share, ratio[0]) for share, ratio in zip(QUANTILES, ratios) if bounds(ratio)[1] < 1.0]
-            words = [f"p{100 * share:.0f} {ratio:.2f}" for share, ratio in below]
-            better[name] += [f"{pair} ({', '.join(words)})"] if words else []
-    lines = [f"- `{name}`: {'; '.join(where) or 'on no pair'}" for name, where in better.items()]
-    return ["Better than `auto` pair by pair, ratios (95 %, not corrected for their number):", "", *lines, ""]
+        for method in methods:
+            names = trainings_of(judged, method)
+            words = []
+            for at, share in enumerate(QUANTILES):
+                ratios = [alone.quantiles(name)[at] / auto[at] for name in names]
+                below = [f"{ratio[0]:.2f}" for ratio in ratios if bounds(ratio)[1] < 1.0]
+                words += [f"p{100 * share:.0f} {' and '.join(below)} in {len(below)} of {len(names)}"] if below else []
+            better[method] += [f"{pair} ({'; '.join(words)})"] if words else []
+    lines = [f"- `{method}`: {', '.join(where) or 'on no pair'}" for method, where in better.items()]
+    head = "Better than `auto` pair by pair, in how many of the trainings, ratios (95 %, not corrected for their number):"
+    return [head, "", *lines, ""]
 
 
 def trained(task: tuple[Any, ...]) -> None:
     """A training."""
     train(*task)
+
+
+def played(match: Match) -> Case:
+    """A match."""
+    return match.play()
 
 
 @contextlib.contextmanager
@@ -183,50 +275,73 @@ def main() -> None:
     parser.add_argument("--trace-dir", type=Path, help="directory of traces; MARLINE_TRACE_DIR without")
     parser.add_argument("--models", type=Path, default=Path("models"), help="directory of what was learnt")
     parser.add_argument("--places", type=int, default=20, help="of each pair")
+    parser.add_argument("--trainings", type=int, default=TRAININGS, help="of each method")
+    parser.add_argument("--method", choices=METHODS, action="append", help="who is trained and plays; all without")
     parser.add_argument("--episodes", type=int, help="of training, where it is needed")
     parser.add_argument("--pairs", type=int, help="only so many of each half, for a look")
     parser.add_argument("--load", choices=list(loads()), action="append", help="messages; all kinds without")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="processes")
     parser.add_argument("--docs", type=Path, help="a page whose results are replaced")
-    parser.add_argument("--raw", type=Path, help="a file for all latencies, JSON")
-    parser.add_argument("--again", type=Path, help="such a file: the tables of what was played before")
+    parser.add_argument("--raw", type=Path, help="a file of all latencies: who is in it does not play again")
     options = parser.parse_args()
-    if options.again:
-        shown(options.docs, [line for judged in kept_before(options.again) for line in tables(judged)])
-        return
     traces = trace_directory(options.trace_dir)
     pairs = {half: found[: options.pairs] for half, found in halves(traces).items()}
-    chosen = [loads()[name] for name in options.load or loads()]
-    lacking = [
-        (method, load, pairs["tuned"], traces, options.models, options.episodes or EPISODES[method], say)
-        for method in METHODS
-        for load in chosen
-        if not kept(options.models, method, load).is_file()
-    ]
-    lines, raw = [], []
+    methods = options.method or METHODS
+    wanted = [(method, number) for number in range(1, options.trainings + 1) for method in methods]
+    raw = Raw(options.raw)
+    lines = []
     with workers(options.jobs) as each:
-        each(trained, lacking)
-        for load in chosen:
+        for load in [loads()[name] for name in options.load or loads()]:
+            lacking = [
+                Training(method, load, options.episodes or EPISODES[method], number)
+                for method, number in wanted
+                if not kept(options.models, method, load, number).is_file()
+            ]
+            each(trained, [(training, pairs["tuned"], traces, options.models, say) for training in lacking])
             places = [(pair, place) for place in range(options.places) for pair in pairs["judged"]]
-            cases = each(played, [(load, pair, place, traces, options.models, METHODS) for pair, place in places])
+            before = raw.cases(load)
+            cases = each(
+                played,
+                [
+                    Match(load, pair, place, traces, options.models, wanted, before.get((pair.name, place)))
+                    for pair, place in places
+                ],
+            )
+            raw.keep(load, cases)
             lines += tables(Judged(load, cases))
-            raw += [dataclasses.asdict(case) | {"load": load.name} for case in cases]
-    if options.raw:
-        options.raw.write_text(json.dumps(raw))
     shown(options.docs, lines)
 
 
 def tables(judged: Judged) -> list[str]:
     """Of a load."""
-    return table(judged, [*BUILT_IN, *METHODS]) + by_pair(judged, METHODS)
+    methods = [method for method in METHODS if trainings_of(judged, method)]
+    return table(judged, [*BUILT_IN, *methods]) + by_training(judged, methods) + by_pair(judged, methods)
 
 
-def kept_before(raw: Path) -> Iterator[Judged]:
-    """What ``--raw`` wrote."""
-    cases = json.loads(raw.read_text())
-    for name in dict.fromkeys(case["load"] for case in cases):
-        mine = [{key: value for key, value in case.items() if key != "load"} for case in cases if case["load"] == name]
-        yield Judged(loads()[name], [Case(**case) for case in mine])
+class Raw:
+    """All that was played, in a file if there is one. Runs of another build of the package are other runs."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        module = importlib.util.find_spec("marline._native")
+        self.module = hashlib.sha256(Path(module.origin).read_bytes()).hexdigest()
+        self.kept: dict[str, list[dict[str, Any]]] = {}
+        if path and path.is_file():
+            content = json.loads(path.read_text())
+            if content["module"] != self.module:
+                raise SystemExit(f"{path} has runs of another build of the package: give another file")
+            self.kept = content["cases"]
+
+    def cases(self, load: Load) -> dict[tuple[str, int], Case]:
+        """By pair and place."""
+        return {(case["pair"], case["place"]): Case(**case) for case in self.kept.get(load.name, [])}
+
+    def keep(self, load: Load, cases: Sequence[Case]) -> None:
+        """Keeps cases of a load, beside others of it."""
+        all_of_it = self.cases(load) | {(case.pair, case.place): case for case in cases}
+        self.kept[load.name] = [dataclasses.asdict(case) for case in all_of_it.values()]
+        if self.path:
+            self.path.write_text(json.dumps({"module": self.module, "cases": self.kept}))
 
 
 def shown(docs: Path | None, lines: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
 """Learned schedulers on recorded links: how each is trained, and how it plays a run.
 
 ``train_learned.py`` trains one, on pairs of the tuned half; ``evaluate_learned.py`` holds all of them against built-in
-schedulers on the judged half. What is trained is a file of some kilobytes, which its recipe makes again: method, load
-and episodes.
+schedulers on the judged half. What is trained is a file of some kilobytes, which its recipe makes again: method, load,
+episodes, and the number of the training, which is the seed of all that is drawn in it.
 """
 
 from __future__ import annotations
@@ -120,42 +120,63 @@ def environment(load: Load, links: dict[str, str], traces: Path, actions: str) -
     return marline.gym.MarlineEnv(load.experiment(links, traces), step=STEP_S, actions=actions, reward="waiting")
 
 
-def kept(models: Path, method: str, load: Load) -> Path:
+def kept(models: Path, method: str, load: Load, training: int = 1) -> Path:
     """The file of what was learnt."""
-    return models / f"{method}-{load.name}.{'json' if method == 'olaps' else 'npz'}"
+    which = "" if training == 1 else f"-{training}"
+    return models / f"{method}-{load.name}{which}.{'json' if method == 'olaps' else 'npz'}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What is learnt, on which messages, in how many runs, and which of several trainings it is: each draws pairs,
+    places, the chances of links and what is explored for itself."""
+
+    method: str
+    load: Load
+    episodes: int
+    number: int = 1
+
+    def drawn(self) -> random.Random:
+        """Draws pairs."""
+        name = f"train/{self.method}/{self.load.name}"
+        return random.Random(name if self.number == 1 else f"{name}/{self.number}")
+
+    def links(self, pair: Pair, episode: int) -> dict[str, str]:
+        """A place of a pair."""
+        return pair.links("train" if self.number == 1 else f"train/{self.number}", episode)
+
+    def seed(self, episode: int) -> int:
+        """Of a run."""
+        return 1_000 * self.number + episode
 
 
 def train(
-    method: str,
-    load: Load,
-    tuned: Sequence[Pair],
-    traces: Path,
-    models: Path,
-    episodes: int,
-    say: Callable[[str], None],
+    training: Training, tuned: Sequence[Pair], traces: Path, models: Path, say: Callable[[str], None]
 ) -> None:
-    """Trains a method on places of pairs of the tuned half, which a generator with a fixed seed draws."""
+    """Trains a method on places of pairs of the tuned half."""
     wrong = [pair.name for pair in tuned if pair.half != "tuned"]
     if wrong or not tuned:
         raise ValueError(f"training looks at the tuned half alone, which has at least a pair; not at {wrong}")
     models.mkdir(parents=True, exist_ok=True)
+    method, load, episodes = training.method, training.load, training.episodes
+    file = kept(models, method, load, training.number)
     if method == "olaps":
-        best = min(GRID, key=lambda values: _tried(values, load, tuned, traces, episodes, say))
-        kept(models, method, load).write_text(json.dumps(best))
+        best = min(GRID, key=lambda values: _tried(values, training, tuned, traces, say))
+        file.write_text(json.dumps({**best, "seed": training.number}))
         return
-    learner, drawn = Steps(method), random.Random(f"train/{method}/{load.name}")
+    learner, drawn = Steps(method, training.number), training.drawn()
     means: list[float] = []
     for episode in range(episodes):
         pair = drawn.choice(tuned)
-        env = environment(load, pair.links("train", episode), traces, learner.actions)
-        played = learner.play(env, load, seed=1_000 + episode, explore=_explored(episode / episodes))
+        env = environment(load, training.links(pair, episode), traces, learner.actions)
+        played = learner.play(env, load, training.seed(episode), explore=_explored(episode / episodes))
         came = [latency for latency in played.latencies_s if math.isfinite(latency)]
         means.append(1e3 * float(np.mean(came)) if came else math.nan)
         if (episode + 1) % max(1, episodes // 10) == 0:
             last = means[-max(1, episodes // 10) :]
             mean = np.nanmean(last)
-            say(f"{method} {load.name}: {episode + 1} episodes, of the last {len(last)} the mean {mean:.1f} ms")
-    learner.save(kept(models, method, load))
+            say(f"{file.stem}: {episode + 1} episodes, of the last {len(last)} the mean {mean:.1f} ms")
+    learner.save(file)
 
 
 def _explored(done: float) -> float:
@@ -164,15 +185,16 @@ def _explored(done: float) -> float:
 
 
 def _tried(
-    values: dict[str, float], load: Load, tuned: Sequence[Pair], traces: Path, episodes: int, say: Callable[[str], None]
+    values: dict[str, float], training: Training, tuned: Sequence[Pair], traces: Path, say: Callable[[str], None]
 ) -> float:
     """The mean latency of OLAPS with these parameters."""
+    drawn, load = {**values, "seed": training.number}, training.load
     played = [
-        olaps(values, load, tuned[place % len(tuned)].links("train", place), traces, seed=1_000 + place)
-        for place in range(episodes)
+        olaps(drawn, load, training.links(tuned[place % len(tuned)], place), traces, training.seed(place))
+        for place in range(training.episodes)
     ]
     mean = float(np.mean([min(latency, 15.0) for run in played for latency in run.latencies_s]))
-    say(f"olaps {load.name}: {values}: mean {1e3 * mean:.1f} ms")
+    say(f"olaps {load.name}, training {training.number}: {values}: mean {1e3 * mean:.1f} ms")
     return mean
 
 
@@ -204,9 +226,8 @@ def built_in(
     return played, [bounds[index] for index in sorted(bounds)]
 
 
-def learned(method: str, models: Path, load: Load, links: dict[str, str], traces: Path, seed: int) -> Played:
-    """A run of what was trained."""
-    file = kept(models, method, load)
+def learned(file: Path, method: str, load: Load, links: dict[str, str], traces: Path, seed: int) -> Played:
+    """A run of what was trained, from the file where it is kept."""
     if method == "olaps":
         return olaps(json.loads(file.read_text()), load, links, traces, seed)
     learner = Steps(method)

@@ -77,12 +77,12 @@ class Monitor:
 
 class Olaps(marline.Scheduler):
     """``gamma``: how much it explores; ``drop`` and ``patience``: so many intervals in a row with a reward lower by
-    such a share make it begin anew."""
+    such a share make it begin anew; ``seed``: of its draws."""
 
     wants_outstanding = True
 
-    def __init__(self, gamma: float = 0.2, drop: float = 0.5, patience: int = 3) -> None:
-        self.bandit = Exp3(len(SHARES), gamma, random.Random(1))
+    def __init__(self, gamma: float = 0.2, drop: float = 0.5, patience: int = 3, seed: int = 1) -> None:
+        self.bandit = Exp3(len(SHARES), gamma, random.Random(seed))
         self.monitor = Monitor(drop, patience)
         self.share = SHARES[self.bandit.pull()]
         self.most_bits_per_s = 1.0

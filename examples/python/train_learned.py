@@ -1,12 +1,12 @@
 """Trains a learned scheduler on the tuned half of the recorded pairs:
-``python train_learned.py METHOD [--load NAME] [--trace-dir DIR] [--models DIR] [--episodes N]``."""
+``python train_learned.py METHOD [--load NAME] [--training N] [--trace-dir DIR] [--models DIR] [--episodes N]``."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from learned import EPISODES, METHODS, kept, train
+from learned import EPISODES, METHODS, Training, kept, train
 from recorded import halves, loads, trace_directory
 
 
@@ -16,6 +16,7 @@ def main() -> None:
     parser.add_argument("--load", choices=list(loads()), action="append", help="messages; all kinds without")
     parser.add_argument("--trace-dir", type=Path, help="directory of traces; MARLINE_TRACE_DIR without")
     parser.add_argument("--models", type=Path, default=Path("models"), help="directory of what is learnt")
+    parser.add_argument("--training", type=int, default=1, help="its number: the seed of all that is drawn")
     parser.add_argument("--episodes", type=int, help="runs; OLAPS: for each set of parameters that is tried")
     options = parser.parse_args()
     traces = trace_directory(options.trace_dir)
@@ -24,8 +25,10 @@ def main() -> None:
         for name in options.load or loads():
             load = loads()[name]
             episodes = options.episodes or EPISODES[method]
-            train(method, load, tuned, traces, options.models, episodes, lambda said: print(said, flush=True))
-            print(f"{kept(options.models, method, load)}: {episodes} episodes on {len(tuned)} pairs")
+            training = Training(method, load, episodes, options.training)
+            train(training, tuned, traces, options.models, lambda said: print(said, flush=True))
+            file = kept(options.models, method, load, options.training)
+            print(f"{file}: {episodes} episodes on {len(tuned)} pairs")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 //! `docs/nightly.md`, with the commit, for those who ask when it was last seen to work.
 
 mod crates;
+mod newcomer;
 mod releases;
 mod twice;
 
@@ -19,7 +20,7 @@ use crate::{TaskResult, ci, python};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -54,6 +55,11 @@ const STEPS: [Step; 13] = [
         "ray",
         "a sweep on two Ray nodes, a worker and a node killed: the tables of one process, byte for byte",
         python::ray,
+    ),
+    (
+        "newcomer",
+        "what the pages say to type for the Python package and a policy of one's own, typed in an archive of the tree",
+        newcomer::check,
     ),
     (
         "figure",

@@ -13,8 +13,14 @@ const PACKAGE: &str = "crates/marline-python";
 const ENVIRONMENT: &str = "target/python";
 /// What its tests, examples and notebooks need, in the versions that were tried: an environment with other ones
 /// would be another test.
-const NEEDS: [&str; 5] =
-    ["numpy==2.4.6", "gymnasium==1.4.0", "nanoarrow==0.9.0", "mypy==2.4.1", "matplotlib==3.11.2"];
+const NEEDS: [&str; 6] = [
+    "numpy==2.4.6",
+    "gymnasium==1.4.0",
+    "nanoarrow==0.9.0",
+    "mypy==2.4.1",
+    "matplotlib==3.11.2",
+    "tqdm==4.67.1",
+];
 /// An environment that is made anew each time, with the wheel and nothing else.
 const BARE: &str = "target/python-bare";
 /// The page whose words lead there.
@@ -32,6 +38,9 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     first_steps(root, &python, &wheel)?;
     let package = root.join(PACKAGE);
     run(&mut command(&package, &python, &["-m", "mypy", "python/marline"]))?;
+    // What is written of the module's types, beside the module.
+    let stubs = ["-m", "mypy.stubtest", "--ignore-disjoint-bases", "marline._native"];
+    run(&mut command(&package, &python, &stubs))?;
     let mut tests = command(&package.join("tests"), &python, &["-m", "unittest", "-q"]);
     // Matrices are small: threads that share them beside other work only wait for each other.
     tests.env("OPENBLAS_NUM_THREADS", "1");
@@ -59,7 +68,8 @@ pub(crate) fn ray(root: &Path) -> TaskResult {
     let Some(Installed { python, .. }) = installed(root, RAY_ENVIRONMENT, &needs)? else {
         return Ok(());
     };
-    run(&mut command(&root.join(PACKAGE).join("tests"), &python, &["ray_cluster.py"]))
+    let mut sweep = command(&root.join(PACKAGE).join("tests"), &python, &["ray_cluster.py"]);
+    run(sweep.env("MARLINE_PROGRAM", root.join("target/debug/marline")))
 }
 
 /// The figure of a paper that a notebook draws, at full length, beside the lab's own.

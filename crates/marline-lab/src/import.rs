@@ -18,6 +18,8 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use marline_link::DuplexSpec;
 
+use crate::scenario::check_name;
+
 pub use csv::{Reading, read as read_csv};
 pub use iperf3::read as read_iperf3;
 pub use pcap::{Passage, passages, read as read_pcaps};
@@ -120,10 +122,9 @@ impl Measurement {
     /// the words of docs/research/link.md, for no measurement tells it.
     ///
     /// # Errors
-    /// There is no sample, or a value makes no link.
+    /// No path can have this name, there is no sample, or a value makes no link.
     pub fn toml(&self, name: &str, queue: Option<&str>) -> anyhow::Result<String> {
-        let good = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        ensure!(!name.is_empty() && name.chars().all(good), "`{name}` is no name of a path");
+        check_name(name)?;
         let Some(first) = self.samples.first() else { bail!("there is no sample") };
         let mut link: Vec<String> = first.values.iter().filter_map(item).collect();
         link.extend(queue.map(|queue| format!("queue={queue}")));

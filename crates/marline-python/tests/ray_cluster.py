@@ -1,10 +1,13 @@
 """A sweep on a Ray cluster of two nodes, of which a worker and then a whole node are killed: the tables are those of
-one process, byte for byte. It needs Ray; `cargo xtask nightly ray` has it, continuous integration has not."""
+one process, byte for byte, and so are those of `marline lab sweep --engine ray`. It needs Ray and the program
+(MARLINE_PROGRAM); `cargo xtask nightly ray` has them, continuous integration has no Ray."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -90,6 +93,12 @@ def main() -> None:
         alone = time.monotonic() - begun
         for table, content in tables(one).items():
             assert (place / "many" / table).read_bytes() == content, table
+        few, alike = place / "few", place / "alike"
+        command = [os.environ["MARLINE_PROGRAM"], "lab", "sweep", str(file), "--seeds", "3", "--engine", "ray"]
+        env = {**os.environ, "MARLINE_PYTHON": sys.executable}
+        subprocess.run([*command, "--out", str(few)], check=True, env=env)
+        marline.sweep(file, 3, store=alike)
+        assert tables(few) == tables(alike)
         print(f"byte-identical to one process: {took:.1f} s with Ray, {alone:.1f} s alone on one thread")
 
 

@@ -26,12 +26,20 @@ ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples/python"
 
 
+def named(text: str) -> list[tuple[str, str]]:
+    """What a text says to install by pip: each name, and the folder of the repository if it is one."""
+    found = []
+    for arguments in re.findall(r"pip install((?: +(?:'[^']+'|[\w./-][\w./=>\[\]-]*))+)", text):
+        for name in arguments.replace("'", "").split():
+            found.append((name, name.partition("[")[0] if name.startswith("./") else ""))
+    return found
+
+
 class Documents(unittest.TestCase):
     def setUp(self) -> None:
         # Whatever they write is not the repository's, and what they print is not the test's.
-        said = contextlib.redirect_stdout(io.StringIO())
-        said.__enter__()
-        self.addCleanup(said.__exit__, None, None, None)
+        for said in (contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())):
+            self.enterContext(said)
         place = tempfile.TemporaryDirectory()
         self.addCleanup(place.cleanup)
         self.addCleanup(os.chdir, os.getcwd())
@@ -63,6 +71,25 @@ class Documents(unittest.TestCase):
         names: dict[str, object] = {}
         for number, block in enumerate(blocks):
             exec(compile(block, f"python.md, block {number}", "exec"), names)
+
+    def test_what_is_to_be_installed_is_there(self) -> None:
+        told = [*EXAMPLES.glob("*"), *(ROOT / "crates/marline-python").rglob("python/marline/*.py")]
+        told.append(ROOT / "docs/research/python.md")
+        words = [(file.name, *found) for file in told if file.is_file() for found in named(file.read_text())]
+        self.assertGreater(len(words), 8)
+        for file, name, folder in words:
+            # Nothing is published under this name; what a registry has under it is somebody else's.
+            self.assertNotRegex(name, r"^marline\b", file)
+            self.assertTrue(not folder or (ROOT / folder).exists(), f"{file}: {folder}")
+
+    def test_what_costs_are_measured_with_runs(self) -> None:
+        for script, arguments, said in [
+            ("speed.py", ["--envs", "2", "--seconds", "0.2"], r"\d+ steps of 10 ms per second of processor"),
+            ("many.py", ["--runs", "100"], r"100 runs made: \d+ .*\n100 runs read: \d+ "),
+        ]:
+            ran = subprocess.run([sys.executable, EXAMPLES / script, *arguments], capture_output=True, text=True)
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+            self.assertRegex(ran.stdout, said)
 
     def test_what_stands_in_docstrings_holds(self) -> None:
         for module in (marline, marline.gym):

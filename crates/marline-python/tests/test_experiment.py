@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import os
 import pickle
 import signal
@@ -10,8 +12,11 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
+import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import marline
 import nanoarrow
@@ -144,6 +149,36 @@ class Experiments(unittest.TestCase):
         self.assertEqual({row["counted"] for row in rows}, {True})
         # Read again: a table is not used up.
         self.assertEqual(nanoarrow.Array(results.messages).to_pylist(), rows)
+
+    def test_a_bar_is_drawn_where_tqdm_is_installed(self) -> None:
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            seen = experiment().run(seeds=3, progress=True)
+        self.assertRegex(said.getvalue(), r"100%.* 3/3 ")
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), mock.patch.dict(sys.modules, {"tqdm.auto": None, "tqdm": None}):
+            unseen = experiment().run(seeds=3, progress=True)
+        self.assertEqual((said.getvalue(), unseen.digests), ("", seen.digests))
+
+    def test_other_threads_of_python_go_on_meanwhile(self) -> None:
+        over, turns = threading.Event(), [0]
+
+        def turn() -> None:
+            while not over.wait(0.002):
+                turns[0] += 1
+
+        other = threading.Thread(target=turn)
+        bulk = marline.Experiment(paths=PATHS, workload={"kind": "bulk", "lasts": "20s"})
+        begun = time.monotonic()
+        other.start()
+        try:
+            while time.monotonic() - begun < 1.0:
+                bulk.run(seeds=8, jobs=1)
+        finally:
+            over.set()
+            other.join()
+        # Whoever holds the interpreter's lock while it waits for runs does so for a tenth of a second at a time.
+        self.assertGreater(turns[0], 30 * (time.monotonic() - begun))
 
     def test_ctrl_c_ends_it_at_once(self) -> None:
         program = """

@@ -27,7 +27,8 @@ def notebook(seeds: int, seconds: int) -> dict[str, Any]:
     small = {"MARLINE_SOURCE": str(ROOT), "MARLINE_SEEDS": str(seeds), "MARLINE_SECONDS": str(seconds)}
     names: dict[str, Any] = {"__name__": "__main__"}
     cells = json.loads((ROOT / "examples/python/figure_of_a_paper.ipynb").read_text())["cells"]
-    with mock.patch.dict(os.environ, small), contextlib.redirect_stdout(io.StringIO()):
+    said = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+    with mock.patch.dict(os.environ, small), said[0], said[1]:
         for cell in cells:
             if cell["cell_type"] == "code":
                 exec(compile("".join(cell["source"]), cell["id"], "exec"), names)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
+import json
 import os
 import random
 import re
@@ -120,27 +122,50 @@ class Scripts(unittest.TestCase):
         halves = {half: [pair for pair in found if pair.half == half] for half in ("tuned", "judged")}
         self.assertTrue(halves["tuned"] and halves["judged"])
         load = recorded.loads()["10kB"]
+        training = learned.Training("dqn-copies", load, 3)
         with self.assertRaisesRegex(ValueError, "the tuned half alone"):
-            learned.train("dqn", load, found, self.traces, self.place, 1, lambda said: None)
+            learned.train(training, found, self.traces, self.place, lambda said: None)
         kept = []
-        for folder in ("once", "twice"):
-            learned.train("dqn-copies", load, halves["tuned"], self.traces, self.place / folder, 3, lambda said: None)
-            with np.load(learned.kept(self.place / folder, "dqn-copies", load)) as file:
+        for folder, number in (("once", 1), ("twice", 1), ("twice", 2)):
+            which = dataclasses.replace(training, number=number)
+            learned.train(which, halves["tuned"], self.traces, self.place / folder, lambda said: None)
+            with np.load(learned.kept(self.place / folder, "dqn-copies", load, number)) as file:
                 kept.append([file[name] for name in file.files])
-        for one, other in zip(*kept):
-            np.testing.assert_array_equal(one, other)
+        for one, again, _ in zip(*kept):
+            np.testing.assert_array_equal(one, again)
+        self.assertFalse(np.array_equal(kept[0][0], kept[2][0]), "another training is another")
 
     def test_all_are_held_against_built_in_schedulers(self) -> None:
         page = self.place / "page.md"
         page.write_text(f"before\n{evaluate_learned.MARK}\noutdated\n{evaluate_learned.END}\nafter\n")
         arguments = ["evaluate_learned.py", "--trace-dir", str(self.traces), "--places", "2", "--episodes", "1"]
-        arguments += ["--pairs", "2", "--load", "10kB", "--jobs", "1", "--docs", str(page)]
-        said = io.StringIO()
-        with mock.patch.object(sys, "argv", arguments), contextlib.redirect_stdout(said):
-            runpy.run_path(str(EXAMPLES / "evaluate_learned.py"), run_name="__main__")
+        arguments += ["--pairs", "2", "--load", "10kB", "--jobs", "1", "--docs", str(page), "--raw", "raw.json"]
+
+        def evaluated(*more: str) -> None:
+            said = contextlib.redirect_stdout(io.StringIO())
+            with mock.patch.object(sys, "argv", [*arguments, *more]), said:
+                runpy.run_path(str(EXAMPLES / "evaluate_learned.py"), run_name="__main__")
+
+        evaluated("--trainings", "1")
+        once = json.loads(Path("raw.json").read_text())["cases"]["10kB"]
+        # What was played is not played again: from an empty file nothing could be.
+        Path("models/dqn-10kB.npz").write_bytes(b"")
+        evaluated("--trainings", "2")
+        twice = json.loads(Path("raw.json").read_text())["cases"]["10kB"]
+        for before, after in zip(once, twice, strict=True):
+            was, now = before["latencies_s"], after["latencies_s"]
+            self.assertEqual({name: now[name] for name in was}, was)
+            more = {evaluate_learned.contestant(method, 2) for method in learned.METHODS}
+            self.assertEqual(set(now) - set(was), more)
         text = page.read_text()
         self.assertTrue(text.startswith("before\n") and text.endswith("after\n") and "outdated" not in text)
-        rows = {row.split(" | ")[0].strip("| `"): row for row in text.splitlines() if row.startswith("| ")}
+        table, trainings = text.split("training by training")
+        rows, counts = (
+            {row.split(" | ")[0].strip("| `"): row for row in part.splitlines() if row.startswith("| `")}
+            for part in (table.replace("| bound |", "| `bound` |"), trainings)
+        )
+        numbers = {name: row.split(" | ")[1] for name, row in counts.items()}
+        self.assertEqual(numbers, dict.fromkeys(learned.METHODS, "2"))
         everybody = {*evaluate_learned.BUILT_IN, *learned.METHODS, "bound"}
         self.assertLessEqual(everybody, set(rows))
         fastest = float(rows["bound"].split(" | ")[1].split(" ")[0])

@@ -70,6 +70,13 @@ class Sweeps(unittest.TestCase):
         command = [str(PROGRAM), "lab", "sweep", str(self.file), "--seeds", "3", "--out"]
         subprocess.run([*command, str(self.place / "there")], capture_output=True, check=True)
         self.assertEqual(tables(self.place / "there"), here)
+        # What the program has Python do, but for the engine.
+        theirs = [sys.executable, "-m", "marline", "sweep", str(self.file), "--seeds", "3", "--engine", "local"]
+        theirs += ["--format", "csv,parquet", "--out", str(self.place / "theirs")]
+        said = subprocess.run(theirs, capture_output=True, text=True, check=True).stdout
+        self.assertIn("messages, runs and sweep (csv,parquet) in ", said)
+        self.assertEqual(tables(self.place / "theirs"), here)
+        self.assertTrue((self.place / "theirs/messages.parquet").read_bytes().startswith(b"PAR1"))
         # The program says what is missing where Ray is.
         env = {**os.environ, "MARLINE_PYTHON": str(self.place / "python")}
         ray = [*command, str(self.place / "none"), "--engine", "ray"]
@@ -172,7 +179,7 @@ class Sweeps(unittest.TestCase):
         with self.assertRaisesRegex(marline.ExperimentError, "no format `xls`"):
             marline.sweep(self.file, seeds=1, store=place, formats=["xls"])
         with mock.patch.dict(sys.modules, {"ray": None}):
-            with self.assertRaisesRegex(ImportError, r"pip install 'marline\[ray\]'"):
+            with self.assertRaisesRegex(ImportError, r"pip install './crates/marline-python\[ray\]'"):
                 marline.sweep(self.file, store=place, engine="ray")
         from marline import __main__ as command
 

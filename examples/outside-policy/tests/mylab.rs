@@ -26,8 +26,17 @@ fn ok(dir: &Path, arguments: &[&str]) -> String {
     out
 }
 
-fn first() -> String {
-    format!("{}/first.toml", env!("CARGO_MANIFEST_DIR"))
+/// A directory with `first.toml` in it.
+fn beside_first() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/first.toml");
+    std::fs::copy(file, dir.path().join("first.toml")).expect("first.toml");
+    dir
+}
+
+/// What docs/research/policies.md says to type behind `mylab`, and what a test needs beside it.
+fn typed<'a>(words: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    words.split(' ').chain(more.iter().copied()).collect()
 }
 
 /// What a run put on a path, bytes both ways, from `runs.csv`.
@@ -48,10 +57,10 @@ fn bytes_on(runs: &str, stack: &str, variant: &str, path: &str) -> u64 {
 
 #[test]
 fn the_list_and_errors_know_the_policy_and_its_parameter() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let list = ok(dir.path(), &["policies", "sticky"]);
+    let dir = beside_first();
+    let list = ok(dir.path(), &typed("policies sticky", &[]));
     assert!(list.contains("worth-moving=2") && list.contains("from 1 to 100"), "{list}");
-    let text = std::fs::read_to_string(first()).expect("first.toml");
+    let text = std::fs::read_to_string(dir.path().join("first.toml")).expect("first.toml");
     let file = dir.path().join("wrong.toml");
     std::fs::write(&file, text.replace("\"sticky\"", "\"sticky,worth=3\"")).expect("a file");
     let refused = mylab(dir.path(), &["lab", "run", "wrong.toml"]).output().expect("mylab");
@@ -63,11 +72,11 @@ fn the_list_and_errors_know_the_policy_and_its_parameter() {
 
 #[test]
 fn the_lab_runs_it_in_virtual_time_and_live_beside_the_kernel() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = beside_first();
     let real = need::root() && need::program("ip").is_some();
-    let stacks = if real { "sim,live,mptcp" } else { "sim" };
-    let run = ["lab", "run", &first(), "--stack", stacks, "--seeds", "1", "--out", "out"];
-    let table = ok(dir.path(), &run);
+    let words =
+        if real { "lab run first.toml --stack sim,live,mptcp" } else { "lab run first.toml" };
+    let table = ok(dir.path(), &typed(words, &["--seeds", "1", "--out", "out"]));
     assert!(table.contains("sim"), "{table}");
     let runs = std::fs::read_to_string(dir.path().join("out/runs.csv")).expect("runs.csv");
     for stack in if real { &["sim", "live"][..] } else { &["sim"] } {
@@ -80,8 +89,8 @@ fn the_lab_runs_it_in_virtual_time_and_live_beside_the_kernel() {
 
 #[test]
 fn a_sweep_turns_its_parameter() {
-    let dir = tempfile::tempdir().expect("a directory");
-    ok(dir.path(), &["lab", "sweep", &first(), "--seeds", "1", "--out", "out"]);
+    let dir = beside_first();
+    ok(dir.path(), &typed("lab sweep first.toml", &["--seeds", "1", "--out", "out"]));
     let runs = std::fs::read_to_string(dir.path().join("out/runs.csv")).expect("runs.csv");
     assert!(runs.starts_with("variant.mine.scheduler.worth-moving,stack,"), "{runs}");
     let begin = |start: &str| runs.lines().filter(|line| line.starts_with(start)).count();
@@ -135,16 +144,14 @@ fn client_and_server_carry_a_connection_with_it() {
     let invite = ok(dir, &["server", "--init", "--config", "server.toml", "--listen", &listen]);
     let mut file = std::fs::OpenOptions::new();
     std::os::unix::fs::OpenOptionsExt::mode(&mut file, 0o600);
-    let mut file = file.create(true).write(true).open(dir.join("invite")).expect("a file");
+    let mut file = file.create(true).write(true).open(dir.join("FILE")).expect("a file");
     file.write_all(invite.as_bytes()).expect("the invite");
-    let policy = ["--scheduler", "sticky,worth-moving=3"];
-    let with = |first: &[&str]| mylab(dir, &[first, &policy].concat());
-    let mut server =
-        Running::start(with(&["server", "--config", "server.toml", "--allow", "127.0.0.0/8"]));
+    let words = "server --config server.toml --scheduler sticky,worth-moving=3";
+    let mut server = Running::start(mylab(dir, &typed(words, &["--allow", "127.0.0.0/8"])));
     let path = format!("127.0.0.1={}", server.word_after("listening on "));
     let ports = ["--socks5", "127.0.0.1:0", "--path", &path];
-    let mut client =
-        Running::start(with(&[&["client", "--invite-file", "invite"][..], &ports].concat()));
+    let words = "client --invite-file FILE --scheduler sticky,worth-moving=3";
+    let mut client = Running::start(mylab(dir, &typed(words, &ports)));
     let socks = client.word_after("socks5 listening on ");
     let mut stream = TcpStream::connect(&socks).expect("the port");
     stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).expect("a timeout");

@@ -12,6 +12,7 @@ mod fleet;
 mod interactive;
 mod lab_agree;
 mod lab_compare;
+mod lab_import;
 mod lab_net;
 mod lab_report;
 mod lab_run;

@@ -16,6 +16,8 @@ struct Output {
     start: Start,
     #[serde(default)]
     intervals: Vec<Interval>,
+    /// What the server saw: with `--get-server-output`, if it has `--json` as well.
+    server_output_json: Option<Box<Output>>,
     error: Option<String>,
 }
 
@@ -27,6 +29,8 @@ struct Start {
 
 #[derive(Debug, Default, Deserialize)]
 struct TestStart {
+    #[serde(default)]
+    protocol: String,
     /// 1: the server sends (`-R`).
     #[serde(default)]
     reverse: u8,
@@ -43,24 +47,38 @@ struct Sum {
     bits_per_second: f64,
     #[serde(default)]
     omitted: bool,
+    /// Whether it was counted where it was sent.
+    #[serde(default)]
+    sender: bool,
     /// Of UDP at the receiver.
     lost_percent: Option<f64>,
 }
 
 /// Reads a file's text: rates (and, of UDP at the receiver, losses) of the direction that was measured, as
-/// iperf3 says it seen from its client: up, with `-R` down. What `--omit` left out is left out.
+/// iperf3 says it seen from its client: up, with `-R` down. What `--omit` left out is left out. Of UDP that the client
+/// sent its own intervals say how much that was, whatever the link carried: the server's are taken.
 ///
 /// # Errors
-/// It is not iperf3's, the test failed, or intervals are wrong: all of them at once.
+/// It is not iperf3's, the test failed, what arrived of UDP is not told, or intervals are wrong: all of them at once.
 pub fn read(file: &str, text: &str) -> anyhow::Result<Measurement> {
     let output: Output = serde_json::from_str(text)
         .with_context(|| format!("{file} is no output of `iperf3 --json`"))?;
     if let Some(error) = output.error {
         anyhow::bail!("{file}: iperf3 failed: {error}");
     }
-    let way = if output.start.test_start.reverse == 1 { Way::Down } else { Way::Up };
+    let Output { start: Start { test_start }, intervals, server_output_json, .. } = output;
+    let way = if test_start.reverse == 1 { Way::Down } else { Way::Up };
+    let only_sent = test_start.protocol == "UDP" && intervals.iter().any(|i| i.sum.sender);
+    let intervals = match server_output_json {
+        Some(server) if only_sent => server.intervals,
+        None if only_sent => anyhow::bail!(
+            "{file} tells what was sent by UDP, not what arrived: measure with -R, or with --get-server-output from a \
+             server with --json, or take what such a server writes"
+        ),
+        _ => intervals,
+    };
     let (mut samples, mut mistakes) = (Vec::<Sample>::new(), Mistakes::default());
-    for (number, interval) in output.intervals.iter().enumerate().filter(|(_, i)| !i.sum.omitted) {
+    for (number, interval) in intervals.iter().enumerate().filter(|(_, i)| !i.sum.omitted) {
         let Sum { start, bits_per_second, lost_percent, .. } = interval.sum;
         let at = Duration::try_from_secs_f64(start);
         let lost = lost_percent.unwrap_or(0.0);

@@ -84,6 +84,19 @@ fn what_iperf3_measured_is_a_rate_of_its_direction() {
         toml.contains("at = \"1000010us\"") && toml.contains("set down.rate=5000000"),
         "{toml}"
     );
+    // What the sender of datagrams counts is no measurement of the link; what the server adds to it is.
+    let sums = |more: &str| format!("[{{\"sum\":{{\"start\":0,\"bits_per_second\":{more}}}}}]");
+    let sent = format!(
+        "{{\"start\":{{\"test_start\":{{\"protocol\":\"UDP\"}}}},\"intervals\":{}",
+        sums("90e6,\"sender\":true")
+    );
+    let refused = read_iperf3("x.json", &format!("{sent}}}")).expect_err("what was sent");
+    assert!(refused.to_string().contains("not what arrived"), "{refused}");
+    let seen = sums("20e6,\"lost_percent\":5.0,\"sender\":false");
+    let whole = format!("{sent},\"server_output_json\":{{\"intervals\":{seen}}}}}");
+    let toml = read_iperf3("x.json", &whole).and_then(|measured| measured.toml("wifi", None));
+    let toml = toml.expect("a path");
+    assert!(toml.contains("up.rate=20000000") && toml.contains("up.loss=5%"), "{toml}");
     let failed = read_iperf3("x.json", "{\"intervals\":[],\"error\":\"unable to connect\"}");
     assert!(failed.expect_err("failed").to_string().contains("iperf3 failed: unable to connect"));
     assert!(read_iperf3("x.json", "time_s,loss").is_err());

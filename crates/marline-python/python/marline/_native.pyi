@@ -1,9 +1,12 @@
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
+
+__all__ = ["Environments", "ExperimentError", "Forecast", "Plan", "Results", "Running", "Sweep", "identity"]
 
 class ExperimentError(ValueError): ...
 
+@final
 class Forecast:
     """When what is sent on a path now will be answered; times in microseconds, quantiles 0.5, 0.9 and 0.99."""
 
@@ -25,6 +28,7 @@ class Forecast:
     def risk(self, within_us: float) -> float: ...
     def passing_us(self, bytes: int) -> float: ...
 
+@final
 class Plan:
     def __new__(
         cls,
@@ -51,6 +55,7 @@ class Plan:
         timelines_us: int | None = None,
     ) -> Running: ...
 
+@final
 class Running:
     def wait(self, seconds: float) -> bool: ...
     def progress(self) -> tuple[int, int]: ...
@@ -59,6 +64,7 @@ class Running:
 
 def identity(module: str) -> str: ...
 
+@final
 class Sweep:
     def __new__(
         cls,
@@ -76,6 +82,7 @@ class Sweep:
     def start(self, start: int, end: int, jobs: int = 0) -> Running: ...
     def collect(self, formats: Sequence[str]) -> tuple[list[list[str]], list[str], int, int]: ...
 
+@final
 class Results:
     def arrow(self, table: str) -> Any: ...
     def columns(self, table: str) -> dict[str, list[Any]]: ...
@@ -88,6 +95,7 @@ class Results:
     @property
     def left_out(self) -> int: ...
 
+@final
 class Environments:
     def __new__(
         cls,

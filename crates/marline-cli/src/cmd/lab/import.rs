@@ -12,6 +12,9 @@ use crate::cmd::monitor::print;
 /// Larger files are no measurement of a path.
 const MOST_BYTES: u64 = 256 << 20;
 
+/// Of a path, which names interfaces, bytes.
+const LONGEST_NAME: usize = 15;
+
 /// Arguments of `marline lab import`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -22,7 +25,7 @@ pub struct Args {
     /// What the file is [default: by its ending, .csv or .json; two files are captures].
     #[arg(long, value_enum)]
     pub kind: Option<Kind>,
-    /// Name of the path [default: that of the file].
+    /// Name of the path [default: that of the file, its first 15 letters, digits, `-` and `_`].
     #[arg(long, value_name = "NAME")]
     pub path: Option<String>,
     /// Queue of the link (docs/research/link.md), which no measurement tells.
@@ -67,14 +70,21 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !measured.ignored.is_empty() {
         eprintln!("{file}: not used: {}", measured.ignored.join(", "));
     }
-    let stem = first.file_stem().and_then(|stem| stem.to_str()).unwrap_or("path");
-    let name = args.path.as_deref().unwrap_or(stem);
-    let toml = measured.toml(name, args.queue.as_deref()).with_context(|| file.clone())?;
+    let name = args.path.clone().unwrap_or_else(|| path_name(first));
+    let toml = measured.toml(&name, args.queue.as_deref()).with_context(|| file.clone())?;
     match &args.out {
         Some(out) => std::fs::write(out, toml).with_context(|| out.display().to_string())?,
         None => print(&toml)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A path's name made of a file's.
+fn path_name(file: &Path) -> String {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let name: String = stem.chars().filter(plain).take(LONGEST_NAME).collect();
+    if name.is_empty() { "path".to_owned() } else { name }
 }
 
 fn measured(args: &Args) -> anyhow::Result<Measurement> {

@@ -1,0 +1,154 @@
+//! First steps of somebody new, typed as the pages have them: in an archive of the tree, with a Python environment that
+//! has nothing, and with a policy in a crate of its own beside it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::TaskResult;
+use crate::run::{command, run};
+
+const FOLDER: &str = "target/nightly-newcomer";
+const PYTHON_PAGE: &str = "docs/research/python.md";
+const TEMPLATE: &str = "examples/outside-policy";
+/// What reads tables of results, and what runs notebooks, in the versions that were tried.
+const READERS: [&str; 6] = [
+    "pandas==3.1.1",
+    "pyarrow==26.0.1",
+    "polars==2.1.0",
+    "duckdb==2.0.1",
+    "nbclient==0.11.0",
+    "ipykernel==7.4.0",
+];
+
+/// Installs the Python package as its page says, runs the page and the notebooks, and tests a crate made as
+/// docs/research/policies.md says. What was compiled the last time stays compiled.
+pub(crate) fn check(root: &Path) -> TaskResult {
+    let folder = root.join(FOLDER);
+    let tree = archive(root, &folder)?;
+    python(&tree, &folder)?;
+    own_crate(&tree, &folder)
+}
+
+/// The tree as somebody gets it, in a directory `marline`.
+fn archive(root: &Path, folder: &Path) -> Result<PathBuf, String> {
+    let tree = folder.join("marline");
+    let _ = fs::remove_dir_all(&tree);
+    fs::create_dir_all(&tree).map_err(|error| format!("{}: {error}", tree.display()))?;
+    let file = folder.join("tree.tar").display().to_string();
+    run(&mut command(root, "git", &["archive", "--output", &file, "HEAD"]))?;
+    run(&mut command(&tree, "tar", &["--extract", "--file", &file]))?;
+    Ok(tree)
+}
+
+fn python(tree: &Path, folder: &Path) -> TaskResult {
+    let environment = folder.join("python");
+    let made = ["-m", "venv", "--clear", &environment.display().to_string()];
+    run(&mut command(folder, "python3", &made))?;
+    let page = fs::read_to_string(tree.join(PYTHON_PAGE));
+    let page = page.map_err(|error| format!("{PYTHON_PAGE}: {error}"))?;
+    for (number, block) in blocks(&page, "sh").into_iter().enumerate() {
+        for line in block.lines() {
+            run(&mut typed(tree, folder, line))?;
+            // Of what was installed nothing is the tree's own.
+            if number == 0 {
+                run(&mut typed(
+                    folder,
+                    folder,
+                    "python -I -c 'import marline; print(marline.__file__)'",
+                ))?;
+            }
+        }
+    }
+    run(&mut typed(tree, folder, &format!("pip install -q {}", READERS.join(" "))))?;
+    run(&mut typed(folder, folder, "python marline/crates/marline-python/tests/newcomer.py"))
+}
+
+/// A line, as a shell in the environment of Python takes it.
+fn typed(place: &Path, folder: &Path, line: &str) -> Command {
+    println!("$ {line}");
+    let mut shell = command(place, "bash", &["-euo", "pipefail", "-c", line]);
+    let path = std::env::var("PATH").unwrap_or_default();
+    shell.env("PATH", format!("{}:{path}", folder.join("python/bin").display()));
+    shell.env("PIP_DISABLE_PIP_VERSION_CHECK", "1").env("CARGO_TARGET_DIR", folder.join("target"));
+    shell
+}
+
+/// Copies the template out of the tree, and tests it there.
+fn own_crate(tree: &Path, folder: &Path) -> TaskResult {
+    let own = folder.join("outside-policy");
+    let _ = fs::remove_dir_all(&own);
+    let from = tree.join(TEMPLATE).display().to_string();
+    run(&mut command(folder, "cp", &["--recursive", &from, "."]))?;
+    let manifest = own.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest).map_err(|error| error.to_string())?;
+    fs::write(&manifest, beside_a_checkout(&text)).map_err(|error| error.to_string())?;
+    run(&mut typed(&own, folder, "cargo test -p outside-policy"))
+}
+
+/// The template's manifest for a crate that lies beside a checkout.
+fn beside_a_checkout(manifest: &str) -> String {
+    manifest.replace("\"../../crates/", "\"../marline/crates/")
+}
+
+/// The blocks of a page in a language.
+fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
+    let begin = format!("```{language}\n");
+    page.split(begin.as_str()).skip(1).filter_map(|rest| rest.split("\n```").next()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../docs/research/policies.md");
+
+    /// Words, so that indentation does not count.
+    fn words(text: &str) -> String {
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_policy_in_the_documentation_is_the_templates() {
+        let source = words(include_str!("../../../examples/outside-policy/src/lib.rs"));
+        let code = blocks(PAGE, "rust");
+        assert!(code.len() >= 6, "the page lost its examples");
+        for block in code {
+            assert!(source.contains(&words(block)), "not in src/lib.rs:\n{block}");
+        }
+    }
+
+    #[test]
+    fn the_program_in_the_documentation_is_the_templates() {
+        let source = words(include_str!("../../../examples/outside-policy/src/main.rs"));
+        let program = blocks(PAGE, "text").into_iter().find(|block| block.starts_with("fn main()"));
+        let program = program.expect("a program");
+        assert!(source.contains(&words(program)), "not in src/main.rs:\n{program}");
+        assert!(program.lines().count() <= 10);
+    }
+
+    #[test]
+    fn dependencies_in_the_documentation_are_those_of_a_template_beside_a_checkout() {
+        let manifest =
+            beside_a_checkout(include_str!("../../../examples/outside-policy/Cargo.toml"));
+        let [told] = blocks(PAGE, "toml")[..] else { panic!("one block") };
+        let lines = told.lines().map(|line| line.split('#').next().unwrap_or_default().trim_end());
+        let lines: Vec<&str> = lines.filter(|line| line.contains(" = ")).collect();
+        assert!(lines.len() >= 7, "{told}");
+        for line in lines {
+            assert!(manifest.lines().any(|mine| mine == line), "not in Cargo.toml: {line}");
+        }
+    }
+
+    #[test]
+    fn commands_in_the_documentation_are_those_of_the_templates_tests() {
+        let tests = include_str!("../../../examples/outside-policy/tests/mylab.rs");
+        let lines = PAGE.lines().filter_map(|line| line.strip_prefix("mylab "));
+        let commands: Vec<&str> =
+            lines.map(|line| line.split('#').next().unwrap_or_default().trim_end()).collect();
+        assert!(commands.len() >= 5, "{commands:?}");
+        for command in commands {
+            assert!(tests.contains(&format!("\"{command}\"")), "no test types {command}");
+        }
+    }
+}

@@ -13,6 +13,8 @@ ok() { echo "OK $*"; }
 fail() { echo "FAILED $*"; exit 1; }
 trap 'echo "FAILED line $LINENO: $BASH_COMMAND"' ERR
 since() { echo "$(($(date +%s) - $1)) s"; }
+# $1: what; $2: when it began; $3: when it ended; $4: the time that it may take, all in seconds.
+within() { [ $(($3 - $2)) -lt "$4" ] || fail "$1 took $(($3 - $2)) s, $4 are allowed"; }
 # Waits for a state, not for a time.
 until_true() { for _ in {1..300}; do "$@" 2> /dev/null && return; sleep 0.1; done; fail "never: $*"; }
 says() { grep -q "$1" "$2"; }
@@ -59,6 +61,7 @@ on_debian marline client --invite-file /etc/marline/invite --path 127.0.0.1 > "$
 until_true says "socks5 listening" "$here/client.log"
 fetched=$(curl -sS --max-time 60 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8000/)
 [ "$fetched" = "Hello from the other side" ] || fail "curl through both: $fetched"
+within "server, client and a curl through them" "$services" "$(date +%s)" 120
 ok "server, client and a curl through them after $(since "$services")"
 
 # --- The container's root file system: the program, alone, as nobody. It resolves names by /etc/hosts there.
@@ -110,11 +113,11 @@ ok "the rpm installs the same $(wc -l < "$here/rpm.files") files"
 
 wait $walk || { cat "$here/walk.log"; fail "the handover in the dashboard: $(head -n 1 "$here/walk.log")"; }
 sed 's/^/    /' "$here/walk.log"
-seconds=$(($(cat "$here/walk.end") - begun))
-[ $seconds -lt 300 ] || fail "the walk took $seconds s"
-ok "the newcomer's walk: the handover was seen in a browser $seconds s after the installation began"
+within "the newcomer's walk" "$begun" "$(cat "$here/walk.end")" 300
+ok "the newcomer's walk: the handover was seen in a browser $(($(cat "$here/walk.end") - begun)) s after the installation began"
 wait $demo || { cat "$here/demo.log"; fail "marline demo within 60 s: $(tail -n 1 "$here/demo.log")"; }
 tail -5 "$here/demo.log"
+within "apt install and marline demo" "$begun" "$(cat "$here/demo.end")" 60
 ok "marline demo $(($(cat "$here/demo.end") - begun)) s after the installation began"
 
 on_debian dpkg -P marline > /dev/null 2>&1

@@ -4,13 +4,15 @@
 
 pub mod client;
 mod handles;
+mod numbers;
 pub(crate) mod path_names;
 pub mod protocol;
 mod server;
 pub mod socket_path;
 mod views;
 
-pub use handles::{ClientHandle, ServerHandle};
+pub use handles::{ClientHandle, ModeInForce, ServerHandle};
+pub use numbers::ConnectionNumbers;
 pub use server::{ControlServer, serve, serve_inherited};
 pub(crate) use server::{is_allowed, listen};
 pub use socket_path::default_path;
@@ -20,11 +22,12 @@ pub use crate::succession::PendingUpgrade;
 
 use marline::advanced::SharedEventObserver;
 use marline::datagrams::LaneCounters;
-use marline::{MonitorEvent, PathEvent};
+use marline::{ConnectionId, MonitorEvent, PathEvent};
 use marline_proxy::udp::UdpCounts;
-use protocol::{AddressPair, Connection, Path, PathChange};
+use protocol::{AddressPair, Connection, OpenTarget, Path, PathChange};
 use tokio::sync::broadcast;
 
+use crate::config::policies::Mode;
 use crate::service_counts::ServiceCounts;
 
 #[cfg(test)]
@@ -34,6 +37,29 @@ mod tests;
 pub trait Handle: Send + Sync + 'static {
     /// `client`, `server` or `serve`.
     fn role(&self) -> &'static str;
+
+    /// The mode of connections that begin now; `None`: it has none.
+    fn mode(&self) -> Option<Mode> {
+        None
+    }
+
+    /// Says which mode that is.
+    fn set_mode(&self, _mode: Mode) {}
+
+    /// The number by which people know a connection.
+    fn number(&self, connection: ConnectionId) -> u64 {
+        connection.0
+    }
+
+    /// Those numbers.
+    fn numbers(&self) -> ConnectionNumbers {
+        ConnectionNumbers::default()
+    }
+
+    /// Where the streams that are open lead; `None`: this program tells nobody, its owner included.
+    fn targets(&self) -> Option<Vec<OpenTarget>> {
+        None
+    }
 
     /// Every connection, now.
     fn connections(&self) -> Vec<Connection>;

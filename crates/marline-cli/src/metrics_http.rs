@@ -153,7 +153,8 @@ async fn sample(MetricsSource { handle, totals }: MetricsSource) {
             event = events.recv() => match event {
                 Ok(event) => {
                     totals.on_event(&event);
-                    let event = Event::from(&event).event;
+                    // Its name alone is counted, whatever the connection.
+                    let event = Event::of(&event, 0).event;
                     if event == "CLOSED" {
                         next = next.min(allowed.max(Instant::now()));
                     }

@@ -28,13 +28,14 @@ pub struct PathStatus {
     pub retransmitted: Option<f64>,
     /// Bytes of the open connections: sent.
     pub bytes_sent: u64,
-    /// Of those, repeated on the same path; told as the share above.
-    #[serde(skip)]
+    /// Of those, repeated on the same path.
     pub bytes_repeated: u64,
     /// Of those, copies of what another path had carried.
     pub bytes_copied: u64,
     /// Received.
     pub bytes_received: u64,
+    /// Of those, here before.
+    pub bytes_duplicate: u64,
     /// Its quota.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota: Option<Quota>,
@@ -62,5 +63,6 @@ pub fn of_path(path: &Path, connections: &[Connection]) -> PathStatus {
         bytes_repeated: summary.bytes_repeated,
         bytes_copied: summary.bytes_copied,
         bytes_received: summary.bytes_received,
+        bytes_duplicate: summary.bytes_duplicate,
     }
 }

@@ -17,6 +17,7 @@ use marline::advanced::{EventObserver, SharedEventObserver};
 use marline::{ConnectionId, MonitorEvent, MonitorKind};
 use marline_qlog::{Header, Trace, Vantage};
 
+use crate::control::ConnectionNumbers;
 use crate::times::time_of_day;
 
 /// Bytes of a connection that are gathered before they are written.
@@ -53,6 +54,7 @@ pub struct Traces {
     directory: PathBuf,
     role: &'static str,
     vantage: Vantage,
+    numbers: ConnectionNumbers,
     /// Distinguishes the files of one run of the program from those of another.
     run: u64,
     bounds: Bounds,
@@ -96,6 +98,15 @@ impl Trouble {
     }
 }
 
+/// Makes a directory for traces, unless it is there.
+///
+/// # Errors
+/// It cannot be created.
+pub fn make_dir(directory: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(directory)
+        .with_context(|| format!("cannot make the directory {}", directory.display()))
+}
+
 /// A connection that is traced.
 #[derive(Debug)]
 struct Open {
@@ -118,23 +129,23 @@ struct Open {
 }
 
 impl Traces {
-    /// Traces of a program of this role in a directory, which is created if necessary.
+    /// Traces of a program of this role in a directory, which is created if necessary. Connections have these numbers.
     ///
     /// # Errors
     /// The directory cannot be created.
     pub fn in_dir(
         directory: &Path,
-        role: &'static str,
-        vantage: Vantage,
+        (role, vantage): (&'static str, Vantage),
+        numbers: ConnectionNumbers,
         bounds: Bounds,
     ) -> anyhow::Result<Traces> {
-        fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        make_dir(directory)?;
         let run = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         Ok(Traces {
             directory: directory.to_owned(),
             role,
             vantage,
+            numbers,
             run: run as u64,
             bounds,
             open: BTreeMap::new(),
@@ -162,7 +173,7 @@ impl Traces {
         let header = Header {
             title: format!("marline {}", self.role),
             vantage: self.vantage,
-            connection: event.connection.0,
+            connection: self.numbers.of(event.connection),
             wall_clock: Some(time_of_day()),
         };
         let mut first = String::new();
@@ -372,6 +383,11 @@ mod tests {
         traces.event(&event(connection, 3 + events, closed));
     }
 
+    fn in_dir(directory: &Path, bounds: Bounds) -> Traces {
+        let numbers = ConnectionNumbers::default();
+        Traces::in_dir(directory, ("client", Vantage::Client), numbers, bounds).expect("traces")
+    }
+
     fn files(directory: &Path) -> Vec<PathBuf> {
         let entries = fs::read_dir(directory).expect("a directory");
         let mut files: Vec<PathBuf> =
@@ -384,8 +400,7 @@ mod tests {
     fn files_and_their_sizes_have_bounds_and_what_is_kept_is_whole() {
         let directory = tempfile::tempdir().expect("a directory");
         let bounds = Bounds { file_bytes: 20_000, files: 3 };
-        let mut traces =
-            Traces::in_dir(directory.path(), "client", Vantage::Client, bounds).expect("traces");
+        let mut traces = in_dir(directory.path(), bounds);
         (0..10).for_each(|connection| run(&mut traces, connection, 1_000));
         drop(traces);
         let files = files(directory.path());
@@ -403,8 +418,7 @@ mod tests {
     fn a_connection_that_was_never_established_has_no_file() {
         let directory = tempfile::tempdir().expect("a directory");
         let bounds = Bounds::default();
-        let mut traces =
-            Traces::in_dir(directory.path(), "server", Vantage::Server, bounds).expect("traces");
+        let mut traces = in_dir(directory.path(), bounds);
         for connection in 0..5_000 {
             traces.event(&event(connection, 1, MonitorKind::Created(ends())));
             traces.event(&data(connection, 2));
@@ -433,8 +447,7 @@ mod tests {
     fn what_cannot_be_written_is_counted_and_the_trace_goes_on() {
         let directory = tempfile::tempdir().expect("a directory");
         let (within, away) = (directory.path().join("traces"), directory.path().join("away"));
-        let mut traces =
-            Traces::in_dir(&within, "client", Vantage::Client, Bounds::default()).expect("traces");
+        let mut traces = in_dir(&within, Bounds::default());
         traces.event(&event(1, 1, MonitorKind::Created(ends())));
         traces.event(&event(1, 2, MonitorKind::Established(ends())));
         fs::rename(&within, &away).expect("it is there");

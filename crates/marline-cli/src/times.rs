@@ -17,10 +17,16 @@ pub fn time_of_day() -> String {
 /// How long ago something was: `10 s ago`, `16 min ago`, `3 h ago`, `9 d ago`.
 #[must_use]
 pub fn ago(time: Duration) -> String {
+    format!("{} ago", span(time))
+}
+
+/// How long something takes: `10 s`, `16 min`, `3 h`, `9 d`.
+#[must_use]
+pub fn span(time: Duration) -> String {
     match time.as_secs() {
-        s @ 0..120 => format!("{s} s ago"),
-        s @ 120..7_200 => format!("{} min ago", s / 60),
-        s @ 7_200..172_800 => format!("{} h ago", s / 3_600),
-        s => format!("{} d ago", s / 86_400),
+        s @ 0..120 => format!("{s} s"),
+        s @ 120..7_200 => format!("{} min", s / 60),
+        s @ 7_200..172_800 => format!("{} h", s / 3_600),
+        s => format!("{} d", s / 86_400),
     }
 }

@@ -10,6 +10,7 @@ pub mod channel;
 pub mod client;
 pub mod credentials;
 pub mod deadlines;
+mod few_lines;
 pub mod http;
 pub mod invite;
 pub mod ledger;

@@ -29,7 +29,7 @@ pub struct Header {
     pub title: String,
     /// Where the events were seen.
     pub vantage: Vantage,
-    /// The connection, by the number that `marline status` shows: traces of one connection at both ends have different
+    /// The connection, by the number that `marline monitor` shows: traces of one connection at both ends have different
     /// ones.
     pub connection: u64,
     /// The time of day when the trace began, as RFC 3339 has it; `None`: virtual time, of which zero is zero.

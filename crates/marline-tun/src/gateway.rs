@@ -7,7 +7,7 @@ use std::sync::Arc;
 use marline_core::{ConnectionConfig, Counters, Limits};
 use marline_io::{CarrierKind, Requests, Shard, ShardConfig, ShardHandle, Tun};
 use marline_proxy::client::open::Open;
-use marline_proxy::relay::Traffic;
+use marline_proxy::client::open_targets::OpenTargets;
 use marline_proxy::shutdown::Stop;
 use tokio::sync::mpsc;
 
@@ -55,6 +55,8 @@ pub struct GatewaySettings {
     pub served: Served,
     /// Connections at a time. As many SYNs wait beyond, at most 1,024.
     pub connections: usize,
+    /// Where the programs' streams are entered.
+    pub targets: OpenTargets,
 }
 
 /// A gateway that reads and writes an interface.
@@ -63,6 +65,7 @@ pub struct Gateway {
     addresses: Addresses,
     resolvers: Option<Arc<Resolvers>>,
     connections: usize,
+    targets: OpenTargets,
     destinations: Destinations,
     direct_names: Option<Arc<DirectNames>>,
     shard: Arc<ShardHandle>,
@@ -86,7 +89,7 @@ impl Gateway {
         let tun = Tun::adopt(tun)?;
         let writer = Arc::new(tun.try_clone()?);
         let (ask, queries) = mpsc::channel(QUEUED);
-        let GatewaySettings { addresses, resolvers, served, connections } = settings;
+        let GatewaySettings { addresses, resolvers, served, connections, targets } = settings;
         let (destinations, direct_names) = match served {
             Served::Program => (Destinations::default(), None),
             Served::Machine { exceptions, takes_names, direct_names } => (
@@ -103,6 +106,7 @@ impl Gateway {
             addresses,
             resolvers: resolvers.map(Arc::new),
             connections,
+            targets,
             destinations,
             direct_names,
             shard,
@@ -138,6 +142,7 @@ impl Gateway {
             addresses,
             resolvers,
             connections,
+            targets,
             destinations,
             direct_names,
             shard,
@@ -155,10 +160,9 @@ impl Gateway {
             writer: DatagramWriter::new(Arc::clone(&tun)),
             warnings: WarningLimit::default(),
         });
-        let traffic = Traffic::default();
         let warnings = WarningLimit::default();
         let service =
-            Service { way, addresses, resolvers, destinations, tun, stop, traffic, warnings };
+            Service { way, addresses, resolvers, destinations, tun, stop, targets, warnings };
         let answer_names = async {
             match names {
                 Some(forwarder) => forwarder.run().await,

@@ -8,8 +8,9 @@ use std::time::Duration;
 use marline_core::FourTuple;
 use marline_io::{Request, Requests, Tun};
 use marline_proxy::client::open::{Open, OpenError};
+use marline_proxy::client::open_targets::OpenTargets;
 use marline_proxy::message::ErrorCode;
-use marline_proxy::relay::{Traffic, relay};
+use marline_proxy::relay::relay;
 use marline_proxy::shutdown::Stop;
 use marline_proxy::target::Target;
 use marline_proxy::transport::Transport;
@@ -55,7 +56,7 @@ pub(crate) struct Service<O> {
     pub(crate) destinations: Destinations,
     pub(crate) tun: Arc<Tun>,
     pub(crate) stop: Stop,
-    pub(crate) traffic: Traffic,
+    pub(crate) targets: OpenTargets,
     pub(crate) warnings: WarningLimit,
 }
 
@@ -137,8 +138,10 @@ impl<O: Open> Service<O> {
             }
         }
         tracing::debug!(%target, "connected");
+        let traffic = Arc::default();
+        let _listed = self.targets.enter(target, &remote, &traffic);
         let over = pin!(self.stop.over());
-        match relay(ProgramStream(stream), remote, &self.traffic, over).await {
+        match relay(ProgramStream(stream), remote, &traffic, over).await {
             Ok(remote) => remote.finish(),
             Err(error) => tracing::debug!(%target, "broken: {error}"),
         }

@@ -14,6 +14,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         clone(root, place)?;
         // Files that are older or newer, and another time of the day, must not matter either.
         run(&mut command(place, "cargo", &["xtask", "dist"]))?;
+        says_its_commit(place)?;
         let file = place.join("target/dist/SHA256SUMS");
         sums.push(
             fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?,
@@ -31,6 +32,16 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     println!("equal, both times:\n{one}");
     let _ = fs::remove_dir_all(root.join("target/nightly"));
     Ok(())
+}
+
+/// `marline --version` of the release that was built there names the commit.
+fn says_its_commit(place: &Path) -> TaskResult {
+    /// As many digits as `marline --version` shows.
+    const DIGITS: usize = 12;
+    let commit = output(&mut command(place, "git", &["rev-parse", "HEAD"]))?;
+    let said = output(&mut command(place, "target/dist/marline", &["--version"]))?;
+    let named = format!("({})", commit.get(..DIGITS).unwrap_or(&commit));
+    if said.contains(&named) { Ok(()) } else { Err(format!("{said}: {named} is not in it")) }
 }
 
 fn clone(root: &Path, place: &PathBuf) -> TaskResult {

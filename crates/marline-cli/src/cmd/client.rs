@@ -143,7 +143,12 @@ impl Running<'_> {
         let Running { prepared, reloads, opened, watched } = self;
         let Prepared { plan, settings, ports: bound, transparent, .. } = prepared;
         let (stopper, signals) = (Stopper::default(), Signals::new()?);
-        let front = SocksListener::new(way, plan.max_connections, stopper.listen());
+        let front = SocksListener::new(
+            way,
+            plan.max_connections,
+            stopper.listen(),
+            opened.handle.targets.clone(),
+        );
         let mut serving = JoinSet::new();
         // First: who comes to a port may ask for it.
         also(&front, &mut serving)?;

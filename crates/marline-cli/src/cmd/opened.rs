@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use marline::Client;
 use marline_proxy::client::current::Current;
 use marline_proxy::client::dialer::Dialer;
+use marline_proxy::client::open_targets::OpenTargets;
 use marline_proxy::client::tunnel::Tunnel;
 use marline_proxy::client::udp_tunnel::UdpTunnel;
 use marline_proxy::deadlines::Deadlines;
@@ -12,7 +13,7 @@ use marline_proxy::server::allowances::unix_s;
 use tokio::task::JoinSet;
 
 use crate::config::client::ClientPlan;
-use crate::control::ClientHandle;
+use crate::control::{ClientHandle, ConnectionNumbers, ModeInForce};
 use crate::path_quotas::PathQuotas;
 use crate::radio_meter::RadioMeter;
 use crate::radio_signal::SignalReader;
@@ -62,6 +63,9 @@ impl OpenedClient {
             quotas: quotas.clone(),
             way: Arc::clone(&way),
             reloads,
+            targets: OpenTargets::default(),
+            numbers: ConnectionNumbers::default(),
+            mode: ModeInForce::default(),
         };
         let handle = Arc::new(handle);
         let deadlines = Deadlines::default();

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use marline_io::{Interface, Interfaces, resolvers_of};
+use marline_proxy::client::open_targets::OpenTargets;
 use marline_proxy::secret::hide;
 use marline_proxy::shutdown::Stopper;
 use marline_tun::addresses::Addresses;
@@ -227,6 +228,7 @@ async fn carry(
         resolvers,
         served: Served::Program,
         connections: CONNECTIONS,
+        targets: OpenTargets::default(),
     };
     let stopper = Stopper::default();
     let gateway = match Gateway::start(tun, settings, Box::new(NoDatagrams)) {

@@ -167,6 +167,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         resolvers: Some(resolvers),
         served: Served::Program,
         connections: plan.max_connections,
+        targets: opened.handle.targets.clone(),
     };
     let patience = watch::Sender::new(plan.runtime.drain);
     let traffic =

@@ -60,13 +60,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let front = ServiceFront::new(plan.backend, plan.header, plan.limits, stopper.listen());
     let listener = plan.network.bind().await?;
     let ((ask, upgrades), (reload, reloads)) = (upgrades(), reloads());
-    let handle = ServerHandle {
-        listener: listener.clone(),
-        role: "serve",
-        proxy: None,
-        upgrades: ask,
-        reloads: reload,
-    };
+    let handle = ServerHandle::new(listener.clone(), None, ask, reload);
     let further = successor.as_mut().map(|s| std::mem::take(&mut s.further)).unwrap_or_default();
     let watched = watched_again(&plan.runtime, Arc::new(handle), further)?;
     begin(successor, &listener)?;

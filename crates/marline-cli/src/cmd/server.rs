@@ -215,15 +215,8 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     server.allow_clients(plan.allowances);
     let listener = network.bind().await?;
     let server = Arc::new(server);
-    let proxy = Some(Arc::clone(&server));
     let ((ask, upgrades), (reload, reloads)) = (upgrades(), reloads());
-    let handle = ServerHandle {
-        listener: listener.clone(),
-        role: "server",
-        proxy,
-        upgrades: ask,
-        reloads: reload,
-    };
+    let handle = ServerHandle::new(listener.clone(), Some(Arc::clone(&server)), ask, reload);
     let further = successor.as_mut().map(|s| std::mem::take(&mut s.further)).unwrap_or_default();
     let watched = watched_again(&plan.runtime, Arc::new(handle), further)?;
     begin(successor, &listener)?;

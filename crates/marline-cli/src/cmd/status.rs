@@ -9,15 +9,19 @@ use anyhow::bail;
 use serde::Serialize;
 
 use super::monitor::{print, reach};
-use crate::control::protocol::{Answer, Client, Clients, Command, Connection, Hello, Path};
+use crate::control::protocol::{
+    Answer, Client, Clients, Command, Connection, Hello, OpenTarget, Path,
+};
 use crate::path_state::{PathState, PathStatus, of_path};
 use crate::path_table::align;
-use crate::times::ago;
+use crate::times::{ago, span};
 
 /// No path is usable.
 const NO_PATH: u8 = 2;
 /// Nothing runs.
 const NOT_RUNNING: u8 = 3;
+/// Bytes that came twice are told from this part of what a path received on: a hundredth.
+const LEAST_TWICE: u64 = 100;
 
 /// Arguments of `marline status`.
 #[derive(Debug, clap::Args)]
@@ -29,6 +33,10 @@ pub struct Args {
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
+    /// Show also where the open streams of a client's applications lead: to the user it runs as, and to root, as all
+    /// of this.
+    #[arg(long)]
+    pub targets: bool,
 }
 
 /// All of it.
@@ -37,6 +45,8 @@ pub struct Status {
     role: String,
     version: String,
     pid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<String>,
     connections: usize,
     /// Why the server refuses this client, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,10 +58,16 @@ pub struct Status {
     /// What the policy does with the paths, and why it leaves some out, in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
+    /// Segments of sums sent, from which the peer computes what is lost; bytes computed from the peer's.
+    repairs_sent: u64,
+    bytes_repaired: u64,
     paths: Vec<PathStatus>,
     /// A server's clients and refusals.
     #[serde(flatten)]
     clients: Clients,
+    /// Where a client's streams lead, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    targets: Option<Vec<OpenTarget>>,
 }
 
 /// Prints it.
@@ -80,7 +96,14 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Ok(Answer::Clients(clients)) => clients,
         _ => Clients::default(),
     };
-    let status = status(hello, &connections, &paths, clients);
+    let targets = match args.targets {
+        false => None,
+        true => match client.ask(Command::Targets).await? {
+            Answer::Targets(targets) => Some(targets),
+            _ => bail!("no targets"),
+        },
+    };
+    let status = Status { targets, ..status(hello, &connections, &paths, clients) };
     let text = if args.json { serde_json::to_string(&status)? + "\n" } else { shown(&status) };
     // A reader that went away has seen enough.
     let _ = print(&text);
@@ -99,13 +122,17 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Cli
         role: hello.role,
         version: hello.version,
         pid: hello.pid,
+        mode: hello.mode,
         connections: connections.len(),
         refused: hello.refused,
         schedulers,
         fallbacks: connections.iter().filter(|connection| connection.fallback.is_some()).count(),
         policy: policy(&paths),
+        repairs_sent: hello.repairs_sent,
+        bytes_repaired: hello.bytes_repaired,
         paths,
         clients,
+        targets: None,
     }
 }
 
@@ -113,8 +140,11 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Cli
 fn shown(status: &Status) -> String {
     let Status { role, version, pid, connections, .. } = status;
     let plural = |count: usize| if count == 1 { "" } else { "s" };
-    let mut text = format!("marline {role} {version}, process {pid}: ");
-    text += &format!("{connections} connection{}", plural(*connections));
+    let mut text = format!("marline {role} {version}, process {pid}");
+    if let Some(mode) = &status.mode {
+        text += &format!(", mode {mode}");
+    }
+    text += &format!(": {connections} connection{}", plural(*connections));
     if !status.schedulers.is_empty() {
         text += &format!(", by {}", status.schedulers.join(" "));
     }
@@ -128,21 +158,59 @@ fn shown(status: &Status) -> String {
     if let Some(why) = &status.refused {
         text += &format!("refused by the server: {why}\n");
     }
-    if status.paths.is_empty() {
-        return text;
+    if status.repairs_sent + status.bytes_repaired > 0 {
+        let (sent, computed) = (status.repairs_sent, bytes(status.bytes_repaired));
+        text += &format!("repairs: {sent} sent; {computed} computed from the peer's\n");
     }
+    if !status.paths.is_empty() {
+        text += &paths_shown(&status.paths);
+    }
+    text += &clients_shown(&status.clients, SystemTime::now());
+    text + &status.targets.as_deref().map(targets_shown).unwrap_or_default()
+}
+
+/// A row for each, and what there is to say besides.
+fn paths_shown(paths: &[PathStatus]) -> String {
     let head = ["path", "state", "local", "heard", "srtt", "again", "sent", "copies", "received"];
     let mut rows = vec![head.map(str::to_owned)];
-    rows.extend(status.paths.iter().map(row));
-    text += &align(&rows, &[0, 1, 2]);
-    for path in &status.paths {
+    rows.extend(paths.iter().map(row));
+    let mut text = align(&rows, &[0, 1, 2]);
+    for path in paths {
         let quota = path.quota.as_ref().map(|quota| format!("quota: {}", quota.words()));
         let words = [path.reason.as_ref(), quota.as_ref(), path.radio.as_ref()];
         for word in words.into_iter().flatten() {
             text += &format!("{}: {word}\n", path.name);
         }
     }
-    text + &clients_shown(&status.clients, SystemTime::now())
+    let twice = |path: &&PathStatus| path.bytes_duplicate > path.bytes_received / LEAST_TWICE;
+    let twice: Vec<String> = paths
+        .iter()
+        .filter(twice)
+        .map(|path| format!("{} {}", path.name, bytes(path.bytes_duplicate)))
+        .collect();
+    if !twice.is_empty() {
+        text += &format!("received twice: {}\n", twice.join(", "));
+    }
+    text
+}
+
+/// A row for each stream, in the order in which they were opened. Only the last column has no bound.
+fn targets_shown(targets: &[OpenTarget]) -> String {
+    if targets.is_empty() {
+        return "no stream is open\n".to_owned();
+    }
+    let head = ["connection", "open for", "to target", "from target", "target"];
+    let mut rows = vec![head.map(str::to_owned)];
+    rows.extend(targets.iter().map(|open| {
+        [
+            open.connection.map_or_else(|| "-".to_owned(), |number| number.to_string()),
+            span(Duration::from_secs(open.age_s)),
+            bytes(open.to_target),
+            bytes(open.from_target),
+            open.target.clone(),
+        ]
+    }));
+    align(&rows, &[4])
 }
 
 /// Shares of the paths in what the open connections sent first, and why the others have none. `None`: one path, or
@@ -270,6 +338,9 @@ mod tests {
             pid: 42,
             path_health: true,
             refused: None,
+            mode: Some("balanced".into()),
+            repairs_sent: 0,
+            bytes_repaired: 0,
         }
     }
 
@@ -321,7 +392,7 @@ mod tests {
         let paths = [path("wlan0", "192.0.2.7", "answers"), lte, dead];
         let text = shown(&status(hello(), &connections(), &paths, Clients::default()));
         let expected = "\
-marline client 0.2.0, process 42: 2 connections, by auto
+marline client 0.2.0, process 42, mode balanced: 2 connections, by auto
 new data by wlan0 75 %, wwan0 25 %; copies 0.3 % of it; none by eth0: unreachable
 path   state            local         heard  srtt  again   sent  copies  received
 wlan0  usable           192.0.2.7      1.2s  28ms   1.5%  6.0MB    15kB     3.0kB
@@ -368,6 +439,48 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         let json = serde_json::to_value(&status).unwrap();
         assert_eq!(json["paths"][0]["state"], "unreachable");
         assert_eq!(json["connections"], 0);
+    }
+
+    #[test]
+    fn what_came_twice_repairs_and_targets_are_told() {
+        let path = |name: &str, received, twice| PathStatus {
+            bytes_received: received,
+            bytes_duplicate: twice,
+            ..of_path(&path(name, "192.0.2.7", "answers"), &[])
+        };
+        let paths = vec![path("wifi", 1_000_000, 9_000), path("lte", 20_000, 12_000)];
+        let target = |connection, target: &str| OpenTarget {
+            target: target.into(),
+            connection,
+            age_s: 3_900,
+            to_target: 17,
+            from_target: 2_400_000,
+        };
+        let targets = vec![target(Some(999_999), "example.org:443"), target(None, "[::1]:22")];
+        let base = status(hello(), &[], &[], Clients::default());
+        let all = Status { paths, repairs_sent: 12, bytes_repaired: 3_000, ..base };
+        let text = shown(&Status { targets: Some(targets), ..all.clone() });
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1], "repairs: 12 sent; 3.0kB computed from the peer's");
+        assert_eq!(
+            lines[5..],
+            [
+                "received twice: lte 12kB",
+                "connection  open for  to target  from target  target",
+                "    999999    65 min        17B        2.4MB  example.org:443",
+                "         -    65 min        17B        2.4MB  [::1]:22",
+            ]
+        );
+        assert!(
+            shown(&Status { targets: Some(vec![]), ..all.clone() })
+                .ends_with("no stream is open\n")
+        );
+        let json = serde_json::to_value(&all).unwrap();
+        assert_eq!(json["paths"][1]["bytes_duplicate"], 12_000);
+        assert_eq!(
+            (&json["mode"], &json["targets"]),
+            (&"balanced".into(), &serde_json::Value::Null)
+        );
     }
 
     #[test]

@@ -129,6 +129,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         resolvers: Some(resolvers(&plan)?),
         served,
         connections: plan.max_connections,
+        targets: opened.handle.targets.clone(),
     };
     let datagrams = TunnelDatagrams::start(Arc::clone(udp), addresses, Senders::All);
     let gateway = Gateway::start(tun, settings, Box::new(datagrams))

@@ -16,6 +16,7 @@ use marline_proxy::memory_trim;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use crate::config::policies::Mode;
 use crate::config::shared::{Recording, RuntimeOptions};
 use crate::control::Handle;
 use crate::dashboard::Opening;
@@ -58,6 +59,7 @@ pub(super) struct Change {
     /// It answers already, beside the one before.
     control: Step<control::ControlServer>,
     is_named: bool,
+    mode: Mode,
     metrics: Step<(SocketAddr, TcpListener)>,
     dashboard: Step<Opening>,
     recording: Recording,
@@ -120,6 +122,11 @@ pub(super) fn watched_again(
     let alive = Arc::clone(&handle);
     memory.spawn(service::give_signs_of_life(move || drop(alive.paths())));
     let recording = runtime.recording.clone();
+    // Here, as traces have the numbers by which the others show connections.
+    if let Some(traces) = recording.traces(handle.role(), handle.numbers())? {
+        handle.observe_events(Some(&traces));
+    }
+    handle.set_mode(runtime.mode);
     let shown = Shown { control, is_named, metrics, dashboard, recording, is_left: false };
     Ok(Watched { handle, shown: RefCell::new(shown), _memory: memory })
 }
@@ -171,12 +178,12 @@ impl Watched {
     /// One is taken or not allowed, or a token cannot be read: nothing has changed.
     pub(super) fn prepare(&self, runtime: &RuntimeOptions) -> anyhow::Result<Change> {
         let shown = self.shown.borrow();
-        let is_named = runtime.control.is_some();
+        let (is_named, mode) = (runtime.control.is_some(), runtime.mode);
         if shown.is_left {
             let (control, metrics, dashboard, traces) =
                 (Step::Keep, Step::Keep, Step::Keep, Step::Keep);
             let recording = shown.recording.clone();
-            return Ok(Change { control, is_named, metrics, dashboard, recording, traces });
+            return Ok(Change { control, is_named, mode, metrics, dashboard, recording, traces });
         }
         let metrics = match (runtime.metrics, &shown.metrics) {
             (None, _) => Step::End,
@@ -195,9 +202,12 @@ impl Watched {
         let recording = runtime.recording.clone();
         let traces = match recording.qlog == shown.recording.qlog {
             true => Step::Keep,
-            false => recording.traces(self.handle.role())?.map_or(Step::End, Step::Open),
+            false => {
+                let traces = recording.traces(self.handle.role(), self.handle.numbers())?;
+                traces.map_or(Step::End, Step::Open)
+            }
         };
-        Ok(Change { control, is_named, metrics, dashboard, recording, traces })
+        Ok(Change { control, is_named, mode, metrics, dashboard, recording, traces })
     }
 
     fn prepare_control(
@@ -221,8 +231,9 @@ impl Watched {
     /// Shows it there from now on. Who talks to the control socket that goes is heard to the end.
     pub(super) fn commit(&self, change: Change) {
         let mut shown = self.shown.borrow_mut();
-        let Change { control, is_named, metrics, dashboard, recording, traces } = change;
+        let Change { control, is_named, mode, metrics, dashboard, recording, traces } = change;
         shown.is_named = is_named;
+        self.handle.set_mode(mode);
         if let Step::Open(control) = control {
             tracing::info!("control socket {}", control.path().display());
             shown.control = Some(control);

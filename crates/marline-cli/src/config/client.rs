@@ -405,9 +405,7 @@ impl ClientOptions {
         if let Some(dir) = self.shared().capture_dir()? {
             client.capture_dir(dir);
         }
-        if let Some(traces) = self.shared().traces("client")? {
-            client.event_observer(traces);
-        }
+        self.shared().make_trace_dir()?;
         if let Some(Word(Span(keepalive))) = self.keepalive {
             let longest = marline::LONGEST_KEEPALIVE;
             let keepalive = marline::Duration::from_millis(keepalive.as_millis() as u64);

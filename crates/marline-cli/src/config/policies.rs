@@ -47,6 +47,18 @@ pub enum Side {
 }
 
 impl Mode {
+    /// The word for it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Mode::Handover => "handover",
+            Mode::Interactive => "interactive",
+            Mode::Balanced => "balanced",
+            Mode::Aggregate => "aggregate",
+            Mode::Redundant => "redundant",
+        }
+    }
+
     /// Scheduler and path manager of the mode.
     #[must_use]
     pub const fn policies(self, side: Side) -> (&'static str, &'static str) {

@@ -211,9 +211,7 @@ impl ServeOptions {
         if let Some(dir) = shared.capture_dir()? {
             server.capture_dir(dir);
         }
-        if let Some(traces) = shared.traces("serve")? {
-            server.event_observer(traces);
-        }
+        shared.make_trace_dir()?;
         Ok(server)
     }
 }

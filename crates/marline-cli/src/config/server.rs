@@ -267,9 +267,7 @@ impl ServerOptions {
         if let Some(dir) = self.shared().capture_dir()? {
             server.capture_dir(dir);
         }
-        if let Some(traces) = self.shared().traces("server")? {
-            server.event_observer(traces);
-        }
+        self.shared().make_trace_dir()?;
         Ok(server)
     }
 }

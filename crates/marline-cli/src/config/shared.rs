@@ -16,9 +16,10 @@ use marline_qlog::Vantage;
 
 use super::policies::{Choice, Mode, Side};
 use super::{Span, Tun, Watch, Word};
+use crate::control::ConnectionNumbers;
 use crate::log::LogLevel;
 use crate::native::{CarrierChoice, CarrierPlan};
-use crate::qlog::{Bounds, Traces};
+use crate::qlog::{self, Bounds, Traces};
 
 /// An optional setting of flags or a file.
 pub trait Layer: Sized {
@@ -230,6 +231,8 @@ pub struct RuntimeOptions {
     pub log_connections: bool,
     /// Log level.
     pub log: LogLevel,
+    /// How the paths are used.
+    pub mode: Mode,
     /// What is written of its packets.
     pub recording: Recording,
 }
@@ -253,14 +256,18 @@ impl Recording {
         captures(self) != captures(other)
     }
 
-    /// The traces of a program, if they are enabled. The directory is created.
+    /// The traces of a program, with these numbers of its connections, if they are enabled. The directory is created.
     ///
     /// # Errors
     /// It cannot be created.
-    pub fn traces(&self, role: &'static str) -> anyhow::Result<Option<SharedEventObserver>> {
+    pub fn traces(
+        &self,
+        role: &'static str,
+        numbers: ConnectionNumbers,
+    ) -> anyhow::Result<Option<SharedEventObserver>> {
         let Some(directory) = &self.qlog else { return Ok(None) };
         let vantage = if role == "client" { Vantage::Client } else { Vantage::Server };
-        let traces = Traces::in_dir(directory, role, vantage, Bounds::default())?;
+        let traces = Traces::in_dir(directory, (role, vantage), numbers, Bounds::default())?;
         Ok(Some(traces.observer()))
     }
 }
@@ -337,12 +344,12 @@ impl Shared {
         Ok(self.pcap.clone())
     }
 
-    /// The traces of a program, if they are enabled. The directory is created.
+    /// Creates the directory for traces, if traces are enabled: perhaps with privileges that are given up later.
     ///
     /// # Errors
     /// It cannot be created.
-    pub fn traces(&self, role: &'static str) -> anyhow::Result<Option<SharedEventObserver>> {
-        self.recording().traces(role)
+    pub fn make_trace_dir(&self) -> anyhow::Result<()> {
+        self.qlog.as_deref().map_or(Ok(()), qlog::make_dir)
     }
 
     fn recording(&self) -> Recording {
@@ -364,6 +371,7 @@ impl Shared {
             control: self.control.clone(),
             log_connections: self.log_connections,
             log: self.log.unwrap_or_default(),
+            mode: self.mode.unwrap_or_default(),
             recording: self.recording(),
         }
     }

@@ -1,7 +1,7 @@
 //! Handles of a running client and a running server for the control socket.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use marline::advanced::SharedEventObserver;
 use marline::datagrams::LaneCounters;
@@ -11,18 +11,35 @@ use marline::{
 };
 use marline_proxy::client::current::Current;
 use marline_proxy::client::dialer::Dialer;
+use marline_proxy::client::open_targets::{self, OpenTargets};
 use marline_proxy::client::tunnel::Tunnel;
 use marline_proxy::client::udp_tunnel::UdpTunnel;
 use marline_proxy::udp::UdpCounts;
 use tokio::sync::broadcast;
 
 use super::Handle;
-use super::protocol::{AddressPair, Connection, Path, PathChange, Quota, Radio};
+use super::numbers::ConnectionNumbers;
+use super::protocol::{AddressPair, Connection, OpenTarget, Path, PathChange, Quota, Radio};
+use crate::config::policies::Mode;
 use crate::path_quotas::PathQuotas;
 use crate::radio_meter::RadioMeter;
 use crate::reload::{PendingReload, ReloadSender};
 use crate::service_counts::ServiceCounts;
 use crate::succession::{PendingUpgrade, UpgradeSender};
+
+/// The mode of connections that begin now, if it was said. Clones are one mode.
+#[derive(Clone, Debug, Default)]
+pub struct ModeInForce(Arc<Mutex<Option<Mode>>>);
+
+impl ModeInForce {
+    fn get(&self) -> Option<Mode> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, mode: Mode) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(mode);
+    }
+}
 
 /// A client's side.
 #[derive(Clone)]
@@ -39,6 +56,12 @@ pub struct ClientHandle {
     pub way: Arc<OnceLock<Arc<Current<Tunnel<Dialer>>>>>,
     /// Who reads its configuration again; `None`: nobody does.
     pub reloads: Option<ReloadSender>,
+    /// Where its applications' streams lead.
+    pub targets: OpenTargets,
+    /// Numbers of its connections.
+    pub numbers: ConnectionNumbers,
+    /// Its mode.
+    pub mode: ModeInForce,
 }
 
 impl fmt::Debug for ClientHandle {
@@ -60,6 +83,25 @@ pub struct ServerHandle {
     pub upgrades: UpgradeSender,
     /// Who reads its configuration again.
     pub reloads: ReloadSender,
+    /// Numbers of its connections.
+    pub numbers: ConnectionNumbers,
+    /// Its mode.
+    pub mode: ModeInForce,
+}
+
+impl ServerHandle {
+    /// Of what accepts, for the server of the proxy, if it is one: else it is a front.
+    #[must_use]
+    pub fn new(
+        listener: Server,
+        proxy: Option<Arc<marline_proxy::server::Server>>,
+        upgrades: UpgradeSender,
+        reloads: ReloadSender,
+    ) -> ServerHandle {
+        let role = if proxy.is_some() { "server" } else { "serve" };
+        let (numbers, mode) = Default::default();
+        ServerHandle { listener, role, proxy, upgrades, reloads, numbers, mode }
+    }
 }
 
 impl Handle for ClientHandle {
@@ -67,8 +109,35 @@ impl Handle for ClientHandle {
         "client"
     }
 
+    fn mode(&self) -> Option<Mode> {
+        self.mode.get()
+    }
+
+    fn set_mode(&self, mode: Mode) {
+        self.mode.set(mode);
+    }
+
+    fn number(&self, connection: ConnectionId) -> u64 {
+        self.numbers.of(connection)
+    }
+
+    fn numbers(&self) -> ConnectionNumbers {
+        self.numbers.clone()
+    }
+
+    fn targets(&self) -> Option<Vec<OpenTarget>> {
+        let shown = |open: open_targets::OpenTarget| OpenTarget {
+            target: open.target.to_string(),
+            connection: open.connection.map(|id| self.numbers.of(id)),
+            age_s: open.age.as_secs(),
+            to_target: open.to_target,
+            from_target: open.from_target,
+        };
+        Some(self.targets.list().into_iter().map(shown).collect())
+    }
+
     fn connections(&self) -> Vec<Connection> {
-        self.client.connections().iter().map(Connection::from).collect()
+        numbered(&self.client.connections(), &self.numbers)
     }
 
     fn paths(&self) -> Vec<Path> {
@@ -125,7 +194,7 @@ impl Handle for ClientHandle {
     }
 
     fn traffic(&self, connection: u64) -> Option<broadcast::Receiver<MonitorEvent>> {
-        Some(self.client.traffic(ConnectionId(connection)))
+        Some(self.client.traffic(self.numbers.holder(connection)?))
     }
 
     fn path_events(&self) -> Option<broadcast::Receiver<PathEvent>> {
@@ -141,7 +210,7 @@ impl Handle for ClientHandle {
     }
 
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String> {
-        change_each(&self.client.connections(), connection, |id| {
+        change_each(&self.client.connections(), (connection, &self.numbers), |id| {
             self.client.set_scheduler(id, name)
         })
     }
@@ -166,8 +235,24 @@ impl Handle for ServerHandle {
         self.role
     }
 
+    fn mode(&self) -> Option<Mode> {
+        self.mode.get()
+    }
+
+    fn set_mode(&self, mode: Mode) {
+        self.mode.set(mode);
+    }
+
+    fn number(&self, connection: ConnectionId) -> u64 {
+        self.numbers.of(connection)
+    }
+
+    fn numbers(&self) -> ConnectionNumbers {
+        self.numbers.clone()
+    }
+
     fn connections(&self) -> Vec<Connection> {
-        self.listener.connections().iter().map(Connection::from).collect()
+        numbered(&self.listener.connections(), &self.numbers)
     }
 
     fn paths(&self) -> Vec<Path> {
@@ -219,7 +304,7 @@ impl Handle for ServerHandle {
     }
 
     fn traffic(&self, connection: u64) -> Option<broadcast::Receiver<MonitorEvent>> {
-        self.listener.traffic(ConnectionId(connection))
+        self.listener.traffic(self.numbers.holder(connection)?)
     }
 
     fn capture(&self, dir: Option<&std::path::Path>, secrets: bool) -> std::io::Result<()> {
@@ -231,7 +316,7 @@ impl Handle for ServerHandle {
     }
 
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String> {
-        change_each(&self.listener.connections(), connection, |id| {
+        change_each(&self.listener.connections(), (connection, &self.numbers), |id| {
             self.listener.set_scheduler(id, name)
         })
     }
@@ -249,14 +334,23 @@ impl Handle for ServerHandle {
     }
 }
 
+/// Connections as they are shown.
+fn numbered(all: &[ConnectionInfo], numbers: &ConnectionNumbers) -> Vec<Connection> {
+    let ids: Vec<ConnectionId> = all.iter().map(|info| info.id).collect();
+    let numbers = numbers.of_all(&ids);
+    let shown = |(info, number)| Connection { connection: number, ..Connection::from(info) };
+    all.iter().zip(numbers).map(shown).collect()
+}
+
 /// Applies `change` to the connection of this number, or to all.
 fn change_each(
     all: &[ConnectionInfo],
-    wanted: Option<u64>,
+    (wanted, numbers): (Option<u64>, &ConnectionNumbers),
     change: impl Fn(ConnectionId) -> Result<(), PolicyError>,
 ) -> Result<u64, String> {
     let mut changed = 0;
-    for info in all.iter().filter(|info| wanted.is_none_or(|number| info.id.0 == number)) {
+    let is_wanted = |id: ConnectionId| wanted.is_none_or(|number| numbers.of(id) == number);
+    for info in all.iter().filter(|info| is_wanted(info.id)) {
         change(info.id).map_err(|error| error.to_string())?;
         changed += 1;
     }

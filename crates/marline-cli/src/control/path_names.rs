@@ -6,22 +6,21 @@
 use std::collections::BTreeMap;
 
 use marline::policy::SubflowId;
-use marline::{ConnectionId, MonitorEvent, MonitorKind};
+use marline::{MonitorEvent, MonitorKind};
 
 use super::Handle;
 use super::protocol::{Path, Subflow};
 
-/// Names by connection and subflow. What is not known is looked up, all at once; so it holds no more than there
-/// are subflows, and those that were asked about in vain since.
+/// Names by the connection's number and the subflow. What is not known is looked up, all at once; so it holds no more
+/// than there are subflows, and those that were asked about in vain since.
 #[derive(Debug, Default)]
 pub(crate) struct PathNames {
     known: BTreeMap<(u64, u8), String>,
 }
 
 impl PathNames {
-    /// A slot that is used again stands for another path.
-    pub(crate) fn on_event(&mut self, event: &MonitorEvent) {
-        let ConnectionId(connection) = event.connection;
+    /// What happened to the connection of this number: a slot that is used again stands for another path.
+    pub(crate) fn on_event(&mut self, connection: u64, event: &MonitorEvent) {
         match event.kind {
             MonitorKind::SubflowEstablished { id, .. } | MonitorKind::SubflowClosed { id, .. } => {
                 self.known.remove(&(connection, id.0));
@@ -32,21 +31,12 @@ impl PathNames {
     }
 
     /// The name of a subflow's path, if nobody has to be asked for it.
-    pub(crate) fn known(
-        &self,
-        ConnectionId(connection): ConnectionId,
-        id: SubflowId,
-    ) -> Option<&str> {
+    pub(crate) fn known(&self, connection: u64, id: SubflowId) -> Option<&str> {
         self.known.get(&(connection, id.0)).map(String::as_str)
     }
 
     /// The name of a subflow's path.
-    pub(crate) fn name(
-        &mut self,
-        ConnectionId(connection): ConnectionId,
-        id: SubflowId,
-        handle: &dyn Handle,
-    ) -> String {
+    pub(crate) fn name(&mut self, connection: u64, id: SubflowId, handle: &dyn Handle) -> String {
         if !self.known.contains_key(&(connection, id.0)) {
             self.look_up(handle);
         }

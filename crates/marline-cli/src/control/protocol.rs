@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 mod reports;
 
-pub use reports::{PendingSetting, Quota, Reloaded};
+pub use reports::{OpenTarget, PendingSetting, Quota, Reloaded};
 
 /// A request: a command, and a number chosen by the requester that is returned with the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +37,8 @@ pub enum Command {
     AddressPairs,
     /// What came by each credential, of a server, and what it refused.
     Clients,
+    /// Where the streams lead that are open at a client.
+    Targets,
     /// From now on: every event, one line each, until the socket is closed.
     Monitor {
         /// What schedulers decide as well, and why: there may be thousands a second.
@@ -122,6 +124,8 @@ pub enum Answer {
     AddressPairs(Vec<AddressPair>),
     /// To `clients`.
     Clients(Clients),
+    /// To `targets`.
+    Targets(Vec<OpenTarget>),
     /// To `monitor`: the events follow.
     Monitoring,
     /// To `set-scheduler`: how many connections changed.
@@ -160,6 +164,15 @@ pub struct Hello {
     /// Why the server refuses this client, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// The mode of connections that begin now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// Segments of sums sent, from which the peer computes what is lost, of connections since the start.
+    #[serde(default)]
+    pub repairs_sent: u64,
+    /// Bytes computed from the peer's.
+    #[serde(default)]
+    pub bytes_repaired: u64,
 }
 
 /// A server's clients and refusals, since its start.
@@ -312,7 +325,7 @@ pub struct AddressPair {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Connection {
-    /// Its number in this process.
+    /// Its number in this process, of at most six digits.
     pub connection: u64,
     /// Plain TCP, and why; absent while it is Multipath TCP.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -516,6 +529,7 @@ mod tests {
         let monitor = request(r#"{"cmd":"monitor"}"#).command;
         assert_eq!(monitor, Command::Monitor { decisions: false });
         assert_eq!(serde_json::to_string(&monitor).expect("text"), r#"{"cmd":"monitor"}"#);
+        assert_eq!(request(r#"{"cmd":"targets"}"#).command, Command::Targets);
         let all = request(r#"{"cmd":"monitor","decisions":true}"#).command;
         assert_eq!(all, Command::Monitor { decisions: true });
         assert!(serde_json::from_str::<Request>(r#"{"cmd":"reboot"}"#).is_err());

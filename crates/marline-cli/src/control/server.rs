@@ -236,6 +236,9 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
             pid: std::process::id(),
             path_health: handle.address_pairs().is_some(),
             refused: handle.refused(),
+            mode: handle.mode().map(|mode| mode.word().to_owned()),
+            repairs_sent: handle.repairs().0,
+            bytes_repaired: handle.repairs().1,
         })),
         Command::Connections => Ok(Answer::Connections(handle.connections())),
         Command::Paths => Ok(Answer::Paths(handle.paths())),
@@ -243,6 +246,10 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
             Ok(Answer::AddressPairs(handle.address_pairs().unwrap_or_default()))
         }
         Command::Clients => Ok(Answer::Clients(Clients::from(&handle.service()))),
+        Command::Targets => handle.targets().map(Answer::Targets).ok_or_else(|| {
+            "where its clients' connections lead a server does not say: each client tells its owner"
+                .to_owned()
+        }),
         Command::Monitor { decisions: _ } => Ok(Answer::Monitoring),
         Command::SetScheduler { scheduler, connection } => {
             handle.set_scheduler(connection, &scheduler).map(Answer::Changed)
@@ -310,8 +317,9 @@ async fn forward(
                 _ => continue,
             },
             event = all.events.recv() => event.map(|event| {
-                names.on_event(&event);
-                Event::from(&event)
+                let number = handle.number(event.connection);
+                names.on_event(number, &event);
+                Event::of(&event, number)
             }),
             event = next(&mut all.path_events) => event.map(|event| Event::from(&event)),
             event = next(&mut all.decisions) => event.map(|event| decided(&event, &mut names, handle)),
@@ -329,7 +337,7 @@ async fn forward(
 
 /// A decision in words.
 fn decided(event: &MonitorEvent, names: &mut PathNames, handle: &dyn Handle) -> Event {
-    let names = RefCell::new(names);
-    let name = |id| names.borrow_mut().name(event.connection, id, handle);
-    views::decision(event, &name).unwrap_or_else(|| Event::from(event))
+    let (number, names) = (handle.number(event.connection), RefCell::new(names));
+    let name = |id| names.borrow_mut().name(number, id, handle);
+    views::decision(event, number, &name).unwrap_or_else(|| Event::of(event, number))
 }

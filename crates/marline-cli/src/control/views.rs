@@ -264,12 +264,16 @@ impl From<&RadioReading> for Radio {
     }
 }
 
-/// A decision in words, on paths of these names; `None`: it is another event.
-pub(super) fn decision(event: &MonitorEvent, name: &dyn Fn(SubflowId) -> String) -> Option<Event> {
+/// A decision in words for the connection of this number, on paths of these names; `None`: it is another event.
+pub(super) fn decision(
+    event: &MonitorEvent,
+    number: u64,
+    name: &dyn Fn(SubflowId) -> String,
+) -> Option<Event> {
     let MonitorKind::Decided { reason, missed } = &event.kind else { return None };
     let base = Event {
         at_us: event.at.as_micros(),
-        connection: Some(event.connection.0),
+        connection: Some(number),
         subflow: reason.grounds.path.map(|id| id.0.into()),
         rule: Some(reason.grounds.rule.name().to_owned()),
         text: Some(reason.words(name)),
@@ -280,13 +284,12 @@ pub(super) fn decision(event: &MonitorEvent, name: &dyn Fn(SubflowId) -> String)
     Some(named(base, "DECISION"))
 }
 
-impl From<&MonitorEvent> for Event {
-    fn from(event: &MonitorEvent) -> Self {
-        let base = Event {
-            at_us: event.at.as_micros(),
-            connection: Some(event.connection.0),
-            ..Event::default()
-        };
+impl Event {
+    /// What happened to the connection of this number.
+    #[must_use]
+    pub(crate) fn of(event: &MonitorEvent, number: u64) -> Self {
+        let base =
+            Event { at_us: event.at.as_micros(), connection: Some(number), ..Event::default() };
         match &event.kind {
             MonitorKind::Created(path) => on_path(base, "CREATED", path),
             MonitorKind::Established(path) => on_path(base, "ESTABLISHED", path),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use marline::policy::SubflowId;
-use marline::{ConnectionId, MonitorEvent, MonitorKind, PathEvent};
+use marline::{MonitorEvent, MonitorKind, PathEvent};
 use marline_dashboard::{Dashboard, Happening, Pace};
 use marline_io::Clock;
 use tokio::sync::broadcast;
@@ -136,12 +136,13 @@ impl Happenings {
         let Some(rule) = ANSWERS.into_iter().map(|(rule, _)| rule).find(|rule| *rule == of) else {
             return;
         };
-        let name = |id: SubflowId| self.name(event.connection, id.0.into());
+        let connection = self.handle.number(event.connection);
+        let name = |id: SubflowId| self.name(connection, id.0.into());
         let text = reason.words(&name);
         if self.decisions.len() == DECISIONS {
             self.decisions.pop_front();
         }
-        let (at_us, connection) = (event.at.as_micros(), event.connection.0);
+        let at_us = event.at.as_micros();
         self.decisions.push_back(Decision { at_us, connection, rule, text });
     }
 
@@ -170,7 +171,8 @@ impl Happenings {
     }
 
     fn of_connection(&mut self, event: &MonitorEvent) -> Option<Happening> {
-        self.names.borrow_mut().on_event(event);
+        let number = self.handle.number(event.connection);
+        self.names.borrow_mut().on_event(number, event);
         let of_interest = matches!(
             event.kind,
             MonitorKind::Hole { .. }
@@ -181,8 +183,8 @@ impl Happenings {
         if !of_interest || !self.dashboard.wants_more() {
             return None;
         }
-        let said = Event::from(event);
-        let named = |slot: Option<u64>| Some(self.name(event.connection, slot?));
+        let said = Event::of(event, number);
+        let named = |slot: Option<u64>| Some(self.name(number, slot?));
         let base = Happening {
             event: said.event.clone(),
             at_us: said.at_us,
@@ -204,13 +206,13 @@ impl Happenings {
         let on = base.paths.first().map_or("another path", String::as_str);
         let Event { since_us, direction, at_us, .. } = said;
         let mut policy = vec![format!("went on over {on}")];
-        policy.extend(self.answers(event.connection.0, since_us.unwrap_or(at_us), at_us));
+        policy.extend(self.answers(number, since_us.unwrap_or(at_us), at_us));
         let policy = Some(policy.join("; "));
         Some(Happening { since_us, direction, cause: Some(cause), policy, ..base })
     }
 
     /// The name of a subflow's path. To look at all connections for it takes no more of the time than other looks do.
-    fn name(&self, connection: ConnectionId, slot: u64) -> String {
+    fn name(&self, connection: u64, slot: u64) -> String {
         let id = SubflowId(u8::try_from(slot).unwrap_or(u8::MAX));
         let mut names = self.names.borrow_mut();
         if let Some(known) = names.known(connection, id) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use marline::policy::{DataRange, SubflowId};
-use marline::{ConnectionId, MonitorEvent, MonitorKind, Purpose, Traffic};
+use marline::{MonitorEvent, MonitorKind, Purpose, Traffic};
 use marline_dashboard::{Carried, Manner, Places};
 use marline_io::Clock;
 use tokio::sync::broadcast::error::RecvError;
@@ -30,14 +30,14 @@ pub(super) fn watch(handle: Arc<dyn Handle>, connection: u64) -> Option<mpsc::Re
     }
     let traffic = handle.traffic(connection)?;
     let (sender, receiver) = mpsc::channel(2);
-    tokio::spawn(tell(handle, ConnectionId(connection), traffic, sender));
+    tokio::spawn(tell(handle, connection, traffic, sender));
     Some(receiver)
 }
 
 /// Until the viewer is gone, the connection is, or somebody else asked for one.
 async fn tell(
     handle: Arc<dyn Handle>,
-    connection: ConnectionId,
+    connection: u64,
     mut traffic: broadcast::Receiver<MonitorEvent>,
     viewer: mpsc::Sender<Places>,
 ) {
@@ -139,6 +139,7 @@ impl Gathered {
 
 #[cfg(test)]
 mod tests {
+    use marline::ConnectionId;
     use marline::policy::Dsn;
 
     use super::*;

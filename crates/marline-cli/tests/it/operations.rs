@@ -6,6 +6,7 @@ mod disk_full;
 mod hints;
 mod metrics;
 mod moving;
+mod numbers;
 mod quotas;
 mod reload;
 mod targets;

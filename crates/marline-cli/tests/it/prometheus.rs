@@ -1,5 +1,6 @@
-//! Test of the metrics with a real Prometheus: promtool finds nothing to object to, every panel of the board has data,
-//! and the alerts of a path that dies fire. Needs root, Prometheus and promtool.
+//! Tests of the metrics with a real Prometheus: promtool finds nothing to object to, every panel of the board has data,
+//! the alerts of a path that dies fire, and `marline status` says the same to scripts. Needs root, Prometheus and
+//! promtool.
 
 use super::support::{self, SERVICES};
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
 use marline_lab::scenario::Side;
+use marline_testkit::need;
 use serde_json::Value;
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
@@ -81,14 +83,40 @@ fn start(hosts: &mut TwoUplinks) {
     std::fs::write(hosts.dir.join("page"), vec![7; 100_000]).expect("write");
     hear(&hosts.program(Side::Server, SERVICES), "ready");
     hosts.marline_server("auto --metrics 0.0.0.0:9100");
-    let client = "marline client --invite-file invite --path wifi --path lte --warm 0 \
-         --socks5 127.0.0.1:1080 -U 5353:127.0.0.1:8053 --metrics 127.0.0.1:9100";
+    let client = "marline client --invite-file invite --path wifi,radio=wifi --path lte --warm 0 \
+         --control client.sock --socks5 127.0.0.1:1080 -U 5353:127.0.0.1:8053 --metrics 127.0.0.1:9100";
     hear(&hosts.program(Side::Client, client), "socks5 listening on");
     hear(&hosts.program(Side::Client, USER), "begins");
     let prometheus = format!(
         "prometheus --config.file=prometheus.yml --storage.tsdb.path=data --web.listen-address={PROMETHEUS}"
     );
     hear(&hosts.program(Side::Client, &prometheus), "Server is ready");
+}
+
+/// What scripts get from `marline status`.
+fn status(hosts: &TwoUplinks) -> String {
+    let line = "marline status --control client.sock > status && echo 0 || echo $?";
+    hosts.shell(Side::Client, line).trim().to_owned()
+}
+
+/// Every alert of the rules fires when it should, and says what it should, and not sooner; promtool plays the time.
+#[test]
+fn each_alert_fires_when_it_should() {
+    let Some(promtool) = need::program("promtool") else { return };
+    let output = std::process::Command::new(promtool)
+        .args(["test", "rules", "marline.rules.test.yml"])
+        .current_dir(format!("{PACKAGING}/prometheus"))
+        .output()
+        .expect("promtool");
+    let (out, err) = support::texts(&output);
+    assert!(output.status.success() && out.contains("SUCCESS"), "{out}{err}");
+    let rules = include_str!("../../../../packaging/prometheus/marline.rules.yml");
+    let tests = include_str!("../../../../packaging/prometheus/marline.rules.test.yml");
+    let alerts = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    for alert in alerts {
+        let tested = format!("alertname: {alert}\n        exp_alerts:\n");
+        assert!(tests.contains(&tested), "no test has {alert} fire");
+    }
 }
 
 #[test]
@@ -104,8 +132,6 @@ fn every_panel_has_data_and_a_dead_path_is_told() {
     start(&mut hosts);
 
     let mut missing = queries();
-    // Energy is that of a path with a radio, of which there is none here.
-    missing.retain(|(panel, _)| panel != "Energy of radios");
     await_answer(|| {
         missing.retain(|(_, query)| {
             ask(&hosts, "query", Some(query))["result"].as_array().is_none_or(Vec::is_empty)
@@ -123,6 +149,7 @@ fn every_panel_has_data_and_a_dead_path_is_told() {
     };
     let path = |alert: &String| alert.contains("Path") && alert.contains("wifi");
     assert!(!firing(&hosts).iter().any(path), "{:?}", firing(&hosts));
+    assert_eq!(status(&hosts), "0");
 
     hosts.net.command("wifi", "down").expect("WiFi dies");
     await_answer(|| match firing(&hosts) {
@@ -130,11 +157,13 @@ fn every_panel_has_data_and_a_dead_path_is_told() {
         fires => Err(format!("firing: {fires:?}")),
     });
     assert!(!firing(&hosts).iter().any(|alert| alert.contains("MarlineNoPath")));
+    assert_eq!(status(&hosts), "0", "LTE works");
     hosts.net.command("lte", "down").expect("LTE dies");
     await_answer(|| match firing(&hosts) {
         fires if fires.iter().any(|alert| alert.contains("MarlineNoPath")) => Ok(()),
         fires => Err(format!("firing: {fires:?}")),
     });
+    assert_eq!(status(&hosts), "2", "no path works");
     for link in ["wifi", "lte"] {
         hosts.net.command(link, "up").expect("it returns");
     }

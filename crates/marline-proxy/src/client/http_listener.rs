@@ -62,7 +62,7 @@ impl<O: Open> SocksListener<O> {
     async fn connect(&self, mut socket: TcpStream, target: Target, behind: Vec<u8>) {
         match self.open(&target).await {
             None => socket.abort(),
-            Some(Err(error)) => refuse_target(socket, &target, &error).await,
+            Some(Err(error)) => self.refuse_target(socket, &target, &error).await,
             Some(Ok(stream)) => {
                 if socket.write_all(ESTABLISHED).await.is_err() {
                     return stream.abort();
@@ -77,9 +77,21 @@ impl<O: Open> SocksListener<O> {
         let target = forward.target.clone();
         match self.open(&target).await {
             None => socket.abort(),
-            Some(Err(error)) => refuse_target(socket, &target, &error).await,
+            Some(Err(error)) => self.refuse_target(socket, &target, &error).await,
             Some(Ok(stream)) => self.pass(Exchange::new(socket, forward), stream, &target).await,
         }
+    }
+
+    async fn refuse_target(&self, socket: TcpStream, target: &Target, error: &OpenError) {
+        self.tell_unreached(target, error);
+        let refusal = match error {
+            OpenError::Refused(failure) => Refusal::new(status_of(failure.code), &failure.text),
+            // The reason names our server and paths, and a page may read what it gets.
+            OpenError::Pin | OpenError::Server(_) => {
+                Refusal::new(502, "the Marline server cannot be used: the client's log says why")
+            }
+        };
+        say(socket, &refusal.to_bytes()).await;
     }
 }
 
@@ -120,18 +132,6 @@ fn ends_head(bytes: &[u8]) -> bool {
 
 async fn refuse(socket: TcpStream, refusal: &Refusal) {
     tracing::info!("HTTP: {refusal}");
-    say(socket, &refusal.to_bytes()).await;
-}
-
-async fn refuse_target(socket: TcpStream, target: &Target, error: &OpenError) {
-    tracing::warn!(%target, "{error}");
-    let refusal = match error {
-        OpenError::Refused(failure) => Refusal::new(status_of(failure.code), &failure.text),
-        // The reason names our server and paths, and a page may read what it gets.
-        OpenError::Pin | OpenError::Server(_) => {
-            Refusal::new(502, "the Marline server cannot be used: the client's log says why")
-        }
-    };
     say(socket, &refusal.to_bytes()).await;
 }
 

@@ -55,6 +55,10 @@ impl<S: Transport> Transport for Leased<S> {
         self.channel.know_peer();
     }
 
+    fn multipath(&self) -> Option<&marline::Stream> {
+        self.channel.multipath()
+    }
+
     fn finish(mut self) {
         // With a scheduler of somebody else's target it is of no use to the next.
         let usual = self.usual.is_none_or(|usual| usual.again(&self.channel));

@@ -12,6 +12,7 @@ mod last_refusal;
 mod leased;
 mod listening;
 pub mod open;
+pub mod open_targets;
 mod patience;
 pub mod pool;
 pub mod remote;

@@ -161,13 +161,16 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
     async fn visit(&self, tunnel: &Tunnel<C>, visit: Visit) -> io::Result<()> {
         let Visit { id, from, target } = visit;
         let Ok(_place) = Arc::clone(&self.places).try_acquire_owned() else {
-            tracing::warn!(%target, %from, "too many connections: a visitor is sent away");
+            self.tell_unreached(
+                &target,
+                &format_args!("too many connections: visitor {from} is sent away"),
+            );
             return Err(io::ErrorKind::ResourceBusy.into());
         };
         let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect(target.to_string()));
         let connected = connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let socket = connected.inspect_err(|error| {
-            tracing::warn!(%target, %from, "a visitor is sent away: {error}");
+            self.tell_unreached(&target, &format_args!("visitor {from} is sent away: {error}"));
         })?;
         let _ = socket.set_nodelay(true);
         // Boxed, for handshakes take several times the room that a relay takes for hours.
@@ -181,7 +184,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
         match opened {
             Ok(stream) => self.pass(socket, stream, &target).await,
             Err(error) => {
-                tracing::warn!(%target, %from, "a visitor is gone: {error}");
+                self.tell_unreached(&target, &format_args!("visitor {from} is gone: {error}"));
                 socket.abort();
             }
         }

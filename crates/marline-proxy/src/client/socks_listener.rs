@@ -1,5 +1,6 @@
 //! Listeners for applications: SOCKS5 ports, which speak HTTP as well, and forwards.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,8 +15,10 @@ use tokio::time::{sleep, timeout};
 
 use super::listening::listening;
 use super::open::{Open, OpenError};
+use super::open_targets::OpenTargets;
 use super::transparent;
 use super::udp_tunnel::UdpWay;
+use crate::few_lines::FewLines;
 use crate::http::request::begins_with;
 use crate::relay::{Traffic, relay, tell_end};
 use crate::shutdown::Stop;
@@ -36,6 +39,8 @@ pub struct SocksListener<O> {
     pub(super) stop: Stop,
     /// Bytes from and to all applications.
     pub traffic: Arc<Traffic>,
+    targets: OpenTargets,
+    unreached: FewLines,
 }
 
 /// Service of a listening port.
@@ -59,12 +64,18 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
 }
 
 impl<O: Open> SocksListener<O> {
-    /// Applications use this `way`, at most `places` at the same time.
+    /// Applications use this `way`, at most `places` at the same time; their streams are entered in `targets`.
     #[must_use]
-    pub fn new(way: Arc<O>, places: usize, stop: Stop) -> Arc<SocksListener<O>> {
+    pub fn new(
+        way: Arc<O>,
+        places: usize,
+        stop: Stop,
+        targets: OpenTargets,
+    ) -> Arc<SocksListener<O>> {
         let (bound, places) = (Mutex::new(places), Arc::new(Semaphore::new(places)));
         let (udp, traffic) = (UdpWay::default(), Arc::default());
-        Arc::new(SocksListener { way, places, bound, udp, stop, traffic })
+        let unreached = FewLines::default();
+        Arc::new(SocksListener { way, places, bound, udp, stop, traffic, targets, unreached })
     }
 
     /// Changes the maximum number of simultaneous applications. Existing ones stay; a lower limit
@@ -153,7 +164,10 @@ impl<O: Open> SocksListener<O> {
         let stream = match self.open(&target).await {
             None => return socket.abort(),
             Some(Ok(stream)) => stream,
-            Some(Err(error)) => return refuse(socket, asked, &target, &error).await,
+            Some(Err(error)) => {
+                self.tell_unreached(&target, &error);
+                return refuse(socket, asked, &error).await;
+            }
         };
         if asked && socks::reply(&mut socket, Reply::Succeeded).await.is_err() {
             return stream.abort();
@@ -170,10 +184,20 @@ impl<O: Open> SocksListener<O> {
         }
     }
 
+    /// Tells the log of a target that was not reached, at a bounded rate: an application may try again and again.
+    pub(super) fn tell_unreached(&self, target: &Target, why: &dyn Display) {
+        match self.unreached.take() {
+            None => tracing::debug!(%target, "{why}"),
+            Some(0) => tracing::warn!(%target, "{why}"),
+            Some(others) => tracing::warn!(%target, "{why} (and {others} others failed)"),
+        }
+    }
+
     /// Passes bytes between an application and its target to the end.
     pub(super) async fn pass(&self, local: impl Transport, remote: O::Stream, target: &Target) {
         tracing::debug!(%target, "connected");
-        let (begun, traffic) = (Instant::now(), Traffic::part_of(&self.traffic));
+        let (begun, traffic) = (Instant::now(), Arc::new(Traffic::part_of(&self.traffic)));
+        let _listed = self.targets.enter(target, &remote, &traffic);
         let end = relay(local, remote, &traffic, pin!(self.stop.over())).await;
         tell_end(&"an application", begun, &traffic, &end);
         match end {
@@ -197,8 +221,7 @@ async fn asked_by_socks(socket: &mut TcpStream) -> Result<Option<Request>, Socks
     socks::accept(socket).await.map(Some)
 }
 
-async fn refuse(mut socket: TcpStream, asked: bool, target: &Target, error: &OpenError) {
-    tracing::warn!(%target, "{error}");
+async fn refuse(mut socket: TcpStream, asked: bool, error: &OpenError) {
     if !asked {
         return socket.abort();
     }

@@ -1,20 +1,13 @@
 //! Refusals of a server: counted by reason, and told in the log at a bounded rate.
 //!
-//! Whoever can reach the server can be refused as often as they like. All are counted; the log has a few lines at once
-//! and then one in a while, which says how many others there were.
+//! Whoever can reach the server can be refused as often as they like. All are counted; the log has
+//! [few lines](FewLines).
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
-use tokio::time::Instant;
-
+use crate::few_lines::FewLines;
 use crate::message::{ErrorCode, Failure};
-
-/// Lines at once, and the time after which there may be one more.
-const LINES: u32 = 10;
-const LINE_AFTER: Duration = Duration::from_secs(30);
 
 /// Why somebody was refused.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -84,32 +77,17 @@ impl RefusalReason {
 }
 
 /// Counts by reason, and what is left of the log's lines.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Refusals {
     counts: [AtomicU64; RefusalReason::ALL.len()],
-    lines: Mutex<Lines>,
-}
-
-#[derive(Debug)]
-struct Lines {
-    left: u32,
-    /// When the next is added.
-    next_at: Instant,
-    untold: u64,
-}
-
-impl Default for Refusals {
-    fn default() -> Self {
-        let lines = Lines { left: LINES, next_at: Instant::now() + LINE_AFTER, untold: 0 };
-        Refusals { counts: Default::default(), lines: Mutex::new(lines) }
-    }
+    lines: FewLines,
 }
 
 impl Refusals {
     /// Counts one, and tells of it if there is a line left: who (an address, a credential), and why.
     pub(super) fn tell(&self, reason: RefusalReason, who: &dyn Display, why: &dyn Display) {
         self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
-        let Some(untold) = self.lines.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+        let Some(untold) = self.lines.take() else {
             tracing::debug!(%who, "refused: {why}");
             return;
         };
@@ -133,45 +111,9 @@ impl Refusals {
     }
 }
 
-impl Lines {
-    /// Takes a line, if there is one: how many refusals were not told of since the last.
-    fn take(&mut self) -> Option<u64> {
-        let now = Instant::now();
-        if now >= self.next_at {
-            let since = now.duration_since(self.next_at).as_secs() / LINE_AFTER.as_secs();
-            let more = u32::try_from(since + 1).unwrap_or(LINES);
-            self.left = self.left.saturating_add(more).min(LINES);
-            self.next_at = now + LINE_AFTER;
-        }
-        match self.left.checked_sub(1) {
-            Some(left) => {
-                self.left = left;
-                Some(std::mem::take(&mut self.untold))
-            }
-            None => {
-                self.untold += 1;
-                None
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_flood_is_counted_whole_and_told_of_in_a_few_lines() {
-        let mut lines = Refusals::default().lines.into_inner().unwrap();
-        let told = (0..10_000).filter_map(|_| lines.take()).count();
-        assert_eq!(told, LINES as usize);
-        tokio::time::advance(LINE_AFTER).await;
-        assert_eq!(lines.take(), Some(10_000 - u64::from(LINES)), "which says how many others");
-        assert_eq!(lines.take(), None);
-        tokio::time::advance(LINE_AFTER * 1_000).await;
-        let told = (0..10_000).filter_map(|_| lines.take()).count();
-        assert_eq!(told, LINES as usize, "calm does not save up more");
-    }
 
     #[tokio::test(start_paused = true)]
     async fn each_is_counted_under_its_reason() {

@@ -9,6 +9,7 @@ use marline_core::{
     ReadError, Transmit, TransmitBuf, WriteError,
 };
 use marline_proxy::client::open::{Open, OpenError};
+use marline_proxy::client::open_targets::OpenTargets;
 use marline_proxy::shutdown::Stopper;
 use marline_proxy::target::Target;
 use marline_testkit::timeline::plain;
@@ -69,8 +70,13 @@ impl World {
         let addresses = Addresses::default();
         let target = |text: &str| text.parse().expect("a target");
         let resolvers = resolver.map(|text| Resolvers::new(target(text), []));
-        let settings =
-            GatewaySettings { addresses, resolvers, served: Served::Program, connections: 64 };
+        let settings = GatewaySettings {
+            addresses,
+            resolvers,
+            served: Served::Program,
+            connections: 64,
+            targets: OpenTargets::default(),
+        };
         let gateway = Gateway::start(theirs.into(), settings, datagrams).expect("started");
         let (ask, asked) = mpsc::unbounded_channel();
         let stopper = Stopper::default();

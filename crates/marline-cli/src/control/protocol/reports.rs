@@ -1,4 +1,4 @@
-//! Reports on settings that changed, and on quotas.
+//! Reports on settings that changed, on quotas, and on where a client's streams lead.
 
 use serde::{Deserialize, Serialize};
 
@@ -69,4 +69,21 @@ impl Quota {
         };
         format!("{}{more}", self.text)
     }
+}
+
+/// A stream that is open at a client.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OpenTarget {
+    /// Where it leads: `HOST:PORT`.
+    pub target: String,
+    /// The number of its connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connection: Option<u64>,
+    /// For how long it has been open, seconds.
+    pub age_s: u64,
+    /// Bytes to the target.
+    pub to_target: u64,
+    /// Bytes from it.
+    pub from_target: u64,
 }

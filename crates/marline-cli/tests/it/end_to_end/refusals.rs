@@ -2,8 +2,9 @@
 
 use super::*;
 
-/// So many requests for a target that the rules forbid, one after the other.
-const REQUESTS: usize = 400;
+/// So many requests for a target that the rules forbid, of so many applications at a time.
+const REQUESTS: usize = 10_000;
+const APPLICATIONS: usize = 16;
 
 /// Asks the SOCKS port for 127.0.0.1:9; the code of the answer.
 fn ask(socks: SocketAddr) -> u8 {
@@ -25,14 +26,19 @@ fn all_are_counted_and_few_are_told() {
     let flags = ["--metrics", &metrics, "--control", control];
     let mut server = start_server(dir.path(), &flags);
     let path = format!("127.0.0.1={}", server.address);
-    let (_client, socks) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
-    for _ in 0..REQUESTS {
-        assert_eq!(ask(socks), 2, "not allowed by the rules");
-    }
+    let (mut client, socks) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
+    let begun = std::time::Instant::now();
+    std::thread::scope(|all| {
+        let application = || (0..REQUESTS / APPLICATIONS).for_each(|_| assert_eq!(ask(socks), 2));
+        (0..APPLICATIONS).for_each(|_| drop(all.spawn(application)));
+    });
+    println!("{REQUESTS} refusals in {:?}", begun.elapsed());
     let counted = udp::metric(port, "marline_refusals_total{reason=\"rules\"}");
     assert_eq!(counted, REQUESTS as f64);
     let told = server.process.said().iter().filter(|line| line.contains("refused")).count();
     assert!((1..=20).contains(&told), "{told} lines");
+    let told = client.said().iter().filter(|line| line.contains("--allow")).count();
+    assert!((1..=20).contains(&told), "{told} lines of the client");
 
     let status = run_ok(dir.path(), &["status", "--control", control]);
     assert!(status.contains(&format!("refused: rules {REQUESTS}\n")), "{status}");

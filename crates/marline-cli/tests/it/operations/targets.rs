@@ -1,12 +1,18 @@
-//! Targets of connections: nobody who watches a program is shown them, its owner included, unless its log is told to.
+//! Targets of connections: nobody who watches a program is shown them, but the owner of a client who asks for them, and
+//! the log that is told to have them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::ask;
+use marline_testkit::need;
+
 use super::support::socks::{echo, open};
 use super::support::{self, free_address, start_client, start_server};
+use super::{ask, until};
 
 /// An address that nothing else has.
 const TARGET: &str = "127.77.66.55";
@@ -89,7 +95,71 @@ fn status_monitor_metrics_and_dashboard_do_not_say_where_connections_lead() {
     for (what, text) in said {
         assert!(!text.contains(TARGET), "{what}: {text}");
     }
+    told_to_its_owner_who_asks(dir.path(), [at_server, at_client], target);
+    refused_to_others(Path::new(at_client));
     drop(stream);
+    until("what has ended is not shown", || {
+        let asked = ["status", "--targets", "--control", at_client];
+        ask(dir.path(), &asked, true).ends_with("\nno stream is open\n")
+    });
     // Who asks for details in the log of his own client has it there.
     assert!(of_client.contains(TARGET), "{of_client}");
+}
+
+/// The client says where the stream leads that is open, by which connection, and what it carried. A server does not.
+fn told_to_its_owner_who_asks(dir: &Path, [at_server, at_client]: [&str; 2], target: SocketAddr) {
+    let text = ask(dir, &["status", "--targets", "--control", at_client], true);
+    let row = text.lines().find(|line| line.contains("100kB ")).expect(&text);
+    let columns: Vec<&str> = row.split_whitespace().collect();
+    let [number, _, "s", "100kB", "100kB", shown] = columns[..] else { panic!("{text}") };
+    assert_eq!(shown, target.to_string());
+    let table = ask(dir, &["monitor", "--table", "--once", "--control", at_client], true);
+    let of_table = |line: &str| line.split_whitespace().next() == Some(number);
+    assert!(table.lines().any(of_table), "{number} is in {table}");
+    let json = ask(dir, &["status", "--targets", "--json", "--control", at_client], true);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let open = &json["targets"][0];
+    assert_eq!((&open["target"], &open["to_target"]), (&shown.into(), &100_000.into()), "{json}");
+    let refused = ask(dir, &["status", "--targets", "--control", at_server], false);
+    assert!(refused.contains("a server does not say") && !refused.contains(TARGET), "{refused}");
+}
+
+/// Asks at a control socket as another user, who may not be able to reach our program.
+const ASK: &str = r#"
+import os, socket, sys
+os.setgroups([])
+os.setgid(int(sys.argv[2]))
+os.setuid(int(sys.argv[2]))
+try:
+    control = socket.socket(socket.AF_UNIX)
+    control.connect(sys.argv[1])
+    control.sendall(b'{"cmd":"targets"}\n')
+    print(control.recv(9999))
+except OSError as error:
+    print(error)
+"#;
+
+/// Another user is not let in, and would not be answered if the socket's file were open to all.
+fn refused_to_others(control: &Path) {
+    let Some(python) = need::program("python3") else { return };
+    // Nobody else can be another user.
+    if !need::root() {
+        return;
+    }
+    let ask_as = |user: &str| {
+        let asked = Command::new(&python).args(["-c", ASK]).arg(control).arg(user).output();
+        support::texts(&asked.expect("python")).0
+    };
+    let open = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("its mode");
+    };
+    open(control.parent().expect("a folder"), 0o755);
+    assert!(ask_as("0").contains(TARGET));
+    let refused = ask_as("65534");
+    assert!(refused.contains("Permission denied"), "{refused}");
+    open(control, 0o666);
+    assert!(ask_as("0").contains(TARGET));
+    let unanswered = ask_as("65534");
+    let ends = ["b''\n", "Broken pipe", "reset"];
+    assert!(ends.iter().any(|end| unanswered.contains(end)), "{unanswered}");
 }

@@ -1,0 +1,164 @@
+//! Numbers of connections, as people see them: at most six digits, in the order in which they were first asked for.
+//!
+//! An id ([`ConnectionId`]) is never used twice, and has up to nineteen digits for it. A number is used again after
+//! 999,999 others, and not while its connection is open.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use marline::ConnectionId;
+
+/// Numbers are 1 to this, unless half as many connections are known.
+const LARGEST: u32 = 999_999;
+/// Connections that are over keep their numbers until so many others are: what is told late of them has the same.
+const KEPT: usize = 8_192;
+/// Numbers that are given between two looks at what is open, at most: then the oldest are forgotten.
+const UNSEEN: usize = 131_072;
+
+/// Numbers of a program's connections. Clones are the same numbers.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectionNumbers(Arc<Mutex<Numbers>>);
+
+#[derive(Debug, Default)]
+struct Numbers {
+    known: HashMap<ConnectionId, u32>,
+    holders: HashMap<u32, ConnectionId>,
+    /// Those that are known, the oldest in front.
+    order: VecDeque<ConnectionId>,
+    last: u32,
+    /// How many were open at the last look.
+    open: usize,
+}
+
+impl ConnectionNumbers {
+    /// The number of a connection.
+    #[must_use]
+    pub fn of(&self, id: ConnectionId) -> u64 {
+        let mut numbers = self.lock();
+        let number = numbers.of(id);
+        if numbers.known.len() > 2 * numbers.open + UNSEEN {
+            numbers.forget_oldest();
+        }
+        number.into()
+    }
+
+    /// The connection that has this number, or had it last.
+    #[must_use]
+    pub fn holder(&self, number: u64) -> Option<ConnectionId> {
+        self.lock().holders.get(&u32::try_from(number).ok()?).copied()
+    }
+
+    /// The numbers of all that are open, in their order. Most of those that are over are forgotten.
+    #[must_use]
+    pub fn of_all(&self, open: &[ConnectionId]) -> Vec<u64> {
+        let mut numbers = self.lock();
+        let all = open.iter().map(|id| numbers.of(*id).into()).collect();
+        numbers.open = open.len();
+        if numbers.known.len() > open.len() + 2 * KEPT {
+            numbers.keep(&open.iter().copied().collect());
+        }
+        all
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Numbers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Numbers {
+    fn of(&mut self, id: ConnectionId) -> u32 {
+        if let Some(number) = self.known.get(&id) {
+            return *number;
+        }
+        // There must be free ones.
+        let largest = LARGEST.max(u32::try_from(2 * self.known.len()).unwrap_or(u32::MAX));
+        loop {
+            self.last = self.last % largest + 1;
+            if !self.holders.contains_key(&self.last) {
+                break;
+            }
+        }
+        self.known.insert(id, self.last);
+        self.holders.insert(self.last, id);
+        self.order.push_back(id);
+        self.last
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(id) = self.order.pop_front() {
+            self.forget(id);
+        }
+    }
+
+    fn forget(&mut self, id: ConnectionId) {
+        if let Some(number) = self.known.remove(&id) {
+            self.holders.remove(&number);
+        }
+    }
+
+    /// Forgets all but these, and [`KEPT`] of the others: the youngest.
+    fn keep(&mut self, open: &HashSet<ConnectionId>) {
+        let mut over = self.order.len().saturating_sub(open.len() + KEPT);
+        let order = std::mem::take(&mut self.order);
+        for id in order {
+            if over > 0 && !open.contains(&id) {
+                over -= 1;
+                self.forget(id);
+            } else {
+                self.order.push_back(id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As an endpoint gives them: the shard, how often the slot was used, the slot.
+    fn id(shard: u64, generation: u64, slot: u64) -> ConnectionId {
+        ConnectionId(shard << 56 | generation << 32 | slot)
+    }
+
+    #[test]
+    fn they_are_short_whatever_the_ids_are_and_lead_back() {
+        let numbers = ConnectionNumbers::default();
+        let ids = [id(0, 0, 0), id(255, 70_000, 5), id(3, u64::from(u32::MAX) >> 8, 9)];
+        assert_eq!(numbers.of_all(&ids), [1, 2, 3]);
+        assert_eq!(ids.map(|id| numbers.of(id)), [1, 2, 3]);
+        assert_eq!([1, 2, 3].map(|number| numbers.holder(number)), ids.map(Some));
+        assert_eq!((numbers.holder(4), numbers.holder(u64::MAX)), (None, None));
+    }
+
+    #[test]
+    fn in_a_million_connections_none_has_seven_digits_and_one_that_lasts_keeps_its_own() {
+        let numbers = ConnectionNumbers::default();
+        let lasting = id(0, 0, 7);
+        assert_eq!(numbers.of(lasting), 1);
+        for generation in 0..1_100_000 {
+            let passing = id(0, generation, 8);
+            let number = numbers.of(passing);
+            assert!((2..=999_999).contains(&number), "{number}");
+            if generation % 1_000 == 0 {
+                assert_eq!(numbers.of_all(&[lasting, passing]), [1, number]);
+            }
+        }
+        let held = numbers.lock();
+        assert!(held.known.len() <= 2 + 2 * KEPT + 1_000, "{}", held.known.len());
+        assert_eq!((held.holders.len(), held.order.len()), (held.known.len(), held.known.len()));
+    }
+
+    #[test]
+    fn what_is_over_has_its_number_still_when_it_is_told_late_and_memory_is_bounded() {
+        let numbers = ConnectionNumbers::default();
+        let ended = |generation| id(1, generation, 1);
+        let told: Vec<u64> = (0..8_000).map(|generation| numbers.of(ended(generation))).collect();
+        assert_eq!(numbers.of_all(&[]), [0; 0]);
+        assert_eq!(numbers.of(ended(7_999)), told[7_999]);
+        // Nobody looks at what is open.
+        for generation in 8_000..400_000 {
+            let _ = numbers.of(ended(generation));
+        }
+        assert!(numbers.lock().known.len() <= UNSEEN);
+    }
+}

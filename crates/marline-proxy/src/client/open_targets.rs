@@ -1,0 +1,138 @@
+//! Targets of the streams that are open at a client, for its owner, who may ask where his connections lead.
+//!
+//! They are told to nobody else: what shows a program otherwise (log, metrics, dashboard) has no access to this list.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use marline::ConnectionId;
+
+use crate::relay::Traffic;
+use crate::target::Target;
+use crate::transport::Transport;
+
+/// Streams that are open, with their targets. Clones are one list.
+#[derive(Clone, Default)]
+pub struct OpenTargets(Arc<Mutex<List>>);
+
+#[derive(Default)]
+struct List {
+    last: u64,
+    /// By the order in which they were opened.
+    open: BTreeMap<u64, Entry>,
+}
+
+struct Entry {
+    target: Target,
+    connection: Option<ConnectionId>,
+    begun: Instant,
+    traffic: Arc<Traffic>,
+}
+
+/// A stream that is open now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenTarget {
+    /// Where it leads.
+    pub target: Target,
+    /// The connection that carries it, unless its stream is none of Marline's.
+    pub connection: Option<ConnectionId>,
+    /// For how long it has been open.
+    pub age: Duration,
+    /// Bytes from the application to the target.
+    pub to_target: u64,
+    /// Bytes from the target to the application.
+    pub from_target: u64,
+}
+
+/// A stream's place in the list, which it leaves when this is dropped.
+#[must_use]
+pub struct Listed {
+    list: OpenTargets,
+    number: u64,
+}
+
+impl OpenTargets {
+    /// Enters a stream that leads to this target and counts its bytes there.
+    pub fn enter(
+        &self,
+        target: &Target,
+        stream: &impl Transport,
+        traffic: &Arc<Traffic>,
+    ) -> Listed {
+        let entry = Entry {
+            target: target.clone(),
+            connection: stream.multipath().map(marline::Stream::id),
+            begun: Instant::now(),
+            traffic: Arc::clone(traffic),
+        };
+        let mut list = self.lock();
+        list.last += 1;
+        let number = list.last;
+        list.open.insert(number, entry);
+        drop(list);
+        Listed { list: self.clone(), number }
+    }
+
+    /// All of them, those that were opened first in front.
+    #[must_use]
+    pub fn list(&self) -> Vec<OpenTarget> {
+        let shown = |entry: &Entry| {
+            let (from_target, to_target) = entry.traffic.counts();
+            let Entry { target, connection, begun, traffic: _ } = entry;
+            let (target, connection) = (target.clone(), *connection);
+            OpenTarget { target, connection, age: begun.elapsed(), to_target, from_target }
+        };
+        self.lock().open.values().map(shown).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, List> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Without the targets: what is printed may get into a log.
+impl fmt::Debug for OpenTargets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenTargets").field("open", &self.lock().open.len()).finish()
+    }
+}
+
+impl fmt::Debug for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listed").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.list.lock().open.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_listed_with_its_bytes_as_long_as_it_is_open() {
+        let list = OpenTargets::default();
+        let traffic = Arc::new(Traffic::default());
+        let (stream, _other) = tokio::io::duplex(1);
+        let [first, second] = ["example.org:443", "[2001:db8::1]:80"]
+            .map(|text| list.enter(&text.parse().expect("a target"), &stream, &traffic));
+        traffic.count(7, 1_000);
+        let targets = |list: &OpenTargets| -> Vec<String> {
+            list.list().iter().map(|open| open.target.to_string()).collect()
+        };
+        assert_eq!(targets(&list), ["example.org:443", "[2001:db8::1]:80"]);
+        let OpenTarget { to_target, from_target, connection, .. } = list.list().remove(0);
+        assert_eq!((to_target, from_target, connection), (7, 1_000, None));
+        assert_eq!(format!("{list:?} {first:?}"), "OpenTargets { open: 2 } Listed { .. }");
+        drop(first);
+        assert_eq!(targets(&list), ["[2001:db8::1]:80"]);
+        drop(second);
+        assert!(list.list().is_empty());
+    }
+}

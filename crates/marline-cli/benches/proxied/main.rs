@@ -7,10 +7,10 @@
 //! nginx (Debian: libnginx-mod-stream), and directly.
 //!
 //! `churn`: a connection for each request through `marline serve`, from the kernel's Multipath TCP, beside a stream
-//! proxy of nginx.
+//! proxy of nginx, and one that speaks Multipath TCP itself.
 //!
-//! `served`: a bulk transfer each way between the kernel's Multipath TCP and a target of `marline serve`, beside a stream
-//! proxy of nginx that speaks it, too.
+//! `served`: a bulk transfer each way between the kernel's Multipath TCP and a target of `marline serve`, beside the
+//! kernel's at both ends.
 //!
 //! `crowd`: echoes on 1,000 streams of one client, alone and beside a bulk transfer of another.
 //!

@@ -65,7 +65,10 @@ pub(crate) struct Bulk {
 
 impl Bulk {
     pub(crate) fn start() -> Bulk {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        Bulk::on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port"))
+    }
+
+    pub(crate) fn on(listener: TcpListener) -> Bulk {
         let address = listener.local_addr().expect("its address");
         let taken = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&taken);

@@ -1,7 +1,7 @@
 //! Small requests and answers through the proxy, beside two chained stream proxies of nginx, and directly.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -10,7 +10,6 @@ use tungstenite::Message;
 
 use crate::beside::{chained, front};
 use crate::relay::Proxied;
-use crate::served::multipath;
 use crate::spread::{Spread, ratios};
 use crate::support::nginx::page;
 use crate::support::{Beside, Running, free_address, listens};
@@ -82,6 +81,17 @@ fn http(nginx_program: &Path) {
         ("wrk-close-one", Box::new(move |at| wrk(program, at, 1, false))),
     ];
     by_turns("http", nginx_program, address, &rates);
+}
+
+/// A program that starts nginx so that its sockets speak Multipath TCP.
+fn multipath(nginx: &Path, mptcpize: &Path, dir: &Path) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt as _;
+    let script = dir.join("nginx-by-mptcpize");
+    let text = format!("#!/bin/sh\nexec {} run {} \"$@\"\n", mptcpize.display(), nginx.display());
+    std::fs::write(&script, text).expect("a file");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).expect("its owner may run it");
+    script
 }
 
 /// A front for Multipath TCP before a web server, beside two of nginx, one of which speaks it, too; the client is the

@@ -86,8 +86,8 @@ options! {
         /// Interval of keepalives for a path's NAT mapping (UDP), at most 20s [default: 15s]
         #[arg(long, value_name = "TIME")]
         pub keepalive: Option<Word<Span>>,
-        /// Microseconds for which sockets are polled after each exchange instead of sleeping, at most 10000: answers are
-        /// read a little sooner, and a processor is busy [default: 0]
+        /// Microseconds for which sockets are polled after each exchange instead of sleeping, at most
+        /// 10000: answers are read a little sooner, and a processor is busy [default: 0]
         #[arg(long, value_name = "US")]
         pub busy_poll: Option<u32>,
         /// Detect a dead download path by its silence, while another path is unused: probing or

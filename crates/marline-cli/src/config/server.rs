@@ -59,8 +59,8 @@ options! {
         /// Number of threads that share the port: 1, 2, 4 .. 128 [default: 1]
         #[arg(long, value_name = "N")]
         pub shards: Option<usize>,
-        /// Microseconds for which sockets are polled after each exchange instead of sleeping, at most 10000: requests are
-        /// read a little sooner, and a processor is busy [default: 0]
+        /// Microseconds for which sockets are polled after each exchange instead of sleeping, at most
+        /// 10000: requests are read a little sooner, and a processor is busy [default: 0]
         #[arg(long, value_name = "US")]
         pub busy_poll: Option<u32>,
         /// Time for connections to go on in the old process after an upgrade [default: 24h]

@@ -52,8 +52,10 @@ pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
     let mut failed = Vec::new();
     let mut figures = Vec::new();
     for (name, line) in ROWS {
-        let named = wanted.iter().any(|word| word == name);
-        if !wanted.is_empty() && !named && !(is_system && SYSTEM.1.contains(name)) {
+        let is_wanted = wanted.is_empty()
+            || wanted.iter().any(|word| word == name)
+            || (is_system && SYSTEM.1.contains(name));
+        if !is_wanted {
             continue;
         }
         println!("=== {name}: cargo {line}");

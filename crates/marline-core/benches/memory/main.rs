@@ -24,7 +24,8 @@ use std::sync::Barrier;
 use std::sync::atomic::Ordering::Relaxed;
 
 use counting::{ALLOCATIONS, LIVE_BYTES};
-use marline_core::{PathHealthConfig, PathHealthMonitor};
+use marline_core::PathHealthMonitor;
+use marline_policy::PathHealthConfig;
 use rustix::time::{ClockId, clock_gettime};
 use streams::{BY_TURNS, CHUNK, MIN_RTT, ONE, Pair, PlainTcp, Setting, chunk};
 

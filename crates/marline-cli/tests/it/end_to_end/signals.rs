@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use super::support::socks::{echo, echo_target, open};
-use super::support::{Running, free_udp_port, start_client, start_server};
+use super::support::{Running, free_port, start_client, start_server};
 
 #[test]
 fn a_hundred_streams_outlive_every_signal_that_is_not_an_end() {
@@ -93,7 +93,7 @@ fn a_front_takes_over_another_service() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("serve.toml");
-    let listen = format!("127.0.0.1:{}", free_udp_port());
+    let listen = format!("127.0.0.1:{}", free_port());
     let write = |to: &str| {
         let text = format!("listen = [\"{listen}\"]\ncarrier = \"udp\"\nto = \"{to}\"\n");
         std::fs::write(&file, text).unwrap();

@@ -10,7 +10,7 @@ use marline_testkit::need;
 use super::support::native::testbed;
 use super::support::socks::{echo, echo_target, open};
 use super::support::testbed::{Until, namespaces_work};
-use super::support::{self, SERVICES, free_udp_port, run_ok, start_client, write_private};
+use super::support::{self, SERVICES, free_port, run_ok, start_client, write_private};
 use super::{metric, until};
 
 /// A server in a mount namespace of its own; it ends with the test.
@@ -68,7 +68,7 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
     }
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
-    let listen = format!("127.0.0.1:{}", free_udp_port());
+    let listen = format!("127.0.0.1:{}", free_port());
     let init = ["server", "--init", "--config", "server.toml", "--listen", &listen];
     let invite_file = dir.path().join("invite");
     write_private(&invite_file, &run_ok(dir.path(), &init));

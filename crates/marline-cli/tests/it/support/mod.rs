@@ -301,10 +301,26 @@ pub(crate) fn resident_kib(process: u32) -> u64 {
     line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or_default()
 }
 
-/// A UDP port of loopback that was free a moment ago.
-pub(crate) fn free_udp_port() -> u16 {
-    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
-    socket.local_addr().expect("its address").port()
+/// Where the ports of [`free_port`] begin, and how many there are: below those that Linux gives to whoever asks for any.
+const OUR_PORTS: (u16, u16) = (21_000, 10_000);
+
+/// A port of loopback that is free for datagrams and for TCP, and that the system gives nobody meanwhile: where it chose
+/// one for datagrams, some connection may have it in TCP.
+pub(crate) fn free_port() -> u16 {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    let (first, count) = OUR_PORTS;
+    let is_free = |port: &u16| {
+        let at = (std::net::Ipv4Addr::LOCALHOST, *port);
+        std::net::UdpSocket::bind(at).is_ok() && std::net::TcpListener::bind(at).is_ok()
+    };
+    let port = |_| {
+        let asked = ASKED.fetch_add(1, Ordering::Relaxed);
+        // Programs that run at the same time begin at different ones.
+        let at = (std::process::id().wrapping_mul(97)).wrapping_add(asked) % u32::from(count);
+        first + at as u16
+    };
+    (0..count).map(port).find(is_free).expect("a free port")
 }
 
 /// Writes a file that only its owner reads.
@@ -318,7 +334,7 @@ pub(crate) fn write_private(path: &Path, text: &str) {
 
 /// Sets a server up and starts it.
 pub(crate) fn start_server(dir: &Path, flags: &[&str]) -> ServerSide {
-    let listen = format!("127.0.0.1:{}", free_udp_port());
+    let listen = format!("127.0.0.1:{}", free_port());
     let config = dir.join("server.toml");
     let config = config.to_str().expect("text");
     let invite = run_ok(dir, &["server", "--init", "--config", config, "--listen", &listen]);

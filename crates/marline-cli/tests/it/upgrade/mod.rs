@@ -216,7 +216,7 @@ fn a_front_is_upgraded_too() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
     let target = echo_target().to_string();
-    let listen = format!("127.0.0.1:{}", support::free_udp_port());
+    let listen = format!("127.0.0.1:{}", support::free_port());
     let flags = ["serve", "--listen", &listen, "--to", &target, "--carrier", "udp"];
     let mut front = Running::start(dir, &flags);
     front.line_with("listening on ");

@@ -226,8 +226,8 @@ impl ServerBuilder {
     }
 
     /// After each exchange the driver polls its sockets for this long before it sleeps, at most
-    /// [`LONGEST_BUSY_POLL`]: an answer that comes within that time is read some microseconds sooner, and a
-    /// processor is busy meanwhile. Default: zero, not at all.
+    /// [`LONGEST_BUSY_POLL`](crate::LONGEST_BUSY_POLL): an answer that comes within that time is read some
+    /// microseconds sooner, and a processor is busy meanwhile. Default: zero, not at all.
     pub fn busy_poll(&mut self, length: Duration) -> &mut Self {
         self.busy_poll = length;
         self

@@ -301,11 +301,12 @@ pub(crate) fn resident_kib(process: u32) -> u64 {
     line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or_default()
 }
 
-/// Where the ports of [`free_port`] begin, and how many there are: below those that Linux gives to whoever asks for any.
+/// Where the ports of [`free_port`] begin, and how many there are: below those that Linux gives to whoever asks for
+/// any.
 const OUR_PORTS: (u16, u16) = (21_000, 10_000);
 
-/// A port of loopback that is free for datagrams and for TCP, and that the system gives nobody meanwhile: where it chose
-/// one for datagrams, some connection may have it in TCP.
+/// A port of loopback that is free for datagrams and for TCP, and that the system gives nobody meanwhile: where it
+/// chose one for datagrams, some connection may have it in TCP.
 pub(crate) fn free_port() -> u16 {
     use std::sync::atomic::{AtomicU32, Ordering};
     static ASKED: AtomicU32 = AtomicU32::new(0);

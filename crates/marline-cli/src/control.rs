@@ -11,7 +11,7 @@ mod server;
 pub mod socket_path;
 mod views;
 
-pub use handles::{ClientHandle, ModeInForce, ServerHandle};
+pub use handles::{ClientHandle, Labels, ServerHandle};
 pub use numbers::ConnectionNumbers;
 pub use server::{ControlServer, serve, serve_inherited};
 pub(crate) use server::{is_allowed, listen};
@@ -38,22 +38,31 @@ pub trait Handle: Send + Sync + 'static {
     /// `client`, `server` or `serve`.
     fn role(&self) -> &'static str;
 
-    /// The mode of connections that begin now; `None`: it has none.
-    fn mode(&self) -> Option<Mode> {
+    /// Numbers of its connections, and its mode; `None`: it has none, and numbers are ids.
+    fn labels(&self) -> Option<&Labels> {
         None
     }
 
+    /// The mode of connections that begin now, if it was said.
+    fn mode(&self) -> Option<Mode> {
+        self.labels().and_then(|labels| labels.mode.get())
+    }
+
     /// Says which mode that is.
-    fn set_mode(&self, _mode: Mode) {}
+    fn set_mode(&self, mode: Mode) {
+        if let Some(labels) = self.labels() {
+            labels.mode.set(mode);
+        }
+    }
 
     /// The number by which people know a connection.
     fn number(&self, connection: ConnectionId) -> u64 {
-        connection.0
+        self.labels().map_or(connection.0, |labels| labels.numbers.of(connection))
     }
 
     /// Those numbers.
     fn numbers(&self) -> ConnectionNumbers {
-        ConnectionNumbers::default()
+        self.labels().map(|labels| labels.numbers.clone()).unwrap_or_default()
     }
 
     /// Where the streams that are open lead; `None`: this program tells nobody, its owner included.

@@ -319,10 +319,7 @@ impl Endpoint {
             if !self.slots.ring(slot, at) {
                 continue;
             }
-            let next = self.slots.get(slot).and_then(Connection::next_timeout);
-            if let Some(next) = next.filter(|next| self.slots.arm(slot, *next)) {
-                self.wakeups.push(next, slot);
-            }
+            self.set_alarm(slot);
         }
     }
 
@@ -429,13 +426,18 @@ impl Endpoint {
             }
             return;
         }
-        let Some(at) = connection.next_timeout() else { return };
-        if self.slots.arm(slot, at) {
-            self.wakeups.push(at, slot);
-        }
+        self.set_alarm(slot);
         if self.wakeups.is_overgrown(self.slots.count()) {
             let slots = &self.slots;
             self.wakeups.sweep(|at, slot| slots.armed(slot) == Some(at));
+        }
+    }
+
+    /// Sets a connection's alarm for its next deadline, if there is one and no earlier alarm is set.
+    fn set_alarm(&mut self, slot: u32) {
+        let next = self.slots.get(slot).and_then(Connection::next_timeout);
+        if let Some(at) = next.filter(|at| self.slots.arm(slot, *at)) {
+            self.wakeups.push(at, slot);
         }
     }
 

@@ -362,9 +362,20 @@ fn check_sysctl(key: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What a path's name may have: an interface is called like that.
+const fn is_plain(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || letter == '-' || letter == '_'
+}
+
+/// A path's name made of any text: what a name may have of it, cut off where a name ends. May be empty.
+#[must_use]
+pub fn name_from(text: &str) -> String {
+    text.chars().filter(|letter| is_plain(*letter)).take(MAX_NAME).collect()
+}
+
 pub(crate) fn check_name(name: &str) -> anyhow::Result<()> {
     let fits = !name.is_empty() && name.len() <= MAX_NAME;
-    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+    let plain = name.chars().all(is_plain);
     ensure!(fits && plain && name != "lo", "`{name}` cannot be the name of an interface");
     Ok(())
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use marline::{Client, Server};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -51,21 +51,42 @@ fn paced() -> bool {
     std::env::var_os("MARLINE_NO_PACING").is_none()
 }
 
+/// Writes so many bytes and ends the stream; how long it took until the other end had counted them.
+async fn send(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), bytes: u64) -> Result<Duration> {
+    let buf = vec![7; CHUNK];
+    let started = Instant::now();
+    let mut left = bytes;
+    while left > 0 {
+        let len = left.min(CHUNK as u64) as usize;
+        stream.write_all(&buf[..len]).await?;
+        left -= len as u64;
+    }
+    stream.shutdown().await?;
+    let mut total = [0; 8];
+    stream.read_exact(&mut total).await?;
+    assert_eq!(u64::from_be_bytes(total), bytes);
+    Ok(started.elapsed())
+}
+
+/// Bytes until the stream's end.
+async fn count(reader: &mut (impl AsyncRead + Unpin)) -> Result<u64> {
+    let mut buf = vec![0; CHUNK];
+    let mut total = 0;
+    loop {
+        match reader.read(&mut buf).await? {
+            0 => return Ok(total),
+            len => total += len as u64,
+        }
+    }
+}
+
 async fn server() -> Result<()> {
     let mut listener = Server::builder();
     listener.listen("127.0.0.1:0".parse()?).transport_mut().pacing(paced());
     let listener = listener.bind().await?;
     println!("{}", listener.local_addr());
     let (mut stream, _) = listener.accept().await.ok_or("the server was closed")?;
-    let mut buf = vec![0; CHUNK];
-    let mut total = 0;
-    loop {
-        let len = stream.read(&mut buf).await?;
-        if len == 0 {
-            break;
-        }
-        total += len as u64;
-    }
+    let total = count(&mut stream).await?;
     if std::env::var_os("MARLINE_INFO").is_some() {
         eprintln!("{:#?} {:#?}", stream.info(), listener.counters());
     }
@@ -84,19 +105,7 @@ async fn client(address: &str, bytes: u64) -> Result<()> {
     }
     let client = client.bind().await?;
     let mut stream = client.connect(address).await?;
-    let buf = vec![7; CHUNK];
-    let started = Instant::now();
-    let mut left = bytes;
-    while left > 0 {
-        let len = left.min(CHUNK as u64) as usize;
-        stream.write_all(&buf[..len]).await?;
-        left -= len as u64;
-    }
-    stream.shutdown().await?;
-    let mut total = [0; 8];
-    stream.read_exact(&mut total).await?;
-    assert_eq!(u64::from_be_bytes(total), bytes);
-    let elapsed = started.elapsed();
+    let elapsed = send(&mut stream, bytes).await?;
     if std::env::var_os("MARLINE_INFO").is_some() {
         eprintln!("{:#?} {:#?}", stream.info(), client.counters());
     }
@@ -119,11 +128,7 @@ async fn quinn_server() -> Result<()> {
     println!("{}", endpoint.local_addr()?);
     let connection = endpoint.accept().await.ok_or("no connection")?.await?;
     let (mut writer, mut reader) = connection.accept_bi().await?;
-    let mut buf = vec![0; CHUNK];
-    let mut total = 0;
-    while let Some(len) = reader.read(&mut buf).await? {
-        total += len as u64;
-    }
+    let total = count(&mut reader).await?;
     writer.write_all(&u64::to_be_bytes(total)).await?;
     writer.finish()?;
     connection.closed().await;
@@ -137,20 +142,9 @@ async fn quinn_client(address: &str, bytes: u64) -> Result<()> {
     config.transport_config(roomy());
     endpoint.set_default_client_config(config);
     let connection = endpoint.connect(address.parse()?, "localhost")?.await?;
-    let (mut writer, mut reader) = connection.open_bi().await?;
-    let buf = vec![7; CHUNK];
-    let started = Instant::now();
-    let mut left = bytes;
-    while left > 0 {
-        let len = left.min(CHUNK as u64) as usize;
-        writer.write_all(&buf[..len]).await?;
-        left -= len as u64;
-    }
-    writer.finish()?;
-    let mut total = [0; 8];
-    reader.read_exact(&mut total).await?;
-    assert_eq!(u64::from_be_bytes(total), bytes);
-    println!("{} {}", started.elapsed().as_secs_f64(), cpu_seconds());
+    let (writer, reader) = connection.open_bi().await?;
+    let elapsed = send(&mut tokio::io::join(reader, writer), bytes).await?;
+    println!("{} {}", elapsed.as_secs_f64(), cpu_seconds());
     connection.close(0u32.into(), b"");
     endpoint.wait_idle().await;
     Ok(())

@@ -14,12 +14,8 @@ use crate::relay::{Bulk, Direction, transfer};
 use crate::spread::Spread;
 use crate::support::{Running, free_address};
 
-/// Linux' number of Multipath TCP as a protocol of sockets.
-const IPPROTO_MPTCP: i32 = 262;
-
 fn socket() -> Socket {
-    let protocol = Some(Protocol::from(IPPROTO_MPTCP));
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, protocol);
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP));
     socket.expect("Multipath TCP of the kernel")
 }
 

@@ -13,7 +13,7 @@ use marline_proxy::server::allowances::unix_s;
 use tokio::task::JoinSet;
 
 use crate::config::client::ClientPlan;
-use crate::control::{ClientHandle, ConnectionNumbers, ModeInForce};
+use crate::control::{ClientHandle, Labels};
 use crate::path_quotas::PathQuotas;
 use crate::radio_meter::RadioMeter;
 use crate::radio_signal::SignalReader;
@@ -64,8 +64,7 @@ impl OpenedClient {
             way: Arc::clone(&way),
             reloads,
             targets: OpenTargets::default(),
-            numbers: ConnectionNumbers::default(),
-            mode: ModeInForce::default(),
+            labels: Labels::default(),
         };
         let handle = Arc::new(handle);
         let deadlines = Deadlines::default();

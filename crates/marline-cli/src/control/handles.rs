@@ -29,16 +29,23 @@ use crate::succession::{PendingUpgrade, UpgradeSender};
 
 /// The mode of connections that begin now, if it was said. Clones are one mode.
 #[derive(Clone, Debug, Default)]
-pub struct ModeInForce(Arc<Mutex<Option<Mode>>>);
+pub(super) struct ModeInForce(Arc<Mutex<Option<Mode>>>);
 
 impl ModeInForce {
-    fn get(&self) -> Option<Mode> {
+    pub(super) fn get(&self) -> Option<Mode> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, mode: Mode) {
+    pub(super) fn set(&self, mode: Mode) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(mode);
     }
+}
+
+/// What people call what a program has. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Labels {
+    pub(super) numbers: ConnectionNumbers,
+    pub(super) mode: ModeInForce,
 }
 
 /// A client's side.
@@ -58,10 +65,8 @@ pub struct ClientHandle {
     pub reloads: Option<ReloadSender>,
     /// Where its applications' streams lead.
     pub targets: OpenTargets,
-    /// Numbers of its connections.
-    pub numbers: ConnectionNumbers,
-    /// Its mode.
-    pub mode: ModeInForce,
+    /// Numbers of its connections, and its mode.
+    pub labels: Labels,
 }
 
 impl fmt::Debug for ClientHandle {
@@ -83,10 +88,8 @@ pub struct ServerHandle {
     pub upgrades: UpgradeSender,
     /// Who reads its configuration again.
     pub reloads: ReloadSender,
-    /// Numbers of its connections.
-    pub numbers: ConnectionNumbers,
-    /// Its mode.
-    pub mode: ModeInForce,
+    /// Numbers of its connections, and its mode.
+    pub labels: Labels,
 }
 
 impl ServerHandle {
@@ -99,8 +102,8 @@ impl ServerHandle {
         reloads: ReloadSender,
     ) -> ServerHandle {
         let role = if proxy.is_some() { "server" } else { "serve" };
-        let (numbers, mode) = Default::default();
-        ServerHandle { listener, role, proxy, upgrades, reloads, numbers, mode }
+        let labels = Labels::default();
+        ServerHandle { listener, role, proxy, upgrades, reloads, labels }
     }
 }
 
@@ -109,26 +112,14 @@ impl Handle for ClientHandle {
         "client"
     }
 
-    fn mode(&self) -> Option<Mode> {
-        self.mode.get()
-    }
-
-    fn set_mode(&self, mode: Mode) {
-        self.mode.set(mode);
-    }
-
-    fn number(&self, connection: ConnectionId) -> u64 {
-        self.numbers.of(connection)
-    }
-
-    fn numbers(&self) -> ConnectionNumbers {
-        self.numbers.clone()
+    fn labels(&self) -> Option<&Labels> {
+        Some(&self.labels)
     }
 
     fn targets(&self) -> Option<Vec<OpenTarget>> {
         let shown = |open: open_targets::OpenTarget| OpenTarget {
             target: open.target.to_string(),
-            connection: open.connection.map(|id| self.numbers.of(id)),
+            connection: open.connection.map(|id| self.labels.numbers.of(id)),
             age_s: open.age.as_secs(),
             to_target: open.to_target,
             from_target: open.from_target,
@@ -137,7 +128,7 @@ impl Handle for ClientHandle {
     }
 
     fn connections(&self) -> Vec<Connection> {
-        numbered(&self.client.connections(), &self.numbers)
+        numbered(&self.client.connections(), &self.labels.numbers)
     }
 
     fn paths(&self) -> Vec<Path> {
@@ -194,7 +185,7 @@ impl Handle for ClientHandle {
     }
 
     fn traffic(&self, connection: u64) -> Option<broadcast::Receiver<MonitorEvent>> {
-        Some(self.client.traffic(self.numbers.holder(connection)?))
+        Some(self.client.traffic(self.labels.numbers.holder(connection)?))
     }
 
     fn path_events(&self) -> Option<broadcast::Receiver<PathEvent>> {
@@ -210,7 +201,7 @@ impl Handle for ClientHandle {
     }
 
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String> {
-        change_each(&self.client.connections(), (connection, &self.numbers), |id| {
+        change_each(&self.client.connections(), (connection, &self.labels.numbers), |id| {
             self.client.set_scheduler(id, name)
         })
     }
@@ -235,24 +226,12 @@ impl Handle for ServerHandle {
         self.role
     }
 
-    fn mode(&self) -> Option<Mode> {
-        self.mode.get()
-    }
-
-    fn set_mode(&self, mode: Mode) {
-        self.mode.set(mode);
-    }
-
-    fn number(&self, connection: ConnectionId) -> u64 {
-        self.numbers.of(connection)
-    }
-
-    fn numbers(&self) -> ConnectionNumbers {
-        self.numbers.clone()
+    fn labels(&self) -> Option<&Labels> {
+        Some(&self.labels)
     }
 
     fn connections(&self) -> Vec<Connection> {
-        numbered(&self.listener.connections(), &self.numbers)
+        numbered(&self.listener.connections(), &self.labels.numbers)
     }
 
     fn paths(&self) -> Vec<Path> {
@@ -304,7 +283,7 @@ impl Handle for ServerHandle {
     }
 
     fn traffic(&self, connection: u64) -> Option<broadcast::Receiver<MonitorEvent>> {
-        self.listener.traffic(self.numbers.holder(connection)?)
+        self.listener.traffic(self.labels.numbers.holder(connection)?)
     }
 
     fn capture(&self, dir: Option<&std::path::Path>, secrets: bool) -> std::io::Result<()> {
@@ -316,7 +295,7 @@ impl Handle for ServerHandle {
     }
 
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String> {
-        change_each(&self.listener.connections(), (connection, &self.numbers), |id| {
+        change_each(&self.listener.connections(), (connection, &self.labels.numbers), |id| {
             self.listener.set_scheduler(id, name)
         })
     }

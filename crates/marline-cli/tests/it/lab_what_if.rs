@@ -2,7 +2,8 @@
 
 use super::support::{run_err, run_ok};
 
-const TWO_PATHS: &str = "\
+/// Two paths, each with a variant of its own, whose captures are those of a measurement.
+pub(super) const TWO_PATHS: &str = "\
 [[path]]
 name = 'wifi'
 link = 'delay=10ms,rate=50M,up.loss=3%'

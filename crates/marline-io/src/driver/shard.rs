@@ -330,7 +330,8 @@ impl Shard {
     /// and waking once too often is cheaper than a system call each time. Where it would wake us soon
     /// and for nothing, it is moved while we are awake: in a dialogue that costs a tenth of the wake-up.
     pub(super) fn arm(&self, state: &mut State, now: Instant) {
-        if state.armed.is_some_and(|armed| armed.since(now) < SOON) {
+        let fires_soon = state.armed.is_some_and(|armed| armed.since(now) < SOON);
+        if fires_soon {
             state.endpoint.postpone_timeouts(now + SOON);
         }
         let candidates = [
@@ -342,8 +343,8 @@ impl Shard {
         ];
         let Some(next) = candidates.into_iter().flatten().min() else { return };
         let is_kept = |armed: Instant| {
-            let soon_in_vain = armed.since(now) < SOON && next.since(armed) >= SOON;
-            armed <= next && !soon_in_vain
+            let in_vain = fires_soon && next.since(armed) >= SOON;
+            armed <= next && !in_vain
         };
         if state.armed.is_some_and(is_kept) {
             return;

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use marline_time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-use super::busy_poll::BusyPoll;
 use super::connections::register;
 use super::ingress::ReceiveBuffer;
 use super::shard::Shard;
@@ -46,8 +45,8 @@ struct Task {
     buffer: ReceiveBuffer,
     /// Turns for which the timer was put off, as there was more to receive.
     postponed: u32,
-    /// If enabled, sockets are asked although nothing was said of them.
-    busy_poll: BusyPoll,
+    /// Sockets are asked although nothing was said of them.
+    may_busy_poll: bool,
     /// Receive errors since something was received.
     errors: u32,
     /// When it became an orphan.
@@ -80,13 +79,14 @@ pub(super) async fn run(
 ) {
     let _guard = StopGuard(Arc::clone(&shard));
     let buffer = ReceiveBuffer::new(kind);
+    let may_busy_poll = shard.lock().busy_poll.is_enabled();
     let mut task = Task {
         shard,
         handed_over,
         sockets: Vec::new(),
         buffer,
         postponed: 0,
-        busy_poll: BusyPoll::new(Duration::ZERO),
+        may_busy_poll,
         errors: 0,
         orphaned_at: None,
     };
@@ -113,12 +113,11 @@ impl Task {
                 break;
             }
         }
-        // Timers come after what was received: a process that did not run for a while finds both,
-        // and the acknowledgment that is there already must not count as missing.
-        let busy_polls = self.busy_polls(turns > 0);
-        if busy_polls {
+        if self.may_busy_poll && self.busy_polls(turns > 0) {
             cx.waker().wake_by_ref();
         }
+        // Timers come after what was received: a process that did not run for a while finds both,
+        // and the acknowledgment that is there already must not count as missing.
         let more_to_receive = at < self.sockets.len();
         if more_to_receive && self.postponed < POSTPONE_TIMERS {
             self.postponed += 1;
@@ -131,9 +130,6 @@ impl Task {
 
     /// Whether it comes back at once to look at its sockets, having received something or not.
     fn busy_polls(&self, received: bool) -> bool {
-        if !self.busy_poll.is_enabled() {
-            return false;
-        }
         let mut state = self.shard.lock();
         let now = self.shard.clock.now();
         if received {
@@ -150,7 +146,6 @@ impl Task {
         if core::mem::take(&mut state.sockets_changed) {
             self.sockets = sockets(&state);
         }
-        self.busy_poll = state.busy_poll;
         state.turns.set_driver(cx.waker());
         if !state.turns.goes_on(now) {
             self.shard.serve(&mut state, now);
@@ -209,7 +204,7 @@ impl Task {
         let (index, local, socket) = &self.sockets[at];
         let mut guard = match socket.fd.poll_read_ready(cx) {
             Poll::Ready(guard) => Some(guard?),
-            Poll::Pending if self.busy_poll.is_enabled() => None,
+            Poll::Pending if self.may_busy_poll => None,
             Poll::Pending => return Ok(Received::Nothing),
         };
         let drained = match self.buffer.receive(socket) {

@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use marline_lab::import::{Measurement, Reading, read_csv, read_iperf3, read_pcaps};
+use marline_lab::scenario::name_from;
 
 use crate::cmd::monitor::print;
 
 /// Larger files are no measurement of a path.
 const MOST_BYTES: u64 = 256 << 20;
-
-/// Of a path, which names interfaces, bytes.
-const LONGEST_NAME: usize = 15;
 
 /// Arguments of `marline lab import`.
 #[derive(Debug, clap::Args)]
@@ -81,9 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// A path's name made of a file's.
 fn path_name(file: &Path) -> String {
-    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
-    let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    let name: String = stem.chars().filter(plain).take(LONGEST_NAME).collect();
+    let name = name_from(&file.file_stem().unwrap_or_default().to_string_lossy());
     if name.is_empty() { "path".to_owned() } else { name }
 }
 

@@ -17,7 +17,7 @@ type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
 /// Runs the steps named, or all, in order. One that fails does not keep the others from running:
 /// who reads the log wants to know all that is wrong.
 pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
-    let steps: [Step<'_>; 16] = [
+    let steps: [Step<'_>; 17] = [
         ("format", &|root| cargo(root, &["fmt", "--all", "--check"])),
         ("tidy", &tidy::check),
         ("deps", &deps::check),
@@ -32,6 +32,8 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("fuzz", &|root| fuzz(root, None)),
         ("papers", &papers),
         ("python", &python::check),
+        // Two nodes of a cluster, with what `python` has built.
+        ("ray", &python::ray),
         // Packs the program that `test` has built, and links another one from what it has compiled.
         ("packages", &packages::check),
         // Last, so that the end of the log says which cell was red.

@@ -20,7 +20,7 @@ use crate::{TaskResult, ci, python};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 13] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -51,11 +51,6 @@ const STEPS: [Step; 14] = [
         fleet,
     ),
     ("papers", "every paper in virtual time, twice: the number of threads changes nothing", papers),
-    (
-        "ray",
-        "a sweep on two Ray nodes, a worker and a node killed: the tables of one process, byte for byte",
-        python::ray,
-    ),
     (
         "newcomer",
         "what the pages say to type for the Python package and a policy of one's own, typed in an archive of the tree",

@@ -1,6 +1,6 @@
 """A sweep on a Ray cluster of two nodes, of which a worker and then a whole node are killed: the tables are those of
 one process, byte for byte, and so are those of `marline lab sweep --engine ray`. It needs Ray and the program
-(MARLINE_PROGRAM); `cargo xtask nightly ray` has them, continuous integration has no Ray."""
+(MARLINE_PROGRAM): `cargo xtask ci ray` has them, in an environment of its own, for Ray is large."""
 
 from __future__ import annotations
 

@@ -10,17 +10,24 @@ use tokio::io::{
 };
 
 use crate::quic;
+use crate::silent;
 use crate::support::nginx::nginx;
 use crate::support::{Beside, free_address, listens};
 
 /// The variable that makes this program something else: an end of the relay over QUIC, `near ADDRESS` or `far
-/// ADDRESS`, or `echo ADDRESS`.
+/// ADDRESS`, or `echo ADDRESS`; or a share of the silent streams, `silent STREAMS AT_ONCE`.
 pub(crate) const ROLE: &str = "MARLINE_BENCH_ROLE";
 
-/// Is that until it is killed; says on a line where it listens.
+/// Is that until it is killed, or its input ends; what listens says on a line where.
 pub(crate) fn play(role: &str) {
-    let (role, address) = role.split_once(' ').expect("two words");
-    let address: SocketAddr = address.parse().expect("an address");
+    let (role, rest) = role.split_once(' ').expect("two words");
+    if role == silent::SHARE {
+        let (count, at_once) = rest.split_once(' ').expect("two numbers");
+        let [count, at_once] = [count, at_once].map(|number| number.parse().expect("a number"));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        return runtime.expect("a runtime").block_on(silent::share(count, at_once));
+    }
+    let address: SocketAddr = rest.parse().expect("an address");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
         match role {

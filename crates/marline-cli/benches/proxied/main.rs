@@ -14,8 +14,9 @@
 //!
 //! `crowd`: echoes on 1,000 streams of one client, alone and beside a bulk transfer of another.
 //!
-//! `silent`: what 10,000 silent streams take at each end; `silent=100000` as many, through four clients. They are
-//! opened, echo a message each and are closed, three times.
+//! `silent`: what 10,000 silent streams take at each end; `silent=100000` as many, through four clients, or through
+//! as many servers as the descriptors of a process demand. They are opened, echo a message each and are closed, three
+//! times.
 //!
 //! Where a program that a part needs is missing, the part says so and is left out.
 

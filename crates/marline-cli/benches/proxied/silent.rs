@@ -1,24 +1,34 @@
 //! Silent streams: what they take at each end, and whether all of very many work.
+//!
+//! A process has a descriptor for each stream, and may have so many. Where those of one server are too few, each share
+//! of the streams has a server, a client and applications of its own, and all shares do the same at the same time:
+//! what is told is the sum. Shares are processes that do what they are told by lines ([`Share`]).
 
-use std::io;
+use std::fmt::Display;
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use marline_testkit::need;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::beside::Echo;
+use crate::beside::{Echo, ROLE};
 use crate::support::{Running, ServerSide, resident_kib, start_server};
 
 /// Clients, if there are more streams than one is to have.
 const CLIENTS: usize = 4;
 /// So many connections from one address to one other: less than there are ports for.
 const PER_TARGET: usize = 12_500;
-/// Streams that are being opened at the same time.
+/// Streams that are being opened at the same time, in all.
 const AT_ONCE: usize = 32;
+/// Descriptors of a process beside those of its streams.
+const OTHER_DESCRIPTORS: u64 = 500;
+/// The role of a share's process.
+pub(crate) const SHARE: &str = "silent";
 
 /// Opens a stream by a forward, and waits for its first echo: a forward says nothing by itself when it stands.
 pub(crate) async fn open(forward: SocketAddr, number: u64) -> io::Result<TcpStream> {
@@ -79,13 +89,17 @@ impl Setup {
 }
 
 /// Opens them all; what did not open is counted.
-async fn open_all(forwards: &[SocketAddr], count: usize) -> (Vec<TcpStream>, usize) {
+async fn open_all(
+    forwards: &[SocketAddr],
+    count: usize,
+    at_once: usize,
+) -> (Vec<TcpStream>, usize) {
     let (mut open, mut lost) = (Vec::with_capacity(count), 0);
     let mut opening = tokio::task::JoinSet::new();
     for number in 0..count {
         let forward = forwards[number % forwards.len()];
         opening.spawn(self::open(forward, number as u64));
-        while opening.len() >= AT_ONCE || (number + 1 == count && !opening.is_empty()) {
+        while opening.len() >= at_once || (number + 1 == count && !opening.is_empty()) {
             match opening.join_next().await.expect("some").expect("no panic") {
                 Ok(stream) => open.push(stream),
                 Err(error) => {
@@ -98,51 +112,164 @@ async fn open_all(forwards: &[SocketAddr], count: usize) -> (Vec<TcpStream>, usi
     (open, lost)
 }
 
-pub(crate) fn measure(count: usize) {
-    let descriptors = count as u64 + 500;
-    let limit = Rlimit { current: Some(descriptors), maximum: Some(descriptors) };
-    let enough = getrlimit(Resource::Nofile).current.is_none_or(|current| current >= descriptors);
-    if !enough && setrlimit(Resource::Nofile, limit).is_err() {
-        return need::skip("descriptors cannot be raised here");
-    }
+/// Opens, asks and closes so many streams through a server of their own, so many at once, as the lines of the input
+/// say: `open`, `echo ROUND`, `held` (KiB of the server and of the clients), `close`. Answers by a line each; ends with
+/// the input.
+pub(crate) async fn share(count: usize, at_once: usize) {
     let dir = tempfile::tempdir().expect("a folder");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime").block_on(async {
-        let echoes: Vec<Echo> = (0..count.div_ceil(PER_TARGET)).map(|_| Echo::start()).collect();
-        let targets: Vec<SocketAddr> = echoes.iter().map(|echo| echo.address).collect();
-        let setup = Setup::start(dir.path(), count, &targets);
-        drop(open(setup.forwards[0], 1).await.expect("a first stream"));
-        let begin = setup.held_kib();
-        println!("silent streams: {count}; server, clients at the start {begin:?} KiB");
-        let mut most = [0; 2];
-        for round in 1..=3 {
-            let begun = Instant::now();
-            let (mut open, mut lost) = open_all(&setup.forwards, count).await;
-            let opened_s = begun.elapsed().as_secs_f64();
-            let begun = Instant::now();
-            for (number, stream) in open.iter_mut().enumerate() {
-                if let Err(error) = say(stream, (round << 32 | number) as u64).await {
-                    eprintln!("stream {number}: {error}");
-                    lost += 1;
-                }
+    let echoes: Vec<Echo> = (0..count.div_ceil(PER_TARGET)).map(|_| Echo::start()).collect();
+    let targets: Vec<SocketAddr> = echoes.iter().map(|echo| echo.address).collect();
+    let setup = Setup::start(dir.path(), count, &targets);
+    drop(open(setup.forwards[0], 1).await.expect("a first stream"));
+    let mut streams = Vec::new();
+    for line in io::stdin().lines() {
+        let line = line.expect("a line");
+        let begun = Instant::now();
+        let mut words = line.split(' ');
+        match (words.next(), words.next()) {
+            (Some("open"), None) => {
+                let lost;
+                (streams, lost) = open_all(&setup.forwards, count, at_once).await;
+                println!("{lost} {}", begun.elapsed().as_secs_f64());
             }
-            let echoed_s = begun.elapsed().as_secs_f64();
-            // What is kept for the message under way is given back after a while.
-            tokio::time::sleep(Duration::from_secs(12)).await;
-            let held = setup.held_kib();
-            let each = [0, 1].map(|end| held[end].saturating_sub(begin[end]) * 1_024 / count as u64);
-            drop(open);
-            // TIME-WAIT's minute, and some until free pages are given back.
-            tokio::time::sleep(Duration::from_secs(90)).await;
-            let end = setup.held_kib();
-            println!(
-                "    round {round}: opened in {opened_s:.1} s, echoed one after the other in \
-                 {echoed_s:.1} s, lost {lost}; open {held:?} KiB, {each:?} bytes each; closed {end:?} KiB"
-            );
-            for (most, each) in most.iter_mut().zip(each) {
-                *most = each.max(*most);
+            (Some("echo"), Some(round)) => {
+                let round: u64 = round.parse().expect("a number");
+                let lost = echo_on_each(&mut streams, round).await;
+                println!("{lost} {}", begun.elapsed().as_secs_f64());
             }
+            (Some("held"), None) => {
+                let [server, clients] = setup.held_kib();
+                println!("{server} {clients}");
+            }
+            (Some("close"), None) => {
+                streams.clear();
+                println!("0 0");
+            }
+            _ => panic!("what is {line:?}?"),
         }
-        println!("figure silent-server {}\nfigure silent-client {}", most[0], most[1]);
-    });
+    }
+}
+
+/// A message on each, one after the other; how many did not come back.
+async fn echo_on_each(streams: &mut [TcpStream], round: u64) -> usize {
+    let mut lost = 0;
+    for (number, stream) in streams.iter_mut().enumerate() {
+        if let Err(error) = say(stream, round << 32 | number as u64).await {
+            eprintln!("stream {number}: {error}");
+            lost += 1;
+        }
+    }
+    lost
+}
+
+/// A part of the streams in a process of its own. It ends when this does.
+struct Share {
+    process: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Share {
+    fn start(count: usize, at_once: usize) -> Share {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.env(ROLE, format!("{SHARE} {count} {at_once}"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("this program again");
+        let input = process.stdin.take();
+        let output = BufReader::new(process.stdout.take().expect("an output"));
+        Share { process, input, output }
+    }
+
+    fn tell(&mut self, what: &dyn Display) {
+        let input = self.input.as_mut().expect("an input");
+        writeln!(input, "{what}").expect("a share that listens");
+    }
+
+    /// Two numbers.
+    fn answer<A: FromStr, B: FromStr>(&mut self) -> (A, B) {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("an answer");
+        let numbers = line.trim().split_once(' ');
+        let numbers = numbers.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+        numbers.unwrap_or_else(|| panic!("a share said {line:?}"))
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        // Not killed: it has to end its own programs, and does with its input.
+        self.input = None;
+        let _ = self.process.wait();
+    }
+}
+
+/// All of them, which do the same at once.
+struct Shares(Vec<Share>);
+
+impl Shares {
+    /// How many were lost, and the longest time that one took, s.
+    fn all(&mut self, what: &dyn Display) -> (usize, f64) {
+        self.0.iter_mut().for_each(|share| share.tell(what));
+        let answers = self.0.iter_mut().map(Share::answer::<usize, f64>);
+        answers.fold((0, 0.0), |(lost, longest), (more, took)| (lost + more, longest.max(took)))
+    }
+
+    /// Resident memory of the servers and of the clients, KiB.
+    fn held_kib(&mut self) -> [u64; 2] {
+        self.0.iter_mut().for_each(|share| share.tell(&"held"));
+        let answers = self.0.iter_mut().map(Share::answer::<u64, u64>);
+        answers.fold([0; 2], |[servers, clients], (a, b)| [servers + a, clients + b])
+    }
+}
+
+/// Servers, one if a process may have descriptors for all.
+fn servers(count: usize) -> usize {
+    let descriptors = count as u64 + OTHER_DESCRIPTORS;
+    let limit = Rlimit { current: Some(descriptors), maximum: Some(descriptors) };
+    let now = getrlimit(Resource::Nofile);
+    let enough = now.current.is_none_or(|current| current >= descriptors);
+    if enough || setrlimit(Resource::Nofile, limit).is_ok() {
+        return 1;
+    }
+    let most = now.maximum.unwrap_or(u64::MAX).saturating_sub(OTHER_DESCRIPTORS);
+    let limit = Rlimit { current: now.maximum, maximum: now.maximum };
+    setrlimit(Resource::Nofile, limit).expect("a limit up to the hard one");
+    count.div_ceil(PER_TARGET.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1))
+}
+
+pub(crate) fn measure(count: usize) {
+    let servers = servers(count);
+    let each = count.div_ceil(servers);
+    let counts = (0..servers).map(|share| each.min(count - share * each));
+    let at_once = AT_ONCE.div_ceil(servers);
+    let mut shares = Shares(counts.map(|count| Share::start(count, at_once)).collect());
+    let begin = shares.held_kib();
+    println!(
+        "silent streams: {count}, servers: {servers}; servers, clients at the start {begin:?} KiB"
+    );
+    let mut most = [0; 2];
+    let mut most_kib = [0; 2];
+    for round in 1..=3 {
+        let (mut lost, opened_s) = shares.all(&"open");
+        let (silent, echoed_s) = shares.all(&format_args!("echo {round}"));
+        lost += silent;
+        // What is kept for the message under way is given back after a while.
+        std::thread::sleep(Duration::from_secs(12));
+        let held = shares.held_kib();
+        let each = [0, 1].map(|end| held[end].saturating_sub(begin[end]) * 1_024 / count as u64);
+        shares.all(&"close");
+        // TIME-WAIT's minute, and some until free pages are given back.
+        std::thread::sleep(Duration::from_secs(90));
+        let end = shares.held_kib();
+        println!(
+            "    round {round}: opened in {opened_s:.1} s, echoed one after the other in \
+             {echoed_s:.1} s, lost {lost}; open {held:?} KiB, {each:?} bytes each; closed {end:?} KiB"
+        );
+        for end in [0, 1] {
+            most[end] = each[end].max(most[end]);
+            most_kib[end] = held[end].max(most_kib[end]);
+        }
+    }
+    println!("figure silent-server {}\nfigure silent-client {}", most[0], most[1]);
+    println!("most resident, servers and clients: {most_kib:?} KiB");
 }

@@ -23,7 +23,7 @@ use crate::support::{Running, ServerSide, resident_kib, start_server};
 const CLIENTS: usize = 4;
 /// So many connections from one address to one other: less than there are ports for.
 const PER_TARGET: usize = 12_500;
-/// Streams that are being opened at the same time, in all.
+/// Streams that are being opened, or closed, at the same time, in all.
 const AT_ONCE: usize = 32;
 /// Descriptors of a process beside those of its streams.
 const OTHER_DESCRIPTORS: u64 = 500;
@@ -142,11 +142,40 @@ pub(crate) async fn share(count: usize, at_once: usize) {
                 println!("{server} {clients}");
             }
             (Some("close"), None) => {
-                streams.clear();
-                println!("0 0");
+                let lost = close_all(core::mem::take(&mut streams), at_once).await;
+                println!("{lost} {}", begun.elapsed().as_secs_f64());
             }
             _ => panic!("what is {line:?}?"),
         }
+    }
+}
+
+/// Closes them all, and waits until the other side has; how many it has not.
+async fn close_all(streams: Vec<TcpStream>, at_once: usize) -> usize {
+    let mut lost = 0;
+    let mut closing = tokio::task::JoinSet::new();
+    let mut streams = streams.into_iter();
+    loop {
+        let more = streams.by_ref().take(at_once - closing.len());
+        more.for_each(|stream| {
+            closing.spawn(close(stream));
+        });
+        match closing.join_next().await {
+            None => return lost,
+            Some(Ok(Ok(()))) => {}
+            Some(other) => {
+                eprintln!("a stream did not close: {other:?}");
+                lost += 1;
+            }
+        }
+    }
+}
+
+async fn close(mut stream: TcpStream) -> io::Result<()> {
+    stream.shutdown().await?;
+    match stream.read(&mut [0]).await? {
+        0 => Ok(()),
+        _ => Err(io::Error::other("more than an echo")),
     }
 }
 
@@ -257,13 +286,14 @@ pub(crate) fn measure(count: usize) {
         std::thread::sleep(Duration::from_secs(12));
         let held = shares.held_kib();
         let each = [0, 1].map(|end| held[end].saturating_sub(begin[end]) * 1_024 / count as u64);
-        shares.all(&"close");
+        let (unclosed, closed_s) = shares.all(&"close");
+        lost += unclosed;
         // TIME-WAIT's minute, and some until free pages are given back.
         std::thread::sleep(Duration::from_secs(90));
         let end = shares.held_kib();
         println!(
             "    round {round}: opened in {opened_s:.1} s, echoed one after the other in \
-             {echoed_s:.1} s, lost {lost}; open {held:?} KiB, {each:?} bytes each; closed {end:?} KiB"
+             {echoed_s:.1} s, closed in {closed_s:.1} s, lost {lost}; open {held:?} KiB, {each:?} bytes each; closed {end:?} KiB"
         );
         for end in [0, 1] {
             most[end] = each[end].max(most[end]);

@@ -65,6 +65,14 @@ impl<T> Channel<T> {
         }
     }
 
+    /// Whether the peer's direction has ended in good order; known of a session's stream only, and when that was read.
+    pub fn has_ended(&self) -> bool {
+        match self {
+            Channel::Tls(_) => false,
+            Channel::Session(stream) => stream.has_ended(),
+        }
+    }
+
     /// The stream below the encryption.
     fn below(&self) -> &T {
         match self {

@@ -16,6 +16,7 @@ pub mod invite;
 pub mod ledger;
 pub mod memory_trim;
 pub mod message;
+mod outgoing;
 pub mod private_file;
 pub mod quota;
 pub mod record;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use marline::datagrams::LaneConfig;
+use socket2::{Domain, Socket, Type};
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
 };
@@ -244,4 +245,35 @@ pub(crate) async fn is_served(version: u8, alpn: &[&[u8]]) {
     assert!(own.is_empty(), "it would not understand {own:?}");
     assert_eq!(Message::read(&mut stream).await.unwrap(), Message::Working);
     assert_eq!(Message::read(&mut stream).await.unwrap(), Message::Connected);
+}
+
+/// A TCP listener that does not answer: its queue is full.
+pub(crate) struct Silent {
+    listener: Socket,
+    pub(crate) address: SocketAddr,
+    _queue: Vec<Socket>,
+}
+
+impl Silent {
+    pub(crate) fn start() -> Silent {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), None).unwrap();
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        listener.listen(0).unwrap();
+        let address = listener.local_addr().unwrap().as_socket().unwrap();
+        let mut queue = Vec::new();
+        while queue.len() < 8 {
+            let next = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), None).unwrap();
+            let _ = next.connect(&address.into());
+            if next.peer_addr().is_err() {
+                return Silent { listener, address, _queue: queue };
+            }
+            queue.push(next);
+        }
+        panic!("a queue of none took {}", queue.len());
+    }
+
+    /// Takes who waits, so that the next ones are answered.
+    pub(crate) fn accept_all(&self) {
+        while self.listener.accept().is_ok() {}
+    }
 }

@@ -100,9 +100,16 @@ impl Shard {
         self.lock().grow_pool().map(|_| ())
     }
 
-    /// Declares that this shard opens no connections, so that no port is reserved for them.
+    /// Declares that this shard opens no connections, so that no port is reserved for them, and that its packets leave
+    /// as the routing table says: sockets that only send are closed.
     pub fn never_connect(&self) {
-        self.lock().forbid_pool();
+        let mut state = self.lock();
+        state.forbid_pool();
+        for entry in state.sockets.iter().flatten() {
+            if let Kind::Raw(raw) = &entry.socket.kind {
+                raw.close_spare();
+            }
+        }
     }
 }
 
@@ -197,5 +204,35 @@ impl State {
                 other => return other,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_testkit::need;
+
+    use super::*;
+    use crate::driver::state::CarrierKind;
+    use crate::driver::testing::without_sockets;
+
+    /// Sockets that only send and are not bound to an interface.
+    fn spare(shard: &Shard) -> usize {
+        let raw = |entry: &SocketEntry| match &entry.socket.kind {
+            Kind::Raw(raw) => raw.spare(),
+            _ => 0,
+        };
+        shard.lock().sockets.iter().flatten().map(raw).sum()
+    }
+
+    #[tokio::test]
+    async fn who_opens_no_connections_keeps_no_sockets_that_only_send() {
+        if !need::root() {
+            return;
+        }
+        let shard = without_sockets(CarrierKind::Raw, None);
+        shard.use_raw(&RawSockets::open().unwrap()).unwrap();
+        assert!(spare(&shard) > 0);
+        shard.never_connect();
+        assert_eq!(spare(&shard), 0);
     }
 }

@@ -298,6 +298,17 @@ impl RawKind {
         self.ways.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Closes the sockets that are not bound to an interface yet: the kernel looks at each for every TCP packet.
+    pub(crate) fn close_spare(&self) {
+        self.lock().spare = Vec::new();
+    }
+
+    /// How many of those there are.
+    #[cfg(test)]
+    pub(crate) fn spare(&self) -> usize {
+        self.lock().spare.len()
+    }
+
     /// Packets from this address leave through this interface (0: as the routing table says), or
     /// the address is gone.
     pub(crate) fn set_interface(&self, local: IpAddr, interface: Option<u32>) {

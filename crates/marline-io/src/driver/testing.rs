@@ -21,9 +21,22 @@ use crate::sys::socket::PortSharing;
 pub(super) fn shard(
     accept: Option<(ConnectionConfig, Arc<AcceptQueue>)>,
 ) -> (Arc<ShardHandle>, SocketAddr) {
+    let carrier = CarrierKind::Udp { keepalive: Duration::from_secs(60), udp: UdpUse::Always };
+    let shard = without_sockets(carrier, accept);
+    let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let options = SocketOptions { local, interface: None, port: PortSharing::Alone, mark: 0 };
+    let local = shard.open_socket(options).expect("a socket");
+    (shard, local)
+}
+
+/// A shard of this carrier that has no socket yet.
+pub(super) fn without_sockets(
+    carrier: CarrierKind,
+    accept: Option<(ConnectionConfig, Arc<AcceptQueue>)>,
+) -> Arc<ShardHandle> {
     let (accept, queue) = accept.unzip();
     let shard = Shard::start(ShardConfig {
-        carrier: CarrierKind::Udp { keepalive: Duration::from_secs(60), udp: UdpUse::Always },
+        carrier,
         shard: marline_core::Shard::ALONE,
         reset_seed: None,
         accept,
@@ -36,12 +49,8 @@ pub(super) fn shard(
         observers: Vec::new(),
         events: None,
         busy_poll: Duration::ZERO,
-    })
-    .expect("started");
-    let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let options = SocketOptions { local, interface: None, port: PortSharing::Alone, mark: 0 };
-    let local = shard.open_socket(options).expect("a socket");
-    (shard, local)
+    });
+    shard.expect("started")
 }
 
 /// A socket that gets what was sent over loopback in one call as one message (GRO).

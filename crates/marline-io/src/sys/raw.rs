@@ -20,6 +20,11 @@ pub(crate) const MESSAGE_BYTES: usize = 64 << 10;
 /// Bytes of control messages: a destination and a traffic class.
 const CONTROL_BYTES: usize = 128;
 
+/// Addresses to which no TCP packet is sent (RFC 9293 section 3.9.2.3): of an organization's own scope, and assigned to
+/// nothing (RFC 2365, RFC 4291 section 2.7).
+const NOBODY_V4: Ipv4Addr = Ipv4Addr::new(239, 192, 255, 254);
+const NOBODY_V6: Ipv6Addr = Ipv6Addr::new(0xff18, 0, 0, 0, 0, 0, 0, 0xfffe);
+
 /// Where a batch of segments goes.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct RawDestination {
@@ -53,7 +58,7 @@ pub(crate) struct RawMeta {
 /// Opens a raw socket for TCP that receives nothing yet: a filter that drops all is on it, and what
 /// came before is thrown away.
 pub(crate) fn open(ipv6: bool) -> io::Result<OwnedFd> {
-    let raw = open_sender(ipv6)?;
+    let raw = open_silent(ipv6)?;
     let (level, option) = if ipv6 {
         set_int(raw.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
         (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
@@ -66,7 +71,24 @@ pub(crate) fn open(ipv6: bool) -> io::Result<OwnedFd> {
 }
 
 /// Opens a raw socket for TCP that only sends, and neither hears of packets nor of errors.
+///
+/// The kernel copies the header of each TCP packet of the machine for each raw socket that it may concern, and has
+/// that one's filter look at the copy. To a socket that is bound to an address only packets to that address are of
+/// concern. A multicast address may be bound on every machine, is no source of what is sent, and nobody sends TCP to
+/// it.
 pub(crate) fn open_sender(ipv6: bool) -> io::Result<OwnedFd> {
+    let raw = open_silent(ipv6)?;
+    let nobody = if ipv6 { IpAddr::V6(NOBODY_V6) } else { IpAddr::V4(NOBODY_V4) };
+    let bound = rustix::net::bind(&raw, &SocketAddr::new(nobody, 0));
+    if let Err(error) = bound {
+        // It costs time, nothing else: the filter drops what comes.
+        tracing::debug!(%error, "a raw socket that only sends gets copies of packets");
+    }
+    Ok(raw)
+}
+
+/// Opens a raw socket for TCP whose filter drops all.
+fn open_silent(ipv6: bool) -> io::Result<OwnedFd> {
     let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
     let raw = Socket::new(domain, Type::RAW.nonblocking(), Some(Protocol::TCP))?;
     filter::attach(raw.as_fd(), &filter::DROP_ALL)?;
@@ -308,5 +330,67 @@ fn read_control(cmsg: *const libc::cmsghdr, meta: &mut RawMeta) {
             meta.class = class as u8;
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use marline_testkit::need;
+
+    use super::*;
+
+    /// Whether a raw socket is told of what others say to each other, when its filter lets everything through.
+    fn hears(raw: &OwnedFd, at: &str) -> bool {
+        let everything = libc::sock_filter { k: u32::MAX, ..filter::DROP_ALL[0] };
+        filter::attach(raw.as_fd(), &[everything]).unwrap();
+        let listener = TcpListener::bind(at).unwrap();
+        let _connected = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        RawBuffer::new().receive(raw.as_fd()).is_ok_and(|count| count > 0)
+    }
+
+    #[test]
+    fn a_socket_that_only_sends_gets_no_copies() {
+        if !need::root() {
+            return;
+        }
+        for (ipv6, at) in [(false, "127.0.0.1:0"), (true, "[::1]:0")] {
+            let receiver = match open(ipv6) {
+                Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => continue,
+                receiver => receiver.unwrap(),
+            };
+            assert!(hears(&receiver, at), "{at}: who receives gets them");
+            assert!(!hears(&open_sender(ipv6).unwrap(), at), "{at}");
+        }
+    }
+
+    #[test]
+    fn what_it_sends_has_the_source_that_was_said() {
+        if !need::root() {
+            return;
+        }
+        let (receiver, sender) = (open(false).unwrap(), open_sender(false).unwrap());
+        let everything = libc::sock_filter { k: u32::MAX, ..filter::DROP_ALL[0] };
+        filter::attach(receiver.as_fd(), &[everything]).unwrap();
+        let local: IpAddr = "127.0.0.77".parse().unwrap();
+        let remote = "127.0.0.78:9".parse().unwrap();
+        let to = RawDestination { local, remote, interface: 0, ecn: 0 };
+        let segment = [7; 20];
+        assert_eq!(send(sender.as_fd(), &to, 0, &segment).unwrap(), 1);
+        let mut buffer = RawBuffer::new();
+        // Other tests' packets come, too.
+        for _ in 0..50 {
+            while buffer.receive(receiver.as_fd()).is_ok() {
+                let ours = |(meta, bytes): (&RawMeta, &[u8])| {
+                    bytes.ends_with(&segment) && meta.source.ip() == local
+                };
+                if buffer.packets().any(ours) {
+                    return;
+                }
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("it did not come");
     }
 }

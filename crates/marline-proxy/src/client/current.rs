@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::ahead::Ahead;
 use super::open::{Open, OpenError};
 use crate::target::Target;
 
@@ -43,5 +44,14 @@ impl<O: Open> Open for Current<O> {
     async fn open(&self, target: &Target) -> Result<O::Stream, OpenError> {
         let way = self.now();
         way.open(target).await
+    }
+
+    async fn open_behind(
+        &self,
+        target: &Target,
+        ahead: Option<&mut Ahead<'_>>,
+    ) -> Result<O::Stream, OpenError> {
+        let way = self.now();
+        way.open_behind(target, ahead).await
     }
 }

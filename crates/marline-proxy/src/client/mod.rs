@@ -1,7 +1,9 @@
 //! Client side of the proxy: accepts applications' connections and opens their targets.
 
 mod admission;
+pub mod ahead;
 mod answers;
+mod asking;
 mod backoff;
 pub mod current;
 pub mod dialer;

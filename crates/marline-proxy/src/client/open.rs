@@ -1,9 +1,13 @@
 //! Ways to a target: through a server, or direct.
 
 use std::fmt;
+use std::io;
+use std::time::Duration;
 
+use super::ahead::Ahead;
 use crate::message::{ErrorCode, Failure};
 use crate::target::Target;
+use crate::tls;
 use crate::transport::Transport;
 
 /// A way to targets.
@@ -14,6 +18,16 @@ pub trait Open: Send + Sync + 'static {
     /// A stream whose bytes are the target's.
     fn open(&self, target: &Target)
     -> impl Future<Output = Result<Self::Stream, OpenError>> + Send;
+
+    /// The same for an application that has a connection already: its first bytes may go ahead, and what is written to
+    /// the stream comes behind them. A way that knows no such thing takes none.
+    fn open_behind(
+        &self,
+        target: &Target,
+        _ahead: Option<&mut Ahead<'_>>,
+    ) -> impl Future<Output = Result<Self::Stream, OpenError>> + Send {
+        self.open(target)
+    }
 }
 
 /// Error of opening a target.
@@ -51,5 +65,18 @@ impl OpenError {
             OpenError::Pin => ErrorCode::ResourceExceeded,
             OpenError::Server(_) => ErrorCode::NetworkFailure,
         }
+    }
+
+    /// What reading or writing gave, where the server was to be at the other end.
+    pub(super) fn from_io(what: &str, error: io::Error) -> OpenError {
+        if tls::is_pin_mismatch(&error) {
+            return OpenError::Pin;
+        }
+        OpenError::Server(anyhow::Error::new(error).context(what.to_owned()))
+    }
+
+    pub(super) fn late(what: &str, patience: Duration) -> OpenError {
+        let patience_s = patience.as_secs();
+        OpenError::Server(anyhow::anyhow!("{what}: no answer within {patience_s} s"))
     }
 }

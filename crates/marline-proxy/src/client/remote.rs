@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, split};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -21,6 +20,7 @@ use super::open::OpenError;
 use super::socks_listener::SocksListener;
 use super::tunnel::{Connect, Tunnel};
 use crate::message::{ErrorCode, Failure, Message, VisitorId};
+use crate::outgoing;
 use crate::target::Target;
 use crate::transport::Transport;
 
@@ -167,12 +167,11 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
             );
             return Err(io::ErrorKind::ResourceBusy.into());
         };
-        let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect(target.to_string()));
+        let connecting = timeout(CONNECT_TIMEOUT, outgoing::to_target(&target));
         let connected = connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let socket = connected.inspect_err(|error| {
             self.tell_unreached(&target, &format_args!("visitor {from} is sent away: {error}"));
         })?;
-        let _ = socket.set_nodelay(true);
         // Boxed, for handshakes take several times the room that a relay takes for hours.
         let opened = tokio::select! {
             opened = Box::pin(tunnel.accept(id)) => opened,

@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::ahead::Ahead;
 use super::listening::listening;
 use super::open::{Open, OpenError};
 use super::open_targets::OpenTargets;
@@ -161,8 +162,13 @@ impl<O: Open> SocksListener<O> {
                 Err(_) => return tracing::info!("an application did not say where to in time"),
             },
         };
-        let stream = match self.open(&target).await {
+        // Who has asked waits for the answer.
+        let mut ahead = Ahead::of(&socket);
+        let opened = self.open_behind(&target, (!asked).then_some(&mut ahead)).await;
+        let ahead = ahead.finish();
+        let stream = match opened {
             None => return socket.abort(),
+            Some(Ok(stream)) if ahead.is_err() => return stream.abort(),
             Some(Ok(stream)) => stream,
             Some(Err(error)) => {
                 self.tell_unreached(&target, &error);
@@ -172,14 +178,22 @@ impl<O: Open> SocksListener<O> {
         if asked && socks::reply(&mut socket, Reply::Succeeded).await.is_err() {
             return stream.abort();
         }
-        self.pass(socket, stream, &target).await;
+        self.pass_behind(ahead.unwrap_or_default(), socket, stream, &target).await;
     }
 
     /// Opens a target; `None`: everything is to end.
     pub(super) async fn open(&self, target: &Target) -> Option<Result<O::Stream, OpenError>> {
+        self.open_behind(target, None).await
+    }
+
+    async fn open_behind(
+        &self,
+        target: &Target,
+        ahead: Option<&mut Ahead<'_>>,
+    ) -> Option<Result<O::Stream, OpenError>> {
         // Boxed, for handshakes take several times the room that a relay takes for hours.
         tokio::select! {
-            opened = Box::pin(self.way.open(target)) => Some(opened),
+            opened = Box::pin(self.way.open_behind(target, ahead)) => Some(opened),
             () = self.stop.over() => None,
         }
     }
@@ -195,8 +209,20 @@ impl<O: Open> SocksListener<O> {
 
     /// Passes bytes between an application and its target to the end.
     pub(super) async fn pass(&self, local: impl Transport, remote: O::Stream, target: &Target) {
+        self.pass_behind(0, local, remote, target).await;
+    }
+
+    /// The same behind so many bytes of the application that the target has.
+    async fn pass_behind(
+        &self,
+        ahead_bytes: u64,
+        local: impl Transport,
+        remote: O::Stream,
+        target: &Target,
+    ) {
         tracing::debug!(%target, "connected");
         let (begun, traffic) = (Instant::now(), Arc::new(Traffic::part_of(&self.traffic)));
+        traffic.count(ahead_bytes, 0);
         let _listed = self.targets.enter(target, &remote, &traffic);
         let end = relay(local, remote, &traffic, pin!(self.stop.over())).await;
         tell_end(&"an application", begun, &traffic, &end);

@@ -3,8 +3,9 @@
 //!
 //! Fresh, with a session: the multipath handshake, and then the opening and Connect in one go; the
 //! answer is there two round trips after the start. Without: TLS comes between, and that makes
-//! three. Warm or used: one. A request refused by an overloaded server is repeated within its time
-//! limit, since no byte of the application was sent.
+//! three. Warm or used: one; just used: none, as the application's first bytes go ahead. A request
+//! refused by an overloaded server is repeated within its time limit, since no byte of the
+//! application was sent.
 
 use std::future::Future;
 use std::io;
@@ -14,11 +15,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::admission::{Admission, Admitted, Turn};
+use super::ahead::Ahead;
 use super::answers::{lane, listening, welcome, working};
 use super::backoff::Backoff;
 use super::last_refusal::LastRefusal;
@@ -80,26 +82,12 @@ impl Failed {
     }
 }
 
-impl OpenError {
-    fn from_io(what: &str, error: io::Error) -> OpenError {
-        if tls::is_pin_mismatch(&error) {
-            return OpenError::Pin;
-        }
-        OpenError::Server(anyhow::Error::new(error).context(what.to_owned()))
-    }
-
-    fn late(what: &str, patience: Duration) -> OpenError {
-        let patience_s = patience.as_secs();
-        OpenError::Server(anyhow::anyhow!("{what}: no answer within {patience_s} s"))
-    }
-}
-
 /// One server, as its invite describes it.
 pub struct Tunnel<C: Connect> {
     connect: C,
     tls: TlsConnector,
     token: Secret,
-    patience: Patience,
+    pub(super) patience: Patience,
     deadlines: Deadlines,
     admission: Admission,
     pool: Pool<Channel<C::Stream>>,
@@ -201,11 +189,11 @@ impl<C: Connect> Tunnel<C> {
         Leased::new(channel, Box::new(take_back))
     }
 
-    /// A connection that waits for a request.
-    async fn waiting(&self) -> Option<Channel<C::Stream>> {
+    /// A connection that waits for a request, and whether it carried one just now.
+    async fn waiting(&self) -> Option<(Channel<C::Stream>, bool)> {
         match self.used.take() {
-            Some(stream) => Some(stream),
-            None => self.pool.take().await,
+            Some((stream, since)) => Some((stream, since < Duration::from_secs(1))),
+            None => self.pool.take().await.map(|stream| (stream, false)),
         }
     }
 
@@ -225,16 +213,16 @@ impl<C: Connect> Tunnel<C> {
             stream.abort();
             return Err(error);
         }
-        self.connected(stream).await
+        self.connected(&mut stream).await?;
+        Ok(stream)
     }
 
-    async fn connected(
+    pub(super) async fn connected(
         &self,
-        mut stream: Channel<C::Stream>,
-    ) -> Result<Channel<C::Stream>, OpenError> {
+        stream: &mut (impl AsyncRead + Unpin),
+    ) -> Result<(), OpenError> {
         let connected = |message: &Message| matches!(message, Message::Connected).then_some(());
-        self.expect(&mut stream, self.patience.target, connected).await?;
-        Ok(stream)
+        self.expect(stream, self.patience.target, connected).await
     }
 
     async fn below(&self, own: &[SocketAddr]) -> Result<C::Stream, OpenError> {
@@ -413,23 +401,37 @@ impl<C: Connect> Tunnel<C> {
         }
     }
 
-    /// A stream that is one with what the server was asked for.
-    async fn ask(&self, request: &Message) -> Result<Leased<C::Stream>, OpenError> {
+    /// A stream that is one with what the server was asked for, behind the bytes that go ahead, if any may.
+    async fn ask(
+        &self,
+        request: &Message,
+        mut ahead: Option<&mut Ahead<'_>>,
+    ) -> Result<Leased<C::Stream>, OpenError> {
         self.renew_in_time();
-        let lend = |stream| self.lend(stream);
-        if let Some(stream) = self.waiting().await {
-            match self.on_warm(stream, request).await {
-                Err(OpenError::Server(error)) => {
+        if let Some((stream, just_used)) = self.waiting().await {
+            let asked = match ahead.as_deref_mut().filter(|_| just_used) {
+                Some(ahead) => self.on_used(stream, request, ahead).await,
+                None => self.on_warm(stream, request).await,
+            };
+            match asked {
+                Err(OpenError::Server(error))
+                    if ahead.as_deref().is_none_or(Ahead::is_repeatable) =>
+                {
                     tracing::debug!("a warm connection was dead ({error:#}): a fresh one");
                     self.pool.clear();
                     self.used.clear();
                 }
-                result => return result.map(lend),
+                asked => return asked.map(|stream| self.lend(stream)),
             }
         }
         let (mut stream, ..) = self.fresh(Some(request)).await?;
         self.expect(&mut stream, self.patience.handshake, working).await?;
-        self.connected(stream).await.map(lend)
+        self.connected(&mut stream).await?;
+        if let Some(ahead) = ahead {
+            let repeated = ahead.repeat(&mut stream).await;
+            repeated.map_err(|error| OpenError::from_io("sending to the server", error))?;
+        }
+        Ok(self.lend(stream))
     }
 
     /// A stream to somebody who has connected to an address where the server listens for us.
@@ -437,7 +439,7 @@ impl<C: Connect> Tunnel<C> {
     /// # Errors
     /// They are gone, or the server cannot be reached.
     pub(super) async fn accept(&self, id: VisitorId) -> Result<Leased<C::Stream>, OpenError> {
-        self.ask(&Message::Accept(id)).await
+        self.ask(&Message::Accept(id), None).await
     }
 
     /// Has the server listen: gives the connection that controls it, and where it listens.
@@ -512,9 +514,9 @@ impl<C: Connect> Tunnel<C> {
     }
 
     /// Reads one message, which must be the one that `pick` takes.
-    async fn expect<T>(
+    pub(super) async fn expect<T>(
         &self,
-        stream: &mut Channel<C::Stream>,
+        stream: &mut (impl AsyncRead + Unpin),
         patience: Duration,
         pick: impl Fn(&Message) -> Option<T>,
     ) -> Result<T, OpenError> {
@@ -533,13 +535,26 @@ impl<C: Connect> Open for Tunnel<C> {
     type Stream = Leased<C::Stream>;
 
     async fn open(&self, target: &Target) -> Result<Self::Stream, OpenError> {
-        let mut stream = self.ask(&Message::Connect(target.clone())).await?;
+        self.open_behind(target, None).await
+    }
+
+    async fn open_behind(
+        &self,
+        target: &Target,
+        ahead: Option<&mut Ahead<'_>>,
+    ) -> Result<Self::Stream, OpenError> {
+        // Bytes with a deadline wait for it to be set.
+        let ahead = ahead.filter(|_| self.deadlines.of(target.port).is_none());
+        let mut stream = self.ask(&Message::Connect(target.clone()), ahead).await?;
         stream.hurry(&self.deadlines, target.port);
         Ok(stream)
     }
 }
 
-async fn send(stream: &mut impl Transport, bytes: &[u8]) -> Result<(), OpenError> {
+pub(super) async fn send(
+    stream: &mut (impl AsyncWrite + Unpin),
+    bytes: &[u8],
+) -> Result<(), OpenError> {
     let written = async {
         stream.write_all(bytes).await?;
         stream.flush().await

@@ -4,7 +4,7 @@
 //! They wait for a few seconds, which is where most further requests come (the files of a page, the
 //! next call of a program), and are fewer than a page needs. No task reads from them: one is
 //! checked when it is taken. If it died unnoticed the server does not send `Working`, and the
-//! request is repeated on another.
+//! request is repeated on another, unless the application's first bytes went ahead (`ahead.rs`).
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,12 +50,12 @@ fn lock<S>(waiting: &Mutex<Waiting<S>>) -> MutexGuard<'_, Waiting<S>> {
 }
 
 impl<S: Transport> Used<S> {
-    /// Takes the one that was used last and is still good.
-    pub(super) fn take(&self) -> Option<S> {
+    /// Takes the one that was used last and is still good, and how long ago that was.
+    pub(super) fn take(&self) -> Option<(S, Duration)> {
         loop {
-            let (mut stream, _) = lock(&self.0).streams.pop()?;
+            let (mut stream, since) = lock(&self.0).streams.pop()?;
             if is_silent(&mut stream) {
-                return Some(stream);
+                return Some((stream, since.elapsed()));
             }
             bid_farewell(stream);
         }
@@ -140,7 +140,7 @@ mod tests {
         let (mut first, dead, mut last) = (put(&used), put(&used), put(&used));
         drop(dead);
         for far in [&mut last, &mut first] {
-            let mut near = used.take().unwrap();
+            let (mut near, _) = used.take().unwrap();
             near.write_all(b"x").await.unwrap();
             assert_eq!(far.read_u8().await.unwrap(), b'x');
         }

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::outgoing;
 use crate::target::Target;
 
 /// Where the service is.
@@ -54,12 +55,7 @@ impl Backend {
     pub(super) async fn connect(&self) -> io::Result<Connected> {
         match self {
             Backend::Unix(path) => UnixStream::connect(path).await.map(Connected::Unix),
-            Backend::Tcp(target) => {
-                let stream = TcpStream::connect(target.to_string()).await?;
-                // Small answers of interactive services must not wait for an ACK.
-                let _ = stream.set_nodelay(true);
-                Ok(Connected::Tcp(stream))
-            }
+            Backend::Tcp(target) => outgoing::to_target(target).await.map(Connected::Tcp),
         }
     }
 }

@@ -4,17 +4,20 @@
 //! tried in turn, families alternating, the next one starting when the last one failed or has not
 //! answered for 250 ms (RFC 8305, simplified: resolution is not raced).
 
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::own_resolver;
 use crate::message::{ErrorCode, Failure};
+use crate::outgoing;
 use crate::resolve::resolve;
 use crate::rules::Rules;
 use crate::target::Target;
@@ -34,14 +37,11 @@ pub async fn dial(rules: &Arc<Rules>, target: &Target) -> Result<TcpStream, Fail
         allowed(rules, target).await?
     };
     let attempt = timeout(CONNECT_TIMEOUT, race(&allowed));
-    let stream = match attempt.await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return Err(failure_of(target, &error)),
-        Err(_) => return Err(failure_of(target, &io::ErrorKind::TimedOut.into())),
-    };
-    // Small writes of interactive sessions must not wait for an ACK.
-    let _ = stream.set_nodelay(true);
-    Ok(stream)
+    match attempt.await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => Err(failure_of(target, &error)),
+        Err(_) => Err(failure_of(target, &io::ErrorKind::TimedOut.into())),
+    }
 }
 
 /// The addresses of a client's target that the rules allow, the best first.
@@ -78,21 +78,39 @@ fn filter(
     })
 }
 
+/// Attempts that go on beside each other, in the task that waits for them: most requests have one, which may be over
+/// when it has begun.
+#[derive(Default)]
+struct Attempts(Vec<Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>>);
+
+impl Attempts {
+    /// What the next one that ends gives; `None`: there is none.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<TcpStream>>> {
+        for at in 0..self.0.len() {
+            if let Poll::Ready(ended) = self.0[at].as_mut().poll(cx) {
+                drop(self.0.swap_remove(at));
+                return Poll::Ready(Some(ended));
+            }
+        }
+        if self.0.is_empty() { Poll::Ready(None) } else { Poll::Pending }
+    }
+}
+
 async fn race(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
-    let mut attempts = JoinSet::new();
+    let mut attempts = Attempts::default();
     let mut waiting = addresses.iter().copied();
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     loop {
-        let started = waiting.next().map(|address| attempts.spawn(TcpStream::connect(address)));
-        if started.is_none() && attempts.is_empty() {
-            return Err(last);
+        let next = waiting.next();
+        if let Some(address) = next {
+            attempts.0.push(Box::pin(outgoing::to_address(address)));
         }
-        let patience = if started.is_some() { STAGGER } else { CONNECT_TIMEOUT };
-        match timeout(patience, attempts.join_next()).await {
-            Ok(Some(Ok(Ok(stream)))) => return Ok(stream),
-            Ok(Some(Ok(Err(error)))) => last = error,
-            Ok(Some(Err(error))) => last = io::Error::other(error),
-            Ok(None) | Err(_) => {}
+        let patience = if next.is_some() { STAGGER } else { CONNECT_TIMEOUT };
+        match timeout(patience, poll_fn(|cx| attempts.poll_next(cx))).await {
+            Ok(Some(Ok(stream))) => return Ok(stream),
+            Ok(Some(Err(error))) => last = error,
+            Ok(None) => return Err(last),
+            Err(_) => {}
         }
     }
 }
@@ -118,6 +136,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::testing::Silent;
 
     fn rules(allow: &str) -> Arc<Rules> {
         Arc::new(Rules { allow: vec![allow.parse().unwrap()], deny: Vec::new() })
@@ -176,5 +195,15 @@ mod tests {
         let stream = race(&[closed, open]).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), open);
         assert_eq!(race(&[closed]).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+    #[tokio::test]
+    async fn a_silent_address_holds_up_the_next_one_for_the_stagger_and_no_longer() {
+        let (silent, listener) = (Silent::start(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let open = listener.local_addr().unwrap();
+        let begun = std::time::Instant::now();
+        let stream = race(&[silent.address, open]).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), open);
+        let took = begun.elapsed();
+        assert!(took >= STAGGER && took < CONNECT_TIMEOUT / 3, "{took:?}");
     }
 }

@@ -139,6 +139,11 @@ impl<T> Sealed<T> {
         renewed
     }
 
+    /// Whether the peer's end of direction was read.
+    pub const fn has_ended(&self) -> bool {
+        self.incoming.ended
+    }
+
     /// The stream below.
     pub fn get_ref(&self) -> &T {
         &self.inner

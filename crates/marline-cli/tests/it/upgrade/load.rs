@@ -104,6 +104,48 @@ fn neither_do_streams_by_tcp() {
     under_load("tcp", "1", 30, 2);
 }
 
+/// Applications of a forward that speak first, one after the other on a connection that was just used: a process that
+/// is replaced ends such a connection while the next request, and what goes ahead with it, is on its way.
+#[test]
+fn who_speaks_first_is_answered() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let mut server = Upgraded::start(dir, &[]);
+    let (target, invite) = (echo_target(), server.first.invite_file.clone());
+    let (invite, forward) = (invite.to_str().expect("text"), format!("0:{target}"));
+    let words =
+        ["client", "--invite-file", invite, "--path", "127.0.0.1", "--warm", "0", "-L", &forward];
+    let mut client = Running::start(dir, &words);
+    let near = client.address_after("forward listening on ");
+    let (enough, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let ask = || {
+        while !enough.load(Ordering::Relaxed) {
+            let mut stream = TcpStream::connect(near).expect("the client");
+            stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+            stream.write_all(b"first").expect("room");
+            stream.shutdown(std::net::Shutdown::Write).expect("an end");
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).expect("no connection breaks");
+            assert_eq!(answer, b"first");
+            answered.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| {
+        let asking = [scope.spawn(ask), scope.spawn(ask)];
+        for _ in 0..4 {
+            server.upgrade(dir);
+            let (before, until) = (answered.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+            while answered.load(Ordering::Relaxed) < before + 100 {
+                let failed = asking.iter().any(std::thread::ScopedJoinHandle::is_finished);
+                assert!(Instant::now() < until && !failed, "no answers after an upgrade");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        enough.store(true, Ordering::Relaxed);
+    });
+}
+
 /// ```text
 /// cargo test -p marline-cli --test it upgrade::load:: -- --nocapture --include-ignored
 /// ```

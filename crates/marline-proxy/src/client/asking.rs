@@ -1,0 +1,45 @@
+//! Requests on a connection that was just used, with the application's first bytes behind them.
+
+use tokio::io::split;
+
+use super::ahead::Ahead;
+use super::answers::working;
+use super::open::OpenError;
+use super::patience::Patience;
+use super::tunnel::{Connect, Tunnel, send};
+use crate::channel::Channel;
+use crate::message::Message;
+use crate::transport::Transport;
+
+impl<C: Connect> Tunnel<C> {
+    /// Asks on a connection that was heard from just now, and has the application's first bytes follow the request.
+    pub(super) async fn on_used(
+        &self,
+        mut stream: Channel<C::Stream>,
+        request: &Message,
+        ahead: &mut Ahead<'_>,
+    ) -> Result<Channel<C::Stream>, OpenError> {
+        let mut has_begun = false;
+        let asked = {
+            let (mut reader, mut writer) = split(&mut stream);
+            let (reader, writer) = (&mut reader, &mut writer);
+            let asking = async {
+                let Patience { warm, target, .. } = self.patience;
+                let broken = |error| OpenError::from_io("sending to the server", error);
+                let late = || OpenError::late("a used connection", warm);
+                send(writer, &request.to_bytes()).await?;
+                let heard = self.expect(reader, target, working);
+                ahead.send_until(writer, warm, heard).await.map_err(broken)?.ok_or_else(late)??;
+                has_begun = true;
+                let connected = self.connected(reader);
+                let heard = ahead.send_until(writer, target, connected).await;
+                heard.map_err(broken)?.ok_or_else(late)?
+            };
+            asking.await
+        };
+        let Err(error) = asked else { return Ok(stream) };
+        ahead.on_break(!has_begun && stream.has_ended());
+        stream.abort();
+        Err(error)
+    }
+}

@@ -1,0 +1,124 @@
+//! TCP connections that this program opens.
+//!
+//! Where the other end is on this machine, or a virtual one beside it, the handshake is over before `connect` returns,
+//! though a socket that does not block is told to wait all the same. Who does wait sets timers and goes through the
+//! system's report of what is ready, both of which cost more than to ask once.
+
+use std::io;
+use std::net::SocketAddr;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpStream, lookup_host};
+
+use crate::target::Target;
+
+/// Linux' EINPROGRESS, which has no kind of its own.
+const IN_PROGRESS: i32 = 115;
+
+/// Connects to an address. Ready at once if the handshake is over by then. Small writes do not wait for
+/// acknowledgments (TCP_NODELAY): they may be an interactive session's.
+///
+/// # Errors
+/// The system's.
+pub(crate) async fn to_address(address: SocketAddr) -> io::Result<TcpStream> {
+    let kind = Type::STREAM.nonblocking();
+    let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
+    let _ = socket.set_tcp_nodelay(true);
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() != Some(IN_PROGRESS) => return Err(error),
+        _ => {}
+    }
+    let answered = socket.peer_addr().is_ok();
+    let stream = TcpStream::from_std(socket.into())?;
+    if !answered {
+        stream.writable().await?;
+        if let Some(error) = stream.take_error()? {
+            return Err(error);
+        }
+    }
+    Ok(stream)
+}
+
+/// Connects to a target. The addresses of a name, which this machine's resolver gives, are tried in turn.
+///
+/// # Errors
+/// The system's, of the last address.
+pub(crate) async fn to_target(target: &Target) -> io::Result<TcpStream> {
+    let name = match target.host.as_name() {
+        Ok(name) => name,
+        Err(address) => return to_address((address, target.port).into()).await,
+    };
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in lookup_host((name, target.port)).await? {
+        match to_address(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::testing::Silent;
+
+    /// What a future gives when it is polled once.
+    fn once<F: Future>(future: F) -> Poll<F::Output> {
+        pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[tokio::test]
+    async fn a_target_on_this_machine_is_connected_to_without_waiting() {
+        for at in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(at).await else { continue };
+            let address = listener.local_addr().unwrap();
+            let Poll::Ready(stream) = once(to_address(address)) else { panic!("{at}: it waits") };
+            let (mut stream, (mut accepted, _)) =
+                (stream.unwrap(), listener.accept().await.unwrap());
+            assert!(stream.nodelay().unwrap());
+            stream.write_all(b"there").await.unwrap();
+            let mut read = [0; 5];
+            accepted.read_exact(&mut read).await.unwrap();
+            accepted.write_all(b"back.").await.unwrap();
+            stream.read_exact(&mut read).await.unwrap();
+            assert_eq!(&read, b"back.");
+        }
+    }
+
+    #[tokio::test]
+    async fn names_and_addresses_reach_it_and_a_refusal_is_told() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let open = listener.local_addr().unwrap();
+        for host in ["127.0.0.1", "localhost"] {
+            let target: Target = format!("{host}:{}", open.port()).parse().unwrap();
+            assert_eq!(to_target(&target).await.unwrap().peer_addr().unwrap(), open);
+        }
+        drop(listener);
+        let refused = to_target(&open.into()).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        assert!(to_target(&"no-such-name.invalid:80".parse().unwrap()).await.is_err());
+    }
+
+    /// Where the handshake takes its time, it is waited for.
+    #[tokio::test]
+    async fn a_target_that_does_not_answer_at_once_is_waited_for() {
+        let silent = Silent::start();
+        let waiting = tokio::time::timeout(PAUSE, to_address(silent.address));
+        assert!(waiting.await.is_err());
+        let connecting = tokio::spawn(to_address(silent.address));
+        tokio::task::yield_now().await;
+        // Its queue has room again: the SYN is repeated after a second.
+        silent.accept_all();
+        assert_eq!(connecting.await.unwrap().unwrap().peer_addr().unwrap(), silent.address);
+    }
+
+    const PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
+}

@@ -21,6 +21,7 @@ mod gathered;
 mod generations;
 mod ingress;
 mod joined;
+mod joining;
 mod lane_serving;
 mod lanes;
 mod link_flows;
@@ -43,6 +44,7 @@ mod sockets;
 mod start;
 mod state;
 mod stream;
+mod super_packets;
 mod task;
 #[cfg(test)]
 mod testing;

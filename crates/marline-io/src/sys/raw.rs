@@ -6,10 +6,10 @@
 
 use core::mem;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::{check, error_queue, filter, socket};
 
@@ -17,6 +17,8 @@ use super::{check, error_queue, filter, socket};
 pub(crate) const MESSAGES: usize = 32;
 /// Bytes of each received: the most that the kernel coalesces.
 pub(crate) const MESSAGE_BYTES: usize = 64 << 10;
+/// Whether the kernel makes up flow labels; libc does not know it for all targets.
+const IPV6_AUTOFLOWLABEL: libc::c_int = 70;
 /// Bytes of control messages: a destination and a traffic class.
 const CONTROL_BYTES: usize = 128;
 
@@ -53,7 +55,7 @@ pub(crate) struct RawMeta {
 /// Opens a raw socket for TCP that receives nothing yet: a filter that drops all is on it, and what
 /// came before is thrown away.
 pub(crate) fn open(ipv6: bool) -> io::Result<OwnedFd> {
-    let raw = open_sender(ipv6)?;
+    let raw = open_any(ipv6)?;
     let (level, option) = if ipv6 {
         set_int(raw.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
         (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
@@ -67,6 +69,26 @@ pub(crate) fn open(ipv6: bool) -> io::Result<OwnedFd> {
 
 /// Opens a raw socket for TCP that only sends, and neither hears of packets nor of errors.
 pub(crate) fn open_sender(ipv6: bool) -> io::Result<OwnedFd> {
+    let raw = open_any(ipv6)?;
+    bind_to_nowhere(&SockRef::from(&raw), ipv6);
+    Ok(raw)
+}
+
+/// Binds a socket that is to receive nothing to an address at which nothing arrives from outside. The kernel makes a
+/// copy of each segment for every raw socket whose addresses fit, before it asks the filter. What is sent says its source
+/// address itself.
+fn bind_to_nowhere(socket: &Socket, ipv6: bool) {
+    let nowhere = if ipv6 {
+        SocketAddr::from((Ipv6Addr::LOCALHOST, 0))
+    } else {
+        SocketAddr::from((Ipv4Addr::new(127, 255, 255, 254), 0))
+    };
+    if let Err(error) = socket.bind(&nowhere.into()) {
+        tracing::debug!(%error, "a raw socket that only sends is given copies");
+    }
+}
+
+fn open_any(ipv6: bool) -> io::Result<OwnedFd> {
     let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
     let raw = Socket::new(domain, Type::RAW.nonblocking(), Some(Protocol::TCP))?;
     filter::attach(raw.as_fd(), &filter::DROP_ALL)?;
@@ -76,6 +98,8 @@ pub(crate) fn open_sender(ipv6: bool) -> io::Result<OwnedFd> {
     if ipv6 {
         let value = libc::IPV6_PMTUDISC_PROBE;
         set_int(raw.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, value)?;
+        // Packets that the kernel does not make have no flow label: one flow has one.
+        set_int(raw.as_fd(), libc::IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0)?;
     } else {
         let value = libc::IP_PMTUDISC_PROBE;
         set_int(raw.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, value)?;
@@ -202,6 +226,46 @@ pub(crate) fn send(
         libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT)
     })?;
     Ok(sent as usize)
+}
+
+/// Sends one segment that lies in these parts.
+pub(crate) fn send_parts(
+    fd: BorrowedFd<'_>,
+    to: &RawDestination,
+    parts: &[IoSlice<'_>],
+) -> io::Result<()> {
+    let mut control = Control([0; CONTROL_BYTES]);
+    let control_len = destination_control(to, &mut control);
+    let mut remote = to.remote;
+    remote.set_port(0);
+    let name = socket2::SockAddr::from(remote);
+    // SAFETY: all-zero bytes are a valid msghdr (null pointers, zero lengths).
+    let mut message = unsafe { mem::zeroed::<libc::msghdr>() };
+    message.msg_name = name.as_ptr().cast_mut().cast();
+    message.msg_namelen = name.len();
+    // An IoSlice is laid out as an iovec.
+    message.msg_iov = parts.as_ptr().cast_mut().cast();
+    message.msg_iovlen = parts.len() as _;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control_len as _;
+    // SAFETY: every pointer in the header is to a live value of the length beside it, which the call only reads.
+    let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Bytes of IP packet that the kernel takes for TCP on this way: less than the route has where IPsec needs some. The
+/// socket is connected for it, and to nothing afterwards.
+pub(crate) fn kernel_mtu(fd: BorrowedFd<'_>, to: &RawDestination) -> io::Result<u32> {
+    let asked = socket::ask_route_mtu(&SockRef::from(&fd), to.local, to.remote);
+    // SAFETY: all-zero bytes are a valid sockaddr: its family is none (AF_UNSPEC), which ends a connection.
+    let nobody = unsafe { mem::zeroed::<libc::sockaddr>() };
+    // SAFETY: the descriptor is open; pointer and length describe a live sockaddr.
+    check(unsafe {
+        let len = mem::size_of_val(&nobody) as libc::socklen_t;
+        libc::connect(fd.as_raw_fd(), &raw const nobody, len)
+    })?;
+    bind_to_nowhere(&SockRef::from(&fd), to.local.is_ipv6());
+    asked
 }
 
 /// Where packets are received into.

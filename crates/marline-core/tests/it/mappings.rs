@@ -447,7 +447,7 @@ fn a_run_that_is_to_be_joined_has_its_mapping_in_each_segment() {
         let run: Vec<_> = sent.iter().take(9).collect();
         assert!(run.len() == 9, "{} segments", sent.len());
         let first = mapping(run[0]).expect("the first says its mapping");
-        let wanted = |number: usize| (joined || number % 8 == 0).then_some(first);
+        let wanted = |number: usize| (joined || number.is_multiple_of(8)).then_some(first);
         for (number, segment) in run.iter().enumerate() {
             assert_eq!(mapping(segment), wanted(number), "joined: {joined}, {number}");
             let len = |sent: &Sent| sent.seg.payload.len();

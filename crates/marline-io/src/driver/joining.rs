@@ -171,7 +171,7 @@ impl<'a> Group<'a> {
             rest.add_bytes(&packet[self.ip_header..self.headers]);
             let payload = rest.finish();
             sum.add_u16(if odd { payload.swap_bytes() } else { payload });
-            odd ^= (packet.len() - self.headers) % 2 == 1;
+            odd ^= !(packet.len() - self.headers).is_multiple_of(2);
         }
         tcp[CHECKSUM..CHECKSUM + 2].copy_from_slice(&sum.finish().to_be_bytes());
     }

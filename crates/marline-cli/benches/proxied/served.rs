@@ -123,7 +123,8 @@ fn measure_over(
         }
         let carried = Spread::of(per_core);
         println!(
-            "bulk through serve {flags}, {place}, {direction:?}: Gbit/s {}, {carried} per processor; the kernel alone {}",
+            "bulk through serve {flags}, {place}, {direction:?}: Gbit/s {}, {carried} per processor; \
+             the kernel alone {}",
             Spread::of(rate),
             Spread::of(kernel)
         );

@@ -1,5 +1,5 @@
-//! Tests of segments that leave `marline serve` as one packet (segmentation offload), with the kernel's Multipath TCP as
-//! the client, over two networks between namespaces. Needs root and tcpdump.
+//! Tests of segments that leave `marline serve` as one packet (segmentation offload), with the kernel's Multipath TCP
+//! as the client, over two networks between namespaces. Needs root and tcpdump.
 
 use super::support;
 use super::support::native::{start_nginx, testbed};

@@ -429,8 +429,8 @@ fn joined_segments_are_taken_whole_and_acknowledged_at_once() {
     assert_eq!(info.subflows.len(), 1);
 }
 
-/// A carrier that joins segments gets runs of more than eight with the same header on each: with the mapping of the whole
-/// run. Others get it on every eighth.
+/// A carrier that joins segments gets runs of more than eight with the same header on each: with the mapping of the
+/// whole run. Others get it on every eighth.
 #[test]
 fn a_run_that_is_to_be_joined_has_its_mapping_in_each_segment() {
     for joined in [false, true] {

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use marline_wire::{Checksum, IPV4_HEADER_LEN, IPV6_HEADER_LEN};
 
 use super::joining::{CHECKSUM, Group, HEADERS, LONGEST};
-use super::socket::SendError;
+use super::send_error::SendError;
 use crate::sys::tun::VirtioHeader;
 
 /// Writes the packets of a batch. Headers have been written into the room in front of each segment, of which an IPv4

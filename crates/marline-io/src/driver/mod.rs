@@ -38,6 +38,7 @@ mod path_owners;
 mod receiving;
 mod relayed_links;
 mod rerouting;
+mod send_error;
 mod shard;
 mod socket;
 mod sockets;

@@ -13,6 +13,7 @@ use quinn_udp::{EcnCodepoint, UdpSockRef, UdpSocketState};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::send_error::SendError;
 use super::super_packets::{SuperPackets, send_each};
 use crate::carrier::Outer;
 use crate::native::{OpenedFamily, ecn_bits};
@@ -100,32 +101,6 @@ struct Ways {
     spare: Vec<OwnedFd>,
     /// What sends many segments as one packet; `None`: nothing does.
     super_packets: Option<SuperPackets>,
-}
-
-/// A batch that did not leave, or not all of it.
-#[derive(Debug)]
-pub(crate) struct SendError {
-    pub(crate) error: io::Error,
-    /// Bytes of the batch that did.
-    pub(crate) sent: usize,
-}
-
-impl From<io::Error> for SendError {
-    fn from(error: io::Error) -> Self {
-        SendError { error, sent: 0 }
-    }
-}
-
-impl SendError {
-    /// The same where `before` bytes of the batch were sent before.
-    pub(crate) fn after(self, before: usize) -> SendError {
-        SendError { sent: self.sent + before, ..self }
-    }
-
-    /// The kernel has no room now.
-    pub(crate) fn would_block(&self) -> bool {
-        self.error.kind() == io::ErrorKind::WouldBlock
-    }
 }
 
 impl Sock {

@@ -1,4 +1,4 @@
-//! How packets for a peer leave this machine, as the kernel's tables say: for sockets that address frames themselves.
+//! Outlets: how packets for a peer leave this machine by the kernel's tables, for whoever addresses frames himself.
 //!
 //! Three questions by rtnetlink: which route a packet of this flow takes (rules, marks and multipath included), what
 //! its interface is, and what the link-layer address of the next hop is. Whatever is not plainly Ethernet, or not

@@ -75,8 +75,8 @@ pub(crate) fn open_sender(ipv6: bool) -> io::Result<OwnedFd> {
 }
 
 /// Binds a socket that is to receive nothing to an address at which nothing arrives from outside. The kernel makes a
-/// copy of each segment for every raw socket whose addresses fit, before it asks the filter. What is sent says its source
-/// address itself.
+/// copy of each segment for every raw socket whose addresses fit, before it asks the filter. What is sent says its
+/// source address itself.
 fn bind_to_nowhere(socket: &Socket, ipv6: bool) {
     let nowhere = if ipv6 {
         SocketAddr::from((Ipv6Addr::LOCALHOST, 0))

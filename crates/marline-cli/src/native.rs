@@ -78,19 +78,25 @@ impl CarrierPlan {
         self.open_with(None, |_| Ok(()))
     }
 
-    /// Opens the sockets a listener needs, reserves its ports, and drops every capability. Must
+    /// Opens the sockets a listener needs, reserves its ports, and drops every capability. `no_offload`: each segment
+    /// leaves alone (raw sockets). Must
     /// also be called before threads are started.
     ///
     /// # Errors
     /// A privilege is missing (the error says which, and how to give it), or a port is taken.
-    pub fn listen(self, server: &mut ServerBuilder) -> anyhow::Result<()> {
+    pub fn listen(self, server: &mut ServerBuilder, no_offload: bool) -> anyhow::Result<()> {
         let inherited = server.inherited_raw()?;
         if server.is_successor() && inherited.is_some() != (self == CarrierPlan::Raw) {
             anyhow::bail!("another carrier than that of the running process needs a restart");
         }
         let carrier =
             self.open_with(inherited, |sockets| match server.reserve(Arc::clone(sockets)) {
-                Ok(_) => Ok(()),
+                Ok(_) => {
+                    if no_offload {
+                        sockets.without_offload();
+                    }
+                    Ok(())
+                }
                 Err(BindError::Bind { address, source }) => Err(unreserved(source, address)),
                 Err(error) => Err(error.into()),
             })?;

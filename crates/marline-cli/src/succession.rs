@@ -232,7 +232,7 @@ async fn replace(
     patience: Duration,
 ) -> anyhow::Result<(String, u32)> {
     let mut estate = server.estate()?;
-    estate.further = aside.copies().context("cannot copy listening sockets")?;
+    estate.further.extend(aside.copies().context("cannot copy listening sockets")?);
     let (channel, other_end) = Channel::pair().context("cannot make a channel")?;
     let program = program.map_or_else(own_program, |program| Ok(PathBuf::from(program)))?;
     let mut child = start(&program, other_end)

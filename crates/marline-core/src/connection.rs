@@ -4361,7 +4361,7 @@ impl Connection {
         place: BatchSlot,
         buf: &mut TransmitBuf,
     ) -> Option<Emitted> {
-        if let Some(run) = self.plan_run(cx.now, choice, place, buf.max_datagrams()) {
+        if let Some(run) = self.plan_run(cx.now, choice, place, buf) {
             return self.emit_run(cx, choice.subflow, run, buf);
         }
         match choice.kind {
@@ -4583,7 +4583,7 @@ impl Connection {
         now: Instant,
         choice: &Choice,
         place: BatchSlot,
-        max_datagrams: usize,
+        buf: &TransmitBuf,
     ) -> Option<Run> {
         // Until the peer has shown that options pass on the subflow, every segment says what it carries: a box
         // that drops those with options and lets the others through must not make up a stream of its own.
@@ -4603,13 +4603,12 @@ impl Connection {
         if begun && place.limit != size {
             return None;
         }
-        let most = tcp.run_segments(now, max_datagrams - place.number);
+        let most = tcp.run_segments(now, buf.max_datagrams() - place.number);
         if most < 2 {
             return None;
         }
         let room = self.payload_room(subflow, (choice.range.start, tcp.snd_nxt()));
         let (mapped, plain) = (room.mapped as u16, room.plain as u16);
-        let layout = RunLayout { mapped, plain, group: MAPPED_EVERY };
         // For new data as many full segments as were decided upon, though those without the mapping have room
         // for more than MSS says.
         let last = self.sender.written().0 - 1;
@@ -4619,7 +4618,13 @@ impl Connection {
         };
         let start = choice.range.start;
         let bytes = end.saturating_sub(start.0).min(MAX_MAPPING);
-        let fits = layout.segments_within(bytes).min(most as u64).min(decided);
+        let count = |layout: RunLayout| layout.segments_within(bytes).min(most as u64).min(decided);
+        let layout = RunLayout { mapped, plain, group: MAPPED_EVERY };
+        let layout = match buf.joins_runs() && count(layout) > u64::from(MAPPED_EVERY) {
+            true => RunLayout { mapped, plain: mapped, group: 1 },
+            false => layout,
+        };
+        let fits = count(layout);
         let range = DataRange::new(start, start.plus(layout.len_of(fits)));
         (fits > 1).then_some(Run { range, layout, segments: fits as usize, rest: *choice })
     }

@@ -85,6 +85,7 @@ pub struct TransmitBuf {
     filled: usize,
     headroom: usize,
     max_datagrams: usize,
+    joined: bool,
 }
 
 impl TransmitBuf {
@@ -92,12 +93,24 @@ impl TransmitBuf {
     #[must_use]
     pub fn new(headroom: usize, max_datagrams: usize) -> Self {
         let max_datagrams = max_datagrams.max(1);
-        TransmitBuf { memory: Vec::new(), filled: 0, headroom, max_datagrams }
+        TransmitBuf { memory: Vec::new(), filled: 0, headroom, max_datagrams, joined: false }
     }
 
     /// Bounds the batches from now on.
     pub fn set_max_datagrams(&mut self, max_datagrams: usize) {
         self.max_datagrams = max_datagrams.max(1);
+    }
+
+    /// Says whether the carrier sends segments as one packet whose headers differ in nothing but sequence number and
+    /// checksum, so that long runs are worth having the same options in all of theirs.
+    pub const fn join_runs(&mut self, joined: bool) {
+        self.joined = joined;
+    }
+
+    /// Whether long runs have the same options in all segments.
+    #[must_use]
+    pub const fn joins_runs(&self) -> bool {
+        self.joined
     }
 
     /// The filled bytes: all datagrams one after the other.

@@ -98,6 +98,11 @@ impl Script {
         }
     }
 
+    /// Has a carrier that joins segments.
+    pub const fn join_runs(&mut self) {
+        self.buf.join_runs(true);
+    }
+
     /// The present.
     #[must_use]
     pub const fn now(&self) -> Instant {

@@ -10,7 +10,8 @@
 //! proxy of nginx, and one that speaks Multipath TCP itself.
 //!
 //! `served`: a bulk transfer each way between the kernel's Multipath TCP and a target of `marline serve`, beside the
-//! kernel's at both ends.
+//! kernel's at both ends, over a wire between two network namespaces and over loopback; `served=--no-offload` with
+//! further flags of `serve`.
 //!
 //! `crowd`: echoes on 1,000 streams of one client, alone and beside a bulk transfer of another.
 //!
@@ -51,8 +52,9 @@ fn main() {
     if wanted("churn") {
         requests::measure_churn();
     }
-    if wanted("served") {
-        served::measure();
+    let flags = words.iter().find_map(|word| word.strip_prefix("served="));
+    if wanted("served") || flags.is_some() {
+        served::measure(flags.unwrap_or_default());
     }
     if wanted("crowd") {
         crowd::measure();

@@ -46,7 +46,7 @@ pub struct Prepared {
 pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let (settings, mut plan) = Settings::read(args.options, args.config)?;
     let successor = Successor::arrive(&mut plan.network)?;
-    plan.carrier.clone().listen(&mut plan.network)?;
+    plan.carrier.clone().listen(&mut plan.network, plan.no_offload)?;
     Ok(Prepared { plan, settings, successor })
 }
 

@@ -144,7 +144,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     private_file::check_mode(&plan.key_file)?;
     raise_file_limit();
     let successor = Successor::arrive(&mut plan.network)?;
-    plan.carrier.clone().listen(&mut plan.network)?;
+    plan.carrier.clone().listen(&mut plan.network, false)?;
     Ok(Some(Prepared { plan, settings, successor }))
 }
 

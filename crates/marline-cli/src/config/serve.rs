@@ -35,6 +35,9 @@ options! {
         /// may come to the service twice
         #[arg(long, value_name = "PORT")]
         pub fast_open: Vec<u16>,
+        /// Send each packet alone: leave segmentation to neither the kernel nor the network card
+        #[arg(long)]
+        pub no_offload: bool,
         /// Send the client's address to the service in a PROXY protocol header
         #[arg(long, value_enum, value_name = "VERSION")]
         pub proxy_protocol: Option<ProxyProtocol>,
@@ -86,6 +89,8 @@ pub struct ServePlan {
     pub network: marline::ServerBuilder,
     /// How segments travel.
     pub carrier: CarrierPlan,
+    /// Each leaves alone.
+    pub no_offload: bool,
     /// The service.
     pub backend: Backend,
     /// PROXY protocol header sent to it.
@@ -162,6 +167,7 @@ impl ServeOptions {
         Ok(ServePlan {
             network: options.network()?,
             carrier: shared.carrier()?,
+            no_offload: options.no_offload,
             backend,
             header: options.proxy_protocol.map(HeaderVersion::from),
             limits,

@@ -21,6 +21,7 @@ mod link;
 mod nat;
 mod nat64;
 mod native_direct;
+mod native_offload;
 mod native_privileges;
 mod native_serve;
 mod operations;

@@ -428,3 +428,32 @@ fn joined_segments_are_taken_whole_and_acknowledged_at_once() {
     let info = script.endpoint.info(id).expect("the connection lives");
     assert_eq!(info.subflows.len(), 1);
 }
+
+/// A carrier that joins segments gets runs of more than eight with the same header on each: with the mapping of the
+/// whole run. Others get it on every eighth.
+#[test]
+fn a_run_that_is_to_be_joined_has_its_mapping_in_each_segment() {
+    for joined in [false, true] {
+        let (mut script, mut peer, id) = served(listening(), 3);
+        if joined {
+            script.join_runs();
+        }
+        script.run(|endpoint, now| endpoint.write(now, id, b"a word")).expect("room");
+        peer.hear_all(&mut script);
+        peer.acknowledge(&mut script);
+        script.run(|endpoint, now| endpoint.write(now, id, &[7; 40_000])).expect("room");
+        let sent = script.take_sent();
+        let mapping = |sent: &Sent| sent.seg.options.dss.and_then(|dss| dss.mapping);
+        let run: Vec<_> = sent.iter().take(9).collect();
+        assert!(run.len() == 9, "{} segments", sent.len());
+        let first = mapping(run[0]).expect("the first says its mapping");
+        let wanted = |number: usize| (joined || number.is_multiple_of(8)).then_some(first);
+        for (number, segment) in run.iter().enumerate() {
+            assert_eq!(mapping(segment), wanted(number), "joined: {joined}, {number}");
+            let len = |sent: &Sent| sent.seg.payload.len();
+            assert!(!joined || len(segment) == len(run[0]));
+            peer.hear(segment);
+        }
+        assert!(usize::from(first.length) >= 9 * 1_000);
+    }
+}

@@ -8,7 +8,8 @@ use marline_time::{Duration, Instant};
 use super::carrier::Carrier;
 use super::observer::{Direction, ObservedSegments};
 use super::outgoing::{Outgoing, Sender};
-use super::socket::{Kind, SendError, Stalled};
+use super::send_error::SendError;
+use super::socket::{Kind, Stalled};
 use super::state::State;
 use crate::carrier::{Framed, Outer, SHORT_HEADER};
 use crate::sys::error_queue::NetworkError;
@@ -168,7 +169,7 @@ impl State {
         let index = usize::from(out.outer.socket);
         let Some(Some(entry)) = self.sockets.get_mut(index) else { return Ok(()) };
         let result = if !entry.stalled.holds(out.outer.local) {
-            entry.socket.send(&out.outer, out.ecn, out.stride, out.bytes)
+            entry.socket.send(now, &out.outer, out.ecn, out.stride, out.bytes)
         } else {
             Err(io::Error::from(io::ErrorKind::WouldBlock).into())
         };
@@ -193,7 +194,7 @@ impl State {
         if self.drain_errors(now, index)
             && let Some(Some(entry)) = self.sockets.get_mut(index)
         {
-            match entry.socket.send(&out.outer, out.ecn, out.stride, rest) {
+            match entry.socket.send(now, &out.outer, out.ecn, out.stride, rest) {
                 Err(again) if !again.would_block() => error = again.error,
                 // For want of room now, it is lost like any datagram.
                 _ => return,
@@ -287,7 +288,7 @@ impl State {
         }
         let mut still = false;
         for entry in self.sockets.iter_mut().flatten() {
-            still |= entry.stalled.retry(&entry.socket);
+            still |= entry.stalled.retry(now, &entry.socket);
         }
         self.stall_retry_at = still.then_some(now + STALL_RETRY);
     }

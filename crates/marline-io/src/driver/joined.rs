@@ -1,32 +1,16 @@
 //! Segments of one connection that a TUN interface takes as a single packet.
 //!
-//! A write per segment is most of the work for a host behind the interface. The kernel takes what belongs together
-//! at once, as if a network card had joined it (GRO): one header, all payloads, and in front the size of the
-//! segments. Only what a card would join is joined: segments in sequence that differ in nothing but their checksum,
-//! and of which none but the last is shorter, or pushes, or ends the stream.
+//! A write per segment is most of the work for a host behind the interface. The kernel takes a
+//! [group](super::joining) at once.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 
-use marline_wire::{Checksum, IPV4_HEADER_LEN, IPV6_HEADER_LEN, tcp_pseudo_header};
+use marline_wire::{Checksum, IPV4_HEADER_LEN, IPV6_HEADER_LEN};
 
-use super::socket::SendError;
+use super::joining::{CHECKSUM, Group, HEADERS, LONGEST};
+use super::send_error::SendError;
 use crate::sys::tun::VirtioHeader;
-
-/// Segments of a packet: it has at most 64 kB.
-const MOST: usize = 64;
-const LONGEST: usize = 65_535;
-/// Bytes of IP and TCP headers at most.
-const HEADERS: usize = IPV6_HEADER_LEN + 60;
-/// Offsets in a TCP header.
-const SEQUENCE: usize = 4;
-const LENGTH: usize = 12;
-const FLAGS: usize = 13;
-const CHECKSUM: usize = 16;
-const URGENT: usize = 18;
-const FIN: u8 = 0x01;
-const PUSH: u8 = 0x08;
-const ACK: u8 = 0x10;
 
 /// Writes the packets of a batch. Headers have been written into the room in front of each segment, of which an IPv4
 /// header uses the end.
@@ -40,7 +24,7 @@ pub(super) fn send(
     let free = IPV6_HEADER_LEN - ip_header;
     let stride = if stride == 0 { bytes.len().max(1) } else { stride };
     let mut packets = bytes.chunks(stride).map(|datagram| datagram.get(free..).unwrap_or_default());
-    let mut group: Group<'_> = Group::new(ip_header);
+    let mut group: Group<'_> = Group::new(ip_header, LONGEST);
     let mut sent = 0;
     let mut next = packets.next();
     while let Some(packet) = next {
@@ -61,153 +45,59 @@ fn flush(
     sent: usize,
     stride: usize,
 ) -> Result<usize, SendError> {
-    let count = group.count;
-    match group.write(fd) {
+    let count = group.count();
+    let written = write(group, fd);
+    group.clear();
+    match written {
         Ok(()) => Ok(count * stride),
         Err(error) => Err(SendError { error: error.into(), sent }),
     }
 }
 
-/// Packets that go as one.
-struct Group<'a> {
-    ip_header: usize,
-    first: &'a [u8],
-    payloads: [&'a [u8]; MOST],
-    count: usize,
-    /// Bytes of headers of the first.
-    headers: usize,
-    /// Bytes of payload of all.
-    bytes: usize,
-    flags: u8,
-    /// None can follow.
-    closed: bool,
+fn write(group: &Group<'_>, fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    if group.count() == 0 {
+        return Ok(());
+    }
+    if group.count() == 1 {
+        let header = VirtioHeader::default().to_bytes();
+        let parts = [IoSlice::new(&header), IoSlice::new(group.first())];
+        return rustix::io::writev(fd, &parts).map(drop);
+    }
+    let len = group.headers_len();
+    let mut headers = [0; HEADERS];
+    let headers = &mut headers[..len];
+    let ip_header = join_headers(group, headers);
+    let virtio = VirtioHeader {
+        checksum: (ip_header as u16, CHECKSUM as u16),
+        segments: Some((group.size() as u16, ip_header == IPV6_HEADER_LEN)),
+        header_len: len as u16,
+    };
+    let virtio = virtio.to_bytes();
+    let (parts, count) = group.parts([&virtio, headers]);
+    rustix::io::writev(fd, &parts[..count]).map(drop)
 }
 
-impl<'a> Group<'a> {
-    fn new(ip_header: usize) -> Group<'a> {
-        Group {
-            ip_header,
-            first: &[],
-            payloads: [&[]; MOST],
-            count: 0,
-            headers: 0,
-            bytes: 0,
-            flags: 0,
-            closed: false,
-        }
-    }
-
-    /// Takes a packet, if it is the first or follows those that are there.
-    fn takes(&mut self, packet: &'a [u8]) -> bool {
-        if self.count == 0 {
-            self.begin(packet);
-            return true;
-        }
-        let Some(payload) = self.following(packet) else { return false };
-        self.flags |= packet[self.ip_header + FLAGS];
-        self.payloads[self.count] = payload;
-        self.count += 1;
-        self.bytes += payload.len();
-        self.closed =
-            payload.len() < self.payloads[0].len() || ends(packet[self.ip_header + FLAGS]);
-        true
-    }
-
-    fn begin(&mut self, packet: &'a [u8]) {
-        let tcp = packet.get(self.ip_header..).unwrap_or_default();
-        let tcp_header = tcp.get(LENGTH).map_or(usize::MAX, |byte| usize::from(byte >> 4) * 4);
-        let payload = tcp.get(tcp_header..).unwrap_or_default();
-        let flags = tcp.get(FLAGS).copied().unwrap_or_default();
-        self.first = packet;
-        self.headers = packet.len() - payload.len();
-        self.payloads[0] = payload;
-        (self.count, self.bytes, self.flags) = (1, payload.len(), flags);
-        // Whatever is no plain data stands for itself.
-        self.closed = payload.is_empty() || flags & !PUSH != ACK || ends(flags);
-    }
-
-    /// The payload of a packet that follows.
-    fn following(&self, packet: &'a [u8]) -> Option<&'a [u8]> {
-        if self.closed || self.count == MOST || packet.len() <= self.headers {
-            return None;
-        }
-        let (ours, theirs) = (&self.first[self.ip_header..self.headers], &packet[self.ip_header..]);
-        let (payload, header) = (&packet[self.headers..], &theirs[..ours.len()]);
-        let sequence = |tcp: &[u8]| {
-            u32::from_be_bytes([
-                tcp[SEQUENCE],
-                tcp[SEQUENCE + 1],
-                tcp[SEQUENCE + 2],
-                tcp[SEQUENCE + 3],
-            ])
-        };
-        let same = header[..SEQUENCE] == ours[..SEQUENCE]
-            && header[SEQUENCE + 4..FLAGS] == ours[SEQUENCE + 4..FLAGS]
-            && header[FLAGS] & !(PUSH | FIN) == ours[FLAGS] & !PUSH
-            && header[FLAGS + 1..CHECKSUM] == ours[FLAGS + 1..CHECKSUM]
-            && header[URGENT..] == ours[URGENT..];
-        let in_sequence = sequence(header) == sequence(ours).wrapping_add(self.bytes as u32);
-        let fits = payload.len() <= self.payloads[0].len()
-            && self.headers + self.bytes + payload.len() <= LONGEST;
-        (same && in_sequence && fits).then_some(payload)
-    }
-
-    /// Writes it, and is empty again.
-    fn write(&mut self, fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
-        let count = core::mem::take(&mut self.count);
-        if count == 0 {
-            return Ok(());
-        }
-        if count == 1 || self.headers > HEADERS {
-            let header = VirtioHeader::default().to_bytes();
-            let parts = [IoSlice::new(&header), IoSlice::new(self.first)];
-            return rustix::io::writev(fd, &parts).map(drop);
-        }
-        let mut headers = [0; HEADERS];
-        let headers = &mut headers[..self.headers];
-        headers.copy_from_slice(&self.first[..self.headers]);
-        self.join_headers(headers);
-        let ipv6 = self.ip_header == IPV6_HEADER_LEN;
-        let virtio = VirtioHeader {
-            checksum: (self.ip_header as u16, CHECKSUM as u16),
-            segments: Some((self.payloads[0].len() as u16, ipv6)),
-            header_len: self.headers as u16,
-        };
-        let virtio = virtio.to_bytes();
-        let mut parts = [IoSlice::new(&[]); MOST + 2];
-        (parts[0], parts[1]) = (IoSlice::new(&virtio), IoSlice::new(headers));
-        for (part, payload) in parts[2..].iter_mut().zip(&self.payloads[..count]) {
-            *part = IoSlice::new(payload);
-        }
-        rustix::io::writev(fd, &parts[..count + 2]).map(drop)
-    }
-
-    /// Makes the headers those of all: length, flags, and the checksums.
-    fn join_headers(&self, headers: &mut [u8]) {
-        let (ip, tcp) = headers.split_at_mut(self.ip_header);
-        let tcp_len = tcp.len() + self.bytes;
-        let ends = if self.ip_header == IPV6_HEADER_LEN {
-            ip[4..6].copy_from_slice(&(tcp_len as u16).to_be_bytes());
-            let address = |at: usize| <[u8; 16]>::try_from(&ip[at..at + 16]).unwrap_or_default();
-            (address(8).into(), address(24).into())
-        } else {
-            let len = self.ip_header + tcp_len;
-            ip[2..4].copy_from_slice(&(len as u16).to_be_bytes());
-            ip[10..12].fill(0);
-            let checksum = Checksum::of(ip).finish();
-            ip[10..12].copy_from_slice(&checksum.to_be_bytes());
-            let address = |at: usize| <[u8; 4]>::try_from(&ip[at..at + 4]).unwrap_or_default();
-            (address(12).into(), address(16).into())
-        };
-        tcp[FLAGS] = self.flags;
-        // The sum of the pseudo-header alone: the rest is whose card this is pretended to be.
-        let bare = !tcp_pseudo_header(Some(ends), tcp_len).finish();
-        tcp[CHECKSUM..CHECKSUM + 2].copy_from_slice(&bare.to_be_bytes());
-    }
-}
-
-const fn ends(flags: u8) -> bool {
-    flags & (PUSH | FIN) != 0
+/// Makes the headers those of all: length, flags, and the checksums. Returns how many bytes are the IP header.
+fn join_headers(group: &Group<'_>, headers: &mut [u8]) -> usize {
+    let tcp_len = group.segment_len();
+    let ip_header = group.ip_header();
+    let (ip, tcp) = headers.split_at_mut(ip_header);
+    ip.copy_from_slice(&group.first()[..ip_header]);
+    let ends = if ip_header == IPV6_HEADER_LEN {
+        ip[4..6].copy_from_slice(&(tcp_len as u16).to_be_bytes());
+        let address = |at: usize| <[u8; 16]>::try_from(&ip[at..at + 16]).unwrap_or_default();
+        (address(8).into(), address(24).into())
+    } else {
+        let len = ip_header + tcp_len;
+        ip[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+        ip[10..12].fill(0);
+        let checksum = Checksum::of(ip).finish();
+        ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+        let address = |at: usize| <[u8; 4]>::try_from(&ip[at..at + 4]).unwrap_or_default();
+        (address(12).into(), address(16).into())
+    };
+    group.unfinished_header(ends, tcp);
+    ip_header
 }
 
 #[cfg(test)]
@@ -215,9 +105,12 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixDatagram;
 
-    use marline_wire::{PROTOCOL_TCP, emit_ip, fill_tcp_checksum, verify_tcp_checksum};
+    use marline_wire::{
+        PROTOCOL_TCP, emit_ip, fill_tcp_checksum, tcp_pseudo_header, verify_tcp_checksum,
+    };
 
     use super::*;
+    use crate::driver::joining::{ACK, FIN, PUSH};
     use crate::native::tcp_of;
 
     const STRIDE: usize = IPV6_HEADER_LEN + 32 + 100;

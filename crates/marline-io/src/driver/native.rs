@@ -24,11 +24,16 @@ impl Shard {
     /// The sockets are already in use, or the system refuses.
     pub fn use_raw(&self, sockets: &RawSockets) -> io::Result<()> {
         let mut opened = sockets.take()?;
-        if let Carrier::Native(carrier) = &mut self.lock().carrier {
-            carrier.adopt(&mut opened);
+        {
+            let mut state = self.lock();
+            if let Carrier::Native(carrier) = &mut state.carrier {
+                carrier.adopt(&mut opened);
+            }
+            state.out.join_runs(opened.joins_runs());
+            state.spare.join_runs(opened.joins_runs());
         }
-        for (ipv6, (socket, senders)) in [false, true].into_iter().zip(opened.sockets()) {
-            self.add_socket(Sock::raw(socket, ipv6, senders)?)?;
+        for (ipv6, family) in [false, true].into_iter().zip(opened.sockets()) {
+            self.add_socket(Sock::raw(family, ipv6)?)?;
         }
         self.lock().let_through()
     }
@@ -77,6 +82,20 @@ impl Shard {
         let guards = carrier.copy_guards()?.into_iter();
         parts.extend(guards.map(|(local, fd)| (NativePart::Guard, local, fd)));
         Ok(parts)
+    }
+
+    /// The sockets by which segments leave as one packet, in further descriptors, by name.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn copy_offload(&self) -> io::Result<Vec<(String, OwnedFd)>> {
+        let mut copies = Vec::new();
+        for SocketEntry { socket, .. } in self.lock().sockets.iter().flatten() {
+            if let Kind::Raw(raw) = &socket.kind {
+                copies.extend(raw.copy_offload(socket.local.is_ipv6())?);
+            }
+        }
+        Ok(copies)
     }
 
     /// Reserves a port for this shard to listen on; 0 lets the system choose one. Returns the

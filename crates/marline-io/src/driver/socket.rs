@@ -7,13 +7,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_core::Ecn;
+use marline_time::Instant;
 use marline_wire::{IPV6_HEADER_LEN, ip_header_len};
 use quinn_udp::{EcnCodepoint, UdpSockRef, UdpSocketState};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::send_error::SendError;
+use super::super_packets::{SuperPackets, send_each};
 use crate::carrier::Outer;
-use crate::native::ecn_bits;
+use crate::native::{OpenedFamily, ecn_bits};
 use crate::sys::error_queue::{self, NetworkError};
 use crate::sys::raw::{self, RawDestination};
 use crate::sys::socket::{self, PortSharing, SocketSpec};
@@ -86,7 +89,7 @@ pub(crate) struct RawKind {
 }
 
 /// How packets leave.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Ways {
     /// The interface that packets from an address leave through.
     interfaces: BTreeMap<IpAddr, u32>,
@@ -96,27 +99,8 @@ struct Ways {
     senders: BTreeMap<u32, OwnedFd>,
     /// Not bound yet.
     spare: Vec<OwnedFd>,
-}
-
-/// A batch that did not leave, or not all of it.
-#[derive(Debug)]
-pub(crate) struct SendError {
-    pub(crate) error: io::Error,
-    /// Bytes of the batch that did.
-    pub(crate) sent: usize,
-}
-
-impl From<io::Error> for SendError {
-    fn from(error: io::Error) -> Self {
-        SendError { error, sent: 0 }
-    }
-}
-
-impl SendError {
-    /// The kernel has no room now.
-    pub(crate) fn would_block(&self) -> bool {
-        self.error.kind() == io::ErrorKind::WouldBlock
-    }
+    /// What sends many segments as one packet; `None`: nothing does.
+    super_packets: Option<SuperPackets>,
 }
 
 impl Sock {
@@ -151,14 +135,17 @@ impl Sock {
         Ok(Sock { fd, local: self.local, kind })
     }
 
-    pub(crate) fn raw(socket: OwnedFd, ipv6: bool, spare: Vec<OwnedFd>) -> io::Result<Self> {
+    pub(crate) fn raw(opened: OpenedFamily, ipv6: bool) -> io::Result<Self> {
+        let OpenedFamily { receiver, senders: spare, offload } = opened;
         let any: IpAddr = if ipv6 {
             core::net::Ipv6Addr::UNSPECIFIED.into()
         } else {
             core::net::Ipv4Addr::UNSPECIFIED.into()
         };
-        let fd = crate::sys::watch(socket, Interest::READABLE | Interest::ERROR)?;
-        let ways = Ways { spare, ..Ways::default() };
+        let fd = crate::sys::watch(receiver, Interest::READABLE | Interest::ERROR)?;
+        let super_packets = offload.map(SuperPackets::new);
+        let (interfaces, senders) = (BTreeMap::new(), BTreeMap::new());
+        let ways = Ways { interfaces, senders, spare, super_packets };
         let kind = Kind::Raw(RawKind { ways: Arc::new(Mutex::new(ways)) });
         Ok(Sock { fd, local: SocketAddr::new(any, 0), kind })
     }
@@ -195,6 +182,7 @@ impl Sock {
     /// Sends one batch, or says why not. `stride` 0: a single datagram.
     pub(crate) fn send(
         &self,
+        now: Instant,
         outer: &Outer,
         ecn: Ecn,
         stride: usize,
@@ -202,7 +190,7 @@ impl Sock {
     ) -> Result<(), SendError> {
         match &self.kind {
             Kind::Udp(udp) => Ok(udp.send(self.as_fd(), outer, ecn, stride, bytes)?),
-            Kind::Raw(raw) => raw.send(self.as_fd(), outer, ecn, stride, bytes),
+            Kind::Raw(raw) => raw.send(now, self.as_fd(), (outer, ecn), stride, bytes),
             Kind::Gateway { offloads: true } => {
                 super::joined::send(self.as_fd(), outer.local.is_ipv6(), stride, bytes)
             }
@@ -309,6 +297,12 @@ impl RawKind {
         self.lock().spare.len()
     }
 
+    /// What sends many segments as one packet, in further descriptors.
+    pub(super) fn copy_offload(&self, ipv6: bool) -> io::Result<Vec<(String, OwnedFd)>> {
+        let ways = self.lock();
+        ways.super_packets.as_ref().map_or(Ok(Vec::new()), |packets| packets.copies(ipv6))
+    }
+
     /// Packets from this address leave through this interface (0: as the routing table says), or
     /// the address is gone.
     pub(crate) fn set_interface(&self, local: IpAddr, interface: Option<u32>) {
@@ -325,30 +319,24 @@ impl RawKind {
 
     fn send(
         &self,
+        now: Instant,
         fd: BorrowedFd<'_>,
-        outer: &Outer,
-        ecn: Ecn,
+        (outer, ecn): (&Outer, Ecn),
         stride: usize,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        let ways = self.lock();
-        let interface = ways.interfaces.get(&outer.local).copied().unwrap_or(0);
-        let fd = ways.senders.get(&interface).map_or(fd, AsFd::as_fd);
+        let mut ways = self.lock();
+        let Ways { interfaces, senders, super_packets, .. } = &mut *ways;
+        let interface = interfaces.get(&outer.local).copied().unwrap_or(0);
+        let fd = senders.get(&interface).map_or(fd, AsFd::as_fd);
         let (local, remote, ecn) = (outer.local, outer.remote, ecn_bits(ecn));
         let to = RawDestination { local, remote, interface, ecn };
-        let mut sent = 0;
-        while let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) {
-            match raw::send(fd, &to, stride, rest) {
-                Ok(count) if stride > 0 => sent += count * stride,
-                Ok(_) => return Ok(()),
-                // The interface's queue is full: the segment is lost, as in any queue on the way.
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    sent += if stride > 0 { stride } else { bytes.len() };
-                }
-                Err(error) => return Err(SendError { error, sent }),
+        match super_packets {
+            Some(super_packets) if stride > 0 && bytes.len() > stride => {
+                super_packets.send_batch(now, fd, &to, stride, bytes)
             }
+            _ => send_each(fd, &to, stride, bytes),
         }
-        Ok(())
     }
 }
 
@@ -437,10 +425,10 @@ impl StalledQueue {
     }
 
     /// Tries all again; `true` if some still wait.
-    pub(crate) fn retry(&mut self, socket: &Sock) -> bool {
+    pub(crate) fn retry(&mut self, now: Instant, socket: &Sock) -> bool {
         self.batches.retain(|_, queue| {
             while let Some(batch) = queue.front_mut() {
-                let sent = socket.send(&batch.outer, batch.ecn, batch.stride, &batch.bytes);
+                let sent = socket.send(now, &batch.outer, batch.ecn, batch.stride, &batch.bytes);
                 match sent {
                     Err(failed) if failed.would_block() => {
                         batch.bytes.drain(..failed.sent.min(batch.bytes.len()));

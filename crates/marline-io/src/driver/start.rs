@@ -67,7 +67,7 @@ impl Shard {
             rerouting: Rerouting::new(routes),
             frames: FrameBatch::default(),
             gathered: Gathered::default(),
-            out: transmit_buffer(headroom),
+            out: transmit_buffer(headroom, false),
             spare: Spare::new(headroom),
             scratch: Vec::new(),
             stall_retry_at: None,

@@ -76,15 +76,22 @@ impl Drop for Watch {
 pub(super) struct Spare {
     buffer: Option<TransmitBuf>,
     headroom: usize,
+    joined: bool,
 }
 
 impl Spare {
     pub(super) const fn new(headroom: usize) -> Spare {
-        Spare { buffer: None, headroom }
+        Spare { buffer: None, headroom, joined: false }
     }
 
     pub(super) fn take(&mut self) -> TransmitBuf {
-        self.buffer.take().unwrap_or_else(|| transmit_buffer(self.headroom))
+        self.buffer.take().unwrap_or_else(|| transmit_buffer(self.headroom, self.joined))
+    }
+
+    /// Whether segments may leave as one packet.
+    pub(super) fn join_runs(&mut self, joined: bool) {
+        self.joined = joined;
+        self.buffer = None;
     }
 
     pub(super) fn give_back(&mut self, buffer: TransmitBuf) {
@@ -147,7 +154,9 @@ impl State {
     }
 }
 
-/// An empty buffer for one batch.
-pub(super) fn transmit_buffer(headroom: usize) -> TransmitBuf {
-    TransmitBuf::new(headroom, BATCH_DATAGRAMS)
+/// An empty buffer for one batch. `joined`: its segments may leave as one packet.
+pub(super) fn transmit_buffer(headroom: usize, joined: bool) -> TransmitBuf {
+    let mut buffer = TransmitBuf::new(headroom, BATCH_DATAGRAMS);
+    buffer.join_runs(joined);
+    buffer
 }

@@ -28,12 +28,15 @@ pub(crate) use self::icmp::error_of;
 use self::ports::PortSet;
 use crate::carrier::CarrierCounters;
 use crate::succession::NativePart;
-use crate::sys::{filter as socket_filter, raw};
+use crate::sys::{filter as socket_filter, packet, raw};
 
 /// Segment that passes nearly everywhere (IPv6's least MTU less its header).
 const BASE_SEGMENT: u16 = 1_240;
 /// Segment that fills an Ethernet frame with IPv4.
 const ETHERNET_SEGMENT: u16 = 1_480;
+/// Names by which a successor knows the sockets of an [`Offload`], IPv4's first.
+const OFFLOAD_NAMES: [[&str; 2]; 2] =
+    [["native-packets-v4", "native-asker-v4"], ["native-packets-v6", "native-asker-v6"]];
 /// Interfaces that a client without privileges may meet in its life and bind a socket to.
 const SENDERS: usize = 16;
 /// Local ports reserved at a time.
@@ -73,8 +76,25 @@ pub(crate) struct Opened {
     inherited: VecDeque<Guard>,
 }
 
-/// The socket that receives, and some that send, to be bound to interfaces as these appear.
-pub(crate) type OpenedFamily = (OwnedFd, Vec<OwnedFd>);
+/// Sockets of an address family.
+#[derive(Debug)]
+pub(crate) struct OpenedFamily {
+    /// The one that receives, and sends where no other does.
+    pub(crate) receiver: OwnedFd,
+    /// Some that send, to be bound to interfaces as these appear.
+    pub(crate) senders: Vec<OwnedFd>,
+    /// By which many segments leave as one packet; `None`: each leaves alone.
+    pub(crate) offload: Option<Offload>,
+}
+
+/// What it takes to send many segments as one packet.
+#[derive(Debug, Default)]
+pub(crate) struct Offload {
+    /// A packet socket; `None`: only to this machine's own addresses, where the raw socket does.
+    pub(crate) packets: Option<OwnedFd>,
+    /// A raw socket that sends nothing, by which the kernel is asked for a path's MTU.
+    pub(crate) asker: Option<OwnedFd>,
+}
 
 impl RawSockets {
     /// Opens one per address family. Both reject everything at first.
@@ -93,19 +113,33 @@ impl RawSockets {
         Ok(RawSockets { opened })
     }
 
+    /// Whether this is the name of something that [`inherit`](Self::inherit) takes beside the parts.
+    #[must_use]
+    pub fn takes(name: &str) -> bool {
+        OFFLOAD_NAMES.iter().flatten().any(|known| *known == name)
+    }
+
     /// Those of another process, which had what it needed to open them. `None`: there is no socket among these parts.
+    /// `named`: what [`Shard::copy_offload`](crate::Shard::copy_offload) gave there; without it more leaves one by one.
     ///
     /// # Errors
     /// A guard is none, or the receivers are not one of each family at most.
-    pub fn inherit(parts: Vec<(NativePart, SocketAddr, OwnedFd)>) -> io::Result<Option<Self>> {
+    pub fn inherit(
+        parts: Vec<(NativePart, SocketAddr, OwnedFd)>,
+        named: Vec<(String, OwnedFd)>,
+    ) -> io::Result<Option<Self>> {
+        let mut offloads = Offload::of_names(named);
         let (mut v4, mut v6, mut inherited) = (None, None, VecDeque::new());
         for (part, local, fd) in parts {
             match part {
                 NativePart::Guard => inherited.push_back(Guard::inherited(fd)?),
                 NativePart::Receiver => {
-                    let family = if local.is_ipv6() { &mut v6 } else { &mut v4 };
+                    let (family, offload) = match local.is_ipv6() {
+                        true => (&mut v6, core::mem::take(&mut offloads[1])),
+                        false => (&mut v4, core::mem::take(&mut offloads[0])),
+                    };
                     // A listener answers by the way that the routing table has: it binds no sender to an interface.
-                    if family.replace((fd, Vec::new())).is_some() {
+                    if family.replace(OpenedFamily::receiving(fd, offload)).is_some() {
                         return Err(io::ErrorKind::InvalidData.into());
                     }
                 }
@@ -140,6 +174,17 @@ impl RawSockets {
         Ok(local)
     }
 
+    /// Has each segment leave alone from now on (docs/adr/0046), if nobody uses the sockets yet.
+    pub fn without_offload(&self) {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(opened) = &mut *opened {
+            opened.v4.offload = None;
+            if let Some(v6) = &mut opened.v6 {
+                v6.offload = None;
+            }
+        }
+    }
+
     pub(crate) fn take(&self) -> io::Result<Opened> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.take().ok_or_else(in_use)
@@ -148,8 +193,38 @@ impl RawSockets {
 
 fn open_family(ipv6: bool) -> io::Result<OpenedFamily> {
     let receiver = raw::open(ipv6)?;
-    let senders: io::Result<Vec<OwnedFd>> = (0..SENDERS).map(|_| raw::open_sender(ipv6)).collect();
-    Ok((receiver, senders?))
+    let senders = (0..SENDERS).map(|_| raw::open_sender(ipv6)).collect::<io::Result<_>>()?;
+    let packets = packet::open();
+    if let Err(error) = &packets {
+        tracing::debug!(%error, "no packet socket: segments leave one by one");
+    }
+    let offload = Offload { packets: packets.ok(), asker: Some(raw::open_sender(ipv6)?) };
+    Ok(OpenedFamily { receiver, senders, offload: Some(offload) })
+}
+
+impl OpenedFamily {
+    const fn receiving(receiver: OwnedFd, offload: Offload) -> OpenedFamily {
+        OpenedFamily { receiver, senders: Vec::new(), offload: Some(offload) }
+    }
+}
+
+impl Offload {
+    /// Further descriptors of these, by the names under which a successor gets them.
+    pub(crate) fn copies(&self, ipv6: bool) -> io::Result<Vec<(String, OwnedFd)>> {
+        let sockets =
+            OFFLOAD_NAMES[usize::from(ipv6)].into_iter().zip([&self.packets, &self.asker]);
+        let there = sockets.filter_map(|(name, socket)| Some((name, socket.as_ref()?)));
+        there.map(|(name, socket)| Ok((name.to_owned(), socket.try_clone()?))).collect()
+    }
+
+    /// Those of IPv4, and of IPv6.
+    fn of_names(mut named: Vec<(String, OwnedFd)>) -> [Offload; 2] {
+        let mut take = |wanted: &str| {
+            let at = named.iter().position(|(name, _)| name == wanted)?;
+            Some(named.swap_remove(at).1)
+        };
+        OFFLOAD_NAMES.map(|[packets, asker]| Offload { packets: take(packets), asker: take(asker) })
+    }
 }
 
 fn in_use() -> io::Error {
@@ -325,6 +400,11 @@ impl Opened {
             _ => guard.covers(local),
         };
         self.inherited.remove(self.inherited.iter().position(same)?)
+    }
+
+    /// Whether many segments leave as one packet.
+    pub(crate) const fn joins_runs(&self) -> bool {
+        self.v4.offload.is_some()
     }
 
     /// The sockets, IPv4 first.

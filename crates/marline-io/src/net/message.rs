@@ -2,6 +2,7 @@
 //! are in the machine's byte order, except addresses.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::io;
 
 /// Bytes of a netlink message header.
 const HEADER_LEN: usize = 16;
@@ -119,7 +120,7 @@ const fn family(ipv6: bool) -> u8 {
     if ipv6 { libc::AF_INET6 as u8 } else { libc::AF_INET as u8 }
 }
 
-fn request(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
+pub(super) fn request(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_LEN + body.len());
     bytes.extend(((HEADER_LEN + body.len()) as u32).to_ne_bytes());
     bytes.extend(kind.to_ne_bytes());
@@ -130,14 +131,14 @@ fn request(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn push_ip(body: &mut Vec<u8>, kind: u16, ip: IpAddr) {
+pub(super) fn push_ip(body: &mut Vec<u8>, kind: u16, ip: IpAddr) {
     match ip {
         IpAddr::V4(v4) => push_attribute(body, kind, &v4.octets()),
         IpAddr::V6(v6) => push_attribute(body, kind, &v6.octets()),
     }
 }
 
-fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+pub(super) fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     body.extend((4 + value.len() as u16).to_ne_bytes());
     body.extend(kind.to_ne_bytes());
     body.extend(value);
@@ -158,6 +159,19 @@ pub(super) fn parse(mut bytes: &[u8]) -> Vec<(u32, Message)> {
         bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
     messages
+}
+
+/// What the only message of a datagram says after its header, if it is of this kind.
+pub(super) fn body_of(bytes: &[u8], wanted: u16) -> io::Result<Vec<u8>> {
+    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+    let kind = u16_at(bytes, 4).ok_or_else(invalid)?;
+    let len = (u32_at(bytes, 0).unwrap_or_default() as usize).min(bytes.len());
+    let body = bytes.get(HEADER_LEN..len).ok_or_else(invalid)?;
+    match parse_body(kind, body) {
+        _ if kind == wanted => Ok(body.to_vec()),
+        Some(Message::Error(errno)) if errno != 0 => Err(io::Error::from_raw_os_error(errno)),
+        _ => Err(invalid()),
+    }
 }
 
 fn parse_body(kind: u16, body: &[u8]) -> Option<Message> {
@@ -242,7 +256,7 @@ fn next_hops(mut bytes: &[u8]) -> Vec<u32> {
 }
 
 /// The attributes of a message: kind and value.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     core::iter::from_fn(move || {
         let (len, kind) = (usize::from(u16_at(bytes, 0)?), u16_at(bytes, 2)?);
         let value = bytes.get(4..len)?;
@@ -253,7 +267,7 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-fn ip(family: i32, bytes: &[u8]) -> Option<IpAddr> {
+pub(super) fn ip(family: i32, bytes: &[u8]) -> Option<IpAddr> {
     match family {
         libc::AF_INET => Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),
         libc::AF_INET6 => Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into()),
@@ -261,11 +275,11 @@ fn ip(family: i32, bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 

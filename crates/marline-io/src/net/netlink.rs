@@ -9,6 +9,8 @@ use super::message::{self, Message};
 
 /// Bytes of one read; the kernel fills at most 32 KiB per message of a dump.
 const READ_BYTES: usize = 64 << 10;
+/// Bytes of an answer to a question about one thing; what is cut off are attributes nobody here reads.
+const ANSWER_BYTES: usize = 8 << 10;
 /// The kernel answers at once; a second without answer means it never will.
 const ANSWER_TIMEOUT_S: libc::time_t = 1;
 /// Sequence number of our requests: each socket asks one thing at a time.
@@ -94,6 +96,14 @@ impl Netlink {
             Some((_, Message::Error(errno))) => Err(io::Error::from_raw_os_error(errno)),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
+    }
+
+    /// Asks one thing, and gives what an answer of this kind says after its header.
+    pub(super) fn ask(&self, request: &[u8], answer: u16) -> io::Result<Vec<u8>> {
+        self.send(request)?;
+        let mut buffer = [0; ANSWER_BYTES];
+        let len = self.read(&mut buffer)?;
+        message::body_of(&buffer[..len], answer)
     }
 
     /// Everything of a kind: RTM_GETLINK, RTM_GETADDR or RTM_GETROUTE.

@@ -1,11 +1,12 @@
 //! System calls that no safe crate offers: a timer with nanosecond resolution, the program that
-//! distributes datagrams over shards, the socket error queue, raw sockets and their filters, the
-//! allocator's free pages. Linux only.
+//! distributes datagrams over shards, the socket error queue, raw and packet sockets, their filters,
+//! the allocator's free pages. Linux only.
 
 pub(crate) mod error_queue;
 pub(crate) mod filter;
 pub(crate) mod link;
 pub(crate) mod memory;
+pub(crate) mod packet;
 pub(crate) mod raw;
 pub(crate) mod socket;
 pub(crate) mod timer;

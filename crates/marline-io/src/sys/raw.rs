@@ -6,10 +6,10 @@
 
 use core::mem;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::{check, error_queue, filter, socket};
 
@@ -17,6 +17,8 @@ use super::{check, error_queue, filter, socket};
 pub(crate) const MESSAGES: usize = 32;
 /// Bytes of each received: the most that the kernel coalesces.
 pub(crate) const MESSAGE_BYTES: usize = 64 << 10;
+/// Whether the kernel makes up flow labels; libc does not know it for all targets.
+const IPV6_AUTOFLOWLABEL: libc::c_int = 70;
 /// Bytes of control messages: a destination and a traffic class.
 const CONTROL_BYTES: usize = 128;
 
@@ -71,20 +73,24 @@ pub(crate) fn open(ipv6: bool) -> io::Result<OwnedFd> {
 }
 
 /// Opens a raw socket for TCP that only sends, and neither hears of packets nor of errors.
+pub(crate) fn open_sender(ipv6: bool) -> io::Result<OwnedFd> {
+    let raw = open_silent(ipv6)?;
+    bind_to_nobody(raw.as_fd(), ipv6);
+    Ok(raw)
+}
+
+/// Binds a socket that only sends to an address that nobody sends to.
 ///
 /// The kernel copies the header of each TCP packet of the machine for each raw socket that it may concern, and has
 /// that one's filter look at the copy. To a socket that is bound to an address only packets to that address are of
 /// concern. A multicast address may be bound on every machine, is no source of what is sent, and nobody sends TCP to
 /// it.
-pub(crate) fn open_sender(ipv6: bool) -> io::Result<OwnedFd> {
-    let raw = open_silent(ipv6)?;
+fn bind_to_nobody(fd: BorrowedFd<'_>, ipv6: bool) {
     let nobody = if ipv6 { IpAddr::V6(NOBODY_V6) } else { IpAddr::V4(NOBODY_V4) };
-    let bound = rustix::net::bind(&raw, &SocketAddr::new(nobody, 0));
-    if let Err(error) = bound {
+    if let Err(error) = rustix::net::bind(fd, &SocketAddr::new(nobody, 0)) {
         // It costs time, nothing else: the filter drops what comes.
         tracing::debug!(%error, "a raw socket that only sends gets copies of packets");
     }
-    Ok(raw)
 }
 
 /// Opens a raw socket for TCP whose filter drops all.
@@ -98,6 +104,8 @@ fn open_silent(ipv6: bool) -> io::Result<OwnedFd> {
     if ipv6 {
         let value = libc::IPV6_PMTUDISC_PROBE;
         set_int(raw.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, value)?;
+        // Packets that the kernel does not make have no flow label: one flow has one.
+        set_int(raw.as_fd(), libc::IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0)?;
     } else {
         let value = libc::IP_PMTUDISC_PROBE;
         set_int(raw.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, value)?;
@@ -224,6 +232,46 @@ pub(crate) fn send(
         libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT)
     })?;
     Ok(sent as usize)
+}
+
+/// Sends one segment that lies in these parts.
+pub(crate) fn send_parts(
+    fd: BorrowedFd<'_>,
+    to: &RawDestination,
+    parts: &[IoSlice<'_>],
+) -> io::Result<()> {
+    let mut control = Control([0; CONTROL_BYTES]);
+    let control_len = destination_control(to, &mut control);
+    let mut remote = to.remote;
+    remote.set_port(0);
+    let name = socket2::SockAddr::from(remote);
+    // SAFETY: all-zero bytes are a valid msghdr (null pointers, zero lengths).
+    let mut message = unsafe { mem::zeroed::<libc::msghdr>() };
+    message.msg_name = name.as_ptr().cast_mut().cast();
+    message.msg_namelen = name.len();
+    // An IoSlice is laid out as an iovec.
+    message.msg_iov = parts.as_ptr().cast_mut().cast();
+    message.msg_iovlen = parts.len() as _;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control_len as _;
+    // SAFETY: every pointer in the header is to a live value of the length beside it, which the call only reads.
+    let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Bytes of IP packet that the kernel takes for TCP on this way: less than the route has where IPsec needs some. The
+/// socket is connected for it, and to nothing afterwards.
+pub(crate) fn kernel_mtu(fd: BorrowedFd<'_>, to: &RawDestination) -> io::Result<u32> {
+    let asked = socket::ask_route_mtu(&SockRef::from(&fd), to.local, to.remote);
+    // SAFETY: all-zero bytes are a valid sockaddr: its family is none (AF_UNSPEC), which ends a connection.
+    let nobody = unsafe { mem::zeroed::<libc::sockaddr>() };
+    // SAFETY: the descriptor is open; pointer and length describe a live sockaddr.
+    check(unsafe {
+        let len = mem::size_of_val(&nobody) as libc::socklen_t;
+        libc::connect(fd.as_raw_fd(), &raw const nobody, len)
+    })?;
+    bind_to_nobody(fd, to.local.is_ipv6());
+    asked
 }
 
 /// Where packets are received into.

@@ -197,7 +197,7 @@ pub(crate) fn route_mtu_by_index(
     ask_route_mtu(&socket, local, remote)
 }
 
-fn ask_route_mtu(socket: &Socket, local: IpAddr, remote: SocketAddr) -> io::Result<u32> {
+pub(super) fn ask_route_mtu(socket: &Socket, local: IpAddr, remote: SocketAddr) -> io::Result<u32> {
     socket.bind(&SocketAddr::new(local, 0).into())?;
     socket.connect(&remote.into())?;
     let (level, option) = if remote.is_ipv6() {

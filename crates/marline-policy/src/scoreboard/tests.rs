@@ -140,3 +140,18 @@ fn segments_are_counted_however_a_run_is_cut() {
     while board.pop_acked(Ssn(941)).is_some() {}
     assert_eq!((board.segments(), board.segments_sacked()), (0, 0));
 }
+
+#[test]
+fn a_run_may_have_its_mapping_in_each_segment() {
+    let layout = RunLayout { mapped: 80, plain: 80, group: 1 };
+    let len = layout.len_of(20);
+    assert_eq!(
+        (len, layout.segments_within(len), layout.segments_within(len - 1)),
+        (1_600, 20, 19)
+    );
+    assert!((0..20).all(|number| layout.is_mapped(number)));
+    let run = SentSegment { layout, mapping_len: len as u16, ..segment(1, len) };
+    assert_eq!(run.segments(), 20);
+    let whole = run.whole_segments_within(Ssn(100), Ssn(400));
+    assert_eq!(whole, (Ssn(161), Ssn(321)));
+}

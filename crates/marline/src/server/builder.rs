@@ -343,7 +343,9 @@ impl ServerBuilder {
     ///
     /// Gives what the program itself had handed over ([`Estate::further`]).
     pub fn inherit(&mut self, mut estate: Estate) -> Vec<(String, OwnedFd)> {
-        let further = std::mem::take(&mut estate.further);
+        let is_own = |(name, _): &(String, OwnedFd)| RawSockets::takes(name);
+        let (own, further) = std::mem::take(&mut estate.further).into_iter().partition(is_own);
+        estate.further = own;
         self.reset_seed = Some(estate.seed);
         self.generation = estate.generation;
         *self.lock_inherited() = Some(estate);
@@ -414,7 +416,7 @@ impl ServerBuilder {
 fn inherited_raw(estate: &mut Estate) -> Result<Option<Arc<RawSockets>>, BindError> {
     let is_raw = |part: &(NativePart, SocketAddr, OwnedFd)| part.0 != NativePart::Tun;
     let raw: Vec<_> = estate.native.extract_if(.., |part| is_raw(part)).collect();
-    let opened = RawSockets::inherit(raw);
+    let opened = RawSockets::inherit(raw, std::mem::take(&mut estate.further));
     let opened =
         opened.map_err(|error| BindError::io("take the predecessor's raw sockets", error))?;
     Ok(opened.map(Arc::new))

@@ -53,11 +53,12 @@ impl Server {
             let text = format!("{} older processes still have connections", elders.len());
             return Err(BindError::Config(text));
         };
-        let (mut sockets, mut native) = (Vec::new(), Vec::new());
+        let (mut sockets, mut native, mut further) = (Vec::new(), Vec::new(), Vec::new());
         for (index, shard) in self.inner.shards.iter().enumerate() {
             let copies = shard.copy_sockets().map_err(io)?;
             sockets.extend(copies.into_iter().map(|(local, fd)| (index as u8, local, fd)));
             native.extend(shard.copy_native().map_err(io)?);
+            further.extend(shard.copy_offload().map_err(io)?);
         }
         let listeners = lock(&place.listeners);
         let copy = |listener: &LinkListener| Ok((listener.local, listener.copy()?));
@@ -73,7 +74,7 @@ impl Server {
             native,
             listeners: copies,
             elders,
-            further: Vec::new(),
+            further,
         })
     }
 

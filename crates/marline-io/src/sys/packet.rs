@@ -1,0 +1,49 @@
+//! Packet sockets (packet(7)) that only send: Ethernet frames with a virtio header in front, so that one of up to 64 kB
+//! stands for many segments, which the kernel or the network card cuts.
+
+use core::mem;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use socket2::{Domain, Socket, Type};
+
+use super::raw::set_int;
+use super::socket;
+
+/// Frames have a virtio header in front (linux/if_packet.h).
+const PACKET_VNET_HDR: libc::c_int = 15;
+
+/// Opens one, which receives nothing, as it is of no protocol. Needs CAP_NET_RAW; using it needs nothing.
+pub(crate) fn open() -> io::Result<OwnedFd> {
+    let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
+    set_int(socket.as_fd(), libc::SOL_PACKET, PACKET_VNET_HDR, 1)?;
+    socket::raise_buffers(&socket);
+    Ok(socket.into())
+}
+
+/// Sends one frame through an interface: virtio header, Ethernet header, packet.
+///
+/// # Errors
+/// The system's: no room now, the interface is down or gone, its queue is full.
+pub(crate) fn send(
+    fd: BorrowedFd<'_>,
+    interface: u32,
+    ipv6: bool,
+    parts: &[IoSlice<'_>],
+) -> io::Result<()> {
+    let kind = if ipv6 { libc::ETH_P_IPV6 } else { libc::ETH_P_IP } as u16;
+    // SAFETY: all-zero bytes are a valid sockaddr_ll and a valid msghdr (null pointers, zero lengths).
+    let (mut to, mut message) =
+        unsafe { (mem::zeroed::<libc::sockaddr_ll>(), mem::zeroed::<libc::msghdr>()) };
+    to.sll_family = libc::AF_PACKET as u16;
+    to.sll_protocol = kind.to_be();
+    to.sll_ifindex = interface as libc::c_int;
+    message.msg_name = (&raw mut to).cast();
+    message.msg_namelen = mem::size_of_val(&to) as libc::socklen_t;
+    // An IoSlice is laid out as an iovec; the call only reads.
+    message.msg_iov = parts.as_ptr().cast_mut().cast();
+    message.msg_iovlen = parts.len() as _;
+    // SAFETY: the descriptor is open, and every pointer in the header is to a live value of the length beside it.
+    let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -88,21 +88,6 @@ impl Axis {
     pub(super) fn has_names(&self) -> bool {
         matches!(self.scale, Scale::Names(_))
     }
-
-    /// Its least value.
-    pub(super) fn from(&self) -> f64 {
-        self.range().start
-    }
-
-    pub(super) fn to(&self) -> f64 {
-        self.range().end
-    }
-
-    /// Whether a value lies on it.
-    pub(super) fn holds(&self, value: f64) -> bool {
-        let Range { start, end } = self.range();
-        value >= start && value <= end
-    }
 }
 
 /// Least and greatest of the values that can be shown.

@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use super::axis::Axis;
 use super::chart::{Chart, Frame, reference};
 use super::drawing::Figure;
-use super::sheet::{Drawn, INK, px, series};
+use super::sheet::{Area, Drawn, INK, px, series};
 
 /// Pixels between the axes, of a bar, and of a group less its bars.
 const WIDTH: i32 = 560;
@@ -91,12 +91,14 @@ impl Bars {
         let size = (WIDTH, group * self.groups.len().max(1) as i32);
         let mut frame = Frame::new(&self.title, (values.with_room(), names), size);
         for (number, name) in self.series.iter().enumerate() {
-            frame = frame.entry(name, move |area, (x, y)| {
+            let sample = move |area: &Area<'_>, (x, y)| {
                 let ends = [(x + px(7), y - px(6)), (x + px(19), y + px(6))];
                 area.draw(&Rectangle::new(ends, series(number).fill()))
-            });
+            };
+            frame.legend.push((name, Box::new(sample)));
         }
-        frame.labels(&self.label, "").empty(bars().all(|bar| !bar.0.is_finite())).draw(|chart| {
+        let empty = bars().all(|bar| !bar.0.is_finite());
+        Frame { labels: (&self.label, ""), empty, ..frame }.draw(|chart| {
             (0..self.series.len()).try_for_each(|number| self.draw_series(chart, number))?;
             let mark = self.mark.as_ref();
             mark.map_or(Ok(()), |(value, text)| reference(chart, true, *value, text))

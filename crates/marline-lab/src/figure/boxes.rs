@@ -81,24 +81,21 @@ impl Boxes {
         let values = Axis::over(ends.chain((!self.log).then_some(0.0)), self.log);
         let names = Axis::names(self.boxes.iter().map(|(name, _)| name.as_str()));
         let size = (WIDTH, EACH * self.boxes.len().max(2) as i32);
-        Frame::new(&self.title, (values.with_room(), names), size)
-            .labels(&self.label, "")
-            .empty(shown().count() == 0)
-            .draw(|chart| {
-                for (number, (_, of)) in shown() {
-                    let middle = number as f64 + 0.5;
-                    let whiskers = (of.low, of.q50, of.high, px(12) as u32);
-                    let (low, median, high, width) = whiskers;
-                    let ink = INK.line(10);
-                    let whiskers = ErrorBar::new_horizontal(middle, low, median, high, ink, width);
-                    let quartiles = [(of.q25, middle - 0.3), (of.q75, middle + 0.3)];
-                    let median = vec![(of.q50, middle - 0.3), (of.q50, middle + 0.3)];
-                    let area = chart.plotting_area();
-                    area.draw(&whiskers)?;
-                    area.draw(&Rectangle::new(quartiles, series(number).fill()))?;
-                    area.draw(&PathElement::new(median, INK.line(20)))?;
-                }
-                Ok(())
-            })
+        let frame = Frame::new(&self.title, (values.with_room(), names), size);
+        let empty = shown().count() == 0;
+        Frame { labels: (&self.label, ""), empty, ..frame }.draw(|chart| {
+            for (number, (_, of)) in shown() {
+                let middle = number as f64 + 0.5;
+                let (ink, caps) = (INK.line(10), px(12) as u32);
+                let whiskers = ErrorBar::new_horizontal(middle, of.low, of.q50, of.high, ink, caps);
+                let quartiles = [(of.q25, middle - 0.3), (of.q75, middle + 0.3)];
+                let median = vec![(of.q50, middle - 0.3), (of.q50, middle + 0.3)];
+                let area = chart.plotting_area();
+                area.draw(&whiskers)?;
+                area.draw(&Rectangle::new(quartiles, series(number).fill()))?;
+                area.draw(&PathElement::new(median, INK.line(20)))?;
+            }
+            Ok(())
+        })
     }
 }

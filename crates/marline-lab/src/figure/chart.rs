@@ -26,57 +26,29 @@ const LINE: i32 = 19;
 const HEAD: i32 = 34;
 
 /// Draws what stands for an entry in the legend, from the middle of its left edge on.
-type Sample<'a> = Box<dyn Fn(&Area<'_>, (i32, i32)) -> Drawn + 'a>;
+pub(super) type Sample<'a> = Box<dyn Fn(&Area<'_>, (i32, i32)) -> Drawn + 'a>;
 
 /// All of a chart but what it shows.
 pub(super) struct Frame<'a> {
-    title: &'a str,
-    axes: (Axis, Axis),
-    labels: (&'a str, &'a str),
+    pub(super) title: &'a str,
+    pub(super) axes: (Axis, Axis),
+    /// What the axes show, with the unit.
+    pub(super) labels: (&'a str, &'a str),
     /// Width and height between the axes, pixels.
-    size: (i32, i32),
-    legend: Vec<(&'a str, Sample<'a>)>,
+    pub(super) size: (i32, i32),
+    pub(super) legend: Vec<(&'a str, Sample<'a>)>,
     /// Pixels that stay free above and below.
-    free: (i32, i32),
+    pub(super) free: (i32, i32),
     /// Pixels right of the axis of heights, at least.
-    wide: i32,
-    empty: bool,
+    pub(super) wide: i32,
+    /// Whether there is nothing to show.
+    pub(super) empty: bool,
 }
 
 impl<'a> Frame<'a> {
     pub(super) fn new(title: &'a str, axes: (Axis, Axis), size: (i32, i32)) -> Frame<'a> {
         let (labels, legend) = (("", ""), Vec::new());
         Frame { title, axes, labels, size, legend, free: (0, 0), wide: 0, empty: false }
-    }
-
-    /// What the axes show, with the unit.
-    pub(super) fn labels(self, x: &'a str, y: &'a str) -> Frame<'a> {
-        Frame { labels: (x, y), ..self }
-    }
-
-    /// An entry of the legend, with what draws its sample.
-    pub(super) fn entry(
-        mut self,
-        name: &'a str,
-        sample: impl Fn(&Area<'_>, (i32, i32)) -> Drawn + 'a,
-    ) -> Frame<'a> {
-        self.legend.push((name, Box::new(sample)));
-        self
-    }
-
-    /// Keeps pixels free above and below the axes.
-    pub(super) fn free(self, above: i32, below: i32) -> Frame<'a> {
-        Frame { free: (above, below), ..self }
-    }
-
-    /// Keeps so many pixels right of the axis of heights, at least.
-    pub(super) fn wide(self, wide: i32) -> Frame<'a> {
-        Frame { wide, ..self }
-    }
-
-    /// Says that there is nothing to show.
-    pub(super) fn empty(self, empty: bool) -> Frame<'a> {
-        Frame { empty, ..self }
     }
 
     /// Pixels left of the axis of heights.

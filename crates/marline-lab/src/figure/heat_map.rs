@@ -91,23 +91,21 @@ impl HeatMap {
         let scale = STEPS * STEP + 12 + text_width(&self.unit);
         let size =
             ((FIELD.0 * self.columns.len() as i32).max(1), FIELD.1 * self.rows.len().max(1) as i32);
-        Frame::new(&self.title, (Axis::bare(columns), rows), size)
-            .free(above, 40)
-            .wide(scale)
-            .empty(self.rows.is_empty() || self.columns.is_empty())
-            .draw(|chart| {
-                let upright = held(&INK.text(), HPos::Left, VPos::Center);
-                let upright = upright.transform(FontTransform::Rotate270);
-                for (column, name) in self.columns.iter().enumerate() {
-                    words(chart, (column as f64 + 0.5, 0.0), (0, -6), name, upright.clone())?;
+        let frame = Frame::new(&self.title, (Axis::bare(columns), rows), size);
+        let empty = self.rows.is_empty() || self.columns.is_empty();
+        Frame { free: (above, 40), wide: scale, empty, ..frame }.draw(|chart| {
+            let upright = held(&INK.text(), HPos::Left, VPos::Center);
+            let upright = upright.transform(FontTransform::Rotate270);
+            for (column, name) in self.columns.iter().enumerate() {
+                words(chart, (column as f64 + 0.5, 0.0), (0, -6), name, upright.clone())?;
+            }
+            for (row, (_, values)) in self.rows.iter().enumerate() {
+                for (column, value) in values.iter().enumerate() {
+                    self.field(chart, (column as f64, row as f64), *value)?;
                 }
-                for (row, (_, values)) in self.rows.iter().enumerate() {
-                    for (column, value) in values.iter().enumerate() {
-                        self.field(chart, (column as f64, row as f64), *value)?;
-                    }
-                }
-                self.legend(chart)
-            })
+            }
+            self.legend(chart)
+        })
     }
 
     fn field(&self, chart: &Chart<'_>, (x, y): (f64, f64), value: f64) -> Drawn {

@@ -159,10 +159,11 @@ impl Plot {
         let places = self.series.iter().map(|series| series.real().count()).sum::<usize>();
         let mut frame = Frame::new(&self.title, (x, y), SIZE);
         for (number, of) in self.series.iter().enumerate() {
-            frame = frame.entry(&of.name, move |area, at| of.sample(area, at, number));
+            let sample = move |area: &Area<'_>, at| of.sample(area, at, number);
+            frame.legend.push((&of.name, Box::new(sample)));
         }
-        let (x, y) = (&self.labels.0, &self.labels.1);
-        frame.labels(x, y).empty(places == 0).draw(|chart| {
+        let labels = (self.labels.0.as_str(), self.labels.1.as_str());
+        Frame { labels, empty: places == 0, ..frame }.draw(|chart| {
             for (at_x, value, text) in &self.marks {
                 reference(chart, *at_x, *value, text)?;
             }

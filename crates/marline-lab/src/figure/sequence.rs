@@ -9,6 +9,7 @@
 //! A connection of minutes has a million segments: those that fall on each other on the paper are drawn once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use marline_qlog::{Course, Manner};
 
@@ -16,7 +17,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::{Axis, extent};
-use super::chart::{Chart, Element, Frame, words};
+use super::chart::{Chart, Element, Frame, Sample, words};
 use super::sheet::{Drawn, INK, MUTE, Tone, held, no_series, px, series, text_width};
 
 /// Width and height between the axes, pixels.
@@ -64,15 +65,17 @@ impl<'a> SequencePlot<'a> {
     #[must_use]
     pub fn svg(&self) -> String {
         let (time, place) = self.axes();
-        let (unit, name) = unit(place.to());
-        let place = Axis::between((place.from() / unit, place.to() / unit), false);
+        let (unit, name) = unit(place.range().end);
+        let place = Axis::between((place.range().start / unit, place.range().end / unit), false);
         let label = format!("place in the stream ({name})");
         let name = |(subflow, address): &(u64, String)| {
             (*subflow as usize, format!("subflow {subflow} ({address})"))
         };
         let subflows: Vec<(usize, String)> = self.course.subflows.iter().map(name).collect();
-        let frame = Frame::new(&self.title, (time, place), SIZE).labels("time (ms)", &label);
-        self.legend(frame, &subflows).empty(self.course.carried.is_empty()).draw(|chart| {
+        let legend = self.legend(&subflows);
+        let (labels, empty) = (("time (ms)", label.as_str()), self.course.carried.is_empty());
+        let frame = Frame::new(&self.title, (time, place), SIZE);
+        Frame { labels, legend, empty, ..frame }.draw(|chart| {
             self.holes(chart)?;
             self.acked(chart, unit)?;
             self.new_data(chart, unit)?;
@@ -80,32 +83,34 @@ impl<'a> SequencePlot<'a> {
         })
     }
 
-    fn legend<'b>(&self, mut frame: Frame<'b>, subflows: &'b [(usize, String)]) -> Frame<'b> {
+    fn legend<'b>(&self, subflows: &'b [(usize, String)]) -> Vec<(&'b str, Sample<'b>)> {
         let field = |(x, y): (i32, i32), half: i32, style: ShapeStyle| {
             Rectangle::new([(x + px(13 - half), y - px(6)), (x + px(13 + half), y + px(6))], style)
         };
+        let mut legend: Vec<(&str, Sample<'_>)> = Vec::new();
         for (subflow, name) in subflows {
-            let tone = series(*subflow);
-            frame = frame.entry(name, move |area, at| area.draw(&field(at, 8, tone.fill())));
+            let fill = series(*subflow).fill();
+            legend.push((name, Box::new(move |area, at| area.draw(&field(at, 8, fill)))));
         }
-        for manner in Manner::ALL {
-            if self.course.carried.iter().all(|carried| carried.manner != manner) {
-                continue;
-            }
-            frame = frame.entry(manner.name(), move |area, (x, y)| match manner {
+        let seen = |manner: &Manner| self.course.carried.iter().any(|c| c.manner == *manner);
+        for manner in Manner::ALL.into_iter().filter(seen) {
+            let sample: Sample<'_> = Box::new(move |area, (x, y)| match manner {
                 Manner::New => area.draw(&field((x, y), 1, no_series().fill())),
                 _ => area.draw(&shape(manner, (x + px(13), y), no_series())),
             });
+            legend.push((manner.name(), sample));
         }
-        frame = frame.entry("the peer has", |area, (x, y)| {
-            let (low, high, ends) = (y + px(4), y - px(4), [x, x + px(13), x + px(26)]);
-            let step = [(ends[0], low), (ends[1], low), (ends[1], high), (ends[2], high)];
+        let acked: Sample<'_> = Box::new(|area, (x, y)| {
+            let (low, high, middle) = (y + px(4), y - px(4), x + px(13));
+            let step = [(x, low), (middle, low), (middle, high), (x + px(26), high)];
             area.draw(&PathElement::new(step, INK.line(10)))
         });
-        if self.course.holes.is_empty() {
-            return frame;
+        legend.push(("the peer has", acked));
+        if !self.course.holes.is_empty() {
+            let sample: Sample<'_> = Box::new(move |area, at| area.draw(&field(at, 8, shade())));
+            legend.push(("delivery stood still", sample));
         }
-        frame.entry("delivery stood still", move |area, at| area.draw(&field(at, 8, shade())))
+        legend
     }
 
     fn axes(&self) -> (Axis, Axis) {
@@ -116,7 +121,8 @@ impl<'a> SequencePlot<'a> {
         };
         let range = self.range_ms.or_else(|| extent(times(), false)).unwrap_or((0.0, 1.0));
         let time = Axis::between(range, false);
-        let shown = carried().filter(|carried| time.holds(carried.time_ms));
+        let Range { start, end } = time.range();
+        let shown = carried().filter(|carried| (start..=end).contains(&carried.time_ms));
         let ends = shown.flat_map(|c| [c.dsn as f64, (c.dsn + c.bytes) as f64]);
         let place = Axis::over(ends, false);
         (time, place)

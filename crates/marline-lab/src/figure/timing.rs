@@ -127,17 +127,15 @@ impl TimingDiagram {
         let width = GAP + self.paths.len() as f64 * (LANE + GAP);
         let time = Axis::between(self.range, false).downwards();
         let size = (width as i32, self.height as i32);
-        Frame::new(&self.title, (Axis::bare(width), time), size)
-            .labels("", "time (ms)")
-            .free(40, 0)
-            .empty(self.paths.is_empty())
-            .draw(|chart| {
-                self.lanes(chart)?;
-                self.spans.iter().try_for_each(|span| self.draw_span(chart, span))?;
-                self.arrows.iter().try_for_each(|arrow| self.draw_arrow(chart, arrow))?;
-                self.labels(chart)?;
-                self.notes.iter().try_for_each(|note| self.draw_note(chart, note))
-            })
+        let frame = Frame::new(&self.title, (Axis::bare(width), time), size);
+        let (labels, empty) = (("", "time (ms)"), self.paths.is_empty());
+        Frame { labels, free: (40, 0), empty, ..frame }.draw(|chart| {
+            self.lanes(chart)?;
+            self.spans.iter().try_for_each(|span| self.draw_span(chart, span))?;
+            self.arrows.iter().try_for_each(|arrow| self.draw_arrow(chart, arrow))?;
+            self.labels(chart)?;
+            self.notes.iter().try_for_each(|note| self.draw_note(chart, note))
+        })
     }
 
     /// Where the line of a side of a path is.

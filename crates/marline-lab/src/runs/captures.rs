@@ -2,14 +2,15 @@
 //!
 //! Runs are made for them again, as for [time lines](super::Timelines).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use marline_qlog::Vantage;
 
 use super::Job;
 use super::again::{run_again, simulated};
-use super::qlogs::plain;
-use crate::experiment::simulate_captured;
+use super::qlogs::run_name;
+use crate::experiment::{EndCapture, simulate_captured};
 
 /// How captures are written.
 #[derive(Copy, Clone, Debug)]
@@ -37,7 +38,8 @@ impl Captures {
     /// Most runs of a series that have files.
     pub const MAX_RUNS: usize = 200;
 
-    /// Writes `VARIANT-SEED-END.pcapng` of the jobs on stack `sim` into a directory. Runs that fail have none.
+    /// Writes `VARIANT-SEED-END.pcapng` of the jobs on stack `sim` into a directory. Runs that fail have none. Those in
+    /// real time are written while they are made ([`RealTimeFiles`](super::RealTimeFiles)).
     ///
     /// # Errors
     /// A file cannot be written.
@@ -52,11 +54,7 @@ impl Captures {
         };
         run_again(self.jobs, &mine, run, |job, (_, captures)| {
             for capture in captures {
-                let variant = plain(&job.lane.variant.name);
-                let end = capture.vantage.name();
-                let file = directory.join(format!("{variant}-{}-{end}.pcapng", job.seed));
-                std::fs::write(&file, &capture.bytes)
-                    .with_context(|| file.display().to_string())?;
+                put(directory, job, &capture)?;
                 files.files += 1;
                 files.left_out += capture.left_out;
             }
@@ -64,4 +62,15 @@ impl Captures {
         })?;
         Ok(files)
     }
+}
+
+/// The file of a run's capture at an end.
+pub(super) fn capture_file(directory: &Path, job: &Job, vantage: Vantage) -> PathBuf {
+    directory.join(format!("{}-{}.pcapng", run_name(job), vantage.name()))
+}
+
+/// Writes a capture.
+pub(super) fn put(directory: &Path, job: &Job, capture: &EndCapture) -> anyhow::Result<()> {
+    let file = capture_file(directory, job, capture.vantage);
+    std::fs::write(&file, &capture.bytes).with_context(|| file.display().to_string())
 }

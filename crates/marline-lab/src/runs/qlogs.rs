@@ -10,7 +10,7 @@ use marline_qlog::{Course, read};
 
 use super::Job;
 use super::again::{run_again, simulated};
-use crate::experiment::{EndTrace, QlogConfig, simulate_traced};
+use crate::experiment::{EndTrace, QlogConfig, Stack, simulate_traced};
 use crate::figure::SequencePlot;
 
 /// How traces are written.
@@ -64,10 +64,19 @@ impl Qlogs {
     }
 }
 
-fn file_name(job: &Job, trace: &EndTrace, traces: usize) -> String {
-    let variant = plain(&job.lane.variant.name);
+/// The name of a trace's files without their endings; a run has so many.
+pub(super) fn file_name(job: &Job, trace: &EndTrace, traces: usize) -> String {
     let several = if traces > 2 { format!("-{}", trace.connection) } else { String::new() };
-    format!("{variant}-{}-{}{several}", job.seed, trace.vantage.name())
+    format!("{}-{}{several}", run_name(job), trace.vantage.name())
+}
+
+/// What names of a run's files begin with. In virtual time that is the variant and the seed alone.
+pub(super) fn run_name(job: &Job) -> String {
+    let run = format!("{}-{}", plain(&job.lane.variant.name), job.seed);
+    match job.lane.stack {
+        Stack::Sim => run,
+        stack => format!("{stack}-{run}"),
+    }
 }
 
 /// A name as part of a file's.
@@ -77,7 +86,7 @@ pub(super) fn plain(name: &str) -> String {
 }
 
 /// Writes a trace, and a drawing if there is something to be drawn.
-fn put(directory: &Path, name: &str, trace: &EndTrace) -> anyhow::Result<bool> {
+pub(super) fn put(directory: &Path, name: &str, trace: &EndTrace) -> anyhow::Result<bool> {
     let write = |ending: &str, text: &str| {
         let file = directory.join(format!("{name}.{ending}"));
         std::fs::write(&file, text).with_context(|| file.display().to_string())

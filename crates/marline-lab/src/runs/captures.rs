@@ -32,6 +32,20 @@ pub struct CaptureFiles {
     pub runs_left_out: usize,
 }
 
+impl CaptureFiles {
+    /// In words what there was no room for, a line each.
+    #[must_use]
+    pub fn cut(&self) -> Vec<String> {
+        let (mib, most) = (Captures::MAX_BYTES >> 20, Captures::MAX_RUNS);
+        let packets =
+            format!("{} packets are left out of captures: each has {mib} MiB", self.left_out);
+        let runs =
+            format!("{} runs have no captures: a series has those of {most}", self.runs_left_out);
+        let both = [(self.left_out > 0, packets), (self.runs_left_out > 0, runs)];
+        both.into_iter().filter(|(is_so, _)| *is_so).map(|(_, text)| text).collect()
+    }
+}
+
 impl Captures {
     /// Most bytes of a file without a word to the contrary.
     pub const MAX_BYTES: usize = 64 << 20;
@@ -44,6 +58,19 @@ impl Captures {
     /// # Errors
     /// A file cannot be written.
     pub fn write(&self, jobs: &[Job], directory: &Path) -> anyhow::Result<CaptureFiles> {
+        self.write_while(jobs, directory, &|| true)
+    }
+
+    /// The same for a caller who may change his mind: asked before each few runs, `go_on` says whether to make them.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn write_while(
+        &self,
+        jobs: &[Job],
+        directory: &Path,
+        go_on: &dyn Fn() -> bool,
+    ) -> anyhow::Result<CaptureFiles> {
         std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         let mut mine = simulated(jobs);
         let runs_left_out = mine.len().saturating_sub(Captures::MAX_RUNS);
@@ -52,7 +79,7 @@ impl Captures {
         let run = |job: &Job| {
             simulate_captured(&job.experiment, &job.lane.variant, job.seed, self.max_bytes)
         };
-        run_again(self.jobs, &mine, run, |job, (_, captures)| {
+        run_again(self.jobs, &mine, go_on, run, |job, (_, captures)| {
             for capture in captures {
                 put(directory, job, &capture)?;
                 files.files += 1;

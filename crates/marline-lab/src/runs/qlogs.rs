@@ -33,6 +33,16 @@ pub struct QlogFiles {
     pub left_out: usize,
 }
 
+impl QlogFiles {
+    /// In words what there was no room for, a line each.
+    #[must_use]
+    pub fn cut(&self) -> Vec<String> {
+        let (left_out, most) = (self.left_out, Qlogs::MAX_FILES);
+        let text = format!("{left_out} traces are left out: a series has {most}. Take fewer seeds");
+        if left_out > 0 { vec![text] } else { Vec::new() }
+    }
+}
+
 impl Qlogs {
     /// Most traces of a series.
     pub const MAX_FILES: usize = 1_000;
@@ -44,11 +54,24 @@ impl Qlogs {
     /// # Errors
     /// A file cannot be written.
     pub fn write(&self, jobs: &[Job], directory: &Path) -> anyhow::Result<QlogFiles> {
+        self.write_while(jobs, directory, &|| true)
+    }
+
+    /// The same for a caller who may change his mind: asked before each few runs, `go_on` says whether to make them.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn write_while(
+        &self,
+        jobs: &[Job],
+        directory: &Path,
+        go_on: &dyn Fn() -> bool,
+    ) -> anyhow::Result<QlogFiles> {
         std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         let mut files = QlogFiles::default();
         let run =
             |job: &Job| simulate_traced(&job.experiment, &job.lane.variant, job.seed, self.config);
-        run_again(self.jobs, &simulated(jobs), run, |job, (_, traces)| {
+        run_again(self.jobs, &simulated(jobs), go_on, run, |job, (_, traces)| {
             for trace in &traces {
                 if files.traces == Self::MAX_FILES {
                     files.left_out += 1;

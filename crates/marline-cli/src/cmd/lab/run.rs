@@ -11,8 +11,8 @@ use marline_lab::figure::number;
 use marline_lab::parallel::available;
 use marline_lab::results::Format;
 use marline_lab::runs::{
-    Agreement, CaptureFiles, Captures, Figures, Job, Kept, QlogFiles, Qlogs, RealTimeFiles, Record,
-    Series, Shard, Store, Summary, Timelines,
+    Agreement, Captures, Figures, Job, Kept, QlogFiles, Qlogs, RealTimeFiles, Record, Series,
+    Shard, Store, Summary, Timelines,
 };
 
 use super::paper::aligned;
@@ -131,21 +131,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let files = args.real_time_files(&out, &jobs, file.qlog)?;
     let records = args.how.all(&jobs, &out, files.clone())?;
     let summary = Summary::of(&jobs, &records);
-    if !file.title.is_empty() {
-        print(&format!("{}\n\n", file.title))?;
-    }
-    print(&aligned(&summary.table()))?;
-    let intervals = summary.intervals();
-    if !intervals.is_empty() {
-        print(&format!("\nwithin (95 %, bootstrap over the runs)\n{}", aligned(&intervals)))?;
-    }
-    let calibration = summary.calibration();
-    if !calibration.is_empty() {
-        print(&format!("\nforecasts of answers\n{}", aligned(&calibration)))?;
-    }
-    print(&agreement(&summary.agreement()))?;
-    let warnings = summary.warnings();
-    warn(&warnings, warnings.len());
+    say(&summary, &file.title)?;
     summary.write(&out, &args.how.formats())?;
     let json = serde_json::to_string_pretty(&summary.json(&file.title))?;
     write(&out, "result.json", &(json + "\n"))?;
@@ -173,6 +159,26 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     print(&format!("\n{names} in {}\n", out.display()))?;
     let whole = records.iter().all(|record| record.error.is_none());
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Prints what the runs showed.
+fn say(summary: &Summary<'_>, title: &str) -> anyhow::Result<()> {
+    if !title.is_empty() {
+        print(&format!("{title}\n\n"))?;
+    }
+    print(&aligned(&summary.table()))?;
+    let intervals = summary.intervals();
+    if !intervals.is_empty() {
+        print(&format!("\nwithin (95 %, bootstrap over the runs)\n{}", aligned(&intervals)))?;
+    }
+    let calibration = summary.calibration();
+    if !calibration.is_empty() {
+        print(&format!("\nforecasts of answers\n{}", aligned(&calibration)))?;
+    }
+    print(&agreement(&summary.agreement()))?;
+    let warnings = summary.warnings();
+    warn(&warnings, warnings.len());
+    Ok(())
 }
 
 impl Args {
@@ -212,27 +218,18 @@ fn write_timelines(jobs: &[Job], how: &How, interval: Duration, out: &Path) -> a
 /// Writes traces of all simulated runs and drawings of them; what was written.
 fn write_qlogs(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
     let qlogs = Qlogs { jobs: how.processors(), config: QlogConfig::default() };
-    let QlogFiles { traces, drawings, left_out } = qlogs.write(jobs, &out.join("qlog"))?;
-    if left_out > 0 {
-        let most = Qlogs::MAX_FILES;
-        eprintln!("WARNING: {left_out} traces are left out: a series has {most}. Take fewer seeds");
-    }
+    let files = qlogs.write(jobs, &out.join("qlog"))?;
+    warn(&files.cut(), files.cut().len());
+    let QlogFiles { traces, drawings, .. } = files;
     Ok(format!(", qlog/ with {traces} traces and {drawings} drawings"))
 }
 
 /// Writes captures of all simulated runs; what was written.
 fn write_captures(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
     let captures = Captures { jobs: how.processors(), max_bytes: Captures::MAX_BYTES };
-    let CaptureFiles { files, left_out, runs_left_out } =
-        captures.write(jobs, &out.join("pcap"))?;
-    if left_out > 0 {
-        let most = Captures::MAX_BYTES >> 20;
-        eprintln!("WARNING: {left_out} packets are left out of captures: each has {most} MiB");
-    }
-    if runs_left_out > 0 {
-        let most = Captures::MAX_RUNS;
-        eprintln!("WARNING: {runs_left_out} runs have no captures: a series has those of {most}");
-    }
+    let written = captures.write(jobs, &out.join("pcap"))?;
+    warn(&written.cut(), written.cut().len());
+    let files = written.files;
     Ok(format!(", pcap/ with {files} captures"))
 }
 

@@ -63,7 +63,7 @@ impl<'a> Frame<'a> {
     pub(super) fn draw(self, fill: impl FnOnce(&mut Chart<'_>) -> Drawn) -> String {
         let (left, foot) = (self.left(), if self.labels.0.is_empty() { 8 } else { 46 });
         let names = widest(self.legend.iter().map(|entry| entry.0));
-        let legend = if names > 0 { SAMPLE + 3 * SPACE + names } else { 22 };
+        let legend = if names > 0 { SAMPLE + 4 * SPACE + names } else { 22 };
         let height = self.size.1.max(LINE * self.legend.len() as i32 + SPACE);
         // The heading is bold and a little larger.
         let heading = text_width(self.title) * 6 / 5 + 24;

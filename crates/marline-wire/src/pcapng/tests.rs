@@ -1,6 +1,6 @@
 use super::*;
 use crate::mptcp::{MpCapable, MpCapableForm, MpFastclose, MptcpOption};
-use crate::{IpPacket, TcpHeader, TcpOptions, TcpSegment};
+use crate::{IpPacket, PROTOCOL_UDP, TcpHeader, TcpOptions, TcpSegment};
 
 const KEY_A: u64 = 0xa1a2_a3a4_a5a6_a7a8;
 const KEY_B: u64 = 0xb1b2_b3b4_b5b6_b7b8;

@@ -1,7 +1,7 @@
 //! Tap on links between namespaces: a copy of each packet at either end, for a capture.
 //!
-//! The emulator's thread has deadlines, so it only copies: whoever holds the [`Tapped`] makes files of what it has, best
-//! when the run is over. All links of an emulator are on one thread, so packets come in the order of their times.
+//! The emulator's thread has deadlines, so it only copies: whoever holds the [`Tapped`] makes files of what it has,
+//! best when the run is over. All links of an emulator are on one thread, so packets come in the order of their times.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -204,9 +204,9 @@ impl Capture {
         Ok(())
     }
 
-    /// Appends a whole IP packet to `out`, as a TUN interface has it. Where keys are hidden, those in its TCP segment are,
-    /// with a checksum that is right if it was; of an ICMP message, and of what is no packet, only the beginning is
-    /// written, in which there can be none.
+    /// Appends a whole IP packet to `out`, as a TUN interface has it. Where keys are hidden, those in its TCP segment
+    /// are, with a checksum that is right if it was; of an ICMP message only the beginning is written, in which there
+    /// can be none, and nothing of what is no packet.
     pub fn ip_packet(&mut self, out: &mut Vec<u8>, info: &PacketInfo<'_>, bytes: &[u8]) {
         self.packet.clear();
         self.packet.extend_from_slice(bytes);
@@ -218,7 +218,7 @@ impl Capture {
     }
 }
 
-/// What of an IP packet may be shown where keys are hidden: so many bytes, after those of a TCP segment are overwritten.
+/// What of an IP packet may be shown where keys are hidden: so many bytes. Those in a TCP segment are overwritten.
 fn hide_keys_of_packet(bytes: &mut [u8]) -> usize {
     let Ok(ip) = IpPacket::parse(bytes) else { return 0 };
     let ends = (ip.src, ip.dst);

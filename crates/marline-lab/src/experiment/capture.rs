@@ -67,8 +67,8 @@ pub struct CaptureConfig {
     pub reveal_keys: bool,
 }
 
-/// Captures of both ends of a net that was asked to keep packets, the client's first. An interface is a path; times are of
-/// the day.
+/// Captures of both ends of a net that was asked to keep packets, the client's first. An interface is a path; times
+/// are of the day.
 pub(super) fn of_net(net: &Net, reveal_keys: bool) -> Vec<EndCapture> {
     let Some(tapped) = net.take_tapped() else { return Vec::new() };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -37,8 +37,8 @@ impl From<Scale> for Axis {
 }
 
 impl Axis {
-    /// What shows these of the values: those that are finite, on a logarithmic axis positive. One that is logarithmic ends at
-    /// powers of ten.
+    /// What shows the values that are finite, on a logarithmic axis those that are positive. That one ends at powers of
+    /// ten.
     pub(super) fn over(values: impl Iterator<Item = f64>, log: bool) -> Axis {
         let range = match extent(values, log) {
             Some((from, to)) if log => (decade(from, f64::floor), decade(to, f64::ceil)),

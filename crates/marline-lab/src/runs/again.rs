@@ -10,8 +10,8 @@ pub(super) fn simulated(jobs: &[Job]) -> Vec<&Job> {
     jobs.iter().filter(|job| job.lane.stack == Stack::Sim).collect()
 }
 
-/// Runs jobs, so many at once, by the policies of this thread, and hands what each made to `take`, in their order, as long as
-/// `go_on`. One that fails made nothing. No more than is made at once is held in memory.
+/// Runs jobs, so many at once, by the policies of this thread, and hands what each made to `take`, in their order, as
+/// long as `go_on`. One that fails made nothing. No more than is made at once is held in memory.
 ///
 /// # Errors
 /// Those of `take`, behind which nothing more is run.

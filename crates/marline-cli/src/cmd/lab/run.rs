@@ -39,12 +39,12 @@ pub struct Args {
         conflicts_with = "shard"
     )]
     pub timelines: Option<Duration>,
-    /// Write traces into DIR/qlog: a qlog for each connection and end that is Marline's (docs/spec/qlog.md), and a drawing
-    /// of it. The kernel's ends have none.
+    /// Write traces into DIR/qlog: a qlog for each connection and end that is Marline's (docs/spec/qlog.md), and a
+    /// drawing of it. The kernel's ends have none.
     #[arg(long, conflicts_with = "shard")]
     pub qlog: bool,
-    /// Write a capture (pcapng) of each end of the runs, on any stack, into DIR/pcap. Keys of MPTCP are zeros in those of
-    /// real packets.
+    /// Write a capture (pcapng) of each end of the runs, on any stack, into DIR/pcap. Keys of MPTCP are zeros in
+    /// those of real packets.
     #[arg(long, conflicts_with = "shard")]
     pub pcap: bool,
     /// Leave MPTCP keys in the captures of real packets: Wireshark then tells which connection a subflow belongs to.

@@ -29,6 +29,7 @@ mod rest;
 mod socket;
 mod spin;
 mod starvation;
+mod tap;
 #[cfg(test)]
 mod tests;
 mod tunnel;
@@ -36,6 +37,7 @@ mod tunnel;
 pub use command::{LinkCommand, Side};
 pub use config::{LinkEnds, RelayConfig};
 pub use report::{Lateness, RelayReport, Starved, WayReport};
+pub use tap::{Tap, Tapped, TappedPacket};
 pub use tunnel::{TunnelConfig, TunnelEnd};
 
 use std::io::{self, Write};

@@ -17,6 +17,7 @@ use crate::lane::{FlowKey, Parcel};
 use crate::lanes::Lanes;
 use crate::netns;
 use crate::report::{RelayReport, Starved};
+use crate::tap::Tap;
 use marline_io::Tun;
 
 /// Vectors kept for packets to come.
@@ -50,6 +51,8 @@ pub struct TunnelConfig {
     pub seeds: SeedTree,
     /// Scheduled commands, by time after the start.
     pub schedule: Vec<(Duration, LinkCommand)>,
+    /// Who is told of each packet.
+    pub tap: Option<Tap>,
 }
 
 /// Which end of a tunnel is meant.
@@ -77,6 +80,7 @@ pub(crate) struct Tunnel {
     client: OpenEnd,
     server: OpenEnd,
     lanes: Lanes,
+    tap: Option<Tap>,
     pool: Vec<Vec<u8>>,
     buffer: Vec<u8>,
 }
@@ -88,6 +92,7 @@ impl Tunnel {
             server: open(&config.server)?,
             name: config.name,
             lanes: Lanes::new(config.link, &config.seeds, config.schedule, start),
+            tap: config.tap,
             pool: Vec::new(),
             buffer: vec![0; LARGEST_PACKET],
         })
@@ -109,7 +114,7 @@ impl Tunnel {
 
     /// Reads some packets of one end into the link.
     pub(crate) fn receive(&mut self, end: End, clock: &Clock) {
-        let Tunnel { client, server, lanes: Lanes { up, down, .. }, pool, buffer, .. } = self;
+        let Tunnel { client, server, lanes: Lanes { up, down, .. }, tap, pool, buffer, .. } = self;
         let (open, lane, back) = match end {
             End::Client => (client, up, down),
             End::Server => (server, down, up),
@@ -128,7 +133,11 @@ impl Tunnel {
             bytes.clear();
             bytes.extend_from_slice(&buffer[..len]);
             // When a packet came in is not known; a thread that is let run reads it within microseconds.
-            lane.offer(clock.now(), None, parcel(bytes));
+            let now = clock.now();
+            if let Some(tap) = tap {
+                tap.see(now.since(Instant::ZERO), (end == End::Client, true), &bytes);
+            }
+            lane.offer(now, None, parcel(bytes));
             while let Some(answer) = lane.take_answer() {
                 back.offer(clock.now(), None, answer);
             }
@@ -141,11 +150,18 @@ impl Tunnel {
         while let Some((at, command)) = self.lanes.take_scheduled(now) {
             self.apply(at, command);
         }
-        let Tunnel { client, server, lanes: Lanes { up, down, .. }, pool, .. } = self;
-        for (lane, tun) in [(up, &server.tun), (down, &client.tun)] {
+        let Tunnel { client, server, lanes: Lanes { up, down, .. }, tap, pool, .. } = self;
+        for (lane, tun, at_client) in [(up, &server.tun, false), (down, &client.tun, true)] {
             while let Some((due, parcel)) = lane.poll(now) {
+                // Whoever is handed a packet may answer at once: what it got comes first.
+                let handed = clock.now();
                 match tun.write(&parcel.bytes) {
-                    Ok(()) => lane.sent(due, clock.now()),
+                    Ok(()) => {
+                        lane.sent(due, clock.now());
+                        if let Some(tap) = tap {
+                            tap.see(handed.since(Instant::ZERO), (at_client, false), &parcel.bytes);
+                        }
+                    }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         lane.send_blocked += 1;
                     }

@@ -20,9 +20,9 @@ mod timeline;
 mod variant;
 
 pub use calibration::Calibration;
-pub use capture::{EndCapture, simulate_captured};
+pub use capture::{CaptureConfig, EndCapture, simulate_captured};
 pub use end::run_end;
-pub use live::{run_live, weight};
+pub use live::{Watch, Watched, run_live, run_live_watched, weight};
 pub use outcome::{Message, Outcome, PathTotals};
 pub use qlog::{EndTrace, QlogConfig, simulate_traced};
 pub use script::{Fault, Happening, Moment, can_be_restored};

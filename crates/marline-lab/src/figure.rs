@@ -16,14 +16,15 @@
 mod axis;
 mod bars;
 mod boxes;
+mod chart;
 mod curve;
 mod drawing;
 mod heat_map;
-mod number;
+mod label;
 mod plot;
 mod segment_log;
 mod sequence;
-mod svg;
+mod sheet;
 mod timing;
 
 pub use bars::Bars;
@@ -31,11 +32,10 @@ pub use boxes::{Boxes, FiveNumbers};
 pub use curve::{cdf, density, mean_interval};
 pub use drawing::Figure;
 pub use heat_map::HeatMap;
-pub use number::number;
+pub use label::{escape, number};
 pub use plot::{Plot, Point};
 pub use segment_log::{Fate, Segment, SegmentLog};
 pub use sequence::SequencePlot;
-pub use svg::escape;
 pub use timing::TimingDiagram;
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use marline_emulator::netns;
+use marline_emulator::{Tapped, netns};
 
 use crate::emulation::script::Order;
 use crate::scenario::{Event, Scenario, Side};
@@ -36,6 +36,8 @@ pub struct Options {
     pub trace_dir: Option<std::path::PathBuf>,
     /// Spin so long before a packet is due instead of sleeping.
     pub spin: Duration,
+    /// Keep copies of the packets at both ends of all links, of so many bytes at each.
+    pub tap_bytes: Option<u64>,
 }
 
 impl Options {
@@ -43,7 +45,7 @@ impl Options {
     #[must_use]
     pub fn new(instance: &str) -> Self {
         let spin = marline_emulator::DEFAULT_SPIN;
-        Options { instance: instance.to_owned(), trace_dir: None, spin }
+        Options { instance: instance.to_owned(), trace_dir: None, spin, tap_bytes: None }
     }
 }
 
@@ -79,8 +81,8 @@ impl Net {
             Ok(Scheduled { at, path: event.path.clone(), order })
         };
         let schedule = scenario.events.iter().map(named).collect::<anyhow::Result<Vec<_>>>()?;
-        let (trace_dir, spin) = (options.trace_dir.clone(), options.spin);
-        let made = LinkOptions { seed: scenario.seed, trace_dir, spin };
+        let Options { trace_dir, spin, tap_bytes, .. } = options.clone();
+        let made = LinkOptions { seed: scenario.seed, trace_dir, spin, tap_bytes };
         let hosts = [Side::Client, Side::Server].map(|side| claim.namespace(side));
         let links = Links::join(hosts, &scenario.paths, schedule, &made)?;
         for side in [Side::Client, Side::Server] {
@@ -124,6 +126,12 @@ impl Net {
     /// No such path, or the order is for other links.
     pub fn order(&self, path: &str, order: &Order) -> anyhow::Result<()> {
         self.links.order(path, order)
+    }
+
+    /// Hands over the copies of packets, if they were asked for.
+    #[must_use]
+    pub fn take_tapped(&self) -> Option<Tapped> {
+        self.links.take_tapped()
     }
 
     /// Time zero of the links, from which recorded rates, outages and walks count.

@@ -14,6 +14,7 @@ mod kept;
 mod measured;
 mod qlogs;
 mod queue;
+mod real_time;
 mod record;
 mod shard;
 mod store;
@@ -26,7 +27,7 @@ mod timelines;
 use anyhow::{Context, ensure};
 
 use crate::experiment::file::Lane;
-use crate::experiment::{Experiment, Stack, weight};
+use crate::experiment::{Experiment, Stack, Watch, Watched, run_live_watched, simulate, weight};
 
 pub use captures::{CaptureFiles, Captures};
 pub use comparison::{Compared, Comparison, Outcome};
@@ -35,6 +36,7 @@ pub use kept::{Kept, KeptLane};
 pub use measured::{LEAST_RUNS, Measure, Measured};
 pub use qlogs::{QlogFiles, Qlogs};
 pub use queue::weighted;
+pub use real_time::RealTimeFiles;
 pub use record::{PathBytes, RadioJoules, Record, Statistics};
 pub use shard::Shard;
 pub use store::Store;
@@ -98,22 +100,25 @@ impl Job {
         }
     }
 
-    /// Runs it, again if its links were late.
-    fn run(&self, instance: &str) -> Record {
-        let mut record = Record::default();
+    /// Runs it, again if its links were late. What was seen of it is of the run that counts.
+    fn run(&self, instance: &str, watch: &Watch) -> (Record, Watched) {
+        let (experiment, stack, variant) = (&self.experiment, self.lane.stack, &self.lane.variant);
+        let mut last = (Record::default(), Watched::default());
         for _ in 0..ATTEMPTS {
-            let outcome =
-                self.experiment.run(self.lane.stack, &self.lane.variant, self.seed, instance);
-            let looked_at = outcome.and_then(|outcome| Record::of(&self.experiment, &outcome));
-            record = match looked_at {
-                Ok(record) => record,
-                Err(error) => Record::failed(format!("{error:#}")),
+            let made = match stack {
+                Stack::Sim => simulate(experiment, variant, self.seed)
+                    .map(|outcome| (outcome, Watched::default())),
+                _ => run_live_watched(experiment, (stack, variant), self.seed, instance, watch),
             };
-            if record.doubts.is_empty() || record.error.is_some() {
+            let looked_at =
+                made.and_then(|(outcome, seen)| Ok((Record::of(experiment, &outcome)?, seen)));
+            last = looked_at
+                .unwrap_or_else(|error| (Record::failed(format!("{error:#}")), Watched::default()));
+            if last.0.doubts.is_empty() || last.0.error.is_some() {
                 break;
             }
         }
-        record
+        last
     }
 }
 
@@ -126,9 +131,17 @@ pub struct Series<'a> {
     pub jobs: usize,
     /// Tells the namespaces of this series from others on the machine.
     pub instance: String,
+    /// Files that runs in real time have besides.
+    pub files: Option<RealTimeFiles>,
 }
 
 impl Series<'_> {
+    /// What is there of a run.
+    fn kept(&self, job: &Job) -> Option<Record> {
+        let lacking = self.files.as_ref().is_some_and(|files| files.lack(job));
+        if lacking { None } else { self.store.read(job) }
+    }
+
     /// Makes the runs that are missing and returns all, in their order. `progress` hears after every
     /// run how much of the cost is done, of how much, and what it was.
     ///
@@ -141,7 +154,7 @@ impl Series<'_> {
     ) -> anyhow::Result<Vec<Record>> {
         let mut records: Vec<Option<Record>> = Vec::new();
         for job in jobs {
-            records.push(self.store.read(job));
+            records.push(self.kept(job));
         }
         let missing: Vec<(usize, &Job)> =
             jobs.iter().enumerate().filter(|(at, _)| records[*at].is_none()).collect();
@@ -156,8 +169,11 @@ impl Series<'_> {
                 .filter(|(_, job)| job.lane.stack.is_real_time() == real_time)
                 .collect();
             let run = |(at, job): &(usize, &Job), worker: u32| {
-                let record = job.run(&format!("{}-{worker}", self.instance));
-                let kept = self.store.keep(job, &record);
+                let watch =
+                    self.files.as_ref().map_or_else(Watch::default, |files| files.watch(job));
+                let (record, watched) = job.run(&format!("{}-{worker}", self.instance), &watch);
+                let put = self.files.as_ref().map_or(Ok(()), |files| files.put(job, &watched));
+                let kept = put.and_then(|()| self.store.keep(job, &record));
                 progress(&Progress { job, record: &record });
                 kept.map(|()| (*at, record))
             };
@@ -174,7 +190,7 @@ impl Series<'_> {
     /// The jobs that have not been run yet.
     #[must_use]
     pub fn missing<'a>(&self, jobs: &'a [Job]) -> Vec<&'a Job> {
-        jobs.iter().filter(|job| self.store.read(job).is_none()).collect()
+        jobs.iter().filter(|job| self.kept(job).is_none()).collect()
     }
 }
 

@@ -49,7 +49,7 @@ impl Paper for Live {
         let tolerances = (file.tolerance("median")?, file.tolerance("p95")?);
         let store = Store::open(&context.results.join("runs"), false)?;
         let instance = format!("agree-{}", std::process::id());
-        let series = Series { store: &store, jobs: context.jobs, instance };
+        let series = Series { store: &store, jobs: context.jobs, instance, files: None };
         let mut families = Vec::new();
         let (mut jobs, mut ends) = (Vec::new(), vec![0]);
         for (name, text, full) in FILES {

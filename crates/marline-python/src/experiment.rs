@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 
 use crate::experiment_error;
 use crate::policies::{self, PolicyClass};
-use crate::running::Running;
+use crate::running::{Files, Running};
 
 /// An experiment that has been read and checked.
 #[pyclass(frozen, module = "marline._native")]
@@ -72,14 +72,16 @@ impl Plan {
         Ok(self.lanes()?.into_iter().map(|lane| lane.variant.name).collect())
     }
 
-    /// Starts the runs on threads of their own: all seeds of the first variant, then of the next.
-    #[pyo3(signature = (seeds, jobs=0, variants=None, timelines_us=None))]
+    /// Starts the runs on threads of their own: all seeds of the first variant, then of the next. `files`: directories
+    /// for captures and for traces.
+    #[pyo3(signature = (seeds, jobs=0, variants=None, timelines_us=None, files=(None, None)))]
     fn start(
         &self,
         seeds: Vec<u64>,
         jobs: usize,
         variants: Option<Vec<String>>,
         timelines_us: Option<u64>,
+        files: (Option<PathBuf>, Option<PathBuf>),
     ) -> PyResult<Running> {
         let mut lanes = self.lanes()?;
         if let Some(wanted) = variants {
@@ -96,7 +98,9 @@ impl Plan {
         let config = config.map_err(|error| experiment_error(&error))?;
         let jobs_at_once = if jobs == 0 { parallel::available() } else { jobs };
         let jobs = Job::with_seeds(&self.file.experiment, &lanes, seeds.iter().copied());
-        Ok(Running::start(jobs, jobs_at_once, config, self.registry.clone()))
+        let (pcap, qlog) = files;
+        let also = (config, Files { pcap, qlog });
+        Ok(Running::start(jobs, jobs_at_once, also, self.registry.clone()))
     }
 }
 

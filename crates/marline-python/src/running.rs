@@ -1,14 +1,15 @@
 //! Runs under way: threads that take one job after the other, and a handle to wait for them, look and cancel.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use marline::Registry;
-use marline_lab::experiment::{Timeline, TimelineConfig, simulate, simulate_recorded};
+use marline_lab::experiment::{QlogConfig, Timeline, TimelineConfig, simulate, simulate_recorded};
 use marline_lab::policies;
-use marline_lab::runs::{Job, Record, Store};
+use marline_lab::runs::{Captures, Job, Qlogs, Record, Store};
 use marline_sim::digest;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
@@ -21,6 +22,8 @@ struct Shared {
     jobs: Vec<Job>,
     registry: Registry,
     timelines: Option<TimelineConfig>,
+    files: Files,
+    at_once: usize,
     /// Where runs go; what is there is not made again. Without one they are held for [`Running::results`].
     store: Option<Store>,
     next: AtomicUsize,
@@ -29,7 +32,16 @@ struct Shared {
     changed: Condvar,
 }
 
+/// Where the files of runs go, as `marline lab run` writes them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Files {
+    pub(crate) pcap: Option<PathBuf>,
+    pub(crate) qlog: Option<PathBuf>,
+}
+
 struct State {
+    /// What files had no room for.
+    cut: Vec<String>,
     made: Vec<Option<Made>>,
     done: usize,
     threads: usize,
@@ -47,10 +59,10 @@ impl Running {
     pub(crate) fn start(
         jobs: Vec<Job>,
         at_once: usize,
-        timelines: Option<TimelineConfig>,
+        (timelines, files): (Option<TimelineConfig>, Files),
         registry: Registry,
     ) -> Running {
-        Running::begin(jobs, at_once, (timelines, None), registry)
+        Running::begin(jobs, at_once, (timelines, files, None), registry)
     }
 
     /// Starts so many threads, which put what they make into a store.
@@ -60,22 +72,24 @@ impl Running {
         store: Store,
         registry: Registry,
     ) -> Running {
-        Running::begin(jobs, at_once, (None, Some(store)), registry)
+        Running::begin(jobs, at_once, (None, Files::default(), Some(store)), registry)
     }
 
     fn begin(
         jobs: Vec<Job>,
         at_once: usize,
-        (timelines, store): (Option<TimelineConfig>, Option<Store>),
+        (timelines, files, store): (Option<TimelineConfig>, Files, Option<Store>),
         registry: Registry,
     ) -> Running {
         let threads = at_once.clamp(1, jobs.len().max(1));
         let made = jobs.iter().map(|_| None).collect();
-        let state = State { made, done: 0, threads, failure: None };
+        let state = State { cut: Vec::new(), made, done: 0, threads, failure: None };
         let shared = Arc::new(Shared {
             jobs,
             registry,
             timelines,
+            files,
+            at_once: threads,
             store,
             next: AtomicUsize::new(0),
             cancelled: Arc::default(),
@@ -119,8 +133,35 @@ impl Shared {
             drop(state);
             self.changed.notify_all();
         }
+        // Files are written when all runs are made, by the thread that is the last.
+        let last = self.lock().threads == 1;
+        if last && !self.cancelled.load(Ordering::Relaxed) {
+            let written = policies::with(&self.registry, || self.write_files());
+            let mut state = self.lock();
+            match written {
+                Ok(cut) => state.cut = cut,
+                Err(error) => {
+                    state.failure.get_or_insert(PyOSError::new_err(format!("{error:#}")));
+                }
+            }
+        }
         self.lock().threads -= 1;
         self.changed.notify_all();
+    }
+
+    /// Captures and traces, as the program writes them; what there was no room for.
+    fn write_files(&self) -> anyhow::Result<Vec<String>> {
+        let go_on = || !self.cancelled.load(Ordering::Relaxed);
+        let mut cut = Vec::new();
+        if let Some(directory) = &self.files.pcap {
+            let captures = Captures { jobs: self.at_once, max_bytes: Captures::MAX_BYTES };
+            cut.extend(captures.write_while(&self.jobs, directory, &go_on)?.cut());
+        }
+        if let Some(directory) = &self.files.qlog {
+            let qlogs = Qlogs { jobs: self.at_once, config: QlogConfig::default() };
+            cut.extend(qlogs.write_while(&self.jobs, directory, &go_on)?.cut());
+        }
+        Ok(cut)
     }
 
     /// A run that is not in the store yet.
@@ -190,6 +231,11 @@ impl Running {
     /// No further run begins; those under way end by themselves.
     fn cancel(&self) {
         self.shared.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// What files had no room for, a line each.
+    fn cut(&self) -> Vec<String> {
+        self.shared.lock().cut.clone()
     }
 
     /// What all runs showed.

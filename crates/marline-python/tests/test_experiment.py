@@ -75,6 +75,41 @@ class Experiments(unittest.TestCase):
                 for cell in filter(None, row):
                     self.assertIn(cell, line)
 
+    @unittest.skipUnless(PROGRAM, "SKIPPED: MARLINE_PROGRAM does not name the program")
+    def test_captures_and_traces_are_those_of_the_program_byte_for_byte(self) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            file = Path(place, "bursts.toml")
+            file.write_text(FILE)
+            command = [str(PROGRAM), "lab", "run", str(file), "--seeds", "2", "--pcap", "--qlog"]
+            subprocess.run([*command, "--out", place], capture_output=True, check=True)
+            pcap, qlog = Path(place, "of/python/pcap"), Path(place, "of/python/qlog")
+            plain = marline.Experiment.from_toml(file).run(seeds=2)
+            results = marline.Experiment.from_toml(file).run(seeds=2, pcap=pcap, qlog=str(qlog))
+            self.assertEqual(results.digests, plain.digests)
+            for mine, theirs, count in (pcap, "pcap", 8), (qlog, "qlog", 8 + 4):
+                names = sorted(file.name for file in mine.iterdir())
+                self.assertEqual(names, sorted(os.listdir(Path(place, theirs))))
+                self.assertEqual(len(names), count, names)
+                for name in names:
+                    theirs_bytes = Path(place, theirs, name).read_bytes()
+                    self.assertEqual((mine / name).read_bytes(), theirs_bytes, name)
+
+    def test_policies_of_python_have_files_and_a_directory_that_cannot_be_is_an_error(self) -> None:
+        class First(marline.Scheduler):
+            def next_send(self, cx: marline.SchedulerContext) -> int | None:
+                return cx.subflows[0].id if cx.unsent_bytes else None
+
+        mine = marline.Experiment(PATHS, BURSTS, [{"name": "mine", "scheduler": First}])
+        with tempfile.TemporaryDirectory() as place:
+            mine.run(seeds=[7], pcap=place)
+            self.assertEqual(
+                sorted(os.listdir(place)), ["mine-7-client.pcapng", "mine-7-server.pcapng"]
+            )
+            self.assertGreater(Path(place, "mine-7-server.pcapng").stat().st_size, 10_000)
+            blocked = Path(place, "mine-7-client.pcapng", "below")
+            with self.assertRaises(OSError):
+                mine.run(seeds=[7], pcap=blocked)
+
     def test_a_document_built_here_is_the_file(self) -> None:
         here = marline.Experiment(
             paths=PATHS,

@@ -16,7 +16,7 @@ use core::net::IpAddr;
 use crate::mptcp::{self, subtype};
 use crate::tcp_options::kind;
 use crate::{
-    EmitError, PROTOCOL_TCP, TCP_HEADER_LEN, emit_ip, fill_tcp_checksum, ip_header_len,
+    EmitError, IpPacket, PROTOCOL_TCP, TCP_HEADER_LEN, emit_ip, fill_tcp_checksum, ip_header_len,
     verify_tcp_checksum,
 };
 
@@ -34,6 +34,9 @@ const SHB_USERAPPL: u16 = 4;
 const IF_NAME: u16 = 2;
 const IF_TSRESOL: u16 = 9;
 const EPB_FLAGS: u16 = 2;
+
+const PROTOCOL_ICMP: u8 = 1;
+const PROTOCOL_ICMP_V6: u8 = 58;
 
 /// Resolution of timestamps: 10^-9 seconds.
 const NANOSECONDS: u8 = 9;
@@ -199,6 +202,49 @@ impl Capture {
         }
         packet(out, info, &self.packet, original_len);
         Ok(())
+    }
+
+    /// Appends a whole IP packet to `out`, as a TUN interface has it. Where keys are hidden, those in its TCP segment
+    /// are, with a checksum that is right if it was; of an ICMP message only the beginning is written, in which there
+    /// can be none, and nothing of what is no packet.
+    pub fn ip_packet(&mut self, out: &mut Vec<u8>, info: &PacketInfo<'_>, bytes: &[u8]) {
+        self.packet.clear();
+        self.packet.extend_from_slice(bytes);
+        if !self.reveal_keys {
+            let shown = hide_keys_of_packet(&mut self.packet);
+            self.packet.truncate(shown);
+        }
+        packet(out, info, &self.packet, bytes.len());
+    }
+}
+
+/// What of an IP packet may be shown where keys are hidden: so many bytes. Those in a TCP segment are overwritten.
+fn hide_keys_of_packet(bytes: &mut [u8]) -> usize {
+    let Ok(ip) = IpPacket::parse(bytes) else { return 0 };
+    let ends = (ip.src, ip.dst);
+    let at = ip.payload.as_ptr().addr() - bytes.as_ptr().addr();
+    let end = at + ip.payload.len();
+    match ip.protocol {
+        // Of a segment in parts the options may be anywhere.
+        PROTOCOL_TCP if ip.fragment => at,
+        PROTOCOL_TCP => {
+            let was_right = verify_tcp_checksum(Some(ends), &bytes[at..end]);
+            match hide_keys(&mut bytes[at..end]) {
+                Some(0) => {}
+                Some(_) if was_right => {
+                    fill_tcp_checksum(Some(ends), &mut bytes[at..end]);
+                }
+                Some(_) => {}
+                None => return end.min(at + TCP_HEADER_LEN),
+            }
+            bytes.len()
+        }
+        // An error quotes the packet that it is about.
+        PROTOCOL_ICMP | PROTOCOL_ICMP_V6 => {
+            const ICMP_HEADER_LEN: usize = 8;
+            bytes.len().min(at + ICMP_HEADER_LEN + ip_header_len(ends.0) + TCP_HEADER_LEN)
+        }
+        _ => bytes.len(),
     }
 }
 

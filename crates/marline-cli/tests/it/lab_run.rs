@@ -156,6 +156,75 @@ fn time_lines_are_written_as_the_page_says() {
     assert!(!refused.status.success() && said.contains("stack sim"), "{said}");
 }
 
+/// Fields of the packets of a capture that a filter lets through, as tshark reads them.
+fn shark(file: &Path, filter: &str, field: &str) -> Vec<String> {
+    let mut tshark = Command::new("tshark");
+    tshark.arg("-r").arg(file).args(["-Y", filter, "-T", "fields", "-e", field]);
+    good(&tshark.stdin(Stdio::null()).output().expect("tshark"))
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn real_packets_are_captured_and_our_ends_traced() {
+    let _others = support::among_others();
+    if !need::root() || ["ip", "tshark"].iter().any(|name| need::program(name).is_none()) {
+        return;
+    }
+    let (dir, file) = place();
+    let text = std::fs::read_to_string(&file).expect("text");
+    let text =
+        text.replace("count = 100", "count = 15").replace("\"6s\", \"7s\"", "\"700ms\", \"800ms\"");
+    let (text, _) = text.rsplit_once("[[variant]]").expect("two variants");
+    std::fs::write(&file, text.replace("warm_up = \"1s\"", "warm_up = \"0s\"")).expect("write");
+    let refused = marline(dir.path(), &["lab", "run", "first.toml", "--stack", "mptcp", "--qlog"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("the kernel writes no traces"), "{said}");
+    let run =
+        ["lab", "run", "first.toml", "--stack", "live,mptcp", "--seeds", "1", "--pcap", "--qlog"];
+    good(&marline(dir.path(), &run));
+    let out = dir.path().join("target/lab/first");
+    for name in ["live-default", "mptcp-kernel"] {
+        for end in ["client", "server"] {
+            let file = out.join(format!("pcap/{name}-1-{end}.pcapng"));
+            let broken =
+                shark(&file, "_ws.malformed || tcp.checksum.status == \"Bad\"", "frame.number");
+            assert_eq!(broken, Vec::<String>::new(), "{name} {end}");
+            for path in ["wifi", "lte"] {
+                let joined = format!("frame.interface_name == \"{path}\" && tcp.len > 0");
+                assert!(shark(&file, &joined, "frame.number").len() > 5, "{name} {end} {path}");
+            }
+            // Key exchange and join are seen, keys are not.
+            let keys = shark(&file, "tcp.options.mptcp.subtype == 0", "tcp.options.mptcp.sendkey");
+            let keys: String = keys.concat().replace([',', '0'], "");
+            assert_eq!(keys, "", "{name} {end}");
+            assert!(!shark(&file, "tcp.options.mptcp.subtype == 1", "frame.number").is_empty());
+        }
+    }
+    // What one end sent and the other never got, WiFi lost.
+    let sent = |file: &str, end: &str| {
+        let file = out.join(format!("pcap/{file}-1-{end}.pcapng"));
+        shark(&file, "tcp.dstport == 7100 && frame.interface_name == \"wifi\"", "frame.number")
+            .len()
+    };
+    assert!(sent("live-default", "client") > sent("live-default", "server"));
+    for end in ["client", "server"] {
+        let trace = out.join(format!("qlog/live-default-1-{end}.sqlog"));
+        let recording = marline_qlog::read(&std::fs::read_to_string(trace).expect("a trace"));
+        let recording = recording.expect("it can be read");
+        let course = marline_qlog::Course::of(&recording);
+        assert!(recording.title.contains("live") && course.subflows.len() == 2, "{course:?}");
+        assert!(out.join(format!("qlog/live-default-1-{end}.svg")).exists());
+    }
+    assert!(!out.join("qlog/mptcp-kernel-1-client.sqlog").exists());
+    // The runs and their files are there; where one is missing, its run is made again.
+    let again = marline(dir.path(), &run);
+    good(&again);
+    let said = String::from_utf8_lossy(&again.stderr);
+    assert!(said.contains("2 of 2 runs are there already"), "{said}");
+}
+
 #[test]
 fn a_sweep_that_is_killed_goes_on_and_ends_as_if_nothing_had_been() {
     let _others = support::among_others();

@@ -60,7 +60,7 @@ impl Testbed {
                 .clone()
                 .map(|namespace| TunnelEnd { namespace: Some(namespace), interface: name.clone() });
             let schedule = Vec::new();
-            let config = TunnelConfig { name, client, server, link, seeds, schedule };
+            let config = TunnelConfig { name, client, server, link, seeds, schedule, tap: None };
             links.push(LinkEnds::Tunnel(config));
         }
         let emulator = Emulator::start_links(links, spin)?;

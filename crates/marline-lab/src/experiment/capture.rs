@@ -1,10 +1,15 @@
-//! Captures of simulated runs: every packet of either end as pcapng, which Wireshark reads as native TCP.
+//! Captures of runs: every packet of either end as pcapng, which Wireshark reads as native TCP.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use marline_emulator::TappedPacket;
 use marline_qlog::Vantage;
 use marline_sim::{Capture, Paths};
+use marline_wire::pcapng::{self, Direction, PacketInfo};
 
 use super::simulation::{run_staged, stage_seen};
 use super::{Experiment, Outcome, Variant};
+use crate::net::Net;
 
 /// What one end sent and received.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +55,43 @@ pub fn simulate_captured(
         Some(EndCapture { vantage: *vantage, bytes, left_out })
     };
     Ok((outcome, ends.iter().filter_map(capture).collect()))
+}
+
+/// What is captured of a run in real time.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct CaptureConfig {
+    /// Most bytes of packets at an end.
+    pub max_bytes: u64,
+    /// Leave MPTCP's keys in the packets: Wireshark needs them to tell which connection a subflow belongs to. Without,
+    /// they are zeros.
+    pub reveal_keys: bool,
+}
+
+/// Captures of both ends of a net that was asked to keep packets, the client's first. An interface is a path; times
+/// are of the day.
+pub(super) fn of_net(net: &Net, reveal_keys: bool) -> Vec<EndCapture> {
+    let Some(tapped) = net.take_tapped() else { return Vec::new() };
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let zero_ns = since_1970.saturating_sub(net.started().elapsed()).as_nanos() as u64;
+    let names: Vec<&str> = net.scenario().paths.iter().map(|path| path.name.as_str()).collect();
+    let mut ends = [Vantage::Client, Vantage::Server].map(|vantage| {
+        let mut bytes = Vec::new();
+        let writer = pcapng::Capture::begin(&mut bytes, "marline-lab", &names, reveal_keys);
+        let left_out = tapped.left_out(vantage == Vantage::Client);
+        (writer, EndCapture { vantage, bytes, left_out })
+    });
+    for TappedPacket { link, at_client, sent, at, bytes } in tapped.packets() {
+        let [client, server] = &mut ends;
+        let (writer, capture) = if at_client { client } else { server };
+        let info = PacketInfo {
+            interface: link,
+            time_ns: zero_ns + at.as_nanos() as u64,
+            direction: if sent { Direction::Outbound } else { Direction::Inbound },
+            comment: None,
+        };
+        writer.ip_packet(&mut capture.bytes, &info, &bytes);
+    }
+    ends.map(|(_, capture)| capture).into()
 }
 
 #[cfg(test)]

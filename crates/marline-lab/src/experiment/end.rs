@@ -5,17 +5,20 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
 use marline::policy::Role;
 use marline::{Carrier, Client, ConnectionInfo, Interactive, Server};
+use marline_qlog::Vantage;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Stack, Variant};
+use super::qlog::Traces;
+use super::{QlogConfig, Stack, Variant};
 use crate::kernel::Kernel;
 use crate::scenario::Side;
 use crate::workload::{Log, Run, Stream, Workload, now_ns, until};
@@ -59,24 +62,33 @@ pub(super) struct Job {
     pub(super) seed: u64,
     /// After the planned end it waits so long for what is missing.
     pub(super) patience: Duration,
+    /// Traces to write, if this end is Marline's.
+    pub(super) traces: Option<QlogConfig>,
 }
 
-/// Does the job and prints the log.
+/// Does the job and prints the log, and as another line the traces if such were asked for. `time_of_day`, as RFC 3339
+/// has it, is when a trace began.
 ///
 /// # Errors
 /// Anything that went wrong: the run does not count.
-pub fn run_end(job: &str) -> anyhow::Result<()> {
+pub fn run_end(job: &str, time_of_day: fn() -> String) -> anyhow::Result<()> {
     let job: Job = serde_json::from_str(job).context("the job")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let traces = job.traces(time_of_day);
     let log = runtime.block_on(async {
         match (job.stack.is_marline(), job.side) {
-            (true, Side::Client) => marline_client(&job).await,
-            (true, Side::Server) => marline_server(&job).await,
+            (true, Side::Client) => marline_client(&job, traces.clone()).await,
+            (true, Side::Server) => marline_server(&job, traces.clone()).await,
             (false, Side::Client) => kernel_client(&job).await,
             (false, Side::Server) => kernel_server(&job).await,
         }
     })?;
     println!("{}", serde_json::to_string(&log)?);
+    if let Some(traces) = traces {
+        let traces = traces.lock().unwrap_or_else(PoisonError::into_inner).finish();
+        let texts: Vec<String> = traces.into_iter().map(|trace| trace.text).collect();
+        println!("{}", serde_json::to_string(&texts)?);
+    }
     Ok(())
 }
 
@@ -84,6 +96,14 @@ impl Job {
     /// Connections at once: each path has one, or all have one together.
     fn connections(&self) -> usize {
         if self.stack == Stack::Duplicate { self.paths.len() } else { 1 }
+    }
+
+    /// The traces of an end that is Marline's, in the making.
+    fn traces(&self, time_of_day: fn() -> String) -> Option<Arc<Mutex<Traces>>> {
+        let config = self.traces.filter(|_| self.stack.is_marline())?;
+        let title = format!("{}, seed {}, live", self.variant.name, self.seed);
+        let vantage = if self.side == Side::Client { Vantage::Client } else { Vantage::Server };
+        Some(Arc::new(Mutex::new(Traces::new(title, vantage, config, Some(time_of_day)))))
     }
 
     fn kernel(&self) -> Kernel {
@@ -146,8 +166,11 @@ async fn kernel_server(job: &Job) -> anyhow::Result<Log> {
     job.run_server(streams).await
 }
 
-async fn marline_client(job: &Job) -> anyhow::Result<Log> {
+async fn marline_client(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow::Result<Log> {
     let mut client = Client::builder();
+    if let Some(traces) = traces {
+        client.event_observer(traces);
+    }
     client
         .carrier(Carrier::Raw)
         .transport(job.variant.end(Role::Client)?)
@@ -164,14 +187,17 @@ async fn marline_client(job: &Job) -> anyhow::Result<Log> {
     Ok(log)
 }
 
-async fn marline_server(job: &Job) -> anyhow::Result<Log> {
-    let server = Server::builder()
+async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow::Result<Log> {
+    let mut server = Server::builder();
+    if let Some(traces) = traces {
+        server.event_observer(traces);
+    }
+    server
         .carrier(Carrier::Raw)
         .listen(job.address)
         .transport(job.variant.end(Role::Server)?)
-        .path_health_monitor(job.variant.interactive()?.map(Interactive::path_health_monitor))
-        .bind()
-        .await?;
+        .path_health_monitor(job.variant.interactive()?.map(Interactive::path_health_monitor));
+    let server = server.bind().await?;
     println!("ready");
     let accepted = timeout(CONNECTING, server.accept()).await.context("accept")?;
     let (stream, _) = accepted.context("accept: the server was closed")?;

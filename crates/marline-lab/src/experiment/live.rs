@@ -9,10 +9,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use marline_link::RateSpec;
+use marline_qlog::Vantage;
 
 use super::end::{Job, PathUse};
 use super::process::End;
-use super::{Experiment, Outcome, PathTotals, Stack, Variant};
+use super::script::Happening;
+use super::{
+    CaptureConfig, EndCapture, EndTrace, Experiment, Outcome, PathTotals, QlogConfig, Stack,
+    Variant, capture,
+};
 use crate::net::{Net, Options};
 use crate::scenario::{Endpoint, EndpointFlag, Path, Scenario, Side};
 use crate::workload::{Workload, now_ns};
@@ -28,6 +33,24 @@ const CONNECTING: Duration = Duration::from_millis(1_500);
 /// When patience is over the ends say farewell.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// What is to be seen of a run besides its outcome.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watch {
+    /// Captures of both ends, whatever their stack.
+    pub captures: Option<CaptureConfig>,
+    /// Traces of the ends that are Marline's; the kernel tells nothing.
+    pub traces: Option<QlogConfig>,
+}
+
+/// What was seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watched {
+    /// A capture for each end, the client's first.
+    pub captures: Vec<EndCapture>,
+    /// A trace for each connection of each end that is Marline's, the client's first.
+    pub traces: Vec<EndTrace>,
+}
+
 /// Runs an experiment once, in real time. Needs root, `ip`, and the program `marline` (this one)
 /// with its command `lab end`. `instance` tells its namespaces from others'.
 ///
@@ -41,33 +64,45 @@ pub fn run_live(
     seed: u64,
     instance: &str,
 ) -> anyhow::Result<Outcome> {
+    let watch = Watch::default();
+    Ok(run_live_watched(experiment, (stack, variant), seed, instance, &watch)?.0)
+}
+
+/// The same, and what is to be seen of it. Watching costs the links' thread a copy of each packet, and an end that is
+/// Marline's a record of each segment.
+///
+/// # Errors
+/// As [`run_live`].
+pub fn run_live_watched(
+    experiment: &Experiment,
+    (stack, variant): (Stack, &Variant),
+    seed: u64,
+    instance: &str,
+    watch: &Watch,
+) -> anyhow::Result<(Outcome, Watched)> {
     let scenario = staged(experiment, stack, variant, seed)?;
     let script = experiment.script(seed)?;
     let mut options = Options::new(instance);
     options.trace_dir.clone_from(&experiment.trace_dir);
+    options.tap_bytes = watch.captures.map(|captures| captures.max_bytes);
     let net = Net::up(&scenario, &options)?;
     let left = LEAD.saturating_sub(net.started().elapsed());
     ensure!(left >= CONNECTING, "making the hosts took {:?}", net.started().elapsed());
     let start_ns = now_ns() + left.as_nanos() as u64;
-    let job = |side| job(experiment, &scenario, (stack, variant), (start_ns, seed), side);
+    let job = |side| {
+        let job = job(experiment, &scenario, (stack, variant), (start_ns, seed), side)?;
+        anyhow::Ok(Job { traces: watch.traces, ..job })
+    };
     let mut server = End::start(&net, &job(Side::Server)?)?;
     server.ready()?;
     let mut client = End::start(&net, &job(Side::Client)?)?;
     let lasts = experiment.workload.lasts(seed) + experiment.patience;
-    let mut faults_ns = Vec::new();
-    for happening in script.iter().filter(|happening| happening.at <= lasts) {
-        let at_ns = start_ns + happening.at.as_nanos() as u64;
-        std::thread::sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns())));
-        net.order(&happening.path, &happening.order)?;
-        if happening.is_fault {
-            faults_ns.push(now_ns());
-        }
-    }
+    let faults_ns = strike(&net, &script, start_ns, lasts)?;
     let left = Duration::from_nanos(start_ns.saturating_sub(now_ns()));
     let deadline = Instant::now() + left + lasts + GRACE;
-    let client = client.log(deadline)?;
+    let (client, of_client) = client.log(deadline)?;
     let paths = totals(&net, experiment, variant)?;
-    let server = server.log(deadline)?;
+    let (server, of_server) = server.log(deadline)?;
     let mut outcome = Outcome {
         reinjected_bytes: client.reinjected_bytes + server.reinjected_bytes,
         client,
@@ -83,7 +118,33 @@ pub fn run_live(
     let wanted = experiment.workload.count().map_or(0, |count| count as usize);
     let missing = wanted.saturating_sub(came + outcome.client.skipped as usize);
     outcome.incomplete = (missing > 0).then(|| format!("{missing} messages did not come"));
-    Ok(outcome)
+    let reveal_keys = watch.captures.is_some_and(|captures| captures.reveal_keys);
+    let traces = [(Vantage::Client, of_client), (Vantage::Server, of_server)];
+    let traces = traces.into_iter().flat_map(|(vantage, texts)| {
+        let trace = move |(connection, text)| EndTrace { vantage, connection, text };
+        texts.into_iter().enumerate().map(trace)
+    });
+    let captures = capture::of_net(&net, reveal_keys);
+    Ok((outcome, Watched { captures, traces: traces.collect() }))
+}
+
+/// Has happen what is to happen, each at its time; when faults struck.
+fn strike(
+    net: &Net,
+    script: &[Happening],
+    start_ns: u64,
+    lasts: Duration,
+) -> anyhow::Result<Vec<u64>> {
+    let mut faults_ns = Vec::new();
+    for happening in script.iter().filter(|happening| happening.at <= lasts) {
+        let at_ns = start_ns + happening.at.as_nanos() as u64;
+        std::thread::sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns())));
+        net.order(&happening.path, &happening.order)?;
+        if happening.is_fault {
+            faults_ns.push(now_ns());
+        }
+    }
+    Ok(faults_ns)
 }
 
 /// What the links of the variant's paths did.
@@ -182,6 +243,7 @@ fn job(
         start_ns,
         seed,
         patience: experiment.patience,
+        traces: None,
     })
 }
 

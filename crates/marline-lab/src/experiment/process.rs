@@ -56,8 +56,8 @@ impl End {
         Ok(())
     }
 
-    /// Waits for its end and reads its log.
-    pub(super) fn log(&mut self, deadline: Instant) -> anyhow::Result<Log> {
+    /// Waits for its end and reads its log, and the traces of its connections if it wrote any.
+    pub(super) fn log(&mut self, deadline: Instant) -> anyhow::Result<(Log, Vec<String>)> {
         // A log may be longer than the pipe: whoever writes it ends only when it is read.
         let (name, id) = (self.name, self.child.id());
         let (done, watch) = std::sync::mpsc::channel::<()>();
@@ -79,7 +79,8 @@ impl End {
         if !status.success() {
             bail!("the {name} ended with {status}: {}", self.complaint());
         }
-        let line = text.lines().find(|line| line.starts_with('{')).context("no log")?;
-        Ok(serde_json::from_str(line)?)
+        let line = |begin: char| text.lines().find(|line| line.starts_with(begin));
+        let log = serde_json::from_str(line('{').context("no log")?)?;
+        Ok((log, line('[').map(serde_json::from_str).transpose()?.unwrap_or_default()))
     }
 }

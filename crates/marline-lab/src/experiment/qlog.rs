@@ -1,4 +1,4 @@
-//! Traces of simulated runs: the qlog of each connection at either end, in virtual time.
+//! Traces of runs: the qlog of each connection at either end, in virtual time or live.
 //!
 //! The events come from the endpoints as they do in a live program, and the same code writes them. Watching adds no
 //! event to the simulation and draws no random number: the run is the run without, and its traces are the same bytes
@@ -8,16 +8,18 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use marline::advanced::EventObserver;
 use marline::{ConnectionId, MonitorEvent, MonitorKind};
 use marline_qlog::{Header, Trace, Vantage};
 use marline_sim::Paths;
 use marline_time::Instant;
+use serde::{Deserialize, Serialize};
 
 use super::simulation::{run_staged, stage_seen};
 use super::{Experiment, Outcome, Variant};
 
 /// What is written of a run.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QlogConfig {
     /// Most bytes of a connection at an end.
     pub limit_bytes: u64,
@@ -44,25 +46,38 @@ pub struct EndTrace {
 
 /// The traces of an end in the making.
 #[derive(Debug)]
-struct Traces {
+pub(super) struct Traces {
     title: String,
     vantage: Vantage,
     config: QlogConfig,
+    /// The time of day, where there is one.
+    time_of_day: Option<fn() -> String>,
     open: BTreeMap<ConnectionId, (usize, Trace, String)>,
 }
 
 impl Traces {
-    fn event(&mut self, event: &MonitorEvent) {
+    pub(super) fn new(
+        title: String,
+        vantage: Vantage,
+        config: QlogConfig,
+        time_of_day: Option<fn() -> String>,
+    ) -> Traces {
+        Traces { title, vantage, config, time_of_day, open: BTreeMap::new() }
+    }
+
+    fn note(&mut self, event: &MonitorEvent) {
         let number = self.open.len();
         if matches!(event.kind, MonitorKind::Created(_)) && number < self.config.connections {
             let header = Header {
                 title: self.title.clone(),
                 vantage: self.vantage,
                 connection: number as u64,
-                wall_clock: None,
+                wall_clock: self.time_of_day.map(|time_of_day| time_of_day()),
             };
+            // Of virtual time zero is zero; else the trace begins at the time of day.
+            let zero = if header.wall_clock.is_some() { event.at } else { Instant::ZERO };
             let mut text = String::new();
-            let trace = Trace::begin(&header, Instant::ZERO, self.config.limit_bytes, &mut text);
+            let trace = Trace::begin(&header, zero, self.config.limit_bytes, &mut text);
             self.open.insert(event.connection, (number, trace, text));
         }
         if let Some((_, trace, text)) = self.open.get_mut(&event.connection) {
@@ -70,13 +85,19 @@ impl Traces {
         }
     }
 
-    fn finish(&mut self) -> Vec<EndTrace> {
+    pub(super) fn finish(&mut self) -> Vec<EndTrace> {
         let vantage = self.vantage;
         let trace = |(connection, _, text)| EndTrace { vantage, connection, text };
         let mut traces: Vec<EndTrace> =
             core::mem::take(&mut self.open).into_values().map(trace).collect();
         traces.sort_by_key(|trace| trace.connection);
         traces
+    }
+}
+
+impl EventObserver for Traces {
+    fn event(&mut self, event: &MonitorEvent) {
+        self.note(event);
     }
 }
 
@@ -100,14 +121,12 @@ fn run_traced(
     config: QlogConfig,
 ) -> anyhow::Result<(Paths, Outcome, Vec<EndTrace>)> {
     let title = format!("{}, seed {seed}", variant.name);
-    let both = [Vantage::Client, Vantage::Server].map(|vantage| {
-        let (title, open) = (title.clone(), BTreeMap::new());
-        Rc::new(RefCell::new(Traces { title, vantage, config, open }))
-    });
+    let both = [Vantage::Client, Vantage::Server]
+        .map(|vantage| Rc::new(RefCell::new(Traces::new(title.clone(), vantage, config, None))));
     let mut paths = stage_seen(experiment, variant, seed, |paths| {
         for (node, traces) in [paths.client, paths.server].into_iter().zip(&both) {
             let told = Rc::clone(traces);
-            let watcher = Box::new(move |event: &MonitorEvent| told.borrow_mut().event(event));
+            let watcher = Box::new(move |event: &MonitorEvent| told.borrow_mut().note(event));
             paths.world.node_mut(node).watch(watcher);
         }
     })?;

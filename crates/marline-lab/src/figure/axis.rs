@@ -1,17 +1,96 @@
-//! Axes: the scale from values to coordinates, and the ticks.
+//! Axes: the library's coordinates, linear and logarithmic, chosen by what is to be shown, and names beside each other.
 
-use super::svg::{Anchor, Svg};
+use std::ops::Range;
 
-/// A range of values along a line of pixels.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Axis {
-    from: f64,
-    to: f64,
-    log: bool,
-    pixels: (f64, f64),
+use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, ValueFormatter};
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+
+/// Values of an axis are no larger: the library counts its ticks by adding.
+const LARGEST: f64 = 1e15;
+/// Least value of a logarithmic axis.
+const LEAST: f64 = 1e-12;
+
+/// What an axis shows.
+#[derive(Clone, Debug)]
+enum Scale {
+    Linear(Range<f64>),
+    Log(Range<f64>),
+    /// The name of this number lies from it to the next.
+    Names(Vec<String>),
+    /// So many of something, without ticks.
+    Bare(f64),
 }
 
-/// Least and greatest of the finite values; positive ones only where `log`.
+/// A line of values.
+#[derive(Clone, Debug)]
+pub(super) struct Axis {
+    scale: Scale,
+    /// From the top to the bottom.
+    down: bool,
+}
+
+impl From<Scale> for Axis {
+    fn from(scale: Scale) -> Axis {
+        Axis { scale, down: false }
+    }
+}
+
+impl Axis {
+    /// What shows the values that are finite, on a logarithmic axis those that are positive. That one ends at powers of
+    /// ten.
+    pub(super) fn over(values: impl Iterator<Item = f64>, log: bool) -> Axis {
+        let range = match extent(values, log) {
+            Some((from, to)) if log => (decade(from, f64::floor), decade(to, f64::ceil)),
+            Some(range) => range,
+            None if log => (1.0, 10.0),
+            None => (0.0, 1.0),
+        };
+        Axis::between(range, log)
+    }
+
+    /// From one value to the other. A range without extent gets one.
+    pub(super) fn between((from, to): (f64, f64), log: bool) -> Axis {
+        let least = if log { LEAST } else { -LARGEST };
+        // Of what is no number, the greater of both is the other.
+        let (from, to) = (from.max(least).min(LARGEST), to.min(10.0 * LARGEST));
+        let one = if from == 0.0 { 1.0 } else { from.abs() };
+        let wide = if log { 9.0 * from } else { one };
+        // What is nearer to each other differs by rounding.
+        let range = from..if to - from > 1e-9 * one { to } else { from + wide };
+        if log { Scale::Log(range).into() } else { Scale::Linear(range).into() }
+    }
+
+    pub(super) fn names<'a>(names: impl Iterator<Item = &'a str>) -> Axis {
+        let names: Vec<String> = names.map(str::to_owned).collect();
+        Axis { scale: Scale::Names(names), down: true }
+    }
+
+    /// From 0 to `most`, without ticks.
+    pub(super) fn bare(most: f64) -> Axis {
+        Scale::Bare(most).into()
+    }
+
+    pub(super) fn downwards(self) -> Axis {
+        Axis { down: true, ..self }
+    }
+
+    /// The same with some room above what it shows.
+    pub(super) fn with_room(self) -> Axis {
+        match self.scale {
+            Scale::Linear(Range { start, end }) => {
+                Axis { scale: Scale::Linear(start..end + 0.04 * (end - start)), ..self }
+            }
+            _ => self,
+        }
+    }
+
+    pub(super) fn has_names(&self) -> bool {
+        matches!(self.scale, Scale::Names(_))
+    }
+}
+
+/// Least and greatest of the values that can be shown.
 pub(super) fn extent(values: impl Iterator<Item = f64>, log: bool) -> Option<(f64, f64)> {
     let fits = |value: &f64| value.is_finite() && (!log || *value > 0.0);
     values.filter(fits).fold(None, |range, value| match range {
@@ -20,115 +99,67 @@ pub(super) fn extent(values: impl Iterator<Item = f64>, log: bool) -> Option<(f6
     })
 }
 
-impl Axis {
-    /// An axis for values from `from` to `to`, drawn between two coordinates. A range without
-    /// extent gets one.
-    pub(super) fn new((from, to): (f64, f64), log: bool, pixels: (f64, f64)) -> Axis {
-        let (mut from, mut to) = (from, to);
-        if log {
-            from = if from > 0.0 { from } else { 1e-3 };
-            to = if to > from { to } else { 10.0 * from };
-        } else if to <= from {
-            to = from + if from == 0.0 { 1.0 } else { from.abs() };
-        }
-        Axis { from, to, log, pixels }
-    }
+/// The power of ten at a value; one that is a power up to rounding is that.
+fn decade(value: f64, away: fn(f64) -> f64) -> f64 {
+    let log = value.clamp(LEAST, LARGEST).log10();
+    let whole = if (log - log.round()).abs() < 1e-9 { log.round() } else { away(log) };
+    10f64.powf(whole)
+}
 
-    /// The same up to ticks at both ends.
-    pub(super) fn rounded(self) -> Axis {
-        if self.log {
-            let power = |value: f64, up: bool| {
-                let log = value.log10();
-                // A value that is a power of ten up to rounding is one.
-                let nearest = log.round();
-                let whole = match ((log - nearest).abs() < 1e-9, up) {
-                    (true, _) => nearest,
-                    (_, true) => log.ceil(),
-                    (_, false) => log.floor(),
-                };
-                10f64.powf(whole)
-            };
-            return Axis { from: power(self.from, false), to: power(self.to, true), ..self };
-        }
-        let step = self.step();
-        let from = (self.from / step + 1e-9).floor() * step;
-        let to = (self.to / step - 1e-9).ceil() * step;
-        Axis { from, to, ..self }
-    }
+/// The library's logarithmic axis. A hair wider: a tick at its end is one.
+fn logarithmic(range: &Range<f64>) -> LogCoord<f64> {
+    (range.start * (1.0 - 1e-9)..range.end * (1.0 + 1e-9)).log_scale().into()
+}
 
-    /// The coordinate of a value; beyond the ends it stays at them.
-    pub(super) fn place(&self, value: f64) -> f64 {
-        let share = match self.log {
-            true if value <= 0.0 => 0.0,
-            true => (value / self.from).log10() / (self.to / self.from).log10(),
-            false => (value - self.from) / (self.to - self.from),
-        };
-        self.pixels.0 + share.clamp(0.0, 1.0) * (self.pixels.1 - self.pixels.0)
-    }
+impl Ranged for Axis {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
 
-    /// Whether a value lies on it.
-    pub(super) fn holds(&self, value: f64) -> bool {
-        value >= self.from && value <= self.to
-    }
-
-    /// The same in a unit of so many.
-    pub(super) fn scaled(self, unit: f64) -> Axis {
-        Axis { from: self.from / unit, to: self.to / unit, ..self }
-    }
-
-    pub(super) const fn to(&self) -> f64 {
-        self.to
-    }
-
-    pub(super) const fn from(&self) -> f64 {
-        self.from
-    }
-
-    /// 1, 2 or 5 times a power of ten, so that there are 4 to 10 steps.
-    fn step(&self) -> f64 {
-        let rough = (self.to - self.from) / 7.0;
-        let power = 10f64.powf(rough.log10().floor());
-        let times = [1.0, 2.0, 5.0, 10.0].into_iter().find(|n| n * power >= rough);
-        times.unwrap_or(10.0) * power
-    }
-
-    /// Where ticks are and what they say.
-    pub(super) fn ticks(&self) -> Vec<(f64, String)> {
-        if self.log {
-            return self.log_ticks();
-        }
-        let step = self.step();
-        let decimals = (-step.log10().floor()).max(0.0) as usize;
-        let first = (self.from / step - 1e-9).ceil() as i64;
-        let last = (self.to / step + 1e-9).floor() as i64;
-        (first..=last)
-            .map(|n| {
-                let value = n as f64 * step;
-                (value, format!("{:.decimals$}", if n == 0 { 0.0 } else { value }))
-            })
-            .collect()
-    }
-
-    /// Draws it as one of heights: a line from `left` to `right` at each tick, and left of it what that says.
-    pub(super) fn draw_heights(&self, svg: &mut Svg, (left, right): (f64, f64)) {
-        for (value, text) in self.ticks() {
-            let y = self.place(value);
-            svg.line((left, y), (right, y), "grid");
-            svg.text((left - 6.0, y + 4.0), Anchor::End, "mute", &text);
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        let Range { start, end } = self.range();
+        // What lies beyond an end is at it, and what is no number at the beginning.
+        let value = value.max(start).min(end);
+        let limit = if self.down { (limit.1, limit.0) } else { limit };
+        match &self.scale {
+            Scale::Log(range) => logarithmic(range).map(&value, limit),
+            _ => RangedCoordf64::from(start..end).map(&value, limit),
         }
     }
 
-    fn log_ticks(&self) -> Vec<(f64, String)> {
-        let decades = (self.to / self.from).log10();
-        let between: &[f64] = if decades <= 2.5 { &[1.0, 2.0, 5.0] } else { &[1.0] };
-        let (first, last) = (self.from.log10().floor() as i32, self.to.log10().ceil() as i32);
-        let all = (first..=last).flat_map(|n| between.iter().map(move |m| (n, m * 10f64.powi(n))));
-        let near = 1.0 + 1e-9;
-        all.filter(|(_, value)| *value >= self.from / near && *value <= self.to * near)
-            .map(|(power, value)| {
-                let decimals = (-power).max(0) as usize;
-                (value, format!("{value:.decimals$}"))
-            })
-            .collect()
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        // Thin lines between ticks help where these are not evenly spaced.
+        let between = hint.weight().allow_light_points();
+        match &self.scale {
+            Scale::Log(range) => logarithmic(range).key_points(hint),
+            _ if between => Vec::new(),
+            Scale::Linear(range) => RangedCoordf64::from(range.clone()).key_points(hint),
+            Scale::Names(names) => (0..names.len()).map(|name| name as f64 + 0.5).collect(),
+            Scale::Bare(_) => Vec::new(),
+        }
+    }
+
+    fn range(&self) -> Range<f64> {
+        match &self.scale {
+            Scale::Linear(range) | Scale::Log(range) => range.clone(),
+            // Without names there is still something to be divided by.
+            Scale::Names(names) => 0.0..names.len().max(1) as f64,
+            Scale::Bare(most) => 0.0..most.max(1.0),
+        }
+    }
+}
+
+impl ValueFormatter<f64> for Axis {
+    fn format_ext(&self, value: &f64) -> String {
+        match &self.scale {
+            Scale::Names(names) => names.get(*value as usize).cloned().unwrap_or_default(),
+            _ if *value != 0.0 && !(1e-5..1e7).contains(&value.abs()) => {
+                format!("{value:.3e}").replace(".000", "")
+            }
+            _ => {
+                let text = format!("{value:.6}");
+                let text = text.trim_end_matches('0').trim_end_matches('.');
+                if text == "-0" { "0".to_owned() } else { text.to_owned() }
+            }
+        }
     }
 }

@@ -1,16 +1,16 @@
 //! Grouped bar charts with intervals.
 
-use super::axis::{Axis, extent};
-use super::drawing::Figure;
-use super::plot::legend_places;
-use super::svg::{Anchor, SERIES, Svg, text_width};
+use plotters::prelude::*;
 
-const LEFT: f64 = 64.0;
-const RIGHT: f64 = 18.0;
-const PLOT_HEIGHT: f64 = 280.0;
-const LEAST_WIDTH: f64 = 720.0;
-/// No drawing is wider.
-const MOST_WIDTH: f64 = 1_400.0;
+use super::axis::Axis;
+use super::chart::{Chart, Frame, reference};
+use super::drawing::Figure;
+use super::sheet::{Area, Drawn, INK, px, series};
+
+/// Pixels between the axes, of a bar, and of a group less its bars.
+const WIDTH: i32 = 560;
+const BAR: i32 = 13;
+const GAP: i32 = 12;
 
 /// The height of a bar, and where it lies with some confidence.
 type Bar = (f64, Option<(f64, f64)>);
@@ -55,7 +55,7 @@ impl Bars {
         self
     }
 
-    /// A dashed line across, with words.
+    /// A dashed line at a value, with words.
     #[must_use]
     pub fn mark(mut self, value: f64, text: &str) -> Bars {
         self.mark = Some((value, text.to_owned()));
@@ -78,77 +78,56 @@ impl Bars {
     /// The drawing.
     #[must_use]
     pub fn svg(&self) -> String {
-        let count = (self.groups.len().max(1) * (self.series.len() + 1)) as f64;
-        let width = (LEFT + RIGHT + 14.0 * count).clamp(LEAST_WIDTH, MOST_WIDTH);
-        let legend = legend_places(self.series.iter().map(String::as_str));
-        let top = 34.0 + 18.0 * legend.last().map_or(0.0, |place| place.1 + 1.0);
-        let slot = (width - LEFT - RIGHT) / self.groups.len().max(1) as f64;
-        let longest = self.groups.iter().map(|group| text_width(&group.0)).fold(0.0, f64::max);
-        let turned = longest > slot - 4.0;
-        let foot = if turned { (0.72 * longest).min(150.0) + 22.0 } else { 26.0 };
-        let mut svg = Svg::new(width, top + PLOT_HEIGHT + foot, &self.title);
-        svg.heading((LEFT, 20.0), &self.title);
-        for (index, (name, (x, line))) in self.series.iter().zip(&legend).enumerate() {
-            let y = 38.0 + 18.0 * line;
-            svg.rect((x + 14.0, y - 10.0), (12.0, 12.0), &format!("f{}", index % SERIES));
-            svg.text((x + 32.0, y), Anchor::Start, "", name);
-        }
-        let axis = self.axis(top);
-        axis.draw_heights(&mut svg, (LEFT, width - RIGHT));
-        for (index, group) in self.groups.iter().enumerate() {
-            let x = LEFT + slot * index as f64;
-            self.draw_group(&mut svg, &axis, (x, slot), group);
-            let below = (x + slot / 2.0, top + PLOT_HEIGHT + 16.0);
-            match turned {
-                true => svg.turned((below.0 + 4.0, below.1), -45, Anchor::End, &group.0),
-                false => svg.text(below, Anchor::Middle, "", &group.0),
-            }
-        }
-        let bottom = top + PLOT_HEIGHT;
-        svg.path(&[(LEFT, top), (LEFT, bottom), (width - RIGHT, bottom)], false, "axis");
-        svg.turned((16.0, top + PLOT_HEIGHT / 2.0), -90, Anchor::Middle, &self.label);
-        if let Some((value, text)) = self.mark.as_ref().filter(|mark| axis.holds(mark.0)) {
-            let y = axis.place(*value);
-            svg.line((LEFT, y), (width - RIGHT, y), "ref");
-            svg.text((width - RIGHT - 4.0, y - 4.0), Anchor::End, "mute halo", text);
-        }
-        svg.finish()
-    }
-
-    fn axis(&self, top: f64) -> Axis {
-        let bars = self.groups.iter().flat_map(|group| &group.1);
         let ends = |(value, interval): &Bar| {
             let (low, high) = interval.unwrap_or((*value, *value));
             [*value, low, high]
         };
+        let bars = || self.groups.iter().flat_map(|group| &group.1);
         let marked = self.mark.iter().map(|mark| mark.0);
         let zero = (!self.log).then_some(0.0);
-        let values = bars.flat_map(ends).chain(marked).chain(zero);
-        let range = extent(values, self.log).unwrap_or((0.0, 1.0));
-        Axis::new(range, self.log, (top + PLOT_HEIGHT, top)).rounded()
+        let values = Axis::over(bars().flat_map(ends).chain(marked).chain(zero), self.log);
+        let names = Axis::names(self.groups.iter().map(|group| group.0.as_str()));
+        let group = GAP + BAR * self.series.len() as i32;
+        let size = (WIDTH, group * self.groups.len().max(1) as i32);
+        let mut frame = Frame::new(&self.title, (values.with_room(), names), size);
+        for (number, name) in self.series.iter().enumerate() {
+            let sample = move |area: &Area<'_>, (x, y)| {
+                let ends = [(x + px(7), y - px(6)), (x + px(19), y + px(6))];
+                area.draw(&Rectangle::new(ends, series(number).fill()))
+            };
+            frame.legend.push((name, Box::new(sample)));
+        }
+        let empty = bars().all(|bar| !bar.0.is_finite());
+        Frame { labels: (&self.label, ""), empty, ..frame }.draw(|chart| {
+            (0..self.series.len()).try_for_each(|number| self.draw_series(chart, number))?;
+            let mark = self.mark.as_ref();
+            mark.map_or(Ok(()), |(value, text)| reference(chart, true, *value, text))
+        })
     }
 
-    fn draw_group(
-        &self,
-        svg: &mut Svg,
-        axis: &Axis,
-        (x, slot): (f64, f64),
-        group: &(String, Vec<Bar>),
-    ) {
-        let gap = (slot * 0.15).max(1.0);
-        let each = (slot - gap) / self.series.len().max(1) as f64;
-        let foot = axis.place(if self.log { axis.from() } else { 0.0 });
-        for (index, (value, interval)) in group.1.iter().enumerate() {
-            if !value.is_finite() {
-                continue;
-            }
-            let (left, head) = (x + gap / 2.0 + each * index as f64, axis.place(*value));
-            let size = ((each - 1.0).max(1.0), (foot - head).abs());
-            svg.rect((left, head.min(foot)), size, &format!("f{}", index % SERIES));
-            if let Some((low, high)) = interval {
-                let ends = (axis.place(*low), axis.place(*high));
-                svg.whisker(left + size.0 / 2.0, ends, "ink");
-            }
-        }
+    /// The bars of a contestant, under each other in the groups.
+    fn draw_series(&self, chart: &mut Chart<'_>, number: usize) -> Drawn {
+        let tone = series(number);
+        let group = f64::from(GAP + BAR * self.series.len() as i32);
+        let (first, each) = (f64::from(GAP) / 2.0 / group, f64::from(BAR) / group);
+        let place = |group: usize| group as f64 + first + each * number as f64;
+        let mine = self.groups.iter().enumerate().filter_map(|(group, (_, bars))| {
+            bars.get(number).filter(|bar| bar.0.is_finite()).map(|bar| (place(group), *bar))
+        });
+        let mine: Vec<(f64, Bar)> = mine.collect();
+        let foot = if self.log { chart.x_range().start } else { 0.0 };
+        let bar = |(at, (value, _)): &(f64, Bar)| {
+            let mut bar = Rectangle::new([(foot, *at), (*value, at + each)], tone.fill());
+            bar.set_margin(5, 5, 0, 0);
+            bar
+        };
+        chart.draw_series(mine.iter().map(bar))?;
+        let finite = |(low, high): &(f64, f64)| low.is_finite() && high.is_finite();
+        chart.draw_series(mine.iter().filter_map(|(at, (value, interval))| {
+            let (low, high) = interval.filter(finite)?;
+            let middle = at + each / 2.0;
+            Some(ErrorBar::new_horizontal(middle, low, *value, high, INK.line(10), px(4) as u32))
+        }))?;
+        Ok(())
     }
 }

@@ -1,16 +1,15 @@
-//! Box plots: quartiles and tails of several contestants side by side.
+//! Box plots: quartiles and tails of several contestants under each other.
 
-use super::axis::{Axis, extent};
+use plotters::prelude::*;
+
+use super::axis::Axis;
+use super::chart::Frame;
 use super::drawing::Figure;
-use super::svg::{Anchor, SERIES, Svg, text_width};
+use super::sheet::{INK, px, series};
 
-const LEFT: f64 = 64.0;
-const RIGHT: f64 = 18.0;
-const TOP: f64 = 40.0;
-const PLOT_HEIGHT: f64 = 280.0;
-const LEAST_WIDTH: f64 = 480.0;
-/// No drawing is wider.
-const MOST_WIDTH: f64 = 1_400.0;
+/// Pixels between the axes, and for each contestant.
+const WIDTH: i32 = 560;
+const EACH: i32 = 34;
 
 /// What a box shows of a distribution, ascending: ends of the whiskers, quartiles, median.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -74,36 +73,29 @@ impl Boxes {
     /// The drawing.
     #[must_use]
     pub fn svg(&self) -> String {
-        let count = self.boxes.len().max(1) as f64;
-        let width = (LEFT + RIGHT + 70.0 * count).clamp(LEAST_WIDTH, MOST_WIDTH);
-        let slot = (width - LEFT - RIGHT) / count;
-        let longest = self.boxes.iter().map(|(name, _)| text_width(name)).fold(0.0, f64::max);
-        let turned = longest > slot - 4.0;
-        let foot = if turned { (0.72 * longest).min(150.0) + 22.0 } else { 26.0 };
-        let (bottom, mut svg) =
-            (TOP + PLOT_HEIGHT, Svg::new(width, TOP + PLOT_HEIGHT + foot, &self.title));
-        svg.heading((LEFT, 20.0), &self.title);
-        let values = self.boxes.iter().flat_map(|(_, of)| [of.low, of.high]);
-        let values = values.chain((!self.log).then_some(0.0));
-        let range = extent(values, self.log).unwrap_or((0.0, 1.0));
-        let axis = Axis::new(range, self.log, (bottom, TOP)).rounded();
-        axis.draw_heights(&mut svg, (LEFT, width - RIGHT));
-        for (index, (name, of)) in self.boxes.iter().enumerate() {
-            let middle = LEFT + slot * (index as f64 + 0.5);
-            let half = (slot * 0.3).min(30.0);
-            let at = |value: f64| axis.place(value);
-            svg.whisker(middle, (at(of.low), at(of.high)), "ink");
-            let (head, foot) = (at(of.q75), at(of.q25));
-            let size = (2.0 * half, (foot - head).max(1.0));
-            svg.rect((middle - half, head), size, &format!("f{}", index % SERIES));
-            svg.line((middle - half, at(of.q50)), (middle + half, at(of.q50)), "ink");
-            match turned {
-                true => svg.turned((middle + 4.0, bottom + 16.0), -45, Anchor::End, name),
-                false => svg.text((middle, bottom + 16.0), Anchor::Middle, "", name),
+        let finite = |of: &FiveNumbers| {
+            [of.low, of.q25, of.q50, of.q75, of.high].into_iter().all(f64::is_finite)
+        };
+        let shown = || self.boxes.iter().enumerate().filter(|(_, (_, of))| finite(of));
+        let ends = shown().flat_map(|(_, (_, of))| [of.low, of.high]);
+        let values = Axis::over(ends.chain((!self.log).then_some(0.0)), self.log);
+        let names = Axis::names(self.boxes.iter().map(|(name, _)| name.as_str()));
+        let size = (WIDTH, EACH * self.boxes.len().max(2) as i32);
+        let frame = Frame::new(&self.title, (values.with_room(), names), size);
+        let empty = shown().count() == 0;
+        Frame { labels: (&self.label, ""), empty, ..frame }.draw(|chart| {
+            for (number, (_, of)) in shown() {
+                let middle = number as f64 + 0.5;
+                let (ink, caps) = (INK.line(10), px(12) as u32);
+                let whiskers = ErrorBar::new_horizontal(middle, of.low, of.q50, of.high, ink, caps);
+                let quartiles = [(of.q25, middle - 0.3), (of.q75, middle + 0.3)];
+                let median = vec![(of.q50, middle - 0.3), (of.q50, middle + 0.3)];
+                let area = chart.plotting_area();
+                area.draw(&whiskers)?;
+                area.draw(&Rectangle::new(quartiles, series(number).fill()))?;
+                area.draw(&PathElement::new(median, INK.line(20)))?;
             }
-        }
-        svg.path(&[(LEFT, TOP), (LEFT, bottom), (width - RIGHT, bottom)], false, "axis");
-        svg.turned((16.0, TOP + PLOT_HEIGHT / 2.0), -90, Anchor::Middle, &self.label);
-        svg.finish()
+            Ok(())
+        })
     }
 }

@@ -1,16 +1,31 @@
 //! Heat maps: a number for every pair of two lists, as colours.
 
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+
+use super::axis::{Axis, extent};
+use super::chart::{Chart, Frame, words};
 use super::drawing::Figure;
-use super::number::number;
-use super::svg::{Anchor, Svg, text_width};
+use super::label::number;
+use super::sheet::{Drawn, INK, MUTE, NONE, Tone, held, px, text_width, widest};
 
 /// From good to bad, light to dark, one after the other distinguishable also without colours:
 /// five stops of a scale between pale yellow and dark violet.
-const SCALE: [[u8; 3]; 5] =
-    [[255, 247, 214], [253, 202, 127], [240, 133, 91], [178, 62, 110], [82, 20, 99]];
-
-/// Length of the scale below the map, pixels.
-const LEGEND: f64 = 200.0;
+const SCALE: [RGBColor; 5] = [
+    RGBColor(255, 247, 214),
+    RGBColor(253, 202, 127),
+    RGBColor(240, 133, 91),
+    RGBColor(178, 62, 110),
+    RGBColor(82, 20, 99),
+];
+/// What is written on light and on dark fields, whatever the reader's setting.
+const ON_LIGHT: Tone = Tone::fixed(0x111111);
+const ON_DARK: Tone = Tone::fixed(0xfefefe);
+/// Pixels of a field.
+const FIELD: (i32, i32) = (48, 24);
+/// Fields of the scale below the map, and the pixels of each.
+const STEPS: i32 = 40;
+const STEP: i32 = 5;
 
 /// Rows, columns, and a number for each pair. The larger the number, the darker its field; a value
 /// that is not a number has none.
@@ -69,54 +84,48 @@ impl HeatMap {
     /// The drawing.
     #[must_use]
     pub fn svg(&self) -> String {
-        const CELL: (f64, f64) = (46.0, 24.0);
-        let longest = |names: &mut dyn Iterator<Item = &String>| {
-            names.map(|name| text_width(name)).fold(0.0, f64::max)
-        };
-        let left = longest(&mut self.rows.iter().map(|row| &row.0)) + 16.0;
-        // Names of columns stand at 45 degrees.
-        let name = longest(&mut self.columns.iter());
-        let top = 34.0 + (0.72 * name).max(16.0) + 8.0;
-        let right = (0.72 * name - CELL.0 / 2.0).max(0.0) + 16.0;
-        let width = left + CELL.0 * self.columns.len() as f64 + right;
-        let legend = left + LEGEND + 10.0 + text_width(&self.unit) + 12.0;
-        let width = width.max(text_width(&self.title) * 1.3 + 32.0).max(legend);
-        let height = top + CELL.1 * self.rows.len() as f64 + 52.0;
-        let mut svg = Svg::new(width, height, &self.title);
-        svg.text((12.0, 20.0), Anchor::Start, "title", &self.title);
-        for (index, name) in self.columns.iter().enumerate() {
-            let x = left + CELL.0 * (index as f64 + 0.5);
-            svg.turned((x, top - 6.0), -45, Anchor::Start, name);
-        }
-        for (index, (name, values)) in self.rows.iter().enumerate() {
-            let y = top + CELL.1 * index as f64;
-            svg.text((left - 8.0, y + 16.0), Anchor::End, "", name);
-            for (column, value) in values.iter().enumerate() {
-                let x = left + CELL.0 * column as f64;
-                self.cell(&mut svg, (x, y), CELL, *value);
+        let columns = self.columns.len() as f64;
+        let rows = Axis::names(self.rows.iter().map(|row| row.0.as_str()));
+        // Names of columns stand upright above them.
+        let above = widest(self.columns.iter().map(String::as_str)) + 4;
+        let scale = STEPS * STEP + 12 + text_width(&self.unit);
+        let size =
+            ((FIELD.0 * self.columns.len() as i32).max(1), FIELD.1 * self.rows.len().max(1) as i32);
+        let frame = Frame::new(&self.title, (Axis::bare(columns), rows), size);
+        let empty = self.rows.is_empty() || self.columns.is_empty();
+        Frame { free: (above, 40), wide: scale, empty, ..frame }.draw(|chart| {
+            let upright = held(&INK.text(), HPos::Left, VPos::Center);
+            let upright = upright.transform(FontTransform::Rotate270);
+            for (column, name) in self.columns.iter().enumerate() {
+                words(chart, (column as f64 + 0.5, 0.0), (0, -6), name, upright.clone())?;
             }
-        }
-        self.legend(&mut svg, (left, height - 36.0));
-        svg.finish()
+            for (row, (_, values)) in self.rows.iter().enumerate() {
+                for (column, value) in values.iter().enumerate() {
+                    self.field(chart, (column as f64, row as f64), *value)?;
+                }
+            }
+            self.legend(chart)
+        })
     }
 
-    fn cell(&self, svg: &mut Svg, (x, y): (f64, f64), (w, h): (f64, f64), value: f64) {
-        let size = (w - 1.0, h - 1.0);
-        let middle = (x + w / 2.0, y + h / 2.0 + 4.0);
-        if value.is_nan() {
-            svg.rect((x, y), size, "none");
-            svg.text(middle, Anchor::Middle, "", "-");
-            return;
-        }
-        let colour = colour(self.share(value));
-        svg.tile((x, y), size, colour);
-        svg.text(middle, Anchor::Middle, text_class(colour), &number(value));
+    fn field(&self, chart: &Chart<'_>, (x, y): (f64, f64), value: f64) -> Drawn {
+        let known = !value.is_nan();
+        let (fill, ink) = match colour(self.share(value)) {
+            _ if !known => (NONE.fill(), INK),
+            light if is_light(light) => (light.filled(), ON_LIGHT),
+            dark => (dark.filled(), ON_DARK),
+        };
+        let mut field = Rectangle::new([(x, y), (x + 1.0, y + 1.0)], fill);
+        field.set_margin(5, 5, 5, 5);
+        chart.plotting_area().draw(&field)?;
+        let style = held(&ink.text(), HPos::Center, VPos::Center);
+        words(chart, (x + 0.5, y + 0.5), (0, 0), &number(value), style)
     }
 
     fn ends(&self) -> (f64, f64) {
         self.range.unwrap_or_else(|| {
             let values = self.rows.iter().flat_map(|row| row.1.iter().copied());
-            super::axis::extent(values, self.log).unwrap_or((0.0, 1.0))
+            extent(values, self.log).unwrap_or((0.0, 1.0))
         })
     }
 
@@ -130,34 +139,29 @@ impl HeatMap {
         if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) }
     }
 
-    fn legend(&self, svg: &mut Svg, (x, y): (f64, f64)) {
-        const STEPS: u32 = 40;
+    /// The scale, below the map.
+    fn legend(&self, chart: &Chart<'_>) -> Drawn {
+        let foot = chart.y_range().end;
         for step in 0..STEPS {
-            let share = f64::from(step) / f64::from(STEPS - 1);
-            let at = x + LEGEND * f64::from(step) / f64::from(STEPS);
-            svg.tile((at, y), (LEGEND / f64::from(STEPS) + 0.5, 10.0), colour(share));
+            let colour = colour(f64::from(step) / f64::from(STEPS - 1));
+            let (left, right) = (px(STEP * step), px(STEP * (step + 1)));
+            let field = Rectangle::new([(left, px(10)), (right, px(20))], colour.filled());
+            chart.plotting_area().draw(&(EmptyElement::at((0.0, foot)) + field))?;
         }
         let (from, to) = self.ends();
-        svg.text((x, y + 24.0), Anchor::Start, "mute", &number(from));
-        svg.text((x + LEGEND, y + 24.0), Anchor::End, "mute", &number(to));
-        svg.text((x + LEGEND + 10.0, y + 10.0), Anchor::Start, "", &self.unit);
+        let say = |right: i32, down: i32, h: HPos, text: &str, tone: Tone| {
+            words(chart, (0.0, foot), (right, down), text, held(&tone.text(), h, VPos::Center))
+        };
+        say(0, 30, HPos::Left, &number(from), MUTE)?;
+        say(STEPS * STEP, 30, HPos::Right, &number(to), MUTE)?;
+        say(STEPS * STEP + 10, 15, HPos::Left, &self.unit, INK)
     }
 }
 
-fn colour(share: f64) -> [u8; 3] {
-    let place = share * (SCALE.len() - 1) as f64;
-    let below = (place.floor() as usize).min(SCALE.len() - 2);
-    let part = place - below as f64;
-    let mut mixed = [0; 3];
-    for (channel, value) in mixed.iter_mut().enumerate() {
-        let (a, b) = (f64::from(SCALE[below][channel]), f64::from(SCALE[below + 1][channel]));
-        *value = (a + part * (b - a)).round() as u8;
-    }
-    mixed
+fn colour(share: f64) -> RGBColor {
+    DerivedColorMap::new(&SCALE).get_color(share)
 }
 
-/// Dark text on light fields, light text on dark ones.
-fn text_class([r, g, b]: [u8; 3]) -> &'static str {
-    let light = 0.299 * f64::from(r) + 0.587 * f64::from(g) + 0.114 * f64::from(b);
-    if light > 140.0 { "dark" } else { "light" }
+fn is_light(RGBColor(r, g, b): RGBColor) -> bool {
+    0.299 * f64::from(r) + 0.587 * f64::from(g) + 0.114 * f64::from(b) > 140.0
 }

@@ -1,15 +1,16 @@
 //! Plots of curves and points over two axes.
 
-use super::axis::{Axis, extent};
-use super::drawing::Figure;
-use super::svg::{Anchor, SERIES, Svg, stroke, text_width};
+use plotters::prelude::*;
 
-const WIDTH: f64 = 720.0;
-const LEFT: f64 = 64.0;
-const RIGHT: f64 = 18.0;
-const PLOT_HEIGHT: f64 = 300.0;
-/// Height of a line of the legend.
-const LEGEND_LINE: f64 = 18.0;
+use super::axis::Axis;
+use super::chart::{Chart, Frame, mark, reference};
+use super::drawing::Figure;
+use super::sheet::{Area, Drawn, px, series};
+
+/// Width and height between the axes, pixels.
+const SIZE: (i32, i32) = (620, 300);
+/// How much of a shaded area is seen.
+const SHADE: f64 = 0.15;
 
 /// A point of a series.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -154,57 +155,42 @@ impl Plot {
     /// The drawing.
     #[must_use]
     pub fn svg(&self) -> String {
-        let legend = legend_places(self.series.iter().map(|series| series.name.as_str()));
-        let lines = legend.last().map_or(0.0, |place| place.1 + 1.0);
-        let top = 34.0 + LEGEND_LINE * lines;
-        let height = top + PLOT_HEIGHT + 46.0;
-        let mut svg = Svg::new(WIDTH, height, &self.title);
-        svg.heading((LEFT, 20.0), &self.title);
-        for (index, (series, (x, line))) in self.series.iter().zip(&legend).enumerate() {
-            let at = (*x, 38.0 + LEGEND_LINE * line);
-            legend_entry(&mut svg, at, (index, series.style == Style::Points), &series.name);
+        let (x, y) = self.axes();
+        let places = self.series.iter().map(|series| series.real().count()).sum::<usize>();
+        let mut frame = Frame::new(&self.title, (x, y), SIZE);
+        for (number, of) in self.series.iter().enumerate() {
+            let sample = move |area: &Area<'_>, at| of.sample(area, at, number);
+            frame.legend.push((&of.name, Box::new(sample)));
         }
-        let (x, y) = self.axes(top);
-        draw_axes(&mut svg, (&x, &y), (&self.labels.0, &self.labels.1), top);
-        for (vertical, value, text) in &self.marks {
-            draw_mark(&mut svg, (&x, &y), (*vertical, *value, text), top);
-        }
-        for (index, series) in self.series.iter().enumerate() {
-            draw_series(&mut svg, (&x, &y), index, series);
-        }
-        svg.finish()
+        let labels = (self.labels.0.as_str(), self.labels.1.as_str());
+        Frame { labels, empty: places == 0, ..frame }.draw(|chart| {
+            for (at_x, value, text) in &self.marks {
+                reference(chart, *at_x, *value, text)?;
+            }
+            self.series.iter().enumerate().try_for_each(|(number, of)| of.draw(chart, number))
+        })
     }
 
-    fn axes(&self, top: f64) -> (Axis, Axis) {
-        let all = || self.series.iter().flat_map(|series| &series.points);
-        let marked = |vertical: bool| {
-            let of = move |mark: &&(bool, f64, String)| mark.0 == vertical;
+    fn axes(&self) -> (Axis, Axis) {
+        let all = || self.series.iter().flat_map(Series::real);
+        let marked = |at_x: bool| {
+            let of = move |mark: &&(bool, f64, String)| mark.0 == at_x;
             self.marks.iter().filter(of).map(|mark| mark.1)
         };
-        let horizontal = (LEFT, WIDTH - RIGHT);
-        let x = match self.x_range {
-            Some(range) => Axis::new(range, self.logs.0, horizontal),
-            None => {
-                let values = all().map(|point| point.x).chain(marked(true));
-                let range = extent(values, self.logs.0).unwrap_or((0.0, 1.0));
-                Axis::new(range, self.logs.0, horizontal)
-            }
+        let x = || Axis::over(all().map(|point| point.x).chain(marked(true)), self.logs.0);
+        let y = || {
+            let ends = |point: &Point| {
+                let (low, high) = point.interval.unwrap_or((point.y, point.y));
+                [point.y, low, high]
+            };
+            let zero = (!self.logs.1).then_some(0.0);
+            let values = all().flat_map(ends).chain(marked(false)).chain(zero);
+            Axis::over(values, self.logs.1).with_room()
         };
-        let vertical = (top + PLOT_HEIGHT, top);
-        let y = match self.y_range {
-            Some(range) => Axis::new(range, self.logs.1, vertical),
-            None => {
-                let ends = |point: &Point| {
-                    let (low, high) = point.interval.unwrap_or((point.y, point.y));
-                    [point.y, low, high]
-                };
-                let zero = (!self.logs.1).then_some(0.0);
-                let values = all().flat_map(ends).chain(marked(false)).chain(zero);
-                let range = extent(values, self.logs.1).unwrap_or((0.0, 1.0));
-                Axis::new(range, self.logs.1, vertical).rounded()
-            }
-        };
-        (x, y)
+        (
+            self.x_range.map_or_else(x, |range| Axis::between(range, self.logs.0)),
+            self.y_range.map_or_else(y, |range| Axis::between(range, self.logs.1)),
+        )
     }
 }
 
@@ -212,96 +198,52 @@ fn bare(points: &[(f64, f64)]) -> Vec<Point> {
     points.iter().map(|(x, y)| Point { x: *x, y: *y, interval: None }).collect()
 }
 
-/// Places of names that follow each other in lines: `(x, line)`.
-pub(super) fn legend_places<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(f64, f64)> {
-    let (mut x, mut line) = (LEFT, 0.0);
-    let mut places = Vec::new();
-    for name in names {
-        let width = 32.0 + text_width(name) + 18.0;
-        if x > LEFT && x + width > WIDTH {
-            (x, line) = (LEFT, line + 1.0);
-        }
-        places.push((x, line));
-        x += width;
+impl Series {
+    /// The points that have a place.
+    fn real(&self) -> impl Iterator<Item = &Point> {
+        self.points.iter().filter(|point| point.x.is_finite() && point.y.is_finite())
     }
-    places
-}
 
-fn legend_entry(svg: &mut Svg, (x, y): (f64, f64), (index, marks): (usize, bool), name: &str) {
-    svg.line((x, y - 4.0), (x + 26.0, y - 4.0), &stroke(index));
-    if marks {
-        svg.mark((x + 13.0, y - 4.0), index);
-    }
-    svg.text((x + 32.0, y), Anchor::Start, "", name);
-}
-
-fn draw_axes(svg: &mut Svg, (x, y): (&Axis, &Axis), labels: (&str, &str), top: f64) {
-    let bottom = top + PLOT_HEIGHT;
-    for (value, text) in x.ticks() {
-        let at = x.place(value);
-        svg.line((at, top), (at, bottom), "grid");
-        let cut = at + text_width(&text) / 2.0 > WIDTH;
-        let (at, anchor) = if cut { (WIDTH - 2.0, Anchor::End) } else { (at, Anchor::Middle) };
-        svg.text((at, bottom + 16.0), anchor, "mute", &text);
-    }
-    y.draw_heights(svg, (LEFT, WIDTH - RIGHT));
-    svg.path(&[(LEFT, top), (LEFT, bottom), (WIDTH - RIGHT, bottom)], false, "axis");
-    let middle = (LEFT + WIDTH - RIGHT) / 2.0;
-    svg.text((middle, bottom + 36.0), Anchor::Middle, "", labels.0);
-    svg.turned((16.0, top + PLOT_HEIGHT / 2.0), -90, Anchor::Middle, labels.1);
-}
-
-fn draw_mark(svg: &mut Svg, (x, y): (&Axis, &Axis), mark: (bool, f64, &str), top: f64) {
-    let (vertical, value, text) = mark;
-    let bottom = top + PLOT_HEIGHT;
-    if vertical && x.holds(value) {
-        let at = x.place(value);
-        svg.line((at, top), (at, bottom), "ref");
-        let right = at + 4.0 + text_width(text) > WIDTH - RIGHT;
-        let (anchor, at) = if right { (Anchor::End, at - 4.0) } else { (Anchor::Start, at + 4.0) };
-        svg.text((at, top + 12.0), anchor, "mute halo", text);
-    } else if !vertical && y.holds(value) {
-        let at = y.place(value);
-        svg.line((LEFT, at), (WIDTH - RIGHT, at), "ref");
-        svg.text((WIDTH - RIGHT - 4.0, at - 4.0), Anchor::End, "mute halo", text);
-    }
-}
-
-fn draw_series(svg: &mut Svg, (x, y): (&Axis, &Axis), index: usize, series: &Series) {
-    let look = index % SERIES;
-    let place = |point: &Point| (x.place(point.x), y.place(point.y));
-    let real = |point: &&Point| point.x.is_finite() && point.y.is_finite();
-    let points: Vec<&Point> = series.points.iter().filter(real).collect();
-    let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
-    let mut line: Vec<(f64, f64)> = Vec::new();
-    let foot = y.place(y.from());
-    match series.style {
-        Style::Steps => {
-            let mut before = foot;
-            for point in &points {
-                let (px, py) = place(point);
-                line.extend([(px, before), (px, py)]);
-                before = py;
+    /// The corners of its line; those that fall on each other make the file longer and nothing else.
+    fn line(&self, chart: &Chart<'_>) -> Vec<(f64, f64)> {
+        let mut before = chart.y_range().start;
+        let mut corners: Vec<(f64, f64)> = Vec::new();
+        for Point { x, y, .. } in self.real() {
+            if self.style == Style::Steps {
+                corners.push((*x, before));
             }
+            corners.push((*x, *y));
+            before = *y;
         }
-        Style::Line | Style::Area | Style::Points => {
-            line = points.iter().map(|p| place(p)).collect()
-        }
+        corners.dedup_by_key(|corner| chart.backend_coord(corner));
+        corners
     }
-    if series.style == Style::Area {
-        let mut area = vec![(x.place(first.x), foot)];
-        area.extend(&line);
-        area.push((x.place(last.x), foot));
-        svg.path(&area, true, &format!("a f{look}"));
+
+    /// What stands for it in the legend.
+    fn sample(&self, area: &Area<'_>, (x, y): (i32, i32), number: usize) -> Drawn {
+        area.draw(&PathElement::new([(x, y), (x + px(26), y)], series(number).line(20)))?;
+        let marked = self.style == Style::Points;
+        if marked { area.draw(&mark(number, (x + px(13), y))) } else { Ok(()) }
     }
-    svg.path(&line, false, &stroke(index));
-    if series.style == Style::Points {
-        for point in &points {
-            if let Some((low, high)) = point.interval {
-                let ends = (y.place(low), y.place(high));
-                svg.whisker(x.place(point.x), ends, &format!("l l{look}"));
-            }
-            svg.mark(place(point), index);
+
+    fn draw(&self, chart: &mut Chart<'_>, number: usize) -> Drawn {
+        let (tone, line) = (series(number), self.line(chart));
+        let foot = chart.y_range().start;
+        if self.style == Style::Area {
+            let shade = tone.colour().mix(SHADE);
+            chart.draw_series(AreaSeries::new(line.iter().copied(), foot, shade))?;
         }
+        chart.draw_series(LineSeries::new(line, tone.line(20)))?;
+        if self.style != Style::Points {
+            return Ok(());
+        }
+        let finite = |(low, high): &(f64, f64)| low.is_finite() && high.is_finite();
+        let intervals = self.real().filter_map(|Point { x, y, interval }| {
+            let (low, high) = interval.filter(finite)?;
+            Some(ErrorBar::new_vertical(*x, low, *y, high, tone.line(10), px(6) as u32))
+        });
+        chart.draw_series(intervals)?;
+        chart.draw_series(self.real().map(|point| mark(number, (point.x, point.y))))?;
+        Ok(())
     }
 }

@@ -9,21 +9,25 @@
 //! A connection of minutes has a million segments: those that fall on each other on the paper are drawn once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use marline_qlog::{Course, Manner};
 
-use super::axis::{Axis, extent};
-use super::svg::{Anchor, SERIES, Shape, Svg, text_width};
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
 
-const WIDTH: f64 = 960.0;
-const LEFT: f64 = 72.0;
-const RIGHT: f64 = 18.0;
-const HEIGHT: f64 = 420.0;
-const LEGEND_LINE: f64 = 18.0;
-/// Half of a pixel: what is nearer falls on each other.
-const GRID: f64 = 0.5;
+use super::axis::{Axis, extent};
+use super::chart::{Chart, Element, Frame, Sample, words};
+use super::sheet::{Drawn, INK, MUTE, Tone, held, no_series, px, series, text_width};
+
+/// Width and height between the axes, pixels.
+const SIZE: (i32, i32) = (840, 420);
+/// How much of the shade of a time without delivery is seen.
+const SHADE: f64 = 0.15;
+/// Units within which things fall on each other: half a pixel.
+const GRID: i32 = 5;
 /// Most marks of what goes again.
-const MOST_MARKS: usize = 20_000;
+const MOST_MARKS: usize = 8_000;
 
 /// A plot of places over time, of what one end of a connection sent.
 ///
@@ -43,14 +47,6 @@ pub struct SequencePlot<'a> {
     range_ms: Option<(f64, f64)>,
 }
 
-/// An entry of the legend.
-enum Entry {
-    Subflow(usize),
-    Manner(Manner),
-    Acked,
-    Hole,
-}
-
 impl<'a> SequencePlot<'a> {
     /// The whole course.
     #[must_use]
@@ -68,173 +64,174 @@ impl<'a> SequencePlot<'a> {
     /// The drawing.
     #[must_use]
     pub fn svg(&self) -> String {
-        let legend = self.legend();
-        let lines = legend.last().map_or(0.0, |(_, _, line, _)| line + 1.0);
-        let top = 34.0 + LEGEND_LINE * lines;
-        let mut svg = Svg::new(WIDTH, top + HEIGHT + 46.0, &self.title);
-        svg.heading((LEFT, 20.0), &self.title);
-        for (entry, x, line, text) in &legend {
-            draw_entry(&mut svg, entry, (*x, 34.0 + LEGEND_LINE * line), text);
-        }
-        let (time, place) = self.axes(top);
-        let (unit, name) = unit(place.to());
-        let place = place.scaled(unit);
-        self.frame(&mut svg, (&time, &place), top, name);
-        self.holes(&mut svg, &time, top);
-        self.acked(&mut svg, (&time, &place), unit);
-        self.new_data(&mut svg, (&time, &place), unit);
-        let left_out = self.again(&mut svg, (&time, &place), unit);
-        if left_out > 0 {
-            let text =
-                format!("{left_out} more marks than fit are left out: draw fewer milliseconds");
-            svg.text((WIDTH - RIGHT, top + HEIGHT - 6.0), Anchor::End, "mute halo", &text);
-        }
-        svg.finish()
+        let (time, place) = self.axes();
+        let (unit, name) = unit(place.range().end);
+        let place = Axis::between((place.range().start / unit, place.range().end / unit), false);
+        let label = format!("place in the stream ({name})");
+        let name = |(subflow, address): &(u64, String)| {
+            (*subflow as usize, format!("subflow {subflow} ({address})"))
+        };
+        let subflows: Vec<(usize, String)> = self.course.subflows.iter().map(name).collect();
+        let legend = self.legend(&subflows);
+        let (labels, empty) = (("time (ms)", label.as_str()), self.course.carried.is_empty());
+        let frame = Frame::new(&self.title, (time, place), SIZE);
+        Frame { labels, legend, empty, ..frame }.draw(|chart| {
+            self.holes(chart)?;
+            self.acked(chart, unit)?;
+            self.new_data(chart, unit)?;
+            self.again(chart, unit)
+        })
     }
 
-    /// Entries with their places: x and line.
-    fn legend(&self) -> Vec<(Entry, f64, f64, String)> {
-        let mut entries: Vec<(Entry, String)> = Vec::new();
-        for (subflow, address) in &self.course.subflows {
-            entries.push((
-                Entry::Subflow(*subflow as usize),
-                format!("subflow {subflow} ({address})"),
-            ));
+    fn legend<'b>(&self, subflows: &'b [(usize, String)]) -> Vec<(&'b str, Sample<'b>)> {
+        let field = |(x, y): (i32, i32), half: i32, style: ShapeStyle| {
+            Rectangle::new([(x + px(13 - half), y - px(6)), (x + px(13 + half), y + px(6))], style)
+        };
+        let mut legend: Vec<(&str, Sample<'_>)> = Vec::new();
+        for (subflow, name) in subflows {
+            let fill = series(*subflow).fill();
+            legend.push((name, Box::new(move |area, at| area.draw(&field(at, 8, fill)))));
         }
-        for manner in Manner::ALL {
-            if self.course.carried.iter().any(|carried| carried.manner == manner) {
-                entries.push((Entry::Manner(manner), manner.name().to_owned()));
-            }
+        let seen = |manner: &Manner| self.course.carried.iter().any(|c| c.manner == *manner);
+        for manner in Manner::ALL.into_iter().filter(seen) {
+            let sample: Sample<'_> = Box::new(move |area, (x, y)| match manner {
+                Manner::New => area.draw(&field((x, y), 1, no_series().fill())),
+                _ => area.draw(&shape(manner, (x + px(13), y), no_series())),
+            });
+            legend.push((manner.name(), sample));
         }
-        entries.push((Entry::Acked, "the peer has".to_owned()));
+        let acked: Sample<'_> = Box::new(|area, (x, y)| {
+            let (low, high, middle) = (y + px(4), y - px(4), x + px(13));
+            let step = [(x, low), (middle, low), (middle, high), (x + px(26), high)];
+            area.draw(&PathElement::new(step, INK.line(10)))
+        });
+        legend.push(("the peer has", acked));
         if !self.course.holes.is_empty() {
-            entries.push((Entry::Hole, "delivery stood still".to_owned()));
+            let sample: Sample<'_> = Box::new(move |area, at| area.draw(&field(at, 8, shade())));
+            legend.push(("delivery stood still", sample));
         }
-        let (mut x, mut line) = (LEFT, 0.0);
-        let mut placed = Vec::new();
-        for (entry, text) in entries {
-            let width = 30.0 + text_width(&text) + 14.0;
-            if x > LEFT && x + width > WIDTH {
-                (x, line) = (LEFT, line + 1.0);
-            }
-            placed.push((entry, x, line, text));
-            x += width;
-        }
-        placed
+        legend
     }
 
-    fn axes(&self, top: f64) -> (Axis, Axis) {
+    fn axes(&self) -> (Axis, Axis) {
+        let carried = || self.course.carried.iter();
         let times = || {
-            let carried = self.course.carried.iter().map(|carried| carried.time_ms);
-            carried.chain(self.course.acked.iter().map(|(time_ms, _)| *time_ms))
+            let acked = self.course.acked.iter().map(|(time_ms, _)| *time_ms);
+            carried().map(|carried| carried.time_ms).chain(acked)
         };
         let range = self.range_ms.or_else(|| extent(times(), false)).unwrap_or((0.0, 1.0));
-        let time = Axis::new(range, false, (LEFT, WIDTH - RIGHT));
-        let shown = self.course.carried.iter().filter(|carried| time.holds(carried.time_ms));
+        let time = Axis::between(range, false);
+        let Range { start, end } = time.range();
+        let shown = carried().filter(|carried| (start..=end).contains(&carried.time_ms));
         let ends = shown.flat_map(|c| [c.dsn as f64, (c.dsn + c.bytes) as f64]);
-        let range = extent(ends, false).unwrap_or((0.0, 1.0));
-        (time, Axis::new(range, false, (top + HEIGHT, top)))
+        let place = Axis::over(ends, false);
+        (time, place)
     }
 
-    fn frame(&self, svg: &mut Svg, (time, place): (&Axis, &Axis), top: f64, unit: &str) {
-        let bottom = top + HEIGHT;
-        for (value, text) in time.ticks() {
-            let x = time.place(value);
-            svg.line((x, top), (x, bottom), "grid");
-            svg.text((x, bottom + 16.0), Anchor::Middle, "mute", &text);
-        }
-        place.draw_heights(svg, (LEFT, WIDTH - RIGHT));
-        svg.path(&[(LEFT, top), (LEFT, bottom), (WIDTH - RIGHT, bottom)], false, "axis");
-        let middle = (LEFT + WIDTH - RIGHT) / 2.0;
-        svg.text((middle, bottom + 36.0), Anchor::Middle, "", "time (ms)");
-        let label = format!("place in the stream ({unit})");
-        svg.turned((16.0, top + HEIGHT / 2.0), -90, Anchor::Middle, &label);
-    }
-
-    fn holes(&self, svg: &mut Svg, time: &Axis, top: f64) {
+    fn holes(&self, chart: &mut Chart<'_>) -> Drawn {
+        let (time, place) = (chart.x_range(), chart.y_range());
+        let edge = chart.plotting_area().get_pixel_range().0.end;
         for hole in &self.course.holes {
-            if hole.ended_ms < time.from() || hole.began_ms > time.to() {
+            if hole.ended_ms < time.start || hole.began_ms > time.end {
                 continue;
             }
-            let (from, to) = (time.place(hole.began_ms), time.place(hole.ended_ms));
-            svg.rect((from, top), ((to - from).max(1.0), HEIGHT), "a inkf");
+            let area = [(hole.began_ms, place.start), (hole.ended_ms, place.end)];
+            chart.plotting_area().draw(&Rectangle::new(area, shade()))?;
             let lasted = hole.ended_ms - hole.began_ms;
             let cause = hole.silent.as_ref().map_or(String::new(), |(subflow, cause)| {
                 format!(", subflow {subflow} silent: {}", cause.replace('_', " "))
             });
             let text = format!("{lasted:.0} ms{cause}");
-            let right = from + 4.0 + text_width(&text) > WIDTH - RIGHT;
-            let (anchor, x) =
-                if right { (Anchor::End, to - 4.0) } else { (Anchor::Start, from + 4.0) };
-            svg.text((x, top + 14.0), anchor, "mute halo", &text);
+            let begin = chart.backend_coord(&(hole.began_ms, place.end)).0;
+            let (h, at, right) = match begin + px(4 + text_width(&text)) > edge {
+                true => (HPos::Right, hole.ended_ms, -4),
+                false => (HPos::Left, hole.began_ms, 4),
+            };
+            let style = held(&MUTE.text(), h, VPos::Top);
+            words(chart, (at, place.end), (right, 4), &text, style)?;
         }
+        Ok(())
     }
 
     /// Bars; those of one moment that touch are one.
-    fn new_data(&self, svg: &mut Svg, (time, place): (&Axis, &Axis), unit: f64) {
-        let mut bars: BTreeMap<(i64, u64), Vec<(f64, f64)>> = BTreeMap::new();
+    fn new_data(&self, chart: &mut Chart<'_>, unit: f64) -> Drawn {
+        let time = chart.x_range();
+        let mut bars: BTreeMap<(i32, u64), Vec<(i32, i32)>> = BTreeMap::new();
         let new = self.course.carried.iter().filter(|carried| carried.manner == Manner::New);
-        for carried in new.filter(|carried| time.holds(carried.time_ms)) {
-            let column = (time.place(carried.time_ms) / GRID).round() as i64;
-            let low = place.place(carried.dsn as f64 / unit);
-            let high = place.place((carried.dsn + carried.bytes) as f64 / unit);
+        for carried in new.filter(|carried| (time.start..=time.end).contains(&carried.time_ms)) {
+            let at = |dsn: u64| chart.backend_coord(&(carried.time_ms, dsn as f64 / unit));
+            let ((column, low), (_, high)) = (at(carried.dsn), at(carried.dsn + carried.bytes));
+            let column = column / GRID * GRID;
             let column = bars.entry((column, carried.subflow)).or_default();
             match column.last_mut() {
                 Some((_, end)) if (low - *end).abs() <= GRID => *end = high,
                 _ => column.push((low, high)),
             }
         }
+        let screen = chart.plotting_area().use_screen_coord();
         for ((column, subflow), parts) in bars {
-            let look = format!("l l{}", subflow as usize % SERIES);
-            let x = column as f64 * GRID;
             for (low, high) in parts {
-                svg.line((x, low.max(high + 1.0)), (x, high), &look);
+                let bar = [(column - 7, high), (column + 8, low.max(high + px(1)))];
+                screen.draw(&Rectangle::new(bar, series(subflow as usize).fill()))?;
             }
         }
+        Ok(())
     }
 
-    fn acked(&self, svg: &mut Svg, (time, place): (&Axis, &Axis), unit: f64) {
+    fn acked(&self, chart: &mut Chart<'_>, unit: f64) -> Drawn {
+        let time = chart.x_range();
         let mut line: Vec<(f64, f64)> = Vec::new();
-        for (time_ms, dsn) in &self.course.acked {
-            let (x, y) = (time.place(*time_ms), place.place(*dsn as f64 / unit));
-            let before = line.last().map_or(y, |(_, y)| *y);
-            line.extend([(x, before), (x, y)]);
+        let acked = self.course.acked.iter();
+        for (time_ms, dsn) in acked.filter(|(time_ms, _)| *time_ms <= time.end) {
+            let place = *dsn as f64 / unit;
+            let before = line.last().map_or(place, |(_, before)| *before);
+            line.extend([(*time_ms, before), (*time_ms, place)]);
         }
-        if !line.is_empty() {
-            svg.path(&line, false, "ink");
-        }
+        line.dedup_by_key(|corner| chart.backend_coord(corner));
+        chart.draw_series(LineSeries::new(line, INK.line(10)))?;
+        Ok(())
     }
 
-    /// Marks of what goes again; how many there was no room for.
-    fn again(&self, svg: &mut Svg, (time, place): (&Axis, &Axis), unit: f64) -> usize {
-        let mut seen = BTreeSet::new();
-        let mut left_out = 0;
-        for carried in self.course.carried.iter().filter(|c| time.holds(c.time_ms)) {
-            let Some(shape) = shape(carried.manner) else { continue };
+    /// Marks of what goes again. Says how many there was no room for.
+    fn again(&self, chart: &mut Chart<'_>, unit: f64) -> Drawn {
+        let time = chart.x_range();
+        let screen = chart.plotting_area().use_screen_coord();
+        let (mut seen, mut left_out) = (BTreeSet::new(), 0);
+        let again = self.course.carried.iter().filter(|carried| carried.manner != Manner::New);
+        for carried in again.filter(|carried| (time.start..=time.end).contains(&carried.time_ms)) {
             let middle = (carried.dsn as f64 + carried.bytes as f64 / 2.0) / unit;
-            let (x, y) = (time.place(carried.time_ms), place.place(middle));
-            let cell = ((x / GRID).round() as i64, (y / GRID).round() as i64);
-            if !seen.insert((cell, carried.subflow, carried.manner)) {
+            let (x, y) = chart.backend_coord(&(carried.time_ms, middle));
+            let at = (x / GRID * GRID, y / GRID * GRID);
+            if seen.contains(&(at, carried.subflow, carried.manner)) {
                 continue;
             }
-            if seen.len() > MOST_MARKS {
+            if seen.len() == MOST_MARKS {
                 left_out += 1;
                 continue;
             }
-            svg.shape((x, y), shape, carried.subflow as usize % SERIES);
+            seen.insert((at, carried.subflow, carried.manner));
+            screen.draw(&shape(carried.manner, at, series(carried.subflow as usize)))?;
         }
-        left_out
+        if left_out == 0 {
+            return Ok(());
+        }
+        let text = format!("{left_out} more marks than fit are left out: draw fewer milliseconds");
+        let corner = (time.end, chart.y_range().start);
+        words(chart, corner, (0, -4), &text, held(&MUTE.text(), HPos::Right, VPos::Bottom))
     }
 }
 
-/// The mark of what goes in this manner; new data has a bar.
-const fn shape(manner: Manner) -> Option<Shape> {
+/// The mark of what goes again in this manner.
+fn shape<'a>(manner: Manner, at: (i32, i32), tone: Tone) -> Element<'a, (i32, i32)> {
     match manner {
-        Manner::New => None,
-        Manner::Copy => Some(Shape::Ring),
-        Manner::Reinjection => Some(Shape::Triangle),
-        Manner::Repeat => Some(Shape::Cross),
+        Manner::New | Manner::Copy => Circle::new(at, px(3), tone.line(15)).into_dyn(),
+        Manner::Reinjection => TriangleMarker::new(at, px(4), tone.fill()).into_dyn(),
+        Manner::Repeat => Cross::new(at, px(3), tone.line(15)).into_dyn(),
     }
+}
+
+fn shade() -> ShapeStyle {
+    INK.colour().mix(SHADE).filled()
 }
 
 /// Bytes of the unit in which places up to this are told, and its name.
@@ -244,26 +241,6 @@ fn unit(most: f64) -> (f64, &'static str) {
         most if most >= 2e3 => (1e3, "kB"),
         _ => (1.0, "B"),
     }
-}
-
-fn draw_entry(svg: &mut Svg, entry: &Entry, (x, y): (f64, f64), text: &str) {
-    let middle = (x + 12.0, y);
-    match entry {
-        Entry::Subflow(subflow) => {
-            svg.rect((x + 4.0, y - 5.0), (16.0, 10.0), &format!("f{}", subflow % SERIES));
-        }
-        Entry::Manner(manner) => match shape(*manner) {
-            Some(shape) => svg.shape(middle, shape, SERIES - 1),
-            None => svg.line((x + 12.0, y - 6.0), (x + 12.0, y + 6.0), "l l6"),
-        },
-        Entry::Acked => {
-            let (low, high) = (y + 4.0, y - 4.0);
-            let step = [(x, low), (x + 12.0, low), (x + 12.0, high), (x + 24.0, high)];
-            svg.path(&step, false, "ink");
-        }
-        Entry::Hole => svg.rect((x + 4.0, y - 6.0), (16.0, 12.0), "a inkf"),
-    }
-    svg.text((x + 30.0, y + 4.0), Anchor::Start, "", text);
 }
 
 #[cfg(test)]
@@ -299,17 +276,15 @@ mod tests {
         let svg = SequencePlot::new("x", &course()).svg();
         // One of each in the drawing and one in the legend.
         assert_eq!(svg.matches("<circle").count(), 2, "{svg}");
+        assert_eq!(svg.matches("<polygon").count(), 2, "{svg}");
         assert_eq!(
-            svg.matches("class=\"f1\"").count(),
-            2,
-            "the triangle, and the legend of its subflow"
+            svg.matches("fill=\"#D55E00\"").count(),
+            3,
+            "a bar, the triangle, and the legend of their subflow: {svg}"
         );
-        // Two segments of one moment are one bar.
-        assert_eq!(
-            svg.matches("class=\"l l0\"").count(),
-            1 + 2,
-            "a bar, and the strokes of a cross: {svg}"
-        );
+        // Two segments of one moment are one bar; the strokes of a cross.
+        assert_eq!(svg.matches("fill=\"#0072B2\"").count(), 2, "a bar, and the legend: {svg}");
+        assert_eq!(svg.matches("<line opacity=\"1\" stroke=\"#0072B2\"").count(), 2, "{svg}");
         assert!(svg.contains("220 ms, subflow 0 silent: probe timeout"), "{svg}");
         assert_eq!(svg, SequencePlot::new("x", &course()).svg());
     }
@@ -318,7 +293,8 @@ mod tests {
     fn a_part_has_what_is_in_it_and_nothing_of_the_rest() {
         let course = course();
         let svg = SequencePlot::new("x", &course).range(0.0, 15.0).svg();
-        assert_eq!(svg.matches("class=\"l l0\"").count(), 1);
+        assert_eq!(svg.matches("fill=\"#0072B2\"").count(), 2, "a bar, and the legend");
+        assert!(!svg.contains("<line opacity=\"1\" stroke=\"#0072B2\""), "no cross: {svg}");
         assert!(!svg.contains("220 ms"));
     }
 

@@ -39,8 +39,14 @@ fn a_plot_draws_every_series_and_escapes_what_it_is_told() {
         .svg();
     assert!(svg.contains("&lt;script&gt;") && !svg.contains("<script"));
     assert!(svg.contains("<title>a &lt; b &amp; &quot;c&quot;</title>"));
-    // Four lines, one area, the frame, and the mark of the fourth series twice.
-    assert_eq!(elements(&svg, "path"), 8);
+    // Four lines, here and in the legend, behind two that are dashed; the shaded area; a point with its
+    // interval, and its sample.
+    let lines = |colour: &str| {
+        svg.matches(&format!("<polyline fill=\"none\" opacity=\"1\" stroke=\"{colour}")).count()
+    };
+    assert_eq!(["#0072B2", "#D55E00", "#009E73", "#B0578D"].map(lines), [2; 4]);
+    assert_eq!((lines("#888888"), elements(&svg, "polygon")), (2, 1));
+    assert_eq!(svg.matches("r=\"30\" opacity=\"1\" fill=\"none\" stroke=\"#B0578D\"").count(), 3);
     assert_eq!(elements(&svg, "style"), 1);
     assert!(!svg.contains("href") && !svg.contains("url("), "nothing from outside");
 }
@@ -59,32 +65,94 @@ fn a_plot_of_nothing_is_a_plot() {
         TimingDiagram::new("t", &[], (0.0, 0.0)).svg(),
     ] {
         assert_eq!(elements(&svg, "svg"), 1);
+        assert!(
+            svg.contains("nothing to show")
+                || svg.contains("stroke=\"#0072B2\"")
+                || svg.contains("\n-\n"),
+            "{svg}"
+        );
+    }
+}
+
+/// Whatever is drawn: no panic, no endless loop for ticks, a drawing of bounded size.
+#[test]
+fn values_of_every_size_have_a_place() {
+    let sizes = [0.0, 5e-324, 1e-300, 1e-9, 0.1, 1.0 + 1e-12, 97.0, 1e7, 1e16, 1e300, f64::MAX];
+    let signed = |value: &f64| [*value, -*value];
+    let values: Vec<f64> = sizes.iter().flat_map(signed).chain([f64::NAN, f64::INFINITY]).collect();
+    for from in &values {
+        for to in &values {
+            let (points, interval) = ([(*from, *to), (*to, *from)], Some((*from, *to)));
+            let plain = Plot::new("t", "x", "y").line("l", &points);
+            let point = Point { x: *from, y: *to, interval };
+            let drawn = [
+                plain.clone().svg(),
+                plain.clone().log_x().log_y().points("p", &[point]).svg(),
+                plain.x_range(*from, *to).y_range(*to, *from).mark_x(*to, "m").svg(),
+                Bars::new("t", "y", &["a"]).group("g", &[(*from, interval)]).svg(),
+                HeatMap::new("t", "ms", &["a", "b"]).log().row("r", &[*from, *to]).svg(),
+                TimingDiagram::new("t", &["p"], (*from, *to)).note(0, true, *to, "n").svg(),
+            ];
+            for svg in drawn {
+                assert!(elements(&svg, "svg") == 1 && svg.len() < 40_000, "{from} {to}");
+            }
+        }
     }
 }
 
 #[test]
-fn places_are_right_to_the_pixel() {
-    use super::axis::Axis;
-    let axis = Axis::new((0.0, 97.0), false, (300.0, 0.0)).rounded();
-    let ticks: Vec<String> = axis.ticks().into_iter().map(|tick| tick.1).collect();
-    assert_eq!(ticks, ["0", "20", "40", "60", "80", "100"]);
-    assert_eq!((axis.place(50.0), axis.place(-9.0), axis.place(1e9)), (150.0, 300.0, 0.0));
-    let fine = Axis::new((0.0, 0.31), false, (0.0, 1.0)).ticks();
-    assert_eq!(
-        fine.iter().map(|tick| tick.1.as_str()).collect::<Vec<_>>()[..3],
-        ["0.00", "0.05", "0.10"]
-    );
-    let log = Axis::new((3.0, 4_000.0), true, (0.0, 400.0)).rounded();
-    let ticks: Vec<String> = log.ticks().into_iter().map(|tick| tick.1).collect();
-    assert_eq!(ticks, ["1", "10", "100", "1000", "10000"]);
-    assert_eq!(log.place(100.0), 200.0);
-    let below = Axis::new((0.05, 2.0), true, (0.0, 1.0)).ticks();
-    let told: Vec<&str> = below.iter().map(|tick| tick.1.as_str()).collect();
-    assert_eq!(told, ["0.05", "0.1", "0.2", "0.5", "1", "2"]);
+fn fourteen_series_are_told_apart_and_follow_the_dark() {
+    let curve = |n: u32| [(0.0, f64::from(n)), (1.0, f64::from(n))];
+    let name = |n: u32| format!("variant {n}");
+    let plot = (0..14).fold(Plot::new("t", "x", "y"), |plot, n| plot.line(&name(n), &curve(n)));
+    let svg = plot.svg();
+    elements(&svg, "polyline");
+    let strokes: std::collections::BTreeSet<&str> = svg
+        .lines()
+        .filter(|line| line.starts_with("<polyline") && line.contains("stroke-width=\"20\""))
+        .filter_map(|line| line.split("stroke=\"").nth(1)?.split('"').next())
+        .collect();
+    assert_eq!(strokes.len(), 14);
+    let (light, dark) = svg.split_once("@media(prefers-color-scheme:dark)").expect("rules");
+    for colour in strokes {
+        assert!(light.contains(&format!("[stroke=\"{colour}\"]{{stroke-dasharray:")), "{colour}");
+        assert!(dark.contains(&format!("[stroke^=\"{}\"]{{stroke:#", &colour[..6])), "{colour}");
+    }
+    assert!(dark.contains("[fill^=\"#FFFFF\"]{fill:#16181c}"), "the paper");
+}
+
+/// The texts of a drawing in one colour, in their order.
+fn texts<'a>(svg: &'a str, colour: &str) -> Vec<&'a str> {
+    let mut lines = svg.lines();
+    let mut texts = Vec::new();
+    while let Some(line) = lines.next() {
+        if line.starts_with("<text") && line.contains(&format!("fill=\"{colour}\"")) {
+            texts.extend(lines.next());
+        }
+    }
+    texts
 }
 
 #[test]
-fn bars_have_the_heights_of_their_values() {
+fn ticks_are_round_numbers_and_powers_of_ten() {
+    let ticks = |plot: Plot| {
+        let svg = plot.svg();
+        texts(&svg, "#666666").join(" ")
+    };
+    let line = |to: (f64, f64)| Plot::new("t", "x", "y").line("l", &[(0.03, 0.0), to]);
+    let said = ticks(line((97.0, 0.31)));
+    assert!(
+        said.contains("10 20 30 40") && said.contains("0 0.05 0.1 0.15 0.2 0.25 0.3"),
+        "{said}"
+    );
+    let said = ticks(line((97.0, 4_000.0)).log_x().log_y());
+    assert!(said.contains("0.01 0.1 1 10 100") && !said.contains('-'), "{said}");
+    let said = ticks(line((2.5e9, 1.0)));
+    assert!(said.contains("5e8 1e9 1.500e9 2e9"), "{said}");
+}
+
+#[test]
+fn bars_have_the_lengths_of_their_values() {
     let svg = Bars::new("t", "time (ms)", &["a", "b"])
         .group("one", &[(100.0, Some((90.0, 110.0))), (50.0, None)])
         .group("two", &[(f64::NAN, None), (25.0, None)])
@@ -92,15 +160,15 @@ fn bars_have_the_heights_of_their_values() {
         .svg();
     // Three bars, two in the legend, the background.
     assert_eq!(elements(&svg, "rect"), 6);
-    let heights: Vec<f64> = svg
+    let lengths: Vec<f64> = svg
         .lines()
-        .filter(|line| line.starts_with("<rect x=") && !line.contains("height=\"12\""))
-        .map(|line| line.split("height=\"").nth(1).unwrap().split('"').next().unwrap())
-        .map(|height| height.parse().unwrap())
+        .filter(|line| line.starts_with("<rect") && line.contains("x=\"350\""))
+        .filter_map(|line| line.split("width=\"").nth(1)?.split('"').next()?.parse().ok())
         .collect();
-    assert_eq!(heights.len(), 3);
-    assert!((heights[0] / heights[1] - 2.0).abs() < 0.01, "{heights:?}");
-    assert!((heights[0] / heights[2] - 4.0).abs() < 0.02, "{heights:?}");
+    // By contestants: what takes 100, 50 and 25 ms.
+    assert_eq!(lengths.len(), 3, "{svg}");
+    assert!((lengths[0] / lengths[1] - 2.0).abs() < 0.01, "{lengths:?}");
+    assert!((lengths[0] / lengths[2] - 4.0).abs() < 0.02, "{lengths:?}");
 }
 
 #[test]
@@ -113,9 +181,10 @@ fn a_heat_map_is_darker_where_the_number_is_larger() {
         .svg();
     elements(&svg, "rect");
     assert!(svg.contains("fill=\"#521463\""), "the largest is darkest");
-    assert!(svg.contains("fill=\"#fff7d6\""), "the least is lightest");
-    assert!(svg.contains("class=\"light\">8</text>") && svg.contains("class=\"dark\">1</text>"));
-    assert!(svg.contains(">-</text>"));
+    assert!(svg.contains("fill=\"#FFF7D6\""), "the least is lightest");
+    assert_eq!(texts(&svg, "#FEFEFE"), ["8"], "light on dark");
+    assert!(texts(&svg, "#111111").contains(&"1"), "dark on light");
+    assert!(texts(&svg, "#222222").contains(&"-"));
 }
 
 /// One burst over a path that loses the second data packet.
@@ -175,11 +244,12 @@ fn a_timing_diagram_shows_arrows_crosses_and_words() {
         .span(0, (20.0, 30.0), "down");
     let svg = diagram.svg();
     elements(&svg, "line");
-    assert!(svg.contains("class=\"lost\""));
-    assert!(svg.contains(">0+") && svg.contains("probe") && svg.contains("down"), "{svg}");
+    // The way of what was lost, and the two strokes of a cross.
+    assert_eq!(svg.matches(" stroke=\"#C03000\"").count(), 3);
+    assert!(svg.contains("\n0+") && svg.contains("probe") && svg.contains("down"), "{svg}");
     assert_eq!(svg, diagram.svg(), "the same data is the same text");
     let none =
         TimingDiagram::new("One burst", &["WLAN"], (0.0, 60.0))
             .segments(&segments, start, |_| None);
-    assert!(!none.svg().contains("class=\"lost\""));
+    assert!(!none.svg().contains(" stroke=\"#C03000\""));
 }

@@ -3,19 +3,23 @@
 
 use marline_time::Instant;
 
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+
 use super::axis::Axis;
+use super::chart::{Chart, Frame, words};
 use super::drawing::Figure;
 use super::segment_log::{Fate, Segment};
-use super::svg::{Anchor, Svg, text_width};
+use super::sheet::{Drawn, FRAME, INK, LOST, MUTE, TEXT, held, px, series};
 
-const LEFT: f64 = 60.0;
-/// Between the two lines of a path.
+/// Between the two lines of a path, pixels.
 const LANE: f64 = 230.0;
-/// Between paths: words stand there.
+/// Left of a path: words stand there, as they do right of the last one.
 const GAP: f64 = 180.0;
-const TOP: f64 = 84.0;
-/// Labels that are nearer to each other than this become one.
-const LABEL_GAP: f64 = 12.0;
+/// Labels that are nearer to each other than this become one, pixels.
+const LABEL_GAP: i32 = 12;
+/// How much of the shade of a span is seen.
+const SHADE: f64 = 0.15;
 
 #[derive(Clone, Debug)]
 struct Arrow {
@@ -120,113 +124,132 @@ impl TimingDiagram {
     /// The drawing.
     #[must_use]
     pub fn svg(&self) -> String {
-        let lanes = self.paths.len() as f64;
-        let width = LEFT + GAP + lanes * (LANE + GAP);
-        let width = width.max(text_width(&self.title) * 1.25 + 24.0);
-        let mut svg = Svg::new(width, TOP + self.height + 24.0, &self.title);
-        svg.text((12.0, 22.0), Anchor::Start, "title", &self.title);
-        let time = Axis::new(self.range, false, (TOP, TOP + self.height));
-        self.frame(&mut svg, &time, width);
-        for (path, from_ms, to_ms, text) in &self.spans {
-            self.draw_span(&mut svg, &time, (*path, *from_ms, *to_ms, text));
-        }
-        for arrow in &self.arrows {
-            self.draw_arrow(&mut svg, &time, arrow);
-        }
-        self.labels(&mut svg, &time);
-        for note in &self.notes {
-            self.draw_note(&mut svg, &time, note);
-        }
-        svg.finish()
+        let width = GAP + self.paths.len() as f64 * (LANE + GAP);
+        let time = Axis::between(self.range, false).downwards();
+        let size = (width as i32, self.height as i32);
+        let frame = Frame::new(&self.title, (Axis::bare(width), time), size);
+        let (labels, empty) = (("", "time (ms)"), self.paths.is_empty());
+        Frame { labels, free: (40, 0), empty, ..frame }.draw(|chart| {
+            self.lanes(chart)?;
+            self.spans.iter().try_for_each(|span| self.draw_span(chart, span))?;
+            self.arrows.iter().try_for_each(|arrow| self.draw_arrow(chart, arrow))?;
+            self.labels(chart)?;
+            self.notes.iter().try_for_each(|note| self.draw_note(chart, note))
+        })
     }
 
     /// Where the line of a side of a path is.
     fn x(&self, path: usize, client: bool) -> f64 {
-        let left = LEFT + GAP + (LANE + GAP) * path as f64;
+        let left = GAP + (LANE + GAP) * path as f64;
         if client { left } else { left + LANE }
     }
 
-    fn frame(&self, svg: &mut Svg, time: &Axis, width: f64) {
-        svg.turned((16.0, TOP + self.height / 2.0), -90, Anchor::Middle, "time (ms)");
-        time.draw_heights(svg, (LEFT, width - 12.0));
+    fn lanes(&self, chart: &Chart<'_>) -> Drawn {
+        let time = chart.y_range();
+        let middle = |style: TextStyle<'static>| held(&style, HPos::Center, VPos::Bottom);
         for (path, name) in self.paths.iter().enumerate() {
-            let (client, server) = (self.x(path, true), self.x(path, false));
-            svg.text(((client + server) / 2.0, 50.0), Anchor::Middle, "title", name);
-            for (x, side) in [(client, "client"), (server, "server")] {
-                svg.text((x, 72.0), Anchor::Middle, "mute", side);
-                svg.line((x, TOP), (x, TOP + self.height), "axis");
+            let ends = [(self.x(path, true), "client"), (self.x(path, false), "server")];
+            let title = middle(INK.font(14.0, FontStyle::Bold));
+            words(chart, ((ends[0].0 + ends[1].0) / 2.0, time.start), (0, -22), name, title)?;
+            for (x, side) in ends {
+                words(chart, (x, time.start), (0, -4), side, middle(MUTE.text()))?;
+                let line = vec![(x, time.start), (x, time.end)];
+                chart.plotting_area().draw(&PathElement::new(line, FRAME.line(10)))?;
             }
         }
+        Ok(())
     }
 
-    fn draw_span(&self, svg: &mut Svg, time: &Axis, span: (usize, f64, f64, &str)) {
+    fn draw_span(&self, chart: &Chart<'_>, span: &(usize, f64, f64, String)) -> Drawn {
         let (path, from_ms, to_ms, text) = span;
-        if path >= self.paths.len() {
-            return;
+        if *path >= self.paths.len() {
+            return Ok(());
         }
-        let (x, from, to) = (self.x(path, true), time.place(from_ms), time.place(to_ms));
-        svg.rect((x, from), (LANE, to - from), "a inkf");
-        let below = (x + LANE / 2.0, (from + 14.0).min(to));
-        svg.text(below, Anchor::Middle, "mute halo", text);
+        let (client, server) = (self.x(*path, true), self.x(*path, false));
+        let shade = INK.colour().mix(SHADE).filled();
+        let area = Rectangle::new([(client, *from_ms), (server, *to_ms)], shade);
+        chart.plotting_area().draw(&area)?;
+        let style = held(&MUTE.text(), HPos::Center, VPos::Top);
+        words(chart, ((client + server) / 2.0, *from_ms), (0, 3), text, style)
     }
 
-    fn draw_arrow(&self, svg: &mut Svg, time: &Axis, arrow: &Arrow) {
-        let from = (self.x(arrow.path, arrow.from_client), time.place(arrow.sent_ms));
+    fn draw_arrow(&self, chart: &Chart<'_>, arrow: &Arrow) -> Drawn {
+        let from = (self.x(arrow.path, arrow.from_client), arrow.sent_ms);
         let far = self.x(arrow.path, !arrow.from_client);
-        let look = format!("l{}", arrow.path % super::svg::SERIES);
+        let area = chart.plotting_area();
         let Some(arrived_ms) = arrow.arrived_ms else {
             // It ends on the way, with a cross.
-            let end = (from.0 + 0.6 * (far - from.0), from.1 + 6.0);
-            svg.line(from, end, "lost");
-            svg.line((end.0 - 4.0, end.1 - 4.0), (end.0 + 4.0, end.1 + 4.0), "lost");
-            svg.line((end.0 - 4.0, end.1 + 4.0), (end.0 + 4.0, end.1 - 4.0), "lost");
-            return;
+            let half_way = from.0 + 0.6 * (far - from.0);
+            let (begin, end) =
+                (area.map_coordinate(&from), area.map_coordinate(&(half_way, from.1)));
+            let end = (end.0, end.1 + px(6));
+            let screen = area.use_screen_coord();
+            screen.draw(&PathElement::new([begin, end], LOST.line(15)))?;
+            return screen.draw(&Cross::new(end, px(4), LOST.line(15)));
         };
         // What arrives later than the diagram ends is drawn as far as it got.
         let share = match arrived_ms > self.range.1 {
             true => (self.range.1 - arrow.sent_ms) / (arrived_ms - arrow.sent_ms).max(1e-9),
             false => 1.0,
         };
-        let to = (from.0 + share * (far - from.0), time.place(arrived_ms));
-        svg.line(from, to, &look);
-        if share >= 1.0 {
-            svg.arrow_head(from, to, &look.replace('l', "f"));
+        let tone = series(arrow.path);
+        let to = (from.0 + share * (far - from.0), arrived_ms);
+        area.draw(&PathElement::new(vec![from, to], tone.line(15)))?;
+        if share < 1.0 {
+            return Ok(());
         }
+        let (begin, end) = (area.map_coordinate(&from), area.map_coordinate(&to));
+        area.use_screen_coord().draw(&Polygon::new(head(begin, end), tone.fill()))
     }
 
     /// At their senders' ends, outside of the lane; those of one burst as one.
-    fn labels(&self, svg: &mut Svg, time: &Axis) {
+    fn labels(&self, chart: &Chart<'_>) -> Drawn {
         for path in 0..self.paths.len() {
             for client in [true, false] {
-                let mut shown: Vec<(f64, &str, usize)> = Vec::new();
+                let mut shown: Vec<(i32, f64, &str, usize)> = Vec::new();
                 let of = |arrow: &&Arrow| arrow.path == path && arrow.from_client == client;
                 for arrow in self.arrows.iter().filter(of) {
-                    let y = time.place(arrow.sent_ms);
+                    let y = chart.backend_coord(&(0.0, arrow.sent_ms)).1;
                     match shown.last_mut() {
-                        Some(last) if y - last.0 < LABEL_GAP => last.2 += 1,
-                        _ => shown.push((y, &arrow.label, 0)),
+                        Some(last) if y - last.0 < px(LABEL_GAP) => last.3 += 1,
+                        _ => shown.push((y, arrow.sent_ms, &arrow.label, 0)),
                     }
                 }
-                let x = self.x(path, client);
-                let (x, anchor) =
-                    if client { (x - 6.0, Anchor::End) } else { (x + 6.0, Anchor::Start) };
-                for (y, label, more) in shown {
+                let (h, aside) = if client { (HPos::Right, -6) } else { (HPos::Left, 6) };
+                for (_, sent_ms, label, more) in shown {
                     let more = if more > 0 { format!(" (and {more})") } else { String::new() };
-                    svg.text((x, y + 4.0), anchor, "halo", &format!("{label}{more}"));
+                    let at = (self.x(path, client), sent_ms);
+                    let style = held(&INK.text(), h, VPos::Center);
+                    words(chart, at, (aside, 0), &format!("{label}{more}"), style)?;
                 }
             }
         }
+        Ok(())
     }
 
-    fn draw_note(&self, svg: &mut Svg, time: &Axis, note: &Note) {
-        if note.path >= self.paths.len() || !time.holds(note.at_ms) {
-            return;
+    fn draw_note(&self, chart: &Chart<'_>, note: &Note) -> Drawn {
+        let time = chart.y_range();
+        if note.path >= self.paths.len() || !(time.start..=time.end).contains(&note.at_ms) {
+            return Ok(());
         }
-        let (x, y) = (self.x(note.path, note.at_client), time.place(note.at_ms));
-        svg.mark((x, y), 0);
+        let at = (self.x(note.path, note.at_client), note.at_ms);
+        chart.plotting_area().draw(&Circle::new(at, px(3), series(0).fill()))?;
         // Inside the lane: outside are the labels.
-        let (x, anchor) =
-            if note.at_client { (x + 8.0, Anchor::Start) } else { (x - 8.0, Anchor::End) };
-        svg.text((x, y - 4.0), anchor, "title halo", &note.text);
+        let (h, aside) = if note.at_client { (HPos::Left, 8) } else { (HPos::Right, -8) };
+        let style = held(&INK.font(TEXT, FontStyle::Bold), h, VPos::Bottom);
+        words(chart, at, (aside, -2), &note.text, style)
     }
+}
+
+/// The head of an arrow: its corners.
+fn head(from: (i32, i32), to: (i32, i32)) -> [(i32, i32); 3] {
+    let (long, wide) = (f64::from(px(7)), f64::from(px(3)));
+    let (dx, dy) = (f64::from(to.0 - from.0), f64::from(to.1 - from.1));
+    let length = dx.hypot(dy).max(1.0);
+    let (ux, uy) = (dx / length, dy / length);
+    let at = |back: f64, aside: f64| {
+        let (x, y) = (back * ux + aside * uy, back * uy - aside * ux);
+        (to.0 - x.round() as i32, to.1 - y.round() as i32)
+    };
+    [to, at(long, wide), at(long, -wide)]
 }

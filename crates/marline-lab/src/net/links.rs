@@ -5,7 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use marline_emulator::{DEFAULT_SPIN, Emulator, LinkEnds, RelayReport, TunnelConfig, TunnelEnd};
+use marline_emulator::{
+    DEFAULT_SPIN, Emulator, LinkEnds, RelayReport, Tap, Tapped, TunnelConfig, TunnelEnd,
+};
 use marline_time::SeedTree;
 
 use super::configure;
@@ -22,11 +24,13 @@ pub struct LinkOptions {
     pub trace_dir: Option<PathBuf>,
     /// Spin so long before a packet is due instead of sleeping.
     pub spin: Duration,
+    /// Keep copies of the packets at both ends, of so many bytes at each.
+    pub tap_bytes: Option<u64>,
 }
 
 impl Default for LinkOptions {
     fn default() -> Self {
-        LinkOptions { seed: 1, trace_dir: None, spin: DEFAULT_SPIN }
+        LinkOptions { seed: 1, trace_dir: None, spin: DEFAULT_SPIN, tap_bytes: None }
     }
 }
 
@@ -48,6 +52,7 @@ pub struct Links {
     namespaces: [String; 2],
     paths: Vec<Path>,
     settings: Mutex<Vec<Settings>>,
+    tapped: Mutex<Option<Tapped>>,
 }
 
 impl AsRef<Links> for Links {
@@ -74,6 +79,8 @@ impl Links {
             refuse_rebind(&order)?;
             orders[path_number(paths, &path)?].push((at, order));
         }
+        let (taps, tapped) = options.tap_bytes.map(|bytes| Tap::new(paths.len(), bytes)).unzip();
+        let mut taps = taps.unwrap_or_default().into_iter();
         let (mut links, mut settings) = (Vec::new(), Vec::new());
         for (path, orders) in paths.iter().zip(orders) {
             let named = || format!("path `{}`", path.name);
@@ -90,12 +97,14 @@ impl Links {
                 link: set.first().with_context(named)?,
                 seeds: set.seeds(),
                 schedule: set.schedule(orders).with_context(named)?,
+                tap: taps.next(),
             }));
             settings.push(set);
         }
         let emulator = Emulator::start_links(links, options.spin)?;
         let (namespaces, paths) = ([client, server].map(str::to_owned), paths.to_vec());
-        Ok(Links { emulator, namespaces, paths, settings: Mutex::new(settings) })
+        let (settings, tapped) = (Mutex::new(settings), Mutex::new(tapped));
+        Ok(Links { emulator, namespaces, paths, settings, tapped })
     }
 
     /// Gives the interfaces their addresses and takes them up; routes are the caller's business.
@@ -133,6 +142,12 @@ impl Links {
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let command = settings[number].command(self.started().elapsed(), order)?;
         Ok(self.emulator.command(number, command)?)
+    }
+
+    /// Hands over what the taps keep, if there are any.
+    #[must_use]
+    pub fn take_tapped(&self) -> Option<Tapped> {
+        self.tapped.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// What the links did so far, in the order of the paths.

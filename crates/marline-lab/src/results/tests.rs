@@ -38,7 +38,7 @@ fn series(place: &std::path::Path) -> (Vec<Job>, Vec<Record>) {
     let file = ExperimentFile::from_toml("x.toml", TEXT).expect("file");
     let jobs = Job::series(&file.experiment, &file.lanes(&[Stack::Sim]).expect("lanes"), 3);
     let store = Store::open(&place.join("runs"), false).expect("store");
-    let series = Series { store: &store, jobs: 2, instance: "none".to_owned() };
+    let series = Series { store: &store, jobs: 2, instance: "none".to_owned(), files: None };
     let records = series.run(&jobs, &|_| {}).expect("run");
     (jobs, records)
 }

@@ -10,7 +10,7 @@ use marline_qlog::{Course, read};
 
 use super::Job;
 use super::again::{run_again, simulated};
-use crate::experiment::{EndTrace, QlogConfig, simulate_traced};
+use crate::experiment::{EndTrace, QlogConfig, Stack, simulate_traced};
 use crate::figure::SequencePlot;
 
 /// How traces are written.
@@ -33,6 +33,16 @@ pub struct QlogFiles {
     pub left_out: usize,
 }
 
+impl QlogFiles {
+    /// In words what there was no room for, a line each.
+    #[must_use]
+    pub fn cut(&self) -> Vec<String> {
+        let (left_out, most) = (self.left_out, Qlogs::MAX_FILES);
+        let text = format!("{left_out} traces are left out: a series has {most}. Take fewer seeds");
+        if left_out > 0 { vec![text] } else { Vec::new() }
+    }
+}
+
 impl Qlogs {
     /// Most traces of a series.
     pub const MAX_FILES: usize = 1_000;
@@ -44,11 +54,24 @@ impl Qlogs {
     /// # Errors
     /// A file cannot be written.
     pub fn write(&self, jobs: &[Job], directory: &Path) -> anyhow::Result<QlogFiles> {
+        self.write_while(jobs, directory, &|| true)
+    }
+
+    /// The same for a caller who may change his mind: asked before each few runs, `go_on` says whether to make them.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn write_while(
+        &self,
+        jobs: &[Job],
+        directory: &Path,
+        go_on: &dyn Fn() -> bool,
+    ) -> anyhow::Result<QlogFiles> {
         std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         let mut files = QlogFiles::default();
         let run =
             |job: &Job| simulate_traced(&job.experiment, &job.lane.variant, job.seed, self.config);
-        run_again(self.jobs, &simulated(jobs), run, |job, (_, traces)| {
+        run_again(self.jobs, &simulated(jobs), go_on, run, |job, (_, traces)| {
             for trace in &traces {
                 if files.traces == Self::MAX_FILES {
                     files.left_out += 1;
@@ -64,10 +87,19 @@ impl Qlogs {
     }
 }
 
-fn file_name(job: &Job, trace: &EndTrace, traces: usize) -> String {
-    let variant = plain(&job.lane.variant.name);
+/// The name of a trace's files without their endings; a run has so many.
+pub(super) fn file_name(job: &Job, trace: &EndTrace, traces: usize) -> String {
     let several = if traces > 2 { format!("-{}", trace.connection) } else { String::new() };
-    format!("{variant}-{}-{}{several}", job.seed, trace.vantage.name())
+    format!("{}-{}{several}", run_name(job), trace.vantage.name())
+}
+
+/// What names of a run's files begin with. In virtual time that is the variant and the seed alone.
+pub(super) fn run_name(job: &Job) -> String {
+    let run = format!("{}-{}", plain(&job.lane.variant.name), job.seed);
+    match job.lane.stack {
+        Stack::Sim => run,
+        stack => format!("{stack}-{run}"),
+    }
 }
 
 /// A name as part of a file's.
@@ -77,7 +109,7 @@ pub(super) fn plain(name: &str) -> String {
 }
 
 /// Writes a trace, and a drawing if there is something to be drawn.
-fn put(directory: &Path, name: &str, trace: &EndTrace) -> anyhow::Result<bool> {
+pub(super) fn put(directory: &Path, name: &str, trace: &EndTrace) -> anyhow::Result<bool> {
     let write = |ending: &str, text: &str| {
         let file = directory.join(format!("{name}.{ending}"));
         std::fs::write(&file, text).with_context(|| file.display().to_string())

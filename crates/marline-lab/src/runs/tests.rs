@@ -36,7 +36,7 @@ fn jobs() -> Vec<Job> {
 fn outputs(jobs: &[Job], threads: usize) -> [String; 4] {
     let place = scratch(&format!("threads-{threads}"));
     let store = Store::open(&place, false).expect("store");
-    let series = Series { store: &store, jobs: threads, instance: "none".to_owned() };
+    let series = Series { store: &store, jobs: threads, instance: "none".to_owned(), files: None };
     let records = series.run(jobs, &|_| {}).expect("run");
     let summary = Summary::of(jobs, &records);
     let json = serde_json::to_string(&summary.json("title")).expect("json");
@@ -70,7 +70,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
 fn what_was_run_is_not_run_again_and_what_is_another_is() {
     let place = scratch("resumed");
     let store = Store::open(&place, false).expect("store");
-    let series = Series { store: &store, jobs: 2, instance: "none".to_owned() };
+    let series = Series { store: &store, jobs: 2, instance: "none".to_owned(), files: None };
     let jobs = jobs();
     let ran = |jobs: &[Job]| {
         let count = std::sync::atomic::AtomicUsize::new(0);
@@ -131,7 +131,7 @@ fn a_sweep_that_is_collected_bit_by_bit_is_the_one_that_is_held_whole() {
     let store = |place: &std::path::Path| Store::open(&place.join("runs"), false).expect("store");
     let made = |shard: Option<Shard>, place: &std::path::Path| {
         let store = store(place);
-        let series = Series { store: &store, jobs: 2, instance: "none".to_owned() };
+        let series = Series { store: &store, jobs: 2, instance: "none".to_owned(), files: None };
         sweep.run(&series, shard, &|_| {}).expect("runs");
     };
     for shard in ["3/3", "1/3", "1/3"] {
@@ -154,7 +154,7 @@ fn a_sweep_that_is_collected_bit_by_bit_is_the_one_that_is_held_whole() {
     let swept = sweep.collect(&store(&place), &place, &both).expect("files");
     // The same runs, all held at once.
     let whole_store = store(&whole);
-    let series = Series { store: &whole_store, jobs: 1, instance: "none".to_owned() };
+    let series = Series { store: &whole_store, jobs: 1, instance: "none".to_owned(), files: None };
     let records = series.run(&jobs, &|_| {}).expect("runs");
     let summary = Summary::of(&jobs, &records);
     summary.write(&whole, &both).expect("files");
@@ -201,7 +201,7 @@ fn who_asks_is_told_how_well_forecasts_held() {
     let jobs = Job::series(&file.experiment, &file.lanes(&[Stack::Sim]).expect("lanes"), 2);
     let place = scratch("scored");
     let store = Store::open(&place, false).expect("store");
-    let series = Series { store: &store, jobs: 2, instance: "none".to_owned() };
+    let series = Series { store: &store, jobs: 2, instance: "none".to_owned(), files: None };
     let records = series.run(&jobs, &|_| {}).expect("run");
     // What is read from the disk is what was measured.
     assert_eq!(records, series.run(&jobs, &|_| {}).expect("run"));
@@ -220,7 +220,7 @@ fn a_run_that_fails_is_told_and_tried_again() {
     jobs[0].lane.variant.scheduler = Some("nothing".to_owned());
     let place = scratch("failing");
     let store = Store::open(&place, false).expect("store");
-    let series = Series { store: &store, jobs: 1, instance: "none".to_owned() };
+    let series = Series { store: &store, jobs: 1, instance: "none".to_owned(), files: None };
     let records = series.run(&jobs, &|_| {}).expect("run");
     let summary = Summary::of(&jobs, &records);
     assert_eq!((summary.lanes[0].runs, summary.lanes[0].failed), (0, 1));

@@ -53,7 +53,7 @@ impl Timelines {
         let recorded = |job: &Job| {
             simulate_recorded(&job.experiment, &job.lane.variant, job.seed, self.config)
         };
-        run_again(self.jobs, &simulated(jobs), recorded, |job, (_, timeline)| {
+        run_again(self.jobs, &simulated(jobs), &|| true, recorded, |job, (_, timeline)| {
             let of_run = |table| run.before(table, Some(job));
             subflows.append(&of_run(&timeline.subflows), timeline.subflows_left_out)?;
             copies.append(&of_run(&timeline.copies), timeline.copies_left_out)

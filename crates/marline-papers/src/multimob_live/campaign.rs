@@ -156,7 +156,7 @@ impl Campaign {
         }
         let store = Store::open(&context.results.join("runs"), false)?;
         let instance = format!("mob-{}", std::process::id());
-        let series = Series { store: &store, jobs: context.jobs, instance };
+        let series = Series { store: &store, jobs: context.jobs, instance, files: None };
         let (done, of) = (std::sync::atomic::AtomicUsize::new(0), series.missing(&jobs).len());
         let records = series.run(&jobs, &|progress| {
             let done = 1 + done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

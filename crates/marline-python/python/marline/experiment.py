@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -137,13 +138,18 @@ class Experiment:
         jobs: int = 0,
         progress: bool = False,
         timelines: float | None = None,
+        pcap: str | PathLike[str] | None = None,
+        qlog: str | PathLike[str] | None = None,
         on_error: str = "raise",
     ) -> Results:
         """Runs every variant once with each seed, in virtual time.
 
         ``seeds``: a number of seeds from the experiment's own on, or the seeds. ``jobs``: threads, 0 for as many
         as there are processors; the result does not depend on it. ``progress``: a bar, if tqdm is installed.
-        ``timelines``: also record the subflows, with a sample each so many seconds.
+        ``timelines``: also record the subflows, with a sample each so many seconds. ``pcap``, ``qlog``: directories,
+        made if need be, for a capture of each end of each run (``VARIANT-SEED-END.pcapng``) and for a trace of each
+        (``.sqlog``, with a drawing, ``.svg``): the files of ``marline lab run --pcap --qlog``, byte for byte. Runs are
+        made again for each. What a series has no room for is told as a warning.
 
         What a policy written in Python raises ends everything and is raised here. Runs that fail otherwise raise
         :class:`marline.RunFailed`, with ``on_error="keep"`` they are in the table ``runs`` with their error.
@@ -155,12 +161,15 @@ class Experiment:
             seeds = range(self._plan.seed, self._plan.seed + seeds)
         interval = None if timelines is None else round(timelines * 1e6)
         chosen = None if variants is None else list(variants)
-        running = self._plan.start(list(seeds), jobs, chosen, interval)
+        files = (None if pcap is None else Path(pcap), None if qlog is None else Path(qlog))
+        running = self._plan.start(list(seeds), jobs, chosen, interval, files)
         try:
             _watch(running, progress)
         except BaseException:
             running.cancel()
             raise
+        for cut in running.cut():
+            warnings.warn(cut, stacklevel=2)
         results = Results(running.results())
         error = results.error
         if error is not None and on_error == "raise":

@@ -1,6 +1,6 @@
 use super::*;
 use crate::mptcp::{MpCapable, MpCapableForm, MpFastclose, MptcpOption};
-use crate::{IpPacket, TcpHeader, TcpOptions, TcpSegment};
+use crate::{IpPacket, PROTOCOL_UDP, TcpHeader, TcpOptions, TcpSegment};
 
 const KEY_A: u64 = 0xa1a2_a3a4_a5a6_a7a8;
 const KEY_B: u64 = 0xb1b2_b3b4_b5b6_b7b8;
@@ -163,4 +163,46 @@ fn mixed_families_write_nothing() {
         CapturedSegment { src, dst, ecn: 0, checksum: SegmentChecksum::Unknown, bytes: &[0; 20] };
     assert_eq!(capture.segment(&mut out, &info, &segment), Err(EmitError::FamilyMismatch));
     assert_eq!(out.len(), before);
+}
+
+/// The packet of this protocol in a capture of it.
+fn of_ip(reveal_keys: bool, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let (src, dst) = ends(V4);
+    let mut bytes = vec![0; 20];
+    emit_ip((src, dst), protocol, 0, payload.len(), &mut bytes).expect("a header");
+    bytes.extend_from_slice(payload);
+    let mut out = Vec::new();
+    let mut capture = Capture::begin(&mut out, "test", &["tun"], reveal_keys);
+    let before = out.len();
+    let info =
+        PacketInfo { interface: 0, time_ns: 0, direction: Direction::Inbound, comment: None };
+    capture.ip_packet(&mut out, &info, &bytes);
+    let word = |at: usize| {
+        u32::from_le_bytes(out[before + at..before + at + 4].try_into().expect("four bytes"))
+    };
+    assert_eq!(word(24) as usize, bytes.len(), "the length where it was seen");
+    out[before + 28..before + 28 + word(20) as usize].to_vec()
+}
+
+#[test]
+fn keys_in_whole_packets_are_hidden_unless_asked_for() {
+    let (key, ends) = (KEY_A.to_be_bytes(), ends(V4));
+    let shows = |packet: &[u8]| packet.windows(8).any(|window| window == key);
+    let segment = segment(&third_ack(), Some(ends));
+    let hidden = of_ip(false, PROTOCOL_TCP, &segment);
+    assert!(!shows(&hidden) && shows(&of_ip(true, PROTOCOL_TCP, &segment)));
+    let ip = IpPacket::parse(&hidden).expect("a packet");
+    assert!(verify_tcp_checksum(Some(ends), ip.payload), "it is right as it was");
+    assert_eq!(ip.payload.len(), segment.len());
+    // A broken one stays visibly broken.
+    let mut broken = segment.clone();
+    *broken.last_mut().expect("payload") ^= 1;
+    let packet = of_ip(false, PROTOCOL_TCP, &broken);
+    assert!(!shows(&packet) && !verify_tcp_checksum(Some(ends), &packet[20..]));
+    // An error quotes a packet with its options.
+    let quoted = [&[3, 4, 0, 0, 0, 0, 5, 0][..], &of_ip(true, PROTOCOL_TCP, &segment)].concat();
+    assert!(shows(&quoted));
+    let packet = of_ip(false, PROTOCOL_ICMP, &quoted);
+    assert!(!shows(&packet) && packet.len() == 20 + 8 + 20 + 20);
+    assert_eq!(of_ip(false, PROTOCOL_UDP, b"hello")[20..], *b"hello");
 }

@@ -74,7 +74,10 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Lab::Agree(args) => tokio::task::spawn_blocking(move || agree::run(&args)).await?,
         Lab::Paper(args) => tokio::task::spawn_blocking(move || paper::run(&args)).await?,
         Lab::End { job } => {
-            tokio::task::spawn_blocking(move || marline_lab::experiment::run_end(&job)).await??;
+            tokio::task::spawn_blocking(move || {
+                marline_lab::experiment::run_end(&job, crate::times::time_of_day)
+            })
+            .await??;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -11,8 +11,8 @@ use marline_lab::figure::number;
 use marline_lab::parallel::available;
 use marline_lab::results::Format;
 use marline_lab::runs::{
-    Agreement, CaptureFiles, Captures, Figures, Job, Kept, QlogFiles, Qlogs, Record, Series, Shard,
-    Store, Summary, Timelines,
+    Agreement, Captures, Figures, Job, Kept, QlogFiles, Qlogs, RealTimeFiles, Record, Series,
+    Shard, Store, Summary, Timelines,
 };
 
 use super::paper::aligned;
@@ -39,13 +39,17 @@ pub struct Args {
         conflicts_with = "shard"
     )]
     pub timelines: Option<Duration>,
-    /// Write traces of the runs on stack sim into DIR/qlog: a qlog for each connection and end (docs/spec/qlog.md), and
-    /// a drawing of it.
+    /// Write traces into DIR/qlog: a qlog for each connection and end that is Marline's (docs/spec/qlog.md), and a
+    /// drawing of it. The kernel's ends have none.
     #[arg(long, conflicts_with = "shard")]
     pub qlog: bool,
-    /// Write a capture (pcapng) of each end of the runs on stack sim into DIR/pcap.
+    /// Write a capture (pcapng) of each end of the runs, on any stack, into DIR/pcap. Keys of MPTCP are zeros in
+    /// those of real packets.
     #[arg(long, conflicts_with = "shard")]
     pub pcap: bool,
+    /// Leave MPTCP keys in the captures of real packets: Wireshark then tells which connection a subflow belongs to.
+    #[arg(long, requires = "pcap")]
+    pub pcap_secrets: bool,
     /// Draw figures into DIR: the latencies of all variants (cdf.svg, boxes.svg), and windows and delays of the
     /// subflows in the first run of each variant on stack sim.
     #[arg(long, conflicts_with = "shard")]
@@ -106,13 +110,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.timelines.is_none() || simulated,
         "time lines are of stack sim, and none of these is: add it to --stack"
     );
+    let ours = lanes.iter().any(|lane| lane.stack.is_marline());
     ensure!(
-        !args.pcap || simulated,
-        "--pcap is of stack sim, and none of these is: add it to --stack; `marline client` and `server` have --pcap"
-    );
-    ensure!(
-        !args.qlog || simulated,
-        "--qlog is of stack sim, and none of these is: add it to --stack; `marline client` and `server` have --qlog"
+        !args.qlog || ours,
+        "--qlog is of ends that are Marline's, and the kernel writes no traces: add sim or live to --stack"
     );
     // A file may ask for them whatever stacks it is run on.
     let timelines = args.timelines.or(file.timelines).filter(|_| simulated);
@@ -127,10 +128,43 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(shard) = args.how.shard {
         return args.how.part(shard, jobs, &out);
     }
-    let records = args.how.all(&jobs, &out)?;
+    let files = args.real_time_files(&out, &jobs, file.qlog)?;
+    let records = args.how.all(&jobs, &out, files.clone())?;
     let summary = Summary::of(&jobs, &records);
-    if !file.title.is_empty() {
-        print(&format!("{}\n\n", file.title))?;
+    say(&summary, &file.title)?;
+    summary.write(&out, &args.how.formats())?;
+    let json = serde_json::to_string_pretty(&summary.json(&file.title))?;
+    write(&out, "result.json", &(json + "\n"))?;
+    let mut names = format!("{}, result.json", args.how.files(&["messages", "runs"]));
+    if let Some(interval) = timelines {
+        write_timelines(&jobs, &args.how, interval, &out)?;
+        names.push_str(", ");
+        names.push_str(&args.how.files(&["subflows", "copies"]));
+    }
+    if (args.qlog || file.qlog) && simulated {
+        names.push_str(&write_qlogs(&jobs, &args.how, &out)?);
+    }
+    if args.pcap && simulated {
+        names.push_str(&write_captures(&jobs, &args.how, &out)?);
+    }
+    if let Some(RealTimeFiles { captures, traces, .. }) = &files {
+        let both = [("pcap/", captures.is_some()), ("qlog/", traces.is_some() && ours)];
+        for (directory, _) in both.iter().filter(|(_, written)| *written) {
+            names.push_str(&format!(", {directory} with those of the runs in real time"));
+        }
+    }
+    if args.plot {
+        names.push_str(&draw(&summary, &file.title, &out)?);
+    }
+    print(&format!("\n{names} in {}\n", out.display()))?;
+    let whole = records.iter().all(|record| record.error.is_none());
+    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Prints what the runs showed.
+fn say(summary: &Summary<'_>, title: &str) -> anyhow::Result<()> {
+    if !title.is_empty() {
+        print(&format!("{title}\n\n"))?;
     }
     print(&aligned(&summary.table()))?;
     let intervals = summary.intervals();
@@ -144,27 +178,30 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     print(&agreement(&summary.agreement()))?;
     let warnings = summary.warnings();
     warn(&warnings, warnings.len());
-    summary.write(&out, &args.how.formats())?;
-    let json = serde_json::to_string_pretty(&summary.json(&file.title))?;
-    write(&out, "result.json", &(json + "\n"))?;
-    let mut files = format!("{}, result.json", args.how.files(&["messages", "runs"]));
-    if let Some(interval) = timelines {
-        write_timelines(&jobs, &args.how, interval, &out)?;
-        files.push_str(", ");
-        files.push_str(&args.how.files(&["subflows", "copies"]));
+    Ok(())
+}
+
+impl Args {
+    /// The files that runs in real time have besides, if there are such runs.
+    fn real_time_files(
+        &self,
+        out: &Path,
+        jobs: &[Job],
+        qlog: bool,
+    ) -> anyhow::Result<Option<RealTimeFiles>> {
+        let runs = jobs.iter().filter(|job| job.lane.stack.is_real_time()).count();
+        let captures = self.pcap.then(|| RealTimeFiles::captures(self.pcap_secrets));
+        let traces = (self.qlog || qlog).then(QlogConfig::default);
+        if runs == 0 || (captures.is_none() && traces.is_none()) {
+            return Ok(None);
+        }
+        let most = Captures::MAX_RUNS;
+        ensure!(
+            runs <= most,
+            "captures and traces are of at most {most} runs in real time, and these are {runs}: take fewer --seeds"
+        );
+        Ok(Some(RealTimeFiles { directory: out.to_owned(), captures, traces }))
     }
-    if (args.qlog || file.qlog) && simulated {
-        files.push_str(&write_qlogs(&jobs, &args.how, &out)?);
-    }
-    if args.pcap {
-        files.push_str(&write_captures(&jobs, &args.how, &out)?);
-    }
-    if args.plot {
-        files.push_str(&draw(&summary, &file.title, &out)?);
-    }
-    print(&format!("\n{files} in {}\n", out.display()))?;
-    let whole = records.iter().all(|record| record.error.is_none());
-    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Writes the time lines of all simulated runs, and says loudly if they had no room.
@@ -181,27 +218,18 @@ fn write_timelines(jobs: &[Job], how: &How, interval: Duration, out: &Path) -> a
 /// Writes traces of all simulated runs and drawings of them; what was written.
 fn write_qlogs(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
     let qlogs = Qlogs { jobs: how.processors(), config: QlogConfig::default() };
-    let QlogFiles { traces, drawings, left_out } = qlogs.write(jobs, &out.join("qlog"))?;
-    if left_out > 0 {
-        let most = Qlogs::MAX_FILES;
-        eprintln!("WARNING: {left_out} traces are left out: a series has {most}. Take fewer seeds");
-    }
+    let files = qlogs.write(jobs, &out.join("qlog"))?;
+    warn(&files.cut(), files.cut().len());
+    let QlogFiles { traces, drawings, .. } = files;
     Ok(format!(", qlog/ with {traces} traces and {drawings} drawings"))
 }
 
 /// Writes captures of all simulated runs; what was written.
 fn write_captures(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
     let captures = Captures { jobs: how.processors(), max_bytes: Captures::MAX_BYTES };
-    let CaptureFiles { files, left_out, runs_left_out } =
-        captures.write(jobs, &out.join("pcap"))?;
-    if left_out > 0 {
-        let most = Captures::MAX_BYTES >> 20;
-        eprintln!("WARNING: {left_out} packets are left out of captures: each has {most} MiB");
-    }
-    if runs_left_out > 0 {
-        let most = Captures::MAX_RUNS;
-        eprintln!("WARNING: {runs_left_out} runs have no captures: a series has those of {most}");
-    }
+    let written = captures.write(jobs, &out.join("pcap"))?;
+    warn(&written.cut(), written.cut().len());
+    let files = written.files;
     Ok(format!(", pcap/ with {files} captures"))
 }
 
@@ -284,13 +312,18 @@ impl How {
     /// How runs are made.
     pub(super) fn series<'a>(&self, store: &'a Store) -> Series<'a> {
         let instance = format!("run-{}", std::process::id());
-        Series { store, jobs: self.processors(), instance }
+        Series { store, jobs: self.processors(), instance, files: None }
     }
 
     /// Makes the runs that are missing, with a bar.
-    fn all(&self, jobs: &[Job], out: &Path) -> anyhow::Result<Vec<Record>> {
+    fn all(
+        &self,
+        jobs: &[Job],
+        out: &Path,
+        files: Option<RealTimeFiles>,
+    ) -> anyhow::Result<Vec<Record>> {
         let store = self.store(out)?;
-        let series = self.series(&store);
+        let series = Series { files, ..self.series(&store) };
         let mut ahead = Ahead::default();
         ahead.add(&series, jobs);
         let bar = ahead.begin();

@@ -14,6 +14,7 @@ pub(super) fn start(args: &Args, namespaces: [&str; 2]) -> anyhow::Result<Links>
         seed: args.seed,
         trace_dir: args.trace_dir.clone(),
         spin: Duration::from_micros(args.supervisor.spin_us),
+        tap_bytes: None,
     };
     let scheduled = |text: &String| {
         let (at, path, order) = line_at(text)?;

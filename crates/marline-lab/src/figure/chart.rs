@@ -1,0 +1,173 @@
+//! Chart: two axes with their labels, a title above and a legend beside them. What it shows, its caller draws.
+
+use plotters::coord::ranged1d::ValueFormatter as _;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+
+use super::axis::Axis;
+use super::sheet::{
+    Area, Drawn, FRAME, GRID, INK, MUTE, REFERENCE, held, px, series, sheet, text_width, widest,
+};
+
+/// What a caller draws into.
+pub(super) type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<Axis, Axis>>;
+/// An element of a chart, of one kind or another.
+pub(super) type Element<'a, Place> = DynElement<'static, SVGBackend<'a>, Place>;
+
+/// Ticks of an axis, at most.
+const TICKS: usize = 9;
+/// A name beside an axis takes no more pixels.
+const LONGEST_NAME: i32 = 420;
+/// Pixels of a sample in the legend, around it, and from one line of the legend to the next.
+const SAMPLE: i32 = 26;
+const SPACE: i32 = 10;
+const LINE: i32 = 19;
+/// Pixels for the heading.
+const HEAD: i32 = 34;
+
+/// Draws what stands for an entry in the legend, from the middle of its left edge on.
+pub(super) type Sample<'a> = Box<dyn Fn(&Area<'_>, (i32, i32)) -> Drawn + 'a>;
+
+/// All of a chart but what it shows.
+pub(super) struct Frame<'a> {
+    pub(super) title: &'a str,
+    pub(super) axes: (Axis, Axis),
+    /// What the axes show, with the unit.
+    pub(super) labels: (&'a str, &'a str),
+    /// Width and height between the axes, pixels.
+    pub(super) size: (i32, i32),
+    pub(super) legend: Vec<(&'a str, Sample<'a>)>,
+    /// Pixels that stay free above and below.
+    pub(super) free: (i32, i32),
+    /// Pixels right of the axis of heights, at least.
+    pub(super) wide: i32,
+    /// Whether there is nothing to show.
+    pub(super) empty: bool,
+}
+
+impl<'a> Frame<'a> {
+    pub(super) fn new(title: &'a str, axes: (Axis, Axis), size: (i32, i32)) -> Frame<'a> {
+        let (labels, legend) = (("", ""), Vec::new());
+        Frame { title, axes, labels, size, legend, free: (0, 0), wide: 0, empty: false }
+    }
+
+    /// Pixels left of the axis of heights.
+    fn left(&self) -> i32 {
+        let ticks = self.axes.1.key_points(plotters::coord::ranged1d::BoldPoints(TICKS));
+        let longest = ticks.iter().map(|tick| text_width(&self.axes.1.format_ext(tick))).max();
+        let label = if self.labels.1.is_empty() { 0 } else { 20 };
+        longest.unwrap_or(0).min(LONGEST_NAME) + label + 14
+    }
+
+    /// The drawing.
+    pub(super) fn draw(self, fill: impl FnOnce(&mut Chart<'_>) -> Drawn) -> String {
+        let (left, foot) = (self.left(), if self.labels.0.is_empty() { 8 } else { 46 });
+        let names = widest(self.legend.iter().map(|entry| entry.0));
+        let legend = if names > 0 { SAMPLE + 4 * SPACE + names } else { 22 };
+        let height = self.size.1.max(LINE * self.legend.len() as i32 + SPACE);
+        // The heading is bold and a little larger.
+        let heading = text_width(self.title) * 6 / 5 + 24;
+        let right = legend.max(heading.max(left + self.wide) - left - self.size.0);
+        let top = HEAD + self.free.0;
+        let all = (left + self.size.0 + right, top + height + foot + self.free.1);
+        sheet(self.title, all, |area| {
+            area.draw_text(self.title, &INK.font(14.0, FontStyle::Bold), (px(12), px(8)))?;
+            let mut chart = ChartBuilder::on(area)
+                .margin_top(px(top))
+                .margin_left(px(SPACE / 2))
+                .margin_right(px(right))
+                .margin_bottom(px(self.free.1))
+                .y_label_area_size(px(left - SPACE / 2))
+                .x_label_area_size(px(foot))
+                .build_cartesian_2d(self.axes.0.clone(), self.axes.1.clone())?;
+            let words = if self.axes.1.has_names() { INK } else { MUTE };
+            let mut mesh = chart.configure_mesh();
+            if !self.labels.0.is_empty() {
+                mesh.x_desc(self.labels.0);
+            }
+            if !self.labels.1.is_empty() {
+                mesh.y_desc(self.labels.1);
+            }
+            mesh.x_labels(TICKS)
+                .y_labels(TICKS)
+                .bold_line_style(GRID.line(10))
+                .light_line_style(GRID.line(5))
+                .axis_style(FRAME.line(10))
+                .x_label_style(MUTE.text())
+                .y_label_style(words.text())
+                .axis_desc_style(INK.text())
+                .set_all_tick_mark_size(px(3))
+                .draw()?;
+            fill(&mut chart)?;
+            if self.empty {
+                let style = held(&MUTE.font(14.0, FontStyle::Normal), HPos::Center, VPos::Center);
+                let middle = (px(left + self.size.0 / 2), px(top + height / 2));
+                area.draw_text("nothing to show", &style, middle)?;
+            }
+            let style = held(&INK.text(), HPos::Left, VPos::Center);
+            for (line, (name, sample)) in self.legend.iter().enumerate() {
+                let x = left + self.size.0 + SPACE;
+                let y = px(top + SPACE + LINE * line as i32);
+                sample(area, (px(x), y))?;
+                area.draw_text(name, &style, (px(x + SAMPLE + SPACE), y))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Words beside a place, so many pixels from it.
+pub(super) fn words(
+    chart: &Chart<'_>,
+    at: (f64, f64),
+    (right, down): (i32, i32),
+    text: &str,
+    style: TextStyle<'static>,
+) -> Drawn {
+    let text = Text::new(text.to_owned(), (px(right), px(down)), style);
+    chart.plotting_area().draw(&(EmptyElement::at(at) + text))
+}
+
+/// A dashed line over the whole chart with words: at a value of the horizontal axis, or of the other.
+pub(super) fn reference(chart: &Chart<'_>, at_x: bool, value: f64, text: &str) -> Drawn {
+    let (x, y) = (chart.x_range(), chart.y_range());
+    let range = if at_x { &x } else { &y };
+    if !(range.start..=range.end).contains(&value) {
+        return Ok(());
+    }
+    let line = match at_x {
+        true => vec![(value, y.start), (value, y.end)],
+        false => vec![(x.start, value), (x.end, value)],
+    };
+    chart.plotting_area().draw(&PathElement::new(line, REFERENCE.line(15)))?;
+    let edge = chart.plotting_area().get_pixel_range().0.end;
+    // The end of an axis that goes down is at its foot.
+    // An axis may go down.
+    let height = |y: f64| chart.backend_coord(&(x.start, y)).1;
+    let top = if height(y.end) < height(y.start) { y.end } else { y.start };
+    let (place, right) = match at_x {
+        true => {
+            ((value, top), chart.backend_coord(&(value, top)).0 + px(4 + text_width(text)) < edge)
+        }
+        false => ((x.end, value), false),
+    };
+    let (h, aside) = if right { (HPos::Left, 4) } else { (HPos::Right, -4) };
+    let (v, down) = if at_x { (VPos::Top, 3) } else { (VPos::Bottom, -3) };
+    words(chart, place, (aside, down), text, held(&MUTE.text(), h, v))
+}
+
+/// The mark of a series at a place.
+pub(super) fn mark<'a, Place: Clone + 'static>(number: usize, at: Place) -> Element<'a, Place>
+where
+    for<'b> &'b Circle<Place, i32>: plotters::element::PointCollection<'b, Place>,
+    for<'b> &'b TriangleMarker<Place, i32>: plotters::element::PointCollection<'b, Place>,
+    for<'b> &'b Cross<Place, i32>: plotters::element::PointCollection<'b, Place>,
+{
+    let tone = series(number);
+    match number % 4 {
+        0 => Circle::new(at, px(3), tone.fill()).into_dyn(),
+        1 => TriangleMarker::new(at, px(4), tone.fill()).into_dyn(),
+        2 => Cross::new(at, px(3), tone.line(15)).into_dyn(),
+        _ => Circle::new(at, px(3), tone.line(15)).into_dyn(),
+    }
+}

@@ -1,0 +1,173 @@
+//! Sheet that a figure is drawn on: its size and colours, and a style sheet for what the library's SVG has not: dashes,
+//! a dark setting, a title.
+//!
+//! The library writes a colour as an attribute of each element. Rules that select by it say what the element is where
+//! the reader's setting is dark, and how the line of a series is dashed. So a colour is a key, too: series of one hue
+//! have colours that the rules tell apart and the eye does not.
+
+use std::fmt::Write as _;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::escape;
+
+/// What is drawn on.
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+/// What comes of drawing. Into a text nothing can fail; the library also draws into files.
+pub(super) type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+
+/// Units for a pixel: the library places at whole units.
+const UNITS: i32 = 10;
+
+/// Pixels of text: of 12 the library's arithmetic makes 12.000000000000001.
+pub(super) const TEXT: f64 = 12.1;
+
+/// Pixels in units.
+pub(super) const fn px(pixels: i32) -> i32 {
+    UNITS * pixels
+}
+
+/// A colour, and the one it is where the reader's setting is dark.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Tone(u32, u32);
+
+pub(super) const PAPER: Tone = Tone(0xffffff, 0x16181c);
+pub(super) const INK: Tone = Tone(0x222222, 0xe6e6e6);
+pub(super) const MUTE: Tone = Tone(0x666666, 0xa0a0a0);
+pub(super) const GRID: Tone = Tone(0xe4e4e4, 0x30343a);
+pub(super) const FRAME: Tone = Tone(0x444444, 0xaaaaaa);
+pub(super) const REFERENCE: Tone = Tone(0x888888, 0x8a8a8a);
+pub(super) const LOST: Tone = Tone(0xc03000, 0xff8a65);
+pub(super) const NONE: Tone = Tone(0xdddddd, 0x3a3d42);
+const NEUTRAL: [Tone; 8] = [PAPER, INK, MUTE, GRID, FRAME, REFERENCE, LOST, NONE];
+
+/// Those of Okabe and Ito that are seen on white, some darker than theirs; the last is for what has no series' colour.
+const HUES: [Tone; 7] = [
+    Tone(0x0072b2, 0x4aa8e0),
+    Tone(0xd55e00, 0xf28a3c),
+    Tone(0x009e73, 0x2cc39a),
+    Tone(0xb0578d, 0xe08dbd),
+    Tone(0xc98500, 0xe6b030),
+    Tone(0x3a9bd9, 0x8ccbf2),
+    Tone(0x333333, 0xdddddd),
+];
+/// Lengths of dashes and gaps, units.
+const DASHES: [&str; HUES.len()] =
+    ["none", "70 30", "20 30", "90 30 20 30", "50 20", "10 20", "120 40"];
+/// Looks of lines: the next series has the first again.
+const LOOKS: usize = 2 * HUES.len();
+
+/// The colour of a series.
+pub(super) fn series(number: usize) -> Tone {
+    let Tone(light, dark) = HUES[number % HUES.len()];
+    // The lowest bit of blue tells the rounds apart.
+    Tone(light ^ (number % LOOKS >= HUES.len()) as u32, dark)
+}
+
+/// The colour of what belongs to no series.
+pub(super) fn no_series() -> Tone {
+    HUES[HUES.len() - 1]
+}
+
+impl Tone {
+    /// The same in the dark.
+    pub(super) const fn fixed(colour: u32) -> Tone {
+        Tone(colour, colour)
+    }
+
+    pub(super) const fn colour(self) -> RGBColor {
+        let [_, red, green, blue] = self.0.to_be_bytes();
+        RGBColor(red, green, blue)
+    }
+
+    /// A line of so many units.
+    pub(super) fn line(self, units: u32) -> ShapeStyle {
+        self.colour().stroke_width(units)
+    }
+
+    pub(super) fn fill(self) -> ShapeStyle {
+        self.colour().filled()
+    }
+
+    pub(super) fn text(self) -> TextStyle<'static> {
+        self.font(TEXT, FontStyle::Normal)
+    }
+
+    /// Text of so many pixels. The library's sizes are not those that it writes.
+    pub(super) fn font(self, pixels: f64, style: FontStyle) -> TextStyle<'static> {
+        const WRITTEN: f64 = 1.24;
+        let size = f64::from(UNITS) * pixels * WRITTEN;
+        FontDesc::new(FontFamily::SansSerif, size, style).color(&self.colour())
+    }
+}
+
+/// The same held there.
+pub(super) fn held(style: &TextStyle<'static>, h: HPos, v: VPos) -> TextStyle<'static> {
+    style.pos(Pos::new(h, v))
+}
+
+/// Width of a text of 12 pixels, generously: what it is drawn with is not known here.
+pub(super) fn text_width(text: &str) -> i32 {
+    7 * text.chars().count() as i32
+}
+
+/// The greatest of these widths.
+pub(super) fn widest<'a>(texts: impl IntoIterator<Item = &'a str>) -> i32 {
+    texts.into_iter().map(text_width).max().unwrap_or(0)
+}
+
+/// An `<svg>` element of so many pixels with what `draw` draws.
+pub(super) fn sheet(
+    title: &str,
+    (width, height): (i32, i32),
+    draw: impl FnOnce(&Area<'_>) -> Drawn,
+) -> String {
+    let mut svg = String::new();
+    let (w, h) = (px(width), px(height));
+    let area = SVGBackend::with_string(&mut svg, (w as u32, h as u32)).into_drawing_area();
+    let drawn = area.fill(&PAPER.colour()).and_then(|()| draw(&area)).and_then(|()| area.present());
+    drop(area);
+    let failed = drawn.err().map_or_else(String::new, |error| format!("<desc>{error}</desc>\n"));
+    // Behind the library's head comes what it drew.
+    let body = svg.split_once(">\n").map_or("", |(_, body)| body);
+    let control = |c: char| c.is_control() && c != '\n';
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"mf\" viewBox=\"0 0 {w} {h}\" \
+         width=\"{width}\" height=\"{height}\" role=\"img\">\n<title>{}</title>\n{failed}\
+         <style>{}</style>\n{}\n",
+        escape(title),
+        rules(),
+        // XML has no other control characters.
+        body.replace(control, "\u{fffd}").trim_end()
+    )
+}
+
+/// The style sheet. Every drawing has the same, so that many in one page do not disturb each other.
+fn rules() -> String {
+    let Tone(mute, _) = MUTE;
+    let Tone(paper, dark_paper) = PAPER;
+    let mut rules = format!(
+        ".mf text{{font-family:system-ui,sans-serif}}\
+         .mf text[fill=\"#{mute:06X}\"]{{paint-order:stroke;stroke:#{paper:06x};stroke-width:30px}}\
+         .mf polyline[stroke=\"#{:06X}\"]{{stroke-dasharray:30 30}}",
+        REFERENCE.0
+    );
+    // Writing to a String cannot fail.
+    for number in 0..LOOKS {
+        let (Tone(light, _), round) = (series(number), number / HUES.len());
+        let dashes = DASHES[(number + 3 * round) % DASHES.len()];
+        let _ = write!(rules, ".mf polyline[stroke=\"#{light:06X}\"]{{stroke-dasharray:{dashes}}}");
+    }
+    rules.push_str("@media(prefers-color-scheme:dark){");
+    for Tone(light, dark) in NEUTRAL.into_iter().chain(HUES) {
+        // Colours of one hue differ in the last digit.
+        let hue = light >> 4;
+        for what in ["fill", "stroke"] {
+            let _ = write!(rules, ".mf [{what}^=\"#{hue:05X}\"]{{{what}:#{dark:06x}}}");
+        }
+    }
+    let _ = write!(rules, ".mf text[fill=\"#{mute:06X}\"]{{stroke:#{dark_paper:06x}}}}}");
+    rules
+}

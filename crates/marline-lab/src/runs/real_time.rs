@@ -1,0 +1,84 @@
+//! Captures and traces of runs in real time. Such a run is never made twice the same, so they are written while it is
+//! made; one whose files are missing is made again, so that what is kept of it and its files are of the same run.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use marline_qlog::Vantage;
+
+use super::{Captures, Job, captures, qlogs};
+use crate::experiment::{CaptureConfig, QlogConfig, Watch, Watched};
+
+/// Which files runs in real time have, and where.
+#[derive(Clone, Debug)]
+pub struct RealTimeFiles {
+    /// Captures go into `pcap` of this directory, traces and drawings of them into `qlog`.
+    pub directory: PathBuf,
+    /// Captures of both ends, of all stacks.
+    pub captures: Option<CaptureConfig>,
+    /// Traces of ends that are Marline's.
+    pub traces: Option<QlogConfig>,
+}
+
+impl RealTimeFiles {
+    /// Captures as they are without a word to the contrary: [`Captures::MAX_BYTES`] at an end, keys hidden.
+    #[must_use]
+    pub fn captures(reveal_keys: bool) -> CaptureConfig {
+        CaptureConfig { max_bytes: Captures::MAX_BYTES as u64, reveal_keys }
+    }
+
+    /// What is to be watched of a job.
+    pub(super) fn watch(&self, job: &Job) -> Watch {
+        let ours = [Vantage::Client, Vantage::Server].into_iter().any(|end| traced(job, end));
+        Watch { captures: self.captures, traces: self.traces.filter(|_| ours) }
+    }
+
+    /// Whether files of a run are missing.
+    pub(super) fn lack(&self, job: &Job) -> bool {
+        if !job.lane.stack.is_real_time() {
+            return false;
+        }
+        let (pcap, qlog) = (self.directory.join("pcap"), self.directory.join("qlog"));
+        let both = [Vantage::Client, Vantage::Server];
+        let captured = both.map(|end| captures::capture_file(&pcap, job, end));
+        let begun = |end: &Vantage| {
+            let name = format!("{}-{}", qlogs::run_name(job), end.name());
+            // With several connections the number of one stands behind.
+            [".sqlog", "-0.sqlog"].iter().any(|end| qlog.join(format!("{name}{end}")).exists())
+        };
+        let mut of_ours = both.iter().filter(|end| traced(job, **end));
+        (self.captures.is_some() && !captured.iter().all(|file| file.exists()))
+            || (self.traces.is_some() && !of_ours.all(begun))
+    }
+
+    /// Writes what was seen of a run.
+    pub(super) fn put(&self, job: &Job, watched: &Watched) -> anyhow::Result<()> {
+        let directory = |name: &str| {
+            let directory = self.directory.join(name);
+            std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+            anyhow::Ok(directory)
+        };
+        for capture in &watched.captures {
+            captures::put(&directory("pcap")?, job, capture)?;
+            if capture.left_out > 0 {
+                let (end, left_out) = (capture.vantage.name(), capture.left_out);
+                eprintln!(
+                    "WARNING: {}-{end}: {left_out} packets are left out",
+                    qlogs::run_name(job)
+                );
+            }
+        }
+        for trace in &watched.traces {
+            let name = qlogs::file_name(job, trace, watched.traces.len());
+            qlogs::put(&directory("qlog")?, &name, trace)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether an end of a job writes traces.
+fn traced(job: &Job, end: Vantage) -> bool {
+    use crate::scenario::Side;
+    let side = if end == Vantage::Client { Side::Client } else { Side::Server };
+    job.lane.stack.at(side).is_marline()
+}

@@ -293,7 +293,8 @@ pub(crate) fn measure(count: usize) {
         let end = shares.held_kib();
         println!(
             "    round {round}: opened in {opened_s:.1} s, echoed one after the other in \
-             {echoed_s:.1} s, closed in {closed_s:.1} s, lost {lost}; open {held:?} KiB, {each:?} bytes each; closed {end:?} KiB"
+             {echoed_s:.1} s, closed in {closed_s:.1} s, lost {lost}; \
+             open {held:?} KiB, {each:?} bytes each; closed {end:?} KiB"
         );
         for end in [0, 1] {
             most[end] = each[end].max(most[end]);

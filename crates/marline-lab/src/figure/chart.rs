@@ -141,8 +141,7 @@ pub(super) fn reference(chart: &Chart<'_>, at_x: bool, value: f64, text: &str) -
     };
     chart.plotting_area().draw(&PathElement::new(line, REFERENCE.line(15)))?;
     let edge = chart.plotting_area().get_pixel_range().0.end;
-    // The end of an axis that goes down is at its foot.
-    // An axis may go down.
+    // An axis may go down: its end is at its foot then.
     let height = |y: f64| chart.backend_coord(&(x.start, y)).1;
     let top = if height(y.end) < height(y.start) { y.end } else { y.start };
     let (place, right) = match at_x {

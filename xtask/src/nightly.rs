@@ -15,12 +15,12 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::run::{command, output, run};
-use crate::{TaskResult, ci, python};
+use crate::{TaskResult, ci};
 
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 12] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -55,11 +55,6 @@ const STEPS: [Step; 13] = [
         "newcomer",
         "what the pages say to type for the Python package and a policy of one's own, typed in an archive of the tree",
         newcomer::check,
-    ),
-    (
-        "figure",
-        "a notebook's figure of a paper is the lab's, run for run and number for number",
-        python::figure,
     ),
     ("fuzz", "each fuzz target for five minutes", |root| ci::fuzz(root, Some("300"))),
 ];

@@ -44,7 +44,11 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let mut tests = command(&package.join("tests"), &python, &["-m", "unittest", "-q"]);
     // Matrices are small: threads that share them beside other work only wait for each other.
     tests.env("OPENBLAS_NUM_THREADS", "1");
-    run(tests.env("MARLINE_PROGRAM", root.join("target/debug/marline")))
+    let program = root.join("target/debug/marline");
+    run(tests.env("MARLINE_PROGRAM", &program))?;
+    // The figure of a paper that a notebook draws, at full length, beside the lab's own.
+    let mut figure = command(&package.join("tests"), &python, &["paper_figure.py"]);
+    run(figure.env("MARLINE_PROGRAM", &program))
 }
 
 /// Somebody new: an empty environment, `pip install` of the wheel with no registry to ask, and what the page begins
@@ -70,21 +74,6 @@ pub(crate) fn ray(root: &Path) -> TaskResult {
     };
     let mut sweep = command(&root.join(PACKAGE).join("tests"), &python, &["ray_cluster.py"]);
     run(sweep.env("MARLINE_PROGRAM", root.join("target/debug/marline")))
-}
-
-/// The figure of a paper that a notebook draws, at full length, beside the lab's own.
-pub(crate) fn figure(root: &Path) -> TaskResult {
-    let Some(Installed { python, .. }) = installed(root, ENVIRONMENT, &NEEDS)? else {
-        return Ok(());
-    };
-    run(&mut command(
-        root,
-        "cargo",
-        &["build", "--release", "-q", "--locked", "--bin", "marline"],
-    ))?;
-    let tests = root.join(PACKAGE).join("tests");
-    let mut figure = command(&tests, &python, &["paper_figure.py"]);
-    run(figure.env("MARLINE_PROGRAM", root.join("target/release/marline")))
 }
 
 /// The package as it is built now.

@@ -1,6 +1,5 @@
 """The figure that a notebook draws is the one that `marline lab paper raiciu2012` draws, number for number, at full length
-on two of the published roots. It takes the program (MARLINE_PROGRAM) a while; `cargo xtask nightly figure` runs it, and
-continuous integration what test_figure.py has."""
+on two of the published roots. It takes the program (MARLINE_PROGRAM) half a minute; `cargo xtask ci python` runs it."""
 
 from __future__ import annotations
 

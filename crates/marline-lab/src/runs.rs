@@ -135,6 +135,11 @@ pub struct Series<'a> {
     pub files: Option<RealTimeFiles>,
 }
 
+/// Makes a directory of files of runs, unless it is there.
+fn make_directory(directory: &std::path::Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())
+}
+
 impl Series<'_> {
     /// What is there of a run.
     fn kept(&self, job: &Job) -> Option<Record> {

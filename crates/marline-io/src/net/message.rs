@@ -284,7 +284,9 @@ pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::net) mod tests {
+    use marline_time::{PcgRng, Rng as _};
+
     use super::*;
 
     fn route(attributes: &[(u16, &[u8])]) -> Vec<u8> {
@@ -348,19 +350,24 @@ mod tests {
         assert_eq!(parse(&longer), vec![(0, Message::Other)], "longer than the message");
     }
 
+    /// The same with three bytes that may be others.
+    pub(in crate::net) fn mutated(rng: &mut PcgRng, whole: &[u8]) -> Vec<u8> {
+        let mut bytes = whole.to_vec();
+        for _ in 0..3 {
+            let at = rng.below(bytes.len() as u64) as usize;
+            bytes[at] = rng.next_u32() as u8;
+        }
+        bytes
+    }
+
     #[test]
     fn mutated_messages_do_not_panic_or_loop() {
-        use marline_time::Rng as _;
         let mut whole =
             route(&[(libc::RTA_OIF, &3u32.to_ne_bytes()), (libc::RTA_MULTIPATH, &[8; 24])]);
         whole.extend(router_options(3, ROUTER_ADVERTISEMENT, &[38; 16]));
-        let mut rng = marline_time::PcgRng::new(3, 1);
+        let mut rng = PcgRng::new(3, 1);
         for _ in 0..20_000 {
-            let mut bytes = whole.clone();
-            for _ in 0..3 {
-                let at = rng.below(bytes.len() as u64) as usize;
-                bytes[at] = rng.next_u32() as u8;
-            }
+            let bytes = mutated(&mut rng, &whole);
             assert!(parse(&bytes).len() <= bytes.len() / HEADER_LEN);
         }
     }

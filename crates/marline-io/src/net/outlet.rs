@@ -329,15 +329,13 @@ mod tests {
     #[test]
     fn mutated_answers_do_not_panic() {
         use marline_time::Rng as _;
+
+        use crate::net::message::tests::mutated;
         let whole =
             route(libc::RTN_UNICAST, &[OIF, (libc::RTA_METRICS, &[8; 24]), (RTA_VIA, &[2; 6])]);
         let mut rng = marline_time::PcgRng::new(3, 1);
         for _ in 0..20_000 {
-            let mut bytes = whole.clone();
-            for _ in 0..3 {
-                let at = rng.below(bytes.len() as u64) as usize;
-                bytes[at] = rng.next_u32() as u8;
-            }
+            let mut bytes = mutated(&mut rng, &whole);
             bytes.truncate(rng.below(bytes.len() as u64 + 1) as usize);
             let _ = (parse_route(&bytes), parse_link(&bytes), parse_neighbour(&bytes));
         }

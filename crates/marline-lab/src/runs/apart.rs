@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+use super::make_directory;
+
 /// Beginning and ending of its name.
 const NAME: (&str, &str) = ("tables.", ".partial");
 
@@ -24,7 +26,7 @@ impl Apart {
         let number = RandomState::new().hash_one(std::process::id());
         let (begin, end) = NAME;
         let apart = place.join(format!("{begin}{number:016x}{end}"));
-        fs::create_dir_all(&apart).with_context(|| apart.display().to_string())?;
+        make_directory(&apart)?;
         Ok(Apart { place: place.to_owned(), apart })
     }
 

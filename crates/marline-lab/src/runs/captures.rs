@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use marline_qlog::Vantage;
 
-use super::Job;
 use super::again::{run_again, simulated};
 use super::qlogs::run_name;
+use super::{Job, make_directory};
 use crate::experiment::{EndCapture, simulate_captured};
 
 /// How captures are written.
@@ -71,7 +71,7 @@ impl Captures {
         directory: &Path,
         go_on: &dyn Fn() -> bool,
     ) -> anyhow::Result<CaptureFiles> {
-        std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        make_directory(directory)?;
         let mut mine = simulated(jobs);
         let runs_left_out = mine.len().saturating_sub(Captures::MAX_RUNS);
         let mut files = CaptureFiles { runs_left_out, ..CaptureFiles::default() };

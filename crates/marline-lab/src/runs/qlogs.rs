@@ -8,8 +8,8 @@ use std::path::Path;
 use anyhow::{Context as _, anyhow};
 use marline_qlog::{Course, read};
 
-use super::Job;
 use super::again::{run_again, simulated};
+use super::{Job, make_directory};
 use crate::experiment::{EndTrace, QlogConfig, Stack, simulate_traced};
 use crate::figure::SequencePlot;
 
@@ -67,7 +67,7 @@ impl Qlogs {
         directory: &Path,
         go_on: &dyn Fn() -> bool,
     ) -> anyhow::Result<QlogFiles> {
-        std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        make_directory(directory)?;
         let mut files = QlogFiles::default();
         let run =
             |job: &Job| simulate_traced(&job.experiment, &job.lane.variant, job.seed, self.config);

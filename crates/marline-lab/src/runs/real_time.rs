@@ -3,10 +3,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use marline_qlog::Vantage;
 
-use super::{Captures, Job, captures, qlogs};
+use super::{Captures, Job, captures, make_directory, qlogs};
 use crate::experiment::{CaptureConfig, QlogConfig, Watch, Watched};
 
 /// Which files runs in real time have, and where.
@@ -55,7 +54,7 @@ impl RealTimeFiles {
     pub(super) fn put(&self, job: &Job, watched: &Watched) -> anyhow::Result<()> {
         let directory = |name: &str| {
             let directory = self.directory.join(name);
-            std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+            make_directory(&directory)?;
             anyhow::Ok(directory)
         };
         for capture in &watched.captures {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use sha2::{Digest, Sha256};
 
-use super::{Job, Record};
+use super::{Job, Record, make_directory};
 use crate::keep;
 
 /// A record is written in a moment: the partial file of a process that lives is never as old as this, not even by the
@@ -49,7 +49,7 @@ impl Store {
     }
 
     fn by(place: &Path, fresh: bool, program: String) -> anyhow::Result<Store> {
-        fs::create_dir_all(place).with_context(|| place.display().to_string())?;
+        make_directory(place)?;
         Ok(Store { place: place.to_owned(), program, kernel: keep::kernel_release(), fresh })
     }
 

@@ -219,7 +219,8 @@ fn write_timelines(jobs: &[Job], how: &How, interval: Duration, out: &Path) -> a
 fn write_qlogs(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
     let qlogs = Qlogs { jobs: how.processors(), config: QlogConfig::default() };
     let files = qlogs.write(jobs, &out.join("qlog"))?;
-    warn(&files.cut(), files.cut().len());
+    let cut = files.cut();
+    warn(&cut, cut.len());
     let QlogFiles { traces, drawings, .. } = files;
     Ok(format!(", qlog/ with {traces} traces and {drawings} drawings"))
 }
@@ -228,7 +229,8 @@ fn write_qlogs(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
 fn write_captures(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
     let captures = Captures { jobs: how.processors(), max_bytes: Captures::MAX_BYTES };
     let written = captures.write(jobs, &out.join("pcap"))?;
-    warn(&written.cut(), written.cut().len());
+    let cut = written.cut();
+    warn(&cut, cut.len());
     let files = written.files;
     Ok(format!(", pcap/ with {files} captures"))
 }

@@ -19,6 +19,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub const SMALL: usize = 1_100;
 /// Plaintext of TLS's largest record.
 pub const LARGE: usize = 16_384;
+/// Plaintext of the records of one write, when they are the largest. TLS cuts it into them.
+const TOGETHER: usize = 4 * LARGE;
 /// Bytes in small records before they grow.
 const GROW_AFTER: usize = 64 * 1_024;
 /// Silence after which they shrink again.
@@ -58,7 +60,8 @@ impl RecordSizer {
     }
 }
 
-/// A TLS stream that turns every write into one record of the right size.
+/// A TLS stream that turns every write into records of the right size: one, or, when they are as large as TLS has them
+/// anyway, all that a long write makes, which go to the stream below together.
 #[derive(Debug)]
 pub struct Sized<S> {
     inner: S,
@@ -100,7 +103,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Sized<S> {
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         let now = Instant::now();
-        let size = this.sizer.next(now);
+        let size = match this.sizer.next(now) {
+            LARGE => TOGETHER,
+            size => size,
+        };
         let result = Pin::new(&mut this.inner).poll_write(cx, &buf[..buf.len().min(size)]);
         if let Poll::Ready(Ok(bytes)) = result {
             this.sizer.wrote(bytes, now);

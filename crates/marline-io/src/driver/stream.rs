@@ -4,7 +4,7 @@
 use core::future::poll_fn;
 use core::net::{IpAddr, SocketAddr};
 use core::task::{Context, Poll, ready};
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use marline_core::{
@@ -224,19 +224,56 @@ impl Stream {
     /// # Errors
     /// The connection is over, or was shut down.
     pub fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if bytes.is_empty() {
-            return Poll::Ready(Ok(0));
-        }
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
+    }
+
+    /// Writes several pieces one behind the other, as one [`poll_write`](Self::poll_write) of all: records of TLS leave as one batch.
+    ///
+    /// # Errors
+    /// As there, if nothing was written.
+    pub fn poll_write_vectored(
+        &self,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut pieces = pieces.iter().filter(|piece| !piece.is_empty());
+        let Some(first) = pieces.next() else { return Poll::Ready(Ok(0)) };
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
         let mut state = self.shard.lock();
         let now = self.shard.clock.now();
-        match state.endpoint.write(now, self.id, bytes) {
-            Ok(len) => {
-                self.shard.serve_write(&mut state, now, self.id, len);
-                budget.made_progress();
-                Poll::Ready(Ok(len))
+        let mut piece = first;
+        let mut written = 0;
+        let refused = loop {
+            match state.endpoint.write(now, self.id, piece) {
+                Ok(len) => {
+                    written += len;
+                    match pieces.next() {
+                        Some(next) if len == piece.len() => piece = next,
+                        _ => break None,
+                    }
+                }
+                Err(error) => break Some(error),
             }
-            Err(WriteError::Blocked) => {
+        };
+        match refused {
+            Some(error) if written == 0 => self.refused(&mut state, cx, error),
+            _ => {
+                self.shard.serve_write(&mut state, now, self.id, written);
+                budget.made_progress();
+                Poll::Ready(Ok(written))
+            }
+        }
+    }
+
+    /// What a writer is told who wrote nothing.
+    fn refused(
+        &self,
+        state: &mut State,
+        cx: &Context<'_>,
+        error: WriteError,
+    ) -> Poll<io::Result<usize>> {
+        match error {
+            WriteError::Blocked => {
                 if state.stopped {
                     return Poll::Ready(Err(stopped()));
                 }
@@ -245,9 +282,9 @@ impl Stream {
                 }
                 Poll::Pending
             }
-            Err(WriteError::Shutdown) => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            Err(WriteError::Closed(reason)) => Poll::Ready(Err(closed(reason))),
-            Err(WriteError::Unknown) => Poll::Ready(Err(self.gone(&state))),
+            WriteError::Shutdown => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            WriteError::Closed(reason) => Poll::Ready(Err(closed(reason))),
+            WriteError::Unknown => Poll::Ready(Err(self.gone(state))),
         }
     }
 

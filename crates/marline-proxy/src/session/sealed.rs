@@ -1,7 +1,8 @@
 //! Stream of sealed records on a multipath stream.
 //!
-//! As with TLS, a write becomes one record of the size that fits what is going on (`record.rs`),
-//! and bytes that end without the peer's end of direction are an error. Buffers are borrowed from
+//! As with TLS, what is written becomes records of the size that fits what is going on (`record.rs`),
+//! and bytes that end without the peer's end of direction are an error. The records of a long write go to the
+//! stream below as one, and leave as one batch. Buffers are borrowed from
 //! the thread and returned as soon as they are empty: an idle connection has none.
 
 use std::cell::Cell;
@@ -14,11 +15,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::LIFETIME;
 use super::keys::{Keys, LENGTH_LEN, MAX_RECORD, TAG_LEN};
-use crate::record::RecordSizer;
+use crate::record::{LARGE, RecordSizer};
 
 /// Ciphertext that waits for a flush, to leave together: an answer with its end, the small records of a
 /// beginning. More goes at once.
 const HELD: usize = 8 * 1_024;
+/// Ciphertext of the records of one write: no further one is begun beyond, so that four of the largest go together.
+const TOGETHER: usize = 3 * MAX_RECORD;
 /// Ciphertext read ahead.
 const BUFFER_LEN: usize = 2 * MAX_RECORD;
 
@@ -194,7 +197,8 @@ impl<T: AsyncWrite + Unpin> Sealed<T> {
 }
 
 impl<T: AsyncRead + Unpin> Sealed<T> {
-    /// Fills `out` with what can be opened without waiting; waits if that is nothing.
+    /// Fills `out` with what can be opened without waiting; waits if that is nothing. What is more than a
+    /// record is gone on with while there is room for another: a bulk transfer is handed over in large pieces.
     fn poll_records(
         &mut self,
         cx: &mut Context<'_>,
@@ -202,6 +206,8 @@ impl<T: AsyncRead + Unpin> Sealed<T> {
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let begun = out.filled().len();
+        // The last call had no room for all.
+        let left_over = !self.incoming.is_empty();
         loop {
             self.incoming.give(buffer, out);
             if out.remaining() == 0 || self.incoming.ended {
@@ -210,14 +216,24 @@ impl<T: AsyncRead + Unpin> Sealed<T> {
             if self.incoming.open(buffer, &mut self.keys)? {
                 continue;
             }
-            if out.filled().len() > begun {
+            let given = out.filled().len() - begun;
+            let bulk = given >= LARGE || left_over;
+            if given > 0 && (!bulk || out.remaining() < LARGE) {
                 return Poll::Ready(Ok(()));
             }
             self.incoming.make_room(buffer);
             let end = self.incoming.sealed.1;
             let mut free = ReadBuf::new(&mut buffer[end..]);
-            ready!(Pin::new(&mut self.inner).poll_read(cx, &mut free))?;
-            let count = free.filled().len();
+            let count = match Pin::new(&mut self.inner).poll_read(cx, &mut free) {
+                Poll::Ready(Ok(())) => free.filled().len(),
+                // An end or an error is there the next time, too.
+                _ if given > 0 => return Poll::Ready(Ok(())),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            };
+            if count == 0 && given > 0 {
+                return Poll::Ready(Ok(()));
+            }
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
@@ -266,14 +282,18 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Sealed<T> {
             return Poll::Ready(Ok(0));
         }
         let now = Instant::now();
-        let count = bytes.len().min(this.sizer.next(now));
-        this.seal(&bytes[..count]);
-        this.sizer.wrote(count, now);
+        let mut taken = 0;
+        while taken < bytes.len() && this.outgoing.len() <= TOGETHER {
+            let count = (bytes.len() - taken).min(this.sizer.next(now));
+            this.seal(&bytes[taken..taken + count]);
+            this.sizer.wrote(count, now);
+            taken += count;
+        }
         if this.outgoing.len() >= HELD {
             // What is not taken now is the next call's matter.
             let _ = this.poll_drain(cx)?;
         }
-        Poll::Ready(Ok(count))
+        Poll::Ready(Ok(taken))
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::pin::Pin;
 use core::task::{Context, Poll};
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -98,6 +98,18 @@ impl AsyncWrite for OwnedWriteHalf {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.stream.inner.poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.stream.inner.poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,7 +1,7 @@
 //! Tests of transfers over loopback: both ways, over two paths, half closed, aborted, over shards.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IoSlice};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,6 +35,37 @@ async fn bytes_arrive_equal_both_ways_over_two_paths() {
     let near = near_read.unsplit(near_write);
     let info = near.info().unwrap_or_else(|| panic!("still there, as the stream is held"));
     assert_eq!(info.fallback, None);
+}
+
+/// Pieces of all lengths, more of them than a window holds: each call takes some from the front, in order.
+#[tokio::test]
+async fn pieces_written_together_arrive_in_order() {
+    let (listener, client) = (server(1).await, client(&["127.0.0.1"]).await);
+    let (mut near, mut far) = pair(&client, &listener).await;
+    assert!(near.is_write_vectored());
+    assert_eq!(near.write_vectored(&[]).await.unwrap(), 0);
+    assert_eq!(near.write_vectored(&[IoSlice::new(&[]), IoSlice::new(&[])]).await.unwrap(), 0);
+    let sent = bytes(4 << 20, 5);
+    let lengths = [0, 1, 16_406, 1_118, 0, 300_000, 7];
+    let write = async {
+        let mut rest = sent.as_slice();
+        while !rest.is_empty() {
+            let mut left = rest;
+            let pieces = lengths.map(|length| {
+                let (piece, behind) = left.split_at(length.min(left.len()));
+                left = behind;
+                IoSlice::new(piece)
+            });
+            let count = near.write_vectored(&pieces).await.unwrap();
+            assert!(count > 0);
+            rest = &rest[count..];
+        }
+        near.shutdown().await.unwrap();
+    };
+    let ((), got) = within(async { tokio::join!(write, receive(&mut far)) }).await;
+    assert!(got == sent);
+    let error = near.write_vectored(&[IoSlice::new(b"more")]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BrokenPipe);
 }
 
 #[tokio::test]

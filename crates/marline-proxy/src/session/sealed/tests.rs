@@ -139,3 +139,79 @@ async fn a_record_is_accepted_once() {
     let error = far.read(&mut got).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);
 }
+
+/// A stream below that takes everything, and notes the length of each piece.
+#[derive(Default)]
+struct Pieces(Vec<usize>);
+
+impl AsyncWrite for Pieces {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.0.push(bytes.len());
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn the_records_of_a_long_write_go_to_the_stream_below_as_one() {
+    let (client, _) = both(SessionId::from_bytes([3; 16])).await;
+    let (_, keys) = client.open(&[5; 32], b"").unwrap();
+    let mut near = Sealed::new(Pieces::default(), keys, Vec::new());
+    // Records grow.
+    near.write_all(&[0; 1 << 19]).await.unwrap();
+    near.flush().await.unwrap();
+    near.inner.0.clear();
+    let count = near.write(&[0; 59 * 1_024]).await.unwrap();
+    assert_eq!(count, 59 * 1_024);
+    assert_eq!(near.inner.0, [count + 4 * (LENGTH_LEN + TAG_LEN)]);
+    near.inner.0.clear();
+    // However long it is, the memory that it takes is bounded.
+    assert_eq!(near.write(&[0; 1 << 20]).await.unwrap(), 4 * LARGE);
+    assert_eq!(near.inner.0, [4 * MAX_RECORD]);
+}
+
+#[tokio::test]
+async fn a_long_read_takes_all_records_that_are_there() {
+    let (mut near, mut far) = pair(1 << 21).await;
+    near.write_all(&[7; 1 << 19]).await.unwrap();
+    near.shutdown().await.unwrap();
+    drop(near);
+    let mut buffer = [0; 59 * 1_024];
+    let mut read = Vec::new();
+    loop {
+        let count = far.read(&mut buffer).await.unwrap();
+        assert!(buffer[..count].iter().all(|byte| *byte == 7));
+        if count == 0 {
+            break;
+        }
+        read.push(count);
+    }
+    assert_eq!(read.iter().sum::<usize>(), 1 << 19);
+    // Of the small records of the beginning, too, and no read begins what the buffer has no room for.
+    let full = read.iter().filter(|count| **count + LARGE > buffer.len()).count();
+    assert!(full + 1 >= read.len(), "{read:?}");
+}
+
+/// What was opened before is not lost.
+#[tokio::test]
+async fn an_end_that_nobody_sealed_comes_after_what_was_there() {
+    let (mut near, mut far) = pair(1 << 20).await;
+    near.write_all(&[7; 40_000]).await.unwrap();
+    near.flush().await.unwrap();
+    drop(near);
+    let mut buffer = [0; 59 * 1_024];
+    assert_eq!(far.read(&mut buffer).await.unwrap(), 40_000);
+    let error = far.read(&mut buffer).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}

@@ -11,7 +11,7 @@ use marline::advanced::{Direction, ObservedPath, ObservedSegments, PacketObserve
 use marline::algos::schedulers::Auto;
 use marline::policy::Reason;
 use marline::{MonitorKind, RadioKind};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite as _, AsyncWriteExt};
 
 #[tokio::test]
 async fn bytes_arrive_equal_both_ways_over_two_paths() {

@@ -12,9 +12,6 @@ use tokio::net::{TcpStream, lookup_host};
 
 use crate::target::Target;
 
-/// Linux' EINPROGRESS, which has no kind of its own.
-const IN_PROGRESS: i32 = 115;
-
 /// Connects to an address. Ready at once if the handshake is over by then. Small writes do not wait for
 /// acknowledgments (TCP_NODELAY): they may be an interactive session's.
 ///
@@ -25,7 +22,7 @@ pub(crate) async fn to_address(address: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
     let _ = socket.set_tcp_nodelay(true);
     match socket.connect(&address.into()) {
-        Err(error) if error.raw_os_error() != Some(IN_PROGRESS) => return Err(error),
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
         _ => {}
     }
     let answered = socket.peer_addr().is_ok();

@@ -28,10 +28,27 @@ const UNUSED: Duration = Duration::from_secs(60);
 /// Pauses between attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// After a refusal that only a change at the server ends.
-const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 /// Messages that wait to be told.
 const UNTOLD: usize = 64;
+
+/// Pauses after refusals that only a change at the server ends. The first are short: it may have come from a server that
+/// was just being replaced, or by a connection that had no session.
+struct RefusedPauses {
+    next: Duration,
+}
+
+impl RefusedPauses {
+    const FIRST: Duration = Duration::from_secs(2);
+    const LONGEST: Duration = Duration::from_secs(60);
+    const NEW: RefusedPauses = RefusedPauses { next: Self::FIRST };
+
+    /// The pause after one more.
+    fn next(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (pause * 2).min(Self::LONGEST);
+        pause
+    }
+}
 
 /// What is to be done after an attempt.
 enum Next {
@@ -77,6 +94,7 @@ struct Keeper {
 impl Keeper {
     async fn keep<C: Connect>(&self, way: &Current<Tunnel<C>>) -> Infallible {
         let (mut pause, mut told) = (FIRST_PAUSE, String::new());
+        let mut refused_pauses = RefusedPauses::NEW;
         loop {
             self.udp.wanted().await;
             let (tunnel, began) = (way.now(), Instant::now());
@@ -93,6 +111,7 @@ impl Keeper {
                 }
                 Next::Again => {
                     told.clear();
+                    refused_pauses = RefusedPauses::NEW;
                     if began.elapsed() > LONGEST_PAUSE {
                         pause = FIRST_PAUSE;
                     }
@@ -106,8 +125,9 @@ impl Keeper {
                     }
                     told = text;
                     if is_lasting(&error) {
-                        self.udp.refuse_for(REFUSED_PAUSE);
-                        sleep(REFUSED_PAUSE).await;
+                        let pause = refused_pauses.next();
+                        self.udp.refuse_for(pause);
+                        sleep(pause).await;
                         continue;
                     }
                 }
@@ -234,5 +254,17 @@ async fn tell(mut writer: impl AsyncWrite + Unpin, mut said: mpsc::Receiver<Mess
         if let Err(error) = write.await {
             return error;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_refused_asks_soon_and_then_less_and_less() {
+        let mut pauses = RefusedPauses::NEW;
+        let asked: Vec<u64> = (0..8).map(|_| pauses.next().as_secs()).collect();
+        assert_eq!(asked, [2, 4, 8, 16, 32, 60, 60, 60]);
     }
 }

@@ -2,11 +2,9 @@
 
 use core::task::{Context, Waker};
 use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use marline_core::{CloseReason, ConnectionId, FallbackReason};
-
-use crate::carrier::IdHasher;
 
 /// What the driver remembers of a connection that an application holds.
 #[derive(Debug, Default)]
@@ -43,5 +41,51 @@ pub(crate) fn register(place: &mut Option<Waker>, cx: &Context<'_>) {
     }
 }
 
+/// Hashes the id of a connection, which counts: a small number below, and one above that of most connections is the same.
+/// The table takes its index from the low bits and a tag from the top ones; both are to differ.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct CountHasher(u64);
+
+impl Hasher for CountHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(self.0.rotate_left(8) ^ u64::from(byte));
+        }
+    }
+    fn write_u64(&mut self, id: u64) {
+        // 2^64 by the golden ratio: low bits stay a permutation of the id's, and all bits reach the top.
+        self.0 = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
 /// The slots, by connection.
-pub(crate) type Slots = HashMap<ConnectionId, Slot, BuildHasherDefault<IdHasher>>;
+pub(crate) type Slots = HashMap<ConnectionId, Slot, BuildHasherDefault<CountHasher>>;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::hash::BuildHasher;
+
+    use super::*;
+
+    /// Ids count in their lower half, and in the upper one how often that number was used.
+    #[test]
+    fn connections_lie_apart_in_the_table() {
+        const CONNECTIONS: u64 = 16_384;
+        for (generation, step) in [(0, 1), (1, 1), (7, 1), (1, 2), (1, 16)] {
+            let ids = (0..CONNECTIONS).map(|slot| ConnectionId(generation << 32 | slot * step));
+            let hashes: Vec<u64> = ids.map(|id| Slots::default().hasher().hash_one(id)).collect();
+            let places: BTreeSet<u64> = hashes.iter().map(|hash| hash % CONNECTIONS).collect();
+            let tags: BTreeSet<u64> = hashes.iter().map(|hash| hash >> 57).collect();
+            assert!(
+                places.len() as u64 >= CONNECTIONS / step,
+                "{generation} {step}: {}",
+                places.len()
+            );
+            assert_eq!(tags.len(), 128, "{generation} {step}");
+        }
+    }
+}

@@ -36,6 +36,7 @@ mod outgoing;
 mod packet_sink;
 mod path_owners;
 mod receiving;
+mod reception;
 mod relayed_links;
 mod rerouting;
 mod send_error;

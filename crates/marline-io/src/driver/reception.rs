@@ -1,0 +1,291 @@
+//! Reception of a shard: its sockets are read by the shard's task, or by whoever calls the library while that task
+//! waits behind others.
+//!
+//! *Problem.* The task is one of many. When twelve thousand connections end in one moment, as many tasks are ready, and
+//! each has its turn before the one that receives has its next. Meanwhile sockets hold datagrams for seconds, or drop
+//! them; peers take what is not answered for lost and repeat it, which fills the sockets further.
+//!
+//! *How.* The task's waker notes since when the task has been ready ([`Readiness`]). A stream that is read, written or
+//! closed looks at that first. If the task has been waiting for more than a moment, the caller receives one batch, and
+//! when the sockets are empty it sees to the timers. So what is received keeps up with what is done, whatever the order
+//! in which the runtime polls its tasks. Who receives is no matter to TCP.
+
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::{Context, Poll, Waker};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::task::Wake;
+
+use marline_time::{Duration, Instant};
+
+use super::ingress::ReceiveBuffer;
+use super::shard::Shard;
+use super::socket::Sock;
+use super::state::{CarrierKind, State};
+use crate::clock::Clock;
+
+/// A task that has been ready for longer is late: a turn of a runtime that is not crowded takes less.
+const LATE: Duration = Duration::from_millis(1);
+/// Receive errors after which a socket is looked at only when it becomes ready again.
+const ERRORS_IN_A_ROW: u32 = 8;
+
+/// What a look at a socket brought.
+pub(super) enum Received {
+    Nothing,
+    Something,
+}
+
+/// What there is to receive from, and into what.
+pub(super) struct Reception {
+    sockets: Vec<(u16, SocketAddr, Arc<Sock>)>,
+    buffer: ReceiveBuffer,
+    /// Receive errors since something was received.
+    errors: u32,
+    /// The socket that a caller looks at next.
+    next: usize,
+}
+
+impl Reception {
+    fn new(kind: CarrierKind) -> Reception {
+        Reception { sockets: Vec::new(), buffer: ReceiveBuffer::new(kind), errors: 0, next: 0 }
+    }
+
+    /// Takes over a change of the sockets.
+    pub(super) fn refresh(&mut self, state: &mut State) {
+        if !core::mem::take(&mut state.sockets_changed) {
+            return;
+        }
+        let open = state.sockets.iter().enumerate().filter(|_| state.receiving);
+        let open = open.filter_map(|(index, entry)| {
+            let socket = &entry.as_ref()?.socket;
+            Some((index as u16, socket.local, Arc::clone(socket)))
+        });
+        self.sockets = open.collect();
+        self.next = 0;
+    }
+
+    /// Lets go of the sockets.
+    pub(super) fn close(&mut self) {
+        self.sockets.clear();
+    }
+
+    /// Of how many sockets.
+    pub(super) const fn sockets(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// Receives once from a socket and answers, now or in a moment. `may_busy_poll`: also if nothing is said of it.
+    pub(super) fn poll_socket(
+        &mut self,
+        shard: &Shard,
+        cx: &mut Context<'_>,
+        at: usize,
+        may_busy_poll: bool,
+    ) -> io::Result<Received> {
+        let (_, _, socket) = &self.sockets[at];
+        let mut guard = match socket.fd.poll_read_ready(cx) {
+            Poll::Ready(guard) => Some(guard?),
+            Poll::Pending if may_busy_poll => None,
+            Poll::Pending => return Ok(Received::Nothing),
+        };
+        let drained = match self.buffer.receive(socket) {
+            Ok(drained) => drained,
+            // Nobody said that there was anything.
+            Err(_) if guard.is_none() => return Ok(Received::Nothing),
+            Err(error) => {
+                // An ICMP error is the business of the watcher of errors, and there may be datagrams
+                // behind it; but an error that stays must not keep us busy.
+                self.errors += 1;
+                let useless = error.kind() == io::ErrorKind::WouldBlock;
+                if let Some(guard) = &mut guard
+                    && (useless || self.errors > ERRORS_IN_A_ROW)
+                {
+                    guard.clear_ready();
+                }
+                return Ok(Received::Something);
+            }
+        };
+        self.errors = 0;
+        if let Some(guard) = &mut guard
+            && drained
+        {
+            guard.clear_ready();
+        }
+        let mut state = shard.lock();
+        let now = shard.clock.now();
+        self.take_in(shard, &mut state, now, at);
+        if shard.tell(&mut state, now) && drained {
+            cx.waker().wake_by_ref();
+        } else if !state.turns.goes_on(now) {
+            shard.serve(&mut state, now);
+        }
+        Ok(Received::Something)
+    }
+
+    /// Gives what was received from a socket to carrier and core.
+    fn take_in(&mut self, shard: &Shard, state: &mut State, now: Instant, at: usize) {
+        let (index, local, _) = &self.sockets[at];
+        if let Some(elders) = shard.links.living_elders() {
+            self.buffer.sift(elders, *local);
+        }
+        shard.on_batch(state, now, (*index, *local), &self.buffer);
+    }
+
+    /// Receives a batch in the task's place. `true`: no socket has anything.
+    fn receive(&mut self, shard: &Shard) -> bool {
+        for _ in 0..self.sockets.len() {
+            let at = self.next % self.sockets.len();
+            let Ok(drained) = self.buffer.receive(&self.sockets[at].2) else {
+                // It is empty, or has an error, which is the task's business.
+                self.next += 1;
+                continue;
+            };
+            let mut state = shard.lock();
+            let now = shard.clock.now();
+            self.take_in(shard, &mut state, now, at);
+            shard.serve(&mut state, now);
+            if !drained {
+                return false;
+            }
+            self.next += 1;
+        }
+        true
+    }
+}
+
+/// Since when the task of a shard has been ready to be polled.
+#[derive(Debug)]
+pub(super) struct Readiness {
+    clock: Clock,
+    /// Nanoseconds of the clock; 0: it is not ready. While callers stand in for it: since they found nothing more.
+    since: AtomicU64,
+}
+
+impl Readiness {
+    fn note(&self) {
+        let now = self.clock.now().as_nanos();
+        // Since when it has been ready, not when it was last told.
+        let _ = self.since.compare_exchange(0, now, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// It has been ready for long.
+    fn is_late(&self) -> bool {
+        let since = self.since.load(Ordering::Acquire);
+        since != 0 && self.clock.now().since(Instant::from_nanos(since)) > LATE
+    }
+
+    /// The sockets are empty now. The task, which still has to come, is not missed for a moment.
+    fn stood_in(&self) {
+        let since = self.since.load(Ordering::Acquire);
+        if since != 0 {
+            let now = self.clock.now().as_nanos();
+            // Where it has come meanwhile, it stays so.
+            let _ = self.since.compare_exchange(since, now, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// The task is polled.
+    pub(super) fn is_polled(&self) {
+        self.since.store(0, Ordering::Release);
+    }
+}
+
+/// Wakes the task of a shard and notes that it is ready.
+struct Noting {
+    readiness: Arc<Readiness>,
+    task: Waker,
+}
+
+impl Wake for Noting {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.readiness.note();
+        self.task.wake_by_ref();
+    }
+}
+
+/// The waker of a shard's task that notes when the task becomes ready. Made anew only if the runtime's is another.
+#[derive(Default)]
+pub(super) struct NotingWaker(Option<(Waker, Waker)>);
+
+impl NotingWaker {
+    pub(super) fn of(&mut self, readiness: &Arc<Readiness>, task: &Waker) -> Waker {
+        match &self.0 {
+            Some((known, noting)) if known.will_wake(task) => noting.clone(),
+            _ => {
+                let (readiness, task) = (Arc::clone(readiness), task.clone());
+                let noting = Waker::from(Arc::new(Noting { readiness, task: task.clone() }));
+                self.0 = Some((task, noting.clone()));
+                noting
+            }
+        }
+    }
+}
+
+/// The receiving half of a shard.
+pub(super) struct Receiving {
+    reception: Mutex<Reception>,
+    pub(super) readiness: Arc<Readiness>,
+}
+
+impl Receiving {
+    pub(super) fn new(kind: CarrierKind, clock: Clock) -> Receiving {
+        let readiness = Arc::new(Readiness { clock, since: AtomicU64::new(0) });
+        Receiving { reception: Mutex::new(Reception::new(kind)), readiness }
+    }
+
+    /// Whoever receives. Locked before the state, never within.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Reception> {
+        self.reception.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, Reception>> {
+        match self.reception.try_lock() {
+            Ok(reception) => Some(reception),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl Shard {
+    /// If the task is late: receives a batch in its place, and sees to the timers if there is no more. To be called
+    /// before the state is locked.
+    pub(super) fn stand_in(&self) {
+        if !self.receiving.readiness.is_late() {
+            return;
+        }
+        // Somebody does already.
+        let Some(mut reception) = self.receiving.try_lock() else { return };
+        let mut state = self.lock();
+        if state.stopped {
+            return;
+        }
+        reception.refresh(&mut state);
+        drop(state);
+        if reception.receive(self) {
+            self.receiving.readiness.stood_in();
+            let mut state = self.lock();
+            let now = self.clock.now();
+            if state.armed.is_some_and(|at| at <= now) {
+                self.on_timer(&mut state, now);
+            }
+        }
+    }
+
+    /// The timer is due, and what has come is taken in.
+    pub(super) fn on_timer(&self, state: &mut State, now: Instant) {
+        state.armed = None;
+        if state.endpoint.poll_timeout().is_some_and(|at| at <= now) {
+            state.endpoint.handle_timeout(now);
+        }
+        state.carrier.on_timeout(now);
+        state.lanes.on_timeout(now);
+        state.rerouting.routes.on_timeout(now);
+        self.serve(state, now);
+    }
+}

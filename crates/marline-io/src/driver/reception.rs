@@ -6,12 +6,12 @@
 //! them; peers take what is not answered for lost and repeat it, which fills the sockets further.
 //!
 //! *How.* The task's waker notes since when the task has been ready ([`Readiness`]). A stream that is read, written or
-//! closed looks at that first. If the task has been waiting for more than a moment, the caller receives one batch, and
-//! when the sockets are empty it sees to the timers. So what is received keeps up with what is done, whatever the order
+//! closed looks at that first. If the task has been waiting for more than a moment, or many calls were made since
+//! anybody looked at the sockets, the caller receives one batch, and when they are empty it sees to the timers. So what is received keeps up with what is done, whatever the order
 //! in which the runtime polls its tasks. Who receives is no matter to TCP.
 
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -27,6 +27,9 @@ use crate::clock::Clock;
 
 /// A task that has been ready for longer is late: a turn of a runtime that is not crowded takes less.
 const LATE: Duration = Duration::from_millis(1);
+/// So many calls between two looks at the sockets are of many tasks: a runtime polls them one after the other and looks
+/// less often itself.
+const CROWD: u32 = 16;
 /// Receive errors after which a socket is looked at only when it becomes ready again.
 const ERRORS_IN_A_ROW: u32 = 8;
 
@@ -154,40 +157,52 @@ impl Reception {
     }
 }
 
-/// Since when the task of a shard has been ready to be polled.
+/// Whether the task of a shard is late.
 #[derive(Debug)]
 pub(super) struct Readiness {
     clock: Clock,
-    /// Nanoseconds of the clock; 0: it is not ready. While callers stand in for it: since they found nothing more.
+    /// Since when it has been ready to be polled, nanoseconds of the clock; 0: it is not.
     since: AtomicU64,
+    /// When sockets were looked at last, by the task or in its place, nanoseconds of the clock.
+    looked_at: AtomicU64,
+    /// Calls since.
+    calls: AtomicU32,
 }
 
 impl Readiness {
+    fn new(clock: Clock) -> Readiness {
+        let looked_at = AtomicU64::new(clock.now().as_nanos());
+        Readiness { clock, since: AtomicU64::new(0), looked_at, calls: AtomicU32::new(0) }
+    }
+
     fn note(&self) {
         let now = self.clock.now().as_nanos();
         // Since when it has been ready, not when it was last told.
         let _ = self.since.compare_exchange(0, now, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// It has been ready for long.
+    /// A call: whether the task has been ready for long, or there were so many calls that the runtime may not have
+    /// looked whether it is.
     fn is_late(&self) -> bool {
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed);
         let since = self.since.load(Ordering::Acquire);
-        since != 0 && self.clock.now().since(Instant::from_nanos(since)) > LATE
+        if since == 0 && calls < CROWD {
+            return false;
+        }
+        let from = since.max(self.looked_at.load(Ordering::Relaxed));
+        self.clock.now().since(Instant::from_nanos(from)) > LATE
     }
 
-    /// The sockets are empty now. The task, which still has to come, is not missed for a moment.
-    fn stood_in(&self) {
-        let since = self.since.load(Ordering::Acquire);
-        if since != 0 {
-            let now = self.clock.now().as_nanos();
-            // Where it has come meanwhile, it stays so.
-            let _ = self.since.compare_exchange(since, now, Ordering::AcqRel, Ordering::Relaxed);
-        }
+    /// All sockets were looked at.
+    fn looked(&self) {
+        self.looked_at.store(self.clock.now().as_nanos(), Ordering::Relaxed);
+        self.calls.store(0, Ordering::Relaxed);
     }
 
     /// The task is polled.
     pub(super) fn is_polled(&self) {
         self.since.store(0, Ordering::Release);
+        self.looked();
     }
 }
 
@@ -234,7 +249,7 @@ pub(super) struct Receiving {
 
 impl Receiving {
     pub(super) fn new(kind: CarrierKind, clock: Clock) -> Receiving {
-        let readiness = Arc::new(Readiness { clock, since: AtomicU64::new(0) });
+        let readiness = Arc::new(Readiness::new(clock));
         Receiving { reception: Mutex::new(Reception::new(kind)), readiness }
     }
 
@@ -268,7 +283,7 @@ impl Shard {
         reception.refresh(&mut state);
         drop(state);
         if reception.receive(self) {
-            self.receiving.readiness.stood_in();
+            self.receiving.readiness.looked();
             let mut state = self.lock();
             let now = self.clock.now();
             if state.armed.is_some_and(|at| at <= now) {
@@ -289,3 +304,6 @@ impl Shard {
         self.serve(state, now);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,26 +1,14 @@
-//! Reception of a shard: its sockets are read by the shard's task, or by whoever calls the library while that task
-//! waits behind others.
-//!
-//! *Problem.* The task is one of many. When twelve thousand connections end in one moment, as many tasks are ready, and
-//! each has its turn before the one that receives has its next. Meanwhile sockets hold datagrams for seconds, or drop
-//! them; peers take what is not answered for lost and repeat it, which fills the sockets further.
-//!
-//! *How.* The task's waker notes since when the task has been ready ([`Readiness`]). A stream that is read, written or
-//! closed looks at that first. If the task has been waiting for more than a moment, or many calls were made since
-//! anybody looked at the sockets, the caller receives one batch, and when they are empty it sees to the timers. So what is received keeps up with what is done, whatever the order
-//! in which the runtime polls its tasks. Who receives is no matter to TCP.
+//! Receiving half of a shard: its sockets, the buffer, and since when the task that reads them has been ready.
 
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use core::task::{Context, Poll, Waker};
-use std::io;
+use core::task::Waker;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Wake;
 
 use marline_time::{Duration, Instant};
 
-use super::ingress::ReceiveBuffer;
-use super::shard::Shard;
+use super::receive_buffer::ReceiveBuffer;
 use super::socket::Sock;
 use super::state::{CarrierKind, State};
 use crate::clock::Clock;
@@ -29,24 +17,15 @@ use crate::clock::Clock;
 const LATE: Duration = Duration::from_millis(1);
 /// So many calls between two looks at the sockets are of many tasks: a runtime polls them one after the other and looks
 /// less often itself.
-const CROWD: u32 = 16;
-/// Receive errors after which a socket is looked at only when it becomes ready again.
-const ERRORS_IN_A_ROW: u32 = 8;
-
-/// What a look at a socket brought.
-pub(super) enum Received {
-    Nothing,
-    Something,
-}
-
+pub(super) const CROWD: u32 = 16;
 /// What there is to receive from, and into what.
 pub(super) struct Reception {
-    sockets: Vec<(u16, SocketAddr, Arc<Sock>)>,
-    buffer: ReceiveBuffer,
+    pub(super) sockets: Vec<(u16, SocketAddr, Arc<Sock>)>,
+    pub(super) buffer: ReceiveBuffer,
     /// Receive errors since something was received.
-    errors: u32,
+    pub(super) errors: u32,
     /// The socket that a caller looks at next.
-    next: usize,
+    pub(super) next: usize,
 }
 
 impl Reception {
@@ -77,84 +56,6 @@ impl Reception {
     pub(super) const fn sockets(&self) -> usize {
         self.sockets.len()
     }
-
-    /// Receives once from a socket and answers, now or in a moment. `may_busy_poll`: also if nothing is said of it.
-    pub(super) fn poll_socket(
-        &mut self,
-        shard: &Shard,
-        cx: &mut Context<'_>,
-        at: usize,
-        may_busy_poll: bool,
-    ) -> io::Result<Received> {
-        let (_, _, socket) = &self.sockets[at];
-        let mut guard = match socket.fd.poll_read_ready(cx) {
-            Poll::Ready(guard) => Some(guard?),
-            Poll::Pending if may_busy_poll => None,
-            Poll::Pending => return Ok(Received::Nothing),
-        };
-        let drained = match self.buffer.receive(socket) {
-            Ok(drained) => drained,
-            // Nobody said that there was anything.
-            Err(_) if guard.is_none() => return Ok(Received::Nothing),
-            Err(error) => {
-                // An ICMP error is the business of the watcher of errors, and there may be datagrams
-                // behind it; but an error that stays must not keep us busy.
-                self.errors += 1;
-                let useless = error.kind() == io::ErrorKind::WouldBlock;
-                if let Some(guard) = &mut guard
-                    && (useless || self.errors > ERRORS_IN_A_ROW)
-                {
-                    guard.clear_ready();
-                }
-                return Ok(Received::Something);
-            }
-        };
-        self.errors = 0;
-        if let Some(guard) = &mut guard
-            && drained
-        {
-            guard.clear_ready();
-        }
-        let mut state = shard.lock();
-        let now = shard.clock.now();
-        self.take_in(shard, &mut state, now, at);
-        if shard.tell(&mut state, now) && drained {
-            cx.waker().wake_by_ref();
-        } else if !state.turns.goes_on(now) {
-            shard.serve(&mut state, now);
-        }
-        Ok(Received::Something)
-    }
-
-    /// Gives what was received from a socket to carrier and core.
-    fn take_in(&mut self, shard: &Shard, state: &mut State, now: Instant, at: usize) {
-        let (index, local, _) = &self.sockets[at];
-        if let Some(elders) = shard.links.living_elders() {
-            self.buffer.sift(elders, *local);
-        }
-        shard.on_batch(state, now, (*index, *local), &self.buffer);
-    }
-
-    /// Receives a batch in the task's place. `true`: no socket has anything.
-    fn receive(&mut self, shard: &Shard) -> bool {
-        for _ in 0..self.sockets.len() {
-            let at = self.next % self.sockets.len();
-            let Ok(drained) = self.buffer.receive(&self.sockets[at].2) else {
-                // It is empty, or has an error, which is the task's business.
-                self.next += 1;
-                continue;
-            };
-            let mut state = shard.lock();
-            let now = shard.clock.now();
-            self.take_in(shard, &mut state, now, at);
-            shard.serve(&mut state, now);
-            if !drained {
-                return false;
-            }
-            self.next += 1;
-        }
-        true
-    }
 }
 
 /// Whether the task of a shard is late.
@@ -183,7 +84,7 @@ impl Readiness {
 
     /// A call: whether the task has been ready for long, or there were so many calls that the runtime may not have
     /// looked whether it is.
-    fn is_late(&self) -> bool {
+    pub(super) fn is_late(&self) -> bool {
         let calls = self.calls.fetch_add(1, Ordering::Relaxed);
         let since = self.since.load(Ordering::Acquire);
         if since == 0 && calls < CROWD {
@@ -194,7 +95,7 @@ impl Readiness {
     }
 
     /// All sockets were looked at.
-    fn looked(&self) {
+    pub(super) fn looked(&self) {
         self.looked_at.store(self.clock.now().as_nanos(), Ordering::Relaxed);
         self.calls.store(0, Ordering::Relaxed);
     }
@@ -258,7 +159,7 @@ impl Receiving {
         self.reception.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn try_lock(&self) -> Option<MutexGuard<'_, Reception>> {
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, Reception>> {
         match self.reception.try_lock() {
             Ok(reception) => Some(reception),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -266,44 +167,3 @@ impl Receiving {
         }
     }
 }
-
-impl Shard {
-    /// If the task is late: receives a batch in its place, and sees to the timers if there is no more. To be called
-    /// before the state is locked.
-    pub(super) fn stand_in(&self) {
-        if !self.receiving.readiness.is_late() {
-            return;
-        }
-        // Somebody does already.
-        let Some(mut reception) = self.receiving.try_lock() else { return };
-        let mut state = self.lock();
-        if state.stopped {
-            return;
-        }
-        reception.refresh(&mut state);
-        drop(state);
-        if reception.receive(self) {
-            self.receiving.readiness.looked();
-            let mut state = self.lock();
-            let now = self.clock.now();
-            if state.armed.is_some_and(|at| at <= now) {
-                self.on_timer(&mut state, now);
-            }
-        }
-    }
-
-    /// The timer is due, and what has come is taken in.
-    pub(super) fn on_timer(&self, state: &mut State, now: Instant) {
-        state.armed = None;
-        if state.endpoint.poll_timeout().is_some_and(|at| at <= now) {
-            state.endpoint.handle_timeout(now);
-        }
-        state.carrier.on_timeout(now);
-        state.lanes.on_timeout(now);
-        state.rerouting.routes.on_timeout(now);
-        self.serve(state, now);
-    }
-}
-
-#[cfg(test)]
-mod tests;

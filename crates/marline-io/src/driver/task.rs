@@ -14,8 +14,9 @@ use marline_time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::connections::register;
-use super::reception::{NotingWaker, Received, Reception};
+use super::reception::{NotingWaker, Reception};
 use super::shard::Shard;
+use super::standing_in::Received;
 use super::state::Handover;
 
 /// System calls to receive before other tasks get their turn.
@@ -89,7 +90,7 @@ impl Task {
         let mut turns = 0;
         let mut at = 0;
         while at < reception.sockets() {
-            match reception.poll_socket(&shard, cx, at, self.may_busy_poll)? {
+            match shard.poll_socket(&mut reception, cx, at, self.may_busy_poll)? {
                 Received::Nothing => at += 1,
                 Received::Something => turns += 1,
             }

@@ -19,9 +19,14 @@
 //! as many servers as the descriptors of a process demand. They are opened, echo a message each and are closed, three
 //! times.
 //!
+//! `closing`: 12,000 streams whose applications all close in the same moment, beside four threads that compute:
+//! datagrams for each stream, until when all are gone, and what new streams see meanwhile; `closing=N` as many,
+//! `closing=N,0` with nothing beside.
+//!
 //! Where a program that a part needs is missing, the part says so and is left out.
 
 mod beside;
+mod closing;
 mod crowd;
 #[path = "../../../marline/examples/quic/mod.rs"]
 mod quic;
@@ -62,6 +67,10 @@ fn main() {
     let count = words.iter().find_map(|word| word.strip_prefix("silent="));
     if wanted("silent") || count.is_some() {
         silent::measure(count.map_or(10_000, |count| count.parse().expect("a number of streams")));
+    }
+    let what = words.iter().find_map(|word| word.strip_prefix("closing="));
+    if wanted("closing") || what.is_some() {
+        closing::measure(what.unwrap_or("12000,4"));
     }
 }
 

@@ -24,7 +24,7 @@ const CLIENTS: usize = 4;
 /// So many connections from one address to one other: less than there are ports for.
 const PER_TARGET: usize = 12_500;
 /// Streams that are being opened, or closed, at the same time, in all.
-const AT_ONCE: usize = 32;
+pub(crate) const AT_ONCE: usize = 32;
 /// Descriptors of a process beside those of its streams.
 const OTHER_DESCRIPTORS: u64 = 500;
 /// The role of a share's process.
@@ -89,7 +89,7 @@ impl Setup {
 }
 
 /// Opens them all; what did not open is counted.
-async fn open_all(
+pub(crate) async fn open_all(
     forwards: &[SocketAddr],
     count: usize,
     at_once: usize,
@@ -171,7 +171,7 @@ async fn close_all(streams: Vec<TcpStream>, at_once: usize) -> usize {
     }
 }
 
-async fn close(mut stream: TcpStream) -> io::Result<()> {
+pub(crate) async fn close(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
     match stream.read(&mut [0]).await? {
         0 => Ok(()),
@@ -252,7 +252,7 @@ impl Shares {
 }
 
 /// Servers, one if a process may have descriptors for all.
-fn servers(count: usize) -> usize {
+pub(crate) fn servers(count: usize) -> usize {
     let descriptors = count as u64 + OTHER_DESCRIPTORS;
     let limit = Rlimit { current: Some(descriptors), maximum: Some(descriptors) };
     let now = getrlimit(Resource::Nofile);

@@ -145,7 +145,7 @@ async fn accept(listener: TcpListener, port: u16, shards: Shards) {
         match listener.accept().await {
             Ok((stream, remote)) => {
                 let Ok(local) = stream.local_addr() else { continue };
-                let ends = (local.ip(), super::ingress::plain(remote));
+                let ends = (local.ip(), super::receive_buffer::plain(remote));
                 count(&links.counters.accepted);
                 sys::link::prepare(&stream);
                 match links.insert(LinkStream::Tcp(stream), ends, port, false) {

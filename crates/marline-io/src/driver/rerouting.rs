@@ -129,7 +129,6 @@ impl Shard {
                 state.rerouting.routes.sent(now, ends);
             }
         }
-        state.rerouting.routes.on_timeout(now);
         while let Some(order) = state.rerouting.routes.poll_order() {
             match order {
                 Order::Open(ends) => self.open_link(state, now, ends),
@@ -182,6 +181,8 @@ impl Shard {
     }
 
     pub(super) fn on_link_opened(&self, ends: FlowEnds, link: u16) {
+        // The answers may be there already.
+        self.stand_in();
         let mut state = self.lock();
         let now = self.clock.now();
         state.rerouting.forget_failure(&ends);

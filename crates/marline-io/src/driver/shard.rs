@@ -17,6 +17,7 @@ use super::carrier::Carrier;
 use super::connections::wake;
 use super::links::Links;
 use super::observer::{SharedEventObserver, SharedObserver};
+use super::reception::Receiving;
 use super::state::{CarrierKind, Handover, State};
 use crate::capture::Captures;
 use crate::carrier::CarrierCounters;
@@ -75,6 +76,7 @@ pub struct Shard {
     pub(super) timer: FineTimer,
     pub(super) clock: Clock,
     pub(super) links: Arc<Links>,
+    pub(super) receiving: Receiving,
     pub(super) inbox: mpsc::Sender<Handover>,
     pub(super) peers: OnceLock<Vec<mpsc::Sender<Handover>>>,
     /// Nobody holds the shard any more: it ends when its connections have.
@@ -110,15 +112,17 @@ impl ShardHandle {
     /// A shard that nothing runs yet, and a handle to it.
     pub(super) fn new(
         state: State,
-        index: u8,
+        (kind, index): (CarrierKind, u8),
         inbox: mpsc::Sender<Handover>,
     ) -> std::io::Result<Arc<Self>> {
         let links = Arc::clone(&state.links);
+        let clock = Clock::start();
         let shard = Arc::new(Shard {
             links,
             state: Mutex::new(state),
             timer: FineTimer::new()?,
-            clock: Clock::start(),
+            clock,
+            receiving: Receiving::new(kind, clock),
             inbox,
             peers: OnceLock::new(),
             orphaned: AtomicBool::new(false),
@@ -149,6 +153,7 @@ impl ShardHandle {
 impl Shard {
     /// Looks at the verdicts of its path health monitor, which others have changed.
     pub(crate) fn see_path_health(&self) {
+        self.stand_in();
         let mut state = self.lock();
         let now = self.clock.now();
         state.endpoint.handle_timeout(now);
@@ -220,6 +225,7 @@ impl Shard {
 
     /// Runs a command on the endpoint, then sends, sets the timer and wakes waiters.
     pub fn with_endpoint<R>(&self, command: impl FnOnce(&mut Endpoint, Instant) -> R) -> R {
+        self.stand_in();
         let mut state = self.lock();
         let now = self.clock.now();
         let result = command(&mut state.endpoint, now);
@@ -283,6 +289,7 @@ impl Shard {
     /// Releases a connection that has no stream ([`AcceptQueue::close`]).
     pub fn release(&self, id: ConnectionId) {
         let (_, id) = Shard::split_id(id);
+        self.stand_in();
         let mut state = self.lock();
         let now = self.clock.now();
         state.slots.remove(&id);

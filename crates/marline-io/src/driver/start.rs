@@ -89,8 +89,8 @@ impl Shard {
         };
         state.want_traffic();
         let (inbox, handed_over) = mpsc::channel(HANDOVER_CAPACITY);
-        let handle = ShardHandle::new(state, config.shard.index, inbox)?;
-        tokio::spawn(task::run(Arc::clone(&handle.shard), config.carrier, handed_over));
+        let handle = ShardHandle::new(state, (config.carrier, config.shard.index), inbox)?;
+        tokio::spawn(task::run(Arc::clone(&handle.shard), handed_over));
         Ok(handle)
     }
 }

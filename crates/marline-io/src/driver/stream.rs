@@ -157,6 +157,7 @@ impl Shard {
         remote: SocketAddr,
     ) -> Result<Stream, StartError> {
         let handle = self.handle().ok_or(StartError::Stopped)?;
+        self.stand_in();
         let mut state = self.lock();
         let now = self.clock.now();
         if state.stopped {
@@ -172,6 +173,7 @@ impl Shard {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        self.shard.stand_in();
         let mut state = self.shard.lock();
         let now = self.shard.clock.now();
         state.slots.remove(&self.id);
@@ -191,6 +193,7 @@ impl Stream {
             return Poll::Ready(Ok(()));
         }
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
+        self.shard.stand_in();
         let mut state = self.shard.lock();
         let now = self.shard.clock.now();
         match state.endpoint.read(now, self.id, buf.initialize_unfilled()) {
@@ -239,6 +242,7 @@ impl Stream {
         let mut pieces = pieces.iter().filter(|piece| !piece.is_empty());
         let Some(first) = pieces.next() else { return Poll::Ready(Ok(0)) };
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
+        self.shard.stand_in();
         let mut state = self.shard.lock();
         let now = self.shard.clock.now();
         let mut piece = first;

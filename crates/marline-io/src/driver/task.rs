@@ -5,7 +5,6 @@
 //! nothing, they are sent microseconds later.
 
 use core::future::poll_fn;
-use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use core::task::{Context, Poll};
 use std::io;
@@ -15,10 +14,10 @@ use marline_time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::connections::register;
-use super::ingress::ReceiveBuffer;
+use super::reception::{NotingWaker, Reception};
 use super::shard::Shard;
-use super::socket::Sock;
-use super::state::{CarrierKind, Handover, State};
+use super::standing_in::Received;
+use super::state::Handover;
 
 /// System calls to receive before other tasks get their turn.
 const RECEIVES_PER_TURN: usize = 4;
@@ -29,26 +28,14 @@ const LINGER: Duration = Duration::from_secs(10);
 /// On native carriers also for TIME-WAIT to end: the kernel would answer stragglers with RST.
 const FAREWELL: Duration = Duration::from_secs(70);
 
-/// Receive errors after which a socket is looked at only when it becomes ready again.
-const ERRORS_IN_A_ROW: u32 = 8;
-
-/// What a look at a socket brought.
-enum Received {
-    Nothing,
-    Something,
-}
-
 struct Task {
     shard: Arc<Shard>,
     handed_over: mpsc::Receiver<Handover>,
-    sockets: Vec<(u16, SocketAddr, Arc<Sock>)>,
-    buffer: ReceiveBuffer,
+    waker: NotingWaker,
     /// Turns for which the timer was put off, as there was more to receive.
     postponed: u32,
     /// Sockets are asked although nothing was said of them.
     may_busy_poll: bool,
-    /// Receive errors since something was received.
-    errors: u32,
     /// When it became an orphan.
     orphaned_at: Option<Instant>,
 }
@@ -58,6 +45,7 @@ struct StopGuard(Arc<Shard>);
 
 impl Drop for StopGuard {
     fn drop(&mut self) {
+        self.0.receiving.lock().close();
         let mut state = self.0.lock();
         state.stopped = true;
         state.sockets.clear();
@@ -72,22 +60,15 @@ impl Drop for StopGuard {
 }
 
 /// Runs a shard until nobody needs it.
-pub(super) async fn run(
-    shard: Arc<Shard>,
-    kind: CarrierKind,
-    handed_over: mpsc::Receiver<Handover>,
-) {
+pub(super) async fn run(shard: Arc<Shard>, handed_over: mpsc::Receiver<Handover>) {
     let _guard = StopGuard(Arc::clone(&shard));
-    let buffer = ReceiveBuffer::new(kind);
     let may_busy_poll = shard.lock().busy_poll.is_enabled();
     let mut task = Task {
         shard,
         handed_over,
-        sockets: Vec::new(),
-        buffer,
+        waker: NotingWaker::default(),
         postponed: 0,
         may_busy_poll,
-        errors: 0,
         orphaned_at: None,
     };
     if let Err(error) = poll_fn(|cx| task.poll(cx)).await {
@@ -97,14 +78,19 @@ pub(super) async fn run(
 
 impl Task {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.prepare(cx) {
+        let shard = Arc::clone(&self.shard);
+        let waker = self.waker.of(&shard.receiving.readiness, cx.waker());
+        let cx = &mut Context::from_waker(&waker);
+        let mut reception = shard.receiving.lock();
+        shard.receiving.readiness.is_polled();
+        if self.prepare(cx, &mut reception) {
             return Poll::Ready(Ok(()));
         }
         self.poll_handed_over(cx);
         let mut turns = 0;
         let mut at = 0;
-        while at < self.sockets.len() {
-            match self.poll_socket(cx, at)? {
+        while at < reception.sockets() {
+            match shard.poll_socket(&mut reception, cx, at, self.may_busy_poll)? {
                 Received::Nothing => at += 1,
                 Received::Something => turns += 1,
             }
@@ -118,12 +104,13 @@ impl Task {
         }
         // Timers come after what was received: a process that did not run for a while finds both,
         // and the acknowledgment that is there already must not count as missing.
-        let more_to_receive = at < self.sockets.len();
+        let more_to_receive = at < reception.sockets();
         if more_to_receive && self.postponed < POSTPONE_TIMERS {
             self.postponed += 1;
             return Poll::Pending;
         }
         self.postponed = 0;
+        drop(reception);
         self.poll_timer(cx)?;
         if self.is_over(self.shard.clock.now()) { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
@@ -139,13 +126,11 @@ impl Task {
     }
 
     /// What must be seen to first; `true` if the task is to end.
-    fn prepare(&mut self, cx: &Context<'_>) -> bool {
+    fn prepare(&mut self, cx: &Context<'_>, reception: &mut Reception) -> bool {
         let mut state = self.shard.lock();
         let now = self.shard.clock.now();
         register(&mut state.driver, cx);
-        if core::mem::take(&mut state.sockets_changed) {
-            self.sockets = sockets(&state);
-        }
+        reception.refresh(&mut state);
         state.turns.set_driver(cx.waker());
         if !state.turns.goes_on(now) {
             self.shard.serve(&mut state, now);
@@ -179,13 +164,7 @@ impl Task {
             fired?;
             let mut state = self.shard.lock();
             let now = self.shard.clock.now();
-            state.armed = None;
-            if state.endpoint.poll_timeout().is_some_and(|at| at <= now) {
-                state.endpoint.handle_timeout(now);
-            }
-            state.carrier.on_timeout(now);
-            state.lanes.on_timeout(now);
-            self.shard.serve(&mut state, now);
+            self.shard.on_timer(&mut state, now);
         }
         Ok(())
     }
@@ -198,62 +177,4 @@ impl Task {
             self.shard.serve(&mut state, now);
         }
     }
-
-    /// Receives once from a socket and answers, now or in a moment.
-    fn poll_socket(&mut self, cx: &mut Context<'_>, at: usize) -> io::Result<Received> {
-        let (index, local, socket) = &self.sockets[at];
-        let mut guard = match socket.fd.poll_read_ready(cx) {
-            Poll::Ready(guard) => Some(guard?),
-            Poll::Pending if self.may_busy_poll => None,
-            Poll::Pending => return Ok(Received::Nothing),
-        };
-        let drained = match self.buffer.receive(socket) {
-            Ok(drained) => drained,
-            // Nobody said that there was anything.
-            Err(_) if guard.is_none() => return Ok(Received::Nothing),
-            Err(error) => {
-                // An ICMP error is the business of the watcher of errors, and there may be datagrams
-                // behind it; but an error that stays must not keep us busy.
-                self.errors += 1;
-                let useless = error.kind() == io::ErrorKind::WouldBlock;
-                if let Some(guard) = &mut guard
-                    && (useless || self.errors > ERRORS_IN_A_ROW)
-                {
-                    guard.clear_ready();
-                }
-                return Ok(Received::Something);
-            }
-        };
-        self.errors = 0;
-        if let Some(guard) = &mut guard
-            && drained
-        {
-            guard.clear_ready();
-        }
-        if let Some(elders) = self.shard.links.living_elders() {
-            self.buffer.sift(elders, *local);
-        }
-        let mut state = self.shard.lock();
-        let now = self.shard.clock.now();
-        self.shard.on_batch(&mut state, now, (*index, *local), &self.buffer);
-        if self.shard.tell(&mut state, now) && drained {
-            cx.waker().wake_by_ref();
-        } else if !state.turns.goes_on(now) {
-            self.shard.serve(&mut state, now);
-        }
-        Ok(Received::Something)
-    }
-}
-
-/// Those to receive from.
-fn sockets(state: &State) -> Vec<(u16, SocketAddr, Arc<Sock>)> {
-    if !state.receiving {
-        return Vec::new();
-    }
-    let open = state.sockets.iter().enumerate();
-    open.filter_map(|(index, entry)| {
-        let socket = &entry.as_ref()?.socket;
-        Some((index as u16, socket.local, Arc::clone(socket)))
-    })
-    .collect()
 }

@@ -21,7 +21,19 @@ use crate::sys::socket::PortSharing;
 pub(super) fn shard(
     accept: Option<(ConnectionConfig, Arc<AcceptQueue>)>,
 ) -> (Arc<ShardHandle>, SocketAddr) {
-    let carrier = CarrierKind::Udp { keepalive: Duration::from_secs(60), udp: UdpUse::Always };
+    with_socket(UdpUse::Always, accept)
+}
+
+/// A shard that connects, and goes over to links or not.
+pub(super) fn connecting_shard(udp: UdpUse) -> (Arc<ShardHandle>, SocketAddr) {
+    with_socket(udp, None)
+}
+
+fn with_socket(
+    udp: UdpUse,
+    accept: Option<(ConnectionConfig, Arc<AcceptQueue>)>,
+) -> (Arc<ShardHandle>, SocketAddr) {
+    let carrier = CarrierKind::Udp { keepalive: Duration::from_secs(60), udp };
     let shard = without_sockets(carrier, accept);
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let options = SocketOptions { local, interface: None, port: PortSharing::Alone, mark: 0 };

@@ -1,0 +1,201 @@
+//! Tests of reception by callers: a task of a runtime of one thread that does not yield is what keeps the drivers'
+//! tasks waiting.
+
+use core::future::poll_fn;
+use core::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use marline_core::{ConnectionConfig, ConnectionInfo, Limits};
+use tokio::io::ReadBuf;
+
+use super::*;
+use crate::driver::reception::CROWD;
+use crate::driver::testing::{connecting_shard, shard};
+use crate::driver::{AcceptQueue, ShardHandle, Stream};
+use crate::links::UdpUse;
+
+/// Connections that end in one moment.
+const CROWD_OF_STREAMS: usize = 200;
+/// The bytes that each says last.
+const LAST: [u8; 24] = [2; 24];
+
+/// Longer than a task may wait, and shorter than any timer of a connection.
+fn be_late() {
+    std::thread::sleep(core::time::Duration::from_millis(2));
+}
+
+/// A client and a server with connections between them.
+struct World {
+    near: Vec<Stream>,
+    far: Vec<Stream>,
+    client: Arc<ShardHandle>,
+    server: Arc<ShardHandle>,
+}
+
+impl World {
+    async fn new(connections: usize) -> World {
+        assert!(connections <= Limits::default().connections);
+        let queue = AcceptQueue::new(connections);
+        let config = Arc::new(ConnectionConfig::new(marline_algos::reference_policies()));
+        let (server, at) = shard(Some((ConnectionConfig::clone(&config), Arc::clone(&queue))));
+        let (client, _) = shard(None);
+        let (mut near, mut far) = (Vec::new(), Vec::new());
+        for _ in 0..connections {
+            let local = IpAddr::from(Ipv4Addr::LOCALHOST);
+            let stream = client.connect(Arc::clone(&config), local, at).expect("started");
+            let (connected, incoming) = tokio::join!(stream.connected(), queue.pop());
+            connected.expect("established");
+            near.push(stream);
+            far.push(Stream::accepted(Arc::clone(&server), incoming.expect("open")));
+        }
+        // Nothing is under way any more.
+        tokio::time::sleep(core::time::Duration::from_millis(300)).await;
+        World { near, far, client, server }
+    }
+}
+
+/// Wakes the task of a shard, which does not come before the caller yields.
+fn wake_task(shard: &ShardHandle) {
+    // Where there is none, it is woken already.
+    let driver = shard.lock().driver.clone();
+    if let Some(driver) = driver {
+        driver.wake();
+    }
+}
+
+/// Reads what is there.
+fn read_now(stream: &Stream, cx: &mut Context<'_>) -> Option<Vec<u8>> {
+    let mut bytes = [0; 256];
+    let mut buf = ReadBuf::new(&mut bytes);
+    match stream.poll_read(cx, &mut buf) {
+        Poll::Ready(read) => {
+            read.expect("open");
+            Some(buf.filled().to_vec())
+        }
+        Poll::Pending => None,
+    }
+}
+
+fn write_now(stream: &Stream, cx: &mut Context<'_>, bytes: &[u8]) {
+    assert!(matches!(stream.poll_write(cx, bytes), Poll::Ready(Ok(len)) if len == bytes.len()));
+}
+
+/// Runs this within one poll.
+async fn at_once(run: impl FnOnce(&mut Context<'_>)) {
+    let mut run = Some(run);
+    // tokio would end the turn after some of the calls.
+    tokio::task::unconstrained(poll_fn(|cx| {
+        run.take().expect("polled once")(cx);
+        Poll::Ready(())
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn who_reads_receives_if_the_task_is_late_and_only_then() {
+    let world = World::new(1).await;
+    at_once(|cx| {
+        write_now(&world.near[0], cx, b"question");
+        be_late();
+        assert_eq!(read_now(&world.far[0], cx), None, "nobody has woken the task");
+        wake_task(&world.server);
+        be_late();
+        assert_eq!(read_now(&world.far[0], cx).as_deref(), Some(&b"question"[..]));
+    })
+    .await;
+    // The task finds nothing more to do, and goes on afterwards.
+    for round in 0..10_u8 {
+        at_once(|cx| write_now(&world.near[0], cx, &[round])).await;
+        let read = poll_fn(|cx| read_now(&world.far[0], cx).map_or(Poll::Pending, Poll::Ready));
+        assert_eq!(read.await, [round]);
+    }
+}
+
+/// Timeouts and tail loss probes of a connection's subflows.
+fn repeats(info: &ConnectionInfo) -> u64 {
+    info.subflows.iter().map(|subflow| subflow.rtos + subflow.probes).sum()
+}
+
+#[tokio::test]
+async fn no_timer_fires_for_an_answer_that_lies_in_the_socket() {
+    let world = World::new(1).await;
+    at_once(|cx| {
+        write_now(&world.near[0], cx, b"question");
+        wake_task(&world.server);
+        be_late();
+        assert!(read_now(&world.far[0], cx).is_some());
+        write_now(&world.far[0], cx, b"answer");
+        // Every timer of the question is over.
+        wake_task(&world.client);
+        std::thread::sleep(core::time::Duration::from_millis(500));
+        let overdue = world.client.clock.now();
+        assert!(world.client.lock().armed.is_some_and(|at| at < overdue));
+        assert_eq!(read_now(&world.near[0], cx).as_deref(), Some(&b"answer"[..]));
+        let armed = world.client.lock().armed;
+        assert!(armed.is_none_or(|at| at > overdue), "the caller has seen to the timers");
+        assert_eq!(world.near[0].info().map(|info| repeats(&info)), Some(0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn udp_is_not_taken_for_blocked_while_its_answer_lies_in_the_socket() {
+    let queue = AcceptQueue::new(1);
+    let config = Arc::new(ConnectionConfig::new(marline_algos::reference_policies()));
+    let (server, at) = shard(Some((ConnectionConfig::clone(&config), Arc::clone(&queue))));
+    let (client, _) = connecting_shard(UdpUse::Preferred);
+    // Both tasks have had their first turn.
+    tokio::time::sleep(core::time::Duration::from_millis(20)).await;
+    at_once(|_| {
+        let local = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let _stream = client.connect(Arc::clone(&config), local, at).expect("started");
+        let asked = |shard: &ShardHandle| shard.lock().rerouting.routes.next_timeout();
+        assert!(asked(&client).is_some(), "a SYN wants an answer");
+        wake_task(&server);
+        be_late();
+        server.stand_in();
+        std::thread::sleep(core::time::Duration::from_millis(600));
+        let now = client.clock.now();
+        client.with_endpoint(|_, _| ());
+        assert!(asked(&client).is_some_and(|at| at < now), "overdue, and not judged");
+        wake_task(&client);
+        be_late();
+        client.with_endpoint(|_, _| ());
+        assert_eq!(asked(&client), None, "it was there");
+    })
+    .await;
+    assert!(client.routes_by_link().is_empty());
+}
+
+/// However many tasks the runtime has before it comes to the driver's.
+#[tokio::test]
+async fn what_very_many_wrote_in_one_moment_is_there_when_they_are_asked() {
+    let world = World::new(CROWD_OF_STREAMS).await;
+    let (near, far) = (&world.near, &world.far);
+    at_once(|cx| {
+        for (from, to, shard) in [(near, far, &world.server), (far, near, &world.client)] {
+            from.iter().for_each(|stream| write_now(stream, cx, &LAST));
+            // What waited for the end of the turn.
+            from[0].shard().with_endpoint(|_, _| ());
+            wake_task(shard);
+            be_late();
+            let read: Vec<_> = to.iter().map(|stream| read_now(stream, cx)).collect();
+            assert!(read.iter().all(|read| read.as_deref() == Some(&LAST[..])));
+        }
+    })
+    .await;
+}
+
+/// The runtime looks at its sockets after so many tasks; who is called meanwhile does not wait for that.
+#[tokio::test]
+async fn many_calls_receive_although_nobody_has_woken_the_task() {
+    let world = World::new(1).await;
+    at_once(|cx| {
+        write_now(&world.near[0], cx, b"question");
+        be_late();
+        let reads = (0..CROWD).map(|_| read_now(&world.far[0], cx));
+        assert_eq!(reads.flatten().count(), 0);
+        assert_eq!(read_now(&world.far[0], cx).as_deref(), Some(&b"question"[..]));
+    })
+    .await;
+}

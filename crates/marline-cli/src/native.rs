@@ -75,7 +75,7 @@ impl CarrierPlan {
     /// # Errors
     /// A privilege is missing (the error says which, and how to give it).
     pub fn open(self) -> anyhow::Result<Carrier> {
-        self.open_with(None, |_| Ok(()))
+        self.open_with(None, 1, |_| Ok(()))
     }
 
     /// Opens the sockets a listener needs, reserves its ports, and drops every capability. `no_offload`: each segment
@@ -89,8 +89,9 @@ impl CarrierPlan {
         if server.is_successor() && inherited.is_some() != (self == CarrierPlan::Raw) {
             anyhow::bail!("another carrier than that of the running process needs a restart");
         }
+        let shards = server.get_shards();
         let carrier =
-            self.open_with(inherited, |sockets| match server.reserve(Arc::clone(sockets)) {
+            self.open_with(inherited, shards, |sockets| match server.reserve(Arc::clone(sockets)) {
                 Ok(_) => {
                     if no_offload {
                         sockets.without_offload();
@@ -109,6 +110,7 @@ impl CarrierPlan {
     fn open_with(
         self,
         inherited: Option<Arc<RawSockets>>,
+        shards: usize,
         reserve: impl FnOnce(&Arc<RawSockets>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Carrier> {
         match self {
@@ -116,7 +118,7 @@ impl CarrierPlan {
             CarrierPlan::Udp => Ok(Carrier::Udp),
             CarrierPlan::Tcp => Ok(Carrier::Tcp),
             CarrierPlan::Raw => {
-                let open = || RawSockets::open().map(Arc::new);
+                let open = || RawSockets::open_for(shards).map(Arc::new);
                 let opened = inherited.map_or_else(open, Ok);
                 let sockets = opened.map_err(|error| explained(error, "a raw socket"))?;
                 reserve(&sockets)?;

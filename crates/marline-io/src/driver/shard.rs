@@ -77,6 +77,8 @@ pub struct Shard {
     pub(super) links: Arc<Links>,
     pub(super) inbox: mpsc::Sender<Handover>,
     pub(super) peers: OnceLock<Vec<mpsc::Sender<Handover>>>,
+    /// All that share its ports, itself too.
+    pub(super) siblings: OnceLock<Vec<Weak<Shard>>>,
     /// Nobody holds the shard any more: it ends when its connections have.
     pub(super) orphaned: AtomicBool,
     index: u8,
@@ -121,6 +123,7 @@ impl ShardHandle {
             clock: Clock::start(),
             inbox,
             peers: OnceLock::new(),
+            siblings: OnceLock::new(),
             orphaned: AtomicBool::new(false),
             index,
             handle: OnceLock::new(),
@@ -202,8 +205,10 @@ impl Shard {
     /// Makes shards that share ports known to each other.
     pub fn introduce(shards: &[Arc<ShardHandle>]) {
         let inboxes: Vec<_> = shards.iter().map(|shard| shard.inbox.clone()).collect();
+        let siblings: Vec<_> = shards.iter().map(|shard| shard.downgrade()).collect();
         for shard in shards {
             let _ = shard.peers.set(inboxes.clone());
+            let _ = shard.siblings.set(siblings.clone());
         }
     }
 

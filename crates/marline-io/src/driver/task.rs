@@ -235,12 +235,14 @@ impl Task {
         }
         let mut state = self.shard.lock();
         let now = self.shard.clock.now();
-        self.shard.on_batch(&mut state, now, (*index, *local), &self.buffer);
+        let others = self.shard.on_batch(&mut state, now, (*index, *local), &self.buffer);
         if self.shard.tell(&mut state, now) && drained {
             cx.waker().wake_by_ref();
         } else if !state.turns.goes_on(now) {
             self.shard.serve(&mut state, now);
         }
+        drop(state);
+        self.shard.pass_on(others);
         Ok(Received::Something)
     }
 }

@@ -128,7 +128,7 @@ impl CarrierPlan {
             CarrierPlan::Tun(paths) => {
                 let interfaces = Interfaces::now().context("cannot list interfaces")?;
                 for path in &paths {
-                    check_interface(path, &interfaces)?;
+                    check_interface(path, &interfaces, shards)?;
                 }
                 // Interfaces that are there need no privilege.
                 unprivileged()?;
@@ -139,13 +139,14 @@ impl CarrierPlan {
 }
 
 /// An interface that nobody made has no routes either: making it here would help nobody.
-fn check_interface(path: &TunPath, interfaces: &Interfaces) -> anyhow::Result<()> {
+fn check_interface(path: &TunPath, interfaces: &Interfaces, shards: usize) -> anyhow::Result<()> {
     let name = &path.interface;
     if interfaces.by_name(name).is_some() {
         return Ok(());
     }
+    let queues = if shards > 1 { " multi_queue" } else { "" };
     anyhow::bail!(
-        "there is no interface {name}: make it first (ip tuntap add mode tun name {name} user USER; \
+        "there is no interface {name}: make it first (ip tuntap add mode tun name {name} user USER{queues}; \
          ip link set {name} up; ip route add {} dev {name}) and let the machine forward",
         path.address
     )

@@ -429,7 +429,7 @@ impl State {
     }
 
     /// Gives a segment in an IP packet to the core, if it may see it.
-    fn on_arrived<'a>(
+    pub(super) fn on_arrived<'a>(
         &mut self,
         now: Instant,
         arrived: &Arrived<'a>,

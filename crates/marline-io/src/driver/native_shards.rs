@@ -16,6 +16,7 @@ use std::sync::Arc;
 use marline_core::{Asks, PacketMeta, Shard as Part};
 use marline_time::Instant;
 
+use super::carrier::Carrier;
 use super::connections::wake;
 use super::shard::Shard;
 use super::state::State;
@@ -131,8 +132,11 @@ impl Shard {
         let now = self.clock.now();
         let asked = strays.len();
         for stray in strays {
-            let Stray { meta, segment, .. } = &stray;
+            let Stray { asks, meta, segment, .. } = &stray;
             if state.endpoint.claims(now, meta, segment) {
+                if let Carrier::Native(carrier) = &mut state.carrier {
+                    carrier.count_foreign(matches!(asks, Asks::ToJoin(_)));
+                }
                 state.take_segment(now, meta, segment);
             } else if stray.is_last {
                 state.take_unclaimed(now, meta, segment);
@@ -170,5 +174,135 @@ impl Shard {
         } else {
             self.serve(state, now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::SocketAddr;
+
+    use marline_core::{ConnectionConfig, Ecn, FourTuple};
+    use marline_testkit::Seg;
+    use marline_time::Duration;
+    use marline_wire::SeqNum;
+    use marline_wire::mptcp::{MpJoin, MptcpOption};
+
+    use super::*;
+    use crate::driver::shard::ShardHandle;
+    use crate::driver::state::CarrierKind;
+    use crate::driver::testing::of_several;
+
+    /// Two shards that take connections and send nowhere.
+    fn two() -> [Arc<ShardHandle>; 2] {
+        let accept = ConnectionConfig { syn_retries: 1, ..marline_testkit::config() };
+        let shards = [0, 1].map(|index| {
+            let part = Part { index, count: 2, generation: None };
+            of_several(CarrierKind::Raw, part, accept.clone())
+        });
+        Shard::introduce(&shards);
+        shards
+    }
+
+    /// Ends that are at home in this shard.
+    fn path(home: u8, number: u16) -> FourTuple {
+        let local = SocketAddr::from(([192, 0, 2, 1], 80));
+        let remotes = (number * 1_000..).map(|port| SocketAddr::from(([192, 0, 2, 2], port)));
+        let remote = { remotes }.find(|remote| native::home(*remote, 2) == home);
+        FourTuple { local, remote: remote.expect("half of them are") }
+    }
+
+    /// Has the shard receive a segment; whether others were asked.
+    fn arrives(shard: &Arc<ShardHandle>, path: FourTuple, seg: Seg) -> bool {
+        let bytes = seg
+            .ports(path.remote.port(), path.local.port())
+            .bytes(Some((path.remote.ip(), path.local.ip())));
+        let arrived = native::Arrived {
+            source: path.remote,
+            destination: path.local.ip(),
+            ecn: Ecn::NotEct,
+            segment: &bytes,
+        };
+        let mut others = ForOthers::default();
+        let mut state = shard.lock();
+        if let Carrier::Native(carrier) = &mut state.carrier {
+            carrier.own_address(path.local.ip());
+        }
+        let now = shard.clock.now();
+        state.on_arrived(now, &arrived, &mut others);
+        drop(state);
+        let asked = !others.strays.is_empty();
+        shard.pass_on(others);
+        asked
+    }
+
+    fn join(token: u32) -> Seg {
+        let syn = MpJoin::Syn { backup: false, address_id: 1, token, nonce: 7 };
+        Seg::syn().mss(1_400).mptcp(MptcpOption::Join(syn))
+    }
+
+    /// What the cores of both counted: strangers that were answered, and joins without a token.
+    fn refused(shards: &[Arc<ShardHandle>; 2]) -> [(u64, u64); 2] {
+        [0, 1].map(|index| {
+            let (core, _) = shards[index].counters();
+            (core.resets_out, core.mp_join_no_token)
+        })
+    }
+
+    #[tokio::test]
+    async fn a_segment_goes_to_whom_its_token_or_its_path_names_and_is_answered_once() {
+        let shards = two();
+        let (here, there) = (path(0, 20), path(1, 20));
+        // Connections, each at home.
+        assert!(!arrives(&shards[0], here, Seg::syn().at(SeqNum(5)).mss(1_400)));
+        assert_eq!(shards[0].connections().len(), 1);
+        // At a queue that is not its home.
+        assert!(arrives(&shards[0], there, Seg::syn().at(SeqNum(5)).mss(1_400)));
+        assert_eq!((shards[0].connections().len(), shards[1].connections().len()), (1, 1));
+        assert_eq!(refused(&shards), [(0, 0); 2]);
+        // What follows finds it: first everybody is asked, then the path is known.
+        let data = || Seg::ack().at(SeqNum(6)).acking(SeqNum(1)).payload(b"late");
+        assert!(arrives(&shards[0], there, data()));
+        assert_eq!(shards[0].lock().owners.known(&there), Some(1));
+        let (_, carrier) = shards[1].counters();
+        assert_eq!((carrier.foreign_segments, carrier.foreign_joins), (1, 0));
+        // A stranger is answered by its home, by nobody else, and is not remembered.
+        for (home, number) in [(0, 30), (1, 31)] {
+            let stranger = path(home, number);
+            let before = refused(&shards);
+            assert!(arrives(&shards[0], stranger, data()));
+            let after = refused(&shards);
+            for index in [0, 1] {
+                let answered = after[index].0 - before[index].0;
+                assert_eq!(answered, u64::from(index == usize::from(home)), "{home}: {index}");
+            }
+            assert_eq!(shards[0].lock().owners.known(&stranger), None);
+        }
+        // A join is for whom the token's bits name, wherever it comes from.
+        let (ours, theirs) = (0x0200_0001, 0x0300_0001);
+        assert!(!arrives(&shards[0], path(0, 40), join(ours)));
+        assert!(arrives(&shards[0], path(0, 41), join(theirs)));
+        assert_eq!(refused(&shards).map(|(_, unknown)| unknown), [1, 1]);
+        assert_eq!(shards[0].lock().owners.known(&path(0, 41)), Some(1));
+        // Another connection between those ends: whoever had them before does not claim it.
+        assert!(arrives(&shards[0], path(0, 41), Seg::syn().at(SeqNum(9)).mss(1_400)));
+        assert_eq!(shards[0].connections().len(), 2);
+        assert_eq!(shards[0].lock().owners.known(&path(0, 41)), None);
+    }
+
+    #[tokio::test]
+    async fn joins_to_other_shards_that_are_used_no_more_are_forgotten() {
+        let shards = two();
+        for number in 0..500 {
+            let mut path = path(0, 20);
+            path.local.set_port(1 + number);
+            assert!(arrives(&shards[0], path, join(0x0300_0001)));
+        }
+        let mut state = shards[0].lock();
+        assert_eq!(state.owners.len(), 500);
+        let now = shards[0].clock.now();
+        for later in 1..4u64 {
+            state.owners.age(now + Duration::from_secs(200 * later));
+        }
+        assert_eq!(state.owners.len(), 0);
     }
 }

@@ -37,6 +37,11 @@ impl PathOwners {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.owners.len() + self.unused.len()
+    }
+
     /// The owner of a path, if it is known.
     pub(super) fn known(&mut self, path: &FourTuple) -> Option<u8> {
         if let Some(owner) = self.unused.remove(path) {

@@ -432,6 +432,12 @@ impl NativeCarrier {
         socket_filter::attach(socket, &program)
     }
 
+    /// Counts a segment that another shard received and that is this one's.
+    pub(crate) const fn count_foreign(&mut self, joins: bool) {
+        self.counters.foreign_segments += 1;
+        self.counters.foreign_joins += joins as u64;
+    }
+
     pub(crate) const fn counters(&self) -> CarrierCounters {
         self.counters
     }

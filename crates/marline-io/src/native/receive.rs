@@ -166,7 +166,7 @@ mod tests {
     fn syns_are_taken_where_somebody_listens() {
         let mut carrier = NativeCarrier::tun(true, marline_core::Shard::ALONE);
         carrier.own_address(at(US).ip());
-        carrier.guard(at("0.0.0.0:80")).unwrap();
+        carrier.guard(at("0.0.0.0:80"), None).unwrap();
         for (port, flags, taken) in
             [(80, 0x02, true), (81, 0x02, false), (81, 0x12, true), (81, 0x10, true)]
         {

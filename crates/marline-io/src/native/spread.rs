@@ -115,4 +115,51 @@ mod tests {
             }
         }
     }
+
+    /// Real packets, and the kernel that runs the filters: whoever connects is heard by its shard, and by no other.
+    #[test]
+    fn the_kernel_gives_each_shard_what_is_at_home_there() {
+        use std::os::fd::AsFd;
+
+        use crate::sys::{filter as socket_filter, raw};
+
+        const COUNT: u8 = 4;
+        if !marline_testkit::need::root() {
+            return;
+        }
+        for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let ipv6 = address.is_ipv6();
+            let listener = std::net::TcpListener::bind((address, 0)).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let shards: Vec<_> = (0..COUNT)
+                .map(|index| {
+                    let socket = raw::open(ipv6).unwrap();
+                    let shard = Shard { index, count: COUNT, generation: None };
+                    let program = filter::program(ipv6, shard, &[port..=port]);
+                    socket_filter::attach(socket.as_fd(), &program).unwrap();
+                    socket
+                })
+                .collect();
+            let clients: Vec<_> = (0..64)
+                .map(|_| std::net::TcpStream::connect((address, port)).unwrap())
+                .map(|client| client.local_addr().unwrap())
+                .collect();
+            let mut buffer = raw::RawBuffer::new();
+            let mut heard = 0;
+            for (index, socket) in shards.iter().enumerate() {
+                while buffer.receive(socket.as_fd()).is_ok_and(|count| count > 0) {
+                    for (meta, bytes) in buffer.packets() {
+                        let at = if ipv6 { 0 } else { usize::from(bytes[0] & 15) * 4 };
+                        let port = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+                        let from = SocketAddr::new(meta.source.ip(), port);
+                        assert!(clients.contains(&from), "{from}");
+                        assert_eq!(usize::from(home(from, COUNT)), index, "{from}");
+                        // Flags of the first packet of each.
+                        heard += usize::from(bytes[at + 13] & 0x12 == 0x02);
+                    }
+                }
+            }
+            assert_eq!(heard, clients.len(), "each SYN is heard once");
+        }
+    }
 }

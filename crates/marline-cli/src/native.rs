@@ -90,8 +90,8 @@ impl CarrierPlan {
             anyhow::bail!("another carrier than that of the running process needs a restart");
         }
         let shards = server.get_shards();
-        let carrier =
-            self.open_with(inherited, shards, |sockets| match server.reserve(Arc::clone(sockets)) {
+        let carrier = self.open_with(inherited, shards, |sockets| {
+            match server.reserve(Arc::clone(sockets)) {
                 Ok(_) => {
                     if no_offload {
                         sockets.without_offload();
@@ -100,7 +100,8 @@ impl CarrierPlan {
                 }
                 Err(BindError::Bind { address, source }) => Err(unreserved(source, address)),
                 Err(error) => Err(error.into()),
-            })?;
+            }
+        })?;
         server.carrier(carrier);
         Ok(())
     }

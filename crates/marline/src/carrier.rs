@@ -99,7 +99,9 @@ pub(crate) fn open(carrier: &Carrier, shards: &[&Shard]) -> Result<(), BindError
             let several = shards.len() > 1;
             for TunPath { interface, address } in paths {
                 let what = match several {
-                    true => format!("open a queue of TUN interface `{interface}` for each shard (multi_queue)"),
+                    true => format!(
+                        "open a queue of TUN interface `{interface}` for each shard (multi_queue)"
+                    ),
                     false => format!("open TUN interface `{interface}`"),
                 };
                 for shard in shards {

@@ -427,7 +427,8 @@ fn a_servers_files_lie_beside_its_configuration() {
 
 #[test]
 fn a_front_has_as_many_shards_as_its_file_says() {
-    let plan = front("listen = ['127.0.0.1:80']\nto = '127.0.0.1:8080'\nshards = 2").plan().unwrap();
+    let plan =
+        front("listen = ['127.0.0.1:80']\nto = '127.0.0.1:8080'\nshards = 2").plan().unwrap();
     assert_eq!((plan.shards, plan.network.get_shards()), (2, 2));
     for wrong in [0, 3, 256] {
         let text = format!("listen = ['127.0.0.1:80']\nto = '127.0.0.1:8080'\nshards = {wrong}");

@@ -1,5 +1,5 @@
-//! Tests of native TCP by several shards: `marline serve --shards 2` on raw sockets and on the queues of a TUN interface, with
-//! the kernel's Multipath TCP as the client, over two networks between namespaces. Needs root.
+//! Tests of native TCP by several shards: `marline serve --shards 2` on raw sockets and on the queues of TUN
+//! interfaces, with the kernel's Multipath TCP as the client, over two networks between namespaces. Needs root.
 
 use super::support;
 use super::support::native::testbed;
@@ -24,8 +24,8 @@ while True:
     threading.Thread(target=serve, args=(s,), daemon=True).start()
 ";
 
-/// Opens all connections, waits until each has its second subflow, and then sends as much on all of them as the service
-/// gives back. What comes must be what went.
+/// Opens all connections, waits until each has its second subflow, and then sends as much on all of them as the
+/// service gives back. What comes must be what went.
 const CLIENT: &str = "
 import hashlib, os, socket, subprocess, sys, threading, time
 host, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -86,7 +86,8 @@ fn answers(testbed: &Testbed, shard: usize) -> (u64, u64) {
             "tcp.flags.syn == 1 && tcp.flags.ack == 1 && tcp.options.mptcp.subtype == {subtype}"
         );
         let command = format!(
-            "set -o pipefail; for f in captures/server-shard{shard}*; do tshark -r $f -Y '{filter}' || exit; done | wc -l"
+            "set -o pipefail
+            for f in captures/server-shard{shard}*; do tshark -r $f -Y '{filter}' || exit; done | wc -l"
         );
         testbed.run("server", &command).trim().parse::<u64>().expect("a number")
     };
@@ -94,7 +95,10 @@ fn answers(testbed: &Testbed, shard: usize) -> (u64, u64) {
 }
 
 /// Runs the client against a front that is ready, over both networks, and looks who had what.
-fn both_shards_serve(testbed: &mut Testbed, front: usize, hosts: &[&str]) {
+///
+/// `least`: how many segments of each foreign join come to the other shard. The queue of an interface to which the
+/// kernel gives a flow is soon the one it is written to.
+fn both_shards_serve(testbed: &mut Testbed, front: usize, hosts: &[&str], least: u64) {
     std::fs::write(testbed.dir.join("client/client.py"), CLIENT).expect("a file");
     for host in hosts {
         let text = testbed.run("client", &format!("python3 client.py {host} {CONNECTIONS} 400000"));
@@ -111,7 +115,7 @@ fn both_shards_serve(testbed: &mut Testbed, front: usize, hosts: &[&str]) {
     let all = CONNECTIONS * hosts.len() as u64;
     // A half of them, but for chance.
     assert!(joined >= all && (joined / 4..=joined * 3 / 4).contains(&foreign), "{counters:?}");
-    assert!(segments > 5 * foreign, "{counters:?}");
+    assert!(segments > least * foreign, "{counters:?}");
     assert_eq!(wrong, 0);
     for name in ["MPCapableFallbackSYNACK", "MPCapableFallbackACK", "DSSCorruptionFallback"] {
         assert_eq!(testbed.counter("client", &format!("MPTcpExt{name}")), 0, "{name}");
@@ -122,7 +126,10 @@ fn both_shards_serve(testbed: &mut Testbed, front: usize, hosts: &[&str]) {
         let (connections, joins) = answers(testbed, shard);
         println!("shard {shard}: {connections} connections, {joins} joins");
         // Of all that were opened, later ones included.
-        assert!(connections >= all / 2 && joins >= all / 4, "shard {shard}: {connections}, {joins}");
+        assert!(
+            connections >= all / 2 && joins >= all / 4,
+            "shard {shard}: {connections}, {joins}"
+        );
     }
 }
 
@@ -138,7 +145,7 @@ fn two_shards_on_raw_sockets_serve_a_kernels_clients() {
     let serve = "marline serve --shards 2 --listen 0.0.0.0:80 --listen [::]:80 --to 127.0.0.1:8080 \
                  --signal 10.91.2.1 --signal fd91:2::1 --pcap captures --metrics 127.0.0.1:9000";
     let front = testbed.start("server", serve, Until::Says("listening on [::]:80"));
-    both_shards_serve(&mut testbed, front, &["10.91.1.1", "fd91:1::1"]);
+    both_shards_serve(&mut testbed, front, &["10.91.1.1", "fd91:1::1"], 5);
 }
 
 #[test]
@@ -168,5 +175,5 @@ fn two_shards_on_the_queues_of_an_interface_serve_a_kernels_clients() {
          --pcap captures --metrics 127.0.0.1:9000"
     );
     let front = testbed.start("server", &serve, Until::Says("listening on"));
-    both_shards_serve(&mut testbed, front, &["10.92.1.1"]);
+    both_shards_serve(&mut testbed, front, &["10.92.1.1"], 1);
 }

@@ -151,8 +151,13 @@ impl Endpoint {
         config: &Arc<ConnectionConfig>,
     ) {
         let said = Remembered::of(segment);
-        let baked =
-            bake(self.config.shard, self.flows.initial(), meta.path, segment.header.seq, (said.size, slot_of(now)));
+        let baked = bake(
+            self.config.shard,
+            self.flows.initial(),
+            meta.path,
+            segment.header.seq,
+            (said.size, slot_of(now)),
+        );
         // One in four thousand million of those that are there has its token.
         if self.out.replies() >= MAX_REPLIES || self.flows.token(baked.key.derive().0).is_some() {
             return;

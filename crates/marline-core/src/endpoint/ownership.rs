@@ -1,5 +1,5 @@
-//! Ownership of segments where several endpoints share addresses and flows have no ids: what an endpoint has, and what a
-//! segment asks for by itself.
+//! Ownership of segments where several endpoints share addresses and flows have no ids: what an endpoint has, and what
+//! a segment asks for by itself.
 
 use marline_policy::Token;
 use marline_time::Instant;

@@ -46,7 +46,9 @@ impl Generations {
         let (asked, returned_to) = (shards.clone(), shards.clone());
         let knows_token = Box::new(move |token| knows_token(&asked, token));
         let returned = Box::new(move |generation: u8, bytes: &[u8]| {
-            let Ok((Message::Segment { path, ecn }, segment)) = Message::parse(bytes) else { return };
+            let Ok((Message::Segment { path, ecn }, segment)) = Message::parse(bytes) else {
+                return;
+            };
             // What came before it may have made it another shard's.
             let (home, others) = from_home(&returned_to, &path);
             if !others.iter().any(|other| other.on_passed_segment(path, ecn, segment))

@@ -410,12 +410,7 @@ impl State {
     }
 
     /// Gives a packet from a TUN interface to the core, or what ICMP says in it.
-    fn on_tun_packet<'a>(
-        &mut self,
-        now: Instant,
-        packet: &'a [u8],
-        others: &mut ForOthers<'a>,
-    ) {
+    fn on_tun_packet<'a>(&mut self, now: Instant, packet: &'a [u8], others: &mut ForOthers<'a>) {
         if let Some(arrived) = native::tcp_of(packet) {
             self.on_arrived(now, &arrived, others);
         } else if let Some(sink) = &mut self.sink {

@@ -1,17 +1,20 @@
 //! Segments of native TCP between the shards that share its ports (docs/adr/0050-native-shards.md).
 //!
-//! *Problem.* A segment has no id that would tell which shard it is for. The kernel spreads packets by where they come
-//! from: a connection is the shard's to which its first SYN comes, at home there. But a join is for the shard whose
-//! connection has the token, wherever it comes from, and all that follows on its path as well; and the queues of a TUN
-//! interface are the kernel's to choose.
+//! *Problem.* A segment has no id that would tell which shard it is for. The kernel spreads packets by where they
+//! come from: a connection is the shard's to which its first SYN comes, at home there. But a join is for the shard
+//! whose connection has the token, wherever it comes from, and all that follows on its path as well; and the queues
+//! of a TUN interface are the kernel's to choose.
 //!
 //! Who receives a segment that its core does not claim asks the others, as processes ask each other
-//! (`native_succession.rs`): first the one that the token names, or that has had the path before, or else all, beginning at
-//! home. Whoever claims it takes it, and what nobody claims is taken at home: a new connection, or a stranger to be
-//! answered. Asking is a look into the other's tables, in the thread that received: nothing is copied, nor waits, and no two
-//! shards are locked at a time.
+//! (`native_succession.rs`): first the one that the token names, or that has had the path before, or else all,
+//! beginning at home. Whoever claims it takes it, and what nobody claims is taken at home: a new connection, or a
+//! stranger to be answered. Asking is a look into the other's tables, in the thread that received: nothing is copied,
+//! nor waits, and no two shards are locked at a time.
+//!
+//! As each receives what is the others', all go on until the last has ended.
 
-use std::sync::Arc;
+use core::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use marline_core::{Asks, PacketMeta, Shard as Part};
 use marline_time::Instant;
@@ -121,6 +124,32 @@ impl Shard {
         }
     }
 
+    /// It, and those that depend on it because it receives what is theirs.
+    fn group(&self) -> impl Iterator<Item = Arc<Shard>> {
+        let is_shared = self.lock().part().count > 1;
+        let others = self.siblings.get().filter(|_| is_shared);
+        others.into_iter().flatten().filter_map(Weak::upgrade)
+    }
+
+    /// Nobody holds it any more, nor one of its siblings that has a part of its packets.
+    pub(super) fn is_abandoned(&self) -> bool {
+        let orphaned = |shard: &Shard| shard.orphaned.load(Ordering::Acquire);
+        orphaned(self) && self.group().all(|shard| orphaned(&shard))
+    }
+
+    /// What is left, also of siblings that have a part of its packets: connections, and what stragglers are answered
+    /// by.
+    pub(super) fn remains(&self) -> (bool, bool) {
+        let remains = |shard: &Shard| {
+            let state = shard.lock();
+            let stragglers = state.carrier.is_native() && state.endpoint.in_time_wait();
+            (!state.endpoint.connections().is_empty(), stragglers)
+        };
+        self.group()
+            .map(|shard| remains(&shard))
+            .fold(remains(self), |all, one| (all.0 || one.0, all.1 || one.1))
+    }
+
     fn sibling(&self, index: u8) -> Option<Arc<Shard>> {
         self.siblings.get()?.get(usize::from(index))?.upgrade()
     }
@@ -155,8 +184,7 @@ impl Shard {
 
     /// What came to one queue of an interface may be of any shard's concern.
     fn tell_siblings(&self, errors: &[NetworkError]) {
-        for sibling in self.siblings.get().into_iter().flatten().filter_map(std::sync::Weak::upgrade)
-        {
+        for sibling in self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade) {
             if core::ptr::eq(&raw const *sibling, self) {
                 continue;
             }

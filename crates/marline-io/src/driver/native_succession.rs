@@ -27,7 +27,8 @@ impl Shard {
         true
     }
 
-    /// Takes a segment that an elder gave back and none of the other shards claims, unless another elder is to be asked.
+    /// Takes a segment that an elder gave back and none of the other shards claims, unless another elder is to be
+    /// asked.
     pub(super) fn on_returned_segment(
         &self,
         generation: u8,

@@ -1,5 +1,5 @@
-//! Owners of paths of native TCP: which older process, or which other shard of this one, has what comes by a path, or is
-//! being asked for it.
+//! Owners of paths of native TCP: which older process, or which other shard of this one, has what comes by a path, or
+//! is being asked for it.
 
 use std::collections::HashMap;
 

@@ -105,6 +105,11 @@ impl Drop for ShardHandle {
         if let Err(error) = self.shard.timer.set(marline_time::Duration::ZERO) {
             tracing::error!(%error, "cannot wake the network driver");
         }
+        // They may have waited for this one.
+        let siblings = self.shard.siblings.get().into_iter().flatten();
+        for sibling in siblings.filter_map(Weak::upgrade) {
+            let _ = sibling.timer.set(marline_time::Duration::ZERO);
+        }
     }
 }
 

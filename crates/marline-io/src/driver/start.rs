@@ -111,7 +111,9 @@ fn carrier_of(config: &ShardConfig, rng: &mut SecretRng) -> Carrier {
             })))
         }
         CarrierKind::Raw => Carrier::Native(Box::new(NativeCarrier::raw(config.shard))),
-        CarrierKind::Tun => Carrier::Native(Box::new(NativeCarrier::tun(config.accept.is_some(), config.shard))),
+        CarrierKind::Tun => {
+            Carrier::Native(Box::new(NativeCarrier::tun(config.accept.is_some(), config.shard)))
+        }
         CarrierKind::Gateway => Carrier::Native(Box::new(NativeCarrier::gateway())),
     }
 }

@@ -31,11 +31,7 @@ pub(super) const DROP: u32 = 0;
 pub(crate) const LONGEST: usize = 4_096;
 
 /// The program for these ports, which are sorted and do not overlap, of what is at home in this shard.
-pub(super) fn program(
-    ipv6: bool,
-    shard: Shard,
-    ports: &[RangeInclusive<u16>],
-) -> Vec<Instruction> {
+pub(super) fn program(ipv6: bool, shard: Shard, ports: &[RangeInclusive<u16>]) -> Vec<Instruction> {
     let mut program = spread::program(ipv6, shard);
     if ipv6 {
         program.push(op(LOAD_HALF, DESTINATION_PORT));
@@ -178,7 +174,11 @@ mod tests {
                 let mut packet = vec![0; 24];
                 packet[0] = 0x46;
                 packet.extend(segment);
-                assert_eq!(run(&v4, &packet, &packet) != 0, wanted(port), "IPv4 with options, {port}");
+                assert_eq!(
+                    run(&v4, &packet, &packet) != 0,
+                    wanted(port),
+                    "IPv4 with options, {port}"
+                );
             }
         }
     }
@@ -208,7 +208,8 @@ mod tests {
                     let (ip, packet) = if ipv6 { (&ip, &segment) } else { (&packet, &packet) };
                     run(&program, ip, packet) != 0
                 };
-                let home = [(v4, port).into(), (v6, port).into()].map(|end| spread::home(end, count));
+                let home =
+                    [(v4, port).into(), (v6, port).into()].map(|end| spread::home(end, count));
                 for index in (0..count).filter(|n| count < 128 || *n < 4 || home.contains(n)) {
                     assert_eq!(passes(false, index), index == home[0], "{v4} {port} {count}");
                     assert_eq!(passes(true, index), index == home[1], "{v6} {port} {count}");

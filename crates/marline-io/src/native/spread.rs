@@ -1,10 +1,10 @@
-//! Spread of native TCP over the shards that share its ports: the shard of a remote end, as the program and the filters
-//! of its sockets compute it alike (docs/adr/0050-native-shards.md).
+//! Spread of native TCP over the shards that share its ports: the shard of a remote end, as the program and the
+//! filters of its sockets compute it alike (docs/adr/0050-native-shards.md).
 //!
-//! A connection's first SYN says whose it is by where it comes from, and everything from there goes the same way: the words
-//! of the address and the port, folded together and multiplied, of which the highest bits count. Clients draw their ports in
-//! steps, and those bits spread steps evenly. It is no secret: whoever sends all its connections to one shard has
-//! what a server with one shard would give it.
+//! A connection's first SYN says whose it is by where it comes from, and everything from there goes the same way: the
+//! words of the address and the port, folded together and multiplied, of which the highest bits count. Clients draw
+//! their ports in steps, and those bits spread steps evenly. It is no secret: whoever sends all its connections to
+//! one shard has what a server with one shard would give it.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -32,7 +32,8 @@ const SOURCE_V6: [u32; 4] = {
     [header + 8, header + 12, header + 16, header + 20]
 };
 
-/// The shard among `count`, a power of two, that has what comes from this end unless it joins a connection of another.
+/// The shard among `count`, a power of two, that has what comes from this end unless it joins a connection of
+/// another.
 pub(crate) fn home(remote: SocketAddr, count: u8) -> u8 {
     let folded = match remote.ip() {
         IpAddr::V4(v4) => u32::from(v4),

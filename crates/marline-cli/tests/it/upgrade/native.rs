@@ -167,20 +167,25 @@ impl Front {
 fn a_kernels_connections_go_on_over_three_upgrades() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
-    let Some(front) = Front::start(dir.path()) else { return };
-    go_on_over_three_upgrades(front);
+    let Some(mut front) = Front::start(dir.path()) else { return };
+    go_on_over_three_upgrades(&mut front);
+    // Traces of each process, of connections of before and after.
+    let traces = "for trace in run/traces/*.sqlog; do marline lab plot $trace; done";
+    let drawn = front.testbed.run("server", traces);
+    assert!(drawn.lines().count() >= 6, "{drawn}");
+    assert!(drawn.lines().all(|line| line.contains(" B new data, ")), "{drawn}");
 }
 
 #[test]
 fn so_do_those_of_two_shards_each_in_its_own_process() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
-    let serve = "serve --shards 2 --listen 10.91.1.1:80 --to 127.0.0.1:8080 --qlog ./run/traces";
-    let Some(front) = Front::start_as(dir.path(), "", serve, "10.91.1.1 80") else { return };
-    go_on_over_three_upgrades(front);
+    let serve = "serve --shards 2 --listen 10.91.1.1:80 --to 127.0.0.1:8080";
+    let Some(mut front) = Front::start_as(dir.path(), "", serve, "10.91.1.1 80") else { return };
+    go_on_over_three_upgrades(&mut front);
 }
 
-fn go_on_over_three_upgrades(mut front: Front) {
+fn go_on_over_three_upgrades(front: &mut Front) {
     front.testbed.run("client", "ip mptcp limits set subflows 4 add_addr_accepted 0");
     let mut clients = vec![front.client("get"), front.client("session"), front.client("many")];
     let first = front.newest();
@@ -215,11 +220,6 @@ fn go_on_over_three_upgrades(mut front: Front) {
     for pid in middle {
         wait_until_gone(pid);
     }
-    // Traces of each process, of connections of before and after.
-    let traces = "for trace in run/traces/*.sqlog; do marline lab plot $trace; done";
-    let drawn = front.testbed.run("server", traces);
-    assert!(drawn.lines().count() >= 6, "{drawn}");
-    assert!(drawn.lines().all(|line| line.contains(" B new data, ")), "{drawn}");
     // No segment came to a port without a guard, which the kernel would have answered.
     assert_eq!(front.testbed.counter("server", "TcpOutRsts"), 0);
     for name in

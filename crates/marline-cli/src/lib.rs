@@ -221,7 +221,11 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
             drivers = prepared.as_ref().map_or(1, cmd::server::Prepared::shards);
             Box::pin(cmd::server::run(prepared))
         }
-        Command::Serve(args) => Box::pin(cmd::serve::run(cmd::serve::prepare(*args)?)),
+        Command::Serve(args) => {
+            let prepared = cmd::serve::prepare(*args)?;
+            drivers = prepared.shards();
+            Box::pin(cmd::serve::run(prepared))
+        }
         Command::Run(args) => match cmd::run::prepare(*args) {
             Some(prepared) => Box::pin(cmd::run::run(prepared)),
             None => Box::pin(std::future::ready(Ok(ExitCode::FAILURE))),

@@ -75,7 +75,7 @@ impl CarrierPlan {
     /// # Errors
     /// A privilege is missing (the error says which, and how to give it).
     pub fn open(self) -> anyhow::Result<Carrier> {
-        self.open_with(None, |_| Ok(()))
+        self.open_with(None, 1, |_| Ok(()))
     }
 
     /// Opens the sockets a listener needs, reserves its ports, and drops every capability. `no_offload`: each segment
@@ -89,8 +89,9 @@ impl CarrierPlan {
         if server.is_successor() && inherited.is_some() != (self == CarrierPlan::Raw) {
             anyhow::bail!("another carrier than that of the running process needs a restart");
         }
-        let carrier =
-            self.open_with(inherited, |sockets| match server.reserve(Arc::clone(sockets)) {
+        let shards = server.get_shards();
+        let carrier = self.open_with(inherited, shards, |sockets| {
+            match server.reserve(Arc::clone(sockets)) {
                 Ok(_) => {
                     if no_offload {
                         sockets.without_offload();
@@ -99,7 +100,8 @@ impl CarrierPlan {
                 }
                 Err(BindError::Bind { address, source }) => Err(unreserved(source, address)),
                 Err(error) => Err(error.into()),
-            })?;
+            }
+        })?;
         server.carrier(carrier);
         Ok(())
     }
@@ -109,6 +111,7 @@ impl CarrierPlan {
     fn open_with(
         self,
         inherited: Option<Arc<RawSockets>>,
+        shards: usize,
         reserve: impl FnOnce(&Arc<RawSockets>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Carrier> {
         match self {
@@ -116,7 +119,7 @@ impl CarrierPlan {
             CarrierPlan::Udp => Ok(Carrier::Udp),
             CarrierPlan::Tcp => Ok(Carrier::Tcp),
             CarrierPlan::Raw => {
-                let open = || RawSockets::open().map(Arc::new);
+                let open = || RawSockets::open_for(shards).map(Arc::new);
                 let opened = inherited.map_or_else(open, Ok);
                 let sockets = opened.map_err(|error| explained(error, "a raw socket"))?;
                 reserve(&sockets)?;
@@ -126,7 +129,7 @@ impl CarrierPlan {
             CarrierPlan::Tun(paths) => {
                 let interfaces = Interfaces::now().context("cannot list interfaces")?;
                 for path in &paths {
-                    check_interface(path, &interfaces)?;
+                    check_interface(path, &interfaces, shards)?;
                 }
                 // Interfaces that are there need no privilege.
                 unprivileged()?;
@@ -137,13 +140,14 @@ impl CarrierPlan {
 }
 
 /// An interface that nobody made has no routes either: making it here would help nobody.
-fn check_interface(path: &TunPath, interfaces: &Interfaces) -> anyhow::Result<()> {
+fn check_interface(path: &TunPath, interfaces: &Interfaces, shards: usize) -> anyhow::Result<()> {
     let name = &path.interface;
     if interfaces.by_name(name).is_some() {
         return Ok(());
     }
+    let queues = if shards > 1 { " multi_queue" } else { "" };
     anyhow::bail!(
-        "there is no interface {name}: make it first (ip tuntap add mode tun name {name} user USER; \
+        "there is no interface {name}: make it first (ip tuntap add mode tun name {name} user USER{queues}; \
          ip link set {name} up; ip route add {} dev {name}) and let the machine forward",
         path.address
     )

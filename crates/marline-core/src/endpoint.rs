@@ -6,6 +6,7 @@ mod fast_open;
 mod flows;
 mod listener;
 mod oldest_first;
+pub(crate) mod ownership;
 pub(crate) mod path_health;
 mod requests;
 mod slots;

@@ -36,6 +36,7 @@ pub use config::{
     Linger, Shard,
 };
 pub use endpoint::Endpoint;
+pub use endpoint::ownership::Asks;
 pub use error::{CloseReason, ConnectError, FallbackReason, ReadError, WriteError};
 pub use event::{ConnectionId, Event, MonitorEvent, MonitorKind, StreamDirection};
 pub use linux_compat::LinuxCompat;

@@ -23,7 +23,8 @@ pub enum Carrier {
     /// As native TCP on raw sockets that are opened when needed: talks to any stack that speaks
     /// Multipath TCP or plain TCP. Needs CAP_NET_RAW at that time.
     Raw,
-    /// As native TCP on raw sockets that were opened earlier, while the process had CAP_NET_RAW.
+    /// As native TCP on raw sockets that were opened earlier, while the process had CAP_NET_RAW: for as many shards as
+    /// a server has.
     Opened(Arc<RawSockets>),
     /// As native TCP on TUN interfaces, one per path: Marline is a host of its own behind each.
     Tun(Vec<TunPath>),
@@ -33,7 +34,8 @@ pub enum Carrier {
 ///
 /// The system routes packets for the address into the interface and forwards what comes out, so it
 /// must be configured as a router between that address and the network. Making the interface needs
-/// CAP_NET_ADMIN; one made before that belongs to the user (`ip tuntap add`) needs nothing.
+/// CAP_NET_ADMIN; one made before that belongs to the user (`ip tuntap add`) needs nothing. Several shards of a server
+/// need one with as many queues (`ip tuntap add .. multi_queue`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunPath {
     /// Name of the interface.
@@ -81,21 +83,31 @@ pub(crate) const fn kind(carrier: &Carrier, keepalive: Duration) -> CarrierKind 
     }
 }
 
-/// Gives a shard its sockets.
-pub(crate) fn open(carrier: &Carrier, shard: &Shard) -> Result<(), BindError> {
+/// Gives shards their sockets.
+pub(crate) fn open(carrier: &Carrier, shards: &[&Shard]) -> Result<(), BindError> {
     let in_use = |error| BindError::io("use the raw sockets", error);
     match carrier {
         Carrier::Udp | Carrier::Auto | Carrier::Tcp => Ok(()),
         Carrier::Raw => {
             let what = "open raw sockets (this needs CAP_NET_RAW)";
-            let sockets = RawSockets::open().map_err(|error| BindError::io(what, error))?;
-            shard.use_raw(&sockets).map_err(in_use)
+            let sockets = RawSockets::open_for(shards.len());
+            let sockets = sockets.map_err(|error| BindError::io(what, error))?;
+            Shard::share_raw(shards, &sockets).map_err(in_use)
         }
-        Carrier::Opened(sockets) => shard.use_raw(sockets).map_err(in_use),
+        Carrier::Opened(sockets) => Shard::share_raw(shards, sockets).map_err(in_use),
         Carrier::Tun(paths) => {
+            let several = shards.len() > 1;
             for TunPath { interface, address } in paths {
-                let what = format!("open TUN interface `{interface}`");
-                shard.open_tun(interface, *address).map_err(|error| BindError::io(&what, error))?;
+                let what = match several {
+                    true => format!(
+                        "open a queue of TUN interface `{interface}` for each shard (multi_queue)"
+                    ),
+                    false => format!("open TUN interface `{interface}`"),
+                };
+                for shard in shards {
+                    let opened = shard.open_tun(interface, *address, several);
+                    opened.map_err(|error| BindError::io(&what, error))?;
+                }
             }
             Ok(())
         }

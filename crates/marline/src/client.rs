@@ -114,7 +114,7 @@ impl Client {
             &config.carrier,
             core::slice::from_ref(&shard),
         )?;
-        carrier::open(&config.carrier, &shard)?;
+        carrier::open(&config.carrier, &[&shard])?;
         if config.carrier.is_native() {
             shard
                 .reserve_local_ports()

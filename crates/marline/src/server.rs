@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 
 use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor};
 use marline_io::{
-    AcceptQueue, Generations, HealthExchange, Links, ResetSeed, Shard, ShardConfig, ShardHandle,
-    SharedEventObserver,
+    AcceptQueue, Generations, HealthExchange, Links, ResetSeed, SecretRng, Shard, ShardConfig,
+    ShardHandle, SharedEventObserver,
 };
 use marline_time::{DelayHistogram, Duration};
 use tokio::sync::broadcast;
@@ -111,7 +111,7 @@ impl Server {
         if config.carrier.is_native() {
             let (listen, place) = open_native(&config, &shards, &links)?;
             let addresses = Arc::new(Mutex::new(Announced::of(&config)));
-            let watch = announced::follow_addresses(&config, &shards[0], &addresses);
+            let watch = announced::follow_addresses(&config, &shards, &addresses);
             let decisions = Decisions::default();
             let inner = Inner {
                 shards,
@@ -192,7 +192,7 @@ impl Server {
     /// # Errors
     /// `address` was not [announced](ServerBuilder::announce), port included.
     pub fn set_address(&self, address: SocketAddr, change: PathChange) -> Result<(), UnknownPath> {
-        announced::change(&self.inner.shards[0], &self.inner.addresses, address, change)
+        announced::change(&self.inner.shards, &self.inner.addresses, address, change)
     }
 
     /// Monitor events, if the configuration asked for them.
@@ -326,7 +326,7 @@ fn open_framed(
     Ok((listen, Place { generations, listeners, elders: Mutex::default() }))
 }
 
-/// Gives the shard of a native carrier its sockets and ports.
+/// Gives the shards of a native carrier their sockets and ports.
 fn open_native(
     config: &ServerBuilder,
     shards: &[Arc<ShardHandle>],
@@ -334,13 +334,30 @@ fn open_native(
 ) -> Result<(Vec<SocketAddr>, Place), BindError> {
     let generations = Generations::new(config.generation, shards, links);
     let (mut elders, mut inherited) = (Vec::new(), None);
+    if shards.len() > 1 {
+        Shard::introduce(shards);
+        share_fast_open_keys(shards)?;
+    }
     if let Some(estate) = config.take_inherited() {
-        shards[0].wait_with_receiving();
+        shards.iter().for_each(|shard| shard.wait_with_receiving());
         (elders, inherited) = (estate.elders, Some(estate.native));
     }
-    let listen = announced::listen(config, &shards[0], inherited)?;
+    let each: Vec<&Shard> = shards.iter().map(|shard| &***shard).collect();
+    let listen = announced::listen(config, &each, inherited)?;
     let (listeners, elders) = (Mutex::default(), Mutex::new(elders));
     Ok((listen, Place { generations, listeners, elders }))
+}
+
+/// Draws the keys of the cookies of Fast Open: a client that has one comes to any shard.
+fn share_fast_open_keys(shards: &[Arc<ShardHandle>]) -> Result<(), BindError> {
+    let drawn = SecretRng::from_os().map(|mut rng| rng.key());
+    let drawn = drawn.map_err(|error| BindError::io("draw a secret", error))?;
+    let mut key = [0; 16];
+    key.copy_from_slice(&drawn[..16]);
+    for shard in shards {
+        shard.with_endpoint(|endpoint, _| endpoint.set_fast_open_keys(key, None));
+    }
+    Ok(())
 }
 
 /// What names of capture files of a shard begin with.

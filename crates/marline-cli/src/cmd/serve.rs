@@ -39,6 +39,14 @@ pub struct Prepared {
     successor: Option<Successor>,
 }
 
+impl Prepared {
+    /// Threads that share the ports.
+    #[must_use]
+    pub const fn shards(&self) -> usize {
+        self.plan.shards
+    }
+}
+
 /// Completes the privileged setup, then drops the privileges.
 ///
 /// # Errors

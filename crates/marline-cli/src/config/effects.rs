@@ -135,6 +135,7 @@ impl Reloadable for ServeOptions {
         ("to", New),
         ("signal", Restart),
         ("fast-open", New),
+        ("shards", Restart),
         ("no-offload", Restart),
         ("proxy-protocol", New),
         ("max-connections", New),

@@ -10,7 +10,7 @@ use marline_proxy::serve::{Backend, FrontLimits, HeaderVersion};
 use serde::{Deserialize, Serialize};
 
 use super::policies::{Side, registry};
-use super::shared::{RuntimeOptions, UPGRADE_LIMIT_S, connections, options, seconds};
+use super::shared::{RuntimeOptions, UPGRADE_LIMIT_S, connections, options, seconds, shards};
 use super::{Signal, Span, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
 
@@ -35,6 +35,9 @@ options! {
         /// may come to the service twice
         #[arg(long, value_name = "PORT")]
         pub fast_open: Vec<u16>,
+        /// Number of threads that share the ports: 1, 2, 4 .. 128 [default: 1]
+        #[arg(long, value_name = "N")]
+        pub shards: Option<usize>,
         /// Send each packet alone: leave segmentation to neither the kernel nor the network card
         #[arg(long)]
         pub no_offload: bool,
@@ -91,6 +94,8 @@ pub struct ServePlan {
     pub carrier: CarrierPlan,
     /// Each leaves alone.
     pub no_offload: bool,
+    /// Threads that share the ports, one driver on each.
+    pub shards: usize,
     /// The service.
     pub backend: Backend,
     /// PROXY protocol header sent to it.
@@ -125,6 +130,7 @@ impl ServeOptions {
         let shared = self.shared().effective(CarrierChoice::Raw, Side::Server);
         self.set_shared(shared);
         let limits = FrontLimits::default();
+        self.shards.get_or_insert(1);
         self.max_connections.get_or_insert(limits.total);
         self.max_per_source.get_or_insert(limits.per_source);
         self.connect_timeout.get_or_insert(Word(Span(limits.connect)));
@@ -168,6 +174,7 @@ impl ServeOptions {
             network: options.network()?,
             carrier: shared.carrier()?,
             no_offload: options.no_offload,
+            shards: options.shards.unwrap_or(1),
             backend,
             header: options.proxy_protocol.map(HeaderVersion::from),
             limits,
@@ -211,6 +218,7 @@ impl ServeOptions {
             server.advertise(*address);
         }
         server
+            .shards(shards(self.shards)?)
             .capture_secrets(self.pcap_secrets)
             .path_health_monitor(self.shared().path_health_monitor())
             .share_path_health(self.shared().share_path_health);

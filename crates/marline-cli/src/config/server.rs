@@ -15,7 +15,9 @@ use marline_proxy::server::allowances::ClientAllowances;
 use marline_proxy::target::Target;
 
 use super::policies::{Side, registry};
-use super::shared::{RuntimeOptions, UPGRADE_LIMIT_S, busy_poll, connections, options, seconds};
+use super::shared::{
+    RuntimeOptions, UPGRADE_LIMIT_S, busy_poll, connections, options, seconds, shards,
+};
 use super::{ClientQuota, PortDeadline, SessionLimit, Span, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
 
@@ -251,15 +253,8 @@ impl ServerOptions {
         for address in &self.advertise {
             server.advertise(*address);
         }
-        let shards = self.shards.unwrap_or(1);
-        if !shards.is_power_of_two() || shards > 128 {
-            bail!("--shards {shards}: a power of two up to 128");
-        }
-        if shards > 1 && !self.carrier.is_some_and(CarrierChoice::is_framed) {
-            bail!("--shards {shards}: native TCP has one");
-        }
         server
-            .shards(shards)
+            .shards(shards(self.shards)?)
             .busy_poll(busy_poll(self.busy_poll)?)
             .capture_secrets(self.pcap_secrets)
             .path_health_monitor(self.shared().path_health_monitor())

@@ -395,6 +395,15 @@ pub(super) fn seconds(count: u64) -> Word<Span> {
     Word(Span(Duration::from_secs(count)))
 }
 
+/// How many threads share the ports, if it can be so many.
+pub(super) fn shards(count: Option<usize>) -> anyhow::Result<usize> {
+    let count = count.unwrap_or(1);
+    if !count.is_power_of_two() || count > 128 {
+        bail!("--shards {count}: a power of two up to 128");
+    }
+    Ok(count)
+}
+
 /// The bound on connections, if it is one.
 pub(super) fn connections(count: Option<usize>) -> anyhow::Result<usize> {
     match count.unwrap_or_default() {

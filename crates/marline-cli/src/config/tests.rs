@@ -416,6 +416,24 @@ fn a_servers_files_lie_beside_its_configuration() {
     assert!(error_of(ServerOptions::default().plan(Path::new("x.toml"))).contains("--listen"));
     let shards = ServerOptions { shards: Some(3), ..ServerOptions::from_file(&file).unwrap() };
     assert!(error_of(shards.plan(&file)).contains("power of two"));
+    let native = ServerOptions {
+        shards: Some(4),
+        carrier: Some(CarrierChoice::Raw),
+        ..ServerOptions::from_file(&file).unwrap()
+    };
+    let plan = native.plan(&file).unwrap();
+    assert_eq!((plan.shards, plan.network.get_shards()), (4, 4));
+}
+
+#[test]
+fn a_front_has_as_many_shards_as_its_file_says() {
+    let plan =
+        front("listen = ['127.0.0.1:80']\nto = '127.0.0.1:8080'\nshards = 2").plan().unwrap();
+    assert_eq!((plan.shards, plan.network.get_shards()), (2, 2));
+    for wrong in [0, 3, 256] {
+        let text = format!("listen = ['127.0.0.1:80']\nto = '127.0.0.1:8080'\nshards = {wrong}");
+        assert!(error_of(front(&text).plan()).contains("power of two"), "{wrong}");
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ const BUILD: &str = "marline_build_info";
 
 type OfCarrier = fn(&CarrierCounters) -> u64;
 
-const CARRIER_EVENTS: [(&str, OfCarrier); 24] = [
+const CARRIER_EVENTS: [(&str, OfCarrier); 26] = [
     ("malformed", |c| c.malformed),
     ("syns", |c| c.syns),
     ("syns_refused", |c| c.syns_refused),
@@ -49,6 +49,8 @@ const CARRIER_EVENTS: [(&str, OfCarrier); 24] = [
     ("keepalives", |c| c.keepalives),
     ("bad_checksums", |c| c.bad_checksums),
     ("unfinished_checksums", |c| c.unfinished_checksums),
+    ("foreign_joins", |c| c.foreign_joins),
+    ("foreign_segments", |c| c.foreign_segments),
     ("links", |c| c.links),
     ("links_refused", |c| c.links_refused),
     ("links_malformed", |c| c.links_malformed),

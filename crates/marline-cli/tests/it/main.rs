@@ -24,6 +24,7 @@ mod native_direct;
 mod native_offload;
 mod native_privileges;
 mod native_serve;
+mod native_shards;
 mod operations;
 mod prometheus;
 mod quickstart;

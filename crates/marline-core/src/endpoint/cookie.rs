@@ -31,7 +31,7 @@ use crate::tables::demux::FlowKey;
 use crate::tables::initial_numbers::InitialNumbers;
 use crate::tables::stateless_reply::StatelessReply;
 use crate::transmit::TransmitBuf;
-use crate::{ConnectionConfig, FourTuple, PacketMeta};
+use crate::{ConnectionConfig, FourTuple, PacketMeta, Shard};
 
 /// Segment sizes that a cookie can name, ascending: common paths, and what tunnels leave of them.
 const SIZES: [u16; 8] = [88, 536, 1_220, 1_300, 1_360, 1_400, 1_440, 1_460];
@@ -104,7 +104,10 @@ struct Baked {
     key: Key,
 }
 
+/// Of the keys that follow from the same the first is taken whose token is this shard's, so that joins come here: with
+/// one shard the very first.
 fn bake(
+    shard: Shard,
     initial: &InitialNumbers,
     path: FourTuple,
     theirs: SeqNum,
@@ -124,9 +127,14 @@ fn bake(
     ]);
     let head = u32::from(size) << 29 | u32::from(slot) << 24;
     let tail = u32::from_be_bytes([0, hash[0], hash[1], hash[2]]);
-    let mut key = [0; 8];
-    key.copy_from_slice(&hash[8..16]);
-    Baked { isn: SeqNum(head | tail), key: Key(u64::from_be_bytes(key)) }
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&hash[8..16]);
+    let mut key = Key(u64::from_be_bytes(bytes));
+    while Shard::of_token(key.derive().0.0, shard.count) != shard.index {
+        bytes.copy_from_slice(&initial.cookie(&[&key.0.to_be_bytes()])[..8]);
+        key = Key(u64::from_be_bytes(bytes));
+    }
+    Baked { isn: SeqNum(head | tail), key }
 }
 
 fn slot_of(now: Instant) -> u8 {
@@ -143,8 +151,13 @@ impl Endpoint {
         config: &Arc<ConnectionConfig>,
     ) {
         let said = Remembered::of(segment);
-        let baked =
-            bake(self.flows.initial(), meta.path, segment.header.seq, (said.size, slot_of(now)));
+        let baked = bake(
+            self.config.shard,
+            self.flows.initial(),
+            meta.path,
+            segment.header.seq,
+            (said.size, slot_of(now)),
+        );
         // One in four thousand million of those that are there has its token.
         if self.out.replies() >= MAX_REPLIES || self.flows.token(baked.key.derive().0).is_some() {
             return;
@@ -268,7 +281,7 @@ impl Endpoint {
         if slot_of(now).wrapping_sub(slot) % SLOTS > GOOD_SLOTS {
             return None;
         }
-        let baked = bake(self.flows.initial(), meta.path, theirs, (size, slot));
+        let baked = bake(self.config.shard, self.flows.initial(), meta.path, theirs, (size, slot));
         (baked.isn == isn).then_some((baked, size))
     }
 

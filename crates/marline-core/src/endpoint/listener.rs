@@ -14,7 +14,7 @@ use crate::connection::{
 use crate::crypto::Key;
 use crate::tables::demux::FlowKey;
 use crate::tables::stateless_reply::StatelessReply;
-use crate::tables::time_wait::{Answer, TIME_WAIT_BIT};
+use crate::tables::time_wait::Answer;
 use crate::transmit::TransmitBuf;
 use crate::{
     ChecksumScope, ConnectionConfig, ConnectionId, Ecn, FourTuple, PacketMeta, Shard, Transmit,
@@ -115,37 +115,6 @@ impl Endpoint {
             self.answer_with_reset_because(now, meta, syn.segment, Some(reason));
         }
         self.after(now, slot);
-    }
-
-    /// Whether a connection has this token, so that joins to it belong here.
-    #[must_use]
-    pub fn knows_token(&self, token: u32) -> bool {
-        self.flows.token(Token(token)).is_some()
-    }
-
-    /// Whether a segment concerns something that is here: a subflow or what is left of one, a connection that it would
-    /// join, or a handshake that a cookie has answered. Endpoints that share their addresses tell by it whose it
-    /// is, where flows have no ids.
-    #[must_use]
-    pub fn claims(&self, now: Instant, meta: &PacketMeta, segment: &[u8]) -> bool {
-        let flow = self.flows.find(&meta.path, meta.flow, meta.peer_flow);
-        if flow.is_some_and(|flow| flow.slot & TIME_WAIT_BIT == 0) {
-            return true;
-        }
-        let Ok(segment) = TcpSegment::parse(segment) else { return false };
-        let flags = segment.header.flags;
-        let is_syn = flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK);
-        if let Some(ended) = flow.and_then(|flow| self.flows.ended(flow.slot)) {
-            return !(is_syn && ended.gives_way_to(&segment));
-        }
-        if !is_syn {
-            return self.shows_cookie(now, meta, &segment);
-        }
-        let joins = match mp_join(&segment) {
-            Some(MpJoin::Syn { token, .. }) => Some(token),
-            _ => fast_join_token(&segment),
-        };
-        joins.is_some_and(|token| self.knows_token(token))
     }
 
     /// So many connections are half open that strangers must prove their addresses before they get another.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use marline_core::{Ecn, PacketMeta};
+use marline_core::{Asks, Ecn, PacketMeta, Shard};
 use marline_testkit::fixtures::path;
 use marline_testkit::{Peer, Script, Seg, config, endpoint_config};
 use marline_wire::SeqNum;
@@ -53,6 +53,7 @@ fn what_is_left_of_a_subflow_is_claimed_until_a_younger_syn_comes() {
     assert!(claims(&mut script, &peer, late.clone()), "it is answered once more");
     let again = Seg::syn().at(peer.next.add(1_000_000));
     assert!(!claims(&mut script, &peer, again), "it opens another connection");
+    assert!(claims(&mut script, &peer, late.clone()), "nobody has it so far");
     script.advance(Duration::from_secs(300));
     assert!(!claims(&mut script, &peer, late), "nothing is left");
 }
@@ -80,4 +81,71 @@ fn what_ends_a_handshake_that_a_cookie_answered_is_claimed_by_who_baked_it() {
     assert!(!claims(&mut theirs, &peer, ack), "another one's cookie");
     let guess = Seg::ack().at(peer.next).acking(peer.expected.add(1));
     assert!(!claims(&mut ours, &peer, guess));
+}
+
+#[test]
+fn what_is_left_makes_way_for_a_join_to_another_endpoint_and_does_not_hide_one_to_this() {
+    let (mut script, first) = served(config(), 7, 1);
+    let path = served_path(1);
+    let reset = |script: &mut Script| {
+        // A subflow between these ends was reset: its RST is repeated for a while.
+        let gone = Peer::new(path, 0);
+        gone.inject(script, gone.capable_syn());
+        let of_path = |script: &Script, id: &_| {
+            script.endpoint.info(*id).is_some_and(|info| info.subflows[0].path == path)
+        };
+        let ids = script.endpoint.connections();
+        let id = *ids.iter().find(|id| of_path(script, id)).expect("half open");
+        script.run(|endpoint, now| endpoint.abort(now, id));
+        script.run(|endpoint, now| endpoint.release(now, id));
+        let _ = script.take_sent();
+    };
+    reset(&mut script);
+    let peer = Peer::new(path, 0);
+    let late = Seg::ack().at(SeqNum(5)).acking(SeqNum(5)).payload(b"late");
+    assert!(claims(&mut script, &peer, late.clone()), "it is left");
+    assert!(claims(&mut script, &peer, peer.join_syn(&first, 1, 2).at(SeqNum(77))), "ours");
+    let mut unknown = Peer::new(served_path(0), 7);
+    unknown.their_key = 0x1234;
+    let join = peer.join_syn(&unknown, 1, 2).at(SeqNum(77));
+    assert!(!claims(&mut script, &peer, join), "another endpoint's");
+    script.run(|endpoint, _| endpoint.make_way(&path));
+    assert!(!claims(&mut script, &peer, late), "the ends are the other's");
+    // What is alive stays.
+    script.run(|endpoint, _| endpoint.make_way(&first.path));
+    assert!(claims(&mut script, &first, Seg::ack().at(first.next).acking(first.expected)));
+}
+
+#[test]
+fn a_segment_says_what_it_asks_for() {
+    let (_, first) = served(config(), 7, 1);
+    let second = Peer::new(served_path(1), 0);
+    let asks = |seg: Seg| Asks::of(&seg.ports(1, 2).bytes(None));
+    assert_eq!(asks(second.capable_syn()), Asks::ToOpen);
+    assert_eq!(asks(Seg::syn()), Asks::ToOpen);
+    assert!(matches!(asks(second.join_syn(&first, 1, 2)), Asks::ToJoin(_)));
+    assert_eq!(asks(Seg::ack()), Asks::Nothing);
+    assert_eq!(asks(Seg::rst()), Asks::Nothing);
+    assert_eq!(Asks::of(&[0; 7]), Asks::Nothing);
+}
+
+#[test]
+fn joins_to_a_connection_that_a_cookie_opened_come_to_the_shard_that_baked_it() {
+    for index in 0..4 {
+        let mut endpoint = endpoint_config(Some(config()));
+        endpoint.limits.syn_queue = 0;
+        endpoint.shard = Shard { index, count: 4, generation: None };
+        let mut script = Script::new(endpoint, 5);
+        for port in 0..8 {
+            let mut peer = Peer::new(path(0, 2, 40_000 + port), 9);
+            peer.connect(&mut script);
+            let join = Peer::new(path(1, 3, 40_000 + port), 0).join_syn(&peer, 1, 2);
+            let Asks::ToJoin(token) = Asks::of(&join.ports(1, 2).bytes(None)) else {
+                unreachable!("a join")
+            };
+            assert!(script.endpoint.knows_token(token));
+            assert_eq!(Shard::of_token(token, 4), index);
+        }
+        assert_eq!(script.endpoint.counters().syn_cookies_received, 8);
+    }
 }

@@ -195,6 +195,10 @@ pub struct CarrierCounters {
     pub bad_checksums: u64,
     /// Native carriers: segments accepted whose checksum was left to hardware.
     pub unfinished_checksums: u64,
+    /// Native carriers: joins that another shard received, and that were this one's.
+    pub foreign_joins: u64,
+    /// Native carriers: segments that another shard received, and that were this one's; joins too.
+    pub foreign_segments: u64,
     /// Links: TCP connections accepted.
     pub links: u64,
     /// Links refused because of the limit on those that have proven nothing, or on all.

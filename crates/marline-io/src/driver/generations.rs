@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use marline_core::Shard as Part;
+use marline_core::{FourTuple, Shard as Part};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
@@ -25,6 +25,7 @@ use super::socket::Kind;
 use super::state::{SocketEntry, Watch};
 use crate::carrier::Outer;
 use crate::links::Unpacker;
+use crate::native;
 use crate::succession::{Channel, Message, Passed, channel};
 
 /// The processes that share the sockets of these shards, seen from one of them.
@@ -42,14 +43,18 @@ impl Generations {
     #[must_use]
     pub fn new(own: u8, shards: &[Arc<ShardHandle>], links: &Arc<Links>) -> Arc<Self> {
         let shards: Vec<_> = shards.iter().map(|handle| Arc::downgrade(&handle.shard)).collect();
-        let (asked, returned_to) = (shards.clone(), shards.first().cloned());
+        let (asked, returned_to) = (shards.clone(), shards.clone());
         let knows_token = Box::new(move |token| knows_token(&asked, token));
         let returned = Box::new(move |generation: u8, bytes: &[u8]| {
-            let shard = returned_to.as_ref().and_then(Weak::upgrade);
-            if let (Some(shard), Ok((Message::Segment { path, ecn }, segment))) =
-                (shard, Message::parse(bytes))
+            let Ok((Message::Segment { path, ecn }, segment)) = Message::parse(bytes) else {
+                return;
+            };
+            // What came before it may have made it another shard's.
+            let (home, others) = from_home(&returned_to, &path);
+            if !others.iter().any(|other| other.on_passed_segment(path, ecn, segment))
+                && let Some(home) = home
             {
-                shard.on_returned_segment(generation, path, ecn, segment);
+                home.on_returned_segment(generation, path, ecn, segment);
             }
         });
         let elders = Elders::new(own, knows_token, returned);
@@ -117,8 +122,9 @@ impl Generations {
     fn on_passed(&self, bytes: &[u8], fd: Option<OwnedFd>, back: BorrowedFd<'_>) -> bool {
         match (Message::parse(bytes), fd) {
             (Ok((Message::Segment { path, ecn }, segment)), _) => {
-                let shard = self.shards.first().and_then(Weak::upgrade);
-                if !shard.is_some_and(|shard| shard.on_passed_segment(path, ecn, segment)) {
+                let (home, others) = from_home(&self.shards, &path);
+                let mut asked = home.iter().chain(&others);
+                if !asked.any(|shard| shard.on_passed_segment(path, ecn, segment)) {
                     // The channel has no room: it is lost, as it would be in a full queue.
                     let _ = channel::send(back, &[bytes], None);
                 }
@@ -160,10 +166,21 @@ impl Generations {
     }
 }
 
+/// The shard where native TCP of a path is at home, and the others.
+fn from_home(shards: &[Weak<Shard>], path: &FourTuple) -> (Option<Arc<Shard>>, Vec<Arc<Shard>>) {
+    let home = usize::from(native::home(path.remote, shard_count(shards)));
+    let others = shards.iter().enumerate().filter(|(index, _)| *index != home);
+    let others = others.filter_map(|(_, other)| other.upgrade()).collect();
+    (shards.get(home).and_then(Weak::upgrade), others)
+}
+
+fn shard_count(shards: &[Weak<Shard>]) -> u8 {
+    u8::try_from(shards.len()).unwrap_or(u8::MAX)
+}
+
 /// Whether a connection of these shards, none of which may be locked, has this token.
 fn knows_token(shards: &[Weak<Shard>], token: u32) -> bool {
-    let count = u8::try_from(shards.len()).unwrap_or(u8::MAX);
-    let index = usize::from(Part::of_token(token, count));
+    let index = usize::from(Part::of_token(token, shard_count(shards)));
     let shard = shards.get(index).and_then(Weak::upgrade);
     shard.is_some_and(|shard| shard.lock().endpoint.knows_token(token))
 }

@@ -4,6 +4,7 @@
 use core::net::SocketAddr;
 
 use super::carrier::Carrier;
+use super::native_shards::ForOthers;
 use super::observer::{Direction, ObservedSegments};
 use super::receive_buffer::{ReceiveBuffer, UdpBuffer, local_ip, plain};
 use super::shard::Shard;
@@ -25,27 +26,29 @@ pub(super) struct Origin {
 }
 
 impl Shard {
-    /// Gives a batch to carrier and core.
-    pub(super) fn on_batch(
+    /// Gives a batch to carrier and core. Returns what of native TCP may be other shards'.
+    pub(super) fn on_batch<'a>(
         &self,
         state: &mut State,
         now: Instant,
         (index, local): (u16, SocketAddr),
-        buffer: &ReceiveBuffer,
-    ) {
+        buffer: &'a ReceiveBuffer,
+    ) -> ForOthers<'a> {
+        let mut others = ForOthers::default();
         match buffer {
             ReceiveBuffer::Udp(buffer) => self.on_datagrams(state, now, (index, local), buffer),
             ReceiveBuffer::Raw(buffer) => {
                 for (meta, bytes) in buffer.packets() {
-                    state.on_raw_packet(now, meta, bytes);
+                    state.on_raw_packet(now, meta, bytes, &mut others);
                 }
             }
             ReceiveBuffer::Tun(buffer) => {
                 for packet in buffer.packets() {
-                    state.on_tun_packet(now, packet);
+                    state.on_tun_packet(now, packet, &mut others);
                 }
             }
         }
+        others
     }
 
     fn on_datagrams(
@@ -210,7 +213,13 @@ impl State {
     }
 
     /// Gives a packet from a raw socket to the core.
-    fn on_raw_packet(&mut self, now: Instant, meta: &RawMeta, bytes: &[u8]) {
+    fn on_raw_packet<'a>(
+        &mut self,
+        now: Instant,
+        meta: &RawMeta,
+        bytes: &'a [u8],
+        others: &mut ForOthers<'a>,
+    ) {
         let Carrier::Native(carrier) = &mut self.carrier else { return };
         let arrived = match meta.source {
             _ if meta.truncated => None,
@@ -229,37 +238,55 @@ impl State {
             carrier.malformed();
             return;
         };
-        self.on_arrived(now, &arrived);
+        self.on_arrived(now, &arrived, others);
     }
 
     /// Gives a packet from a TUN interface to the core, or what ICMP says in it.
-    fn on_tun_packet(&mut self, now: Instant, packet: &[u8]) {
+    fn on_tun_packet<'a>(&mut self, now: Instant, packet: &'a [u8], others: &mut ForOthers<'a>) {
         if let Some(arrived) = native::tcp_of(packet) {
-            self.on_arrived(now, &arrived);
+            self.on_arrived(now, &arrived, others);
         } else if let Some(sink) = &mut self.sink {
             sink.on_packet(packet);
         } else if let Some(error) = native::error_of(packet) {
             self.on_native_error(now, &error);
+            others.errors.push(error);
         } else if let Carrier::Native(carrier) = &mut self.carrier {
             carrier.malformed();
         }
     }
 
     /// Gives a segment in an IP packet to the core, if it may see it.
-    fn on_arrived(&mut self, now: Instant, arrived: &Arrived<'_>) {
+    pub(super) fn on_arrived<'a>(
+        &mut self,
+        now: Instant,
+        arrived: &Arrived<'a>,
+        others: &mut ForOthers<'a>,
+    ) {
         let Carrier::Native(carrier) = &mut self.carrier else { return };
-        let keeps_to_own = carrier.keeps_to_own();
+        let (shard, keeps_to_own) = (carrier.shard(), carrier.keeps_to_own());
         let Some((meta, segment)) = carrier.receive(arrived) else { return };
-        if keeps_to_own && !self.endpoint.claims(now, &meta, segment) {
+        let may_be_others = shard.count > 1 || keeps_to_own || self.links.living_elders().is_some();
+        if !may_be_others || self.endpoint.claims(now, &meta, segment) {
+            self.take_segment(now, &meta, segment);
+            return;
+        }
+        match self.first_asked(now, shard, meta, segment) {
+            Some(stray) => others.strays.push(stray),
+            None => self.take_unclaimed(now, &meta, segment),
+        }
+    }
+
+    /// Takes a segment that no shard of this process claims, unless it may be another process's.
+    pub(super) fn take_unclaimed(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
+        if matches!(&self.carrier, Carrier::Native(carrier) if carrier.keeps_to_own()) {
             return;
         }
         if let Some(elders) = self.links.living_elders()
-            && !self.endpoint.claims(now, &meta, segment)
             && elders.ask_for(&meta.path, meta.ecn, segment)
         {
             return;
         }
-        self.take_segment(now, &meta, segment);
+        self.take_segment(now, meta, segment);
     }
 
     /// Gives a segment of native TCP to the core.

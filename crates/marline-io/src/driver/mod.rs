@@ -28,6 +28,7 @@ mod link_flows;
 mod link_tasks;
 mod links;
 mod native;
+mod native_shards;
 mod native_succession;
 mod observer;
 mod observers;

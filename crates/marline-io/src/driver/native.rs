@@ -5,7 +5,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use marline_core::{ConnectError, ConnectionConfig, ConnectionId, FourTuple, NetworkError};
+use marline_core::{
+    ConnectError, ConnectionConfig, ConnectionId, FourTuple, NetworkError, Shard as Part,
+};
 use marline_time::Instant;
 use marline_wire::SeqNum;
 
@@ -23,28 +25,43 @@ impl Shard {
     /// # Errors
     /// The sockets are already in use, or the system refuses.
     pub fn use_raw(&self, sockets: &RawSockets) -> io::Result<()> {
-        let mut opened = sockets.take()?;
-        {
-            let mut state = self.lock();
-            if let Carrier::Native(carrier) = &mut state.carrier {
-                carrier.adopt(&mut opened);
-            }
-            state.out.join_runs(opened.joins_runs());
-            state.spare.join_runs(opened.joins_runs());
-        }
-        for (ipv6, family) in [false, true].into_iter().zip(opened.sockets()) {
-            self.add_socket(Sock::raw(family, ipv6)?)?;
-        }
-        self.lock().let_through()
+        Shard::share_raw(&[self], sockets)
     }
 
-    /// Opens a TUN interface, behind which this shard is the host with the address `local`.
+    /// The same by all the shards of a listener.
+    ///
+    /// # Errors
+    /// As there, or they are not for so many shards.
+    pub fn share_raw(shards: &[&Shard], sockets: &RawSockets) -> io::Result<()> {
+        let opened = sockets.take(shards.len())?;
+        let joins_runs = opened.joins_runs();
+        for shard in shards {
+            let mut state = shard.lock();
+            if let Carrier::Native(carrier) = &mut state.carrier {
+                carrier.adopt(&opened);
+            }
+            state.out.join_runs(joins_runs);
+            state.spare.join_runs(joins_runs);
+        }
+        for (shard, families) in shards.iter().zip(opened.sockets()) {
+            for (ipv6, family) in [false, true].into_iter().zip(families) {
+                if let Some(family) = family {
+                    shard.add_socket(Sock::raw(family, ipv6)?)?;
+                }
+            }
+            shard.lock().let_through()?;
+        }
+        Ok(())
+    }
+
+    /// Opens a TUN interface, behind which this shard is the host with the address `local`. `several`: other shards are
+    /// it as well, each with a queue of the interface.
     ///
     /// # Errors
     /// The system's: making an interface needs CAP_NET_ADMIN, using a persistent one that belongs to
     /// the user does not.
-    pub fn open_tun(&self, interface: &str, local: IpAddr) -> io::Result<()> {
-        self.add_socket(Sock::tun(interface, local)?)?;
+    pub fn open_tun(&self, interface: &str, local: IpAddr, several: bool) -> io::Result<()> {
+        self.add_socket(Sock::tun(interface, local, several)?)?;
         if let Carrier::Native(carrier) = &mut self.lock().carrier {
             carrier.own_address(local);
         }
@@ -98,16 +115,19 @@ impl Shard {
         Ok(copies)
     }
 
-    /// Reserves a port for this shard to listen on; 0 lets the system choose one. Returns the
+    /// Reserves a port for these shards to listen on; 0 lets the system choose one. Returns the
     /// address with its port.
     ///
     /// # Errors
     /// The system's: the port may be taken, or be a privileged one.
-    pub fn guard(&self, local: SocketAddr) -> io::Result<SocketAddr> {
-        let mut state = self.lock();
-        let Carrier::Native(carrier) = &mut state.carrier else { return Ok(local) };
-        let local = carrier.guard(local)?;
-        state.let_through()?;
+    pub fn guard(shards: &[&Shard], mut local: SocketAddr) -> io::Result<SocketAddr> {
+        let mut guard = None;
+        for shard in shards {
+            let mut state = shard.lock();
+            let Carrier::Native(carrier) = &mut state.carrier else { continue };
+            (local, guard) = carrier.guard(local, guard)?;
+            state.let_through()?;
+        }
         Ok(local)
     }
 
@@ -133,6 +153,14 @@ impl Shard {
 }
 
 impl State {
+    /// Its place among the shards that share its ports.
+    pub(super) const fn part(&self) -> Part {
+        match &self.carrier {
+            Carrier::Native(carrier) => carrier.shard(),
+            Carrier::Udp(_) => Part::ALONE,
+        }
+    }
+
     /// Lets what is ours through, on every raw socket.
     fn let_through(&self) -> io::Result<()> {
         let Carrier::Native(carrier) = &self.carrier else { return Ok(()) };

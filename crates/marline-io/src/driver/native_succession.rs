@@ -7,7 +7,6 @@
 
 use marline_core::{Ecn, FourTuple, PacketMeta};
 
-use super::connections::wake;
 use super::shard::Shard;
 
 const fn meta(path: FourTuple, ecn: Ecn) -> PacketMeta {
@@ -24,15 +23,12 @@ impl Shard {
             return false;
         }
         state.take_segment(now, &meta, segment);
-        if self.tell(&mut state, now) {
-            wake(state.driver.take());
-        } else {
-            self.serve(&mut state, now);
-        }
+        self.after_foreign(&mut state, now);
         true
     }
 
-    /// Takes a segment that an elder gave back, unless another one is to be asked.
+    /// Takes a segment that an elder gave back and none of the other shards claims, unless another elder is to be
+    /// asked.
     pub(super) fn on_returned_segment(
         &self,
         generation: u8,

@@ -1,24 +1,64 @@
-//! Owners of paths of native TCP: which older process has what comes by a path, or is being asked for it.
+//! Owners of paths of native TCP: which older process, or which other shard of this one, has what comes by a path, or
+//! is being asked for it.
 
 use std::collections::HashMap;
 
 use marline_core::FourTuple;
+use marline_time::{Duration, Instant};
 
 /// Paths whose owner is kept. With more, all are forgotten and asked for again: strangers can make it grow.
 const MOST_PATHS: usize = 1 << 16;
 
-/// Which elder has a path, or is being asked for it. Elders are given as numbers, the youngest first.
+/// Time after which an owner of whom nothing was asked is forgotten, once or twice that.
+const UNUSED: Duration = Duration::from_secs(120);
+
+/// Which elder or shard has a path, or is being asked for it. They are given as numbers, in the order in which they are
+/// to be asked. What is forgotten is asked for again: nothing depends on what is kept.
 #[derive(Debug, Default)]
-pub(super) struct PathOwners(HashMap<FourTuple, u8>);
+pub(super) struct PathOwners {
+    owners: HashMap<FourTuple, u8>,
+    /// Those that were not asked for lately.
+    unused: HashMap<FourTuple, u8>,
+    /// When those were put aside.
+    aged_at: Option<Instant>,
+}
 
 impl PathOwners {
     pub(super) fn forget_all(&mut self) {
-        self.0 = HashMap::new();
+        *self = PathOwners::default();
+    }
+
+    /// Forgets those that have not been asked for in a while.
+    pub(super) fn age(&mut self, now: Instant) {
+        let due = self.aged_at.is_none_or(|at| now.since(at) >= UNUSED);
+        if due && !(self.owners.is_empty() && self.unused.is_empty()) {
+            self.unused = core::mem::take(&mut self.owners);
+            self.aged_at = Some(now);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.owners.len() + self.unused.len()
+    }
+
+    /// The owner of a path, if it is known.
+    pub(super) fn known(&mut self, path: &FourTuple) -> Option<u8> {
+        if let Some(owner) = self.unused.remove(path) {
+            self.keep(*path, Some(owner));
+        }
+        self.owners.get(path).copied()
+    }
+
+    /// This one has the path from now on; `None`: nobody here has.
+    pub(super) fn set(&mut self, path: FourTuple, owner: Option<u8>) {
+        self.unused.remove(&path);
+        self.keep(path, owner);
     }
 
     /// Who is to have a segment that came by this path.
     pub(super) fn owner(&mut self, path: FourTuple, elders: &[u8]) -> Option<u8> {
-        let known = self.0.get(&path).copied().filter(|known| elders.contains(known));
+        let known = self.known(&path).filter(|known| elders.contains(known));
         let owner = known.or_else(|| elders.first().copied());
         self.keep(path, owner)
     }
@@ -26,7 +66,7 @@ impl PathOwners {
     /// Who is to have one that was none of this elder's.
     pub(super) fn owner_after(&mut self, path: FourTuple, asked: u8, elders: &[u8]) -> Option<u8> {
         // Whoever was found meanwhile; segments may have been under way to several.
-        let found = self.0.get(&path).copied().filter(|found| *found != asked);
+        let found = self.known(&path).filter(|found| *found != asked);
         let found = found.filter(|found| elders.contains(found));
         let older = || {
             let behind = elders.iter().skip_while(|elder| **elder != asked).nth(1);
@@ -40,12 +80,12 @@ impl PathOwners {
 
     fn keep(&mut self, path: FourTuple, owner: Option<u8>) -> Option<u8> {
         match owner {
-            None => drop(self.0.remove(&path)),
+            None => drop(self.owners.remove(&path)),
             Some(owner) => {
-                if self.0.len() >= MOST_PATHS && !self.0.contains_key(&path) {
-                    self.0.clear();
+                if self.owners.len() >= MOST_PATHS && !self.owners.contains_key(&path) {
+                    self.owners.clear();
                 }
-                self.0.insert(path, owner);
+                self.owners.insert(path, owner);
             }
         }
         owner
@@ -95,7 +135,31 @@ mod tests {
         let mut other = path(1);
         other.local.set_port(81);
         owners.owner(other, &[1]);
-        assert!(owners.0.len() <= MOST_PATHS);
+        assert!(owners.owners.len() <= MOST_PATHS);
         assert_eq!(owners.owner(other, &[1, 0]), Some(1));
+    }
+
+    #[test]
+    fn what_is_not_used_is_forgotten_and_what_is_stays() {
+        let mut owners = PathOwners::default();
+        let mut now = Instant::from_secs(1);
+        owners.set(path(1), Some(3));
+        owners.set(path(2), Some(3));
+        for _ in 0..1_000 {
+            owners.age(now);
+            assert_eq!(owners.known(&path(1)), Some(3));
+            now = now + Duration::from_secs(1);
+        }
+        assert_eq!(owners.known(&path(2)), None);
+        assert_eq!((owners.owners.len(), owners.unused.len()), (1, 0));
+        owners.set(path(1), None);
+        owners.age(now + UNUSED);
+        assert_eq!(owners.known(&path(1)), None);
+        // Also where time has passed unseen.
+        owners.set(path(4), Some(1));
+        for later in 1..4u64 {
+            owners.age(now + Duration::from_secs(1_000 * later));
+        }
+        assert_eq!(owners.known(&path(4)), None);
     }
 }

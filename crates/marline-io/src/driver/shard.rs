@@ -79,6 +79,8 @@ pub struct Shard {
     pub(super) receiving: Receiving,
     pub(super) inbox: mpsc::Sender<Handover>,
     pub(super) peers: OnceLock<Vec<mpsc::Sender<Handover>>>,
+    /// All that share its ports, itself too.
+    pub(super) siblings: OnceLock<Vec<Weak<Shard>>>,
     /// Nobody holds the shard any more: it ends when its connections have.
     pub(super) orphaned: AtomicBool,
     index: u8,
@@ -105,6 +107,11 @@ impl Drop for ShardHandle {
         if let Err(error) = self.shard.timer.set(marline_time::Duration::ZERO) {
             tracing::error!(%error, "cannot wake the network driver");
         }
+        // They may have waited for this one.
+        let siblings = self.shard.siblings.get().into_iter().flatten();
+        for sibling in siblings.filter_map(Weak::upgrade) {
+            let _ = sibling.timer.set(marline_time::Duration::ZERO);
+        }
     }
 }
 
@@ -125,6 +132,7 @@ impl ShardHandle {
             receiving: Receiving::new(kind, clock),
             inbox,
             peers: OnceLock::new(),
+            siblings: OnceLock::new(),
             orphaned: AtomicBool::new(false),
             index,
             handle: OnceLock::new(),
@@ -207,8 +215,10 @@ impl Shard {
     /// Makes shards that share ports known to each other.
     pub fn introduce(shards: &[Arc<ShardHandle>]) {
         let inboxes: Vec<_> = shards.iter().map(|shard| shard.inbox.clone()).collect();
+        let siblings: Vec<_> = shards.iter().map(|shard| shard.downgrade()).collect();
         for shard in shards {
             let _ = shard.peers.set(inboxes.clone());
+            let _ = shard.siblings.set(siblings.clone());
         }
     }
 

@@ -150,8 +150,10 @@ impl Sock {
         Ok(Sock { fd, local: SocketAddr::new(any, 0), kind })
     }
 
-    pub(crate) fn tun(interface: &str, local: IpAddr) -> io::Result<Self> {
-        let tun = OwnedFd::from(Tun::open(interface)?);
+    /// `several`: a queue of the interface, of which there are several.
+    pub(crate) fn tun(interface: &str, local: IpAddr, several: bool) -> io::Result<Self> {
+        let open = if several { Tun::open_queue } else { Tun::open };
+        let tun = OwnedFd::from(open(interface)?);
         let fd = crate::sys::watch(tun, Interest::READABLE)?;
         Ok(Sock { fd, local: SocketAddr::new(local, 0), kind: Kind::Tun })
     }

@@ -15,6 +15,7 @@ use std::io;
 
 use marline_time::Instant;
 
+use super::native_shards::ForOthers;
 use super::reception::Reception;
 use super::shard::Shard;
 use super::state::State;
@@ -102,24 +103,38 @@ impl Shard {
         {
             guard.clear_ready();
         }
+        self.sift(reception, at);
         let mut state = self.lock();
         let now = self.clock.now();
-        self.take_in(reception, &mut state, now, at);
+        let others = self.take_in(reception, &mut state, now, at);
         if self.tell(&mut state, now) && drained {
             cx.waker().wake_by_ref();
         } else if !state.turns.goes_on(now) {
             self.serve(&mut state, now);
         }
+        drop(state);
+        self.pass_on(others);
         Ok(Received::Something)
     }
 
-    /// Gives what was received from a socket to carrier and core.
-    fn take_in(&self, reception: &mut Reception, state: &mut State, now: Instant, at: usize) {
-        let (index, local, _) = &reception.sockets[at];
+    /// Passes on what is for other processes that share the socket.
+    fn sift(&self, reception: &mut Reception, at: usize) {
+        let (_, local, _) = &reception.sockets[at];
         if let Some(elders) = self.links.living_elders() {
             reception.buffer.sift(elders, *local);
         }
-        self.on_batch(state, now, (*index, *local), &reception.buffer);
+    }
+
+    /// Gives what was received from a socket to carrier and core. Returns what may be other shards'.
+    fn take_in<'a>(
+        &self,
+        reception: &'a Reception,
+        state: &mut State,
+        now: Instant,
+        at: usize,
+    ) -> ForOthers<'a> {
+        let (index, local, _) = &reception.sockets[at];
+        self.on_batch(state, now, (*index, *local), &reception.buffer)
     }
 
     /// Receives a batch in the task's place. `true`: no socket has anything.
@@ -131,10 +146,13 @@ impl Shard {
                 reception.next += 1;
                 continue;
             };
+            self.sift(reception, at);
             let mut state = self.lock();
             let now = self.clock.now();
-            self.take_in(reception, &mut state, now, at);
+            let others = self.take_in(reception, &mut state, now, at);
             self.serve(&mut state, now);
+            drop(state);
+            self.pass_on(others);
             if !drained {
                 return false;
             }

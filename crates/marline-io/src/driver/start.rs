@@ -15,6 +15,7 @@ use super::gathered::Gathered;
 use super::lanes::Lanes;
 use super::link_flows::Rerouting;
 use super::observers::Observers;
+use super::path_owners::PathOwners;
 use super::shard::{Shard, ShardConfig, ShardHandle};
 use super::state::{CarrierKind, Spare, State, transmit_buffer};
 use super::task;
@@ -65,6 +66,7 @@ impl Shard {
             index: config.shard.index,
             links: Arc::clone(&config.links),
             rerouting: Rerouting::new(routes),
+            owners: PathOwners::default(),
             frames: FrameBatch::default(),
             gathered: Gathered::default(),
             out: transmit_buffer(headroom, false),
@@ -108,8 +110,10 @@ fn carrier_of(config: &ShardConfig, rng: &mut SecretRng) -> Carrier {
                 reset_seed: config.reset_seed.map_or_else(|| rng.key(), ResetSeed::into_bytes),
             })))
         }
-        CarrierKind::Raw => Carrier::Native(Box::new(NativeCarrier::raw())),
-        CarrierKind::Tun => Carrier::Native(Box::new(NativeCarrier::tun(config.accept.is_some()))),
+        CarrierKind::Raw => Carrier::Native(Box::new(NativeCarrier::raw(config.shard))),
+        CarrierKind::Tun => {
+            Carrier::Native(Box::new(NativeCarrier::tun(config.accept.is_some(), config.shard)))
+        }
         CarrierKind::Gateway => Carrier::Native(Box::new(NativeCarrier::gateway())),
     }
 }

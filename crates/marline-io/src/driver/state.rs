@@ -21,6 +21,7 @@ use super::links::Links;
 use super::observer::SharedEventObserver;
 use super::observers::Observers;
 use super::packet_sink::PacketSink;
+use super::path_owners::PathOwners;
 use super::socket::{Sock, StalledQueue};
 use super::turns::Turns;
 use crate::carrier::Outer;
@@ -110,6 +111,8 @@ pub(super) struct State {
     pub(super) index: u8,
     pub(super) links: Arc<Links>,
     pub(super) rerouting: Rerouting,
+    /// Which other shard has what comes by a path of native TCP.
+    pub(super) owners: PathOwners,
     /// Frames of a lane that are on their way to the kernel.
     pub(super) frames: FrameBatch<(Outer, PathId)>,
     /// Segments that leave in one call.

@@ -5,7 +5,6 @@
 //! nothing, they are sent microseconds later.
 
 use core::future::poll_fn;
-use core::sync::atomic::Ordering;
 use core::task::{Context, Poll};
 use std::io;
 use std::sync::Arc;
@@ -147,15 +146,14 @@ impl Task {
 
     /// Nobody holds the shard, and nothing is left to do.
     fn is_over(&mut self, now: Instant) -> bool {
-        if !self.shard.orphaned.load(Ordering::Acquire) {
+        if !self.shard.is_abandoned() {
             return false;
         }
         let since = *self.orphaned_at.get_or_insert(now);
-        let state = self.shard.lock();
-        if !state.endpoint.connections().is_empty() {
+        let (connections, stragglers) = self.shard.remains();
+        if connections {
             return now >= since + LINGER;
         }
-        let stragglers = state.carrier.is_native() && state.endpoint.in_time_wait();
         !stragglers || now >= since + FAREWELL
     }
 

@@ -4,7 +4,7 @@ use core::net::{Ipv4Addr, SocketAddr};
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
-use marline_core::{ConnectionConfig, Limits};
+use marline_core::{ConnectionConfig, Limits, Shard as Part};
 use marline_time::Duration;
 use quinn_udp::{RecvMeta, UdpSocketState};
 use tokio::io::Interest;
@@ -46,10 +46,26 @@ pub(super) fn without_sockets(
     carrier: CarrierKind,
     accept: Option<(ConnectionConfig, Arc<AcceptQueue>)>,
 ) -> Arc<ShardHandle> {
-    let (accept, queue) = accept.unzip();
+    start(carrier, Part::ALONE, accept.unzip())
+}
+
+/// One of several that accept connections, for nobody to take, and have no sockets yet.
+pub(super) fn of_several(
+    carrier: CarrierKind,
+    part: Part,
+    accept: ConnectionConfig,
+) -> Arc<ShardHandle> {
+    start(carrier, part, (Some(accept), None))
+}
+
+fn start(
+    carrier: CarrierKind,
+    shard: Part,
+    (accept, queue): (Option<ConnectionConfig>, Option<Arc<AcceptQueue>>),
+) -> Arc<ShardHandle> {
     let shard = Shard::start(ShardConfig {
         carrier,
-        shard: marline_core::Shard::ALONE,
+        shard,
         reset_seed: None,
         accept,
         limits: Limits::default(),

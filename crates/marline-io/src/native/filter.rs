@@ -3,30 +3,36 @@
 //!
 //! A raw socket gets a copy of every TCP segment of the machine. Copying a busy web server's
 //! traffic to a process that does not need it would be expensive and a privacy risk. The program is
-//! a decision tree over the sorted port ranges, so that many ports cost few steps. What it sees
-//! begins with the IP header on IPv4 and with the TCP header on IPv6.
+//! a decision tree over the sorted port ranges, so that many ports cost few steps. Of several shards each takes its own
+//! ([`spread`](super::spread)). What it sees begins with the IP header on IPv4 and with the TCP header on IPv6.
 
 use core::ops::RangeInclusive;
 
+use marline_core::Shard;
+
+use super::spread;
 use crate::sys::filter::Instruction;
 
-const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
-const LOAD_HALF_INDEXED: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_IND) as u16;
-const LOAD_HEADER_LEN: u16 = (libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH) as u16;
+pub(super) const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
+pub(super) const LOAD_HALF_INDEXED: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_IND) as u16;
+pub(super) const LOAD_HEADER_LEN: u16 = (libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH) as u16;
 const JUMP_IF_GREATER: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
 const JUMP_IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
-const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+pub(super) const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
-const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+pub(super) const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// Where the destination port stands in a TCP header.
+/// Where the ports stand in a TCP header.
+pub(super) const SOURCE_PORT: u32 = 0;
 const DESTINATION_PORT: u32 = 2;
+/// What is returned of a packet that is not let through.
+pub(super) const DROP: u32 = 0;
 /// Instructions a program may have.
 pub(crate) const LONGEST: usize = 4_096;
 
-/// The program for these ports, which are sorted and do not overlap.
-pub(super) fn program(ipv6: bool, ports: &[RangeInclusive<u16>]) -> Vec<Instruction> {
-    let mut program = Vec::new();
+/// The program for these ports, which are sorted and do not overlap, of what is at home in this shard.
+pub(super) fn program(ipv6: bool, shard: Shard, ports: &[RangeInclusive<u16>]) -> Vec<Instruction> {
+    let mut program = spread::program(ipv6, shard);
     if ipv6 {
         program.push(op(LOAD_HALF, DESTINATION_PORT));
     } else {
@@ -54,13 +60,12 @@ pub(super) fn ranges(ports: impl IntoIterator<Item = u16>) -> Vec<RangeInclusive
     ranges
 }
 
-const fn op(code: u16, k: u32) -> Instruction {
+pub(super) const fn op(code: u16, k: u32) -> Instruction {
     Instruction { code, jt: 0, jf: 0, k }
 }
 
 /// Each branch ends in a return, so nothing has to jump back together.
 fn tree(ports: &[RangeInclusive<u16>], program: &mut Vec<Instruction>) {
-    const DROP: u32 = 0;
     const WHOLE_PACKET: u32 = u32::MAX;
     match ports {
         [] => program.push(op(RETURN, DROP)),
@@ -95,11 +100,17 @@ mod tests {
     use super::*;
 
     /// Runs a program as the kernel would, with the few instructions used here.
-    fn run(program: &[Instruction], packet: &[u8]) -> u32 {
-        let (mut at, mut a, mut x) = (0, 0u32, 0u32);
+    fn run(program: &[Instruction], ip: &[u8], packet: &[u8]) -> u32 {
+        let (mut at, mut a, mut x, mut stored) = (0, 0u32, 0u32, 0u32);
         let half = |offset: u32| {
             let bytes = packet.get(offset as usize..offset as usize + 2)?;
             Some(u32::from(u16::from_be_bytes([bytes[0], bytes[1]])))
+        };
+        let word = |offset: u32| {
+            let at_ip = offset.wrapping_sub(libc::SKF_NET_OFF as u32);
+            let (from, offset) = if at_ip < offset { (ip, at_ip) } else { (packet, offset) };
+            let bytes = from.get(offset as usize..offset as usize + 4)?;
+            Some(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
         };
         loop {
             let i = program[at];
@@ -117,6 +128,16 @@ mod tests {
                         None => return 0,
                     }
                 }
+                spread::LOAD_WORD => match word(i.k) {
+                    Some(value) => a = value,
+                    None => return 0,
+                },
+                spread::STORE => stored = a,
+                spread::LOAD_X => x = stored,
+                spread::A_TO_X => x = a,
+                spread::XOR => a ^= x,
+                spread::MULTIPLY => a = a.wrapping_mul(i.k),
+                spread::SHIFT_RIGHT => a >>= i.k,
                 JUMP_IF_GREATER => at += jump(a > i.k),
                 JUMP_IF_AT_LEAST => at += jump(a >= i.k),
                 JUMP_IF_EQUAL => at += jump(a == i.k),
@@ -125,6 +146,11 @@ mod tests {
                 other => panic!("instruction {other:#x}"),
             }
         }
+    }
+
+    /// The program of a shard that is alone.
+    fn alone(ipv6: bool, ports: &[RangeInclusive<u16>]) -> Vec<Instruction> {
+        program(ipv6, Shard::ALONE, ports)
     }
 
     fn segment(port: u16) -> Vec<u8> {
@@ -139,16 +165,55 @@ mod tests {
         for set in [vec![], vec![80], vec![443, 80, 81, 82, 65_535, 0], scattered] {
             let ports = ranges(set);
             let wanted = |port: u16| ports.iter().any(|range| range.contains(&port));
-            let v6 = program(true, &ports);
+            let v6 = alone(true, &ports);
             assert!(v6.len() < LONGEST);
-            let v4 = program(false, &ports);
+            let v4 = alone(false, &ports);
             for port in 0..=u16::MAX {
                 let segment = segment(port);
-                assert_eq!(run(&v6, &segment) != 0, wanted(port), "IPv6, port {port}");
+                assert_eq!(run(&v6, &[], &segment) != 0, wanted(port), "IPv6, port {port}");
                 let mut packet = vec![0; 24];
                 packet[0] = 0x46;
                 packet.extend(segment);
-                assert_eq!(run(&v4, &packet) != 0, wanted(port), "IPv4 with options, {port}");
+                assert_eq!(
+                    run(&v4, &packet, &packet) != 0,
+                    wanted(port),
+                    "IPv4 with options, {port}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn each_packet_passes_the_filter_of_the_shard_where_it_is_at_home_and_no_other() {
+        let ports = ranges([80, 443]);
+        let mut random = marline_time::SeedTree::new(7).stream("ends");
+        let mut draw = || marline_time::Rng::next_u64(&mut random);
+        for count in [2u8, 8, 128] {
+            for _ in 0..500 {
+                let (wide, port) = (u128::from(draw()) << 64 | u128::from(draw()), draw() as u16);
+                let v4 = core::net::Ipv4Addr::from(wide as u32);
+                let v6 = core::net::Ipv6Addr::from(wide);
+                let mut segment = segment(443);
+                segment[..2].copy_from_slice(&port.to_be_bytes());
+                // Options of 0 to 40 bytes.
+                let header = 20 + 4 * (draw() as usize % 11);
+                let mut packet = vec![0; header];
+                packet[0] = 0x40 | (header / 4) as u8;
+                packet[12..16].copy_from_slice(&v4.octets());
+                packet.extend(&segment);
+                let mut ip = vec![0; 40];
+                ip[8..24].copy_from_slice(&v6.octets());
+                let passes = |ipv6: bool, index: u8| {
+                    let program = program(ipv6, Shard { index, count, generation: None }, &ports);
+                    let (ip, packet) = if ipv6 { (&ip, &segment) } else { (&packet, &packet) };
+                    run(&program, ip, packet) != 0
+                };
+                let home =
+                    [(v4, port).into(), (v6, port).into()].map(|end| spread::home(end, count));
+                for index in (0..count).filter(|n| count < 128 || *n < 4 || home.contains(n)) {
+                    assert_eq!(passes(false, index), index == home[0], "{v4} {port} {count}");
+                    assert_eq!(passes(true, index), index == home[1], "{v6} {port} {count}");
+                }
             }
         }
     }
@@ -156,15 +221,19 @@ mod tests {
     #[test]
     fn short_packets_are_dropped() {
         let ports = ranges([0, 80]);
-        assert_eq!(run(&program(true, &ports), &[0, 1, 0]), 0);
-        assert_eq!(run(&program(false, &ports), &[]), 0);
-        assert_eq!(run(&program(false, &ports), &[0x45, 0, 0, 0]), 0);
+        for shard in [Shard::ALONE, Shard { index: 0, count: 2, generation: None }] {
+            let (v4, v6) = (program(false, shard, &ports), program(true, shard, &ports));
+            assert_eq!(run(&v6, &[0x60; 40], &[0, 1, 0]), 0);
+            for packet in [&[0x45; 0][..], &[0x45, 0, 0, 0], &[0x45; 21]] {
+                assert_eq!(run(&v4, packet, packet), 0);
+            }
+        }
     }
 
     #[test]
     fn consecutive_ports_are_one_range() {
         assert_eq!(ranges([5, 3, 4, 9, 4, 65_535]), [3..=5, 9..=9, 65_535..=65_535]);
-        let block = program(true, &ranges(32_768..32_768 + 512));
+        let block = alone(true, &ranges(32_768..32_768 + 512));
         assert!(block.len() < 10);
     }
 }

@@ -28,7 +28,7 @@ use crate::sys::{filter, ttl};
 
 /// A guarded port, on one address or on all.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(crate) struct Guard {
     socket: Socket,
     /// Address and port; unspecified: all of the family.
     pub(super) local: SocketAddr,

@@ -11,21 +11,23 @@ mod guard;
 mod icmp;
 mod ports;
 mod receive;
+mod spread;
 
 use core::net::SocketAddr;
 use core::ops::RangeInclusive;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use marline_core::{Capabilities, ChecksumScope, Ecn, Transmit};
+use marline_core::{Capabilities, ChecksumScope, Ecn, Shard, Transmit};
 use marline_wire::{IPV6_HEADER_LEN, PROTOCOL_TCP, emit_ip, ip_header_len};
 
 pub(crate) use self::arrived::{Arrived, ecn_of_bits, tcp_of};
-use self::guard::Guard;
+pub(crate) use self::guard::Guard;
 pub(crate) use self::icmp::error_of;
 use self::ports::PortSet;
+pub(crate) use self::spread::home;
 use crate::carrier::CarrierCounters;
 use crate::succession::NativePart;
 use crate::sys::{filter as socket_filter, packet, raw};
@@ -60,7 +62,7 @@ pub const fn native_capabilities() -> Capabilities {
 /// Raw sockets, opened while the process has the privilege, and the guards of its ports.
 ///
 /// Opening them needs CAP_NET_RAW, a port below 1024 CAP_NET_BIND_SERVICE; using them needs nothing.
-/// They are used by one client or one listener.
+/// They are used by one client or one listener; each shard of a listener has some of its own.
 #[derive(Debug)]
 pub struct RawSockets {
     opened: Mutex<Option<Opened>>,
@@ -68,10 +70,11 @@ pub struct RawSockets {
 
 #[derive(Debug)]
 pub(crate) struct Opened {
-    v4: OpenedFamily,
-    /// None where the machine has no IPv6.
-    v6: Option<OpenedFamily>,
-    guards: Vec<Guard>,
+    /// One for each shard.
+    v4: Vec<OpenedFamily>,
+    /// The same; none where the machine has no IPv6.
+    v6: Vec<OpenedFamily>,
+    guards: Vec<Arc<Guard>>,
     /// Those of another process that nobody has asked for yet, in the order in which that one asked.
     inherited: VecDeque<Guard>,
 }
@@ -102,15 +105,34 @@ impl RawSockets {
     /// # Errors
     /// The system's; without CAP_NET_RAW, permission is denied.
     pub fn open() -> io::Result<Self> {
-        let v4 = open_family(false)?;
-        let v6 = match open_family(true) {
-            Ok(sockets) => Some(sockets),
-            Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => None,
+        RawSockets::open_for(1)
+    }
+
+    /// The same for a listener with so many shards, one of each family for each of them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_for(shards: usize) -> io::Result<Self> {
+        let shards = shards.max(1);
+        // Of several, each sends as the routing table says: none is bound to an interface.
+        let senders = if shards > 1 { 0 } else { SENDERS };
+        let family = |ipv6| (0..shards).map(|_| open_family(ipv6, senders)).collect();
+        let v4 = family(false)?;
+        let v6 = match family(true) {
+            Ok(sockets) => sockets,
+            Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => Vec::new(),
             Err(error) => return Err(error),
         };
         let inherited = VecDeque::new();
         let opened = Mutex::new(Some(Opened { v4, v6, guards: Vec::new(), inherited }));
         Ok(RawSockets { opened })
+    }
+
+    /// How many shards they are for; 0: they are in use.
+    #[must_use]
+    pub fn shards(&self) -> usize {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.as_ref().map_or(0, Opened::shards)
     }
 
     /// Whether this is the name of something that [`inherit`](Self::inherit) takes beside the parts.
@@ -123,31 +145,34 @@ impl RawSockets {
     /// `named`: what [`Shard::copy_offload`](crate::Shard::copy_offload) gave there; without it more leaves one by one.
     ///
     /// # Errors
-    /// A guard is none, or the receivers are not one of each family at most.
+    /// A guard is none, or the receivers are not as many of each family.
     pub fn inherit(
         parts: Vec<(NativePart, SocketAddr, OwnedFd)>,
         named: Vec<(String, OwnedFd)>,
     ) -> io::Result<Option<Self>> {
-        let mut offloads = Offload::of_names(named);
-        let (mut v4, mut v6, mut inherited) = (None, None, VecDeque::new());
+        let mut named = named;
+        let (mut v4, mut v6, mut inherited) = (Vec::new(), Vec::new(), VecDeque::new());
         for (part, local, fd) in parts {
             match part {
                 NativePart::Guard => inherited.push_back(Guard::inherited(fd)?),
                 NativePart::Receiver => {
-                    let (family, offload) = match local.is_ipv6() {
-                        true => (&mut v6, core::mem::take(&mut offloads[1])),
-                        false => (&mut v4, core::mem::take(&mut offloads[0])),
-                    };
+                    let ipv6 = local.is_ipv6();
+                    let offload = Offload::of_names(&mut named, ipv6);
+                    let family = if ipv6 { &mut v6 } else { &mut v4 };
                     // A listener answers by the way that the routing table has: it binds no sender to an interface.
-                    if family.replace(OpenedFamily::receiving(fd, offload)).is_some() {
-                        return Err(io::ErrorKind::InvalidData.into());
-                    }
+                    family.push(OpenedFamily::receiving(fd, offload));
                 }
                 NativePart::Tun => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
-        let opened = v4.map(|v4| Opened { v4, v6, guards: Vec::new(), inherited });
-        Ok(opened.map(|opened| RawSockets { opened: Mutex::new(Some(opened)) }))
+        if !v6.is_empty() && v6.len() != v4.len() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if v4.is_empty() {
+            return Ok(None);
+        }
+        let opened = Opened { v4, v6, guards: Vec::new(), inherited };
+        Ok(Some(RawSockets { opened: Mutex::new(Some(opened)) }))
     }
 
     /// An address that another process guarded and that was not [reserved](Self::reserve) here.
@@ -170,7 +195,7 @@ impl RawSockets {
             None => Guard::on(local)?,
         };
         let local = guard.local;
-        opened.guards.push(guard);
+        opened.guards.push(Arc::new(guard));
         Ok(local)
     }
 
@@ -178,22 +203,25 @@ impl RawSockets {
     pub fn without_offload(&self) {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(opened) = &mut *opened {
-            opened.v4.offload = None;
-            if let Some(v6) = &mut opened.v6 {
-                v6.offload = None;
-            }
+            opened.v4.iter_mut().chain(&mut opened.v6).for_each(|family| family.offload = None);
         }
     }
 
-    pub(crate) fn take(&self) -> io::Result<Opened> {
+    /// What there is, for so many shards.
+    pub(crate) fn take(&self, shards: usize) -> io::Result<Opened> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = opened.as_ref().ok_or_else(in_use)?.shards();
+        if there != shards {
+            let text = format!("these raw sockets are for {there} shards, not for {shards}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
         opened.take().ok_or_else(in_use)
     }
 }
 
-fn open_family(ipv6: bool) -> io::Result<OpenedFamily> {
+fn open_family(ipv6: bool, senders: usize) -> io::Result<OpenedFamily> {
     let receiver = raw::open(ipv6)?;
-    let senders = (0..SENDERS).map(|_| raw::open_sender(ipv6)).collect::<io::Result<_>>()?;
+    let senders = (0..senders).map(|_| raw::open_sender(ipv6)).collect::<io::Result<_>>()?;
     let packets = packet::open();
     if let Err(error) = &packets {
         tracing::debug!(%error, "no packet socket: segments leave one by one");
@@ -217,13 +245,14 @@ impl Offload {
         there.map(|(name, socket)| Ok((name.to_owned(), socket.try_clone()?))).collect()
     }
 
-    /// Those of IPv4, and of IPv6.
-    fn of_names(mut named: Vec<(String, OwnedFd)>) -> [Offload; 2] {
+    /// Those of one shard and family, which are taken out of these.
+    fn of_names(named: &mut Vec<(String, OwnedFd)>, ipv6: bool) -> Offload {
         let mut take = |wanted: &str| {
             let at = named.iter().position(|(name, _)| name == wanted)?;
             Some(named.swap_remove(at).1)
         };
-        OFFLOAD_NAMES.map(|[packets, asker]| Offload { packets: take(packets), asker: take(asker) })
+        let [packets, asker] = OFFLOAD_NAMES[usize::from(ipv6)];
+        Offload { packets: take(packets), asker: take(asker) }
     }
 }
 
@@ -234,7 +263,10 @@ fn in_use() -> io::Error {
 /// Which ports are ours, and what was counted.
 #[derive(Debug)]
 pub(crate) struct NativeCarrier {
-    guards: Vec<Guard>,
+    /// Its place among those that share the ports.
+    shard: Shard,
+    /// Held by each of them: they last as long as any.
+    guards: Vec<Arc<Guard>>,
     ports: PortSet,
     /// Local ports of connections that we open.
     pool: Vec<u16>,
@@ -250,8 +282,9 @@ pub(crate) struct NativeCarrier {
 
 impl NativeCarrier {
     /// On raw sockets: ports are shared with the kernel.
-    pub(crate) fn raw() -> Self {
+    pub(crate) fn raw(shard: Shard) -> Self {
         NativeCarrier {
+            shard,
             guards: Vec::new(),
             ports: PortSet::default(),
             pool: Vec::new(),
@@ -264,16 +297,16 @@ impl NativeCarrier {
     }
 
     /// On TUN interfaces: nobody else has our addresses.
-    pub(crate) fn tun(accept: bool) -> Self {
+    pub(crate) fn tun(accept: bool, shard: Shard) -> Self {
         let listening = accept.then(PortSet::default);
-        NativeCarrier { tun: true, listening, pool_limit: 0, ..NativeCarrier::raw() }
+        NativeCarrier { tun: true, listening, pool_limit: 0, ..NativeCarrier::raw(shard) }
     }
 
     /// On a TUN interface, as everybody but the hosts behind it: every address and port is ours.
     pub(crate) fn gateway() -> Self {
         let mut ports = PortSet::default();
         ports.add_everything();
-        NativeCarrier { tun: true, ports, pool_limit: 0, ..NativeCarrier::raw() }
+        NativeCarrier { tun: true, ports, pool_limit: 0, ..NativeCarrier::raw(Shard::ALONE) }
     }
 
     /// Bytes that this carrier writes in front of each segment, at most.
@@ -297,27 +330,38 @@ impl NativeCarrier {
         }
     }
 
+    /// Its place among the shards that share the ports.
+    pub(crate) const fn shard(&self) -> Shard {
+        self.shard
+    }
+
     /// Takes over the guards that were made with the sockets.
-    pub(crate) fn adopt(&mut self, opened: &mut Opened) {
-        for guard in opened.guards.drain(..) {
-            self.add(guard);
+    pub(crate) fn adopt(&mut self, opened: &Opened) {
+        for guard in &opened.guards {
+            self.add(Arc::clone(guard));
         }
     }
 
-    /// Reserves a port, unless that was done before. Returns address and port.
-    pub(crate) fn guard(&mut self, local: SocketAddr) -> io::Result<SocketAddr> {
+    /// Reserves a port, unless that was done before. Returns address and port, and the guard, for the other shards that
+    /// share it: they give it with the port that it has.
+    pub(crate) fn guard(
+        &mut self,
+        local: SocketAddr,
+        shared: Option<Arc<Guard>>,
+    ) -> io::Result<(SocketAddr, Option<Arc<Guard>>)> {
         if let Some(listening) = &mut self.listening {
             listening.add(local);
-            return Ok(local);
+            return Ok((local, None));
         }
         let known = self.guards.iter().find(|guard| guard.covers(local));
         if let Some(known) = known {
-            return Ok(SocketAddr::new(local.ip(), known.local.port()));
+            let local = SocketAddr::new(local.ip(), known.local.port());
+            return Ok((local, Some(Arc::clone(known))));
         }
-        let guard = Guard::on(local)?;
+        let guard = shared.map_or_else(|| Guard::on(local).map(Arc::new), Ok)?;
         let local = guard.local;
-        self.add(guard);
-        Ok(local)
+        self.add(Arc::clone(&guard));
+        Ok((local, Some(guard)))
     }
 
     /// Marline is all that lives at this address (TUN): every port is its own, and no kernel answers.
@@ -338,7 +382,7 @@ impl NativeCarrier {
         for _ in 0..POOL_STEP {
             let guard = Guard::everywhere(0)?;
             self.pool.push(guard.local.port());
-            self.add(guard);
+            self.add(Arc::new(guard));
         }
         Ok(true)
     }
@@ -367,7 +411,7 @@ impl NativeCarrier {
         self.guards.iter().map(|guard| Ok((guard.local, guard.copy()?))).collect()
     }
 
-    fn add(&mut self, guard: Guard) {
+    fn add(&mut self, guard: Arc<Guard>) {
         self.ports.add(guard.local);
         if guard.both_families {
             let v4 = core::net::Ipv4Addr::UNSPECIFIED.into();
@@ -379,12 +423,19 @@ impl NativeCarrier {
     /// Lets the ports of the set through, and no others.
     pub(crate) fn let_through(&self, socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
         let ranges: Vec<RangeInclusive<u16>> = filter::ranges(self.ports.of_family(ipv6));
-        let mut program = filter::program(ipv6, &ranges);
+        let mut program = filter::program(ipv6, self.shard, &ranges);
         if program.len() > filter::LONGEST {
             // More is let through than is ours: the rest is dropped when it has been received.
-            program = filter::program(ipv6, core::slice::from_ref(&(0..=u16::MAX)));
+            let all = core::slice::from_ref(&(0..=u16::MAX));
+            program = filter::program(ipv6, self.shard, all);
         }
         socket_filter::attach(socket, &program)
+    }
+
+    /// Counts a segment that another shard received and that is this one's.
+    pub(crate) const fn count_foreign(&mut self, joins: bool) {
+        self.counters.foreign_segments += 1;
+        self.counters.foreign_joins += joins as u64;
     }
 
     pub(crate) const fn counters(&self) -> CarrierCounters {
@@ -402,14 +453,20 @@ impl Opened {
         self.inherited.remove(self.inherited.iter().position(same)?)
     }
 
-    /// Whether many segments leave as one packet.
-    pub(crate) const fn joins_runs(&self) -> bool {
-        self.v4.offload.is_some()
+    /// How many shards it is for.
+    const fn shards(&self) -> usize {
+        self.v4.len()
     }
 
-    /// The sockets, IPv4 first.
-    pub(crate) fn sockets(self) -> impl Iterator<Item = OpenedFamily> {
-        [Some(self.v4), self.v6].into_iter().flatten()
+    /// Whether many segments leave as one packet.
+    pub(crate) fn joins_runs(&self) -> bool {
+        self.v4.iter().any(|family| family.offload.is_some())
+    }
+
+    /// The sockets of each shard, IPv4 first.
+    pub(crate) fn sockets(self) -> impl Iterator<Item = [Option<OpenedFamily>; 2]> {
+        let v6 = self.v6.into_iter().map(Some).chain(core::iter::repeat_with(|| None));
+        self.v4.into_iter().zip(v6).map(|(v4, v6)| [Some(v4), v6])
     }
 }
 

@@ -93,7 +93,7 @@ mod tests {
 
     /// A carrier that owns port 80 everywhere, without sockets.
     fn carrier() -> NativeCarrier {
-        let mut carrier = NativeCarrier::raw();
+        let mut carrier = NativeCarrier::raw(marline_core::Shard::ALONE);
         carrier.ports.add(at("0.0.0.0:80"));
         carrier.ports.add(at("[::]:80"));
         carrier
@@ -164,9 +164,9 @@ mod tests {
 
     #[test]
     fn syns_are_taken_where_somebody_listens() {
-        let mut carrier = NativeCarrier::tun(true);
+        let mut carrier = NativeCarrier::tun(true, marline_core::Shard::ALONE);
         carrier.own_address(at(US).ip());
-        carrier.guard(at("0.0.0.0:80")).unwrap();
+        carrier.guard(at("0.0.0.0:80"), None).unwrap();
         for (port, flags, taken) in
             [(80, 0x02, true), (81, 0x02, false), (81, 0x12, true), (81, 0x10, true)]
         {

@@ -90,6 +90,15 @@ impl Tun {
         Tun::open_with(name, libc::IFF_TUN | libc::IFF_NO_PI)
     }
 
+    /// Opens a queue of the interface, which is made with the first. The kernel spreads what comes over the queues, and
+    /// sends what comes of a connection where it was last written to.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open); `InvalidInput` as well if the interface was made to have one queue.
+    pub fn open_queue(name: &str) -> io::Result<Tun> {
+        Tun::open_with(name, libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE)
+    }
+
     /// Makes the interface as [`open`](Self::open) does, with offloading.
     ///
     /// # Errors

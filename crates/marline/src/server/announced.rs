@@ -10,7 +10,7 @@ use marline_policy::{AddressId, LocalAddress};
 use tokio::task::AbortHandle;
 
 use super::builder::{ServerAddress, ServerBuilder, same_port};
-use super::succession::adopt_tuns;
+use super::succession::{self, adopt_tuns};
 use crate::{BindError, Carrier, PathChange, UnknownPath, carrier};
 
 /// Address ids: 0 is the initial subflow's, 255 of one byte remain.
@@ -19,23 +19,26 @@ const MAX_ADDRESSES: usize = 254;
 /// Opens what a listener needs and reserves its ports; returns where it listens.
 pub(super) fn listen(
     config: &ServerBuilder,
-    shard: &Shard,
+    shards: &[&Shard],
     inherited: Option<Vec<(NativePart, SocketAddr, OwnedFd)>>,
 ) -> Result<Vec<SocketAddr>, BindError> {
     match (&config.carrier, inherited) {
-        (Carrier::Tun(paths), Some(parts)) => adopt_tuns(paths, shard, parts)?,
+        (Carrier::Tun(paths), Some(parts)) => adopt_tuns(paths, shards, parts)?,
+        (Carrier::Opened(sockets), Some(_)) if sockets.shards() != shards.len() => {
+            return Err(succession::changed(config));
+        }
         (Carrier::Raw, Some(_)) => {
             let text = "the raw sockets of the process before are to be reserved from first";
             return Err(BindError::Config(text.to_owned()));
         }
-        (carrier, _) => carrier::open(carrier, shard)?,
+        (carrier, _) => carrier::open(carrier, shards)?,
     }
-    shard.never_connect();
+    shards.iter().for_each(|shard| shard.never_connect());
     let mut listen: Vec<SocketAddr> = Vec::new();
     for &address in &config.listen {
         let address = same_port(address, listen.last().copied());
-        let bound = shard.guard(address).map_err(|source| BindError::Bind { address, source })?;
-        listen.push(bound);
+        let bound = Shard::guard(shards, address);
+        listen.push(bound.map_err(|source| BindError::Bind { address, source })?);
     }
     let port = listen.first().map_or(0, SocketAddr::port);
     for further in &config.addresses {
@@ -48,7 +51,8 @@ pub(super) fn listen(
             at.port() == address.port() && (everywhere || at.ip() == address.ip())
         };
         if !listen.iter().any(covers) {
-            shard.guard(address).map_err(|source| BindError::Bind { address, source })?;
+            let guarded = Shard::guard(shards, address);
+            guarded.map_err(|source| BindError::Bind { address, source })?;
         }
     }
     Ok(listen)
@@ -81,20 +85,22 @@ impl Announced {
         pairs.map(announced).collect()
     }
 
-    /// Tells the core, if it does not know yet.
-    fn tell(&mut self, shard: &Shard, backup: bool) {
+    /// Tells the cores, if they do not know yet.
+    fn tell(&mut self, shards: &[Arc<ShardHandle>], backup: bool) {
         let up = self.present && !self.taken_down;
         if (up, backup) != (self.local.up, self.local.backup) {
             (self.local.up, self.local.backup) = (up, backup);
             let local = self.local;
-            shard.with_endpoint(|endpoint, at| endpoint.set_local_address(at, None, local));
+            for shard in shards {
+                shard.with_endpoint(|endpoint, at| endpoint.set_local_address(at, None, local));
+            }
         }
     }
 }
 
 /// Changes an announced address by hand.
 pub(super) fn change(
-    shard: &Shard,
+    shards: &[Arc<ShardHandle>],
     addresses: &Mutex<Vec<Announced>>,
     named: SocketAddr,
     change: PathChange,
@@ -113,15 +119,15 @@ pub(super) fn change(
         PathChange::Metered | PathChange::Unmetered => {}
         PathChange::Fading | PathChange::Steady => {}
     }
-    announced.tell(shard, backup);
+    announced.tell(shards, backup);
     Ok(())
 }
 
 /// Tells the core when addresses that are announced go away and come back with their interfaces.
-/// Does not keep the shard running. `None`: there is nothing to follow.
+/// Does not keep the shards running. `None`: there is nothing to follow.
 pub(super) fn follow_addresses(
     config: &ServerBuilder,
-    shard: &Arc<ShardHandle>,
+    shards: &[Arc<ShardHandle>],
     addresses: &Arc<Mutex<Vec<Announced>>>,
 ) -> Option<AbortHandle> {
     if config.addresses.is_empty() || matches!(config.carrier, Carrier::Tun(_)) {
@@ -134,12 +140,13 @@ pub(super) fn follow_addresses(
             return None;
         }
     };
-    let task = tokio::spawn(follow(Arc::downgrade(shard), watcher, Arc::clone(addresses)));
+    let shards = shards.iter().map(Arc::downgrade).collect();
+    let task = tokio::spawn(follow(shards, watcher, Arc::clone(addresses)));
     Some(task.abort_handle())
 }
 
 async fn follow(
-    shard: Weak<ShardHandle>,
+    shards: Vec<Weak<ShardHandle>>,
     mut watcher: Watcher,
     addresses: Arc<Mutex<Vec<Announced>>>,
 ) {
@@ -152,14 +159,17 @@ async fn follow(
                 return;
             }
         };
-        let Some(shard) = shard.upgrade() else { return };
+        let alive: Vec<_> = shards.iter().filter_map(Weak::upgrade).collect();
+        if alive.is_empty() {
+            return;
+        }
         for announced in lock(&addresses).iter_mut() {
             let interface = now.by_address(announced.local.address.ip());
             announced.present = interface.is_some_and(|found| found.up || found.loopback);
             let backup = announced.local.backup;
-            announced.tell(&shard, backup);
+            announced.tell(&alive, backup);
         }
-        drop(shard);
+        drop(alive);
         interfaces = watcher.changed().await;
     }
 }

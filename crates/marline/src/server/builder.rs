@@ -145,10 +145,16 @@ impl ServerBuilder {
     }
 
     /// Endpoints that share the ports, each with a thread's worth of work: a power of two, at most 128.
-    /// Native carriers have one. Default: 1.
+    /// Raw sockets that were opened before must be [for as many](RawSockets::open_for). Default: 1.
     pub fn shards(&mut self, shards: usize) -> &mut Self {
         self.shards = shards;
         self
+    }
+
+    /// How many endpoints share the ports.
+    #[must_use]
+    pub const fn get_shards(&self) -> usize {
+        self.shards
     }
 
     /// How connections behave: replaces every setting of connections made before, those by name too.
@@ -400,9 +406,6 @@ impl ServerBuilder {
             return wrong(&format!(
                 "{aimless} cannot be advertised: it names no port of one machine"
             ));
-        }
-        if self.carrier.is_native() && self.shards != 1 {
-            return wrong("native carriers have one shard (their sockets cannot be spread yet)");
         }
         let mut config = self.clone();
         config.listen = on_both_families(&config.listen);

@@ -57,7 +57,10 @@ impl Server {
         for (index, shard) in self.inner.shards.iter().enumerate() {
             let copies = shard.copy_sockets().map_err(io)?;
             sockets.extend(copies.into_iter().map(|(local, fd)| (index as u8, local, fd)));
-            native.extend(shard.copy_native().map_err(io)?);
+            let mut parts = shard.copy_native().map_err(io)?;
+            // Guards are the same for all shards.
+            parts.retain(|(part, ..)| index == 0 || *part != NativePart::Guard);
+            native.extend(parts);
             further.extend(shard.copy_offload().map_err(io)?);
         }
         let listeners = lock(&place.listeners);
@@ -156,7 +159,7 @@ pub(super) fn adopt_sockets(
     Ok(listen)
 }
 
-fn changed(config: &ServerBuilder) -> BindError {
+pub(super) fn changed(config: &ServerBuilder) -> BindError {
     let listen: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
     BindError::Config(format!(
         "an upgrade takes over the addresses and the number of threads: {} with {} is not what the running process \
@@ -166,19 +169,21 @@ fn changed(config: &ServerBuilder) -> BindError {
     ))
 }
 
-/// Gives a shard the TUN interfaces of a predecessor.
+/// Gives shards the TUN interfaces of a predecessor: a queue of each to each, or the one that there is.
 pub(super) fn adopt_tuns(
     paths: &[TunPath],
-    shard: &Shard,
+    shards: &[&Shard],
     native: Vec<(NativePart, SocketAddr, OwnedFd)>,
 ) -> Result<(), BindError> {
     let mut left = native;
     for TunPath { interface, address } in paths {
-        let same = |part: &(NativePart, SocketAddr, OwnedFd)| part.1.ip() == *address;
-        let Some(at) = left.iter().position(same) else { return Err(other_interfaces(paths)) };
-        let (_, _, fd) = left.swap_remove(at);
         let what = format!("take over TUN interface `{interface}`");
-        shard.adopt_tun(fd, *address).map_err(|error| BindError::io(&what, error))?;
+        for shard in shards {
+            let same = |part: &(NativePart, SocketAddr, OwnedFd)| part.1.ip() == *address;
+            let Some(at) = left.iter().position(same) else { return Err(other_interfaces(paths)) };
+            let (_, _, fd) = left.swap_remove(at);
+            shard.adopt_tun(fd, *address).map_err(|error| BindError::io(&what, error))?;
+        }
     }
     if left.is_empty() { Ok(()) } else { Err(other_interfaces(paths)) }
 }
@@ -187,7 +192,8 @@ fn other_interfaces(paths: &[TunPath]) -> BindError {
     let paths: Vec<String> =
         paths.iter().map(|path| format!("{}={}", path.interface, path.address)).collect();
     BindError::Config(format!(
-        "an upgrade takes over the TUN interfaces: {} is not what the running process has, and needs a restart",
+        "an upgrade takes over the TUN interfaces and the number of threads: {} is not what the running process has, \
+         and needs a restart",
         paths.join(" ")
     ))
 }

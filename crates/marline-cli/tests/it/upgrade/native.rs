@@ -168,6 +168,24 @@ fn a_kernels_connections_go_on_over_three_upgrades() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut front) = Front::start(dir.path()) else { return };
+    go_on_over_three_upgrades(&mut front);
+    // Traces of each process, of connections of before and after.
+    let traces = "for trace in run/traces/*.sqlog; do marline lab plot $trace; done";
+    let drawn = front.testbed.run("server", traces);
+    assert!(drawn.lines().count() >= 6, "{drawn}");
+    assert!(drawn.lines().all(|line| line.contains(" B new data, ")), "{drawn}");
+}
+
+#[test]
+fn so_do_those_of_two_shards_each_in_its_own_process() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let serve = "serve --shards 2 --listen 10.91.1.1:80 --to 127.0.0.1:8080";
+    let Some(mut front) = Front::start_as(dir.path(), "", serve, "10.91.1.1 80") else { return };
+    go_on_over_three_upgrades(&mut front);
+}
+
+fn go_on_over_three_upgrades(front: &mut Front) {
     front.testbed.run("client", "ip mptcp limits set subflows 4 add_addr_accepted 0");
     let mut clients = vec![front.client("get"), front.client("session"), front.client("many")];
     let first = front.newest();
@@ -202,11 +220,6 @@ fn a_kernels_connections_go_on_over_three_upgrades() {
     for pid in middle {
         wait_until_gone(pid);
     }
-    // Traces of each process, of connections of before and after.
-    let traces = "for trace in run/traces/*.sqlog; do marline lab plot $trace; done";
-    let drawn = front.testbed.run("server", traces);
-    assert!(drawn.lines().count() >= 6, "{drawn}");
-    assert!(drawn.lines().all(|line| line.contains(" B new data, ")), "{drawn}");
     // No segment came to a port without a guard, which the kernel would have answered.
     assert_eq!(front.testbed.counter("server", "TcpOutRsts"), 0);
     for name in
@@ -270,6 +283,8 @@ fn what_it_does_not_have_it_cannot_hand_over() {
     assert!(said.contains("Operation not permitted") || said.contains("10.91.1.1:80,"), "{said}");
     let said = other("--listen 10.91.1.1:80 --to 127.0.0.1:8080 --carrier udp");
     assert!(said.contains("needs a restart"), "{said}");
+    let said = other("--listen 10.91.1.1:80 --to 127.0.0.1:8080 --shards 2");
+    assert!(said.contains("number of threads") && said.contains("needs a restart"), "{said}");
     front.testbed.run("client", "touch enough; python3 client.py session 10.91.1.1 80");
 }
 
@@ -301,17 +316,25 @@ fn connections_by_ipv6_go_on_too() {
 #[test]
 fn a_host_behind_an_interface_is_upgraded_too() {
     let _others = support::among_others();
-    let dir = tempfile::tempdir().expect("a folder");
-    let before = "mkdir dev; mount -t tmpfs -o dev,mode=755 none dev
-        mknod -m 666 dev/tun c 10 200; mount --bind dev/tun /dev/net/tun
-        ip tuntap add mode tun name tun0 user nobody
-        ip addr add 10.91.9.1/24 dev tun0
-        ip link set tun0 up
-        sysctl -qw net.ipv4.ip_forward=1";
-    let serve =
-        "serve --carrier tun --tun tun0=10.91.9.2 --listen 10.91.9.2:80 --to 127.0.0.1:8080";
-    let Some(front) = Front::start_as(dir.path(), before, serve, "10.91.9.2 80") else { return };
-    goes_on(front);
+    for (queues, shards) in [("", 1), (" multi_queue", 2)] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let before = format!(
+            "mkdir dev; mount -t tmpfs -o dev,mode=755 none dev
+            mknod -m 666 dev/tun c 10 200; mount --bind dev/tun /dev/net/tun
+            ip tuntap add mode tun name tun0 user nobody{queues}
+            ip addr add 10.91.9.1/24 dev tun0
+            ip link set tun0 up
+            sysctl -qw net.ipv4.ip_forward=1"
+        );
+        let serve = format!(
+            "serve --shards {shards} --carrier tun --tun tun0=10.91.9.2 --listen 10.91.9.2:80 \
+             --to 127.0.0.1:8080"
+        );
+        let Some(front) = Front::start_as(dir.path(), &before, &serve, "10.91.9.2 80") else {
+            return;
+        };
+        goes_on(front);
+    }
 }
 
 #[test]

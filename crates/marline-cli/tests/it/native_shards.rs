@@ -1,0 +1,178 @@
+//! Tests of native TCP by several shards: `marline serve --shards 2` on raw sockets and on the queues of TUN
+//! interfaces, with the kernel's Multipath TCP as the client, over two networks between namespaces. Needs root.
+
+use super::support;
+use super::support::native::testbed;
+use super::support::testbed::{Testbed, Until};
+
+/// Connections at once, each with a subflow over either network.
+const CONNECTIONS: u64 = 48;
+
+/// Gives back what it gets, until the end.
+const SERVICE: &str = "
+import socket, threading
+def serve(s):
+    while True:
+        more = s.recv(65536)
+        if not more: break
+        s.sendall(more)
+    s.close()
+l = socket.create_server(('127.0.0.1', 8080), backlog=256)
+print('ready')
+while True:
+    s, _ = l.accept()
+    threading.Thread(target=serve, args=(s,), daemon=True).start()
+";
+
+/// Opens all connections, waits until each has its second subflow, and then sends as much on all of them as the
+/// service gives back. What comes must be what went.
+const CLIENT: &str = "
+import hashlib, os, socket, subprocess, sys, threading, time
+host, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+family = socket.AF_INET6 if ':' in host else socket.AF_INET
+def connect():
+    s = socket.socket(family, socket.SOCK_STREAM, 262)
+    s.settimeout(30)
+    s.connect((host, 80))
+    s.sendall(b'first')
+    got = b''
+    while len(got) < 5: got += s.recv(5)
+    assert got == b'first'
+    return s
+def joined():
+    text = subprocess.run(['nstat', '-asz', 'MPTcpExtMPJoinSynAckRx'], capture_output=True, text=True).stdout
+    return int(text.split('MPTcpExtMPJoinSynAckRx')[1].split()[0])
+before = joined()
+sockets = [connect() for _ in range(count)]
+deadline = time.monotonic() + 20
+while joined() - before < count and time.monotonic() < deadline: time.sleep(0.05)
+print('joined', joined() - before, flush=True)
+def send(s, n, sums):
+    sum = hashlib.sha256()
+    for at in range(0, size, 50000):
+        block = os.urandom(50000)
+        sum.update(block)
+        s.sendall(block)
+    s.shutdown(socket.SHUT_WR)
+    sums[n][0] = sum.hexdigest()
+def receive(s, n, sums):
+    sum = hashlib.sha256()
+    while True:
+        more = s.recv(65536)
+        if not more: break
+        sum.update(more)
+    sums[n][1] = sum.hexdigest()
+sums = [[None, 'nothing'] for _ in sockets]
+threads = [threading.Thread(target=way, args=(s, n, sums)) for n, s in enumerate(sockets) for way in (send, receive)]
+for t in threads: t.start()
+for t in threads: t.join()
+print('whole', sum(went == came for went, came in sums))
+# Ends by themselves, and new ones between the ends of old ones.
+for _ in range(count):
+    s = connect(); s.close()
+print('again', count)
+";
+
+fn counter(metrics: &str, event: &str) -> u64 {
+    let line = metrics.lines().find(|line| line.contains(&format!("event=\"{event}\"")));
+    let value = line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    value.unwrap_or_else(|| panic!("{event} is none of\n{metrics}")) as u64
+}
+
+/// SYN/ACKs in the captures of each shard: of connections, and of joins.
+fn answers(testbed: &Testbed, shard: usize) -> (u64, u64) {
+    let command = format!(
+        "set -o pipefail
+        for f in captures/server-shard{shard}*; do
+            tshark -r $f -Y 'tcp.flags.syn == 1 && tcp.flags.ack == 1' -T fields \
+                -e tcp.options.mptcp.subtype || exit
+        done"
+    );
+    let subtypes = testbed.run("server", &command);
+    let count = |subtype: &str| subtypes.lines().filter(|line| *line == subtype).count() as u64;
+    (count("0"), count("1"))
+}
+
+/// Runs the client against a front that is ready, over both networks, and looks who had what.
+///
+/// `least`: how many segments of each foreign join come to the other shard. The queue of an interface to which the
+/// kernel gives a flow is soon the one it is written to.
+fn both_shards_serve(testbed: &mut Testbed, front: usize, hosts: &[&str], least: u64) {
+    std::fs::write(testbed.dir.join("client/client.py"), CLIENT).expect("a file");
+    for host in hosts {
+        let text = testbed.run("client", &format!("python3 client.py {host} {CONNECTIONS} 100000"));
+        let (joined, rest) = text.split_once('\n').expect("lines");
+        let joined: u64 = joined.trim_start_matches("joined ").parse().expect("a number");
+        assert!(joined >= CONNECTIONS, "{host}: {text}");
+        assert_eq!(rest, format!("whole {CONNECTIONS}\nagain {CONNECTIONS}\n"), "{host}");
+    }
+    let metrics = testbed.run("server", "curl -sS --fail http://127.0.0.1:9000/metrics");
+    let events = ["mp_join_ack_rx", "foreign_joins", "foreign_segments", "bad_checksums"];
+    let counters = events.map(|event| counter(&metrics, event));
+    println!("{events:?}: {counters:?}");
+    let [joined, foreign, segments, wrong] = counters;
+    let all = CONNECTIONS * hosts.len() as u64;
+    // A half of them, but for chance.
+    assert!(joined >= all && (joined / 4..=joined * 3 / 4).contains(&foreign), "{counters:?}");
+    assert!(segments > least * foreign, "{counters:?}");
+    assert_eq!(wrong, 0);
+    for name in ["MPCapableFallbackSYNACK", "MPCapableFallbackACK", "DSSCorruptionFallback"] {
+        assert_eq!(testbed.counter("client", &format!("MPTcpExt{name}")), 0, "{name}");
+    }
+    testbed.signal(front, "TERM");
+    assert!(testbed.wait(front), "SIGTERM is an orderly end:\n{}", testbed.log(front));
+    for shard in [0, 1] {
+        let (connections, joins) = answers(testbed, shard);
+        println!("shard {shard}: {connections} connections, {joins} joins");
+        // Of all that were opened, later ones included.
+        assert!(
+            connections >= all / 2 && joins >= all / 4,
+            "shard {shard}: {connections}, {joins}"
+        );
+    }
+}
+
+const PROGRAMS: [&str; 3] = ["python3", "curl", "tshark"];
+
+#[test]
+fn two_shards_on_raw_sockets_serve_a_kernels_clients() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut testbed) = testbed(dir.path(), &PROGRAMS) else { return };
+    std::fs::write(testbed.dir.join("server/service.py"), SERVICE).expect("a file");
+    testbed.start("server", "python3 -u service.py", Until::Says("ready"));
+    let serve = "marline serve --shards 2 --listen 0.0.0.0:80 --listen [::]:80 --to 127.0.0.1:8080 \
+                 --signal 10.91.2.1 --signal fd91:2::1 --pcap captures --metrics 127.0.0.1:9000";
+    let front = testbed.start("server", serve, Until::Says("listening on [::]:80"));
+    both_shards_serve(&mut testbed, front, &["10.91.1.1", "fd91:1::1"], 2);
+}
+
+#[test]
+fn two_shards_on_the_queues_of_an_interface_serve_a_kernels_clients() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut testbed) = testbed(dir.path(), &PROGRAMS) else { return };
+    std::fs::write(testbed.dir.join("server/service.py"), SERVICE).expect("a file");
+    testbed.start("server", "python3 -u service.py", Until::Says("ready"));
+    // A host of its own behind the machine, with an address for each network.
+    testbed.run(
+        "server",
+        "for n in 1 2; do
+            ip tuntap add mode tun name inner$n multi_queue
+            ip link set inner$n up
+            ip route add 10.92.$n.1 dev inner$n
+        done
+        sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0",
+    );
+    testbed.run(
+        "client",
+        "ip route add 10.92.1.1 via 10.91.1.1; ip route add 10.92.2.1 via 10.91.2.1",
+    );
+    let tun = "--carrier tun --tun inner1=10.92.1.1 --tun inner2=10.92.2.1";
+    let serve = format!(
+        "marline serve --shards 2 {tun} --listen 10.92.1.1:80 --to 127.0.0.1:8080 --signal 10.92.2.1 \
+         --pcap captures --metrics 127.0.0.1:9000"
+    );
+    let front = testbed.start("server", &serve, Until::Says("listening on"));
+    both_shards_serve(&mut testbed, front, &["10.92.1.1"], 1);
+}

@@ -1,0 +1,336 @@
+//! Segments of native TCP between the shards that share its ports (docs/adr/0050-native-shards.md).
+//!
+//! *Problem.* A segment has no id that would tell which shard it is for. The kernel spreads packets by where they
+//! come from: a connection is the shard's to which its first SYN comes, at home there. But a join is for the shard
+//! whose connection has the token, wherever it comes from, and all that follows on its path as well; and the queues
+//! of a TUN interface are the kernel's to choose.
+//!
+//! Who receives a segment that its core does not claim asks the others, as processes ask each other
+//! (`native_succession.rs`): first the one that the token names, or that has had the path before, or else all,
+//! beginning at home. Whoever claims it takes it, and what nobody claims is taken at home: a new connection, or a
+//! stranger to be answered. Asking is a look into the other's tables, in the thread that received: nothing is copied,
+//! nor waits, and no two shards are locked at a time.
+//!
+//! As each receives what is the others', all go on until the last has ended.
+
+use core::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use marline_core::{Asks, PacketMeta, Shard as Part};
+use marline_time::Instant;
+
+use super::carrier::Carrier;
+use super::connections::wake;
+use super::shard::Shard;
+use super::state::State;
+use crate::native;
+use crate::sys::error_queue::NetworkError;
+
+/// What of a batch may be other shards'.
+#[derive(Default)]
+pub(super) struct ForOthers<'a> {
+    pub(super) strays: Vec<Stray<'a>>,
+    /// What ICMP said.
+    pub(super) errors: Vec<NetworkError>,
+}
+
+/// A segment that the shard which received it does not claim.
+pub(super) struct Stray<'a> {
+    asks: Asks,
+    meta: PacketMeta,
+    segment: &'a [u8],
+    /// The shard that is asked now.
+    asked: u8,
+    /// Nobody else is: it has the segment, claimed or not.
+    is_last: bool,
+}
+
+impl State {
+    /// The first shard to be asked for a segment that this one does not claim; `None`: it is this one's.
+    pub(super) fn first_asked<'a>(
+        &mut self,
+        now: Instant,
+        shard: Part,
+        meta: PacketMeta,
+        segment: &'a [u8],
+    ) -> Option<Stray<'a>> {
+        if shard.count <= 1 {
+            return None;
+        }
+        self.owners.age(now);
+        let (asks, path) = (Asks::of(segment), meta.path);
+        let home = native::home(path.remote, shard.count);
+        let (asked, is_last) = match asks {
+            Asks::ToJoin(token) => {
+                let owner = Part::of_token(token, shard.count);
+                let others = Some(owner).filter(|owner| *owner != shard.index);
+                self.owners.set(path, others);
+                (owner, true)
+            }
+            Asks::ToOpen => self.owners.known(&path).map_or((home, true), |owner| (owner, false)),
+            Asks::Nothing => match self.owners.known(&path) {
+                Some(owner) => (owner, false),
+                None => (self.owners.owner(path, &others(shard, home))?, false),
+            },
+        };
+        if asked == shard.index {
+            return None;
+        }
+        if asks != Asks::Nothing {
+            self.endpoint.make_way(&path);
+        }
+        Some(Stray { asks, meta, segment, asked, is_last })
+    }
+
+    /// Asks the next shard for a segment that was not the asked one's.
+    fn next_asked<'a>(&mut self, shard: Part, stray: Stray<'a>) -> Stray<'a> {
+        let path = stray.meta.path;
+        let home = native::home(path.remote, shard.count);
+        let next = match stray.asks {
+            Asks::Nothing => self.owners.owner_after(path, stray.asked, &others(shard, home)),
+            Asks::ToOpen | Asks::ToJoin(_) => {
+                self.owners.set(path, None);
+                None
+            }
+        };
+        Stray { asked: next.unwrap_or(home), is_last: next.is_none(), ..stray }
+    }
+}
+
+/// The shards but this one, in the order in which they are asked.
+fn others(shard: Part, home: u8) -> Vec<u8> {
+    let from_home = (0..shard.count).map(|more| home.wrapping_add(more) & (shard.count - 1));
+    from_home.filter(|other| *other != shard.index).collect()
+}
+
+impl Shard {
+    /// Gives others what is theirs of a batch. No shard may be locked.
+    pub(super) fn pass_on(&self, others: ForOthers<'_>) {
+        let ForOthers { mut strays, errors } = others;
+        while let Some(asked) = strays.first().map(|stray| stray.asked) {
+            let (theirs, rest): (Vec<_>, Vec<_>) =
+                strays.into_iter().partition(|stray| stray.asked == asked);
+            strays = rest;
+            let Some(sibling) = self.sibling(asked) else { continue };
+            let left = sibling.take_strays(theirs);
+            if !left.is_empty() {
+                let mut state = self.lock();
+                let shard = state.part();
+                strays.extend(left.into_iter().map(|stray| state.next_asked(shard, stray)));
+            }
+        }
+        if !errors.is_empty() {
+            self.tell_siblings(&errors);
+        }
+    }
+
+    /// It, and those that depend on it because it receives what is theirs.
+    fn group(&self) -> impl Iterator<Item = Arc<Shard>> {
+        let is_shared = self.lock().part().count > 1;
+        let others = self.siblings.get().filter(|_| is_shared);
+        others.into_iter().flatten().filter_map(Weak::upgrade)
+    }
+
+    /// Nobody holds it any more, nor one of its siblings that has a part of its packets.
+    pub(super) fn is_abandoned(&self) -> bool {
+        let orphaned = |shard: &Shard| shard.orphaned.load(Ordering::Acquire);
+        orphaned(self) && self.group().all(|shard| orphaned(&shard))
+    }
+
+    /// What is left, also of siblings that have a part of its packets: connections, and what stragglers are answered
+    /// by.
+    pub(super) fn remains(&self) -> (bool, bool) {
+        let remains = |shard: &Shard| {
+            let state = shard.lock();
+            let stragglers = state.carrier.is_native() && state.endpoint.in_time_wait();
+            (!state.endpoint.connections().is_empty(), stragglers)
+        };
+        self.group()
+            .map(|shard| remains(&shard))
+            .fold(remains(self), |all, one| (all.0 || one.0, all.1 || one.1))
+    }
+
+    fn sibling(&self, index: u8) -> Option<Arc<Shard>> {
+        self.siblings.get()?.get(usize::from(index))?.upgrade()
+    }
+
+    /// Takes what it claims and what is asked of nobody else, and gives back the rest.
+    fn take_strays<'a>(&self, strays: Vec<Stray<'a>>) -> Vec<Stray<'a>> {
+        let mut left = Vec::new();
+        let mut state = self.lock();
+        let now = self.clock.now();
+        let asked = strays.len();
+        for stray in strays {
+            let Stray { asks, meta, segment, .. } = &stray;
+            if state.endpoint.claims(now, meta, segment) {
+                if let Carrier::Native(carrier) = &mut state.carrier {
+                    carrier.count_foreign(matches!(asks, Asks::ToJoin(_)));
+                }
+                state.take_segment(now, meta, segment);
+            } else if stray.is_last {
+                state.take_unclaimed(now, meta, segment);
+            } else {
+                if stray.asks != Asks::Nothing {
+                    state.endpoint.make_way(&meta.path);
+                }
+                left.push(stray);
+            }
+        }
+        if left.len() < asked {
+            self.after_foreign(&mut state, now);
+        }
+        left
+    }
+
+    /// What came to one queue of an interface may be of any shard's concern.
+    fn tell_siblings(&self, errors: &[NetworkError]) {
+        for sibling in self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade) {
+            if core::ptr::eq(&raw const *sibling, self) {
+                continue;
+            }
+            let mut state = sibling.lock();
+            let now = sibling.clock.now();
+            errors.iter().for_each(|error| state.on_native_error(now, error));
+            sibling.serve(&mut state, now);
+        }
+    }
+
+    /// Does what is due after another thread than the shard's gave it segments.
+    pub(super) fn after_foreign(&self, state: &mut State, now: Instant) {
+        if self.tell(state, now) {
+            wake(state.driver.take());
+        } else {
+            self.serve(state, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::SocketAddr;
+
+    use marline_core::{ConnectionConfig, Ecn, FourTuple};
+    use marline_testkit::Seg;
+    use marline_time::Duration;
+    use marline_wire::SeqNum;
+    use marline_wire::mptcp::{MpJoin, MptcpOption};
+
+    use super::*;
+    use crate::driver::shard::ShardHandle;
+    use crate::driver::state::CarrierKind;
+    use crate::driver::testing::of_several;
+
+    /// Two shards that take connections and send nowhere.
+    fn two() -> [Arc<ShardHandle>; 2] {
+        let accept = ConnectionConfig { syn_retries: 1, ..marline_testkit::config() };
+        let shards = [0, 1].map(|index| {
+            let part = Part { index, count: 2, generation: None };
+            of_several(CarrierKind::Raw, part, accept.clone())
+        });
+        Shard::introduce(&shards);
+        shards
+    }
+
+    /// Ends that are at home in this shard.
+    fn path(home: u8, number: u16) -> FourTuple {
+        let local = SocketAddr::from(([192, 0, 2, 1], 80));
+        let remotes = (number * 1_000..).map(|port| SocketAddr::from(([192, 0, 2, 2], port)));
+        let remote = { remotes }.find(|remote| native::home(*remote, 2) == home);
+        FourTuple { local, remote: remote.expect("half of them are") }
+    }
+
+    /// Has the shard receive a segment; whether others were asked.
+    fn arrives(shard: &Arc<ShardHandle>, path: FourTuple, seg: Seg) -> bool {
+        let bytes = seg
+            .ports(path.remote.port(), path.local.port())
+            .bytes(Some((path.remote.ip(), path.local.ip())));
+        let arrived = native::Arrived {
+            source: path.remote,
+            destination: path.local.ip(),
+            ecn: Ecn::NotEct,
+            segment: &bytes,
+        };
+        let mut others = ForOthers::default();
+        let mut state = shard.lock();
+        if let Carrier::Native(carrier) = &mut state.carrier {
+            carrier.own_address(path.local.ip());
+        }
+        let now = shard.clock.now();
+        state.on_arrived(now, &arrived, &mut others);
+        drop(state);
+        let asked = !others.strays.is_empty();
+        shard.pass_on(others);
+        asked
+    }
+
+    fn join(token: u32) -> Seg {
+        let syn = MpJoin::Syn { backup: false, address_id: 1, token, nonce: 7 };
+        Seg::syn().mss(1_400).mptcp(MptcpOption::Join(syn))
+    }
+
+    /// What the cores of both counted: strangers that were answered, and joins without a token.
+    fn refused(shards: &[Arc<ShardHandle>; 2]) -> [(u64, u64); 2] {
+        [0, 1].map(|index| {
+            let (core, _) = shards[index].counters();
+            (core.resets_out, core.mp_join_no_token)
+        })
+    }
+
+    #[tokio::test]
+    async fn a_segment_goes_to_whom_its_token_or_its_path_names_and_is_answered_once() {
+        let shards = two();
+        let (here, there) = (path(0, 20), path(1, 20));
+        // Connections, each at home.
+        assert!(!arrives(&shards[0], here, Seg::syn().at(SeqNum(5)).mss(1_400)));
+        assert_eq!(shards[0].connections().len(), 1);
+        // At a queue that is not its home.
+        assert!(arrives(&shards[0], there, Seg::syn().at(SeqNum(5)).mss(1_400)));
+        assert_eq!((shards[0].connections().len(), shards[1].connections().len()), (1, 1));
+        assert_eq!(refused(&shards), [(0, 0); 2]);
+        // What follows finds it: first everybody is asked, then the path is known.
+        let data = || Seg::ack().at(SeqNum(6)).acking(SeqNum(1)).payload(b"late");
+        assert!(arrives(&shards[0], there, data()));
+        assert_eq!(shards[0].lock().owners.known(&there), Some(1));
+        let (_, carrier) = shards[1].counters();
+        assert_eq!((carrier.foreign_segments, carrier.foreign_joins), (1, 0));
+        // A stranger is answered by its home, by nobody else, and is not remembered.
+        for (home, number) in [(0, 30), (1, 31)] {
+            let stranger = path(home, number);
+            let before = refused(&shards);
+            assert!(arrives(&shards[0], stranger, data()));
+            let after = refused(&shards);
+            for index in [0, 1] {
+                let answered = after[index].0 - before[index].0;
+                assert_eq!(answered, u64::from(index == usize::from(home)), "{home}: {index}");
+            }
+            assert_eq!(shards[0].lock().owners.known(&stranger), None);
+        }
+        // A join is for whom the token's bits name, wherever it comes from.
+        let (ours, theirs) = (0x0200_0001, 0x0300_0001);
+        assert!(!arrives(&shards[0], path(0, 40), join(ours)));
+        assert!(arrives(&shards[0], path(0, 41), join(theirs)));
+        assert_eq!(refused(&shards).map(|(_, unknown)| unknown), [1, 1]);
+        assert_eq!(shards[0].lock().owners.known(&path(0, 41)), Some(1));
+        // Another connection between those ends: whoever had them before does not claim it.
+        assert!(arrives(&shards[0], path(0, 41), Seg::syn().at(SeqNum(9)).mss(1_400)));
+        assert_eq!(shards[0].connections().len(), 2);
+        assert_eq!(shards[0].lock().owners.known(&path(0, 41)), None);
+    }
+
+    #[tokio::test]
+    async fn joins_to_other_shards_that_are_used_no_more_are_forgotten() {
+        let shards = two();
+        for number in 0..500 {
+            let mut path = path(0, 20);
+            path.local.set_port(1 + number);
+            assert!(arrives(&shards[0], path, join(0x0300_0001)));
+        }
+        let mut state = shards[0].lock();
+        assert_eq!(state.owners.len(), 500);
+        let now = shards[0].clock.now();
+        for later in 1..4u64 {
+            state.owners.age(now + Duration::from_secs(200 * later));
+        }
+        assert_eq!(state.owners.len(), 0);
+    }
+}

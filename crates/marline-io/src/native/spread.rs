@@ -1,0 +1,166 @@
+//! Spread of native TCP over the shards that share its ports: the shard of a remote end, as the program and the
+//! filters of its sockets compute it alike (docs/adr/0050-native-shards.md).
+//!
+//! A connection's first SYN says whose it is by where it comes from, and everything from there goes the same way: the
+//! words of the address and the port, folded together and multiplied, of which the highest bits count. Clients draw
+//! their ports in steps, and those bits spread steps evenly. It is no secret: whoever sends all its connections to
+//! one shard has what a server with one shard would give it.
+
+use core::net::{IpAddr, SocketAddr};
+
+use marline_core::Shard;
+
+use super::filter::{self, DROP, JUMP_IF_EQUAL, LOAD_HALF, LOAD_HALF_INDEXED, LOAD_HEADER_LEN, op};
+use crate::sys::filter::Instruction;
+
+/// 2^32 divided by the golden ratio, odd: multiples of it lie as far apart as can be.
+const MULTIPLIER: u32 = 0x9e37_79b1;
+
+pub(super) const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+pub(super) const LOAD_X: u16 = (libc::BPF_LDX | libc::BPF_MEM) as u16;
+pub(super) const STORE: u16 = libc::BPF_ST as u16;
+pub(super) const A_TO_X: u16 = (libc::BPF_MISC | libc::BPF_TAX) as u16;
+pub(super) const XOR: u16 = (libc::BPF_ALU | libc::BPF_XOR | libc::BPF_X) as u16;
+pub(super) const MULTIPLY: u16 = (libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K) as u16;
+pub(super) const SHIFT_RIGHT: u16 = (libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K) as u16;
+
+/// Where the source address stands in an IPv4 packet, which begins with its header.
+const SOURCE_V4: u32 = 12;
+/// The words of it in an IPv6 header, which does not come with the packet: its place is known to the kernel.
+const SOURCE_V6: [u32; 4] = {
+    let header = libc::SKF_NET_OFF as u32;
+    [header + 8, header + 12, header + 16, header + 20]
+};
+
+/// The shard among `count`, a power of two, that has what comes from this end unless it joins a connection of
+/// another.
+pub(crate) fn home(remote: SocketAddr, count: u8) -> u8 {
+    let folded = match remote.ip() {
+        IpAddr::V4(v4) => u32::from(v4),
+        IpAddr::V6(v6) => {
+            let wide = u128::from(v6);
+            (0..4).fold(0, |folded, word| folded ^ (wide >> (32 * word)) as u32)
+        }
+    };
+    let product = (folded ^ u32::from(remote.port())).wrapping_mul(MULTIPLIER);
+    // One shard: no bit counts.
+    product.checked_shr(idle_bits(count)).unwrap_or(0) as u8
+}
+
+/// Low bits of the product that do not count.
+const fn idle_bits(count: u8) -> u32 {
+    u32::BITS - count.trailing_zeros()
+}
+
+/// The beginning of a filter: drops what is not at home in this shard. Nothing where it is alone.
+pub(super) fn program(ipv6: bool, shard: Shard) -> Vec<Instruction> {
+    if shard.count <= 1 {
+        return Vec::new();
+    }
+    let mut program = Vec::new();
+    if ipv6 {
+        program.push(op(LOAD_WORD, SOURCE_V6[0]));
+        for word in &SOURCE_V6[1..] {
+            program.extend([op(A_TO_X, 0), op(LOAD_WORD, *word), op(XOR, 0)]);
+        }
+        program.extend([op(STORE, 0), op(LOAD_HALF, filter::SOURCE_PORT)]);
+    } else {
+        program.extend([op(LOAD_WORD, SOURCE_V4), op(STORE, 0)]);
+        program.extend([op(LOAD_HEADER_LEN, 0), op(LOAD_HALF_INDEXED, filter::SOURCE_PORT)]);
+    }
+    program.extend([op(LOAD_X, 0), op(XOR, 0), op(MULTIPLY, MULTIPLIER)]);
+    program.push(op(SHIFT_RIGHT, idle_bits(shard.count)));
+    program.push(Instruction { code: JUMP_IF_EQUAL, jt: 1, jf: 0, k: u32::from(shard.index) });
+    program.push(op(filter::RETURN, DROP));
+    program
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    /// How many of these each of `count` shards has.
+    fn spread(ends: impl Iterator<Item = SocketAddr>, count: u8) -> Vec<usize> {
+        let mut each = vec![0; usize::from(count)];
+        ends.for_each(|end| each[usize::from(home(end, count))] += 1);
+        each
+    }
+
+    #[test]
+    fn ports_in_steps_and_neighbouring_addresses_are_spread_evenly() {
+        let client = Ipv4Addr::new(192, 0, 2, 7);
+        for count in [1, 2, 4, 16, 128] {
+            let fair = 8_192 / usize::from(count);
+            let even = |each: Vec<usize>, what: &str| {
+                let off = each.iter().map(|n| n.abs_diff(fair)).max().unwrap_or_default();
+                assert!(off <= fair / 8 + 2, "{what}, {count} shards: {each:?}");
+            };
+            for step in [1u16, 2, 4] {
+                let ports = (0..8_192u16).map(|n| 32_768u16.wrapping_add(n.wrapping_mul(step)));
+                even(spread(ports.map(|port| (client, port).into()), count), "ports");
+            }
+            let hosts = (0..8_192u32).map(|n| Ipv4Addr::from(0x0a00_0000 + n));
+            even(spread(hosts.map(|host| (host, 40_000).into()), count), "IPv4");
+            let hosts = (0..8_192u128).map(|n| Ipv6Addr::from(0x2001_0db8 << 96 | n));
+            even(spread(hosts.map(|host| (host, 40_000).into()), count), "IPv6");
+        }
+    }
+
+    #[test]
+    fn there_is_a_shard_for_every_end() {
+        for count in [1, 2, 128] {
+            for end in ["0.0.0.0:0", "255.255.255.255:65535", "[::]:0", "[ffff::ffff]:65535"] {
+                assert!(home(end.parse().unwrap(), count) < count);
+            }
+        }
+    }
+
+    /// Real packets, and the kernel that runs the filters: whoever connects is heard by its shard, and by no other.
+    #[test]
+    fn the_kernel_gives_each_shard_what_is_at_home_there() {
+        use std::os::fd::AsFd;
+
+        use crate::sys::{filter as socket_filter, raw};
+
+        const COUNT: u8 = 4;
+        if !marline_testkit::need::root() {
+            return;
+        }
+        for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let ipv6 = address.is_ipv6();
+            let listener = std::net::TcpListener::bind((address, 0)).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let shards: Vec<_> = (0..COUNT)
+                .map(|index| {
+                    let socket = raw::open(ipv6).unwrap();
+                    let shard = Shard { index, count: COUNT, generation: None };
+                    let program = filter::program(ipv6, shard, &[port..=port]);
+                    socket_filter::attach(socket.as_fd(), &program).unwrap();
+                    socket
+                })
+                .collect();
+            let clients: Vec<_> = (0..64)
+                .map(|_| std::net::TcpStream::connect((address, port)).unwrap())
+                .map(|client| client.local_addr().unwrap())
+                .collect();
+            let mut buffer = raw::RawBuffer::new();
+            let mut heard = 0;
+            for (index, socket) in shards.iter().enumerate() {
+                while buffer.receive(socket.as_fd()).is_ok_and(|count| count > 0) {
+                    for (meta, bytes) in buffer.packets() {
+                        let at = if ipv6 { 0 } else { usize::from(bytes[0] & 15) * 4 };
+                        let port = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+                        let from = SocketAddr::new(meta.source.ip(), port);
+                        assert!(clients.contains(&from), "{from}");
+                        assert_eq!(usize::from(home(from, COUNT)), index, "{from}");
+                        // Flags of the first packet of each.
+                        heard += usize::from(bytes[at + 13] & 0x12 == 0x02);
+                    }
+                }
+            }
+            assert_eq!(heard, clients.len(), "each SYN is heard once");
+        }
+    }
+}

@@ -148,7 +148,7 @@ mod tests {
         for _ in 0..1_000 {
             owners.age(now);
             assert_eq!(owners.known(&path(1)), Some(3));
-            now = now + Duration::from_secs(1);
+            now += Duration::from_secs(1);
         }
         assert_eq!(owners.known(&path(2)), None);
         assert_eq!((owners.owners.len(), owners.unused.len()), (1, 0));

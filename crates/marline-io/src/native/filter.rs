@@ -10,23 +10,15 @@ use core::ops::RangeInclusive;
 
 use marline_core::Shard;
 
+use super::instructions::{
+    DROP, JUMP, JUMP_IF_AT_LEAST, JUMP_IF_EQUAL, JUMP_IF_GREATER, LOAD_HALF, LOAD_HALF_INDEXED,
+    LOAD_HEADER_LEN, RETURN, op,
+};
 use super::spread;
 use crate::sys::filter::Instruction;
 
-pub(super) const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
-pub(super) const LOAD_HALF_INDEXED: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_IND) as u16;
-pub(super) const LOAD_HEADER_LEN: u16 = (libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH) as u16;
-const JUMP_IF_GREATER: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
-const JUMP_IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
-pub(super) const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
-pub(super) const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-
-/// Where the ports stand in a TCP header.
-pub(super) const SOURCE_PORT: u32 = 0;
+/// Where the destination port stands in a TCP header.
 const DESTINATION_PORT: u32 = 2;
-/// What is returned of a packet that is not let through.
-pub(super) const DROP: u32 = 0;
 /// Instructions a program may have.
 pub(crate) const LONGEST: usize = 4_096;
 
@@ -58,10 +50,6 @@ pub(super) fn ranges(ports: impl IntoIterator<Item = u16>) -> Vec<RangeInclusive
         }
     }
     ranges
-}
-
-pub(super) const fn op(code: u16, k: u32) -> Instruction {
-    Instruction { code, jt: 0, jf: 0, k }
 }
 
 /// Each branch ends in a return, so nothing has to jump back together.
@@ -97,6 +85,7 @@ fn tree(ports: &[RangeInclusive<u16>], program: &mut Vec<Instruction>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::instructions;
     use super::*;
 
     /// Runs a program as the kernel would, with the few instructions used here.
@@ -128,16 +117,16 @@ mod tests {
                         None => return 0,
                     }
                 }
-                spread::LOAD_WORD => match word(i.k) {
+                instructions::LOAD_WORD => match word(i.k) {
                     Some(value) => a = value,
                     None => return 0,
                 },
-                spread::STORE => stored = a,
-                spread::LOAD_X => x = stored,
-                spread::A_TO_X => x = a,
-                spread::XOR => a ^= x,
-                spread::MULTIPLY => a = a.wrapping_mul(i.k),
-                spread::SHIFT_RIGHT => a >>= i.k,
+                instructions::STORE => stored = a,
+                instructions::LOAD_X => x = stored,
+                instructions::A_TO_X => x = a,
+                instructions::XOR => a ^= x,
+                instructions::MULTIPLY => a = a.wrapping_mul(i.k),
+                instructions::SHIFT_RIGHT => a >>= i.k,
                 JUMP_IF_GREATER => at += jump(a > i.k),
                 JUMP_IF_AT_LEAST => at += jump(a >= i.k),
                 JUMP_IF_EQUAL => at += jump(a == i.k),
@@ -235,5 +224,59 @@ mod tests {
         assert_eq!(ranges([5, 3, 4, 9, 4, 65_535]), [3..=5, 9..=9, 65_535..=65_535]);
         let block = alone(true, &ranges(32_768..32_768 + 512));
         assert!(block.len() < 10);
+    }
+
+    /// Real packets, and the kernel that runs the filters: whoever connects is heard by its shard, and by no other.
+    #[test]
+    fn the_kernel_gives_each_shard_what_is_at_home_there() {
+        use std::os::fd::AsFd;
+
+        use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+        use crate::sys::{filter as socket_filter, raw};
+
+        const COUNT: u8 = 4;
+        if !marline_testkit::need::root() {
+            return;
+        }
+        for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let ipv6 = address.is_ipv6();
+            let listener = std::net::TcpListener::bind((address, 0)).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let shards: Vec<_> = (0..COUNT)
+                .map(|index| {
+                    let socket = raw::open(ipv6).unwrap();
+                    let shard = Shard { index, count: COUNT, generation: None };
+                    let program = program(ipv6, shard, &[port..=port]);
+                    socket_filter::attach(socket.as_fd(), &program).unwrap();
+                    socket
+                })
+                .collect();
+            let clients: Vec<_> = (0..64)
+                .map(|_| std::net::TcpStream::connect((address, port)).unwrap())
+                .map(|client| client.local_addr().unwrap())
+                .collect();
+            let mut buffer = raw::RawBuffer::new();
+            let mut heard = 0;
+            // Where the segment begins in what a socket gives.
+            let start = |bytes: &[u8]| match ipv6 {
+                true => 0,
+                false => usize::from(bytes[0] & 15) * 4,
+            };
+            for (index, socket) in shards.iter().enumerate() {
+                while buffer.receive(socket.as_fd()).is_ok_and(|count| count > 0) {
+                    for (meta, bytes) in buffer.packets() {
+                        let segment = &bytes[start(bytes)..];
+                        let port = u16::from_be_bytes([segment[0], segment[1]]);
+                        let from = SocketAddr::new(meta.source.ip(), port);
+                        assert!(clients.contains(&from), "{from}");
+                        assert_eq!(usize::from(spread::home(from, COUNT)), index, "{from}");
+                        // The first packet of each is a SYN without ACK.
+                        heard += usize::from(segment[13] & 0x12 == 0x02);
+                    }
+                }
+            }
+            assert_eq!(heard, clients.len(), "each SYN is heard once");
+        }
     }
 }

@@ -9,6 +9,7 @@ mod arrived;
 mod filter;
 mod guard;
 mod icmp;
+mod instructions;
 mod ports;
 mod receive;
 mod spread;

@@ -10,20 +10,17 @@ use core::net::{IpAddr, SocketAddr};
 
 use marline_core::Shard;
 
-use super::filter::{self, DROP, JUMP_IF_EQUAL, LOAD_HALF, LOAD_HALF_INDEXED, LOAD_HEADER_LEN, op};
+use super::instructions::{
+    A_TO_X, DROP, JUMP_IF_EQUAL, LOAD_HALF, LOAD_HALF_INDEXED, LOAD_HEADER_LEN, LOAD_WORD, LOAD_X,
+    MULTIPLY, RETURN, SHIFT_RIGHT, STORE, XOR, op,
+};
 use crate::sys::filter::Instruction;
 
 /// 2^32 divided by the golden ratio, odd: multiples of it lie as far apart as can be.
 const MULTIPLIER: u32 = 0x9e37_79b1;
 
-pub(super) const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-pub(super) const LOAD_X: u16 = (libc::BPF_LDX | libc::BPF_MEM) as u16;
-pub(super) const STORE: u16 = libc::BPF_ST as u16;
-pub(super) const A_TO_X: u16 = (libc::BPF_MISC | libc::BPF_TAX) as u16;
-pub(super) const XOR: u16 = (libc::BPF_ALU | libc::BPF_XOR | libc::BPF_X) as u16;
-pub(super) const MULTIPLY: u16 = (libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K) as u16;
-pub(super) const SHIFT_RIGHT: u16 = (libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K) as u16;
-
+/// Where the source port stands in a TCP header.
+const SOURCE_PORT: u32 = 0;
 /// Where the source address stands in an IPv4 packet, which begins with its header.
 const SOURCE_V4: u32 = 12;
 /// The words of it in an IPv6 header, which does not come with the packet: its place is known to the kernel.
@@ -63,15 +60,15 @@ pub(super) fn program(ipv6: bool, shard: Shard) -> Vec<Instruction> {
         for word in &SOURCE_V6[1..] {
             program.extend([op(A_TO_X, 0), op(LOAD_WORD, *word), op(XOR, 0)]);
         }
-        program.extend([op(STORE, 0), op(LOAD_HALF, filter::SOURCE_PORT)]);
+        program.extend([op(STORE, 0), op(LOAD_HALF, SOURCE_PORT)]);
     } else {
         program.extend([op(LOAD_WORD, SOURCE_V4), op(STORE, 0)]);
-        program.extend([op(LOAD_HEADER_LEN, 0), op(LOAD_HALF_INDEXED, filter::SOURCE_PORT)]);
+        program.extend([op(LOAD_HEADER_LEN, 0), op(LOAD_HALF_INDEXED, SOURCE_PORT)]);
     }
     program.extend([op(LOAD_X, 0), op(XOR, 0), op(MULTIPLY, MULTIPLIER)]);
     program.push(op(SHIFT_RIGHT, idle_bits(shard.count)));
     program.push(Instruction { code: JUMP_IF_EQUAL, jt: 1, jf: 0, k: u32::from(shard.index) });
-    program.push(op(filter::RETURN, DROP));
+    program.push(op(RETURN, DROP));
     program
 }
 
@@ -114,53 +111,6 @@ mod tests {
             for end in ["0.0.0.0:0", "255.255.255.255:65535", "[::]:0", "[ffff::ffff]:65535"] {
                 assert!(home(end.parse().unwrap(), count) < count);
             }
-        }
-    }
-
-    /// Real packets, and the kernel that runs the filters: whoever connects is heard by its shard, and by no other.
-    #[test]
-    fn the_kernel_gives_each_shard_what_is_at_home_there() {
-        use std::os::fd::AsFd;
-
-        use crate::sys::{filter as socket_filter, raw};
-
-        const COUNT: u8 = 4;
-        if !marline_testkit::need::root() {
-            return;
-        }
-        for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
-            let ipv6 = address.is_ipv6();
-            let listener = std::net::TcpListener::bind((address, 0)).unwrap();
-            let port = listener.local_addr().unwrap().port();
-            let shards: Vec<_> = (0..COUNT)
-                .map(|index| {
-                    let socket = raw::open(ipv6).unwrap();
-                    let shard = Shard { index, count: COUNT, generation: None };
-                    let program = filter::program(ipv6, shard, &[port..=port]);
-                    socket_filter::attach(socket.as_fd(), &program).unwrap();
-                    socket
-                })
-                .collect();
-            let clients: Vec<_> = (0..64)
-                .map(|_| std::net::TcpStream::connect((address, port)).unwrap())
-                .map(|client| client.local_addr().unwrap())
-                .collect();
-            let mut buffer = raw::RawBuffer::new();
-            let mut heard = 0;
-            for (index, socket) in shards.iter().enumerate() {
-                while buffer.receive(socket.as_fd()).is_ok_and(|count| count > 0) {
-                    for (meta, bytes) in buffer.packets() {
-                        let at = if ipv6 { 0 } else { usize::from(bytes[0] & 15) * 4 };
-                        let port = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-                        let from = SocketAddr::new(meta.source.ip(), port);
-                        assert!(clients.contains(&from), "{from}");
-                        assert_eq!(usize::from(home(from, COUNT)), index, "{from}");
-                        // Flags of the first packet of each.
-                        heard += usize::from(bytes[at + 13] & 0x12 == 0x02);
-                    }
-                }
-            }
-            assert_eq!(heard, clients.len(), "each SYN is heard once");
         }
     }
 }

@@ -41,8 +41,8 @@ pub(crate) fn register(place: &mut Option<Waker>, cx: &Context<'_>) {
     }
 }
 
-/// Hashes the id of a connection, which counts: a small number below, and one above that of most connections is the same.
-/// The table takes its index from the low bits and a tag from the top ones; both are to differ.
+/// Hashes the id of a connection, which counts: a small number below, and one above that of most connections is the
+/// same. The table takes its index from the low bits and a tag from the top ones; both are to differ.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct CountHasher(u64);
 

@@ -230,7 +230,8 @@ impl Stream {
         self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
     }
 
-    /// Writes several pieces one behind the other, as one [`poll_write`](Self::poll_write) of all: records of TLS leave as one batch.
+    /// Writes several pieces one behind the other, as one [`poll_write`](Self::poll_write) of all: records of TLS leave
+    /// as one batch.
     ///
     /// # Errors
     /// As there, if nothing was written.

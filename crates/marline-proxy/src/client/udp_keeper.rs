@@ -31,8 +31,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Messages that wait to be told.
 const UNTOLD: usize = 64;
 
-/// Pauses after refusals that only a change at the server ends. The first are short: it may have come from a server that
-/// was just being replaced, or by a connection that had no session.
+/// Pauses after refusals that only a change at the server ends. The first are short: it may have come from a server
+/// that was just being replaced, or by a connection that had no session.
 struct RefusedPauses {
     next: Duration,
 }

@@ -17,8 +17,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes read ahead: as many as leave in one batch (44 segments) or as one packet, sealed and with their headers, on paths
-/// with an MTU of 1,500 bytes, IPv6 included. With 64 KiB a second one follows each with what is left over.
+/// Bytes read ahead: as many as leave in one batch (44 segments) or as one packet, sealed and with their headers, on
+/// paths with an MTU of 1,500 bytes, IPv6 included. With 64 KiB a second one follows each with what is left over.
 pub(super) const BUFFER_LEN: usize = 59 * 1_024;
 /// Fillings of the buffer before other tasks get their turn: 118 KiB, which is a tenth of a millisecond of a bulk
 /// transfer. By tokio's own budget they would wait for 2 MB, and a message of another stream with them.

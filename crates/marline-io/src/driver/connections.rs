@@ -76,7 +76,7 @@ mod tests {
     fn connections_lie_apart_in_the_table() {
         const CONNECTIONS: u64 = 16_384;
         for (generation, step) in [(0, 1), (1, 1), (7, 1), (1, 2), (1, 16)] {
-            let ids = (0..CONNECTIONS).map(|slot| ConnectionId(generation << 32 | slot * step));
+            let ids = (0..CONNECTIONS).map(|slot| ConnectionId((generation << 32) | (slot * step)));
             let hashes: Vec<u64> = ids.map(|id| Slots::default().hasher().hash_one(id)).collect();
             let places: BTreeSet<u64> = hashes.iter().map(|hash| hash % CONNECTIONS).collect();
             let tags: BTreeSet<u64> = hashes.iter().map(|hash| hash >> 57).collect();

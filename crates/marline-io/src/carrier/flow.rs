@@ -156,7 +156,8 @@ impl Flow {
     }
 }
 
-/// Hashes an id that we drew ourselves: it is random already. Ids of others are only looked up.
+/// Hashes an id that is ours: drawn at random, with the same top byte for all of a shard, or counted, in which case the
+/// low half says most. Ids of others are only looked up.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -170,8 +171,9 @@ impl Hasher for IdHasher {
         }
     }
     fn write_u64(&mut self, id: u64) {
-        // The table uses the top bits as a tag, and the top byte of all ids of a shard may agree.
-        self.0 = id.rotate_left(17);
+        // The table takes its index from the low bits and a tag from the top ones. Times 2^64 by the golden ratio low
+        // bits stay a permutation of the id's, and all bits reach the top.
+        self.0 = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
 

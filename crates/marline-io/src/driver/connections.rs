@@ -2,9 +2,11 @@
 
 use core::task::{Context, Waker};
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 
 use marline_core::{CloseReason, ConnectionId, FallbackReason};
+
+use crate::carrier::IdHasher;
 
 /// What the driver remembers of a connection that an application holds.
 #[derive(Debug, Default)]
@@ -41,28 +43,8 @@ pub(crate) fn register(place: &mut Option<Waker>, cx: &Context<'_>) {
     }
 }
 
-/// Hashes the id of a connection, which counts: a small number below, and one above that of most connections is the
-/// same. The table takes its index from the low bits and a tag from the top ones; both are to differ.
-#[derive(Copy, Clone, Debug, Default)]
-pub(crate) struct CountHasher(u64);
-
-impl Hasher for CountHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(self.0.rotate_left(8) ^ u64::from(byte));
-        }
-    }
-    fn write_u64(&mut self, id: u64) {
-        // 2^64 by the golden ratio: low bits stay a permutation of the id's, and all bits reach the top.
-        self.0 = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
-
 /// The slots, by connection.
-pub(crate) type Slots = HashMap<ConnectionId, Slot, BuildHasherDefault<CountHasher>>;
+pub(crate) type Slots = HashMap<ConnectionId, Slot, BuildHasherDefault<IdHasher>>;
 
 #[cfg(test)]
 mod tests {

@@ -37,7 +37,7 @@ impl PathOwners {
         }
     }
 
-    #[cfg(test)]
+    /// How many are kept.
     pub(super) fn len(&self) -> usize {
         self.owners.len() + self.unused.len()
     }
@@ -82,8 +82,9 @@ impl PathOwners {
         match owner {
             None => drop(self.owners.remove(&path)),
             Some(owner) => {
-                if self.owners.len() >= MOST_PATHS && !self.owners.contains_key(&path) {
+                if self.len() >= MOST_PATHS && !self.owners.contains_key(&path) {
                     self.owners.clear();
+                    self.unused.clear();
                 }
                 self.owners.insert(path, owner);
             }

@@ -2,12 +2,14 @@
 
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use core::task::Waker;
+use core::task::{Context, Poll, Waker};
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Wake;
 
 use marline_time::{Duration, Instant};
 
+use super::elders::Elders;
 use super::receive_buffer::ReceiveBuffer;
 use super::socket::Sock;
 use super::state::{CarrierKind, State};
@@ -18,14 +20,29 @@ const LATE: Duration = Duration::from_millis(1);
 /// So many calls between two looks at the sockets are of many tasks: a runtime polls them one after the other and looks
 /// less often itself.
 pub(super) const CROWD: u32 = 16;
+
+/// Receive errors after which a socket is looked at only when it becomes ready again.
+const ERRORS_IN_A_ROW: u32 = 8;
+
 /// What there is to receive from, and into what.
 pub(super) struct Reception {
-    pub(super) sockets: Vec<(u16, SocketAddr, Arc<Sock>)>,
-    pub(super) buffer: ReceiveBuffer,
+    sockets: Vec<(u16, SocketAddr, Arc<Sock>)>,
+    buffer: ReceiveBuffer,
     /// Receive errors since something was received.
-    pub(super) errors: u32,
+    errors: u32,
     /// The socket that a caller looks at next.
-    pub(super) next: usize,
+    next: usize,
+}
+
+/// What a look at a socket brought.
+pub(super) enum Looked {
+    Nothing,
+    /// An error, behind which there may be more.
+    Error,
+    /// A batch lies in the buffer. `drained`: the socket is empty now.
+    Batch {
+        drained: bool,
+    },
 }
 
 impl Reception {
@@ -55,6 +72,67 @@ impl Reception {
     /// Of how many sockets.
     pub(super) const fn sockets(&self) -> usize {
         self.sockets.len()
+    }
+
+    /// Receives once from a socket, for the task. `may_busy_poll`: also if nothing is said of it.
+    pub(super) fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        at: usize,
+        may_busy_poll: bool,
+    ) -> io::Result<Looked> {
+        let (_, _, socket) = &self.sockets[at];
+        let mut guard = match socket.fd.poll_read_ready(cx) {
+            Poll::Ready(guard) => Some(guard?),
+            Poll::Pending if may_busy_poll => None,
+            Poll::Pending => return Ok(Looked::Nothing),
+        };
+        let drained = match self.buffer.receive(socket) {
+            Ok(drained) => drained,
+            // Nobody said that there was anything.
+            Err(_) if guard.is_none() => return Ok(Looked::Nothing),
+            Err(error) => {
+                // An ICMP error is the business of the watcher of errors, and there may be datagrams
+                // behind it; but an error that stays must not keep us busy.
+                self.errors += 1;
+                let useless = error.kind() == io::ErrorKind::WouldBlock;
+                if let Some(guard) = &mut guard
+                    && (useless || self.errors > ERRORS_IN_A_ROW)
+                {
+                    guard.clear_ready();
+                }
+                return Ok(Looked::Error);
+            }
+        };
+        self.errors = 0;
+        if let Some(guard) = &mut guard
+            && drained
+        {
+            guard.clear_ready();
+        }
+        Ok(Looked::Batch { drained })
+    }
+
+    /// Receives once from the socket whose turn it is, in the task's place: from which, and whether it is empty now.
+    /// `None`: it was, or has an error, which is the task's business.
+    pub(super) fn receive_in_turn(&mut self) -> Option<(usize, bool)> {
+        let at = self.next % self.sockets.len();
+        let received = self.buffer.receive(&self.sockets[at].2);
+        if !matches!(received, Ok(false)) {
+            self.next += 1;
+        }
+        received.ok().map(|drained| (at, drained))
+    }
+
+    /// Passes on what of the batch is for other processes that share the socket it came from.
+    pub(super) fn sift(&mut self, at: usize, elders: &Elders) {
+        self.buffer.sift(elders, self.sockets[at].1);
+    }
+
+    /// The batch that came from a socket, and which socket that is.
+    pub(super) fn batch(&self, at: usize) -> ((u16, SocketAddr), &ReceiveBuffer) {
+        let (index, local, _) = &self.sockets[at];
+        ((*index, *local), &self.buffer)
     }
 }
 

@@ -10,24 +10,14 @@
 //! sees to the timers. So what is received keeps up with what is done, whatever the order in which the runtime polls
 //! its tasks. Who receives is no matter to TCP.
 
-use core::task::{Context, Poll};
+use core::task::Context;
 use std::io;
 
 use marline_time::Instant;
 
-use super::native_shards::ForOthers;
-use super::reception::Reception;
+use super::reception::{Looked, Reception};
 use super::shard::Shard;
 use super::state::State;
-
-/// Receive errors after which a socket is looked at only when it becomes ready again.
-const ERRORS_IN_A_ROW: u32 = 8;
-
-/// What a look at a socket brought.
-pub(super) enum Received {
-    Nothing,
-    Something,
-}
 
 impl Shard {
     /// If the task is late: receives a batch in its place, and sees to the timers if there is no more. To be called
@@ -66,99 +56,62 @@ impl Shard {
         self.serve(state, now);
     }
 
-    /// Receives once from a socket and answers, now or in a moment. `may_busy_poll`: also if nothing is said of it.
+    /// Receives once from a socket and answers, now or in a moment; `false`: there was nothing. `may_busy_poll`: it is
+    /// looked at although nothing is said of it.
     pub(super) fn poll_socket(
         &self,
         reception: &mut Reception,
         cx: &mut Context<'_>,
         at: usize,
         may_busy_poll: bool,
-    ) -> io::Result<Received> {
-        let (_, _, socket) = &reception.sockets[at];
-        let mut guard = match socket.fd.poll_read_ready(cx) {
-            Poll::Ready(guard) => Some(guard?),
-            Poll::Pending if may_busy_poll => None,
-            Poll::Pending => return Ok(Received::Nothing),
+    ) -> io::Result<bool> {
+        let drained = match reception.poll_receive(cx, at, may_busy_poll)? {
+            Looked::Nothing => return Ok(false),
+            Looked::Error => return Ok(true),
+            Looked::Batch { drained } => drained,
         };
-        let drained = match reception.buffer.receive(socket) {
-            Ok(drained) => drained,
-            // Nobody said that there was anything.
-            Err(_) if guard.is_none() => return Ok(Received::Nothing),
-            Err(error) => {
-                // An ICMP error is the business of the watcher of errors, and there may be datagrams
-                // behind it; but an error that stays must not keep us busy.
-                reception.errors += 1;
-                let useless = error.kind() == io::ErrorKind::WouldBlock;
-                if let Some(guard) = &mut guard
-                    && (useless || reception.errors > ERRORS_IN_A_ROW)
-                {
-                    guard.clear_ready();
-                }
-                return Ok(Received::Something);
+        self.take_in(reception, at, |state, now| {
+            if self.tell(state, now) && drained {
+                cx.waker().wake_by_ref();
+            } else if !state.turns.goes_on(now) {
+                self.serve(state, now);
             }
-        };
-        reception.errors = 0;
-        if let Some(guard) = &mut guard
-            && drained
-        {
-            guard.clear_ready();
-        }
-        self.sift(reception, at);
-        let mut state = self.lock();
-        let now = self.clock.now();
-        let others = self.take_in(reception, &mut state, now, at);
-        if self.tell(&mut state, now) && drained {
-            cx.waker().wake_by_ref();
-        } else if !state.turns.goes_on(now) {
-            self.serve(&mut state, now);
-        }
-        drop(state);
-        self.pass_on(others);
-        Ok(Received::Something)
-    }
-
-    /// Passes on what is for other processes that share the socket.
-    fn sift(&self, reception: &mut Reception, at: usize) {
-        let (_, local, _) = &reception.sockets[at];
-        if let Some(elders) = self.links.living_elders() {
-            reception.buffer.sift(elders, *local);
-        }
-    }
-
-    /// Gives what was received from a socket to carrier and core. Returns what may be other shards'.
-    fn take_in<'a>(
-        &self,
-        reception: &'a Reception,
-        state: &mut State,
-        now: Instant,
-        at: usize,
-    ) -> ForOthers<'a> {
-        let (index, local, _) = &reception.sockets[at];
-        self.on_batch(state, now, (*index, *local), &reception.buffer)
+        });
+        Ok(true)
     }
 
     /// Receives a batch in the task's place. `true`: no socket has anything.
     fn receive(&self, reception: &mut Reception) -> bool {
-        for _ in 0..reception.sockets.len() {
-            let at = reception.next % reception.sockets.len();
-            let Ok(drained) = reception.buffer.receive(&reception.sockets[at].2) else {
-                // It is empty, or has an error, which is the task's business.
-                reception.next += 1;
-                continue;
-            };
-            self.sift(reception, at);
-            let mut state = self.lock();
-            let now = self.clock.now();
-            let others = self.take_in(reception, &mut state, now, at);
-            self.serve(&mut state, now);
-            drop(state);
-            self.pass_on(others);
+        for _ in 0..reception.sockets() {
+            let Some((at, drained)) = reception.receive_in_turn() else { continue };
+            self.take_in(reception, at, |state, now| {
+                self.serve(state, now);
+            });
             if !drained {
                 return false;
             }
-            reception.next += 1;
         }
         true
+    }
+
+    /// Gives what was received from a socket to those whose it is: other processes, carrier and core, other shards.
+    /// `then`: what follows while the shard is locked.
+    fn take_in(
+        &self,
+        reception: &mut Reception,
+        at: usize,
+        then: impl FnOnce(&mut State, Instant),
+    ) {
+        if let Some(elders) = self.links.living_elders() {
+            reception.sift(at, elders);
+        }
+        let (socket, buffer) = reception.batch(at);
+        let mut state = self.lock();
+        let now = self.clock.now();
+        let others = self.on_batch(&mut state, now, socket, buffer);
+        then(&mut state, now);
+        drop(state);
+        self.pass_on(others);
     }
 }
 

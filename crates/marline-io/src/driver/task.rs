@@ -15,7 +15,6 @@ use tokio::sync::mpsc;
 use super::connections::register;
 use super::reception::{NotingWaker, Reception};
 use super::shard::Shard;
-use super::standing_in::Received;
 use super::state::Handover;
 
 /// System calls to receive before other tasks get their turn.
@@ -90,8 +89,8 @@ impl Task {
         let mut at = 0;
         while at < reception.sockets() {
             match shard.poll_socket(&mut reception, cx, at, self.may_busy_poll)? {
-                Received::Nothing => at += 1,
-                Received::Something => turns += 1,
+                false => at += 1,
+                true => turns += 1,
             }
             if turns >= RECEIVES_PER_TURN {
                 cx.waker().wake_by_ref();

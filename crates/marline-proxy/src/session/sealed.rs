@@ -231,11 +231,11 @@ impl<T: AsyncRead + Unpin> Sealed<T> {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
             };
-            if count == 0 && given > 0 {
-                return Poll::Ready(Ok(()));
-            }
             if count == 0 {
-                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+                return Poll::Ready(match given {
+                    0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                    _ => Ok(()),
+                });
             }
             self.incoming.sealed.1 += count;
         }

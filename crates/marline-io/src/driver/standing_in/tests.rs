@@ -3,6 +3,7 @@
 
 use core::future::poll_fn;
 use core::net::{IpAddr, Ipv4Addr};
+use core::task::Poll;
 use std::sync::Arc;
 
 use marline_core::{ConnectionConfig, ConnectionInfo, Limits};

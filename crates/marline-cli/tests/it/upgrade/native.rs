@@ -44,7 +44,8 @@ while True:
     threading.Thread(target=serve, args=(s,), daemon=True).start()
 ";
 
-/// A transfer, a session of lines, or session after session, until there is a file `enough`. Any error ends it.
+/// A transfer, a session of lines, or session after session, until there is a file `enough`. A session sends nothing
+/// while there is a file `quiet`. Any error ends it.
 const CLIENT: &str = "
 import hashlib, os, socket, sys, time
 def connect():
@@ -87,6 +88,7 @@ def session():
         if n == 0: print('begun', flush=True)
         n += 1
         time.sleep(0.02)
+        while os.path.exists('quiet'): time.sleep(0.02)
     s.close()
     print('whole', n, 'lines, longest %.3f s' % longest)
 def many():
@@ -237,7 +239,10 @@ fn an_older_process_that_is_killed_leaves_nothing_and_a_newer_one_leaves_the_old
     let lost = front.client("session");
     let first = front.upgrade();
     let resets = front.testbed.counter("client", "TcpEstabResets");
+    // No line is under way: the service's kernel would reset its answer to a process that is gone.
+    front.testbed.run("client", "touch quiet; sleep 0.5");
     end(first);
+    front.testbed.run("client", "rm quiet");
     // What comes for it is a stranger's to the process that is left, which says so. (A kernel then waits for a
     // join, for a minute unless it is told otherwise.)
     let until = Instant::now() + PATIENCE;

@@ -39,7 +39,7 @@ pub struct RackTlp {
     tlp: Tlp,
     no_sack: NoSack,
     /// Bytes that duplicate ACKs let out, without SACK.
-    beyond: Option<u64>,
+    beyond: Option<u32>,
 }
 
 impl RackTlp {
@@ -85,7 +85,7 @@ impl LossRecovery for RackTlp {
         } else {
             self.no_sack.on_ack(ack, cx, no_sack::DUP_THRESH, lost);
             let segments = self.no_sack.duplicates().min(no_sack::DUP_THRESH - 1);
-            self.beyond = Some(u64::from(segments) * u64::from(cx.mss));
+            self.beyond = Some(segments.saturating_mul(cx.mss));
         }
         self.tlp.on_ack(ack, cx, lost.len() > before)
     }
@@ -131,7 +131,8 @@ impl LossRecovery for RackTlp {
     }
 
     fn limited_transmit(&self) -> LimitedTransmit {
-        self.beyond.map_or(LimitedTransmit::BySack, LimitedTransmit::Beyond)
+        let beyond = self.beyond.map(u64::from);
+        beyond.map_or(LimitedTransmit::BySack, LimitedTransmit::Beyond)
     }
 
     fn set_peer_ack_delay(&mut self, delay: Duration) {

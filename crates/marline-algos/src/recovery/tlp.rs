@@ -152,7 +152,7 @@ struct LoneAcks {
     waiting: Option<Ssn>,
     samples: u32,
     /// The largest of late.
-    excess: Duration,
+    excess_ns: u64,
 }
 
 impl LoneAcks {
@@ -161,11 +161,12 @@ impl LoneAcks {
 
     fn on_sample(&mut self, excess: Duration) {
         self.samples = self.samples.saturating_add(1);
-        self.excess = excess.max(self.excess * 15 / 16);
+        let excess_ns = u64::try_from(excess.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX / 16);
+        self.excess_ns = excess_ns.max(self.excess_ns * 15 / 16);
     }
 
     fn known(&self) -> Option<Duration> {
-        (self.samples >= Self::ENOUGH).then_some(self.excess)
+        (self.samples >= Self::ENOUGH).then(|| Duration::from_nanos(self.excess_ns))
     }
 }
 
@@ -173,7 +174,7 @@ impl Tlp {
     /// No probe so far.
     #[must_use]
     pub const fn new(config: ProbeConfig) -> Self {
-        let lone = LoneAcks { waiting: None, samples: 0, excess: Duration::ZERO };
+        let lone = LoneAcks { waiting: None, samples: 0, excess_ns: 0 };
         Tlp { config, pto_at: None, episode: None, lone, samples_at_probe: 0 }
     }
 

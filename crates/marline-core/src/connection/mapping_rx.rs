@@ -113,8 +113,8 @@ pub(crate) struct MappingRx {
     max_kept: u64,
     /// Bytes of the front mapping that wait for its checksum.
     waiting: OnDemand<Vec<u8>>,
-    /// From here on everything is mapped (infinite mapping, or plain TCP).
-    infinite: Option<(Ssn, Dsn)>,
+    /// From here on everything is mapped (infinite mapping, or plain TCP). Boxed, as few connections have it.
+    infinite: Option<Box<(Ssn, Dsn)>>,
     failed: Option<Box<Failed>>,
     /// Repairs that are complete.
     repairs: OnDemand<Vec<(Repair, Vec<u8>)>>,
@@ -139,10 +139,10 @@ impl MappingRx {
     /// has made the peer's positions differ from ours. Returns bytes that waited, to be delivered.
     pub(crate) fn set_infinite(&mut self, ssn: Ssn, dsn: Dsn) -> Option<(Dsn, Vec<u8>)> {
         if let Some(failed) = self.failed.take() {
-            self.infinite = Some((failed.ssn, failed.dsn));
+            self.infinite = Some(Box::new((failed.ssn, failed.dsn)));
             return Some((failed.dsn, failed.bytes));
         }
-        self.infinite = Some((ssn, dsn));
+        self.infinite = Some(Box::new((ssn, dsn)));
         // Of several that are kept as one, those before the point stay.
         let whole = |m: &RxMapping| m.checksum.is_some() || m.coded.is_some();
         let spans = |m: &RxMapping| m.ssn < ssn && ssn < m.end() && !whole(m);
@@ -171,7 +171,7 @@ impl MappingRx {
         let plain = self.announced.iter().filter(|mapping| mapping.coded.is_none());
         let mut places: Vec<DataRange> =
             plain.filter_map(|mapping| part(mapping.ssn, mapping.end(), mapping.dsn)).collect();
-        if let Some((from, dsn)) = self.infinite.filter(|_| places.is_empty()) {
+        if let Some(&(from, dsn)) = self.infinite.as_deref().filter(|_| places.is_empty()) {
             places.extend(part(from, ssn.plus(bytes), dsn));
         }
         places
@@ -204,7 +204,7 @@ impl MappingRx {
 
     /// The first byte of the subflow is the first of the stream, and so on for ever.
     pub(crate) fn is_plain_from_the_start(&self) -> bool {
-        self.infinite == Some((Ssn(1), Dsn(0)))
+        self.infinite.as_deref() == Some(&(Ssn(1), Dsn(0)))
     }
 
     /// Takes note of a mapping. `delivered` is the first subflow position not delivered yet.
@@ -411,7 +411,7 @@ impl MappingRx {
         bytes: &[u8],
         deliver: &mut dyn FnMut(Dsn, &[u8]),
     ) -> Result<(), MappingError> {
-        let Some((from, dsn)) = self.infinite else { return Err(MappingError::Unmapped) };
+        let Some(&(from, dsn)) = self.infinite.as_deref() else { return Err(MappingError::Unmapped) };
         // Bytes before the first of the stream belong nowhere.
         let skip = from.since(ssn).saturating_sub(dsn.0).min(bytes.len() as u64);
         let rest = &bytes[skip as usize..];

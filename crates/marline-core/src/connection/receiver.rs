@@ -46,8 +46,8 @@ struct Incoming {
     delivered: Ssn,
     /// The peer mapped data on it: options on data pass.
     mapped: bool,
-    /// Bytes taken from behind a hole of it that will come once more, in order.
-    early: u64,
+    /// Bytes taken from behind a hole of it that will come once more, in order: of one window at most.
+    early: u32,
 }
 
 /// What became of bytes that were in order on a subflow.
@@ -315,8 +315,8 @@ impl Receiver {
             news |= known < bytes.len() as u64;
         };
         let result = subflow.mappings.translate(ssn, bytes, &mut insert);
-        let early = duplicate.min(subflow.early);
-        subflow.early -= early;
+        let early = duplicate.min(subflow.early.into());
+        subflow.early -= early as u32;
         Delivered { result, duplicate: duplicate - early, news }
     }
 
@@ -426,7 +426,7 @@ impl Receiver {
         subflow.mappings.peek(ssn, payload, &mut |dsn, bytes| {
             early += buffer.insert(dsn, bytes).new;
         });
-        subflow.early += early;
+        subflow.early = subflow.early.saturating_add(u32::try_from(early).unwrap_or(u32::MAX));
         early
     }
 

@@ -32,8 +32,8 @@ pub(super) struct Rack {
     pub(super) order: VecDeque<Transmission>,
     /// The most recently sent segment that was delivered: when sent, and its end.
     pub(super) newest_delivered: Option<(Instant, Ssn)>,
-    /// RTT of that transmission.
-    rtt: Duration,
+    /// RTT of that transmission. (A word, where a duration is two: each idle subflow has one of these.)
+    rtt_ns: u64,
     /// Highest end delivered.
     fack: Ssn,
     pub(super) reordering_seen: bool,
@@ -51,7 +51,7 @@ impl Default for Rack {
         Rack {
             order: VecDeque::new(),
             newest_delivered: None,
-            rtt: Duration::ZERO,
+            rtt_ns: 0,
             fack: Ssn::default(),
             reordering_seen: false,
             reo_wnd_mult: 1,
@@ -67,6 +67,10 @@ impl Rack {
     /// `rtt_of_last`: the RTT is that of the segment looked at last, as the RFC writes it.
     pub(super) fn new(rtt_of_last: bool) -> Self {
         Rack { rtt_of_last, ..Rack::default() }
+    }
+
+    const fn rtt(&self) -> Duration {
+        Duration::from_nanos(self.rtt_ns)
     }
 
     pub(super) const fn timeout(&self) -> Option<Instant> {
@@ -105,7 +109,7 @@ impl Rack {
         }
         if let Some((sent_at, end)) = newest {
             let judged = last.filter(|_| self.rtt_of_last).unwrap_or(sent_at);
-            self.rtt = cx.now.since(judged);
+            self.rtt_ns = cx.now.as_nanos().saturating_sub(judged.as_nanos());
             self.newest_delivered = self.newest_delivered.max(Some((sent_at, end)));
         }
         self.adapt_to_dsack(ack, cx);
@@ -148,7 +152,7 @@ impl Rack {
         {
             return Duration::ZERO;
         }
-        let min_rtt = cx.rtt.min().unwrap_or(self.rtt);
+        let min_rtt = cx.rtt.min().unwrap_or(self.rtt());
         let window = min_rtt * self.reo_wnd_mult / 4;
         window.min(cx.rtt.srtt().unwrap_or(window))
     }
@@ -158,7 +162,7 @@ impl Rack {
     pub(super) fn detect(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
         self.reorder_at = None;
         let una = cx.board.front().map_or(cx.snd_nxt, |front| front.start);
-        let patience = self.rtt + self.reordering_window(cx);
+        let patience = self.rtt() + self.reordering_window(cx);
         while let Some(&sent) = self.order.front() {
             if sent.end > una && !self.judge(sent, una, patience, cx, lost) {
                 break;
@@ -199,7 +203,7 @@ impl Rack {
     /// Section 6.3: after a timeout the first segment is lost, and all that are overdue.
     pub(super) fn on_rto(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
         self.reorder_at = None;
-        let patience = self.rtt + self.reordering_window(cx);
+        let patience = self.rtt() + self.reordering_window(cx);
         for (index, segment) in cx.board.iter().enumerate() {
             let overdue = segment.sent_at + patience <= cx.now;
             if segment.in_flight() && (index == 0 || overdue) {

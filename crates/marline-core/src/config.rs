@@ -219,14 +219,27 @@ pub struct FastOpen {
     /// Server: connections that the application has by Fast Open and whose client has not answered the SYN/ACK.
     /// Beyond so many, SYNs are answered as if Fast Open were off.
     pub pending: u32,
-    /// Server: local ports at which it is on; none listed: at all.
+    /// The server's ports at which it is on, a server's own or those that a client connects to; none listed: all.
     pub ports: Vec<u16>,
+    /// Client: data goes with the SYN to servers of Multipath TCP, too. Without it a server that spoke Multipath TCP when
+    /// it was last asked is asked again, for it may have stopped, and gets its data after the handshake: a Linux server
+    /// (6.18) whose application answers before the third ACK has come keeps its answer until the connection ends
+    /// (docs/adr/0042). No effect together with [`without_cookie`](Self::without_cookie).
+    pub with_multipath: bool,
+}
+
+impl FastOpen {
+    /// Whether it is on for this port of the server.
+    #[must_use]
+    pub fn is_on(&self, port: u16) -> bool {
+        self.ports.is_empty() || self.ports.contains(&port)
+    }
 }
 
 impl Default for FastOpen {
-    /// With cookies, at most 64 that wait, at every port.
+    /// With cookies, at most 64 that wait, at every port, with Multipath TCP and without.
     fn default() -> Self {
-        FastOpen { without_cookie: false, pending: 64, ports: Vec::new() }
+        FastOpen { without_cookie: false, pending: 64, ports: Vec::new(), with_multipath: true }
     }
 }
 

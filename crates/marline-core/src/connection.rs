@@ -3093,7 +3093,7 @@ impl Connection {
         let path = subflow.path();
         let ends = (path.local.ip(), path.remote.ip());
         let plan = match subflow.tcp().syns_sent() {
-            0 | 1 => cx.fast_opens.plan(cx.now, ends, fast.without_cookie),
+            0 | 1 if fast.is_on(path.remote.port()) => cx.fast_opens.plan(cx.now, ends, fast),
             _ => Plan::Ordinary,
         };
         let (option, mss) = match plan {
@@ -3147,11 +3147,16 @@ impl Connection {
         }
         let Some(subflow) = self.paths.get(id) else { return };
         let path = subflow.path();
+        let repeated = subflow.tcp().syns_sent() > 1;
+        // A SYN that is repeated may have gone without the offer at last.
+        let speaks = mp_capable(segment).is_some();
+        let multipath = (speaks || self.session.is_offered() && !repeated).then_some(speaks);
         let answer = FastOpenAnswer {
             mss: segment.options.mss.unwrap_or(DEFAULT_MSS),
             cookie: segment.fast_open(),
             asked: self.fast_open.option(),
-            repeated: subflow.tcp().syns_sent() > 1,
+            repeated,
+            multipath,
             took: subflow.tcp().syn_data_answer().map(|(taken, _)| taken > 0),
         };
         cx.fast_opens.on_answer(cx.now, (path.local.ip(), path.remote.ip()), &answer);

@@ -8,19 +8,21 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use marline_core::{
-    ConnectionConfig, ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor, SocketOption,
+    CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, MonitorEvent,
+    PathHealthMonitor, SocketOption,
 };
 use marline_io::{
     HealthExchange, Interfaces, LocalEnd, PathSpec, Prefix64, Shard, ShardConfig, ShardHandle,
     SharedEventObserver, Watcher,
 };
 use marline_time::{DelayHistogram, Duration};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{ToSocketAddrs, lookup_host};
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
 use crate::datagrams::LaneCounters;
-use crate::happy_eyeballs::{AttemptSchedule, HappyEyeballs, connect_error};
+use crate::happy_eyeballs::{AttemptSchedule, HappyEyeballs, Winner, connect_error};
 use crate::health::{HealthWatcher, PathEvent};
 use crate::nat64::PrefixWatch;
 use crate::path_table::{Candidate, PathChange, PathRestriction, PathStatus, PathTable};
@@ -163,19 +165,57 @@ impl Client {
     /// The name does not resolve, or no attempt succeeded within
     /// [`connect_timeout`](ClientBuilder::connect_timeout); the error lists each with its reason.
     pub async fn connect(&self, server: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
+        self.connect_with(server, &[]).await
+    }
+
+    /// As [`connect`](Self::connect), with the first bytes that the server is to have: they are written to the stream
+    /// that comes back. Where the transport configuration allows Fast Open
+    /// ([`fast_open`](ConnectionConfig::fast_open)), the server has given a cookie and the network lets it pass, they
+    /// go with the SYN, as far as it has room, and the answer is there a round trip sooner. **The server may then get them
+    /// twice**, on two connections: whoever saw the SYN can send it again, and where another address or path answers
+    /// sooner they go there as well.
+    ///
+    /// Safe to cancel, but the server may have them.
+    ///
+    /// # Errors
+    /// As `connect`; or the connection broke while more bytes were written than it takes at once.
+    pub async fn connect_with(
+        &self,
+        server: impl ToSocketAddrs,
+        first: &[u8],
+    ) -> Result<Stream, ConnectError> {
         let begun = tokio::time::Instant::now();
         let patience = self.inner.config.patience;
         let silent = || ConnectError::Resolve(std::io::ErrorKind::TimedOut.into());
         let lookup = tokio::time::timeout(patience, lookup_host(server)).await;
         let servers: Vec<SocketAddr> =
             lookup.map_err(|_| silent())?.map_err(ConnectError::Resolve)?.collect();
-        self.connect_to(&servers, patience.saturating_sub(begun.elapsed())).await
+        self.connect_to(&servers, patience.saturating_sub(begun.elapsed()), first).await
+    }
+
+    /// Bytes that would go with the SYN of a connection to one of these servers now
+    /// ([`connect_with`](Self::connect_with)). `None`: none, since Fast Open is off for that port, no server has given
+    /// a cookie to the address of a path, or the networks do not let it pass.
+    #[must_use]
+    pub fn fast_open_room(&self, servers: &[SocketAddr]) -> Option<usize> {
+        let config = Arc::clone(&lock(&self.inner.connection));
+        config.fast_open.as_ref()?;
+        let winner = *lock(&self.inner.winner);
+        let candidates = lock(&self.inner.paths).candidates(servers, winner);
+        self.inner.shard.with_endpoint(|endpoint, now| {
+            candidates.iter().find_map(|candidate| {
+                let local = SocketAddr::new(candidate.end.address, 0);
+                let path = FourTuple { local, remote: candidate.remote };
+                endpoint.fast_open_room(now, &config, &path)
+            })
+        })
     }
 
     async fn connect_to(
         &self,
         servers: &[SocketAddr],
         patience: Duration,
+        first_bytes: &[u8],
     ) -> Result<Stream, ConnectError> {
         let begun = tokio::time::Instant::now();
         let winner = *lock(&self.inner.winner);
@@ -209,17 +249,20 @@ impl Client {
             }
         };
         let (shard, routes) = (&self.inner.shard, &self.inner.routes);
-        let attempts = HappyEyeballs { shard, config: &config, routes, transport, patience };
+        let config = &config;
+        let attempts = HappyEyeballs { shard, config, routes, transport, patience, first_bytes };
         let outcome = attempts.run(schedule).await;
         for failure in &outcome.failures {
             // What lasts is the watcher's to tell, once.
             tracing::debug!("{failure}");
         }
-        let Some((stream, ends)) = outcome.winner else {
+        let Some(Winner { stream, ends, written }) = outcome.winner else {
             return Err(connect_error(outcome.failures));
         };
         *lock(&self.inner.winner) = Some(ends);
-        Ok(Stream::new(stream, Arc::clone(&self.inner.config.registry)))
+        let mut stream = Stream::new(stream, Arc::clone(&self.inner.config.registry));
+        stream.write_all(&first_bytes[written..]).await.map_err(broken)?;
+        Ok(stream)
     }
 
     /// Monitor events, if the configuration asked for them.
@@ -412,6 +455,12 @@ impl Client {
 }
 
 /// The table of these paths, not looked up yet.
+/// Why a connection does not take what is written to it.
+fn broken(error: io::Error) -> ConnectError {
+    let reason = error.into_inner().and_then(|inner| inner.downcast::<CloseReason>().ok());
+    reason.map_or(ConnectError::Stopped, |reason| ConnectError::Closed(*reason))
+}
+
 fn path_table(carrier: &Carrier, mark: u32, paths: &[PathSpec]) -> PathTable {
     match carrier {
         Carrier::Tun(tuns) => PathTable::behind(tuns, paths),

@@ -31,6 +31,28 @@ pub(crate) struct HappyEyeballs<'a> {
     pub(crate) transport: &'static str,
     /// Who has not answered by then does not.
     pub(crate) patience: core::time::Duration,
+    /// What goes with the first SYN, where Fast Open allows that: those after it are of other connections, by which
+    /// the same would arrive again.
+    pub(crate) first_bytes: &'a [u8],
+}
+
+/// An attempt under way.
+#[derive(Debug)]
+struct Running {
+    candidate: Candidate,
+    stream: Stream,
+    /// Of the first bytes, what was written to it.
+    written: usize,
+}
+
+/// The attempt that won.
+#[derive(Debug)]
+pub(crate) struct Winner {
+    pub(crate) stream: Stream,
+    /// Its two ends, without our port.
+    pub(crate) ends: (IpAddr, SocketAddr),
+    /// Of the first bytes, how many it was given.
+    pub(crate) written: usize,
 }
 
 /// What happened to an attempt.
@@ -102,7 +124,7 @@ impl core::fmt::Display for Reason<'_> {
 
 /// What a race ended with.
 pub(crate) struct Outcome {
-    pub(crate) winner: Option<(Stream, (IpAddr, SocketAddr))>,
+    pub(crate) winner: Option<Winner>,
     pub(crate) failures: Vec<Failure>,
 }
 
@@ -110,12 +132,13 @@ impl HappyEyeballs<'_> {
     /// Runs the race to its end.
     pub(crate) async fn run(&self, mut schedule: AttemptSchedule) -> Outcome {
         let begun = Instant::now();
-        let mut running: Vec<(Candidate, Stream)> = Vec::new();
+        let mut running: Vec<Running> = Vec::new();
         let mut failures = Vec::new();
         loop {
             while let Some(candidate) = schedule.take(begun.elapsed(), running.is_empty()) {
-                match self.start(&candidate) {
-                    Ok(stream) => running.push((candidate, stream)),
+                let is_first = running.is_empty() && failures.is_empty();
+                match self.start(&candidate, if is_first { self.first_bytes } else { &[] }) {
+                    Ok((stream, written)) => running.push(Running { candidate, stream, written }),
                     Err(why) => {
                         schedule.failed(begun.elapsed(), &candidate);
                         failures.push(self.failure(candidate, why));
@@ -129,7 +152,7 @@ impl HappyEyeballs<'_> {
             let next = schedule.due().map_or(over, |due| over.min(begun + due));
             match first(&running, next).await {
                 None if Instant::now() >= over => {
-                    for (candidate, stream) in running {
+                    for Running { candidate, stream, .. } in running {
                         stream.abort();
                         failures.push(self.failure(candidate, FailureKind::Silent));
                     }
@@ -137,15 +160,15 @@ impl HappyEyeballs<'_> {
                 }
                 None => {}
                 Some((at, Ok(()))) => {
-                    let (candidate, stream) = running.swap_remove(at);
-                    for (_, loser) in running {
-                        loser.abort();
+                    let Running { candidate, stream, written } = running.swap_remove(at);
+                    for loser in running {
+                        loser.stream.abort();
                     }
                     let ends = (candidate.end.address, candidate.remote);
-                    return Outcome { winner: Some((stream, ends)), failures };
+                    return Outcome { winner: Some(Winner { stream, ends, written }), failures };
                 }
                 Some((at, Err(reason))) => {
-                    let (candidate, _) = running.swap_remove(at);
+                    let candidate = running.swap_remove(at).candidate;
                     schedule.failed(begun.elapsed(), &candidate);
                     failures.push(self.failure(candidate, FailureKind::Closed(reason)));
                 }
@@ -170,26 +193,28 @@ impl HappyEyeballs<'_> {
         Failure { candidate, why, delivery_error, link_failure, transport: self.transport }
     }
 
-    fn start(&self, candidate: &Candidate) -> Result<Stream, FailureKind> {
+    fn start(
+        &self,
+        candidate: &Candidate,
+        first_bytes: &[u8],
+    ) -> Result<(Stream, usize), FailureKind> {
         if let Err(error) = self.routes.check(&candidate.end, candidate.remote.ip()) {
             self.shard.note_unroutable(candidate.end.address, candidate.remote, &error);
             return Err(FailureKind::NoRoute(error));
         }
+        let (config, local) = (Arc::clone(self.config), candidate.end.address);
         self.shard
-            .connect(Arc::clone(self.config), candidate.end.address, candidate.remote)
+            .connect_with(config, local, candidate.remote, first_bytes)
             .map_err(FailureKind::Start)
     }
 }
 
 /// The first attempt that is decided; `None` when it is time for the next to start, or to give up.
-async fn first(
-    running: &[(Candidate, Stream)],
-    next: Instant,
-) -> Option<(usize, Result<(), CloseReason>)> {
+async fn first(running: &[Running], next: Instant) -> Option<(usize, Result<(), CloseReason>)> {
     let mut turn = pin!(tokio::time::sleep_until(next));
     poll_fn(|cx| {
-        for (at, (_, stream)) in running.iter().enumerate() {
-            if let Poll::Ready(result) = stream.poll_connected(cx) {
+        for (at, attempt) in running.iter().enumerate() {
+            if let Poll::Ready(result) = attempt.stream.poll_connected(cx) {
                 return Poll::Ready(Some((at, result.map(|_fallback| ()))));
             }
         }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use marline_algos::default_policies;
 use marline_core::{
-    BufferTuning, ConnectionConfig, Extensions, Linger, LoneKeepalive, ReceiveProbes, ReceiveTimer,
+    BufferTuning, ConnectionConfig, Extensions, FastOpen, Linger, LoneKeepalive, ReceiveProbes,
+    ReceiveTimer,
 };
 use marline_policy::{CongestionFactory, PathManagerFactory, PolicySet, SchedulerFactory};
 use marline_time::Duration;
@@ -89,6 +90,9 @@ impl TransportConfig {
         subflow_retries: u32;
         /// TIME-WAIT of subflows.
         time_wait: Duration;
+        /// TCP Fast Open (RFC 7413): data in the SYN, which **the server may get twice**; `None`, the default: neither
+        /// sent ([`Client::connect_with`](crate::Client::connect_with)) nor taken.
+        fast_open: Option<FastOpen>;
         /// Nagle's algorithm (RFC 9293 section 3.7.4). Default: off.
         nagle: bool;
         /// Client: extensions beyond RFC 8684 to ask a Marline server for.

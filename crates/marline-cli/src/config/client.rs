@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use marline::advanced::ConnectionConfig;
+use marline::advanced::{ConnectionConfig, FastOpen};
 use marline::datagrams::LaneConfig;
 use marline::policy::SignalThresholds;
 use marline::{Extensions, LoneKeepalive, PathSpec, ReceiveTimer};
@@ -32,6 +32,11 @@ options! {
         /// servers
         #[arg(long, conflicts_with_all = ["invite", "invite_file"])]
         pub direct: bool,
+        /// Port of targets to which, with --direct, the first bytes of a forward's or a router's connection go with the
+        /// SYN (TCP Fast Open), once a target gave a cookie; they may arrive twice (docs/operate/deploy.md); may be
+        /// repeated [default: off]
+        #[arg(long, value_name = "PORT")]
+        pub fast_open: Vec<u16>,
         /// Path: INTERFACE or ADDRESS, optionally `=ADDRESS:PORT` of the server on it, and
         /// `,backup`, `,metered`, `,radio=lte`; may be repeated [default: every interface with a default route]
         #[arg(long, value_name = "LOCAL")]
@@ -196,6 +201,7 @@ impl ClientOptions {
         // Either way of giving the invite replaces both.
         if self.invite.is_some() || self.invite_file.is_some() {
             (lower.invite, lower.invite_file, lower.direct) = (None, None, false);
+            lower.fast_open = Vec::new();
         }
         if self.direct {
             (lower.invite, lower.invite_file) = (None, None);
@@ -237,6 +243,7 @@ impl ClientOptions {
             (!self.udp_forward.is_empty(), "-U"),
             (self.transparent.is_some(), "--transparent"),
             (self.share, "--share"),
+            (!self.fast_open.is_empty(), "--fast-open"),
         ] {
             if given {
                 bail!("{flag} has no meaning here: it is for `marline client`");
@@ -254,6 +261,7 @@ impl ClientOptions {
             remote_forward: Vec::new(),
             udp_forward: Vec::new(),
             transparent: None,
+            fast_open: Vec::new(),
             ..self
         }
     }
@@ -306,6 +314,11 @@ impl ClientOptions {
         let forwards: Vec<Forward> = words(&options.local_forward);
         if options.direct && !options.remote_forward.is_empty() {
             bail!("-R needs a server that listens: --direct has none");
+        }
+        if !options.direct && !options.fast_open.is_empty() {
+            bail!(
+                "--fast-open is for --direct: through a server nobody waits for a handshake with the target"
+            );
         }
         let udp_forwards: Vec<Forward> = words(&options.udp_forward);
         let datagrams = options.datagrams()?;
@@ -393,6 +406,11 @@ impl ClientOptions {
         let mut connection = self.watching(connection);
         // Through a server each connection begins with what the client says: TLS, or a session's request.
         connection.speaks_first = !self.direct;
+        if !self.fast_open.is_empty() {
+            let ports = self.fast_open.clone();
+            connection.fast_open =
+                Some(FastOpen { ports, with_multipath: false, ..FastOpen::default() });
+        }
         let mut client = marline::Client::builder();
         client
             .registry(registry)

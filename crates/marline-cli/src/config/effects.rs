@@ -82,6 +82,7 @@ impl Reloadable for ClientOptions {
         ("invite", New),
         ("invite-file", New),
         ("direct", Restart),
+        ("fast-open", New),
         ("path", AtOnce),
         ("path-quota", AtOnce),
         ("socks5", AtOnce),
@@ -168,6 +169,7 @@ impl Reloadable for MachineOptions {
         ("state-file", Restart),
         ("up", Restart),
         ("direct", Elsewhere),
+        ("fast-open", Elsewhere),
         ("socks5", Elsewhere),
         ("local-forward", Elsewhere),
         ("remote-forward", Elsewhere),
@@ -204,6 +206,7 @@ impl Reloadable for ProgramOptions {
         ("transparent", Elsewhere),
         ("udp-forward", Elsewhere),
         ("share", Elsewhere),
+        ("fast-open", Elsewhere),
     ];
 }
 

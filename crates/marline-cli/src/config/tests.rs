@@ -5,7 +5,7 @@ use marline_proxy::private_file;
 use marline_proxy::secret::Secret;
 use marline_proxy::serve::HeaderVersion;
 
-use super::client::{ClientOptions, Route};
+use super::client::{ClientOptions, ClientPlan, Route};
 use super::policies::{Mode, Side};
 use super::serve::ServeOptions;
 use super::server::ServerOptions;
@@ -529,6 +529,21 @@ fn direct_and_an_invite_exclude_each_other() {
     assert!(matches!(with_invite().over(file).plan().unwrap().route, Route::Through(_)));
     let plan = with_invite().plan().unwrap();
     assert_eq!(plan.carrier, CarrierPlan::Auto);
+}
+
+#[test]
+fn fast_open_is_for_ports_of_those_who_go_straight() {
+    let client = |text: &str| parse::<ClientOptions>(text).unwrap();
+    let direct = client("direct = true\nfast-open = [443]\ntransparent = 9999");
+    let fast_open = |plan: ClientPlan| plan.network.get_transport().as_core().fast_open.clone();
+    let fast = fast_open(direct.clone().plan().unwrap()).expect("it is on");
+    assert!(fast.is_on(443) && !fast.is_on(80) && !fast.with_multipath);
+    let through = client(&format!("invite = '{}'\nfast-open = [443]", invite().to_word()));
+    assert!(error_of(through.plan()).contains("--fast-open is for --direct"));
+    assert!(error_of(direct.clone().refuse_ports()).contains("--fast-open"));
+    // Who goes through a server after all leaves it behind, as `marline run` does.
+    assert!(with_invite().over(direct.clone()).plan().is_ok());
+    assert_eq!(fast_open(direct.without_ports().plan().unwrap()), None);
 }
 
 #[test]

@@ -171,6 +171,92 @@ fn the_tunnel_to_our_own_server_can_be_native_too() {
     assert!(text.contains("large: OK"), "{text}");
 }
 
+/// Answers with what came up to the end, behind whether some of it came with the SYN.
+const OPEN_SERVER: &str = "
+import socket, sys
+l = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262 if sys.argv[1] == 'mptcp' else 0)
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.setsockopt(socket.SOL_TCP, socket.TCP_FASTOPEN, 16)
+l.bind(('10.91.1.1', int(sys.argv[2])))
+l.listen(16)
+print('ready', flush=True)
+while True:
+    s, _ = l.accept()
+    with_syn = s.getsockopt(socket.SOL_TCP, socket.TCP_INFO, 8)[5] & 32
+    got = b''
+    while more := s.recv(65536): got += more
+    s.sendall((b'with the SYN:' if with_syn else b'later:') + got)
+    s.close()
+";
+
+/// Asks a forward, with so many bytes at once and an end, four times.
+const OPEN_CLIENT: &str = "
+import os, socket, sys
+for n in range(4):
+    s = socket.create_connection(('127.0.0.1', int(sys.argv[1])), timeout=15)
+    sent = os.urandom(int(sys.argv[2]))
+    s.sendall(sent)
+    s.shutdown(socket.SHUT_WR)
+    got = b''
+    while more := s.recv(65536): got += more
+    when, got = got.split(b':', 1)
+    assert got == sent, (len(got), len(sent))
+    print(when.decode())
+";
+
+/// The first bytes of a forward's application go with the SYN once the target's kernel has given a cookie, at the ports
+/// where that is wanted; the rest follows, and nothing twice. A kernel that speaks Multipath TCP is spared.
+#[test]
+fn first_bytes_go_with_the_syn_to_targets_that_take_them() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut testbed) = testbed(dir.path(), &["python3"]) else { return };
+    std::fs::write(testbed.dir.join("server/open.py"), OPEN_SERVER).unwrap();
+    std::fs::write(testbed.dir.join("client/open.py"), OPEN_CLIENT).unwrap();
+    testbed.run("server", "sysctl -qw net.ipv4.tcp_fastopen=3");
+    for (protocol, port) in [("tcp", 80), ("tcp", 81), ("mptcp", 82)] {
+        let server = format!("python3 open.py {protocol} {port}");
+        testbed.start("server", &server, Until::Says("ready"));
+    }
+    let client = "marline client --direct --path net1 --path net2 --fast-open 80 --fast-open 82 \
+                  -L 8080:four.example:80 -L 8081:four.example:81 -L 8082:four.example:82";
+    testbed.start("client", client, Until::Says("8082"));
+    let ask =
+        |port: u16, bytes: u32| testbed.run("client", &format!("python3 open.py {port} {bytes}"));
+    assert_eq!(ask(8081, 100), "later\n".repeat(4), "nobody said that port");
+    assert_eq!(ask(8080, 100), format!("later\n{}", "with the SYN\n".repeat(3)));
+    assert_eq!(ask(8080, 50_000), "with the SYN\n".repeat(4), "as much as has room");
+    // The address gave a cookie as one of plain TCP, so that it is tried once.
+    let multipath = ask(8082, 100);
+    assert!(multipath.ends_with(&"later\n".repeat(3)), "{multipath}");
+    assert_eq!(testbed.counter("server", "MPTcpExtMPCapableACKRX"), 4);
+}
+
+/// What drops SYNs with data costs two connections a second, and is known from then on.
+#[test]
+fn a_network_that_swallows_fast_open_goes_without() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut testbed) = testbed(dir.path(), &["python3", "nft"]) else { return };
+    std::fs::write(testbed.dir.join("server/open.py"), OPEN_SERVER).unwrap();
+    std::fs::write(testbed.dir.join("client/open.py"), OPEN_CLIENT).unwrap();
+    testbed.run("server", "sysctl -qw net.ipv4.tcp_fastopen=3");
+    testbed.start("server", "python3 open.py tcp 80", Until::Says("ready"));
+    let client = "marline client --direct --path net1 --fast-open 80 -L 8080:four.example:80";
+    testbed.start("client", client, Until::Says("8080"));
+    let ask = |testbed: &Testbed| testbed.run("client", "python3 open.py 8080 100");
+    assert_eq!(ask(&testbed), format!("later\n{}", "with the SYN\n".repeat(3)));
+    testbed.run(
+        "server",
+        "nft add table inet t
+        nft add chain inet t swallow '{ type filter hook prerouting priority -300; policy accept; }'
+        nft add rule inet t swallow 'tcp flags & (syn | ack) == syn meta length > 100 counter drop'",
+    );
+    assert_eq!(ask(&testbed), "later\n".repeat(4));
+    let rules = testbed.run("server", "nft list chain inet t swallow");
+    assert!(rules.contains("counter packets 2 "), "{rules}");
+}
+
 /// What only receives is told by the questions that it asks, and by nothing else, that its server was
 /// killed and came back: nothing in flight means no retransmission that could be answered by a reset.
 #[test]

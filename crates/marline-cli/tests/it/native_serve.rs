@@ -256,7 +256,7 @@ fn a_kernels_question_comes_with_its_syn() {
         ("tcp", 81, "asked, asked, asked\n"),
         ("mptcp", 81, "asked, asked, asked\n"),
     ] {
-        let text = testbed.run("client", &format!("python3 early.py {protocol} {port}"));
+        let text = testbed.run("client", &format!("python3 early.py {protocol} {port} 3"));
         assert_eq!(text, told, "{protocol}, port {port}");
     }
     testbed.signal(serve, "TERM");
@@ -278,11 +278,11 @@ fn a_kernels_question_comes_with_its_syn() {
     assert_eq!(count(&format!("{answers} && tcp.options.tfo.cookie")), 1);
 }
 
-/// Asks three times, with what fits the SYN; tells whether the server took it from there.
-const EARLY: &str = "
+/// Asks so many times, with what fits the SYN; tells whether the server took it from there.
+pub(super) const EARLY: &str = "
 import socket, sys, time
 told = []
-for n in range(3):
+for n in range(int(sys.argv[3])):
     s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262 if sys.argv[1] == 'mptcp' else 0)
     s.sendto(b'count.1234', socket.MSG_FASTOPEN, ('10.91.1.1', int(sys.argv[2])))
     s.settimeout(15)

@@ -1,6 +1,7 @@
 //! Tests of native TCP by several shards: `marline serve --shards 2` on raw sockets and on the queues of TUN
 //! interfaces, with the kernel's Multipath TCP as the client, over two networks between namespaces. Needs root.
 
+use super::native_serve::EARLY;
 use super::support;
 use super::support::native::testbed;
 use super::support::testbed::{Testbed, Until};
@@ -16,6 +17,24 @@ def serve(s):
         more = s.recv(65536)
         if not more: break
         s.sendall(more)
+    s.close()
+l = socket.create_server(('127.0.0.1', 8080), backlog=256)
+print('ready')
+while True:
+    s, _ = l.accept()
+    threading.Thread(target=serve, args=(s,), daemon=True).start()
+";
+
+/// Answers "count" with the number of bytes that follow it up to the end.
+const COUNTER: &str = "
+import socket, threading
+def serve(s):
+    n = -6
+    while True:
+        more = s.recv(65536)
+        if not more: break
+        n += len(more)
+    s.sendall(str(n).encode())
     s.close()
 l = socket.create_server(('127.0.0.1', 8080), backlog=256)
 print('ready')
@@ -145,6 +164,39 @@ fn two_shards_on_raw_sockets_serve_a_kernels_clients() {
                  --signal 10.91.2.1 --signal fd91:2::1 --pcap captures --metrics 127.0.0.1:9000";
     let front = testbed.start("server", serve, Until::Says("listening on [::]:80"));
     both_shards_serve(&mut testbed, front, &["10.91.1.1", "fd91:1::1"], 2);
+}
+
+/// A cookie that one shard gave is good at the other, which takes the data of its SYNs from then on.
+#[test]
+fn a_cookie_of_fast_open_is_good_at_either_shard() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut testbed) = testbed(dir.path(), &PROGRAMS) else { return };
+    std::fs::write(testbed.dir.join("server/service.py"), COUNTER).expect("a file");
+    std::fs::write(testbed.dir.join("client/early.py"), EARLY).expect("a file");
+    testbed.start("server", "python3 -u service.py", Until::Says("ready"));
+    let serve = "marline serve --shards 2 --listen 10.91.1.1:80 --to 127.0.0.1:8080 --fast-open 80 \
+                 --pcap captures";
+    let front = testbed.start("server", serve, Until::Says("listening on"));
+    let text = testbed.run("client", "python3 early.py tcp 80 24; python3 early.py mptcp 80 24");
+    let taken = |count: usize| vec!["taken"; count].join(", ");
+    assert_eq!(text, format!("asked, {}\n{}\n", taken(23), taken(24)));
+    testbed.signal(front, "TERM");
+    assert!(testbed.wait(front), "SIGTERM is an orderly end:\n{}", testbed.log(front));
+    for shard in [0, 1] {
+        let count = testbed.run(
+            "server",
+            &format!(
+                "set -o pipefail
+                for f in captures/server-shard{shard}*; do
+                    tshark -r $f -Y 'tcp.flags.syn == 1 && tcp.flags.ack == 1 && tcp.ack == 11' || exit
+                done | wc -l"
+            ),
+        );
+        let count: u32 = count.trim().parse().expect("a number");
+        // A half of them, but for chance.
+        assert!((8..=39).contains(&count), "shard {shard}: {count} SYNs with data of 47");
+    }
 }
 
 #[test]

@@ -139,7 +139,10 @@ impl Endpoint {
     ) -> Option<usize> {
         let fast = config.fast_open.as_ref()?;
         let ends = (path.local.ip(), path.remote.ip());
-        let plan = self.fast_opens.plan(now, ends, fast.without_cookie);
+        if !fast.is_on(path.remote.port()) {
+            return None;
+        }
+        let plan = self.fast_opens.plan(now, ends, fast);
         let capabilities = self.config.capabilities.on(*path);
         let ours = SubflowConfig::new(config, &capabilities, &self.config.limits).base_segment;
         match plan {

@@ -32,7 +32,7 @@ impl Endpoint {
         config: &ConnectionConfig,
     ) -> FastOpenVerdict {
         let Some(fast) = &config.fast_open else { return FastOpenVerdict::default() };
-        if !fast.ports.is_empty() && !fast.ports.contains(&meta.path.local.port()) {
+        if !fast.is_on(meta.path.local.port()) {
             return FastOpenVerdict::default();
         }
         let option = syn.fast_open();

@@ -17,6 +17,8 @@ use std::collections::VecDeque;
 use marline_time::{Duration, Instant};
 use marline_wire::{FastOpenOption, MAX_OPTIONS, TCP_HEADER_LEN};
 
+use crate::FastOpen;
+
 /// Pairs of addresses remembered; the one that was not used for the longest time makes room.
 const MOST_ENTRIES: usize = 256;
 /// So many SYNs in a row that only their repeats without Fast Open were answered show a middlebox.
@@ -44,6 +46,8 @@ struct Entry {
     cookie: Option<FastOpenOption>,
     /// Payload bytes of the server's segments, as it last said with Fast Open.
     mss: u16,
+    /// It spoke Multipath TCP, when that was last offered.
+    multipath: bool,
     form: Form,
     /// SYNs lost in a row.
     lost: u8,
@@ -78,6 +82,8 @@ pub(crate) struct Answer {
     pub(crate) asked: Option<FastOpenOption>,
     /// The SYN had been repeated, without option and data.
     pub(crate) repeated: bool,
+    /// Whether the server speaks Multipath TCP, if it was asked.
+    pub(crate) multipath: Option<bool>,
     /// Data that went with the SYN is acknowledged, if any went.
     pub(crate) took: Option<bool>,
 }
@@ -90,22 +96,23 @@ pub(crate) struct FastOpenMemory {
 }
 
 impl FastOpenMemory {
-    /// What a SYN between these addresses may be. With `without_cookie` data needs none.
+    /// What a SYN between these addresses may be, with these settings.
     pub(crate) fn plan(
         &self,
         now: Instant,
         (local, remote): (IpAddr, IpAddr),
-        without_cookie: bool,
+        settings: &FastOpen,
     ) -> Plan {
         let entry = self.entries.iter().find(|e| (e.local, e.remote) == (local, remote));
         if entry.is_some_and(|entry| entry.spared_until > now) {
             return Plan::Ordinary;
         }
         let mss = entry.map_or(u16::MAX, |entry| entry.mss);
-        if without_cookie {
+        if settings.without_cookie {
             return Plan::Send(None, mss);
         }
-        match entry.and_then(|entry| entry.cookie) {
+        let fits = |entry: &&Entry| settings.with_multipath || !entry.multipath;
+        match entry.filter(fits).and_then(|entry| entry.cookie) {
             Some(cookie) => Plan::Send(Some(cookie), mss),
             None => {
                 let form = entry.map(|entry| entry.form).unwrap_or_default();
@@ -129,11 +136,13 @@ impl FastOpenMemory {
             remote,
             cookie: None,
             mss: answer.mss,
+            multipath: true,
             form: Form::First,
             lost: 0,
             spared_until: now,
         });
         entry.mss = answer.mss;
+        entry.multipath = answer.multipath.unwrap_or(entry.multipath);
         // A cookie that nobody asked for is none.
         let cookie = answer.cookie.filter(|cookie| answer.asked.is_some() && !cookie.is_request());
         entry.cookie = cookie.or(entry.cookie);
@@ -167,6 +176,12 @@ mod tests {
     use super::*;
 
     const NOW: Instant = Instant::ZERO;
+    const WITH_COOKIE: FastOpen =
+        FastOpen { without_cookie: false, pending: 64, ports: Vec::new(), with_multipath: true };
+
+    fn without_cookie() -> FastOpen {
+        FastOpen { without_cookie: true, ..WITH_COOKIE }
+    }
 
     fn pair(last: u8) -> (IpAddr, IpAddr) {
         (IpAddr::from([10, 0, 0, 1]), IpAddr::from([192, 0, 2, last]))
@@ -178,22 +193,22 @@ mod tests {
 
     fn asked() -> Answer {
         let asked = Some(FastOpenOption::REQUEST);
-        Answer { mss: 1_000, cookie: None, asked, repeated: false, took: None }
+        Answer { mss: 1_000, cookie: None, asked, repeated: false, multipath: None, took: None }
     }
 
     #[test]
     fn a_cookie_is_asked_for_once_and_used_from_then_on() {
         let mut memory = FastOpenMemory::default();
-        assert_eq!(memory.plan(NOW, pair(1), false), Plan::Ask(FastOpenOption::REQUEST));
+        assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Ask(FastOpenOption::REQUEST));
         memory.on_answer(NOW, pair(1), &Answer { cookie: Some(cookie(7)), ..asked() });
-        assert_eq!(memory.plan(NOW, pair(1), false), Plan::Send(Some(cookie(7)), 1_000));
-        assert_eq!(memory.plan(NOW, pair(2), false), Plan::Ask(FastOpenOption::REQUEST));
+        assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Send(Some(cookie(7)), 1_000));
+        assert_eq!(memory.plan(NOW, pair(2), &WITH_COOKIE), Plan::Ask(FastOpenOption::REQUEST));
         // Data that is taken without a new cookie leaves the old one.
         let took = Answer { asked: Some(cookie(7)), took: Some(true), mss: 900, ..asked() };
         memory.on_answer(NOW, pair(1), &took);
-        assert_eq!(memory.plan(NOW, pair(1), false), Plan::Send(Some(cookie(7)), 900));
+        assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Send(Some(cookie(7)), 900));
         memory.forget(pair(1).0);
-        assert_eq!(memory.plan(NOW, pair(1), false), Plan::Ask(FastOpenOption::REQUEST));
+        assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Ask(FastOpenOption::REQUEST));
     }
 
     #[test]
@@ -201,8 +216,12 @@ mod tests {
         let mut memory = FastOpenMemory::default();
         let answer = Answer { cookie: Some(cookie(7)), asked: None, took: Some(true), ..asked() };
         memory.on_answer(NOW, pair(1), &answer);
-        assert_eq!(memory.plan(NOW, pair(1), false), Plan::Ask(FastOpenOption::REQUEST));
-        assert_eq!(memory.plan(NOW, pair(1), true), Plan::Send(None, 1_000), "the size counts");
+        assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Ask(FastOpenOption::REQUEST));
+        assert_eq!(
+            memory.plan(NOW, pair(1), &without_cookie()),
+            Plan::Send(None, 1_000),
+            "the size counts"
+        );
     }
 
     #[test]
@@ -214,12 +233,37 @@ mod tests {
         memory.on_answer(NOW, pair(1), &lost);
         memory.on_answer(NOW, pair(1), &known);
         memory.on_answer(NOW, pair(1), &lost);
-        assert_ne!(memory.plan(NOW, pair(1), false), Plan::Ordinary, "not in a row");
+        assert_ne!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Ordinary, "not in a row");
         memory.on_answer(NOW, pair(1), &lost);
-        assert_eq!(memory.plan(NOW, pair(1), false), Plan::Ordinary);
-        assert_eq!(memory.plan(NOW, pair(1), true), Plan::Ordinary);
-        assert_ne!(memory.plan(NOW, pair(2), false), Plan::Ordinary, "another way");
-        assert_eq!(memory.plan(NOW + SPARED, pair(1), false), Plan::Send(Some(cookie(7)), 1_000));
+        assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Ordinary);
+        assert_eq!(memory.plan(NOW, pair(1), &without_cookie()), Plan::Ordinary);
+        assert_ne!(memory.plan(NOW, pair(2), &WITH_COOKIE), Plan::Ordinary, "another way");
+        assert_eq!(
+            memory.plan(NOW + SPARED, pair(1), &WITH_COOKIE),
+            Plan::Send(Some(cookie(7)), 1_000)
+        );
+    }
+
+    /// Who spoke Multipath TCP is asked for a cookie each time, by who is to spare such servers, until it speaks it no
+    /// more. A server that was not asked is as it was.
+    #[test]
+    fn servers_of_multipath_tcp_are_spared_where_that_is_asked_for() {
+        let spares = FastOpen { with_multipath: false, ..WITH_COOKIE };
+        let mut memory = FastOpenMemory::default();
+        let (ask, send) = (Plan::Ask(FastOpenOption::REQUEST), Plan::Send(Some(cookie(7)), 1_000));
+        for (multipath, plan) in [
+            (None, ask),
+            (Some(false), send),
+            (Some(true), ask),
+            (None, ask),
+            (Some(false), send),
+            (None, send),
+        ] {
+            let answer = Answer { cookie: Some(cookie(7)), multipath, ..asked() };
+            memory.on_answer(NOW, pair(1), &answer);
+            assert_eq!(memory.plan(NOW, pair(1), &spares), plan, "{multipath:?}");
+            assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), send, "{multipath:?}");
+        }
     }
 
     #[test]
@@ -227,10 +271,10 @@ mod tests {
         let mut memory = FastOpenMemory::default();
         let experimental = FastOpenOption::REQUEST.with_form(true);
         memory.on_answer(NOW, pair(1), &asked());
-        assert_eq!(memory.plan(NOW, pair(1), false), Plan::Ask(experimental));
+        assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Ask(experimental));
         memory.on_answer(NOW, pair(1), &Answer { asked: Some(experimental), ..asked() });
         for _ in 0..2 {
-            assert_eq!(memory.plan(NOW, pair(1), false), Plan::Ask(FastOpenOption::REQUEST));
+            assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Ask(FastOpenOption::REQUEST));
             memory.on_answer(NOW, pair(1), &asked());
         }
     }
@@ -243,7 +287,7 @@ mod tests {
             memory.on_answer(NOW, at(number), &Answer { cookie: Some(cookie(7)), ..asked() });
         }
         assert_eq!(memory.entries.len(), MOST_ENTRIES);
-        assert_eq!(memory.plan(NOW, at(999), false), Plan::Send(Some(cookie(7)), 1_000));
-        assert_eq!(memory.plan(NOW, at(0), false), Plan::Ask(FastOpenOption::REQUEST));
+        assert_eq!(memory.plan(NOW, at(999), &WITH_COOKIE), Plan::Send(Some(cookie(7)), 1_000));
+        assert_eq!(memory.plan(NOW, at(0), &WITH_COOKIE), Plan::Ask(FastOpenOption::REQUEST));
     }
 }

@@ -8,8 +8,8 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use marline_core::{
-    CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, FallbackReason, ReadError,
-    WriteError,
+    CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, FallbackReason, FourTuple,
+    ReadError, WriteError,
 };
 use tokio::io::ReadBuf;
 
@@ -156,6 +156,22 @@ impl Shard {
         local: IpAddr,
         remote: SocketAddr,
     ) -> Result<Stream, StartError> {
+        self.connect_with(config, local, remote, &[]).map(|(stream, _)| stream)
+    }
+
+    /// Opens a connection whose SYN carries the first of these bytes by Fast Open
+    /// ([`ConnectionConfig::fast_open`]), and says how many were written to it: none if there is no Fast Open to that
+    /// server for now, or the SYN has no room.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_with(
+        &self,
+        config: impl Into<Arc<ConnectionConfig>>,
+        local: IpAddr,
+        remote: SocketAddr,
+        first: &[u8],
+    ) -> Result<(Stream, usize), StartError> {
         let handle = self.handle().ok_or(StartError::Stopped)?;
         self.stand_in();
         let mut state = self.lock();
@@ -163,11 +179,18 @@ impl Shard {
         if state.stopped {
             return Err(StartError::Stopped);
         }
-        let local = SocketAddr::new(local, 0);
-        let id = state.connect(now, config.into(), local, remote).map_err(StartError::Core)?;
+        let (local, config) = (SocketAddr::new(local, 0), config.into());
+        let room = match first {
+            [] => None,
+            _ => state.endpoint.fast_open_room(now, &config, &FourTuple { local, remote }),
+        };
+        let id = state.connect(now, config, local, remote).map_err(StartError::Core)?;
+        let first = &first[..room.unwrap_or(0).min(first.len())];
+        // Before anything leaves. A connection that takes nothing has the bytes written to it later.
+        let written = if first.is_empty() { Ok(0) } else { state.endpoint.write(now, id, first) };
         state.slots.insert(id, Slot::default());
         self.serve(&mut state, now);
-        Ok(Stream { shard: handle, id, peer: remote })
+        Ok((Stream { shard: handle, id, peer: remote }, written.unwrap_or(0)))
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// Bytes that go ahead at most: less than a session's stream seals without waiting for room, and than a server's
 /// receive window, for it reads them when it has reached the target.
@@ -65,6 +65,13 @@ impl<'a> Ahead<'a> {
     /// Sends what was taken, to a target that is connected.
     pub(super) async fn repeat(&self, writer: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         if self.taken.is_empty() { Ok(()) } else { send(writer, &self.taken).await }
+    }
+
+    /// What the application says first, if it speaks within `patience`.
+    pub(super) async fn first_bytes(&mut self, patience: Duration) -> &[u8] {
+        // Silent: so are most protocols whose servers speak first.
+        let _ = timeout(patience, self.take()).await;
+        &self.taken
     }
 
     /// Takes more, when there is more. Safe to cancel.

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::support::*;
-use marline::advanced::{Direction, ObservedPath, ObservedSegments, PacketObserver};
+use marline::advanced::{Direction, FastOpen, ObservedPath, ObservedSegments, PacketObserver};
 use marline::algos::schedulers::Auto;
 use marline::policy::Reason;
-use marline::{MonitorKind, RadioKind};
+use marline::{MonitorKind, RadioKind, TransportConfig};
 use tokio::io::{AsyncReadExt, AsyncWrite as _, AsyncWriteExt};
 
 #[tokio::test]
@@ -35,6 +35,49 @@ async fn bytes_arrive_equal_both_ways_over_two_paths() {
     let near = near_read.unsplit(near_write);
     let info = near.info().unwrap_or_else(|| panic!("still there, as the stream is held"));
     assert_eq!(info.fallback, None);
+}
+
+/// First bytes are the stream's first bytes, whatever there is of Fast Open: off, without a cookie, with one, for servers of
+/// Multipath TCP or not, and more than a SYN has room for.
+#[tokio::test]
+async fn first_bytes_go_with_the_syn_where_that_is_on_and_arrive_once_in_any_case() {
+    let sent = bytes(3_000, 7);
+    for (server_has, client_has) in [
+        (None, None),
+        (None, Some(FastOpen::default())),
+        (Some(FastOpen::default()), None),
+        (Some(FastOpen::default()), Some(FastOpen::default())),
+        (
+            Some(FastOpen::default()),
+            Some(FastOpen { with_multipath: false, ..FastOpen::default() }),
+        ),
+        (Some(FastOpen::default()), Some(FastOpen { ports: vec![1], ..FastOpen::default() })),
+    ] {
+        let transport = |fast_open: &Option<FastOpen>| {
+            let mut transport = TransportConfig::default();
+            transport.fast_open(fast_open.clone());
+            transport
+        };
+        let listener = server_with(1, |s| _ = s.transport(transport(&server_has))).await;
+        let client = client_with(&["127.0.0.1"], |c| _ = c.transport(transport(&client_has))).await;
+        let servers = [listener.local_addr()];
+        let takes = server_has.is_some() && client_has == Some(FastOpen::default());
+        for turn in 0..3 {
+            let room = client.fast_open_room(&servers);
+            assert_eq!(room.is_some(), takes && turn > 0, "{server_has:?} {client_has:?}");
+            let connect = client.connect_with(&servers[..], &sent);
+            let (near, far) = within(async { tokio::join!(connect, listener.accept()) }).await;
+            let (mut near, mut far) = (near.unwrap(), far.unwrap().0);
+            let took = near.info().expect("it lives").subflows[0].tcp.took_syn_data;
+            assert_eq!(took, takes && turn > 0, "{server_has:?} {client_has:?}, {turn}");
+            let write = async {
+                near.write_all(b"more").await.unwrap();
+                near.shutdown().await.unwrap();
+            };
+            let ((), got) = within(async { tokio::join!(write, receive(&mut far)) }).await;
+            assert!(got == [&sent[..], b"more"].concat());
+        }
+    }
 }
 
 /// Pieces of all lengths, more of them than a window holds: each call takes some from the front, in order.

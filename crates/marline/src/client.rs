@@ -171,8 +171,8 @@ impl Client {
     /// As [`connect`](Self::connect), with the first bytes that the server is to have: they are written to the stream
     /// that comes back. Where the transport configuration allows Fast Open
     /// ([`fast_open`](ConnectionConfig::fast_open)), the server has given a cookie and the network lets it pass, they
-    /// go with the SYN, as far as it has room, and the answer is there a round trip sooner. **The server may then get them
-    /// twice**, on two connections: whoever saw the SYN can send it again, and where another address or path answers
+    /// go with the SYN, as far as it has room, and the answer is there a round trip sooner. **The server may then get
+    /// them twice**, on two connections: whoever saw the SYN can send it again, and where another address or path answers
     /// sooner they go there as well.
     ///
     /// Safe to cancel, but the server may have them.

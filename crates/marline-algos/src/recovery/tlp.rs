@@ -137,12 +137,15 @@ impl Default for ProbeConfig {
 /// The probe timer and the verdict on the last probe.
 #[derive(Clone, Debug)]
 pub struct Tlp {
-    config: ProbeConfig,
+    // The configuration, in half the room: each idle subflow has one of these.
+    formula: Option<PtoFormula>,
+    most_probes: u8,
+    peer_ack_delay_ns: u64,
     pto_at: Option<Instant>,
     episode: Option<Episode>,
     lone: LoneAcks,
-    /// RTT samples there were when the last probe was sent.
-    samples_at_probe: u64,
+    /// RTT samples there were when the last probe was sent; of their number, the low half.
+    samples_at_probe: u32,
 }
 
 /// What the ACKs of lone segments took beyond the shortest RTT.
@@ -155,13 +158,19 @@ struct LoneAcks {
     excess_ns: u64,
 }
 
+/// Nanoseconds of a delay, of which the largest are all the same.
+const fn nanos(delay: Duration) -> u64 {
+    let nanos = delay.as_nanos();
+    if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }
+}
+
 impl LoneAcks {
     /// As few samples are believed.
     const ENOUGH: u32 = 4;
 
     fn on_sample(&mut self, excess: Duration) {
         self.samples = self.samples.saturating_add(1);
-        let excess_ns = u64::try_from(excess.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX / 16);
+        let excess_ns = nanos(excess).min(u64::MAX / 16);
         self.excess_ns = excess_ns.max(self.excess_ns * 15 / 16);
     }
 
@@ -175,16 +184,24 @@ impl Tlp {
     #[must_use]
     pub const fn new(config: ProbeConfig) -> Self {
         let lone = LoneAcks { waiting: None, samples: 0, excess_ns: 0 };
-        Tlp { config, pto_at: None, episode: None, lone, samples_at_probe: 0 }
+        Tlp {
+            formula: config.formula,
+            most_probes: config.most_probes,
+            peer_ack_delay_ns: nanos(config.peer_ack_delay),
+            pto_at: None,
+            episode: None,
+            lone,
+            samples_at_probe: 0,
+        }
     }
 
     /// The peer is expected to delay the ACK of a lone segment by so much at most.
     pub const fn set_peer_ack_delay(&mut self, delay: Duration) {
-        self.config.peer_ack_delay = delay;
+        self.peer_ack_delay_ns = nanos(delay);
     }
 
     fn is_adaptive(&self) -> bool {
-        self.config.formula == Some(PtoFormula::Variation)
+        self.formula == Some(PtoFormula::Variation)
     }
 
     /// When a probe may be due.
@@ -195,7 +212,7 @@ impl Tlp {
 
     /// Restarts the timer if a probe may be sent (section 7.2), else clears it.
     pub fn schedule(&mut self, cx: &RecoveryContext<'_>, phase: Phase) {
-        let pto = self.config.formula.filter(|_| self.may_probe(cx, phase));
+        let pto = self.formula.filter(|_| self.may_probe(cx, phase));
         self.pto_at = pto.map(|formula| {
             let at = cx.now + self.pto(formula, cx);
             cx.rto_at.map_or(at, |rto_at| at.min(rto_at))
@@ -228,8 +245,7 @@ impl Tlp {
             Phase::Recovery => self.is_adaptive(),
             Phase::Loss => false,
         };
-        let another =
-            |episode: &Episode| episode.unanswered && episode.probes < self.config.most_probes;
+        let another = |episode: &Episode| episode.unanswered && episode.probes < self.most_probes;
         calm && cx.sack_enabled
             && self.episode.as_ref().is_none_or(another)
             && cx.board.bytes_in_flight() > 0
@@ -239,7 +255,8 @@ impl Tlp {
     fn pto(&self, formula: PtoFormula, cx: &RecoveryContext<'_>) -> Duration {
         let Some(srtt) = cx.rtt.srtt() else { return PTO_WITHOUT_RTT };
         let lone = cx.board.segments() == 1;
-        let delay = if lone { self.config.peer_ack_delay } else { Duration::ZERO };
+        let delay_ns = if lone { self.peer_ack_delay_ns } else { 0 };
+        let delay = Duration::from_nanos(delay_ns);
         let rfc = srtt * 2 + delay;
         match formula {
             PtoFormula::Rfc8985 => rfc.max(MIN_PTO),
@@ -285,14 +302,14 @@ impl Tlp {
         self.pto_at = None;
         // Section 7.3: probes must not prevent the samples by which SRTT learns that the path has
         // become longer.
-        let rtt_is_fresh = cx.rtt.samples() > self.samples_at_probe
-            || !self.config.formula.is_some_and(PtoFormula::needs_fresh_rtt)
+        let rtt_is_fresh = cx.rtt.samples() as u32 != self.samples_at_probe
+            || !self.formula.is_some_and(PtoFormula::needs_fresh_rtt)
             || self.episode.is_some();
         rtt_is_fresh && self.may_probe(cx, cx.phase)
     }
 
     fn on_probe(&mut self, cx: &RecoveryContext<'_>, repeated: bool) {
-        self.samples_at_probe = cx.rtt.samples();
+        self.samples_at_probe = cx.rtt.samples() as u32;
         let probes = self.episode.map_or(1, |before| before.probes.saturating_add(1));
         let repeated = repeated || self.episode.is_some_and(|before| before.repeated);
         self.episode = Some(Episode { end: cx.snd_nxt, repeated, unanswered: true, probes });

@@ -110,7 +110,7 @@ pub(crate) struct MappingRx {
     /// What lost its mapping on the way.
     torn: Torn,
     /// Most bytes kept behind a failed mapping.
-    max_kept: u64,
+    max_kept: u32,
     /// Bytes of the front mapping that wait for its checksum.
     waiting: OnDemand<Vec<u8>>,
     /// From here on everything is mapped (infinite mapping, or plain TCP). Boxed, as few connections have it.
@@ -126,7 +126,7 @@ impl MappingRx {
             announced: VecDeque::new(),
             limit: u32::try_from(limit).unwrap_or(u32::MAX),
             torn: Torn::default(),
-            max_kept,
+            max_kept: u32::try_from(max_kept).unwrap_or(u32::MAX),
             waiting: OnDemand::new(),
             infinite: None,
             failed: None,
@@ -411,7 +411,9 @@ impl MappingRx {
         bytes: &[u8],
         deliver: &mut dyn FnMut(Dsn, &[u8]),
     ) -> Result<(), MappingError> {
-        let Some(&(from, dsn)) = self.infinite.as_deref() else { return Err(MappingError::Unmapped) };
+        let Some(&(from, dsn)) = self.infinite.as_deref() else {
+            return Err(MappingError::Unmapped);
+        };
         // Bytes before the first of the stream belong nowhere.
         let skip = from.since(ssn).saturating_sub(dsn.0).min(bytes.len() as u64);
         let rest = &bytes[skip as usize..];
@@ -474,7 +476,7 @@ impl MappingRx {
 
     fn keep(&mut self, bytes: &[u8]) -> Result<(), MappingError> {
         let Some(failed) = &mut self.failed else { return Err(MappingError::Unmapped) };
-        if (failed.bytes.len() + bytes.len()) as u64 > self.max_kept {
+        if failed.bytes.len() + bytes.len() > self.max_kept as usize {
             return Err(MappingError::Overflow);
         }
         failed.bytes.extend_from_slice(bytes);

@@ -5,8 +5,8 @@
 //! stagger apart (RFC 8305), until the first handshake completes. Nothing is encrypted that the
 //! application does not encrypt itself.
 //!
-//! Where Fast Open is on for the target's port and the target has given a cookie, the first bytes of an application that
-//! has a connection already (a forward's, a router's) go with the SYN (docs/adr/0042).
+//! Where Fast Open is on for the target's port and the target has given a cookie, the first bytes of an application
+//! that has a connection already (a forward's, a router's) go with the SYN (docs/adr/0042).
 
 use std::time::Duration;
 

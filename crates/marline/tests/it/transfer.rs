@@ -37,8 +37,8 @@ async fn bytes_arrive_equal_both_ways_over_two_paths() {
     assert_eq!(info.fallback, None);
 }
 
-/// First bytes are the stream's first bytes, whatever there is of Fast Open: off, without a cookie, with one, for servers of
-/// Multipath TCP or not, and more than a SYN has room for.
+/// First bytes are the stream's first bytes, whatever there is of Fast Open: off, without a cookie, with one, for
+/// servers of Multipath TCP or not, and more than a SYN has room for.
 #[tokio::test]
 async fn first_bytes_go_with_the_syn_where_that_is_on_and_arrive_once_in_any_case() {
     let sent = bytes(3_000, 7);

@@ -39,8 +39,8 @@ pub(super) struct Rack {
     pub(super) reordering_seen: bool,
     reo_wnd_mult: u32,
     reo_wnd_persist: u32,
-    /// DSACKs before this is acknowledged belong to a round that already widened the window.
-    dsack_round: Option<Ssn>,
+    /// DSACKs before this is acknowledged belong to a round that already widened the window; 0: there is none.
+    dsack_round: Ssn,
     reorder_at: Option<Instant>,
     /// Step 2 to the letter: the RTT is that of the segment looked at last.
     rtt_of_last: bool,
@@ -56,7 +56,7 @@ impl Default for Rack {
             reordering_seen: false,
             reo_wnd_mult: 1,
             reo_wnd_persist: 0,
-            dsack_round: None,
+            dsack_round: Ssn(0),
             reorder_at: None,
             rtt_of_last: false,
         }
@@ -127,11 +127,11 @@ impl Rack {
     /// Step 4, first half: a DSACK says that a retransmission was needless, so wait longer; once
     /// per round trip.
     fn adapt_to_dsack(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>) {
-        if self.dsack_round.is_some_and(|round| ack.una >= round) {
-            self.dsack_round = None;
+        if ack.una >= self.dsack_round {
+            self.dsack_round = Ssn(0);
         }
-        if ack.dsack.is_some() && self.dsack_round.is_none() {
-            self.dsack_round = Some(cx.snd_nxt);
+        if ack.dsack.is_some() && self.dsack_round == Ssn(0) {
+            self.dsack_round = cx.snd_nxt;
             self.reo_wnd_mult = (self.reo_wnd_mult + 1).min(MAX_REO_WND_MULT);
             self.reo_wnd_persist = REO_WND_PERSIST;
         }

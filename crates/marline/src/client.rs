@@ -172,8 +172,8 @@ impl Client {
     /// that comes back. Where the transport configuration allows Fast Open
     /// ([`fast_open`](ConnectionConfig::fast_open)), the server has given a cookie and the network lets it pass, they
     /// go with the SYN, as far as it has room, and the answer is there a round trip sooner. **The server may then get
-    /// them twice**, on two connections: whoever saw the SYN can send it again, and where another address or path answers
-    /// sooner they go there as well.
+    /// them twice**, on two connections: whoever saw the SYN can send it again, and where another address or path
+    /// answers sooner they go there as well.
     ///
     /// Safe to cancel, but the server may have them.
     ///

@@ -221,10 +221,9 @@ pub struct FastOpen {
     pub pending: u32,
     /// The server's ports at which it is on, a server's own or those that a client connects to; none listed: all.
     pub ports: Vec<u16>,
-    /// Client: data goes with the SYN to servers of Multipath TCP, too. Without it a server that spoke Multipath TCP
-    /// when it was last asked is asked again, for it may have stopped, and gets its data after the handshake: a Linux
-    /// server (6.18) whose application answers before the third ACK has come keeps its answer until the connection
-    /// ends (docs/adr/0042). No effect together with [`without_cookie`](Self::without_cookie).
+    /// Client: data goes with the SYN to servers of Multipath TCP, too. Without it those alone get some that were
+    /// offered Multipath TCP and did not take it: a Linux server (6.18) whose application answers before the third ACK
+    /// has come keeps its answer until the connection ends (docs/adr/0042).
     pub with_multipath: bool,
 }
 

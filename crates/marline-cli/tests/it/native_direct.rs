@@ -226,10 +226,12 @@ fn first_bytes_go_with_the_syn_to_targets_that_take_them() {
     assert_eq!(ask(8081, 100), "later\n".repeat(4), "nobody said that port");
     assert_eq!(ask(8080, 100), format!("later\n{}", "with the SYN\n".repeat(3)));
     assert_eq!(ask(8080, 50_000), "with the SYN\n".repeat(4), "as much as has room");
-    // The address gave a cookie as one of plain TCP, so that it is tried once.
+    // The address gave its cookie where it spoke plain TCP, so that one is tried.
     let multipath = ask(8082, 100);
     assert!(multipath.ends_with(&"later\n".repeat(3)), "{multipath}");
     assert_eq!(testbed.counter("server", "MPTcpExtMPCapableACKRX"), 4);
+    // What speaks it at one port may at another.
+    assert_eq!(ask(8080, 100), "later\n".repeat(4));
 }
 
 /// What drops SYNs with data costs two connections a second, and is known from then on.

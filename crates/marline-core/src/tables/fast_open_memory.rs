@@ -46,8 +46,8 @@ struct Entry {
     cookie: Option<FastOpenOption>,
     /// Payload bytes of the server's segments, as it last said with Fast Open.
     mss: u16,
-    /// It spoke Multipath TCP, when that was last offered.
-    multipath: bool,
+    /// Whether it speaks Multipath TCP, as far as that was offered: at one of its ports is enough.
+    multipath: Option<bool>,
     form: Form,
     /// SYNs lost in a row.
     lost: u8,
@@ -108,11 +108,15 @@ impl FastOpenMemory {
             return Plan::Ordinary;
         }
         let mss = entry.map_or(u16::MAX, |entry| entry.mss);
+        let multipath = entry.and_then(|entry| entry.multipath);
+        if multipath == Some(true) && !settings.with_multipath {
+            return Plan::Ordinary;
+        }
         if settings.without_cookie {
             return Plan::Send(None, mss);
         }
-        let fits = |entry: &&Entry| settings.with_multipath || !entry.multipath;
-        match entry.filter(fits).and_then(|entry| entry.cookie) {
+        let fits = settings.with_multipath || multipath == Some(false);
+        match entry.and_then(|entry| entry.cookie).filter(|_| fits) {
             Some(cookie) => Plan::Send(Some(cookie), mss),
             None => {
                 let form = entry.map(|entry| entry.form).unwrap_or_default();
@@ -136,13 +140,15 @@ impl FastOpenMemory {
             remote,
             cookie: None,
             mss: answer.mss,
-            multipath: true,
+            multipath: None,
             form: Form::First,
             lost: 0,
             spared_until: now,
         });
         entry.mss = answer.mss;
-        entry.multipath = answer.multipath.unwrap_or(entry.multipath);
+        if entry.multipath != Some(true) {
+            entry.multipath = answer.multipath.or(entry.multipath);
+        }
         // A cookie that nobody asked for is none.
         let cookie = answer.cookie.filter(|cookie| answer.asked.is_some() && !cookie.is_request());
         entry.cookie = cookie.or(entry.cookie);
@@ -244,8 +250,8 @@ mod tests {
         );
     }
 
-    /// Who spoke Multipath TCP is asked for a cookie each time, by who is to spare such servers, until it speaks it no
-    /// more. A server that was not asked is as it was.
+    /// Who is to spare servers of Multipath TCP sends data to those alone that were offered it and did not take it, and
+    /// does not come back to one that did, at whatever port.
     #[test]
     fn servers_of_multipath_tcp_are_spared_where_that_is_asked_for() {
         let spares = FastOpen { with_multipath: false, ..WITH_COOKIE };
@@ -254,16 +260,17 @@ mod tests {
         for (multipath, plan) in [
             (None, ask),
             (Some(false), send),
-            (Some(true), ask),
-            (None, ask),
-            (Some(false), send),
             (None, send),
+            (Some(true), Plan::Ordinary),
+            (Some(false), Plan::Ordinary),
         ] {
             let answer = Answer { cookie: Some(cookie(7)), multipath, ..asked() };
             memory.on_answer(NOW, pair(1), &answer);
             assert_eq!(memory.plan(NOW, pair(1), &spares), plan, "{multipath:?}");
             assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), send, "{multipath:?}");
         }
+        memory.forget(pair(1).0);
+        assert_eq!(memory.plan(NOW, pair(1), &spares), ask);
     }
 
     #[test]

@@ -534,7 +534,7 @@ fn direct_and_an_invite_exclude_each_other() {
 #[test]
 fn fast_open_is_for_ports_of_those_who_go_straight() {
     let client = |text: &str| parse::<ClientOptions>(text).unwrap();
-    let direct = client("direct = true\nfast-open = [443]\ntransparent = 9999");
+    let direct = client("direct = true\nfast-open = [443]");
     let fast_open = |plan: ClientPlan| plan.network.get_transport().as_core().fast_open.clone();
     let fast = fast_open(direct.clone().plan().unwrap()).expect("it is on");
     assert!(fast.is_on(443) && !fast.is_on(80) && !fast.with_multipath);

@@ -103,7 +103,7 @@ fn without_a_card_that_does_it_the_kernel_cuts_whole_segments_with_right_checksu
     let mut front = Front::start(testbed, &[]);
     for interface in ["eth1", "eth2"] {
         let command =
-            format!("tcpdump -i {interface} -c 20000 -w whole-{interface}.pcap tcp src port 80");
+            format!("tcpdump -i {interface} -c 5000 -w whole-{interface}.pcap tcp src port 80");
         let said = format!("listening on {interface}");
         let capture = front.testbed.start("server", &command, Until::Says(&said));
         front.captures.push(capture);

@@ -1,6 +1,6 @@
 //! Step functions of time: a value that changes at given times, once or periodically.
 
-use marline_time::Duration;
+use marline_time::{Duration, nanos};
 
 /// A step function of the time since the link's start. Before the first step the first value holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,11 +74,6 @@ impl<T: Copy> Steps<T> {
     pub const fn period(&self) -> Option<Duration> {
         self.period
     }
-}
-
-/// A duration's nanoseconds in 64 bits (584 years).
-pub(crate) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

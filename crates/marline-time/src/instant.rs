@@ -82,8 +82,9 @@ impl Default for Instant {
     }
 }
 
-/// A duration's nanoseconds, saturated to 64 bits.
-const fn nanos(d: Duration) -> u64 {
+/// A duration's nanoseconds, saturated to 64 bits (584 years).
+#[must_use]
+pub const fn nanos(d: Duration) -> u64 {
     let n = d.as_nanos();
     if n > u64::MAX as u128 { u64::MAX } else { n as u64 }
 }

@@ -13,6 +13,6 @@ mod rng;
 
 pub use core::time::Duration;
 pub use delay_histogram::DelayHistogram;
-pub use instant::Instant;
+pub use instant::{Instant, nanos};
 pub use rate::Rate;
 pub use rng::{PcgRng, Rng, SeedTree, fnv1a};

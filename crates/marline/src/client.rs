@@ -454,13 +454,13 @@ impl Client {
     }
 }
 
-/// The table of these paths, not looked up yet.
 /// Why a connection does not take what is written to it.
 fn broken(error: io::Error) -> ConnectError {
     let reason = error.into_inner().and_then(|inner| inner.downcast::<CloseReason>().ok());
     reason.map_or(ConnectError::Stopped, |reason| ConnectError::Closed(*reason))
 }
 
+/// The table of these paths, not looked up yet.
 fn path_table(carrier: &Carrier, mark: u32, paths: &[PathSpec]) -> PathTable {
     match carrier {
         Carrier::Tun(tuns) => PathTable::behind(tuns, paths),

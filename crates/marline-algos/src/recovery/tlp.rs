@@ -23,7 +23,7 @@
 //! that an RTT sample must lie between two episodes applies only to its formula and ours.
 
 use marline_policy::{AckOutcome, AckSummary, Phase, RecoveryContext, SentKind, SentNotice, Ssn};
-use marline_time::{Duration, Instant};
+use marline_time::{Duration, Instant, nanos};
 
 /// The longest that a peer is expected to sit on the ACK of a lone segment: Linux's and Marline's receivers
 /// acknowledge one at once or within 40 ms.
@@ -156,12 +156,6 @@ struct LoneAcks {
     samples: u32,
     /// The largest of late.
     excess_ns: u64,
-}
-
-/// Nanoseconds of a delay, of which the largest are all the same.
-const fn nanos(delay: Duration) -> u64 {
-    let nanos = delay.as_nanos();
-    if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }
 }
 
 impl LoneAcks {

@@ -296,7 +296,7 @@ print(', '.join(told))
 
 /// Answers "count" with the number of bytes up to the end, "reset" by a reset, "heard" with how the
 /// last "listen" ended; other connections wait.
-const SERVICE: &str = "
+pub(super) const SERVICE: &str = "
 import socket, struct, threading
 last = ['nothing']
 gone = threading.Event()

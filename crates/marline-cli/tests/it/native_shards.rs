@@ -1,7 +1,7 @@
 //! Tests of native TCP by several shards: `marline serve --shards 2` on raw sockets and on the queues of TUN
 //! interfaces, with the kernel's Multipath TCP as the client, over two networks between namespaces. Needs root.
 
-use super::native_serve::EARLY;
+use super::native_serve::{self, EARLY};
 use super::support;
 use super::support::native::testbed;
 use super::support::testbed::{Testbed, Until};
@@ -17,24 +17,6 @@ def serve(s):
         more = s.recv(65536)
         if not more: break
         s.sendall(more)
-    s.close()
-l = socket.create_server(('127.0.0.1', 8080), backlog=256)
-print('ready')
-while True:
-    s, _ = l.accept()
-    threading.Thread(target=serve, args=(s,), daemon=True).start()
-";
-
-/// Answers "count" with the number of bytes that follow it up to the end.
-const COUNTER: &str = "
-import socket, threading
-def serve(s):
-    n = -6
-    while True:
-        more = s.recv(65536)
-        if not more: break
-        n += len(more)
-    s.sendall(str(n).encode())
     s.close()
 l = socket.create_server(('127.0.0.1', 8080), backlog=256)
 print('ready')
@@ -172,7 +154,7 @@ fn a_cookie_of_fast_open_is_good_at_either_shard() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut testbed) = testbed(dir.path(), &PROGRAMS) else { return };
-    std::fs::write(testbed.dir.join("server/service.py"), COUNTER).expect("a file");
+    std::fs::write(testbed.dir.join("server/service.py"), native_serve::SERVICE).expect("a file");
     std::fs::write(testbed.dir.join("client/early.py"), EARLY).expect("a file");
     testbed.start("server", "python3 -u service.py", Until::Says("ready"));
     let serve = "marline serve --shards 2 --listen 10.91.1.1:80 --to 127.0.0.1:8080 --fast-open 80 \

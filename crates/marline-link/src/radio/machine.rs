@@ -1,10 +1,9 @@
 //! State machine of a radio over time, with its power draw.
 
-use marline_time::{Duration, Instant};
+use marline_time::{Duration, Instant, nanos};
 
 use super::{Energy, RadioParameters, RadioReading};
 use crate::Direction;
-use crate::steps::nanos;
 
 /// State of a radio.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

@@ -190,7 +190,7 @@ const TURNS: [(&str, Turn); 8] = [
 ];
 
 fn scaled(time: Duration, by: &dyn Fn(u64) -> u64) -> Duration {
-    Duration::from_nanos(by(crate::steps::nanos(time)))
+    Duration::from_nanos(by(marline_time::nanos(time)))
 }
 
 impl RadioParameters {

@@ -68,7 +68,7 @@ impl fmt::Display for Time {
         if self.0.is_zero() {
             return f.write_str("0s");
         }
-        write_scaled(f, crate::steps::nanos(self.0), &TIME_UNITS)
+        write_scaled(f, marline_time::nanos(self.0), &TIME_UNITS)
     }
 }
 

@@ -1,9 +1,8 @@
 //! Delay stage: one-way delay of each packet.
 
-use marline_time::{Duration, Instant, PcgRng, Rng, SeedTree};
+use marline_time::{Duration, Instant, PcgRng, Rng, SeedTree, nanos};
 
 use super::normal;
-use crate::steps::nanos;
 use crate::{DelayConfig, Jitter};
 
 /// The delay of one link.

@@ -1,9 +1,7 @@
 //! Random distributions by additions and comparisons only, so that every machine draws the same
 //! numbers. Logarithm and cosine of the platform's mathematical library may differ in the last bit.
 
-use marline_time::{Duration, Rng};
-
-use crate::steps::nanos;
+use marline_time::{Duration, Rng, nanos};
 
 /// A standard exponential variate, by von Neumann's method of descending runs: draw uniforms while
 /// they descend; a run of odd length yields its first number, each one of even length adds 1.

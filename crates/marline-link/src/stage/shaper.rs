@@ -93,7 +93,7 @@ fn finish_trace(
     bytes: u64,
 ) -> Option<Duration> {
     let slots = &trace.trace;
-    let from_ns = crate::steps::nanos(from + trace.start);
+    let from_ns = marline_time::nanos(from + trace.start);
     let from_ms = from_ns.div_ceil(1_000_000);
     if cursor.credit_at_ms * 1_000_000 != from_ns {
         cursor.credit = 0;

@@ -131,7 +131,7 @@ impl PingTrace {
     }
 
     fn index(&self, at: Duration) -> usize {
-        let within = crate::steps::nanos(at) % crate::steps::nanos(self.period);
+        let within = marline_time::nanos(at) % marline_time::nanos(self.period);
         let within = Duration::from_nanos(within);
         self.probes.partition_point(|probe| probe.at <= within).saturating_sub(1)
     }

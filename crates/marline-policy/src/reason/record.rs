@@ -7,7 +7,7 @@
 use core::fmt::{self, Display, Formatter, Write as _};
 use core::str::FromStr;
 
-use marline_time::{Duration, Instant, Rate};
+use marline_time::{Duration, Instant, Rate, nanos};
 
 use super::{
     Grounds, Inputs, MappingQuery, PathInputs, Question, Reason, RepairsDue, Rule, Spending,
@@ -200,10 +200,6 @@ impl Line {
         self.put("sent_ns", path.last_sent_at.as_nanos());
         self.put("heard_ns", path.last_heard_at.as_nanos());
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn range_text(range: &DataRange) -> String {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use marline_policy::{
     AckSummary, DeliveredSegment, Phase, RecoveryContext, Scoreboard, SentNotice, SentSegment, Ssn,
 };
-use marline_time::{Duration, Instant};
+use marline_time::{Duration, Instant, nanos};
 
 /// SACKed segments after which reordering is no longer assumed (unless it was seen before).
 const DUP_THRESH: usize = 3;
@@ -109,7 +109,7 @@ impl Rack {
         }
         if let Some((sent_at, end)) = newest {
             let judged = last.filter(|_| self.rtt_of_last).unwrap_or(sent_at);
-            self.rtt_ns = cx.now.as_nanos().saturating_sub(judged.as_nanos());
+            self.rtt_ns = nanos(cx.now.since(judged));
             self.newest_delivered = self.newest_delivered.max(Some((sent_at, end)));
         }
         self.adapt_to_dsack(ack, cx);

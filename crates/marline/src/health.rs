@@ -198,8 +198,9 @@ pub(crate) fn fault<'a>(
     contacts: &[&'a Contact],
     now: Instant,
 ) -> Option<(&'a Contact, ServerReach)> {
+    // Later, not at the same time: an answer and the question that follows it at once have one clock reading.
     let heard_since =
-        |at: Instant| contacts.iter().any(|other| other.heard_at.is_some_and(|heard| heard >= at));
+        |at: Instant| contacts.iter().any(|other| other.heard_at.is_some_and(|heard| heard > at));
     let bad = contacts.iter().filter(|contact| {
         Reach::of(contact, now).is_bad() && !began(contact).is_some_and(heard_since)
     });

@@ -180,6 +180,19 @@ fn a_path_on_which_another_server_answers_is_no_bad_path() {
     assert_eq!(told(&mut HealthWatcher::new("TCP"), 15_000, &[dead, long_ago]).len(), 1);
 }
 
+/// A driver reads the clock once for what comes in and what goes out at once.
+#[test]
+fn the_last_answer_does_not_excuse_silence_after_a_question_of_the_same_instant() {
+    let mut watcher = HealthWatcher::new("UDP");
+    let wlan = asked(heard(contact(WLAN, SERVER), 1_000), 1_000, 2_000, 2);
+    let wwan = heard(contact(WWAN, SERVER), 3_900);
+    assert_eq!(fault(&[&wlan], at(3_999)), None);
+    let (_, found) = fault(&[&wlan], at(4_000)).expect("it is silent for three seconds");
+    assert_eq!(found.reach.word(), "no-answer");
+    let told = told(&mut watcher, 4_000, &[wlan, wwan]);
+    assert!(told.len() == 1 && told[0].contains("while it answers over"), "{told:?}");
+}
+
 #[test]
 fn what_was_forgotten_is_no_good_news() {
     let mut watcher = HealthWatcher::new("UDP");

@@ -35,6 +35,11 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// Nobody on the way can take offence at TCP options: segments travel in datagrams of our own.
+    pub(crate) const fn hides_options(self) -> bool {
+        self.flow_ids
+    }
+
     /// Capabilities on a path: an IPv6 header takes 20 bytes more of a native packet.
     pub(crate) fn on(self, path: FourTuple) -> Self {
         const MORE: u16 = 20;
@@ -295,7 +300,8 @@ pub struct ConnectionConfig {
     /// SYNs with MP_CAPABLE without answer before it is left out (Linux: 2). With several local
     /// addresses so many on each. Also timeouts of the first data before MPTCP options are given
     /// up, if the path answers segments without them meanwhile; if nothing is heard, twice as many
-    /// and two more.
+    /// and two more, unless options passed between the two addresses before. Without effect on a
+    /// carrier with flow ids, in whose datagrams nobody sees options.
     pub mptcp_syn_retries: u32,
     /// Client: time without an answer after which the first SYN is also sent from the next of the
     /// local addresses, backup ones last (the Connection Attempt Delay of RFC 8305), at most the

@@ -1966,6 +1966,7 @@ impl Connection {
             }
             (Role::Client, Mode::Multipath { confirmed: false })
                 if subflow.tcp().is_established()
+                    && !cx.config.capabilities.hides_options()
                     && self.session.count_repeated_syn_ack() > self.config.mptcp_syn_retries =>
             {
                 self.give_options_up(cx);
@@ -2029,9 +2030,15 @@ impl Connection {
 
     /// The client's first data timed out: a middlebox drops what carries options, or the path is dead.
     fn doubt_options(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        if cx.config.capabilities.hides_options() {
+            return;
+        }
         let patience = self.config.mptcp_syn_retries;
-        let Some(tcp) = self.paths.get_mut(id).map(SubflowContext::tcp_mut) else { return };
-        match self.session.on_unanswered_options(cx.now, tcp.last_heard_at(), patience) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        let path = subflow.path();
+        let passes = cx.networks.passes(path.local.ip(), path.remote.ip());
+        let tcp = subflow.tcp_mut();
+        match self.session.on_unanswered_options(cx.now, tcp.last_heard_at(), (patience, passes)) {
             TimeoutOutcome::Repeat => {}
             TimeoutOutcome::Ask => tcp.request_plain_probe(),
             TimeoutOutcome::GiveUp => self.give_options_up(cx),
@@ -2110,7 +2117,7 @@ impl Connection {
             self.settle_fast_open(cx, id);
         }
         if self.session.fallback() == Some(FallbackReason::SynRetries) {
-            cx.networks.blame(cx.now, path.local.ip(), path.remote.ip());
+            cx.networks.on_unanswered(cx.now, path.local.ip(), path.remote.ip());
         }
         cx.out.monitor(cx.now, self.id, MonitorKind::Established(path));
         self.subflow_is_up(cx, id);
@@ -2123,6 +2130,10 @@ impl Connection {
     /// The peer showed that it speaks MPTCP: joins are possible from now on.
     fn confirm(&mut self, cx: &mut Context<'_>) {
         if self.session.confirm() {
+            let ours = self.paths.initial().filter(|_| self.session.is_client());
+            if let Some(path) = ours.map(SubflowContext::path) {
+                cx.networks.on_passed(path.local.ip(), path.remote.ip());
+            }
             let told = self.session.is_server() && self.config.linux_compat.announce_at_once;
             if !told {
                 self.path_event(cx, PathEvent::Established);
@@ -2354,8 +2365,11 @@ impl Connection {
     }
 
     /// MP_CAPABLE went out often enough on each path, and no other path is left to be tried: from now on without.
-    /// `id` sends a SYN.
-    fn gives_option_up(&self, id: SubflowId) -> bool {
+    /// `id` sends a SYN. Where nobody sees the option it is not what stands in the way.
+    fn gives_option_up(&self, cx: &Context<'_>, id: SubflowId) -> bool {
+        if cx.config.capabilities.hides_options() {
+            return false;
+        }
         let most = self.config.mptcp_syn_retries + 1;
         let over = |s: &SubflowContext| s.tcp().syns_sent() > most;
         let enough = |s: &SubflowContext| s.tcp().syns_sent() >= most;
@@ -5059,7 +5073,7 @@ impl Connection {
             }));
             return;
         }
-        if self.session.is_offered() && self.gives_option_up(id) {
+        if self.session.is_offered() && self.gives_option_up(cx, id) {
             self.fall_back(cx, FallbackReason::SynRetries);
         }
         if self.session.is_offered() {

@@ -16,7 +16,10 @@
 //!
 //! A Marline server answers such a segment with an ACK that has no options either, so that the answer passes a
 //! middlebox that drops them in that direction. Others may answer with options. Where those are dropped, nothing
-//! but a number of timeouts that few outages last for leads to plain TCP.
+//! but a number of timeouts that few outages last for leads to plain TCP; and not even that where an earlier
+//! connection's options passed between the same addresses.
+//!
+//! Where segments travel in datagrams of our own nobody sees their options, and none of this applies.
 //!
 //! SYN/ACKs that come again while third ACKs go out are an answer without having asked.
 
@@ -64,18 +67,19 @@ impl OptionBlackhole {
     }
 
     /// The first data timed out. `heard_at`: when anything was heard last on its subflow; `patience`: timeouts of a
-    /// silent path after which one that works has been asked often enough.
+    /// silent path after which one that works has been asked often enough; `passes`: the options of an earlier
+    /// connection passed here.
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,
         heard_at: Instant,
-        patience: u32,
+        (patience, passes): (u32, bool),
     ) -> TimeoutOutcome {
         let patience = patience.max(1);
         self.timeouts = self.timeouts.saturating_add(1);
         self.answers += u32::from(self.asked_at.is_some_and(|at| heard_at > at));
         let unheard = patience.saturating_mul(2).saturating_add(2);
-        if self.answers >= ENOUGH_ANSWERS || self.timeouts >= unheard {
+        if self.answers >= ENOUGH_ANSWERS || (self.timeouts >= unheard && !passes) {
             TimeoutOutcome::GiveUp
         } else if self.timeouts.saturating_add(1) >= patience {
             self.asked_at = Some(now);
@@ -95,13 +99,18 @@ mod tests {
 
     /// Outcomes of timeouts a second apart; the peer is heard half a second after those of these numbers.
     fn outcomes(patience: u32, heard_after: &[u64]) -> Vec<TimeoutOutcome> {
+        outcomes_where((patience, false), heard_after)
+    }
+
+    /// The same where options of an earlier connection passed, or did not; of twenty timeouts at most.
+    fn outcomes_where(known: (u32, bool), heard_after: &[u64]) -> Vec<TimeoutOutcome> {
         let mut blackhole = OptionBlackhole::default();
         let mut outcomes = Vec::new();
-        while outcomes.last() != Some(&GiveUp) {
+        while outcomes.last() != Some(&GiveUp) && outcomes.len() < 20 {
             let number = outcomes.len() as u64 + 1;
             let heard = heard_after.iter().rfind(|after| **after < number);
             let heard_at = heard.map_or(UP, |after| Instant::from_millis(after * 1_000 + 500));
-            outcomes.push(blackhole.on_timeout(Instant::from_secs(number), heard_at, patience));
+            outcomes.push(blackhole.on_timeout(Instant::from_secs(number), heard_at, known));
         }
         outcomes
     }
@@ -128,5 +137,12 @@ mod tests {
     fn a_silent_path_is_asked_again_and_given_up_in_the_end() {
         assert_eq!(outcomes(2, &[]), [Ask, Ask, Ask, Ask, Ask, GiveUp]);
         assert_eq!(outcomes(2, &[4]), [Ask, Ask, Ask, Ask, Ask, GiveUp], "lost by chance");
+    }
+
+    #[test]
+    fn silence_alone_is_an_outage_where_options_passed_before() {
+        assert_eq!(outcomes_where((2, true), &[]), [Ask; 20]);
+        let answered = outcomes_where((2, true), &[10, 11]);
+        assert_eq!((answered.len(), answered.last()), (12, Some(&GiveUp)), "{answered:?}");
     }
 }

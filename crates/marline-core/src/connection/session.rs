@@ -229,9 +229,9 @@ impl Session {
         &mut self,
         now: Instant,
         heard_at: Instant,
-        patience: u32,
+        known: (u32, bool),
     ) -> TimeoutOutcome {
-        self.blackhole.on_timeout(now, heard_at, patience)
+        self.blackhole.on_timeout(now, heard_at, known)
     }
 
     /// Plain TCP from byte one. `mapped`: mappings may have been understood, whose end the peer must hear of.

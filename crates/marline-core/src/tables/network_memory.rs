@@ -13,6 +13,11 @@
 //! The time doubles with each repetition, up to a day. An answer with the option ends it, and so
 //! does a local address that comes back: it may be another network's. The table is bounded; the
 //! entry that ends first makes room.
+//!
+//! An outage looks like such a middlebox to a connection that begins in it: SYNs with the option stay
+//! unanswered, and the first one without it goes out when the path is up again. So pairs of addresses
+//! between which Multipath TCP worked are remembered as well. There the first such connection is an
+//! accident, and the second in a row is not.
 
 use core::net::IpAddr;
 
@@ -22,7 +27,7 @@ use marline_time::{Duration, Instant};
 const FIRST: Duration = Duration::from_secs(3_600);
 /// At most so often the time is doubled.
 const MOST_DOUBLINGS: u32 = 4;
-/// Pairs of addresses remembered.
+/// Pairs of addresses remembered of either kind.
 const MOST_ENTRIES: usize = 256;
 /// An entry whose time is over still counts how often, for so many times its time.
 const GRACE: u32 = 2;
@@ -37,10 +42,12 @@ struct Entry {
     times: u32,
 }
 
-/// The networks that are spared the option.
+/// The networks that are spared the option, and those that let it pass.
 #[derive(Debug, Default)]
 pub(crate) struct NetworkMemory {
     entries: Vec<Entry>,
+    /// Pairs, local first, between which the option passed, and not failed since. The newest is the last.
+    passed: Vec<(IpAddr, IpAddr)>,
 }
 
 impl NetworkMemory {
@@ -66,14 +73,41 @@ impl NetworkMemory {
         self.entries.push(Entry { local, remote, until: now + span(times), times });
     }
 
-    /// The option passed.
+    /// SYNs with the option stayed unanswered between these addresses, and one without it did not: the option
+    /// does not pass, unless it did the last time and the path was down for a while.
+    pub(crate) fn on_unanswered(&mut self, now: Instant, local: IpAddr, remote: IpAddr) {
+        if self.passes(local, remote) {
+            self.passed.retain(|pair| *pair != (local, remote));
+        } else {
+            self.blame(now, local, remote);
+        }
+    }
+
+    /// Whether the option passed between these addresses, the last time that this was seen.
+    pub(crate) fn passes(&self, local: IpAddr, remote: IpAddr) -> bool {
+        self.passed.contains(&(local, remote))
+    }
+
+    /// The option passed in a SYN and its answer.
     pub(crate) fn absolve(&mut self, local: IpAddr, remote: IpAddr) {
         self.entries.retain(|entry| (entry.local, entry.remote) != (local, remote));
+    }
+
+    /// Options passed in both directions, in the handshake and after it.
+    pub(crate) fn on_passed(&mut self, local: IpAddr, remote: IpAddr) {
+        if self.passes(local, remote) {
+            return;
+        }
+        if self.passed.len() >= MOST_ENTRIES {
+            self.passed.remove(0);
+        }
+        self.passed.push((local, remote));
     }
 
     /// A local address came (back): what was known of it was another network's, for all we know.
     pub(crate) fn forget(&mut self, local: IpAddr) {
         self.entries.retain(|entry| entry.local != local);
+        self.passed.retain(|pair| pair.0 != local);
     }
 
     fn find(&self, local: IpAddr, remote: IpAddr) -> Option<usize> {
@@ -127,5 +161,37 @@ mod tests {
         }
         assert_eq!(memory.entries.len(), MOST_ENTRIES);
         assert!(memory.refuses(Instant::from_secs(999), ip(1), IpAddr::from([11, 0, 3, 231])));
+    }
+
+    #[test]
+    fn a_network_that_let_the_option_pass_is_blamed_with_the_second_failure_in_a_row() {
+        let mut memory = NetworkMemory::default();
+        let now = Instant::ZERO;
+        memory.on_passed(ip(1), ip(9));
+        memory.on_unanswered(now, ip(1), ip(9));
+        assert!(!memory.refuses(now, ip(1), ip(9)) && !memory.passes(ip(1), ip(9)));
+        memory.on_passed(ip(1), ip(9));
+        memory.on_unanswered(now, ip(1), ip(9));
+        assert!(!memory.refuses(now, ip(1), ip(9)), "it passed in between");
+        memory.on_unanswered(now, ip(1), ip(9));
+        assert!(memory.refuses(now, ip(1), ip(9)));
+
+        memory.on_unanswered(now, ip(2), ip(9));
+        assert!(memory.refuses(now, ip(2), ip(9)), "nothing is known to have passed there");
+        memory.on_passed(ip(2), ip(9));
+        memory.forget(ip(2));
+        memory.on_unanswered(now, ip(2), ip(9));
+        assert!(memory.refuses(now, ip(2), ip(9)), "that was another network");
+    }
+
+    #[test]
+    fn the_pairs_that_let_the_option_pass_are_bounded() {
+        let mut memory = NetworkMemory::default();
+        let remote = |number: u32| IpAddr::from((0x0b00_0000 + number).to_be_bytes());
+        for number in (0..1_000).chain(999..1_000) {
+            memory.on_passed(ip(1), remote(number));
+        }
+        assert_eq!(memory.passed.len(), MOST_ENTRIES);
+        assert!(memory.passes(ip(1), remote(999)) && !memory.passes(ip(1), remote(0)));
     }
 }

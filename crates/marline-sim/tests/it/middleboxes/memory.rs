@@ -1,25 +1,55 @@
 //! Tests of the memory of networks that drop SYNs with MP_CAPABLE: only the first connection pays.
 
-use marline_core::{ConnectionConfig, FallbackReason};
+use marline_core::{Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, FallbackReason};
 use marline_sim::{Amount, Bulk, Paths, PathsConfig};
 use marline_time::{Duration, Instant, SeedTree};
 
 use super::world::{config, link};
 
+/// A connection that sends its first SYN now.
+fn begin(paths: &mut Paths, over: usize) -> (usize, ConnectionId) {
+    let index = paths.world.node(paths.client).connections().count();
+    let id = paths.connect(over, Box::new(Bulk::new(Amount::Bytes(1), 11, 22)));
+    (index, id.expect("a connection"))
+}
+
+/// The first path is silent, from so long after now and for so long.
+fn outage(paths: &mut Paths, after: Duration, span: Duration) {
+    let start = paths.world.now() + after;
+    paths.at_set_path_up(start, 0, false);
+    paths.at_set_path_up(start + span, 0, true);
+}
+
+/// Why a connection is on plain TCP just before the server's byte is read.
+fn fallback_of(paths: &mut Paths, index: usize, id: ConnectionId) -> Option<FallbackReason> {
+    let start = paths.world.now();
+    let mut seen = None;
+    while paths.client_report(index).is_some_and(|report| report.read == 0) {
+        seen = paths.world.node(paths.client).endpoint().info(id).expect("it lives").fallback;
+        let next = paths.world.now() + Duration::from_millis(1);
+        assert!(next.since(start) < Duration::from_secs(60), "it hangs");
+        paths.world.run_until(next);
+    }
+    seen
+}
+
+/// What was opened is heard from.
+fn settle(paths: &mut Paths) {
+    let end = paths.world.now() + Duration::from_secs(1);
+    paths.world.run_until(end);
+}
+
 /// Opens a connection and tells how long it took, and why it is on plain TCP, if it is.
 fn open(paths: &mut Paths, over: usize) -> (Duration, Option<FallbackReason>) {
     let start = paths.world.now();
-    let client = paths.client;
-    let index = paths.world.node(client).connections().count();
-    let id = paths.connect(over, Box::new(Bulk::new(Amount::Bytes(1), 11, 22)));
-    let id = id.expect("a connection");
+    let (index, id) = begin(paths, over);
     let opened = |paths: &Paths| paths.client_report(index).and_then(|report| report.opened_at);
     while opened(paths).is_none() {
         let next = paths.world.now() + Duration::from_millis(1);
         assert!(next.since(start) < Duration::from_secs(30), "it hangs");
         paths.world.run_until(next);
     }
-    let info = paths.world.node(client).endpoint().info(id).expect("it lives");
+    let info = paths.world.node(paths.client).endpoint().info(id).expect("it lives");
     (paths.world.now().since(start), info.fallback)
 }
 
@@ -29,7 +59,11 @@ fn paths(boxes: &[&str]) -> Paths {
 
 fn paths_of(client: ConnectionConfig, boxes: &[&str]) -> Paths {
     let links = boxes.iter().map(|boxes| link(boxes)).collect();
-    let mut paths = Paths::new(&PathsConfig::new(links, client), SeedTree::new(1));
+    listening(&PathsConfig::new(links, client))
+}
+
+fn listening(config: &PathsConfig) -> Paths {
+    let mut paths = Paths::new(config, SeedTree::new(1));
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Bytes(1), 22, 11))));
     paths
 }
@@ -92,6 +126,55 @@ fn a_syn_ack_with_the_option_absolves() {
     paths.world.run_until(now + Duration::from_secs(3));
     assert_eq!(open(&mut paths, 0).1, None);
     assert_eq!(open(&mut paths, 0).1, None);
+}
+
+/// SYNs go without the option once three had no answer, and the first that has one is such a SYN. That connection
+/// is plain TCP; those that follow have nothing to fear.
+#[test]
+fn an_outage_is_not_held_against_a_network_that_let_the_option_pass() {
+    let mut paths = paths(&[""]);
+    assert_eq!(open(&mut paths, 0).1, None);
+    settle(&mut paths);
+    outage(&mut paths, Duration::ZERO, Duration::from_secs(8));
+    assert_eq!(open(&mut paths, 0).1, Some(FallbackReason::SynRetries));
+    assert_eq!(open(&mut paths, 0).1, None);
+}
+
+/// The path dies with the handshake, for longer than it takes to think of plain TCP.
+#[test]
+fn first_data_in_an_outage_keeps_its_options_where_they_passed_before() {
+    for known in [false, true] {
+        let mut paths = paths(&[""]);
+        if known {
+            assert_eq!(open(&mut paths, 0).1, None);
+            settle(&mut paths);
+        }
+        let (index, id) = begin(&mut paths, 0);
+        outage(&mut paths, Duration::from_millis(45), Duration::from_secs(25));
+        let plain = fallback_of(&mut paths, index, id);
+        let given_up = (!known).then_some(FallbackReason::OptionsUnanswered);
+        assert_eq!(plain, given_up, "known: {known}");
+    }
+}
+
+/// Nobody on the way sees the options of segments in datagrams: an outage is an outage.
+#[test]
+fn over_udp_silence_never_leads_to_plain_tcp() {
+    let mut over_udp = PathsConfig::new(vec![link("")], config(true, false));
+    over_udp.capabilities = Capabilities {
+        base_segment: 1_200,
+        max_segment: 1_400,
+        checksum: ChecksumScope::WithoutAddresses,
+        flow_ids: true,
+        ecn: true,
+    };
+    over_udp.carrier_overhead = 17;
+    for down_from in [Duration::ZERO, Duration::from_millis(45)] {
+        let mut paths = listening(&over_udp);
+        let (index, id) = begin(&mut paths, 0);
+        outage(&mut paths, down_from, Duration::from_secs(25));
+        assert_eq!(fallback_of(&mut paths, index, id), None, "down from {down_from:?}");
+    }
 }
 
 /// A delay, and a round trip of the other path.

@@ -1,10 +1,11 @@
-//! Tests of native TCP by several shards: `marline serve --shards 2` on raw sockets and on the queues of TUN
-//! interfaces, with the kernel's Multipath TCP as the client, over two networks between namespaces. Needs root.
+//! Tests of native TCP by several shards, over two networks between namespaces: `marline serve --shards 2` on raw
+//! sockets and on the queues of TUN interfaces with the kernel's Multipath TCP as the client, and a `marline server`
+//! with a `marline client`. Needs root.
 
 use super::native_serve::{self, EARLY};
-use super::support;
-use super::support::native::testbed;
+use super::support::native::{start_nginx, testbed};
 use super::support::testbed::{Testbed, Until};
+use super::support::{self, CURL};
 
 /// Connections at once, each with a subflow over either network.
 const CONNECTIONS: u64 = 48;
@@ -209,4 +210,57 @@ fn two_shards_on_the_queues_of_an_interface_serve_a_kernels_clients() {
     );
     let front = testbed.start("server", &serve, Until::Says("listening on"));
     both_shards_serve(&mut testbed, front, &["10.92.1.1"], 1);
+}
+
+/// The 50 files of the web server at a time, twice: all come whole, as connections of either shard.
+const FETCH: &str = "
+CURL -o sums http://127.0.0.1:8080/sums
+for round in 1 2; do
+    rm -f f[0-9]*
+    seq 50 | xargs -P 50 -I N CURL -o fN 'http://127.0.0.1:8080/fN?rate=100k'
+    sha256sum --check --quiet --ignore-missing sums
+    ls f[0-9]* | wc -l
+done";
+
+/// Streams of a client's at a server of two shards, half of which have their second subflow at the other shard. They
+/// outlive the network over which most of them began.
+#[test]
+fn two_shards_of_a_server_have_the_streams_of_a_client_between_them() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut testbed) = testbed(dir.path(), &[&PROGRAMS[..], &["nginx"]].concat()) else {
+        return;
+    };
+    start_nginx(&mut testbed, "", "127.0.0.1:8080", 8080);
+    let at = "10.91.1.1:7777";
+    let init = format!("marline server --init --config s.toml --listen {at} --public {at}");
+    let invite = testbed.run("server", &init);
+    support::write_private(&testbed.dir.join("client/invite"), &invite);
+    let serve = "marline server --config s.toml --allow 127.0.0.0/8 --carrier raw --shards 2 --pcap captures \
+                 --metrics 127.0.0.1:9000";
+    let server = testbed.start("server", serve, Until::Says("listening on"));
+    let client = "marline client --invite-file invite --carrier raw --path net1 --path net2 --socks5 127.0.0.1:1080";
+    testbed.start("client", client, Until::Says("socks5 listening"));
+    let before = std::time::Instant::now();
+    let fetched = std::thread::scope(|scope| {
+        let fetching = scope.spawn(|| testbed.run("client", &FETCH.replace("CURL", CURL)));
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        testbed.run("server", "ip link set eth1 down");
+        fetching.join().expect("no panic")
+    });
+    println!("fetched in {:?}", before.elapsed());
+    assert_eq!(fetched, "50\n50\n");
+    let metrics = testbed.run("server", "curl -sS --fail http://127.0.0.1:9000/metrics");
+    let events = ["mp_join_ack_rx", "foreign_joins", "foreign_segments", "bad_checksums"];
+    let counters = events.map(|event| counter(&metrics, event));
+    println!("{events:?}: {counters:?}");
+    // A half of them, but for chance; and what is fetched comes by way of the other shard.
+    let [joined, foreign, segments, wrong] = counters;
+    assert!(joined >= 40 && (joined / 8..=joined * 7 / 8).contains(&foreign), "{counters:?}");
+    assert!(segments > 10 * foreign && wrong == 0, "{counters:?}");
+    testbed.signal(server, "TERM");
+    assert!(testbed.wait(server), "SIGTERM is an orderly end:\n{}", testbed.log(server));
+    let answered = [0, 1].map(|shard| answers(&testbed, shard));
+    println!("connections and joins answered by the shards: {answered:?}");
+    assert!(answered.iter().all(|(connections, joins)| *connections >= 6 && *joins >= 6));
 }

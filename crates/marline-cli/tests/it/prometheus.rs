@@ -99,6 +99,12 @@ fn status(hosts: &TwoUplinks) -> String {
     hosts.shell(Side::Client, line).trim().to_owned()
 }
 
+/// What the client says of itself and its paths, for a failure to be understood by.
+fn told(hosts: &TwoUplinks) -> String {
+    let line = "marline status --json --control client.sock; marline path list --json --control client.sock";
+    hosts.shell(Side::Client, &format!("{line}; true"))
+}
+
 /// Every alert of the rules fires when it should, and says what it should, and not sooner; promtool plays the time.
 #[test]
 fn each_alert_fires_when_it_should() {
@@ -154,14 +160,14 @@ fn every_panel_has_data_and_a_dead_path_is_told() {
     hosts.net.command("wifi", "down").expect("WiFi dies");
     await_answer(|| match firing(&hosts) {
         fires if fires.iter().any(path) => Ok(()),
-        fires => Err(format!("firing: {fires:?}")),
+        fires => Err(format!("firing: {fires:?}, while the client says {}", told(&hosts))),
     });
     assert!(!firing(&hosts).iter().any(|alert| alert.contains("MarlineNoPath")));
     assert_eq!(status(&hosts), "0", "LTE works");
     hosts.net.command("lte", "down").expect("LTE dies");
     await_answer(|| match firing(&hosts) {
         fires if fires.iter().any(|alert| alert.contains("MarlineNoPath")) => Ok(()),
-        fires => Err(format!("firing: {fires:?}")),
+        fires => Err(format!("firing: {fires:?}, while the client says {}", told(&hosts))),
     });
     assert_eq!(status(&hosts), "2", "no path works");
     for link in ["wifi", "lte"] {

@@ -2038,7 +2038,7 @@ impl Connection {
         let path = subflow.path();
         let passes = cx.networks.passes(path.local.ip(), path.remote.ip());
         let tcp = subflow.tcp_mut();
-        match self.session.on_unanswered_options(cx.now, tcp.last_heard_at(), (patience, passes)) {
+        match self.session.on_unanswered_options(cx.now, tcp.last_heard_at(), patience, passes) {
             TimeoutOutcome::Repeat => {}
             TimeoutOutcome::Ask => tcp.request_plain_probe(),
             TimeoutOutcome::GiveUp => self.give_options_up(cx),

@@ -46,5 +46,5 @@ pub use measure::{Samples, link_goodput, mean, median, quantile};
 pub use node::{Node, Outbox};
 pub use packet::{Observer, Packet, Sighting};
 pub use placement::Placement;
-pub use scenario::{Paths, PathsConfig, SERVER_PORT};
+pub use scenario::{Paths, PathsConfig, SERVER_PORT, UDP_CAPABILITIES};
 pub use world::{LinkId, NodeId, World, WorldStats};

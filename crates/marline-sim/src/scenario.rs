@@ -4,7 +4,8 @@
 use core::net::{IpAddr, SocketAddr};
 
 use marline_core::{
-    Capabilities, ConnectError, ConnectionConfig, ConnectionId, EndpointConfig, Limits, Shard,
+    Capabilities, ChecksumScope, ConnectError, ConnectionConfig, ConnectionId, EndpointConfig,
+    Limits, Shard,
 };
 use marline_link::DuplexConfig;
 use marline_policy::{AddressId, LocalAddress, PathCost};
@@ -15,6 +16,16 @@ use crate::{Host, HostConfig, LinkId, Listen, NodeId, Report, World, digest};
 
 /// The server's port.
 pub const SERVER_PORT: u16 = 443;
+
+/// A carrier like UDP, whose largest segment is not known from the start: subflows are told apart by ids, and
+/// middleboxes see no TCP.
+pub const UDP_CAPABILITIES: Capabilities = Capabilities {
+    base_segment: 1_200,
+    max_segment: 1_400,
+    checksum: ChecksumScope::WithoutAddresses,
+    flow_ids: true,
+    ecn: true,
+};
 
 /// What the scene is made of.
 #[derive(Clone, Debug)]
@@ -55,7 +66,7 @@ impl PathsConfig {
             capabilities: Capabilities {
                 base_segment: 1_240,
                 max_segment: 1_480,
-                checksum: marline_core::ChecksumScope::WithAddresses,
+                checksum: ChecksumScope::WithAddresses,
                 flow_ids: false,
                 ecn: true,
             },

@@ -2,6 +2,8 @@
 //! sockets and on the queues of TUN interfaces with the kernel's Multipath TCP as the client, and a `marline server`
 //! with a `marline client`. Needs root.
 
+use std::time::{Duration, Instant};
+
 use super::native_serve::{self, EARLY};
 use super::support::native::{start_nginx, testbed};
 use super::support::testbed::{Testbed, Until};
@@ -81,6 +83,15 @@ fn counter(metrics: &str, event: &str) -> u64 {
     value.unwrap_or_else(|| panic!("{event} is none of\n{metrics}")) as u64
 }
 
+/// What both shards counted of joins, of what came to the one that was meant for the other, and of what was wrong.
+fn counters(testbed: &Testbed) -> [u64; 4] {
+    let metrics = testbed.run("server", "curl -sS --fail http://127.0.0.1:9000/metrics");
+    let events = ["mp_join_ack_rx", "foreign_joins", "foreign_segments", "bad_checksums"];
+    let counters = events.map(|event| counter(&metrics, event));
+    println!("{events:?}: {counters:?}");
+    counters
+}
+
 /// SYN/ACKs in the captures of each shard: of connections, and of joins.
 fn answers(testbed: &Testbed, shard: usize) -> (u64, u64) {
     let command = format!(
@@ -108,10 +119,7 @@ fn both_shards_serve(testbed: &mut Testbed, front: usize, hosts: &[&str], least:
         assert!(joined >= CONNECTIONS, "{host}: {text}");
         assert_eq!(rest, format!("whole {CONNECTIONS}\nagain {CONNECTIONS}\n"), "{host}");
     }
-    let metrics = testbed.run("server", "curl -sS --fail http://127.0.0.1:9000/metrics");
-    let events = ["mp_join_ack_rx", "foreign_joins", "foreign_segments", "bad_checksums"];
-    let counters = events.map(|event| counter(&metrics, event));
-    println!("{events:?}: {counters:?}");
+    let counters = counters(testbed);
     let [joined, foreign, segments, wrong] = counters;
     let all = CONNECTIONS * hosts.len() as u64;
     // A half of them, but for chance.
@@ -241,19 +249,16 @@ fn two_shards_of_a_server_have_the_streams_of_a_client_between_them() {
     let server = testbed.start("server", serve, Until::Says("listening on"));
     let client = "marline client --invite-file invite --carrier raw --path net1 --path net2 --socks5 127.0.0.1:1080";
     testbed.start("client", client, Until::Says("socks5 listening"));
-    let before = std::time::Instant::now();
+    let before = Instant::now();
     let fetched = std::thread::scope(|scope| {
         let fetching = scope.spawn(|| testbed.run("client", &FETCH.replace("CURL", CURL)));
-        std::thread::sleep(std::time::Duration::from_secs(2));
+        std::thread::sleep(Duration::from_secs(2));
         testbed.run("server", "ip link set eth1 down");
         fetching.join().expect("no panic")
     });
     println!("fetched in {:?}", before.elapsed());
     assert_eq!(fetched, "50\n50\n");
-    let metrics = testbed.run("server", "curl -sS --fail http://127.0.0.1:9000/metrics");
-    let events = ["mp_join_ack_rx", "foreign_joins", "foreign_segments", "bad_checksums"];
-    let counters = events.map(|event| counter(&metrics, event));
-    println!("{events:?}: {counters:?}");
+    let counters = counters(&testbed);
     // A half of them, but for chance; and what is fetched comes by way of the other shard.
     let [joined, foreign, segments, wrong] = counters;
     assert!(joined >= 40 && (joined / 8..=joined * 7 / 8).contains(&foreign), "{counters:?}");

@@ -99,9 +99,10 @@ fn status(hosts: &TwoUplinks) -> String {
     hosts.shell(Side::Client, line).trim().to_owned()
 }
 
-/// What the client says of itself and its paths, for a failure to be understood by.
-fn told(hosts: &TwoUplinks) -> String {
-    hosts.shell(Side::Client, "marline status --json --control client.sock || true")
+/// The alerts that fire in place of another, and what the client says of itself and its paths meanwhile.
+fn others_fire(hosts: &TwoUplinks, fires: &[String]) -> Result<(), String> {
+    let told = hosts.shell(Side::Client, "marline status --json --control client.sock || true");
+    Err(format!("firing: {fires:?}, while the client says {told}"))
 }
 
 /// Every alert of the rules fires when it should, and says what it should, and not sooner; promtool plays the time.
@@ -159,14 +160,14 @@ fn every_panel_has_data_and_a_dead_path_is_told() {
     hosts.net.command("wifi", "down").expect("WiFi dies");
     await_answer(|| match firing(&hosts) {
         fires if fires.iter().any(path) => Ok(()),
-        fires => Err(format!("firing: {fires:?}, while the client says {}", told(&hosts))),
+        fires => others_fire(&hosts, &fires),
     });
     assert!(!firing(&hosts).iter().any(|alert| alert.contains("MarlineNoPath")));
     assert_eq!(status(&hosts), "0", "LTE works");
     hosts.net.command("lte", "down").expect("LTE dies");
     await_answer(|| match firing(&hosts) {
         fires if fires.iter().any(|alert| alert.contains("MarlineNoPath")) => Ok(()),
-        fires => Err(format!("firing: {fires:?}, while the client says {}", told(&hosts))),
+        fires => others_fire(&hosts, &fires),
     });
     assert_eq!(status(&hosts), "2", "no path works");
     for link in ["wifi", "lte"] {

@@ -73,7 +73,8 @@ impl OptionBlackhole {
         &mut self,
         now: Instant,
         heard_at: Instant,
-        (patience, passes): (u32, bool),
+        patience: u32,
+        passes: bool,
     ) -> TimeoutOutcome {
         let patience = patience.max(1);
         self.timeouts = self.timeouts.saturating_add(1);
@@ -99,18 +100,19 @@ mod tests {
 
     /// Outcomes of timeouts a second apart; the peer is heard half a second after those of these numbers.
     fn outcomes(patience: u32, heard_after: &[u64]) -> Vec<TimeoutOutcome> {
-        outcomes_where((patience, false), heard_after)
+        outcomes_where(patience, false, heard_after)
     }
 
     /// The same where options of an earlier connection passed, or did not; of twenty timeouts at most.
-    fn outcomes_where(known: (u32, bool), heard_after: &[u64]) -> Vec<TimeoutOutcome> {
+    fn outcomes_where(patience: u32, passes: bool, heard_after: &[u64]) -> Vec<TimeoutOutcome> {
         let mut blackhole = OptionBlackhole::default();
         let mut outcomes = Vec::new();
         while outcomes.last() != Some(&GiveUp) && outcomes.len() < 20 {
             let number = outcomes.len() as u64 + 1;
             let heard = heard_after.iter().rfind(|after| **after < number);
             let heard_at = heard.map_or(UP, |after| Instant::from_millis(after * 1_000 + 500));
-            outcomes.push(blackhole.on_timeout(Instant::from_secs(number), heard_at, known));
+            let now = Instant::from_secs(number);
+            outcomes.push(blackhole.on_timeout(now, heard_at, patience, passes));
         }
         outcomes
     }
@@ -141,8 +143,8 @@ mod tests {
 
     #[test]
     fn silence_alone_is_an_outage_where_options_passed_before() {
-        assert_eq!(outcomes_where((2, true), &[]), [Ask; 20]);
-        let answered = outcomes_where((2, true), &[10, 11]);
+        assert_eq!(outcomes_where(2, true, &[]), [Ask; 20]);
+        let answered = outcomes_where(2, true, &[10, 11]);
         assert_eq!((answered.len(), answered.last()), (12, Some(&GiveUp)), "{answered:?}");
     }
 }

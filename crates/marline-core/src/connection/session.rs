@@ -229,9 +229,10 @@ impl Session {
         &mut self,
         now: Instant,
         heard_at: Instant,
-        known: (u32, bool),
+        patience: u32,
+        passes: bool,
     ) -> TimeoutOutcome {
-        self.blackhole.on_timeout(now, heard_at, known)
+        self.blackhole.on_timeout(now, heard_at, patience, passes)
     }
 
     /// Plain TCP from byte one. `mapped`: mappings may have been understood, whose end the peer must hear of.

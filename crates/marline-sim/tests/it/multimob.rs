@@ -4,11 +4,11 @@
 use crate::cases::link;
 use marline_algos::Registry;
 use marline_core::{
-    AddressPairHealth, Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, Extensions,
-    LoneKeepalive, MonitorKind, PathHealthMonitor, ReceiveTimer,
+    AddressPairHealth, ConnectionConfig, ConnectionId, Extensions, LoneKeepalive, MonitorKind,
+    PathHealthMonitor, ReceiveTimer,
 };
 use marline_policy::PathHealthConfig;
-use marline_sim::{Echo, EchoServer, Paths, PathsConfig};
+use marline_sim::{Echo, EchoServer, Paths, PathsConfig, UDP_CAPABILITIES};
 use marline_time::{Duration, Instant, SeedTree};
 
 const WIFI: &str = "rate=30M,delay=10ms";
@@ -66,13 +66,7 @@ fn fast_join_learns_the_ids_of_the_udp_carrier() {
     let mut config = PathsConfig::new(vec![link(WIFI), link(LTE)], client());
     config.server = server();
     config.backup = vec![false, true];
-    config.capabilities = Capabilities {
-        base_segment: 1_200,
-        max_segment: 1_400,
-        checksum: ChecksumScope::WithoutAddresses,
-        flow_ids: true,
-        ecn: true,
-    };
+    config.capabilities = UDP_CAPABILITIES;
     let mut paths = Paths::new(&config, SeedTree::new(7));
     let monitor = PathHealthMonitor::new(PathHealthConfig::default());
     paths.world.node_mut(paths.client).endpoint_mut().set_path_health_monitor(monitor);

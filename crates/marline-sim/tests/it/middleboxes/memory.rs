@@ -1,7 +1,7 @@
 //! Tests of the memory of networks that drop SYNs with MP_CAPABLE: only the first connection pays.
 
-use marline_core::{Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, FallbackReason};
-use marline_sim::{Amount, Bulk, Paths, PathsConfig};
+use marline_core::{ConnectionConfig, ConnectionId, FallbackReason};
+use marline_sim::{Amount, Bulk, Paths, PathsConfig, UDP_CAPABILITIES};
 use marline_time::{Duration, Instant, SeedTree};
 
 use super::world::{config, link};
@@ -22,15 +22,30 @@ fn outage(paths: &mut Paths, after: Duration, span: Duration) {
 
 /// Why a connection is on plain TCP just before the server's byte is read.
 fn fallback_of(paths: &mut Paths, index: usize, id: ConnectionId) -> Option<FallbackReason> {
-    let start = paths.world.now();
     let mut seen = None;
-    while paths.client_report(index).is_some_and(|report| report.read == 0) {
-        seen = paths.world.node(paths.client).endpoint().info(id).expect("it lives").fallback;
+    run_while(paths, Duration::from_secs(60), |paths| {
+        let waits = paths.client_report(index).is_some_and(|report| report.read == 0);
+        if waits {
+            seen = fallback(paths, id);
+        }
+        waits
+    });
+    seen
+}
+
+/// Why a connection is on plain TCP, if it is.
+fn fallback(paths: &Paths, id: ConnectionId) -> Option<FallbackReason> {
+    paths.world.node(paths.client).endpoint().info(id).expect("it lives").fallback
+}
+
+/// Goes on by milliseconds while this holds, which must end within the time.
+fn run_while(paths: &mut Paths, most: Duration, mut holds: impl FnMut(&Paths) -> bool) {
+    let start = paths.world.now();
+    while holds(paths) {
         let next = paths.world.now() + Duration::from_millis(1);
-        assert!(next.since(start) < Duration::from_secs(60), "it hangs");
+        assert!(next.since(start) < most, "it hangs");
         paths.world.run_until(next);
     }
-    seen
 }
 
 /// What was opened is heard from.
@@ -44,13 +59,8 @@ fn open(paths: &mut Paths, over: usize) -> (Duration, Option<FallbackReason>) {
     let start = paths.world.now();
     let (index, id) = begin(paths, over);
     let opened = |paths: &Paths| paths.client_report(index).and_then(|report| report.opened_at);
-    while opened(paths).is_none() {
-        let next = paths.world.now() + Duration::from_millis(1);
-        assert!(next.since(start) < Duration::from_secs(30), "it hangs");
-        paths.world.run_until(next);
-    }
-    let info = paths.world.node(paths.client).endpoint().info(id).expect("it lives");
-    (paths.world.now().since(start), info.fallback)
+    run_while(paths, Duration::from_secs(30), |paths| opened(paths).is_none());
+    (paths.world.now().since(start), fallback(paths, id))
 }
 
 fn paths(boxes: &[&str]) -> Paths {
@@ -161,13 +171,7 @@ fn first_data_in_an_outage_keeps_its_options_where_they_passed_before() {
 #[test]
 fn over_udp_silence_never_leads_to_plain_tcp() {
     let mut over_udp = PathsConfig::new(vec![link("")], config(true, false));
-    over_udp.capabilities = Capabilities {
-        base_segment: 1_200,
-        max_segment: 1_400,
-        checksum: ChecksumScope::WithoutAddresses,
-        flow_ids: true,
-        ecn: true,
-    };
+    over_udp.capabilities = UDP_CAPABILITIES;
     over_udp.carrier_overhead = 17;
     for down_from in [Duration::ZERO, Duration::from_millis(45)] {
         let mut paths = listening(&over_udp);

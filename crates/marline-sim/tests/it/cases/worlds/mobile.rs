@@ -11,14 +11,14 @@
 //! must be right.
 
 use marline_algos::Registry;
-use marline_core::{Capabilities, ChecksumScope, Extensions, LoneKeepalive, ReceiveTimer};
+use marline_core::{Extensions, LoneKeepalive, ReceiveTimer};
 use marline_link::radio::{RadioKind, RadioParameters};
 use marline_link::{
     Direction, DuplexConfig, MiddleboxConfig, OptionRule, RadioConfig, Rebind, Renumber, Reorder,
     Segments, Split, SplitOptions, TcpOption,
 };
 use marline_policy::PathHealthConfig;
-use marline_sim::RandomPlan;
+use marline_sim::{RandomPlan, UDP_CAPABILITIES};
 use marline_time::{Duration, PcgRng, Rng, SeedTree};
 
 use super::plan::{OutageKind, Plan, between, often, random_link};
@@ -105,13 +105,7 @@ impl Plan {
         self.draw_parts(&mut rng);
         // The UDP carrier hides TCP from middleboxes.
         if rng.chance(0.3) {
-            self.paths.capabilities = Capabilities {
-                base_segment: 1_200,
-                max_segment: 1_400,
-                checksum: ChecksumScope::WithoutAddresses,
-                flow_ids: true,
-                ecn: true,
-            };
+            self.paths.capabilities = UDP_CAPABILITIES;
             self.paths.carrier_overhead = 17;
         } else if rng.chance(0.4) {
             let path = rng.below(self.paths.links.len() as u64) as usize;

@@ -19,7 +19,7 @@ import ray
 from ray.cluster_utils import Cluster
 from test_sweep import FILE, tables
 
-SEEDS = 150
+SEEDS = 60
 # Long enough that something is under way whenever it is looked at.
 TEXT = FILE.replace("count = 5", "count = 200")
 

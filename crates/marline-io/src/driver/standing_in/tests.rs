@@ -15,8 +15,9 @@ use crate::driver::testing::{connecting_shard, shard};
 use crate::driver::{AcceptQueue, ShardHandle, Stream};
 use crate::links::UdpUse;
 
-/// Connections that end in one moment.
-const CROWD_OF_STREAMS: usize = 200;
+/// Connections that end in one moment: what they say is several batches, and fits into a socket's buffer even if each
+/// of them says it in a datagram of its own.
+const CROWD_OF_STREAMS: usize = 100;
 /// The bytes that each says last.
 const LAST: [u8; 24] = [2; 24];
 
@@ -180,7 +181,11 @@ async fn what_very_many_wrote_in_one_moment_is_there_when_they_are_asked() {
             from[0].shard().with_endpoint(|_, _| ());
             wake_task(shard);
             be_late();
-            let read: Vec<_> = to.iter().map(|stream| read_now(stream, cx)).collect();
+            let mut read: Vec<_> = to.iter().map(|stream| read_now(stream, cx)).collect();
+            // On a busy machine acknowledgements may have been the first batches.
+            for (stream, read) in to.iter().zip(&mut read).filter(|(_, read)| read.is_none()) {
+                *read = read_now(stream, cx);
+            }
             assert!(read.iter().all(|read| read.as_deref() == Some(&LAST[..])));
         }
     })

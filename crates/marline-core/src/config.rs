@@ -289,16 +289,19 @@ pub struct ConnectionConfig {
     /// by up to four milliseconds, and then carries the first data (as Linux does for a pending
     /// write).
     pub speaks_first: bool,
-    /// SYNs without answer before the attempt ends (Linux: 6).
+    /// Repeats of a SYN without answer before the attempt ends, if the interval between them doubles each
+    /// time (Linux: 6, which takes 127 s).
     pub syn_retries: u32,
-    /// Number of them sent at intervals of the initial timeout before it doubles each time (Linux
-    /// since 6.5: 4).
+    /// Client: repeats of the first SYN at intervals of the initial timeout before it doubles each time, so that
+    /// a connection that begins in a short outage is there within a second of its end (Linux since 6.5: 4,
+    /// the default). The attempt takes as long as it does without them.
     pub linear_syn_retries: u32,
-    /// The same for joins. Fewer, since path managers retry anyway, whereas the interval between
-    /// the SYNs of one attempt only grows.
+    /// As [`syn_retries`](Self::syn_retries) for joins. Fewer, since path managers retry anyway, whereas the
+    /// interval between the SYNs of one attempt only grows.
     pub join_syn_retries: u32,
-    /// SYNs with MP_CAPABLE without answer before it is left out (Linux: 2). With several local
-    /// addresses so many on each. Also timeouts of the first data before MPTCP options are given
+    /// Repeats of a SYN with MP_CAPABLE without answer before it is left out (Linux: 2). With several local
+    /// addresses so many on each; twice as many and one more between addresses where options passed
+    /// before. Also timeouts of the first data before MPTCP options are given
     /// up, if the path answers segments without them meanwhile; if nothing is heard, twice as many
     /// and two more, unless options passed between the two addresses before. Without effect on a
     /// carrier with flow ids, in whose datagrams nobody sees options.
@@ -376,7 +379,7 @@ impl ConnectionConfig {
             withhold_syn_ack: false,
             speaks_first: false,
             syn_retries: 6,
-            linear_syn_retries: 0,
+            linear_syn_retries: 4,
             join_syn_retries: 2,
             mptcp_syn_retries: 2,
             connection_attempt_delay: Some(Duration::from_millis(250)),

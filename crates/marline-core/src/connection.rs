@@ -96,7 +96,7 @@ use crate::on_demand::{OnDemand, Unused};
 use crate::path_health::Trouble;
 use crate::subflow::{
     DEFAULT_MSS, Egress, EndOfSilence, HeaderFor, Ingress, PayloadRoom, Start, Subflow,
-    SubflowConfig, SubflowEvent, VerdictChange,
+    SubflowConfig, SubflowEvent, SynRetries, VerdictChange,
 };
 use crate::tables::Context;
 use crate::tables::fast_open_memory::{Answer as FastOpenAnswer, Plan, syn_room};
@@ -288,8 +288,7 @@ impl Connection {
         };
         let mut connection = Self::bare(cx, config, origin, Role::Client, mode);
         let ends = connection.initial_ends(cx, path, 0);
-        let syn_retries = connection.config.syn_retries;
-        let tcp = connection.active_subflow(cx, path, syn_retries);
+        let tcp = connection.active_subflow(cx, path, SynRetries::first(&connection.config));
         connection.closing.announce();
         connection.add_initial(cx, tcp, ends);
         if let Some(reason) = connection.session.fallback() {
@@ -309,7 +308,7 @@ impl Connection {
     ) -> Self {
         let mut connection = Self::bare(cx, config, origin, Role::Server, Mode::Offered);
         let ends = connection.initial_ends(cx, origin.path, syn.peer_flow);
-        let retries = connection.config.syn_retries;
+        let retries = SynRetries::first(&connection.config);
         let tcp = connection.passive_subflow(cx, origin.path, syn, retries);
         connection.add_initial(cx, tcp, ends);
         connection.on_first_syn(cx, syn.segment);
@@ -358,15 +357,20 @@ impl Connection {
         &self,
         cx: &mut Context<'_>,
         path: FourTuple,
-        syn_retries: u32,
+        retries: SynRetries,
     ) -> Arc<SubflowConfig> {
         let capabilities = cx.config.capabilities.on(path);
-        cx.settings.of(&self.config, capabilities, &cx.config.limits, syn_retries)
+        cx.settings.of(&self.config, capabilities, &cx.config.limits, retries)
     }
 
     /// A TCP subflow that owes a SYN.
-    fn active_subflow(&self, cx: &mut Context<'_>, path: FourTuple, syn_retries: u32) -> Subflow {
-        let config = self.subflow_config(cx, path, syn_retries);
+    fn active_subflow(
+        &self,
+        cx: &mut Context<'_>,
+        path: FourTuple,
+        retries: SynRetries,
+    ) -> Subflow {
+        let config = self.subflow_config(cx, path, retries);
         let start = cx.start_of(path);
         let policies = &self.config.policies;
         Subflow::connect(cx.now, config, path, start, &*policies.congestion, &*policies.recovery)
@@ -378,9 +382,9 @@ impl Connection {
         cx: &mut Context<'_>,
         path: FourTuple,
         syn: &Accepted<'_>,
-        syn_retries: u32,
+        retries: SynRetries,
     ) -> Subflow {
-        let config = self.subflow_config(cx, path, syn_retries);
+        let config = self.subflow_config(cx, path, retries);
         let Start { isn, ts_offset } = cx.start_of(path);
         // RFC 9293 section 3.6.1: what follows TIME-WAIT begins beyond what was before. The clock is, unless the
         // connection was faster than it.
@@ -2237,7 +2241,7 @@ impl Connection {
     /// A first subflow between two addresses, beside those that nobody has answered.
     fn attempt(&mut self, cx: &mut Context<'_>, pair: &JoinAddresses) -> Option<SubflowId> {
         let path = pair.free_path(cx)?;
-        let tcp = self.active_subflow(cx, path, self.config.syn_retries);
+        let tcp = self.active_subflow(cx, path, SynRetries::first(&self.config));
         let (local_id, remote_id) = (pair.local.id, AddressId(0));
         let ends = Ends { key: cx.new_flow(path, 0), local_id, remote_id };
         self.add_subflow(cx, tcp, ends, (Membership::Initial, pair.local.backup))
@@ -2365,14 +2369,20 @@ impl Connection {
     }
 
     /// MP_CAPABLE went out often enough on each path, and no other path is left to be tried: from now on without.
-    /// `id` sends a SYN. Where nobody sees the option it is not what stands in the way.
+    /// `id` sends a SYN. Where nobody sees the option it is not what stands in the way, and where it passed before
+    /// it hardly is: there it stays twice as long.
     fn gives_option_up(&self, cx: &Context<'_>, id: SubflowId) -> bool {
         if cx.config.capabilities.hides_options() {
             return false;
         }
-        let most = self.config.mptcp_syn_retries + 1;
-        let over = |s: &SubflowContext| s.tcp().syns_sent() > most;
-        let enough = |s: &SubflowContext| s.tcp().syns_sent() >= most;
+        let with_option = self.config.mptcp_syn_retries + 1;
+        let most = |s: &SubflowContext| {
+            let path = s.path();
+            let passes = cx.networks.passes(path.local.ip(), path.remote.ip());
+            if passes { with_option * 2 } else { with_option }
+        };
+        let over = |s: &SubflowContext| s.tcp().syns_sent() > most(s);
+        let enough = |s: &SubflowContext| s.tcp().syns_sent() >= most(s);
         self.paths.get(id).is_some_and(over)
             && !self.attempts.is_one_due()
             && self.paths.iter().all(enough)
@@ -2551,7 +2561,7 @@ impl Connection {
         }
         let JoinAddresses { local, remote } = pair;
         let path = pair.free_path(cx)?;
-        let tcp = self.active_subflow(cx, path, self.config.join_syn_retries);
+        let tcp = self.active_subflow(cx, path, SynRetries::join(&self.config));
         let key = cx.new_flow(path, 0);
         let fast = fast && self.may_join_fast(cx, &pair);
         let membership = Membership::joining(cx.rng.next_u32(), fast);
@@ -2609,7 +2619,7 @@ impl Connection {
         syn: &Accepted<'_>,
         (membership, address_id): (Membership, u8),
     ) -> Option<SubflowId> {
-        let tcp = self.passive_subflow(cx, path, syn, self.config.join_syn_retries);
+        let tcp = self.passive_subflow(cx, path, syn, SynRetries::join(&self.config));
         let key = cx.new_flow(path, syn.peer_flow);
         let local = self.paths.addresses().local_for(path.local);
         let ends = Ends { key, local_id: local.id, remote_id: AddressId(address_id) };

@@ -44,7 +44,7 @@ mod types;
 mod undo;
 mod view;
 
-pub(crate) use config::{Start, SubflowConfig};
+pub(crate) use config::{Start, SubflowConfig, SynRetries};
 pub(crate) use handshake::DEFAULT_MSS;
 pub(crate) use health::{EndOfSilence, SubflowHealth, VerdictChange};
 pub(crate) use types::{

@@ -67,8 +67,11 @@ impl TransportConfig {
         /// Client: the application writes as soon as it is connected, so the third ACK may carry its
         /// first bytes. Default: off.
         speaks_first: bool;
-        /// Retransmissions of a first SYN before the attempt ends.
+        /// Retransmissions of a first SYN before the attempt ends, each after twice the time of the one before.
         syn_retries: u32;
+        /// Client: retransmissions of a first SYN before that time doubles; the attempt takes as long as without
+        /// them. Default: 4, as Linux.
+        linear_syn_retries: u32;
         /// First SYNs that carry MP_CAPABLE before it is left out (RFC 8684 section 3.7).
         mptcp_syn_retries: u32;
         /// Silence after which keepalives start; `None`: never.

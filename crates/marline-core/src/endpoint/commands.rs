@@ -12,7 +12,7 @@ use marline_wire::SeqNum;
 
 use super::Endpoint;
 use crate::connection::{Connection, Origin, Written};
-use crate::subflow::SubflowConfig;
+use crate::subflow::{SubflowConfig, SynRetries};
 use crate::tables::fast_open_memory::{Plan, syn_room};
 use crate::{
     ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, NetworkError,
@@ -144,7 +144,8 @@ impl Endpoint {
         }
         let plan = self.fast_opens.plan(now, ends, fast);
         let capabilities = self.config.capabilities.on(*path);
-        let ours = SubflowConfig::new(config, &capabilities, &self.config.limits).base_segment;
+        let (limits, syn) = (&self.config.limits, SynRetries::first(config));
+        let ours = SubflowConfig::new(config, &capabilities, limits, syn).base_segment;
         match plan {
             Plan::Send(_, mss) => Some(syn_room(ours.into(), mss)),
             Plan::Ask(_) | Plan::Ordinary => None,

@@ -26,7 +26,7 @@ use crate::connection::{
     Accepted, Connection, FastOpenVerdict, Origin, mp_capable, offers_multipath,
 };
 use crate::crypto::Key;
-use crate::subflow::{Egress, HeaderFor, Start, Subflow};
+use crate::subflow::{Egress, HeaderFor, Start, Subflow, SynRetries};
 use crate::tables::demux::FlowKey;
 use crate::tables::initial_numbers::InitialNumbers;
 use crate::tables::stateless_reply::StatelessReply;
@@ -169,7 +169,7 @@ impl Endpoint {
         let capabilities = self.config.capabilities.on(meta.path);
         let start = Start { isn: baked.isn, ts_offset: offset.wrapping_sub(lag) };
         let limits = &self.config.limits;
-        let with = self.settings.of(config, capabilities, limits, config.syn_retries);
+        let with = self.settings.of(config, capabilities, limits, SynRetries::first(config));
         let (congestion, recovery) = (&*config.policies.congestion, &*config.policies.recovery);
         let mut tcp =
             Subflow::accept(now, with, meta.path, start, &syn, meta.ecn, congestion, recovery);

@@ -36,10 +36,8 @@ pub(crate) struct SubflowConfig {
     pub(crate) initial_window: u32,
     /// Longest delay of an ACK.
     pub(crate) ack_delay: Duration,
-    /// SYNs sent again without answer before the attempt ends.
-    pub(crate) syn_retries: u32,
-    /// Of these, so many come no later than the first.
-    pub(crate) linear_syn_retries: u32,
+    /// How often a SYN or SYN/ACK is sent.
+    pub(crate) syn: SynRetries,
     /// Unanswered retransmission timeouts after which the subflow is dead.
     pub(crate) retries: u32,
     /// How silence is met.
@@ -67,6 +65,27 @@ pub(crate) struct SubflowConfig {
     pub(crate) linux_compat: LinuxCompat,
 }
 
+/// How often a SYN or SYN/ACK is sent that nobody answers.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SynRetries {
+    /// The attempt takes as long as so many repeats with backoff.
+    pub(crate) most: u32,
+    /// So many repeats of a SYN come at the distance of the first, in the same time.
+    pub(crate) linear: u32,
+}
+
+impl SynRetries {
+    /// Those of a connection's first subflow.
+    pub(crate) const fn first(connection: &ConnectionConfig) -> SynRetries {
+        SynRetries { most: connection.syn_retries, linear: connection.linear_syn_retries }
+    }
+
+    /// Those of a join, on either side: path managers see to the next attempt.
+    pub(crate) const fn join(connection: &ConnectionConfig) -> SynRetries {
+        SynRetries { most: connection.join_syn_retries, linear: 0 }
+    }
+}
+
 /// The numbers that one subflow starts with.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Start {
@@ -82,6 +101,7 @@ impl SubflowConfig {
         connection: &ConnectionConfig,
         capabilities: &Capabilities,
         limits: &Limits,
+        syn: SynRetries,
     ) -> Self {
         let passes = capabilities.max_segment.max(capabilities.base_segment);
         let asked = connection.max_segment_size.map(|mss| mss.saturating_add(HEADER as u16));
@@ -93,8 +113,7 @@ impl SubflowConfig {
             radio_rtt: connection.radio_rtt.map(Arc::new),
             initial_window: connection.initial_window.max(1),
             ack_delay: connection.ack_delay,
-            syn_retries: connection.syn_retries,
-            linear_syn_retries: connection.linear_syn_retries,
+            syn,
             retries: connection.subflow_retries,
             keepalive: connection.keepalive.map(|idle| Keepalive {
                 idle,

@@ -9,7 +9,7 @@ use marline_wire::{TcpFlags, TcpSegment};
 use super::ecn::EcnState;
 use super::rto::RtoTimer;
 use super::state::State;
-use super::{Ingress, Rst, Start, Subflow, SubflowConfig, SubflowEvent};
+use super::{Ingress, Rst, Start, Subflow, SubflowConfig, SubflowEvent, SynRetries};
 use crate::{Ecn, FourTuple, SubflowState};
 
 /// The MSS of a peer that did not say (RFC 9293 section 3.7.1, IPv4).
@@ -199,7 +199,7 @@ impl Subflow {
     /// No answer to our SYN or SYN/ACK.
     pub(super) fn on_handshake_timeout(&mut self, now: Instant) {
         self.tx.rto.deadline = None;
-        if self.tx.rto.count >= self.config.syn_retries {
+        if self.attempt_is_over() {
             self.finish(SubflowEvent::ConnectTimeout);
             return;
         }
@@ -209,13 +209,32 @@ impl Subflow {
         self.tx.rto.deadline = Some(now + self.syn_timeout());
     }
 
-    /// How long the SYN or SYN/ACK waits for an answer: only a SYN's first repeats may be linear.
+    /// The time of all repeats with backoff is over, whether the SYN was repeated so often or more.
+    fn attempt_is_over(&self) -> bool {
+        let SynRetries { most, .. } = self.config.syn;
+        let linear = self.linear_retries();
+        let time = |last: u32, linear: u32| {
+            let waits = (0..=last).map(|count| self.syn_wait(count, linear));
+            waits.fold(Duration::ZERO, Duration::saturating_add)
+        };
+        let count = self.tx.rto.count;
+        if linear == 0 { count >= most } else { time(count, linear) >= time(most, 0) }
+    }
+
+    /// How long the SYN or SYN/ACK waits for an answer.
     fn syn_timeout(&self) -> Duration {
-        let asks = self.state.is(SubflowState::SynSent);
-        let linear = if asks { self.config.linear_syn_retries } else { 0 };
-        let count = self.tx.rto.count.saturating_sub(linear);
-        let rto = RtoTimer { count, ..RtoTimer::default() };
+        self.syn_wait(self.tx.rto.count, self.linear_retries())
+    }
+
+    /// The wait after so many repeats, the first of which are linear.
+    fn syn_wait(&self, count: u32, linear: u32) -> Duration {
+        let rto = RtoTimer { count: count.saturating_sub(linear), ..RtoTimer::default() };
         rto.backed_off(self.tx.rtt.rto(), self.tx.rtt.config().max_rto)
+    }
+
+    /// Only a SYN's first repeats may be linear.
+    fn linear_retries(&self) -> u32 {
+        if self.state.is(SubflowState::SynSent) { self.config.syn.linear } else { 0 }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::subflow::SubflowConfig;
+use crate::subflow::{SubflowConfig, SynRetries};
 use crate::{Capabilities, ConnectionConfig, Limits};
 
 /// Settings that are kept for the next subflow: of a listener and a few kinds of connections, over IPv4 and
@@ -30,18 +30,17 @@ impl SubflowSettings {
         connection: &Arc<ConnectionConfig>,
         capabilities: Capabilities,
         limits: &Limits,
-        syn_retries: u32,
+        syn: SynRetries,
     ) -> Arc<SubflowConfig> {
         let alike = |made: &&Made| {
             Arc::ptr_eq(&made.of, connection)
                 && made.capabilities == capabilities
-                && made.settings.syn_retries == syn_retries
+                && made.settings.syn == syn
         };
         if let Some(made) = self.made.iter().find(alike) {
             return Arc::clone(&made.settings);
         }
-        let settings = SubflowConfig::new(connection, &capabilities, limits);
-        let settings = Arc::new(SubflowConfig { syn_retries, ..settings });
+        let settings = Arc::new(SubflowConfig::new(connection, &capabilities, limits, syn));
         self.made.truncate(KEPT - 1);
         let of = Arc::clone(connection);
         self.made.push_front(Made { of, capabilities, settings: Arc::clone(&settings) });
@@ -72,13 +71,16 @@ mod tests {
         };
         let limits = Limits::default();
         let mut settings = SubflowSettings::default();
-        let mut of = |config, retries| settings.of(config, capabilities, &limits, retries);
-        let first = of(&one, 6);
-        assert!(Arc::ptr_eq(&first, &of(&one, 6)));
-        assert!(!Arc::ptr_eq(&first, &of(&one, 2)) && !Arc::ptr_eq(&first, &of(&other, 6)));
-        assert_eq!(of(&one, 2).syn_retries, 2);
+        let mut of = |config: &_, syn: fn(&ConnectionConfig) -> SynRetries| {
+            settings.of(config, capabilities, &limits, syn(config))
+        };
+        let (first, join): (fn(&_) -> _, fn(&_) -> _) = (SynRetries::first, SynRetries::join);
+        let made = of(&one, first);
+        assert!(Arc::ptr_eq(&made, &of(&one, first)));
+        assert!(!Arc::ptr_eq(&made, &of(&one, join)) && !Arc::ptr_eq(&made, &of(&other, first)));
+        assert_eq!(of(&one, join).syn, SynRetries { most: 2, linear: 0 });
         let others: Vec<_> = (0..100).map(|_| config()).collect();
-        others.iter().for_each(|other| assert_eq!(of(other, 6).syn_retries, 6));
+        others.iter().for_each(|other| assert_eq!(of(other, first).syn.most, 6));
         assert!(settings.made.len() <= KEPT);
         settings.forget_unused();
         assert!(settings.made.is_empty());

@@ -147,12 +147,18 @@ fn each_attempt_has_its_own_timer_and_the_option_goes_last() {
             "250 b: S capable",
             "1000 a: S capable",
             "1250 b: S capable",
-            "3000 a: S capable",
-            "3250 b: S capable",
+            "2000 a: S capable",
+            "2250 b: S capable",
+            "3000 a: S",
+            "3250 b: S",
+            "4000 a: S",
+            "4250 b: S",
+            "5000 a: S",
+            "5250 b: S",
             "7000 a: S",
             "7250 b: S",
-            "15000 a: S",
-            "15250 b: S",
+            "11000 a: S",
+            "11250 b: S",
         ]
     );
     line.send(1, syn_ack());
@@ -172,8 +178,15 @@ fn nobody_leaves_the_option_out_before_every_path_was_asked_with_it() {
     let mut line = Subflows::calling(config);
     assert_eq!(line.sent(), ["a: S capable"]);
     assert_eq!(
-        said(&mut line, 4_000),
-        ["1000 a: S capable", "1250 b: S capable", "2250 b: S", "3000 a: S"],
+        said(&mut line, 3_500),
+        [
+            "1000 a: S capable",
+            "1250 b: S capable",
+            "2000 a: S",
+            "2250 b: S",
+            "3000 a: S",
+            "3250 b: S"
+        ],
     );
 }
 
@@ -196,8 +209,9 @@ fn backup_addresses_wait_until_the_others_were_asked_twice() {
 
 #[test]
 fn all_silent_ends_with_the_last_attempt() {
-    let config = ConnectionConfig { syn_retries: 1, ..config(&[address(2, false)]) };
-    let mut line = Subflows::calling(config);
+    let quick =
+        ConnectionConfig { syn_retries: 1, linear_syn_retries: 0, ..config(&[address(2, false)]) };
+    let mut line = Subflows::calling(quick);
     let _ = line.sent();
     assert_eq!(
         said(&mut line, 10_000),
@@ -283,7 +297,7 @@ fn without_a_delay_only_the_first_path_is_asked() {
         ConnectionConfig { connection_attempt_delay: None, ..config(&[address(2, false)]) };
     let mut line = Subflows::calling(config);
     let _ = line.sent();
-    assert_eq!(said(&mut line, 7_500), ["1000 a: S capable", "3000 a: S capable", "7000 a: S"]);
+    assert_eq!(said(&mut line, 3_500), ["1000 a: S capable", "2000 a: S capable", "3000 a: S"]);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment};
 use super::doubles::{Recovery, Reno, Signals};
 use crate::subflow::{
     Egress, HeaderFor, Ingress, PayloadRoom, Start, Subflow, SubflowConfig, SubflowEvent,
+    SynRetries,
 };
 use crate::{Ecn, FourTuple};
 
@@ -134,8 +135,7 @@ pub(super) fn config() -> SubflowConfig {
         radio_rtt: None,
         initial_window: 10,
         ack_delay: Duration::from_millis(40),
-        syn_retries: 6,
-        linear_syn_retries: 0,
+        syn: SynRetries { most: 6, linear: 0 },
         retries: 8,
         keepalive: None,
         ecn: false,

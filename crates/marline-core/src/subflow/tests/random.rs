@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::pair::{Fate, Pair, config};
 use crate::SubflowState;
-use crate::subflow::{SubflowConfig, SubflowEvent};
+use crate::subflow::{SubflowConfig, SubflowEvent, SynRetries};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -68,7 +68,7 @@ fn settings() -> impl Strategy<Value = SubflowConfig> {
             base_segment: if small { 600 } else { 1_452 },
             out_of_order_ranges: ranges * ranges * 10,
             retries: 1_000,
-            syn_retries: 1_000,
+            syn: SynRetries { most: 1_000, linear: 0 },
             ..config()
         },
     )

@@ -17,7 +17,7 @@
 //!
 //! `silent`: what 10,000 silent streams take at each end; `silent=100000` as many, through four clients, or through
 //! as many servers as the descriptors of a process demand. They are opened, echo a message each and are closed, three
-//! times.
+//! times; `silent=N,ROUNDS` so often.
 //!
 //! `closing`: 12,000 streams whose applications all close in the same moment, beside four threads that compute:
 //! datagrams for each stream, until when all are gone, and what new streams see meanwhile; `closing=N` as many,
@@ -66,7 +66,7 @@ fn main() {
     }
     let count = words.iter().find_map(|word| word.strip_prefix("silent="));
     if wanted("silent") || count.is_some() {
-        silent::measure(count.map_or(10_000, |count| count.parse().expect("a number of streams")));
+        silent::measure(count.unwrap_or("10000,3"));
     }
     let what = words.iter().find_map(|word| word.strip_prefix("closing="));
     if wanted("closing") || what.is_some() {

@@ -266,7 +266,11 @@ pub(crate) fn servers(count: usize) -> usize {
     count.div_ceil(PER_TARGET.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1))
 }
 
-pub(crate) fn measure(count: usize) {
+/// `what`: how many streams, and how often.
+pub(crate) fn measure(what: &str) {
+    let number = |word: &str| word.parse().expect("a number of streams, and one of rounds");
+    let (count, rounds) = what.split_once(',').unwrap_or((what, "3"));
+    let (count, rounds): (usize, usize) = (number(count), number(rounds));
     let servers = servers(count);
     let each = count.div_ceil(servers);
     let counts = (0..servers).map(|share| each.min(count - share * each));
@@ -278,7 +282,7 @@ pub(crate) fn measure(count: usize) {
     );
     let mut most = [0; 2];
     let mut most_kib = [0; 2];
-    for round in 1..=3 {
+    for round in 1..=rounds {
         let (mut lost, opened_s) = shares.all(&"open");
         let (silent, echoed_s) = shares.all(&format_args!("echo {round}"));
         lost += silent;

@@ -2375,11 +2375,11 @@ impl Connection {
         if cx.config.capabilities.hides_options() {
             return false;
         }
-        let with_option = self.config.mptcp_syn_retries + 1;
+        let with_option = self.config.mptcp_syn_retries.saturating_add(1);
         let most = |s: &SubflowContext| {
             let path = s.path();
             let passes = cx.networks.passes(path.local.ip(), path.remote.ip());
-            if passes { with_option * 2 } else { with_option }
+            if passes { with_option.saturating_mul(2) } else { with_option }
         };
         let over = |s: &SubflowContext| s.tcp().syns_sent() > most(s);
         let enough = |s: &SubflowContext| s.tcp().syns_sent() >= most(s);

@@ -9,7 +9,7 @@ use marline_wire::{TcpFlags, TcpSegment};
 use super::ecn::EcnState;
 use super::rto::RtoTimer;
 use super::state::State;
-use super::{Ingress, Rst, Start, Subflow, SubflowConfig, SubflowEvent, SynRetries};
+use super::{Ingress, Rst, Start, Subflow, SubflowConfig, SubflowEvent};
 use crate::{Ecn, FourTuple, SubflowState};
 
 /// The MSS of a peer that did not say (RFC 9293 section 3.7.1, IPv4).
@@ -211,14 +211,14 @@ impl Subflow {
 
     /// The time of all repeats with backoff is over, whether the SYN was repeated so often or more.
     fn attempt_is_over(&self) -> bool {
-        let SynRetries { most, .. } = self.config.syn;
         let linear = self.linear_retries();
-        let time = |last: u32, linear: u32| {
-            let waits = (0..=last).map(|count| self.syn_wait(count, linear));
-            waits.fold(Duration::ZERO, Duration::saturating_add)
-        };
-        let count = self.tx.rto.count;
-        if linear == 0 { count >= most } else { time(count, linear) >= time(most, 0) }
+        let waits = (0..=self.tx.rto.count).map(|count| self.syn_wait(count, linear));
+        let spent = waits.fold(Duration::ZERO, Duration::saturating_add);
+        let mut granted = Duration::ZERO;
+        (0..=self.config.syn.most).all(|count| {
+            granted = granted.saturating_add(self.syn_wait(count, 0));
+            granted <= spent
+        })
     }
 
     /// How long the SYN or SYN/ACK waits for an answer.

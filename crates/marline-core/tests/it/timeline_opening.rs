@@ -64,6 +64,16 @@ fn the_first_repeats_of_a_syn_come_at_equal_distances() {
     assert_eq!(unanswered(shorter), (vec![1, 2], 3));
 }
 
+/// However many repeats are allowed, each takes no longer to decide upon.
+#[test]
+fn a_syn_may_be_repeated_without_end() {
+    let retries = u32::MAX;
+    let config = ConnectionConfig { syn_retries: retries, mptcp_syn_retries: retries, ..plain() };
+    let mut line = Timeline::calling(config);
+    let repeats = (0..100).filter(|_| line.wait_for_send(1_000_000).is_some()).count();
+    assert_eq!((repeats, closed(&mut line)), (100, None));
+}
+
 /// When a SYN is repeated that nobody answers, and when that is over, seconds.
 fn unanswered(config: ConnectionConfig) -> (Vec<u64>, u64) {
     let mut line = Timeline::calling(config);

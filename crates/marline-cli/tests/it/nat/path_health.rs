@@ -149,6 +149,8 @@ fn what_one_process_finds_of_a_network_the_others_know() {
         }
     };
     both_good();
+    // What is under way of the second one's request ends, or it would find out by itself.
+    testbed.run("client", "sleep 2");
     router(&testbed, DROP);
     let ask = ASK.replace("1080", "1081");
     let bad = |control: &str| {

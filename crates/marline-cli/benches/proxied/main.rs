@@ -66,7 +66,7 @@ fn main() {
     }
     let count = words.iter().find_map(|word| word.strip_prefix("silent="));
     if wanted("silent") || count.is_some() {
-        silent::measure(count.unwrap_or("10000,3"));
+        silent::measure(count.unwrap_or("10000"));
     }
     let what = words.iter().find_map(|word| word.strip_prefix("closing="));
     if wanted("closing") || what.is_some() {

@@ -23,7 +23,9 @@ const ROWS: &[(&str, &str)] = &[
     ("echo", "run --release -q -p marline --example echo"),
     ("connections", "bench -q -p marline-cli --bench connections"),
     ("proxied", "bench -q -p marline-cli --bench proxied"),
+    ("streams", "bench -q -p marline-cli --bench proxied -- silent=100000"),
     ("up", "bench -q -p marline-cli --bench whole_machine"),
+    ("packetdrill", "run -q -p xtask -- packetdrill"),
     ("links", "bench -q -p marline-emulator --bench tunnel"),
     ("handover", HANDOVER),
     ("captures", "test --release -q -p marline-sim --test it capture:: -- --nocapture"),
@@ -31,7 +33,8 @@ const ROWS: &[(&str, &str)] = &[
 ];
 
 /// The rows where Marline meets the system, beside what else does the same: one name for all of them.
-const SYSTEM: (&str, &[&str]) = ("system", &["bulk", "memory", "echo", "proxied", "up"]);
+const SYSTEM: (&str, &[&str]) =
+    ("system", &["bulk", "memory", "echo", "proxied", "streams", "up", "packetdrill"]);
 
 /// Draws the README's figure again, into the tree.
 const HANDOVER: &str = "run --release -q -p marline-lab --example handover -- scenarios/handover.toml \

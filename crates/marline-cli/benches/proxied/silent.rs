@@ -30,6 +30,9 @@ const OTHER_DESCRIPTORS: u64 = 500;
 /// The role of a share's process.
 pub(crate) const SHARE: &str = "silent";
 
+/// Streams from which on memory is judged as a whole.
+const MANY: usize = 100_000;
+
 /// Opens a stream by a forward, and waits for its first echo: a forward says nothing by itself when it stands.
 pub(crate) async fn open(forward: SocketAddr, number: u64) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(forward).await?;
@@ -281,7 +284,8 @@ pub(crate) fn measure(what: &str) {
         "silent streams: {count}, servers: {servers}; servers, clients at the start {begin:?} KiB"
     );
     let mut most = [0; 2];
-    let mut most_kib = [0; 2];
+    let mut held_kib: Vec<[u64; 2]> = Vec::new();
+    let mut lost_in_all = 0;
     for round in 1..=rounds {
         let (mut lost, opened_s) = shares.all(&"open");
         let (silent, echoed_s) = shares.all(&format_args!("echo {round}"));
@@ -292,6 +296,7 @@ pub(crate) fn measure(what: &str) {
         let each = [0, 1].map(|end| held[end].saturating_sub(begin[end]) * 1_024 / count as u64);
         let (unclosed, closed_s) = shares.all(&"close");
         lost += unclosed;
+        lost_in_all += lost;
         // TIME-WAIT's minute, and some until free pages are given back.
         std::thread::sleep(Duration::from_secs(90));
         let end = shares.held_kib();
@@ -302,9 +307,25 @@ pub(crate) fn measure(what: &str) {
         );
         for end in [0, 1] {
             most[end] = each[end].max(most[end]);
-            most_kib[end] = held[end].max(most_kib[end]);
         }
+        held_kib.push(held);
     }
-    println!("figure silent-server {}\nfigure silent-client {}", most[0], most[1]);
-    println!("most resident, servers and clients: {most_kib:?} KiB");
+    // Of so many streams it is the sum that has a goal, of fewer the single one.
+    if count >= MANY {
+        tell_many(&held_kib, lost_in_all);
+    } else {
+        println!("figure silent-server {}\nfigure silent-client {}", most[0], most[1]);
+    }
+}
+
+/// What is resident with all streams open: at most, and after the last round for what it was after
+/// the first.
+fn tell_many(held_kib: &[[u64; 2]], lost: usize) {
+    println!("figure streams-lost {lost}");
+    let (Some(first), Some(last)) = (held_kib.first(), held_kib.last()) else { return };
+    for (end, name) in ["servers", "clients"].into_iter().enumerate() {
+        let most = held_kib.iter().map(|held| held[end]).max().unwrap_or_default();
+        println!("figure streams-{name}-mb {:.0}", most as f64 * 1_024.0 / 1e6);
+        println!("figure streams-{name}-flat {:.3}", last[end] as f64 / first[end].max(1) as f64);
+    }
 }

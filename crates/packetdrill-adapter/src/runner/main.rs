@@ -3,6 +3,9 @@
 //! ```text
 //! PACKETDRILL=/path/of/packetdrill PKT_DIR=/path/of/scripts cargo xtask packetdrill [NAME..] [OPTIONS]
 //! ```
+//! `PKT_DIR` may list several directories as `PATH` does, and `PACKETDRILL` a program for each of
+//! them or one for all.
+//!
 //! Neither the program nor a script is part of this repository. What is: the lists of the *names*
 //! of scripts that pass (`passing.txt`, and `passing-shipped.txt` for the configuration that users
 //! run). A script on the list that fails, fails the run; one that passes and is not on it is told.
@@ -13,8 +16,9 @@ mod namespace;
 mod ratchet;
 mod shims;
 
+use std::collections::BTreeMap;
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -73,7 +77,7 @@ fn main() -> ExitCode {
         eprintln!("packetdrill: SKIPPED, nothing was run: set PACKETDRILL and PKT_DIR");
         return ExitCode::SUCCESS;
     };
-    match run(&options, program, Path::new(&scripts)) {
+    match run_all(&options, &program, &scripts) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -117,6 +121,21 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
     Ok(options)
 }
 
+/// Runs what is wanted of each directory with its program; says whether the ratchet holds for all.
+fn run_all(options: &Options, programs: &OsStr, directories: &OsStr) -> Result<bool, String> {
+    let programs: Vec<PathBuf> = env::split_paths(programs).collect();
+    let directories: Vec<PathBuf> = env::split_paths(directories).collect();
+    if programs.len() != 1 && programs.len() != directories.len() {
+        let (programs, directories) = (programs.len(), directories.len());
+        return Err(format!("{programs} programs in PACKETDRILL for {directories} in PKT_DIR"));
+    }
+    let mut holds = true;
+    for (directory, program) in directories.iter().zip(programs.iter().cycle()) {
+        holds &= run(options, program.into(), directory)?;
+    }
+    Ok(holds)
+}
+
 /// Runs all scripts wanted; says whether the ratchet holds.
 fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, String> {
     let mut scripts = Vec::new();
@@ -158,7 +177,22 @@ fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, S
         }
     });
     let results = results.into_inner().unwrap_or_default();
+    if options.names.is_empty() && options.profile == "linux" {
+        tell_figures(&results);
+    }
     Ratchet::read(&options.ratchet())?.judge(&results, options.write)
+}
+
+/// How many scripts of each suite pass, for `cargo xtask figures`.
+fn tell_figures(results: &[(String, bool)]) {
+    let mut suites: BTreeMap<&str, usize> = BTreeMap::new();
+    for (name, passed) in results {
+        let suite = name.split('/').next().unwrap_or_default();
+        *suites.entry(suite).or_default() += usize::from(*passed);
+    }
+    for (suite, passed) in suites {
+        println!("figure packetdrill-{suite} {passed}");
+    }
 }
 
 /// A line of TAP, and why if asked for.

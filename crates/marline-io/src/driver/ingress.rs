@@ -64,7 +64,7 @@ impl Shard {
                 local: local_ip(meta.dst_ip, local),
                 remote: plain(meta.addr),
             };
-            state.rerouting.routes.heard((outer.local, outer.remote));
+            state.rerouting.routes.heard(now, (outer.local, outer.remote));
             let run = bytes.get(..meta.len).unwrap_or_default();
             let origin = Origin { outer, local_port: local.port(), ecn: ecn_of(meta.ecn) };
             self.on_frames(state, now, &origin, run.chunks(meta.stride.max(1)));

@@ -125,7 +125,7 @@ impl Shard {
             && let Some(ends) = carrier.poll_quiet()
         {
             // A server that sent and does not any more has nothing to send, or is not heard: it is asked.
-            if state.probe(ends).is_some() {
+            if state.rerouting.routes.is_quiet(now, &ends) && state.probe(ends).is_some() {
                 state.rerouting.routes.sent(now, ends);
             }
         }

@@ -4,8 +4,9 @@
 //! looks like a dead one. A TCP connection to the same server tells the two apart: where it comes about while
 //! datagrams stay unanswered, they are what is blocked.
 //!
-//! A route starts with datagrams. When one that wants an answer got none for a while, a link is opened beside; if it
-//! comes about and there is still no answer, the route's flows go over to it. Silence alone moves nothing: where the
+//! A route starts with datagrams. When one that wants an answer got none for a while, a link is opened beside, and
+//! another datagram asks, since the first may have been lost by itself; if the link comes about and there is still no
+//! answer, the route's flows go over to it. Silence alone moves nothing: where the
 //! link is not answered either, the network is gone, and other paths are the remedy. While the route uses the link,
 //! datagrams are tried at growing intervals. Several answers in a row bring it back, later each time it had to leave
 //! again, so that a network that lets some UDP through does not make flows go back and forth. This is what RFC 8305
@@ -22,6 +23,9 @@ use crate::carrier::FlowEnds;
 const FIRST_PATIENCE: Duration = Duration::from_millis(500);
 /// ... and of one that has.
 const PATIENCE: Duration = Duration::from_millis(1_500);
+/// A route that heard nothing for so long is quiet. Flows on it may be without it being so: what one of them hears
+/// says of all of them that datagrams get through.
+const QUIET: Duration = Duration::from_secs(1);
 /// A link is opened for what was sent lately, not for what nobody waits for any more.
 const INTEREST: Duration = Duration::from_secs(30);
 /// First and longest pause after a link that did not come about.
@@ -86,8 +90,8 @@ struct Route {
     way: Way,
     /// The oldest datagram that wants an answer, and the newest.
     asked: Option<(Instant, Instant)>,
-    /// A datagram was answered here.
-    heard: bool,
+    /// When a datagram was last answered here, if one ever was.
+    heard_at: Option<Instant>,
     /// Datagrams got no answer here, and none since.
     suspect: bool,
     /// The network's refusal was not passed on.
@@ -115,7 +119,7 @@ impl Route {
         Route {
             way: Way::Datagrams,
             asked: None,
-            heard: false,
+            heard_at: None,
             suspect: false,
             refused: false,
             failures: 0,
@@ -131,7 +135,7 @@ impl Route {
         let (since, latest) = self.asked.filter(|_| self.way == Way::Datagrams)?;
         let patience = match () {
             () if self.suspect || udp == UdpUse::Never => Duration::ZERO,
-            () if self.heard => PATIENCE,
+            () if self.heard_at.is_some() => PATIENCE,
             () => FIRST_PATIENCE,
         };
         let at = (since + patience).max(self.retry_at);
@@ -183,10 +187,17 @@ impl Routes {
         route.asked = Some((first, now));
     }
 
+    /// Whether to ask the server for a sign of life: nothing came for a while, and nothing that wants an answer is on
+    /// its way. Asked more often, a server with thousands of flows would owe more answers than it gives in a second.
+    pub(crate) fn is_quiet(&self, now: Instant, ends: &FlowEnds) -> bool {
+        let Some(route) = self.routes.get(ends) else { return true };
+        route.asked.is_none() && route.heard_at.is_none_or(|at| at + QUIET <= now)
+    }
+
     /// A datagram came.
-    pub(crate) fn heard(&mut self, ends: FlowEnds) {
+    pub(crate) fn heard(&mut self, now: Instant, ends: FlowEnds) {
         let Some(route) = self.routes.get_mut(&ends) else { return };
-        route.heard = true;
+        route.heard_at = Some(now);
         if !matches!(route.way, Way::Link(_)) {
             (route.asked, route.suspect) = (None, false);
         }
@@ -274,7 +285,7 @@ impl Routes {
             return;
         }
         route.take(now, Way::Datagrams);
-        (route.suspect, route.heard) = (false, true);
+        (route.suspect, route.heard_at) = (false, Some(now));
         route.mistakes = route.mistakes.saturating_add(1);
         self.orders.push_back(Order::Leave(ends, Leaving::DatagramsWork));
         self.orders.push_back(Order::Close(link));
@@ -327,6 +338,9 @@ impl Routes {
                 Way::Datagrams if route.open_at(self.udp).is_some_and(|at| at <= now) => {
                     route.way = Way::Opening;
                     self.orders.push_back(Order::Open(*ends));
+                    if self.udp == UdpUse::Preferred {
+                        self.orders.push_back(Order::Probe(*ends));
+                    }
                 }
                 Way::Link(_) if route.probe.at.is_some_and(|at| at <= now) => {
                     let probe = &mut route.probe;

@@ -91,6 +91,37 @@ async fn streams_go_by_tcp_alone_on_every_shard_and_nothing_is_sent_twice() {
     }
 }
 
+/// A server answers a limited number of questions in a second: asked for each of thousands of flows, it left the last one
+/// without an answer, and the client took UDP for blocked.
+#[tokio::test(flavor = "multi_thread")]
+async fn about_streams_that_fall_silent_together_a_client_asks_once_a_second() {
+    const STREAMS: usize = 300;
+    let server = server_on_both(1).await;
+    echo(&server);
+    let client = client_with(&["127.0.0.1"], |config| {
+        config.carrier(Carrier::Auto);
+    })
+    .await;
+    let begun = std::time::Instant::now();
+    let mut streams = Vec::new();
+    for _ in 0..STREAMS {
+        let mut stream = within(client.connect(server.local_addr())).await.unwrap();
+        within(stream.write_all(b"a")).await.unwrap();
+        assert_eq!(within(stream.read_u8()).await.unwrap(), b'a');
+        streams.push(stream);
+    }
+    // Keepalives on each of them, which a second of silence brings: all have been silent so long.
+    within(async {
+        while client.counters().1.keepalives < STREAMS as u64 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    wait_for(&server, |counters| counters.resets > 0).await;
+    let (resets, most) = (counters(&server).resets, 2 + 2 * begun.elapsed().as_secs());
+    assert!(resets <= most, "asked {resets} times, {most} are enough");
+}
+
 /// The machine has eight ports to choose from, and programs have all but one of them, some in TCP and some in UDP.
 #[test]
 fn a_port_that_the_system_chooses_is_free_for_datagrams_and_tcp() {

@@ -34,12 +34,17 @@ fn run(routes: &mut Routes, until: Instant, answers: bool) -> Vec<(Instant, Orde
     log
 }
 
+/// A link is opened at this time, and another datagram asks beside it.
+fn opens(at: Instant) -> [(Instant, Order); 2] {
+    [(at, Order::Open(ends())), (at, Order::Probe(ends()))]
+}
+
 /// A route that has gone over to its link.
 fn on_link(now: Instant) -> Routes {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(now, ends());
     let opened = run(&mut routes, now + Duration::from_secs(1), false);
-    assert_eq!(opened, [(now + FIRST_PATIENCE, Order::Open(ends()))]);
+    assert_eq!(opened, opens(now + FIRST_PATIENCE));
     routes.opened(now + Duration::from_millis(540), ends(), LINK);
     assert_eq!(orders(&mut routes), [Order::Use(ends(), LINK)]);
     routes
@@ -50,7 +55,7 @@ fn datagrams_that_are_answered_open_no_link() {
     let mut routes = Routes::new(UdpUse::Preferred);
     for at in (0..60_000).step_by(100) {
         routes.sent(ms(at), ends());
-        routes.heard(ends());
+        routes.heard(ms(at), ends());
         assert_eq!(routes.next_timeout(), None);
     }
 }
@@ -59,8 +64,8 @@ fn datagrams_that_are_answered_open_no_link() {
 fn a_link_that_comes_about_beside_an_answer_is_closed_again() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
-    assert_eq!(run(&mut routes, ms(2_000), false), [(ms(500), Order::Open(ends()))]);
-    routes.heard(ends());
+    assert_eq!(run(&mut routes, ms(2_000), false), opens(ms(500)));
+    routes.heard(ms(540), ends());
     routes.opened(ms(620), ends(), LINK);
     assert_eq!(orders(&mut routes), [Order::Close(LINK)]);
     assert_eq!(routes.next_timeout(), None);
@@ -70,10 +75,43 @@ fn a_link_that_comes_about_beside_an_answer_is_closed_again() {
 fn a_server_that_has_answered_before_is_borne_with_for_longer() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
-    routes.heard(ends());
+    routes.heard(ms(40), ends());
     routes.sent(ms(100), ends());
     routes.sent(ms(900), ends());
     assert_eq!(routes.next_timeout(), Some(ms(1_600)), "the oldest counts");
+}
+
+/// Flows go quiet one after the other, each a second after it was heard last: nobody asks for each of them.
+#[test]
+fn of_thousands_of_flows_that_go_quiet_the_server_is_asked_once_a_second() {
+    let mut routes = Routes::new(UdpUse::Preferred);
+    for at in 0..1_000 {
+        routes.sent(ms(at), ends());
+        routes.heard(ms(at), ends());
+    }
+    let mut asked = Vec::new();
+    for at in 1_000..4_000 {
+        if routes.is_quiet(ms(at), &ends()) {
+            asked.push(at);
+            routes.sent(ms(at), ends());
+        }
+        if asked.last() == Some(&(at - 40)) {
+            routes.heard(ms(at), ends());
+        }
+    }
+    assert_eq!(asked, [1_999, 3_039]);
+    assert_eq!(routes.next_timeout(), None);
+}
+
+#[test]
+fn while_an_answer_is_due_nobody_asks_again() {
+    let mut routes = Routes::new(UdpUse::Preferred);
+    assert!(routes.is_quiet(ms(0), &ends()), "nothing is known");
+    routes.sent(ms(0), ends());
+    assert!(!routes.is_quiet(ms(100), &ends()));
+    routes.heard(ms(200), ends());
+    assert!(!routes.is_quiet(ms(1_199), &ends()));
+    assert!(routes.is_quiet(ms(1_200), &ends()));
 }
 
 #[test]
@@ -86,6 +124,9 @@ fn a_dead_network_is_asked_for_links_less_and_less_and_not_for_ever() {
             routes.sent(now, ends());
         }
         for (at, order) in run(&mut routes, now, false) {
+            if order == Order::Probe(ends()) {
+                continue;
+            }
             assert_eq!(order, Order::Open(ends()));
             routes.not_opened(at, ends());
             opened.push(at.as_millis() / 1_000);
@@ -169,7 +210,7 @@ fn a_link_that_ends_is_replaced_at_once() {
     routes.closed(ms(5_000), ends(), LINK);
     assert_eq!(orders(&mut routes), [Order::Leave(ends(), Leaving::LinkEnded)]);
     routes.sent(ms(5_001), ends());
-    assert_eq!(run(&mut routes, ms(5_001), false), [(ms(5_001), Order::Open(ends()))]);
+    assert_eq!(run(&mut routes, ms(5_001), false), opens(ms(5_001)));
 }
 
 #[test]
@@ -177,7 +218,7 @@ fn where_the_network_says_no_a_link_is_tried_at_once_and_its_word_counts_when_th
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
     assert!(routes.refused(ms(1), ends()));
-    assert_eq!(run(&mut routes, ms(1), false), [(ms(0), Order::Open(ends()))]);
+    assert_eq!(run(&mut routes, ms(1), false), opens(ms(0)));
     assert!(routes.refused(ms(2), ends()), "while it is tried");
     assert!(routes.not_opened(ms(3), ends()), "news");
     assert!(!routes.refused(ms(4), ends()));

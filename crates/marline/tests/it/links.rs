@@ -91,8 +91,8 @@ async fn streams_go_by_tcp_alone_on_every_shard_and_nothing_is_sent_twice() {
     }
 }
 
-/// A server answers a limited number of questions in a second: asked for each of thousands of flows, it left the last one
-/// without an answer, and the client took UDP for blocked.
+/// A server answers a limited number of questions in a second: asked for each of thousands of flows, it left the last
+/// one without an answer, and the client took UDP for blocked.
 #[tokio::test(flavor = "multi_thread")]
 async fn about_streams_that_fall_silent_together_a_client_asks_once_a_second() {
     const STREAMS: usize = 300;

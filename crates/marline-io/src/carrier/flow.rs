@@ -107,7 +107,7 @@ pub(super) struct Opening {
 }
 
 /// Silence after which a flow that was busy is asked about, the first time; then twice as long.
-pub(super) const FIRST_QUIET: Duration = Duration::from_secs(1);
+pub(crate) const FIRST_QUIET: Duration = Duration::from_secs(1);
 /// How often.
 const QUIET_STEPS: u8 = 4;
 

@@ -30,8 +30,8 @@ use marline_core::{Ecn, PacketMeta, Shard};
 use marline_time::{Duration, Instant};
 
 pub use addressee::Addressee;
-pub(crate) use flow::IdHasher;
 pub use flow::Outer;
+pub(crate) use flow::{FIRST_QUIET, IdHasher};
 use flow::{Flow, FlowMap, PendingTable};
 pub use frame::{ControlFrame, HandshakeHeader, LONGEST_HANDSHAKE_HEADER, SHORT_HEADER};
 use keys::Keyring;

@@ -17,15 +17,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use marline_time::{Duration, Instant};
 
-use crate::carrier::FlowEnds;
+use crate::carrier::{FIRST_QUIET, FlowEnds};
 
 /// Silence that is borne of a server that has not answered a datagram here yet, ...
 const FIRST_PATIENCE: Duration = Duration::from_millis(500);
 /// ... and of one that has.
 const PATIENCE: Duration = Duration::from_millis(1_500);
-/// A route that heard nothing for so long is quiet. Flows on it may be without it being so: what one of them hears
-/// says of all of them that datagrams get through.
-const QUIET: Duration = Duration::from_secs(1);
 /// A link is opened for what was sent lately, not for what nobody waits for any more.
 const INTEREST: Duration = Duration::from_secs(30);
 /// First and longest pause after a link that did not come about.
@@ -187,11 +184,12 @@ impl Routes {
         route.asked = Some((first, now));
     }
 
-    /// Whether to ask the server for a sign of life: nothing came for a while, and nothing that wants an answer is on
-    /// its way. Asked more often, a server with thousands of flows would owe more answers than it gives in a second.
+    /// Whether to ask the server for a sign of life as a flow is quiet: nothing came for any other for as long, which
+    /// would say that datagrams get through, and nothing that wants an answer is on its way. Asked for each flow, a
+    /// server with thousands of them would owe more answers than it gives in a second.
     pub(crate) fn is_quiet(&self, now: Instant, ends: &FlowEnds) -> bool {
         let Some(route) = self.routes.get(ends) else { return true };
-        route.asked.is_none() && route.heard_at.is_none_or(|at| at + QUIET <= now)
+        route.asked.is_none() && route.heard_at.is_none_or(|at| at + FIRST_QUIET <= now)
     }
 
     /// A datagram came.

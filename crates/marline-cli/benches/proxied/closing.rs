@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::beside::Echo;
-use crate::processor_time;
 use crate::silent::{self, AT_ONCE};
-use crate::support::{Running, free_address, free_port, resident_kib, run_ok, write_private};
+use crate::support::{
+    Running, free_address, free_port, processor_time, resident_kib, run_ok, write_private,
+};
 
 /// New streams are opened so far apart.
 const PROBES: Duration = Duration::from_millis(100);

@@ -39,8 +39,6 @@ mod spread;
 #[path = "../../tests/it/support/mod.rs"]
 mod support;
 
-use std::time::Duration;
-
 fn main() {
     if let Ok(role) = std::env::var(beside::ROLE) {
         return beside::play(&role);
@@ -80,14 +78,4 @@ const ROUNDS: usize = 5;
 /// The value below which so many of a hundred lie.
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
-}
-
-/// Processor time that a process has used so far, user and system.
-fn processor_time(process: u32) -> Duration {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name is in brackets and may have blanks in it.
-    let after = stat.rsplit(')').next().unwrap_or_default();
-    let ticks: u64 = after.split_whitespace().skip(11).take(2).flat_map(str::parse::<u64>).sum();
-    // USER_HZ, which Linux shows to programs whatever the kernel's own is.
-    Duration::from_millis(ticks * 10)
 }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::ROUNDS;
 use crate::beside::Quic;
 use crate::spread::{Spread, ratios};
-use crate::support::{Running, ServerSide, start_server};
-use crate::{ROUNDS, processor_time};
+use crate::support::{Running, ServerSide, processor_time, start_server};
 
 /// What does not count, and what does.
 const BEGINNING: Duration = Duration::from_millis(500);

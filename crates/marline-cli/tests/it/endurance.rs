@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use super::support;
 use super::support::nginx::page;
 use super::support::{
-    Beside, Running, ServerSide, free_address, resident_kib, start_client, start_server,
+    Beside, Running, ServerSide, free_address, processor_time, resident_kib, start_client,
+    start_server,
 };
 use marline_testkit::need;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -23,13 +24,16 @@ use socket2::{Domain, Protocol, Socket, Type};
 struct Held {
     kib: u64,
     descriptors: usize,
+    /// Processor time so far, ms: not held, but it must not grow faster and faster either.
+    processor_ms: u128,
 }
 
 impl Held {
     fn by(process: u32) -> Held {
         let descriptors =
             std::fs::read_dir(format!("/proc/{process}/fd")).map_or(0, Iterator::count);
-        Held { kib: resident_kib(process), descriptors }
+        let processor_ms = processor_time(process).as_millis();
+        Held { kib: resident_kib(process), descriptors, processor_ms }
     }
 }
 
@@ -115,6 +119,14 @@ fn churn(connections: u64) {
     );
     println!("  at the start {begin:?}");
     samples.iter().for_each(|(count, held)| println!("  after {count:>7} {held:?}"));
+    let each_us = samples.windows(2).map(|pair| {
+        let [(before, then), (after, now)] = pair else { return 0 };
+        (now.processor_ms - then.processor_ms) * 1_000 / u128::from(after - before).max(1)
+    });
+    println!(
+        "  processor time of each, us, from tenth to tenth: {:?}",
+        each_us.collect::<Vec<_>>()
+    );
     println!("  2 s after the last one {end:?}; failed: {}", failed.load(Ordering::Relaxed));
     assert_eq!(failed.load(Ordering::Relaxed), 0, "every page came whole");
     let warm = samples.first().map_or(begin, |(_, held)| *held);

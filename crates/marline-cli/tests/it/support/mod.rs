@@ -301,6 +301,16 @@ pub(crate) fn resident_kib(process: u32) -> u64 {
     line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or_default()
 }
 
+/// Processor time that a process has used so far, user and system.
+pub(crate) fn processor_time(process: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name is in brackets and may have blanks in it.
+    let after = stat.rsplit(')').next().unwrap_or_default();
+    let ticks: u64 = after.split_whitespace().skip(11).take(2).flat_map(str::parse::<u64>).sum();
+    // USER_HZ, which Linux shows to programs whatever the kernel's own is.
+    Duration::from_millis(ticks * 10)
+}
+
 /// Where the ports of [`free_port`] begin, and how many there are: below those that Linux gives to whoever asks for
 /// any.
 const OUR_PORTS: (u16, u16) = (21_000, 10_000);

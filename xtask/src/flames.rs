@@ -1,5 +1,5 @@
-//! Flame graphs of the rows that are measured with real sockets: where their processors' time goes, in the kernel and
-//! in all programs that take part.
+//! Flame graphs of the rows that are measured with real sockets, and of two shards in memory: where their processors'
+//! time goes, in the kernel and in all programs that take part.
 //!
 //! `perf` samples the row's command with all that it starts, and inferno's programs draw what it found. The build has
 //! frame pointers and no link-time optimization, so that functions are told apart; its figures are not those of a
@@ -24,6 +24,7 @@ const ROWS: &[(&str, [&str; 6], &[&str])] = &[
     ("crowd", PROXIED, &["crowd"]),
     ("silent", PROXIED, &["silent"]),
     ("up", ["bench", "-q", "-p", "marline-cli", "--bench", "whole_machine"], &[]),
+    ("shards", ["bench", "-q", "-p", "marline-core", "--bench", "memory"], &["shards"]),
 ];
 const PROXIED: [&str; 6] = ["bench", "-q", "-p", "marline-cli", "--bench", "proxied"];
 

@@ -107,17 +107,10 @@ fn asker() {
 /// Bytes of segments that the process with this control socket sent, and of these again.
 fn repeated(hosts: &TwoUplinks, side: Side, control: &str) -> (u64, u64) {
     let table = format!("marline monitor --table --once --json --control {control}");
-    let said = hosts.shell(side, &table);
-    let connections: serde_json::Value =
-        serde_json::from_str(said.lines().next().expect("a line")).expect("JSON");
     let (mut sent, mut again) = (0, 0);
-    for connection in connections.as_array().expect("a list") {
-        for subflow in ["subflows", "gone"].iter().filter_map(|key| connection[key].as_array()) {
-            for subflow in subflow {
-                sent += subflow["bytes_sent"].as_u64().unwrap_or(0);
-                again += subflow["bytes_retransmitted"].as_u64().unwrap_or(0);
-            }
-        }
+    for subflow in support::subflows(&hosts.shell(side, &table)) {
+        sent += subflow["bytes_sent"].as_u64().unwrap_or(0);
+        again += subflow["bytes_retransmitted"].as_u64().unwrap_or(0);
     }
     (sent, again)
 }

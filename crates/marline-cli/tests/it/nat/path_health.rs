@@ -121,16 +121,9 @@ fn where_no_path_is_left_one_line_says_so_and_a_server_that_is_gone_refuses() {
 /// Retransmission timeouts of a client's subflows over WiFi, those that are gone included.
 fn timeouts(testbed: &Testbed, control: &str) -> u64 {
     let look = format!("marline monitor --table --once --json --control {control}");
-    let said = testbed.run("client", &look);
-    let connections: Value =
-        serde_json::from_str(said.lines().next().expect("a line")).expect("JSON");
-    let connections = connections.as_array().expect("a list");
-    let subflows = connections.iter().flat_map(|connection| {
-        let listed = ["subflows", "gone"].map(|kind| connection[kind].as_array());
-        listed.into_iter().flatten().flatten()
-    });
-    let wifi =
-        subflows.filter(|s| s["local"].as_str().is_some_and(|l| l.starts_with("192.168.1.2")));
+    let subflows = support::subflows(&testbed.run("client", &look));
+    let on_wifi = |s: &&Value| s["local"].as_str().is_some_and(|l| l.starts_with("192.168.1.2"));
+    let wifi = subflows.iter().filter(on_wifi);
     wifi.map(|subflow| subflow["rtos"].as_u64().expect("a count")).sum()
 }
 

@@ -311,6 +311,16 @@ pub(crate) fn processor_time(process: u32) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
+/// The subflows of all connections, those that are gone included, in what `marline monitor --table --once --json` says.
+pub(crate) fn subflows(said: &str) -> Vec<serde_json::Value> {
+    let line = said.lines().next().expect("a line");
+    let connections: Vec<serde_json::Value> = serde_json::from_str(line).expect("a list");
+    let listed = connections.iter().flat_map(|connection| {
+        ["subflows", "gone"].into_iter().filter_map(|kind| connection[kind].as_array())
+    });
+    listed.flatten().cloned().collect()
+}
+
 /// Where the ports of [`free_port`] begin, and how many there are: below those that Linux gives to whoever asks for
 /// any.
 const OUR_PORTS: (u16, u16) = (21_000, 10_000);

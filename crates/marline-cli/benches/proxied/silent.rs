@@ -283,9 +283,11 @@ pub(crate) fn measure(what: &str) {
     println!(
         "silent streams: {count}, servers: {servers}; servers, clients at the start {begin:?} KiB"
     );
-    let mut most = [0; 2];
     let mut held_kib: Vec<[u64; 2]> = Vec::new();
     let mut lost_in_all = 0;
+    let each_of = |held: [u64; 2]| {
+        [0, 1].map(|end| held[end].saturating_sub(begin[end]) * 1_024 / count as u64)
+    };
     for round in 1..=rounds {
         let (mut lost, opened_s) = shares.all(&"open");
         let (silent, echoed_s) = shares.all(&format_args!("echo {round}"));
@@ -293,7 +295,7 @@ pub(crate) fn measure(what: &str) {
         // What is kept for the message under way is given back after a while.
         std::thread::sleep(Duration::from_secs(12));
         let held = shares.held_kib();
-        let each = [0, 1].map(|end| held[end].saturating_sub(begin[end]) * 1_024 / count as u64);
+        let each = each_of(held);
         let (unclosed, closed_s) = shares.all(&"close");
         lost += unclosed;
         lost_in_all += lost;
@@ -305,17 +307,19 @@ pub(crate) fn measure(what: &str) {
              {echoed_s:.1} s, closed in {closed_s:.1} s, lost {lost}; \
              open {held:?} KiB, {each:?} bytes each; closed {end:?} KiB"
         );
-        for end in [0, 1] {
-            most[end] = each[end].max(most[end]);
-        }
         held_kib.push(held);
     }
     // Of so many streams it is the sum that has a goal, of fewer the single one.
     if count >= MANY {
         tell_many(&held_kib, lost_in_all);
     } else {
+        let most = each_of([0, 1].map(|end| most_held(&held_kib, end)));
         println!("figure silent-server {}\nfigure silent-client {}", most[0], most[1]);
     }
+}
+
+fn most_held(held_kib: &[[u64; 2]], end: usize) -> u64 {
+    held_kib.iter().map(|held| held[end]).max().unwrap_or_default()
 }
 
 /// What is resident with all streams open: at most, and after the last round for what it was after
@@ -324,7 +328,7 @@ fn tell_many(held_kib: &[[u64; 2]], lost: usize) {
     println!("figure streams-lost {lost}");
     let (Some(first), Some(last)) = (held_kib.first(), held_kib.last()) else { return };
     for (end, name) in ["servers", "clients"].into_iter().enumerate() {
-        let most = held_kib.iter().map(|held| held[end]).max().unwrap_or_default();
+        let most = most_held(held_kib, end);
         println!("figure streams-{name}-mb {:.0}", most as f64 * 1_024.0 / 1e6);
         println!("figure streams-{name}-flat {:.3}", last[end] as f64 / first[end].max(1) as f64);
     }

@@ -5,15 +5,22 @@
 //! network. So everything that is not a public unicast address is refused unless `--allow` names
 //! it. The rule is applied to the address that `connect` gets, after resolution, and nothing
 //! resolves again in between (a name that answers differently the second time gains nothing).
-//! Addresses that carry another one inside (IPv4-mapped, NAT64, 6to4) are checked by both. The
-//! server's own public addresses are refused too: from inside they bypass its firewall.
+//! IPv6 addresses that carry an IPv4 address inside (IPv4-mapped, NAT64, 6to4) are refused: what
+//! they lead to is not what they say. The server's own public addresses are refused too, since
+//! connections from inside bypass its firewall. The kernel's routing says which ones they are, and
+//! where it cannot be asked the address is refused.
 //!
 //! Sources: the IANA special-purpose registries for IPv4 and IPv6 (RFC 6890 and its updates), not
 //! compared entry by entry.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
+
+use marline_io::is_local_address;
+
+use crate::message::ErrorCode;
 
 /// An address block such as `10.0.0.0/8`; a plain address is a block of one.
 #[derive(Copy, Clone, PartialEq, Eq)]
@@ -130,6 +137,25 @@ pub enum Refused {
         /// The block.
         block: Cidr,
     },
+    /// It may be the server's own.
+    #[error("{address} is not allowed while the server cannot tell whether it is its own: {why}")]
+    Unknown {
+        /// The address.
+        address: IpAddr,
+        /// Why the system did not say.
+        why: String,
+    },
+}
+
+impl Refused {
+    /// RFC 8803's code for it.
+    #[must_use]
+    pub const fn code(&self) -> ErrorCode {
+        match self {
+            Refused::Class { .. } | Refused::Denied { .. } => ErrorCode::NotAuthorized,
+            Refused::Unknown { .. } => ErrorCode::ResourceExceeded,
+        }
+    }
 }
 
 /// Additional allow and deny rules.
@@ -147,15 +173,29 @@ impl Rules {
     /// # Errors
     /// The refusal, with the flag that would allow it.
     pub fn check(&self, address: IpAddr) -> Result<(), Refused> {
-        self.check_denied(address)?;
-        let address = address.to_canonical();
-        let inner = embedded(address).map(IpAddr::V4);
+        self.check_by(address, is_local_address)
+    }
+
+    /// As [`check`](Self::check), where `is_local` says which addresses are the server's own.
+    fn check_by(
+        &self,
+        given: IpAddr,
+        is_local: impl FnOnce(IpAddr) -> io::Result<bool>,
+    ) -> Result<(), Refused> {
+        self.check_denied(given)?;
+        let address = given.to_canonical();
         if self.allow.iter().any(|block| block.contains(address)) {
             return Ok(());
         }
-        let class = class_of(address).or_else(|| inner.and_then(class_of));
-        let class = class.or_else(|| is_own(address).then_some("an address of the server itself"));
-        class.map_or(Ok(()), |class| Err(Refused::Class { address, class }))
+        let class = class_of(address).or_else(|| (address != given).then_some(MAPPED));
+        if let Some(class) = class {
+            return Err(Refused::Class { address, class });
+        }
+        match is_local(address) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(Refused::Class { address, class: "an address of the server itself" }),
+            Err(error) => Err(Refused::Unknown { address, why: error.to_string() }),
+        }
     }
 
     /// Whether a block that is denied in any case holds `address`.
@@ -177,9 +217,11 @@ impl Rules {
 /// Whether an address is public unicast, as far as the registries say.
 #[must_use]
 pub fn is_public(address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    class_of(address).or_else(|| class_of(embedded(address)?.into())).is_none()
+    class_of(address.to_canonical()).is_none()
 }
+
+/// Class of IPv6 addresses that are IPv4 addresses in another form.
+const MAPPED: &str = "an IPv4 address in the form of IPv6";
 
 /// Special-purpose IPv4 blocks.
 const V4: &[(&str, [u8; 4], u8)] = &[
@@ -187,6 +229,8 @@ const V4: &[(&str, [u8; 4], u8)] = &[
     ("private", [10, 0, 0, 0], 8),
     ("carrier-grade NAT space", [100, 64, 0, 0], 10),
     ("loopback", [127, 0, 0, 0], 8),
+    // A service of the host below a virtual machine of Azure, which trusts whoever reaches it.
+    ("the cloud's WireServer", [168, 63, 129, 16], 32),
     ("link-local", [169, 254, 0, 0], 16),
     ("private", [172, 16, 0, 0], 12),
     ("reserved", [192, 0, 0, 0], 24),
@@ -201,14 +245,13 @@ const V4: &[(&str, [u8; 4], u8)] = &[
     ("reserved", [240, 0, 0, 0], 4),
 ];
 
-/// Special-purpose IPv6 blocks, as the first 32 bits.
+/// Special-purpose IPv6 blocks, as the first 32 bits. What is in none of them and not in 2000::/3 is reserved.
 const V6: &[(&str, [u16; 2], u8)] = &[
-    ("reserved (NAT64 of the local network)", [0x64, 0xff9b], 32),
-    ("reserved", [0x100, 0], 16),
+    ("reserved (NAT64)", [0x64, 0xff9b], 32),
     ("reserved (Teredo and others)", [0x2001, 0], 23),
     ("reserved for documentation", [0x2001, 0xdb8], 32),
+    ("reserved (6to4)", [0x2002, 0], 16),
     ("reserved for documentation", [0x3fff, 0], 20),
-    ("reserved", [0x5f00, 0], 16),
     ("private (unique local)", [0xfc00, 0], 7),
     ("link-local", [0xfe80, 0], 10),
     ("site-local", [0xfec0, 0], 10),
@@ -223,14 +266,14 @@ fn class_of(address: IpAddr) -> Option<&'static str> {
         }),
         IpAddr::V6(v6) if v6.is_unspecified() => Some("unspecified"),
         IpAddr::V6(v6) if v6.is_loopback() => Some("loopback"),
-        // The well-known NAT64 prefix is as good as the IPv4 address inside.
-        IpAddr::V6(v6) if v6.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => None,
-        // The IPv4-compatible form of old, ::/96.
-        IpAddr::V6(v6) if v6.segments()[..6] == [0; 6] => Some("reserved"),
-        IpAddr::V6(v6) => V6.iter().find_map(|&(class, [a, b], prefix_len)| {
-            let block = Ipv6Addr::new(a, b, 0, 0, 0, 0, 0, 0);
-            Cidr::around(block.into(), prefix_len).contains(v6.into()).then_some(class)
-        }),
+        IpAddr::V6(v6) => {
+            let special = V6.iter().find_map(|&(class, [a, b], prefix_len)| {
+                let block = Ipv6Addr::new(a, b, 0, 0, 0, 0, 0, 0);
+                Cidr::around(block.into(), prefix_len).contains(v6.into()).then_some(class)
+            });
+            let is_global = v6.segments()[0] >> 13 == 0b001;
+            special.or((!is_global).then_some("reserved"))
+        }
     }
 }
 
@@ -244,20 +287,6 @@ fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
         [0x2002, high, low, ..] => Some(from(high, low)),
         _ => None,
     }
-}
-
-/// Whether the address is one of this machine: the system then sends from that very address.
-pub(crate) fn is_own(address: IpAddr) -> bool {
-    let unspecified: IpAddr = match address {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    // Connecting a UDP socket sends nothing: it asks the routing table.
-    let source = UdpSocket::bind((unspecified, 0)).and_then(|socket| {
-        socket.connect((address, 9))?;
-        socket.local_addr()
-    });
-    source.is_ok_and(|source| source.ip() == address)
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ mod native_privileges;
 mod native_serve;
 mod native_shards;
 mod operations;
+mod own_addresses;
 mod prometheus;
 mod quickstart;
 mod releases;

@@ -230,6 +230,11 @@ fn parse_route(body: &[u8]) -> Option<Message> {
     Some(Message::Route { dst_len, table, kind, metric, ipv6, interfaces })
 }
 
+/// The kind of a route (RTN_UNICAST, RTN_LOCAL ...), by what a message of one says after its header.
+pub(super) fn route_kind(body: &[u8]) -> Option<u8> {
+    (body.len() >= ROUTE_LEN).then(|| body[7])
+}
+
 fn parse_router_options(body: &[u8]) -> Option<Message> {
     let (family, kind) = (i32::from(*body.first()?), *body.get(8)?);
     if family != libc::AF_INET6 || kind != ROUTER_ADVERTISEMENT {

@@ -12,6 +12,7 @@ mod setup;
 
 pub use interfaces::{GATEWAY_INTERFACE, Interface, Interfaces, Watcher};
 pub use nat64::{PrefixAnswer, discover_nat64};
+pub use netlink::is_local_address;
 pub(crate) use netlink::route_exists;
 pub(crate) use outlet::{ETHERNET_HEADER_LEN, Outlet, OutletFinder};
 pub use pref64::Pref64Listener;

@@ -149,9 +149,46 @@ pub(crate) fn route_exists(
     }
 }
 
+/// Whether this machine itself is reached at an address: it is one of an interface's (first, second or anycast), a
+/// broadcast address, or in a network that is routed to this machine as a whole (`ip route add local ...`).
+///
+/// The kernel's routing decides, not the source address that it would choose: for a second address of a subnet it
+/// chooses the first.
+///
+/// # Errors
+/// The kernel cannot be asked (no descriptor is left, say), or does not say: the address may be this machine's own. That
+/// there is no route at all is no error, but an answer: nobody is reached there.
+pub fn is_local_address(address: IpAddr) -> io::Result<bool> {
+    let answer = Netlink::open(0).and_then(|netlink| {
+        let request = message::route_request(address, None, (0, 0), SEQUENCE);
+        netlink.ask(&request, libc::RTM_NEWROUTE)
+    });
+    match answer {
+        Ok(route) => {
+            let kind = message::route_kind(&route).ok_or(io::ErrorKind::InvalidData)?;
+            Ok(kind != libc::RTN_UNICAST)
+        }
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => Ok(false),
+            _ => Err(error),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loopback_is_local_and_an_address_without_a_route_is_not() {
+        for own in ["127.0.0.1", "127.1.2.3"] {
+            assert!(is_local_address(own.parse().unwrap()).unwrap(), "{own}");
+        }
+        if std::path::Path::new("/proc/net/if_inet6").exists() {
+            assert!(is_local_address("::1".parse().unwrap()).unwrap());
+        }
+        assert!(!is_local_address("203.0.113.9".parse().unwrap()).unwrap());
+    }
 
     #[test]
     fn loopback_has_a_route_to_itself_and_none_to_the_world() {

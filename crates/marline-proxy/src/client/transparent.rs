@@ -8,11 +8,11 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::Context;
+use marline_io::is_local_address;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use super::listening::listening;
-use crate::rules::is_own;
 use crate::target::Target;
 
 /// Linux' EAFNOSUPPORT.
@@ -68,8 +68,9 @@ pub(super) fn target(socket: &TcpStream) -> io::Result<Target> {
     Target::new(meant.ip().into(), meant.port()).map_err(io::Error::other)
 }
 
+/// Whether an address is this machine's, or may be: what leads to itself must not be led in a circle.
 fn is_here(address: IpAddr) -> bool {
-    address.is_loopback() || is_own(address)
+    is_local_address(address).unwrap_or(true)
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {

@@ -70,7 +70,7 @@ fn filter(
         return Ok(allowed);
     }
     Err(match refusal {
-        Some(refused) => Failure::new(ErrorCode::NotAuthorized, refused.to_string()),
+        Some(refused) => Failure::new(refused.code(), refused.to_string()),
         None => Failure::new(
             ErrorCode::DestinationUnreachable,
             format!("{} has no address", target.host),

@@ -286,7 +286,7 @@ impl Nat {
             Ok(()) => Flow::Open { address, named: false },
             Err(refused) => {
                 self.tell(&format_args!("datagrams to {address}: {refused}"));
-                Flow::Refused(ErrorCode::NotAuthorized)
+                Flow::Refused(refused.code())
             }
         }
     }

@@ -35,7 +35,7 @@ pub(super) fn addresses(rules: &Rules) -> Result<Vec<SocketAddr>, Failure> {
     }
     match (allowed.is_empty(), refusal) {
         (false, _) => Ok(allowed),
-        (true, Some(refused)) => Err(Failure::new(ErrorCode::NotAuthorized, refused.to_string())),
+        (true, Some(refused)) => Err(Failure::new(refused.code(), refused.to_string())),
         (true, None) => {
             let text =
                 format!("the server has no resolver that has a plain address ({RESOLV_CONF})");

@@ -35,6 +35,7 @@ pub use marline_algos::Registry;
 
 use anyhow::Context;
 use clap::{ArgAction, Parser, Subcommand};
+use marline::advanced::KeptCapabilities;
 use marline_proxy::secret::hide;
 use marline_proxy::signals;
 
@@ -238,10 +239,16 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
         Command::Down(args) => Box::pin(cmd::down::run(args)),
         Command::Connect(args) => Box::pin(cmd::connect::run(cmd::connect::prepare(args)?)),
         Command::CheckConfig(args) => Box::pin(cmd::check_config::run(args)),
-        Command::Link(args) => Box::pin(cmd::link::run(args)),
+        Command::Link(args) => {
+            args.drop_privileges()?;
+            Box::pin(cmd::link::run(args))
+        }
         Command::Lab(args) => Box::pin(cmd::lab::run(args)),
-        Command::Demo(args) => Box::pin(cmd::demo::run(*args)),
-        Command::Doctor(args) => Box::pin(cmd::doctor::run(args)),
+        Command::Demo(args) => {
+            native::drop_privileges(KeptCapabilities::Nothing)?;
+            Box::pin(cmd::demo::run(*args))
+        }
+        Command::Doctor(args) => Box::pin(cmd::doctor::run(cmd::doctor::prepare(args)?)),
         Command::Monitor(args) => Box::pin(cmd::monitor::run(args)),
         Command::Status(args) => Box::pin(cmd::status::run(args)),
         Command::Path(args) => Box::pin(cmd::path::run(args)),

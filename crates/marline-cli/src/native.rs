@@ -1,12 +1,12 @@
-//! Native TCP with minimal privileges: sockets are opened first, then the capabilities are dropped,
-//! and only then threads start and untrusted bytes are read.
+//! Carriers with minimal privileges: sockets that need a privilege are opened first, then the capabilities
+//! are dropped, and only then threads start and untrusted bytes are read.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
-use marline::advanced::RawSockets;
+use marline::advanced::{KeptCapabilities, RawSockets};
 use marline::{BindError, Carrier, ServerBuilder, TunPath};
 use marline_io::Interfaces;
 use serde::{Deserialize, Serialize};
@@ -69,22 +69,28 @@ impl CarrierPlan {
         }
     }
 
-    /// Opens the sockets a client needs, and drops every capability. Must be called before threads
-    /// are started, since threads keep the capabilities they started with.
+    /// Opens the sockets a client needs, and drops every capability but those that are `kept`. Must be called before
+    /// threads are started, since threads keep the capabilities they started with.
     ///
     /// # Errors
     /// A privilege is missing (the error says which, and how to give it).
-    pub fn open(self) -> anyhow::Result<Carrier> {
-        self.open_with(None, 1, |_| Ok(()))
+    pub fn open(self, kept: KeptCapabilities) -> anyhow::Result<Carrier> {
+        let carrier = self.open_with(None, 1, |_| Ok(()))?;
+        drop_privileges(kept)?;
+        Ok(carrier)
     }
 
-    /// Opens the sockets a listener needs, reserves its ports, and drops every capability. `no_offload`: each segment
-    /// leaves alone (raw sockets). Must
-    /// also be called before threads are started.
+    /// Opens the sockets a listener needs, reserves its ports, and drops every capability but those that are `kept`.
+    /// `no_offload`: each segment leaves alone (raw sockets). Must also be called before threads are started.
     ///
     /// # Errors
     /// A privilege is missing (the error says which, and how to give it), or a port is taken.
-    pub fn listen(self, server: &mut ServerBuilder, no_offload: bool) -> anyhow::Result<()> {
+    pub fn listen(
+        self,
+        server: &mut ServerBuilder,
+        no_offload: bool,
+        kept: KeptCapabilities,
+    ) -> anyhow::Result<()> {
         let inherited = server.inherited_raw()?;
         if server.is_successor() && inherited.is_some() != (self == CarrierPlan::Raw) {
             anyhow::bail!("another carrier than that of the running process needs a restart");
@@ -103,7 +109,7 @@ impl CarrierPlan {
             }
         })?;
         server.carrier(carrier);
-        Ok(())
+        drop_privileges(kept)
     }
 
     /// `reserve` is called with raw sockets, those of a predecessor if there is one, while the process may reserve
@@ -123,7 +129,6 @@ impl CarrierPlan {
                 let opened = inherited.map_or_else(open, Ok);
                 let sockets = opened.map_err(|error| explained(error, "a raw socket"))?;
                 reserve(&sockets)?;
-                unprivileged()?;
                 Ok(Carrier::Opened(sockets))
             }
             CarrierPlan::Tun(paths) => {
@@ -132,7 +137,6 @@ impl CarrierPlan {
                     check_interface(path, &interfaces, shards)?;
                 }
                 // Interfaces that are there need no privilege.
-                unprivileged()?;
                 Ok(Carrier::Tun(paths))
             }
         }
@@ -153,9 +157,24 @@ fn check_interface(path: &TunPath, interfaces: &Interfaces, shards: usize) -> an
     )
 }
 
-fn unprivileged() -> anyhow::Result<()> {
+/// Drops every capability but those that are `kept`, and forbids any others for good. Must be called before threads are
+/// started.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn drop_privileges(kept: KeptCapabilities) -> anyhow::Result<()> {
     raise_file_limit();
-    marline::advanced::drop_capabilities().context("cannot let go of capabilities")
+    marline::advanced::keep_capabilities(kept).context("cannot drop capabilities")
+}
+
+/// What a command keeps that may bind these ports while it runs.
+pub(crate) fn kept_for_ports(ports: impl IntoIterator<Item = u16>) -> KeptCapabilities {
+    /// Ports below are root's on most systems (`net.ipv4.ip_unprivileged_port_start`).
+    const FIRST_UNPRIVILEGED: u16 = 1_024;
+    match ports.into_iter().any(|port| (1..FIRST_UNPRIVILEGED).contains(&port)) {
+        true => KeptCapabilities::LowPorts,
+        false => KeptCapabilities::Nothing,
+    }
 }
 
 pub(crate) fn explained(error: io::Error, what: &str) -> anyhow::Error {

@@ -8,8 +8,36 @@ use std::io;
 use std::path::Path;
 
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities, set_no_new_privs,
+    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set,
+    clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
+    set_no_new_privs,
 };
+
+/// Capabilities that a process keeps, as far as it has them, for as long as it runs.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum KeptCapabilities {
+    /// None.
+    Nothing,
+    /// To change the network's configuration and to mark packets (CAP_NET_ADMIN).
+    NetAdmin,
+    /// To listen on ports below 1024 (CAP_NET_BIND_SERVICE).
+    LowPorts,
+    /// What a diagnosis of the network needs: raw sockets, ports below 1024 and a look at the firewall.
+    Diagnosis,
+}
+
+impl KeptCapabilities {
+    const fn set(self) -> CapabilitySet {
+        match self {
+            KeptCapabilities::Nothing => CapabilitySet::empty(),
+            KeptCapabilities::NetAdmin => CapabilitySet::NET_ADMIN,
+            KeptCapabilities::LowPorts => CapabilitySet::NET_BIND_SERVICE,
+            KeptCapabilities::Diagnosis => CapabilitySet::NET_ADMIN
+                .union(CapabilitySet::NET_RAW)
+                .union(CapabilitySet::NET_BIND_SERVICE),
+        }
+    }
+}
 
 /// Drops all capabilities of this process permanently; no program it executes can regain them. Open
 /// sockets stay open, and raw ones can still send.
@@ -17,19 +45,17 @@ use rustix::thread::{
 /// # Errors
 /// The system's; or other threads are already running and still have capabilities.
 pub fn drop_capabilities() -> io::Result<()> {
-    keep_only(CapabilitySet::empty())
+    keep_capabilities(KeptCapabilities::Nothing)
 }
 
-/// Drops all capabilities but the one to change the network's configuration, in the same way.
+/// Drops all capabilities of this process but these, in the same way.
 ///
 /// # Errors
-/// The system's, the capability is missing, or there are other threads that have more.
-pub fn drop_capabilities_but_net_admin() -> io::Result<()> {
-    keep_only(CapabilitySet::NET_ADMIN)
-}
-
-fn keep_only(kept: CapabilitySet) -> io::Result<()> {
+/// The system's, or there are other threads that have more.
+pub fn keep_capabilities(kept: KeptCapabilities) -> io::Result<()> {
     set_no_new_privs(true)?;
+    let kept = capabilities(None)?.permitted & kept.set();
+    shrink_bounding_set(kept);
     clear_ambient_capability_set()?;
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })?;
@@ -38,6 +64,23 @@ fn keep_only(kept: CapabilitySet) -> io::Result<()> {
         Some(thread) => Err(io::Error::other(format!(
             "thread {thread} still has capabilities: drop them before threads are started"
         ))),
+    }
+}
+
+/// Takes all but these out of the set of capabilities that a program could ever gain. That takes CAP_SETPCAP. A process
+/// without it gains none in any case, since "no new privileges" is set.
+fn shrink_bounding_set(kept: CapabilitySet) {
+    for bit in (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number)) {
+        match capability_is_in_bounding_set(bit) {
+            Ok(true) if !kept.contains(bit) => {
+                if remove_capability_from_bounding_set(bit).is_err() {
+                    return;
+                }
+            }
+            Ok(_) => {}
+            // Beyond the last one that the system knows.
+            Err(_) => return,
+        }
     }
 }
 

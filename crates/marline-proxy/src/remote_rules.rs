@@ -28,6 +28,12 @@ pub struct BadRemoteRule {
 }
 
 impl RemoteRule {
+    /// The lowest port that it allows; 0 lets the system choose one.
+    #[must_use]
+    pub const fn first_port(&self) -> u16 {
+        if self.first == 0 && self.last > 0 { 1 } else { self.first }
+    }
+
     fn allows(&self, client: &str, wanted: SocketAddr) -> bool {
         self.client.as_deref().is_none_or(|name| name == client)
             && self.address == wanted.ip()

@@ -30,6 +30,18 @@ pub struct Addresses {
     pub gateway_v6: Ipv6Addr,
 }
 
+/// Queries for names that the gateway answers itself.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum TakenQueries {
+    /// Those to the gateway.
+    #[default]
+    Own,
+    /// Those to any resolver of a private network as well.
+    Private,
+    /// All, whoever they are for: there are names with exceptions.
+    All,
+}
+
 impl Default for Addresses {
     fn default() -> Self {
         Addresses {
@@ -75,11 +87,14 @@ impl Addresses {
         }
     }
 
-    /// Whether queries to this place are the gateway's to answer: its own service and, if it `takes_names`, that of
-    /// any resolver on a private network.
-    pub(crate) fn is_resolver(&self, place: SocketAddr, takes_names: bool) -> bool {
-        let theirs = self.is_gateway(place.ip()) || takes_names && !is_public(place.ip());
-        theirs && place.port() == DNS_PORT
+    /// Whether queries to this place are the gateway's to answer.
+    pub(crate) fn is_resolver(&self, place: SocketAddr, taken: TakenQueries) -> bool {
+        let is_taken = match taken {
+            TakenQueries::Own => self.is_gateway(place.ip()),
+            TakenQueries::Private => self.is_gateway(place.ip()) || !is_public(place.ip()),
+            TakenQueries::All => true,
+        };
+        is_taken && place.port() == DNS_PORT
     }
 
     /// The gateway's address of the same family.

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use marline_proxy::rules::{BadCidr, Cidr};
 use marline_proxy::target::{BadTarget, Host};
 
+use crate::addresses::TakenQueries;
+
 /// A destination of an exception: a network, or a domain with all names below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
@@ -103,6 +105,13 @@ impl Exceptions {
         )
     }
 
+    /// Whether anything is said of names, so that queries must be sorted by them.
+    #[must_use]
+    pub fn has_domains(&self) -> bool {
+        let is_domain = |destination: &Destination| matches!(destination, Destination::Domain(_));
+        self.direct.iter().chain(&self.blocked).any(is_domain)
+    }
+
     /// What becomes of traffic to a name (lower case, no dot at its end): what the longest domain says that holds it;
     /// of two that are the same, the one that blocks.
     #[must_use]
@@ -126,8 +135,8 @@ impl Exceptions {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Destinations {
     pub(crate) exceptions: Arc<Exceptions>,
-    /// Queries to resolvers of a private network are the gateway's.
-    pub(crate) takes_names: bool,
+    /// Queries that are the gateway's.
+    pub(crate) queries: TakenQueries,
 }
 
 fn is_within(name: &str, domain: &str) -> bool {
@@ -178,6 +187,9 @@ mod tests {
         ] {
             assert_eq!(exceptions.of_name(name), treatment, "{name}");
         }
+        assert!(exceptions.has_domains() && !Exceptions::default().has_domains());
+        let networks = Exceptions::new(all(&["10.0.0.0/8"]), all(&["192.0.2.0/24"]));
+        assert!(!networks.has_domains());
         assert!(exceptions.blocks("192.0.2.9".parse().unwrap()));
         assert!(!exceptions.blocks("192.0.3.9".parse().unwrap()));
         assert_eq!(exceptions.direct_networks().count(), 0);

@@ -11,7 +11,7 @@ use marline_proxy::client::open_targets::OpenTargets;
 use marline_proxy::shutdown::Stop;
 use tokio::sync::mpsc;
 
-use crate::addresses::Addresses;
+use crate::addresses::{Addresses, TakenQueries};
 use crate::datagram::{DatagramWriter, Datagrams};
 use crate::dns::{DirectNames, Forwarder, QUEUED, Query};
 use crate::exceptions::{Destinations, Exceptions};
@@ -37,7 +37,7 @@ pub enum Served {
         /// What does not go through the tunnel.
         exceptions: Exceptions,
         /// Whether queries to resolvers of a private network are answered here, as these are for names that the
-        /// tunnel resolves.
+        /// tunnel resolves. If there are exceptions of names, those to all resolvers are.
         takes_names: bool,
         /// Who asks for names that are reached directly.
         direct_names: DirectNames,
@@ -70,6 +70,7 @@ pub struct Gateway {
     direct_names: Option<Arc<DirectNames>>,
     shard: Arc<ShardHandle>,
     requests: Requests,
+    ask: mpsc::Sender<Query>,
     queries: mpsc::Receiver<Query>,
     tun: Arc<Tun>,
     packets: Arc<PacketCounters>,
@@ -80,7 +81,8 @@ impl Gateway {
     /// other than DNS goes to `datagrams`.
     ///
     /// # Errors
-    /// The descriptor cannot be watched, or the system has no randomness or no timer for us.
+    /// The descriptor cannot be watched, the system has no randomness or no timer for us, or there are exceptions of
+    /// names although names are not taken.
     pub fn start(
         tun: OwnedFd,
         settings: GatewaySettings,
@@ -92,14 +94,24 @@ impl Gateway {
         let GatewaySettings { addresses, resolvers, served, connections, targets } = settings;
         let (destinations, direct_names) = match served {
             Served::Program => (Destinations::default(), None),
-            Served::Machine { exceptions, takes_names, direct_names } => (
-                Destinations { exceptions: Arc::new(exceptions), takes_names },
-                Some(Arc::new(direct_names)),
-            ),
+            Served::Machine { exceptions, takes_names, direct_names } => {
+                let queries = match (takes_names, exceptions.has_domains()) {
+                    (true, true) => TakenQueries::All,
+                    (true, false) => TakenQueries::Private,
+                    (false, false) => TakenQueries::Own,
+                    (false, true) => {
+                        let text = "names that are not taken cannot have exceptions";
+                        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+                    }
+                };
+                let exceptions = Arc::new(exceptions);
+                (Destinations { exceptions, queries }, Some(Arc::new(direct_names)))
+            }
         };
-        let responder = Responder::new(addresses, destinations.takes_names);
+        let responder = Responder::new(addresses, destinations.queries);
         let packets = responder.counters();
-        let sink = Sink::new(responder, destinations.clone(), Arc::clone(&writer), ask, datagrams);
+        let sink =
+            Sink::new(responder, destinations.clone(), Arc::clone(&writer), ask.clone(), datagrams);
         let shard = Shard::start(shard_config(connections))?;
         let requests = shard.open_gateway(tun, Box::new(sink))?;
         Ok(Gateway {
@@ -111,6 +123,7 @@ impl Gateway {
             direct_names,
             shard,
             requests,
+            ask,
             queries,
             tun: writer,
             packets,
@@ -147,6 +160,7 @@ impl Gateway {
             direct_names,
             shard,
             requests,
+            ask,
             queries,
             tun,
             packets: _,
@@ -162,7 +176,7 @@ impl Gateway {
         });
         let warnings = WarningLimit::default();
         let service =
-            Service { way, addresses, resolvers, destinations, tun, stop, targets, warnings };
+            Service { way, addresses, resolvers, destinations, ask, tun, stop, targets, warnings };
         let answer_names = async {
             match names {
                 Some(forwarder) => forwarder.run().await,

@@ -9,7 +9,7 @@ use marline_wire::{
     verify_udp_checksum,
 };
 
-use crate::addresses::Addresses;
+use crate::addresses::{Addresses, TakenQueries};
 use crate::datagram::{Datagram, Echo};
 use crate::icmp::{self, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Unreachable};
 
@@ -59,16 +59,15 @@ pub enum Taken<'a> {
 #[derive(Debug)]
 pub struct Responder {
     addresses: Addresses,
-    takes_names: bool,
+    queries: TakenQueries,
     counters: Arc<PacketCounters>,
 }
 
 impl Responder {
-    /// A responder for a gateway with these addresses. `takes_names`: queries to resolvers of private networks are
-    /// the gateway's, too.
+    /// A responder for a gateway with these addresses, which answers these queries for names.
     #[must_use]
-    pub fn new(addresses: Addresses, takes_names: bool) -> Responder {
-        Responder { addresses, takes_names, counters: Arc::default() }
+    pub fn new(addresses: Addresses, queries: TakenQueries) -> Responder {
+        Responder { addresses, queries, counters: Arc::default() }
     }
 
     /// What it has counted.
@@ -122,7 +121,7 @@ impl Responder {
             destination: SocketAddr::new(ip.dst, udp.dst_port),
             payload: udp.payload,
         };
-        if self.addresses.is_resolver(datagram.destination, self.takes_names) {
+        if self.addresses.is_resolver(datagram.destination, self.queries) {
             count(&self.counters.queries);
             return Taken::Query(datagram);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use marline_core::FourTuple;
-use marline_io::{Request, Requests, Tun};
+use marline_io::{Request, Requests, Stream, Tun};
 use marline_proxy::client::open::{Open, OpenError};
 use marline_proxy::client::open_targets::OpenTargets;
 use marline_proxy::message::ErrorCode;
@@ -14,11 +14,12 @@ use marline_proxy::relay::relay;
 use marline_proxy::shutdown::Stop;
 use marline_proxy::target::Target;
 use marline_proxy::transport::Transport;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::addresses::Addresses;
+use crate::dns::{Query, answer_queries};
 use crate::exceptions::Destinations;
 use crate::icmp::{self, Unreachable};
 use crate::resolver::Resolvers;
@@ -48,12 +49,39 @@ impl Refusal {
     }
 }
 
+/// Where a program's connection leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Destination {
+    /// To a target.
+    Target(Target),
+    /// To the DNS service.
+    Names,
+}
+
+/// The program's stream, once its handshake is complete. `None`: the program is gone.
+async fn connected(request: Request) -> Option<Stream> {
+    let stream = request.admit()?;
+    match timeout(HANDSHAKE, stream.connected()).await {
+        Ok(Ok(_)) => Some(stream),
+        Ok(Err(reason)) => {
+            tracing::debug!("the program is gone: {reason}");
+            None
+        }
+        Err(_) => {
+            stream.abort();
+            None
+        }
+    }
+}
+
 /// Service of one interface.
 pub(crate) struct Service<O> {
     pub(crate) way: Arc<O>,
     pub(crate) addresses: Addresses,
     pub(crate) resolvers: Option<Arc<Resolvers>>,
     pub(crate) destinations: Destinations,
+    /// The DNS service.
+    pub(crate) ask: mpsc::Sender<Query>,
     pub(crate) tun: Arc<Tun>,
     pub(crate) stop: Stop,
     pub(crate) targets: OpenTargets,
@@ -93,8 +121,9 @@ impl<O: Open> Service<O> {
 
     async fn serve(&self, request: Request) {
         let path = request.path();
-        let target = match self.target(path.local) {
-            Ok(target) => target,
+        let target = match self.destination(path.local) {
+            Ok(Destination::Target(target)) => target,
+            Ok(Destination::Names) => return self.answer_names(request).await,
             Err(refusal) => return self.turn_away(request, path, refusal),
         };
         // Boxed, for handshakes take several times the room that a relay takes for hours.
@@ -109,34 +138,38 @@ impl<O: Open> Service<O> {
     }
 
     /// Where a connection to this address is to go. The gateway itself has nothing but DNS.
-    fn target(&self, local: SocketAddr) -> Result<Target, Refusal> {
-        let Destinations { exceptions, takes_names } = &self.destinations;
+    fn destination(&self, local: SocketAddr) -> Result<Destination, Refusal> {
+        let Destinations { exceptions, queries } = &self.destinations;
         let ip = local.ip();
         let is_gateway = self.addresses.is_gateway(ip);
-        if self.addresses.is_resolver(local, *takes_names) {
-            return self.resolvers.as_ref().map(|all| all.current()).ok_or(Refusal::Reset);
+        if self.addresses.is_resolver(local, *queries) {
+            let resolvers = self.resolvers.as_ref().ok_or(Refusal::Reset)?;
+            return Ok(match exceptions.has_domains() {
+                // A query decides, not the connection that it comes by.
+                true => Destination::Names,
+                false => Destination::Target(resolvers.current()),
+            });
         }
         if exceptions.blocks(ip) {
             return Err(Refusal::Icmp(Unreachable::Prohibited));
         }
         // Port 0 is nobody's.
         let target = Target::new(ip.into(), local.port()).ok();
-        target.filter(|_| !is_gateway).ok_or(Refusal::Reset)
+        let target = target.filter(|_| !is_gateway).ok_or(Refusal::Reset);
+        target.map(Destination::Target)
+    }
+
+    /// Answers queries for names by the DNS service.
+    async fn answer_names(&self, request: Request) {
+        let Some(stream) = connected(request).await else { return };
+        tokio::select! {
+            () = answer_queries(ProgramStream(stream), self.ask.clone()) => {}
+            () = self.stop.over() => {}
+        }
     }
 
     async fn pass(&self, request: Request, remote: O::Stream, target: &Target) {
-        let Some(stream) = request.admit() else { return remote.abort() };
-        match timeout(HANDSHAKE, stream.connected()).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(reason)) => {
-                tracing::debug!(%target, "the program is gone: {reason}");
-                return remote.abort();
-            }
-            Err(_) => {
-                stream.abort();
-                return remote.abort();
-            }
-        }
+        let Some(stream) = connected(request).await else { return remote.abort() };
         tracing::debug!(%target, "connected");
         let traffic = Arc::default();
         let _listed = self.targets.enter(target, &remote, &traffic);

@@ -6,6 +6,7 @@ use marline_io::{PacketSink, Tun};
 use marline_proxy::udp::DNS_PORT;
 use tokio::sync::mpsc;
 
+use crate::addresses::TakenQueries;
 use crate::datagram::{DatagramWriter, Datagrams, Fate};
 use crate::dns::Query;
 use crate::exceptions::Destinations;
@@ -56,7 +57,7 @@ impl PacketSink for Sink {
                     Fate::Carried => {}
                     // Names resolve without a lane, too: by the resolver of all others.
                     Fate::Refused
-                        if self.destinations.takes_names
+                        if self.destinations.queries != TakenQueries::Own
                             && datagram.destination.port() == DNS_PORT =>
                     {
                         let _ = self.queries.try_send(Query::of(&datagram));

@@ -20,6 +20,8 @@ pub struct DnsRecord<'a> {
     pub ttl_s: u32,
     /// Its data.
     pub data: &'a [u8],
+    /// Where these begin in the message, in which names may refer to earlier ones.
+    pub data_at: usize,
 }
 
 /// Where the name that begins at `at` ends; `None`: nowhere in the message.
@@ -67,8 +69,9 @@ fn record(message: &[u8], at: usize) -> Option<(DnsRecord<'_>, usize)> {
     let kind = number(message, at)?;
     let ttl_s = u32::from_be_bytes(message.get(at + 4..at + 8)?.try_into().ok()?);
     let behind = at + 10 + usize::from(number(message, at + 8)?);
-    let data = message.get(at + 10..behind)?;
-    Some((DnsRecord { kind, ttl_s, data }, behind))
+    let data_at = at + 10;
+    let data = message.get(data_at..behind)?;
+    Some((DnsRecord { kind, ttl_s, data, data_at }, behind))
 }
 
 fn number(message: &[u8], at: usize) -> Option<u16> {
@@ -89,9 +92,9 @@ mod tests {
     fn records_are_found_behind_the_questions() {
         assert_eq!(dns_after_questions(ANSWER), Some(12 + 6 + 4));
         let mut answers = dns_answers(ANSWER);
-        assert_eq!(answers.next(), Some(Some(DnsRecord { kind: 5, ttl_s: 9, data: b"" })));
+        assert_eq!(answers.next(), Some(Some(DnsRecord { kind: 5, ttl_s: 9, data: b"", data_at: 34 })));
         let data = b"\xc0\x00\x02\x01";
-        assert_eq!(answers.next(), Some(Some(DnsRecord { kind: DNS_A, ttl_s: 256, data })));
+        assert_eq!(answers.next(), Some(Some(DnsRecord { kind: DNS_A, ttl_s: 256, data, data_at: 46 })));
         assert_eq!(answers.next(), None);
     }
 

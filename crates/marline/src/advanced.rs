@@ -6,9 +6,9 @@
 pub use marline_core::{ConnectionConfig, Counters, FastOpen};
 pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::{
-    Direction, EventObserver, ObservedPath, ObservedSegments, PacketObserver, RawSockets,
-    ResetSeed, SegmentLog, SharedEventObserver, SharedObserver, drop_capabilities,
-    drop_capabilities_but_net_admin,
+    Direction, EventObserver, KeptCapabilities, ObservedPath, ObservedSegments, PacketObserver,
+    RawSockets, ResetSeed, SegmentLog, SharedEventObserver, SharedObserver, drop_capabilities,
+    keep_capabilities,
 };
 
 /// Handing a server over to another process: see [`Server::estate`](crate::Server::estate).

@@ -32,7 +32,7 @@ use super::settings::{Live, Settings};
 use super::watched::{Watched, watched};
 use crate::config::Forward;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
-use crate::native::raise_file_limit;
+use crate::native::kept_for_ports;
 use crate::reload::{Reloads, reloads};
 use ports::{Opened, Ports, Wanted};
 
@@ -73,8 +73,9 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let transparent = transparent.into_iter().flatten().collect();
     let bind = |forward: &Forward| UdpForward::bind(forward.listen, forward.target.clone());
     let udp_ports = plan.udp_forwards.iter().map(bind).collect::<anyhow::Result<_>>()?;
-    raise_file_limit();
-    plan.network.carrier(plan.carrier.clone().open()?);
+    let shown = [plan.runtime.metrics, plan.runtime.dashboard].into_iter().flatten();
+    let kept = kept_for_ports(shown.map(|address| address.port()));
+    plan.network.carrier(plan.carrier.clone().open(kept)?);
     Ok(Prepared { plan, settings, ports, transparent, udp_ports })
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use marline::PathSpec;
+use marline::advanced::KeptCapabilities;
 use marline_proxy::client::dialer::Dialer;
 use marline_proxy::client::direct::Direct;
 use marline_proxy::client::open::Open;
@@ -23,7 +24,7 @@ use super::opened::FAREWELL;
 use crate::config::Word;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::config::policies::Mode;
-use crate::native::CarrierChoice;
+use crate::native::{CarrierChoice, drop_privileges};
 
 /// Bytes read ahead per direction.
 const BUFFER_LEN: usize = 32 * 1_024;
@@ -84,6 +85,7 @@ enum Way {
 pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let target = Target::new(Host::parse(&args.host)?, args.port)?;
     if let Some(address) = args.socks5 {
+        drop_privileges(KeptCapabilities::Nothing)?;
         return Ok(Prepared { target, way: Way::Socks5(address) });
     }
     let flags = ClientOptions {
@@ -99,7 +101,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     // Those of the file are the running client's.
     options.remote_forward.clear();
     let mut plan = options.plan()?;
-    plan.network.carrier(plan.carrier.clone().open()?);
+    plan.network.carrier(plan.carrier.clone().open(KeptCapabilities::Nothing)?);
     Ok(Prepared { target, way: Way::Own(Box::new(plan)) })
 }
 

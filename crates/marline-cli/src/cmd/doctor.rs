@@ -5,12 +5,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use marline::PathSpec;
+use marline::advanced::KeptCapabilities;
+use marline::{PathSpec, ServerBuilder};
+use marline_io::SegmentLog;
 use marline_proxy::target::Target;
 
 use super::monitor::print;
 use crate::config::client::ClientOptions;
 use crate::doctor::{Finding, FindingStatus, examine, invite, path};
+use crate::native::{CarrierPlan, drop_privileges};
 
 /// Arguments of `marline doctor`.
 #[derive(Debug, clap::Args)]
@@ -38,14 +41,42 @@ pub struct Args {
     pub listen: Option<SocketAddr>,
 }
 
+/// A diagnosis that has dropped the privileges it does not need.
+#[derive(Debug)]
+pub struct Prepared {
+    args: Args,
+    /// The other end of an examination, its port reserved.
+    responder: Option<(ServerBuilder, SegmentLog)>,
+}
+
+/// Opens what needs privileges, then drops them. Checks of raw sockets keep what these need: whether it is there is what
+/// they find out. Must be called before threads are started.
+///
+/// # Errors
+/// An error message for the user.
+pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
+    let mut responder = None;
+    if let Some(listen) = args.listen {
+        let (mut server, log) = path::responder(listen);
+        CarrierPlan::Raw.listen(&mut server, false, KeptCapabilities::Nothing)?;
+        responder = Some((server, log));
+    } else if args.invite_file.is_some() {
+        drop_privileges(KeptCapabilities::Nothing)?;
+    } else {
+        drop_privileges(KeptCapabilities::Diagnosis)?;
+    }
+    Ok(Prepared { args, responder })
+}
+
 /// Runs the checks and prints the findings. Failure if any check fails or, with a server, if no
 /// path to it works.
 ///
 /// # Errors
 /// There is no such invite, or the result cannot be serialised.
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    if let Some(listen) = args.listen {
-        path::respond(listen, |address| println!("listening on {address}")).await?;
+pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
+    let Prepared { args, responder } = prepared;
+    if let Some(responder) = responder {
+        path::respond(responder, |address| println!("listening on {address}")).await?;
         return Ok(ExitCode::SUCCESS);
     }
     let (findings, well) = match (&args.invite_file, &args.server) {

@@ -13,6 +13,7 @@ use anyhow::Context;
 use marline_lab::scenario::Path;
 
 use super::link_supervisor::{LinkSupervisor, Named, SupervisorArgs};
+use crate::native::{drop_privileges, kept_for_ports};
 use relay::Relay;
 
 /// Arguments of `marline link`.
@@ -65,6 +66,20 @@ pub struct Args {
     /// Source of commands.
     #[command(flatten)]
     pub supervisor: SupervisorArgs,
+}
+
+impl Args {
+    /// Drops what a relay of datagrams does not need. Joining namespaces takes root's rights, and keeps them. Must be
+    /// called before threads are started.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn drop_privileges(&self) -> anyhow::Result<()> {
+        match self.listen {
+            Some(address) => drop_privileges(kept_for_ports([address.port()])),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Runs the link until it is interrupted, receives `quit` or its time is over, and prints its

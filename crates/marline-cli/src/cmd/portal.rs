@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use marline_io::{Interface, Interfaces, resolvers_of};
+use marline_io::{Interface, Interfaces, KeptCapabilities, resolvers_of};
 use marline_proxy::client::open_targets::OpenTargets;
 use marline_proxy::secret::hide;
 use marline_proxy::shutdown::Stopper;
@@ -22,6 +22,7 @@ use marline_tun::portal::{Finding, PortalWay, Probe};
 use marline_tun::resolver::{self, Resolvers};
 
 use super::run::{become_command, end};
+use crate::native::drop_privileges;
 
 /// The page that Android and Chromium ask for.
 const PROBE: &str = "http://connectivitycheck.gstatic.com/generate_204";
@@ -78,6 +79,7 @@ pub enum Prepared {
 pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     let way = way(&args)?;
     if args.command.is_empty() {
+        drop_privileges(KeptCapabilities::NetAdmin)?;
         return Ok(Some(Prepared::Look(way, args.probe)));
     }
     let addresses = Addresses::default();
@@ -92,7 +94,12 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
         }
         Err(error) => end(&error),
     };
-    match outside.receive_interface().context("the interface did not arrive") {
+    // The program's half is another process by now. This one marks its packets, if it may.
+    let dropped = drop_privileges(KeptCapabilities::NetAdmin);
+    let received = dropped.and_then(|()| {
+        outside.receive_interface().context("the interface did not arrive")
+    });
+    match received {
         Ok(interface) => Ok(interface.map(|interface| {
             let probe = args.probe;
             Prepared::Carry { way, probe, outside, interface }

@@ -31,7 +31,7 @@ use super::settings::{Live, Settings};
 use super::watched::{Watched, watched};
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::config::program::ProgramOptions;
-use crate::native::raise_file_limit;
+use crate::native::kept_for_ports;
 use crate::reload::{Reloads, reloads};
 
 /// Exit statuses for what is no exit of the program, as `env` and `nice` have them.
@@ -142,8 +142,10 @@ pub(super) fn become_command(command: &mut Command) -> ! {
 
 /// Opens what needs privileges, and waits for the interface.
 fn equip(plan: &mut ClientPlan, outside: &Outside) -> anyhow::Result<Option<ProgramInterface>> {
-    raise_file_limit();
-    plan.network.carrier(plan.carrier.clone().open()?);
+    // The program's half is another process by now, and keeps what it has.
+    let shown = [plan.runtime.metrics, plan.runtime.dashboard].into_iter().flatten();
+    let kept = kept_for_ports(shown.map(|address| address.port()));
+    plan.network.carrier(plan.carrier.clone().open(kept)?);
     outside.receive_interface().context("the interface did not arrive")
 }
 

@@ -17,6 +17,7 @@ use super::settings::{Live, Settings};
 use super::watched::watched_again;
 use crate::config::serve::{ServeOptions, ServePlan};
 use crate::control::ServerHandle;
+use crate::native::kept_for_ports;
 use crate::reload::reloads;
 use crate::succession::{Successor, begin, upgrades};
 
@@ -54,7 +55,9 @@ impl Prepared {
 pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let (settings, mut plan) = Settings::read(args.options, args.config)?;
     let successor = Successor::arrive(&mut plan.network)?;
-    plan.carrier.clone().listen(&mut plan.network, plan.no_offload)?;
+    let shown = [plan.runtime.metrics, plan.runtime.dashboard].into_iter().flatten();
+    let kept = kept_for_ports(shown.map(|address| address.port()));
+    plan.carrier.clone().listen(&mut plan.network, plan.no_offload, kept)?;
     Ok(Prepared { plan, settings, successor })
 }
 

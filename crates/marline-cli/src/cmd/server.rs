@@ -29,7 +29,7 @@ use super::settings::{Live, Settings};
 use super::watched::watched_again;
 use crate::config::server::{ServerOptions, ServerPlan};
 use crate::control::ServerHandle;
-use crate::native::raise_file_limit;
+use crate::native::kept_for_ports;
 use crate::qr::of_invite;
 use crate::reload::reloads;
 use crate::succession::{Successor, begin, upgrades};
@@ -142,9 +142,8 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     }
     let (settings, mut plan) = Settings::read(args.options, Some(args.config))?;
     private_file::check_mode(&plan.key_file)?;
-    raise_file_limit();
     let successor = Successor::arrive(&mut plan.network)?;
-    plan.carrier.clone().listen(&mut plan.network, false)?;
+    plan.carrier.clone().listen(&mut plan.network, false, kept_for_ports(plan.ports.clone()))?;
     Ok(Some(Prepared { plan, settings, successor }))
 }
 

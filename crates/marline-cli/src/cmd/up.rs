@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use marline::advanced::KeptCapabilities;
 use marline_proxy::client::current::Current;
 use marline_proxy::client::dialer::Dialer;
 use marline_proxy::client::open::{Open, OpenError};
@@ -34,7 +35,6 @@ use super::watched::watched;
 use crate::config::client::{ClientOptions, ClientPlan};
 use crate::config::machine::{MachineOptions, MachinePlan};
 use crate::config::up::UpOptions;
-use crate::native::raise_file_limit;
 use crate::reload::reloads;
 
 /// A server that has not answered within this time is not there, and the machine stays as it is.
@@ -82,11 +82,8 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let pid_file = PidFile::write()?;
     let undo = UndoProcess::start()?;
     let tun = make_interface()?;
-    raise_file_limit();
-    plan.network.carrier(plan.carrier.clone().open()?);
     plan.network.mark(MARK);
-    marline::advanced::drop_capabilities_but_net_admin()
-        .context("cannot let go of capabilities")?;
+    plan.network.carrier(plan.carrier.clone().open(KeptCapabilities::NetAdmin)?);
     Ok(Prepared { plan, settings, routing, exceptions, tun, undo, pid_file })
 }
 

@@ -92,6 +92,8 @@ pub struct ServerPlan {
     pub carrier: CarrierPlan,
     /// The multipath side; its carrier is still to be opened.
     pub network: marline::ServerBuilder,
+    /// Ports that it binds, or may be asked to bind, while it runs.
+    pub ports: Vec<u16>,
     /// Threads that share the port, one driver on each.
     pub shards: usize,
     /// The key's file.
@@ -195,7 +197,13 @@ impl ServerOptions {
             bail!("no address to listen on: give --listen ADDR:PORT, or `listen` in the file");
         }
         let per_client = connections(options.max_connections)?;
+        let runtime = options.shared().runtime();
+        let shown = [runtime.metrics, runtime.dashboard].into_iter().flatten();
+        let bound = options.listen.iter().copied().chain(shown).map(|address| address.port());
+        let remote = options.allow_remote.iter().map(|word| word.0.first_port());
+        let ports = bound.chain(remote).collect();
         Ok(ServerPlan {
+            ports,
             carrier: options.shared().carrier()?,
             network: options.network()?,
             rules: options.rules(),
@@ -209,7 +217,7 @@ impl ServerOptions {
             allowances: options.allowances()?,
             state_file: options.state_file.clone().unwrap_or_default(),
             upgrade_limit: options.upgrade_limit.as_ref().map(|word| word.0.0).unwrap_or_default(),
-            runtime: options.shared().runtime(),
+            runtime,
             shards: options.shards.unwrap_or(1),
             key_file: options.key_file.unwrap_or_default(),
             credentials_file: options.credentials_file.unwrap_or_default(),

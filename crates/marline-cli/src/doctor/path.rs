@@ -29,7 +29,7 @@ use self::diagnosis::{Behaviour, WHAT, diagnose};
 use self::exchange::{Exchanged, exchange, fetch_report};
 use super::invite::usable_paths;
 use super::{Finding, FindingStatus};
-pub use responder::respond;
+pub use responder::{respond, responder};
 
 /// Segments noted per connection.
 const LOG: usize = 8_192;

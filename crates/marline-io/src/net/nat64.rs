@@ -120,7 +120,7 @@ fn read_answer(query: &[u8], answer: &[u8]) -> Option<PrefixAnswer> {
         _ => return None,
     }
     for record in dns_answers(answer).take(RECORDS) {
-        let DnsRecord { kind, ttl_s, data } = record?;
+        let DnsRecord { kind, ttl_s, data, .. } = record?;
         let address = data.try_into().ok().filter(|_| kind == DNS_AAAA);
         let address = address.map(|ip: [u8; 16]| Ipv6Addr::from(ip));
         if let Some(prefix) = address.and_then(Prefix64::of_well_known_name) {

@@ -1,19 +1,25 @@
 //! Names that are not the tunnel's: asked of this machine's own resolvers, around the tunnel, and the addresses they
 //! have reached directly from then on.
+//!
+//! Whoever answers for such a name decides which addresses are direct, so there are limits: only public addresses, only
+//! some of them, and only for a time. What is on the local network is direct in any case.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline_proxy::rules::is_public;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::UdpSocket;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::message;
 use super::query::Query;
+use super::{message, refusal};
 use crate::datagram::DatagramWriter;
+use crate::exceptions::Exceptions;
 use crate::resolver;
 
 /// Queries under way at a time.
@@ -24,12 +30,29 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const TIMES: usize = 2;
 /// Bytes of a DNS message by UDP that anybody sends.
 const LONGEST: usize = 4_096;
+/// Addresses of one answer that are made direct.
+const ADDRESSES: usize = 16;
+/// Programs go on using an address for a while after its time is over, on open connections for instance.
+const SHORTEST: Duration = Duration::from_secs(300);
+/// Whoever claims more than this is asked again.
+const LONGEST_TIME: Duration = Duration::from_secs(86_400);
+
+/// An address, and for how long it counts.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct TimedAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// Its time to live, within bounds.
+    pub lifetime: Duration,
+}
 
 /// Addresses that are to be reached directly.
 #[derive(Debug)]
 pub struct DirectAddresses {
+    /// The name that they are of.
+    pub name: String,
     /// The addresses.
-    pub addresses: Vec<IpAddr>,
+    pub addresses: Vec<TimedAddress>,
     /// Told when they are.
     pub done: oneshot::Sender<()>,
 }
@@ -53,28 +76,43 @@ impl DirectNames {
         DirectNames { mark, gateway, routes, places: Arc::new(Semaphore::new(MOST)) }
     }
 
-    /// Has a query answered, now or later. What there is no place for is lost: resolvers are asked again.
-    pub(super) fn ask(self: &Arc<Self>, query: Query, writer: DatagramWriter) {
+    /// Has a query for this name answered, now or later. What there is no place for is lost: resolvers are asked again.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        query: Query,
+        name: String,
+        exceptions: Arc<Exceptions>,
+        writer: DatagramWriter,
+    ) {
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { return };
         let this = Arc::clone(self);
         tokio::spawn(async move {
             match this.answer(&query.message).await {
-                Some(answer) => query.answer(&writer, &answer),
                 None => query.fail(&writer),
+                Some(answer) => match refusal(&exceptions, &answer) {
+                    Some(code) => query.refuse(&writer, code),
+                    None => {
+                        this.make_direct(name, opened_by(&answer, &exceptions)).await;
+                        query.answer(&writer, answer);
+                    }
+                },
             }
             drop(place);
         });
     }
 
-    async fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
+    /// The answer of the first resolver that gives one, whole.
+    pub(crate) async fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
         // The network may have changed, and its resolvers with it.
         let resolvers = resolver::all_of_host(self.gateway);
         for resolver in resolvers.iter().cycle().take(TIMES * resolvers.len()) {
             match timeout(PATIENCE, self.exchange(*resolver, query)).await {
-                Ok(Ok(answer)) => {
-                    self.make_direct(message::addresses(&answer)).await;
-                    return Some(answer);
+                Ok(Ok(answer)) if message::is_truncated(&answer) => {
+                    // Without the rest, what it has is better than nothing.
+                    let whole = timeout(PATIENCE, self.exchange_by_tcp(*resolver, query)).await;
+                    return Some(whole.ok().and_then(Result::ok).unwrap_or(answer));
                 }
+                Ok(Ok(answer)) => return Some(answer),
                 Ok(Err(error)) => tracing::debug!(%resolver, "not asked directly: {error}"),
                 Err(_) => tracing::debug!(%resolver, "no answer"),
             }
@@ -83,12 +121,7 @@ impl DirectNames {
     }
 
     async fn exchange(&self, resolver: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
-        let socket = Socket::new(
-            Domain::for_address(resolver),
-            Type::DGRAM.nonblocking(),
-            Some(Protocol::UDP),
-        )?;
-        socket.set_mark(self.mark)?;
+        let socket = self.socket(resolver, Type::DGRAM, Protocol::UDP)?;
         socket.connect(&resolver.into())?;
         let socket = UdpSocket::from_std(socket.into())?;
         socket.send(query).await?;
@@ -96,21 +129,122 @@ impl DirectNames {
         loop {
             let len = socket.recv(&mut answer).await?;
             // Connected, it hears the resolver alone; the number says that it is the answer to this.
-            if message::is_answer(&answer[..len]) && answer[..2] == query[..2] {
+            if is_answer_to(query, &answer[..len]) {
                 answer.truncate(len);
                 return Ok(answer);
             }
         }
     }
 
+    async fn exchange_by_tcp(&self, resolver: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
+        let socket = self.socket(resolver, Type::STREAM, Protocol::TCP)?;
+        match socket.connect(&resolver.into()) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
+            _ => {}
+        }
+        let mut stream = TcpStream::from_std(socket.into())?;
+        stream.writable().await?;
+        if let Some(error) = stream.take_error()? {
+            return Err(error);
+        }
+        let length = u16::try_from(query.len()).map_err(io::Error::other)?.to_be_bytes();
+        stream.write_all(&[&length[..], query].concat()).await?;
+        let mut answer = vec![0; usize::from(stream.read_u16().await?)];
+        stream.read_exact(&mut answer).await?;
+        match is_answer_to(query, &answer) {
+            true => Ok(answer),
+            false => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    fn socket(&self, resolver: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
+        let domain = Domain::for_address(resolver);
+        let socket = Socket::new(domain, kind.nonblocking(), Some(protocol))?;
+        socket.set_mark(self.mark)?;
+        Ok(socket)
+    }
+
     /// Returns when connections to the addresses go around the tunnel.
-    async fn make_direct(&self, addresses: Vec<IpAddr>) {
+    async fn make_direct(&self, name: String, addresses: Vec<TimedAddress>) {
         if addresses.is_empty() {
             return;
         }
         let (done, made) = oneshot::channel();
-        if self.routes.send(DirectAddresses { addresses, done }).await.is_ok() {
+        if self.routes.send(DirectAddresses { name, addresses, done }).await.is_ok() {
             let _ = made.await;
         }
+    }
+}
+
+fn is_answer_to(query: &[u8], answer: &[u8]) -> bool {
+    message::is_answer(answer) && answer.get(..2) == query.get(..2)
+}
+
+/// The addresses that an answer makes direct.
+fn opened_by(answer: &[u8], exceptions: &Exceptions) -> Vec<TimedAddress> {
+    let open = |(address, _): &(IpAddr, u32)| is_public(*address) && !exceptions.blocks(*address);
+    let timed = |(address, ttl_s): (IpAddr, u32)| {
+        let ttl = Duration::from_secs(ttl_s.into());
+        TimedAddress { address, lifetime: ttl.clamp(SHORTEST, LONGEST_TIME) }
+    };
+    message::timed_addresses(answer).filter(open).take(ADDRESSES).map(timed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer with these addresses and times.
+    fn answer(addresses: &[(&str, u32)]) -> Vec<u8> {
+        let mut bytes = message::query("a.example", message::A);
+        bytes[2] |= 0x80;
+        bytes[7] = addresses.len() as u8;
+        for (address, ttl_s) in addresses {
+            let (kind, data) = match address.parse().unwrap() {
+                IpAddr::V4(v4) => (message::A, v4.octets().to_vec()),
+                IpAddr::V6(v6) => (message::AAAA, v6.octets().to_vec()),
+            };
+            bytes.extend([0xc0, 12]);
+            bytes.extend([kind.to_be_bytes(), [0, 1]].concat());
+            bytes.extend(ttl_s.to_be_bytes());
+            bytes.extend((data.len() as u16).to_be_bytes());
+            bytes.extend(data);
+        }
+        bytes
+    }
+
+    #[test]
+    fn only_public_addresses_that_are_not_blocked_are_opened() {
+        let blocked = vec!["9.9.9.0/24".parse().unwrap()];
+        let exceptions = Exceptions::new(Vec::new(), blocked);
+        let all = answer(&[
+            ("127.0.0.1", 600),
+            ("10.0.0.1", 600),
+            ("169.254.169.254", 600),
+            ("198.18.0.1", 600),
+            ("100.64.0.1", 600),
+            ("9.9.9.9", 600),
+            ("1.1.1.1", 600),
+            ("::1", 600),
+            ("fe80::1", 600),
+            ("fd6d:6172:6c69:6e65::1", 600),
+            ("::ffff:10.0.0.1", 600),
+            ("64:ff9b::a00:1", 600),
+            ("2606:4700::1111", 600),
+        ]);
+        let opened = opened_by(&all, &exceptions);
+        let shown: Vec<String> = opened.iter().map(|timed| timed.address.to_string()).collect();
+        assert_eq!(shown, ["1.1.1.1", "2606:4700::1111"]);
+    }
+
+    #[test]
+    fn an_address_counts_for_its_time_within_bounds_and_few_do() {
+        let timed = [("1.1.1.1", 0), ("1.1.1.2", 299), ("1.1.1.3", 3_600), ("1.1.1.4", u32::MAX)];
+        let opened = opened_by(&answer(&timed), &Exceptions::default());
+        let seconds: Vec<u64> = opened.iter().map(|timed| timed.lifetime.as_secs()).collect();
+        assert_eq!(seconds, [300, 300, 3_600, 86_400]);
+        let many: Vec<String> = (1..=40).map(|number| format!("1.1.2.{number}")).collect();
+        let many: Vec<(&str, u32)> = many.iter().map(|address| (address.as_str(), 60)).collect();
+        assert_eq!(opened_by(&answer(&many), &Exceptions::default()).len(), ADDRESSES);
     }
 }

@@ -21,10 +21,24 @@ const RECORDS: u16 = 8;
 /// Labels of a name, of at least two bytes each, within its 255.
 const LABELS: usize = 128;
 
+/// Types of records whose data name another host, which is reached instead: CNAME, DNAME, and (RFC 9460) SVCB and HTTPS.
+const CNAME: u16 = 5;
+const DNAME: u16 = 39;
+const SVCB: u16 = 64;
+const HTTPS: u16 = 65;
+
 const RESPONSE: u8 = 0x80;
 const TRUNCATED: u8 = 0x02;
-const SERVFAIL: u8 = 2;
-const NXDOMAIN: u8 = 3;
+/// The bits of the kind of query; 0: a question about a name.
+const OPCODE: u8 = 0x78;
+/// The query cannot be understood.
+pub(super) const FORMERR: u8 = 1;
+/// The service has failed.
+pub(super) const SERVFAIL: u8 = 2;
+/// There is no such name.
+pub(super) const NXDOMAIN: u8 = 3;
+/// Queries of this kind are not answered.
+pub(super) const NOTIMP: u8 = 4;
 /// Records of an answer that are looked at.
 const ANSWERS: usize = 64;
 
@@ -95,52 +109,97 @@ pub(super) fn fit(answer: &mut Vec<u8>, limit: usize) {
     }
 }
 
-/// The name that is asked about, in lower case and without a dot at its end. `None`: there is none, or none that is
-/// a host's.
-pub(super) fn name(query: &[u8]) -> Option<String> {
+/// The name that a query asks about (see [`read_name`]); else the response code that says why there is none. A query asks
+/// one question (RFC 9619): of several, a resolver might answer one that was not looked at.
+pub(super) fn asked_name(query: &[u8]) -> Result<String, u8> {
+    if query.len() < HEADER_LEN {
+        return Err(FORMERR);
+    }
+    if query[2] & OPCODE != 0 {
+        return Err(NOTIMP);
+    }
+    if query[4..6] != [0, 1] {
+        return Err(FORMERR);
+    }
+    // Nothing stands before it that it could refer to.
+    read_name(query, HEADER_LEN, HEADER_LEN).ok_or(FORMERR)
+}
+
+/// The name that begins at `at`, as [`read_name`] reads it.
+fn name_at(message: &[u8], at: usize) -> Option<String> {
+    read_name(message, at, message.len())
+}
+
+/// The name that begins at `at`, in lower case and without a dot at its end. Bytes of a label that are not printable, and
+/// a dot or a backslash within one, are written as `\DDD`. References lead to what stands `before`, each further back
+/// than the one before it, so that no circle is followed. `None`: it cannot be read.
+fn read_name(message: &[u8], mut at: usize, mut before: usize) -> Option<String> {
     let mut name = String::new();
-    let mut at = HEADER_LEN;
     for _ in 0..LABELS {
-        // In the only question nothing is there to point at.
-        let len @ 0..64 = usize::from(*query.get(at)?) else { return None };
-        if len == 0 {
-            return Some(name);
+        let len = usize::from(*message.get(at)?);
+        match len {
+            0 => return Some(name),
+            1..64 => {
+                if !name.is_empty() {
+                    name.push('.');
+                }
+                for byte in message.get(at + 1..at + 1 + len)? {
+                    match byte {
+                        b'.' | b'\\' => name.push_str(&format!("\\{byte:03}")),
+                        b'!'..=b'~' => name.push(char::from(byte.to_ascii_lowercase())),
+                        _ => name.push_str(&format!("\\{byte:03}")),
+                    }
+                }
+                at += 1 + len;
+            }
+            192.. => {
+                at = (len & 0x3f) << 8 | usize::from(*message.get(at + 1)?);
+                if at < HEADER_LEN || at >= before {
+                    return None;
+                }
+                before = at;
+            }
+            _ => return None,
         }
-        let label = std::str::from_utf8(query.get(at + 1..at + 1 + len)?).ok()?;
-        if label.contains('.') {
-            return None;
-        }
-        if !name.is_empty() {
-            name.push('.');
-        }
-        name.push_str(label);
-        name.make_ascii_lowercase();
-        at += 1 + len;
     }
     None
 }
 
+/// The names that an answer leads on to, by aliases and the like. `None`: not all of it can be read.
+pub(super) fn aliases(answer: &[u8]) -> Option<Vec<String>> {
+    let mut found = Vec::new();
+    for record in dns_answers(answer) {
+        let DnsRecord { kind, data_at, .. } = record?;
+        match kind {
+            CNAME | DNAME => found.push(name_at(answer, data_at)?),
+            // Behind a priority.
+            SVCB | HTTPS => found.push(name_at(answer, data_at + 2)?),
+            _ => {}
+        }
+    }
+    Some(found)
+}
+
 /// The addresses in an answer. What stands before a place that cannot be read counts.
 pub(crate) fn addresses(answer: &[u8]) -> Vec<IpAddr> {
-    let address = |record: DnsRecord<'_>| match record.kind {
-        A => Some(IpAddr::from(<[u8; 4]>::try_from(record.data).ok()?)),
-        AAAA => Some(IpAddr::from(<[u8; 16]>::try_from(record.data).ok()?)),
-        _ => None,
+    timed_addresses(answer).map(|(address, _)| address).collect()
+}
+
+/// The same, with the seconds for which each counts.
+pub(super) fn timed_addresses(answer: &[u8]) -> impl Iterator<Item = (IpAddr, u32)> {
+    let address = |record: DnsRecord<'_>| {
+        let address = match record.kind {
+            A => IpAddr::from(<[u8; 4]>::try_from(record.data).ok()?),
+            AAAA => IpAddr::from(<[u8; 16]>::try_from(record.data).ok()?),
+            _ => return None,
+        };
+        Some((address, record.ttl_s))
     };
-    dns_answers(answer).take(ANSWERS).map_while(|record| record).filter_map(address).collect()
+    dns_answers(answer).take(ANSWERS).map_while(|record| record).filter_map(address)
 }
 
-/// The answer to a query that could not be asked.
-pub(super) fn failure(query: &[u8]) -> Option<Vec<u8>> {
-    without_records(query, SERVFAIL)
-}
-
-/// The answer that there is no such name.
-pub(super) fn no_such_name(query: &[u8]) -> Option<Vec<u8>> {
-    without_records(query, NXDOMAIN)
-}
-
-fn without_records(query: &[u8], code: u8) -> Option<Vec<u8>> {
+/// The answer to a query that has this response code and no records. `None`: it is not a query.
+pub(super) fn without_records(query: &[u8], code: u8) -> Option<Vec<u8>> {
     if !is_query(query) {
         return None;
     }
@@ -206,19 +265,19 @@ mod tests {
     #[test]
     fn a_failure_repeats_the_question_and_nothing_of_the_rest() {
         let asked = query(&opt(900), 1);
-        let answer = failure(&asked).unwrap();
+        let answer = without_records(&asked, SERVFAIL).unwrap();
         assert_eq!(answer.len(), query(&[], 0).len());
         assert_eq!((answer[..2].to_vec(), answer[3] & 0xf), (asked[..2].to_vec(), SERVFAIL));
-        assert!(is_answer(&answer) && failure(&answer).is_none());
-        assert_eq!(failure(&asked[..11]), None);
+        assert!(is_answer(&answer) && without_records(&answer, SERVFAIL).is_none());
+        assert_eq!(without_records(&asked[..11], SERVFAIL), None);
     }
 
     #[test]
     fn a_name_is_read_in_lower_case_and_addresses_beside_other_records() {
         let asked = query(&[], 0);
-        assert_eq!(name(&asked).as_deref(), Some("a.example"));
-        assert_eq!(name(&asked.to_ascii_uppercase()).as_deref(), Some("a.example"));
-        assert_eq!(name(&asked[..14]), None);
+        assert_eq!(asked_name(&asked).as_deref(), Ok("a.example"));
+        assert_eq!(asked_name(&asked.to_ascii_uppercase()).as_deref(), Ok("a.example"));
+        assert_eq!(asked_name(&asked[..14]), Err(FORMERR));
         let mut answer = query(&[], 0);
         answer[2] |= RESPONSE;
         answer[7] = 3;
@@ -228,10 +287,68 @@ mod tests {
         answer.extend("2001:db8::7".parse::<Ipv6Addr>().unwrap().octets());
         let shown: Vec<String> = addresses(&answer).iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["192.0.2.7", "2001:db8::7"]);
+        assert!(timed_addresses(&answer).all(|(_, ttl_s)| ttl_s == 9));
+        assert_eq!(aliases(&answer).unwrap(), ["b.example"]);
         answer.pop();
         assert_eq!(addresses(&answer).len(), 1, "a record that is cut short");
-        let refused = no_such_name(&asked).unwrap();
+        assert_eq!(aliases(&answer), None, "it may be one to a name that is blocked");
+        let refused = without_records(&asked, NXDOMAIN).unwrap();
         assert_eq!((refused.len(), refused[3] & 0xf), (asked.len(), NXDOMAIN));
+    }
+
+    /// A message with these questions, and with records behind them as given.
+    fn message(questions: &[&[u8]], answers: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = vec![0, 1, 1, 0, 0, questions.len() as u8, 0, answers.len() as u8, 0, 0, 0, 0];
+        for name in questions {
+            bytes.extend([name, &[0, 1, 0, 1][..]].concat());
+        }
+        bytes.extend(answers.concat());
+        bytes
+    }
+
+    #[test]
+    fn a_query_has_one_question_with_a_name_that_is_spelled_out() {
+        let good = b"\x01A\x07Blocked\x00";
+        assert_eq!(asked_name(&message(&[good], &[])).as_deref(), Ok("a.blocked"));
+        assert_eq!(asked_name(&message(&[b"\x00"], &[])).as_deref(), Ok(""), "the root");
+        assert_eq!(asked_name(&message(&[good, good], &[])), Err(FORMERR));
+        assert_eq!(asked_name(&message(&[], &[])), Err(FORMERR));
+        // A reference, forwards, to itself and into the header, and a label of a kind that is not used.
+        for odd in [b"\xc0\x12".as_slice(), b"\xc0\x0c", b"\x01a\xc0\x00", b"\x41a\x00"] {
+            assert_eq!(asked_name(&message(&[odd], &[])), Err(FORMERR), "{odd:?}");
+        }
+        let mut update = message(&[good], &[]);
+        update[2] = 0x28;
+        assert_eq!(asked_name(&update), Err(NOTIMP));
+        // A dot in a label is not one between labels.
+        let dotted = message(&[b"\x09x.blocked\x03a\\\xff\x00"], &[]);
+        assert_eq!(asked_name(&dotted).as_deref(), Ok("x\\046blocked.a\\092\\255"));
+    }
+
+    #[test]
+    fn names_that_an_answer_leads_to_are_found_and_circles_are_none() {
+        let question: &[&[u8]] = &[b"\x01a\x07blocked\x00"];
+        let record = |kind: u8, data: &[u8]| {
+            [&[0xc0, 12, 0, kind, 0, 1, 0, 0, 0, 9, 0, data.len() as u8][..], data].concat()
+        };
+        for (kind, data, led) in [
+            (5, b"\x01B\xc0\x0e".as_slice(), Some("b.blocked")),
+            (39, b"\x01c\x02de\x00", Some("c.de")),
+            (65, b"\x00\x01\xc0\x0e", Some("blocked")),
+            (64, b"\x00\x00\x01z\x00", Some("z")),
+            (65, b"\x00\x01\x00", Some("")),
+            // To itself, and to what comes later.
+            (5, b"\xc0\x2a", None),
+            (5, b"\xc0\xff", None),
+            (5, b"\x01b", None),
+            (65, b"", None),
+        ] {
+            let answer = message(question, &[&record(kind, data)]);
+            let found = aliases(&answer);
+            let expected = led.map(|name| vec![name.to_owned()]);
+            assert_eq!(found, expected, "{kind} {data:?}");
+        }
+        assert_eq!(aliases(&message(question, &[&record(16, b"text")])), Some(Vec::new()));
     }
 
     #[test]
@@ -247,9 +364,12 @@ mod tests {
             }
             bytes.truncate(rng.below(bytes.len() as u64 + 1) as usize);
             assert!((512..=1_232).contains(&limit(&bytes)));
-            assert!(name(&bytes).is_none_or(|name| name.len() < bytes.len()));
+            // A byte is four characters at most.
+            let len = asked_name(&bytes).map_or(0, |name| name.len());
+            assert!(len <= 4 * bytes.len());
             assert!(addresses(&bytes).len() * 4 <= bytes.len());
-            if let Some(answer) = failure(&bytes) {
+            let _ = aliases(&bytes);
+            if let Some(answer) = without_records(&bytes, SERVFAIL) {
                 assert!(answer.len() <= bytes.len() && is_answer(&answer));
             }
             if bytes.len() >= HEADER_LEN {

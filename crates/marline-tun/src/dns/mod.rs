@@ -3,8 +3,13 @@
 //! Programs see a resolver's own answers, whatever they ask for. One connection serves many queries at a time,
 //! under numbers of its own, and is opened when there is something to ask. A query that a broken connection took
 //! with it is asked once more on the next. Where the resolver cannot be reached programs are told so (SERVFAIL), so
-//! that they need not wait. Queries that programs ask over TCP need no service: they are relayed like any stream.
+//! that they need not wait. Queries that programs ask over TCP are relayed like any stream, unless there are exceptions
+//! of names: then [they come here](connection), too.
+//!
+//! With exceptions of names, each query is sorted by its name. An answer that leads on to a blocked name, by an alias
+//! for instance, is not passed on. What cannot be read is refused, as nobody knows what a resolver would make of it.
 
+mod connection;
 mod direct;
 pub(crate) mod message;
 mod pending;
@@ -20,7 +25,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
-pub use self::direct::{DirectAddresses, DirectNames};
+pub(crate) use self::connection::answer_queries;
+pub use self::direct::{DirectAddresses, DirectNames, TimedAddress};
 use self::pending::Pending;
 use self::query::LENGTH_BYTES;
 pub(crate) use self::query::Query;
@@ -70,15 +76,18 @@ impl<O: Open> Forwarder<O> {
 
     /// Has a query asked by whom its name belongs to.
     fn sort(&self, query: Query, pending: &mut Pending) {
-        let name = message::name(&query.message);
-        let treatment = name.map_or(Treatment::Tunnelled, |name| self.exceptions.of_name(&name));
-        match (treatment, &self.direct) {
-            (Treatment::Direct, Some(direct)) => direct.ask(query, self.writer.clone()),
-            (Treatment::Blocked, _) => {
-                if let Some(answer) = message::no_such_name(&query.message) {
-                    query.answer(&self.writer, &answer);
-                }
+        if !self.exceptions.has_domains() {
+            return pending.add(query);
+        }
+        let name = match message::asked_name(&query.message) {
+            Ok(name) => name,
+            Err(code) => return query.refuse(&self.writer, code),
+        };
+        match (self.exceptions.of_name(&name), &self.direct) {
+            (Treatment::Direct, Some(direct)) => {
+                direct.ask(query, name, Arc::clone(&self.exceptions), self.writer.clone());
             }
+            (Treatment::Blocked, _) => query.refuse(&self.writer, message::NXDOMAIN),
             (Treatment::Tunnelled | Treatment::Direct, _) => pending.add(query),
         }
     }
@@ -169,9 +178,11 @@ impl<O: Open> Forwarder<O> {
             let Some(answer) = received.get(at + LENGTH_BYTES..at + LENGTH_BYTES + len) else {
                 break;
             };
-            if let Some((query, mut answer)) = pending.answered(answer) {
-                message::fit(&mut answer, message::limit(&query.message));
-                query.answer(&self.writer, &answer);
+            if let Some((query, answer)) = pending.answered(answer) {
+                match refusal(&self.exceptions, &answer) {
+                    None => query.answer(&self.writer, answer),
+                    Some(code) => query.refuse(&self.writer, code),
+                }
             }
             at += LENGTH_BYTES + len;
         }
@@ -184,6 +195,16 @@ impl<O: Open> Forwarder<O> {
             query.fail(&self.writer);
         }
     }
+}
+
+/// The response code in place of an answer that must not be passed on: it leads to a blocked name, or cannot be read.
+fn refusal(exceptions: &Exceptions, answer: &[u8]) -> Option<u8> {
+    if !exceptions.has_domains() {
+        return None;
+    }
+    let Some(names) = message::aliases(answer) else { return Some(message::SERVFAIL) };
+    let is_blocked = |name: &String| exceptions.of_name(name) == Treatment::Blocked;
+    names.iter().any(is_blocked).then_some(message::NXDOMAIN)
 }
 
 /// Reads some bytes; `false` at the end. Safe to cancel.

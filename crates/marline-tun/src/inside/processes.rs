@@ -4,7 +4,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A network namespace, by what the system calls it, and the processes in it.
+/// A network namespace, by a file that each has of its own in /proc, and the processes in it.
+///
+/// `/proc/PID/ns/net` would say the same, but only to a process that has every capability of the other one. Who carries a
+/// program's traffic for root has none.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamespaceProcesses {
     device: u64,
@@ -20,7 +23,7 @@ impl NamespaceProcesses {
     }
 
     fn of(process: &Path) -> io::Result<NamespaceProcesses> {
-        let found = std::fs::metadata(process.join("ns/net"))?;
+        let found = std::fs::metadata(process.join("net/dev"))?;
         Ok(NamespaceProcesses { device: found.dev(), inode: found.ino() })
     }
 

@@ -4,6 +4,8 @@
 //! ([`routing`]); [`Machine::give_back`] removes them. What a process that is killed leaves behind is undone by
 //! [another one](UndoProcess), and else by the next `up` or `down` ([`clean_up`]), which know our rules by their mark.
 
+mod connections;
+mod direct_hosts;
 mod netlink;
 mod resolved;
 mod reverse_path;
@@ -11,7 +13,6 @@ pub mod routing;
 mod services;
 mod undo;
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
@@ -19,17 +20,16 @@ use anyhow::{Context, anyhow, bail};
 use marline_io::{GATEWAY_INTERFACE, Tun};
 use marline_proxy::rules::Cidr;
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
 
+use self::direct_hosts::DirectHosts;
 use self::netlink::Routing;
 use self::reverse_path::ReversePath;
 use self::routing::{Leads, Route, RoutingSettings, TABLE};
 pub use self::undo::UndoProcess;
 use crate::addresses::Addresses;
-use crate::dns::DirectAddresses;
+use crate::dns::{DirectAddresses, TimedAddress};
 use crate::interface::ReadyInterface;
-
-/// Hosts that are reached directly because of their names, at a time; beyond, the oldest goes through the tunnel.
-const DIRECT_HOSTS: usize = 4_096;
 
 /// Makes the interface, which nobody is led to yet. It goes with its descriptor.
 ///
@@ -66,7 +66,9 @@ pub struct Machine {
     routing: Routing,
     undo: UndoProcess,
     reverse_path: Option<ReversePath>,
-    direct: VecDeque<IpAddr>,
+    /// Networks that are reached directly for as long as it lasts.
+    direct_networks: Vec<Cidr>,
+    direct_hosts: DirectHosts,
 }
 
 impl Machine {
@@ -100,7 +102,13 @@ impl Machine {
             .with_context(|| format!("{GATEWAY_INTERFACE} cannot be set up"))?;
         let reverse_path = ReversePath::loosen();
         undo.arm(reverse_path).context("the process that would undo the changes is gone")?;
-        let machine = Machine { routing, undo, reverse_path, direct: VecDeque::new() };
+        let machine = Machine {
+            routing,
+            undo,
+            reverse_path,
+            direct_networks: settings.direct.clone(),
+            direct_hosts: DirectHosts::default(),
+        };
         match machine.lead(&settings, &interface, addresses).await {
             Ok(()) => {}
             Err(error) => {
@@ -153,32 +161,57 @@ impl Machine {
         Ok(())
     }
 
-    /// Makes hosts direct as they are asked for, until nobody can ask any more.
+    /// Makes hosts direct as they are asked for, each for its time, until nobody can ask any more.
     pub async fn keep_direct(&mut self, asked: &mut mpsc::Receiver<DirectAddresses>) {
-        while let Some(DirectAddresses { addresses, done }) = asked.recv().await {
-            for address in addresses {
-                self.make_direct(address).await;
+        loop {
+            let expiry = self.direct_hosts.next_expiry();
+            let expired = async {
+                match expiry {
+                    Some(expiry) => sleep_until(expiry).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                asked = asked.recv() => {
+                    let Some(DirectAddresses { name, addresses, done }) = asked else { return };
+                    for address in addresses {
+                        self.make_direct(&name, address).await;
+                    }
+                    // Who asked may have given up.
+                    let _ = done.send(());
+                }
+                () = expired => self.end_expired().await,
             }
-            // Who asked may have given up.
-            let _ = done.send(());
         }
     }
 
-    async fn make_direct(&mut self, address: IpAddr) {
-        if self.direct.contains(&address) {
+    async fn make_direct(&mut self, name: &str, TimedAddress { address, lifetime }: TimedAddress) {
+        // Its route is there for good.
+        if self.direct_networks.iter().any(|network| network.contains(address)) {
             return;
         }
-        let route = |address| Route { to: Cidr::around(address, u8::MAX), leads: Leads::Elsewhere };
-        if let Err(error) = self.routing.add_route(route(address), 0).await {
-            tracing::warn!("{address} goes through the tunnel: {error:#}");
-            return;
-        }
-        self.direct.push_back(address);
-        if self.direct.len() > DIRECT_HOSTS
-            && let Some(oldest) = self.direct.pop_front()
-            && let Err(error) = self.routing.remove_route(route(oldest)).await
+        let opening = self.direct_hosts.open(name, address, Instant::now() + lifetime);
+        if opening.is_new
+            && let Err(error) = self.routing.add_route(direct_host(address), 0).await
         {
-            tracing::debug!("{error:#}");
+            tracing::warn!("{address} goes through the tunnel: {error:#}");
+            self.direct_hosts.forget(address);
+        }
+        if let Some(evicted) = opening.evicted {
+            self.end_direct(evicted).await;
+        }
+    }
+
+    /// Hosts whose time is over go through the tunnel again, but for those that somebody is connected to.
+    async fn end_expired(&mut self) {
+        for address in self.direct_hosts.expire(Instant::now(), &connections::peers()) {
+            self.end_direct(address).await;
+        }
+    }
+
+    async fn end_direct(&mut self, address: IpAddr) {
+        if let Err(error) = self.routing.remove_route(direct_host(address)).await {
+            tracing::warn!("{address} is still reached directly: {error:#}");
         }
     }
 
@@ -192,4 +225,9 @@ impl Machine {
             Err(error) => tracing::warn!("rules stay (marline down removes them): {error:#}"),
         }
     }
+}
+
+/// The route of a host that is reached directly.
+fn direct_host(address: IpAddr) -> Route {
+    Route { to: Cidr::around(address, u8::MAX), leads: Leads::Elsewhere }
 }

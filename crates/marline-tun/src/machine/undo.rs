@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 
 use anyhow::Context;
+use marline_io::{KeptCapabilities, keep_capabilities};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::reverse_path::ReversePath;
@@ -38,6 +39,8 @@ impl UndoProcess {
                 drop(ours);
                 let _ = rustix::process::setsid();
                 ignore_signals();
+                // Routes and rules are all that it touches; without the rest dropped it still does its work.
+                let _ = keep_capabilities(KeptCapabilities::NetAdmin);
                 let ended = wait_and_undo(theirs);
                 if let Err(error) = &ended {
                     eprintln!("marline: the machine's routing is not what it was: {error:#}");

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use marline::{Carrier, Linger, Server, Stream};
+use marline::{Linger, Server, ServerBuilder, Stream};
 use marline_io::{SegmentLog, Tapped};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
@@ -45,15 +45,24 @@ struct Responder {
     known: Mutex<VecDeque<Known>>,
 }
 
+/// A server at this address that is to be bound, with a carrier of raw sockets, and what it notes of its segments.
+#[must_use]
+pub fn responder(listen: SocketAddr) -> (ServerBuilder, SegmentLog) {
+    let log = SegmentLog::new(LOG);
+    let mut server = Server::builder();
+    server.listen(listen).segment_log(log.clone());
+    server.transport_mut().linger(Linger::new(Duration::from_secs(20)));
+    (server, log)
+}
+
 /// Serves until it is stopped.
 ///
 /// # Errors
-/// The address cannot be listened on, or a privilege is missing.
-pub async fn respond(listen: SocketAddr, ready: impl FnOnce(SocketAddr)) -> anyhow::Result<()> {
-    let log = SegmentLog::new(LOG);
-    let mut server = Server::builder();
-    server.carrier(Carrier::Raw).listen(listen).segment_log(log.clone());
-    server.transport_mut().linger(Linger::new(Duration::from_secs(20)));
+/// The address cannot be listened on.
+pub async fn respond(
+    (server, log): (ServerBuilder, SegmentLog),
+    ready: impl FnOnce(SocketAddr),
+) -> anyhow::Result<()> {
     let server = server.bind().await?;
     ready(server.local_addr());
     let responder = Arc::new(Responder { log, known: Mutex::default() });

@@ -28,6 +28,9 @@ const SCENARIO: &str = include_str!("../support/phone.toml");
 pub(crate) const TARGET_V4: &str = "203.0.113.7";
 pub(crate) const TARGET_V6: &str = "2001:db8:7::1";
 pub(crate) const OTHER_V4: &str = "203.0.113.8";
+/// Addresses that are public by the registries as well, in worlds that have them.
+pub(crate) const PUBLIC_V4: &str = "9.9.9.9";
+pub(crate) const PUBLIC_V6: &str = "2620:fe::9";
 
 /// An ordinary user.
 const USER: u32 = 1_000;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use super::super::end_to_end::serve;
 use super::super::support::stun;
-use super::{OTHER_V4, TARGET_V4, TARGET_V6, two_uplinks};
+use super::{OTHER_V4, PUBLIC_V4, PUBLIC_V6, TARGET_V4, TARGET_V6, two_uplinks};
 
 /// Pages: GET /N gives N bytes of pattern, PUT answers with the SHA-256 of what came.
 pub(crate) const HTTP: u16 = 8_080;
@@ -44,8 +44,13 @@ pub(crate) fn targets() {
     if !two_uplinks::plays(targets) {
         return;
     }
-    for address in [TARGET_V4, OTHER_V4, TARGET_V6] {
+    for address in [TARGET_V4, OTHER_V4, TARGET_V6, PUBLIC_V4, PUBLIC_V6] {
         let ip: IpAddr = address.parse().expect("an address");
+        let is_public = [PUBLIC_V4, PUBLIC_V6].contains(&address);
+        if is_public && UdpSocket::bind((ip, 0)).is_err() {
+            // Not in this world.
+            continue;
+        }
         listen((ip, HTTP).into(), |stream| drop(serve(stream)));
         listen((ip, COUNT).into(), count);
         listen((ip, RESET).into(), reset);
@@ -170,20 +175,30 @@ fn answer(query: &[u8]) -> Vec<u8> {
     let (v4, v6): (IpAddr, IpAddr) = (TARGET_V4.parse().unwrap(), TARGET_V6.parse().unwrap());
     let (known, records): (bool, Vec<Vec<u8>>) = match (name.as_str(), kind) {
         ("www.example.test." | "v4.example.test.", 1) => (true, vec![bytes(v4)]),
+        ("direct.example.test.", 1) => (true, vec![bytes(PUBLIC_V4.parse().unwrap())]),
+        // Among addresses that are nobody's on the Internet, one that is.
+        ("rebinding.example.test.", 1) => {
+            let all = ["127.0.0.1", "10.0.0.1", "169.254.169.254", "198.18.0.1", "9.9.9.21"];
+            (true, all.map(|address| bytes(address.parse().unwrap())).into())
+        }
+        ("many.example.test.", 1) => (true, (1..=40).map(|n| vec![9, 9, 8, n]).collect()),
         ("www.example.test." | "v6.example.test.", 28) => (true, vec![bytes(v6)]),
         // More than any datagram takes.
         ("big.example.test.", 16) => (true, vec![[&[200u8][..], &[b'x'; 200]].concat(); 20]),
-        (name, _) => (
-            ["www.example.test.", "v4.example.test.", "v6.example.test.", "big.example.test."]
-                .contains(&name),
-            Vec::new(),
-        ),
+        (name, _) => (NAMES.contains(&name), Vec::new()),
     };
+    let alias = (name == "alias.example.test.").then(|| {
+        // v6.example.test, in the question's own domain.
+        let label = [&[2][..], b"v6", &[0xc0, 12 + 6]].concat();
+        let length = (label.len() as u16).to_be_bytes();
+        [&[0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 60][..], &length, &label].concat()
+    });
     let mut answer = query[..2].to_vec();
     answer.extend([0x85, if known { 0x80 } else { 0x83 }, 0, 1]);
-    answer.extend((records.len() as u16).to_be_bytes());
+    answer.extend((records.len() as u16 + u16::from(alias.is_some())).to_be_bytes());
     answer.extend([0; 4]);
     answer.extend(question);
+    answer.extend(alias.unwrap_or_default());
     for record in records {
         answer.extend([0xc0, 12]);
         answer.extend(kind.to_be_bytes());
@@ -193,6 +208,18 @@ fn answer(query: &[u8]) -> Vec<u8> {
     }
     answer
 }
+
+/// Names that are there, whatever is asked of them.
+const NAMES: [&str; 8] = [
+    "www.example.test.",
+    "v4.example.test.",
+    "v6.example.test.",
+    "big.example.test.",
+    "direct.example.test.",
+    "rebinding.example.test.",
+    "many.example.test.",
+    "alias.example.test.",
+];
 
 fn bytes(address: IpAddr) -> Vec<u8> {
     match address {

@@ -7,6 +7,7 @@
 
 mod endings;
 mod exceptions;
+mod names;
 mod ping;
 mod portal;
 mod reloading;
@@ -19,7 +20,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use super::run::targets::{self, HTTP, MIRRORS};
-use super::run::{OTHER_V4, TARGET_V4, TARGET_V6};
+use super::run::{OTHER_V4, PUBLIC_V4, PUBLIC_V6, TARGET_V4, TARGET_V6};
 use super::support;
 use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
 use marline_lab::scenario::Side;
@@ -83,7 +84,8 @@ impl World {
             &format!(
                 "ip link set lo up
                  ip addr add {TARGET_V4}/32 dev lo; ip addr add {OTHER_V4}/32 dev lo
-                 ip -6 addr add {TARGET_V6}/128 dev lo nodad"
+                 ip -6 addr add {TARGET_V6}/128 dev lo nodad
+                 ip addr add {PUBLIC_V4}/32 dev lo; ip -6 addr add {PUBLIC_V6}/128 dev lo nodad"
             ),
         );
         hosts.shell(
@@ -215,7 +217,7 @@ fn serve(hosts: &mut TwoUplinks) -> Receiver<String> {
          --public 10.0.1.1:7777 > invite 2> /dev/null",
     );
     let server = "./on server.conf marline server --config marline.toml --allow 203.0.113.0/24 \
-                  --allow 2001:db8::/32";
+                  --allow 2001:db8::/32 --allow 9.9.9.0/24 --allow 2620:fe::/64";
     let lines = hosts.program(Side::Server, server);
     hear(&lines, "listening on");
     lines

@@ -1,0 +1,124 @@
+//! Queries that come by TCP (RFC 7766), for the same service as those that come by UDP: a name that is blocked there is
+//! blocked here.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::query::Query;
+
+/// Queries of one connection at a time. Beyond, they are not read.
+const AT_ONCE: usize = 16;
+/// A connection on which nothing is asked ends after this long.
+const IDLE: Duration = Duration::from_secs(10);
+/// A program that has not taken an answer within this time does not.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Passes the queries of a connection to the service, and its answers back as they come, until the program has asked
+/// all that it wanted to.
+pub(crate) async fn answer_queries<S: AsyncRead + AsyncWrite>(
+    stream: S,
+    service: mpsc::Sender<Query>,
+) {
+    let (mut from, mut to) = tokio::io::split(stream);
+    let (answers, mut answered) = mpsc::channel(AT_ONCE);
+    let read = async move {
+        while let Ok(place) = answers.clone().reserve_owned().await
+            && let Some(message) = next_message(&mut from).await
+            && service.send(Query::on_connection(message, place)).await.is_ok()
+        {}
+        // The other half ends when all that was asked is answered.
+        drop(answers);
+    };
+    let write = async move {
+        while let Some(answer) = answered.recv().await {
+            if !write_message(&mut to, &answer).await {
+                return;
+            }
+        }
+        let _ = timeout(PATIENCE, to.shutdown()).await;
+    };
+    tokio::pin!(read, write);
+    tokio::select! {
+        () = &mut write => return,
+        () = &mut read => {}
+    }
+    write.await;
+}
+
+/// The next message; `None`: there is none, or not in time.
+async fn next_message(from: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
+    let read = async {
+        let length = from.read_u16().await?;
+        let mut message = vec![0; usize::from(length)];
+        from.read_exact(&mut message).await?;
+        std::io::Result::Ok(message)
+    };
+    timeout(IDLE, read).await.ok()?.ok()
+}
+
+/// Writes a message; `false`: nobody takes it.
+async fn write_message(to: &mut (impl AsyncWrite + Unpin), message: &[u8]) -> bool {
+    // An answer has come by TCP itself, or is shorter than a datagram.
+    let Ok(length) = u16::try_from(message.len()) else { return false };
+    let write = async {
+        to.write_all(&[&length.to_be_bytes()[..], message].concat()).await?;
+        to.flush().await
+    };
+    matches!(timeout(PATIENCE, write).await, Ok(Ok(())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message;
+    use super::*;
+
+    fn framed(message: &[u8]) -> Vec<u8> {
+        [&(message.len() as u16).to_be_bytes()[..], message].concat()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn queries_of_one_connection_are_asked_side_by_side_and_all_are_answered() {
+        let (mut program, gateway) = tokio::io::duplex(1 << 16);
+        let (ask, mut asked) = mpsc::channel(4);
+        let serving = tokio::spawn(answer_queries(gateway, ask));
+        let (a, b) = (message::query("a.example", 1), message::query("b.example", 28));
+        program.write_all(&[framed(&a), framed(&b)].concat()).await.unwrap();
+        program.shutdown().await.unwrap();
+        let (first, second) = (asked.recv().await.unwrap(), asked.recv().await.unwrap());
+        assert_eq!((&first.message, &second.message), (&a, &b));
+        // The second one is answered, the first one is lost.
+        second.into_place().send(vec![7; 2_000]);
+        drop(first);
+        let mut answers = Vec::new();
+        program.read_to_end(&mut answers).await.unwrap();
+        assert_eq!(answers, framed(&[7; 2_000]), "whole, and then the end");
+        serving.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_queries_ends_and_one_that_asks_much_waits() {
+        let (program, gateway) = tokio::io::duplex(1 << 16);
+        let (ask, mut asked) = mpsc::channel(100);
+        tokio::spawn(answer_queries(gateway, ask.clone()));
+        let (mut read, mut write) = tokio::io::split(program);
+        let query = framed(&message::query("a.example", 1));
+        write.write_all(&query.repeat(3 * AT_ONCE)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert_eq!(asked.len(), AT_ONCE);
+        while asked.try_recv().is_ok() {}
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert_eq!(asked.len(), AT_ONCE, "those that were lost make room");
+        asked.close();
+        while asked.try_recv().is_ok() {}
+        let mut rest = Vec::new();
+        read.read_to_end(&mut rest).await.unwrap();
+        assert!(rest.is_empty());
+        let (mut program, gateway) = tokio::io::duplex(1 << 16);
+        let idle = tokio::spawn(answer_queries(gateway, ask));
+        assert_eq!(program.read(&mut [0]).await.unwrap(), 0);
+        idle.await.unwrap();
+    }
+}

@@ -1,0 +1,138 @@
+//! Hosts that are reached directly because of their names: which ones, because of which name, and until when.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Hosts at a time; beyond, the one whose time is over first goes through the tunnel.
+const MOST: usize = 4_096;
+/// Hosts of one name at a time, which may have others in each answer.
+const MOST_OF_NAME: usize = 64;
+/// One that is in use when its time is over stays for so long, and is looked at again.
+const EXTENSION: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug)]
+struct Host {
+    name: String,
+    until: Instant,
+}
+
+/// What becomes of a host that is opened.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Opening {
+    /// It was not there before.
+    pub(super) is_new: bool,
+    /// This one made room for it.
+    pub(super) evicted: Option<IpAddr>,
+}
+
+/// The hosts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DirectHosts {
+    hosts: BTreeMap<IpAddr, Host>,
+}
+
+impl DirectHosts {
+    /// Opens a host because of a name, or lets it stay for longer.
+    pub(super) fn open(&mut self, name: &str, address: IpAddr, until: Instant) -> Opening {
+        if let Some(host) = self.hosts.get_mut(&address) {
+            host.until = host.until.max(until);
+            return Opening { is_new: false, evicted: None };
+        }
+        let of_name = |host: &Host| host.name == name;
+        let evicted = if self.hosts.values().filter(|host| of_name(host)).count() >= MOST_OF_NAME {
+            self.first_to_expire(of_name)
+        } else if self.hosts.len() >= MOST {
+            self.first_to_expire(|_| true)
+        } else {
+            None
+        };
+        if let Some(evicted) = evicted {
+            self.forget(evicted);
+        }
+        self.hosts.insert(address, Host { name: name.to_owned(), until });
+        Opening { is_new: true, evicted }
+    }
+
+    fn first_to_expire(&self, among: impl Fn(&Host) -> bool) -> Option<IpAddr> {
+        let among = self.hosts.iter().filter(|(_, host)| among(host));
+        among.min_by_key(|(_, host)| host.until).map(|(address, _)| *address)
+    }
+
+    pub(super) fn forget(&mut self, address: IpAddr) {
+        self.hosts.remove(&address);
+    }
+
+    /// When the next host's time is over.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.hosts.values().map(|host| host.until).min()
+    }
+
+    /// Takes out those whose time is over. Those in use stay for a while.
+    pub(super) fn expire(&mut self, now: Instant, in_use: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
+        let mut expired = Vec::new();
+        self.hosts.retain(|address, host| {
+            if host.until > now {
+                return true;
+            }
+            if in_use.contains(address) {
+                host.until = now + EXTENSION;
+                return true;
+            }
+            expired.push(*address);
+            false
+        });
+        expired
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn address(number: u32) -> IpAddr {
+        Ipv4Addr::from_bits(0x0909_0000 + number).into()
+    }
+
+    #[test]
+    fn a_host_goes_when_its_time_is_over_unless_it_is_in_use() {
+        let (mut hosts, start) = (DirectHosts::default(), Instant::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert!(hosts.open("a.example", address(1), after(300)).is_new);
+        assert!(hosts.open("b.example", address(2), after(400)).is_new);
+        // Asked again, it stays for longer, and never shorter.
+        assert!(!hosts.open("a.example", address(1), after(500)).is_new);
+        hosts.open("a.example", address(1), after(350));
+        assert_eq!(hosts.next_expiry(), Some(after(400)));
+        assert!(hosts.expire(after(399), &BTreeSet::new()).is_empty());
+        assert_eq!(hosts.expire(after(400), &BTreeSet::new()), [address(2)]);
+        let in_use = BTreeSet::from([address(1)]);
+        assert!(hosts.expire(after(500), &in_use).is_empty());
+        assert_eq!(hosts.next_expiry(), Some(after(500) + EXTENSION));
+        assert_eq!(hosts.expire(after(560), &BTreeSet::new()), [address(1)]);
+        assert_eq!(hosts.next_expiry(), None);
+    }
+
+    #[test]
+    fn neither_a_name_nor_all_of_them_open_more_than_so_many() {
+        let (mut hosts, start) = (DirectHosts::default(), Instant::now());
+        let until = |number: u32| start + Duration::from_secs(300 + u64::from(number));
+        for number in 0..MOST_OF_NAME as u32 {
+            assert_eq!(hosts.open("many.example", address(number), until(number)).evicted, None);
+        }
+        let further = hosts.open("many.example", address(5_000), until(5_000));
+        assert_eq!(further, Opening { is_new: true, evicted: Some(address(0)) });
+        for number in MOST_OF_NAME as u32..MOST as u32 {
+            let name = format!("{number}.example");
+            assert_eq!(hosts.open(&name, address(number), until(number)).evicted, None);
+        }
+        assert_eq!(hosts.hosts.len(), MOST);
+        let further = hosts.open("one.example", address(6_000), until(6_000));
+        assert_eq!(further.evicted, Some(address(1)));
+        assert_eq!(hosts.hosts.len(), MOST);
+    }
+}

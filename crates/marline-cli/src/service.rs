@@ -1,4 +1,4 @@
-//! Words to the service manager (sd_notify): ready, reading its configuration again, stopping, alive.
+//! Words to the service manager (sd_notify): ready, reading its configuration again, stopping, alive, what it waits for.
 //!
 //! Without one (`NOTIFY_SOCKET` is not set) they go nowhere.
 
@@ -11,6 +11,24 @@ use sd_notify::NotifyState;
 const WATCHDOG: &str = "WATCHDOG_USEC";
 /// Signs of life within that time, so that one may be late.
 const SIGNS: u32 = 3;
+
+/// Where the manager hears, if there is one.
+const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
+
+/// Whether a service manager wants to hear.
+pub fn is_managed() -> bool {
+    std::env::var_os(NOTIFY_SOCKET).is_some()
+}
+
+/// What it does now, in words, as `systemctl status` shows it; empty: nothing in particular.
+pub fn status(text: &str) {
+    tell(&[NotifyState::Status(text)]);
+}
+
+/// The start takes longer: the next word on it comes within this time.
+pub fn extend_start(time: Duration) {
+    tell(&[NotifyState::ExtendTimeoutUsec(u32::try_from(time.as_micros()).unwrap_or(u32::MAX))]);
+}
 
 /// Whoever comes now is served.
 pub fn ready() {

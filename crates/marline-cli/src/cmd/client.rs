@@ -29,6 +29,7 @@ use super::monitor::print;
 use super::opened::OpenedClient;
 use super::renewal::{Renewal, Step};
 use super::settings::{Live, Settings};
+use super::startup::report_missing_path;
 use super::watched::{Watched, watched};
 use crate::config::Forward;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
@@ -94,6 +95,9 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let (ask, reloads) = reloads();
     let opened = OpenedClient::open(&prepared.plan, Some(ask)).await?;
     let watched = watched(&prepared.plan.runtime, Arc::clone(&opened.handle) as _)?;
+    // Its ports are served meanwhile.
+    let mut beside = JoinSet::new();
+    beside.spawn(report_missing_path(opened.client.clone()));
     let is_direct = matches!(prepared.plan.route, Route::Direct);
     let running = Running { prepared, reloads, opened: &opened, watched: &watched };
     if is_direct {

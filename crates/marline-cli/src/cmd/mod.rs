@@ -25,6 +25,7 @@ pub mod scheduler;
 pub mod serve;
 pub mod server;
 mod settings;
+mod startup;
 pub mod status;
 pub mod up;
 pub mod upgrade;

@@ -3,19 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow};
 use marline::advanced::KeptCapabilities;
-use marline_proxy::client::current::Current;
-use marline_proxy::client::dialer::Dialer;
-use marline_proxy::client::open::{Open, OpenError};
-use marline_proxy::client::tunnel::Tunnel;
 use marline_proxy::client::udp_keeper::keep_lane;
 use marline_proxy::shutdown::{Reload, Stopper, told};
 use marline_proxy::signals::{Signals, Told};
-use marline_proxy::target::Target;
-use marline_proxy::transport::Transport;
 use marline_tun::addresses::Addresses;
 use marline_tun::dns::DirectNames;
 use marline_tun::exceptions::Exceptions;
@@ -31,14 +24,13 @@ use super::names::resolvers;
 use super::opened::{FAREWELL, OpenedClient};
 use super::renewal::Renewal;
 use super::settings::{Live, Settings};
+use super::startup::reach_server;
 use super::watched::watched;
 use crate::config::client::{ClientOptions, ClientPlan};
 use crate::config::machine::{MachineOptions, MachinePlan};
 use crate::config::up::UpOptions;
 use crate::reload::reloads;
 
-/// A server that has not answered within this time is not there, and the machine stays as it is.
-const PROOF: Duration = Duration::from_secs(30);
 /// Names that wait for their addresses to be made direct.
 const QUEUED: usize = 64;
 
@@ -111,7 +103,9 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         Ok(())
     });
     tokio::select! {
-        proven = prove(way) => proven?,
+        reached = reach_server(client, way) => {
+            reached.map_err(|error| anyhow!("{error:#}; nothing of this machine was changed"))?;
+        }
         () = ended_early(&mut signals) => return Ok(ExitCode::SUCCESS),
     }
     let addresses = Addresses::default();
@@ -169,19 +163,6 @@ async fn ended(signals: &mut Signals, live: &mut dyn Reload) {
     while told(signals, live).await == Told::Reload {
         live.reload();
     }
-}
-
-/// Asks the server for something, so that a machine whose server is not there, or is another, keeps its network.
-async fn prove(current: &Current<Tunnel<Dialer>>) -> anyhow::Result<()> {
-    let unchanged = "nothing of this machine was changed";
-    match tokio::time::timeout(PROOF, current.open(&Target::servers_resolver())).await {
-        Ok(Ok(stream)) => stream.abort(),
-        // It answered.
-        Ok(Err(OpenError::Refused(_))) => {}
-        Ok(Err(error)) => bail!("{error}; {unchanged}"),
-        Err(_) => bail!("the server has not answered within {} s; {unchanged}", PROOF.as_secs()),
-    }
-    Ok(())
 }
 
 /// On standard output, and to the service manager.

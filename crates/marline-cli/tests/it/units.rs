@@ -11,7 +11,7 @@ use marline_testkit::need;
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/units_world.sh");
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A machine; everything on it ends with it, and its cgroup is gone.
 struct Machine {
@@ -146,6 +146,12 @@ fn systemd_starts_all_of_them_and_they_work_together() {
         has(&format!("marline-up{state}: active, rules: 7"));
     }
     has("marline-up down: inactive, rules: 0");
+    for unit in ["marline-server", "marline-serve", "marline-client", "marline-up"] {
+        has(&format!("{unit}: limit 0, restarts after 5s"));
+    }
+    for unit in ["marline-client", "marline-up"] {
+        has(&format!("{unit}: may take infinity"));
+    }
     has("watchdog: left alone");
     has("watchdog: active again, 1");
     has("person: Hello from the machine");

@@ -135,6 +135,13 @@ done
 [ "$now" != "$(systemctl show --value -p MainPID marline-server)" ] &&
     echo "marline-server: upgraded by reload, $(systemctl is-active marline-server)"
 echo "socks5 after that: $(curl -sS --max-time 20 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/)"
+# None of them gives up for good.
+for unit in $units marline-up; do
+    echo "$unit: limit $(systemctl show --value -p StartLimitIntervalUSec $unit), restarts after $(systemctl show --value -p RestartUSec $unit)"
+done
+for unit in marline-client marline-up; do
+    echo "$unit: may take $(systemctl show --value -p TimeoutStartUSec $unit)"
+done
 rules() { ip rule show | grep -c "proto 109"; }
 # It is there when the traffic goes through it.
 timeout 60 systemctl start marline-up
@@ -144,7 +151,7 @@ grep -E '^(Uid|Cap(Prm|Eff|Inh|Amb)|NoNewPrivs|Seccomp):' /proc/$pid/status |
     while read -r key value rest; do echo "marline-up: $key $value"; done
 # All its processes at once; it is started again.
 systemctl kill -s KILL marline-up
-for try in {1..100}; do
+for try in {1..300}; do
     [ "$(systemctl show --value -p MainPID marline-up)" != $pid ] && systemctl is-active -q marline-up && break
     sleep 0.1
 done
@@ -161,7 +168,7 @@ pid=$(systemctl show --value -p MainPID marline-client)
 sleep 3
 [ "$pid" = "$(systemctl show --value -p MainPID marline-client)" ] && echo "watchdog: left alone"
 kill -s STOP "$pid"
-for try in {1..200}; do
+for try in {1..300}; do
     [ "$(systemctl show --value -p MainPID marline-client)" != "$pid" ] && systemctl is-active -q marline-client && break
     sleep 0.1
 done

@@ -63,7 +63,7 @@ fn a_second_one_says_so_and_the_first_one_stays() {
 }
 
 #[test]
-fn without_a_server_the_machine_stays_as_it_is() {
+fn without_a_server_the_machine_stays_as_it_is_until_there_is_one() {
     let _others = support::among_others();
     let Some(mut world) = World::set("up-no-server", &[]) else { return };
     world
@@ -71,9 +71,12 @@ fn without_a_server_the_machine_stays_as_it_is() {
         .shell(Side::Server, "ip addr del 10.0.1.1/24 dev wifi; ip addr add 10.0.1.1/24 dev wifi");
     world.hosts.net.command("wifi", "down").expect("an order");
     let (lines, _) = world.start("--path wifi");
-    let line = hear(&lines, "nothing of this machine was changed");
+    let line = hear(&lines, "waiting for the server");
     assert!(line.contains("10.0.1.1"), "{line}");
-    world.wait_until("nothing is left", || world.left().is_empty());
+    world.wait_until("nothing is changed", || world.left().is_empty());
+    world.hosts.net.command("wifi", "up").expect("an order");
+    hear(&lines, "goes through the server");
+    assert!(world.fetches(&page(TARGET_V4, 100)));
 }
 
 #[test]

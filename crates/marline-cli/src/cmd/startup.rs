@@ -1,0 +1,161 @@
+//! Start of a command before there is a network, or before its server answers, as at a machine's start: it waits.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail};
+use marline::{Client, PathStatus};
+use marline_proxy::client::open::{Open, OpenError};
+use marline_proxy::message::ErrorCode;
+use marline_proxy::target::Target;
+use marline_proxy::transport::Transport;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::opened::ServerWay;
+use crate::service;
+
+/// A server that has not answered within this time is asked again.
+const PROOF: Duration = Duration::from_secs(30);
+/// The longest pause between two attempts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// Paths are looked at so often while one is waited for.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A service manager is told at least this often that the start takes longer, and that the next word comes within twice
+/// this time.
+const EXTEND_EVERY: Duration = Duration::from_secs(60);
+
+/// Waits until there is a path, and until the server has answered over it. A service waits for as long as that takes.
+///
+/// # Errors
+/// Waiting does not help: the server is another one than the invite's, or refuses this client. At a terminal, also: it
+/// does not answer.
+pub(super) async fn reach_server(client: &Client, way: &ServerWay) -> anyhow::Result<()> {
+    let mut pause = Duration::from_secs(1);
+    let mut said = None;
+    loop {
+        wait_for_path(client).await;
+        service::extend_start(2 * EXTEND_EVERY);
+        let why = match ask(way).await {
+            Ok(()) => {
+                service::status("");
+                return Ok(());
+            }
+            Err(Failed::ForGood(error)) => return Err(error),
+            Err(Failed::ForNow(error)) => error,
+        };
+        if !is_any_up(&client.paths()) {
+            continue;
+        }
+        if is_at_terminal() {
+            bail!("{why:#}");
+        }
+        let text = format!("waiting for the server: {why:#}");
+        service::status(&text);
+        if said.as_ref() != Some(&text) {
+            tracing::warn!("{text}");
+            said = Some(text);
+        }
+        pause_until_change(client, pause).await;
+        pause = (2 * pause).min(LONGEST_PAUSE);
+    }
+}
+
+/// Why the server was not reached.
+enum Failed {
+    /// It may be reached later.
+    ForNow(anyhow::Error),
+    ForGood(anyhow::Error),
+}
+
+/// Asks the server for something.
+async fn ask(way: &ServerWay) -> Result<(), Failed> {
+    match timeout(PROOF, way.open(&Target::servers_resolver())).await {
+        Ok(Ok(stream)) => {
+            stream.abort();
+            Ok(())
+        }
+        Ok(Err(error @ OpenError::Pin)) => Err(Failed::ForGood(anyhow!("{error}"))),
+        Ok(Err(OpenError::Refused(_))) => match way.now().refusal() {
+            // It has answered; that it does not let its resolver be asked is another matter.
+            None => Ok(()),
+            Some(refusal) => {
+                let error = anyhow!("the server refuses this client: {}", refusal.text);
+                Err(match refusal.code {
+                    // There is no room, or a quota is used up.
+                    ErrorCode::ResourceExceeded | ErrorCode::NetworkFailure => Failed::ForNow(error),
+                    _ => Failed::ForGood(error),
+                })
+            }
+        },
+        Ok(Err(OpenError::Server(error))) => Err(Failed::ForNow(error)),
+        Err(_) => {
+            let seconds = PROOF.as_secs();
+            Err(Failed::ForNow(anyhow!("the server has not answered within {seconds} s")))
+        }
+    }
+}
+
+/// Reports once that there is no path yet, and when there is one: for a command that serves meanwhile.
+pub(super) async fn report_missing_path(client: Client) {
+    wait_for_path(&client).await;
+}
+
+/// Waits until a path can be used. If there is none now, the log and the service manager learn what is waited for.
+async fn wait_for_path(client: &Client) {
+    let paths = client.paths();
+    if is_any_up(&paths) {
+        return;
+    }
+    let text = format!("waiting for a network: {}", missing(&paths));
+    tracing::warn!("{text}");
+    service::status(&text);
+    let mut extended: Option<Instant> = None;
+    loop {
+        if extended.is_none_or(|at| at.elapsed() > EXTEND_EVERY) {
+            service::extend_start(2 * EXTEND_EVERY);
+            extended = Some(Instant::now());
+        }
+        sleep(LOOK_EVERY).await;
+        let paths = client.paths();
+        let names: Vec<String> =
+            paths.iter().filter(|path| path.up).map(|path| path.spec.short_name()).collect();
+        if !names.is_empty() {
+            tracing::info!("there is a network: {}", names.join(", "));
+            service::status("");
+            return;
+        }
+    }
+}
+
+fn is_any_up(paths: &[PathStatus]) -> bool {
+    paths.iter().any(|path| path.up)
+}
+
+/// What is wrong with each path.
+fn missing(paths: &[PathStatus]) -> String {
+    if paths.is_empty() {
+        return "no interface has an address and a default route".to_owned();
+    }
+    let word = |path: &PathStatus| {
+        let why = path.error.as_deref().unwrap_or("it is down");
+        format!("{}: {why}", path.spec.short_name())
+    };
+    paths.iter().map(word).collect::<Vec<_>>().join("; ")
+}
+
+/// Waits for so long, or until other paths can be used.
+async fn pause_until_change(client: &Client, pause: Duration) {
+    let usable = || -> Vec<_> {
+        let paths = client.paths().into_iter().filter(|path| path.up);
+        paths.map(|path| (path.spec.short_name(), path.addresses)).collect()
+    };
+    let (before, until) = (usable(), Instant::now() + pause);
+    while Instant::now() < until && usable() == before {
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Somebody looks at what is said, and can start it again.
+fn is_at_terminal() -> bool {
+    std::io::stderr().is_terminal() && !service::is_managed()
+}

@@ -43,7 +43,9 @@ pub use net::{
 pub use path_radio::RadioKind;
 pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
-pub use privileges::{drop_capabilities, drop_capabilities_but_net_admin};
+pub use privileges::{
+    drop_capabilities, drop_capabilities_but_net_admin, has_net_admin, port_help,
+};
 pub use random::{ResetSeed, SecretRng};
 pub use sys::socket::PortSharing;
 pub use sys::tun::Tun;

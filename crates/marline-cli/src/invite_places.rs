@@ -13,7 +13,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, bail};
 use marline_proxy::invite::Invite;
@@ -222,9 +222,29 @@ impl InvitePlaces {
 /// The invite that a process last read, for when its file is out of reach later: a process that has given up root's
 /// rights cannot read a file of the user who called `sudo` again. Clones are one memory. It is no setting.
 #[derive(Clone, Default)]
-pub struct LastInvite(Arc<Mutex<Option<Invite>>>);
+pub struct LastInvite(Arc<Mutex<Memory>>);
+
+#[derive(Default)]
+struct Memory {
+    invite: Option<Invite>,
+    /// As they were at the start, whoever the process has become since.
+    places: Option<InvitePlaces>,
+}
 
 impl LastInvite {
+    /// The stored invite, by [`or_last`](Self::or_last).
+    ///
+    /// # Errors
+    /// As [`InvitePlaces::find`].
+    pub(crate) fn find_stored(&self) -> anyhow::Result<Invite> {
+        let places = self.lock().places.get_or_insert_with(InvitePlaces::of_process).clone();
+        self.or_last(|| places.find())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Memory> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What `read` finds; where it lacks the permission, what was found before.
     ///
     /// # Errors
@@ -233,8 +253,9 @@ impl LastInvite {
         &self,
         read: impl FnOnce() -> anyhow::Result<FoundInvite>,
     ) -> anyhow::Result<Invite> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match (read(), &*last) {
+        let read = read();
+        let last = &mut self.lock().invite;
+        match (read, &*last) {
             (Ok(found), _) => {
                 *last = Some(found.invite.clone());
                 Ok(found.invite)

@@ -16,7 +16,7 @@ use super::policies::{Choice, Side, registry};
 use super::shared::{RuntimeOptions, busy_poll, connections, options, seconds};
 use super::up::UpOptions;
 use super::{Forward, InviteWord, PathQuota, PortDeadline, Resolver, Span, Watch, Word, beside};
-use crate::invite_places::{FoundInvite, InvitePlaces, LastInvite};
+use crate::invite_places::{FoundInvite, LastInvite};
 use crate::native::{CarrierChoice, CarrierPlan};
 use crate::state_file;
 
@@ -286,7 +286,7 @@ impl ClientOptions {
             return Ok(invite.clone());
         }
         let Some(file) = &self.invite_file else {
-            return self.last_invite.or_last(|| InvitePlaces::of_process().find());
+            return self.last_invite.find_stored();
         };
         self.last_invite.or_last(|| {
             private_file::check_mode(file)?;

@@ -57,7 +57,7 @@ services=$(date +%s)
 on_debian marline server --init --config /var/lib/marline/marline.toml --listen 127.0.0.1:7777 \
     --allow 127.0.0.0/8 --invite-out /etc/marline/invite 2> /dev/null
 on_debian marline server --config /var/lib/marline/marline.toml > "$here/server.log" 2>&1 &
-on_debian marline client --invite-file /etc/marline/invite --path 127.0.0.1 > "$here/client.log" 2>&1 &
+on_debian marline client --path 127.0.0.1 > "$here/client.log" 2>&1 &
 until_true says "socks5 listening" "$here/client.log"
 fetched=$(curl -sS --max-time 60 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8000/)
 [ "$fetched" = "Hello from the other side" ] || fail "curl through both: $fetched"

@@ -44,6 +44,12 @@ impl Finding {
         Finding { what, status: FindingStatus::Works, text: text.into() }
     }
 
+    /// An invite is stored and cannot be used.
+    #[must_use]
+    pub fn unusable_invite(error: &anyhow::Error) -> Finding {
+        Finding::fails("invite", format!("{error:#}"))
+    }
+
     fn note(what: &'static str, text: impl Into<String>) -> Finding {
         Finding { what, status: FindingStatus::Note, text: text.into() }
     }

@@ -8,9 +8,11 @@ pub mod control;
 pub mod dashboard;
 pub mod demo;
 pub mod doctor;
+pub mod invite_places;
 pub use marline_lab::emulation;
 pub mod log;
 pub mod metrics_http;
+mod mobile_data;
 pub mod native;
 pub mod path_health_table;
 pub mod path_quotas;
@@ -26,6 +28,7 @@ pub mod service;
 pub mod service_counts;
 pub mod state_file;
 mod succession;
+mod sudo_caller;
 pub mod times;
 
 use std::pin::Pin;
@@ -68,6 +71,8 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Store an invite, so that all other commands find it.
+    Join(cmd::join::Args),
     /// Run the client: local SOCKS5 and HTTP ports and forwards, carried over several paths.
     Client(Box<cmd::client::Args>),
     /// Run the server for clients: manage keys and invites, connect to targets.
@@ -149,7 +154,14 @@ pub fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    log::start(log_level(&cli), cli.log_format);
+    if matches!(cli.command, Command::Connect(_)) && cli.verbose == 0 {
+        // Its standard error is the terminal of the program that started it, such as ssh's.
+        log::start_silent();
+    } else {
+        // That of `run` may go on in a file.
+        let colors = !matches!(cli.command, Command::Run(_));
+        log::start(log_level(&cli), cli.log_format, colors);
+    }
     // A demo that is killed outright cannot end its servers and clients itself.
     #[cfg(target_os = "linux")]
     if std::env::var_os(demo::DIE_WITH_PARENT).is_some() {
@@ -216,6 +228,7 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
     }
     let mut drivers = 1;
     let work: Work = match command {
+        Command::Join(args) => Box::pin(cmd::join::run(args)),
         Command::Client(args) => Box::pin(cmd::client::run(cmd::client::prepare(*args)?)),
         Command::Server(args) => {
             let prepared = cmd::server::prepare(*args)?;

@@ -2,7 +2,10 @@
 //! level is that of `-v` and `-q`, or else that of the configuration, which may change while the
 //! program runs.
 
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -66,6 +69,9 @@ pub enum LogFormat {
 /// The level of the process's log; not set where flags have the last word.
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
+/// Whether the command line asks for more of the log (`-v`).
+static VERBOSE: AtomicBool = AtomicBool::new(false);
+
 /// Whether connections that end have lines.
 static TELLS_CONNECTIONS: AtomicBool = AtomicBool::new(false);
 
@@ -75,7 +81,10 @@ pub fn tell_connections(tell: bool) {
 }
 
 /// Where lines go: they may find no room there (a full disk), or nobody who reads.
-static SINK: Mutex<Sink<Stderr>> = Mutex::new(Sink::new(Stderr));
+static SINK: Mutex<Sink<Output>> = Mutex::new(Sink::new(Output::Stderr));
+
+/// Bytes that a process writes into a file of its log.
+const LONGEST_FILE: u64 = 1 << 20;
 
 /// Lines of this process' log that could not be written.
 static LOST: AtomicU64 = AtomicU64::new(0);
@@ -86,12 +95,26 @@ pub fn lost_lines() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// Standard error without a buffer.
-struct Stderr;
+/// Where lines go, without a buffer.
+enum Output {
+    Stderr,
+    /// A file, and how much more of it there may be.
+    File(File, u64),
+}
 
-impl Write for Stderr {
+impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        io::stderr().write(bytes)
+        match self {
+            Output::Stderr => io::stderr().write(bytes),
+            Output::File(_, room) if *room < bytes.len() as u64 => {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            Output::File(file, room) => {
+                let written = file.write(bytes)?;
+                *room -= written as u64;
+                Ok(written)
+            }
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -176,8 +199,9 @@ impl Write for Line {
     }
 }
 
-/// Starts the log. `flags` is what the command line says of its level: it then stays so.
-pub fn start(flags: Option<LogLevel>, format: LogFormat) {
+/// Starts the log. `flags` is what the command line says of its level: it then stays so. `colors`: on a terminal.
+pub fn start(flags: Option<LogLevel>, format: LogFormat, colors: bool) {
+    VERBOSE.store(matches!(flags, Some(LogLevel::Debug | LogLevel::Trace)), Ordering::Relaxed);
     let (filter, handle) = reload::Layer::new(LevelFilter::from(flags.unwrap_or_default()));
     let lines = fmt::layer().with_writer(|| Line).with_target(false);
     SINK.lock().unwrap_or_else(PoisonError::into_inner).format = format;
@@ -188,7 +212,7 @@ pub fn start(flags: Option<LogLevel>, format: LogFormat) {
     });
     match format {
         LogFormat::Text => {
-            let lines = lines.with_ansi(std::io::stderr().is_terminal());
+            let lines = lines.with_ansi(colors && std::io::stderr().is_terminal());
             registry.with(lines.with_filter(wanted)).init();
         }
         LogFormat::Json => {
@@ -199,6 +223,31 @@ pub fn start(flags: Option<LogLevel>, format: LogFormat) {
         // A process has one log.
         let _ = LEVEL.set(handle);
     }
+}
+
+/// Starts a log that is never written.
+pub fn start_silent() {
+    tracing_subscriber::registry().with(LevelFilter::OFF).init();
+}
+
+/// Appends the log to this file from now on, 1 MB at most; one that is longer already begins again. It is for its user
+/// alone. With `-v` the log stays where it is.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn continue_in(path: &Path) -> io::Result<()> {
+    if VERBOSE.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    if let Some(directory) = path.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    }
+    let file = File::options().append(true).create(true).mode(0o600).open(path)?;
+    if file.metadata()?.len() > LONGEST_FILE {
+        file.set_len(0)?;
+    }
+    SINK.lock().unwrap_or_else(PoisonError::into_inner).to = Output::File(file, LONGEST_FILE);
+    Ok(())
 }
 
 /// Changes the level, unless flags have the last word.

@@ -1,8 +1,15 @@
-//! Place of a client's state file. A server's is beside its configuration.
+//! Places of a client's state file, and of the log of a `marline run`. A server's are beside its configuration.
 
 use std::path::PathBuf;
 
 const NAME: &str = "client.state";
+const LOG: &str = "run.log";
+
+/// The log of what happens while a program of `marline run` has the terminal.
+#[must_use]
+pub fn log_of_run() -> PathBuf {
+    of_client().with_file_name(LOG)
+}
 
 /// In systemd's state directory if there is one, else in the user's, else in root's.
 #[must_use]

@@ -43,7 +43,9 @@ pub use net::{
 pub use path_radio::RadioKind;
 pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
-pub use privileges::{KeptCapabilities, drop_capabilities, keep_capabilities};
+pub use privileges::{
+    KeptCapabilities, drop_capabilities, has_net_admin, keep_capabilities, port_help,
+};
 pub use random::{ResetSeed, SecretRng};
 pub use sys::socket::PortSharing;
 pub use sys::tun::Tun;

@@ -4,7 +4,7 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use std::io;
 
-use crate::net::{Interface, Interfaces, route_exists};
+use crate::net::{GATEWAY_INTERFACE, Interface, Interfaces, route_exists};
 use crate::{LocalSpec, PathSpec, PortSharing, SocketOptions};
 
 /// One local address of a path.
@@ -65,22 +65,68 @@ impl LocalEnd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResolveError {
     /// No interface has this name.
-    NoInterface(String),
+    NoInterface {
+        /// The name.
+        name: String,
+        /// The interfaces there are, for whoever mistyped it.
+        present: Vec<String>,
+    },
     /// The interface has no usable address.
     NoAddress(String),
     /// No interface has this address.
-    NotOurs(IpAddr),
+    NotOurs {
+        /// The address.
+        address: IpAddr,
+        /// The addresses there are, with their interfaces.
+        present: Vec<String>,
+    },
+}
+
+/// Names that are listed of what is there.
+const LISTED: usize = 8;
+
+impl ResolveError {
+    fn no_interface(name: &str, interfaces: &Interfaces) -> ResolveError {
+        let present = usable(interfaces).map(|interface| interface.name.clone());
+        ResolveError::NoInterface { name: name.to_owned(), present: present.take(LISTED).collect() }
+    }
+
+    fn not_ours(address: IpAddr, interfaces: &Interfaces) -> ResolveError {
+        let present = usable(interfaces).flat_map(|interface| {
+            let fitting = interface.addresses.iter().filter(|ip| ip.is_ipv4() == address.is_ipv4());
+            fitting.map(|ip| format!("{ip} ({})", interface.name))
+        });
+        ResolveError::NotOurs { address, present: present.take(LISTED).collect() }
+    }
+}
+
+/// The interfaces that a path may go over.
+fn usable(interfaces: &Interfaces) -> impl Iterator<Item = &Interface> {
+    let other = |interface: &&Interface| !interface.loopback && interface.name != GATEWAY_INTERFACE;
+    interfaces.list().iter().filter(other)
 }
 
 impl fmt::Display for ResolveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ResolveError::NoInterface(name) => write!(f, "there is no interface `{name}`"),
+            ResolveError::NoInterface { name, present } => {
+                write!(f, "there is no interface `{name}`")?;
+                list(f, present)
+            }
             ResolveError::NoAddress(name) => write!(f, "interface `{name}` has no address"),
-            ResolveError::NotOurs(address) => {
-                write!(f, "no interface of this machine has the address {address}")
+            ResolveError::NotOurs { address, present } => {
+                write!(f, "no interface of this machine has the address {address}")?;
+                list(f, present)
             }
         }
+    }
+}
+
+/// What is there instead.
+fn list(f: &mut fmt::Formatter<'_>, present: &[String]) -> fmt::Result {
+    match present {
+        [] => Ok(()),
+        _ => write!(f, " (there is {})", present.join(", ")),
     }
 }
 
@@ -94,14 +140,15 @@ impl PathSpec {
     pub fn resolve(&self, interfaces: &Interfaces) -> Result<Vec<LocalEnd>, ResolveError> {
         match &self.local {
             LocalSpec::Address(address) => {
-                let interface =
-                    interfaces.by_address(*address).ok_or(ResolveError::NotOurs(*address))?;
+                let interface = interfaces
+                    .by_address(*address)
+                    .ok_or_else(|| ResolveError::not_ours(*address, interfaces))?;
                 Ok(vec![end(interface, *address)])
             }
             LocalSpec::Interface(name) => {
                 let interface = interfaces
                     .by_name(name)
-                    .ok_or_else(|| ResolveError::NoInterface(name.clone()))?;
+                    .ok_or_else(|| ResolveError::no_interface(name, interfaces))?;
                 let family = self.remote.map(|remote| remote.is_ipv4());
                 let fitting = interface
                     .addresses
@@ -169,7 +216,7 @@ mod tests {
         let error = stranger.resolve(&interfaces).unwrap_err();
         assert!(error.to_string().contains("203.0.113.77"));
         let missing: PathSpec = "nosuch0".parse().unwrap();
-        assert!(matches!(missing.resolve(&interfaces), Err(ResolveError::NoInterface(_))));
+        assert!(matches!(missing.resolve(&interfaces), Err(ResolveError::NoInterface { .. })));
     }
 
     #[test]

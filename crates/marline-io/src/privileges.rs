@@ -4,6 +4,7 @@
 //! time to drop them is after the sockets are open and before the runtime starts its threads. This
 //! is checked: a thread that still has some is an error.
 
+use core::net::SocketAddr;
 use std::io;
 use std::path::Path;
 
@@ -65,6 +66,22 @@ pub fn keep_capabilities(kept: KeptCapabilities) -> io::Result<()> {
             "thread {thread} still has capabilities: drop them before threads are started"
         ))),
     }
+}
+
+/// Whether the calling thread may change the network's configuration. What cannot be found out counts as no.
+#[must_use]
+pub fn has_net_admin() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN))
+}
+
+/// What helps if a port cannot be bound for want of a privilege; `None`: that is not what is wrong.
+#[must_use]
+pub fn port_help(address: SocketAddr, error: &io::Error) -> Option<&'static str> {
+    let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
+    (is_denied && (1..1_024).contains(&address.port())).then_some(
+        "ports below 1024 take root or CAP_NET_BIND_SERVICE: choose a higher port, use sudo, or give the program the \
+         capability: sudo setcap cap_net_bind_service+ep FILE, or AmbientCapabilities=CAP_NET_BIND_SERVICE in its unit",
+    )
 }
 
 /// Takes all but these out of the set of capabilities that a program could ever gain. That takes CAP_SETPCAP. A process
@@ -130,6 +147,15 @@ mod tests {
         let net_admin = none.replace("CapEff:\t0000000000000000", "CapEff:\t0000000000001000");
         assert!(has_capabilities(&net_admin, nothing));
         assert!(!has_capabilities(&net_admin, CapabilitySet::NET_ADMIN));
+    }
+
+    #[test]
+    fn a_low_port_that_is_denied_names_the_capability_and_nothing_else_does() {
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        let help = |text: &str, error| port_help(text.parse().unwrap(), error);
+        assert!(help("0.0.0.0:443", &denied).unwrap().contains("CAP_NET_BIND_SERVICE"));
+        assert_eq!(help("0.0.0.0:4430", &denied), None);
+        assert_eq!(help("[::]:443", &io::ErrorKind::AddrInUse.into()), None);
     }
 
     #[test]

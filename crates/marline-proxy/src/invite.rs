@@ -41,7 +41,7 @@ pub struct Invite {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadInvite {
     /// Not an invite.
-    #[error("this is no invite: an invite is one word that starts with \"marline1\"")]
+    #[error("not a valid invite: an invite is one word that starts with \"marline1\"")]
     NotAnInvite,
     /// Another version.
     #[error("the invite has version {0:?}, this program reads version 1")]

@@ -257,7 +257,12 @@ impl Client {
             tracing::debug!("{failure}");
         }
         let Some(Winner { stream, ends, written }) = outcome.winner else {
-            return Err(connect_error(outcome.failures));
+            return Err(match connect_error(outcome.failures) {
+                ConnectError::NoPath { .. } => {
+                    ConnectError::NoPath { reasons: lock(&self.inner.paths).why_unusable() }
+                }
+                other => other,
+            });
         };
         *lock(&self.inner.winner) = Some(ends);
         let mut stream = Stream::new(stream, Arc::clone(&self.inner.config.registry));
@@ -359,19 +364,12 @@ impl Client {
         lock(&self.inner.paths).restrict(&self.inner.shard, path, restriction)
     }
 
-    /// Checks that it could have these paths instead of its own; see [`set_paths`](Self::set_paths).
-    ///
-    /// # Errors
-    /// A path names an interface or address that is not there.
-    pub fn check_paths(&self, paths: &[PathSpec]) -> Result<(), BindError> {
-        self.table_of(paths).map(drop)
-    }
-
     /// Has these paths instead of its own; without any, every interface with a default route. Connections go on:
-    /// those of a path that is not among them move to others. What was changed by hand holds for paths that stay.
+    /// those of a path that is not among them move to others. What was changed by hand holds for paths that stay. A
+    /// path whose interface or address is not there is waited for.
     ///
     /// # Errors
-    /// A path names an interface or address that is not there; nothing is changed then.
+    /// A path names a TUN interface that is not configured; nothing is changed then.
     pub fn set_paths(&self, paths: &[PathSpec]) -> Result<(), BindError> {
         let table = self.table_of(paths)?;
         self.inner.routes.forget();
@@ -557,8 +555,10 @@ async fn look_out(client: Weak<Inner>) {
 
 /// Follows the interfaces as long as the client exists.
 async fn watch(client: Weak<Inner>, mut watcher: Watcher) {
+    // An interface may have come after the paths were looked up, and before the watcher listened.
+    let mut interfaces = Interfaces::now();
     loop {
-        match watcher.changed().await {
+        match interfaces {
             Ok(interfaces) => {
                 let Some(inner) = client.upgrade() else { return };
                 inner.routes.forget();
@@ -570,5 +570,6 @@ async fn watch(client: Weak<Inner>, mut watcher: Watcher) {
                 return;
             }
         }
+        interfaces = watcher.changed().await;
     }
 }

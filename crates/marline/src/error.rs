@@ -13,7 +13,7 @@ use marline_core::{CloseReason, ConnectError as StartError};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BindError {
-    /// A path names an interface or address that this machine does not have.
+    /// A path cannot be opened, or names a TUN interface that is not configured.
     NoSuchPath {
         /// The path as it was given.
         path: String,
@@ -48,7 +48,11 @@ impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BindError::NoSuchPath { path, reason } => write!(f, "path {path}: {reason}"),
-            BindError::Bind { address, .. } => write!(f, "cannot bind {address}"),
+            BindError::Bind { address, source } => {
+                write!(f, "cannot bind {address}")?;
+                marline_io::port_help(*address, source)
+                    .map_or(Ok(()), |help| write!(f, " ({help})"))
+            }
             BindError::Config(what) => write!(f, "configuration: {what}"),
             BindError::Io { what, .. } => f.write_str(what),
         }
@@ -81,8 +85,11 @@ impl From<BindError> for io::Error {
 pub enum ConnectError {
     /// The server's name does not resolve.
     Resolve(io::Error),
-    /// No interface with a default route and no path configured, or none fits the servers' families.
-    NoPath,
+    /// No interface with a default route and no path configured, or none that is there fits the servers' families.
+    NoPath {
+        /// What is wrong with each path that was named, such as an interface that is not there.
+        reasons: Vec<String>,
+    },
     /// A path has no route to the server.
     NoRoute {
         /// The path as it was given.
@@ -154,9 +161,12 @@ impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConnectError::Resolve(_) => f.write_str("the server's name does not resolve"),
-            ConnectError::NoPath => f.write_str(
+            ConnectError::NoPath { reasons } if reasons.is_empty() => f.write_str(
                 "no usable path: no interface has a default route (name paths explicitly)",
             ),
+            ConnectError::NoPath { reasons } => {
+                write!(f, "no usable path: {}", reasons.join("; "))
+            }
             ConnectError::NoRoute { path, remote, .. } => {
                 write!(f, "path {path}: no route to {remote}")
             }
@@ -176,7 +186,9 @@ impl std::error::Error for ConnectError {
             ConnectError::Resolve(source) | ConnectError::NoRoute { source, .. } => Some(source),
             ConnectError::Closed(reason) => Some(reason),
             ConnectError::Start(error) => Some(error),
-            ConnectError::NoPath | ConnectError::Unreachable { .. } | ConnectError::Stopped => None,
+            ConnectError::NoPath { .. }
+            | ConnectError::Unreachable { .. }
+            | ConnectError::Stopped => None,
         }
     }
 }
@@ -185,7 +197,7 @@ impl From<ConnectError> for io::Error {
     fn from(error: ConnectError) -> io::Error {
         let kind = match &error {
             ConnectError::Resolve(source) => source.kind(),
-            ConnectError::NoPath => io::ErrorKind::AddrNotAvailable,
+            ConnectError::NoPath { .. } => io::ErrorKind::AddrNotAvailable,
             ConnectError::NoRoute { .. } => io::ErrorKind::HostUnreachable,
             ConnectError::Closed(reason) => marline_io::error_kind(*reason),
             ConnectError::Unreachable { .. } => io::ErrorKind::TimedOut,

@@ -227,7 +227,7 @@ async fn first(running: &[Running], next: Instant) -> Option<(usize, Result<(), 
 pub(crate) fn connect_error(mut failures: Vec<Failure>) -> ConnectError {
     let all = |test: fn(&FailureKind) -> bool| failures.iter().all(|f| test(&f.why));
     if failures.is_empty() {
-        return ConnectError::NoPath;
+        return ConnectError::NoPath { reasons: Vec::new() };
     }
     if all(|why| matches!(why, FailureKind::Closed(CloseReason::Refused))) {
         return ConnectError::Closed(CloseReason::Refused);
@@ -241,7 +241,7 @@ pub(crate) fn connect_error(mut failures: Vec<Failure>) -> ConnectError {
                 source,
             };
         }
-        return ConnectError::NoPath;
+        return ConnectError::NoPath { reasons: Vec::new() };
     }
     if all(|why| matches!(why, FailureKind::Start(StartError::Stopped))) {
         return ConnectError::Stopped;

@@ -92,6 +92,8 @@ struct Entry {
     fading: bool,
     restriction: PathRestriction,
     error: Option<String>,
+    /// The error is that the interface or address is not there: it is waited for.
+    absent: bool,
 }
 
 impl Entry {
@@ -107,7 +109,40 @@ impl Entry {
             fading: false,
             restriction,
             error: None,
+            absent: false,
         }
+    }
+
+    /// Takes over what was found of it, and logs when that begins or ceases to be nothing.
+    fn set_found(&mut self, found: Result<Vec<LocalEnd>, String>) {
+        let was_absent = std::mem::replace(&mut self.absent, found.is_err());
+        match found {
+            Ok(ends) => {
+                (self.ends, self.error) = (ends, None);
+                if was_absent {
+                    let addresses: Vec<_> =
+                        self.ends.iter().map(|end| end.address.to_string()).collect();
+                    tracing::info!("path {}: now here, at {}", self.called(), addresses.join(", "));
+                }
+            }
+            Err(reason) => {
+                if !was_absent {
+                    tracing::warn!("path {}: {reason}; waiting for it", self.called());
+                }
+                (self.ends, self.error) = (Vec::new(), Some(reason));
+            }
+        }
+    }
+
+    /// Why no connection can start here; `None`: one can, as far as is known.
+    fn why_unusable(&self) -> Option<String> {
+        let by_hand = || self.taken_down.then(|| "taken down by hand".to_owned());
+        let restricted = || match &self.restriction {
+            PathRestriction::Unusable(why) => Some(why.clone()),
+            _ => None,
+        };
+        let reason = self.error.clone().or_else(restricted).or_else(by_hand)?;
+        Some(format!("path {}: {reason}", self.called()))
     }
 
     const fn is_up(&self) -> bool {
@@ -248,9 +283,9 @@ impl PathTable {
         self.apply(shard);
     }
 
-    /// Checks that every path the user named is there.
+    /// Checks that every path the user named could be opened, or is waited for.
     pub(crate) fn check(&self) -> Result<(), BindError> {
-        for entry in &self.entries {
+        for entry in self.entries.iter().filter(|entry| !entry.absent) {
             if let Some(reason) = &entry.error {
                 let (path, reason) = (entry.spec.to_string(), reason.clone());
                 return Err(BindError::NoSuchPath { path, reason });
@@ -295,21 +330,21 @@ impl PathTable {
             return;
         }
         for entry in &mut self.entries {
-            match entry.spec.resolve(interfaces) {
-                Ok(ends) => {
-                    let down = |end: &LocalEnd| {
-                        interfaces.by_name(&end.interface.0).is_none_or(|i| !i.up && !i.loopback)
-                    };
-                    let all_down = ends.iter().all(down);
-                    entry.error = all_down.then(|| "the interface is down".to_owned());
-                    entry.ends = if all_down { Vec::new() } else { ends };
-                }
-                Err(error) => {
-                    entry.ends.clear();
-                    entry.error = Some(error.to_string());
-                }
-            }
+            let found = entry.spec.resolve(interfaces).map_err(|error| error.to_string());
+            let down = |end: &LocalEnd| {
+                interfaces.by_name(&end.interface.0).is_none_or(|i| !i.up && !i.loopback)
+            };
+            entry.set_found(found.and_then(|ends| match ends.iter().all(down) {
+                true => Err("the interface is down".to_owned()),
+                false => Ok(ends),
+            }));
         }
+    }
+
+    /// What is wrong with each path that was named; empty: paths are found by themselves, or nothing is known to be.
+    pub(crate) fn why_unusable(&self) -> Vec<String> {
+        let named = self.entries.iter().filter(|_| !self.automatic);
+        named.filter_map(Entry::why_unusable).collect()
     }
 
     fn apply(&mut self, shard: &Shard) {

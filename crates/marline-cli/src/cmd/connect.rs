@@ -1,4 +1,5 @@
-//! `marline connect`: one connection on standard input and output.
+//! `marline connect`: one connection on standard input and output, quietly: its standard error is usually the terminal
+//! of an ssh session.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ pub struct Args {
     /// TOML configuration file of a client
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// File with the invite, mode 0600
+    /// File with the invite, mode 0600 [default: the one that `marline join` stored]
     #[arg(long, value_name = "FILE")]
     pub invite_file: Option<PathBuf>,
     /// Connect directly to the target, without a server, as `marline client --direct`
@@ -83,6 +84,19 @@ enum Way {
 /// # Errors
 /// An error message for the user.
 pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
+    prepare_way(args).map_err(in_one_line)
+}
+
+/// Whoever started this, such as ssh, shows it in a terminal of its own.
+fn in_one_line(error: anyhow::Error) -> anyhow::Error {
+    let text = format!("{error:#}");
+    match text.contains('\n') {
+        true => anyhow::anyhow!("{}", text.split_whitespace().collect::<Vec<_>>().join(" ")),
+        false => error,
+    }
+}
+
+fn prepare_way(args: Args) -> anyhow::Result<Prepared> {
     let target = Target::new(Host::parse(&args.host)?, args.port)?;
     if let Some(address) = args.socks5 {
         drop_privileges(KeptCapabilities::Nothing)?;
@@ -105,11 +119,15 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     Ok(Prepared { target, way: Way::Own(Box::new(plan)) })
 }
 
-/// Runs the connection.
+/// Runs the connection. What ends it is the only thing that is written to standard error, unless the log is (`-v`).
 ///
 /// # Errors
-/// An error message for the user.
+/// An error message for the user, in one line.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
+    carry(prepared).await.map_err(in_one_line)
+}
+
+async fn carry(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let target = prepared.target;
     let plan = match prepared.way {
         Way::Own(plan) => plan,

@@ -13,6 +13,7 @@ use marline_proxy::target::Target;
 use super::monitor::print;
 use crate::config::client::ClientOptions;
 use crate::doctor::{Finding, FindingStatus, examine, invite, path};
+use crate::invite_places::InvitePlaces;
 use crate::native::{CarrierPlan, drop_privileges};
 
 /// Arguments of `marline doctor`.
@@ -23,7 +24,7 @@ pub struct Args {
     pub json: bool,
     /// Check the connection to the server of this invite as a client would make it, over each path,
     /// in five seconds: name, UDP, the server's key, the credential, MTU. Exit status 0 if at least
-    /// one path works
+    /// one path works [default: this machine, and the invite that `marline join` stored]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "server"])]
     pub invite_file: Option<PathBuf>,
     /// Examine each path to this server: whether it answers over UDP, and with native TCP
@@ -87,14 +88,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
             (found.findings, found.usable)
         }
         (None, Some(server)) => way_to(server, &args.path).await,
-        (None, None) if !args.path.is_empty() => {
-            bail!("--path: which server? Add --invite-file or --server")
-        }
-        (None, None) => {
-            let findings = examine().await;
-            let well = !findings.iter().any(fails);
-            (findings, well)
-        }
+        (None, None) => with_stored_invite(&args.path).await?,
     };
     let text = match args.json {
         true => format!("{}\n", serde_json::to_string_pretty(&findings)?),
@@ -103,6 +97,30 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     // A reader that went away knows enough.
     let _ = print(&text);
     Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// This machine, and the way to the server whose invite is stored. Without a stored invite, or with one that cannot be
+/// used, this machine alone.
+async fn with_stored_invite(paths: &[PathSpec]) -> anyhow::Result<(Vec<Finding>, bool)> {
+    let stored = InvitePlaces::of_process().find_stored();
+    if !paths.is_empty() && matches!(stored, Ok(None)) {
+        bail!("--path: which server? Type `marline join` first, or add --invite-file or --server");
+    }
+    let mut findings = if paths.is_empty() { examine().await } else { Vec::new() };
+    let mut well = !findings.iter().any(fails);
+    match stored {
+        Ok(Some(stored)) => {
+            let found = invite::examine(&stored.invite, paths).await;
+            findings.extend(found.findings);
+            well &= found.usable;
+        }
+        Ok(None) => {}
+        Err(error) => {
+            findings.push(Finding::unusable_invite(&error));
+            well = false;
+        }
+    }
+    Ok((findings, well))
 }
 
 fn fails(finding: &Finding) -> bool {

@@ -51,13 +51,16 @@ impl PidFile {
     fn lock(path: &Path) -> anyhow::Result<fs::File> {
         match fs::DirBuilder::new().mode(0o700).create(DIRECTORY) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(error).context(format!("{DIRECTORY} (marline up and down are root's)"));
+                return Err(error).context(format!(
+                    "cannot create {DIRECTORY}: use `sudo marline up` and `sudo marline down`"
+                ));
             }
             _ => {}
         }
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o644);
-        let file = options.open(path).with_context(|| path.display().to_string())?;
+        let file = options.open(path);
+        let file = file.with_context(|| format!("cannot open {}", path.display()))?;
         let begun = Instant::now();
         while let Err(error) = file.try_lock() {
             match error {
@@ -92,13 +95,18 @@ impl PidFile {
 /// # Errors
 /// It does not end, or the right is missing.
 pub async fn run(_: Args) -> anyhow::Result<ExitCode> {
+    if !marline_io::has_net_admin() {
+        bail!(
+            "`marline down` changes this machine's routes, which takes root (CAP_NET_ADMIN): type `sudo marline down`"
+        );
+    }
     let was_up = match PidFile::process()? {
         Some(process) => {
             pidfd_send_signal(&process, Signal::TERM)
-                .context("marline up is root's: sudo marline down")?;
+                .context("cannot stop `marline up`: type `sudo marline down`")?;
             let ended = tokio::task::spawn_blocking(move || wait(&process)).await?;
             if !ended? {
-                bail!("marline up was told to end {} s ago and has not", PATIENCE.as_secs());
+                bail!("`marline up` did not stop within {} s", PATIENCE.as_secs());
             }
             true
         }
@@ -106,7 +114,8 @@ pub async fn run(_: Args) -> anyhow::Result<ExitCode> {
     };
     // What is still being undone is not what was left.
     let _locked = PidFile::lock(&PidFile::path()?)?;
-    let left = marline_tun::machine::clean_up().await.context("sudo marline down")?;
+    let left =
+        marline_tun::machine::clean_up().await.context("cannot remove the rules and routes")?;
     match (was_up, left) {
         (true, _) => println!("down"),
         (false, 0) => println!("was not up"),

@@ -8,6 +8,7 @@ pub mod connect;
 pub mod demo;
 pub mod doctor;
 pub mod down;
+pub mod join;
 pub mod lab;
 pub mod link;
 pub mod link_supervisor;

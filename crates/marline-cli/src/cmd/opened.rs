@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::config::client::ClientPlan;
 use crate::control::{ClientHandle, Labels};
+use crate::mobile_data::MobileDataNotice;
 use crate::path_quotas::PathQuotas;
 use crate::radio_meter::RadioMeter;
 use crate::radio_signal::SignalReader;
@@ -32,6 +33,7 @@ pub(super) struct OpenedClient {
     pub(super) quotas: PathQuotas,
     pub(super) deadlines: Deadlines,
     signals: SignalReader,
+    mobile_data: MobileDataNotice,
     pub(super) handle: Arc<ClientHandle>,
     way: Arc<OnceLock<ServerWay>>,
     _keeping: JoinSet<()>,
@@ -55,6 +57,10 @@ impl OpenedClient {
         let signals = SignalReader::new(plan.wifi_signal);
         let (reader, of) = (signals.clone(), client.clone());
         keeping.spawn(async move { reader.keep(&of).await });
+        let mobile_data = MobileDataNotice::new(plan);
+        mobile_data.look(&client, &quotas);
+        let (notice, of, limits) = (mobile_data.clone(), client.clone(), quotas.clone());
+        keeping.spawn(async move { notice.keep(&of, &limits).await });
         let (udp, way) = (Arc::new(UdpTunnel::default()), Arc::default());
         let handle = ClientHandle {
             client: client.clone(),
@@ -69,7 +75,17 @@ impl OpenedClient {
         let handle = Arc::new(handle);
         let deadlines = Deadlines::default();
         deadlines.change(plan.deadlines.clone());
-        Ok(OpenedClient { client, udp, quotas, deadlines, signals, handle, way, _keeping: keeping })
+        Ok(OpenedClient {
+            client,
+            udp,
+            quotas,
+            deadlines,
+            signals,
+            mobile_data,
+            handle,
+            way,
+            _keeping: keeping,
+        })
     }
 
     /// It goes through this server: for who asks whether that refuses it.
@@ -80,7 +96,7 @@ impl OpenedClient {
     /// Other paths, other quotas, another behaviour of what is opened from now on. Only the paths may be wrong.
     ///
     /// # Errors
-    /// A path is not there: nothing has changed.
+    /// A path names a TUN interface that is not configured: nothing has changed.
     pub(super) fn change(&self, plan: &ClientPlan) -> anyhow::Result<()> {
         self.client.set_paths(&plan.paths)?;
         self.client.set_transport(plan.network.get_transport());
@@ -88,6 +104,8 @@ impl OpenedClient {
         self.signals.change(plan.wifi_signal);
         self.quotas.change(plan.path_quotas.clone());
         self.quotas.look(&self.client, unix_s());
+        self.mobile_data.change(plan);
+        self.mobile_data.look(&self.client, &self.quotas);
         Ok(())
     }
 

@@ -23,6 +23,7 @@ use marline_tun::resolver::{self, Resolvers};
 
 use super::run::{become_command, end};
 use crate::native::drop_privileges;
+use crate::sudo_caller::SudoCaller;
 
 /// The page that Android and Chromium ask for.
 const PROBE: &str = "http://connectivitycheck.gstatic.com/generate_204";
@@ -150,36 +151,11 @@ fn become_program(
     };
     let mut command = Command::new(name);
     command.args(rest.iter().map(filled));
-    if let Some(user) = Caller::of_sudo() {
+    // A browser must not run as root.
+    if let Some(user) = SudoCaller::find() {
         command.uid(user.uid).gid(user.gid).env("HOME", user.home);
     }
     become_command(&mut command)
-}
-
-/// Who asked root for it by sudo: a browser is not to be root's.
-struct Caller {
-    uid: u32,
-    gid: u32,
-    home: String,
-}
-
-impl Caller {
-    fn of_sudo() -> Option<Caller> {
-        let uid = std::env::var("SUDO_UID").ok()?.parse().ok().filter(|uid| *uid != 0)?;
-        if !rustix::process::geteuid().is_root() {
-            return None;
-        }
-        Caller::in_file(&std::fs::read_to_string("/etc/passwd").ok()?, uid)
-    }
-
-    fn in_file(passwd: &str, uid: u32) -> Option<Caller> {
-        passwd.lines().find_map(|line| {
-            let fields: Vec<&str> = line.split(':').collect();
-            let [_, _, number, gid, _, home, _] = fields[..] else { return None };
-            let gid = gid.parse().ok()?;
-            (number.parse() == Ok(uid)).then(|| Caller { uid, gid, home: home.to_owned() })
-        })
-    }
 }
 
 /// Looks, or carries the program's traffic until it has ended or the portal is gone.
@@ -277,15 +253,6 @@ async fn gone(way: &PortalWay, probe: &Probe) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_browser_belongs_to_whoever_asked_root() {
-        let passwd =
-            "root:x:0:0:root:/root:/bin/bash\nbroken:x\nme:x:1000:1001:Me,,,:/srv/me:/bin/sh\n";
-        let me = Caller::in_file(passwd, 1_000).unwrap();
-        assert_eq!((me.uid, me.gid, me.home.as_str()), (1_000, 1_001, "/srv/me"));
-        assert!(Caller::in_file(passwd, 1_001).is_none());
-    }
 
     #[test]
     fn the_default_probe_is_one() {

@@ -89,10 +89,10 @@ impl<'a> Renewal<'a> {
         let of = (self.client, &self.deadlines);
         match tunnel(of, &wanted.0, self.transport, wanted.1) {
             Ok(tunnel) => self.way.replace(tunnel).close(),
-            Err(error) => return tracing::error!("the old way stays: {error:#}"),
+            Err(error) => return tracing::error!("keeping current server: {error:#}"),
         }
         if wanted.0 != self.used.borrow().0 {
-            tracing::info!("another invite: new connections go by it");
+            tracing::info!("invite changed; new connections use it");
         }
         self.used.replace(wanted);
     }

@@ -3,8 +3,9 @@
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::future::poll_fn;
+use std::io::IsTerminal;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,7 @@ use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::config::program::ProgramOptions;
 use crate::native::kept_for_ports;
 use crate::reload::{Reloads, reloads};
+use crate::{log, state_file};
 
 /// Exit statuses for what is no exit of the program, as `env` and `nice` have them.
 const FAILED: i32 = 125;
@@ -63,6 +65,8 @@ pub struct Args {
 pub struct Prepared {
     plan: ClientPlan,
     settings: Settings<ProgramOptions>,
+    /// The terminal is the program's, and no flag asks for the log there.
+    yields_terminal: bool,
     resolvers: Resolvers,
     addresses: Addresses,
     outside: Outside,
@@ -74,6 +78,7 @@ pub struct Prepared {
 #[must_use]
 pub fn prepare(args: Args) -> Option<Prepared> {
     let addresses = Addresses::default();
+    let yields_terminal = args.options.log.is_none() && std::io::stderr().is_terminal();
     let half = match begin(args, addresses) {
         Ok(half) => half,
         Err(error) => end(&error),
@@ -82,7 +87,15 @@ pub fn prepare(args: Args) -> Option<Prepared> {
     match equip(&mut plan, &outside) {
         Ok(interface) => {
             let interface = interface?;
-            Some(Prepared { plan, settings, resolvers, addresses, outside, interface })
+            Some(Prepared {
+                plan,
+                settings,
+                yields_terminal,
+                resolvers,
+                addresses,
+                outside,
+                interface,
+            })
         }
         Err(error) => {
             outside.failed(&hide(&format!("{error:#}")));
@@ -154,7 +167,8 @@ fn equip(plan: &mut ClientPlan, outside: &Outside) -> anyhow::Result<Option<Prog
 /// # Errors
 /// An error message for the user.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
-    let Prepared { plan, settings, resolvers, addresses, outside, interface } = prepared;
+    let Prepared { plan, settings, yields_terminal, resolvers, addresses, outside, interface } =
+        prepared;
     let (ask, reloads) = reloads();
     let opened = match OpenedClient::open(&plan, Some(ask)).await {
         Ok(opened) => opened,
@@ -172,8 +186,13 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         targets: opened.handle.targets.clone(),
     };
     let patience = watch::Sender::new(plan.runtime.drain);
-    let traffic =
-        ProgramTraffic { interface, settings: gateway, outside, patience: patience.subscribe() };
+    let traffic = ProgramTraffic {
+        interface,
+        settings: gateway,
+        outside,
+        yields_terminal,
+        patience: patience.subscribe(),
+    };
     let beside = Beside {
         opened: &opened,
         watched: &watched,
@@ -275,11 +294,25 @@ impl Beside<'_> {
     }
 }
 
+/// Leaves the terminal to the program: warnings would be written into what it shows there.
+fn yield_terminal() {
+    let path = state_file::log_of_run();
+    if let Err(error) = log::continue_in(&path) {
+        let shown = path.display();
+        tracing::warn!(
+            "cannot write {shown}: {error}; warnings are lost from now on (-v shows them)"
+        );
+        // Without a null device they stay where they are.
+        let _ = log::continue_in(Path::new("/dev/null"));
+    }
+}
+
 /// What is carried, and for how long.
 struct ProgramTraffic {
     interface: ProgramInterface,
     settings: GatewaySettings,
     outside: Outside,
+    yields_terminal: bool,
     patience: watch::Receiver<Duration>,
 }
 
@@ -291,7 +324,7 @@ impl ProgramTraffic {
         way: Arc<O>,
         datagrams: Box<dyn Datagrams>,
     ) -> anyhow::Result<()> {
-        let ProgramTraffic { interface, settings, outside, patience } = self;
+        let ProgramTraffic { interface, settings, outside, yields_terminal, patience } = self;
         let ProgramInterface { tun, program } = interface;
         let stopper = Stopper::default();
         let gateway = match Gateway::start(tun, settings, datagrams) {
@@ -302,6 +335,9 @@ impl ProgramTraffic {
             }
         };
         let serving = tokio::spawn(gateway.serve(way, stopper.listen()));
+        if yields_terminal {
+            yield_terminal();
+        }
         outside.ready();
         program.ended().await?;
         // Whoever reads the program's standard error has nothing more to wait for.

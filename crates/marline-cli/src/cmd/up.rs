@@ -67,6 +67,12 @@ pub struct Prepared {
 /// An error message for the user.
 pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let Args { config, up, options } = args;
+    if !marline_io::has_net_admin() {
+        bail!(
+            "`marline up` changes this machine's routes, which takes root (CAP_NET_ADMIN): type `sudo marline up`, or \
+             `marline run -- PROGRAM` for one program without root"
+        );
+    }
     options.refuse_ports()?;
     let (settings, plan) = Settings::read(MachineOptions { options, up }, config)?;
     let MachinePlan { client: mut plan, routing, exceptions } = plan;

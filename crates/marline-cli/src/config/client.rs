@@ -16,6 +16,7 @@ use super::policies::{Choice, Side, registry};
 use super::shared::{RuntimeOptions, busy_poll, connections, options, seconds};
 use super::up::UpOptions;
 use super::{Forward, InviteWord, PathQuota, PortDeadline, Resolver, Span, Watch, Word, beside};
+use crate::invite_places::{FoundInvite, LastInvite};
 use crate::native::{CarrierChoice, CarrierPlan};
 use crate::state_file;
 
@@ -25,7 +26,7 @@ options! {
         /// Invite of the server (visible to other users of this machine: prefer --invite-file)
         #[arg(long, value_name = "INVITE")]
         pub invite: Option<Word<InviteWord>>,
-        /// File with the invite, mode 0600
+        /// File with the invite, mode 0600 [default: the one that `marline join` stored]
         #[arg(long, value_name = "FILE", conflicts_with = "invite")]
         pub invite_file: Option<PathBuf>,
         /// Connect directly to targets, without a server; they may be any Multipath TCP or TCP
@@ -116,6 +117,10 @@ options! {
         /// What of the machine's traffic `marline up` takes (a table of the file; there these are flags)
         #[arg(skip)]
         pub up: UpOptions,
+        /// The invite as it was last read
+        #[arg(skip)]
+        #[serde(skip)]
+        pub last_invite: LastInvite,
     }
 }
 
@@ -139,6 +144,8 @@ pub struct ClientPlan {
     pub network: marline::ClientBuilder,
     /// How connections behave, in words: other words are another behaviour.
     pub behaviour: String,
+    /// A scheduler, path manager or policy of datagrams was chosen instead of the mode's.
+    pub own_policies: bool,
     /// Paths; empty: every interface with a default route.
     pub paths: Vec<PathSpec>,
     /// Quotas of paths.
@@ -279,15 +286,16 @@ impl ClientOptions {
             return Ok(invite.clone());
         }
         let Some(file) = &self.invite_file else {
-            bail!(
-                "no invite: give --invite-file FILE (the server's `--init` prints the word), or \
-                 --direct to do without a server"
-            );
+            return self.last_invite.find_stored();
         };
-        private_file::check_mode(file)?;
-        let shown = file.display();
-        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {shown}"))?;
-        text.parse().with_context(|| format!("in {shown}"))
+        self.last_invite.or_last(|| {
+            private_file::check_mode(file)?;
+            let shown = file.display();
+            let text = std::fs::read_to_string(file);
+            let text = text.with_context(|| format!("cannot read {shown}"))?;
+            let invite = text.parse().with_context(|| format!("in {shown}"))?;
+            Ok(FoundInvite { invite, path: file.clone() })
+        })
     }
 
     fn route(&self) -> anyhow::Result<Route> {
@@ -309,6 +317,8 @@ impl ClientOptions {
     /// Contradictory options.
     pub fn plan(self) -> anyhow::Result<ClientPlan> {
         let route = self.route()?;
+        let chosen = [&self.scheduler, &self.path_manager, &self.datagram_policy];
+        let own_policies = chosen.into_iter().any(Option::is_some);
         let options = self.effective();
         let words = |list: &[Word<Forward>]| list.iter().map(|word| word.0.clone()).collect();
         let forwards: Vec<Forward> = words(&options.local_forward);
@@ -353,6 +363,7 @@ impl ClientOptions {
                 options.receive_timer,
                 options.lone_keepalive
             ),
+            own_policies,
             paths: options.path.iter().map(|word| word.0.clone()).collect(),
             path_quotas,
             wifi_signal: options.wifi_signal(),

@@ -8,6 +8,7 @@ mod demo;
 mod doctor_paths;
 mod end_to_end;
 mod endurance;
+mod first_hour;
 mod fleet;
 mod interactive;
 mod lab_agree;

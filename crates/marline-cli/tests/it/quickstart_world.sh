@@ -11,6 +11,12 @@ cat > "$dir/hosts" <<HOSTS
 9.9.9.1 server.example
 8.8.4.1 example.org host.example
 HOSTS
+# What is stored in /etc stays in this world.
+mkdir "$dir/etc"
+mount -t tmpfs tmpfs "$dir/etc"
+mkdir "$dir"/etc/{above,work}
+mount -t overlay -o "lowerdir=/etc,upperdir=$dir/etc/above,workdir=$dir/etc/work" overlay /etc
+rm -rf /etc/marline
 mount --bind "$dir/hosts" /etc/hosts
 
 unshare --net sleep infinity & server=$!

@@ -66,7 +66,7 @@ for target in basic shutdown default; do
     printf '[Unit]\nDefaultDependencies=no\n' > "$root/run/person-units/$target.target"
 done
 # There is no default route here.
-printf '[Service]\nExecStart=\nExecStart=%s\n' "marline client --invite-file %E/marline/invite --path 127.0.0.1" \
+printf '[Service]\nExecStart=\nExecStart=%s\n' "marline client --path 127.0.0.1" \
     > "$root/run/person-units/marline-client.service.d/path.conf"
 cat > "$root/run/units/person.service" <<'UNIT'
 [Unit]

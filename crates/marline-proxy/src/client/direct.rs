@@ -85,7 +85,7 @@ impl Open for Direct {
 fn failure(target: &Target, error: ConnectError) -> Failure {
     let code = match &error {
         ConnectError::Closed(CloseReason::Refused) => ErrorCode::ConnectionReset,
-        ConnectError::NoRoute { .. } | ConnectError::NoPath => ErrorCode::NetworkFailure,
+        ConnectError::NoRoute { .. } | ConnectError::NoPath { .. } => ErrorCode::NetworkFailure,
         ConnectError::Start(_) => ErrorCode::ResourceExceeded,
         _ => ErrorCode::DestinationUnreachable,
     };
@@ -108,7 +108,10 @@ mod tests {
             "{}",
             refused.text
         );
-        assert_eq!(failure(&target, ConnectError::NoPath).code, ErrorCode::NetworkFailure);
+        assert_eq!(
+            failure(&target, ConnectError::NoPath { reasons: Vec::new() }).code,
+            ErrorCode::NetworkFailure
+        );
         let server = "192.0.2.1:80".parse().unwrap();
         let attempts = vec![Attempt::new("wlan0".to_owned(), server, "no answer".to_owned())];
         let silent = failure(&target, ConnectError::Unreachable { attempts });

@@ -9,6 +9,17 @@ use socket2::{Domain, Socket, Type};
 /// browser opens at once must fit. (The kernel takes less if `somaxconn` is.)
 const BACKLOG: i32 = 4_096;
 
+/// Why nothing listens at an address, and what helps.
+pub(super) fn cannot_listen(
+    protocol: &str,
+    address: SocketAddr,
+    error: io::Error,
+) -> anyhow::Error {
+    let help = marline_io::port_help(address, &error);
+    let help = help.map_or_else(String::new, |help| format!(" ({help})"));
+    anyhow::Error::new(error).context(format!("cannot listen on {protocol} {address}{help}"))
+}
+
 /// Listens at an address, on a socket that `prepare` has seen before.
 pub(super) fn listening(
     address: SocketAddr,

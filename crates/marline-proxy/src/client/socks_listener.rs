@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -14,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::ahead::Ahead;
-use super::listening::listening;
+use super::listening::{cannot_listen, listening};
 use super::open::{Open, OpenError};
 use super::open_targets::OpenTargets;
 use super::transparent;
@@ -60,8 +59,7 @@ pub enum Service {
 /// # Errors
 /// It is taken or not allowed.
 pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
-    let bound = listening(address, |_| Ok(()));
-    bound.with_context(|| format!("cannot listen on TCP {address}"))
+    listening(address, |_| Ok(())).map_err(|error| cannot_listen("TCP", address, error))
 }
 
 impl<O: Open> SocksListener<O> {

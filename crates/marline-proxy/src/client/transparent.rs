@@ -12,7 +12,7 @@ use marline_io::is_local_address;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use super::listening::listening;
+use super::listening::{cannot_listen, listening};
 use crate::target::Target;
 
 /// Linux' EAFNOSUPPORT.
@@ -25,7 +25,8 @@ const NO_SUCH_FAMILY: i32 = 97;
 /// It is taken or not allowed.
 pub fn bind(port: u16) -> anyhow::Result<Vec<std::net::TcpListener>> {
     let what = || format!("cannot listen on TCP port {port}");
-    let v4 = bind_one((Ipv4Addr::UNSPECIFIED, port).into()).with_context(what)?;
+    let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    let v4 = bind_one(any).map_err(|error| cannot_listen("TCP", any, error))?;
     // Port 0 was chosen by the system.
     let port = v4.local_addr().with_context(what)?.port();
     let v6 = match bind_one((Ipv6Addr::UNSPECIFIED, port).into()) {

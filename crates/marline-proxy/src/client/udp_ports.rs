@@ -9,11 +9,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use anyhow::Context;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::{sleep, timeout};
 
+use super::listening::cannot_listen;
 use super::open::Open;
 use super::socks_listener::SocksListener;
 use super::udp_sources::UdpSources;
@@ -49,7 +49,7 @@ impl UdpForward {
             socket.set_nonblocking(true)?;
             Ok(socket)
         });
-        let socket = bound.with_context(|| format!("cannot listen on UDP {address}"))?;
+        let socket = bound.map_err(|error| cannot_listen("UDP", address, error))?;
         Ok(UdpForward { socket, target })
     }
 

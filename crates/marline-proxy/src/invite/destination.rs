@@ -55,13 +55,15 @@ impl Destination {
                 let written = writeln!(file, "{word}").and_then(|()| file.sync_all());
                 written.with_context(|| format!("cannot write {shown}"))?;
                 eprintln!(
-                    "the invite of the client {client:?} is in {shown} (secret: whoever has it is \
-                     that client)"
+                    "the invite of the client {client:?} is in {shown} (keep it secret: whoever has it is \
+                     that client)\non the client's machine, type `marline join` and paste the file's line \
+                     (or copy the file there: `marline join --file FILE`)"
                 );
             }
             Destination::Output => {
                 eprintln!(
-                    "the invite of the client {client:?} (secret: whoever has it is that client):"
+                    "the invite of the client {client:?} (keep it secret: whoever has it is that client);\n\
+                     on the client's machine, type `marline join` and paste this line:"
                 );
                 println!("{word}");
                 if output_is_read_by_others() {

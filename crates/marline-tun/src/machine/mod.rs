@@ -44,11 +44,18 @@ pub fn make_interface() -> anyhow::Result<OwnedFd> {
             ))
         }
         Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {
+            Err(error).context(
+                "cannot make a TUN interface: it takes CAP_NET_ADMIN (`sudo marline up`), and a /dev/net/tun that a \
+                 container or a sandbox does not close",
+            )
+        }
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) => {
             Err(anyhow!(
-                "the machine's routing is root's: sudo marline up (for one program: marline run)"
+                "cannot make a TUN interface: /dev/net/tun is not there: type `sudo modprobe tun`, or give it to the \
+                 container (--device /dev/net/tun)"
             ))
         }
-        Err(error) => Err(error).context("no TUN interface (/dev/net/tun; modprobe tun)"),
+        Err(error) => Err(error).context("cannot make a TUN interface"),
     }
 }
 

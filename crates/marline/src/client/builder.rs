@@ -254,9 +254,11 @@ impl ClientBuilder {
     /// Opens the client's sockets: one UDP socket per local address, or raw ones. The builder can be
     /// used again. Needs a tokio runtime with I/O and time.
     ///
+    /// A path whose interface or address is not there is no error: the client logs a warning, waits for it and uses it
+    /// as soon as it appears.
+    ///
     /// # Errors
-    /// A path names an interface or address that is not there, a socket cannot be opened, or the
-    /// configuration contradicts itself.
+    /// A socket cannot be opened, or the configuration contradicts itself.
     pub async fn bind(&self) -> Result<Client, BindError> {
         let keepalive = self.keepalive;
         if keepalive > LONGEST_KEEPALIVE || keepalive.is_zero() {

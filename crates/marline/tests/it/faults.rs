@@ -139,11 +139,16 @@ async fn the_first_path_being_dead_does_not_matter() {
 }
 
 #[tokio::test]
-async fn a_path_without_route_or_interface_is_a_loud_error() {
+async fn a_path_that_is_not_there_is_waited_for_and_named_in_errors() {
+    let listener = server(1).await;
     for path in ["203.0.113.77", "nosuch0"] {
-        let mut client = marline::Client::builder();
-        let error = client.path(path.parse().unwrap()).bind().await.unwrap_err().to_string();
-        assert!(error.contains(path), "{error}");
+        let mut builder = marline::Client::builder();
+        let client = builder.path(path.parse().unwrap()).bind().await.unwrap();
+        let status = &client.paths()[0];
+        assert!(!status.up && status.error.as_ref().is_some_and(|why| why.contains(path)));
+        let error = client.connect(listener.local_addrs()[0]).await.unwrap_err();
+        assert!(matches!(error, marline::ConnectError::NoPath { .. }), "{error:?}");
+        assert!(error.to_string().contains(path), "{error}");
     }
 }
 

@@ -191,6 +191,79 @@ async fn follow(name: &str) {
 }
 
 #[test]
+fn named_paths_that_are_not_there_at_the_start_or_come_back_as_others_are_used() {
+    let name =
+        name_of_test(&named_paths_that_are_not_there_at_the_start_or_come_back_as_others_are_used);
+    match role().as_deref() {
+        Some("server") => return run(serve()),
+        Some("client") => {
+            run(wait_for_paths(name));
+            done();
+        }
+        _ => {}
+    }
+    if !can_make_machines() {
+        return;
+    }
+    run_this_test("client", &["-rn"], name);
+}
+
+/// Waits until the paths that are up have these addresses.
+async fn wait_for_addresses(client: &marline::Client, wanted: &[&str]) {
+    let here = || {
+        let up = client.paths().into_iter().filter(|path| path.up);
+        up.flat_map(|path| path.addresses).map(|ip| ip.to_string()).collect::<Vec<_>>()
+    };
+    within(async {
+        while here() != wanted {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+async fn wait_for_paths(name: &str) {
+    let mut server = Server::start(name);
+    server.ip("link set lo up");
+    ip("link set lo up");
+    // Neither the interface of one path nor the address of the other is there.
+    let client = client(&["near1", "10.2.0.1"]).await;
+    assert!(client.paths().iter().all(|path| !path.up && path.error.is_some()));
+    assert!(client.connect("10.1.0.2:7000").await.is_err());
+    cable(&server, 1);
+    server.go();
+    wait_for_addresses(&client, &["10.1.0.1"]).await;
+    let mut stream = within(client.connect("10.1.0.2:7000")).await.unwrap();
+    echo(&mut stream, &bytes(1_000, 1)).await;
+    cable(&server, 2);
+    wait_for_addresses(&client, &["10.1.0.1", "10.2.0.1"]).await;
+    wait_for_subflows(&stream, 2).await;
+
+    // Unplugged for good: another interface of the same name, with another index and another address.
+    ip("link del near1");
+    wait_for_addresses(&client, &["10.2.0.1"]).await;
+    echo(&mut stream, &bytes(1_000, 2)).await;
+    cable(&server, 1);
+    ip("addr add 10.1.0.7/24 dev near1");
+    ip("addr del 10.1.0.1/24 dev near1");
+    ip("addr replace 10.1.0.7/24 dev near1");
+    ip("route replace default via 10.1.0.2 dev near1 metric 100");
+    wait_for_addresses(&client, &["10.1.0.7", "10.2.0.1"]).await;
+    wait_for_subflows(&stream, 2).await;
+    // And the same address on another interface.
+    ip("link del near2");
+    wait_for_addresses(&client, &["10.1.0.7"]).await;
+    cable(&server, 2);
+    wait_for_addresses(&client, &["10.1.0.7", "10.2.0.1"]).await;
+    wait_for_subflows(&stream, 2).await;
+    stream.set_scheduler("redundant").unwrap();
+    let before = [packets_sent("near1"), packets_sent("near2")];
+    echo(&mut stream, &bytes(300_000, 3)).await;
+    let after = [packets_sent("near1"), packets_sent("near2")];
+    assert!(after[0] > before[0] + 2 && after[1] > before[1] + 2, "{before:?} {after:?}");
+}
+
+#[test]
 fn a_named_path_without_route_is_a_loud_error() {
     if role().is_some() {
         run(async {

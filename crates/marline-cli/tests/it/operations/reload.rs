@@ -40,7 +40,7 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
     let (free_port, taken_too) = (format!("\"{second}\""), format!("\"{second}\", \"{taken}\""));
     for (socks5, more, says) in [
         (&free_port, "mode = \"psychic\"", "psychic"),
-        (&free_port, "path = [\"no-such-interface0\"]", "no-such-interface0"),
+        (&free_port, "path-quota = [\"wifi=1GB\", \"wifi=2GB\"]", "has two"),
         (&taken_too, &path, "cannot listen"),
         (&free_port, "nonsense = 1", "line 4"),
     ] {

@@ -105,7 +105,7 @@ impl World {
     }
 
     /// Runs it to its end.
-    fn output(&self, text: &str) -> Output {
+    pub(crate) fn output(&self, text: &str) -> Output {
         self.output_of(&mut self.command(text))
     }
 

@@ -49,10 +49,10 @@ fn it_reads_its_configuration_again_by_a_signal_and_by_reload() {
     for setting in ["max-connections (in force: 1024, in the file: 7)", "carrier (in force: "] {
         assert!(said.contains(&format!("needs a restart: {setting}")), "{said}");
     }
-    write("path = ['no-such-interface0']\n");
+    write("mode = 'psychic'\n");
     let output = world.output("marline reload --control run.sock");
     let (_, err) = support::texts(&output);
-    assert!(!output.status.success() && err.contains("no-such-interface0"), "{err}");
+    assert!(!output.status.success() && err.contains("psychic"), "{err}");
     assert!(status().contains("lte"));
 
     // The new path is one.

@@ -36,7 +36,7 @@ fn it_reads_its_configuration_again_by_a_signal_and_by_reload() {
     assert!(!world.run("ip rule show").contains("192.0.2.0/24"));
     // So does all of it where something is wrong.
     for (wrong, says) in [
-        ("path = ['no-such-interface0']\n", "no-such-interface0"),
+        ("path = ['wifi']\nmode = 'psychic'\n", "psychic"),
         ("path = ['wifi']\n[up]\nonly = ['192.0.2.0/24']\nblock = ['a.example']\n", "a.example"),
         ("path = ['wifi']\nmetrics = '192.0.2.1:9102'\n", "cannot serve metrics"),
     ] {

@@ -1,0 +1,205 @@
+//! `marline join`: stores an invite where all other commands find it.
+
+use std::io::{self, BufRead, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use marline_proxy::invite::Invite;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+
+use super::monitor::print;
+use crate::invite_places::{InvitePlaces, Stored, servers};
+
+/// Bytes that are read: an invite, and what was copied with it.
+const LONGEST: u64 = 64 * 1_024;
+/// The argument that means standard input.
+const INPUT: &str = "-";
+
+/// Arguments of `marline join`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The invite; without one, or with `-`, it is read from standard input. On the command line it is visible to
+    /// other users of this machine (`ps`) and stays in the shell's history: prefer standard input
+    #[arg(value_name = "INVITE", allow_hyphen_values = true)]
+    pub invite: Option<String>,
+    /// Read the invite from this file
+    #[arg(long, value_name = "FILE", conflicts_with = "invite")]
+    pub file: Option<PathBuf>,
+    /// Replace another invite that is stored already
+    #[arg(long, alias = "force")]
+    pub replace: bool,
+}
+
+/// Reads, checks and stores an invite. Nothing of it but the server's address is printed.
+///
+/// # Errors
+/// The invite is not valid, another one is stored, or the file cannot be written.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let text = match (args.invite, &args.file) {
+        (Some(word), _) if word != INPUT => word,
+        (_, Some(file)) => read_file(file)?,
+        _ => read_input()?,
+    };
+    let invite = parse(&text)?;
+    let places = InvitePlaces::of_process();
+    let stored = places.store(&invite, args.replace)?;
+    // A reader that went away knows enough.
+    let _ = print(&outcome(stored, &invite, places.own()?));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn outcome(stored: Stored, invite: &Invite, path: &Path) -> String {
+    let did = match stored {
+        Stored::New => "stored the invite in",
+        Stored::Unchanged => "the same invite is already in",
+        Stored::Replaced => "replaced the invite in",
+    };
+    let next = match rustix::process::geteuid().is_root() {
+        true => {
+            "next: `marline up` for the whole machine or `marline run -- PROGRAM` for one program;\n\
+             as a service: `systemctl enable --now marline-up` (or marline-client: SOCKS5 and HTTP on 127.0.0.1:1080)\n"
+        }
+        false => {
+            "next: `marline run -- PROGRAM` for one program, `marline client` for SOCKS5 and HTTP on 127.0.0.1:1080,\n\
+             or `sudo marline up` for the whole machine; `marline doctor` checks the way to the server\n"
+        }
+    };
+    format!("{did} {} (server: {})\n{next}", path.display(), servers(invite))
+}
+
+fn read_file(path: &Path) -> anyhow::Result<String> {
+    let shown = path.display();
+    let file = std::fs::File::open(path).with_context(|| format!("cannot read {shown}"))?;
+    read(file).with_context(|| format!("cannot read {shown}"))
+}
+
+fn read(from: impl Read) -> io::Result<String> {
+    let mut text = String::new();
+    from.take(LONGEST).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// From a terminal one line, which is not shown; else all there is.
+fn read_input() -> anyhow::Result<String> {
+    let input = io::stdin();
+    if !input.is_terminal() {
+        return read(input.lock()).context("cannot read standard input");
+    }
+    eprint!("Paste the invite and press Enter (it is not shown): ");
+    io::stderr().flush()?;
+    let hidden = HiddenInput::begin();
+    let mut line = String::new();
+    let ended = input.lock().take(LONGEST).read_line(&mut line);
+    drop(hidden);
+    eprintln!();
+    ended.context("cannot read the terminal")?;
+    Ok(line)
+}
+
+/// A terminal that does not show what is typed, until this is dropped.
+struct HiddenInput(Option<Termios>);
+
+impl HiddenInput {
+    fn begin() -> HiddenInput {
+        let before = tcgetattr(io::stdin()).ok();
+        if let Some(before) = &before {
+            let mut hidden = before.clone();
+            hidden.local_modes.remove(LocalModes::ECHO);
+            // Where it cannot be hidden it can still be read.
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, &hidden);
+        }
+        HiddenInput(before)
+    }
+}
+
+impl Drop for HiddenInput {
+    fn drop(&mut self) {
+        if let Some(before) = &self.0 {
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
+        }
+    }
+}
+
+/// The invite in this text, which may have been copied with line breaks in it, or with words around it.
+fn parse(text: &str) -> anyhow::Result<Invite> {
+    if text.trim().is_empty() {
+        bail!("no invite was given: paste the word that begins with \"marline1\"");
+    }
+    let whole: String = text.split_whitespace().collect();
+    let error = match whole.parse::<Invite>() {
+        Ok(invite) => return Ok(invite),
+        Err(error) => error,
+    };
+    let quotes: &[char] = &['"', '\'', '`'];
+    let words = text.split_whitespace().map(|word| word.trim_matches(quotes));
+    let mut found: Vec<Invite> = words.filter_map(|word| word.parse().ok()).collect();
+    found.dedup();
+    match found.pop() {
+        Some(invite) if found.is_empty() => Ok(invite),
+        Some(_) => bail!("{} different invites were given: give one", found.len() + 1),
+        None => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_proxy::secret::Secret;
+
+    use super::*;
+
+    fn invite(server: &str) -> Invite {
+        let token = Secret::random().expect("random bytes");
+        Invite::new(vec![server.parse().expect("a server")], [7; 32], token).expect("an invite")
+    }
+
+    #[test]
+    fn an_invite_is_read_as_people_paste_it() {
+        let one = invite("a.example:1");
+        let word = one.to_word();
+        let (head, tail) = word.split_at(40);
+        for text in [
+            word.clone(),
+            format!("  {word}\r\n"),
+            word.to_uppercase(),
+            format!("{head}\n{tail}\n"),
+            format!("\"{word}\""),
+            format!("the invite of the client \"first\" (secret):\n{word}\n"),
+        ] {
+            assert_eq!(parse(&text).expect(&text), one);
+        }
+    }
+
+    #[test]
+    fn what_is_not_one_invite_is_refused_without_repeating_it() {
+        let word = invite("a.example:1").to_word();
+        let other = invite("b.example:1").to_word();
+        let damaged = format!("{}a", &word[..word.len() - 1]);
+        for (text, says) in [
+            ("", "no invite was given"),
+            ("hello", "not a valid invite"),
+            (&word[..50], "cut short"),
+            (&damaged, "damaged"),
+            (&format!("{word}\n{other}"), "2 different invites"),
+        ] {
+            // The last character of a random word may be the one it was replaced by.
+            if text == word {
+                continue;
+            }
+            let error = format!("{:#}", parse(text).unwrap_err());
+            assert!(error.contains(says), "{text}: {error}");
+            assert!(!error.contains(&word[8..30]), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_outcome_says_where_it_is_and_what_to_type_and_no_secret() {
+        let one = invite("a.example:1");
+        for stored in [Stored::New, Stored::Unchanged, Stored::Replaced] {
+            let text = outcome(stored, &one, Path::new("/somewhere/invite"));
+            assert!(text.contains("/somewhere/invite") && text.contains("a.example:1"), "{text}");
+            assert!(text.contains("marline up") && text.lines().count() <= 3, "{text}");
+            assert!(!text.contains("marline1"), "{text}");
+        }
+    }
+}

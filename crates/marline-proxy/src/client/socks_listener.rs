@@ -1,4 +1,4 @@
-//! Listeners for applications: SOCKS5 ports, which speak HTTP as well, and forwards.
+//! Listeners for applications: SOCKS ports, which speak HTTP as well, and forwards.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -22,11 +22,11 @@ use crate::few_lines::FewLines;
 use crate::http::request::begins_with;
 use crate::relay::{Traffic, relay, tell_end};
 use crate::shutdown::Stop;
-use crate::socks::{self, Reply, Request, SocksError};
+use crate::socks::{self, Reply, Request, SocksError, Version};
 use crate::target::Target;
 use crate::transport::Transport;
 
-/// An application that does not say where to within this time is let go.
+/// An application whose request is not complete within this time is disconnected.
 const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State shared by all listening ports.
@@ -46,7 +46,7 @@ pub struct SocksListener<O> {
 /// Service of a listening port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Asks for the target by SOCKS5, or by HTTP.
+    /// Asks for the target by SOCKS5, SOCKS4 or HTTP.
     Socks5,
     /// Fixed target.
     Forward(Target),
@@ -144,25 +144,25 @@ impl<O: Open> SocksListener<O> {
         // An interactive application's bytes must not wait for each other.
         let _ = socket.set_nodelay(true);
         let (target, asked) = match service {
-            Service::Forward(target) => (target, false),
+            Service::Forward(target) => (target, None),
             Service::Transparent => match transparent::target(&socket) {
-                Ok(target) => (target, false),
+                Ok(target) => (target, None),
                 Err(error) => return tracing::info!("{error}"),
             },
             Service::Socks5 => match timeout(SOCKS_TIMEOUT, asked_by_socks(&mut socket)).await {
-                Ok(Ok(Some(Request::Connect(target)))) => (target, true),
+                Ok(Ok(Some((version, Request::Connect(target))))) => (target, Some(version)),
                 // Boxed, as HTTP is: few do this, and all others would have its size.
-                Ok(Ok(Some(Request::Associate(port)))) => {
+                Ok(Ok(Some((_, Request::Associate(port))))) => {
                     return Box::pin(self.associate(socket, port)).await;
                 }
                 Ok(Ok(None)) => return Box::pin(self.http(socket)).await,
                 Ok(Err(error)) => return tracing::info!("{error}"),
-                Err(_) => return tracing::info!("an application did not say where to in time"),
+                Err(_) => return tracing::info!("SOCKS request timed out"),
             },
         };
-        // Who has asked waits for the answer.
+        // An application that asked by SOCKS waits for the answer.
         let mut ahead = Ahead::of(&socket);
-        let opened = self.open_behind(&target, (!asked).then_some(&mut ahead)).await;
+        let opened = self.open_behind(&target, asked.is_none().then_some(&mut ahead)).await;
         let ahead = ahead.finish();
         let stream = match opened {
             None => return socket.abort(),
@@ -173,7 +173,9 @@ impl<O: Open> SocksListener<O> {
                 return refuse(socket, asked, &error).await;
             }
         };
-        if asked && socks::reply(&mut socket, Reply::Succeeded).await.is_err() {
+        if let Some(version) = asked
+            && socks::reply(&mut socket, version, Reply::Succeeded).await.is_err()
+        {
             return stream.abort();
         }
         self.pass_behind(ahead.unwrap_or_default(), socket, stream, &target).await;
@@ -234,9 +236,9 @@ impl<O: Open> SocksListener<O> {
     }
 }
 
-/// What an application asks for by SOCKS5; `None`, and nothing is taken from the socket: the first byte is
+/// What an application asks for by SOCKS; `None`, and nothing is taken from the socket: the first byte is
 /// HTTP's.
-async fn asked_by_socks(socket: &mut TcpStream) -> Result<Option<Request>, SocksError> {
+async fn asked_by_socks(socket: &mut TcpStream) -> Result<Option<(Version, Request)>, SocksError> {
     let mut first = [0];
     let seen = socket.peek(&mut first).await?;
     if seen > 0 && begins_with(first[0]) {
@@ -245,11 +247,9 @@ async fn asked_by_socks(socket: &mut TcpStream) -> Result<Option<Request>, Socks
     socks::accept(socket).await.map(Some)
 }
 
-async fn refuse(mut socket: TcpStream, asked: bool, error: &OpenError) {
-    if !asked {
-        return socket.abort();
-    }
+async fn refuse(mut socket: TcpStream, asked: Option<Version>, error: &OpenError) {
+    let Some(version) = asked else { return socket.abort() };
     // The application may be gone already.
-    let _ = socks::reply(&mut socket, error.code().into()).await;
+    let _ = socks::reply(&mut socket, version, error.code().into()).await;
     let _ = socket.shutdown().await;
 }

@@ -216,7 +216,8 @@ fn a_path_that_is_not_there_is_waited_for_while_the_program_runs() {
         Side::Client,
         "ip link set lte down; ip link set lte name lte9; ip link set lte9 up
          ip addr replace 10.0.2.2/24 dev lte9; ip route replace default via 10.0.2.1 dev lte9 metric 200
-         ip link add other type veth peer name else; ip link set else up; ip addr add 10.7.0.9/24 dev other; ip link set other up",
+         ip link add other type veth peer name else; ip link set else up
+         ip addr add 10.7.0.9/24 dev other; ip link set other up",
     );
     hear(&lines, "path lte9: now here");
     hear(&lines, "path 10.7.0.9: now here");

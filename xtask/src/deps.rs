@@ -41,7 +41,7 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("marline-tun", &["marline-proxy"]),
     ("marline-papers", &["marline-lab"]),
     ("marline-python", &["marline-lab"]),
-    ("marline-dashboard", &[]),
+    ("marline-dashboard", &["marline-io"]),
     ("marline-cli", &["marline-tun", "marline-papers", "marline-dashboard"]),
     ("marline-testkit", &["marline-sim", "marline-algos"]),
     ("marline-interop", &["marline-lab", "marline-testkit"]),

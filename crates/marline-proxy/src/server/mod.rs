@@ -31,6 +31,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 pub use accounts::ClientCounts;
+pub use nat::filter::UdpFiltering;
 pub use refusals::RefusalReason;
 
 use accounts::{Account, Accounts};
@@ -202,9 +203,10 @@ impl Server {
         &self.deadlines
     }
 
-    /// Carries datagrams of clients from now on, on lanes with these settings. Before, they are refused.
-    pub fn offer_datagrams(&self, config: LaneConfig) {
-        self.datagrams.offer(config);
+    /// Carries datagrams of clients from now on, on lanes with these settings. Before, they are refused. Existing lanes
+    /// keep theirs.
+    pub fn offer_datagrams(&self, config: LaneConfig, filtering: UdpFiltering) {
+        self.datagrams.offer(config, filtering);
     }
 
     /// Counts of the UDP that it carries.

@@ -8,7 +8,7 @@
 
 pub(super) mod echo_mapping;
 mod echoes;
-pub mod filter;
+pub(super) mod filter;
 mod mapping;
 
 use std::collections::{BTreeMap, VecDeque};

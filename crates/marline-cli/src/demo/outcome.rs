@@ -131,7 +131,9 @@ pub fn failures(outcomes: &[Outcome]) -> Vec<String> {
             failures.push(format!("{name}: the file is incomplete"));
         }
         if worst_single.is_some_and(|worst| hole(outcome) > worst) {
-            failures.push(format!("{name}: its longest pause is longer than those of both single paths"));
+            failures.push(format!(
+                "{name}: its longest pause is longer than those of both single paths"
+            ));
         }
     }
     failures

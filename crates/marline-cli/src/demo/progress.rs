@@ -135,10 +135,11 @@ mod tests {
             file_bytes: AtomicU64::new(999_000_000),
         };
         let now = Duration::from_secs(608);
-        let texts: Vec<String> = [live(0, 608_000), live(1_234, 608_000), live(22_900, 608_000), live(9, 0)]
-            .iter()
-            .map(|live| echo_text(live, now))
-            .collect();
+        let texts: Vec<String> =
+            [live(0, 608_000), live(1_234, 608_000), live(22_900, 608_000), live(9, 0)]
+                .iter()
+                .map(|live| echo_text(live, now))
+                .collect();
         assert_eq!(texts, ["-", "1.2 ms", "22.9 ms", "none 608.0 s"]);
         let line = plain_line("608.0 s", "works", &texts);
         assert!(line.len() <= COLUMNS && line.ends_with("none 608.0 s"), "{line}");

@@ -7,9 +7,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 use super::application::{self, Download, EchoPlan, EchoResult, Live};
+use super::columns::COLUMNS;
 use super::content::Content;
 use super::origin::{File, Origin};
-use super::columns::COLUMNS;
 use super::outcome::{self, Latency, Outcome};
 use super::plan::{WAYS, Way};
 use super::verdict;
@@ -207,7 +207,10 @@ fn the_last_sentence_says_what_was_measured_good_or_bad() {
     let damaged = said(outcome(WAYS[2], 94, Some(false)), outcome(WAYS[0], 6_888, None));
     assert!(damaged.ends_with("the download arrived DAMAGED."), "{damaged}");
     // Marline as it is by default is judged, not the way that copies everything.
-    assert_eq!(verdict::sentence(&[outcome(WAYS[0], 1, None), outcome(WAYS[3], 1, None)], dead), None);
+    assert_eq!(
+        verdict::sentence(&[outcome(WAYS[0], 1, None), outcome(WAYS[3], 1, None)], dead),
+        None
+    );
 }
 
 #[test]

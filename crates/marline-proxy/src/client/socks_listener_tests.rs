@@ -144,6 +144,21 @@ async fn more_than_the_bound_wait_their_turn() {
 }
 
 #[tokio::test]
+async fn applications_that_ask_for_nothing_take_no_place_from_those_that_do() {
+    let near = near(Service::Socks5, 2).await;
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(near.address).await.unwrap());
+    }
+    // They would be disconnected after ten seconds, two at a time.
+    let target = echo_target().await;
+    let asked = tokio::time::timeout(Duration::from_secs(5), ask(&near, &target)).await;
+    let (answer, mut socket) = asked.expect("an answer at once");
+    assert_eq!(answer[3], 0);
+    echo(&mut socket, b"not held up").await;
+}
+
+#[tokio::test]
 async fn a_drain_refuses_new_and_finishes_old() {
     let near = near(Service::Forward(echo_target().await), 8).await;
     let mut running = TcpStream::connect(near.address).await.unwrap();

@@ -5,7 +5,9 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::run::{command, run, run_and_say_what_failed, tested};
-use crate::{TaskResult, bench, dashboard, deps, manifest, packages, python, rooms, spec, tidy};
+use crate::{
+    TaskResult, alone, bench, dashboard, deps, manifest, packages, python, rooms, spec, tidy,
+};
 
 const FUZZ_SECONDS: u64 = 5;
 /// Larger inputs only slow the fuzzer down: no packet is longer.
@@ -17,7 +19,7 @@ type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
 /// Runs the steps named, or all, in order. One that fails does not keep the others from running:
 /// who reads the log wants to know all that is wrong.
 pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
-    let steps: [Step<'_>; 17] = [
+    let steps: [Step<'_>; 18] = [
         ("format", &|root| cargo(root, &["fmt", "--all", "--check"])),
         ("tidy", &tidy::check),
         ("deps", &deps::check),
@@ -27,6 +29,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("dashboard", &dashboard::check),
         ("clippy", &clippy),
         ("doc", &doc),
+        ("alone", &alone::check),
         ("test", &|root| test(root, &[])),
         ("bench", &|root| bench::run(root, &["--check".to_owned()])),
         ("fuzz", &|root| fuzz(root, None)),

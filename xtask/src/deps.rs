@@ -41,7 +41,7 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("marline-tun", &["marline-proxy"]),
     ("marline-papers", &["marline-lab"]),
     ("marline-python", &["marline-lab"]),
-    ("marline-dashboard", &[]),
+    ("marline-dashboard", &["marline-io"]),
     ("marline-cli", &["marline-tun", "marline-papers", "marline-dashboard"]),
     ("marline-testkit", &["marline-sim", "marline-algos"]),
     ("marline-interop", &["marline-lab", "marline-testkit"]),
@@ -71,7 +71,7 @@ pub(crate) const PURE: &[&str] = &[
 const PURE_MAY_USE: &[&str] = &["flate2", "hmac", "rand_pcg", "sha2"];
 
 /// Crates that a program compiles with the library and no features, itself not counted.
-const LIBRARY_AT_MOST: usize = 35;
+const LIBRARY_AT_MOST: usize = 36;
 
 /// Crates that the library without features must not bring: links' models, what only files and figures
 /// need, and procedural macros, which cost a program more time to compile than all of ours.
@@ -182,7 +182,7 @@ mod tests {
         let library = crates_in(tree);
         assert_eq!(library, BTreeSet::from(["marline v0.2.0", "libc v0.2.1", "syn v2.0.0"]));
         assert_eq!(excess(&library), ["marline brings syn"]);
-        let many: Vec<String> = (0..36).map(|n| format!("c{n} v1")).collect();
+        let many: Vec<String> = (0..37).map(|n| format!("c{n} v1")).collect();
         assert_eq!(excess(&many.iter().map(String::as_str).collect()).len(), 1);
     }
 

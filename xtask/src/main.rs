@@ -5,6 +5,7 @@
 //! and line and says what to do about it.
 #![forbid(unsafe_code)]
 
+mod alone;
 mod bench;
 mod checks;
 mod ci;

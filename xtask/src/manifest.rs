@@ -13,6 +13,10 @@ pub(crate) struct Crate {
     pub(crate) dependencies: Vec<String>,
     /// Whether it takes the workspace's lints.
     pub(crate) workspace_lints: bool,
+    /// `false` where the manifest says `publish = false`.
+    pub(crate) is_published: bool,
+    /// Features that can be turned on, `default` among them; optional dependencies without `dep:` are not.
+    pub(crate) features: Vec<String>,
 }
 
 /// The crates under `crates/` and `xtask`, by name.
@@ -40,7 +44,11 @@ fn read(dir: &Path) -> Result<Crate, String> {
 
 /// `None` where the manifest names no package.
 pub(crate) fn parse(dir: &Path, manifest: &toml::Table) -> Option<Crate> {
-    let name = manifest.get("package")?.get("name")?.as_str()?.to_string();
+    let package = manifest.get("package")?;
+    let name = package.get("name")?.as_str()?.to_string();
+    let is_published = package.get("publish").and_then(toml::Value::as_bool) != Some(false);
+    let features = manifest.get("features").and_then(toml::Value::as_table);
+    let features = features.into_iter().flat_map(|table| table.keys().cloned()).collect();
     let mut dependencies = Vec::new();
     collect(manifest, &mut dependencies);
     let targets = manifest.get("target").and_then(toml::Value::as_table);
@@ -51,7 +59,8 @@ pub(crate) fn parse(dir: &Path, manifest: &toml::Table) -> Option<Crate> {
     dependencies.dedup();
     let lints = manifest.get("lints").and_then(|lints| lints.get("workspace"));
     let workspace_lints = lints.and_then(toml::Value::as_bool) == Some(true);
-    Some(Crate { name, dir: dir.to_path_buf(), dependencies, workspace_lints })
+    let dir = dir.to_path_buf();
+    Some(Crate { name, dir, dependencies, workspace_lints, is_published, features })
 }
 
 fn collect(table: &toml::Table, into: &mut Vec<String>) {

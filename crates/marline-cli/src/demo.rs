@@ -5,12 +5,14 @@
 
 pub mod application;
 mod child;
+pub mod columns;
 pub mod content;
 pub mod origin;
 pub mod outcome;
 pub mod plan;
 mod progress;
 mod run;
+pub mod verdict;
 
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@ pub mod doctor;
 pub mod invite_places;
 pub use marline_lab::emulation;
 pub mod log;
+mod log_limit;
 pub mod metrics_http;
 mod mobile_data;
 pub mod native;

@@ -15,6 +15,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer as _, Registry, fmt, reload};
 
+use crate::log_limit::RepeatLimit;
 use crate::times::time_of_day;
 
 /// Log level.
@@ -122,6 +123,9 @@ impl Write for Output {
     }
 }
 
+/// What is said of lines that could not be written.
+const LOST_LINES: &str = "lines of this log could not be written before";
+
 /// Lines into a writer that takes them or not.
 struct Sink<W> {
     to: W,
@@ -144,7 +148,7 @@ impl<W: Write> Sink<W> {
             return false;
         }
         if self.untold > 0 {
-            let notice = self.notice();
+            let notice = self.notice(self.untold, LOST_LINES);
             if !self.put(notice.as_bytes()) {
                 self.untold += 1;
                 return false;
@@ -156,9 +160,14 @@ impl<W: Write> Sink<W> {
         written
     }
 
-    fn notice(&self) -> String {
-        let (lines, time) = (self.untold, time_of_day());
-        let words = "lines of this log could not be written before";
+    /// Says in front of a line how many like it were left out.
+    fn note_left_out(&mut self, lines: u64) {
+        let notice = self.notice(lines, "lines like the next one were left out");
+        let _ = self.line(notice.as_bytes());
+    }
+
+    fn notice(&self, lines: u64, words: &str) -> String {
+        let time = time_of_day();
         match self.format {
             LogFormat::Text => format!("{time}  WARN {lines} {words}\n"),
             LogFormat::Json => {
@@ -206,9 +215,18 @@ pub fn start(flags: Option<LogLevel>, format: LogFormat, colors: bool) {
     let lines = fmt::layer().with_writer(|| Line).with_target(false);
     SINK.lock().unwrap_or_else(PoisonError::into_inner).format = format;
     let registry = tracing_subscriber::registry().with(filter);
-    // Asked anew each time: the configuration may change.
-    let wanted = dynamic_filter_fn(|line, _| {
-        line.target() != CONNECTIONS || TELLS_CONNECTIONS.load(Ordering::Relaxed)
+    // Evaluated for each line: the configuration may change.
+    let limit = RepeatLimit::default();
+    let wanted = dynamic_filter_fn(move |line, _| {
+        // One line for each connection is what was asked for.
+        if line.target() == CONNECTIONS {
+            return TELLS_CONNECTIONS.load(Ordering::Relaxed);
+        }
+        let left_out = line.is_event().then(|| limit.take(line)).unwrap_or(Some(0));
+        if let Some(left_out @ 1..) = left_out {
+            SINK.lock().unwrap_or_else(PoisonError::into_inner).note_left_out(left_out);
+        }
+        left_out.is_some()
     });
     match format {
         LogFormat::Text => {
@@ -306,7 +324,7 @@ mod tests {
         let mut sink = Sink::new(Disk { room: 0, has: Vec::new() });
         sink.format = LogFormat::Json;
         assert!(!sink.line(b"{}\n"));
-        let json: serde_json::Value = serde_json::from_str(&sink.notice()).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&sink.notice(1, LOST_LINES)).unwrap();
         assert_eq!(
             (json["fields"]["lines"].as_u64(), json["level"].as_str()),
             (Some(1), Some("WARN"))

@@ -26,8 +26,9 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use marline_dashboard::names_another_site;
+use marline_io::{PendingLimits, PendingTable};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -40,8 +41,9 @@ const SAMPLE: Duration = Duration::from_secs(1);
 /// Shortest time between two looks.
 const SOON: Duration = Duration::from_millis(20);
 
-/// Scrapes at the same time.
-const MAX_SCRAPES: usize = 8;
+/// Connections at the same time. Beyond, the oldest one of the source with most of them ends: a scrape takes
+/// milliseconds, and whoever holds a connection for longer must not keep the others out.
+const CONNECTIONS: PendingLimits = PendingLimits { total: 64, per_source: 32 };
 
 /// A scrape takes no longer.
 const SCRAPE: Duration = Duration::from_secs(10);
@@ -182,17 +184,17 @@ fn look(totals: &Totals, handle: &dyn Handle) {
 }
 
 async fn accept(listener: Arc<TcpListener>, source: MetricsSource) {
-    let places = Arc::new(Semaphore::new(MAX_SCRAPES));
+    let table = PendingTable::new(CONNECTIONS);
     let address = listener.local_addr();
     let is_loopback = address.is_ok_and(|address| address.ip().to_canonical().is_loopback());
     let mut serving = JoinSet::new();
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, remote)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         let source = source.clone();
+        let mut place = table.admit(remote.ip());
         serving.spawn(async move {
             let service = service_fn(|request: Request<Incoming>| {
                 // A browser on this machine may be made to ask by a name that is another site's; elsewhere
@@ -204,8 +206,10 @@ async fn accept(listener: Arc<TcpListener>, source: MetricsSource) {
             http.keep_alive(false);
             // A scraper that goes away or dawdles is not our problem.
             let serving = http.serve_connection(TokioIo::new(stream), service);
-            let _ = tokio::time::timeout(SCRAPE, serving).await;
-            drop(place);
+            tokio::select! {
+                _ = tokio::time::timeout(SCRAPE, serving) => {}
+                () = place.evicted() => {}
+            }
         });
         while serving.try_join_next().is_some() {}
     }

@@ -130,8 +130,8 @@ fn spending(settings: &Settings) -> String {
     }
     let does = match settings.mode {
         Mode::Balanced => {
-            "sends data over it wherever that arrives first, and copies besides, in all up to a quarter of the new data \
-             or 16 kB/s"
+            "sends data over it wherever that arrives first, and copies besides, in all up to a quarter \
+             of the new data or 16 kB/s"
         }
         Mode::Redundant => "copies everything to it when nothing new waits",
         Mode::Aggregate => "sends data over all paths at once",

@@ -504,6 +504,7 @@ impl Connection {
             bytes_acked: self.sender.una().0,
             unsent: self.sender.written().since(self.sender.sent()),
             readable: self.receiver.readable(),
+            peer_finished: self.receiver.fin_reached(),
             buffered,
             bookkeeping: self.bookkeeping(),
             ack_due_since,

@@ -318,6 +318,8 @@ pub struct ConnectionInfo {
     pub unsent: u64,
     /// Bytes the application may read now.
     pub readable: u64,
+    /// The peer has finished sending, and all of it has arrived.
+    pub peer_finished: bool,
     /// Bytes of memory held in buffers.
     pub buffered: u64,
     /// Bytes of memory held by the lists of sent segments, mappings, acknowledgments and

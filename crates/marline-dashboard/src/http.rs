@@ -19,6 +19,7 @@ use hyper::header::{ALLOW, HeaderValue, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use marline_io::{PendingLimits, PendingPlace, PendingTable};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -26,8 +27,12 @@ use tokio::task::JoinSet;
 use crate::hub::{BEHIND, Dashboard, message, thread_time};
 use crate::{Access, Source, page};
 
-/// Connections at the same time, viewers included. Further ones wait in the kernel's queue.
-pub const MAX_CONNECTIONS: usize = 64;
+/// Connections that are not those of viewers, at the same time. Beyond, the oldest one of the source with most of
+/// them ends.
+const PENDING: PendingLimits = PendingLimits { total: 64, per_source: 32 };
+
+/// Viewers of single connections ([`Source::places`]) at the same time.
+const MAX_PLACES: usize = 32;
 
 /// For a request's headers.
 const HEADERS: Duration = Duration::from_secs(5);
@@ -110,7 +115,8 @@ impl Door {
         source: &Arc<dyn Source>,
     ) -> Door {
         let source = Arc::clone(source);
-        let shown = Arc::new(Shown { dashboard: dashboard.clone(), access, source });
+        let (dashboard, places) = (dashboard.clone(), Arc::new(Semaphore::new(MAX_PLACES)));
+        let shown = Arc::new(Shown { dashboard, access, source, places });
         let mut accepting = JoinSet::new();
         accepting.spawn(accept(Arc::clone(&listener), shown));
         Door { address, listener, _accepting: accepting }
@@ -164,6 +170,7 @@ struct Shown {
     dashboard: Dashboard,
     access: Access,
     source: Arc<dyn Source>,
+    places: Arc<Semaphore>,
 }
 
 /// One connection.
@@ -173,31 +180,37 @@ struct Visit {
     end: Arc<Notify>,
     /// It watches: no time limit.
     watches: AtomicBool,
+    /// It has begun to.
+    watching: Notify,
     /// It is told of looks, which its share of the work is a part of.
     is_told: AtomicBool,
 }
 
+impl Visit {
+    fn watch(&self) {
+        self.watches.store(true, Ordering::Relaxed);
+        self.watching.notify_one();
+    }
+}
+
 async fn accept(listener: Arc<TcpListener>, shown: Arc<Shown>) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let table = PendingTable::new(PENDING);
     // Ends with this task.
     let mut serving = JoinSet::new();
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, remote)) = listener.accept().await else {
             // Out of descriptors: wait for some to come back.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         let shown = Arc::clone(&shown);
-        serving.spawn(async move {
-            visit(stream, &shown).await;
-            drop(place);
-        });
+        let place = table.admit(remote.ip());
+        serving.spawn(async move { visit(stream, &shown, place).await });
         while serving.try_join_next().is_some() {}
     }
 }
 
-async fn visit(stream: TcpStream, shown: &Shown) {
+async fn visit(stream: TcpStream, shown: &Shown, place: PendingPlace) {
     let visit = Visit::default();
     let service = service_fn(|request| std::future::ready(answer(&request, shown, &visit)));
     let mut http = hyper::server::conn::http1::Builder::new();
@@ -215,9 +228,16 @@ async fn visit(stream: TcpStream, shown: &Shown) {
         }
         polled
     });
+    // Viewers have their own limit, and stay.
     let limit = async {
-        tokio::time::sleep(REQUEST).await;
+        let mut place = place;
+        tokio::select! {
+            () = tokio::time::sleep(REQUEST) => {}
+            () = place.evicted() => {}
+            () = visit.watching.notified() => {}
+        }
         if visit.watches.load(Ordering::Relaxed) {
+            drop(place);
             std::future::pending::<()>().await;
         }
     };
@@ -263,7 +283,7 @@ fn answer(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Result<A
     }
     match shown.dashboard.join(Arc::clone(&visit.end), &*shown.source) {
         Some(messages) => {
-            visit.watches.store(true, Ordering::Relaxed);
+            visit.watch();
             visit.is_told.store(true, Ordering::Relaxed);
             Ok(page::answer(EVENTS, Either::Right(Events { messages })))
         }
@@ -277,13 +297,17 @@ fn places(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Answer {
     let Some(number) = number.and_then(|number| number.parse().ok()) else {
         return refusal(StatusCode::BAD_REQUEST, "which connection? ?connection=NUMBER\n");
     };
+    let Ok(permit) = Arc::clone(&shown.places).try_acquire_owned() else {
+        return refusal(StatusCode::SERVICE_UNAVAILABLE, "too many viewers\n");
+    };
     let Some(mut told) = shown.source.places(number) else {
         return refusal(StatusCode::NOT_FOUND, "no such connection\n");
     };
-    visit.watches.store(true, Ordering::Relaxed);
+    visit.watch();
     let (to_viewer, messages) = mpsc::channel(BEHIND);
     let end = Arc::clone(&visit.end);
     tokio::spawn(async move {
+        let _permit = permit;
         while let Some(places) = told.recv().await {
             // Who does not read is let go.
             if to_viewer.try_send(message("places", &places)).is_err() {

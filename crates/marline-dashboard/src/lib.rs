@@ -11,9 +11,10 @@
 //! looks the program says by [`Dashboard::tell`]. Where each byte of one connection goes is asked for by who wants to
 //! see it ([`Source::places`]), and gathered for nobody else.
 //!
-//! *Bounds.* [`MAX_VIEWERS`] viewers, [`MAX_CONNECTIONS`] connections, 16 KiB of headers within five seconds, and a
-//! viewer who does not read is let go. *Trust.* Only names that cannot be rebound (addresses, `localhost`) are answered
-//! to; beyond loopback a token is asked for ([`Access`]); the page may load nothing from elsewhere.
+//! *Bounds.* [`MAX_VIEWERS`] viewers, 64 other connections of which the oldest makes room for the next, 16 KiB of
+//! headers within five seconds; a viewer that does not read is disconnected. *Trust.* Only names that cannot be
+//! rebound (addresses, `localhost`) are answered to; beyond loopback a token is asked for ([`Access`]); the page may
+//! load nothing from elsewhere.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +26,7 @@ mod pace;
 mod page;
 
 pub use access::{Access, Token, names_another_site};
-pub use http::{MAX_CONNECTIONS, Served, listen, serve, serve_on};
+pub use http::{Served, listen, serve, serve_on};
 pub use hub::{Dashboard, MAX_VIEWERS, RECENT};
 pub use model::{
     About, Carried, Connection, Happening, Manner, PathState, PathSummary, Places, Radio, Sample,

@@ -14,6 +14,7 @@ mod net;
 mod path_radio;
 mod path_resolve;
 mod path_spec;
+mod pending_peers;
 mod privileges;
 mod random;
 pub mod succession;
@@ -43,6 +44,9 @@ pub use net::{
 pub use path_radio::RadioKind;
 pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
+pub use pending_peers::{
+    PendingId, PendingLimits, PendingPeers, PendingPlace, PendingTable, Source,
+};
 pub use privileges::{
     KeptCapabilities, drop_capabilities, has_net_admin, keep_capabilities, port_help,
 };

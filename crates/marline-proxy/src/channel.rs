@@ -11,7 +11,7 @@ use tokio_rustls::TlsStream;
 use crate::record::Sized;
 use crate::session::Binding;
 use crate::session::sealed::Sealed;
-use crate::transport::Transport;
+use crate::transport::{PeerState, Transport};
 
 /// An encrypted stream, of either side.
 pub enum Channel<T> {
@@ -96,6 +96,10 @@ impl<T: Transport> Transport for Channel<T> {
             },
             Channel::Session(stream) => stream.into_inner().abort(),
         }
+    }
+
+    fn peer_state(&self) -> PeerState {
+        self.below().peer_state()
     }
 
     fn know_peer(&self) {

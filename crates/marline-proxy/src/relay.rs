@@ -2,9 +2,11 @@
 //!
 //! An end of one direction is passed on as an end of that direction (FIN, close_notify, DATA_FIN are
 //! the same thing here); the other direction goes on. An error ends both directions at once, and
-//! badly: an application must never take a broken transfer for a complete one.
+//! badly: an application must never take a broken transfer for a complete one. So does a [standstill]
+//! after an end: the sender has finished, and the other side has taken nothing for minutes.
 
 mod pump;
+mod standstill;
 
 use std::fmt::Display;
 use std::future::poll_fn;
@@ -12,12 +14,13 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::pump::Pump;
+use self::standstill::Standstill;
 use crate::memory_trim::Carried;
 use crate::transport::Transport;
 
@@ -113,18 +116,23 @@ pub(crate) fn tell_end<R>(
 }
 
 /// Passes bytes in both directions until both have ended.
-async fn both_ways<L, R>(local: &mut L, remote: &mut R) -> io::Result<()>
+async fn both_ways<L, R>(local: &mut Counted<'_, L>, remote: &mut R) -> io::Result<()>
 where
-    L: AsyncRead + AsyncWrite + Unpin,
-    R: AsyncRead + AsyncWrite + Unpin,
+    L: Transport,
+    R: Transport,
 {
     let (mut out, mut back) = (Pump::default(), Pump::default());
+    let mut standstill = Standstill::default();
     poll_fn(|cx| {
-        let out = out.poll(cx, local, remote)?;
-        let back = back.poll(cx, remote, local)?;
-        ready!(out);
-        ready!(back);
-        Poll::Ready(Ok(()))
+        let (out_ended, back_ended) = (out.poll(cx, local, remote)?, back.poll(cx, remote, local)?);
+        if out_ended.is_ready() && back_ended.is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        if out.is_blocked() || back.is_blocked() || out.is_done() || back.is_done() {
+            standstill
+                .poll(cx, (&out, &back), || (local.inner.peer_state(), remote.peer_state()))?;
+        }
+        Poll::Pending
     })
     .await
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::session::Binding;
-use crate::transport::Transport;
+use crate::transport::{PeerState, Transport};
 
 /// A stream and what was read of it.
 #[derive(Debug)]
@@ -27,6 +27,10 @@ impl<T> Rewound<T> {
 impl<T: Transport> Transport for Rewound<T> {
     fn abort(self) {
         self.inner.abort();
+    }
+
+    fn peer_state(&self) -> PeerState {
+        self.inner.peer_state()
     }
 
     fn know_peer(&self) {

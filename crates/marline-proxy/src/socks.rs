@@ -1,4 +1,5 @@
-//! SOCKS version 5 (RFC 1928), the subset a local proxy needs: no authentication, CONNECT and UDP ASSOCIATE.
+//! SOCKS version 5 (RFC 1928), the subset a local proxy needs: no authentication, CONNECT and UDP ASSOCIATE; and
+//! CONNECT of [version 4 and 4a](version_four), where the first byte asks for it.
 //!
 //! ```text
 //! client  5, n, methods[n]               server  5, 0 (no authentication) or 5, 0xff
@@ -6,8 +7,11 @@
 //! ```
 //! BIND is answered with "command not supported". The parser is our own: it is
 //! short, must not read a byte beyond the request, and the replies must come from RFC 8803's codes.
+//!
+//! The port has no passwords. Should it get them, version 4 has to be refused: it carries none.
 
 pub mod datagram;
+pub mod version_four;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,10 +22,20 @@ use crate::message::ErrorCode;
 use crate::target::{BadTarget, Host, Target};
 
 const VERSION: u8 = 5;
+const VERSION_FOUR: u8 = 4;
 const NO_AUTHENTICATION: u8 = 0;
 const NO_METHOD: u8 = 0xff;
 const CONNECT: u8 = 1;
 const ASSOCIATE: u8 = 3;
+
+/// Version of SOCKS that an application speaks. It is answered in the same.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// SOCKS4 and SOCKS4a.
+    Four,
+    /// SOCKS5.
+    Five,
+}
 
 /// What an application asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,15 +84,18 @@ impl From<ErrorCode> for Reply {
 /// Error of a SOCKS request.
 #[derive(Debug, thiserror::Error)]
 pub enum SocksError {
-    /// The client does not speak SOCKS5.
+    /// The application speaks something else.
     #[error("{}", not_socks(*.0))]
     Version(u8),
     /// Only methods with authentication were offered.
     #[error("the application offers no SOCKS method without authentication")]
     Method,
     /// BIND or an unknown command.
-    #[error("SOCKS command {0} is not supported (CONNECT and UDP ASSOCIATE are)")]
-    Command(u8),
+    #[error("{}", unsupported(*.0, *.1))]
+    Command(Version, u8),
+    /// A text of SOCKS4 without an end.
+    #[error("the {0} of a SOCKS4 request is longer than {max} bytes", max = version_four::LONGEST_TEXT)]
+    TooLong(&'static str),
     /// Not 1, 3 or 4.
     #[error("SOCKS address type {0} is unknown")]
     AddressType(u8),
@@ -92,20 +109,28 @@ pub enum SocksError {
 
 fn not_socks(first: u8) -> String {
     let guess = match first {
-        4 => " (SOCKS4: configure SOCKS5)",
         b'A'..=b'Z' => " (looks like HTTP)",
-        0x16 => " (looks like TLS: this port speaks SOCKS5 and HTTP, and neither inside TLS)",
+        0x16 => " (looks like TLS: this port speaks SOCKS and HTTP, and neither inside TLS)",
         _ => "",
     };
-    format!("the application does not speak SOCKS5: first byte {first}{guess}")
+    format!("the application does not speak SOCKS4 or SOCKS5: first byte {first}{guess}")
+}
+
+fn unsupported(version: Version, command: u8) -> String {
+    match version {
+        Version::Four => format!("SOCKS4 command {command} is not supported (CONNECT is)"),
+        Version::Five => {
+            format!("SOCKS5 command {command} is not supported (CONNECT and UDP ASSOCIATE are)")
+        }
+    }
 }
 
 impl SocksError {
     fn reply(&self) -> Option<Reply> {
         match self {
-            SocksError::Command(_) => Some(Reply::CommandNotSupported),
+            SocksError::Command(..) => Some(Reply::CommandNotSupported),
             SocksError::AddressType(_) => Some(Reply::AddressTypeNotSupported),
-            SocksError::Target(_) => Some(Reply::GeneralFailure),
+            SocksError::Target(_) | SocksError::TooLong(_) => Some(Reply::GeneralFailure),
             SocksError::Version(_) | SocksError::Method | SocksError::Io(_) => None,
         }
     }
@@ -117,21 +142,25 @@ impl SocksError {
 /// Nothing is asked for that could be given.
 pub async fn accept(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-) -> Result<Request, SocksError> {
-    negotiate(stream).await?;
-    let result = read_request(stream).await;
+) -> Result<(Version, Request), SocksError> {
+    let (version, result) = match stream.read_u8().await? {
+        VERSION => {
+            choose_method(stream).await?;
+            (Version::Five, read_request(stream).await)
+        }
+        VERSION_FOUR => (Version::Four, version_four::read_request(stream).await),
+        other => return Err(SocksError::Version(other)),
+    };
     if let Some(code) = result.as_ref().err().and_then(SocksError::reply) {
-        reply(stream, code).await?;
+        reply(stream, version, code).await?;
         stream.shutdown().await?;
     }
-    result
+    result.map(|request| (version, request))
 }
 
-async fn negotiate(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Result<(), SocksError> {
-    let version = stream.read_u8().await?;
-    if version != VERSION {
-        return Err(SocksError::Version(version));
-    }
+async fn choose_method(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+) -> Result<(), SocksError> {
     let count = stream.read_u8().await?;
     let mut methods = [0; 255];
     let methods = &mut methods[..usize::from(count)];
@@ -170,16 +199,30 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Result<Request, 
         CONNECT => Ok(Request::Connect(Target::new(host?, port)?)),
         // The address is often 0.0.0.0, and says nothing that the connection does not.
         ASSOCIATE => Ok(Request::Associate(port)),
-        other => Err(SocksError::Command(other)),
+        other => Err(SocksError::Command(Version::Five, other)),
     }
 }
 
-/// Answers the request. The bound address is 0.0.0.0:0, since the server's is not disclosed.
+/// Answers the request in its version. The bound address is 0.0.0.0:0, since the server's is not disclosed.
 ///
 /// # Errors
 /// What writing gives.
-pub async fn reply(stream: &mut (impl AsyncWrite + Unpin), code: Reply) -> io::Result<()> {
-    stream.write_all(&[VERSION, code as u8, 0, 1, 0, 0, 0, 0, 0, 0]).await?;
+pub async fn reply(
+    stream: &mut (impl AsyncWrite + Unpin),
+    version: Version,
+    code: Reply,
+) -> io::Result<()> {
+    match (version, code) {
+        (Version::Five, code) => {
+            stream.write_all(&[VERSION, code as u8, 0, 1, 0, 0, 0, 0, 0, 0]).await?;
+        }
+        (Version::Four, Reply::Succeeded) => {
+            stream.write_all(&[0, version_four::GRANTED, 0, 0, 0, 0, 0, 0]).await?;
+        }
+        (Version::Four, _) => {
+            stream.write_all(&[0, version_four::REJECTED, 0, 0, 0, 0, 0, 0]).await?;
+        }
+    }
     stream.flush().await
 }
 

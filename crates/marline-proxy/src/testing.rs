@@ -28,7 +28,7 @@ use super::session::Binding;
 use super::shutdown::Stopper;
 use super::target::Target;
 use super::tls::{ServerKey, connector, server_name};
-use super::transport::Transport;
+use super::transport::{PeerState, Transport};
 
 /// A server and what its owner holds.
 pub(crate) struct Bench {
@@ -87,7 +87,7 @@ impl Bench {
         let there = Pipe::new(there, far);
         let peer_known = Arc::clone(&there.peer_known);
         tokio::spawn(async move { server.serve(there, source).await });
-        Pipe { inner, binding: near, peer_known }
+        Pipe { peer_known, ..Pipe::new(inner, near) }
     }
 
     /// A connection with TLS, nothing said yet.
@@ -109,11 +109,12 @@ pub(crate) struct Pipe {
     pub(crate) binding: Option<Binding>,
     /// Set by the server's end, which shares it.
     pub(crate) peer_known: Arc<AtomicBool>,
+    pub(crate) peer_state: PeerState,
 }
 
 impl Pipe {
     pub(crate) fn new(inner: DuplexStream, binding: Option<Binding>) -> Pipe {
-        Pipe { inner, binding, peer_known: Arc::default() }
+        Pipe { inner, binding, peer_known: Arc::default(), peer_state: PeerState::default() }
     }
 }
 
@@ -126,6 +127,10 @@ impl Transport for Pipe {
 
     fn binding(&self) -> Option<Binding> {
         self.binding
+    }
+
+    fn peer_state(&self) -> PeerState {
+        self.peer_state
     }
 }
 

@@ -2,10 +2,34 @@
 
 use std::io;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::session::{BINDING_LABEL, Binding};
+
+/// What is known of the peer of a stream that makes no progress.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerState {
+    /// The peer has finished sending; what it sent may still be unread.
+    pub finished: bool,
+    /// The peer answers, but takes no data. `false`: it takes data, or nothing is heard of it.
+    pub refuses_data: bool,
+    /// Written bytes that the peer has not acknowledged.
+    pub unacknowledged: u64,
+}
+
+impl PeerState {
+    /// That of a multipath connection.
+    #[must_use]
+    pub fn of_multipath(info: &marline::ConnectionInfo) -> PeerState {
+        PeerState {
+            finished: info.peer_finished,
+            refuses_data: info.unsent > 0 && info.ack_due_since.is_none(),
+            unacknowledged: info.bytes_written.saturating_sub(info.bytes_acked),
+        }
+    }
+}
 
 /// A byte stream that can also be aborted.
 pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
@@ -21,6 +45,11 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     where
         Self: Sized,
     {
+    }
+
+    /// What the peer is doing.
+    fn peer_state(&self) -> PeerState {
+        PeerState::default()
     }
 
     /// The multipath stream that it is, or stands on; `None`: there is none, and no lane for datagrams beside it.
@@ -48,6 +77,10 @@ impl Transport for marline::Stream {
         self.export_binding(BINDING_LABEL)
     }
 
+    fn peer_state(&self) -> PeerState {
+        self.info().map(|info| PeerState::of_multipath(&info)).unwrap_or_default()
+    }
+
     fn multipath(&self) -> Option<&marline::Stream> {
         Some(self)
     }
@@ -58,6 +91,15 @@ impl Transport for TcpStream {
     fn abort(self) {
         // Without the option the peer sees an orderly end; nothing else can be done then.
         let _ = self.set_zero_linger();
+    }
+
+    /// The kernel says whether a FIN came, read or not. Whoever takes nothing for minutes counts as one that refuses:
+    /// a connection of which nothing is heard at all ends by the kernel's own timeouts.
+    fn peer_state(&self) -> PeerState {
+        let mut polled = [PollFd::new(self, PollFlags::RDHUP)];
+        let ready = poll(&mut polled, Some(&Timespec::default()));
+        let finished = ready.is_ok() && polled[0].revents().contains(PollFlags::RDHUP);
+        PeerState { finished, refuses_data: true, unacknowledged: 0 }
     }
 }
 

@@ -43,7 +43,7 @@ async fn a_connection_that_can_have_no_lane_is_told_so_and_others_go_on() {
     let refused = way.datagrams(|_| Ok(end)).await.err().unwrap().to_string();
     assert!(refused.contains("carries no datagrams"), "{refused}");
     // ... or the connection is no multipath stream in UDP.
-    bench.server.offer_datagrams(crate::testing::lane_config());
+    bench.server.offer_datagrams(crate::testing::lane_config(), Default::default());
     let refused = way.datagrams(|_| Ok(end)).await.err().unwrap().to_string();
     assert!(refused.contains("need the UDP carrier"), "{refused}");
     echoed(&*way).await;

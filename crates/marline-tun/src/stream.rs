@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use marline_io::Stream;
-use marline_proxy::transport::Transport;
+use marline_proxy::transport::{PeerState, Transport};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A TCP connection of a program.
@@ -15,6 +15,10 @@ pub(crate) struct ProgramStream(pub(crate) Stream);
 impl Transport for ProgramStream {
     fn abort(self) {
         self.0.abort();
+    }
+
+    fn peer_state(&self) -> PeerState {
+        self.0.info().map(|info| PeerState::of_multipath(&info)).unwrap_or_default()
     }
 }
 

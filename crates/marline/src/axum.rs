@@ -1,6 +1,6 @@
 //! Servers that `axum::serve` takes.
 //!
-//! [`Server`](crate::Server), and with the feature `tls` [`TlsServer`](crate::tls::TlsServer), are
+//! [`Server`], and with the feature `tls` [`TlsServer`](crate::tls::TlsServer), are
 //! [`axum::serve::Listener`]s. Handlers get the peer's address as `ConnectInfo<PeerAddr>`.
 //!
 //! ```no_run

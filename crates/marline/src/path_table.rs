@@ -1,18 +1,20 @@
 //! Table of a client's paths: their local addresses now, their sockets, and what the core was told.
 
 mod change;
+mod entry;
 mod servers;
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
 
 use marline_io::{
-    Contact, Interfaces, LocalEnd, LocalSpec, ObservedPath, PathSpec, Prefix64, RadioKind, Shard,
+    Contact, Interfaces, LocalEnd, LocalSpec, ObservedPath, PathSpec, Prefix64, Shard,
 };
 use marline_policy::{AddressId, LocalAddress, PathCost};
 use marline_time::Instant;
 
 pub use change::PathChange;
+use entry::Entry;
 
 use crate::health::{self, Reach, ServerReach};
 use crate::{BindError, TunPath, UnknownPath};
@@ -80,135 +82,6 @@ pub(crate) struct Candidate {
     pub(crate) remote: SocketAddr,
     /// The path carries data only if nothing else can.
     pub(crate) backup: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Entry {
-    spec: PathSpec,
-    ends: Vec<LocalEnd>,
-    taken_down: bool,
-    backup: bool,
-    metered: bool,
-    fading: bool,
-    restriction: PathRestriction,
-    error: Option<String>,
-    /// The error is that the interface or address is not there: it is waited for.
-    absent: bool,
-}
-
-impl Entry {
-    fn new(spec: PathSpec) -> Self {
-        let (backup, metered) = (spec.backup, spec.metered);
-        let (ends, restriction) = (Vec::new(), PathRestriction::None);
-        Entry {
-            spec,
-            ends,
-            taken_down: false,
-            backup,
-            metered,
-            fading: false,
-            restriction,
-            error: None,
-            absent: false,
-        }
-    }
-
-    /// Takes over what was found of it, and logs when that begins or ceases to be nothing.
-    fn set_found(&mut self, found: Result<Vec<LocalEnd>, String>) {
-        let was_absent = std::mem::replace(&mut self.absent, found.is_err());
-        match found {
-            Ok(ends) => {
-                (self.ends, self.error) = (ends, None);
-                if was_absent {
-                    let addresses: Vec<_> =
-                        self.ends.iter().map(|end| end.address.to_string()).collect();
-                    tracing::info!("path {}: now here, at {}", self.called(), addresses.join(", "));
-                }
-            }
-            Err(reason) => {
-                if !was_absent {
-                    tracing::warn!("path {}: {reason}; waiting for it", self.called());
-                }
-                (self.ends, self.error) = (Vec::new(), Some(reason));
-            }
-        }
-    }
-
-    /// Why no connection can start here; `None`: one can, as far as is known.
-    fn why_unusable(&self) -> Option<String> {
-        let by_hand = || self.taken_down.then(|| "taken down by hand".to_owned());
-        let restricted = || match &self.restriction {
-            PathRestriction::Unusable(why) => Some(why.clone()),
-            _ => None,
-        };
-        let reason = self.error.clone().or_else(restricted).or_else(by_hand)?;
-        Some(format!("path {}: {reason}", self.called()))
-    }
-
-    const fn is_up(&self) -> bool {
-        !self.ends.is_empty() && self.may_be_used()
-    }
-
-    /// Neither taken down by hand nor restricted to nothing.
-    const fn may_be_used(&self) -> bool {
-        !self.taken_down && !matches!(self.restriction, PathRestriction::Unusable(_))
-    }
-
-    /// Whether its network has only IPv6, and where it leads is not given.
-    fn has_only_ipv6(&self) -> bool {
-        let ipv6 = |end: &LocalEnd| end.address.is_ipv6() && !end.loopback && !end.behind_tun;
-        !self.ends.is_empty() && self.ends.iter().all(ipv6) && self.spec.remote.is_none()
-    }
-
-    /// Below which prefix it reaches IPv4 addresses: the given one, or what is known of its interface.
-    fn nat64(&self, known: &BTreeMap<u32, Prefix64>) -> Option<Prefix64> {
-        let end = self.ends.first().filter(|_| self.has_only_ipv6())?;
-        self.spec.nat64.or_else(|| known.get(&end.interface.1).copied())
-    }
-
-    fn is_metered(&self) -> bool {
-        self.metered || self.restriction == PathRestriction::Metered
-    }
-
-    /// Takes over what was changed of `other` while it ran, as far as its own specification does not differ.
-    fn continue_from(&mut self, other: &Entry) {
-        (self.taken_down, self.fading) = (other.taken_down, other.fading);
-        self.restriction = other.restriction.clone();
-        if self.spec.backup == other.spec.backup {
-            self.backup = other.backup;
-        }
-        if self.spec.metered == other.spec.metered {
-            self.metered = other.metered;
-        }
-    }
-
-    /// What using it costs.
-    fn cost(&self) -> PathCost {
-        PathCost {
-            metered: self.is_metered(),
-            fading: self.fading,
-            tail_ms: self.spec.radio.map_or(0, RadioKind::tail_ms),
-        }
-    }
-
-    /// Those contacts that are its own.
-    fn contacts<'a>(&self, all: &'a [Contact]) -> Vec<&'a Contact> {
-        let here = |contact: &&Contact| {
-            let pinned = self.spec.remote.is_none_or(|remote| remote == contact.remote);
-            pinned && self.ends.iter().any(|end| end.address == contact.local)
-        };
-        all.iter().filter(here).collect()
-    }
-
-    /// What sentences call it: the name that it was given, or all that was said of it.
-    fn called(&self) -> String {
-        self.spec.name.clone().unwrap_or_else(|| self.spec.to_string())
-    }
-
-    /// The interface, if known.
-    fn interface(&self) -> Option<&str> {
-        self.ends.first().map(|end| end.interface.0.as_str())
-    }
 }
 
 /// One address of one path: what has an address id. Two paths may share an address and differ in

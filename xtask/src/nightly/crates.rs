@@ -30,7 +30,7 @@ fn published(root: &Path) -> Result<Vec<String>, String> {
         let manifest = read_toml(&member.dir.join("Cargo.toml"))?;
         let package = manifest.get("package").and_then(toml::Value::as_table);
         let package = package.ok_or_else(|| format!("{}: no package", member.name))?;
-        if package.get("publish").and_then(toml::Value::as_bool) == Some(false) {
+        if !member.is_published {
             continue;
         }
         let missing = ASKED.iter().filter(|key| !package.contains_key(**key));

@@ -11,8 +11,10 @@ use marline_link::DuplexSpec;
 use serde_json::json;
 
 use super::monitor::print;
-use crate::demo::{DemoPlan, outcome, perform, plan};
+use crate::demo::columns::wrap;
+use crate::demo::{DemoPlan, outcome, perform, plan, verdict};
 use crate::emulation::report;
+use crate::path_table::bytes;
 
 /// Arguments of `marline demo`.
 #[derive(Debug, clap::Args)]
@@ -62,22 +64,16 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             bail!("interrupted");
         }
     };
-    let mut text = format!(
-        "\nWiFi: {}\nLTE:  {}\nWiFi was dead from {:.1} s to {:.1} s of {} s. Echo: {} a second, {} B.\n\n",
-        plan.wifi,
-        plan.lte,
-        plan.dies().as_secs_f64(),
-        plan.returns().as_secs_f64(),
-        plan.run.as_secs(),
-        DemoPlan::ECHOES_PER_S,
-        crate::demo::application::MESSAGE,
-    );
-    text.push_str(&outcome::table(&outcomes));
     let failures = outcome::failures(&outcomes);
-    for failure in &failures {
-        text.push_str(&format!("FAILED: {failure}\n"));
+    let verdict = verdict::sentence(&outcomes, plan.returns() - plan.dies());
+    let mut text = introduction(&plan);
+    text.push_str(&outcome::table(&outcomes));
+    let failed = failures.iter().map(|failure| format!("FAILED: {failure}"));
+    let last = failed.chain(doubts(&reports)).map(|line| wrap(&line)).collect::<String>();
+    text.push_str(&last);
+    if let Some(verdict) = &verdict {
+        text.push_str(&format!("\n{}", wrap(verdict)));
     }
-    text.push_str(&doubts(&reports));
     // A reader that went away has seen enough.
     let _ = print(&text);
     if let Some(path) = &args.json {
@@ -91,6 +87,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             "outcomes": outcomes.iter().map(outcome::to_json).collect::<Vec<_>>(),
             "links": reports.iter().map(report::to_json).collect::<Vec<_>>(),
             "failures": failures,
+            "verdict": verdict,
         });
         std::fs::write(path, format!("{value:#}\n"))
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -98,21 +95,45 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// The links and the run, above the table.
+fn introduction(plan: &DemoPlan) -> String {
+    let lines = [
+        String::new(),
+        format!("WiFi: {}", plan.wifi),
+        format!("LTE:  {}", plan.lte),
+        format!(
+            "WiFi was dead from {:.1} s to {:.1} s of {} s.",
+            plan.dies().as_secs_f64(),
+            plan.returns().as_secs_f64(),
+            plan.run.as_secs(),
+        ),
+        format!(
+            "Echo: {} a second, {} B. File: {}.",
+            DemoPlan::ECHOES_PER_S,
+            crate::demo::application::MESSAGE,
+            bytes(plan.file_bytes),
+        ),
+        String::new(),
+    ];
+    lines.iter().map(|line| wrap(line)).collect()
+}
+
 /// What speaks against believing the figures: the links as such, in one line.
-fn doubts(reports: &[RelayReport]) -> String {
+fn doubts(reports: &[RelayReport]) -> Option<String> {
     let doubtful: Vec<&RelayReport> = reports.iter().filter(|r| !r.doubts().is_empty()).collect();
     if doubtful.is_empty() {
-        return String::new();
+        return None;
     }
     let late = |report: &&RelayReport| report.up.late.p99_us.max(report.down.late.p99_us);
     let worst = doubtful.iter().map(late).max().unwrap_or(0) as f64 / 1e3;
     let dropped: u64 = doubtful.iter().map(|report| report.kernel_drops).sum();
-    format!(
-        "WARNING: this machine was busy: on {} of {} emulated links 1 % of the datagrams left late \
-         (worst link: {worst:.1} ms or more), and {dropped} were dropped before a link saw them\n",
+    Some(format!(
+        "WARNING: do not trust these figures, this machine was busy: on {} of {} emulated links 1 % of \
+         the datagrams left late (worst link: {worst:.1} ms or more), and {dropped} were dropped \
+         before a link saw them",
         doubtful.len(),
         reports.len(),
-    )
+    ))
 }
 
 fn plan(args: &Args) -> anyhow::Result<DemoPlan> {

@@ -208,7 +208,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     let server = Server::new(acceptor, credentials, plan.rules, plan.limits, stopper.listen());
     let server = server.advertise(network.advertised().to_vec());
     server.allow_remote(plan.remote_rules);
-    server.offer_datagrams(plan.datagrams);
+    server.offer_datagrams(plan.datagrams, plan.udp_filtering);
     server.deadlines().change(plan.deadlines);
     server.keep_book(Ledger::open(plan.state_file), suspensions);
     server.allow_clients(plan.allowances);
@@ -232,7 +232,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
         // All that may fail, and then the rest.
         let shown = watched.prepare(&plan.runtime)?;
         listener.set_transport(plan.network.get_transport());
-        server.offer_datagrams(plan.datagrams.clone());
+        server.offer_datagrams(plan.datagrams.clone(), plan.udp_filtering);
         server.deadlines().change(plan.deadlines.clone());
         server.allow_clients(plan.allowances.clone());
         upgrade_limit.set(plan.upgrade_limit);

@@ -46,7 +46,7 @@ options! {
         /// `,day=15` (on which a month begins, UTC); may be repeated (docs/operate/quotas.md)
         #[arg(long, value_name = "PATH=BYTES")]
         pub path_quota: Vec<Word<PathQuota>>,
-        /// Listening address for applications, by SOCKS5 or as an HTTP proxy, with a PAC file at
+        /// Listening address for applications, by SOCKS5, SOCKS4 or HTTP, with a PAC file at
         /// /proxy.pac [default: 127.0.0.1:1080 unless -L, -R, -U or
         /// --transparent is given]
         #[arg(long, value_name = "ADDR:PORT")]

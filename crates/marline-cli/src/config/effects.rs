@@ -118,6 +118,7 @@ impl Reloadable for ServerOptions {
         ("deny", New),
         ("allow-remote", AtOnce),
         ("datagram-policy", New),
+        ("udp-filter", New),
         ("deadline", New),
         ("shards", Restart),
         ("busy-poll", Restart),

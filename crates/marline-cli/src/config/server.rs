@@ -10,9 +10,10 @@ use marline_proxy::deadlines::DeadlineRule;
 use marline_proxy::quota::ForClient;
 use marline_proxy::remote_rules::RemoteRule;
 use marline_proxy::rules::{Cidr, Rules};
-use marline_proxy::server::ServerLimits;
 use marline_proxy::server::allowances::ClientAllowances;
+use marline_proxy::server::{ServerLimits, UdpFiltering};
 use marline_proxy::target::Target;
+use serde::{Deserialize, Serialize};
 
 use super::policies::{Side, registry};
 use super::shared::{
@@ -54,6 +55,10 @@ options! {
         /// Which path datagrams to clients go on (`marline policies` lists them); by default as the mode says
         #[arg(long, value_name = "SPEC")]
         pub datagram_policy: Option<String>,
+        /// Peers that may send to the UDP ports of clients: `address`, those at an address that the application has
+        /// sent to, or `any`, all public ones (for applications that wait to be called) [default: address]
+        #[arg(long, value_name = "PEERS")]
+        pub udp_filter: Option<UdpFilter>,
         /// Time within which data of connections to targets on a port, `22=80ms` or `5900-5910=50ms`, should reach the
         /// client, by copies on a second path where it would be late; may be repeated (docs/operate/deadlines.md)
         #[arg(long, value_name = "PORT=TIME")]
@@ -85,6 +90,25 @@ options! {
     }
 }
 
+/// Filtering of datagrams, as configured.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UdpFilter {
+    /// Address-dependent.
+    Address,
+    /// Endpoint-independent.
+    Any,
+}
+
+impl From<UdpFilter> for UdpFiltering {
+    fn from(chosen: UdpFilter) -> UdpFiltering {
+        match chosen {
+            UdpFilter::Address => UdpFiltering::AddressDependent,
+            UdpFilter::Any => UdpFiltering::EndpointIndependent,
+        }
+    }
+}
+
 /// Complete configuration of a server.
 #[derive(Clone, Debug)]
 pub struct ServerPlan {
@@ -106,6 +130,8 @@ pub struct ServerPlan {
     pub remote_rules: Vec<RemoteRule>,
     /// Settings of lanes for datagrams.
     pub datagrams: LaneConfig,
+    /// Filtering of datagrams from peers without a flow.
+    pub udp_filtering: UdpFiltering,
     /// Latency requirements of applications.
     pub deadlines: Vec<DeadlineRule>,
     /// Limits.
@@ -212,6 +238,7 @@ impl ServerOptions {
                 .shared()
                 .choice(None)
                 .lane(&registry(), options.datagram_policy.as_deref())?,
+            udp_filtering: options.udp_filter.map(UdpFiltering::from).unwrap_or_default(),
             deadlines: PortDeadline::rules(&options.deadline)?,
             limits: ServerLimits { per_client, ..ServerLimits::default() },
             allowances: options.allowances()?,

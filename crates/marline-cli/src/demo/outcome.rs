@@ -1,10 +1,11 @@
-//! Results of the demo: table, verdict, JSON.
+//! Results of the demo: table, failures, JSON.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::application::{Download, EchoResult};
+use super::columns::wrap;
 use super::plan::Way;
 use crate::path_table::{align, bytes};
 
@@ -55,7 +56,7 @@ impl Latency {
 }
 
 impl Outcome {
-    fn row(&self) -> [String; 10] {
+    fn row(&self) -> [String; 9] {
         let latency = Latency::of(&self.echo.latencies);
         let cell = |value: Option<Duration>| value.map_or_else(|| "never".to_owned(), millis);
         let link = |has: bool, count: u64| if has { bytes(count) } else { "-".to_owned() };
@@ -68,46 +69,45 @@ impl Outcome {
             millis(self.echo.longest_hole),
             link(self.way.wifi, self.wifi_bytes),
             link(self.way.lte, self.lte_bytes),
-            format!("{} in {:.1} s", bytes(self.file.bytes), self.file.took.as_secs_f64()),
-            self.hash_cell(),
+            self.file_cell(),
         ]
     }
 
-    fn hash_cell(&self) -> String {
+    fn file_cell(&self) -> String {
+        let took_s = self.file.took.as_secs_f64();
         match (&self.file.sha256, self.file.intact) {
-            (Some(hash), true) => format!("ok {}", &hash[..8]),
-            (Some(hash), false) => format!("WRONG {}", &hash[..8]),
+            (Some(_), true) => format!("{took_s:.1} s ok"),
+            (Some(_), false) => "WRONG".to_owned(),
             (None, _) => "incomplete".to_owned(),
         }
     }
+
+    /// What the row has no room for.
+    fn remarks(&self) -> Vec<String> {
+        let name = self.way.name;
+        let mut remarks = Vec::new();
+        let unanswered = Latency::of(&self.echo.latencies).unanswered;
+        if unanswered > 0 {
+            remarks.push(format!("{name}: {unanswered} echoes unanswered"));
+        }
+        if self.file.sha256.is_none() {
+            remarks.push(format!("{name}: {} of the file arrived", bytes(self.file.bytes)));
+        }
+        let errors = [&self.echo.error, &self.file.error].into_iter().flatten();
+        remarks.extend(errors.map(|error| format!("{name}: {error}")));
+        remarks
+    }
 }
 
-/// The table, and what went wrong in words.
+/// The table, and what went wrong in words; no line is longer than [`COLUMNS`](super::columns::COLUMNS).
 #[must_use]
 pub fn table(outcomes: &[Outcome]) -> String {
-    let header = [
-        "ms",
-        "echo p50",
-        "p95",
-        "p99",
-        "max",
-        "longest hole",
-        "over WiFi",
-        "over LTE",
-        "file",
-        "SHA-256",
-    ];
+    let header = ["echo, ms", "p50", "p95", "p99", "max", "pause", "WiFi", "LTE", "file"];
     let mut rows = vec![header.map(str::to_owned)];
     rows.extend(outcomes.iter().map(Outcome::row));
-    let mut text = align(&rows, &[0, 9]);
-    for outcome in outcomes {
-        let unanswered = Latency::of(&outcome.echo.latencies).unanswered;
-        if unanswered > 0 {
-            text.push_str(&format!("{}: {unanswered} echoes unanswered\n", outcome.way.name));
-        }
-        for error in [&outcome.echo.error, &outcome.file.error].into_iter().flatten() {
-            text.push_str(&format!("{}: {error}\n", outcome.way.name));
-        }
+    let mut text = align(&rows, &[0]);
+    for remark in outcomes.iter().flat_map(Outcome::remarks) {
+        text.push_str(&wrap(&remark));
     }
     text
 }
@@ -131,7 +131,9 @@ pub fn failures(outcomes: &[Outcome]) -> Vec<String> {
             failures.push(format!("{name}: the file is incomplete"));
         }
         if worst_single.is_some_and(|worst| hole(outcome) > worst) {
-            failures.push(format!("{name}: its hole is longer than both single paths'"));
+            failures.push(format!(
+                "{name}: its longest pause is longer than those of both single paths"
+            ));
         }
     }
     failures

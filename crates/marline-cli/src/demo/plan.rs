@@ -97,8 +97,8 @@ const REDUNDANT: &str = Mode::Redundant.policies(Side::Client).0;
 /// What is compared. A single path is Marline with one path: the same TCP, TLS and proxy, so that
 /// the paths are the only difference.
 pub const WAYS: [Way; 4] = [
-    Way { name: "single path WiFi", wifi: true, lte: false, scheduler: DEFAULT },
-    Way { name: "single path LTE", wifi: false, lte: true, scheduler: DEFAULT },
+    Way { name: "WiFi alone", wifi: true, lte: false, scheduler: DEFAULT },
+    Way { name: "LTE alone", wifi: false, lte: true, scheduler: DEFAULT },
     Way { name: "Marline", wifi: true, lte: true, scheduler: DEFAULT },
-    Way { name: "Marline redundant", wifi: true, lte: true, scheduler: REDUNDANT },
+    Way { name: "redundant", wifi: true, lte: true, scheduler: REDUNDANT },
 ];

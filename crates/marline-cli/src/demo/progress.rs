@@ -1,4 +1,4 @@
-//! Progress display of the demo: bars on a terminal, plain lines elsewhere.
+//! Progress display of the demo: bars on a terminal, plain lines elsewhere. Both fit 80 columns.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ impl Progress {
                 .progress_chars("=> ")
         };
         let time = bars.add(ProgressBar::new(0));
-        time.set_style(style("{bar:40} {msg}"));
+        time.set_style(style("{bar:36} {msg}"));
         let lines = WAYS.iter().map(|way| {
             let line = bars.add(ProgressBar::new_spinner());
             line.set_style(style("  {prefix:18} {msg}"));
@@ -59,27 +59,29 @@ impl Progress {
 
     /// Follows a run until it is dropped.
     pub(super) async fn follow(&self, plan: &DemoPlan, start: Instant, live: &[Arc<Live>]) {
+        if self.plain {
+            eprintln!("{}", plain_line("time", "WiFi", &WAYS.map(|way| way.name.to_owned())));
+        }
         let beat = if self.plain { PLAIN } else { Duration::from_millis(200) };
         self.time.set_length(plan.run.as_millis() as u64);
         let mut ticks = tokio::time::interval_at(start, beat);
         loop {
             ticks.tick().await;
             let now = start.elapsed();
-            let state = if now > plan.run {
-                "waiting for stalled connections"
+            let (wifi, state) = if now > plan.run {
+                ("works", "waiting for stalled connections")
             } else if (plan.dies()..plan.returns()).contains(&now) {
-                "WiFi is DEAD"
+                ("DEAD", "WiFi is DEAD")
             } else {
-                "WiFi works"
+                ("works", "WiFi works")
             };
-            let texts: Vec<String> = live.iter().map(|live| way_text(live, now)).collect();
             if self.plain {
-                let named =
-                    WAYS.iter().zip(&texts).map(|(way, text)| format!("{}: {text}", way.name));
-                let all = named.collect::<Vec<String>>().join(" | ");
-                eprintln!("{:5.1} s, {state} | {all}", now.as_secs_f64());
+                let texts: Vec<String> = live.iter().map(|live| echo_text(live, now)).collect();
+                let time = format!("{:.1} s", now.as_secs_f64());
+                eprintln!("{}", plain_line(&time, wifi, &texts));
                 continue;
             }
+            let texts: Vec<String> = live.iter().map(|live| way_text(live, now)).collect();
             self.time.set_position((now.as_millis() as u64).min(plan.run.as_millis() as u64));
             self.time.set_message(format!("{:.1} s, {state}", now.as_secs_f64()));
             for (line, text) in self.ways.iter().zip(texts) {
@@ -96,12 +98,51 @@ impl Progress {
 }
 
 fn way_text(live: &Live, now: Duration) -> String {
-    let latency = live.latency_us.load(Ordering::Relaxed) as f64 / 1e3;
     let file = bytes(live.file_bytes.load(Ordering::Relaxed));
-    let silent = (now.as_millis() as u64).saturating_sub(live.answered_ms.load(Ordering::Relaxed));
-    if silent > STALL_MS && now < Duration::from_secs(3_600) {
-        format!("no echo for {:.1} s, file {file}", silent as f64 / 1e3)
-    } else {
-        format!("echo {latency:.1} ms, file {file}")
+    format!("echo {}, file {file}", echo_text(live, now))
+}
+
+/// How long the latest echo took, or for how long there has been none.
+fn echo_text(live: &Live, now: Duration) -> String {
+    let answered_ms = live.answered_ms.load(Ordering::Relaxed);
+    let silent = (now.as_millis() as u64).saturating_sub(answered_ms);
+    match live.latency_us.load(Ordering::Relaxed) {
+        _ if silent > STALL_MS => format!("none {:.1} s", silent as f64 / 1e3),
+        // None yet.
+        0 => "-".to_owned(),
+        latency_us => format!("{:.1} ms", latency_us as f64 / 1e3),
+    }
+}
+
+/// A line of the display without a terminal: a column for each way.
+fn plain_line(time: &str, wifi: &str, cells: &[String]) -> String {
+    let cells: String = cells.iter().map(|cell| format!("  {cell:>13}")).collect();
+    format!("{time:>8}  {wifi:5}{cells}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+    use crate::demo::columns::COLUMNS;
+
+    #[test]
+    fn a_plain_line_has_a_column_for_each_way_and_fits() {
+        let live = |latency_us, answered_ms| Live {
+            latency_us: AtomicU64::new(latency_us),
+            answered_ms: AtomicU64::new(answered_ms),
+            file_bytes: AtomicU64::new(999_000_000),
+        };
+        let now = Duration::from_secs(608);
+        let texts: Vec<String> =
+            [live(0, 608_000), live(1_234, 608_000), live(22_900, 608_000), live(9, 0)]
+                .iter()
+                .map(|live| echo_text(live, now))
+                .collect();
+        assert_eq!(texts, ["-", "1.2 ms", "22.9 ms", "none 608.0 s"]);
+        let line = plain_line("608.0 s", "works", &texts);
+        assert!(line.len() <= COLUMNS && line.ends_with("none 608.0 s"), "{line}");
+        assert!(way_text(&live(9, 0), now).len() + 21 <= COLUMNS);
     }
 }

@@ -7,10 +7,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 use super::application::{self, Download, EchoPlan, EchoResult, Live};
+use super::columns::COLUMNS;
 use super::content::Content;
 use super::origin::{File, Origin};
 use super::outcome::{self, Latency, Outcome};
 use super::plan::{WAYS, Way};
+use super::verdict;
 
 const FILE: File = File { seed: 3, length: 300_000, pace: None };
 
@@ -164,10 +166,51 @@ fn the_table_has_a_row_for_each_way() {
     let outcomes = [outcome(WAYS[0], 6_000, None), outcome(WAYS[2], 250, Some(true))];
     let text = outcome::table(&outcomes);
     let lines: Vec<&str> = text.lines().collect();
-    assert!(lines[1].starts_with("single path WiFi") && lines[1].ends_with("incomplete"), "{text}");
+    assert!(lines[1].starts_with("WiFi alone") && lines[1].ends_with("incomplete"), "{text}");
     assert!(lines[1].contains("6000") && lines[1].contains(" -  "), "{text}");
-    assert!(lines[2].starts_with("Marline ") && lines[2].ends_with("ok 01234567"), "{text}");
+    assert!(lines[2].starts_with("Marline ") && lines[2].ends_with("2.0 s ok"), "{text}");
     assert!(lines[2].contains("1.50 MB") && lines[2].contains("20.0 kB"), "{text}");
+    assert_eq!(lines[3], "WiFi alone: 1.00 MB of the file arrived");
+}
+
+#[test]
+fn the_widest_table_fits_a_terminal() {
+    let mut worst = WAYS.map(|way| outcome(way, 608_000, None));
+    for outcome in &mut worst {
+        outcome.echo.latencies = vec![None; 12_000];
+        (outcome.wifi_bytes, outcome.lte_bytes) = (9_990_000_000, 9_990_000_000);
+        outcome.file.error = Some("not finished in time ".repeat(9));
+    }
+    worst[0].echo.latencies = vec![Some(Duration::from_secs(608)); 12_000];
+    worst[1].file.sha256 = Some("0123456789abcdef".to_owned());
+    let text = outcome::table(&worst);
+    assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+}
+
+#[test]
+fn the_last_sentence_says_what_was_measured_good_or_bad() {
+    let dead = Duration::from_secs(6);
+    let said = |both: Outcome, wifi: Outcome| verdict::sentence(&[wifi, both], dead).expect("both");
+    assert_eq!(
+        said(outcome(WAYS[2], 94, Some(true)), outcome(WAYS[0], 6_888, Some(true))),
+        "WiFi died for 6 s: the longest pause was 94 ms over both paths, 6.9 s over WiFi alone; \
+         the download arrived complete.",
+    );
+    let mut stalled = outcome(WAYS[0], 13_550, None);
+    stalled.echo.latencies.push(None);
+    let bad = said(outcome(WAYS[2], 14_000, None), stalled);
+    assert_eq!(
+        bad,
+        "WiFi died for 6 s, and the second path did not help: the longest pause was 14 s over both \
+         paths, at least 13.6 s over WiFi alone; only 1.00 MB of the download arrived.",
+    );
+    let damaged = said(outcome(WAYS[2], 94, Some(false)), outcome(WAYS[0], 6_888, None));
+    assert!(damaged.ends_with("the download arrived DAMAGED."), "{damaged}");
+    // Marline as it is by default is judged, not the way that copies everything.
+    assert_eq!(
+        verdict::sentence(&[outcome(WAYS[0], 1, None), outcome(WAYS[3], 1, None)], dead),
+        None
+    );
 }
 
 #[test]
@@ -175,7 +218,7 @@ fn the_verdict_forgives_stalled_single_paths_only() {
     let singles = [outcome(WAYS[0], 6_000, None), outcome(WAYS[1], 60, Some(true))];
     let all = |marline: Outcome| outcome::failures(&[singles.to_vec(), vec![marline]].concat());
     assert_eq!(all(outcome(WAYS[2], 5_999, Some(true))), Vec::<String>::new());
-    assert!(all(outcome(WAYS[2], 6_001, Some(true)))[0].contains("longer than both"));
+    assert!(all(outcome(WAYS[2], 6_001, Some(true)))[0].contains("longer than those of both"));
     assert!(all(outcome(WAYS[3], 60, Some(false)))[0].contains("hash is wrong"));
     assert!(all(outcome(WAYS[3], 60, None))[0].contains("incomplete"));
     assert_eq!(outcome::failures(&[outcome(WAYS[0], 1, Some(false))]).len(), 1);

@@ -140,7 +140,7 @@ fn an_invite_that_is_out_of_reach_later_stays_in_use() {
     let read = || last.clone().or_last(|| places.find());
     assert_eq!(read().unwrap(), first);
     let path = dir.path().join("config/marline/invite");
-    fs::set_permissions(&path, Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
     without_override(|| {
         assert!(is_denied(&places.find().unwrap_err()), "the test's premise");
         assert_eq!(read().unwrap(), first);

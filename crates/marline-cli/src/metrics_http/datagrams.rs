@@ -6,7 +6,7 @@ use marline_proxy::udp::UdpCounts;
 type Of = fn(&LaneCounters, &UdpCounts) -> u64;
 
 /// Counters: name, meaning, where from.
-pub(super) const COUNTERS: [(&str, &str, Of); 21] = [
+pub(super) const COUNTERS: [(&str, &str, Of); 22] = [
     ("marline_lane_datagrams_sent_total", "Datagrams handed to lanes", |l, _| {
         l.stats.sent_datagrams
     }),
@@ -46,6 +46,9 @@ pub(super) const COUNTERS: [(&str, &str, Of); 21] = [
     ("marline_udp_flows_total", "Flows of UDP opened", |_, u| u.flows),
     ("marline_udp_forgotten_total", "Sockets and flows forgotten for others", |_, u| {
         u.sockets_forgotten + u.flows_forgotten
+    }),
+    ("marline_udp_filtered_total", "Datagrams dropped from peers that nobody asked", |_, u| {
+        u.filtered
     }),
     ("marline_udp_refused_total", "Flows and sockets refused", |_, u| u.refused),
     ("marline_udp_too_big_total", "Datagrams dropped as too big for the paths", |_, u| u.too_big),

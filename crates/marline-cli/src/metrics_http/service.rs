@@ -30,7 +30,7 @@ const BUILD: &str = "marline_build_info";
 
 type OfCarrier = fn(&CarrierCounters) -> u64;
 
-const CARRIER_EVENTS: [(&str, OfCarrier); 26] = [
+const CARRIER_EVENTS: [(&str, OfCarrier); 27] = [
     ("malformed", |c| c.malformed),
     ("syns", |c| c.syns),
     ("syns_refused", |c| c.syns_refused),
@@ -53,6 +53,7 @@ const CARRIER_EVENTS: [(&str, OfCarrier); 26] = [
     ("foreign_segments", |c| c.foreign_segments),
     ("links", |c| c.links),
     ("links_refused", |c| c.links_refused),
+    ("links_evicted", |c| c.links_evicted),
     ("links_malformed", |c| c.links_malformed),
     ("links_silent", |c| c.links_silent),
     ("links_stuck", |c| c.links_stuck),

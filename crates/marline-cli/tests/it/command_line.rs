@@ -110,7 +110,7 @@ fn damaged_invites_say_how() {
     let word = init(dir.path());
     let word = word.trim();
     for (invite, says) in [
-        ("hello", "no invite"),
+        ("hello", "not a valid invite"),
         (&word[..word.len() - 5], "cut short"),
         (&word.replace("marline1", "marline7"), "version"),
     ] {

@@ -9,6 +9,7 @@ mod refusals;
 mod remote;
 mod restarts;
 mod signals;
+mod socks_four;
 pub(crate) mod udp;
 
 use std::io::{Read, Write};

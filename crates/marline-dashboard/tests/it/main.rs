@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use marline_dashboard::{
-    About, Access, Carried, Happening, MAX_CONNECTIONS, MAX_VIEWERS, Manner, PathSummary, Places,
-    Sample, Served, Source, Token,
+    About, Access, Carried, Happening, MAX_VIEWERS, Manner, PathSummary, Places, Sample, Served,
+    Source, Token,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -296,18 +296,27 @@ async fn nonsense_is_no_harm() {
     assert_eq!(served.dashboard().viewers(), 0);
 }
 
+/// A page that loads while 300 idle connections are open, at once and not after their timeout.
 #[tokio::test]
-async fn connections_that_say_nothing_are_ended_and_hold_up_nobody_for_long() {
+async fn idle_connections_make_room_for_a_page_and_viewers_stay() {
     let served = served(None).await;
+    let at = served.local_addr();
+    let mut viewer = TcpStream::connect(at).await.expect("it accepts");
+    viewer.write_all(&get("/events", "")).await.expect("asked");
+    hear(&mut viewer, Some("event: about")).await;
     let mut silent = Vec::new();
-    for _ in 0..MAX_CONNECTIONS {
-        silent.push(TcpStream::connect(served.local_addr()).await.expect("it accepts"));
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(at).await.expect("it accepts"));
     }
-    // All places are taken; this waits until the first of them is given up.
-    assert_eq!(status(&say(served.local_addr(), &get("/", ""), None).await), "200");
+    assert_eq!(status(&say(at, &get("/", ""), None).await), "200");
     let mut first = silent.remove(0);
     let end = async { while first.read(&mut [0; 64]).await.is_ok_and(|count| count > 0) {} };
     tokio::time::timeout(PATIENCE, end).await.expect("it was ended");
+    assert_eq!(served.dashboard().viewers(), 1);
+    // The youngest ones are still there: only as many ended as there was no room for.
+    let mut last = silent.pop().expect("there are more");
+    let open = tokio::time::timeout(Duration::from_millis(50), last.read(&mut [0; 1])).await;
+    assert!(open.is_err(), "{open:?}");
 }
 
 #[tokio::test]

@@ -201,8 +201,10 @@ pub struct CarrierCounters {
     pub foreign_segments: u64,
     /// Links: TCP connections accepted.
     pub links: u64,
-    /// Links refused because of the limit on those that have proven nothing, or on all.
+    /// Links refused because all of them were in use.
     pub links_refused: u64,
+    /// Idle links closed for others that arrived.
+    pub links_evicted: u64,
     /// Links closed because what came was no frames.
     pub links_malformed: u64,
     /// Links closed because no flow proved itself there in time, or nothing came for long.

@@ -56,7 +56,7 @@ impl Shard {
             }
             Event::FlowGone { local_flow, .. } => {
                 state.carrier.forget(local_flow);
-                state.rerouting.forget_flow(local_flow);
+                state.forget_link_flow(local_flow);
                 state.lanes.on_flow_ended(local_flow);
                 false
             }

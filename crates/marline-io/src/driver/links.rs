@@ -6,7 +6,7 @@
 //! worth nothing.
 
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,13 +17,13 @@ use tokio::sync::Notify;
 use super::elders::Elders;
 use crate::carrier::{CarrierCounters, FIRST_LINK, Outer};
 use crate::links::{Enclosed, PREAMBLE, enclose};
+use crate::pending_peers::{PendingId, PendingLimits, PendingPeers, Source};
 
 /// Links at the same time.
 const MOST_LINKS: usize = 8_192;
-/// Of these, links on which no flow has proven itself, ...
-const MOST_UNPROVEN: usize = 512;
-/// ... and those from one address.
-const MOST_UNPROVEN_OF_ONE: usize = 32;
+/// Of these, accepted links that carry no flow that has proven itself. Proof ends with the flow: a link that has
+/// none any more is as good as one that never had one.
+const PENDING: PendingLimits = PendingLimits { total: 512, per_source: 128 };
 /// Bytes that may wait in front of a link.
 const BACKLOG: usize = 1 << 20;
 /// Of these, frames of lanes: a dozen of the largest.
@@ -114,8 +114,10 @@ pub(super) struct Link {
     pub(super) outer: Outer,
     /// The port of the UDP socket that it stands in for.
     pub(super) port: u16,
-    /// A flow has proven itself on it.
+    /// A flow has proven itself on it, now or before.
     pub(super) proven: AtomicBool,
+    /// Shards that have a proven flow on it.
+    users: AtomicUsize,
     /// The ways to older processes that frames on it are for, by their generations.
     relays: Mutex<BTreeMap<u8, Arc<Link>>>,
     out: Mutex<Out>,
@@ -130,6 +132,7 @@ impl Link {
             outer,
             port,
             proven: AtomicBool::new(proven),
+            users: AtomicUsize::new(0),
             relays: Mutex::default(),
             out: Mutex::default(),
             work: Notify::new(),
@@ -250,23 +253,69 @@ impl Link {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Table {
-    slots: Vec<Option<Arc<Link>>>,
-    /// Links of each address on which nothing is proven yet.
-    unproven: BTreeMap<IpAddr, usize>,
+    slots: Vec<Option<Slot>>,
+    /// Accepted links without a proven flow, by their indexes.
+    pending: PendingPeers<u16>,
     /// TCP connections are another process' business.
     elsewhere: bool,
 }
 
+#[derive(Debug)]
+struct Slot {
+    link: Arc<Link>,
+    /// Another process or a client's own shard opened it: it is never evicted.
+    trusted: bool,
+    /// Its entry among the pending ones.
+    pending: Option<PendingId>,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Table { slots: Vec::new(), pending: PendingPeers::new(PENDING), elsewhere: false }
+    }
+}
+
 impl Table {
-    fn unproven_fewer(&mut self, address: IpAddr) {
-        if let Some(count) = self.unproven.get_mut(&address) {
-            *count -= 1;
-            if *count == 0 {
-                self.unproven.remove(&address);
+    /// The index of a free slot. `None`: all links are in use.
+    fn free_slot(&mut self) -> Option<usize> {
+        match self.slots.iter().position(Option::is_none) {
+            Some(free) => Some(free),
+            None if self.slots.len() < MOST_LINKS => {
+                self.slots.push(None);
+                Some(self.slots.len() - 1)
             }
+            None => None,
         }
+    }
+
+    fn slot_of(&mut self, link: &Link) -> Option<&mut Slot> {
+        let index = usize::from(link.outer.socket.checked_sub(FIRST_LINK)?);
+        let slot = self.slots.get_mut(index)?.as_mut()?;
+        core::ptr::eq(Arc::as_ptr(&slot.link), link).then_some(slot)
+    }
+
+    /// Counts a link among the pending ones. Returns the one that must end for it.
+    fn await_proof(&mut self, link: &Link) -> Option<Arc<Link>> {
+        let index = link.outer.socket;
+        let source = Source::of(link.outer.remote.ip());
+        if self.slot_of(link).is_none_or(|slot| slot.trusted || slot.pending.is_some()) {
+            return None;
+        }
+        let (id, evicted) = self.pending.admit(source, index);
+        if let Some(slot) = self.slot_of(link) {
+            slot.pending = Some(id);
+        }
+        let slot = self.slots.get_mut(usize::from(evicted? - FIRST_LINK))?.as_mut()?;
+        slot.pending = None;
+        Some(Arc::clone(&slot.link))
+    }
+
+    /// A link need not prove itself any more.
+    fn settle(&mut self, link: &Link) {
+        let Some(id) = self.slot_of(link).and_then(|slot| slot.pending.take()) else { return };
+        self.pending.remove(Source::of(link.outer.remote.ip()), id);
     }
 }
 
@@ -275,6 +324,7 @@ impl Table {
 pub(super) struct LinkCounters {
     pub(super) accepted: AtomicU64,
     pub(super) refused: AtomicU64,
+    pub(super) evicted: AtomicU64,
     pub(super) malformed: AtomicU64,
     pub(super) silent: AtomicU64,
     pub(super) stuck: AtomicU64,
@@ -310,44 +360,42 @@ impl Links {
         self.elders.get().filter(|elders| elders.has_any())
     }
 
-    /// Takes a connection in. `None`: there are too many.
+    /// Takes a connection in. One that is not `trusted` is pending until a flow has proven itself on it, and another
+    /// pending link may be closed for it. `None`: all links are in use, or TCP connections are not ours.
     pub(super) fn insert(
         &self,
         stream: LinkStream,
         (local, remote): (IpAddr, SocketAddr),
         port: u16,
-        proven: bool,
+        trusted: bool,
     ) -> Option<Arc<Link>> {
         let mut table = lock(&self.table);
         if table.elsewhere && matches!(stream, LinkStream::Tcp(_)) {
             return None;
         }
-        let of_one = table.unproven.get(&remote.ip()).copied().unwrap_or(0);
-        let unproven: usize = table.unproven.values().sum();
-        if !proven && (unproven >= MOST_UNPROVEN || of_one >= MOST_UNPROVEN_OF_ONE) {
-            return None;
-        }
-        let slot = match table.slots.iter().position(Option::is_none) {
-            Some(free) => free,
-            None if table.slots.len() < MOST_LINKS => {
-                table.slots.push(None);
-                table.slots.len() - 1
-            }
-            None => return None,
-        };
-        if !proven {
-            *table.unproven.entry(remote.ip()).or_default() += 1;
-        }
+        let slot = table.free_slot()?;
         let outer = Outer { socket: FIRST_LINK + slot as u16, local, remote };
-        let link = Arc::new(Link::new(stream, outer, port, proven));
-        table.slots[slot] = Some(Arc::clone(&link));
+        let link = Arc::new(Link::new(stream, outer, port, trusted));
+        table.slots[slot] = Some(Slot { link: Arc::clone(&link), trusted, pending: None });
+        let evicted = table.await_proof(&link);
+        drop(table);
+        self.evict(evicted);
         Some(link)
+    }
+
+    fn evict(&self, evicted: Option<Arc<Link>>) {
+        if let Some(link) = evicted {
+            count(&self.counters.evicted);
+            tracing::debug!(remote = %link.outer.remote, "idle link evicted: others are waiting");
+            link.close();
+        }
     }
 
     /// The link with this index.
     pub(super) fn by_index(&self, index: u16) -> Option<Arc<Link>> {
         let slot = usize::from(index.checked_sub(FIRST_LINK)?);
-        lock(&self.table).slots.get(slot)?.clone()
+        let table = lock(&self.table);
+        table.slots.get(slot)?.as_ref().map(|slot| Arc::clone(&slot.link))
     }
 
     /// The link that has these ends still: another may have its index now.
@@ -355,23 +403,30 @@ impl Links {
         self.by_index(outer.socket).filter(|link| link.outer == *outer)
     }
 
-    /// A flow has proven itself on it.
-    pub(super) fn prove(&self, index: u16) {
-        let Some(link) = self.by_index(index) else { return };
-        if !link.proven.swap(true, Ordering::Relaxed) {
-            lock(&self.table).unproven_fewer(link.outer.remote.ip());
+    /// The first flow of a shard has proven itself on it.
+    pub(super) fn prove(&self, link: &Link) {
+        link.proven.store(true, Ordering::Relaxed);
+        let mut table = lock(&self.table);
+        link.users.fetch_add(1, Ordering::Relaxed);
+        table.settle(link);
+    }
+
+    /// The last proven flow of a shard on it has ended.
+    pub(super) fn lose_proof(&self, link: &Link) {
+        let mut table = lock(&self.table);
+        if link.users.fetch_sub(1, Ordering::Relaxed) == 1 {
+            let evicted = table.await_proof(link);
+            drop(table);
+            self.evict(evicted);
         }
     }
 
     /// It has ended.
     pub(super) fn remove(&self, link: &Link) {
         let mut table = lock(&self.table);
-        if !link.proven.swap(true, Ordering::Relaxed) {
-            table.unproven_fewer(link.outer.remote.ip());
-        }
-        let slot = usize::from(link.outer.socket - FIRST_LINK);
-        if let Some(entry) = table.slots.get_mut(slot) {
-            *entry = None;
+        table.settle(link);
+        if table.slot_of(link).is_some() {
+            table.slots[usize::from(link.outer.socket - FIRST_LINK)] = None;
         }
     }
 
@@ -386,8 +441,8 @@ impl Links {
 
     /// Closes all.
     pub(super) fn close_all(&self) {
-        for link in lock(&self.table).slots.iter().flatten() {
-            link.close();
+        for slot in lock(&self.table).slots.iter().flatten() {
+            slot.link.close();
         }
     }
 
@@ -396,9 +451,64 @@ impl Links {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         counters.links = of(&self.counters.accepted);
         counters.links_refused = of(&self.counters.refused);
+        counters.links_evicted = of(&self.counters.evicted);
         counters.links_malformed = of(&self.counters.malformed);
         counters.links_silent = of(&self.counters.silent);
         counters.links_stuck = of(&self.counters.stuck);
         counters.link_frames_dropped = of(&self.counters.dropped);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link that `remote` opened, and the other end of it.
+    fn accept(links: &Links, remote: [u8; 4]) -> (Arc<Link>, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        let ends = (IpAddr::from([192, 0, 2, 1]), SocketAddr::from((remote, 1_000)));
+        (links.insert(LinkStream::Unix(near), ends, 443, false).unwrap(), far)
+    }
+
+    #[tokio::test]
+    async fn a_link_is_safe_while_it_carries_a_proven_flow_and_not_after_that() {
+        let links = Links::default();
+        let (used, _used_end) = accept(&links, [198, 51, 100, 1]);
+        links.prove(&used);
+        let of_one = PENDING.per_source;
+        let first = (0..of_one).map(|_| accept(&links, [198, 51, 100, 1])).collect::<Vec<_>>();
+        assert!(first.iter().all(|(link, _)| !link.is_broken()) && !used.is_broken());
+        // A second shard's flow, and the first one's end: still in use.
+        links.prove(&used);
+        links.lose_proof(&used);
+        assert_eq!(lock(&links.table).pending.len(), of_one);
+        links.lose_proof(&used);
+        assert!(
+            first[0].0.is_broken() && !used.is_broken(),
+            "it is the youngest of those that wait"
+        );
+        let next = (0..of_one).map(|_| accept(&links, [198, 51, 100, 1])).collect::<Vec<_>>();
+        assert!(used.is_broken());
+        for (link, _) in first.iter().chain(&next) {
+            links.remove(link);
+        }
+        links.remove(&used);
+        let table = lock(&links.table);
+        assert!(table.pending.is_empty() && table.slots.iter().all(Option::is_none));
+    }
+
+    #[tokio::test]
+    async fn a_flood_from_one_network_does_not_evict_the_links_of_others() {
+        let links = Links::default();
+        let (honest, _honest_end) = accept(&links, [203, 0, 113, 1]);
+        let mut kept = Vec::new();
+        for network in 1..=8 {
+            for _ in 0..PENDING.per_source {
+                kept.push(accept(&links, [198, 51, 100, network]));
+            }
+        }
+        assert!(!honest.is_broken());
+        assert_eq!(lock(&links.table).pending.len(), PENDING.total);
+        assert_eq!(links.counters.refused.load(Ordering::Relaxed), 0);
     }
 }

@@ -64,15 +64,28 @@ impl State {
         while let Carrier::Udp(carrier) = &mut self.carrier
             && let Some(carried) = carrier.poll_carried()
         {
-            let full = self.rerouting.carry(carried);
             let flow = carried.flow;
+            if !self.rerouting.is_carried_by(flow, carried.link) {
+                self.forget_link_flow(flow);
+            }
+            let full = self.rerouting.carry(carried);
             self.endpoint.set_flow_reliable(now, flow, carried.link.is_some());
             if carried.link.is_some() {
                 self.endpoint.set_flow_full(now, flow, full);
             }
-            if let Some(index) = carried.link.filter(|_| carried.proven) {
-                self.links.prove(index);
+            if let Some(link) = carried.link.filter(|_| carried.proven)
+                && let Some(link) = self.links.by_index(link)
+                && self.rerouting.prove(flow, &link)
+            {
+                self.links.prove(&link);
             }
+        }
+    }
+
+    /// A flow has ended, or something else carries it from now on.
+    pub(super) fn forget_link_flow(&mut self, flow: u64) {
+        if let Some(link) = self.rerouting.forget_flow(flow) {
+            self.links.lose_proof(&link);
         }
     }
 
@@ -214,7 +227,7 @@ impl Shard {
         let ends = (outer.local, outer.remote);
         state.rerouting.routes.closed(now, ends, outer.socket);
         // The next link may have the same index, and room.
-        state.rerouting.vacate(outer.socket);
+        state.rerouting.vacate(outer);
         let cut_off = match &state.carrier {
             Carrier::Udp(carrier) => carrier.flows_at(outer),
             Carrier::Native(_) => Vec::new(),

@@ -29,31 +29,41 @@ const MAX_PASSED_OVER: u64 = 256 * 1_024;
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
 impl<O: Open> SocksListener<O> {
-    /// Serves one application that speaks HTTP.
-    pub(super) async fn http(&self, mut socket: TcpStream) {
-        let (request, behind) = match timeout(HEAD_TIMEOUT, read_head(&mut socket)).await {
-            Ok(Ok(Ok(read))) => read,
-            Ok(Ok(Err(refusal))) => return refuse(socket, &refusal).await,
-            Ok(Err(error)) => return tracing::info!("HTTP: {error}"),
+    /// Reads the request of an application that speaks HTTP, and what came behind its head. `None`: there is none, and
+    /// the application has been answered.
+    pub(super) async fn http_request(socket: &mut TcpStream) -> Option<(Request, Vec<u8>)> {
+        let refusal = match timeout(HEAD_TIMEOUT, read_head(socket)).await {
+            Ok(Ok(Ok(read))) => return Some(read),
+            Ok(Ok(Err(refusal))) => refusal,
+            Ok(Err(error)) => {
+                tracing::info!("HTTP: {error}");
+                return None;
+            }
             Err(_) => {
                 let text = format!("no whole request within {} s", HEAD_TIMEOUT.as_secs());
-                return refuse(socket, &Refusal::new(408, text)).await;
+                Refusal::new(408, text)
             }
         };
+        refuse(socket, &refusal).await;
+        None
+    }
+
+    /// Serves one application that has asked by HTTP.
+    pub(super) async fn http(&self, mut socket: TcpStream, request: Request, behind: Vec<u8>) {
         match request {
             Request::Connect(target) => self.connect(socket, target, behind).await,
             Request::Forward(mut forward) => match forward.take_content(&behind) {
                 // Boxed: CONNECT would have its size.
                 Ok(()) => Box::pin(self.forward(socket, forward)).await,
                 Err(error) => {
-                    refuse(socket, &Refusal::bad_request(error.to_string())).await;
+                    refuse(&mut socket, &Refusal::bad_request(error.to_string())).await;
                 }
             },
             Request::Own(asked) => {
                 let Ok(local) = socket.local_addr() else { return };
                 match pac::answer(&asked, local) {
-                    Ok(answer) => say(socket, &answer).await,
-                    Err(refusal) => refuse(socket, &refusal).await,
+                    Ok(answer) => say(&mut socket, &answer).await,
+                    Err(refusal) => refuse(&mut socket, &refusal).await,
                 }
             }
         }
@@ -82,7 +92,7 @@ impl<O: Open> SocksListener<O> {
         }
     }
 
-    async fn refuse_target(&self, socket: TcpStream, target: &Target, error: &OpenError) {
+    async fn refuse_target(&self, mut socket: TcpStream, target: &Target, error: &OpenError) {
         self.tell_unreached(target, error);
         let refusal = match error {
             OpenError::Refused(failure) => Refusal::new(status_of(failure.code), &failure.text),
@@ -91,7 +101,7 @@ impl<O: Open> SocksListener<O> {
                 Refusal::new(502, "the Marline server cannot be used: the client's log says why")
             }
         };
-        say(socket, &refusal.to_bytes()).await;
+        say(&mut socket, &refusal.to_bytes()).await;
     }
 }
 
@@ -130,17 +140,17 @@ fn ends_head(bytes: &[u8]) -> bool {
     two || bytes.windows(3).any(|three| three == b"\n\r\n")
 }
 
-async fn refuse(socket: TcpStream, refusal: &Refusal) {
+async fn refuse(socket: &mut TcpStream, refusal: &Refusal) {
     tracing::info!("HTTP: {refusal}");
     say(socket, &refusal.to_bytes()).await;
 }
 
 /// Gives an answer, and ends so that it can be read.
-async fn say(mut socket: TcpStream, answer: &[u8]) {
+async fn say(socket: &mut TcpStream, answer: &[u8]) {
     let said = async {
         socket.write_all(answer).await?;
         socket.shutdown().await?;
-        tokio::io::copy(&mut (&mut socket).take(MAX_PASSED_OVER), &mut tokio::io::sink()).await
+        tokio::io::copy(&mut (&mut *socket).take(MAX_PASSED_OVER), &mut tokio::io::sink()).await
     };
     // The application may be gone already.
     let _ = timeout(FAREWELL, said).await;

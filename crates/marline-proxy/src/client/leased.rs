@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::channel::Channel;
 use crate::deadlines::{Deadlines, Usual};
-use crate::transport::Transport;
+use crate::transport::{PeerState, Transport};
 
 /// Takes back a connection that has carried something in good order.
 type Home<S> = Box<dyn FnOnce(Channel<S>) + Send>;
@@ -49,6 +49,10 @@ impl<S: Transport> Leased<S> {
 impl<S: Transport> Transport for Leased<S> {
     fn abort(self) {
         self.channel.abort();
+    }
+
+    fn peer_state(&self) -> PeerState {
+        self.channel.peer_state()
     }
 
     fn know_peer(&self) {

@@ -1,4 +1,4 @@
-//! Listeners for applications: SOCKS5 ports, which speak HTTP as well, and forwards.
+//! Listeners for applications: SOCKS ports, which speak HTTP as well, and forwards.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use marline_io::{PendingLimits, PendingTable};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -19,15 +20,20 @@ use super::open_targets::OpenTargets;
 use super::transparent;
 use super::udp_tunnel::UdpWay;
 use crate::few_lines::FewLines;
-use crate::http::request::begins_with;
+use crate::http::request::{Request as HttpRequest, begins_with};
 use crate::relay::{Traffic, relay, tell_end};
 use crate::shutdown::Stop;
-use crate::socks::{self, Reply, Request, SocksError};
+use crate::socks::{self, Reply, Request, SocksError, Version};
 use crate::target::Target;
 use crate::transport::Transport;
 
-/// An application that does not say where to within this time is let go.
+/// An application whose request is not complete within this time is disconnected.
 const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Applications that have not said yet where to. Beyond, the oldest of the source with most of them is disconnected.
+const ASKING: PendingLimits = PendingLimits { total: 1_024, per_source: 1_024 };
+/// Applications that have asked and wait for a place. While there are as many, further ones queue in the kernel.
+const WAITING: usize = 1_024;
 
 /// State shared by all listening ports.
 pub struct SocksListener<O> {
@@ -35,6 +41,8 @@ pub struct SocksListener<O> {
     pub(super) places: Arc<Semaphore>,
     /// Their number.
     bound: Mutex<usize>,
+    asking: PendingTable,
+    waiting: Arc<Semaphore>,
     pub(super) udp: UdpWay,
     pub(super) stop: Stop,
     /// Bytes from and to all applications.
@@ -46,7 +54,7 @@ pub struct SocksListener<O> {
 /// Service of a listening port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Asks for the target by SOCKS5, or by HTTP.
+    /// Asks for the target by SOCKS5, SOCKS4 or HTTP.
     Socks5,
     /// Fixed target.
     Forward(Target),
@@ -73,8 +81,18 @@ impl<O: Open> SocksListener<O> {
     ) -> Arc<SocksListener<O>> {
         let (bound, places) = (Mutex::new(places), Arc::new(Semaphore::new(places)));
         let (udp, traffic) = (UdpWay::default(), Arc::default());
-        let unreached = FewLines::default();
-        Arc::new(SocksListener { way, places, bound, udp, stop, traffic, targets, unreached })
+        Arc::new(SocksListener {
+            way,
+            places,
+            bound,
+            asking: PendingTable::new(ASKING),
+            waiting: Arc::new(Semaphore::new(WAITING)),
+            udp,
+            stop,
+            traffic,
+            targets,
+            unreached: FewLines::default(),
+        })
     }
 
     /// Changes the maximum number of simultaneous applications. Existing ones stay; a lower limit
@@ -107,17 +125,25 @@ impl<O: Open> SocksListener<O> {
         let mut running = JoinSet::new();
         let mut closed = pin!(closed);
         loop {
-            let next = tokio::select! {
-                next = self.accept(&listener) => next,
+            let (socket, remote, place) = tokio::select! {
+                next = self.accept(&listener, service == Service::Socks5) => next,
                 // Reaps those that ended.
                 Some(_) = running.join_next(), if !running.is_empty() => continue,
                 () = self.stop.draining() => break,
                 () = &mut closed => break,
             };
+            // An interactive application's bytes must not wait for each other.
+            let _ = socket.set_nodelay(true);
             let (front, service) = (Arc::clone(&self), service.clone());
             running.spawn(async move {
-                let (socket, place) = next;
-                front.application(socket, service).await;
+                match service {
+                    Service::Forward(target) => front.connect_to(socket, target, None).await,
+                    Service::Transparent => match transparent::target(&socket) {
+                        Ok(target) => front.connect_to(socket, target, None).await,
+                        Err(error) => tracing::info!("{error}"),
+                    },
+                    Service::Socks5 => front.application(socket, remote).await,
+                }
                 drop(place);
             });
         }
@@ -125,12 +151,18 @@ impl<O: Open> SocksListener<O> {
         while running.join_next().await.is_some() {}
     }
 
-    /// The next application. Without a free place nobody is accepted: they queue in the kernel.
-    async fn accept(&self, listener: &TcpListener) -> (TcpStream, Option<OwnedSemaphorePermit>) {
-        let place = Arc::clone(&self.places).acquire_owned().await.ok();
+    /// The next application. One that says where to takes its place when it has; any other takes it now, and without a
+    /// free place nobody is accepted: they queue in the kernel.
+    async fn accept(
+        &self,
+        listener: &TcpListener,
+        asks: bool,
+    ) -> (TcpStream, SocketAddr, Option<OwnedSemaphorePermit>) {
+        let places = if asks { &self.waiting } else { &self.places };
+        let place = Arc::clone(places).acquire_owned().await.ok().filter(|_| !asks);
         loop {
             match listener.accept().await {
-                Ok((socket, _)) => return (socket, place),
+                Ok((socket, remote)) => return (socket, remote, place),
                 Err(error) => {
                     // Out of descriptors, or the application gave up while queued.
                     tracing::warn!("accept: {error}");
@@ -140,29 +172,41 @@ impl<O: Open> SocksListener<O> {
         }
     }
 
-    async fn application(&self, mut socket: TcpStream, service: Service) {
-        // An interactive application's bytes must not wait for each other.
-        let _ = socket.set_nodelay(true);
-        let (target, asked) = match service {
-            Service::Forward(target) => (target, false),
-            Service::Transparent => match transparent::target(&socket) {
-                Ok(target) => (target, false),
-                Err(error) => return tracing::info!("{error}"),
-            },
-            Service::Socks5 => match timeout(SOCKS_TIMEOUT, asked_by_socks(&mut socket)).await {
-                Ok(Ok(Some(Request::Connect(target)))) => (target, true),
-                // Boxed, as HTTP is: few do this, and all others would have its size.
-                Ok(Ok(Some(Request::Associate(port)))) => {
-                    return Box::pin(self.associate(socket, port)).await;
-                }
-                Ok(Ok(None)) => return Box::pin(self.http(socket)).await,
-                Ok(Err(error)) => return tracing::info!("{error}"),
-                Err(_) => return tracing::info!("an application did not say where to in time"),
-            },
+    /// Serves an application at a SOCKS port.
+    async fn application(&self, mut socket: TcpStream, remote: SocketAddr) {
+        let mut asking = self.asking.admit(remote.ip());
+        // Boxed, for what reads a request takes more room than a relay takes for hours.
+        let asked = tokio::select! {
+            asked = Box::pin(asked_by::<O>(&mut socket)) => asked,
+            () = asking.evicted() => {
+                tracing::info!("an application sent no request and was disconnected: others were waiting");
+                return socket.abort();
+            }
         };
-        // Who has asked waits for the answer.
+        let Some(asked) = asked else { return };
+        let waiting = self.waiting.acquire().await;
+        drop(asking);
+        let _place = tokio::select! {
+            place = self.places.acquire() => place,
+            () = self.stop.over() => return socket.abort(),
+        };
+        drop(waiting);
+        match asked {
+            Asked::Socks(version, Request::Connect(target)) => {
+                self.connect_to(socket, target, Some(version)).await;
+            }
+            // Boxed, as HTTP is: few do this, and all others would have its size.
+            Asked::Socks(_, Request::Associate(port)) => {
+                Box::pin(self.associate(socket, port)).await;
+            }
+            Asked::Http(request, behind) => Box::pin(self.http(socket, *request, behind)).await,
+        }
+    }
+
+    /// Connects an application to its target. `asked`: it asked by SOCKS, and waits for the answer.
+    async fn connect_to(&self, mut socket: TcpStream, target: Target, asked: Option<Version>) {
         let mut ahead = Ahead::of(&socket);
-        let opened = self.open_behind(&target, (!asked).then_some(&mut ahead)).await;
+        let opened = self.open_behind(&target, asked.is_none().then_some(&mut ahead)).await;
         let ahead = ahead.finish();
         let stream = match opened {
             None => return socket.abort(),
@@ -173,7 +217,9 @@ impl<O: Open> SocksListener<O> {
                 return refuse(socket, asked, &error).await;
             }
         };
-        if asked && socks::reply(&mut socket, Reply::Succeeded).await.is_err() {
+        if let Some(version) = asked
+            && socks::reply(&mut socket, version, Reply::Succeeded).await.is_err()
+        {
             return stream.abort();
         }
         self.pass_behind(ahead.unwrap_or_default(), socket, stream, &target).await;
@@ -234,9 +280,34 @@ impl<O: Open> SocksListener<O> {
     }
 }
 
-/// What an application asks for by SOCKS5; `None`, and nothing is taken from the socket: the first byte is
-/// HTTP's.
-async fn asked_by_socks(socket: &mut TcpStream) -> Result<Option<Request>, SocksError> {
+/// The request of an application.
+enum Asked {
+    Socks(Version, Request),
+    /// With what came behind its head.
+    Http(Box<HttpRequest>, Vec<u8>),
+}
+
+/// Reads what an application asks for. `None`: nothing that can be served, and it has been answered.
+async fn asked_by<O: Open>(socket: &mut TcpStream) -> Option<Asked> {
+    match timeout(SOCKS_TIMEOUT, asked_by_socks(socket)).await {
+        Ok(Ok(Some((version, request)))) => Some(Asked::Socks(version, request)),
+        Ok(Ok(None)) => {
+            let (request, behind) = SocksListener::<O>::http_request(socket).await?;
+            Some(Asked::Http(Box::new(request), behind))
+        }
+        Ok(Err(error)) => {
+            tracing::info!("{error}");
+            None
+        }
+        Err(_) => {
+            tracing::info!("SOCKS request timed out");
+            None
+        }
+    }
+}
+
+/// What an application asks for by SOCKS. `None`, and nothing is taken from the socket: the first byte is HTTP's.
+async fn asked_by_socks(socket: &mut TcpStream) -> Result<Option<(Version, Request)>, SocksError> {
     let mut first = [0];
     let seen = socket.peek(&mut first).await?;
     if seen > 0 && begins_with(first[0]) {
@@ -245,11 +316,9 @@ async fn asked_by_socks(socket: &mut TcpStream) -> Result<Option<Request>, Socks
     socks::accept(socket).await.map(Some)
 }
 
-async fn refuse(mut socket: TcpStream, asked: bool, error: &OpenError) {
-    if !asked {
-        return socket.abort();
-    }
+async fn refuse(mut socket: TcpStream, asked: Option<Version>, error: &OpenError) {
+    let Some(version) = asked else { return socket.abort() };
     // The application may be gone already.
-    let _ = socks::reply(&mut socket, error.code().into()).await;
+    let _ = socks::reply(&mut socket, version, error.code().into()).await;
     let _ = socket.shutdown().await;
 }

@@ -79,6 +79,30 @@ async fn socks_answers_name_the_reason() {
 }
 
 #[tokio::test]
+async fn socks_four_all_the_way_and_refused() {
+    let near = near(Service::Socks5, 8).await;
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    for (target, code) in [
+        (echo_target().await, 90),
+        ("10.0.0.1:80".parse().unwrap(), 91),
+        (Target::from(closed), 91),
+    ] {
+        let Host::V4(address) = target.host else { panic!("tests use IPv4") };
+        let head = [&[4, 1][..], &target.port.to_be_bytes(), &address.octets()].concat();
+        let mut socket = TcpStream::connect(near.address).await.unwrap();
+        socket.write_all(&[&head[..], b"ann\0"].concat()).await.unwrap();
+        let mut answer = [0; 8];
+        socket.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer, [0, code, 0, 0, 0, 0, 0, 0], "{target}");
+        if code == 90 {
+            echo(&mut socket, b"all the way").await;
+        } else {
+            assert_eq!(socket.read(&mut [0]).await.unwrap(), 0, "an orderly end follows");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_forward_knows_its_target_and_half_closes() {
     let near = near(Service::Forward(echo_target().await), 8).await;
     let mut socket = TcpStream::connect(near.address).await.unwrap();
@@ -117,6 +141,21 @@ async fn more_than_the_bound_wait_their_turn() {
     drop(first);
     second.read_exact(&mut byte).await.unwrap();
     assert_eq!(&byte, b"s");
+}
+
+#[tokio::test]
+async fn applications_that_ask_for_nothing_take_no_place_from_those_that_do() {
+    let near = near(Service::Socks5, 2).await;
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(near.address).await.unwrap());
+    }
+    // They would be disconnected after ten seconds, two at a time.
+    let target = echo_target().await;
+    let asked = tokio::time::timeout(Duration::from_secs(5), ask(&near, &target)).await;
+    let (answer, mut socket) = asked.expect("an answer at once");
+    assert_eq!(answer[3], 0);
+    echo(&mut socket, b"not held up").await;
 }
 
 #[tokio::test]

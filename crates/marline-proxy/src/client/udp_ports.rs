@@ -19,7 +19,7 @@ use super::socks_listener::SocksListener;
 use super::udp_sources::UdpSources;
 use super::udp_tunnel::{UdpInbox, UdpSender, UdpTunnel};
 use crate::socks::datagram::{self, LONGEST_HEADER};
-use crate::socks::{self, Reply};
+use crate::socks::{self, Reply, Version};
 use crate::target::Target;
 use crate::udp::send_to;
 
@@ -210,7 +210,8 @@ impl<O: Open> SocksListener<O> {
         let answer = match &association {
             Ok(association) => socks::reply_bound(&mut control, association.address),
             Err(code) => {
-                let _ = timeout(ANSWER_TIMEOUT, socks::reply(&mut control, *code)).await;
+                let answer = socks::reply(&mut control, Version::Five, *code);
+                let _ = timeout(ANSWER_TIMEOUT, answer).await;
                 let _ = control.shutdown().await;
                 return;
             }

@@ -19,7 +19,7 @@ use super::answer::Refusal;
 use super::body::Body;
 use super::request::Forward;
 use super::response::rewrite;
-use crate::transport::Transport;
+use crate::transport::{PeerState, Transport};
 
 /// Bytes behind the request that are passed over. A reset would take the answer with it.
 const MAX_PASSED_OVER: usize = 256 * 1_024;
@@ -159,6 +159,10 @@ impl<S: Transport> Transport for Exchange<S> {
         if !matches!(self.answer, Answer::Bad) || !self.unwritten.is_empty() {
             self.socket.abort();
         }
+    }
+
+    fn peer_state(&self) -> PeerState {
+        self.socket.peer_state()
     }
 }
 

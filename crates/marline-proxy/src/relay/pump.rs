@@ -62,6 +62,8 @@ pub(super) struct Pump {
     read_all: bool,
     /// Something was written since the last flush.
     unflushed: bool,
+    /// Bytes written so far.
+    moved: u64,
 }
 
 impl Pump {
@@ -88,6 +90,26 @@ impl Pump {
             self.phase = Phase::Done;
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Bytes written so far.
+    pub(super) const fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    /// Whether it waits for the writer to take bytes or the end.
+    pub(super) const fn is_blocked(&self) -> bool {
+        self.held.is_some() || matches!(self.phase, Phase::Ending)
+    }
+
+    /// Whether the reader has ended, as far as has been read.
+    pub(super) const fn has_read_all(&self) -> bool {
+        self.read_all
+    }
+
+    /// Whether the end has been passed on.
+    pub(super) const fn is_done(&self) -> bool {
+        matches!(self.phase, Phase::Done)
     }
 
     /// Whether it has a buffer of its own.
@@ -143,6 +165,7 @@ impl Pump {
                     Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                     Poll::Ready(Ok(count)) => {
                         self.written += count;
+                        self.moved += count as u64;
                         self.unflushed = true;
                     }
                     Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}

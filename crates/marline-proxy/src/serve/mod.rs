@@ -9,11 +9,12 @@
 mod backend;
 mod header;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use marline_io::Source;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 
@@ -22,7 +23,7 @@ use backend::Connected;
 pub use header::HeaderVersion;
 
 use crate::relay::{Traffic, relay, tell_end};
-use crate::server::admission::{Full, Quota, source_of};
+use crate::server::admission::{Full, Quota};
 use crate::shutdown::Stop;
 use crate::transport::Transport;
 
@@ -50,7 +51,7 @@ impl Default for FrontLimits {
 #[derive(Debug)]
 pub struct ServiceFront {
     service: RwLock<Arc<Service>>,
-    places: Quota<IpAddr>,
+    places: Quota<Source>,
     stop: Stop,
 }
 
@@ -95,7 +96,7 @@ impl ServiceFront {
 
     /// Serves one connection, which `peer` opened to our address `local`, to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: SocketAddr, local: SocketAddr) {
-        let _place = match self.places.enter(source_of(peer.ip())) {
+        let _place = match self.places.enter(Source::of(peer.ip())) {
             Ok(place) => place,
             Err(full) => {
                 let scope = if full == Full::Key { "from this source" } else { "in all" };

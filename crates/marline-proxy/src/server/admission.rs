@@ -2,19 +2,20 @@
 //!
 //! An unauthenticated connection may be an attack. Its cost arises in two stages, each with its own
 //! limits. A *silent* connection, which has sent nothing yet, costs some memory. A client with a
-//! session passes this stage with its first bytes; so when the limit is reached, the connection
-//! that has been silent for longest is dropped, and never one that has just arrived. A *TLS
-//! handshake* costs time, and several times the memory. Few per source and a bounded number in all
-//! run at once, and a bounded number waits in the queue. A source is an IPv4 address or an IPv6 /64
-//! (one host owns that many addresses). The multipath handshake below has shown that the source
-//! answers at its address, so a source's share cannot be spent by forging it.
+//! session passes this stage with its first bytes. When the limit is reached, a silent connection of
+//! the source that has most of them is evicted ([`PendingTable`](marline_io::PendingTable)), and
+//! never one that has just arrived. A *TLS handshake* costs time, and several times the memory. Few
+//! per source and a bounded number in all run at once, and a bounded number waits in the queue. The
+//! multipath handshake below has shown that the source answers at its address, so a source's share
+//! cannot be spent by forging it.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use marline_io::{PendingLimits, Source};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Limits on unauthenticated connections.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,14 @@ pub struct AdmissionLimits {
     pub silent_per_source: usize,
     /// Connections in all that have said nothing yet.
     pub silent_total: usize,
+}
+
+impl AdmissionLimits {
+    /// Bounds on connections that have sent nothing yet.
+    #[must_use]
+    pub const fn silent(&self) -> PendingLimits {
+        PendingLimits { total: self.silent_total, per_source: self.silent_per_source }
+    }
 }
 
 impl Default for AdmissionLimits {
@@ -144,9 +153,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct HandshakeQueue {
     limits: AdmissionLimits,
     /// Admitted or waiting.
-    queue: Quota<IpAddr>,
+    queue: Quota<Source>,
     /// Places per source, where somebody is inside or waits.
-    sources: Mutex<BTreeMap<IpAddr, Arc<Semaphore>>>,
+    sources: Mutex<BTreeMap<Source, Arc<Semaphore>>>,
     places: Arc<Semaphore>,
 }
 
@@ -156,7 +165,7 @@ pub struct Ticket {
     // Given back in this order: who waits for the last must find the first free.
     _of_all: OwnedSemaphorePermit,
     _of_source: OwnedSemaphorePermit,
-    _counted: Permit<IpAddr>,
+    _counted: Permit<Source>,
 }
 
 impl HandshakeQueue {
@@ -177,7 +186,7 @@ impl HandshakeQueue {
     /// # Errors
     /// Too many are waiting already.
     pub async fn enter(&self, address: IpAddr) -> Result<Ticket, Full> {
-        let source = source_of(address);
+        let source = Source::of(address);
         let counted = self.queue.enter(source)?;
         let of_source = {
             let mut sources = lock(&self.sources);
@@ -198,98 +207,6 @@ impl HandshakeQueue {
     #[must_use]
     pub fn count(&self) -> usize {
         self.limits.total - self.places.available_permits()
-    }
-}
-
-/// Connections that have not sent anything yet, oldest first.
-#[derive(Debug)]
-pub struct SilentHandshakes {
-    limits: AdmissionLimits,
-    guests: Arc<Mutex<Guests>>,
-}
-
-#[derive(Debug, Default)]
-struct Guests {
-    next: u64,
-    by_age: BTreeMap<u64, (IpAddr, oneshot::Sender<()>)>,
-    by_source: BTreeMap<(IpAddr, u64), ()>,
-}
-
-impl Guests {
-    fn remove(&mut self, number: u64) {
-        if let Some((source, _)) = self.by_age.remove(&number) {
-            self.by_source.remove(&(source, number));
-        }
-    }
-}
-
-/// A place among the silent connections; dropping it makes room.
-#[derive(Debug)]
-pub struct Guest {
-    number: u64,
-    shown_out: oneshot::Receiver<()>,
-    guests: Arc<Mutex<Guests>>,
-}
-
-impl Guest {
-    /// Resolves when it is evicted: others have come, and it has been silent for longest.
-    pub async fn shown_out(&mut self) {
-        let _ = (&mut self.shown_out).await;
-    }
-}
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        lock(&self.guests).remove(self.number);
-    }
-}
-
-impl SilentHandshakes {
-    /// A set with these limits.
-    #[must_use]
-    pub fn new(limits: AdmissionLimits) -> SilentHandshakes {
-        SilentHandshakes { limits, guests: Arc::default() }
-    }
-
-    /// Admits one; if there is no room, the one silent for longest is evicted.
-    #[must_use]
-    pub fn enter(&self, address: IpAddr) -> Guest {
-        let source = source_of(address);
-        let mut guests = lock(&self.guests);
-        let of_source = guests.by_source.range((source, 0)..=(source, u64::MAX));
-        // Counted only where there may be that many.
-        if guests.by_age.len() >= self.limits.silent_per_source
-            && of_source.clone().count() >= self.limits.silent_per_source
-        {
-            let oldest = of_source.map(|((_, number), ())| *number).next();
-            oldest.into_iter().for_each(|number| guests.remove(number));
-        }
-        if guests.by_age.len() >= self.limits.silent_total {
-            let oldest = guests.by_age.keys().next().copied();
-            oldest.into_iter().for_each(|number| guests.remove(number));
-        }
-        let (tell, shown_out) = oneshot::channel();
-        let number = guests.next;
-        guests.next += 1;
-        guests.by_age.insert(number, (source, tell));
-        guests.by_source.insert((source, number), ());
-        drop(guests);
-        Guest { number, shown_out, guests: Arc::clone(&self.guests) }
-    }
-
-    /// Number of connections in it.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        lock(&self.guests).by_age.len()
-    }
-}
-
-/// What counts as one source: an IPv4 address, or an IPv6 /64.
-#[must_use]
-pub fn source_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(v6) => Ipv6Addr::from(u128::from(v6) >> 64 << 64).into(),
-        v4 => v4,
     }
 }
 
@@ -378,23 +295,5 @@ mod tests {
         drop(ticket);
         queue.enter(address("192.0.2.1")).await.unwrap();
         assert_eq!(queue.count(), 0);
-    }
-
-    #[tokio::test]
-    async fn a_full_lobby_shows_the_longest_silent_out() {
-        let lobby = SilentHandshakes::new(SMALL);
-        let mut first = lobby.enter(address("192.0.2.1"));
-        let mut second = lobby.enter(address("192.0.2.2"));
-        let third = lobby.enter(address("192.0.2.1"));
-        let fourth = lobby.enter(address("192.0.2.1"));
-        timeout(Duration::from_secs(1), first.shown_out()).await.unwrap();
-        assert_eq!(lobby.count(), 3);
-        let out = timeout(Duration::from_millis(20), second.shown_out()).await;
-        assert!(out.is_err(), "another source's turn");
-        let fifth = lobby.enter(address("192.0.2.3"));
-        timeout(Duration::from_secs(1), second.shown_out()).await.unwrap();
-        drop((first, second, third, fourth, fifth));
-        assert_eq!(lobby.count(), 0);
-        assert!(lock(&lobby.guests).by_source.is_empty());
     }
 }

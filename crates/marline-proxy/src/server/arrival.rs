@@ -9,10 +9,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use marline_io::PendingPlace;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::admission::{Full, Guest, Permit};
+use super::admission::{Full, Permit};
 use super::allowances::Seat;
 use super::refusals::RefusalReason;
 use super::{Client, Server, refuse};
@@ -58,8 +59,8 @@ struct Greeting<T> {
 impl Server {
     /// Lets one in who can show whose it is. Who cannot has been dealt with.
     pub(super) async fn arrive<T: Transport>(&self, stream: T, peer: IpAddr) -> Option<Arrived<T>> {
-        let guest = self.lobby.enter(peer);
-        match self.first(stream, peer, guest).await? {
+        let place = self.silent.admit(peer);
+        match self.first(stream, peer, place).await? {
             First::Known(stream, client, session, asks_at_once) => {
                 tracing::debug!(%peer, client = %client.name, "known by its session");
                 self.seat(stream, client, (Some(session), None), asks_at_once).await
@@ -73,12 +74,12 @@ impl Server {
         &self,
         stream: T,
         peer: IpAddr,
-        mut guest: Guest,
+        mut place: PendingPlace,
     ) -> Option<First<T>> {
         let looked_at = tokio::select! {
             looked_at = timeout(self.limits.authentication, self.look_at(stream)) => looked_at,
-            () = guest.shown_out() => {
-                tracing::debug!(%peer, "silent, and others want in: ended");
+            () = place.evicted() => {
+                tracing::debug!(%peer, "idle handshake evicted");
                 return None;
             }
         };

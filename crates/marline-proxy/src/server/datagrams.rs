@@ -15,6 +15,7 @@ use tokio::time::{interval, timeout};
 
 use super::admission::Quota;
 use super::nat::echo_mapping::Told;
+use super::nat::filter::UdpFiltering;
 use super::nat::{Nat, SWEEP_EVERY};
 use super::{Client, RefusalReason, Server, Unsaid};
 use crate::channel::Channel;
@@ -38,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What all clients' datagrams share.
 #[derive(Debug)]
 pub(super) struct DatagramService {
-    config: Mutex<Option<LaneConfig>>,
+    config: Mutex<Option<(LaneConfig, UdpFiltering)>>,
     generation: Generation,
     lanes: Quota<Arc<str>>,
     sockets: Arc<Quota<Arc<str>>>,
@@ -60,16 +61,16 @@ impl Default for DatagramService {
 }
 
 impl DatagramService {
-    /// Lanes have these settings from now on.
-    pub(super) fn offer(&self, config: LaneConfig) {
-        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Some(config);
+    /// New lanes have these settings from now on.
+    pub(super) fn offer(&self, config: LaneConfig, filtering: UdpFiltering) {
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Some((config, filtering));
     }
 
     pub(super) fn counts(&self) -> UdpCounts {
         self.counters.now()
     }
 
-    fn config(&self) -> Option<LaneConfig> {
+    fn config(&self) -> Option<(LaneConfig, UdpFiltering)> {
         self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -79,9 +80,10 @@ impl DatagramService {
         stream: &Channel<T>,
         session: Option<&Session>,
         client: LaneEnd,
-    ) -> Result<(Datagrams, LaneEnd), Failure> {
+    ) -> Result<(Datagrams, LaneEnd, UdpFiltering), Failure> {
         let no = |text: &str| Failure::new(ErrorCode::UnsupportedMessage, text);
-        let config = self.config().ok_or_else(|| no("this server carries no datagrams"))?;
+        let (config, filtering) =
+            self.config().ok_or_else(|| no("this server carries no datagrams"))?;
         let below = stream.multipath().and_then(|below| Some((below, below.draw_lane_id()?)));
         let (below, lane) = below.ok_or_else(|| no("datagrams need the UDP carrier"))?;
         let bound = session.zip(stream.binding());
@@ -96,7 +98,7 @@ impl DatagramService {
         let opened = below.open_lane(config, ids, keys, PathNumbers::Peers);
         let lane =
             opened.map_err(|error| Failure::new(ErrorCode::ResourceExceeded, error.to_string()))?;
-        Ok((lane, server))
+        Ok((lane, server, filtering))
     }
 }
 
@@ -125,7 +127,7 @@ impl Server {
             self.refusals.tell(RefusalReason::ClientLimit, &client.name, &text);
             return unsaid.refuse(stream, Failure::new(ErrorCode::ResourceExceeded, text)).await;
         };
-        let (lane, ours) = match service.begin(&stream, session, end) {
+        let (lane, ours, filtering) = match service.begin(&stream, session, end) {
             Ok(begun) => begun,
             Err(failure) => {
                 self.refuse_request(client, &failure, "datagrams");
@@ -137,7 +139,7 @@ impl Server {
             return stream.abort();
         }
         tracing::debug!(client = %client.name, "carries datagrams");
-        let rules = self.rules.subscribe();
+        let rules = (self.rules.subscribe(), filtering);
         let whose = (Arc::clone(&client.name), Arc::clone(&client.account.traffic));
         let sockets = Arc::clone(&service.sockets);
         let counted = (Arc::clone(&service.counters), Arc::clone(&service.echoes_told));

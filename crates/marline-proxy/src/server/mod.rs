@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use marline::datagrams::LaneConfig;
+use marline_io::PendingTable;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -30,10 +31,11 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 pub use accounts::ClientCounts;
+pub use nat::filter::UdpFiltering;
 pub use refusals::RefusalReason;
 
 use accounts::{Account, Accounts};
-use admission::{AdmissionLimits, HandshakeQueue, Quota, SilentHandshakes};
+use admission::{AdmissionLimits, HandshakeQueue, Quota};
 use allowances::Allowances;
 use arrival::Arrived;
 use datagrams::DatagramService;
@@ -93,7 +95,8 @@ pub struct Server {
     credentials: watch::Receiver<Arc<Credentials>>,
     rules: watch::Sender<Arc<Rules>>,
     limits: ServerLimits,
-    lobby: SilentHandshakes,
+    /// Connections that have sent nothing yet.
+    silent: PendingTable,
     handshakes: HandshakeQueue,
     sessions: Sessions,
     /// Where clients that have a session reach this server and no other.
@@ -158,7 +161,7 @@ impl Server {
             acceptor: Acceptor(acceptor),
             credentials,
             rules: watch::Sender::new(Arc::new(rules)),
-            lobby: SilentHandshakes::new(limits.admission),
+            silent: PendingTable::new(limits.admission.silent()),
             handshakes: HandshakeQueue::new(limits.admission),
             sessions,
             own: Vec::new(),
@@ -200,9 +203,10 @@ impl Server {
         &self.deadlines
     }
 
-    /// Carries datagrams of clients from now on, on lanes with these settings. Before, they are refused.
-    pub fn offer_datagrams(&self, config: LaneConfig) {
-        self.datagrams.offer(config);
+    /// Carries datagrams of clients from now on, on lanes with these settings. Before, they are refused. Existing lanes
+    /// keep theirs.
+    pub fn offer_datagrams(&self, config: LaneConfig, filtering: UdpFiltering) {
+        self.datagrams.offer(config, filtering);
     }
 
     /// Counts of the UDP that it carries.
@@ -231,7 +235,7 @@ impl Server {
     /// Connections that have not authenticated yet.
     #[must_use]
     pub fn unauthenticated(&self) -> usize {
-        self.lobby.count() + self.handshakes.count()
+        self.silent.count() + self.handshakes.count()
     }
 
     /// Connections that have authenticated.

@@ -1,13 +1,14 @@
 //! Translation of a client's UDP (RFC 4787): a UDP socket of the server for each socket of an application.
 //!
-//! The mapping is endpoint-independent: whomever an application's socket talks to sees the same address and port. So
-//! is the filtering: whoever knows that port may send there, for that is what calls and games rely on; a peer that
-//! nobody had sent anything to gets a flow that the server opens. The rules for targets hold in both directions. A
-//! mapping lasts 300 s after its last use, 30 s if it was used for nothing but DNS. What comes from a peer that nobody
-//! asked is no use: strangers cannot keep a mapping open.
+//! The mapping is endpoint-independent: every peer of an application's socket sees the same address and port. Which
+//! other peers may send there is the server's choice ([`filter`]); what they send goes to the client in a flow that
+//! the server opens. The rules for targets hold in both directions. A mapping lasts 300 s after its last use, 30 s if
+//! it was used for nothing but DNS. Datagrams from peers without a flow do not count as use: strangers cannot keep a
+//! mapping open.
 
 pub(super) mod echo_mapping;
 mod echoes;
+pub(super) mod filter;
 mod mapping;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -32,6 +33,7 @@ use crate::udp::{
     FlowTable, Item, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, UdpCounters, count, is_told,
 };
 use echo_mapping::{Echoes, Request, Told};
+use filter::{UdpFiltering, UnaskedRates};
 use mapping::Mapping;
 
 /// Between two looks for sockets that are idle.
@@ -73,6 +75,7 @@ struct State {
     sockets: BTreeMap<u32, Mapping>,
     flows: FlowTable<Flow>,
     unasked: FlowTable<Unasked>,
+    unasked_rates: UnaskedRates,
     early: VecDeque<(u64, Vec<u8>)>,
     outbox: Outbox,
     echoes: Echoes,
@@ -84,6 +87,7 @@ pub(super) struct Nat {
     lane: Datagrams,
     client: Arc<str>,
     rules: watch::Receiver<Arc<Rules>>,
+    filtering: UdpFiltering,
     places: Arc<Quota<Arc<str>>>,
     lookups: Arc<Semaphore>,
     counters: Arc<UdpCounters>,
@@ -102,7 +106,7 @@ impl Nat {
     pub(super) fn new(
         lane: Datagrams,
         (client, traffic): (Arc<str>, Arc<Traffic>),
-        rules: watch::Receiver<Arc<Rules>>,
+        (rules, filtering): (watch::Receiver<Arc<Rules>>, UdpFiltering),
         places: Arc<Quota<Arc<str>>>,
         (counters, echoes_told): (Arc<UdpCounters>, Told),
     ) -> Arc<Nat> {
@@ -110,6 +114,7 @@ impl Nat {
             sockets: BTreeMap::new(),
             flows: FlowTable::new(2, MOST_FLOWS),
             unasked: FlowTable::new(1, MOST_UNASKED_FLOWS),
+            unasked_rates: UnaskedRates::default(),
             early: VecDeque::new(),
             outbox: Outbox::default(),
             echoes: Echoes::default(),
@@ -122,6 +127,7 @@ impl Nat {
                 lane,
                 client,
                 rules,
+                filtering,
                 places,
                 lookups,
                 counters,
@@ -460,21 +466,22 @@ impl Nat {
         payload: &[u8],
     ) {
         count(&self.counters.from_local);
-        self.traffic.count(payload.len() as u64, 0);
         let key = (socket, Target { host: from.ip().into(), port: from.port() });
         if let Some(flow) = state.flows.find(&key) {
+            self.traffic.count(payload.len() as u64, 0);
             state.flows.touch(flow, now);
             if let Some(mapping) = state.sockets.get_mut(&socket) {
                 mapping.answered(now);
             }
             return state.outbox.push(flow, &Item::Data(payload));
         }
+        if !self.is_let_in(state, now, (socket, from)) {
+            return count(&self.counters.filtered);
+        }
+        self.traffic.count(payload.len() as u64, 0);
         let flow = match state.unasked.find(&key) {
             Some(flow) => flow,
             None => {
-                if from.port() == 0 || self.rules.borrow().check(from.ip()).is_err() {
-                    return count(&self.counters.refused);
-                }
                 let (flow, full) = state.unasked.open(key.clone(), Unasked::New, now);
                 count(&self.counters.flows);
                 if full {
@@ -488,6 +495,19 @@ impl Nat {
             Some(Unasked::Unwanted) | None => count(&self.counters.dropped),
             Some(Unasked::New) => state.outbox.describe(flow, socket, &key.1, payload),
         }
+    }
+
+    /// Whether a peer without a flow may send to a socket now.
+    fn is_let_in(&self, state: &mut State, now: Instant, peer: (u32, SocketAddr)) -> bool {
+        let (socket, from) = peer;
+        let is_expected = match self.filtering {
+            UdpFiltering::AddressDependent => state.flows.has_peer(socket, from.ip()),
+            UdpFiltering::EndpointIndependent => true,
+        };
+        is_expected
+            && from.port() != 0
+            && state.unasked_rates.take(from.ip(), now)
+            && self.rules.borrow().check(from.ip()).is_ok()
     }
 }
 

@@ -2,7 +2,7 @@
 //! for a new one.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use tokio::time::Instant;
 
@@ -55,6 +55,12 @@ impl<T> FlowTable<T> {
     /// The number of the flow that stands for this.
     pub(crate) fn find(&self, key: &FlowKey) -> Option<u64> {
         self.by_key.get(key).copied()
+    }
+
+    /// Whether a flow of this socket leads to `address`, at any port.
+    pub(crate) fn has_peer(&self, socket: u32, address: IpAddr) -> bool {
+        let at = |port| (socket, Target { host: address.into(), port });
+        self.by_key.range(at(0)..=at(u16::MAX)).next().is_some()
     }
 
     /// What a flow stands for, and what is known of it.

@@ -80,6 +80,8 @@ counts! {
     flows_forgotten,
     /// Flows whose peer the rules refuse, whose name has no address, or for which there was no socket.
     refused,
+    /// Datagrams dropped since they came from peers that may not send here, or sent too many.
+    filtered,
     /// Datagrams dropped since they do not fit the paths.
     too_big,
     /// Datagrams dropped since too many waited, or since there was no way to send them.

@@ -225,15 +225,17 @@ async fn wait_for_addresses(client: &marline::Client, wanted: &[&str]) {
 async fn wait_for_paths(name: &str) {
     let mut server = Server::start(name);
     server.ip("link set lo up");
+    // An address that goes with none of the cables.
+    server.ip("addr add 10.9.0.1/32 dev lo");
     ip("link set lo up");
     // Neither the interface of one path nor the address of the other is there.
     let client = client(&["near1", "10.2.0.1"]).await;
     assert!(client.paths().iter().all(|path| !path.up && path.error.is_some()));
-    assert!(client.connect("10.1.0.2:7000").await.is_err());
+    assert!(client.connect("10.9.0.1:7000").await.is_err());
     cable(&server, 1);
     server.go();
     wait_for_addresses(&client, &["10.1.0.1"]).await;
-    let mut stream = within(client.connect("10.1.0.2:7000")).await.unwrap();
+    let mut stream = within(client.connect("10.9.0.1:7000")).await.unwrap();
     echo(&mut stream, &bytes(1_000, 1)).await;
     cable(&server, 2);
     wait_for_addresses(&client, &["10.1.0.1", "10.2.0.1"]).await;

@@ -173,7 +173,7 @@ fn a_server_of_several_shards_finds_the_lane_that_a_frame_is_for() {
 }
 
 #[test]
-fn peers_see_one_address_of_an_application_and_those_it_did_not_ask_reach_it_there() {
+fn peers_see_one_address_of_an_application_and_their_other_ports_reach_it_there() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let (_server, _client, socks) = both(dir.path(), &[]);
@@ -182,7 +182,7 @@ fn peers_see_one_address_of_an_application_and_those_it_did_not_ask_reach_it_the
     assert_eq!(mapped, binding(&app, stun_server(), [2; 12]), "endpoint-independent mapping");
     let other = Association::open(socks);
     assert_ne!(mapped, binding(&other, stun_server(), [3; 12]), "another application's");
-    // Endpoint-independent filtering, and an answer.
+    // Another port of an address that it has sent to, and an answer.
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     stranger.set_read_timeout(Some(PATIENCE)).unwrap();
     let address = stranger.local_addr().unwrap();
@@ -194,6 +194,49 @@ fn peers_see_one_address_of_an_application_and_those_it_did_not_ask_reach_it_the
     let mut buffer = [0; 64];
     let (len, from) = stranger.recv_from(&mut buffer).unwrap();
     assert_eq!((&buffer[..len], from), (&b"who is there"[..], mapped));
+}
+
+/// Sends 5,000 datagrams from an address that nobody asked to a mapped port, and returns how many arrive, with an
+/// echo after them as a sign that nothing else is under way.
+fn flood_from_a_stranger(app: &Association, echo: SocketAddr, mapped: SocketAddr) -> usize {
+    let stranger = UdpSocket::bind("127.0.0.2:0").unwrap();
+    let from = stranger.local_addr().unwrap();
+    for number in 0..5_000_u32 {
+        stranger.send_to(&[b'x'; 200], mapped).unwrap();
+        if number % 50 == 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    let mut arrived = 0;
+    let until = Instant::now() + PATIENCE;
+    app.send(echo, b"last");
+    while Instant::now() < until {
+        match app.recv(Duration::from_millis(500)) {
+            Some((peer, _)) if peer == from => arrived += 1,
+            Some((peer, payload)) if peer == echo && payload == b"last" => return arrived,
+            Some(_) => {}
+            None => app.send(echo, b"last"),
+        }
+    }
+    panic!("no echo beside a flood");
+}
+
+#[test]
+fn strangers_reach_a_mapped_port_only_if_the_server_says_so_and_then_at_a_bounded_rate() {
+    let _others = support::among_others();
+    for (filter, least, most) in [(None, 0, 0), (Some("any"), 1, 1_000)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut flags = vec!["--allow", "127.0.0.0/8"];
+        flags.extend(filter.iter().flat_map(|filter| ["--udp-filter", filter]));
+        let server = start_server(dir.path(), &flags);
+        let path = format!("127.0.0.1={}", server.address);
+        let (_client, socks) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
+        let (app, echo) = (Association::open(socks), echo_target());
+        let mapped = binding(&app, stun_server(), [1; 12]);
+        app.echo(echo, b"open");
+        let arrived = flood_from_a_stranger(&app, echo, mapped);
+        assert!((least..=most).contains(&arrived), "{filter:?}: {arrived} of 5000");
+    }
 }
 
 #[test]

@@ -52,8 +52,8 @@ fn the_exit_status_is_the_programs() {
         assert_eq!(output.status.code(), Some(status), "{text}: {}", support::texts(&output).1);
     }
     // What stands in the other half's way is said by this one.
-    let output =
-        world.output("marline run --invite-file invite --metrics 192.0.2.1:9 --dns 203.0.113.7 -- true");
+    let output = world
+        .output("marline run --invite-file invite --metrics 192.0.2.1:9 --dns 203.0.113.7 -- true");
     let (_, err) = support::texts(&output);
     assert!(output.status.code() == Some(125) && err.contains("192.0.2.1"), "{err}");
     world.wait_for_nothing();

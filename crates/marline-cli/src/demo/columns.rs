@@ -1,0 +1,59 @@
+//! Text of the demo, kept within the width of a terminal.
+
+/// Characters of a line at most.
+pub const COLUMNS: usize = 80;
+
+/// Continued lines are indented by this.
+const INDENT: &str = "  ";
+
+/// One line as lines of at most [`COLUMNS`] characters, each with its line break. A word that is longer by itself, such
+/// as the spec of a link, is broken after a comma if it has one, and anywhere if not.
+#[must_use]
+pub fn wrap(line: &str) -> String {
+    let mut text = String::new();
+    let mut rest = line.trim_end();
+    let mut indent = "";
+    loop {
+        let room = COLUMNS - indent.len();
+        let Some((beyond, _)) = rest.char_indices().nth(room) else {
+            text.push_str(&format!("{indent}{rest}\n"));
+            return text;
+        };
+        // A blank right behind the line is a place to break it, too.
+        let (fits, behind) = rest.split_at(beyond);
+        let blank = if behind.starts_with(' ') { Some(beyond) } else { fits.rfind(' ') };
+        let comma = fits.rfind(',').map(|at| at + 1);
+        let end = blank.or(comma).unwrap_or(beyond);
+        text.push_str(&format!("{indent}{}\n", rest[..end].trim_end()));
+        rest = rest[end..].trim_start();
+        indent = INDENT;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_is_longer_than_the_terminal_and_no_word_is_lost() {
+        let words = "one two, three ".repeat(20);
+        let spec = "a=1,".repeat(50);
+        let solid = "x".repeat(200);
+        for line in [words.as_str(), &spec, &solid, &format!("LTE: {spec}"), &"ä ".repeat(100)] {
+            let text = wrap(line);
+            assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+            let bare = |text: &str| text.split_whitespace().collect::<String>();
+            assert_eq!(bare(&text), bare(line));
+        }
+        assert_eq!(wrap(words.trim()).split_whitespace().count(), 60, "words stay whole");
+        assert_eq!(wrap(&spec).lines().next().map(str::len), Some(COLUMNS), "broken at a comma");
+    }
+
+    #[test]
+    fn a_line_that_fits_stays_as_it_is() {
+        let full = format!("{} {}", "a".repeat(39), "b".repeat(40));
+        assert_eq!(wrap(&full), format!("{full}\n"));
+        assert_eq!(wrap(&format!("{full} c")), format!("{full}\n  c\n"));
+        assert_eq!(wrap(""), "\n");
+    }
+}

@@ -1,0 +1,49 @@
+//! One sentence about what the demo showed, good or bad.
+
+use std::time::Duration;
+
+use super::outcome::{Latency, Outcome};
+use crate::path_table::bytes;
+
+/// What a viewer should take away, from what was measured: the pause over both paths beside that over WiFi alone, and
+/// what became of the download. `dead` is how long WiFi was gone; `None`: a way to compare with is missing.
+#[must_use]
+pub fn sentence(outcomes: &[Outcome], dead: Duration) -> Option<String> {
+    let wifi = outcomes.iter().find(|outcome| outcome.way.wifi && !outcome.way.lte)?;
+    let both = outcomes.iter().find(|outcome| outcome.way.is_shown())?;
+    let (with, without) = (both.echo.longest_hole, wifi.echo.longest_hole);
+    let begin = if with < without { "" } else { ", and the second path did not help" };
+    Some(format!(
+        "WiFi died for {}{begin}: the longest pause was {} over both paths, {} over WiFi alone; {}.",
+        seconds(dead),
+        pause(both),
+        pause(wifi),
+        download(both),
+    ))
+}
+
+/// The longest pause. While the last echoes are unanswered it has no end: only a part of it was seen.
+fn pause(of: &Outcome) -> String {
+    let hole = of.echo.longest_hole;
+    let length = if hole < Duration::from_secs(1) {
+        format!("{:.0} ms", hole.as_secs_f64() * 1e3)
+    } else {
+        seconds(hole)
+    };
+    let never_ended = Latency::of(&of.echo.latencies).unanswered > 0;
+    if never_ended { format!("at least {length}") } else { length }
+}
+
+fn seconds(value: Duration) -> String {
+    let text = format!("{:.1}", value.as_secs_f64());
+    format!("{} s", text.strip_suffix(".0").unwrap_or(&text))
+}
+
+fn download(of: &Outcome) -> String {
+    let file = &of.file;
+    match (&file.sha256, file.intact) {
+        (Some(_), true) => "the download arrived complete".to_owned(),
+        (Some(_), false) => "the download arrived DAMAGED".to_owned(),
+        (None, _) => format!("only {} of the download arrived", bytes(file.bytes)),
+    }
+}

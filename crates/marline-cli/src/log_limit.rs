@@ -1,0 +1,73 @@
+//! Limit on repeated log lines: whatever a client, an application or a stranger can cause, it must not fill the disk.
+//!
+//! Each place in the code that writes a line (tracing's callsite) may write [`BURST`] lines at once and then one each
+//! [`INTERVAL`]. The next line after a gap is preceded by the number of those that were left out. Lines of the levels
+//! debug and trace are for somebody who looks for something, and are not limited.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing::callsite::Identifier;
+use tracing::{Level, Metadata};
+
+/// Lines of one place at once.
+const BURST: u32 = 100;
+/// After that, one each.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The limit of a process.
+#[derive(Debug, Default)]
+pub(crate) struct RepeatLimit(Mutex<HashMap<Identifier, Place>>);
+
+/// A place in the code that writes lines.
+#[derive(Debug, Default)]
+struct Place {
+    /// When all lines so far are paid for, by one each interval.
+    due: Option<Instant>,
+    left_out: u64,
+}
+
+impl Place {
+    /// Whether it may write a line now: how many were left out since the last one.
+    fn take(&mut self, now: Instant) -> Option<u64> {
+        let paid = self.due.map_or(now, |due| due.max(now));
+        if paid.duration_since(now) > INTERVAL * (BURST - 1) {
+            self.left_out += 1;
+            return None;
+        }
+        self.due = Some(paid + INTERVAL);
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+impl RepeatLimit {
+    /// Whether this line may be written now: how many like it were left out since the last one.
+    pub(crate) fn take(&self, line: &Metadata<'_>) -> Option<u64> {
+        if *line.level() > Level::INFO {
+            return Some(0);
+        }
+        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        places.entry(line.callsite()).or_default().take(Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_writes_a_burst_and_then_a_line_a_second_that_counts_the_rest() {
+        let (mut place, start) = (Place::default(), Instant::now());
+        let mut written = Vec::new();
+        // 20,000 lines in five seconds.
+        for at in 0..20_000_u32 {
+            written.extend(place.take(start + Duration::from_micros(250) * at));
+        }
+        assert!((100..=106).contains(&written.len()), "{}", written.len());
+        let counted: u64 = written.iter().sum::<u64>() + place.left_out;
+        assert_eq!(counted + written.len() as u64, 20_000, "each is written or counted");
+        let later = place.take(start + Duration::from_secs(10));
+        assert!(later.is_some_and(|left_out| left_out > 0));
+    }
+}

@@ -1,0 +1,159 @@
+//! Time limit for a relay whose application is gone and whose receiver takes nothing.
+//!
+//! A stream has no limit of time while its application is there: people pause films and suspend editors. But when the
+//! application has closed its connection and the other side takes none of the bytes that are left, nobody is there to
+//! be patient for, and each such stream would hold its buffers for as long as the process runs. So a direction ends
+//! the relay if its sender has finished, its receiver answers but takes no data, and nothing has moved for
+//! [`LIMIT`]. A receiver of which nothing is heard is another matter: its path may be down, and comes back.
+//!
+//! The timer exists only in relays in which a writer was blocked or one direction has ended, and it is looked at, not
+//! polled, by the turns that follow.
+
+use std::io;
+use std::pin::Pin;
+use std::task::Context;
+use std::time::Duration;
+
+use tokio::time::{Sleep, sleep};
+
+use super::pump::Pump;
+use crate::transport::PeerState;
+
+/// Time without progress after which such a relay ends. It ends within twice that time.
+pub(super) const LIMIT: Duration = Duration::from_secs(300);
+
+/// Watches a relay for progress.
+#[derive(Debug, Default)]
+pub(super) struct Standstill {
+    timer: Option<Pin<Box<Sleep>>>,
+    /// How far the relay was when the timer began.
+    was: Progress,
+}
+
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+struct Progress {
+    moved: u64,
+    unacknowledged: u64,
+}
+
+impl Standstill {
+    /// Looks at a relay from `local` to `remote` (`out`) and back, in which a direction is blocked or has ended.
+    ///
+    /// # Errors
+    /// It has stood still for too long: `TimedOut`.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        (out, back): (&Pump, &Pump),
+        states: impl FnOnce() -> (PeerState, PeerState),
+    ) -> io::Result<()> {
+        if self.timer.as_ref().is_some_and(|timer| !timer.is_elapsed()) {
+            return Ok(());
+        }
+        let (local, remote) = states();
+        let is = Progress {
+            moved: out.moved() + back.moved(),
+            unacknowledged: local.unacknowledged + remote.unacknowledged,
+        };
+        let waited = self.timer.is_some() && is == self.was;
+        if waited && (is_forsaken(out, local, remote) || is_forsaken(back, remote, local)) {
+            let text = format!("ended, and nothing was taken for {} s", LIMIT.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+        }
+        self.was = is;
+        let mut timer = Box::pin(sleep(LIMIT));
+        // Registers this task; when it fires, the relay is polled.
+        let _ = timer.as_mut().poll(cx);
+        self.timer = Some(timer);
+        Ok(())
+    }
+}
+
+/// Whether the sender of a direction has finished, and its receiver does not take what is left.
+fn is_forsaken(direction: &Pump, sender: PeerState, receiver: PeerState) -> bool {
+    let finished = direction.has_read_all() || sender.finished;
+    let left = match direction.is_done() {
+        true => receiver.unacknowledged > 0,
+        false => direction.is_blocked(),
+    };
+    finished && left && receiver.refuses_data
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::time::{Instant, timeout};
+
+    use super::super::{Traffic, relay};
+    use super::*;
+    use crate::testing::Pipe;
+
+    /// A relay between two pipes that hold 1,000 bytes each, and their other ends.
+    fn start(
+        refuses_data: bool,
+    ) -> (DuplexStream, DuplexStream, tokio::task::JoinHandle<io::Result<Pipe>>) {
+        let ((app, local), (target, remote)) = (duplex(1_000), duplex(1_000));
+        let local = Pipe::new(local, None);
+        let remote = Pipe {
+            peer_state: PeerState { refuses_data, ..PeerState::default() },
+            ..Pipe::new(remote, None)
+        };
+        let run =
+            tokio::spawn(async move { relay(local, remote, &Traffic::default(), pending()).await });
+        (app, target, run)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_an_application_that_is_gone_left_to_a_target_that_does_not_read_ends() {
+        let (mut app, target, run) = start(true);
+        app.write_all(&[1; 3_000]).await.unwrap();
+        app.shutdown().await.unwrap();
+        let begun = Instant::now();
+        let error = timeout(4 * LIMIT, run).await.unwrap().unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() >= LIMIT && begun.elapsed() <= 2 * LIMIT, "{:?}", begun.elapsed());
+        drop(target);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_target_gets_all_the_time_it_needs() {
+        let (mut app, mut target, run) = start(true);
+        app.write_all(&[1; 3_000]).await.unwrap();
+        app.shutdown().await.unwrap();
+        for _ in 0..3_000 {
+            tokio::time::sleep(LIMIT - Duration::from_secs(1)).await;
+            assert_eq!(target.read_u8().await.unwrap(), 1);
+        }
+        target.shutdown().await.unwrap();
+        run.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_application_that_is_there_or_a_receiver_that_is_not_heard_is_waited_for() {
+        for (finishes, refuses_data) in [(false, true), (true, false)] {
+            let (mut app, target, run) = start(refuses_data);
+            app.write_all(&[1; 3_000]).await.unwrap();
+            if finishes {
+                app.shutdown().await.unwrap();
+            }
+            assert!(timeout(100 * LIMIT, run).await.is_err(), "{finishes} {refuses_data}");
+            drop((app, target));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_half_closed_connection_may_be_silent() {
+        let (mut app, mut target, run) = start(true);
+        app.write_all(b"question").await.unwrap();
+        app.shutdown().await.unwrap();
+        tokio::time::sleep(50 * LIMIT).await;
+        target.write_all(b"late answer").await.unwrap();
+        target.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        app.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(answer, b"late answer");
+        run.await.unwrap().unwrap();
+    }
+}

@@ -1,0 +1,117 @@
+//! Filtering of datagrams that a mapped port receives from peers without a flow (RFC 4787 section 5).
+//!
+//! Filtering decides who may use a client's mapped port, and with it the client's quota and mobile data. Address
+//! dependent filtering, the default, accepts datagrams from the addresses that the application has sent to, whatever
+//! their port: that suffices for ICE and for servers with several ports. Endpoint-independent filtering accepts every
+//! public address, for applications whose peers do not wait to be called. Either way, what arrives without a flow is
+//! limited per source and in all: a peer that the application answers gets a flow of its own, which has no limit here.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use marline_io::Source;
+use tokio::time::Instant;
+
+/// Which peers may send to a mapped port.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum UdpFiltering {
+    /// Those at an address that the application has sent to.
+    #[default]
+    AddressDependent,
+    /// All that the rules allow.
+    EndpointIndependent,
+}
+
+/// Datagrams of a source without a flow: how many at once, and one more in which time.
+const PER_SOURCE: Rate = Rate { burst: 64, interval: Duration::from_millis(20) };
+/// The same for all sources of one client.
+const IN_ALL: Rate = Rate { burst: 256, interval: Duration::from_millis(4) };
+/// Sources that are remembered at a time.
+const SOURCES: usize = 256;
+
+/// A rate limit: `burst` at once, then one each `interval`.
+#[derive(Copy, Clone, Debug)]
+struct Rate {
+    burst: u32,
+    interval: Duration,
+}
+
+impl Rate {
+    /// Takes one. `due` is when everything taken so far is paid for (the generic cell rate algorithm).
+    fn take(self, due: &mut Option<Instant>, now: Instant) -> bool {
+        let paid = due.map_or(now, |due| due.max(now));
+        let within = paid.duration_since(now) <= self.interval * (self.burst - 1);
+        if within {
+            *due = Some(paid + self.interval);
+        }
+        within
+    }
+}
+
+/// Rate limits on what arrives at a client's mapped ports from peers without a flow.
+#[derive(Debug, Default)]
+pub(super) struct UnaskedRates {
+    in_all: Option<Instant>,
+    by_source: BTreeMap<Source, Option<Instant>>,
+}
+
+impl UnaskedRates {
+    /// Whether one more datagram from `address` is within the limits.
+    pub(super) fn take(&mut self, address: IpAddr, now: Instant) -> bool {
+        let source = Source::of(address);
+        if self.by_source.len() >= SOURCES && !self.by_source.contains_key(&source) {
+            self.by_source.retain(|_, due| due.is_some_and(|due| due > now));
+            // All of them are busy: what they sent is within the limit of all, or was dropped.
+            if self.by_source.len() >= SOURCES {
+                return false;
+            }
+        }
+        PER_SOURCE.take(self.by_source.entry(source).or_default(), now)
+            && IN_ALL.take(&mut self.in_all, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u32) -> IpAddr {
+        std::net::Ipv4Addr::from(0xc633_6400 + last).into()
+    }
+
+    /// Of `count` datagrams that come one by one in `within`, how many pass.
+    fn passed(rates: &mut UnaskedRates, from: IpAddr, start: Instant, count: u32) -> u32 {
+        (0..count)
+            .map(|at| u32::from(rates.take(from, start + Duration::from_secs(1) * at / count)))
+            .sum()
+    }
+
+    #[test]
+    fn a_source_gets_a_burst_and_then_fifty_a_second() {
+        let (mut rates, start) = (UnaskedRates::default(), Instant::now());
+        let first = passed(&mut rates, address(1), start, 10_000);
+        assert!((110..=115).contains(&first), "64 and 50: {first}");
+        let second = passed(&mut rates, address(1), start + Duration::from_secs(1), 10_000);
+        assert!((48..=52).contains(&second), "{second}");
+        assert_eq!(
+            passed(&mut rates, address(2), start + Duration::from_secs(2), 20),
+            20,
+            "another source"
+        );
+    }
+
+    #[test]
+    fn many_sources_share_a_limit_and_take_bounded_room() {
+        let (mut rates, start) = (UnaskedRates::default(), Instant::now());
+        let all = (0..10_000_u32)
+            .filter(|at| rates.take(address(*at), start + Duration::from_micros(100) * *at))
+            .count();
+        assert!((256..=510).contains(&all), "256 and 250 in a second: {all}");
+        assert!(rates.by_source.len() <= SOURCES);
+        assert!(
+            rates.take(address(20_000), start + Duration::from_secs(10)),
+            "they are forgotten once they are silent"
+        );
+    }
+}

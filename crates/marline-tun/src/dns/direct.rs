@@ -66,7 +66,8 @@ impl DirectNames {
         });
     }
 
-    async fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
+    /// The answer of the first resolver that gives one.
+    pub(crate) async fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
         // The network may have changed, and its resolvers with it.
         let resolvers = resolver::all_of_host(self.gateway);
         for resolver in resolvers.iter().cycle().take(TIMES * resolvers.len()) {

@@ -7,10 +7,12 @@
 
 mod endings;
 mod exceptions;
+mod kill_switch;
 mod ping;
 mod portal;
 mod reloading;
 mod router;
+mod sweep;
 mod whole_machine;
 
 use std::path::Path;

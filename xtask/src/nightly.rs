@@ -20,7 +20,7 @@ use crate::{TaskResult, ci};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -49,6 +49,12 @@ const STEPS: [Step; 12] = [
         "fleet",
         "2,000 connections to four members behind a balancer, rebinding, rolling upgrade: 0 lost, 0 astray",
         fleet,
+    ),
+    (
+        "kill-switch",
+        "`kill -9` every 50 ms of `marline up`'s start, steady state, reload and stop, also with `--lockdown`: not one \
+         packet leaves around the tunnel",
+        kill_switch,
     ),
     ("papers", "every paper in virtual time, twice: the number of threads changes nothing", papers),
     (
@@ -140,6 +146,10 @@ fn dashboard(root: &Path) -> TaskResult {
 
 fn fleet(root: &Path) -> TaskResult {
     run(&mut long_tests(root, "fleet::"))
+}
+
+fn kill_switch(root: &Path) -> TaskResult {
+    run(&mut long_tests(root, "up::sweep::"))
 }
 
 /// Tests of the program that are ignored otherwise.

@@ -84,7 +84,7 @@ pub enum Command {
     Run(Box<cmd::run::Args>),
     /// Take the whole machine's traffic through the server, as root, until it ends.
     Up(Box<cmd::up::Args>),
-    /// End `marline up`, and remove what one that was killed has left.
+    /// End `marline up`, and remove its kill switch and all else that one that was killed has left.
     Down(cmd::down::Args),
     /// Open the login page of a network around the tunnel, for one program and until it is logged in.
     Portal(Box<cmd::portal::Args>),
@@ -249,7 +249,10 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
             Some(prepared) => Box::pin(cmd::portal::run(prepared)),
             None => Box::pin(std::future::ready(Ok(ExitCode::FAILURE))),
         },
-        Command::Up(args) => Box::pin(cmd::up::run(cmd::up::prepare(*args)?)),
+        Command::Up(args) => match cmd::up::prepare(*args)? {
+            Some(prepared) => Box::pin(cmd::up::run(prepared)),
+            None => Box::pin(std::future::ready(Ok(ExitCode::SUCCESS))),
+        },
         Command::Down(args) => Box::pin(cmd::down::run(args)),
         Command::Connect(args) => Box::pin(cmd::connect::run(cmd::connect::prepare(args)?)),
         Command::CheckConfig(args) => Box::pin(cmd::check_config::run(args)),

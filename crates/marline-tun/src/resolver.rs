@@ -1,15 +1,16 @@
 //! Choice of the resolver that queries from inside go to, and the resolver configuration that programs see.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::bail;
 use marline_io::resolv_conf::{self, entries};
 use marline_proxy::target::Target;
 use marline_proxy::udp::DNS_PORT;
+use rustix::net::{AddressFamily, SocketType};
 
-const RESOLV_CONF: &str = "/etc/resolv.conf";
+pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Where systemd-resolved, which is this machine's resolver on many, lists the network's.
 const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 
@@ -74,13 +75,32 @@ impl Resolvers {
 pub(crate) fn all_of_host(gateway: IpAddr) -> Vec<SocketAddr> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let usable = |text: &str| -> Vec<SocketAddr> {
-        resolv_conf::addresses(text)
-            .filter(|address| !address.is_loopback() && *address != gateway)
-            .map(|address| SocketAddr::new(address, DNS_PORT))
+        let network = resolv_conf::of_network(text);
+        resolv_conf::resolvers(&network)
+            .filter_map(on_network)
+            .filter(|resolver| resolver.ip() != gateway)
             .collect()
     };
     let found = usable(&read(RESOLV_CONF));
     if found.is_empty() { usable(&read(RESOLVED)) } else { found }
+}
+
+/// A resolver on the network, as `resolv.conf` writes it: `ADDRESS` or, of one link, `ADDRESS%INTERFACE`.
+fn on_network(word: &str) -> Option<SocketAddr> {
+    let (address, zone) = word.split_once('%').map_or((word, None), |(a, zone)| (a, Some(zone)));
+    match (address.parse::<IpAddr>().ok()?, zone) {
+        (address, _) if address.is_loopback() => None,
+        (IpAddr::V6(address), Some(zone)) => {
+            let index = zone.parse().ok().or_else(|| interface_index(zone))?;
+            Some(SocketAddrV6::new(address, DNS_PORT, 0, index).into())
+        }
+        (address, _) => Some(SocketAddr::new(address, DNS_PORT)),
+    }
+}
+
+fn interface_index(name: &str) -> Option<u32> {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;
+    rustix::net::netdevice::name_to_index(socket, name).ok()
 }
 
 /// The first resolver of this machine.
@@ -88,7 +108,7 @@ pub(crate) fn all_of_host(gateway: IpAddr) -> Vec<SocketAddr> {
 /// # Errors
 /// There is none, or nobody but this machine can reach it: the error says what to do.
 pub fn first_of_host() -> anyhow::Result<SocketAddr> {
-    let first = of_host(&crate::inside::host_resolv_conf()?);
+    let first = of_host(&resolv_conf::of_network(&crate::inside::host_resolv_conf()?));
     // A local resolver that says whom it asks in turn.
     let behind = || of_host(&std::fs::read_to_string(RESOLVED).ok()?).ok();
     first.or_else(|error| behind().ok_or(error))

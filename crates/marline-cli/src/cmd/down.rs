@@ -1,17 +1,16 @@
 //! `marline down`: ends a `marline up`, and removes what one that was killed has left.
 
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use marline_tun::machine::{Extent, clean_up, records};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// Where `marline up` leaves its process id: root's, whoever called it.
-const DIRECTORY: &str = "/run/marline";
 /// It ends connections and gives the machine its routing back within this time, or something is wrong.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What one that was killed has left is undone within this time.
@@ -20,7 +19,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Arguments of `marline down`.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Remove what one that was killed has left, but for its kill switch (for service managers)
+    #[arg(long)]
+    pub after_crash: bool,
+}
 
 /// File with the process id of the `marline up` of this network namespace, locked until that has ended and all is
 /// undone: the process that undoes what is left has the lock, too.
@@ -31,8 +34,8 @@ pub(super) struct PidFile {
 
 impl PidFile {
     fn path() -> anyhow::Result<PathBuf> {
-        let namespace = fs::metadata("/proc/self/ns/net").context("/proc is not mounted")?.ino();
-        Ok(Path::new(DIRECTORY).join(format!("up-{namespace}.pid")))
+        records::file("pid")
+            .context("cannot create /run/marline: use `sudo marline up` and `sudo marline down`")
     }
 
     /// Writes it for this process, once an earlier one's changes are undone.
@@ -49,14 +52,6 @@ impl PidFile {
 
     /// The file, once nobody else has it.
     fn lock(path: &Path) -> anyhow::Result<fs::File> {
-        match fs::DirBuilder::new().mode(0o700).create(DIRECTORY) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(error).context(format!(
-                    "cannot create {DIRECTORY}: use `sudo marline up` and `sudo marline down`"
-                ));
-            }
-            _ => {}
-        }
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o644);
         let file = options.open(path);
@@ -94,11 +89,19 @@ impl PidFile {
 ///
 /// # Errors
 /// It does not end, or the right is missing.
-pub async fn run(_: Args) -> anyhow::Result<ExitCode> {
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if !marline_io::has_net_admin() {
         bail!(
             "`marline down` changes this machine's routes, which takes root (CAP_NET_ADMIN): type `sudo marline down`"
         );
+    }
+    let cleaning = "cannot remove the rules and routes";
+    if args.after_crash {
+        let _locked = PidFile::lock(&PidFile::path()?)?;
+        if clean_up(Extent::AllButSwitch).await.context(cleaning)?.held {
+            println!("the kill switch holds (`sudo marline down` removes it)");
+        }
+        return Ok(ExitCode::SUCCESS);
     }
     let was_up = match PidFile::process()? {
         Some(process) => {
@@ -114,12 +117,15 @@ pub async fn run(_: Args) -> anyhow::Result<ExitCode> {
     };
     // What is still being undone is not what was left.
     let _locked = PidFile::lock(&PidFile::path()?)?;
-    let left =
-        marline_tun::machine::clean_up().await.context("cannot remove the rules and routes")?;
-    match (was_up, left) {
-        (true, _) => println!("down"),
-        (false, 0) => println!("was not up"),
-        (false, left) => println!("was not up; removed {left} rules and routes that were left"),
+    let left = clean_up(Extent::Everything).await.context(cleaning)?;
+    match (was_up, left.had_switch, left.removed) {
+        (true, false, _) => println!("down"),
+        (true, true, _) => println!("down, and the kill switch is removed"),
+        (false, true, _) => println!("was not up; removed the kill switch that was left"),
+        (false, false, 0) => println!("was not up"),
+        (false, false, left) => {
+            println!("was not up; removed {left} rules and routes that were left")
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -7,7 +7,7 @@ use anyhow::bail;
 use marline::Client;
 use marline::datagrams::LaneConfig;
 use marline_proxy::client::current::Current;
-use marline_proxy::client::dialer::Dialer;
+use marline_proxy::client::dialer::{Dialer, NameLookup};
 use marline_proxy::client::tunnel::{Patience, Tunnel};
 use marline_proxy::deadlines::Deadlines;
 use marline_proxy::invite::Invite;
@@ -33,6 +33,7 @@ fn made(plan: &ClientPlan) -> Option<Made> {
 pub(super) struct Renewal<'a> {
     client: &'a Client,
     deadlines: Deadlines,
+    names: NameLookup,
     pub(super) way: ServerWay,
     transport: &'static str,
     used: RefCell<Made>,
@@ -52,10 +53,16 @@ impl<'a> Renewal<'a> {
     ) -> anyhow::Result<Renewal<'a>> {
         let Some(used) = made(plan) else { bail!("there is no server to go through") };
         let transport = plan.carrier.transport();
-        let way = Arc::new(Current::new(tunnel((client, deadlines), &used.0, transport, used.1)?));
+        let way = Arc::new(Current::new(tunnel(
+            (client, deadlines, &plan.names),
+            &used.0,
+            transport,
+            used.1,
+        )?));
         let used = RefCell::new(used);
         let lanes = plan.datagrams.clone().map(watch::Sender::new);
-        Ok(Renewal { client, deadlines: deadlines.clone(), way, transport, used, lanes })
+        let (deadlines, names) = (deadlines.clone(), plan.names.clone());
+        Ok(Renewal { client, deadlines, names, way, transport, used, lanes })
     }
 
     /// How lanes are opened from now on; `None`: the carrier has none.
@@ -86,7 +93,7 @@ impl<'a> Renewal<'a> {
 
     /// Also with another behaviour: the connections that wait have the old one.
     fn replace(&self, wanted: Made) {
-        let of = (self.client, &self.deadlines);
+        let of = (self.client, &self.deadlines, &self.names);
         match tunnel(of, &wanted.0, self.transport, wanted.1) {
             Ok(tunnel) => self.way.replace(tunnel).close(),
             Err(error) => return tracing::error!("keeping current server: {error:#}"),
@@ -103,12 +110,13 @@ impl<'a> Renewal<'a> {
 /// # Errors
 /// The invite is none that could be used.
 pub(super) fn tunnel(
-    (client, deadlines): (&Client, &Deadlines),
+    (client, deadlines, names): (&Client, &Deadlines, &NameLookup),
     invite: &Invite,
     transport: &'static str,
     warm: usize,
 ) -> anyhow::Result<Arc<Tunnel<Dialer>>> {
     let dialer = Dialer::new(client.clone(), invite.servers.clone(), transport);
+    let dialer = dialer.resolving(names.clone());
     let by = (Patience::default(), deadlines.clone());
     Tunnel::in_time(dialer, invite.pin, invite.token.clone(), by, warm)
 }

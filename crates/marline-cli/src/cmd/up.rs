@@ -1,11 +1,12 @@
 //! `marline up`: the whole machine's traffic goes through the server, until it ends.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use marline::advanced::KeptCapabilities;
+use marline_proxy::client::dialer::NameLookup;
 use marline_proxy::client::udp_keeper::keep_lane;
 use marline_proxy::shutdown::{Reload, Stopper, told};
 use marline_proxy::signals::{Signals, Told};
@@ -14,7 +15,9 @@ use marline_tun::dns::DirectNames;
 use marline_tun::exceptions::Exceptions;
 use marline_tun::gateway::{Gateway, GatewaySettings, Served};
 use marline_tun::machine::routing::{MARK, RoutingSettings};
-use marline_tun::machine::{Machine, UndoProcess, make_interface};
+use marline_tun::machine::{
+    Ending, Extent, Machine, UndoProcess, addresses_of_server, clean_up, engage, make_interface,
+};
 use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
 use rustix::fd::OwnedFd;
 use tokio::sync::mpsc;
@@ -40,6 +43,9 @@ pub struct Args {
     /// TOML configuration file of a client; its table `up` has the options of this command
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Engage the lockdown, before the network is up, and exit: `marline up` and `marline down` find it
+    #[arg(long)]
+    pub lockdown_only: bool,
     /// What of the traffic goes through the tunnel.
     #[command(flatten)]
     pub up: UpOptions,
@@ -57,16 +63,18 @@ pub struct Prepared {
     exceptions: Exceptions,
     tun: OwnedFd,
     undo: UndoProcess,
+    /// A kill switch holds already.
+    held: bool,
     pid_file: PidFile,
 }
 
 /// Completes the privileged setup, then drops all privileges but CAP_NET_ADMIN. Must be called before threads are
-/// started.
+/// started. `None`: that was all that was asked for.
 ///
 /// # Errors
 /// An error message for the user.
-pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
-    let Args { config, up, options } = args;
+pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
+    let Args { config, lockdown_only, up, options } = args;
     if !marline_io::has_net_admin() {
         bail!(
             "`marline up` changes this machine's routes, which takes root (CAP_NET_ADMIN): type `sudo marline up`, or \
@@ -74,15 +82,54 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
         );
     }
     options.refuse_ports()?;
-    let (settings, plan) = Settings::read(MachineOptions { options, up }, config)?;
+    let options = MachineOptions { options, up };
+    if lockdown_only {
+        lock_down_only(options, config.as_deref())?;
+        return Ok(None);
+    }
+    let (settings, plan) = Settings::read(options, config)?;
     let MachinePlan { client: mut plan, routing, exceptions } = plan;
     // The other process has the lock as well, and must not have the interface.
     let pid_file = PidFile::write()?;
+    if routing.lockdown {
+        lock_down(&routing)?;
+    }
+    // Rules of one that was killed would lead what the server answers nowhere.
+    let left = at_once(clean_up(Extent::AllButSwitch))?;
+    let held = left.context("cannot remove what an earlier `marline up` has left")?.held;
+    if held && !routing.lockdown {
+        tracing::info!(
+            "the kill switch of an earlier `marline up` holds until the server is reached"
+        );
+    }
+    plan.names = NameLookup::by(|host| {
+        let host = host.to_owned();
+        Box::pin(async move { addresses_of_server(&host).await })
+    });
     let undo = UndoProcess::start()?;
     let tun = make_interface()?;
     plan.network.mark(MARK);
     plan.network.carrier(plan.carrier.clone().open(KeptCapabilities::NetAdmin)?);
-    Ok(Prepared { plan, settings, routing, exceptions, tun, undo, pid_file })
+    Ok(Some(Prepared { plan, settings, routing, exceptions, tun, undo, held, pid_file }))
+}
+
+/// Locks the machine down, without exceptions if the configuration cannot be read: that must not leave it open.
+fn lock_down_only(options: MachineOptions, config: Option<&Path>) -> anyhow::Result<()> {
+    let routing = options.with_file(config).and_then(MachineOptions::routing);
+    lock_down(routing.as_ref().unwrap_or(&RoutingSettings::default()))?;
+    routing.map(drop).context("locked down without the exceptions of the configuration")
+}
+
+fn lock_down(routing: &RoutingSettings) -> anyhow::Result<()> {
+    at_once(engage(routing, &Addresses::default()))?.context("cannot engage the lockdown")?;
+    println!("locked down: nothing leaves this machine directly until `marline down`");
+    Ok(())
+}
+
+/// Does it before there are threads.
+fn at_once<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(work))
 }
 
 /// Carries the machine's traffic until a signal.
@@ -90,7 +137,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
 /// # Errors
 /// An error message for the user.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
-    let Prepared { plan, settings, routing, exceptions, tun, undo, pid_file } = prepared;
+    let Prepared { plan, settings, routing, exceptions, tun, undo, held, pid_file } = prepared;
     let mut signals = Signals::new()?;
     let (ask_reload, reloads) = reloads();
     let opened = OpenedClient::open(&plan, Some(ask_reload)).await?;
@@ -110,7 +157,12 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     });
     tokio::select! {
         reached = reach_server(client, way) => {
-            reached.map_err(|error| anyhow!("{error:#}; nothing of this machine was changed"))?;
+            let unchanged = if held {
+                "the kill switch holds (`sudo marline down` removes it)"
+            } else {
+                "nothing of this machine was changed"
+            };
+            reached.map_err(|error| anyhow!("{error:#}; {unchanged}"))?;
         }
         () = ended_early(&mut signals) => return Ok(ExitCode::SUCCESS),
     }
@@ -136,13 +188,18 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let mut machine = Machine::take_over(routing, &addresses, undo).await?;
     announce(&addresses);
     let lanes = renewal.lanes().context("the carrier has no datagrams")?;
+    let lost = "the interface is not served any more";
     let ended = tokio::select! {
         never = Box::pin(keep_lane(way, udp, lanes)) => match never {},
-        () = machine.keep_direct(&mut asked) => Ok(()),
-        ended = &mut serving => ended.context("the interface is not served any more"),
+        () = machine.keep(&mut asked) => Err(anyhow!(lost)),
+        ended = &mut serving => Err(match ended {
+            Ok(()) => anyhow!(lost),
+            Err(error) => anyhow!(error).context(lost),
+        }),
         () = ended(&mut signals, &mut live) => Ok(()),
     };
-    machine.give_back().await;
+    let ending = if ended.is_ok() { Ending::Requested } else { Ending::Failed };
+    machine.give_back(ending).await;
     // Programs learn by resets that their connections have ended.
     stopper.end();
     if !serving.is_finished() {

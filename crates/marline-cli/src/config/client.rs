@@ -8,6 +8,7 @@ use marline::advanced::{ConnectionConfig, FastOpen};
 use marline::datagrams::LaneConfig;
 use marline::policy::SignalThresholds;
 use marline::{Extensions, LoneKeepalive, PathSpec, ReceiveTimer};
+use marline_proxy::client::dialer::NameLookup;
 use marline_proxy::deadlines::DeadlineRule;
 use marline_proxy::invite::Invite;
 use marline_proxy::private_file;
@@ -142,6 +143,8 @@ pub struct ClientPlan {
     pub carrier: CarrierPlan,
     /// The multipath side; its carrier is still to be opened.
     pub network: marline::ClientBuilder,
+    /// How the server's name is resolved.
+    pub names: NameLookup,
     /// How connections behave, in words: other words are another behaviour.
     pub behaviour: String,
     /// A scheduler, path manager or policy of datagrams was chosen instead of the mode's.
@@ -356,6 +359,7 @@ impl ClientOptions {
             route,
             carrier: options.shared().carrier()?,
             network: options.network()?,
+            names: NameLookup::default(),
             behaviour: format!(
                 "{:?} {} {:?} {:?}",
                 options.choice(),

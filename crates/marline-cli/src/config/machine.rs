@@ -52,6 +52,14 @@ impl MachineOptions {
         ClientOptions { up: self.up, ..self.options.effective() }
     }
 
+    /// What is led where, without a client.
+    ///
+    /// # Errors
+    /// Contradictory options.
+    pub fn routing(self) -> anyhow::Result<RoutingSettings> {
+        Ok(self.up.plan()?.0)
+    }
+
     /// The settings.
     ///
     /// # Errors

@@ -1,13 +1,52 @@
 //! Configuration of a whole machine's tunnel: flags of `marline up`, and the table `up` of a client's file.
 
+use std::str::FromStr;
+
 use anyhow::bail;
 use marline_proxy::rules::Cidr;
 use marline_tun::exceptions::{Destination, Exceptions};
-use marline_tun::machine::routing::RoutingSettings;
-use serde::{Deserialize, Serialize};
+use marline_tun::machine::routing::{BadService, RoutingSettings, Service};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Word;
 use super::shared::Layer;
+
+/// A service, written as a word or, in a file, as the number of its port.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ServiceWord(pub Service);
+
+impl FromStr for ServiceWord {
+    type Err = BadService;
+
+    fn from_str(text: &str) -> Result<ServiceWord, BadService> {
+        text.parse().map(ServiceWord)
+    }
+}
+
+impl<'de> Deserialize<'de> for ServiceWord {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ServiceWord, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "expected PORT, \"PORT/tcp\" or \"PORT/udp\"")]
+        enum Written {
+            Port(u16),
+            Word(String),
+        }
+        let text = match Written::deserialize(deserializer)? {
+            Written::Port(port) => port.to_string(),
+            Written::Word(text) => text,
+        };
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Serialize for ServiceWord {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Service { port, transport: None } => serializer.serialize_u16(port),
+            service => serializer.collect_str(&service),
+        }
+    }
+}
 
 /// What of a machine's traffic goes through the tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Serialize, Deserialize)]
@@ -25,15 +64,19 @@ pub struct UpOptions {
     #[arg(long, value_name = "CIDR|DOMAIN")]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub block: Vec<Word<Destination>>,
-    /// Port of a service of this machine that is reached from beyond the local network; those in use when the tunnel
-    /// begins are found; may be repeated
-    #[arg(long, value_name = "PORT")]
+    /// Port of a service of this machine that is reached from beyond the local network, with a protocol (22/tcp) or by
+    /// both; connections that are open when the tunnel begins go on without it; may be repeated
+    #[arg(long, value_name = "PORT[/tcp|/udp]")]
     #[serde(skip_serializing_if = "Layer::is_unset")]
-    pub reachable: Vec<u16>,
-    /// Let nothing past the tunnel should this program be killed, until `marline down`
+    pub reachable: Vec<ServiceWord>,
+    /// Let nothing leave around the tunnel, also after this program was killed, until it is stopped or `marline down`
     #[arg(long)]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub kill_switch: bool,
+    /// The same, also before the server is reached and after this program was stopped, until `marline down`
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Layer::is_unset")]
+    pub lockdown: bool,
 }
 
 impl Layer for UpOptions {
@@ -48,6 +91,7 @@ impl Layer for UpOptions {
             block: self.block.over(lower.block),
             reachable: self.reachable.over(lower.reachable),
             kill_switch: self.kill_switch.over(lower.kill_switch),
+            lockdown: self.lockdown.over(lower.lockdown),
         }
     }
 }
@@ -58,9 +102,6 @@ impl UpOptions {
     /// # Errors
     /// Contradictory options.
     pub fn plan(self) -> anyhow::Result<(RoutingSettings, Exceptions)> {
-        if self.reachable.contains(&0) {
-            bail!("--reachable 0: ports are 1 to 65535");
-        }
         let words = |list: Vec<Word<Destination>>| -> Vec<Destination> {
             list.into_iter().map(|word| word.0).collect()
         };
@@ -75,9 +116,11 @@ impl UpOptions {
         let exceptions = Exceptions::new(direct, blocked);
         let routing = RoutingSettings {
             direct: exceptions.direct_networks().collect(),
+            sorts_names: exceptions.has_domains(),
             only: self.only.into_iter().map(|word| word.0).collect(),
-            reachable: self.reachable,
-            kill_switch: self.kill_switch,
+            reachable: self.reachable.into_iter().map(|word| word.0).collect(),
+            kill_switch: self.kill_switch || self.lockdown,
+            lockdown: self.lockdown,
         };
         Ok((routing, exceptions))
     }
@@ -98,6 +141,24 @@ mod tests {
         assert_eq!(routing.direct.len(), 1);
         let only = UpOptions { only: vec![Word("192.0.2.0/24".parse().unwrap())], ..options };
         assert!(only.plan().unwrap_err().to_string().contains("intranet.example"));
+    }
+
+    #[test]
+    fn a_service_is_a_port_perhaps_of_one_protocol() {
+        let options: UpOptions =
+            toml::from_str("reachable = [22, '22/tcp', '53/udp']\nlockdown = true").unwrap();
+        let (routing, _) = options.clone().plan().unwrap();
+        let shown: Vec<String> = routing.reachable.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["22", "22/tcp", "53/udp"]);
+        assert!(routing.kill_switch && routing.lockdown);
+        let written = toml::to_string(&options).unwrap();
+        assert_eq!(toml::from_str::<UpOptions>(&written).unwrap(), options);
+        for wrong in ["0", "'22/sctp'", "'/tcp'", "65536", "'ssh'", "-1"] {
+            assert!(
+                toml::from_str::<UpOptions>(&format!("reachable = [{wrong}]")).is_err(),
+                "{wrong}"
+            );
+        }
     }
 
     #[test]

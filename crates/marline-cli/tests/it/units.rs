@@ -143,7 +143,7 @@ fn systemd_starts_all_of_them_and_they_work_together() {
         has(&format!("{unit}: ended with success"));
     }
     for state in ["", " again"] {
-        has(&format!("marline-up{state}: active, rules: 7"));
+        has(&format!("marline-up{state}: active, rules: 12"));
     }
     has("marline-up down: inactive, rules: 0");
     for unit in ["marline-server", "marline-serve", "marline-client", "marline-up"] {
@@ -152,6 +152,11 @@ fn systemd_starts_all_of_them_and_they_work_together() {
     for unit in ["marline-client", "marline-up"] {
         has(&format!("{unit}: may take infinity"));
     }
+    has("lockdown: active, 1");
+    has("marline-up locked: active, 1");
+    has("marline-up locked again: active");
+    has("stopped: inactive, 1");
+    has("open: 0, restored");
     has("watchdog: left alone");
     has("watchdog: active again, 1");
     has("person: Hello from the machine");

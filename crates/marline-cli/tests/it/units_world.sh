@@ -159,6 +159,24 @@ echo "marline-up again: $(systemctl is-active marline-up), rules: $(rules)"
 marline down
 for try in {1..100}; do [ "$(systemctl is-active marline-up)" = inactive ] && break; sleep 0.1; done
 echo "marline-up down: $(systemctl is-active marline-up), rules: $(rules)"
+# Locked down as from boot: only a person's word opens it, not a stop of the units.
+echo 'lockdown = true' >> /etc/marline/client.toml
+cp /etc/resolv.conf /run/resolv.conf.before
+timeout 60 systemctl start marline-lockdown
+echo "lockdown: $(systemctl is-active marline-lockdown), $(ip rule show | grep -c 'from all unreachable proto 109')"
+timeout 60 systemctl start marline-up
+echo "marline-up locked: $(systemctl is-active marline-up), $(grep -c '^nameserver 198.18.0.1' /etc/resolv.conf)"
+pid=$(systemctl show --value -p MainPID marline-up)
+systemctl kill -s KILL marline-up
+for try in {1..200}; do
+    [ "$(systemctl show --value -p MainPID marline-up)" != $pid ] && systemctl is-active -q marline-up && break
+    sleep 0.1
+done
+echo "marline-up locked again: $(systemctl is-active marline-up)"
+systemctl stop marline-up marline-lockdown
+echo "stopped: $(systemctl is-active marline-up), $(ip rule show | grep -c 'from all unreachable proto 109')"
+marline down
+echo "open: $(rules), $(cmp /etc/resolv.conf /run/resolv.conf.before && echo restored)"
 # One that hangs gives no signs of life. (SIGABRT, which it would get, waits until it goes on.)
 mkdir -p /run/units/marline-client.service.d
 printf '[Service]\nWatchdogSec=1s\nWatchdogSignal=SIGKILL\n' > /run/units/marline-client.service.d/watchdog.conf

@@ -41,6 +41,7 @@ fn resolvers_below(root: &Path, (name, index): (&str, u32)) -> Vec<SocketAddr> {
     if found.is_empty() {
         for path in OF_ALL {
             let text = read(path);
+            let text = resolv_conf::of_network(&text);
             let words = resolv_conf::resolvers(&text);
             found.extend(words.filter_map(|word| resolver(word, (name, index))));
         }

@@ -1,8 +1,9 @@
 //! Multipath connections to the servers that an invite names.
 
-use std::net::SocketAddr;
-use std::pin::pin;
-use std::sync::{Mutex, PoisonError};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -16,6 +17,8 @@ use crate::target::Target;
 /// answers may be the one that just went away.
 const FRESH: Duration = Duration::from_secs(60);
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Two resolvers that do not answer, each asked twice.
+const OTHER_WAY_TIMEOUT: Duration = Duration::from_secs(9);
 
 /// A server that has not answered on any path within this time does not.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -29,6 +32,41 @@ const SILENT_FOR: Duration = Duration::from_secs(60);
 /// believe that the network is there, they would wait for it for an hour (ADR 0043).
 const GONE_AFTER: Duration = Duration::from_secs(120);
 
+/// Addresses of a host, by something other than the system's resolution.
+pub type LookupFuture = Pin<Box<dyn Future<Output = Vec<IpAddr>> + Send>>;
+
+/// How the servers' names are resolved: by the system unless there is another way, which is asked first.
+#[derive(Clone, Default)]
+pub struct NameLookup(Option<Arc<OtherWay>>);
+
+type OtherWay = dyn Fn(&str) -> LookupFuture + Send + Sync;
+
+impl NameLookup {
+    /// By this way and, where it finds nothing, by the system.
+    pub fn by(way: impl Fn(&str) -> LookupFuture + Send + Sync + 'static) -> NameLookup {
+        NameLookup(Some(Arc::new(way)))
+    }
+
+    async fn addresses(&self, host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
+        if let Some(way) = &self.0 {
+            let found = timeout(OTHER_WAY_TIMEOUT, way(host)).await.unwrap_or_default();
+            if !found.is_empty() {
+                return Ok(found.into_iter().map(|address| (address, port).into()).collect());
+            }
+        }
+        match timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((host, port))).await {
+            Ok(found) => Ok(found?.collect()),
+            Err(_) => Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer")),
+        }
+    }
+}
+
+impl fmt::Debug for NameLookup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "NameLookup(other)" } else { "NameLookup(system)" })
+    }
+}
+
 /// Connects over all paths.
 #[derive(Debug)]
 pub struct Dialer {
@@ -36,6 +74,7 @@ pub struct Dialer {
     servers: Vec<Target>,
     /// Protocol name of the carrier, as firewalls know it.
     transport: &'static str,
+    names: NameLookup,
     known: Mutex<Option<(Instant, Vec<SocketAddr>)>>,
     /// Own addresses of a member that did not answer last, and when.
     silent: Mutex<Option<(Instant, Vec<SocketAddr>)>>,
@@ -45,7 +84,20 @@ impl Dialer {
     /// Connects with `client`, whose packets firewalls know as `transport`, to `servers`.
     #[must_use]
     pub fn new(client: Client, servers: Vec<Target>, transport: &'static str) -> Dialer {
-        Dialer { client, servers, transport, known: Mutex::default(), silent: Mutex::default() }
+        Dialer {
+            client,
+            servers,
+            transport,
+            names: NameLookup::default(),
+            known: Mutex::default(),
+            silent: Mutex::default(),
+        }
+    }
+
+    /// The same, with the servers' names resolved so.
+    #[must_use]
+    pub fn resolving(self, names: NameLookup) -> Dialer {
+        Dialer { names, ..self }
     }
 
     /// The paths that were tried, in words.
@@ -89,11 +141,9 @@ impl Dialer {
                     continue;
                 }
             };
-            let lookup = tokio::net::lookup_host((host, server.port));
-            match timeout(RESOLVE_TIMEOUT, lookup).await {
-                Ok(Ok(found)) => addresses.extend(found),
-                Ok(Err(error)) => failure = Some(format!("{host} does not resolve: {error}")),
-                Err(_) => failure = Some(format!("{host} does not resolve: no answer")),
+            match self.names.addresses(host, server.port).await {
+                Ok(found) => addresses.extend(found),
+                Err(error) => failure = Some(format!("{host} does not resolve: {error}")),
             }
         }
         match (addresses.is_empty(), failure) {

@@ -65,9 +65,14 @@ impl DirectHosts {
         self.hosts.remove(&address);
     }
 
-    /// When the next host's time is over.
-    pub(super) fn next_expiry(&self) -> Option<Instant> {
-        self.hosts.values().map(|host| host.until).min()
+    /// Their addresses.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &IpAddr> {
+        self.hosts.keys()
+    }
+
+    /// Whether the time of one is over.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.hosts.values().any(|host| host.until <= now)
     }
 
     /// Takes out those whose time is over. Those in use stay for a while.
@@ -107,14 +112,14 @@ mod tests {
         // Asked again, it stays for longer, and never shorter.
         assert!(!hosts.open("a.example", address(1), after(500)).is_new);
         hosts.open("a.example", address(1), after(350));
-        assert_eq!(hosts.next_expiry(), Some(after(400)));
+        assert!(!hosts.is_due(after(399)) && hosts.is_due(after(400)));
         assert!(hosts.expire(after(399), &BTreeSet::new()).is_empty());
         assert_eq!(hosts.expire(after(400), &BTreeSet::new()), [address(2)]);
         let in_use = BTreeSet::from([address(1)]);
         assert!(hosts.expire(after(500), &in_use).is_empty());
-        assert_eq!(hosts.next_expiry(), Some(after(500) + EXTENSION));
+        assert!(!hosts.is_due(after(559)));
         assert_eq!(hosts.expire(after(560), &BTreeSet::new()), [address(1)]);
-        assert_eq!(hosts.next_expiry(), None);
+        assert_eq!(hosts.iter().count(), 0);
     }
 
     #[test]

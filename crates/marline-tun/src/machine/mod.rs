@@ -1,35 +1,49 @@
 //! A whole machine behind the interface: its routing while the tunnel stands, and as it was afterwards.
 //!
-//! [`Machine::take_over`] leads the machine's traffic to the interface by rules and a table of its own
+//! [`Machine::take_over`] leads the machine's traffic to the interface by rules and tables of its own
 //! ([`routing`]); [`Machine::give_back`] removes them. What a process that is killed leaves behind is undone by
 //! [another one](UndoProcess), and else by the next `up` or `down` ([`clean_up`]), which know our rules by their mark.
+//! Only a [kill switch](engage) stays until a person removes it.
 
+mod cleanup;
 mod connections;
 mod direct_hosts;
 mod netlink;
+pub mod records;
 mod resolved;
+mod resolver_file;
 mod reverse_path;
 pub mod routing;
+mod server_name;
 mod services;
+mod switch;
 mod undo;
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use marline_io::{GATEWAY_INTERFACE, Tun};
-use marline_proxy::rules::Cidr;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use self::direct_hosts::DirectHosts;
-use self::netlink::Routing;
-use self::reverse_path::ReversePath;
-use self::routing::{Leads, Route, RoutingSettings, TABLE};
+pub use self::cleanup::{CleanedUp, Extent, clean_up};
+use self::netlink::{Part, Routing};
+use self::resolver_file::ResolverFile;
+use self::routing::{Facts, Inbound, RoutingSettings, direct_host};
+pub use self::server_name::addresses_of_server;
+pub use self::switch::engage;
+use self::switch::{Switch, families};
 pub use self::undo::UndoProcess;
 use crate::addresses::Addresses;
 use crate::dns::{DirectAddresses, TimedAddress};
 use crate::interface::ReadyInterface;
+
+/// What else changes the machine is looked at so often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Looks after which connections are looked for that have ended.
+const CONNECTIONS_EVERY: u32 = 5;
 
 /// Makes the interface, which nobody is led to yet. It goes with its descriptor.
 ///
@@ -59,125 +73,129 @@ pub fn make_interface() -> anyhow::Result<OwnedFd> {
     }
 }
 
-/// Removes the rules and routes of ours that are there. Returns how many there were. Needs a tokio runtime.
-///
-/// # Errors
-/// The system's.
-pub async fn clean_up() -> anyhow::Result<usize> {
-    Routing::open()?.clear().await
+/// How a machine is given back.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// A person has asked for it.
+    Requested,
+    /// Something has failed.
+    Failed,
 }
 
 /// A machine whose traffic is led to the interface.
 #[derive(Debug)]
 pub struct Machine {
-    routing: Routing,
+    switch: Switch,
     undo: UndoProcess,
-    reverse_path: Option<ReversePath>,
-    /// Networks that are reached directly for as long as it lasts.
-    direct_networks: Vec<Cidr>,
-    direct_hosts: DirectHosts,
+    interface: u32,
+    has_ipv6: bool,
+    resolver_file: Option<ResolverFile>,
 }
 
 impl Machine {
     /// Leads the machine's traffic to the interface, which [`make_interface`] has made. On an error nothing stays
-    /// changed.
+    /// changed, but for a kill switch: that holds.
     ///
     /// # Errors
-    /// The system refuses, or our table is somebody else's.
+    /// The system refuses, or our tables are somebody else's.
     pub async fn take_over(
-        mut settings: RoutingSettings,
+        settings: RoutingSettings,
         addresses: &Addresses,
         mut undo: UndoProcess,
     ) -> anyhow::Result<Machine> {
         let routing = Routing::open()?;
         if routing.is_taken().await? {
+            let tables = routing::TABLES.map(|table| table.to_string()).join(", ");
             bail!(
-                "the routing table {TABLE} has routes of somebody else (ip route show table {TABLE})"
+                "one of the routing tables {tables} has routes of another program (ip route show table all)"
             );
         }
-        let left = routing.clear().await?;
-        if left > 0 {
-            tracing::info!("removed {left} rules and routes that were left of an earlier one");
+        let inbound = services::inbound_at_most();
+        for Inbound { port, peer } in &inbound {
+            tracing::info!("{peer} is connected to port {port}: that connection goes on, directly");
         }
-        for port in services::in_use() {
-            if !settings.reachable.contains(&port) {
-                tracing::info!("port {port} stays reachable from outside: somebody is connected");
-                settings.reachable.push(port);
-            }
+        let facts = Facts { inbound, ..Facts::default() };
+        let mut switch = Switch { routing, settings, addresses: *addresses, facts };
+        // One that is there holds until the lead is complete.
+        let held = switch.settings.kill_switch || switch.routing.has(Part::Switch).await?;
+        undo.arm(held).context("the process that would undo the changes is gone")?;
+        reverse_path::loosen();
+        if switch.settings.kill_switch {
+            switch.complete().await?;
+            switch.tighten().await?;
+            tracing::info!(
+                "kill switch: nothing leaves this machine around the tunnel from now on"
+            );
         }
         let interface = ReadyInterface::set_up(addresses)
             .with_context(|| format!("{GATEWAY_INTERFACE} cannot be set up"))?;
-        let reverse_path = ReversePath::loosen();
-        undo.arm(reverse_path).context("the process that would undo the changes is gone")?;
-        let machine = Machine {
-            routing,
+        let mut machine = Machine {
+            switch,
             undo,
-            reverse_path,
-            direct_networks: settings.direct.clone(),
-            direct_hosts: DirectHosts::default(),
+            interface: interface.index(),
+            has_ipv6: interface.has_ipv6(),
+            resolver_file: None,
         };
-        match machine.lead(&settings, &interface, addresses).await {
-            Ok(()) => {}
-            Err(error) => {
-                machine.give_back().await;
-                return Err(error);
-            }
-        }
-        if settings.takes_names() {
-            resolved::tell(GATEWAY_INTERFACE, addresses.gateway_v4.into());
+        if let Err(error) = machine.lead().await {
+            machine.give_back(Ending::Failed).await;
+            return Err(error);
         }
         Ok(machine)
     }
 
-    async fn lead(
-        &self,
-        settings: &RoutingSettings,
-        interface: &ReadyInterface,
-        addresses: &Addresses,
-    ) -> anyhow::Result<()> {
-        for own in [addresses.host_v4.into(), addresses.host_v6.into()] {
-            let ipv6 = IpAddr::is_ipv6(&own);
-            let served = !ipv6 || interface.has_ipv6();
-            let led = self.lead_family(settings, interface.index(), own, served).await;
-            match led {
-                // A kernel without it.
-                Err(error) if ipv6 && !std::path::Path::new("/proc/net/if_inet6").exists() => {
-                    tracing::debug!("no IPv6: {error:#}");
-                }
-                other => other?,
+    async fn lead(&mut self) -> anyhow::Result<()> {
+        let routing = &self.switch.routing;
+        let left = routing.clear(Part::Lead).await?;
+        if left > 0 {
+            tracing::info!("removed {left} rules and routes that an earlier `marline up` has left");
+        }
+        if !self.switch.settings.kill_switch {
+            self.switch.add_routes().await;
+        }
+        for own in families(&self.switch.addresses) {
+            let served = !own.is_ipv6() || self.has_ipv6;
+            // Routes first: rules without them would lead past the interface.
+            for route in self.switch.settings.routes(own.is_ipv6(), served) {
+                self.switch.routing.add_route(route, self.interface).await?;
+            }
+        }
+        self.complete_lead().await?;
+        if !self.switch.settings.kill_switch {
+            // One that was there held until now, and is not wanted any more.
+            self.switch.routing.clear(Part::Switch).await?;
+        }
+        if self.switch.settings.takes_names() {
+            let gateway = self.switch.addresses.gateway_v4.into();
+            let asked = resolved::tell(GATEWAY_INTERFACE, gateway);
+            if asked == Some(false) {
+                // It binds its sockets to interfaces.
+                self.switch.facts.holds_bound_names = true;
+                self.complete_lead().await?;
+            }
+            if asked != Some(true) || !resolver_file::is_local() {
+                self.resolver_file = Some(ResolverFile::own(gateway));
             }
         }
         Ok(())
     }
 
-    async fn lead_family(
-        &self,
-        settings: &RoutingSettings,
-        interface: u32,
-        own: IpAddr,
-        served: bool,
-    ) -> anyhow::Result<()> {
-        let ipv6 = own.is_ipv6();
-        // Routes first: rules without them would lead past the interface.
-        for route in settings.routes(ipv6, served) {
-            self.routing.add_route(route, interface).await?;
+    async fn complete_lead(&self) -> anyhow::Result<usize> {
+        let Switch { routing, settings, addresses, facts } = &self.switch;
+        let mut made = 0;
+        for own in families(addresses) {
+            made += routing.complete(&[RoutingSettings::beyond()], own.is_ipv6()).await?;
+            made += routing.complete(&settings.lead(own, facts), own.is_ipv6()).await?;
         }
-        for rule in settings.rules(own) {
-            self.routing.add_rule(rule, ipv6).await?;
-        }
-        Ok(())
+        Ok(made)
     }
 
-    /// Makes hosts direct as they are asked for, each for its time, until nobody can ask any more.
-    pub async fn keep_direct(&mut self, asked: &mut mpsc::Receiver<DirectAddresses>) {
+    /// Makes hosts direct as they are asked for and restores what other programs change, until nobody can ask any more
+    /// or the interface is gone.
+    pub async fn keep(&mut self, asked: &mut mpsc::Receiver<DirectAddresses>) {
+        let mut due = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
+        due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut looks: u32 = 0;
         loop {
-            let expiry = self.direct_hosts.next_expiry();
-            let expired = async {
-                match expiry {
-                    Some(expiry) => sleep_until(expiry).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 asked = asked.recv() => {
                     let Some(DirectAddresses { name, addresses, done }) = asked else { return };
@@ -187,22 +205,80 @@ impl Machine {
                     // Who asked may have given up.
                     let _ = done.send(());
                 }
-                () = expired => self.end_expired().await,
+                _ = due.tick() => {
+                    looks = looks.wrapping_add(1);
+                    self.end_expired().await;
+                    if looks.is_multiple_of(CONNECTIONS_EVERY) {
+                        self.forget_ended().await;
+                    }
+                    self.look().await;
+                    if self.switch.facts.gateway != Some(self.interface) {
+                        tracing::error!("the interface {GATEWAY_INTERFACE} was removed");
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Restores what others have removed (some network managers remove rules that they do not know), and learns of
+    /// interfaces that are new.
+    async fn look(&mut self) {
+        if let Some(file) = &mut self.resolver_file {
+            file.look();
+        }
+        let completed = if self.switch.settings.kill_switch {
+            self.switch.complete().await
+        } else {
+            self.switch.add_routes().await;
+            Ok(0)
+        };
+        if let Err(error) = completed {
+            tracing::warn!("the kill switch is incomplete: {error:#}");
+        }
+        if let Err(error) = self.complete_lead().await {
+            tracing::warn!("rules that lead to the tunnel are missing: {error:#}");
+        }
+    }
+
+    /// Exceptions of connections end with them.
+    async fn forget_ended(&mut self) {
+        if self.switch.facts.inbound.is_empty() {
+            return;
+        }
+        let open = services::inbound();
+        let (kept, ended): (Vec<Inbound>, Vec<Inbound>) =
+            self.switch.facts.inbound.iter().partition(|inbound| open.contains(inbound));
+        self.switch.facts.inbound = kept;
+        for inbound in ended {
+            let ipv6 = inbound.peer.is_ipv6();
+            for rule in routing::passing_answers(inbound) {
+                if let Err(error) = self.switch.routing.remove_rule(&rule, ipv6).await {
+                    tracing::warn!("{error:#}");
+                }
             }
         }
     }
 
     async fn make_direct(&mut self, name: &str, TimedAddress { address, lifetime }: TimedAddress) {
+        let Switch { routing, settings, facts, .. } = &mut self.switch;
         // Its route is there for good.
-        if self.direct_networks.iter().any(|network| network.contains(address)) {
+        if settings.direct.iter().any(|network| network.contains(address)) {
             return;
         }
-        let opening = self.direct_hosts.open(name, address, Instant::now() + lifetime);
-        if opening.is_new
-            && let Err(error) = self.routing.add_route(direct_host(address), 0).await
-        {
+        let opening = facts.direct_hosts.open(name, address, Instant::now() + lifetime);
+        let made = async {
+            if opening.is_new {
+                if settings.kill_switch {
+                    routing.add_rule(&routing::passing_host(address), address.is_ipv6()).await?;
+                }
+                routing.add_route(direct_host(address), 0).await?;
+            }
+            anyhow::Ok(())
+        };
+        if let Err(error) = made.await {
             tracing::warn!("{address} goes through the tunnel: {error:#}");
-            self.direct_hosts.forget(address);
+            facts.direct_hosts.forget(address);
         }
         if let Some(evicted) = opening.evicted {
             self.end_direct(evicted).await;
@@ -211,30 +287,47 @@ impl Machine {
 
     /// Hosts whose time is over go through the tunnel again, but for those that somebody is connected to.
     async fn end_expired(&mut self) {
-        for address in self.direct_hosts.expire(Instant::now(), &connections::peers()) {
+        let now = Instant::now();
+        if !self.switch.facts.direct_hosts.is_due(now) {
+            return;
+        }
+        for address in self.switch.facts.direct_hosts.expire(now, &connections::peers()) {
             self.end_direct(address).await;
         }
     }
 
     async fn end_direct(&mut self, address: IpAddr) {
-        if let Err(error) = self.routing.remove_route(direct_host(address)).await {
+        let routing = &self.switch.routing;
+        let removed = async {
+            routing.remove_route(direct_host(address)).await?;
+            routing.remove_rule(&routing::passing_host(address), address.is_ipv6()).await
+        };
+        if let Err(error) = removed.await {
             tracing::warn!("{address} is still reached directly: {error:#}");
         }
     }
 
-    /// Gives the machine its own routing back.
-    pub async fn give_back(mut self) {
-        if let Some(before) = self.reverse_path {
-            before.restore();
-        }
-        match self.routing.clear().await {
-            Ok(_) => self.undo.disarm(),
+    /// Gives the machine its own routing back, but for a kill switch that holds.
+    pub async fn give_back(mut self, ending: Ending) {
+        let settings = &self.switch.settings;
+        let extent = if ending == Ending::Requested && !settings.lockdown {
+            // Killed from now on, the other process ends what is begun here.
+            self.undo.release();
+            Extent::Everything
+        } else {
+            Extent::AllButSwitch
+        };
+        match clean_up(extent).await {
+            Ok(cleaned) => {
+                self.undo.disarm();
+                if cleaned.held {
+                    tracing::warn!(
+                        "the kill switch holds: nothing leaves this machine directly. `sudo marline up` resumes, \
+                         `sudo marline down` removes the kill switch"
+                    );
+                }
+            }
             Err(error) => tracing::warn!("rules stay (marline down removes them): {error:#}"),
         }
     }
-}
-
-/// The route of a host that is reached directly.
-fn direct_host(address: IpAddr) -> Route {
-    Route { to: Cidr::around(address, u8::MAX), leads: Leads::Elsewhere }
 }

@@ -1,19 +1,66 @@
 //! Rules and routes as the system has them: made, looked for and removed by rtnetlink.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::IpAddr;
 
 use anyhow::{Context, anyhow};
 use futures_util::TryStreamExt;
-use rtnetlink::packet_route::IpProtocol;
-use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol, RouteType};
-use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, RulePortRange};
+use rtnetlink::packet_core::Nla;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkLayerType};
+use rtnetlink::packet_route::route::{
+    RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use rtnetlink::packet_route::rule::{
+    RuleAction, RuleAttribute, RuleMessage, RulePortRange, RuleUidRange,
+};
+use rtnetlink::packet_route::{AddressFamily, IpProtocol};
 use rtnetlink::{Error, Handle, IpVersion, RouteMessageBuilder, packet_core};
 
-use super::routing::{Leads, PROTOCOL, Route, Rule, Selector, TABLE, Transport, Verdict};
+use marline_io::GATEWAY_INTERFACE;
+use marline_proxy::rules::Cidr;
+use marline_proxy::udp::DNS_PORT;
+
+use super::routing::{
+    BEYOND, Facts, LEAD, Leads, PROTOCOL, Route, Rule, SWITCH, Selector, TABLES, Transport, Verdict,
+};
 
 /// Priority of routes that lead nowhere: after every other.
 const LAST: u32 = u32::MAX;
+/// Interfaces that are looked at.
+const INTERFACES: usize = 256;
+/// Users but root.
+const USERS: RuleUidRange = RuleUidRange { start: 1, end: u32::MAX - 1 };
+/// What this machine sends itself.
+const OWN: &str = "lo";
+
+/// A rule by what it looks at.
+type Key = (u32, u8, u8, Vec<(u16, Vec<u8>)>);
+
+/// Which of our rules are meant.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Those that lead to the interface.
+    Lead,
+    /// Those that let nothing past it.
+    Switch,
+}
+
+impl Part {
+    const fn priorities(self) -> std::ops::Range<u32> {
+        match self {
+            Part::Lead => LEAD,
+            Part::Switch => SWITCH,
+        }
+    }
+
+    const fn other(self) -> Part {
+        match self {
+            Part::Lead => Part::Switch,
+            Part::Switch => Part::Lead,
+        }
+    }
+}
 
 /// The system's routing, as far as it is ours.
 #[derive(Clone, Debug)]
@@ -30,45 +77,52 @@ impl Routing {
         Ok(Routing { handle })
     }
 
-    /// Adds a rule for a family.
-    pub(super) async fn add_rule(&self, rule: Rule, ipv6: bool) -> anyhow::Result<()> {
-        let mut request = self.handle.rule().add().priority(rule.priority);
-        let (action, table) = match rule.verdict {
-            Verdict::Lookup(table) | Verdict::LookupButDefault(table) => {
-                (RuleAction::ToTable, table)
-            }
-            Verdict::Unreachable => (RuleAction::Unreachable, 0),
-        };
-        request = request.action(action).table_id(table);
-        let attributes = &mut request.message_mut().attributes;
-        attributes.push(RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)));
-        if matches!(rule.verdict, Verdict::LookupButDefault(_)) {
-            attributes.push(RuleAttribute::SuppressPrefixLen(0));
-        }
-        match rule.selector {
-            Selector::All => {}
-            Selector::Mark(mark) => attributes.push(RuleAttribute::FwMark(mark)),
-            Selector::SourcePort(transport, port) => {
-                attributes.push(protocol(transport));
-                attributes.push(RuleAttribute::SourcePortRange(just(port)));
-            }
-            Selector::DestinationPort(transport, port) => {
-                attributes.push(protocol(transport));
-                attributes.push(RuleAttribute::DestinationPortRange(just(port)));
-            }
-            Selector::Source(address) => {
-                attributes.push(RuleAttribute::Source(address));
-                request.message_mut().header.src_len = if address.is_ipv4() { 32 } else { 128 };
+    /// Makes those of these rules, of one family, that are not there, in their order. Returns how many.
+    pub(super) async fn complete(&self, rules: &[Rule], ipv6: bool) -> anyhow::Result<usize> {
+        let there: HashSet<Key> = self.our_rules(ipv6).await?.iter().map(key).collect();
+        let mut made = 0;
+        for rule in rules {
+            let message = rule_message(rule, ipv6);
+            if !there.contains(&key(&message)) {
+                self.add_rule(rule, ipv6).await?;
+                made += 1;
             }
         }
-        let added = if ipv6 { request.v6().execute().await } else { request.v4().execute().await };
-        let family = if ipv6 { "IPv6" } else { "IPv4" };
-        added
-            .map_err(system_error)
-            .with_context(|| format!("the {family} routing rule {} was not made", rule.priority))
+        Ok(made)
     }
 
-    /// Adds a route to our table; one that is there stays.
+    /// Makes a rule for a family; one that is there stays.
+    pub(super) async fn add_rule(&self, rule: &Rule, ipv6: bool) -> anyhow::Result<()> {
+        let mut request = self.handle.rule().add();
+        *request.message_mut() = rule_message(rule, ipv6);
+        match request.execute().await.map_err(system_error) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            added => added.with_context(|| {
+                let family = if ipv6 { "IPv6" } else { "IPv4" };
+                format!("the {family} routing rule {} was not made", rule.priority)
+            }),
+        }
+    }
+
+    /// Removes a rule, if it is there.
+    pub(super) async fn remove_rule(&self, rule: &Rule, ipv6: bool) -> anyhow::Result<()> {
+        gone(self.handle.rule().del(rule_message(rule, ipv6)).execute().await)?;
+        Ok(())
+    }
+
+    /// Removes rules of the switch, of one family, that are none of these.
+    pub(super) async fn remove_others(&self, rules: &[Rule], ipv6: bool) -> anyhow::Result<()> {
+        let wanted: HashSet<Key> =
+            rules.iter().map(|rule| key(&rule_message(rule, ipv6))).collect();
+        for rule in self.our_rules(ipv6).await? {
+            if SWITCH.contains(&priority(&rule)) && !wanted.contains(&key(&rule)) {
+                gone(self.handle.rule().del(rule).execute().await)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a route to one of our tables; one that is there stays.
     pub(super) async fn add_route(&self, route: Route, interface: u32) -> anyhow::Result<()> {
         match self
             .handle
@@ -83,48 +137,107 @@ impl Routing {
         }
     }
 
-    /// Removes a route of our table, if it is there.
+    /// Removes a route of one of our tables, if it is there.
     pub(super) async fn remove_route(&self, route: Route) -> anyhow::Result<()> {
         let removed = self.handle.route().del(message(route, 0)?).execute().await;
         removed.map_err(system_error).with_context(|| format!("the route to {} stays", route.to))
     }
 
-    /// Whether somebody else has routes in our table.
+    /// Whether somebody else has routes in one of our tables.
     pub(super) async fn is_taken(&self) -> anyhow::Result<bool> {
-        Ok(self.table().await?.iter().any(|route| !is_ours(route)))
+        Ok(self.our_tables().await?.iter().any(|route| !is_ours(route)))
     }
 
-    /// Removes all rules and routes that are ours, whoever made them. Returns how many there were.
-    pub(super) async fn clear(&self) -> anyhow::Result<usize> {
-        let mut removed = 0;
-        for rule in self.our_rules().await? {
-            removed += usize::from(gone(self.handle.rule().del(rule).execute().await)?);
+    /// Whether rules of this part are there, perhaps not all.
+    pub(super) async fn has(&self, part: Part) -> anyhow::Result<bool> {
+        for ipv6 in [false, true] {
+            let rules = self.our_rules(ipv6).await?;
+            if rules.iter().any(|rule| part.priorities().contains(&priority(rule))) {
+                return Ok(true);
+            }
         }
-        for route in self.table().await?.into_iter().filter(is_ours) {
-            removed += usize::from(gone(self.handle.route().del(route).execute().await)?);
+        Ok(false)
+    }
+
+    /// Removes the rules and routes of this part, whoever made them. Returns how many there were.
+    ///
+    /// The lead's last rule goes first, so that what still stands sends nothing out that it did not before. The switch's
+    /// last rules go last, one after the other: until then it is closed, should this process be killed. What both parts
+    /// use goes with the last of them.
+    pub(super) async fn clear(&self, part: Part) -> anyhow::Result<usize> {
+        let mut rules = self.our_rules(false).await?;
+        rules.extend(self.our_rules(true).await?);
+        rules.retain(|rule| part.priorities().contains(&priority(rule)));
+        rules.sort_by_key(priority);
+        if part == Part::Lead {
+            rules.reverse();
+        }
+        let mut removed = self.remove(rules).await?;
+        let is_last = !self.has(part.other()).await?;
+        for route in self.our_tables().await?.into_iter().filter(is_ours) {
+            if is_last || part == Part::Lead && of_lead(&route) {
+                removed += usize::from(gone(self.handle.route().del(route).execute().await)?);
+            }
+        }
+        for ipv6 in [false, true] {
+            if is_last {
+                let mut rules = self.our_rules(ipv6).await?;
+                rules.retain(|rule| priority(rule) == BEYOND);
+                removed += self.remove(rules).await?;
+            }
         }
         Ok(removed)
     }
 
-    async fn our_rules(&self) -> anyhow::Result<Vec<RuleMessage>> {
-        let ours = RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL));
-        let mut found = Vec::new();
-        for version in [IpVersion::V4, IpVersion::V6] {
-            let rules: Vec<RuleMessage> = self
-                .handle
-                .rule()
-                .get(version)
-                .execute()
-                .try_collect()
-                .await
-                .map_err(system_error)?;
-            found.extend(rules.into_iter().filter(|rule| rule.attributes.contains(&ours)));
+    async fn remove(&self, rules: Vec<RuleMessage>) -> anyhow::Result<usize> {
+        let mut removed = 0;
+        for rule in rules {
+            removed += usize::from(gone(self.handle.rule().del(rule).execute().await)?);
         }
-        Ok(found)
+        Ok(removed)
     }
 
-    /// The routes of our table.
-    async fn table(&self) -> anyhow::Result<Vec<RouteMessage>> {
+    /// The interfaces that are there now.
+    pub(super) async fn interfaces(&self, facts: &mut Facts) -> anyhow::Result<()> {
+        let links = self.handle.link().get().execute().try_collect::<Vec<_>>();
+        let links = links.await.map_err(system_error)?;
+        facts.interfaces.clear();
+        facts.gateway = None;
+        for link in links {
+            let name = link.attributes.iter().find_map(|attribute| match attribute {
+                LinkAttribute::IfName(name) => Some(name.clone()),
+                _ => None,
+            });
+            if link.header.link_layer_type == LinkLayerType::Loopback {
+                facts.loopback = Some(link.header.index);
+            } else if name.as_deref() == Some(GATEWAY_INTERFACE) {
+                facts.gateway = Some(link.header.index);
+            } else if let Some(name) = name
+                && facts.interfaces.len() < INTERFACES
+            {
+                facts.interfaces.push((name, link.header.index));
+            }
+        }
+        Ok(())
+    }
+
+    async fn our_rules(&self, ipv6: bool) -> anyhow::Result<Vec<RuleMessage>> {
+        let ours = RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL));
+        let version = if ipv6 { IpVersion::V6 } else { IpVersion::V4 };
+        let rules = self.handle.rule().get(version).execute().try_collect::<Vec<_>>().await;
+        match rules.map_err(system_error) {
+            // A kernel without it.
+            Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => Ok(Vec::new()),
+            rules => {
+                let mut rules = rules?;
+                rules.retain(|rule| rule.attributes.contains(&ours));
+                Ok(rules)
+            }
+        }
+    }
+
+    /// The routes of our tables.
+    async fn our_tables(&self) -> anyhow::Result<Vec<RouteMessage>> {
         let mut found = Vec::new();
         for ipv6 in [false, true] {
             let any = if ipv6 {
@@ -134,37 +247,162 @@ impl Routing {
             };
             let routes: Vec<RouteMessage> =
                 self.handle.route().get(any).execute().try_collect().await.map_err(system_error)?;
-            let here = RouteAttribute::Table(TABLE);
-            found.extend(routes.into_iter().filter(|route| route.attributes.contains(&here)));
+            found.extend(
+                routes
+                    .into_iter()
+                    .filter(|route| table(route).is_some_and(|table| TABLES.contains(&table))),
+            );
         }
         Ok(found)
     }
+}
+
+fn table(route: &RouteMessage) -> Option<u32> {
+    route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Table(table) => Some(*table),
+        _ => None,
+    })
+}
+
+fn of_lead(route: &RouteMessage) -> bool {
+    table(route).is_some_and(|table| super::routing::LEAD_TABLES.contains(&table))
 }
 
 fn is_ours(route: &RouteMessage) -> bool {
     route.header.protocol == RouteProtocol::Other(PROTOCOL)
 }
 
+fn priority(rule: &RuleMessage) -> u32 {
+    let of = |attribute: &RuleAttribute| match attribute {
+        RuleAttribute::Priority(priority) => Some(*priority),
+        _ => None,
+    };
+    rule.attributes.iter().find_map(of).unwrap_or_default()
+}
+
+/// What a rule looks at, as the system says it, too.
+fn key(rule: &RuleMessage) -> Key {
+    let tells = |attribute: &&RuleAttribute| {
+        matches!(
+            attribute,
+            RuleAttribute::Destination(_)
+                | RuleAttribute::Source(_)
+                | RuleAttribute::Iifname(_)
+                | RuleAttribute::Oifname(_)
+                | RuleAttribute::FwMark(_)
+                | RuleAttribute::UidRange(_)
+                | RuleAttribute::IpProtocol(_)
+                | RuleAttribute::SourcePortRange(_)
+                | RuleAttribute::DestinationPortRange(_)
+        )
+    };
+    let bytes = |attribute: &RuleAttribute| {
+        let mut value = vec![0; attribute.value_len()];
+        attribute.emit_value(&mut value);
+        (attribute.kind(), value)
+    };
+    let mut attributes: Vec<_> = rule.attributes.iter().filter(tells).map(bytes).collect();
+    attributes.sort();
+    (priority(rule), rule.header.dst_len, rule.header.src_len, attributes)
+}
+
+fn rule_message(rule: &Rule, ipv6: bool) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    message.header.family = if ipv6 { AddressFamily::Inet6 } else { AddressFamily::Inet };
+    message.header.action = match rule.verdict {
+        Verdict::Lookup(_) | Verdict::LookupButDefault(_) | Verdict::LookupForOwn(_) => {
+            RuleAction::ToTable
+        }
+        Verdict::Unreachable | Verdict::UnreachableForUsers => RuleAction::Unreachable,
+        Verdict::Beyond => RuleAction::Goto,
+        Verdict::Nothing => RuleAction::Nop,
+    };
+    let attributes = &mut message.attributes;
+    attributes.push(RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)));
+    attributes.push(RuleAttribute::Priority(rule.priority));
+    match rule.verdict {
+        Verdict::Lookup(table) => attributes.push(RuleAttribute::Table(table)),
+        Verdict::LookupButDefault(table) => {
+            attributes.extend([RuleAttribute::Table(table), RuleAttribute::SuppressPrefixLen(0)]);
+        }
+        Verdict::LookupForOwn(table) => {
+            attributes
+                .extend([RuleAttribute::Table(table), RuleAttribute::Iifname(OWN.to_owned())]);
+        }
+        Verdict::UnreachableForUsers => {
+            attributes
+                .extend([RuleAttribute::Iifname(OWN.to_owned()), RuleAttribute::UidRange(USERS)]);
+        }
+        Verdict::Beyond => attributes.push(RuleAttribute::Goto(BEYOND)),
+        Verdict::Unreachable | Verdict::Nothing => {}
+    }
+    match &rule.selector {
+        Selector::All => {}
+        Selector::Mark(mark) => attributes.push(RuleAttribute::FwMark(*mark)),
+        Selector::SourcePort(transport, port) => {
+            attributes.extend([protocol(*transport), RuleAttribute::SourcePortRange(just(*port))]);
+        }
+        Selector::AnswersTo(inbound) => attributes.extend([
+            protocol(Transport::Tcp),
+            RuleAttribute::SourcePortRange(just(inbound.port)),
+            RuleAttribute::Destination(inbound.peer),
+        ]),
+        Selector::Names(transport) => attributes.extend(names(*transport)),
+        Selector::NamesTo(transport, to) => {
+            attributes.extend(names(*transport));
+            attributes.extend(destination(*to));
+        }
+        Selector::NamesBoundTo(transport, interface) => {
+            attributes.extend(names(*transport));
+            attributes.push(RuleAttribute::Oifname(interface.clone()));
+        }
+        Selector::Source(address) => attributes.push(RuleAttribute::Source(*address)),
+        Selector::To(to) => attributes.extend(destination(*to)),
+    }
+    let host = if ipv6 { 128 } else { 32 };
+    match &rule.selector {
+        Selector::Source(_) => message.header.src_len = host,
+        Selector::AnswersTo(_) => message.header.dst_len = host,
+        Selector::To(to) | Selector::NamesTo(_, to) => message.header.dst_len = to.prefix_len(),
+        _ => {}
+    }
+    message
+}
+
 fn message(route: Route, interface: u32) -> anyhow::Result<RouteMessage> {
-    let Route { to, leads } = route;
+    let Route { table, to, leads } = route;
     let kind = match leads {
-        Leads::ToInterface => RouteType::Unicast,
+        Leads::ToInterface | Leads::ToLoopback(_) => RouteType::Unicast,
         Leads::Elsewhere => RouteType::Throw,
         Leads::Nowhere => RouteType::Unreachable,
+        Leads::ToSelf(_) => RouteType::Local,
     };
     let mut builder = RouteMessageBuilder::<IpAddr>::new()
         .destination_prefix(to.address(), to.prefix_len())
         .map_err(|error| anyhow!("{to} is no destination of a route: {error}"))?
-        .table_id(TABLE)
+        .table_id(table)
         .protocol(RouteProtocol::Other(PROTOCOL))
         .kind(kind);
-    if leads == Leads::ToInterface {
-        builder = builder.output_interface(interface);
-    }
-    if leads == Leads::Nowhere {
-        builder = builder.priority(LAST);
+    match leads {
+        Leads::ToInterface => builder = builder.output_interface(interface),
+        Leads::ToLoopback(index) => builder = builder.output_interface(index),
+        // One for each interface, which differ by their priorities.
+        Leads::ToSelf(index) => {
+            builder = builder.output_interface(index).scope(RouteScope::Host).priority(index);
+        }
+        Leads::Nowhere => builder = builder.priority(LAST),
+        Leads::Elsewhere => {}
     }
     Ok(builder.build())
+}
+
+/// The system knows no destination of 0 bits.
+fn destination(to: Cidr) -> Option<RuleAttribute> {
+    (to.prefix_len() > 0).then(|| RuleAttribute::Destination(to.address()))
+}
+
+fn names(transport: Transport) -> [RuleAttribute; 2] {
+    [protocol(transport), RuleAttribute::DestinationPortRange(just(DNS_PORT))]
 }
 
 fn protocol(transport: Transport) -> RuleAttribute {

@@ -10,10 +10,11 @@ use std::process::Command;
 /// It answers here.
 const SOCKET: &str = "/run/systemd/resolve/io.systemd.Resolve";
 
-/// Tells it that all names are asked for at `resolver`, through `interface`.
-pub(super) fn tell(interface: &str, resolver: IpAddr) {
+/// Tells it that all names are asked for at `resolver`, through `interface`. Returns whether it does;
+/// `None`: it is not this machine's.
+pub(super) fn tell(interface: &str, resolver: IpAddr) -> Option<bool> {
     if !Path::new(SOCKET).exists() || !is_ours() {
-        return;
+        return None;
     }
     let resolver = resolver.to_string();
     for arguments in [
@@ -28,11 +29,13 @@ pub(super) fn tell(interface: &str, resolver: IpAddr) {
             Err(error) => error.to_string(),
         };
         tracing::warn!(
-            "systemd-resolved still asks the network's resolver, around the tunnel: resolvectl {}: {failed}",
+            "systemd-resolved does not ask the tunnel's resolver (resolvectl {}: {failed}): what asks systemd-resolved \
+             does not resolve names, since queries to the network's resolver may not leave around the tunnel",
             arguments.join(" ")
         );
-        return;
+        return Some(false);
     }
+    Some(true)
 }
 
 /// Whether it serves this network namespace: it is in the first process'.

@@ -8,59 +8,47 @@
 use std::fs;
 use std::path::Path;
 
+use super::records;
+
 const CONF: &str = "/proc/sys/net/ipv4/conf";
 const STRICT: u8 = 1;
 const LOOSE: u8 = 2;
+/// The file that has the value of `all` before it was changed.
+const RECORD: &str = "rp_filter";
 
-/// The value of `all` before it was changed.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct ReversePath(u8);
-
-impl ReversePath {
-    /// Loosens the filter if it is strict anywhere, and returns what it was.
-    pub(super) fn loosen() -> Option<ReversePath> {
-        let before = value("all")?;
-        let strict_somewhere = fs::read_dir(CONF).ok()?.flatten().any(|interface| {
-            let name = interface.file_name();
-            name.to_str().and_then(value) == Some(STRICT)
-        });
-        if !strict_somewhere || before >= LOOSE {
-            return None;
-        }
-        match set(LOOSE) {
-            Ok(()) => {
-                tracing::info!(
-                    "the reverse path filter is loose (net.ipv4.conf.all.rp_filter) meanwhile"
-                );
-                Some(ReversePath(before))
-            }
-            Err(error) => {
-                tracing::warn!(
-                    "the reverse path filter is strict and cannot be changed ({error}): answers of the server \
-                     may be dropped; sysctl net.ipv4.conf.all.rp_filter=2"
-                );
-                None
-            }
-        }
+/// Loosens the filter if it is strict anywhere. What it was is written down, for whoever restores it.
+pub(super) fn loosen() {
+    let Some(before) = value("all") else { return };
+    let strict = |interface: &str| value(interface) == Some(STRICT);
+    let strict_somewhere = fs::read_dir(CONF).is_ok_and(|interfaces| {
+        interfaces.flatten().any(|interface| interface.file_name().to_str().is_some_and(strict))
+    });
+    if !strict_somewhere || before >= LOOSE {
+        return;
     }
-
-    /// Sets it as it was.
-    pub(super) fn restore(self) {
-        if let Err(error) = set(self.0) {
-            tracing::warn!("net.ipv4.conf.all.rp_filter stays {LOOSE}: {error}");
-        }
+    let recorded = records::file(RECORD).and_then(|path| fs::write(path, before.to_string()));
+    if let Err(error) = recorded {
+        tracing::warn!("net.ipv4.conf.all.rp_filter will not be restored to {before}: {error}");
     }
-
-    /// One more than the value, as 0 says that there is none.
-    pub(super) const fn to_byte(self) -> u8 {
-        self.0 + 1
+    match set(LOOSE) {
+        Ok(()) => tracing::info!(
+            "the reverse path filter is loose (net.ipv4.conf.all.rp_filter) meanwhile"
+        ),
+        Err(error) => tracing::warn!(
+            "the reverse path filter is strict and cannot be changed ({error}): answers of the server may be \
+             dropped; sysctl net.ipv4.conf.all.rp_filter=2"
+        ),
     }
+}
 
-    pub(super) const fn from_byte(byte: u8) -> Option<ReversePath> {
-        match byte {
-            before @ 1..=LOOSE => Some(ReversePath(before - 1)),
-            _ => None,
-        }
+/// Sets it as it was, if it was changed.
+pub(super) fn restore() {
+    let Ok(record) = records::file(RECORD) else { return };
+    let Ok(before) = fs::read_to_string(&record) else { return };
+    let Some(before) = before.trim().parse().ok().filter(|before| *before < LOOSE) else { return };
+    match set(before) {
+        Ok(()) => drop(fs::remove_file(record)),
+        Err(error) => tracing::warn!("net.ipv4.conf.all.rp_filter stays {LOOSE}: {error}"),
     }
 }
 

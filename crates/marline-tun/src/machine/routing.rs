@@ -1,33 +1,55 @@
 //! Rules and routes that lead a machine's traffic to the interface: a function of the settings, without I/O.
 //!
-//! All lies in a table of its own, and rules before the machine's say who looks there. So nothing of the machine's own
-//! routing is changed, and what is left when the interface has gone leads nowhere: the table is empty then, and the
-//! machine's own rules decide. The rules, in their order:
+//! All of it lies in tables of its own, and rules before the machine's say who looks there, so that nothing of the
+//! machine's own routing is changed. There are two sets of rules, each a range of priorities:
 //!
-//! 1. Marline's own packets, by their mark, go as without Marline, or not at all.
-//! 2. So do answers of services that are reached from outside.
-//! 3. Queries for names go to the interface, also those to a resolver of the local network.
-//! 4. So does what comes from the interface's own address. That is nothing to the local network but what the system
-//!    itself says of answers that came by the interface, as that nobody waits for them (ICMP): it quotes them.
-//! 5. Networks that the machine has a route to (other than the default one) go as ever: the local network.
-//! 6. All else goes to the interface; with a kill switch, nowhere once that has gone.
+//! - The *lead* sends traffic to the interface, while `marline up` runs. It is made and removed at will.
+//! - The *switch* stands behind it and lets nothing past but what may leave directly. It is made before the lead, and
+//!   only a person's request removes it. It consists of rules alone: no route that a lost interface takes with it
+//!   holds it up. So whatever of the lead is there, and whether anybody serves the interface, nothing leaves.
+//!
+//! Both have the same order: Marline's own packets (by their mark); answers of services that are reached from outside;
+//! named exceptions; queries for names, which no other rule may send out; then networks that the machine has a route
+//! to (other than the default one), the local network; and then everything else.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
 
 use marline_proxy::rules::Cidr;
-use marline_proxy::udp::DNS_PORT;
+
+use super::direct_hosts::DirectHosts;
 
 /// Mark of Marline's own packets ("marl").
 pub const MARK: u32 = 0x6d61_726c;
 
-/// The table's number; none that any distribution names.
+/// The table for traffic in general; no distribution names it or the others.
 pub(super) const TABLE: u32 = 0x6d61;
+/// The table for queries for names, which has no exceptions.
+const NAMES_TABLE: u32 = 0x6d63;
+/// The table for queries of sockets that are bound to another interface.
+const HELD_TABLE: u32 = 0x6d64;
+/// The table whose only route leads to the loopback interface, where what is not local is dropped.
+const NOWHERE_TABLE: u32 = 0x6d65;
+/// All of ours.
+pub(super) const TABLES: [u32; 4] = [TABLE, NAMES_TABLE, HELD_TABLE, NOWHERE_TABLE];
+/// Those that only the lead needs.
+pub(super) const LEAD_TABLES: [u32; 2] = [TABLE, NAMES_TABLE];
 /// Who made a rule or route, as the system keeps it with each (`proto` of `ip rule`).
 pub(super) const PROTOCOL: u8 = 0x6d;
 /// The system's main table.
 const MAIN: u32 = 254;
-/// The first rule's priority: after the local table, before those of the machine.
-const PRIORITY: u32 = 5_300;
+/// Priorities of the lead: after the local table, before the machine's own rules.
+pub(super) const LEAD: std::ops::Range<u32> = 5_300..5_400;
+/// Priorities of the switch.
+pub(super) const SWITCH: std::ops::Range<u32> = 5_400..BEYOND;
+/// A rule that does nothing: what may leave directly goes on behind it, to the machine's own rules.
+pub(super) const BEYOND: u32 = 5_499;
+
+/// Priority of rules for answers of connections, from the first one of a set on.
+const ANSWERS: u32 = 3;
+/// Priority of the switch's rules for hosts that are direct because of their names.
+const DIRECT_HOST: u32 = SWITCH.start + 20;
 
 /// Networks that mean something on one link only: the machine's own routing knows what.
 const LINKS_OWN: [(IpAddr, u8); 5] = [
@@ -39,20 +61,86 @@ const LINKS_OWN: [(IpAddr, u8); 5] = [
 ];
 
 /// Transport protocol of a rule.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Transport {
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Transport {
+    /// TCP.
     Tcp,
+    /// UDP.
     Udp,
 }
 
-/// What a rule looks at.
+const TRANSPORTS: [Transport; 2] = [Transport::Udp, Transport::Tcp];
+
+/// A service of this machine whose answers leave directly: `PORT`, `PORT/tcp` or `PORT/udp`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Its port.
+    pub port: u16,
+    /// `None`: both.
+    pub transport: Option<Transport>,
+}
+
+/// Text that names no service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadService(String);
+
+impl fmt::Display for BadService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is not a service: expected PORT, PORT/tcp or PORT/udp (1 to 65535)", self.0)
+    }
+}
+
+impl std::error::Error for BadService {}
+
+impl FromStr for Service {
+    type Err = BadService;
+
+    fn from_str(text: &str) -> Result<Service, BadService> {
+        let wrong = || BadService(text.to_owned());
+        let (port, transport) = match text.split_once('/') {
+            None => (text, None),
+            Some((port, "tcp")) => (port, Some(Transport::Tcp)),
+            Some((port, "udp")) => (port, Some(Transport::Udp)),
+            Some(_) => return Err(wrong()),
+        };
+        match port.parse() {
+            Ok(port @ 1..) => Ok(Service { port, transport }),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let transport = match self.transport {
+            None => "",
+            Some(Transport::Tcp) => "/tcp",
+            Some(Transport::Udp) => "/udp",
+        };
+        write!(f, "{}{transport}", self.port)
+    }
+}
+
+/// A TCP connection that another machine has opened to this one, as far as its answers show.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Inbound {
+    pub(super) port: u16,
+    pub(super) peer: IpAddr,
+}
+
+/// What a rule looks at.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Selector {
     All,
     Mark(u32),
     SourcePort(Transport, u16),
-    DestinationPort(Transport, u16),
+    AnswersTo(Inbound),
+    Names(Transport),
+    NamesTo(Transport, Cidr),
+    /// Of sockets that are bound to this interface.
+    NamesBoundTo(Transport, String),
     Source(IpAddr),
+    To(Cidr),
 }
 
 /// What a rule does.
@@ -62,10 +150,18 @@ pub(super) enum Verdict {
     /// Routes of more than 0 bits in this table.
     LookupButDefault(u32),
     Unreachable,
+    /// As `Unreachable`, for what users other than root send from this machine.
+    UnreachableForUsers,
+    /// What this machine sends itself looks here.
+    LookupForOwn(u32),
+    /// The machine's own rules decide.
+    Beyond,
+    /// The next rule decides.
+    Nothing,
 }
 
 /// A rule of one family.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) priority: u32,
     pub(super) selector: Selector,
@@ -81,11 +177,16 @@ pub(super) enum Leads {
     Elsewhere,
     /// Nowhere, unless another route of the table leads there.
     Nowhere,
+    /// To this machine itself, for sockets that are bound to this interface.
+    ToSelf(u32),
+    /// To the loopback interface, by its index, which drops what is not local.
+    ToLoopback(u32),
 }
 
-/// A route of the table.
+/// A route of one of our tables.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Route {
+    pub(super) table: u32,
     pub(super) to: Cidr,
     pub(super) leads: Leads,
 }
@@ -97,10 +198,32 @@ pub struct RoutingSettings {
     pub direct: Vec<Cidr>,
     /// If there are any, only these are reached through the interface, and names as before.
     pub only: Vec<Cidr>,
-    /// Ports of services of this machine that are reached from beyond the local network.
-    pub reachable: Vec<u16>,
-    /// Whether what cannot go through the interface goes nowhere.
+    /// Whether queries are sorted by their names: then all of them are led to the interface, also those to resolvers
+    /// that are reached directly.
+    pub sorts_names: bool,
+    /// Services of this machine that are reached from beyond the local network.
+    pub reachable: Vec<Service>,
+    /// Whether what cannot go through the interface goes nowhere, also after this process was killed.
     pub kill_switch: bool,
+    /// Whether that holds before the first contact with the server and after a stop of the service as well.
+    pub lockdown: bool,
+}
+
+/// What is known of the machine besides the settings.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    /// Connections whose answers leave directly.
+    pub(super) inbound: Vec<Inbound>,
+    /// Hosts that are direct because of their names.
+    pub(super) direct_hosts: DirectHosts,
+    /// Interfaces but loopback and our own, with their indexes.
+    pub(super) interfaces: Vec<(String, u32)>,
+    /// Index of our own interface, if it is there.
+    pub(super) gateway: Option<u32>,
+    /// Index of the loopback interface.
+    pub(super) loopback: Option<u32>,
+    /// Queries of sockets that are bound to an interface stay inside without a kill switch, too.
+    pub(super) holds_bound_names: bool,
 }
 
 impl RoutingSettings {
@@ -110,33 +233,128 @@ impl RoutingSettings {
         self.only.is_empty()
     }
 
-    /// Rules of one family; `own` is the interface's address.
-    pub(super) fn rules(&self, own: IpAddr) -> Vec<Rule> {
-        let mut planned = vec![
-            (Selector::Mark(MARK), Verdict::Lookup(MAIN)),
-            (Selector::Mark(MARK), Verdict::Unreachable),
-        ];
-        for port in &self.reachable {
-            for transport in [Transport::Tcp, Transport::Udp] {
-                planned.push((Selector::SourcePort(transport, *port), Verdict::Lookup(MAIN)));
-            }
-        }
-        if self.takes_names() {
-            for transport in [Transport::Udp, Transport::Tcp] {
-                let names = Selector::DestinationPort(transport, DNS_PORT);
-                planned.push((names, Verdict::Lookup(TABLE)));
-            }
-        }
-        planned.push((Selector::Source(own), Verdict::Lookup(TABLE)));
-        planned.push((Selector::All, Verdict::LookupButDefault(MAIN)));
-        planned.push((Selector::All, Verdict::Lookup(TABLE)));
-        let numbered = planned.into_iter().zip(PRIORITY..);
-        numbered
-            .map(|((selector, verdict), priority)| Rule { priority, selector, verdict })
-            .collect()
+    /// The rule that both sets refer to.
+    pub(super) const fn beyond() -> Rule {
+        Rule { priority: BEYOND, selector: Selector::All, verdict: Verdict::Nothing }
     }
 
-    /// Routes of one family; `served`: the interface has an address of it.
+    /// Rules of the lead, of one family, in the order in which they are to be made; `own` is the interface's address.
+    pub(super) fn lead(&self, own: IpAddr, facts: &Facts) -> Vec<Rule> {
+        let ipv6 = own.is_ipv6();
+        let mut planned = Planned::from(LEAD.start);
+        self.add_passing(&mut planned, facts, ipv6);
+        if self.takes_names() {
+            for to in self.named_direct(ipv6).filter(|_| !self.sorts_names) {
+                for transport in TRANSPORTS {
+                    planned.add(Selector::NamesTo(transport, to), Verdict::Beyond);
+                }
+            }
+            planned.next();
+            if self.kill_switch || self.sorts_names || facts.holds_bound_names {
+                add_bound_names(&mut planned, facts, ipv6, Verdict::Lookup(HELD_TABLE));
+            }
+            planned.next();
+            // Programs that open the login page of a network ask its resolver.
+            if !self.sorts_names {
+                add_bound_names(&mut planned, facts, ipv6, Verdict::Beyond);
+            }
+            planned.next();
+            for transport in TRANSPORTS {
+                planned.add(Selector::Names(transport), Verdict::Lookup(NAMES_TABLE));
+            }
+            planned.next();
+            // Those to a resolver of one link find no route there, and would leave by the link.
+            for transport in TRANSPORTS {
+                planned.add(Selector::Names(transport), Verdict::Unreachable);
+            }
+            planned.next();
+        }
+        // Nothing to the local network: what the system says of answers that came by the interface quotes them.
+        planned.only(Selector::Source(own), Verdict::Lookup(TABLE));
+        planned.only(Selector::All, Verdict::LookupButDefault(MAIN));
+        planned.only(Selector::All, Verdict::Lookup(TABLE));
+        planned.rules
+    }
+
+    /// Rules of the switch, of one family, in the order in which they are to be made. With the last, it holds.
+    pub(super) fn switch(&self, own: IpAddr, facts: &Facts) -> Vec<Rule> {
+        let ipv6 = own.is_ipv6();
+        let mut planned = Planned::from(SWITCH.start);
+        self.add_passing(&mut planned, facts, ipv6);
+        if self.sorts_names {
+            self.add_held_names(&mut planned, facts, ipv6);
+        }
+        for to in self.named_direct(ipv6) {
+            planned.add(Selector::To(to), Verdict::Beyond);
+        }
+        planned.next();
+        if self.takes_names() && !self.sorts_names {
+            self.add_held_names(&mut planned, facts, ipv6);
+        }
+        planned.only(Selector::Source(own), Verdict::Unreachable);
+        for (address, bits) in LINKS_OWN.iter().filter(|(address, _)| address.is_ipv6() == ipv6) {
+            planned.add(Selector::To(Cidr::around(*address, *bits)), Verdict::Beyond);
+        }
+        planned.next();
+        let hosts = facts.direct_hosts.iter().filter(|host| host.is_ipv6() == ipv6);
+        planned.rules.extend(hosts.map(|host| passing_host(*host)));
+        planned.priority = DIRECT_HOST + 1;
+        planned.only(Selector::All, Verdict::LookupButDefault(MAIN));
+        let all = [Selector::All];
+        let through: Vec<Selector> = self
+            .only
+            .iter()
+            .filter(|to| to.address().is_ipv6() == ipv6)
+            .map(|to| Selector::To(*to))
+            .collect();
+        planned.nowhere(if self.only.is_empty() { &all } else { &through }, ipv6);
+        planned.rules
+    }
+
+    /// Queries for names do not leave.
+    fn add_held_names(&self, planned: &mut Planned, facts: &Facts, ipv6: bool) {
+        add_bound_names(planned, facts, ipv6, Verdict::Lookup(HELD_TABLE));
+        planned.next();
+        planned.nowhere(&TRANSPORTS.map(Selector::Names), ipv6);
+    }
+
+    /// What leaves directly in any case.
+    fn add_passing(&self, planned: &mut Planned, facts: &Facts, ipv6: bool) {
+        planned.only(Selector::Mark(MARK), Verdict::Lookup(MAIN));
+        planned.only(Selector::Mark(MARK), Verdict::Unreachable);
+        for service in &self.reachable {
+            for transport in TRANSPORTS {
+                if service.transport.is_none_or(|only| only == transport) {
+                    let port = Selector::SourcePort(transport, service.port);
+                    planned.add(port, Verdict::Lookup(MAIN));
+                }
+            }
+        }
+        planned.next();
+        for inbound in facts.inbound.iter().filter(|inbound| inbound.peer.is_ipv6() == ipv6) {
+            planned.add(Selector::AnswersTo(*inbound), Verdict::Lookup(MAIN));
+        }
+        planned.next();
+    }
+
+    fn named_direct(&self, ipv6: bool) -> impl Iterator<Item = Cidr> {
+        self.direct.iter().copied().filter(move |to| to.address().is_ipv6() == ipv6)
+    }
+
+    /// Routes of one family that the switch needs, but for which it holds as well: by them the reverse path filter
+    /// takes the server's answers, and sockets that are bound to an interface do not ask its resolver.
+    pub(super) fn routes_of_switch(&self, ipv6: bool, facts: &Facts) -> Vec<Route> {
+        if ipv6 {
+            return Vec::new();
+        }
+        let nowhere = facts.loopback.map(|index| (NOWHERE_TABLE, Leads::ToLoopback(index)));
+        let held = facts.interfaces.iter().map(|(_, index)| (HELD_TABLE, Leads::ToSelf(*index)));
+        let held = held.filter(|_| self.takes_names());
+        let to = everything(ipv6);
+        nowhere.into_iter().chain(held).map(|(table, leads)| Route { table, to, leads }).collect()
+    }
+
+    /// Routes of one family for the lead; `served`: the interface has an address of it.
     pub(super) fn routes(&self, ipv6: bool, served: bool) -> Vec<Route> {
         let of_family = |network: &Cidr| network.address().is_ipv6() == ipv6;
         let own = LINKS_OWN.iter().map(|(address, bits)| Cidr::around(*address, *bits));
@@ -149,18 +367,88 @@ impl RoutingSettings {
             networks.dedup();
         }
         through.retain(|network| !direct.contains(network));
-        let mut routes: Vec<Route> =
-            direct.into_iter().map(|to| Route { to, leads: Leads::Elsewhere }).collect();
-        for to in through {
-            if served {
-                routes.push(Route { to, leads: Leads::ToInterface });
-            }
-            // What the interface cannot take would leak around it.
-            if self.kill_switch || !served {
-                routes.push(Route { to, leads: Leads::Nowhere });
-            }
+        let elsewhere = |to| Route { table: TABLE, to, leads: Leads::Elsewhere };
+        let mut routes: Vec<Route> = direct.into_iter().map(elsewhere).collect();
+        // What the interface cannot take would leak around it.
+        let leads = if served { Leads::ToInterface } else { Leads::Nowhere };
+        routes.extend(through.into_iter().map(|to| Route { table: TABLE, to, leads }));
+        if self.takes_names() && served {
+            routes.push(Route { table: NAMES_TABLE, to: everything(ipv6), leads });
         }
         routes
+    }
+}
+
+/// The rules of both sets by which the answers of a connection leave directly.
+pub(super) fn passing_answers(inbound: Inbound) -> [Rule; 2] {
+    [LEAD.start, SWITCH.start].map(|start| Rule {
+        priority: start + ANSWERS,
+        selector: Selector::AnswersTo(inbound),
+        verdict: Verdict::Lookup(MAIN),
+    })
+}
+
+/// The rule by which a switch lets pass what goes to a host that is direct because of its name.
+pub(super) fn passing_host(address: IpAddr) -> Rule {
+    let selector = Selector::To(Cidr::around(address, u8::MAX));
+    Rule { priority: DIRECT_HOST, selector, verdict: Verdict::Beyond }
+}
+
+/// The route by which a host is direct, in the table for traffic in general.
+pub(super) fn direct_host(address: IpAddr) -> Route {
+    Route { table: TABLE, to: Cidr::around(address, u8::MAX), leads: Leads::Elsewhere }
+}
+
+/// Rules for queries of sockets that are bound to an interface. IPv4 only: in IPv6 one to a resolver of a link counts
+/// as bound, too, and without a route none can be sent.
+fn add_bound_names(planned: &mut Planned, facts: &Facts, ipv6: bool, verdict: Verdict) {
+    for (name, _) in facts.interfaces.iter().filter(|_| !ipv6) {
+        for transport in TRANSPORTS {
+            planned.add(Selector::NamesBoundTo(transport, name.clone()), verdict);
+        }
+    }
+}
+
+/// Rules with their priorities. Those of one priority are alternatives.
+struct Planned {
+    priority: u32,
+    rules: Vec<Rule>,
+}
+
+impl Planned {
+    const fn from(priority: u32) -> Planned {
+        Planned { priority, rules: Vec::new() }
+    }
+
+    fn add(&mut self, selector: Selector, verdict: Verdict) {
+        self.rules.push(Rule { priority: self.priority, selector, verdict });
+    }
+
+    const fn next(&mut self) {
+        self.priority += 1;
+    }
+
+    fn only(&mut self, selector: Selector, verdict: Verdict) {
+        self.add(selector, verdict);
+        self.next();
+    }
+
+    /// What these select goes nowhere.
+    ///
+    /// The reverse path filter of IPv4 takes what Marline's server answers only if the way back, which is looked up
+    /// without a mark, leads to some interface. So what is not refused promptly leads to loopback, which drops it.
+    /// The lookup of the way back counts as one by root of this machine.
+    fn nowhere(&mut self, selectors: &[Selector], ipv6: bool) {
+        let own = [Verdict::UnreachableForUsers, Verdict::LookupForOwn(NOWHERE_TABLE)];
+        for verdict in own.into_iter().chain([Verdict::Unreachable]) {
+            if !ipv6 || verdict == Verdict::Unreachable {
+                for selector in selectors {
+                    self.add(selector.clone(), verdict);
+                }
+            }
+            // Those of both families have the same.
+            self.next();
+        }
     }
 }
 
@@ -171,81 +459,4 @@ fn everything(ipv6: bool) -> Cidr {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2));
-
-    fn networks(texts: &[&str]) -> Vec<Cidr> {
-        texts.iter().map(|text| text.parse().unwrap()).collect()
-    }
-
-    fn shown(routes: &[Route]) -> Vec<String> {
-        routes.iter().map(|route| format!("{} {:?}", route.to, route.leads)).collect()
-    }
-
-    #[test]
-    fn own_packets_come_first_and_the_local_network_before_everything() {
-        let settings = RoutingSettings { reachable: vec![22], ..RoutingSettings::default() };
-        let rules = settings.rules(OWN);
-        let priorities: Vec<u32> = rules.iter().map(|rule| rule.priority).collect();
-        assert_eq!(priorities, (5_300..5_309).collect::<Vec<_>>());
-        let place = |verdict| rules.iter().position(|rule| rule.verdict == verdict).unwrap();
-        assert_eq!(place(Verdict::Lookup(MAIN)), 0);
-        assert_eq!(
-            rules[1],
-            Rule { priority: 5_301, selector: Selector::Mark(MARK), verdict: Verdict::Unreachable }
-        );
-        assert!(place(Verdict::Lookup(TABLE)) < place(Verdict::LookupButDefault(MAIN)), "names");
-        let own = rules.iter().position(|rule| rule.selector == Selector::Source(OWN)).unwrap();
-        assert_eq!(rules[own].verdict, Verdict::Lookup(TABLE));
-        assert!(own < place(Verdict::LookupButDefault(MAIN)), "nothing of it to the local network");
-        assert_eq!(rules.last().unwrap().verdict, Verdict::Lookup(TABLE));
-    }
-
-    #[test]
-    fn names_stay_as_they_were_when_only_some_networks_are_reached_through_it() {
-        let settings =
-            RoutingSettings { only: networks(&["10.0.0.0/8"]), ..RoutingSettings::default() };
-        let names = |rule: &Rule| matches!(rule.selector, Selector::DestinationPort(..));
-        assert!(!settings.rules(OWN).iter().any(names));
-        assert_eq!(
-            shown(&settings.routes(false, true)),
-            [
-                "169.254.0.0/16 Elsewhere",
-                "224.0.0.0/4 Elsewhere",
-                "255.255.255.255/32 Elsewhere",
-                "10.0.0.0/8 ToInterface"
-            ]
-        );
-        let ipv6 = settings.routes(true, true);
-        assert!(ipv6.iter().all(|route| route.leads == Leads::Elsewhere), "{ipv6:?}");
-    }
-
-    #[test]
-    fn a_family_that_the_interface_lacks_leads_nowhere() {
-        let settings = RoutingSettings::default();
-        assert_eq!(
-            shown(&settings.routes(true, false)),
-            ["fe80::/10 Elsewhere", "ff00::/8 Elsewhere", "::/0 Nowhere"]
-        );
-        assert!(shown(&settings.routes(true, true)).contains(&"::/0 ToInterface".to_owned()));
-    }
-
-    #[test]
-    fn with_a_kill_switch_each_way_ends_nowhere_but_for_what_is_direct() {
-        let settings = RoutingSettings {
-            direct: networks(&["192.0.2.0/24", "192.0.2.0/24", "0.0.0.0/0"]),
-            kill_switch: true,
-            ..RoutingSettings::default()
-        };
-        let ipv4 = shown(&settings.routes(false, true));
-        assert_eq!(ipv4.iter().filter(|route| route.starts_with("192.0.2.0")).count(), 1);
-        assert!(
-            !ipv4.iter().any(|route| route.contains("Nowhere")),
-            "all of it is direct: {ipv4:?}"
-        );
-        let ipv6 = shown(&settings.routes(true, true));
-        assert_eq!(ipv6[2..], ["::/0 ToInterface", "::/0 Nowhere"]);
-    }
-}
+mod tests;

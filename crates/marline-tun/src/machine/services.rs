@@ -1,24 +1,45 @@
-//! TCP services of this machine that somebody on another one is connected to.
+//! TCP connections that other machines have opened to services of this one.
 //!
-//! Answers go where routing leads, and that is the tunnel now: whoever came in by ssh from beyond the local network
-//! would lose the connection by which he has just taken the machine to the tunnel.
+//! Answers go where routing leads, and that is the tunnel now: an ssh session from beyond the local network would lose
+//! the connection by which it has just taken the machine to the tunnel. So its answers, and nothing else that leaves by
+//! its port, go directly until it ends.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::routing::Inbound;
+
+/// Connections that are looked after. Beyond, `--reachable` names the service.
+const MOST: usize = 256;
 
 /// States of `/proc/net/tcp`.
-const ESTABLISHED: &str = "01";
 const LISTENING: &str = "0A";
+/// Those in which either end still sends: established, and the two ends of a shutdown.
+const OPEN: [&str; 5] = ["01", "04", "05", "08", "09"];
 
-/// Their ports.
-pub(super) fn in_use() -> BTreeSet<u16> {
+/// Those that are open now.
+pub(super) fn inbound() -> Vec<Inbound> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let texts = tables.iter().filter_map(|path| std::fs::read_to_string(path).ok());
-    ports(&texts.collect::<String>())
+    connections(&texts.collect::<String>()).into_iter().collect()
 }
 
-/// The ports that are listened at and connected from elsewhere, by the text of the tables.
-fn ports(tables: &str) -> BTreeSet<u16> {
-    let mut connected: BTreeMap<u16, bool> = BTreeMap::new();
+/// The same, as many as are looked after.
+pub(super) fn inbound_at_most() -> Vec<Inbound> {
+    let mut found = inbound();
+    if found.len() > MOST {
+        tracing::warn!(
+            "{} connections from other machines: the first {MOST} go on, directly; --reachable keeps a service",
+            found.len()
+        );
+        found.truncate(MOST);
+    }
+    found
+}
+
+/// Connections at ports that are listened at, by the text of the tables.
+fn connections(tables: &str) -> BTreeSet<Inbound> {
+    let mut connected = BTreeSet::new();
     let mut listening = BTreeSet::new();
     for line in tables.lines() {
         let mut words = line.split_ascii_whitespace().skip(1);
@@ -26,37 +47,34 @@ fn ports(tables: &str) -> BTreeSet<u16> {
         else {
             continue;
         };
-        let Some(port) = port(local) else { continue };
-        match state {
-            LISTENING => {
-                listening.insert(port);
-            }
-            ESTABLISHED => *connected.entry(port).or_default() |= !is_loopback(remote),
-            _ => {}
+        let (Some((_, port)), Some((peer, _))) = (end(local), end(remote)) else { continue };
+        if state == LISTENING {
+            listening.insert(port);
+        } else if OPEN.contains(&state) && !peer.is_loopback() {
+            connected.insert(Inbound { port, peer });
         }
     }
-    listening.retain(|port| connected.get(port) == Some(&true));
-    listening
+    connected.retain(|connection| listening.contains(&connection.port));
+    connected
 }
 
-fn port(end: &str) -> Option<u16> {
-    u16::from_str_radix(end.rsplit_once(':')?.1, 16).ok()
-}
-
-/// The address is in the machine's byte order, word by word.
-fn is_loopback(end: &str) -> bool {
-    let Some((address, _)) = end.rsplit_once(':') else { return false };
-    let last = address.get(address.len().saturating_sub(8)..).unwrap_or_default();
-    let Ok(word) = u32::from_str_radix(last, 16) else { return false };
-    let bytes = word.to_ne_bytes();
-    let zeros = |text: &str| text.bytes().all(|digit| digit == b'0');
-    match address.len() {
-        8 => bytes[0] == 127,
-        32 if zeros(&address[..16]) && zeros(&address[16..24]) => bytes == [0, 0, 0, 1],
-        // IPv4 in IPv6.
-        32 if zeros(&address[..16]) => bytes[0] == 127,
-        _ => false,
-    }
+/// An address, whose words are in the machine's byte order, and a port.
+fn end(text: &str) -> Option<(IpAddr, u16)> {
+    let (address, port) = text.rsplit_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let word = |at: usize| {
+        let digits = address.get(at * 8..at * 8 + 8)?;
+        Some(u32::from_str_radix(digits, 16).ok()?.to_ne_bytes())
+    };
+    let address = match address.len() {
+        8 => IpAddr::from(word(0)?),
+        32 => {
+            let words = [word(0)?, word(1)?, word(2)?, word(3)?].concat();
+            Ipv6Addr::from(<[u8; 16]>::try_from(words).ok()?).to_canonical()
+        }
+        _ => return None,
+    };
+    Some((address, port))
 }
 
 #[cfg(test)]
@@ -64,7 +82,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn services_with_a_connection_from_elsewhere_are_found() {
+    fn connections_from_elsewhere_to_listening_ports_are_found() {
+        const ESTABLISHED: &str = "01";
         let hex = |v4: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(v4));
         let mapped = |v4: [u8; 4]| {
             format!("0000000000000000{:08X}{}", u32::from_ne_bytes([0, 0, 255, 255]), hex(v4))
@@ -83,15 +102,20 @@ mod tests {
             line(&any, 631, &any, LISTENING),
             line(&hex([127, 0, 0, 1]), 631, &hex([127, 0, 0, 1]), ESTABLISHED),
             line(&mapped([127, 0, 0, 1]), 631, &mapped([127, 0, 0, 1]), ESTABLISHED),
-            // Nobody is there.
+            // Over.
             line(&any, 80, &any, LISTENING),
+            line(&hex([192, 0, 2, 1]), 80, &hex([203, 0, 113, 9]), "06"),
             // Nobody listens: it went out.
             line(&hex([192, 0, 2, 1]), 40_000, &hex([203, 0, 113, 9]), ESTABLISHED),
             // By IPv6.
             line(&"0".repeat(32), 443, &"0".repeat(32), LISTENING),
-            line(&mapped([192, 0, 2, 1]), 443, &mapped([203, 0, 113, 9]), ESTABLISHED),
+            line(&mapped([192, 0, 2, 1]), 443, &mapped([203, 0, 113, 8]), ESTABLISHED),
             "cut sho".to_owned(),
         ];
-        assert_eq!(ports(&text.concat()), BTreeSet::from([22, 443]));
+        let found: Vec<String> = connections(&text.concat())
+            .iter()
+            .map(|Inbound { port, peer }| format!("{port} {peer}"))
+            .collect();
+        assert_eq!(found, ["22 203.0.113.9", "443 203.0.113.8"]);
     }
 }

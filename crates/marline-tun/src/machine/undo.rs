@@ -2,7 +2,8 @@
 //!
 //! Killed outright, a process undoes nothing. Its interface goes with it, but rules stay, and settings of the system.
 //! So a child is made before anything is changed, does nothing but wait for its parent's end, and undoes what the
-//! parent had not undone by then. Signals to end do not end it, as they go to whole groups.
+//! parent had not undone by then: but for a kill switch, unless a person had asked the parent to end. Signals to end
+//! do not end it, as they go to whole groups.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,11 +13,15 @@ use anyhow::Context;
 use marline_io::{KeptCapabilities, keep_capabilities};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::reverse_path::ReversePath;
+use super::cleanup::{Extent, clean_up};
 use crate::process::{Fork, close_inherited, fork, ignore_signals};
 
 /// The machine is about to be changed.
 const ARMED: u8 = b'+';
+/// The same, and a kill switch holds from now on.
+const HELD: u8 = b'#';
+/// A person has asked for the end: what is left is to be undone, the kill switch with it.
+const RELEASED: u8 = b'~';
 /// All was undone.
 const DONE: u8 = b'-';
 
@@ -51,8 +56,14 @@ impl UndoProcess {
     }
 
     /// From now on there is something to undo.
-    pub(super) fn arm(&mut self, reverse_path: Option<ReversePath>) -> io::Result<()> {
-        self.pipe.write_all(&[ARMED, reverse_path.map_or(0, ReversePath::to_byte)])
+    pub(super) fn arm(&mut self, kill_switch: bool) -> io::Result<()> {
+        self.pipe.write_all(&[if kill_switch { HELD } else { ARMED }])
+    }
+
+    /// A person has asked for the end.
+    pub(super) fn release(&mut self) {
+        // It may be gone: then what is left is undone by this process alone.
+        let _ = self.pipe.write_all(&[RELEASED]);
     }
 
     /// There is nothing to undo any more.
@@ -62,16 +73,50 @@ impl UndoProcess {
     }
 }
 
+/// What is left to do after a parent that has written this.
+fn remaining(written: &[u8]) -> Option<Extent> {
+    match written {
+        [] | [.., DONE] => None,
+        [ARMED, ..] | [HELD, .., RELEASED] => Some(Extent::Everything),
+        _ => Some(Extent::AllButSwitch),
+    }
+}
+
 /// Waits for the parent's end.
 fn wait_and_undo(pipe: OwnedFd) -> anyhow::Result<()> {
     close_inherited()?;
-    let mut said = Vec::new();
-    File::from(pipe).read_to_end(&mut said)?;
-    let [ARMED, before] = said[..] else { return Ok(()) };
-    if let Some(before) = ReversePath::from_byte(before) {
-        before.restore();
-    }
+    let mut written = Vec::new();
+    File::from(pipe).read_to_end(&mut written)?;
+    let Some(extent) = remaining(&written) else { return Ok(()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(super::clean_up())?;
+    let cleaned = runtime.block_on(clean_up(extent))?;
+    if cleaned.held {
+        eprintln!(
+            "marline: `marline up` has ended, and its kill switch holds: nothing leaves this machine directly. \
+             `sudo marline up` resumes, `sudo marline down` removes the kill switch"
+        );
+    }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kill_switch_is_removed_only_if_a_person_has_asked_for_the_end() {
+        for (written, extent) in [
+            (&b""[..], None),
+            (b"+", Some(Extent::Everything)),
+            (b"+~", Some(Extent::Everything)),
+            (b"+-", None),
+            (b"#", Some(Extent::AllButSwitch)),
+            (b"#~", Some(Extent::Everything)),
+            (b"#-", None),
+            (b"#~-", None),
+            (b"?", Some(Extent::AllButSwitch)),
+        ] {
+            assert_eq!(remaining(written), extent, "{written:?}");
+        }
+    }
 }

@@ -7,11 +7,13 @@
 
 mod endings;
 mod exceptions;
+mod kill_switch;
 mod names;
 mod ping;
 mod portal;
 mod reloading;
 mod router;
+mod sweep;
 mod whole_machine;
 
 use std::path::Path;

@@ -1,0 +1,52 @@
+//! The server's name, asked around the tunnel: what the system's own resolution sends has no mark, and does not leave
+//! while a kill switch holds.
+
+use std::net::IpAddr;
+
+use tokio::sync::mpsc;
+
+use super::routing::MARK;
+use crate::addresses::Addresses;
+use crate::dns::{DirectNames, message};
+
+const HOSTS: &str = "/etc/hosts";
+
+/// The addresses of a host, by the machine's file of hosts or the network's resolvers. Empty: they do not know it, or
+/// there is none but on this machine.
+pub async fn addresses_of_server(host: &str) -> Vec<IpAddr> {
+    let listed = listed(&std::fs::read_to_string(HOSTS).unwrap_or_default(), host);
+    if !listed.is_empty() {
+        return listed;
+    }
+    // Nobody makes them direct: the mark is enough.
+    let (routes, _) = mpsc::channel(1);
+    let names = DirectNames::new(MARK, Addresses::default().gateway_v4.into(), routes);
+    let (v4, v6) = (message::query(host, message::A), message::query(host, message::AAAA));
+    let (v4, v6) = tokio::join!(names.answer(&v4), names.answer(&v6));
+    [v4, v6].into_iter().flatten().flat_map(|answer| message::addresses(&answer)).collect()
+}
+
+/// The addresses that a text of hosts gives one.
+fn listed(text: &str, host: &str) -> Vec<IpAddr> {
+    let host = host.trim_end_matches('.');
+    let address = |line: &str| {
+        let mut words = line.split('#').next()?.split_ascii_whitespace();
+        let address = words.next()?.parse().ok()?;
+        words.any(|name| name.eq_ignore_ascii_case(host)).then_some(address)
+    };
+    text.lines().filter_map(address).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_hosts_is_heeded_without_its_comments() {
+        let text = "192.0.2.1 a.example b # c\n2001:db8::1\tA.example\n# 192.0.2.9 a.example\nnonsense a.example";
+        let found = |host| listed(text, host).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(found("a.example."), ["192.0.2.1", "2001:db8::1"]);
+        assert_eq!(found("B"), ["192.0.2.1"]);
+        assert!(found("c").is_empty() && found("example").is_empty());
+    }
+}

@@ -1,6 +1,9 @@
 //! Summary of a path: what it is good for, and what the connections do there. `marline status` and the dashboard say
 //! the same of it.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
 use marline_dashboard::{PathState, PathSummary, Radio};
 
 use crate::control::protocol::{self, Connection, Path, Subflow};
@@ -20,8 +23,8 @@ pub fn summarise_those(
 ) -> PathSummary {
     let mut found = PathSummary {
         name: path.name.clone(),
-        state: PathState::Usable,
-        reason: path.problem.clone(),
+        state: PathState::of_word(&path.health),
+        reason: reason(path),
         local: path.local.clone(),
         backup: path.backup,
         metered: path.metered,
@@ -29,7 +32,6 @@ pub fn summarise_those(
         radio: path.radio.as_ref().map(radio),
         ..PathSummary::default()
     };
-    let mut doubted = false;
     for connection in connections {
         let live = connection.subflows.iter().map(|subflow| (subflow, true));
         let gone = connection.gone.iter().map(|subflow| (subflow, false));
@@ -41,12 +43,42 @@ pub fn summarise_those(
             found.bytes_duplicate += subflow.bytes_duplicate;
             if is_live {
                 found.srtt_us = found.srtt_us.into_iter().chain(subflow.srtt_us).min();
-                doubted |= subflow.potentially_failed || subflow.health.starts_with("doubtful");
             }
         }
     }
-    judge(&mut found, path, doubted);
     found
+}
+
+/// Our addresses that are listed for one at which a server listens on all of them; the others share a row.
+const MOST_ADDRESSES: usize = 16;
+
+/// The rows of an address at which a server listens: its own, or, where it is a wildcard (`0.0.0.0`, `[::]`), one for
+/// each of our addresses that connections use.
+#[must_use]
+pub fn summarise_listening(path: &Path, connections: &[Connection]) -> Vec<PathSummary> {
+    let listens: Option<SocketAddr> = path.local.as_deref().and_then(|local| local.parse().ok());
+    let Some(listens) = listens.filter(|address| address.ip().is_unspecified()) else {
+        return vec![summarise(path, connections)];
+    };
+    let arrives = |subflow: &Subflow| {
+        let local: SocketAddr = subflow.local.parse().ok()?;
+        // The IPv6 wildcard takes IPv4 as well.
+        let fits = local.port() == listens.port() && (listens.is_ipv6() || local.is_ipv4());
+        fits.then_some(local)
+    };
+    let subflows = connections.iter().flat_map(|c| c.subflows.iter().chain(&c.gone));
+    let addresses: BTreeSet<SocketAddr> = subflows.filter_map(arrives).collect();
+    let listed: Vec<SocketAddr> = addresses.into_iter().take(MOST_ADDRESSES).collect();
+    let row = |address: &SocketAddr| {
+        let path = Path { local: Some(address.to_string()), ..path.clone() };
+        summarise_those(&path, connections, &|subflow| arrives(subflow) == Some(*address))
+    };
+    let mut rows: Vec<PathSummary> = listed.iter().map(row).collect();
+    let rest = |subflow: &Subflow| arrives(subflow).is_some_and(|local| !listed.contains(&local));
+    if rows.is_empty() || rows.len() == MOST_ADDRESSES {
+        rows.push(summarise_those(path, connections, &rest));
+    }
+    rows
 }
 
 /// How a network that has only IPv6 reaches the rest.
@@ -55,32 +87,13 @@ pub fn by_nat64(prefix: &str) -> String {
     format!("IPv6 only, by NAT64 prefix {prefix}")
 }
 
-fn judge(found: &mut PathSummary, path: &Path, doubted: bool) {
-    if path.servers.iter().any(|server| server.by_tcp) && found.reason.is_none() {
-        found.reason = Some("by TCP, as UDP gets no answer".to_owned());
-    }
-    if let Some(prefix) = &path.nat64 {
-        let by = by_nat64(prefix);
-        found.reason = Some(found.reason.as_ref().map_or(by.clone(), |why| format!("{why}; {by}")));
-    }
-    found.state = match path.health.as_str() {
-        _ if !path.up => PathState::Unreachable,
-        "" | "unknown" | "answers" if doubted || path.fading => PathState::Degraded,
-        "" | "unknown" | "answers" => PathState::Usable,
-        "no-answer" | "down" | "unreachable" => PathState::Unreachable,
-        _ => PathState::Degraded,
-    };
-    if !path.up && found.reason.is_none() {
-        found.reason = Some("taken down".to_owned());
-    }
-    if found.state == PathState::Degraded && found.reason.is_none() {
-        let why = match (path.fading, doubted) {
-            (true, _) => "its signal fades",
-            (false, true) => "answers are overdue",
-            (false, false) => &path.health,
-        };
-        found.reason = Some(why.to_owned());
-    }
+/// Why it is not usable, and what there is to say besides.
+fn reason(path: &Path) -> Option<String> {
+    let by_tcp = path.servers.iter().any(|server| server.by_tcp);
+    let by_tcp = by_tcp.then(|| "by TCP, as UDP gets no answer".to_owned());
+    let translated = path.nat64.as_deref().map(by_nat64);
+    let words: Vec<String> = path.cause.clone().or(by_tcp).into_iter().chain(translated).collect();
+    (!words.is_empty()).then(|| words.join("; "))
 }
 
 fn radio(radio: &protocol::Radio) -> Radio {
@@ -88,14 +101,14 @@ fn radio(radio: &protocol::Radio) -> Radio {
     Radio { kind, state, traffic_j, idle_j, promotions }
 }
 
-/// Whether a subflow starts at the path's address, `ADDRESS:PORT`, IPv6 in brackets, and leads where the path does.
+/// Whether a subflow starts at the path's address, and leads where the path does. A client's path has an address for
+/// each family, a server's has its port behind it; subflows have `ADDRESS:PORT`, IPv6 in brackets.
 #[must_use]
 pub fn is_on(subflow: &Subflow, path: &Path) -> bool {
     let Some(local) = &path.local else { return false };
     let address = ip(&subflow.local);
-    // A path of both families lists both of its addresses.
     path.remote.as_ref().is_none_or(|remote| *remote == subflow.remote)
-        && local.split([',', ' ']).any(|one| one == address)
+        && local.split([',', ' ']).any(|one| one == address || one == subflow.local)
 }
 
 /// An end without its port.

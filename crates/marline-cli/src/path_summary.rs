@@ -145,4 +145,62 @@ mod tests {
         assert_eq!(sent(None), 7);
         assert_eq!((ip("[2001:db8::7]:5"), ip("192.0.2.7:5")), ("2001:db8::7", "192.0.2.7"));
     }
+
+    #[test]
+    fn a_wildcard_has_a_row_for_each_address_up_to_a_bound_and_all_bytes_are_counted() {
+        let subflow = |local: String| Subflow { local, bytes_sent: 5, ..Subflow::default() };
+        let many = |count: u8| {
+            let mut subflows: Vec<Subflow> =
+                (1..=count).map(|n| subflow(format!("10.0.0.{n}:443"))).collect();
+            subflows.push(subflow("[fd00::1]:443".to_owned()));
+            subflows.push(subflow("10.0.0.1:80".to_owned()));
+            [Connection { subflows, ..Connection::default() }]
+        };
+        let listening = |local: &str| Path {
+            name: local.to_owned(),
+            local: Some(local.to_owned()),
+            health: "usable".to_owned(),
+            ..Path::default()
+        };
+        let rows = |local: &str, count| {
+            let rows = summarise_listening(&listening(local), &many(count));
+            assert!(rows.iter().all(|row| row.state == PathState::Usable && row.name == local));
+            let sent = rows.iter().map(|row| row.bytes_sent).sum::<u64>();
+            (rows.len(), sent, rows[0].local.clone().unwrap_or_default())
+        };
+        assert_eq!(rows("0.0.0.0:443", 2), (2, 10, "10.0.0.1:443".to_owned()));
+        assert_eq!(rows("[::]:443", 2), (3, 15, "10.0.0.1:443".to_owned()));
+        assert_eq!(
+            rows("0.0.0.0:443", 200),
+            (MOST_ADDRESSES + 1, 1_000, "10.0.0.1:443".to_owned())
+        );
+        assert_eq!(rows("0.0.0.0:8443", 2), (1, 0, "0.0.0.0:8443".to_owned()));
+        assert_eq!(rows("10.0.0.1:443", 2), (1, 5, "10.0.0.1:443".to_owned()));
+    }
+
+    #[test]
+    fn a_usable_path_by_tcp_or_translation_says_so_and_another_says_its_cause() {
+        let by_tcp = protocol::Reached { by_tcp: true, ..protocol::Reached::default() };
+        let path = |health: &str, cause: Option<&str>| Path {
+            health: health.to_owned(),
+            cause: cause.map(str::to_owned),
+            servers: vec![by_tcp.clone()],
+            ..Path::default()
+        };
+        let said = |path: &Path| {
+            let summary = summarise(path, &[]);
+            (summary.state.word(), summary.reason.unwrap_or_default())
+        };
+        let tcp = "by TCP, as UDP gets no answer".to_owned();
+        assert_eq!(said(&path("usable", None)), ("usable", tcp.clone()));
+        let overdue = ("degraded", "answers are overdue".to_owned());
+        assert_eq!(said(&path("degraded", Some("answers are overdue"))), overdue);
+        let translated = Path { nat64: Some("64:ff9b::/96".to_owned()), ..path("usable", None) };
+        let both = format!("{tcp}; IPv6 only, by NAT64 prefix 64:ff9b::/96");
+        assert_eq!(said(&translated), ("usable", both));
+        assert_eq!(
+            said(&Path { servers: Vec::new(), ..path("", None) }),
+            ("untried", String::new())
+        );
+    }
 }

@@ -387,18 +387,17 @@ mod tests {
             gone,
             ..Connection::default()
         };
-        let mut doubted = subflow("[2001:db8::7]:5", 90_000);
-        doubted.health = "doubtful since 3 ms".into();
+        let lte = subflow("[2001:db8::7]:5", 90_000);
         vec![
-            of(vec![subflow("192.0.2.7:5", 31_400), doubted], vec![]),
+            of(vec![subflow("192.0.2.7:5", 31_400), lte], vec![]),
             of(vec![subflow("192.0.2.7:6", 28_000)], vec![subflow("192.0.2.7:7", 1)]),
         ]
     }
 
     #[test]
     fn a_look_tells_which_path_works_within_eighty_columns() {
-        let mut lte = path("wwan0", "2001:db8::7", "usable");
-        lte.backup = true;
+        let mut lte = path("wwan0", "2001:db8::7", "degraded");
+        (lte.backup, lte.cause) = (true, Some("answers are overdue".into()));
         let mut dead = path("eth0", "198.51.100.9", "unreachable");
         dead.cause = Some("9.9.9.1:7777: no answer for 12 s (tried 5 times)".into());
         let paths = [path("wlan0", "192.0.2.7", "usable"), lte, dead];
@@ -444,10 +443,11 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
 
     #[test]
     fn a_path_that_was_taken_down_says_so_and_json_has_words() {
-        let down = Path { up: false, ..path("wlan0", "192.0.2.7", "down") };
+        let cause = Some("taken down by hand".to_owned());
+        let down = Path { up: false, cause, ..path("wlan0", "192.0.2.7", "unreachable") };
         let status = status(hello(), &[], &[down], Clients::default());
         assert_eq!(status.paths[0].state, PathState::Unreachable);
-        assert_eq!(status.paths[0].reason.as_deref(), Some("taken down"));
+        assert_eq!(status.paths[0].reason.as_deref(), Some("taken down by hand"));
         let json = serde_json::to_value(&status).unwrap();
         assert_eq!(json["paths"][0]["state"], "unreachable");
         assert_eq!(json["connections"], 0);

@@ -107,6 +107,10 @@ fn a_client_that_has_used_its_quota_is_ended_and_told_why() {
     let (status, _) = support::texts(&output);
     assert_eq!(output.status.code(), Some(2), "{status}");
     assert!(status.contains("refused by the server: the server refuses this client"), "{status}");
+    let invite = server.invite_file.to_str().unwrap();
+    let said = support::run(dir.path(), &["doctor", "--invite-file", invite, "--path", &path]);
+    let (text, _) = support::texts(&said);
+    assert!(!said.status.success() && text.contains("its quota of 200kB is used up"), "{text}");
     let status = ask(dir.path(), &["status", "--control", at_server], true);
     assert!(status.contains("first: quota: ") && status.contains("used up"), "{status}");
     assert!(status.contains("refused: ") && status.contains("quota "), "{status}");

@@ -168,7 +168,7 @@ fn shown(status: &Status) -> String {
     }
     if let Some(Trouble { text: why, help, .. }) = &status.trouble {
         let what = if status.works() { "the latest attempt failed" } else { "not working" };
-        text += &format!("{what}: {why}: {help}\n");
+        text += &format!("{what}: {why}; {help}\n");
     }
     if status.repairs_sent + status.bytes_repaired > 0 {
         let (sent, computed) = (status.repairs_sent, bytes(status.bytes_repaired));

@@ -171,7 +171,7 @@ fn for_client(verdicts: &[PathVerdict], paths: &[(&PathSpec, Vec<&Gone>)]) -> Fi
         CLIENT,
         match trouble {
             Some(trouble) => {
-                format!("a client cannot work: {}: {}", trouble.text, trouble.kind.help())
+                format!("a client cannot work: {}; {}", trouble.text, trouble.kind.help())
             }
             None => "a client cannot work: no path leads to the server".to_owned(),
         },

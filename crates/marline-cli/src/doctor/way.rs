@@ -292,7 +292,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
 
 fn failed(what: &'static str, error: &OpenError) -> Finding {
     let trouble = Trouble::from(error);
-    Finding::fails(what, format!("{}: {}", trouble.text, trouble.kind.help()))
+    Finding::fails(what, format!("{}; {}", trouble.text, trouble.kind.help()))
 }
 
 /// What the connection learnt of the path's MTU.

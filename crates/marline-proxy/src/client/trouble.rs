@@ -54,9 +54,7 @@ impl TroubleKind {
     #[must_use]
     pub const fn help(self) -> &'static str {
         match self {
-            TroubleKind::Credential => {
-                "ask the server's owner to admit this client, or for a new invite"
-            }
+            TroubleKind::Credential => "the server's owner can admit this client again",
             TroubleKind::Key => "ask the server's owner for a new invite",
             TroubleKind::Protocol => {
                 "check that the invite's address and port lead to `marline server`, of a version that fits"

@@ -125,6 +125,27 @@ fn status(testbed: &Testbed) -> i32 {
     output.expect("marline status").status.code().expect("an exit status")
 }
 
+/// A portal's objections to UDP say nothing of a server that is reached by TCP, however long nothing is sent.
+#[test]
+fn a_path_that_works_by_tcp_stays_usable_where_a_portal_rejects_udp() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(mut testbed) = testbed(dir.path()) else { return };
+    start(&mut testbed, PORTAL);
+    let auto =
+        "marline client --invite-file invite --path wlan0 --socks5 127.0.0.1:1081 --control auto";
+    testbed.start("client", auto, Until::Says("socks5 listening"));
+    let usable = "marline status --control auto | grep -q 'wlan0: by TCP, as UDP gets no answer'";
+    testbed.run("client", &format!("until {usable}; do sleep 0.2; done"));
+    for _ in 0..8 {
+        testbed.run(
+            "client",
+            &format!("{usable}\nmarline path --control auto | grep -q 'wlan0  up,usable'"),
+        );
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
 /// An interface that goes down takes its path with it, with the cause; the other one carries on.
 #[test]
 fn a_path_whose_interface_is_down_is_unreachable() {

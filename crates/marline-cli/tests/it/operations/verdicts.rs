@@ -208,8 +208,8 @@ const WORLDS: &[World] = &[
         },
         state: "unreachable",
         cause: "refused by the server: this credential is unknown",
-        not_working: Some("ask the server's owner to admit this client"),
-        helps: "ask the server's owner to admit this client",
+        not_working: Some("the server's owner can admit this client again"),
+        helps: "the server's owner can admit this client again",
     },
     World {
         name: "no address of the server's family",

@@ -1,4 +1,4 @@
-//! What keeps a client from its server: why the latest request for a connection failed, and what helps.
+//! Trouble between a client and its server: why the latest request for a connection failed, and what helps.
 
 use std::fmt;
 use std::io;

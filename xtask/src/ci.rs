@@ -4,9 +4,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::run::{command, run, run_and_say_what_failed, tested};
+use crate::run::{command, run, run_and_say_what_failed, run_watched, tested};
+use crate::test_counts::{Skipped, TestCounts};
 use crate::{
-    TaskResult, alone, bench, dashboard, deps, manifest, packages, python, rooms, spec, tidy,
+    TaskResult, alone, bench, dashboard, deps, manifest, packages, python, readme, rooms, spec,
+    tidy,
 };
 
 const FUZZ_SECONDS: u64 = 5;
@@ -19,11 +21,12 @@ type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
 /// Runs the steps named, or all, in order. One that fails does not keep the others from running:
 /// who reads the log wants to know all that is wrong.
 pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
-    let steps: [Step<'_>; 18] = [
+    let steps: [Step<'_>; 19] = [
         ("format", &|root| cargo(root, &["fmt", "--all", "--check"])),
         ("tidy", &tidy::check),
         ("deps", &deps::check),
         ("rooms", &rooms::check),
+        ("readme", &readme::check),
         ("spec", &spec::check),
         ("deny", &|root| cargo(root, &["deny", "check", "licenses", "bans", "sources"])),
         ("dashboard", &dashboard::check),
@@ -80,7 +83,23 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> TaskResult {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         workspace.env("RUST_TEST_THREADS", (2 * processors).to_string());
     }
-    run_and_say_what_failed(workspace.args(arguments))
+    // Beside what is built: the programs of tests run in different directories.
+    let skipped = root.join("target/skipped-tests");
+    let _ = std::fs::remove_file(&skipped);
+    workspace.args(arguments).env("MARLINE_SKIPPED", &skipped);
+    let mut counts = TestCounts::default();
+    let result = run_watched(&mut workspace, |line| counts.read(line));
+    let skipped = Skipped::read(&std::fs::read_to_string(&skipped).unwrap_or_default());
+    let tools = std::fs::read_to_string(root.join(".ci/install-tools")).unwrap_or_default();
+    let summary = counts.summary(&skipped, &tools, result.is_ok());
+    match result {
+        Ok(()) => {
+            println!("{summary}");
+            Ok(())
+        }
+        // What is printed of an error is the last of all.
+        Err(error) => Err(format!("{error}\n{summary}")),
+    }
 }
 
 /// Runs every fuzz target of `fuzz/` for a while.

@@ -20,10 +20,12 @@ mod manifest;
 mod nightly;
 mod packages;
 mod python;
+mod readme;
 mod rooms;
 mod run;
 mod source;
 mod spec;
+mod test_counts;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -35,6 +37,7 @@ usage: cargo xtask <task>
   tidy            file and function sizes, forbidden text, crate and module headers, links of the documents
   deps            which crate depends on which
   rooms           who may write which field of a connection, and files that import each other in a circle
+  readme          the README's figures beside the pages they come from
   spec [--write | --kernel DIR]  the tables of requirements (docs/spec/*.toml), checked; --write renews
                   their totals, --kernel looks up what Linux's source in DIR is said to witness
   test [ARGS]     every test of the repository; ARGS go to `cargo test --workspace`
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
     let result = match task.as_str() {
         "tidy" => tidy::check(&root),
         "deps" => deps::check(&root),
+        "readme" => readme::check(&root),
         "rooms" => rooms::check(&root),
         "spec" => spec::print(&root, rest),
         "test" => ci::test(&root, rest),

@@ -75,6 +75,14 @@ const BEHIND_PANIC: usize = 5;
 /// Runs `command` and shows what it writes to standard output as it comes. The message, if it fails, has the lines
 /// that say what failed: they lie far above the end of a long log.
 pub(crate) fn run_and_say_what_failed(command: &mut Command) -> Result<(), String> {
+    run_watched(command, |_| ())
+}
+
+/// As [`run_and_say_what_failed`], and `watch` sees each line.
+pub(crate) fn run_watched(
+    command: &mut Command,
+    mut watch: impl FnMut(&str),
+) -> Result<(), String> {
     let failed = |words: &dyn Display, command: &Command| format!("{}: {words}", shown(command));
     let mut child =
         command.stdout(Stdio::piped()).spawn().map_err(|error| failed(&error, command))?;
@@ -82,6 +90,7 @@ pub(crate) fn run_and_say_what_failed(command: &mut Command) -> Result<(), Strin
     for line in child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
         let line = line.map_err(|error| failed(&error, command))?;
         println!("{line}");
+        watch(&line);
         if line.contains("panicked at") {
             behind = BEHIND_PANIC + 1;
         }

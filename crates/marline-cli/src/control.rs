@@ -24,7 +24,7 @@ use marline::advanced::SharedEventObserver;
 use marline::datagrams::LaneCounters;
 use marline::{ConnectionId, MonitorEvent, PathEvent};
 use marline_proxy::udp::UdpCounts;
-use protocol::{AddressPair, Connection, OpenTarget, Path, PathChange};
+use protocol::{AddressPair, Connection, OpenTarget, Path, PathChange, Trouble};
 use tokio::sync::broadcast;
 
 use crate::config::policies::Mode;
@@ -146,8 +146,8 @@ pub trait Handle: Send + Sync + 'static {
         None
     }
 
-    /// Why the server refuses this client; `None`: it does not, or this is no client.
-    fn refused(&self) -> Option<String> {
+    /// Why the latest request for a connection to the server failed; `None`: it did not, or this is not a client.
+    fn trouble(&self) -> Option<Trouble> {
         None
     }
 

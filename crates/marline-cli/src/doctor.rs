@@ -9,6 +9,7 @@ pub mod invite;
 mod native;
 pub mod path;
 mod settings;
+mod way;
 
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -37,6 +38,17 @@ pub struct Finding {
     pub status: FindingStatus,
     /// Observation and remedy.
     pub text: String,
+}
+
+/// What a path to a server is good for, in the words of `marline status`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PathVerdict {
+    /// The path as given.
+    pub path: String,
+    /// `usable` or `unreachable`.
+    pub state: &'static str,
+    /// Why it is not usable, or what there is to say besides.
+    pub cause: Option<String>,
 }
 
 impl Finding {
@@ -73,8 +85,8 @@ fn udp() -> Finding {
     match UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)) {
         Ok(_) => Finding::works(
             WHAT,
-            "can be opened; whether the networks let UDP through, `marline doctor --invite-file` or \
-             `--server` tells",
+            "can be opened; `marline doctor --invite-file` or `--server` checks whether the networks \
+             let UDP through",
         ),
         Err(error) => Finding::fails(WHAT, format!("no UDP socket: {error}")),
     }

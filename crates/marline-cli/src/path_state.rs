@@ -1,10 +1,11 @@
-//! State of a path, in a word and with its reason: usable, degraded or unreachable.
+//! State of a path as `marline status` shows it, with its reason.
 
 pub use marline_dashboard::PathState;
+use marline_dashboard::PathSummary;
 use serde::Serialize;
 
 use crate::control::protocol::{Connection, Path, Quota};
-use crate::path_summary::summarise;
+use crate::path_summary::{summarise, summarise_listening};
 use crate::path_table::radio;
 
 /// One path.
@@ -43,10 +44,20 @@ pub struct PathStatus {
     pub radio: Option<String>,
 }
 
-/// What the path is good for, by what is known of it and of the connections that use it.
+/// What a client's path is good for, and what these connections did there.
 #[must_use]
 pub fn of_path(path: &Path, connections: &[Connection]) -> PathStatus {
-    let summary = summarise(path, connections);
+    shown(path, summarise(path, connections))
+}
+
+/// The same of an address at which a server listens: several rows where that is all of its addresses.
+#[must_use]
+pub fn of_listening(path: &Path, connections: &[Connection]) -> Vec<PathStatus> {
+    let rows = summarise_listening(path, connections);
+    rows.into_iter().map(|summary| shown(path, summary)).collect()
+}
+
+fn shown(path: &Path, summary: PathSummary) -> PathStatus {
     let share = |again: u64| again as f64 / summary.bytes_sent as f64;
     PathStatus {
         retransmitted: (summary.bytes_sent > 0).then(|| share(summary.bytes_repeated)),

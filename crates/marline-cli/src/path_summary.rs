@@ -1,6 +1,9 @@
 //! Summary of a path: what it is good for, and what the connections do there. `marline status` and the dashboard say
 //! the same of it.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
 use marline_dashboard::{PathState, PathSummary, Radio};
 
 use crate::control::protocol::{self, Connection, Path, Subflow};
@@ -20,8 +23,8 @@ pub fn summarise_those(
 ) -> PathSummary {
     let mut found = PathSummary {
         name: path.name.clone(),
-        state: PathState::Usable,
-        reason: path.problem.clone(),
+        state: PathState::of_word(&path.health),
+        reason: reason(path),
         local: path.local.clone(),
         backup: path.backup,
         metered: path.metered,
@@ -29,7 +32,6 @@ pub fn summarise_those(
         radio: path.radio.as_ref().map(radio),
         ..PathSummary::default()
     };
-    let mut doubted = false;
     for connection in connections {
         let live = connection.subflows.iter().map(|subflow| (subflow, true));
         let gone = connection.gone.iter().map(|subflow| (subflow, false));
@@ -41,12 +43,42 @@ pub fn summarise_those(
             found.bytes_duplicate += subflow.bytes_duplicate;
             if is_live {
                 found.srtt_us = found.srtt_us.into_iter().chain(subflow.srtt_us).min();
-                doubted |= subflow.potentially_failed || subflow.health.starts_with("doubtful");
             }
         }
     }
-    judge(&mut found, path, doubted);
     found
+}
+
+/// Our addresses that are listed for one at which a server listens on all of them; the others share a row.
+const MOST_ADDRESSES: usize = 16;
+
+/// The rows of an address at which a server listens: its own, or, where it is a wildcard (`0.0.0.0`, `[::]`), one for
+/// each of our addresses that connections use.
+#[must_use]
+pub fn summarise_listening(path: &Path, connections: &[Connection]) -> Vec<PathSummary> {
+    let listens: Option<SocketAddr> = path.local.as_deref().and_then(|local| local.parse().ok());
+    let Some(listens) = listens.filter(|address| address.ip().is_unspecified()) else {
+        return vec![summarise(path, connections)];
+    };
+    let arrives = |subflow: &Subflow| {
+        let local: SocketAddr = subflow.local.parse().ok()?;
+        // The IPv6 wildcard takes IPv4 as well.
+        let fits = local.port() == listens.port() && (listens.is_ipv6() || local.is_ipv4());
+        fits.then_some(local)
+    };
+    let subflows = connections.iter().flat_map(|c| c.subflows.iter().chain(&c.gone));
+    let addresses: BTreeSet<SocketAddr> = subflows.filter_map(arrives).collect();
+    let listed: Vec<SocketAddr> = addresses.into_iter().take(MOST_ADDRESSES).collect();
+    let row = |address: &SocketAddr| {
+        let path = Path { local: Some(address.to_string()), ..path.clone() };
+        summarise_those(&path, connections, &|subflow| arrives(subflow) == Some(*address))
+    };
+    let mut rows: Vec<PathSummary> = listed.iter().map(row).collect();
+    let rest = |subflow: &Subflow| arrives(subflow).is_some_and(|local| !listed.contains(&local));
+    if rows.is_empty() || rows.len() == MOST_ADDRESSES {
+        rows.push(summarise_those(path, connections, &rest));
+    }
+    rows
 }
 
 /// How a network that has only IPv6 reaches the rest.
@@ -55,32 +87,13 @@ pub fn by_nat64(prefix: &str) -> String {
     format!("IPv6 only, by NAT64 prefix {prefix}")
 }
 
-fn judge(found: &mut PathSummary, path: &Path, doubted: bool) {
-    if path.servers.iter().any(|server| server.by_tcp) && found.reason.is_none() {
-        found.reason = Some("by TCP, as UDP gets no answer".to_owned());
-    }
-    if let Some(prefix) = &path.nat64 {
-        let by = by_nat64(prefix);
-        found.reason = Some(found.reason.as_ref().map_or(by.clone(), |why| format!("{why}; {by}")));
-    }
-    found.state = match path.health.as_str() {
-        _ if !path.up => PathState::Unreachable,
-        "" | "unknown" | "answers" if doubted || path.fading => PathState::Degraded,
-        "" | "unknown" | "answers" => PathState::Usable,
-        "no-answer" | "down" | "unreachable" => PathState::Unreachable,
-        _ => PathState::Degraded,
-    };
-    if !path.up && found.reason.is_none() {
-        found.reason = Some("taken down".to_owned());
-    }
-    if found.state == PathState::Degraded && found.reason.is_none() {
-        let why = match (path.fading, doubted) {
-            (true, _) => "its signal fades",
-            (false, true) => "answers are overdue",
-            (false, false) => &path.health,
-        };
-        found.reason = Some(why.to_owned());
-    }
+/// Why it is not usable, and what there is to say besides.
+fn reason(path: &Path) -> Option<String> {
+    let by_tcp = path.servers.iter().any(|server| server.by_tcp);
+    let by_tcp = by_tcp.then(|| "by TCP, as UDP gets no answer".to_owned());
+    let translated = path.nat64.as_deref().map(by_nat64);
+    let words: Vec<String> = path.cause.clone().or(by_tcp).into_iter().chain(translated).collect();
+    (!words.is_empty()).then(|| words.join("; "))
 }
 
 fn radio(radio: &protocol::Radio) -> Radio {
@@ -88,14 +101,14 @@ fn radio(radio: &protocol::Radio) -> Radio {
     Radio { kind, state, traffic_j, idle_j, promotions }
 }
 
-/// Whether a subflow starts at the path's address, `ADDRESS:PORT`, IPv6 in brackets, and leads where the path does.
+/// Whether a subflow starts at the path's address, and leads where the path does. A client's path has an address for
+/// each family, a server's has its port behind it; subflows have `ADDRESS:PORT`, IPv6 in brackets.
 #[must_use]
 pub fn is_on(subflow: &Subflow, path: &Path) -> bool {
     let Some(local) = &path.local else { return false };
     let address = ip(&subflow.local);
-    // A path of both families lists both of its addresses.
     path.remote.as_ref().is_none_or(|remote| *remote == subflow.remote)
-        && local.split([',', ' ']).any(|one| one == address)
+        && local.split([',', ' ']).any(|one| one == address || one == subflow.local)
 }
 
 /// An end without its port.
@@ -131,5 +144,63 @@ mod tests {
         assert_eq!(sent(Some("127.0.0.1:7002")), 4);
         assert_eq!(sent(None), 7);
         assert_eq!((ip("[2001:db8::7]:5"), ip("192.0.2.7:5")), ("2001:db8::7", "192.0.2.7"));
+    }
+
+    #[test]
+    fn a_wildcard_has_a_row_for_each_address_up_to_a_bound_and_all_bytes_are_counted() {
+        let subflow = |local: String| Subflow { local, bytes_sent: 5, ..Subflow::default() };
+        let many = |count: u8| {
+            let mut subflows: Vec<Subflow> =
+                (1..=count).map(|n| subflow(format!("10.0.0.{n}:443"))).collect();
+            subflows.push(subflow("[fd00::1]:443".to_owned()));
+            subflows.push(subflow("10.0.0.1:80".to_owned()));
+            [Connection { subflows, ..Connection::default() }]
+        };
+        let listening = |local: &str| Path {
+            name: local.to_owned(),
+            local: Some(local.to_owned()),
+            health: "usable".to_owned(),
+            ..Path::default()
+        };
+        let rows = |local: &str, count| {
+            let rows = summarise_listening(&listening(local), &many(count));
+            assert!(rows.iter().all(|row| row.state == PathState::Usable && row.name == local));
+            let sent = rows.iter().map(|row| row.bytes_sent).sum::<u64>();
+            (rows.len(), sent, rows[0].local.clone().unwrap_or_default())
+        };
+        assert_eq!(rows("0.0.0.0:443", 2), (2, 10, "10.0.0.1:443".to_owned()));
+        assert_eq!(rows("[::]:443", 2), (3, 15, "10.0.0.1:443".to_owned()));
+        assert_eq!(
+            rows("0.0.0.0:443", 200),
+            (MOST_ADDRESSES + 1, 1_000, "10.0.0.1:443".to_owned())
+        );
+        assert_eq!(rows("0.0.0.0:8443", 2), (1, 0, "0.0.0.0:8443".to_owned()));
+        assert_eq!(rows("10.0.0.1:443", 2), (1, 5, "10.0.0.1:443".to_owned()));
+    }
+
+    #[test]
+    fn a_usable_path_by_tcp_or_translation_says_so_and_another_says_its_cause() {
+        let by_tcp = protocol::Reached { by_tcp: true, ..protocol::Reached::default() };
+        let path = |health: &str, cause: Option<&str>| Path {
+            health: health.to_owned(),
+            cause: cause.map(str::to_owned),
+            servers: vec![by_tcp.clone()],
+            ..Path::default()
+        };
+        let said = |path: &Path| {
+            let summary = summarise(path, &[]);
+            (summary.state.word(), summary.reason.unwrap_or_default())
+        };
+        let tcp = "by TCP, as UDP gets no answer".to_owned();
+        assert_eq!(said(&path("usable", None)), ("usable", tcp.clone()));
+        let overdue = ("degraded", "answers are overdue".to_owned());
+        assert_eq!(said(&path("degraded", Some("answers are overdue"))), overdue);
+        let translated = Path { nat64: Some("64:ff9b::/96".to_owned()), ..path("usable", None) };
+        let both = format!("{tcp}; IPv6 only, by NAT64 prefix 64:ff9b::/96");
+        assert_eq!(said(&translated), ("usable", both));
+        assert_eq!(
+            said(&Path { servers: Vec::new(), ..path("", None) }),
+            ("untried", String::new())
+        );
     }
 }

@@ -38,6 +38,17 @@ pub fn render(connections: &[Connection]) -> String {
     text
 }
 
+/// A line for each path that is not usable, with the cause, below an empty one; nothing if all are.
+#[must_use]
+pub fn unusable(paths: &[Path]) -> String {
+    let line = |path: &Path| {
+        let cause = path.cause.as_deref().map(|cause| format!(": {cause}")).unwrap_or_default();
+        format!("{}: {}{cause}\n", path.name, path.health)
+    };
+    let lines: String = paths.iter().filter(|path| path.health != "usable").map(line).collect();
+    if lines.is_empty() { lines } else { format!("\n{lines}") }
+}
+
 /// A line for each path that goes over a radio, below an empty one; nothing if none does.
 #[must_use]
 pub fn radios(paths: &[Path]) -> String {

@@ -519,6 +519,11 @@ impl Connection {
         self.paths.places()
     }
 
+    /// The ends of its established subflows that are doubtful or silent.
+    pub(crate) fn doubted_paths(&self) -> impl Iterator<Item = FourTuple> {
+        self.paths.doubted()
+    }
+
     /// What policies would be told of a subflow now.
     pub(crate) fn subflow_view(&self, now: Instant, id: SubflowId) -> Option<SubflowView> {
         self.paths.get(id).map(|subflow| subflow.view(now, id))

@@ -18,19 +18,21 @@ pub struct About {
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PathState {
-    /// It answers.
-    #[default]
+    /// A server answers over it.
     Usable,
-    /// It answers some, or is doubted.
+    /// A server answers over it, but answers are overdue or its signal fades.
     Degraded,
-    /// Nothing comes, or it is not there.
+    /// It leads to no server that serves this client.
     Unreachable,
+    /// No server has been asked over it yet.
+    #[default]
+    Untried,
 }
 
 impl PathState {
     /// All of them.
-    pub const ALL: [PathState; 3] =
-        [PathState::Usable, PathState::Degraded, PathState::Unreachable];
+    pub const ALL: [PathState; 4] =
+        [PathState::Usable, PathState::Degraded, PathState::Unreachable, PathState::Untried];
 
     /// The word for it.
     #[must_use]
@@ -39,7 +41,20 @@ impl PathState {
             PathState::Usable => "usable",
             PathState::Degraded => "degraded",
             PathState::Unreachable => "unreachable",
+            PathState::Untried => "untried",
         }
+    }
+
+    /// The state that has this word; a word that is not known says nothing.
+    #[must_use]
+    pub fn of_word(word: &str) -> PathState {
+        Self::ALL.into_iter().find(|state| state.word() == word).unwrap_or_default()
+    }
+
+    /// Whether data gets through.
+    #[must_use]
+    pub const fn works(self) -> bool {
+        matches!(self, PathState::Usable | PathState::Degraded)
     }
 }
 

@@ -51,7 +51,42 @@ fn draw(experiment: &Path) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use marline_lab::runs::Job;
+
     use super::*;
+
+    /// The slowest answer of a hundred runs, ms, and how many answers there were: what `marline lab run
+    /// scenarios/handover.toml --seeds 100` prints as `max` and `messages`.
+    fn slowest(file: &ExperimentFile, variant: &str) -> (f64, usize) {
+        let mut lanes = file.lanes(&[Stack::Sim]).expect("lanes");
+        lanes.retain(|lane| lane.variant.name == variant);
+        let (mut worst_ms, mut count) = (0.0_f64, 0);
+        for job in Job::series(&file.experiment, &lanes, 100) {
+            let outcome = simulate(&job.experiment, &job.lane.variant, job.seed).expect("a run");
+            for message in outcome.messages(&job.experiment.workload) {
+                worst_ms = worst_ms.max(message.latency_ms);
+                count += 1;
+            }
+        }
+        (worst_ms, count)
+    }
+
+    #[test]
+    fn the_readmes_caption_says_what_a_hundred_runs_give_today() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let file = ExperimentFile::open(&root.join("scenarios/handover.toml")).expect("a file");
+        let ((both_ms, answers), (wifi_ms, _)) =
+            (slowest(&file, "Marline over both"), slowest(&file, "WiFi alone"));
+        assert_eq!(answers, 24_000);
+        let caption = format!(
+            "the slowest of 24,000 echoes took {:.2} s, over WiFi alone {:.1} s.",
+            both_ms / 1e3,
+            wifi_ms / 1e3
+        );
+        let readme = std::fs::read_to_string(root.join("README.md")).expect("README.md");
+        let said = readme.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(&caption), "README.md should say: {caption}");
+    }
 
     #[test]
     fn the_readmes_figure_is_what_the_program_draws_today() {

@@ -3,7 +3,8 @@
 //! A test that wants recorded traces or a foreign program asks here first. Where the thing is
 //! missing the test ends early, but never silently: one line goes to standard error past the
 //! test harness's capture. With `MARLINE_REQUIRE_ALL=1` (as in `.ci/run`) the same line is a
-//! failure, so that a skipped test can not pass for a passed one where everything is installed.
+//! failure, so that a skipped test can not pass for a passed one where everything is installed. `cargo xtask test`
+//! names a file in [`SKIPPED`], and counts what is in it at the end.
 //!
 //! ```
 //! # fn example() {
@@ -14,6 +15,7 @@
 //! ```
 
 use std::env;
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +23,14 @@ use std::path::{Path, PathBuf};
 pub const TRACE_DIR: &str = "MARLINE_TRACE_DIR";
 /// Set to `1`: a test that would skip fails instead.
 pub const REQUIRE_ALL: &str = "MARLINE_REQUIRE_ALL";
+/// Names a file to which each skipped test appends a line: program, test, kind and text, with tabs between them. The
+/// kind is `program`, and the text its name, or `other`, and the text says why.
+pub const SKIPPED: &str = "MARLINE_SKIPPED";
+
+/// Bytes of the text of such a line at most, and of the file. A line goes out in one write, so that those of tests that
+/// run at the same time do not mix.
+const TEXT_BYTES: usize = 200;
+const FILE_BYTES: u64 = 1 << 20;
 
 /// The directory with the recorded link traces: `MARLINE_TRACE_DIR`, or else `shared/traces`
 /// beside the checkout. `None`, after a loud line, where neither exists.
@@ -52,7 +62,7 @@ pub fn trace_dir() -> Option<PathBuf> {
 pub fn program(name: &str) -> Option<PathBuf> {
     let found = find_program(name, &env::var_os("PATH").unwrap_or_default());
     if found.is_none() {
-        skip(&format!("`{name}` is not installed"));
+        skip_because("program", name, &format!("`{name}` is not installed"));
     }
     found
 }
@@ -74,12 +84,36 @@ pub fn root() -> bool {
 /// # Panics
 /// When `MARLINE_REQUIRE_ALL=1`.
 pub fn skip(why: &str) {
+    skip_because("other", why, why);
+}
+
+fn skip_because(kind: &str, text: &str, why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     assert!(!everything_is_required(), "{test} may not be skipped ({REQUIRE_ALL}=1): {why}");
     // Written to the stream itself: the harness captures only what goes through `eprintln!`.
     let line = format!("SKIPPED {test}: {why}\n");
     let _ = std::io::stderr().write_all(line.as_bytes());
+    if let Some(file) = env::var_os(SKIPPED).filter(|value| !value.is_empty()) {
+        let program = env::current_exe().unwrap_or_default();
+        let program = program.file_name().unwrap_or_default().to_string_lossy();
+        // A test that cannot say that it was skipped is skipped nevertheless.
+        let _ = append(Path::new(&file), &[&program, test, kind, text]);
+    }
+}
+
+/// Appends a line of these fields, unless the file is full.
+fn append(file: &Path, fields: &[&str]) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().append(true).create(true).open(file)?;
+    if file.metadata()?.len() >= FILE_BYTES {
+        return Ok(());
+    }
+    let clean = |field: &&str| {
+        let plain = field.replace(|c: char| c.is_control(), " ");
+        plain[..plain.floor_char_boundary(TEXT_BYTES)].to_owned()
+    };
+    let line = fields.iter().map(clean).collect::<Vec<_>>().join("\t");
+    file.write_all(format!("{line}\n").as_bytes())
 }
 
 fn everything_is_required() -> bool {
@@ -95,6 +129,21 @@ fn find_program(name: &str, path: &std::ffi::OsStr) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_of_skipped_tests_stay_lines_and_the_file_stays_small() {
+        let file = env::temp_dir().join(format!("marline-skipped-{}", std::process::id()));
+        append(&file, &["program", "a::b", "other", "one\ntwo\tthree"]).expect("a line");
+        append(&file, &["program", "a::c", "other", &"ä".repeat(500)]).expect("a line");
+        let text = std::fs::read_to_string(&file).expect("the file");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "program\ta::b\tother\tone two three");
+        assert!(lines.len() == 2 && lines[1].len() < 300, "{text}");
+        std::fs::write(&file, vec![b'\n'; FILE_BYTES as usize]).expect("a full file");
+        append(&file, &["program", "a::b", "other", "one"]).expect("nothing to do");
+        assert_eq!(std::fs::metadata(&file).expect("the file").len(), FILE_BYTES);
+        std::fs::remove_file(&file).expect("removed");
+    }
 
     #[test]
     fn a_program_is_found_on_the_path_and_nowhere_else() {

@@ -1,19 +1,19 @@
 //! Client: opens connections over several local addresses.
 
 mod builder;
+mod watching;
 
 use core::net::{IpAddr, SocketAddr};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_core::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, MonitorEvent,
     PathHealthMonitor, SocketOption,
 };
 use marline_io::{
-    HealthExchange, Interfaces, LocalEnd, PathSpec, Prefix64, Shard, ShardConfig, ShardHandle,
-    SharedEventObserver, Watcher,
+    HealthExchange, Interfaces, PathSpec, Shard, ShardConfig, ShardHandle, SharedEventObserver,
 };
 use marline_time::{DelayHistogram, Duration};
 use tokio::io::AsyncWriteExt;
@@ -25,7 +25,7 @@ use crate::datagrams::LaneCounters;
 use crate::happy_eyeballs::{AttemptSchedule, HappyEyeballs, Winner, connect_error};
 use crate::health::{HealthWatcher, PathEvent};
 use crate::nat64::PrefixWatch;
-use crate::path_table::{Candidate, PathChange, PathRestriction, PathStatus, PathTable};
+use crate::path_table::{Candidate, Evidence, PathChange, PathRestriction, PathStatus, PathTable};
 use crate::routes::Routes;
 use crate::shards::{
     Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, share_path_health,
@@ -35,11 +35,14 @@ use crate::{
     BindError, Carrier, ConnectError, PolicyError, Stream, TransportConfig, UnknownPath, carrier,
 };
 pub use builder::ClientBuilder;
+use watching::watch_out;
 
 /// Changes of paths a slow reader may lag behind.
 const PATH_EVENT_CAPACITY: usize = 64;
 /// News of contacts comes with every packet of a busy client: paths are looked at this often at most.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Addresses of servers that are remembered to judge paths by.
+const MOST_SERVERS: usize = 64;
 /// Bounds of the stagger between attempts.
 const STAGGER: core::ops::RangeInclusive<Duration> =
     Duration::from_millis(50)..=Duration::from_millis(250);
@@ -58,6 +61,7 @@ struct Inner {
     prefixes: Arc<PrefixWatch>,
     routes: Routes,
     winner: Mutex<Option<(IpAddr, SocketAddr)>>,
+    asked: Mutex<Asked>,
     /// What connections are opened with: one for all, as long as the local addresses stay the same.
     connection: Mutex<Arc<ConnectionConfig>>,
     monitor: broadcast::Sender<MonitorEvent>,
@@ -67,6 +71,15 @@ struct Inner {
     tasks: Mutex<Vec<AbortHandle>>,
     /// Its part in what processes tell each other of paths.
     _exchange: Option<HealthExchange>,
+}
+
+/// Who is asked for connections, and what the protocol above says of them.
+#[derive(Clone, Debug, Default)]
+struct Asked {
+    /// The servers of the latest attempt to connect.
+    servers: Vec<SocketAddr>,
+    /// Why they do not serve this client.
+    rejection: Option<String>,
 }
 
 impl Drop for Inner {
@@ -139,6 +152,7 @@ impl Client {
             prefixes: Arc::default(),
             routes: Routes::default(),
             winner: Mutex::new(None),
+            asked: Mutex::default(),
             connection,
             monitor,
             decisions: Decisions::default(),
@@ -218,6 +232,7 @@ impl Client {
         first_bytes: &[u8],
     ) -> Result<Stream, ConnectError> {
         let begun = tokio::time::Instant::now();
+        lock(&self.inner.asked).servers = servers.iter().copied().take(MOST_SERVERS).collect();
         let winner = *lock(&self.inner.winner);
         let ways = || {
             let paths = lock(&self.inner.paths);
@@ -331,15 +346,28 @@ impl Client {
     /// The paths and their state.
     #[must_use]
     pub fn paths(&self) -> Vec<PathStatus> {
-        let (now, contacts) = self.inner.shard.contacts();
-        let transport = self.inner.config.carrier.transport();
-        let mut paths = lock(&self.inner.paths).status(now, &contacts, transport);
-        let by_tcp = self.inner.shard.routes_by_link();
-        for server in paths.iter_mut().flat_map(|path| &mut path.servers) {
-            server.by_tcp = by_tcp.contains(&(server.local, server.server));
-            server.tcp_failure = self.inner.shard.link_failure(server.local, server.server);
-        }
-        paths
+        let shard = &self.inner.shard;
+        let (now, contacts) = shard.contacts();
+        let (by_tcp, doubted) = (shard.routes_by_link(), shard.doubted_paths());
+        let asked = lock(&self.inner.asked).clone();
+        let tcp =
+            |local, server| (by_tcp.contains(&(local, server)), shard.link_failure(local, server));
+        lock(&self.inner.paths).status(&Evidence {
+            now,
+            contacts: &contacts,
+            transport: self.inner.config.carrier.transport(),
+            servers: &asked.servers,
+            rejection: asked.rejection.as_deref(),
+            doubted: &doubted,
+            tcp: &tcp,
+        })
+    }
+
+    /// Says why the server that answers does not serve this client, such as a key that is not the expected one or a
+    /// credential that it refuses; `None`: it serves it. For the protocol above, which alone knows. As long as there
+    /// is a reason, every path is [unreachable](PathHealth::Unreachable) for it: what answers there is of no use.
+    pub fn set_rejection(&self, reason: Option<String>) {
+        lock(&self.inner.asked).rejection = reason;
     }
 
     /// Changes a path by hand, for all connections. `path` is its index in [`Client::paths`], its
@@ -472,104 +500,4 @@ fn as_opened(transport: &TransportConfig) -> ConnectionConfig {
     let mut connection = transport.as_core().clone();
     connection.connection_attempt_delay = None;
     connection
-}
-
-impl Inner {
-    /// Has the networks asked that have only IPv6 now.
-    fn follow_prefixes(&self) {
-        let ends = lock(&self.paths).to_be_asked();
-        self.prefixes.follow(ends);
-    }
-
-    fn on_prefix(&self, end: &LocalEnd, prefix: Option<Prefix64>) {
-        let mut paths = lock(&self.paths);
-        if !paths.set_prefix(&self.shard, end.interface.1, prefix) {
-            return;
-        }
-        let name = &end.interface.0;
-        match prefix {
-            Some(prefix) => {
-                tracing::info!(
-                    "{name}: IPv6 only, IPv4 servers are reached by NAT64 prefix {prefix}"
-                );
-            }
-            None => tracing::info!(
-                "{name}: IPv6 only, and its network does not translate (NAT64) any more"
-            ),
-        }
-    }
-
-    /// Looks at all paths and tells what changed. `true`: another look is due soon.
-    fn look(&self) -> bool {
-        let (now, contacts) = self.shard.contacts();
-        let paths = lock(&self.paths).known(&contacts);
-        let mut watcher = lock(&self.watcher);
-        for event in watcher.look(now, &paths) {
-            match event.fault {
-                Some(_) => tracing::warn!("{event}"),
-                None => tracing::info!("{event}"),
-            }
-            // Nobody listening is no error.
-            let _ = self.path_events.send(event);
-        }
-        watcher.is_unsettled(now, &paths)
-    }
-}
-
-/// Starts what follows the machine's networks; it ends with these handles, or with the client.
-fn watch_out(inner: &Arc<Inner>) -> Vec<AbortHandle> {
-    inner.follow_prefixes();
-    let (prefixes, client) = (Arc::clone(&inner.prefixes), Arc::downgrade(inner));
-    let tell = move |end: &LocalEnd, prefix| {
-        if let Some(inner) = client.upgrade() {
-            inner.on_prefix(end, prefix);
-        }
-    };
-    let mut tasks = vec![
-        tokio::spawn(look_out(Arc::downgrade(inner))).abort_handle(),
-        tokio::spawn(prefixes.run(tell)).abort_handle(),
-    ];
-    match Watcher::start() {
-        Ok(watcher) => {
-            tasks.push(tokio::spawn(watch(Arc::downgrade(inner), watcher)).abort_handle());
-        }
-        Err(error) => tracing::warn!(%error, "interfaces are not followed"),
-    }
-    tasks
-}
-
-/// Looks at the paths whenever there is news of them, as long as the client exists.
-async fn look_out(client: Weak<Inner>) {
-    loop {
-        let Some(inner) = client.upgrade() else { return };
-        // First asked for, then looked: what happens in between is news.
-        let news = inner.shard.await_contacts();
-        let unsettled = inner.look();
-        drop(inner);
-        if !unsettled {
-            news.notified().await;
-        }
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
-}
-
-/// Follows the interfaces as long as the client exists.
-async fn watch(client: Weak<Inner>, mut watcher: Watcher) {
-    // An interface may have come after the paths were looked up, and before the watcher listened.
-    let mut interfaces = Interfaces::now();
-    loop {
-        match interfaces {
-            Ok(interfaces) => {
-                let Some(inner) = client.upgrade() else { return };
-                inner.routes.forget();
-                lock(&inner.paths).follow(&inner.shard, &interfaces);
-                inner.follow_prefixes();
-            }
-            Err(error) => {
-                tracing::warn!(%error, "interfaces are no longer followed");
-                return;
-            }
-        }
-        interfaces = watcher.changed().await;
-    }
 }

@@ -264,7 +264,7 @@ fn suspicion(transport: &str, server: SocketAddr, reach: &Reach) -> String {
 }
 
 /// A time as people say it.
-fn span(time: Duration) -> String {
+pub(crate) fn span(time: Duration) -> String {
     match time.as_secs() {
         0 => format!("{} ms", time.as_millis()),
         seconds @ 1..=119 => format!("{seconds} s"),

@@ -112,7 +112,7 @@ pub use marline_io::{
 pub use marline_policy as policy;
 pub use marline_time::{DelayHistogram, Duration, Instant};
 pub use multimob::Interactive;
-pub use path_table::{PathChange, PathRestriction, PathStatus};
+pub use path_table::{PathChange, PathHealth, PathRestriction, PathStatus};
 pub use server::{Server, ServerAddress, ServerBuilder};
 pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReuniteError, Stream};
 pub use transport_config::TransportConfig;

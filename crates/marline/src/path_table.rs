@@ -3,6 +3,7 @@
 mod change;
 mod entry;
 mod servers;
+mod status;
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
@@ -11,56 +12,14 @@ use marline_io::{
     Contact, Interfaces, LocalEnd, LocalSpec, ObservedPath, PathSpec, Prefix64, Shard,
 };
 use marline_policy::{AddressId, LocalAddress, PathCost};
-use marline_time::Instant;
 
 pub use change::PathChange;
 use entry::Entry;
+pub(crate) use status::Evidence;
+pub use status::{PathHealth, PathStatus};
 
-use crate::health::{self, Reach, ServerReach};
+use crate::health;
 use crate::{BindError, TunPath, UnknownPath};
-
-/// A local address that serves as a path, and how it is.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct PathStatus {
-    /// The path as configured, or the interface's name if found by itself.
-    pub spec: PathSpec,
-    /// The interface, if known.
-    pub interface: Option<String>,
-    /// Its addresses in use: usually one, or one per family.
-    pub addresses: Vec<IpAddr>,
-    /// The interface is there and up, and nobody took the path down by hand: new subflows may start
-    /// here. Whether anything answers is told by `servers`.
-    pub up: bool,
-    /// Carries data only if nothing else can.
-    pub backup: bool,
-    /// Bytes on it cost money.
-    pub metered: bool,
-    /// It will soon be gone, as somebody said who knows its radio.
-    pub fading: bool,
-    /// Its network has only IPv6, and IPv4 addresses are reached below this prefix (NAT64).
-    pub nat64: Option<Prefix64>,
-    /// Why it cannot be used, or why nothing comes of it, in words.
-    pub error: Option<String>,
-    /// What is known of each server that was asked something over it.
-    pub servers: Vec<ServerReach>,
-    /// What is wrong with the path as a whole: a server does not answer, and no other did since.
-    pub fault: Option<ServerReach>,
-}
-
-impl PathStatus {
-    /// One word for its health: `down`, or that of [`Reach::word`].
-    #[must_use]
-    pub fn health(&self) -> &'static str {
-        let answers = |server: &&ServerReach| matches!(server.reach, Reach::Answers { .. });
-        match &self.fault {
-            _ if !self.up => "down",
-            Some(fault) => fault.reach.word(),
-            None if self.servers.iter().any(|server| answers(&server)) => "answers",
-            None => "unknown",
-        }
-    }
-}
 
 /// A restriction of a path that is not by hand, such as a quota's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -366,43 +325,6 @@ impl PathTable {
             self.apply(shard);
         }
         before != prefix
-    }
-
-    /// Its paths, as `now` shows them by what is known of their contacts. `transport`: what firewalls call
-    /// the carrier.
-    pub(crate) fn status(
-        &self,
-        now: Instant,
-        contacts: &[Contact],
-        transport: &str,
-    ) -> Vec<PathStatus> {
-        let known = self.known(contacts);
-        let problem = |entry: &Entry, fault: &ServerReach| {
-            health::problem(&entry.called(), fault, (now, &known), transport)
-        };
-        let status = |entry: &Entry| {
-            let contacts = entry.contacts(contacts);
-            let fault = health::fault(&contacts, now).map(|(_, fault)| fault);
-            let why = || fault.as_ref().map(|fault| problem(entry, fault));
-            let unusable = || match &entry.restriction {
-                PathRestriction::Unusable(why) => Some(why.clone()),
-                _ => None,
-            };
-            PathStatus {
-                spec: entry.spec.clone(),
-                interface: entry.interface().map(str::to_owned),
-                addresses: entry.ends.iter().map(|end| end.address).collect(),
-                up: entry.is_up(),
-                backup: entry.backup,
-                metered: entry.is_metered(),
-                fading: entry.fading,
-                nat64: entry.nat64(&self.prefixes),
-                error: entry.error.clone().or_else(unusable).or_else(why),
-                servers: health::servers(&contacts, now),
-                fault,
-            }
-        };
-        self.entries.iter().map(status).collect()
     }
 
     /// The paths that are up, by name, each with what is known of its contacts.

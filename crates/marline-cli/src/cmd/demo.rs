@@ -69,7 +69,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut text = introduction(&plan);
     text.push_str(&outcome::table(&outcomes));
     let failed = failures.iter().map(|failure| format!("FAILED: {failure}"));
-    let last = failed.chain(doubts(&reports)).map(|line| wrap(&line)).collect::<String>();
+    let busy = [doubts(&reports), outcome::doubt(&outcomes)].into_iter().flatten();
+    let last = failed.chain(busy).map(|line| wrap(&line)).collect::<String>();
     text.push_str(&last);
     if let Some(verdict) = &verdict {
         text.push_str(&format!("\n{}", wrap(verdict)));

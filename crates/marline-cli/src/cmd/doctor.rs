@@ -9,27 +9,33 @@ use marline::advanced::KeptCapabilities;
 use marline::{PathSpec, ServerBuilder};
 use marline_io::SegmentLog;
 use marline_proxy::target::Target;
+use serde::Serialize;
 
 use super::monitor::print;
 use crate::config::client::ClientOptions;
-use crate::doctor::{Finding, FindingStatus, examine, invite, path};
+use crate::doctor::{Finding, FindingStatus, PathVerdict, examine, invite, path};
 use crate::invite_places::InvitePlaces;
 use crate::native::{CarrierPlan, drop_privileges};
 
 /// Arguments of `marline doctor`.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit status: 0, all checks pass or, with --invite-file or --server, a client could work over at \
+                        least one path; 1, it could not."
+)]
 pub struct Args {
-    /// Print a JSON array instead of text.
+    /// Print a JSON object instead of text: `works`, `paths` with `state` and `cause` as in `marline status --json`,
+    /// and `findings`.
     #[arg(long)]
     pub json: bool,
-    /// Check the connection to the server of this invite as a client would make it, over each path,
-    /// in five seconds: name, UDP, the server's key, the credential, MTU. Exit status 0 if at least
-    /// one path works [default: this machine, and the invite that `marline join` stored]
+    /// Check the connection to the server of this invite as a client would make it, over each path by UDP and by TCP,
+    /// in five seconds: name, answer, the server's key, the credential, MTU [default: this
+    /// machine, and the invite that `marline join` stored]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "server"])]
     pub invite_file: Option<PathBuf>,
-    /// Examine each path to this server: whether it answers over UDP, and with native TCP
+    /// Examine each path to this server: whether it answers by UDP, by TCP, and with native TCP
     /// (CAP_NET_RAW). If the server is a `marline doctor --listen`, middleboxes are detected by
-    /// comparing the segments at both ends. Exit status 0 if at least one path works with either
+    /// comparing the segments at both ends
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "listen")]
     pub server: Option<Target>,
     /// Path to examine, an interface or a local address; may be repeated [default: all with a
@@ -80,56 +86,68 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         path::respond(responder, |address| println!("listening on {address}")).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (findings, well) = match (&args.invite_file, &args.server) {
+    let report = match (&args.invite_file, &args.server) {
         (Some(file), _) => {
             let options =
                 ClientOptions { invite_file: Some(file.clone()), ..ClientOptions::default() };
             let found = invite::examine(&options.read_invite()?, &args.path).await;
-            (found.findings, found.usable)
+            Report { works: found.works(), paths: found.paths, findings: found.findings }
         }
         (None, Some(server)) => way_to(server, &args.path).await,
         (None, None) => with_stored_invite(&args.path).await?,
     };
     let text = match args.json {
-        true => format!("{}\n", serde_json::to_string_pretty(&findings)?),
-        false => findings.iter().map(line).collect(),
+        true => format!("{}\n", serde_json::to_string_pretty(&report)?),
+        false => report.findings.iter().map(line).collect(),
     };
     // A reader that went away knows enough.
     let _ = print(&text);
-    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.works { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// All that was found.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// A client could work, or nothing fails on this machine.
+    works: bool,
+    /// What each path to the server is good for.
+    paths: Vec<PathVerdict>,
+    findings: Vec<Finding>,
 }
 
 /// This machine, and the way to the server whose invite is stored. Without a stored invite, or with one that cannot be
 /// used, this machine alone.
-async fn with_stored_invite(paths: &[PathSpec]) -> anyhow::Result<(Vec<Finding>, bool)> {
+async fn with_stored_invite(paths: &[PathSpec]) -> anyhow::Result<Report> {
     let stored = InvitePlaces::of_process().find_stored();
     if !paths.is_empty() && matches!(stored, Ok(None)) {
         bail!("--path: which server? Type `marline join` first, or add --invite-file or --server");
     }
-    let mut findings = if paths.is_empty() { examine().await } else { Vec::new() };
-    let mut well = !findings.iter().any(fails);
+    let findings = if paths.is_empty() { examine().await } else { Vec::new() };
+    let works = !findings.iter().any(fails);
+    let mut report = Report { works, paths: Vec::new(), findings };
     match stored {
         Ok(Some(stored)) => {
             let found = invite::examine(&stored.invite, paths).await;
-            findings.extend(found.findings);
-            well &= found.usable;
+            report.works &= found.works();
+            report.paths = found.paths;
+            report.findings.extend(found.findings);
         }
         Ok(None) => {}
         Err(error) => {
-            findings.push(Finding::unusable_invite(&error));
-            well = false;
+            report.findings.push(Finding::unusable_invite(&error));
+            report.works = false;
         }
     }
-    Ok((findings, well))
+    Ok(report)
 }
 
 fn fails(finding: &Finding) -> bool {
     finding.status == FindingStatus::Fails
 }
 
-/// Both carriers at once; `true`: one of them leads to the server over at least one path. Then it is no
-/// fault that the other one does not: few servers have both.
-async fn way_to(server: &Target, paths: &[PathSpec]) -> (Vec<Finding>, bool) {
+/// Carriers with frames and native TCP at once. If one of them leads to the server over at least one path, the failure
+/// of the other one is not a fault: few servers have both.
+async fn way_to(server: &Target, paths: &[PathSpec]) -> Report {
     let native = async {
         let (_, addresses) = invite::resolve(std::slice::from_ref(server)).await;
         match addresses.first() {
@@ -137,9 +155,10 @@ async fn way_to(server: &Target, paths: &[PathSpec]) -> (Vec<Finding>, bool) {
             None => Vec::new(),
         }
     };
-    let (udp, mut native) = tokio::join!(invite::knock(server, paths), native);
+    let (framed, mut native) = tokio::join!(invite::knock(server, paths), native);
+    let framed_works = framed.works();
     let native_works = native.iter().any(|finding| finding.status == FindingStatus::Works);
-    let mut findings = udp.findings;
+    let mut findings = framed.findings;
     let forgive = |finding: &mut Finding| {
         if fails(finding) {
             finding.status = FindingStatus::Note;
@@ -147,11 +166,11 @@ async fn way_to(server: &Target, paths: &[PathSpec]) -> (Vec<Finding>, bool) {
     };
     if native_works {
         findings.iter_mut().for_each(forgive);
-    } else if udp.usable {
+    } else if framed_works {
         native.iter_mut().for_each(forgive);
     }
     findings.append(&mut native);
-    (findings, udp.usable || native_works)
+    Report { works: framed_works || native_works, paths: framed.paths, findings }
 }
 
 fn line(finding: &Finding) -> String {

@@ -101,7 +101,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn list(paths: &[Path]) -> String {
     let mut rows =
-        vec![["#", "path", "state", "local", "remote", "radio", "problem"].map(str::to_owned)];
+        vec![["#", "path", "state", "local", "remote", "radio", "cause"].map(str::to_owned)];
     for (number, path) in paths.iter().enumerate() {
         let state = match (path.up, path.backup) {
             (true, false) => "up",
@@ -111,10 +111,10 @@ fn list(paths: &[Path]) -> String {
         };
         let state = if path.metered { format!("{state},metered") } else { state.to_owned() };
         let state = if path.fading { format!("{state},fading") } else { state };
-        // An interface that is up is not all.
+        // Whether anything gets through where the interface is up.
         let state = match path.health.as_str() {
-            "" | "unknown" | "answers" | "down" => state,
-            bad => format!("{state},{bad}"),
+            health if path.up && !health.is_empty() => format!("{state},{health}"),
+            _ => state,
         };
         let or_dash = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
         rows.push([
@@ -124,7 +124,7 @@ fn list(paths: &[Path]) -> String {
             or_dash(&path.local),
             or_dash(&path.remote),
             path.radio.as_ref().map_or_else(|| "-".to_owned(), radio),
-            or_dash(&path.problem),
+            or_dash(&path.cause),
         ]);
     }
     align(&rows, &[1, 2, 3, 4, 5, 6]) + &translated(paths) + &servers(paths)
@@ -185,7 +185,7 @@ mod tests {
                 backup: true,
                 metered: true,
                 fading: true,
-                problem: Some("no route".into()),
+                cause: Some("no route".into()),
                 ..Path::default()
             },
         ];
@@ -211,22 +211,27 @@ mod tests {
             ..Reached::default()
         };
         let silent = "no answer for 12 s (tried 5 times)";
-        let path = |name: &str, server: Reached, problem: Option<String>| Path {
+        let path = |name: &str, health: &str, server: Reached, cause: Option<String>| Path {
             name: name.into(),
             up: true,
-            health: server.health.clone(),
+            health: health.into(),
             servers: vec![server],
-            problem,
+            cause,
             ..Path::default()
         };
         let text = list(&[
-            path("wlan0", server("no-answer", silent), Some(format!("9.9.9.1:7777: {silent}"))),
-            path("wwan0", server("answers", "answers (heard 80 ms ago)"), None),
+            path(
+                "wlan0",
+                "unreachable",
+                server("no-answer", silent),
+                Some(format!("9.9.9.1:7777: {silent}")),
+            ),
+            path("wwan0", "usable", server("answers", "answers (heard 80 ms ago)"), None),
         ]);
         let expected = "\
-#  path   state         local  remote  radio  problem
-0  wlan0  up,no-answer  -      -       -      9.9.9.1:7777: no answer for 12 s (tried 5 times)
-1  wwan0  up            -      -       -      -
+#  path   state           local  remote  radio  cause
+0  wlan0  up,unreachable  -      -       -      9.9.9.1:7777: no answer for 12 s (tried 5 times)
+1  wwan0  up,usable       -      -       -      -
 
 path   server        known of it
 wlan0  9.9.9.1:7777  no answer for 12 s (tried 5 times)

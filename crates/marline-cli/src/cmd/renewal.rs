@@ -94,6 +94,8 @@ impl<'a> Renewal<'a> {
     /// Also with another behaviour: the connections that wait have the old one.
     fn replace(&self, wanted: Made) {
         let of = (self.client, &self.deadlines, &self.names);
+        // What the former server said of the former invite.
+        self.client.set_rejection(None);
         match tunnel(of, &wanted.0, self.transport, wanted.1) {
             Ok(tunnel) => self.way.replace(tunnel).close(),
             Err(error) => return tracing::error!("keeping current server: {error:#}"),

@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use super::monitor::{print, reach};
 use crate::control::protocol::{
-    Answer, Client, Clients, Command, Connection, Hello, OpenTarget, Path,
+    Answer, Client, Clients, Command, Connection, Hello, OpenTarget, Path, Trouble,
 };
-use crate::path_state::{PathState, PathStatus, of_path};
+use crate::path_state::{PathState, PathStatus, of_listening, of_path};
 use crate::path_table::align;
 use crate::times::{ago, span};
 
@@ -25,7 +25,9 @@ const LEAST_TWICE: u64 = 100;
 
 /// Arguments of `marline status`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit status: 0, a path is usable; 2, none is; 3, nothing runs.")]
+#[command(
+    after_help = "Exit status: 0, a path is usable or degraded; 2, none is; 3, nothing runs."
+)]
 pub struct Args {
     /// Control socket of the process; may be omitted if only one runs.
     #[arg(long, value_name = "PATH")]
@@ -48,9 +50,9 @@ pub struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<String>,
     connections: usize,
-    /// Why the server refuses this client, if it does.
+    /// What keeps this client from its server, if anything does.
     #[serde(skip_serializing_if = "Option::is_none")]
-    refused: Option<String>,
+    trouble: Option<Trouble>,
     /// Schedulers of the open connections.
     schedulers: Vec<String>,
     /// Those that fell back to plain TCP.
@@ -107,9 +109,14 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let text = if args.json { serde_json::to_string(&status)? + "\n" } else { shown(&status) };
     // A reader that went away has seen enough.
     let _ = print(&text);
-    let usable = |path: &PathStatus| path.state != PathState::Unreachable;
-    let none = !status.paths.is_empty() && !status.paths.iter().any(usable);
-    Ok(if none { ExitCode::from(NO_PATH) } else { ExitCode::SUCCESS })
+    Ok(if status.works() { ExitCode::SUCCESS } else { ExitCode::from(NO_PATH) })
+}
+
+impl Status {
+    /// Data gets through on some path.
+    fn works(&self) -> bool {
+        self.paths.iter().any(|path| path.state.works())
+    }
 }
 
 fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Clients) -> Status {
@@ -117,14 +124,18 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Cli
         connections.iter().map(|connection| connection.scheduler.clone()).collect();
     schedulers.sort();
     schedulers.dedup();
-    let paths: Vec<PathStatus> = paths.iter().map(|path| of_path(path, connections)).collect();
+    let rows = |path: &Path| match hello.role.as_str() {
+        "client" => vec![of_path(path, connections)],
+        _ => of_listening(path, connections),
+    };
+    let paths: Vec<PathStatus> = paths.iter().flat_map(rows).collect();
     Status {
         role: hello.role,
         version: hello.version,
         pid: hello.pid,
         mode: hello.mode,
         connections: connections.len(),
-        refused: hello.refused,
+        trouble: hello.trouble,
         schedulers,
         fallbacks: connections.iter().filter(|connection| connection.fallback.is_some()).count(),
         policy: policy(&paths),
@@ -155,8 +166,9 @@ fn shown(status: &Status) -> String {
     if let Some(policy) = &status.policy {
         text += &format!("{policy}\n");
     }
-    if let Some(why) = &status.refused {
-        text += &format!("refused by the server: {why}\n");
+    if let Some(Trouble { text: why, help, .. }) = &status.trouble {
+        let what = if status.works() { "the latest attempt failed" } else { "not working" };
+        text += &format!("{what}: {why}; {help}\n");
     }
     if status.repairs_sent + status.bytes_repaired > 0 {
         let (sent, computed) = (status.repairs_sent, bytes(status.bytes_repaired));
@@ -242,7 +254,7 @@ fn why_left_out(path: &PathStatus, paths: &[PathStatus]) -> String {
     let soonest = paths.iter().filter(|other| other.state == PathState::Usable);
     let soonest = soonest.filter_map(|other| Some((other.srtt_us?, other))).min_by_key(|at| at.0);
     match (path.state, soonest, path.srtt_us) {
-        (PathState::Unreachable, ..) => "unreachable".to_owned(),
+        (PathState::Unreachable | PathState::Untried, ..) => path.state.word().to_owned(),
         _ if path.quota.as_ref().is_some_and(|quota| quota.standing != "within") => {
             "its quota".to_owned()
         }
@@ -337,7 +349,7 @@ mod tests {
             version: "0.2.0".into(),
             pid: 42,
             path_health: true,
-            refused: None,
+            trouble: None,
             mode: Some("balanced".into()),
             repairs_sent: 0,
             bytes_repaired: 0,
@@ -375,21 +387,20 @@ mod tests {
             gone,
             ..Connection::default()
         };
-        let mut doubted = subflow("[2001:db8::7]:5", 90_000);
-        doubted.health = "doubtful since 3 ms".into();
+        let lte = subflow("[2001:db8::7]:5", 90_000);
         vec![
-            of(vec![subflow("192.0.2.7:5", 31_400), doubted], vec![]),
+            of(vec![subflow("192.0.2.7:5", 31_400), lte], vec![]),
             of(vec![subflow("192.0.2.7:6", 28_000)], vec![subflow("192.0.2.7:7", 1)]),
         ]
     }
 
     #[test]
     fn a_look_tells_which_path_works_within_eighty_columns() {
-        let mut lte = path("wwan0", "2001:db8::7", "answers");
-        lte.backup = true;
-        let mut dead = path("eth0", "198.51.100.9", "no-answer");
-        dead.problem = Some("9.9.9.1:7777: no answer for 12 s (tried 5 times)".into());
-        let paths = [path("wlan0", "192.0.2.7", "answers"), lte, dead];
+        let mut lte = path("wwan0", "2001:db8::7", "degraded");
+        (lte.backup, lte.cause) = (true, Some("answers are overdue".into()));
+        let mut dead = path("eth0", "198.51.100.9", "unreachable");
+        dead.cause = Some("9.9.9.1:7777: no answer for 12 s (tried 5 times)".into());
+        let paths = [path("wlan0", "192.0.2.7", "usable"), lte, dead];
         let text = shown(&status(hello(), &connections(), &paths, Clients::default()));
         let expected = "\
 marline client 0.2.0, process 42, mode balanced: 2 connections, by auto
@@ -409,7 +420,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         let path = |name: &str, srtt_us, bytes_sent| PathStatus {
             bytes_sent,
             srtt_us: Some(srtt_us),
-            ..of_path(&path(name, "192.0.2.7", "answers"), &[])
+            ..of_path(&path(name, "192.0.2.7", "usable"), &[])
         };
         let two = |lte: PathStatus| policy(&[path("wifi", 20_000, 1_000_000), lte]).unwrap();
         let lte = || path("lte", 80_000, 100);
@@ -432,10 +443,11 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
 
     #[test]
     fn a_path_that_was_taken_down_says_so_and_json_has_words() {
-        let down = Path { up: false, ..path("wlan0", "192.0.2.7", "down") };
+        let cause = Some("taken down by hand".to_owned());
+        let down = Path { up: false, cause, ..path("wlan0", "192.0.2.7", "unreachable") };
         let status = status(hello(), &[], &[down], Clients::default());
         assert_eq!(status.paths[0].state, PathState::Unreachable);
-        assert_eq!(status.paths[0].reason.as_deref(), Some("taken down"));
+        assert_eq!(status.paths[0].reason.as_deref(), Some("taken down by hand"));
         let json = serde_json::to_value(&status).unwrap();
         assert_eq!(json["paths"][0]["state"], "unreachable");
         assert_eq!(json["connections"], 0);
@@ -446,7 +458,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         let path = |name: &str, received, twice| PathStatus {
             bytes_received: received,
             bytes_duplicate: twice,
-            ..of_path(&path(name, "192.0.2.7", "answers"), &[])
+            ..of_path(&path(name, "192.0.2.7", "usable"), &[])
         };
         let paths = vec![path("wifi", 1_000_000, 9_000), path("lte", 20_000, 12_000)];
         let target = |connection, target: &str| OpenTarget {

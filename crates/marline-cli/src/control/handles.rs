@@ -7,7 +7,7 @@ use marline::advanced::SharedEventObserver;
 use marline::datagrams::LaneCounters;
 use marline::{
     AddressPairInfo, Client, ConnectionId, ConnectionInfo, Counters, MonitorEvent, PathEvent,
-    PathStatus, PolicyError, Server,
+    PathHealth, PathStatus, PolicyError, Server,
 };
 use marline_proxy::client::current::Current;
 use marline_proxy::client::dialer::Dialer;
@@ -19,7 +19,9 @@ use tokio::sync::broadcast;
 
 use super::Handle;
 use super::numbers::ConnectionNumbers;
-use super::protocol::{AddressPair, Connection, OpenTarget, Path, PathChange, Quota, Radio};
+use super::protocol::{
+    AddressPair, Connection, OpenTarget, Path, PathChange, Quota, Radio, Trouble,
+};
 use crate::config::policies::Mode;
 use crate::path_quotas::PathQuotas;
 use crate::radio_meter::RadioMeter;
@@ -172,8 +174,8 @@ impl Handle for ClientHandle {
         self.reloads.as_ref().map(ReloadSender::ask)
     }
 
-    fn refused(&self) -> Option<String> {
-        self.way.get()?.now().refusal().map(|failure| failure.text)
+    fn trouble(&self) -> Option<Trouble> {
+        self.way.get()?.now().trouble().as_ref().map(Trouble::from)
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {
@@ -239,6 +241,8 @@ impl Handle for ServerHandle {
             name: address.to_string(),
             local: Some(address.to_string()),
             up: true,
+            // It listens: whether clients get here, they know.
+            health: PathHealth::Usable.word().to_owned(),
             ..Path::default()
         };
         self.listener.local_addrs().iter().map(listens).collect()

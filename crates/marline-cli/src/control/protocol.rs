@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 mod reports;
 
-pub use reports::{OpenTarget, PendingSetting, Quota, Reloaded};
+pub use reports::{OpenTarget, PendingSetting, Quota, Reloaded, Trouble};
 
 /// A request: a command, and a number chosen by the requester that is returned with the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,9 +161,9 @@ pub struct Hello {
     /// It has a path health monitor.
     #[serde(default, alias = "oracle")]
     pub path_health: bool,
-    /// Why the server refuses this client, if it does.
+    /// Why this client's latest request for a connection to its server failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub refused: Option<String>,
+    pub trouble: Option<Trouble>,
     /// The mode of connections that begin now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
@@ -228,11 +228,10 @@ pub struct Path {
     /// The prefix below which its network, which has only IPv6, reaches IPv4 addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nat64: Option<String>,
-    /// Its health: `down`, `unknown` (nothing was sent yet), `answers`, `no-answer`, `refused`,
-    /// `prohibited` or `unreachable`.
+    /// Its health: `usable`, `degraded`, `unreachable` or `untried`.
     pub health: String,
-    /// Why it cannot be used, or why nothing comes of it.
-    pub problem: Option<String>,
+    /// Why it is not usable.
+    pub cause: Option<String>,
     /// State of each server over it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<Reached>,
@@ -250,7 +249,8 @@ pub struct Path {
 pub struct Reached {
     /// The server's address.
     pub server: String,
-    /// As a path's `health`.
+    /// Whether it answers: `unknown` (it was not asked yet, or only just), `answers`, `no-answer`, `refused`,
+    /// `prohibited` or `unreachable`.
     pub health: String,
     /// Time since it was last heard, of `answers`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -235,7 +235,7 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
             version: crate::VERSION.to_owned(),
             pid: std::process::id(),
             path_health: handle.address_pairs().is_some(),
-            refused: handle.refused(),
+            trouble: handle.trouble(),
             mode: handle.mode().map(|mode| mode.word().to_owned()),
             repairs_sent: handle.repairs().0,
             bytes_repaired: handle.repairs().1,

@@ -12,7 +12,7 @@ use marline_proxy::quota::Standing;
 use marline_proxy::server::allowances::QuotaUse;
 
 use super::protocol::{
-    AddressPair, Client, Clients, Connection, Event, Path, Quota, Radio, Reached, Subflow,
+    AddressPair, Client, Clients, Connection, Event, Path, Quota, Radio, Reached, Subflow, Trouble,
 };
 use crate::service_counts::ServiceCounts;
 
@@ -206,8 +206,8 @@ impl From<&PathStatus> for Path {
             metered: status.metered,
             fading: status.fading,
             nat64: status.nat64.map(|prefix| prefix.to_string()),
-            health: status.health().to_owned(),
-            problem: status.error.clone(),
+            health: status.health.word().to_owned(),
+            cause: status.cause.clone(),
             servers: status.servers.iter().map(Reached::from).collect(),
             quota: None,
             radio: None,
@@ -235,6 +235,13 @@ impl From<&ServerReach> for Reached {
             Reach::Blocked { by, .. } => Reached { by: by.map(|by| by.to_string()), ..base },
             _ => base,
         }
+    }
+}
+
+impl From<&marline_proxy::client::trouble::Trouble> for Trouble {
+    fn from(trouble: &marline_proxy::client::trouble::Trouble) -> Self {
+        let (kind, help) = (trouble.kind.word().to_owned(), trouble.kind.help().to_owned());
+        Trouble { kind, text: trouble.text.clone(), help }
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use marline_dashboard::{About, PathSummary, Places, Sample, Source, Totals};
+use marline_dashboard::{About, PathState, PathSummary, Places, Sample, Source, Totals};
 use marline_io::Clock;
 use tokio::sync::mpsc;
 
@@ -177,7 +177,8 @@ impl Looks {
         };
         let peers = ends(|subflow| ip(&subflow.remote));
         let lane = |name: String, by| {
-            let path = Path { local: None, name, up: true, ..Path::default() };
+            let health = PathState::Usable.word().to_owned();
+            let path = Path { local: None, name, up: true, health, ..Path::default() };
             Lane { path, by }
         };
         if peers.len() <= PEERS {

@@ -139,6 +139,23 @@ pub fn failures(outcomes: &[Outcome]) -> Vec<String> {
     failures
 }
 
+/// The link of LTE alone is not cut. A long pause there comes from somewhere else: a busy machine, or a link that was
+/// chosen so.
+#[must_use]
+pub fn doubt(outcomes: &[Outcome]) -> Option<String> {
+    const LONG: Duration = Duration::from_secs(1);
+    let lte = outcomes.iter().find(|outcome| outcome.way.lte && !outcome.way.wifi)?;
+    let pause = lte.echo.longest_hole;
+    (pause > LONG).then(|| {
+        format!(
+            "WARNING: do not trust these figures: {}, whose link did not fail, paused for {:.1} s, so \
+             this machine was probably busy",
+            lte.way.name,
+            pause.as_secs_f64()
+        )
+    })
+}
+
 /// One way for programs.
 #[must_use]
 pub fn to_json(outcome: &Outcome) -> Value {

@@ -214,6 +214,13 @@ fn the_last_sentence_says_what_was_measured_good_or_bad() {
 }
 
 #[test]
+fn a_pause_over_the_link_that_did_not_fail_casts_doubt_on_the_run() {
+    assert_eq!(outcome::doubt(&WAYS.map(|way| outcome(way, 999, Some(true)))), None);
+    let doubt = outcome::doubt(&WAYS.map(|way| outcome(way, 2_066, Some(true)))).expect("a doubt");
+    assert!(doubt.contains("LTE alone") && doubt.contains("2.1 s"), "{doubt}");
+}
+
+#[test]
 fn the_verdict_forgives_stalled_single_paths_only() {
     let singles = [outcome(WAYS[0], 6_000, None), outcome(WAYS[1], 60, Some(true))];
     let all = |marline: Outcome| outcome::failures(&[singles.to_vec(), vec![marline]].concat());

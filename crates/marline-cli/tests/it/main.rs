@@ -1,6 +1,7 @@
 //! Tests of the program as its users run it, as processes: one program, so that it is linked once.
 
 mod applications;
+mod backup;
 mod command_line;
 mod dashboard;
 mod dead_download;

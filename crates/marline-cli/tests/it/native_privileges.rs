@@ -142,8 +142,9 @@ fn verdict(testbed: &Testbed, wrapper: &str, what: &str) -> (String, String) {
     let command = format!("{wrapper} marline doctor --json");
     let output = testbed.command("server", &command, "30").output().unwrap();
     let (text, error) = support::texts(&output);
-    let findings: serde_json::Value = serde_json::from_str(&text).expect(&error);
-    let found = findings.as_array().unwrap().iter().find(|finding| finding["what"] == what);
+    let report: serde_json::Value = serde_json::from_str(&text).expect(&error);
+    let found =
+        report["findings"].as_array().unwrap().iter().find(|finding| finding["what"] == what);
     let found = found.unwrap_or_else(|| panic!("nothing on {what} in {text}"));
     let word = |key: &str| found[key].as_str().unwrap().to_owned();
     (word("verdict"), word("text"))

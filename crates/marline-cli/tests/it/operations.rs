@@ -11,6 +11,7 @@ mod quotas;
 mod reload;
 mod targets;
 mod upgraded_quotas;
+mod verdicts;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -57,4 +58,12 @@ fn pump(stream: &mut TcpStream, bytes: usize) -> std::io::Result<()> {
 /// Asks a program at its control socket, and gives what it says; `ok`: whether that is to be a success.
 fn ask(dir: &Path, args: &[&str], ok: bool) -> String {
     if ok { support::run_ok(dir, args) } else { support::run_err(dir, args) }
+}
+
+/// What `marline status` says, whether a path works or not.
+fn look(dir: &Path, args: &[&str]) -> String {
+    let output = support::run(dir, args);
+    let (out, err) = support::texts(&output);
+    assert!(matches!(output.status.code(), Some(0 | 2)), "marline {args:?}: {err}");
+    out
 }

@@ -348,6 +348,13 @@ impl PathSet {
         subflows.filter_map(SubflowContext::place).collect()
     }
 
+    /// The ends of established subflows that are doubtful or silent.
+    pub(super) fn doubted(&self) -> impl Iterator<Item = FourTuple> {
+        let places = self.with_ids().map(|(_, subflow)| subflow);
+        let doubted = places.filter(|subflow| !subflow.health().is_fine());
+        doubted.filter_map(|subflow| subflow.place().map(|place| place.path))
+    }
+
     /// Adds an ended subflow to the totals of its pair of addresses.
     pub(super) fn remember_totals(&mut self, subflow: &SubflowContext, id: SubflowId) {
         // What never came about has no totals, and anybody could fill the list with it.

@@ -300,6 +300,14 @@ impl Endpoint {
         self.connection(id).map(Connection::subflow_places).unwrap_or_default()
     }
 
+    /// The ends of all established subflows that are doubtful or silent, each once for every such subflow.
+    #[must_use]
+    pub fn doubted_paths(&self) -> Vec<FourTuple> {
+        let connections = self.slots.ids();
+        let connections = connections.iter().filter_map(|id| self.connection(*id));
+        connections.flat_map(Connection::doubted_paths).collect()
+    }
+
     /// What the policies of a connection would be told of one of its subflows now; `None` if there is
     /// no such connection or subflow. To look at: nothing changes.
     #[must_use]

@@ -9,14 +9,15 @@ export const EVENTS = 200;
 /** Over so many samples a rate or a share is taken. */
 const WINDOW = 4;
 
-export const HEALTH = { unreachable: 0, degraded: 1, usable: 2 } as const;
+/** Heights in the chart; what is not known leaves a gap. */
+export const HEALTH = { untried: null, unreachable: 0, degraded: 1, usable: 2 } as const;
 
 export interface Point {
   srtt_ms: number | null;
   receives_bits_per_s: number | null;
   sends_bits_per_s: number | null;
   repeated_percent: number | null;
-  health: number;
+  health: number | null;
   summary: PathSummary;
 }
 

@@ -6,7 +6,7 @@ export interface Radio { kind: string; state: string; traffic_j: number; idle_j:
 
 export interface PathSummary {
   name: string;
-  state: "usable" | "degraded" | "unreachable";
+  state: "usable" | "degraded" | "unreachable" | "untried";
   reason: string | null;
   local: string | null;
   backup: boolean;

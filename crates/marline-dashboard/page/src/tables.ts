@@ -36,7 +36,7 @@ function fill(table: HTMLTableElement, rows: { key: string; cells: Cells; data?:
   there.forEach((row) => row.remove());
 }
 
-const MARKS = { usable: "● usable", degraded: "▲ degraded", unreachable: "■ unreachable" };
+const MARKS = { usable: "● usable", degraded: "▲ degraded", unreachable: "■ unreachable", untried: "○ untried" };
 
 export function paths(table: HTMLTableElement, history: History): void {
   const rows = (history.latest?.paths ?? []).map((path) => {

@@ -72,6 +72,12 @@ impl ContactBook {
         self.note(|contacts| contacts.objected(now, (local, remote), (error.offender, kind)));
     }
 
+    /// The server's machine reset a TCP connection that was to carry what went from `local`.
+    pub(super) fn refused(&mut self, now: Instant, (local, remote): (IpAddr, SocketAddr)) {
+        let said = (Some(remote.ip()), DeliveryErrorKind::PortClosed);
+        self.note(|contacts| contacts.objected(now, (local, remote), said));
+    }
+
     /// This machine would not send.
     pub(super) fn not_sent(&mut self, now: Instant, path: &FourTuple, errno: i32) {
         let said = (None, DeliveryErrorKind::NotSent(errno));

@@ -273,8 +273,11 @@ impl State {
             None => CoreError::Unreachable,
         };
         if what == CoreError::Unreachable {
-            self.observers.contacts.network_said(now, (path.local.ip(), path.remote), error);
             let ends = (path.local.ip(), error.remote);
+            // A late report about datagrams says nothing of a server that is reached by TCP.
+            if !self.rerouting.routes.is_by_link(&ends) {
+                self.observers.contacts.network_said(now, (path.local.ip(), path.remote), error);
+            }
             if self.rerouting.routes.refused(now, ends) {
                 return;
             }

@@ -70,6 +70,13 @@ pub(super) enum NotOpened {
     Alien(Alien),
 }
 
+impl NotOpened {
+    /// The server's machine answered that nothing listens there.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, NotOpened::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+}
+
 impl core::fmt::Display for NotOpened {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {

@@ -24,6 +24,13 @@ impl Shard {
         (now, self.lock().observers.contacts.all())
     }
 
+    /// Our address and the peer of each established subflow that is doubtful or silent.
+    #[must_use]
+    pub fn doubted_paths(&self) -> Vec<(IpAddr, SocketAddr)> {
+        let doubted = self.lock().endpoint.doubted_paths();
+        doubted.into_iter().map(|path| (path.local.ip(), path.remote)).collect()
+    }
+
     /// Records that there is no route from `local` to `remote`, and that nothing was sent.
     pub fn note_unroutable(&self, local: IpAddr, remote: SocketAddr, error: &std::io::Error) {
         let now = self.clock.now();

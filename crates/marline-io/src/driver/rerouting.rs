@@ -206,7 +206,12 @@ impl Shard {
     pub(super) fn on_link_not_opened(&self, ends: FlowEnds, why: &NotOpened) {
         let mut state = self.lock();
         let now = self.clock.now();
-        let refused = state.rerouting.routes.take_refusal(&ends);
+        let mut refused = state.rerouting.routes.take_refusal(&ends);
+        if !state.rerouting.routes.sends_datagrams() && why.is_refusal() {
+            // Without datagrams the reset is the server's word, as ICMP is for them.
+            state.observers.contacts.refused(now, ends);
+            refused = true;
+        }
         if state.rerouting.routes.not_opened(now, ends) {
             tracing::warn!(local = %ends.0, server = %ends.1, "UDP gets no answer here, and {why}");
         }

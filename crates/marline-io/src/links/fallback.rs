@@ -301,6 +301,11 @@ impl Routes {
         self.routes.contains_key(ends)
     }
 
+    /// Whether flows between these addresses use a link.
+    pub(crate) fn is_by_link(&self, ends: &FlowEnds) -> bool {
+        self.routes.get(ends).is_some_and(|route| matches!(route.way, Way::Link(_)))
+    }
+
     /// Those that use a link.
     pub(crate) fn by_link(&self) -> Vec<FlowEnds> {
         let linked = self.routes.iter().filter(|(_, route)| matches!(route.way, Way::Link(_)));

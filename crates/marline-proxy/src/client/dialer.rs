@@ -102,10 +102,9 @@ impl Dialer {
 
     /// The paths that were tried, in words.
     fn paths(&self) -> String {
-        let word = |path: marline::PathStatus| match (path.up, path.error) {
-            (_, Some(error)) => format!("{}: {error}", path.spec),
-            (true, None) => format!("{}: no answer", path.spec),
-            (false, None) => format!("{}: down", path.spec),
+        let word = |path: marline::PathStatus| {
+            let cause = path.cause.filter(|_| !path.health.works());
+            format!("{}: {}", path.spec, cause.as_deref().unwrap_or("no answer"))
         };
         self.client.paths().into_iter().map(word).collect::<Vec<_>>().join("; ")
     }
@@ -197,6 +196,10 @@ impl Dialer {
 
 impl Connect for Dialer {
     type Stream = marline::Stream;
+
+    fn note_rejection(&self, reason: Option<String>) {
+        self.client.set_rejection(reason);
+    }
 
     /// Where the member does not answer, the address that leads to all is asked: one that was killed refuses at once.
     async fn connect(&self, own: &[SocketAddr]) -> anyhow::Result<marline::Stream> {

@@ -67,8 +67,9 @@ impl OpenError {
         }
     }
 
-    /// What reading or writing gave, where the server was to be at the other end.
-    pub(super) fn from_io(what: &str, error: io::Error) -> OpenError {
+    /// The error of reading or writing, where the server was to be at the other end.
+    #[must_use]
+    pub fn from_io(what: &str, error: io::Error) -> OpenError {
         if tls::is_pin_mismatch(&error) {
             return OpenError::Pin;
         }

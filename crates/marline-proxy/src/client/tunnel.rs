@@ -23,11 +23,12 @@ use super::admission::{Admission, Admitted, Turn};
 use super::ahead::Ahead;
 use super::answers::{lane, listening, welcome, working};
 use super::backoff::Backoff;
-use super::last_refusal::LastRefusal;
+use super::failed::Failed;
 use super::leased::Leased;
 use super::open::{Open, OpenError};
 pub use super::patience::Patience;
 use super::pool::Pool;
+use super::trouble::{LastTrouble, Trouble};
 use super::used::Used;
 use crate::channel::Channel;
 use crate::deadlines::Deadlines;
@@ -38,7 +39,7 @@ use crate::session::sealed::Sealed;
 use crate::session::{ANSWER_LEN, Answer, Binding, Session};
 use crate::target::Target;
 use crate::tls;
-use crate::transport::{self, Transport};
+use crate::transport::Transport;
 
 /// Opens the streams below TLS.
 pub trait Connect: Send + Sync + 'static {
@@ -50,36 +51,9 @@ pub trait Connect: Send + Sync + 'static {
         &self,
         own: &[SocketAddr],
     ) -> impl Future<Output = anyhow::Result<Self::Stream>> + Send;
-}
 
-/// An attempt that did not succeed.
-enum Failed {
-    /// Permanent.
-    Finally(OpenError),
-    /// The server is overloaded: it said so, or closed before it said anything.
-    Busy(OpenError),
-    /// The server does not know the session any more, and another task is making a new one.
-    Forgotten,
-}
-
-impl From<OpenError> for Failed {
-    fn from(error: OpenError) -> Failed {
-        match &error {
-            OpenError::Refused(failure) if failure.code == ErrorCode::ResourceExceeded => {
-                Failed::Busy(error)
-            }
-            _ => Failed::Finally(error),
-        }
-    }
-}
-
-impl Failed {
-    /// What went wrong while the server had not let us in yet.
-    fn at_the_door(what: &str, error: io::Error) -> Failed {
-        let reset = transport::is_reset(&error);
-        let error = OpenError::from_io(what, error);
-        if reset { Failed::Busy(error) } else { error.into() }
-    }
+    /// Learns why the server that answers does not serve this client; `None`: it serves it.
+    fn note_rejection(&self, _reason: Option<String>) {}
 }
 
 /// One server, as its invite describes it.
@@ -94,7 +68,7 @@ pub struct Tunnel<C: Connect> {
     used: Used<Channel<C::Stream>>,
     /// What the last handshake agreed on.
     version: AtomicU8,
-    refusal: LastRefusal,
+    trouble: LastTrouble,
     /// For tasks that must not keep it.
     me: Weak<Tunnel<C>>,
 }
@@ -143,7 +117,7 @@ impl<C: Connect> Tunnel<C> {
         let (admission, pool) = (Admission::default(), Pool::new(warm));
         let tunnel = Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
-            let (used, version, refusal) = Default::default();
+            let (used, version, trouble) = Default::default();
             Tunnel {
                 connect,
                 tls,
@@ -154,7 +128,7 @@ impl<C: Connect> Tunnel<C> {
                 pool,
                 used,
                 version,
-                refusal,
+                trouble,
                 me,
             }
         });
@@ -164,9 +138,26 @@ impl<C: Connect> Tunnel<C> {
         Ok(tunnel)
     }
 
-    /// Why the server refuses this client, if it did so the last time it was asked for a connection.
-    pub fn refusal(&self) -> Option<Failure> {
-        self.refusal.now()
+    /// Why the latest request for a connection to the server failed, if it did.
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.trouble.now()
+    }
+
+    fn note(&self, error: Option<&OpenError>) {
+        if let Some(rejection) = self.trouble.note(error) {
+            self.connect.note_rejection(rejection);
+        }
+    }
+
+    /// Opens a connection to the server, up to its welcome, and closes it.
+    ///
+    /// # Errors
+    /// The server is not reached, is another one, or refuses this client.
+    pub async fn check(&self) -> Result<(), OpenError> {
+        let (mut stream, ..) = self.fresh(None).await?;
+        // A goodbye that does not arrive changes nothing.
+        let _ = timeout(self.patience.warm, stream.shutdown()).await;
+        Ok(())
     }
 
     /// Drops the warm connections and the session, without replacement.
@@ -174,6 +165,7 @@ impl<C: Connect> Tunnel<C> {
         self.pool.close();
         self.used.close();
         self.admission.close();
+        self.trouble.close();
     }
 
     /// Lends a connection that has just been connected to a target. Used in good order, it is kept for the
@@ -236,7 +228,7 @@ impl<C: Connect> Tunnel<C> {
     /// with one the request is on its way too. A server that has too much to do is asked again.
     async fn fresh(&self, request: Option<&Message>) -> Result<Fresh<C::Stream>, OpenError> {
         let fresh = self.ask_again(request).await;
-        self.refusal.note(fresh.as_ref().err());
+        self.note(fresh.as_ref().err());
         fresh
     }
 
@@ -504,9 +496,13 @@ impl<C: Connect> Tunnel<C> {
         // Of the same member: what was begun there, a remote forward perhaps, refers to it.
         let own = self.admission.own_addresses();
         match self.attempt_unknown(turn, &own, None).await {
-            Ok((mut stream, ..)) => drop(timeout(self.patience.warm, stream.shutdown()).await),
+            Ok((mut stream, ..)) => {
+                self.note(None);
+                drop(timeout(self.patience.warm, stream.shutdown()).await);
+            }
             Err(Failed::Busy(error) | Failed::Finally(error)) => {
                 tracing::debug!("the session is not renewed yet: {error}");
+                self.note(Some(&error));
                 self.admission.not_renewed();
             }
             Err(Failed::Forgotten) => self.admission.not_renewed(),

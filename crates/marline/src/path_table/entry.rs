@@ -60,15 +60,19 @@ impl Entry {
         }
     }
 
-    /// Why no connection can start here; `None`: one can, as far as is known.
+    /// Why no connection can start here, with its name; `None`: one can, as far as is known.
     pub(super) fn why_unusable(&self) -> Option<String> {
+        self.obstacle().map(|reason| format!("path {}: {reason}", self.called()))
+    }
+
+    /// What keeps connections from starting here.
+    pub(super) fn obstacle(&self) -> Option<String> {
         let by_hand = || self.taken_down.then(|| "taken down by hand".to_owned());
         let restricted = || match &self.restriction {
             PathRestriction::Unusable(why) => Some(why.clone()),
             _ => None,
         };
-        let reason = self.error.clone().or_else(restricted).or_else(by_hand)?;
-        Some(format!("path {}: {reason}", self.called()))
+        self.error.clone().or_else(restricted).or_else(by_hand)
     }
 
     pub(super) const fn is_up(&self) -> bool {

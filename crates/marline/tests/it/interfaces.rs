@@ -280,7 +280,7 @@ fn a_named_path_without_route_is_a_loud_error() {
             assert!(error.to_string().contains("left"), "{error}");
             // The table says so once that has stood for a moment.
             within(async {
-                while client.paths()[0].error.is_none() {
+                while client.paths()[0].health != marline::PathHealth::Unreachable {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             })

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::support::machines::{can_make_machines, done, name_of_test, role, run_this_test};
 use super::support::*;
-use marline::{Carrier, CarrierCounters, Client, Server};
+use marline::{Carrier, CarrierCounters, Client, CloseReason, ConnectError, PathHealth, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// What a Marline client says first.
@@ -168,8 +168,19 @@ async fn a_client_learns_that_the_server_does_not_listen_on_tcp() {
         config.carrier(Carrier::Tcp).connect_timeout(Duration::from_secs(2));
     })
     .await;
-    let error = client.connect(server.local_addr()).await.unwrap_err().to_string();
-    assert!(error.contains("does not listen on TCP"), "{error}");
+    // Its machine's word counts at once, as that of a closed port of any other carrier.
+    let error = client.connect(server.local_addr()).await.unwrap_err();
+    let refused = ConnectError::Closed(CloseReason::Refused).to_string();
+    assert_eq!(error.to_string(), refused, "{error:?}");
+    let path = client.paths().remove(0);
+    let why = path.servers[0].tcp_failure.clone().unwrap_or_default();
+    assert!(why.contains("does not listen on TCP"), "{why}");
+    within(async {
+        while client.paths()[0].health != PathHealth::Unreachable {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

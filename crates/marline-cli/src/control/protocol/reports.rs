@@ -87,3 +87,16 @@ pub struct OpenTarget {
     /// Bytes from it.
     pub from_target: u64,
 }
+
+/// What keeps a client from its server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Trouble {
+    /// `credential`, `key` or `protocol`: the server turns this client away, and no path is usable; `busy` or
+    /// `unreached`: the latest attempt failed.
+    pub kind: String,
+    /// What happened.
+    pub text: String,
+    /// What helps.
+    pub help: String,
+}

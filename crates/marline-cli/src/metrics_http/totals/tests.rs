@@ -87,7 +87,8 @@ fn radios_have_their_joules() {
     let totals = Totals::new(Side::Client, "client");
     let radio = Radio { traffic_j: 12.5, idle_j: 0.25, promotions: 2, ..Radio::default() };
     let lte = Path { name: "wwan0".into(), radio: Some(radio), ..Path::default() };
-    totals.paths(&[Path { name: "eth0".into(), ..Path::default() }, lte], &[]);
+    let health = "unreachable".to_owned();
+    totals.paths(&[Path { name: "eth0".into(), health, ..Path::default() }, lte], &[]);
     let text = totals.render();
     let of = |cause| format!("marline_path_radio_joules{{interface=\"wwan0\",cause=\"{cause}\"}}");
     assert_eq!((value(&text, &of("traffic")), value(&text, &of("idle"))), (12.5, 0.25));
@@ -97,6 +98,8 @@ fn radios_have_their_joules() {
     let state = |state| format!("marline_interface_state{{interface=\"eth0\",state=\"{state}\"}}");
     assert_eq!(value(&text, &state("unreachable")), 1.0, "it is down");
     assert_eq!(value(&text, &state("usable")), 0.0);
+    let untried = "marline_interface_state{interface=\"wwan0\",state=\"untried\"}";
+    assert_eq!(value(&text, untried), 1.0, "nothing is known of it");
 }
 
 #[test]

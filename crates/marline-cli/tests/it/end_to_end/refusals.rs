@@ -50,6 +50,39 @@ fn all_are_counted_and_few_are_told() {
     assert_eq!(json["refusals"]["rules"], REQUESTS);
 }
 
+/// Requests that are not SOCKS fill no log: each place in the code writes a hundred lines, and then one a second.
+#[test]
+fn lines_that_an_application_causes_are_limited_and_the_rest_is_counted() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start_server(dir.path(), &[]);
+    let path = format!("127.0.0.1={}", server.address);
+    let (mut client, socks) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
+    let nonsense = |count: usize| {
+        for _ in 0..count {
+            let mut stream = TcpStream::connect(socks).unwrap();
+            stream.write_all(&[9, 9, 9]).unwrap();
+            // It ends when the line has been written, or left out.
+            let _ = stream.read(&mut [0; 8]);
+        }
+    };
+    let _ = client.said();
+    nonsense(3_000);
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    nonsense(1);
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let mut said = Vec::new();
+    while std::time::Instant::now() < until {
+        said.extend(client.said());
+        if said.iter().any(|line| line.contains("lines like the next one were left out")) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert!(said.iter().any(|line| line.contains("were left out")), "{said:?}");
+    assert!((50..=400).contains(&said.len()), "{} lines for 3,001 refusals", said.len());
+}
+
 /// Each line of the log is an object with the words in it.
 #[test]
 fn the_log_may_be_json() {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::support;
 use super::support::{Running, start_client, start_server, stun};
 use super::{ended, link};
+use marline_testkit::need;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -286,9 +287,7 @@ fn names_are_looked_up_over_a_flow_of_dns() {
     let _others = support::among_others();
     // Below 1024: not everybody may.
     let Ok(socket) = UdpSocket::bind("127.7.7.53:53") else {
-        return eprintln!(
-            "SKIPPED names_are_looked_up_over_a_flow_of_dns: port 53 is not to be had"
-        );
+        return need::skip("port 53 of 127.7.7.53 cannot be bound");
     };
     let (resolver, _seen) = watched_target(socket);
     let dir = tempfile::tempdir().unwrap();
@@ -493,9 +492,7 @@ fn bursts_over_a_radio_that_loses_packets_are_repaired() {
 fn applications_and_peers_may_have_addresses_of_ipv6() {
     let _others = support::among_others();
     let Ok(socket) = UdpSocket::bind("[::1]:0") else {
-        return eprintln!(
-            "SKIPPED applications_and_peers_may_have_addresses_of_ipv6: no IPv6 here"
-        );
+        return need::skip("this machine has no IPv6");
     };
     let (target, _seen) = watched_target(socket);
     let dir = tempfile::tempdir().unwrap();

@@ -66,16 +66,16 @@ fn a_network_that_drops_or_forbids_udp_is_named_once_and_taken_back() {
     testbed.log_with(client, silent);
     ask_until(&testbed, "marline path --control c | grep -q 'block UDP port 7777'");
     let listed = testbed.run("client", "marline path --control c");
-    assert!(listed.contains("wlan0  up,no-answer"), "{listed}");
+    assert!(listed.contains("wlan0  up,unreachable"), "{listed}");
     assert!(listed.contains("wwan0  9.9.9.1:7777  answers (heard"), "{listed}");
     let json = testbed.run("client", "marline path --control c --json");
     assert!(json.contains(r#""health":"no-answer""#) && json.contains(r#""tries":"#), "{json}");
     assert_eq!(warnings(&testbed, client, silent), 1, "{}", testbed.log(client));
     router(&testbed, "accept");
-    ask_until(&testbed, "marline path --control c | grep -q 'wlan0  up  '");
+    ask_until(&testbed, "marline path --control c | grep -q 'wlan0  up,usable'");
     testbed.log_with(client, "path wlan0 works again: 9.9.9.1:7777 answers");
     router(&testbed, PORTAL);
-    ask_until(&testbed, "marline path --control c | grep -q up,prohibited");
+    ask_until(&testbed, "marline path --control c | grep -q 'up,unreachable.*prohibited'");
     let portal = "192.168.1.1 says: administratively prohibited (ICMP)";
     testbed.log_with(client, portal);
     testbed.run("client", ASK);
@@ -106,16 +106,63 @@ fn where_no_path_is_left_one_line_says_so_and_a_server_that_is_gone_refuses() {
     assert!(log.contains("does this network let UDP out?"), "{log}");
     assert_eq!(warnings(&testbed, client, "no path reaches"), 1, "{log}");
     let listed = testbed.run("client", "marline path --control c");
-    assert_eq!(listed.matches("up,no-answer").count(), 2, "{listed}");
+    assert_eq!(listed.matches("up,unreachable").count(), 2, "{listed}");
+    assert_eq!(status(&testbed), 2, "no path works");
     router(&testbed, "accept");
     ask_until(&testbed, &format!("{CURL} -o /dev/null http://127.0.0.1:8080/f1"));
     testbed.log_with(client, "works again: 9.9.9.1:7777 answers");
     testbed.signal(server, "TERM");
     testbed.wait(server);
-    ask_until(&testbed, "marline path --control c | grep -q up,refused");
+    ask_until(&testbed, "marline path --control c | grep -q 'up,unreachable.*refused'");
     testbed.log_with(client, "refused by the server: nobody listens on this port");
     let listed = testbed.run("client", "marline path --control c");
     assert!(listed.contains("9.9.9.1:7777: refused by the server"), "{listed}");
+}
+
+/// The exit status of `marline status`.
+fn status(testbed: &Testbed) -> i32 {
+    let output = testbed.command("client", "marline status --control c", "20").output();
+    output.expect("marline status").status.code().expect("an exit status")
+}
+
+/// A portal's objections to UDP say nothing of a server that is reached by TCP, however long nothing is sent.
+#[test]
+fn a_path_that_works_by_tcp_stays_usable_where_a_portal_rejects_udp() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(mut testbed) = testbed(dir.path()) else { return };
+    start(&mut testbed, PORTAL);
+    let auto =
+        "marline client --invite-file invite --path wlan0 --socks5 127.0.0.1:1081 --control auto";
+    testbed.start("client", auto, Until::Says("socks5 listening"));
+    let usable = "marline status --control auto | grep -q 'wlan0: by TCP, as UDP gets no answer'";
+    testbed.run("client", &format!("until {usable}; do sleep 0.2; done"));
+    for _ in 0..8 {
+        testbed.run(
+            "client",
+            &format!("{usable}\nmarline path --control auto | grep -q 'wlan0  up,usable'"),
+        );
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// An interface that goes down takes its path with it, with the cause; the other one carries on.
+#[test]
+fn a_path_whose_interface_is_down_is_unreachable() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(mut testbed) = testbed(dir.path()) else { return };
+    start(&mut testbed, "accept");
+    ask_until(&testbed, "marline status --control c | grep -q 'wlan0  *usable'");
+    let mut states = Vec::new();
+    for (interface, exit) in [("wlan0", 0), ("wwan0", 2)] {
+        testbed.run("client", &format!("ip link set {interface} down"));
+        let down =
+            format!("marline status --control c | grep -q '{interface}: the interface is down'");
+        ask_until(&testbed, &down);
+        states.push((status(&testbed), exit));
+    }
+    assert!(states.iter().all(|(is, exit)| is == exit), "{states:?}");
 }
 
 /// Retransmission timeouts of a client's subflows over WiFi, those that are gone included.
@@ -201,7 +248,7 @@ fn the_doctor_goes_the_way_of_an_invite_and_says_where_it_ends() {
     let Some(mut testbed) = testbed(dir.path()) else { return };
     let (server, _) = start(&mut testbed, "accept");
     let (said, well) = doctor(&testbed, "invite");
-    for word in ["UDP", "key", "credential", "MTU"] {
+    for word in ["UDP", "TCP", "key", "credential", "MTU", "path"] {
         for path in ["wlan0", "wwan0"] {
             let line = |l: &str| l.starts_with(&format!("works  {word} ")) && l.contains(path);
             assert!(said.lines().any(line), "{word} over {path} is missing in {said}");
@@ -212,14 +259,18 @@ fn the_doctor_goes_the_way_of_an_invite_and_says_where_it_ends() {
     assert!(stranger.contains("wlan0 to 9.9.9.1:7777: answers in"), "{stranger}");
     router(&testbed, DROP);
     let (said, well) = doctor(&testbed, "invite");
-    assert!(well && said.contains("wlan0 to 9.9.9.1:7777: no answer within"), "{said}");
-    assert!(said.contains("what is behind wlan0 seems to block UDP"), "{said}");
+    assert!(well && said.contains("wlan0 to 9.9.9.1:7777: no answer for"), "{said}");
+    assert!(said.contains("wlan0: usable: by TCP, as UDP gets no answer"), "{said}");
     router(&testbed, PORTAL);
     let (said, well) = doctor(&testbed, "invite");
     assert!(
         well && said.contains("192.168.1.1 says: administratively prohibited (ICMP)"),
         "{said}"
     );
+    router(&testbed, "ip saddr 192.168.1.0/24 drop");
+    let (said, well) = doctor(&testbed, "invite");
+    assert!(well && said.contains("FAILS  path            wlan0: unreachable"), "{said}");
+    assert!(said.contains("the network behind wlan0 seems to block it"), "{said}");
     router(&testbed, "accept");
     // Another server's key, at this one's address.
     let init =
@@ -234,9 +285,9 @@ fn the_doctor_goes_the_way_of_an_invite_and_says_where_it_ends() {
     testbed.run("server", "marline server --config s.toml credential revoke tablet");
     std::thread::sleep(std::time::Duration::from_secs(2));
     let (said, well) = doctor(&testbed, "tablet");
-    assert!(!well && said.contains("the server refuses it: this credential is unknown"), "{said}");
+    assert!(!well && said.contains("refused by the server: this credential is unknown"), "{said}");
     testbed.signal(server, "TERM");
     testbed.wait(server);
     let (said, well) = doctor(&testbed, "invite");
-    assert!(!well && said.contains("refused by the server: nobody listens on UDP port"), "{said}");
+    assert!(!well && said.contains("refused by the server: nobody listens on this port"), "{said}");
 }

@@ -159,7 +159,7 @@ fn a_network_that_does_not_translate_is_told_from_a_server_that_is_gone() {
     let Some(world) = World::start(dir.path(), "9.9.9.1", first) else { return };
     world.testbed.run("net", DEAF);
     let said = world.testbed.run("client", "marline doctor --server 9.9.9.1:7777 2>&1 || true");
-    assert!(said.contains("its resolver names no NAT64 prefix"), "{said}");
+    assert!(said.contains("and this path has no IPv4 address and no NAT64 prefix"), "{said}");
     let known =
         "marline doctor --server 9.9.9.1:7777 --path wwan0,nat64=2001:db8:64::/96 2>&1 || true";
     let said = world.testbed.run("client", known);

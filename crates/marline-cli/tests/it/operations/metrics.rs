@@ -20,7 +20,7 @@ fn who_talks_nonsense_or_dawdles_holds_up_a_scrape_for_seconds_at_most() {
         b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n"
             .to_vec(),
     ];
-    // More than may be served at a time, none of whom ends what it began; and some who ask and do not read.
+    // Requests that are never complete, and some that are made by clients that do not read.
     words.extend(std::iter::repeat_n(b"GET /metrics HTTP/1.1\r\nHost:".to_vec(), 12));
     words.extend(std::iter::repeat_n(
         b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
@@ -43,6 +43,22 @@ fn who_talks_nonsense_or_dawdles_holds_up_a_scrape_for_seconds_at_most() {
         assert!(!hangs, "everybody is let go: {answer:?}");
     }
     assert_eq!(metric(port, "marline_build_info"), 1);
+}
+
+#[test]
+fn idle_connections_make_room_for_a_scrape() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let port = support::free_address();
+    let _server = start_server(dir.path(), &["--metrics", &port.to_string()]);
+    let idle: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(port).unwrap()).collect();
+    assert_eq!(metric(port, "marline_build_info"), 1);
+    // At most 64 are open at a time; a scrape does not wait for the 10 s that each may take.
+    let closed = idle.iter().filter(|stream| {
+        stream.set_read_timeout(Some(std::time::Duration::from_millis(10))).unwrap();
+        (&**stream).read(&mut [0]).is_ok_and(|count| count == 0)
+    });
+    assert!(closed.count() >= 200 - 64);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::support::socks::{echo, echo_target, open};
 use super::support::{self, Running, start_client, start_server};
-use super::{ask, pump, until};
+use super::{ask, look, pump, until};
 
 #[test]
 fn a_path_that_has_used_its_quota_is_left_and_stays_unused_after_a_crash() {
@@ -58,7 +58,7 @@ fn a_path_that_has_used_its_quota_is_left_and_stays_unused_after_a_crash() {
     client.end();
     let (mut client, socks) = start_client(dir.path(), &server.invite_file, &flags);
     let standing = || {
-        let json = ask(dir.path(), &["status", "--json", "--control", control], true);
+        let json = look(dir.path(), &["status", "--json", "--control", control]);
         let told: serde_json::Value = serde_json::from_str(&json).unwrap();
         told["paths"][0]["quota"]["standing"].as_str().unwrap_or_default().to_owned()
     };
@@ -103,8 +103,14 @@ fn a_client_that_has_used_its_quota_is_ended_and_told_why() {
     assert!(ended.is_some(), "a connection that exists is ended");
     server.process.line_with("quota used up");
     client.line_with("the server refuses this client: its quota of 200kB is used up");
-    let status = ask(dir.path(), &["status", "--control", at_client], true);
+    let output = support::run(dir.path(), &["status", "--control", at_client]);
+    let (status, _) = support::texts(&output);
+    assert_eq!(output.status.code(), Some(2), "{status}");
     assert!(status.contains("refused by the server: the server refuses this client"), "{status}");
+    let invite = server.invite_file.to_str().unwrap();
+    let said = support::run(dir.path(), &["doctor", "--invite-file", invite, "--path", &path]);
+    let (text, _) = support::texts(&said);
+    assert!(!said.status.success() && text.contains("its quota of 200kB is used up"), "{text}");
     let status = ask(dir.path(), &["status", "--control", at_server], true);
     assert!(status.contains("first: quota: ") && status.contains("used up"), "{status}");
     assert!(status.contains("refused: ") && status.contains("quota "), "{status}");
@@ -115,7 +121,7 @@ fn a_client_that_has_used_its_quota_is_ended_and_told_why() {
         open(socks, target).is_ok_and(|mut stream| pump(&mut stream, 10_000).is_ok())
     });
     until("and says so", || {
-        !ask(dir.path(), &["status", "--control", at_client], true).contains("refused by")
+        !look(dir.path(), &["status", "--control", at_client]).contains("refused by")
     });
     server.process.signal("TERM");
     server.process.wait(std::time::Duration::from_secs(30));

@@ -1,0 +1,93 @@
+use marline_proxy::client::open::OpenError;
+use marline_proxy::client::trouble::Trouble;
+
+use super::*;
+use crate::doctor::FindingStatus;
+
+const SERVER: &str = "9.9.9.1:7777";
+
+fn spec(path: &str) -> PathSpec {
+    path.parse().expect("a path")
+}
+
+fn silent() -> End {
+    End::Unreached { cause: "no answer".to_owned(), help: "open the port".to_owned() }
+}
+
+fn gone(path: &str, transport: Transport, end: End) -> Gone {
+    let way = Way { path: spec(path), server: SERVER.parse().expect("an address"), transport };
+    Gone { way, end, took: Duration::from_millis(12), findings: Vec::new() }
+}
+
+/// What is said of paths, each with where its ways by UDP and by TCP ended.
+fn concluded(paths: &[(&str, End, End)]) -> Examination {
+    let ways: Vec<(PathSpec, [Gone; 2])> = paths
+        .iter()
+        .map(|(path, udp, tcp)| {
+            let udp = gone(path, Transport::Udp, udp.clone());
+            (spec(path), [udp, gone(path, Transport::Tcp, tcp.clone())])
+        })
+        .collect();
+    let ways: Vec<(&PathSpec, Vec<&Gone>)> =
+        ways.iter().map(|(path, gone)| (path, gone.iter().collect())).collect();
+    conclude(Vec::new(), &ways)
+}
+
+fn last(examination: &Examination) -> &str {
+    &examination.findings.last().expect("a conclusion").text
+}
+
+#[test]
+fn a_path_works_by_either_carrier_and_the_other_one_is_forgiven() {
+    let found = concluded(&[("wlan0", silent(), End::Served)]);
+    assert!(found.works());
+    assert_eq!(found.paths[0].cause.as_deref(), Some("by TCP, as UDP gets no answer"));
+    assert!(found.findings.iter().all(|finding| finding.status != FindingStatus::Fails));
+    let found = concluded(&[("wlan0", End::Served, silent())]);
+    assert_eq!((found.works(), found.paths[0].cause.clone()), (true, None));
+    assert_eq!(last(&found), "a client can work, over wlan0");
+    let found = concluded(&[("wlan0", silent(), silent())]);
+    assert!(!found.works());
+    assert_eq!(
+        (found.paths[0].state, found.paths[0].cause.as_deref()),
+        ("unreachable", Some("no answer"))
+    );
+    assert_eq!(last(&found), "a client cannot work: no path leads to the server");
+}
+
+#[test]
+fn a_server_that_turns_the_client_away_is_no_way_to_work_and_what_helps_is_said() {
+    let away = || End::TurnedAway(Trouble::from(&OpenError::Pin));
+    let found = concluded(&[("wlan0", away(), away()), ("wwan0", silent(), away())]);
+    assert!(!found.works());
+    assert!(found.paths.iter().all(|path| path.state == "unreachable"));
+    assert!(last(&found).contains("another key than the invite names"), "{}", last(&found));
+    assert!(last(&found).ends_with("ask the server's owner for a new invite"), "{}", last(&found));
+}
+
+#[test]
+fn the_paths_together_show_where_the_fault_is() {
+    let of = |paths: &[(&str, End, End)]| {
+        let found = concluded(paths);
+        let lines = found.findings.into_iter().filter(|finding| finding.what == PATHS);
+        lines.map(|finding| finding.text).collect::<Vec<_>>()
+    };
+    let one = of(&[("wlan0", silent(), silent()), ("wwan0", End::Served, silent())]);
+    assert!(
+        one[0].contains("answers over wwan0: the network behind wlan0 seems to block"),
+        "{one:?}"
+    );
+    assert!(of(&[("wlan0", silent(), silent()), ("wwan0", silent(), silent())]).is_empty());
+    assert!(of(&[("wlan0", End::Served, silent()), ("wwan0", silent(), End::Served)]).is_empty());
+}
+
+#[tokio::test]
+async fn addresses_need_no_resolver_and_a_name_without_any_is_named() {
+    let servers = ["192.0.2.1:7", "[2001:db8::1]:7"].map(|text| text.parse().unwrap());
+    let (findings, addresses) = resolve(&servers).await;
+    assert!(findings.is_empty());
+    assert_eq!(addresses.len(), 2);
+    let (findings, addresses) = resolve(&["nobody.invalid:7".parse().unwrap()]).await;
+    assert!(addresses.is_empty());
+    assert!(findings[0].text.contains("nobody.invalid does not resolve"), "{findings:?}");
+}

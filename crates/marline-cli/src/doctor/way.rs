@@ -1,0 +1,305 @@
+//! One way to a server: one path, one address of the server, one carrier; from the first packet to the server's
+//! welcome, as a client goes it.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use marline::{Carrier, Client, DeliveryErrorKind, PathHealth, PathSpec, PathStatus, Reach};
+use marline_proxy::client::open::OpenError;
+use marline_proxy::client::trouble::Trouble;
+use marline_proxy::message::Message;
+use marline_proxy::secret::Secret;
+use marline_proxy::tls;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::Finding;
+use crate::path_summary::by_nat64;
+
+/// A server that does not answer within this time, in which it is asked several times, does not: a running client
+/// says so after three seconds.
+const ANSWERING: Duration = Duration::from_millis(3_300);
+/// A report that the server refuses, or that a host on the way does, stands after this time without an answer.
+const SETTLING: Duration = Duration::from_millis(700);
+/// A resolver next door has answered by then.
+const NAMING: Duration = Duration::from_millis(500);
+/// The end of a connection that was only to be looked at.
+const FAREWELL: marline::Duration = marline::Duration::from_millis(300);
+
+const KEY: &str = "key";
+const CREDENTIAL: &str = "credential";
+const MTU: &str = "MTU";
+
+/// What carries a connection.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Transport {
+    Udp,
+    Tcp,
+}
+
+impl Transport {
+    /// Its name, as firewalls and their administrators call it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Transport::Udp => "UDP",
+            Transport::Tcp => "TCP",
+        }
+    }
+
+    const fn carrier(self) -> Carrier {
+        match self {
+            Transport::Udp => Carrier::Udp,
+            Transport::Tcp => Carrier::Tcp,
+        }
+    }
+}
+
+/// What a server is shown once it has answered.
+#[derive(Clone, Debug)]
+pub(super) struct Credential {
+    pub(super) pin: [u8; 32],
+    pub(super) token: Secret,
+}
+
+/// Where it goes.
+#[derive(Clone, Debug)]
+pub(super) struct Way {
+    pub(super) path: PathSpec,
+    pub(super) server: SocketAddr,
+    pub(super) transport: Transport,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {}", self.path, self.server)
+    }
+}
+
+/// Where it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The server answers and serves this client, or was not asked whether it does.
+    Served,
+    /// The server answers, and turns this client away.
+    TurnedAway(Trouble),
+    /// The server does not answer: why, and what helps.
+    Unreached { cause: String, help: String },
+}
+
+/// A way that was gone, and what was seen on it.
+#[derive(Clone, Debug)]
+pub(super) struct Gone {
+    pub(super) way: Way,
+    pub(super) end: End,
+    pub(super) took: Duration,
+    /// What was seen after the first answer.
+    pub(super) findings: Vec<Finding>,
+}
+
+impl Gone {
+    pub(super) const fn answered(&self) -> bool {
+        !matches!(self.end, End::Unreached { .. })
+    }
+
+    /// The line of the first answer, or of its absence. `forgiven`: another way to the same server works.
+    pub(super) fn first_line(&self, forgiven: bool) -> Finding {
+        let (what, way) = (self.way.transport.name(), &self.way);
+        match &self.end {
+            End::Unreached { cause, .. } if forgiven => {
+                Finding::note(what, format!("{way}: {cause}; the other carrier works"))
+            }
+            End::Unreached { cause, help } => {
+                Finding::fails(what, format!("{way}: {cause}: {help}"))
+            }
+            _ => Finding::works(what, format!("{way}: answers in {} ms", self.took.as_millis())),
+        }
+    }
+}
+
+/// Goes it. `servers`: all addresses of the server. `None`: no client would try this one, since another of them has
+/// the path's family.
+pub(super) async fn go(
+    way: Way,
+    servers: &[SocketAddr],
+    credential: Option<Credential>,
+    deadline: Instant,
+) -> Option<Gone> {
+    let begun = Instant::now();
+    let gone = |way, end, findings| Some(Gone { way, end, took: begun.elapsed(), findings });
+    let mut builder = Client::builder();
+    let client = match builder.carrier(way.transport.carrier()).path(way.path.clone()).bind().await
+    {
+        Ok(client) => client,
+        Err(error) => {
+            let cause = format!("{:#}", anyhow::Error::new(error));
+            let help = "connect the interface, or name another path".to_owned();
+            return gone(way, End::Unreached { cause, help }, Vec::new());
+        }
+    };
+    let addresses: Vec<IpAddr> = client.paths().into_iter().flat_map(|p| p.addresses).collect();
+    let fits = |server: &SocketAddr| addresses.iter().any(|a| a.is_ipv4() == server.is_ipv4());
+    if !fits(&way.server) && servers.iter().any(fits) {
+        return None;
+    }
+    let stream = match timeout(ANSWERING, client.connect(way.server)).await {
+        Ok(Ok(stream)) => stream,
+        failed => {
+            let error = failed.ok().and_then(Result::err);
+            let error = error.map(|error| format!("{:#}", anyhow::Error::new(error)));
+            let end = unreached(&client, &way, error).await;
+            return gone(way, end, Vec::new());
+        }
+    };
+    let took = begun.elapsed();
+    let mut findings = Vec::new();
+    for prefix in prefixes_in_time(&client).await {
+        findings.push(Finding::note("paths", format!("{}: {}", way.path, by_nat64(&prefix))));
+    }
+    let end = match credential {
+        None => {
+            stream.abort();
+            End::Served
+        }
+        Some(credential) => {
+            let (greeted, refused) = greet(&client, stream, &credential, deadline).await;
+            let named = |f: Finding| Finding { text: format!("{way}: {}", f.text), ..f };
+            findings.extend(greeted.into_iter().map(named));
+            refused.map_or(End::Served, |error| End::TurnedAway(Trouble::from(&error)))
+        }
+    };
+    client.drained(FAREWELL).await;
+    Some(Gone { way, end, took, findings })
+}
+
+/// Why a server did not answer, as a running client says it, and what helps. `error`: how the attempt ended.
+async fn unreached(client: &Client, way: &Way, error: Option<String>) -> End {
+    let judged = async {
+        loop {
+            let status = client.paths().into_iter().next();
+            if let Some(status) = status.filter(|status| status.health == PathHealth::Unreachable) {
+                return status;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    match timeout(SETTLING, judged).await {
+        Ok(status) => {
+            let help = help(&status, way);
+            let cause = status.cause.unwrap_or_default();
+            let cause = cause.strip_prefix(&format!("{}: ", way.server)).unwrap_or(&cause);
+            End::Unreached { cause: cause.to_owned(), help }
+        }
+        Err(_) => {
+            let silent = || format!("no answer within {:.1} s", ANSWERING.as_secs_f64());
+            End::Unreached { cause: error.unwrap_or_else(silent), help: open_the_port(way) }
+        }
+    }
+}
+
+/// What helps a path that leads to no server.
+fn help(status: &PathStatus, way: &Way) -> String {
+    let fault = status.fault.as_ref().map(|fault| &fault.reach);
+    match fault {
+        Some(Reach::Refused) => {
+            "start `marline server` there, or ask for an invite with the right port".to_owned()
+        }
+        Some(Reach::Blocked { by: Some(_), kind: DeliveryErrorKind::Prohibited }) => {
+            "log in if there is a captive portal, or use another network".to_owned()
+        }
+        Some(Reach::Blocked { .. }) => {
+            "check the routes and the firewall of this machine and of its network".to_owned()
+        }
+        Some(_) => open_the_port(way),
+        None => {
+            "use a path that has an address of that family, or a server that has one".to_owned()
+        }
+    }
+}
+
+fn open_the_port(way: &Way) -> String {
+    let (transport, port) = (way.transport.name(), way.server.port());
+    format!(
+        "is the server running, is {transport} port {port} open in its firewall and its provider's, and does this \
+         network let {transport} out?"
+    )
+}
+
+/// Below which prefixes its paths reach IPv4 addresses; a network that has only IPv6 is given the time to name its own.
+async fn prefixes_in_time(client: &Client) -> Vec<String> {
+    let prefixes = || {
+        let found = client.paths().into_iter().filter_map(|path| path.nat64);
+        found.map(|prefix| prefix.to_string()).collect::<Vec<_>>()
+    };
+    let has_ipv4 = client.paths().iter().any(|path| path.addresses.iter().any(IpAddr::is_ipv4));
+    let named = async {
+        while prefixes().is_empty() && !has_ipv4 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let _ = timeout(NAMING, named).await;
+    prefixes()
+}
+
+/// TLS, the key, and the credential, up to the server's Welcome; and why it does not serve us, if it does not.
+async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
+    client: &Client,
+    stream: S,
+    credential: &Credential,
+    deadline: Instant,
+) -> (Vec<Finding>, Option<OpenError>) {
+    let connector = match tls::connector(credential.pin) {
+        Ok(connector) => connector,
+        Err(error) => {
+            let finding = Finding::fails(KEY, format!("{error:#}"));
+            return (vec![finding], Some(OpenError::Server(error)));
+        }
+    };
+    let handshake = timeout_at(deadline, connector.connect(tls::server_name(), stream)).await;
+    let handshake = handshake.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
+    let mut stream = match handshake {
+        Ok(stream) => stream,
+        Err(error) => {
+            let error = OpenError::from_io("TLS with the server", error);
+            return (vec![failed(KEY, &error)], Some(error));
+        }
+    };
+    let mut findings = vec![Finding::works(KEY, "the server has the invite's key")];
+    let version = tls::version(stream.get_ref().1);
+    let mut hello = Vec::new();
+    Message::Hello { version, token: credential.token.clone() }.encode(&mut hello);
+    let asked = async {
+        stream.write_all(&hello).await?;
+        stream.flush().await?;
+        Message::read(&mut stream).await
+    };
+    let asked = timeout_at(deadline, asked).await;
+    let refused = match asked.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
+        Ok(Message::Welcome { .. }) => None,
+        Ok(Message::Failed(failure)) => Some(OpenError::Refused(failure)),
+        Ok(other) => Some(OpenError::Server(anyhow::anyhow!("unexpected {other}"))),
+        Err(error) => Some(OpenError::from_io("the server ended the connection", error)),
+    };
+    findings.push(match &refused {
+        None => Finding::works(CREDENTIAL, "the server accepts the invite's credential"),
+        Some(error) => failed(CREDENTIAL, error),
+    });
+    findings.extend(segment_size(client));
+    // A goodbye that does not arrive is none of the examination's findings.
+    let _ = timeout_at(deadline, stream.shutdown()).await;
+    (findings, refused)
+}
+
+fn failed(what: &'static str, error: &OpenError) -> Finding {
+    let trouble = Trouble::from(error);
+    Finding::fails(what, format!("{}; {}", trouble.text, trouble.kind.help()))
+}
+
+/// What the connection learnt of the path's MTU.
+fn segment_size(client: &Client) -> Option<Finding> {
+    let connections = client.connections();
+    let subflows = connections.iter().flat_map(|c| c.subflows.iter().chain(&c.gone));
+    let mss = subflows.map(|subflow| subflow.mss).max().filter(|mss| *mss > 0)?;
+    let text = format!("segments of {mss} bytes of payload pass, as far as is known by now");
+    Some(Finding::works(MTU, text))
+}

@@ -1,0 +1,183 @@
+//! Trouble between a client and its server: why the latest request for a connection failed, and what helps.
+
+use std::fmt;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use super::open::OpenError;
+use crate::message::ErrorCode;
+
+/// Why a client's latest request for a connection to its server failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// Its kind.
+    pub kind: TroubleKind,
+    /// What happened, in words.
+    pub text: String,
+}
+
+/// Kinds of trouble.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum TroubleKind {
+    /// The server refuses this client: its credential is unknown, revoked or over its quota.
+    Credential,
+    /// The server has another key than the invite names.
+    Key,
+    /// What answers does not speak the protocol of this client.
+    Protocol,
+    /// The server answers, but has no room now.
+    Busy,
+    /// The server was not reached, or the connection to it was lost.
+    Unreached,
+}
+
+impl TroubleKind {
+    /// One word for it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            TroubleKind::Credential => "credential",
+            TroubleKind::Key => "key",
+            TroubleKind::Protocol => "protocol",
+            TroubleKind::Busy => "busy",
+            TroubleKind::Unreached => "unreached",
+        }
+    }
+
+    /// Whether the server answered, and turned this client away for good: no path is of use until that changes.
+    #[must_use]
+    pub const fn is_rejection(self) -> bool {
+        matches!(self, TroubleKind::Credential | TroubleKind::Key | TroubleKind::Protocol)
+    }
+
+    /// What helps.
+    #[must_use]
+    pub const fn help(self) -> &'static str {
+        match self {
+            TroubleKind::Credential => "the server's owner can admit this client again",
+            TroubleKind::Key => "ask the server's owner for a new invite",
+            TroubleKind::Protocol => {
+                "check that the invite's address and port lead to `marline server`, of a version that fits"
+            }
+            TroubleKind::Busy => "the client tries again by itself",
+            TroubleKind::Unreached => "see the causes at the paths; `marline doctor` checks each",
+        }
+    }
+}
+
+impl From<&OpenError> for Trouble {
+    fn from(error: &OpenError) -> Trouble {
+        let (kind, text) = match error {
+            OpenError::Refused(failure) => match failure.code {
+                ErrorCode::ResourceExceeded => (TroubleKind::Busy, failure.text.clone()),
+                ErrorCode::NotAuthorized => {
+                    (TroubleKind::Credential, format!("refused by the server: {}", failure.text))
+                }
+                _ => (TroubleKind::Protocol, format!("refused by the server: {}", failure.text)),
+            },
+            OpenError::Pin => {
+                let text = "the server has another key than the invite names: it was set up again, \
+                            or another machine answers in its place (nothing secret was sent)";
+                (TroubleKind::Key, text.to_owned())
+            }
+            OpenError::Server(error) if is_nonsense(error) => {
+                (TroubleKind::Protocol, format!("what answers is not the server: {error:#}"))
+            }
+            OpenError::Server(error) => (TroubleKind::Unreached, format!("{error:#}")),
+        };
+        Trouble { kind, text }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Whether bytes came that the protocol does not have.
+fn is_nonsense(error: &anyhow::Error) -> bool {
+    let io = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().map(io::Error::kind)
+    };
+    error.chain().filter_map(io).any(|kind| kind == io::ErrorKind::InvalidData)
+}
+
+/// The trouble of a client, as its latest requests found it.
+#[derive(Debug, Default)]
+pub(super) struct LastTrouble(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    trouble: Option<Trouble>,
+    /// Another tunnel has taken over: what still comes back is of no interest.
+    closed: bool,
+}
+
+impl LastTrouble {
+    /// Notes the outcome of a request; without an error it got a connection. A server that is not reached has not
+    /// taken back that it turned the client away. `Some`: why the client is turned away now, if it is.
+    pub(super) fn note(&self, error: Option<&OpenError>) -> Option<Option<String>> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.closed {
+            return None;
+        }
+        let new = error.map(Trouble::from);
+        let is_rejected = state.trouble.as_ref().is_some_and(|old| old.kind.is_rejection());
+        if !is_rejected || !new.as_ref().is_some_and(|new| new.kind == TroubleKind::Unreached) {
+            state.trouble = new;
+        }
+        let rejection = state.trouble.as_ref().filter(|trouble| trouble.kind.is_rejection());
+        Some(rejection.map(|trouble| trouble.text.clone()))
+    }
+
+    /// The trouble.
+    pub(super) fn now(&self) -> Option<Trouble> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).trouble.clone()
+    }
+
+    /// Forgets it, and notes no more.
+    pub(super) fn close(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) =
+            State { trouble: None, closed: true };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Failure;
+
+    fn refused(code: ErrorCode) -> OpenError {
+        OpenError::Refused(Failure::new(code, "no"))
+    }
+
+    #[test]
+    fn a_rejection_stands_until_the_server_serves_and_not_until_it_is_unreached() {
+        let last = LastTrouble::default();
+        assert_eq!(last.note(None), Some(None));
+        let rejected = last.note(Some(&refused(ErrorCode::NotAuthorized))).expect("noted");
+        assert_eq!(rejected.as_deref(), Some("refused by the server: no"));
+        let unreached = OpenError::Server(anyhow::anyhow!("no answer"));
+        assert_eq!(last.note(Some(&unreached)), Some(rejected.clone()));
+        assert_eq!(last.now().map(|trouble| trouble.kind), Some(TroubleKind::Credential));
+        assert_eq!(last.note(Some(&refused(ErrorCode::ResourceExceeded))), Some(None), "it serves");
+        assert_eq!(last.now().map(|trouble| trouble.kind), Some(TroubleKind::Busy));
+        assert_eq!(last.note(Some(&unreached)), Some(None));
+        assert_eq!(last.now().map(|trouble| trouble.kind), Some(TroubleKind::Unreached));
+        assert_eq!((last.note(None), last.now()), (Some(None), None));
+        last.close();
+        assert_eq!(last.note(Some(&OpenError::Pin)), None, "another tunnel has taken over");
+        assert_eq!(last.now(), None);
+    }
+
+    #[test]
+    fn who_answers_with_nonsense_is_not_the_server() {
+        let kind = |error: io::ErrorKind| {
+            Trouble::from(&OpenError::from_io("TLS with the server", error.into())).kind
+        };
+        assert_eq!(kind(io::ErrorKind::InvalidData), TroubleKind::Protocol);
+        assert_eq!(kind(io::ErrorKind::UnexpectedEof), TroubleKind::Unreached);
+        assert_eq!(Trouble::from(&OpenError::Pin).kind, TroubleKind::Key);
+    }
+}

@@ -1,0 +1,108 @@
+//! Tasks that follow a client's networks and servers as long as it exists.
+
+use std::sync::{Arc, Weak};
+
+use marline_io::{Interfaces, LocalEnd, Prefix64, Watcher};
+use tokio::task::AbortHandle;
+
+use super::{Inner, LOOK_EVERY, lock};
+
+impl Inner {
+    /// Has the networks asked that have only IPv6 now.
+    pub(super) fn follow_prefixes(&self) {
+        let ends = lock(&self.paths).to_be_asked();
+        self.prefixes.follow(ends);
+    }
+
+    fn on_prefix(&self, end: &LocalEnd, prefix: Option<Prefix64>) {
+        let mut paths = lock(&self.paths);
+        if !paths.set_prefix(&self.shard, end.interface.1, prefix) {
+            return;
+        }
+        let name = &end.interface.0;
+        match prefix {
+            Some(prefix) => {
+                tracing::info!(
+                    "{name}: IPv6 only, IPv4 servers are reached by NAT64 prefix {prefix}"
+                );
+            }
+            None => tracing::info!(
+                "{name}: IPv6 only, and its network does not translate (NAT64) any more"
+            ),
+        }
+    }
+
+    /// Looks at all paths and tells what changed. `true`: another look is due soon.
+    fn look(&self) -> bool {
+        let (now, contacts) = self.shard.contacts();
+        let paths = lock(&self.paths).known(&contacts);
+        let mut watcher = lock(&self.watcher);
+        for event in watcher.look(now, &paths) {
+            match event.fault {
+                Some(_) => tracing::warn!("{event}"),
+                None => tracing::info!("{event}"),
+            }
+            // Nobody listening is no error.
+            let _ = self.path_events.send(event);
+        }
+        watcher.is_unsettled(now, &paths)
+    }
+}
+
+/// Starts what follows the machine's networks; it ends with these handles, or with the client.
+pub(super) fn watch_out(inner: &Arc<Inner>) -> Vec<AbortHandle> {
+    inner.follow_prefixes();
+    let (prefixes, client) = (Arc::clone(&inner.prefixes), Arc::downgrade(inner));
+    let tell = move |end: &LocalEnd, prefix| {
+        if let Some(inner) = client.upgrade() {
+            inner.on_prefix(end, prefix);
+        }
+    };
+    let mut tasks = vec![
+        tokio::spawn(look_out(Arc::downgrade(inner))).abort_handle(),
+        tokio::spawn(prefixes.run(tell)).abort_handle(),
+    ];
+    match Watcher::start() {
+        Ok(watcher) => {
+            tasks.push(tokio::spawn(watch(Arc::downgrade(inner), watcher)).abort_handle());
+        }
+        Err(error) => tracing::warn!(%error, "interfaces are not followed"),
+    }
+    tasks
+}
+
+/// Looks at the paths whenever there is news of them, as long as the client exists.
+async fn look_out(client: Weak<Inner>) {
+    loop {
+        let Some(inner) = client.upgrade() else { return };
+        // First asked for, then looked: what happens in between is news.
+        let news = inner.shard.await_contacts();
+        let unsettled = inner.look();
+        drop(inner);
+        if !unsettled {
+            news.notified().await;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Follows the interfaces as long as the client exists.
+async fn watch(client: Weak<Inner>, mut watcher: Watcher) {
+    // An interface may have come after the paths were looked up, and before the watcher listened.
+    let mut interfaces = Interfaces::now();
+    loop {
+        match interfaces {
+            Ok(interfaces) => {
+                let Some(inner) = client.upgrade() else { return };
+                inner.routes.forget();
+                lock(&inner.paths).follow(&inner.shard, &interfaces);
+                inner.follow_prefixes();
+            }
+            Err(error) => {
+                tracing::warn!(%error, "interfaces are no longer followed");
+                return;
+            }
+        }
+        interfaces = watcher.changed().await;
+    }
+}

@@ -1,0 +1,163 @@
+use marline_io::{DeliveryError, DeliveryErrorKind, LocalEnd, Question};
+
+use super::super::PathRestriction;
+use super::*;
+
+const LOCAL: [&str; 2] = ["192.168.1.2", "fd00::2"];
+const V4: &str = "9.9.9.1:7777";
+const V6: &str = "[fd09::1]:7777";
+
+fn at(ms: u64) -> Instant {
+    Instant::ZERO + Duration::from_millis(ms)
+}
+
+/// One path with these addresses.
+fn table(addresses: &[&str]) -> PathTable {
+    let mut table = PathTable::new(&["wlan0".parse().unwrap()]);
+    table.entries[0].ends = addresses
+        .iter()
+        .map(|address| LocalEnd {
+            address: address.parse().unwrap(),
+            interface: ("wlan0".to_owned(), 3),
+            loopback: false,
+            behind_tun: false,
+            mark: 0,
+        })
+        .collect();
+    table
+}
+
+fn contact(local: &str, remote: &str) -> Contact {
+    let (local, remote) = (local.parse().unwrap(), remote.parse().unwrap());
+    Contact { local, remote, question: None, heard_at: None, delivery_error: None }
+}
+
+fn asked(since_ms: u64, tries: u32) -> Contact {
+    let since = at(since_ms);
+    let question = Some(Question { since, last_at: since, tries });
+    Contact { question, ..contact(LOCAL[0], V4) }
+}
+
+fn refused(since_ms: u64) -> Contact {
+    let (since, kind) = (at(since_ms), DeliveryErrorKind::PortClosed);
+    let by = Some(V4.parse::<SocketAddr>().unwrap().ip());
+    let delivery_error = Some(DeliveryError { since, last_at: since, by, kind });
+    Contact { delivery_error, ..asked(since_ms, 1) }
+}
+
+fn heard(at_ms: u64) -> Contact {
+    Contact { heard_at: Some(at(at_ms)), ..contact(LOCAL[0], V4) }
+}
+
+/// What is known a minute after the start.
+struct World<'a> {
+    contacts: &'a [Contact],
+    servers: &'a [&'a str],
+    rejection: Option<&'a str>,
+    doubted: bool,
+    tcp: (bool, Option<&'a str>),
+}
+
+const QUIET: World<'_> =
+    World { contacts: &[], servers: &[], rejection: None, doubted: false, tcp: (false, None) };
+
+/// The state of the only path, in words.
+fn judged(table: &PathTable, world: &World<'_>) -> String {
+    let servers: Vec<SocketAddr> = world.servers.iter().map(|s| s.parse().unwrap()).collect();
+    let doubted = [(LOCAL[0].parse().unwrap(), V4.parse().unwrap())];
+    let tcp = |_, _| (world.tcp.0, world.tcp.1.map(str::to_owned));
+    let status = table.status(&Evidence {
+        now: at(60_000),
+        contacts: world.contacts,
+        transport: "UDP",
+        servers: &servers,
+        rejection: world.rejection,
+        doubted: if world.doubted { &doubted } else { &[] },
+        tcp: &tcp,
+    });
+    let cause = status[0].cause.as_deref().map(|cause| format!(": {cause}"));
+    format!("{}{}", status[0].health, cause.unwrap_or_default())
+}
+
+#[test]
+fn a_path_is_usable_on_evidence_only() {
+    let both = table(&LOCAL);
+    let by = |contacts: &[Contact]| judged(&both, &World { contacts, servers: &[V4], ..QUIET });
+    assert_eq!(judged(&both, &QUIET), "untried: not tried yet");
+    assert_eq!(by(&[]), "untried: not tried yet");
+    assert_eq!(by(&[asked(59_000, 1)]), "untried: asked 1 s ago for the first time, no answer yet");
+    assert_eq!(by(&[heard(59_000)]), "usable");
+    let silent = "unreachable: 9.9.9.1:7777: no answer for 10 s (tried 3 times)";
+    assert_eq!(by(&[asked(50_000, 3)]), silent);
+    let closed = "unreachable: 9.9.9.1:7777: refused by the server: nobody listens on this port";
+    assert_eq!(by(&[refused(59_000)]), closed);
+    // A server that has nothing to say is not a server that is gone.
+    let hours = [Contact { heard_at: Some(Instant::ZERO), ..contact(LOCAL[0], V4) }];
+    assert_eq!(by(&hours), "usable");
+    // It was killed after a good start.
+    let killed = [Contact { heard_at: Some(at(10_000)), ..refused(59_000) }];
+    assert_eq!(by(&killed), closed);
+    let with_tcp = World {
+        contacts: &[asked(50_000, 3)],
+        tcp: (false, Some("no answer by TCP, either")),
+        ..QUIET
+    };
+    assert_eq!(judged(&both, &with_tcp), format!("{silent}; no answer by TCP, either"));
+}
+
+#[test]
+fn a_path_without_an_address_of_the_servers_family_says_so() {
+    let (v4, v6, both) = (table(&LOCAL[..1]), table(&LOCAL[1..]), table(&LOCAL));
+    let of = |table: &PathTable, servers: &[&str]| judged(table, &World { servers, ..QUIET });
+    assert_eq!(
+        of(&v6, &[V4]),
+        "unreachable: no IPv6 address of the server (9.9.9.1:7777), and this path has no IPv4 address and no NAT64 \
+         prefix"
+    );
+    assert_eq!(
+        of(&v4, &[V6]),
+        "unreachable: no IPv4 address of the server ([fd09::1]:7777), and this path has no IPv6 address"
+    );
+    for table in [&v4, &v6, &both] {
+        assert_eq!(of(table, &[V4, V6]), "untried: not tried yet");
+    }
+    // An address that the server announced answers all the same.
+    let announced = [Contact { heard_at: Some(at(59_000)), ..contact(LOCAL[1], V6) }];
+    let world = World { contacts: &announced, servers: &[V4], ..QUIET };
+    assert_eq!(judged(&v6, &world), "usable");
+    let mut translated = v6;
+    translated.entries[0].spec.nat64 = Some("64:ff9b::/96".parse().unwrap());
+    assert_eq!(of(&translated, &[V4]), "untried: not tried yet");
+}
+
+#[test]
+fn a_server_that_turns_the_client_away_makes_no_path_usable() {
+    let both = table(&LOCAL);
+    let reason = "refused by the server: this credential is unknown";
+    let by = |contacts: &[Contact]| {
+        let world = World { contacts, servers: &[V4], rejection: Some(reason), ..QUIET };
+        judged(&both, &world)
+    };
+    assert_eq!(by(&[heard(59_000)]), format!("unreachable: {reason}"));
+    assert_eq!(by(&[]), format!("unreachable: {reason}"));
+    // What is nearer at hand comes first.
+    assert!(by(&[refused(59_000)]).contains("nobody listens"), "{}", by(&[refused(59_000)]));
+}
+
+#[test]
+fn a_path_that_is_doubted_or_fades_or_is_gone_says_so() {
+    let mut both = table(&LOCAL);
+    let heard = [heard(59_000)];
+    let world = World { contacts: &heard, doubted: true, ..QUIET };
+    assert_eq!(judged(&both, &world), "degraded: answers are overdue");
+    both.entries[0].fading = true;
+    assert_eq!(judged(&both, &world), "degraded: its signal fades");
+    both.entries[0].restriction = PathRestriction::Unusable("its quota is used up".to_owned());
+    assert_eq!(judged(&both, &world), "unreachable: its quota is used up");
+    both.entries[0].restriction = PathRestriction::None;
+    both.entries[0].taken_down = true;
+    assert_eq!(judged(&both, &world), "unreachable: taken down by hand");
+    both.entries[0].ends.clear();
+    both.entries[0].error = Some("the interface is down".to_owned());
+    assert_eq!(judged(&both, &world), "unreachable: the interface is down");
+}

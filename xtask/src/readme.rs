@@ -1,0 +1,189 @@
+//! Figures of the README beside the pages that they come from.
+//!
+//! What a command gives in virtual time is compared with the page that the command writes; the caption of the figure
+//! is compared by a test of marline-lab's example `handover`. What was measured live stands in docs/results.md with its
+//! command and date, and the README repeats it word for word.
+
+use std::fs;
+use std::path::Path;
+
+use crate::TaskResult;
+
+const README: &str = "README.md";
+const RESULTS: &str = "docs/results.md";
+const VERDICTS: &str = "docs/research/papers/README.md";
+const AUTO: &str = "docs/research/auto.md";
+
+/// Keys of studies by others. The other keys of the verdicts' table are questions of our own.
+const STUDIES: [&str; 7] =
+    ["raiciu2012", "remp2015", "tlp2019", "papd2017", "hsr2018", "multimob2018", "traces"];
+
+/// The pages that are compared.
+struct Pages {
+    readme: String,
+    results: String,
+    verdicts: String,
+    auto: String,
+}
+
+/// Fails with every figure that differs from its source.
+pub(crate) fn check(root: &Path) -> TaskResult {
+    let read = |page: &str| {
+        fs::read_to_string(root.join(page)).map_err(|error| format!("{page}: {error}"))
+    };
+    let (readme, results) = (read(README)?, read(RESULTS)?);
+    let wrong = findings(&Pages { readme, results, verdicts: read(VERDICTS)?, auto: read(AUTO)? });
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n    ")) }
+}
+
+fn findings(pages: &Pages) -> Vec<String> {
+    let mut wrong = Vec::new();
+    wrong.extend(verdicts(pages).err());
+    wrong.extend(worse_cases(pages).err());
+    wrong.extend(measured(pages));
+    wrong.extend(demo(pages).err());
+    wrong.extend(["The demo", "Compared with the kernel"].iter().filter_map(|title| {
+        let section = section(&pages.results, title)?;
+        (!has_date(section)
+            || !section.contains("`marline ") && !section.contains("`sudo marline "))
+        .then(|| format!("{RESULTS}: `{title}` names no command, or no date"))
+    }));
+    wrong
+}
+
+/// The counts of accepted rows are the sums of the table that `marline lab report --docs` writes.
+fn verdicts(pages: &Pages) -> TaskResult {
+    let mut sums = [0; 3];
+    for key in STUDIES {
+        let begin = format!("| [{key}](");
+        let row = pages.verdicts.lines().find(|line| line.starts_with(&begin));
+        let row = row.ok_or_else(|| format!("{VERDICTS}: no row of {key}"))?;
+        let counts = row.split('|').skip(2).map(|cell| cell.trim().parse::<u32>());
+        for (sum, count) in sums.iter_mut().zip(counts) {
+            *sum += count.map_err(|error| format!("{VERDICTS}: {key}: {error}"))?;
+        }
+    }
+    let [accepted, not_accepted, undecided] = sums;
+    let all = accepted + not_accepted + undecided;
+    expect(
+        &pages.readme,
+        &format!(
+            "of {all} rows {accepted} are accepted, {not_accepted} are not, {undecided} are not told apart"
+        ),
+        VERDICTS,
+    )
+}
+
+/// "One case of N" is the share of cases that the page of the default scheduler has.
+fn worse_cases(pages: &Pages) -> TaskResult {
+    const BEHIND: &str = "worse than the best single path in one of five figures in ";
+    let page = joined(&pages.auto);
+    let share =
+        page.split(BEHIND).nth(1).and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+    let share = share.ok_or_else(|| format!("{AUTO}: no share behind `{BEHIND}`"))?;
+    const NUMBERS: [&str; 11] = [
+        "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    ];
+    let one_of = (100.0 / share).round() as usize;
+    let number = one_of.checked_sub(2).and_then(|index| NUMBERS.get(index));
+    let number = number.map_or_else(|| one_of.to_string(), |word| (*word).to_owned());
+    expect(&pages.readme, &format!("in one case of {number} "), AUTO)
+}
+
+/// Every row of the README's table is a row of the page of results.
+fn measured(pages: &Pages) -> Vec<String> {
+    let rows = section(&pages.readme, "Measured").into_iter().flat_map(table_rows);
+    let rows: Vec<&str> = rows.collect();
+    if rows.len() < 3 {
+        return vec![format!("{README}: no table below `Measured`")];
+    }
+    let known: Vec<&str> = table_rows(&pages.results).collect();
+    let other = rows.iter().filter(|row| !known.contains(row));
+    other.map(|row| format!("{README}: this row is not in {RESULTS}: {row}")).collect()
+}
+
+/// The demo's output is that of the page of results.
+fn demo(pages: &Pages) -> TaskResult {
+    let block = pages.readme.split("```text\n").nth(1).and_then(|rest| rest.split("```").next());
+    let block = block.ok_or_else(|| format!("{README}: no output of the demo"))?;
+    let kept = section(&pages.results, "The demo").is_some_and(|section| section.contains(block));
+    if kept { Ok(()) } else { Err(format!("{README}: the demo's output is not that of {RESULTS}")) }
+}
+
+fn expect(readme: &str, words: &str, source: &str) -> TaskResult {
+    let says = joined(readme).contains(words);
+    if says { Ok(()) } else { Err(format!("{README} should say, by {source}: {words}")) }
+}
+
+/// The text below a heading, up to the next.
+fn section<'a>(page: &'a str, title: &str) -> Option<&'a str> {
+    let (_, rest) = page.split_once(&format!("\n## {title}\n"))?;
+    Some(rest.split("\n## ").next().unwrap_or(rest))
+}
+
+/// Rows of tables, without their heads.
+fn table_rows(text: &str) -> impl Iterator<Item = &str> {
+    let rows = text.lines().filter(|line| line.starts_with("| "));
+    rows.filter(|line| !line.starts_with("| |"))
+}
+
+/// Whether a text has a date with its year.
+fn has_date(text: &str) -> bool {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.windows(3).any(|words| {
+        let [day, month, year] = words else { return false };
+        let is_year = year.get(..4).is_some_and(|digits| digits.parse::<u32>().is_ok());
+        day.parse::<u32>().is_ok() && month.chars().all(char::is_alphabetic) && is_year
+    })
+}
+
+fn joined(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages() -> Pages {
+        let root = crate::workspace_root();
+        let read = |page: &str| fs::read_to_string(root.join(page)).expect(page);
+        Pages {
+            readme: read(README),
+            results: read(RESULTS),
+            verdicts: read(VERDICTS),
+            auto: read(AUTO),
+        }
+    }
+
+    /// The finding after a change of one page.
+    fn finding(change: impl Fn(&mut Pages)) -> String {
+        let mut pages = pages();
+        change(&mut pages);
+        findings(&pages).join("\n")
+    }
+
+    #[test]
+    fn each_figure_that_is_changed_alone_is_found() {
+        assert_eq!(finding(|_| ()), "");
+        let readme = |from: &'static str, to: &'static str| {
+            finding(|pages| {
+                assert!(pages.readme.contains(from), "{from}");
+                pages.readme = pages.readme.replacen(from, to, 1);
+            })
+        };
+        assert!(readme("rows 362", "rows 363").contains("362 are accepted"));
+        assert!(readme("one case of nine", "one case of ten").contains("one case of nine"));
+        assert!(readme("| 207 ms |", "| 27 ms |").contains("27 ms"));
+        assert!(readme("WiFi alone  ", "WiFi alone 1").contains("the demo's output"));
+        let verdicts = finding(|pages| {
+            pages.verdicts =
+                pages.verdicts.replacen("(raiciu2012.md) | 114", "(raiciu2012.md) | 115", 1);
+        });
+        assert!(verdicts.contains("of 519 rows 363"), "{verdicts}");
+        let auto = finding(|pages| pages.auto = pages.auto.replace("11 % [7, 15]", "20 % [7, 35]"));
+        assert!(auto.contains("in one case of five "), "{auto}");
+        let undated = finding(|pages| pages.results = pages.results.replace("November 2026", ""));
+        assert!(undated.contains("`The demo` names no command, or no date"), "{undated}");
+    }
+}

@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use marline::{Client, PathStatus};
-use marline_proxy::client::open::{Open, OpenError};
-use marline_proxy::message::ErrorCode;
-use marline_proxy::target::Target;
-use marline_proxy::transport::Transport;
+use marline_proxy::client::open::OpenError;
+use marline_proxy::client::trouble::Trouble;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::opened::ServerWay;
@@ -67,27 +65,20 @@ enum Failed {
     ForGood(anyhow::Error),
 }
 
-/// Asks the server for something.
+/// Has the server admit this client.
 async fn ask(way: &ServerWay) -> Result<(), Failed> {
-    match timeout(PROOF, way.open(&Target::servers_resolver())).await {
-        Ok(Ok(stream)) => {
-            stream.abort();
-            Ok(())
+    match timeout(PROOF, way.now().check()).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => {
+            let Trouble { kind, text } = Trouble::from(&error);
+            let failed = anyhow!("{text} ({})", kind.help());
+            Err(match error {
+                OpenError::Pin => Failed::ForGood(failed),
+                OpenError::Refused(_) if kind.is_rejection() => Failed::ForGood(failed),
+                // It has no room, is not reached, or a network's login page answers in its place.
+                OpenError::Refused(_) | OpenError::Server(_) => Failed::ForNow(anyhow!("{text}")),
+            })
         }
-        Ok(Err(error @ OpenError::Pin)) => Err(Failed::ForGood(anyhow!("{error}"))),
-        Ok(Err(OpenError::Refused(_))) => match way.now().refusal() {
-            // It has answered; that it does not let its resolver be asked is another matter.
-            None => Ok(()),
-            Some(refusal) => {
-                let error = anyhow!("the server refuses this client: {}", refusal.text);
-                Err(match refusal.code {
-                    // There is no room, or a quota is used up.
-                    ErrorCode::ResourceExceeded | ErrorCode::NetworkFailure => Failed::ForNow(error),
-                    _ => Failed::ForGood(error),
-                })
-            }
-        },
-        Ok(Err(OpenError::Server(error))) => Err(Failed::ForNow(error)),
         Err(_) => {
             let seconds = PROOF.as_secs();
             Err(Failed::ForNow(anyhow!("the server has not answered within {seconds} s")))
@@ -137,7 +128,7 @@ fn missing(paths: &[PathStatus]) -> String {
         return "no interface has an address and a default route".to_owned();
     }
     let word = |path: &PathStatus| {
-        let why = path.error.as_deref().unwrap_or("it is down");
+        let why = path.cause.as_deref().unwrap_or("it is down");
         format!("{}: {why}", path.spec.short_name())
     };
     paths.iter().map(word).collect::<Vec<_>>().join("; ")

@@ -145,7 +145,7 @@ async fn a_path_that_is_not_there_is_waited_for_and_named_in_errors() {
         let mut builder = marline::Client::builder();
         let client = builder.path(path.parse().unwrap()).bind().await.unwrap();
         let status = &client.paths()[0];
-        assert!(!status.up && status.error.as_ref().is_some_and(|why| why.contains(path)));
+        assert!(!status.up && status.cause.as_ref().is_some_and(|why| why.contains(path)));
         let error = client.connect(listener.local_addrs()[0]).await.unwrap_err();
         assert!(matches!(error, marline::ConnectError::NoPath { .. }), "{error:?}");
         assert!(error.to_string().contains(path), "{error}");

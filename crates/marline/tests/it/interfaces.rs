@@ -230,7 +230,12 @@ async fn wait_for_paths(name: &str) {
     ip("link set lo up");
     // Neither the interface of one path nor the address of the other is there.
     let client = client(&["near1", "10.2.0.1"]).await;
-    assert!(client.paths().iter().all(|path| !path.up && path.error.is_some()));
+    assert!(
+        client
+            .paths()
+            .iter()
+            .all(|path| !path.up && path.health == marline::PathHealth::Unreachable)
+    );
     assert!(client.connect("10.9.0.1:7000").await.is_err());
     cable(&server, 1);
     server.go();

@@ -92,9 +92,15 @@ mod tests {
     fn records_are_found_behind_the_questions() {
         assert_eq!(dns_after_questions(ANSWER), Some(12 + 6 + 4));
         let mut answers = dns_answers(ANSWER);
-        assert_eq!(answers.next(), Some(Some(DnsRecord { kind: 5, ttl_s: 9, data: b"", data_at: 34 })));
+        assert_eq!(
+            answers.next(),
+            Some(Some(DnsRecord { kind: 5, ttl_s: 9, data: b"", data_at: 34 }))
+        );
         let data = b"\xc0\x00\x02\x01";
-        assert_eq!(answers.next(), Some(Some(DnsRecord { kind: DNS_A, ttl_s: 256, data, data_at: 46 })));
+        assert_eq!(
+            answers.next(),
+            Some(Some(DnsRecord { kind: DNS_A, ttl_s: 256, data, data_at: 46 }))
+        );
         assert_eq!(answers.next(), None);
     }
 

@@ -97,9 +97,8 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     };
     // The program's half is another process by now. This one marks its packets, if it may.
     let dropped = drop_privileges(KeptCapabilities::NetAdmin);
-    let received = dropped.and_then(|()| {
-        outside.receive_interface().context("the interface did not arrive")
-    });
+    let received =
+        dropped.and_then(|()| outside.receive_interface().context("the interface did not arrive"));
     match received {
         Ok(interface) => Ok(interface.map(|interface| {
             let probe = args.probe;

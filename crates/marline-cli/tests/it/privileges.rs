@@ -165,7 +165,9 @@ fn a_program_inside_has_the_privileges_that_it_had_and_its_carrier_has_none() {
     let Some(mut world) = World::set("root-run") else { return };
     world.start(Side::Server, "marline server --config marline.toml", "listening on");
     let script = "cat /proc/self/status > inside; echo inside; (sleep 3; echo > left) & sleep 2";
-    let run = format!("marline run --invite-file invite --path wifi --dns 10.0.1.1 -- bash -c \"{script}\"");
+    let run = format!(
+        "marline run --invite-file invite --path wifi --dns 10.0.1.1 -- bash -c \"{script}\""
+    );
     std::fs::write(world.hosts.dir.join("run.sh"), run).expect("write");
     world.start(Side::Client, "bash run.sh", "inside");
     let inside = std::fs::read_to_string(world.hosts.dir.join("inside")).expect("its status");

@@ -25,7 +25,10 @@ impl World {
         let mut hosts = TwoUplinks::set(&wifi_and_lte(LINK, LINK), name, dir.path());
         hosts.shell(Side::Server, "ip link set lo up");
         hosts.marline_server("auto");
-        hosts.shell(Side::Client, "ip link set lo up; ip addr flush dev wifi; ip addr flush dev lte");
+        hosts.shell(
+            Side::Client,
+            "ip link set lo up; ip addr flush dev wifi; ip addr flush dev lte",
+        );
         Some(World { hosts, _dir: dir })
     }
 
@@ -43,7 +46,10 @@ impl World {
         let manager = UnixDatagram::bind(&path).expect("a socket");
         manager.set_read_timeout(Some(Duration::from_millis(100))).expect("a time");
         let notify = path.display();
-        (self.hosts.program(Side::Client, &format!("env NOTIFY_SOCKET={notify} {command}")), manager)
+        (
+            self.hosts.program(Side::Client, &format!("env NOTIFY_SOCKET={notify} {command}")),
+            manager,
+        )
     }
 }
 
@@ -85,9 +91,8 @@ fn a_client_waits_for_a_network_and_works_when_there_is_one() {
         let Some(mut world) = World::set(name) else { return };
         let page = "python3 -m http.server --bind 127.0.0.1 8080";
         world.hosts.program(Side::Server, page);
-        let (lines, manager) = world.start(&format!(
-            "marline client --invite-file invite --socks5 127.0.0.1:1080 {path}"
-        ));
+        let (lines, manager) = world
+            .start(&format!("marline client --invite-file invite --socks5 127.0.0.1:1080 {path}"));
         hear(&lines, "waiting for");
         let mut heard = String::new();
         hears(&manager, &["STATUS="], &mut heard);

@@ -298,7 +298,8 @@ mod tests {
 
     /// A message with these questions, and with records behind them as given.
     fn message(questions: &[&[u8]], answers: &[&[u8]]) -> Vec<u8> {
-        let mut bytes = vec![0, 1, 1, 0, 0, questions.len() as u8, 0, answers.len() as u8, 0, 0, 0, 0];
+        let mut bytes =
+            vec![0, 1, 1, 0, 0, questions.len() as u8, 0, answers.len() as u8, 0, 0, 0, 0];
         for name in questions {
             bytes.extend([name, &[0, 1, 0, 1][..]].concat());
         }

@@ -28,8 +28,7 @@ pub(crate) struct Query {
 
 impl Query {
     pub(crate) fn of(datagram: &Datagram<'_>) -> Query {
-        let reply =
-            Reply::Datagram { program: datagram.source, service: datagram.destination };
+        let reply = Reply::Datagram { program: datagram.source, service: datagram.destination };
         Query { reply, message: datagram.payload.to_vec() }
     }
 

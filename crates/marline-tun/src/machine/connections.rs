@@ -20,7 +20,8 @@ fn peer(line: &str) -> Option<IpAddr> {
     if OVER.contains(&words.next()?) {
         return None;
     }
-    let word = |at: usize| Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
+    let word =
+        |at: usize| Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
     let peer: IpAddr = match address.len() {
         8 => Ipv4Addr::from(word(0)?).into(),
         32 => {
@@ -42,7 +43,8 @@ mod tests {
     #[test]
     fn peers_of_both_families_are_read_and_listeners_have_none() {
         let hex = |octets: &[u8]| -> String {
-            let words = octets.chunks_exact(4).map(|four| u32::from_ne_bytes(four.try_into().unwrap()));
+            let words =
+                octets.chunks_exact(4).map(|four| u32::from_ne_bytes(four.try_into().unwrap()));
             words.map(|word| format!("{word:08X}")).collect()
         };
         let line = |remote: &str, state: &str| {
@@ -56,7 +58,8 @@ mod tests {
         for state in OVER {
             assert_eq!(peer(&line(&hex(&v4.octets()), state)), None);
         }
-        for odd in ["", "cut sho", "  sl  local_address rem_address   st tx_queue", "0: 1:2 3:4 01"] {
+        for odd in ["", "cut sho", "  sl  local_address rem_address   st tx_queue", "0: 1:2 3:4 01"]
+        {
             assert_eq!(peer(odd), None, "{odd}");
         }
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();

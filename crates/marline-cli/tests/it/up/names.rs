@@ -23,7 +23,8 @@ fn a_blocked_name_is_blocked_whichever_resolver_is_asked_and_however() {
     ];
     for server in &servers {
         for how in ["+notcp", "+tcp", "+noedns", "+bufsize=4096 +dnssec"] {
-            for name in ["v6.example.test", "V6.eXample.TEST.", "x.v6.example.test", "alias.example.test"]
+            for name in
+                ["v6.example.test", "V6.eXample.TEST.", "x.v6.example.test", "alias.example.test"]
             {
                 let query = format!("dig +time=5 +tries=2 {how} {server} {name} AAAA");
                 let said = world.run(&format!("{query} | grep -o 'status: [A-Z]*' || true"));
@@ -32,7 +33,8 @@ fn a_blocked_name_is_blocked_whichever_resolver_is_asked_and_however() {
             let query = format!("dig +time=5 +tries=2 +short {how} {server} www.example.test A");
             assert_eq!(world.run(&query), TARGET_V4, "{query}");
         }
-        let query = format!("dig +time=5 +tries=2 +tcp +short {server} big.example.test TXT | wc -l");
+        let query =
+            format!("dig +time=5 +tries=2 +tcp +short {server} big.example.test TXT | wc -l");
         assert_eq!(world.run(&query), "20", "a long answer is whole: {query}");
     }
     // Several queries on one connection, and one that asks two things.
@@ -86,8 +88,9 @@ fn names_that_are_not_taken_cannot_have_exceptions() {
     let _others = support::among_others();
     let Some(world) = World::set("up-only-names", &[]) else { return };
     for option in ["--block v6.example.test", "--bypass v6.example.test"] {
-        let output = world
-            .output(&format!("marline up --invite-file invite --path wifi --only 203.0.113.0/24 {option}"));
+        let output = world.output(&format!(
+            "marline up --invite-file invite --path wifi --only 203.0.113.0/24 {option}"
+        ));
         let (_, err) = support::texts(&output);
         assert!(!output.status.success() && err.contains("v6.example.test"), "{err}");
         assert!(err.contains("--only"), "{err}");

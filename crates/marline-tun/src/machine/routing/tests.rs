@@ -188,7 +188,9 @@ fn rules_of_a_connection_or_a_host_are_those_of_the_sets() {
     let [in_lead, in_switch] = passing_answers(facts.inbound[0]);
     assert!(lead.contains(&in_lead) && switch.contains(&in_switch));
     assert!(switch.contains(&passing_host("192.0.2.7".parse().unwrap())));
-    assert!(settings.switch(OWN_V6, &facts).contains(&passing_host("2001:db8::7".parse().unwrap())));
+    assert!(
+        settings.switch(OWN_V6, &facts).contains(&passing_host("2001:db8::7".parse().unwrap()))
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Words to the service manager (sd_notify): ready, reading its configuration again, stopping, alive, what it waits for.
+//! Messages to the service manager (sd_notify): ready, reloading, stopping, alive, what the program waits for.
 //!
 //! Without one (`NOTIFY_SOCKET` is not set) they go nowhere.
 

@@ -56,8 +56,8 @@ pub struct Prepared {
     responder: Option<(ServerBuilder, SegmentLog)>,
 }
 
-/// Opens what needs privileges, then drops them. Checks of raw sockets keep what these need: whether it is there is what
-/// they find out. Must be called before threads are started.
+/// Opens what needs privileges, then drops them. Checks of raw sockets keep those that these need. Must be called
+/// before threads are started.
 ///
 /// # Errors
 /// An error message for the user.

@@ -1,4 +1,4 @@
-//! What docs/operate/backup.md promises: a server that is restored from its files, and another key without an outage.
+//! Tests of the promises of docs/operate/backup.md: a server restored from its files, another key without an outage.
 
 use std::net::SocketAddr;
 use std::path::Path;

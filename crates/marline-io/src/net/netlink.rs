@@ -156,8 +156,8 @@ pub(crate) fn route_exists(
 /// chooses the first.
 ///
 /// # Errors
-/// The kernel cannot be asked (no descriptor is left, say), or does not say: the address may be this machine's own. That
-/// there is no route at all is no error, but an answer: nobody is reached there.
+/// The kernel cannot be asked (no descriptor is left, say), or does not say: the address may be this machine's own.
+/// The lack of any route is an answer and not an error: nothing is reached there.
 pub fn is_local_address(address: IpAddr) -> io::Result<bool> {
     let answer = Netlink::open(0).and_then(|netlink| {
         let request = message::route_request(address, None, (0, 0), SEQUENCE);

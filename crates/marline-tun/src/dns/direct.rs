@@ -16,8 +16,8 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
+use super::message;
 use super::query::Query;
-use super::{message, refusal};
 use crate::datagram::DatagramWriter;
 use crate::exceptions::Exceptions;
 use crate::resolver;
@@ -89,7 +89,7 @@ impl DirectNames {
         tokio::spawn(async move {
             match this.answer(&query.message).await {
                 None => query.fail(&writer),
-                Some(answer) => match refusal(&exceptions, &answer) {
+                Some(answer) => match message::refusal(&exceptions, &answer) {
                     Some(code) => query.refuse(&writer, code),
                     None => {
                         this.make_direct(name, opened_by(&answer, &exceptions)).await;

@@ -7,6 +7,8 @@ use marline_wire::{
     dns_after_questions as after_questions, dns_answers,
 };
 
+use crate::exceptions::{Exceptions, Treatment};
+
 /// Types of records that have addresses.
 pub(crate) use marline_wire::{DNS_A as A, DNS_AAAA as AAAA};
 
@@ -21,7 +23,8 @@ const RECORDS: u16 = 8;
 /// Labels of a name, of at least two bytes each, within its 255.
 const LABELS: usize = 128;
 
-/// Types of records whose data name another host, which is reached instead: CNAME, DNAME, and (RFC 9460) SVCB and HTTPS.
+/// Types of records whose data name another host, which is reached instead: CNAME, DNAME, and SVCB and HTTPS
+/// (RFC 9460).
 const CNAME: u16 = 5;
 const DNAME: u16 = 39;
 const SVCB: u16 = 64;
@@ -109,8 +112,8 @@ pub(super) fn fit(answer: &mut Vec<u8>, limit: usize) {
     }
 }
 
-/// The name that a query asks about (see [`read_name`]); else the response code that says why there is none. A query asks
-/// one question (RFC 9619): of several, a resolver might answer one that was not looked at.
+/// The name that a query asks about (see [`read_name`]); else the response code that says why there is none. A query
+/// asks one question (RFC 9619): of several, a resolver might answer one that was not looked at.
 pub(super) fn asked_name(query: &[u8]) -> Result<String, u8> {
     if query.len() < HEADER_LEN {
         return Err(FORMERR);
@@ -130,9 +133,9 @@ fn name_at(message: &[u8], at: usize) -> Option<String> {
     read_name(message, at, message.len())
 }
 
-/// The name that begins at `at`, in lower case and without a dot at its end. Bytes of a label that are not printable, and
-/// a dot or a backslash within one, are written as `\DDD`. References lead to what stands `before`, each further back
-/// than the one before it, so that no circle is followed. `None`: it cannot be read.
+/// The name that begins at `at`, in lower case and without a dot at its end. Bytes of a label that are not printable,
+/// and a dot or a backslash within one, are written as `\DDD`. References lead to what stands `before`, each
+/// further back than the one before it, so that no circle is followed. `None`: it cannot be read.
 fn read_name(message: &[u8], mut at: usize, mut before: usize) -> Option<String> {
     let mut name = String::new();
     for _ in 0..LABELS {
@@ -212,6 +215,16 @@ pub(super) fn without_records(query: &[u8], code: u8) -> Option<Vec<u8>> {
         answer[4..6].fill(0);
     }
     Some(answer)
+}
+
+/// The response code in place of an answer that must not be passed on: it leads to a blocked name, or cannot be read.
+pub(crate) fn refusal(exceptions: &Exceptions, answer: &[u8]) -> Option<u8> {
+    if !exceptions.has_domains() {
+        return None;
+    }
+    let Some(names) = aliases(answer) else { return Some(SERVFAIL) };
+    let is_blocked = |name: &String| exceptions.of_name(name) == Treatment::Blocked;
+    names.iter().any(is_blocked).then_some(NXDOMAIN)
 }
 
 #[cfg(test)]

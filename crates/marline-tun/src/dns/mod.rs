@@ -179,7 +179,7 @@ impl<O: Open> Forwarder<O> {
                 break;
             };
             if let Some((query, answer)) = pending.answered(answer) {
-                match refusal(&self.exceptions, &answer) {
+                match message::refusal(&self.exceptions, &answer) {
                     None => query.answer(&self.writer, answer),
                     Some(code) => query.refuse(&self.writer, code),
                 }
@@ -195,16 +195,6 @@ impl<O: Open> Forwarder<O> {
             query.fail(&self.writer);
         }
     }
-}
-
-/// The response code in place of an answer that must not be passed on: it leads to a blocked name, or cannot be read.
-fn refusal(exceptions: &Exceptions, answer: &[u8]) -> Option<u8> {
-    if !exceptions.has_domains() {
-        return None;
-    }
-    let Some(names) = message::aliases(answer) else { return Some(message::SERVFAIL) };
-    let is_blocked = |name: &String| exceptions.of_name(name) == Treatment::Blocked;
-    names.iter().any(is_blocked).then_some(message::NXDOMAIN)
 }
 
 /// Reads some bytes; `false` at the end. Safe to cancel.

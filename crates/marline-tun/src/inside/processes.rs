@@ -6,8 +6,8 @@ use std::path::Path;
 
 /// A network namespace, by a file that each has of its own in /proc, and the processes in it.
 ///
-/// `/proc/PID/ns/net` would say the same, but only to a process that has every capability of the other one. Who carries a
-/// program's traffic for root has none.
+/// `/proc/PID/ns/net` would say the same, but only to a process that has every capability of the other one. The process
+/// that carries a program's traffic for root has none.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamespaceProcesses {
     device: u64,

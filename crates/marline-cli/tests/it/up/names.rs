@@ -47,7 +47,8 @@ def ask(number, *names):
     return struct.pack(\"!H\", len(q)) + q
 s = socket.create_connection((\"{PUBLIC_V4}\", 53), 20)
 f = s.makefile(\"rb\")
-s.sendall(ask(1, b\"www.example.test\") + ask(2, b\"v6.example.test\") + ask(3, b\"www.example.test\", b\"v6.example.test\"))
+s.sendall(ask(1, b\"www.example.test\") + ask(2, b\"v6.example.test\"))
+s.sendall(ask(3, b\"www.example.test\", b\"v6.example.test\"))
 got = dict()
 for _ in range(3):
     a = f.read(struct.unpack(\"!H\", f.read(2))[0])

@@ -161,9 +161,9 @@ impl Routing {
 
     /// Removes the rules and routes of this part, whoever made them. Returns how many there were.
     ///
-    /// The lead's last rule goes first, so that what still stands sends nothing out that it did not before. The switch's
-    /// last rules go last, one after the other: until then it is closed, should this process be killed. What both parts
-    /// use goes with the last of them.
+    /// The lead's last rule goes first, so that what still stands sends nothing out that it did not before. The last
+    /// rules of the switch go last, one after the other: until then it is closed, should this process be killed. What
+    /// both parts use goes with the last of them.
     pub(super) async fn clear(&self, part: Part) -> anyhow::Result<usize> {
         let mut rules = self.our_rules(false).await?;
         rules.extend(self.our_rules(true).await?);

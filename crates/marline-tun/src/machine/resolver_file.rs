@@ -1,8 +1,8 @@
 //! `/etc/resolv.conf` while names are the tunnel's: it names the gateway.
 //!
 //! A resolver of one link (`fe80::1%eth0`, as router advertisements bring them) cannot be led to the interface by
-//! rules: its address means a link. So the file itself is changed, in place, as it may be a mount of its own, and keeps what
-//! was there before in comments: whoever finds it, even after the machine lost its power, can restore it.
+//! rules: its address means a link. So the file itself is changed, in place, as it may be a mount of its own. It keeps
+//! what was there before in comments, so that it can be restored even after the machine lost its power.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};

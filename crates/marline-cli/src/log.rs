@@ -222,7 +222,7 @@ pub fn start(flags: Option<LogLevel>, format: LogFormat, colors: bool) {
         if line.target() == CONNECTIONS {
             return TELLS_CONNECTIONS.load(Ordering::Relaxed);
         }
-        let left_out = line.is_event().then(|| limit.take(line)).unwrap_or(Some(0));
+        let left_out = if line.is_event() { limit.take(line) } else { Some(0) };
         if let Some(left_out @ 1..) = left_out {
             SINK.lock().unwrap_or_else(PoisonError::into_inner).note_left_out(left_out);
         }

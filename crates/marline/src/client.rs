@@ -365,7 +365,8 @@ impl Client {
 
     /// Says why the server that answers does not serve this client, such as a key that is not the expected one or a
     /// credential that it refuses; `None`: it serves it. For the protocol above, which alone knows. As long as there
-    /// is a reason, every path is [unreachable](PathHealth::Unreachable) for it: what answers there is of no use.
+    /// is a reason, every path is [unreachable](crate::PathHealth::Unreachable) for it: what answers there is of no
+    /// use.
     pub fn set_rejection(&self, reason: Option<String>) {
         lock(&self.inner.asked).rejection = reason;
     }

@@ -72,7 +72,8 @@ fn a_client_moves_to_a_server_with_another_key_and_its_open_stream_goes_on() {
     let invite = dir.path().join("the-clients-invite");
     std::fs::copy(&old.invite_file, &invite).unwrap();
     let control = dir.path().join("control").display().to_string();
-    let (mut client, socks) = start_client(dir.path(), &invite, &["--control", &control]);
+    let (mut client, socks) =
+        start_client(dir.path(), &invite, &["--path", "127.0.0.1", "--control", &control]);
     let target = echo_target();
     let mut stream = open(socks, target).expect("a stream");
     echo(&mut stream, b"by the old key");
@@ -97,13 +98,14 @@ fn another_key_at_the_old_address_is_refused_with_words_and_the_right_one_is_acc
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut server = start_server(dir.path(), &LOOPBACK);
     let invite = server.invite_file.clone();
-    let (mut client, socks) = start_client(dir.path(), &invite, &[]);
+    let (mut client, socks) = start_client(dir.path(), &invite, &["--path", "127.0.0.1"]);
     let target = echo_target();
     echo(&mut open(socks, target).expect("a stream"), b"by the right key");
     let key = dir.path().join("server.key");
-    let right = std::fs::read_to_string(&key).unwrap();
+    let kept = dir.path().join("kept.key");
+    std::fs::copy(&key, &kept).unwrap();
     make_key(other.path(), server.address);
-    write_private(&key, &std::fs::read_to_string(other.path().join("server.key")).unwrap());
+    std::fs::copy(other.path().join("server.key"), &key).unwrap();
     server.process.signal("KILL");
     server.process.end();
     let mut wrong = start_again(dir.path());
@@ -111,7 +113,7 @@ fn another_key_at_the_old_address_is_refused_with_words_and_the_right_one_is_acc
     client.line_with("the server has another key than the invite names");
     wrong.signal("KILL");
     wrong.end();
-    write_private(&key, &right);
+    std::fs::copy(&kept, &key).unwrap();
     let _server = start_again(dir.path());
     until("the right key is accepted again", || open(socks, target).is_ok());
 }

@@ -156,14 +156,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         Ok(())
     });
     tokio::select! {
-        reached = reach_server(client, way) => {
-            let unchanged = if held {
-                "the kill switch holds (`sudo marline down` removes it)"
-            } else {
-                "nothing of this machine was changed"
-            };
-            reached.map_err(|error| anyhow!("{error:#}; {unchanged}"))?;
-        }
+        reached = reach_server(client, way) => reached.map_err(|error| not_reached(&error, held))?,
         () = ended_early(&mut signals) => return Ok(ExitCode::SUCCESS),
     }
     let addresses = Addresses::default();
@@ -209,6 +202,15 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     opened.close().await;
     drop(pid_file);
     ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// Says what state an `up` that ends without its server leaves the machine in. `held`: a kill switch held before.
+fn not_reached(error: &anyhow::Error, held: bool) -> anyhow::Error {
+    let state = match held {
+        true => "the kill switch holds (`sudo marline down` removes it)",
+        false => "nothing of this machine was changed",
+    };
+    anyhow!("{error:#}; {state}")
 }
 
 /// Waits until the program is told to end, before the machine's traffic goes through it. Who asks for a reload by the

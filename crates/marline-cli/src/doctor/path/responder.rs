@@ -46,7 +46,6 @@ struct Responder {
 }
 
 /// A server at this address that is to be bound, with a carrier of raw sockets, and what it notes of its segments.
-#[must_use]
 pub fn responder(listen: SocketAddr) -> (ServerBuilder, SegmentLog) {
     let log = SegmentLog::new(LOG);
     let mut server = Server::builder();

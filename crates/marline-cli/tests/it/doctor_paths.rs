@@ -13,8 +13,8 @@ use marline_testkit::need;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_marline");
 /// Most of the time each only waits.
 const AT_ONCE: usize = 8;
-/// Some middleboxes act by chance, and a busy machine stretches what they do: whoever was not named
-/// is looked at again with fewer beside him.
+/// Some middleboxes act by chance, and a busy machine stretches what they do: one that was not named is examined again
+/// with fewer beside it, and with another seed.
 const AGAIN: [usize; 2] = [2, 1];
 
 /// Two namespaces, the link between them, and the doctor's other end. All of it ends with this.
@@ -40,7 +40,7 @@ fn ip(words: &[&str]) -> bool {
 }
 
 impl NamespacePair {
-    fn new(number: usize, boxes: &str) -> NamespacePair {
+    fn new(number: usize, boxes: &str, seed: usize) -> NamespacePair {
         let name = |side| format!("dp{}-{number}{side}", std::process::id());
         let mut namespaces = NamespacePair { names: ["c", "s"].map(name), children: Vec::new() };
         for name in &namespaces.names {
@@ -49,7 +49,9 @@ impl NamespacePair {
         }
         let path = format!("wifi,10.93.1.2/24,10.93.1.1/24,rate=20M,delay=10ms{boxes}");
         let [client, server] = namespaces.names.clone();
-        namespaces.start(&["link", "--between", &client, &server, "--path", &path, "--for", "120"]);
+        let seed = seed.to_string();
+        let between = ["link", "--between", &client, &server, "--path", &path];
+        namespaces.start(&[&between[..], &["--for", "120", "--seed", &seed]].concat());
         for (name, address) in [(&client, "10.93.1.2"), (&server, "10.93.1.1")] {
             wait_for("the link", || {
                 let words = ["-n", name, "-o", "addr", "show", "dev", "wifi", "up"];
@@ -152,27 +154,27 @@ fn each_box_is_named_and_bytes_are_right_or_an_error_is_said() {
         return;
     }
     let all: Vec<usize> = (0..BOXES.len()).collect();
-    let mut complaints = examine_all(&all, AT_ONCE);
-    for at_once in AGAIN {
+    let mut complaints = examine_all(&all, AT_ONCE, 1);
+    for (at_once, seed) in AGAIN.into_iter().zip(2..) {
         let missed: Vec<usize> = complaints.iter().map(|(number, _)| *number).collect();
         for (_, words) in &complaints {
             eprintln!("once more: {words}");
         }
-        complaints = examine_all(&missed, at_once);
+        complaints = examine_all(&missed, at_once, seed);
     }
     let words: Vec<String> = complaints.into_iter().map(|(_, words)| words).collect();
     assert!(words.is_empty(), "{}", words.join("\n"));
 }
 
 /// Has the doctor look at these middleboxes; returns those of which it did not say what it must.
-fn examine_all(numbers: &[usize], at_once: usize) -> Vec<(usize, String)> {
+fn examine_all(numbers: &[usize], at_once: usize, seed: usize) -> Vec<(usize, String)> {
     let next = Mutex::new(numbers.iter());
     let complaints = Mutex::new(Vec::new());
     let work = || {
         loop {
             let Some(&number) = next.lock().expect("unpoisoned").next() else { return };
             let (boxes, words) = BOXES[number];
-            let namespaces = NamespacePair::new(number, boxes);
+            let namespaces = NamespacePair::new(number, boxes, seed);
             let mut said = namespaces.examine();
             if boxes.is_empty() {
                 // Asked again at once, the other end tells nothing of the first time.

@@ -81,7 +81,7 @@ fn a_client_takes_over_another_invite() {
     let mut stream = open(socks, target).unwrap();
     std::fs::copy(&second.invite_file, &first.invite_file).unwrap();
     client.signal("HUP");
-    client.line_with("another invite");
+    client.line_with("invite changed");
     echo(&mut open(socks, target).unwrap(), b"by way of the other server");
     echo(&mut stream, b"by way of the first one");
     first.process.signal("KILL");

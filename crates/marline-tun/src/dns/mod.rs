@@ -4,7 +4,7 @@
 //! under numbers of its own, and is opened when there is something to ask. A query that a broken connection took
 //! with it is asked once more on the next. Where the resolver cannot be reached programs are told so (SERVFAIL), so
 //! that they need not wait. Queries that programs ask over TCP are relayed like any stream, unless there are exceptions
-//! of names: then [they come here](connection), too.
+//! of names: then they come here as well.
 //!
 //! With exceptions of names, each query is sorted by its name. An answer that leads on to a blocked name, by an alias
 //! for instance, is not passed on. What cannot be read is refused, as nobody knows what a resolver would make of it.

@@ -2,7 +2,7 @@
 //!
 //! An end of one direction is passed on as an end of that direction (FIN, close_notify, DATA_FIN are
 //! the same thing here); the other direction goes on. An error ends both directions at once, and
-//! badly: an application must never take a broken transfer for a complete one. So does a [standstill]
+//! badly: an application must never take a broken transfer for a complete one. So does a standstill
 //! after an end: the sender has finished, and the other side has taken nothing for minutes.
 
 mod pump;

@@ -129,8 +129,8 @@ where
             return Poll::Ready(Ok(()));
         }
         if out.is_blocked() || back.is_blocked() || out.is_done() || back.is_done() {
-            standstill
-                .poll(cx, (&out, &back), || (local.inner.peer_state(), remote.peer_state()))?;
+            let states = || (local.inner.peer_state(), remote.peer_state());
+            standstill.poll(cx, (&out, &back), local.traffic, states)?;
         }
         Poll::Pending
     })

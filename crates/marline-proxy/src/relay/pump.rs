@@ -62,8 +62,6 @@ pub(super) struct Pump {
     read_all: bool,
     /// Something was written since the last flush.
     unflushed: bool,
-    /// Bytes written so far.
-    moved: u64,
 }
 
 impl Pump {
@@ -92,9 +90,9 @@ impl Pump {
         Poll::Ready(Ok(()))
     }
 
-    /// Bytes written so far.
-    pub(super) const fn moved(&self) -> u64 {
-        self.moved
+    /// Bytes of the buffer that are written. They change with each step while a writer takes some of it.
+    pub(super) const fn written(&self) -> usize {
+        self.written
     }
 
     /// Whether it waits for the writer to take bytes or the end.
@@ -165,7 +163,6 @@ impl Pump {
                     Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                     Poll::Ready(Ok(count)) => {
                         self.written += count;
-                        self.moved += count as u64;
                         self.unflushed = true;
                     }
                     Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}

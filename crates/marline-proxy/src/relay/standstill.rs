@@ -16,28 +16,36 @@ use std::time::Duration;
 
 use tokio::time::{Sleep, sleep};
 
+use super::Traffic;
 use super::pump::Pump;
 use crate::transport::PeerState;
 
 /// Time without progress after which such a relay ends. It ends within twice that time.
 pub(super) const LIMIT: Duration = Duration::from_secs(300);
 
-/// Watches a relay for progress.
+/// Watches a relay for progress. Most relays never need the timer, and are small without it.
 #[derive(Debug, Default)]
-pub(super) struct Standstill {
-    timer: Option<Pin<Box<Sleep>>>,
+pub(super) struct Standstill(Option<Box<Watch>>);
+
+#[derive(Debug)]
+struct Watch {
+    timer: Pin<Box<Sleep>>,
     /// How far the relay was when the timer began.
     was: Progress,
 }
 
+/// How far a relay is.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 struct Progress {
-    moved: u64,
+    /// Bytes to the local side, and from it.
+    local: (u64, u64),
+    written: (usize, usize),
     unacknowledged: u64,
 }
 
 impl Standstill {
-    /// Looks at a relay from `local` to `remote` (`out`) and back, in which a direction is blocked or has ended.
+    /// Looks at a relay from the local side (`out`) and back, in which a direction is blocked or has ended. `traffic`
+    /// has its bytes to the local side and from it.
     ///
     /// # Errors
     /// It has stood still for too long: `TimedOut`.
@@ -45,26 +53,27 @@ impl Standstill {
         &mut self,
         cx: &mut Context<'_>,
         (out, back): (&Pump, &Pump),
+        traffic: &Traffic,
         states: impl FnOnce() -> (PeerState, PeerState),
     ) -> io::Result<()> {
-        if self.timer.as_ref().is_some_and(|timer| !timer.is_elapsed()) {
+        if self.0.as_ref().is_some_and(|watch| !watch.timer.is_elapsed()) {
             return Ok(());
         }
         let (local, remote) = states();
         let is = Progress {
-            moved: out.moved() + back.moved(),
+            local: traffic.counts(),
+            written: (out.written(), back.written()),
             unacknowledged: local.unacknowledged + remote.unacknowledged,
         };
-        let waited = self.timer.is_some() && is == self.was;
+        let waited = self.0.as_ref().is_some_and(|watch| watch.was == is);
         if waited && (is_forsaken(out, local, remote) || is_forsaken(back, remote, local)) {
             let text = format!("ended, and nothing was taken for {} s", LIMIT.as_secs());
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
-        self.was = is;
         let mut timer = Box::pin(sleep(LIMIT));
         // Registers this task; when it fires, the relay is polled.
         let _ = timer.as_mut().poll(cx);
-        self.timer = Some(timer);
+        self.0 = Some(Box::new(Watch { timer, was: is }));
         Ok(())
     }
 }
@@ -86,7 +95,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::time::{Instant, timeout};
 
-    use super::super::{Traffic, relay};
+    use super::super::relay;
     use super::*;
     use crate::testing::Pipe;
 

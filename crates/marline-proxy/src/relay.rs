@@ -129,8 +129,8 @@ where
             return Poll::Ready(Ok(()));
         }
         if out.is_blocked() || back.is_blocked() || out.is_done() || back.is_done() {
-            let states = || (local.inner.peer_state(), remote.peer_state());
-            standstill.poll(cx, (&out, &back), local.traffic, states)?;
+            let looked = || (local.traffic.counts(), local.inner.peer_state(), remote.peer_state());
+            standstill.poll(cx, (&out, &back), looked)?;
         }
         Poll::Pending
     })

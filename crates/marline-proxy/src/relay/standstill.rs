@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use tokio::time::{Sleep, sleep};
 
-use super::Traffic;
 use super::pump::Pump;
 use crate::transport::PeerState;
 
@@ -44,8 +43,8 @@ struct Progress {
 }
 
 impl Standstill {
-    /// Looks at a relay from the local side (`out`) and back, in which a direction is blocked or has ended. `traffic`
-    /// has its bytes to the local side and from it.
+    /// Looks at a relay from the local side (`out`) and back, in which a direction is blocked or has ended. `looked`
+    /// gives its bytes to the local side and from it, and what is known of the two peers.
     ///
     /// # Errors
     /// It has stood still for too long: `TimedOut`.
@@ -53,15 +52,14 @@ impl Standstill {
         &mut self,
         cx: &mut Context<'_>,
         (out, back): (&Pump, &Pump),
-        traffic: &Traffic,
-        states: impl FnOnce() -> (PeerState, PeerState),
+        looked: impl FnOnce() -> ((u64, u64), PeerState, PeerState),
     ) -> io::Result<()> {
         if self.0.as_ref().is_some_and(|watch| !watch.timer.is_elapsed()) {
             return Ok(());
         }
-        let (local, remote) = states();
+        let (counts, local, remote) = looked();
         let is = Progress {
-            local: traffic.counts(),
+            local: counts,
             written: (out.written(), back.written()),
             unacknowledged: local.unacknowledged + remote.unacknowledged,
         };
@@ -95,7 +93,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::time::{Instant, timeout};
 
-    use super::super::relay;
+    use super::super::{Traffic, relay};
     use super::*;
     use crate::testing::Pipe;
 

@@ -104,7 +104,7 @@ use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
 use crate::traffic::LostSegments;
 use crate::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event, FallbackReason,
-    FourTuple, LoneKeepalive, MonitorKind, NetworkError, Purpose, ReadError, SegmentReceived,
+    FourTuple, LoneKeepalive, MemoryAccount, MemoryCharge, MemoryKind, MonitorKind, NetworkError, Purpose, ReadError, SegmentReceived,
     SegmentSent, SocketOption, StreamDirection, SubflowPlace, SubflowState, Timer, Traffic,
     Transmit, TransmitBuf, WriteError,
 };
@@ -131,6 +131,8 @@ const MAX_MAPPING: u64 = 0xffff - 1;
 /// Of so many segments of a run one repeats the mapping. Where segments arrive as they were sent the first would do; a
 /// middlebox that puts segments together may drop the options of those that it appends.
 const MAPPED_EVERY: u16 = 8;
+/// What an idle connection with one subflow takes, its places in tables counted.
+const CONNECTION_BYTES: u64 = 4 * 1_024;
 /// How often the same segment goes out with MP_IDLE on a subflow.
 const MARKED_TRANSMISSIONS: u16 = 2;
 
@@ -268,6 +270,8 @@ pub(crate) struct Connection {
     rto_exchange: OnDemand<RtoExchange>,
     fast_open: OnDemand<FastOpening>,
     trim: MemoryTrim,
+    /// What it takes beside the bytes of its stream.
+    charge: MemoryCharge,
 }
 
 /// How connections and subflows come to be.
@@ -330,8 +334,12 @@ impl Connection {
             session: Session::new(role, mode, origin.key, config.linux_compat.long_dsn),
             paths: PathSet::new(&config, origin.path),
             attempts: OnDemand::new(),
-            sender: Sender::new(&config, cx.pool.clone()),
-            receiver: Receiver::new(&config, &cx.config.limits, cx.pool.clone()),
+            sender: Sender::new(&config, cx.chunks_for(MemoryKind::Send)),
+            receiver: Receiver::new(
+                &config,
+                &cx.config.limits,
+                cx.chunks_for(MemoryKind::Receive),
+            ),
             closing: Closing::default(),
             scheduling: Scheduling::new(&*policies.scheduler),
             path_manager: policies.path_manager.build(),
@@ -343,6 +351,7 @@ impl Connection {
             rto_exchange: OnDemand::new(),
             fast_open: OnDemand::new(),
             trim: MemoryTrim::default(),
+            charge: cx.account.charge(MemoryKind::Connection, CONNECTION_BYTES),
             config,
         }
     }
@@ -741,6 +750,15 @@ impl Connection {
         }
     }
 
+    /// Another account is charged for what it holds.
+    pub(crate) fn charge_to(&mut self, account: &MemoryAccount) {
+        self.charge.move_to(account);
+        self.sender.charge_to(account);
+        if self.receiver.charge_to(account) {
+            self.announce_window();
+        }
+    }
+
     /// What was written so far ends here: no segment will have bytes from both sides.
     pub(crate) fn end_record(&mut self) {
         self.sender.end_record();
@@ -908,6 +926,10 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ecn: Ecn,
     ) -> bool {
+        if self.receiver.is_short_of_memory() && self.has_no_memory_for(id, segment) {
+            self.take_without_payload(cx, id, segment, ecn);
+            return false;
+        }
         self.scheduling.swap_desk(cx.desk);
         let predicted = self.on_predicted(cx, id, segment, ecn);
         if !predicted && self.admit(cx, id, segment, ecn) {
@@ -915,6 +937,59 @@ impl Connection {
         }
         self.scheduling.swap_desk(cx.desk);
         predicted
+    }
+
+    /// Whether there is no room for the segment's payload while memory is short: the application has something to read
+    /// first, or the payload is not what it waits for.
+    #[cold]
+    fn has_no_memory_for(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
+        !segment.payload.is_empty()
+            && (self.receiver.readable() > 0 || !self.continues_stream(id, segment))
+    }
+
+    /// The segment's payload is next on its subflow, and its place is near the first that is missing.
+    fn continues_stream(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
+        let Some(subflow) = self.paths.get(id) else { return true };
+        let (next, missing) = (subflow.tcp().rcv_nxt(), self.receiver.next());
+        if segment.header.seq != subflow.tcp().peer_to_wire(next) {
+            return false;
+        }
+        let mapping = segment.options.dss.and_then(|dss| dss.mapping);
+        let place = match mapping {
+            Some(wire) => self.session.unwrap_dsn(wire.dsn, missing),
+            None => {
+                let places = self.receiver.places(id, next, segment.payload.len() as u64);
+                places.first().map(|range| range.start)
+            }
+        };
+        place.is_some_and(|place| place <= missing.plus(MAX_MAPPING))
+    }
+
+    /// What a segment says counts, its payload does not: as if that were beyond the window, which cannot be taken back
+    /// (RFC 9293 section 3.8.6). The peer sends it again.
+    #[cold]
+    fn take_without_payload(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+    ) {
+        cx.out.counters.segments_without_memory += 1;
+        let mut segment = TcpSegment { payload: &[], ..segment.clone() };
+        segment.header.flags = segment.header.flags.without(TcpFlags::FIN);
+        if let Some(dss) = &mut segment.options.dss {
+            dss.mapping = None;
+            dss.data_fin = false;
+        }
+        self.scheduling.swap_desk(cx.desk);
+        if self.admit(cx, id, &segment, ecn) {
+            self.on_admitted(cx, id, &segment, ecn);
+        }
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().ack_now();
+        }
+        self.scheduling.swap_desk(cx.desk);
     }
 
     /// A segment that TCP may see.
@@ -1033,7 +1108,7 @@ impl Connection {
     ) -> Option<Ingress> {
         let window = self.receiver.window_size();
         let carries = !segment.payload.is_empty();
-        let most = self.config.receive_buffer;
+        let most = self.receiver.out_of_order_room(self.config.receive_buffer);
         let room = if carries { self.paths.out_of_order_room(most) } else { 0 };
         let tcp = self.paths.get_mut(id)?.tcp_mut();
         tcp.set_out_of_order_room(room);

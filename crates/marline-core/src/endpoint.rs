@@ -39,7 +39,7 @@ use crate::tables::subflow_settings::SubflowSettings;
 use crate::tables::time_wait::TIME_WAIT_BIT;
 use crate::tables::{ChunkPool, Context};
 use crate::{
-    ChecksumScope, ConnectionConfig, ConnectionId, Counters, EndpointConfig, Event, PacketMeta,
+    ChecksumScope, ConnectionConfig, ConnectionId, Counters, EndpointConfig, Event, MemoryAccount, PacketMeta,
     TrafficOf, Transmit, TransmitBuf,
 };
 
@@ -60,6 +60,7 @@ pub struct Endpoint {
     accept: Option<Arc<ConnectionConfig>>,
     rng: Box<dyn Rng>,
     pool: ChunkPool,
+    account: MemoryAccount,
     settings: SubflowSettings,
     desk: OnDemand<Desk>,
     workspace: Workspace,
@@ -105,6 +106,7 @@ impl Endpoint {
             flows,
             rng,
             pool: ChunkPool::default(),
+            account: MemoryAccount::default(),
             networks: NetworkMemory::default(),
             plain_answers: NetworkMemory::default(),
             fast_joins: FastJoinMemory::default(),
@@ -134,6 +136,7 @@ impl Endpoint {
             config: &self.config,
             rng: self.rng.as_mut(),
             pool: &self.pool,
+            account: &self.account,
             settings: &mut self.settings,
             desk: &mut self.desk,
             workspace: &mut self.workspace,

@@ -22,6 +22,7 @@ mod event;
 mod fec;
 mod linux_compat;
 mod liveness;
+mod memory;
 mod on_demand;
 mod path_health;
 mod socket_option;
@@ -43,6 +44,7 @@ pub use linux_compat::LinuxCompat;
 pub use liveness::{BadSilenceSpec, LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};
 pub use marline_policy::AddressPairFault;
 pub use marline_wire::mptcp::Extensions;
+pub use memory::{MemoryAccount, MemoryBudget, MemoryCharge, MemoryKind, MemoryUsage};
 pub use path_health::{
     AddressPairHealth, AddressPairInfo, AddressPairStatistics, AddressPairVerdict,
     PathHealthMonitor, PathHealthObserver,

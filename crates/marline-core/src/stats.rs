@@ -49,6 +49,8 @@ counters! {
         syn_cookies_received,
         /// Connections with unauthenticated peers that ended because too many had no subflow.
         lingering_overflow,
+        /// Segments whose payload was not taken, as memory was short and the application had not read what it has.
+        segments_without_memory,
         connections_refused,
         /// Number of times that the path health monitor had a connection checked.
         connections_looked_at,

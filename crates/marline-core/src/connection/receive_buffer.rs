@@ -6,7 +6,8 @@
 //! was read in a round trip, and more while that grows, so that a sender in slow start is not held
 //! up (dynamic right-sizing, Fisk and Feng 2001; the round trip is that of the slowest subflow, by
 //! the handshake if nothing else was measured). While bytes wait behind a hole of a slower path and
-//! fill three quarters of the window, it doubles.
+//! fill three quarters of the window, it doubles. Where memory is short (`memory.rs`), the edge goes no further than
+//! the account allows, and at least to the end of the chunk that is being read.
 
 use core::num::NonZeroU64;
 
@@ -14,7 +15,8 @@ use marline_policy::{DataRange, Dsn};
 use marline_time::{Duration, Instant};
 
 use crate::on_demand::{OnDemand, Unused};
-use crate::tables::chunks::{ChunkPool, Chunks};
+use crate::MemoryAccount;
+use crate::tables::chunks::{CHUNK, ChunkSource, Chunks};
 
 /// Window a connection starts with.
 const INITIAL_WINDOW: u64 = 256 * 1024;
@@ -73,23 +75,61 @@ pub(crate) struct Inserted {
 
 impl ReceiveBuffer {
     /// `fixed`: the largest window from the start.
-    pub(crate) fn new(max_window: u64, fixed: bool, max_ranges: usize, pool: ChunkPool) -> Self {
+    pub(crate) fn new(
+        max_window: u64,
+        fixed: bool,
+        max_ranges: usize,
+        source: ChunkSource,
+    ) -> Self {
         let window = if fixed { max_window } else { INITIAL_WINDOW.min(max_window) };
-        ReceiveBuffer {
-            chunks: Chunks::new(pool),
+        let mut buffer = ReceiveBuffer {
+            chunks: Chunks::new(source),
             read: Dsn(0),
             next: Dsn(0),
             beyond: OnDemand::new(),
             max_ranges: u32::try_from(max_ranges).unwrap_or(u32::MAX),
             window,
             max_window,
-            edge: Dsn(window),
+            edge: Dsn(0),
             measured_from: None,
             read_per_rtt: 0,
             fin: FinPlace::default(),
             fin_reached: false,
             kept: OnDemand::new(),
+        };
+        buffer.refresh_edge();
+        buffer
+    }
+
+    /// Another account is charged for it from now on. Tells whether the window opened so far that the peer should hear
+    /// of it.
+    pub(crate) fn charge_to(&mut self, account: &MemoryAccount) -> bool {
+        self.chunks.charge_to(account);
+        self.open_window()
+    }
+
+    /// Holds more than a buffer does at least, while there is no memory for that.
+    pub(crate) fn is_short_of_memory(&self) -> bool {
+        self.chunks.memory() > 2 * CHUNK && self.chunks.account().allowance() == 0
+    }
+
+    /// Bytes that may wait for their place beyond holes.
+    pub(crate) fn out_of_order_room(&self, most: u64) -> u64 {
+        most.min(self.chunks.account().allowance().max(2 * CHUNK))
+    }
+
+    /// Where the edge should be, as far as memory allows; never before where it is.
+    fn wanted_edge(&self) -> Dsn {
+        let full = self.read.plus(self.window);
+        if full <= self.edge {
+            return self.edge;
         }
+        let allowance = self.chunks.account().allowance();
+        if allowance >= self.window {
+            return full;
+        }
+        let least = Chunks::end_of_chunk(self.read.0 + 1);
+        full.min(self.read.plus(allowance).max(Dsn(least))).max(self.edge)
     }
 
     /// Keeps so many bytes from now on after they were read.
@@ -304,7 +344,7 @@ impl ReceiveBuffer {
             return;
         }
         self.window = (self.window * 2).min(self.max_window);
-        self.edge = self.edge.max(self.read.plus(self.window));
+        self.refresh_edge();
     }
 
     /// The application read: every round trip, measure how much, and let the window follow.
@@ -374,10 +414,10 @@ impl ReceiveBuffer {
     /// Moves the edge after the application read. Tells whether it moved by enough to say so
     /// (RFC 9293 section 3.8.6.2.2: half the window), or reopened a window that was nearly shut.
     fn open_window(&mut self) -> bool {
-        let edge = self.read.plus(self.window);
-        let gain = edge.since(self.edge);
-        let left = self.edge.since(self.next);
-        if gain * 2 >= self.window || (left * 4 < self.window && gain * 8 >= self.window) {
+        let edge = self.wanted_edge();
+        let (gain, left) = (edge.since(self.edge), self.edge.since(self.next));
+        let window = self.window.min(edge.since(self.read));
+        if gain > 0 && (gain * 2 >= window || (left * 4 < window && gain * 8 >= window)) {
             self.edge = edge;
             return true;
         }
@@ -386,7 +426,8 @@ impl ReceiveBuffer {
 
     /// Called when a segment is about to advertise the window anyway: takes all there is.
     pub(crate) fn refresh_edge(&mut self) {
-        self.edge = self.edge.max(self.read.plus(self.window));
+        let edge = self.wanted_edge();
+        self.edge = edge;
     }
 }
 

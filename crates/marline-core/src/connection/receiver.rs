@@ -28,8 +28,8 @@ use super::delivery_watch::DeliveryWatch;
 use super::mapping_rx::{MappingError, MappingRx, RxMapping};
 use super::receive_buffer::ReceiveBuffer;
 use crate::fec::Decoder;
-use crate::tables::ChunkPool;
-use crate::{BufferTuning, ConnectionConfig, Limits};
+use crate::tables::chunks::ChunkSource;
+use crate::{BufferTuning, ConnectionConfig, Limits, MemoryAccount};
 
 /// A connection keeps a mapping for so many bytes of its largest receive window.
 const BYTES_PER_MAPPING: u64 = 128;
@@ -77,11 +77,11 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(config: &ConnectionConfig, limits: &Limits, pool: ChunkPool) -> Self {
+    pub(super) fn new(config: &ConnectionConfig, limits: &Limits, source: ChunkSource) -> Self {
         let fixed = config.buffer_tuning == BufferTuning::Fixed;
         let (window, ranges) = (config.receive_buffer, limits.out_of_order_ranges);
         Receiver {
-            buffer: ReceiveBuffer::new(window, fixed, ranges, pool),
+            buffer: ReceiveBuffer::new(window, fixed, ranges, source),
             subflows: Box::default(),
             decoder: None,
             mappings: limits.mappings,
@@ -119,6 +119,21 @@ impl Receiver {
 
     fn subflow_mut(&mut self, id: SubflowId) -> Option<&mut Incoming> {
         self.subflows.get_mut(usize::from(id.0))?.as_mut()
+    }
+
+    /// Another account is charged for the buffer from now on. Tells whether the peer should hear of a larger window.
+    pub(super) fn charge_to(&mut self, account: &MemoryAccount) -> bool {
+        self.buffer.charge_to(account)
+    }
+
+    /// It holds more than it needs at least, while there is no memory for that.
+    pub(super) fn is_short_of_memory(&self) -> bool {
+        self.buffer.is_short_of_memory()
+    }
+
+    /// Bytes that may wait behind holes of all subflows together.
+    pub(super) fn out_of_order_room(&self, most: u64) -> u64 {
+        self.buffer.out_of_order_room(most)
     }
 
     /// The first position of the stream that is missing.

@@ -3,12 +3,16 @@
 //! One copy in (write; none of what lasts as long as the program), one copy out (into the datagram). A subflow
 //! must be able to repeat bytes it sent although another path delivered them, so chunks that a subflow still
 //! holds stay pinned; they do not count against the application's space.
+//!
+//! Where memory is short (`memory.rs`), the application gets no more chunks than its account allows. It always gets one
+//! once all that it wrote is acknowledged, so that every stream goes on.
 
 use marline_policy::{DataRange, Dsn};
 
 use marline_wire::Checksum;
 
-use crate::tables::chunks::{ChunkPool, Chunks};
+use crate::MemoryAccount;
+use crate::tables::chunks::{CHUNK, ChunkSource, Chunks};
 
 /// Space a connection starts with, and what it keeps free beyond twice the window.
 const BASE_SPACE: u64 = 128 * 1024;
@@ -47,9 +51,9 @@ pub(crate) struct SendBuffer {
 
 impl SendBuffer {
     /// `fixed`: all the space at once, instead of what [`tune`](Self::tune) finds.
-    pub(crate) fn new(max_space: u64, fixed: bool, pool: ChunkPool) -> Self {
+    pub(crate) fn new(max_space: u64, fixed: bool, source: ChunkSource) -> Self {
         SendBuffer {
-            chunks: Chunks::new(pool),
+            chunks: Chunks::new(source),
             una: Dsn(0),
             end: Dsn(0),
             space: if fixed { max_space } else { BASE_SPACE.min(max_space) },
@@ -79,6 +83,20 @@ impl SendBuffer {
         self.chunks.memory()
     }
 
+    /// Another account is charged for it from now on.
+    pub(crate) fn charge_to(&mut self, account: &MemoryAccount) {
+        self.chunks.charge_to(account);
+    }
+
+    /// Bytes that the memory it may hold has room for.
+    fn memory_room(&self) -> u64 {
+        let (allowance, held) = (self.chunks.account().allowance(), self.chunks.memory());
+        let more = allowance.saturating_sub(held) / CHUNK * CHUNK;
+        let is_empty = self.una == self.end;
+        let tail = Chunks::end_of_chunk(self.end.0 + u64::from(is_empty)) - self.end.0;
+        more.saturating_add(tail)
+    }
+
     /// Gives back the memory that it does not need now.
     pub(crate) fn shrink(&mut self) {
         self.chunks.shrink_list();
@@ -86,8 +104,13 @@ impl SendBuffer {
 
     /// Takes as many bytes as there is room for, `most` at most. Zero means the application must wait.
     pub(crate) fn write(&mut self, bytes: Written<'_>, most: usize) -> usize {
-        let room = self.space.saturating_sub(self.end.since(self.una));
-        let n = (most as u64).min(room) as usize;
+        let space = self.space.saturating_sub(self.end.since(self.una));
+        let wanted = (most as u64).min(space);
+        let n = wanted.min(self.memory_room());
+        if n < wanted && !self.blocked {
+            self.chunks.account().note_wait();
+        }
+        let n = n as usize;
         match bytes {
             Written::Copied(bytes) => self.chunks.write(self.end.0, &bytes[..n]),
             Written::Lasting(bytes) => self.chunks.lend(self.end.0, bytes, n),
@@ -120,7 +143,9 @@ impl SendBuffer {
     pub(crate) fn take_writable(&mut self) -> bool {
         let used = self.end.since(self.una);
         let free = self.space.saturating_sub(used);
-        let wake = self.blocked && free * if self.fixed { 3 } else { 8 } >= self.space;
+        let wake = self.blocked
+            && free * if self.fixed { 3 } else { 8 } >= self.space
+            && self.memory_room() > 0;
         self.blocked &= !wake;
         wake
     }
@@ -163,6 +188,38 @@ impl SendBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tables::ChunkPool;
+    use crate::{MemoryBudget, MemoryKind};
+
+    fn source() -> ChunkSource {
+        charged(&MemoryAccount::default())
+    }
+
+    fn charged(account: &MemoryAccount) -> ChunkSource {
+        ChunkSource::new(ChunkPool::default(), account.clone(), MemoryKind::Send)
+    }
+
+    #[test]
+    fn where_memory_is_short_one_chunk_after_the_other_is_written() {
+        let budget = MemoryBudget::new(Some(0));
+        let account = budget.account(u64::MAX);
+        let mut buffer = SendBuffer::new(1 << 20, false, charged(&account));
+        let big = vec![7; 300_000];
+        for turn in 1..4 {
+            assert_eq!(write(&mut buffer, &big) as u64, CHUNK);
+            assert_eq!((write(&mut buffer, &big), buffer.memory()), (0, CHUNK));
+            buffer.ack(Dsn(turn * CHUNK - 1));
+            assert!(!buffer.take_writable(), "the chunk is still held");
+            buffer.ack(Dsn(turn * CHUNK));
+            assert!(buffer.take_writable());
+        }
+        assert!(account.waits() >= 3);
+        // What stopped within a chunk goes on to its end.
+        assert_eq!(write(&mut buffer, &[1; 100]), 100);
+        assert_eq!(write(&mut buffer, &big) as u64, CHUNK - 100);
+        budget.set_limit(None);
+        assert_eq!(write(&mut buffer, &big[..100_000]), 100_000);
+    }
 
     fn write(buffer: &mut SendBuffer, bytes: &[u8]) -> usize {
         buffer.write(Written::Copied(bytes), bytes.len())
@@ -170,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_application_is_woken_once_an_eighth_is_free() {
-        let mut buffer = SendBuffer::new(1 << 20, false, ChunkPool::default());
+        let mut buffer = SendBuffer::new(1 << 20, false, source());
         let big = vec![7; 300_000];
         let n = write(&mut buffer, &big);
         assert_eq!(n as u64, BASE_SPACE);
@@ -186,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_fixed_buffer_has_all_its_space_at_once() {
-        let mut buffer = SendBuffer::new(200_000, true, ChunkPool::default());
+        let mut buffer = SendBuffer::new(200_000, true, source());
         assert_eq!(write(&mut buffer, &vec![7; 300_000]), 200_000);
         buffer.ack(Dsn(66_666));
         assert!(!buffer.take_writable(), "a third must be free");
@@ -196,7 +253,7 @@ mod tests {
 
     #[test]
     fn pinned_bytes_survive_the_data_ack() {
-        let mut buffer = SendBuffer::new(1 << 20, false, ChunkPool::default());
+        let mut buffer = SendBuffer::new(1 << 20, false, source());
         write(&mut buffer, &[1, 2, 3, 4]);
         buffer.pin(DataRange::new(Dsn(0), Dsn(4)));
         buffer.ack(Dsn(4));

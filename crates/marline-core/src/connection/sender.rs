@@ -23,8 +23,8 @@ use super::send_buffer::{SendBuffer, Written};
 use crate::fec::Repair;
 use crate::on_demand::{OnDemand, Unused};
 use crate::subflow::SegmentSize;
-use crate::tables::ChunkPool;
-use crate::{BufferTuning, ConnectionConfig, Hold};
+use crate::tables::chunks::ChunkSource;
+use crate::{BufferTuning, ConnectionConfig, Hold, MemoryAccount};
 
 /// Longest pause between zero-window probes.
 const MAX_PERSIST: Duration = Duration::from_secs(60);
@@ -111,10 +111,10 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(config: &ConnectionConfig, pool: ChunkPool) -> Self {
+    pub(super) fn new(config: &ConnectionConfig, source: ChunkSource) -> Self {
         let fixed = config.buffer_tuning == BufferTuning::Fixed;
         Sender {
-            buffer: SendBuffer::new(config.send_buffer, fixed, pool),
+            buffer: SendBuffer::new(config.send_buffer, fixed, source),
             mappings: MappingTx::default(),
             reinjections: ReinjectionQueue::default(),
             window_end: Dsn(0),
@@ -268,6 +268,11 @@ impl Sender {
     /// Changes how large the buffer may become.
     pub(super) fn resize(&mut self, max_space: u64) {
         self.buffer.resize(max_space);
+    }
+
+    /// Another account is charged for the buffer from now on.
+    pub(super) fn charge_to(&mut self, account: &MemoryAccount) {
+        self.buffer.charge_to(account);
     }
 
     /// Lets the buffer's space follow the windows of all subflows.

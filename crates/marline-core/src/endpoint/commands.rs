@@ -15,7 +15,7 @@ use crate::connection::{Connection, Origin, Written};
 use crate::subflow::{SubflowConfig, SynRetries};
 use crate::tables::fast_open_memory::{Plan, syn_room};
 use crate::{
-    ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, NetworkError,
+    ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, MemoryAccount, NetworkError,
     ReadError, SocketOption, SubflowPlace, WriteError,
 };
 
@@ -177,6 +177,17 @@ impl Endpoint {
         out: &mut [u8],
     ) -> Result<usize, ReadError> {
         self.with(now, id, |c, _| c.peek(out)).unwrap_or(Err(ReadError::Unknown))
+    }
+
+    /// Charges this account for connections that are opened or accepted from now on. Without it they are counted, and
+    /// their memory has no limit but those of their buffers.
+    pub fn set_memory_account(&mut self, account: MemoryAccount) {
+        self.account = account;
+    }
+
+    /// Charges another account for what a connection holds, from now on: its peer is authenticated, say.
+    pub fn charge_memory_to(&mut self, now: Instant, id: ConnectionId, account: &MemoryAccount) {
+        self.with(now, id, |c, _| c.charge_to(account));
     }
 
     /// Changes an option of an established connection.

@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex};
 
 use marline_wire::Checksum;
 
+use crate::{MemoryAccount, MemoryKind};
+
 /// Bytes of a chunk. Small enough that a connection with one message in flight stays small.
 pub(crate) const CHUNK: u64 = 16 * 1024;
 /// Free chunks that an endpoint keeps for its connections while there are many: 16 MiB.
@@ -69,6 +71,55 @@ impl ChunkPool {
     }
 }
 
+/// Where the chunks of one buffer come from, and who is charged for them.
+#[derive(Debug)]
+pub(crate) struct ChunkSource {
+    pool: ChunkPool,
+    account: MemoryAccount,
+    kind: MemoryKind,
+    /// Chunks that are out.
+    held: u32,
+}
+
+impl ChunkSource {
+    pub(crate) const fn new(pool: ChunkPool, account: MemoryAccount, kind: MemoryKind) -> Self {
+        ChunkSource { pool, account, kind, held: 0 }
+    }
+
+    fn take(&mut self) -> Chunk {
+        self.held += 1;
+        self.account.add(self.kind, CHUNK);
+        self.pool.take()
+    }
+
+    fn give(&mut self, chunk: Chunk) {
+        self.held -= 1;
+        // A free chunk that is kept serves nobody where memory is short.
+        if self.account.allowance() > CHUNK {
+            self.pool.give(chunk);
+        }
+        self.account.sub(self.kind, CHUNK);
+    }
+
+    fn held_bytes(&self) -> u64 {
+        u64::from(self.held) * CHUNK
+    }
+
+    fn charge_to(&mut self, account: &MemoryAccount) {
+        if !self.account.is(account) {
+            account.add(self.kind, self.held_bytes());
+            self.account.sub(self.kind, self.held_bytes());
+            self.account = account.clone();
+        }
+    }
+}
+
+impl Drop for ChunkSource {
+    fn drop(&mut self) {
+        self.account.sub(self.kind, self.held_bytes());
+    }
+}
+
 /// A chunk's place in the list. `pinned`: bytes of it that somebody still needs, counted once for each who does;
 /// it cannot overflow, as subflows would have to hold the chunk 262,144 times. It stands in each variant, which
 /// keeps a slot as small as it would be without [`Slot::Lent`].
@@ -118,17 +169,17 @@ impl Slot {
     }
 
     /// Lets go of the bytes.
-    fn clear(&mut self, pool: &ChunkPool) {
+    fn clear(&mut self, source: &mut ChunkSource) {
         let pinned = self.pinned();
         if let Slot::Own { bytes, .. } = core::mem::replace(self, Slot::Empty { pinned }) {
-            pool.give(bytes);
+            source.give(bytes);
         }
     }
 
     /// Bytes to write to, which are those that were lent, if some were.
-    fn own(&mut self, pool: &ChunkPool) -> Option<&mut Bytes> {
+    fn own(&mut self, source: &mut ChunkSource) -> Option<&mut Bytes> {
         if !matches!(self, Slot::Own { .. }) {
-            let (pinned, mut bytes) = (self.pinned(), pool.take());
+            let (pinned, mut bytes) = (self.pinned(), source.take());
             if let Slot::Lent { bytes: lent, .. } = self {
                 bytes.copy_from_slice(&lent[..]);
             }
@@ -146,19 +197,34 @@ impl Slot {
 }
 
 /// The chunks that cover a window of a stream.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Chunks {
     /// Number of the first slot's chunk in the stream.
     first: u64,
     slots: VecDeque<Slot>,
-    pool: ChunkPool,
+    source: ChunkSource,
     /// Everything before this position is released unless pinned.
     released: u64,
 }
 
 impl Chunks {
-    pub(crate) fn new(pool: ChunkPool) -> Self {
-        Chunks { pool, ..Chunks::default() }
+    pub(crate) const fn new(source: ChunkSource) -> Self {
+        Chunks { first: 0, slots: VecDeque::new(), source, released: 0 }
+    }
+
+    /// Who is charged for the chunks.
+    pub(crate) const fn account(&self) -> &MemoryAccount {
+        &self.source.account
+    }
+
+    /// Another account is charged from now on.
+    pub(crate) fn charge_to(&mut self, account: &MemoryAccount) {
+        self.source.charge_to(account);
+    }
+
+    /// Where writing ends if no chunk is added to those that are there beyond `position`.
+    pub(crate) const fn end_of_chunk(position: u64) -> u64 {
+        position.next_multiple_of(CHUNK)
     }
 
     /// Writes `bytes` at `position`, making chunks as needed. Positions already released are a bug
@@ -279,11 +345,7 @@ impl Chunks {
 
     /// Bytes of memory held; what is lent is not.
     pub(crate) fn memory(&self) -> u64 {
-        self.held() as u64 * CHUNK
-    }
-
-    fn held(&self) -> usize {
-        self.slots.iter().filter(|slot| matches!(slot, Slot::Own { .. })).count()
+        self.source.held_bytes()
     }
 
     fn slot_mut(&mut self, number: u64) -> Option<&mut Slot> {
@@ -292,7 +354,7 @@ impl Chunks {
 
     fn chunk_mut(&mut self, number: u64) -> Option<&mut Bytes> {
         let index = self.index_to_write(number)?;
-        self.slots[index].own(&self.pool)
+        self.slots[index].own(&mut self.source)
     }
 
     /// The slot of a chunk; it and those before it are made if they are not there.
@@ -327,7 +389,7 @@ impl Chunks {
         let index = number.checked_sub(self.first).map(|index| index as usize);
         let slot = index.and_then(|index| self.slots.get_mut(index));
         if let Some(slot) = slot.filter(|slot| slot.pinned() == 0) {
-            slot.clear(&self.pool);
+            slot.clear(&mut self.source);
         }
     }
 
@@ -349,6 +411,36 @@ fn overlap(number: u64, start: u64, end: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MemoryBudget;
+
+    fn source(pool: ChunkPool) -> ChunkSource {
+        ChunkSource::new(pool, MemoryAccount::default(), MemoryKind::Send)
+    }
+
+    fn new_chunks() -> Chunks {
+        Chunks::new(source(ChunkPool::default()))
+    }
+
+    #[test]
+    fn chunks_are_charged_for_as_long_as_they_are_held() {
+        let budget = MemoryBudget::new(Some(100 * CHUNK));
+        let (strangers, known) = (budget.account(CHUNK), budget.account(u64::MAX));
+        let (pool, kind) = (ChunkPool::default(), MemoryKind::Receive);
+        let mut chunks = Chunks::new(ChunkSource::new(pool.clone(), strangers.clone(), kind));
+        chunks.write(0, &pattern(0, 40_000));
+        assert_eq!((strangers.used(), known.used()), (3 * CHUNK, 0));
+        chunks.charge_to(&known);
+        chunks.charge_to(&known);
+        assert_eq!((strangers.used(), known.used()), (0, 3 * CHUNK));
+        chunks.release(CHUNK);
+        assert_eq!(known.used(), 2 * CHUNK);
+        assert_eq!(pool.0.lock().unwrap().len(), 1);
+        budget.set_limit(Some(0));
+        chunks.release(2 * CHUNK);
+        assert_eq!(pool.0.lock().unwrap().len(), 1, "where memory is short, none is kept");
+        drop(chunks);
+        assert_eq!((known.used(), budget.usage().used), (0, 0));
+    }
 
     fn pattern(start: u64, len: usize) -> Vec<u8> {
         (start..start + len as u64).map(|i| (i % 251) as u8).collect()
@@ -356,7 +448,7 @@ mod tests {
 
     #[test]
     fn bytes_come_back_across_chunk_edges() {
-        let mut chunks = Chunks::default();
+        let mut chunks = new_chunks();
         chunks.write(0, &pattern(0, 40_000));
         let mut out = vec![0; 30_000];
         assert!(chunks.read(5_000, &mut out));
@@ -366,16 +458,16 @@ mod tests {
 
     #[test]
     fn a_pinned_chunk_outlives_its_neighbours() {
-        let mut chunks = Chunks::default();
+        let mut chunks = new_chunks();
         chunks.write(0, &pattern(0, 5 * CHUNK as usize));
         chunks.pin(CHUNK, CHUNK + 10);
         chunks.release(4 * CHUNK);
-        assert_eq!(chunks.held(), 2);
+        assert_eq!(chunks.source.held, 2);
         let mut out = vec![0; 10];
         assert!(chunks.read(CHUNK, &mut out));
         assert_eq!(out, pattern(CHUNK, 10));
         chunks.unpin(CHUNK, CHUNK + 10);
-        assert_eq!((chunks.held(), chunks.slots.len()), (1, 1));
+        assert_eq!((chunks.source.held, chunks.slots.len()), (1, 1));
         chunks.release(5 * CHUNK);
         chunks.shrink();
         assert_eq!(chunks.memory(), 0);
@@ -384,7 +476,7 @@ mod tests {
     #[test]
     fn a_pool_keeps_what_its_connections_may_use() {
         let pool = ChunkPool::default();
-        let mut chunks = Chunks::new(pool.clone());
+        let mut chunks = Chunks::new(source(pool.clone()));
         chunks.write(0, &pattern(0, 300 * CHUNK as usize));
         chunks.release(300 * CHUNK);
         let free = || pool.0.lock().unwrap().len();
@@ -405,7 +497,7 @@ mod tests {
     fn lasting_bytes_are_referred_to_where_they_fill_a_chunk() {
         static OTHER: [u8; CHUNK as usize] = [9; CHUNK as usize];
         static BYTES: [u8; 3 * CHUNK as usize] = [7; 3 * CHUNK as usize];
-        let mut chunks = Chunks::default();
+        let mut chunks = new_chunks();
         // In pieces, of which only the first has a whole chunk before it.
         chunks.lend(0, &BYTES, 10_000);
         chunks.lend(10_000, &BYTES[10_000..20_000], 10_000);
@@ -416,7 +508,7 @@ mod tests {
         assert!(chunks.read(0, &mut out));
         assert_eq!(out, BYTES);
         // Of another place, but equal; then not equal.
-        let mut chunks = Chunks::default();
+        let mut chunks = new_chunks();
         chunks.lend(0, &BYTES, 100);
         chunks.lend(100, &BYTES[..100], 100);
         assert_eq!(chunks.memory(), 0);
@@ -438,7 +530,7 @@ mod tests {
     #[test]
     fn a_lent_chunk_is_written_to_as_a_copy() {
         static BYTES: [u8; CHUNK as usize] = [7; CHUNK as usize];
-        let mut chunks = Chunks::default();
+        let mut chunks = new_chunks();
         chunks.lend(0, &BYTES, 100);
         chunks.pin(0, 100);
         chunks.write(100, &[8; 100]);
@@ -453,7 +545,7 @@ mod tests {
 
     #[test]
     fn a_drained_stream_starts_again_where_it_stopped() {
-        let mut chunks = Chunks::default();
+        let mut chunks = new_chunks();
         chunks.write(0, &pattern(0, 100));
         chunks.release(100);
         chunks.shrink();

@@ -3,7 +3,7 @@
 use marline_policy::SubflowId;
 use marline_time::{Instant, Rng};
 
-use super::chunks::ChunkPool;
+use super::chunks::{ChunkPool, ChunkSource};
 use super::demux::{FlowKey, FlowRef};
 use super::desk::Desk;
 use super::fast_join_memory::FastJoinMemory;
@@ -16,7 +16,7 @@ use super::reply_budget::ReplyBudget;
 use super::subflow_settings::SubflowSettings;
 use crate::on_demand::OnDemand;
 use crate::subflow::{Start, Workspace};
-use crate::{EndpointConfig, FourTuple};
+use crate::{EndpointConfig, FourTuple, MemoryAccount, MemoryKind};
 
 /// What a connection may look up, and where its effects go.
 #[derive(Debug)]
@@ -25,6 +25,8 @@ pub(crate) struct Context<'a> {
     pub(crate) config: &'a EndpointConfig,
     pub(crate) rng: &'a mut dyn Rng,
     pub(crate) pool: &'a ChunkPool,
+    /// Who is charged for new connections.
+    pub(crate) account: &'a MemoryAccount,
     pub(crate) settings: &'a mut SubflowSettings,
     /// What its scheduler works with.
     pub(crate) desk: &'a mut OnDemand<Desk>,
@@ -43,6 +45,11 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Chunks for a buffer of a new connection.
+    pub(crate) fn chunks_for(&self, kind: MemoryKind) -> ChunkSource {
+        ChunkSource::new(self.pool.clone(), self.account.clone(), kind)
+    }
+
     /// The key of a new flow on this path, with a flow id of ours where the carrier uses ids.
     pub(crate) fn new_flow(&mut self, path: FourTuple, peer_flow: u64) -> FlowKey {
         let local_flow = self.flows.draw_flow_id(self.config, self.rng);

@@ -15,6 +15,7 @@ mod idle;
 mod joins;
 mod lingering;
 mod mappings;
+mod memory;
 mod mptcp_addresses;
 mod mptcp_checksum;
 mod mptcp_closing;

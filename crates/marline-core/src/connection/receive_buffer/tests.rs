@@ -1,7 +1,57 @@
 use super::*;
+use crate::tables::ChunkPool;
+use crate::{MemoryBudget, MemoryKind};
+
+fn source() -> ChunkSource {
+    charged(&MemoryAccount::default())
+}
+
+fn charged(account: &MemoryAccount) -> ChunkSource {
+    ChunkSource::new(ChunkPool::default(), account.clone(), MemoryKind::Receive)
+}
+
+#[test]
+fn where_memory_is_short_the_window_ends_with_the_chunk_that_is_read() {
+    let account = MemoryBudget::new(Some(0)).account(u64::MAX);
+    let mut b = ReceiveBuffer::new(1 << 20, false, 4, charged(&account));
+    assert_eq!(b.window(), CHUNK);
+    let chunk = vec![1; CHUNK as usize];
+    for turn in 0..4 {
+        assert_eq!(b.insert(Dsn(turn * CHUNK), &chunk).new, CHUNK);
+        assert_eq!((b.window(), b.memory()), (0, CHUNK));
+        let (n, opened) = b.read(&mut vec![0; 10_000]);
+        assert_eq!((n, opened, b.window()), (10_000, false, 0));
+        let (n, opened) = b.read(&mut vec![0; 10_000]);
+        assert_eq!((n, opened, b.window()), (6_384, true, CHUNK));
+    }
+    assert!(!b.is_short_of_memory());
+}
+
+#[test]
+fn a_promised_window_is_kept_and_grows_no_further_until_there_is_memory() {
+    let budget = MemoryBudget::new(None);
+    let strangers = budget.account(CHUNK);
+    let mut b = ReceiveBuffer::new(1 << 20, false, 4, charged(&strangers));
+    assert_eq!(b.window(), CHUNK, "a stranger's is small");
+    let known = budget.account(u64::MAX);
+    assert!(b.charge_to(&known), "the peer should hear of it");
+    assert_eq!(b.window(), INITIAL_WINDOW);
+    budget.set_limit(Some(0));
+    assert_eq!(b.insert(Dsn(0), &vec![1; 200_000]).new, 200_000);
+    assert!(b.is_short_of_memory());
+    b.read(&mut vec![0; 100_000]);
+    b.refresh_edge();
+    assert_eq!(b.edge(), Dsn(INITIAL_WINDOW), "no further");
+    b.read(&mut vec![0; 100_000]);
+    assert_eq!(b.insert(Dsn(200_000), &[1; 60_000]).new, 60_000, "what was promised");
+    budget.set_limit(None);
+    b.refresh_edge();
+    assert!(b.edge() > Dsn(400_000));
+}
+
 
 fn buffer() -> ReceiveBuffer {
-    ReceiveBuffer::new(1 << 20, false, 4, ChunkPool::default())
+    ReceiveBuffer::new(1 << 20, false, 4, source())
 }
 
 fn pattern(start: u64, len: usize) -> Vec<u8> {
@@ -44,7 +94,7 @@ fn ranges_are_bounded_but_the_head_is_always_taken() {
 
 #[test]
 fn nothing_beyond_the_advertised_edge_is_taken() {
-    let mut b = ReceiveBuffer::new(1_000, false, 4, ChunkPool::default());
+    let mut b = ReceiveBuffer::new(1_000, false, 4, source());
     assert_eq!(b.insert(Dsn(0), &pattern(0, 1_500)).new, 1_000);
     assert_eq!((b.data_ack(), b.window()), (Dsn(1_000), 0));
     assert_eq!(read_all(&mut b), pattern(0, 1_000));
@@ -67,7 +117,7 @@ fn the_fin_is_acknowledged_only_in_order() {
 
 #[test]
 fn a_filled_window_doubles_while_the_application_keeps_up() {
-    let mut b = ReceiveBuffer::new(4 << 20, false, 64, ChunkPool::default());
+    let mut b = ReceiveBuffer::new(4 << 20, false, 64, source());
     let before = b.window_size();
     let mut at = 0;
     for _ in 0..100 {
@@ -77,7 +127,7 @@ fn a_filled_window_doubles_while_the_application_keeps_up() {
         read_all(&mut b);
     }
     assert!(b.window_size() > before);
-    let mut lazy = ReceiveBuffer::new(4 << 20, false, 64, ChunkPool::default());
+    let mut lazy = ReceiveBuffer::new(4 << 20, false, 64, source());
     for i in 0..256 {
         lazy.insert(Dsn(i * 1_024), &pattern(i * 1_024, 1_024));
     }
@@ -86,8 +136,8 @@ fn a_filled_window_doubles_while_the_application_keeps_up() {
 
 #[test]
 fn a_fixed_window_is_the_largest_from_the_start() {
-    let fixed = ReceiveBuffer::new(700_000, true, 64, ChunkPool::default());
+    let fixed = ReceiveBuffer::new(700_000, true, 64, source());
     assert_eq!((fixed.window(), fixed.window_size()), (700_000, 700_000));
-    let tuned = ReceiveBuffer::new(700_000, false, 64, ChunkPool::default());
+    let tuned = ReceiveBuffer::new(700_000, false, 64, source());
     assert_eq!(tuned.window(), INITIAL_WINDOW);
 }

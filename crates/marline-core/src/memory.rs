@@ -1,0 +1,332 @@
+//! Memory budget of a process: how much its connections may hold together, and each of its users.
+//!
+//! *Sharing.* Every user, such as a credential of a proxy, has an account, and what is held is charged there. Limits
+//! follow what is still free, as those of the output queues of a switch do that share one memory (Choudhury and Hahne,
+//! "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2),
+//! 1998): an account may hold twice what the whole process has free, and one buffer a quarter of what its account may
+//! hold beyond what it does. Nothing is reserved and nobody has to be told: one user alone gets two thirds of the
+//! memory, two get two fifths each, and whoever holds little always finds room for a little more.
+//!
+//! *Floor.* A buffer that is empty may take one chunk (16 KiB) however little is free, so that every stream makes
+//! progress. These floors are bounded by the number of streams; who admits them asks [`MemoryAccount::has_room`] first.
+//!
+//! *Effect.* A send buffer takes no more from the application; a receive window, whose edge never moves back, opens no
+//! further; bytes beyond the edge that was promised are refused as always. Where promises exceed what is there (all
+//! streams were promised a window while there was room, and use it now), segments of connections whose application
+//! does not read are dropped before they are acknowledged. What was acknowledged is kept.
+//!
+//! *Cost.* Stream bytes are charged by the chunk, so that a segment costs nothing but the comparison of two numbers.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+
+/// What an account may hold, in units of what the process has free.
+const SHARE_OF_FREE: u64 = 2;
+/// One buffer gets so much of what its account has left: 1 / this.
+const PART_OF_ROOM: u64 = 4;
+
+/// What memory is used for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// Bytes that applications wrote and peers have not acknowledged.
+    Send,
+    /// Bytes that were received and applications have not read.
+    Receive,
+    /// Connections themselves, whatever they carry.
+    Connection,
+    /// Bytes that a relay has read and not yet written.
+    Relay,
+    /// Buffers of the kernel, as far as they are known.
+    Socket,
+    /// Datagrams that wait.
+    Datagram,
+    /// Handshakes of peers that are not authenticated.
+    Handshake,
+}
+
+impl MemoryKind {
+    /// All of them, in the order of their values.
+    pub const ALL: [MemoryKind; 7] = [
+        MemoryKind::Send,
+        MemoryKind::Receive,
+        MemoryKind::Connection,
+        MemoryKind::Relay,
+        MemoryKind::Socket,
+        MemoryKind::Datagram,
+        MemoryKind::Handshake,
+    ];
+
+    /// Its name in metrics and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            MemoryKind::Send => "send",
+            MemoryKind::Receive => "receive",
+            MemoryKind::Connection => "connection",
+            MemoryKind::Relay => "relay",
+            MemoryKind::Socket => "socket",
+            MemoryKind::Datagram => "datagram",
+            MemoryKind::Handshake => "handshake",
+        }
+    }
+}
+
+/// The budget that all accounts of a process share.
+#[derive(Clone, Debug)]
+pub struct MemoryBudget(Arc<Process>);
+
+#[derive(Debug)]
+struct Process {
+    /// Bytes; `u64::MAX`: there is no limit.
+    limit: AtomicU64,
+    used: AtomicU64,
+    by_kind: [AtomicU64; MemoryKind::ALL.len()],
+    waits: AtomicU64,
+}
+
+/// What a budget has, and what is held of it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct MemoryUsage {
+    /// Bytes that may be held; `None`: as many as there are.
+    pub limit: Option<u64>,
+    /// Bytes that are held.
+    pub used: u64,
+    /// The same by [kind](MemoryKind), in the order of [`MemoryKind::ALL`].
+    pub by_kind: [u64; MemoryKind::ALL.len()],
+    /// How often somebody had to wait for memory, since the start: a writer, a receive window, a new stream.
+    pub waits: u64,
+}
+
+impl MemoryBudget {
+    /// A budget of so many bytes; `None`: what is held is counted, and nothing is limited.
+    #[must_use]
+    pub fn new(limit: Option<u64>) -> MemoryBudget {
+        MemoryBudget(Arc::new(Process {
+            limit: AtomicU64::new(limit.unwrap_or(u64::MAX)),
+            used: AtomicU64::new(0),
+            by_kind: [const { AtomicU64::new(0) }; MemoryKind::ALL.len()],
+            waits: AtomicU64::new(0),
+        }))
+    }
+
+    /// Changes the limit. What is held beyond it is kept.
+    pub fn set_limit(&self, limit: Option<u64>) {
+        self.0.limit.store(limit.unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// A new account. `most_each`: bytes that one buffer may hold at most, however much is free; `u64::MAX`: as many
+    /// as its account lets it.
+    #[must_use]
+    pub fn account(&self, most_each: u64) -> MemoryAccount {
+        MemoryAccount(Arc::new(Account {
+            process: Arc::clone(&self.0),
+            used: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            most_each,
+        }))
+    }
+
+    /// What is held now.
+    #[must_use]
+    pub fn usage(&self) -> MemoryUsage {
+        let limit = self.0.limit.load(Relaxed);
+        MemoryUsage {
+            limit: (limit != u64::MAX).then_some(limit),
+            used: self.0.used.load(Relaxed),
+            by_kind: core::array::from_fn(|at| self.0.by_kind[at].load(Relaxed)),
+            waits: self.0.waits.load(Relaxed),
+        }
+    }
+}
+
+/// One user's part of a [`MemoryBudget`]. Clones are the same account.
+#[derive(Clone, Debug)]
+pub struct MemoryAccount(Arc<Account>);
+
+#[derive(Debug)]
+struct Account {
+    process: Arc<Process>,
+    used: AtomicU64,
+    waits: AtomicU64,
+    most_each: u64,
+}
+
+impl Default for MemoryAccount {
+    /// One of a budget of its own, without a limit.
+    fn default() -> Self {
+        MemoryBudget::new(None).account(u64::MAX)
+    }
+}
+
+impl MemoryAccount {
+    /// Bytes charged to it.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.0.used.load(Relaxed)
+    }
+
+    /// How often somebody had to wait for memory of this account.
+    #[must_use]
+    pub fn waits(&self) -> u64 {
+        self.0.waits.load(Relaxed)
+    }
+
+    /// Bytes that one buffer of this account may hold now; what it holds beyond, it keeps. 0: there is no room but
+    /// for what keeps an empty buffer going.
+    #[must_use]
+    pub fn allowance(&self) -> u64 {
+        let process = &*self.0.process;
+        let limit = process.limit.load(Relaxed);
+        if limit == u64::MAX {
+            return self.0.most_each;
+        }
+        let free = limit.saturating_sub(process.used.load(Relaxed));
+        let room = free.saturating_mul(SHARE_OF_FREE).saturating_sub(self.used());
+        (room / PART_OF_ROOM).min(self.0.most_each)
+    }
+
+    /// Whether there is room for another stream, with all that it needs at least.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.allowance() > 0
+    }
+
+    /// Somebody had to wait for memory.
+    pub fn note_wait(&self) {
+        self.0.waits.fetch_add(1, Relaxed);
+        self.0.process.waits.fetch_add(1, Relaxed);
+    }
+
+    /// Charges so many bytes for as long as what is returned lives. It is never refused: who may do without asks for
+    /// the [`allowance`](Self::allowance) first.
+    #[must_use]
+    pub fn charge(&self, kind: MemoryKind, bytes: u64) -> MemoryCharge {
+        self.add(kind, bytes);
+        MemoryCharge { account: self.clone(), kind, bytes }
+    }
+
+    /// They are the same account.
+    pub(crate) fn is(&self, other: &MemoryAccount) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(crate) fn add(&self, kind: MemoryKind, bytes: u64) {
+        let process = &*self.0.process;
+        self.0.used.fetch_add(bytes, Relaxed);
+        process.used.fetch_add(bytes, Relaxed);
+        process.by_kind[kind as usize].fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn sub(&self, kind: MemoryKind, bytes: u64) {
+        let process = &*self.0.process;
+        self.0.used.fetch_sub(bytes, Relaxed);
+        process.used.fetch_sub(bytes, Relaxed);
+        process.by_kind[kind as usize].fetch_sub(bytes, Relaxed);
+    }
+}
+
+/// Bytes that are charged to an account until this is dropped.
+#[derive(Debug)]
+pub struct MemoryCharge {
+    account: MemoryAccount,
+    kind: MemoryKind,
+    bytes: u64,
+}
+
+impl MemoryCharge {
+    /// Bytes charged.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// It is so many bytes now.
+    pub fn resize(&mut self, bytes: u64) {
+        if bytes > self.bytes {
+            self.account.add(self.kind, bytes - self.bytes);
+        } else if bytes < self.bytes {
+            self.account.sub(self.kind, self.bytes - bytes);
+        }
+        self.bytes = bytes;
+    }
+
+    /// Another account bears it from now on.
+    pub fn move_to(&mut self, account: &MemoryAccount) {
+        if !self.account.is(account) {
+            *self = account.charge(self.kind, self.bytes);
+        }
+    }
+}
+
+impl Drop for MemoryCharge {
+    fn drop(&mut self) {
+        self.account.sub(self.kind, self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fills an account's buffers, `buffers` of them, each a little at a time, until none may grow.
+    fn fill(account: &MemoryAccount, buffers: usize) -> Vec<MemoryCharge> {
+        let mut charges: Vec<_> =
+            (0..buffers).map(|_| account.charge(MemoryKind::Send, 0)).collect();
+        loop {
+            let before = account.used();
+            for charge in &mut charges {
+                if charge.bytes() + 16 <= account.allowance() {
+                    charge.resize(charge.bytes() + 16);
+                }
+            }
+            if account.used() == before {
+                return charges;
+            }
+        }
+    }
+
+    #[test]
+    fn heavy_users_leave_room_for_one_more_however_many_buffers_they_have() {
+        const LIMIT: u64 = 3_000_000;
+        for (buffers, users) in [(1, 1), (100, 1), (2_000, 1), (100, 2), (300, 5)] {
+            let budget = MemoryBudget::new(Some(LIMIT));
+            let accounts: Vec<_> = (0..users).map(|_| budget.account(u64::MAX)).collect();
+            let held: Vec<_> = accounts.iter().map(|account| fill(account, buffers)).collect();
+            let used = budget.usage().used;
+            assert!(used <= LIMIT, "{buffers} buffers of each of {users} users hold {used}");
+            let newcomer = budget.account(u64::MAX);
+            assert!(newcomer.has_room() && newcomer.allowance() >= (LIMIT - used) / 2);
+            drop(held);
+            assert_eq!(budget.usage().used, 0);
+        }
+    }
+
+    #[test]
+    fn one_user_alone_gets_two_thirds() {
+        let budget = MemoryBudget::new(Some(3_000_000));
+        let account = budget.account(u64::MAX);
+        let held = fill(&account, 1_000);
+        assert!((1_900_000..=2_000_000).contains(&account.used()), "{}", account.used());
+        drop(held);
+    }
+
+    #[test]
+    fn a_charge_is_counted_by_kind_and_by_account_and_moves() {
+        let budget = MemoryBudget::new(None);
+        let (strangers, known) = (budget.account(16_384), budget.account(u64::MAX));
+        assert_eq!((strangers.allowance(), known.allowance()), (16_384, u64::MAX));
+        let mut charge = strangers.charge(MemoryKind::Relay, 100);
+        charge.resize(70);
+        charge.move_to(&known);
+        charge.move_to(&known);
+        assert_eq!((strangers.used(), known.used()), (0, 70));
+        let usage = budget.usage();
+        assert_eq!((usage.limit, usage.used), (None, 70));
+        assert_eq!(usage.by_kind[MemoryKind::Relay as usize], 70);
+        assert!(MemoryKind::ALL.iter().enumerate().all(|(at, kind)| at == *kind as usize));
+        drop(charge);
+        assert_eq!(budget.usage().used, 0);
+        known.note_wait();
+        assert_eq!((strangers.waits(), known.waits(), budget.usage().waits), (0, 1, 1));
+    }
+}

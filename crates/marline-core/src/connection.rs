@@ -104,7 +104,7 @@ use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
 use crate::traffic::LostSegments;
 use crate::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event, FallbackReason,
-    FourTuple, LoneKeepalive, MemoryAccount, MemoryCharge, MemoryKind, MonitorKind, NetworkError, Purpose, ReadError, SegmentReceived,
+    FourTuple, LoneKeepalive, MemoryAccount, MemoryKind, MonitorKind, NetworkError, Purpose, ReadError, SegmentReceived,
     SegmentSent, SocketOption, StreamDirection, SubflowPlace, SubflowState, Timer, Traffic,
     Transmit, TransmitBuf, WriteError,
 };
@@ -270,8 +270,12 @@ pub(crate) struct Connection {
     rto_exchange: OnDemand<RtoExchange>,
     fast_open: OnDemand<FastOpening>,
     trim: MemoryTrim,
-    /// What it takes beside the bytes of its stream.
-    charge: MemoryCharge,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.receiver.account().sub(MemoryKind::Connection, CONNECTION_BYTES);
+    }
 }
 
 /// How connections and subflows come to be.
@@ -328,6 +332,7 @@ impl Connection {
         mode: Mode,
     ) -> Self {
         let policies = &config.policies;
+        cx.account.add(MemoryKind::Connection, CONNECTION_BYTES);
         Connection {
             id: origin.id,
             slot: origin.slot,
@@ -351,7 +356,6 @@ impl Connection {
             rto_exchange: OnDemand::new(),
             fast_open: OnDemand::new(),
             trim: MemoryTrim::default(),
-            charge: cx.account.charge(MemoryKind::Connection, CONNECTION_BYTES),
             config,
         }
     }
@@ -752,7 +756,8 @@ impl Connection {
 
     /// Another account is charged for what it holds.
     pub(crate) fn charge_to(&mut self, account: &MemoryAccount) {
-        self.charge.move_to(account);
+        account.add(MemoryKind::Connection, CONNECTION_BYTES);
+        self.receiver.account().sub(MemoryKind::Connection, CONNECTION_BYTES);
         self.sender.charge_to(account);
         if self.receiver.charge_to(account) {
             self.announce_window();
@@ -5772,7 +5777,7 @@ impl Connection {
             self.scheduling.shrink();
             self.sender.shrink();
             self.receiver.shrink();
-            cx.pool.settle_for_one();
+            cx.account.settle_for_one();
         }
         self.on_silence_timeout(cx);
         self.on_receive_probes(cx);

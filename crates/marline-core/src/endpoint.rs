@@ -37,7 +37,7 @@ use crate::tables::reply_budget::ReplyBudget;
 use crate::tables::requests::Requests;
 use crate::tables::subflow_settings::SubflowSettings;
 use crate::tables::time_wait::TIME_WAIT_BIT;
-use crate::tables::{ChunkPool, Context};
+use crate::tables::Context;
 use crate::{
     ChecksumScope, ConnectionConfig, ConnectionId, Counters, EndpointConfig, Event, MemoryAccount, PacketMeta,
     TrafficOf, Transmit, TransmitBuf,
@@ -59,7 +59,6 @@ pub struct Endpoint {
     /// What connections are accepted with; in the configuration it was until the endpoint was made.
     accept: Option<Arc<ConnectionConfig>>,
     rng: Box<dyn Rng>,
-    pool: ChunkPool,
     account: MemoryAccount,
     settings: SubflowSettings,
     desk: OnDemand<Desk>,
@@ -105,7 +104,6 @@ impl Endpoint {
             workspace: Workspace::default(),
             flows,
             rng,
-            pool: ChunkPool::default(),
             account: MemoryAccount::default(),
             networks: NetworkMemory::default(),
             plain_answers: NetworkMemory::default(),
@@ -135,7 +133,6 @@ impl Endpoint {
             now,
             config: &self.config,
             rng: self.rng.as_mut(),
-            pool: &self.pool,
             account: &self.account,
             settings: &mut self.settings,
             desk: &mut self.desk,
@@ -424,7 +421,7 @@ impl Endpoint {
         if connection.is_gone() {
             self.flows.remove_token(connection.token());
             self.slots.vacate(slot);
-            self.pool.settle(self.slots.count());
+            self.account.settle(self.slots.count());
             if self.slots.count() == 0 {
                 self.settings.forget_unused();
             }

@@ -18,12 +18,29 @@
 //! *Cost.* Stream bytes are charged by the chunk, so that a segment costs nothing but the comparison of two numbers.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// What an account may hold, in units of what the process has free.
 const SHARE_OF_FREE: u64 = 2;
 /// One buffer gets so much of what its account has left: 1 / this.
 const PART_OF_ROOM: u64 = 4;
+
+/// Bytes of a chunk. Small enough that a connection with one message in flight stays small.
+pub(crate) const CHUNK: u64 = 16 * 1024;
+/// Free chunks that an endpoint keeps for its connections while there are many: 16 MiB.
+const POOL: usize = 1024;
+/// What it keeps for none, and beyond that for each.
+const KEPT: usize = 16;
+const KEPT_EACH: usize = 4;
+
+/// A chunk's bytes.
+pub(crate) type ChunkBytes = [u8; CHUNK as usize];
+pub(crate) type Chunk = Box<ChunkBytes>;
+
+fn new_chunk() -> Chunk {
+    let bytes = vec![0; CHUNK as usize].into_boxed_slice();
+    bytes.try_into().unwrap_or_else(|_| unreachable!("as long as a chunk is"))
+}
 
 /// What memory is used for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -71,6 +88,39 @@ impl MemoryKind {
     }
 }
 
+/// Free chunks, shared by all connections of a process (without a budget: of an endpoint), so that an idle connection
+/// holds none and a busy one makes none. It is locked once for each chunk.
+#[derive(Debug, Default)]
+struct FreeChunks(Mutex<Vec<Chunk>>);
+
+impl FreeChunks {
+    fn take(&self) -> Chunk {
+        let free = self.0.lock().ok().and_then(|mut free| free.pop());
+        free.unwrap_or_else(new_chunk)
+    }
+
+    fn give(&self, chunk: Chunk) {
+        if let Ok(mut free) = self.0.lock()
+            && free.len() < POOL
+        {
+            free.push(chunk);
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.0.lock().map_or(0, |free| free.len())
+    }
+
+    fn keep(&self, most: usize) {
+        if let Ok(mut free) = self.0.lock()
+            && free.len() > most
+        {
+            free.truncate(most);
+            free.shrink_to(most);
+        }
+    }
+}
+
 /// The budget that all accounts of a process share.
 #[derive(Clone, Debug)]
 pub struct MemoryBudget(Arc<Process>);
@@ -82,6 +132,7 @@ struct Process {
     used: AtomicU64,
     by_kind: [AtomicU64; MemoryKind::ALL.len()],
     waits: AtomicU64,
+    free_chunks: FreeChunks,
 }
 
 /// What a budget has, and what is held of it.
@@ -106,6 +157,7 @@ impl MemoryBudget {
             used: AtomicU64::new(0),
             by_kind: [const { AtomicU64::new(0) }; MemoryKind::ALL.len()],
             waits: AtomicU64::new(0),
+            free_chunks: FreeChunks::default(),
         }))
     }
 
@@ -205,6 +257,29 @@ impl MemoryAccount {
         MemoryCharge { account: self.clone(), kind, bytes }
     }
 
+    pub(crate) fn take_chunk(&self) -> Chunk {
+        self.0.process.free_chunks.take()
+    }
+
+    /// A free chunk is kept for use, unless memory is short.
+    pub(crate) fn give_chunk(&self, chunk: Chunk) {
+        if self.allowance() > 0 {
+            self.0.process.free_chunks.give(chunk);
+        }
+    }
+
+    /// A connection has become idle: gives back free chunks that it will hardly use.
+    pub(crate) fn settle_for_one(&self) {
+        let free = &self.0.process.free_chunks;
+        free.keep(free.count().saturating_sub(KEPT_EACH).max(KEPT));
+    }
+
+    /// So many connections of an endpoint are left: gives back free chunks that they will hardly use.
+    pub(crate) fn settle(&self, connections: usize) {
+        let most = connections.saturating_mul(KEPT_EACH).saturating_add(KEPT);
+        self.0.process.free_chunks.keep(most);
+    }
+
     /// They are the same account.
     pub(crate) fn is(&self, other: &MemoryAccount) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -299,6 +374,30 @@ mod tests {
             drop(held);
             assert_eq!(budget.usage().used, 0);
         }
+    }
+
+    #[test]
+    fn free_chunks_are_kept_for_those_who_may_use_them() {
+        let budget = MemoryBudget::new(Some(1_000 * CHUNK));
+        let account = budget.account(u64::MAX);
+        let free = || account.0.process.free_chunks.count();
+        let give = |count| (0..count).for_each(|_| account.give_chunk(new_chunk()));
+        give(300);
+        account.settle(100);
+        assert_eq!(free(), 300);
+        account.settle(10);
+        assert_eq!(free(), KEPT + 10 * KEPT_EACH);
+        account.settle_for_one();
+        assert_eq!(free(), KEPT + 9 * KEPT_EACH);
+        account.settle(0);
+        assert_eq!(free(), KEPT);
+        account.settle_for_one();
+        assert_eq!(free(), KEPT);
+        let _ = account.take_chunk();
+        assert_eq!(free(), KEPT - 1);
+        budget.set_limit(Some(0));
+        give(1);
+        assert_eq!(free(), KEPT - 1, "where memory is short, none is kept");
     }
 
     #[test]

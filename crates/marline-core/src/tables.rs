@@ -19,5 +19,4 @@ pub(crate) mod stateless_reply;
 pub(crate) mod subflow_settings;
 pub(crate) mod time_wait;
 
-pub(crate) use self::chunks::ChunkPool;
 pub(crate) use self::context::Context;

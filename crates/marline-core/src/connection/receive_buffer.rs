@@ -16,7 +16,8 @@ use marline_time::{Duration, Instant};
 
 use crate::on_demand::{OnDemand, Unused};
 use crate::MemoryAccount;
-use crate::tables::chunks::{CHUNK, ChunkSource, Chunks};
+use crate::memory::CHUNK;
+use crate::tables::chunks::{ChunkSource, Chunks};
 
 /// Window a connection starts with.
 const INITIAL_WINDOW: u64 = 256 * 1024;
@@ -32,12 +33,15 @@ pub(crate) struct ReceiveBuffer {
     /// Ranges beyond the hole: sorted, disjoint, not touching.
     beyond: OnDemand<Vec<(u64, u64)>>,
     max_ranges: u32,
+    /// TCP has no larger one than 2^30.
+    max_window: u32,
     window: u64,
-    max_window: u64,
     /// Highest edge ever advertised.
     edge: Dsn,
-    /// Since when, and from where on, the application's reading is measured.
-    measured_from: Option<(Instant, Dsn)>,
+    /// Since when, and from where on, the application's reading is measured, once it is.
+    measured_since: Instant,
+    measured_from: Dsn,
+    is_measured: bool,
     /// What it read in the round trip before.
     read_per_rtt: u64,
     /// DSN of the peer's DATA_FIN.
@@ -89,9 +93,11 @@ impl ReceiveBuffer {
             beyond: OnDemand::new(),
             max_ranges: u32::try_from(max_ranges).unwrap_or(u32::MAX),
             window,
-            max_window,
+            max_window: u32::try_from(max_window).unwrap_or(u32::MAX),
             edge: Dsn(0),
-            measured_from: None,
+            measured_since: Instant::default(),
+            measured_from: Dsn(0),
+            is_measured: false,
             read_per_rtt: 0,
             fin: FinPlace::default(),
             fin_reached: false,
@@ -99,6 +105,11 @@ impl ReceiveBuffer {
         };
         buffer.refresh_edge();
         buffer
+    }
+
+    /// Who is charged for it.
+    pub(crate) const fn account(&self) -> &MemoryAccount {
+        self.chunks.account()
     }
 
     /// Another account is charged for it from now on. Tells whether the window opened so far that the peer should hear
@@ -246,7 +257,7 @@ impl ReceiveBuffer {
 
     /// The most that it may become.
     pub(crate) const fn max_window(&self) -> u64 {
-        self.max_window
+        self.max_window as u64
     }
 
     /// Takes bytes at their place. What lies beyond the advertised edge is not taken; the peer has
@@ -343,13 +354,16 @@ impl ReceiveBuffer {
         if ahead * 4 < self.window * 3 || self.readable() * 2 > self.window {
             return;
         }
-        self.window = (self.window * 2).min(self.max_window);
+        self.window = (self.window * 2).min(self.max_window());
         self.refresh_edge();
     }
 
     /// The application read: every round trip, measure how much, and let the window follow.
     pub(crate) fn follow_reader(&mut self, now: Instant, rtt: Duration) {
-        let (since, from) = *self.measured_from.get_or_insert((now, self.read));
+        if !self.is_measured {
+            (self.is_measured, self.measured_since, self.measured_from) = (true, now, self.read);
+        }
+        let (since, from) = (self.measured_since, self.measured_from);
         let elapsed = now.since(since);
         if elapsed < rtt || elapsed.is_zero() {
             return;
@@ -364,9 +378,9 @@ impl ReceiveBuffer {
             wanted = wanted.saturating_add(growth.min(wanted));
         }
         self.read_per_rtt = read;
-        self.measured_from = Some((now, self.read));
+        (self.measured_since, self.measured_from) = (now, self.read);
         if wanted > self.window {
-            self.window = wanted.min(self.max_window);
+            self.window = wanted.min(self.max_window());
         }
     }
 

@@ -121,6 +121,11 @@ impl Receiver {
         self.subflows.get_mut(usize::from(id.0))?.as_mut()
     }
 
+    /// Who is charged for the buffer.
+    pub(super) const fn account(&self) -> &MemoryAccount {
+        self.buffer.account()
+    }
+
     /// Another account is charged for the buffer from now on. Tells whether the peer should hear of a larger window.
     pub(super) fn charge_to(&mut self, account: &MemoryAccount) -> bool {
         self.buffer.charge_to(account)

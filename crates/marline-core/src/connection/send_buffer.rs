@@ -12,10 +12,15 @@ use marline_policy::{DataRange, Dsn};
 use marline_wire::Checksum;
 
 use crate::MemoryAccount;
-use crate::tables::chunks::{CHUNK, ChunkSource, Chunks};
+use crate::memory::CHUNK;
+use crate::tables::chunks::{ChunkSource, Chunks};
 
 /// Space a connection starts with, and what it keeps free beyond twice the window.
 const BASE_SPACE: u64 = 128 * 1024;
+
+fn space_of(bytes: u64) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
 
 /// Bytes that an application writes.
 #[derive(Copy, Clone, Debug)]
@@ -39,10 +44,10 @@ pub(crate) struct SendBuffer {
     chunks: Chunks,
     una: Dsn,
     end: Dsn,
-    /// Space offered to the application now.
-    space: u64,
+    /// Space offered to the application now, 4 GiB at most.
+    space: u32,
     /// The most it may become.
-    max_space: u64,
+    max_space: u32,
     /// It has all its space from the start, and wakes as kernels do.
     fixed: bool,
     /// The application was refused and waits for room.
@@ -52,11 +57,12 @@ pub(crate) struct SendBuffer {
 impl SendBuffer {
     /// `fixed`: all the space at once, instead of what [`tune`](Self::tune) finds.
     pub(crate) fn new(max_space: u64, fixed: bool, source: ChunkSource) -> Self {
+        let max_space = space_of(max_space);
         SendBuffer {
             chunks: Chunks::new(source),
             una: Dsn(0),
             end: Dsn(0),
-            space: if fixed { max_space } else { BASE_SPACE.min(max_space) },
+            space: if fixed { max_space } else { space_of(BASE_SPACE).min(max_space) },
             max_space,
             fixed,
             blocked: false,
@@ -75,7 +81,7 @@ impl SendBuffer {
 
     /// Most bytes that it may hold.
     pub(crate) const fn max_space(&self) -> u64 {
-        self.max_space
+        self.max_space as u64
     }
 
     /// Bytes of memory held.
@@ -104,7 +110,7 @@ impl SendBuffer {
 
     /// Takes as many bytes as there is room for, `most` at most. Zero means the application must wait.
     pub(crate) fn write(&mut self, bytes: Written<'_>, most: usize) -> usize {
-        let space = self.space.saturating_sub(self.end.since(self.una));
+        let space = u64::from(self.space).saturating_sub(self.end.since(self.una));
         let wanted = (most as u64).min(space);
         let n = wanted.min(self.memory_room());
         if n < wanted && !self.blocked {
@@ -127,6 +133,7 @@ impl SendBuffer {
 
     /// Changes how large it may become; what it holds, it keeps.
     pub(crate) fn resize(&mut self, max_space: u64) {
+        let max_space = space_of(max_space);
         self.max_space = max_space;
         self.space = if self.fixed { max_space } else { self.space.min(max_space) };
     }
@@ -142,9 +149,10 @@ impl SendBuffer {
     /// is many segments a wake-up.)
     pub(crate) fn take_writable(&mut self) -> bool {
         let used = self.end.since(self.una);
-        let free = self.space.saturating_sub(used);
+        let space = u64::from(self.space);
+        let free = space.saturating_sub(used);
         let wake = self.blocked
-            && free * if self.fixed { 3 } else { 8 } >= self.space
+            && free * if self.fixed { 3 } else { 8 } >= space
             && self.memory_room() > 0;
         self.blocked &= !wake;
         wake
@@ -154,7 +162,7 @@ impl SendBuffer {
     /// keeps every path busy for a round trip while the application sleeps. It never shrinks.
     pub(crate) fn tune(&mut self, window_sum: u64) {
         let wanted = window_sum.saturating_mul(2).saturating_add(BASE_SPACE);
-        self.space = self.space.max(wanted.min(self.max_space));
+        self.space = self.space.max(space_of(wanted).min(self.max_space));
     }
 
     /// The peer has everything before `to`.
@@ -188,7 +196,6 @@ impl SendBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tables::ChunkPool;
     use crate::{MemoryBudget, MemoryKind};
 
     fn source() -> ChunkSource {
@@ -196,7 +203,7 @@ mod tests {
     }
 
     fn charged(account: &MemoryAccount) -> ChunkSource {
-        ChunkSource::new(ChunkPool::default(), account.clone(), MemoryKind::Send)
+        ChunkSource::new(account.clone(), MemoryKind::Send)
     }
 
     #[test]

@@ -8,73 +8,15 @@
 //! Bytes that last as long as the program are not copied where they fill a chunk: it refers to them.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
 
 use marline_wire::Checksum;
 
+use crate::memory::{CHUNK, Chunk, ChunkBytes as Bytes};
 use crate::{MemoryAccount, MemoryKind};
-
-/// Bytes of a chunk. Small enough that a connection with one message in flight stays small.
-pub(crate) const CHUNK: u64 = 16 * 1024;
-/// Free chunks that an endpoint keeps for its connections while there are many: 16 MiB.
-const POOL: usize = 1024;
-/// What it keeps for none, and beyond that for each.
-const KEPT: usize = 16;
-const KEPT_EACH: usize = 4;
-
-/// A chunk's bytes.
-type Bytes = [u8; CHUNK as usize];
-type Chunk = Box<Bytes>;
-
-fn new_chunk() -> Chunk {
-    let bytes = vec![0; CHUNK as usize].into_boxed_slice();
-    bytes.try_into().unwrap_or_else(|_| unreachable!("as long as a chunk is"))
-}
-
-/// Free chunks, shared by all connections of an endpoint, so that an idle connection holds none and
-/// a busy one makes none. It is locked once for each chunk, and only by its endpoint.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ChunkPool(Arc<Mutex<Vec<Chunk>>>);
-
-impl ChunkPool {
-    fn take(&self) -> Chunk {
-        let free = self.0.lock().ok().and_then(|mut pool| pool.pop());
-        free.unwrap_or_else(new_chunk)
-    }
-
-    fn give(&self, chunk: Chunk) {
-        if let Ok(mut pool) = self.0.lock()
-            && pool.len() < POOL
-        {
-            pool.push(chunk);
-        }
-    }
-
-    /// A connection has become idle: gives back what it will hardly use.
-    pub(crate) fn settle_for_one(&self) {
-        let kept = self.0.lock().map_or(0, |pool| pool.len());
-        self.keep(kept.saturating_sub(KEPT_EACH).max(KEPT));
-    }
-
-    /// So many connections are left: gives back what they will hardly use.
-    pub(crate) fn settle(&self, connections: usize) {
-        self.keep(connections.saturating_mul(KEPT_EACH).saturating_add(KEPT));
-    }
-
-    fn keep(&self, most: usize) {
-        if let Ok(mut pool) = self.0.lock()
-            && pool.len() > most
-        {
-            pool.truncate(most);
-            pool.shrink_to(most);
-        }
-    }
-}
 
 /// Where the chunks of one buffer come from, and who is charged for them.
 #[derive(Debug)]
 pub(crate) struct ChunkSource {
-    pool: ChunkPool,
     account: MemoryAccount,
     kind: MemoryKind,
     /// Chunks that are out.
@@ -82,22 +24,19 @@ pub(crate) struct ChunkSource {
 }
 
 impl ChunkSource {
-    pub(crate) const fn new(pool: ChunkPool, account: MemoryAccount, kind: MemoryKind) -> Self {
-        ChunkSource { pool, account, kind, held: 0 }
+    pub(crate) const fn new(account: MemoryAccount, kind: MemoryKind) -> Self {
+        ChunkSource { account, kind, held: 0 }
     }
 
     fn take(&mut self) -> Chunk {
         self.held += 1;
         self.account.add(self.kind, CHUNK);
-        self.pool.take()
+        self.account.take_chunk()
     }
 
     fn give(&mut self, chunk: Chunk) {
         self.held -= 1;
-        // A free chunk that is kept serves nobody where memory is short.
-        if self.account.allowance() > CHUNK {
-            self.pool.give(chunk);
-        }
+        self.account.give_chunk(chunk);
         self.account.sub(self.kind, CHUNK);
     }
 
@@ -413,20 +352,15 @@ mod tests {
     use super::*;
     use crate::MemoryBudget;
 
-    fn source(pool: ChunkPool) -> ChunkSource {
-        ChunkSource::new(pool, MemoryAccount::default(), MemoryKind::Send)
-    }
-
     fn new_chunks() -> Chunks {
-        Chunks::new(source(ChunkPool::default()))
+        Chunks::new(ChunkSource::new(MemoryAccount::default(), MemoryKind::Send))
     }
 
     #[test]
     fn chunks_are_charged_for_as_long_as_they_are_held() {
         let budget = MemoryBudget::new(Some(100 * CHUNK));
         let (strangers, known) = (budget.account(CHUNK), budget.account(u64::MAX));
-        let (pool, kind) = (ChunkPool::default(), MemoryKind::Receive);
-        let mut chunks = Chunks::new(ChunkSource::new(pool.clone(), strangers.clone(), kind));
+        let mut chunks = Chunks::new(ChunkSource::new(strangers.clone(), MemoryKind::Receive));
         chunks.write(0, &pattern(0, 40_000));
         assert_eq!((strangers.used(), known.used()), (3 * CHUNK, 0));
         chunks.charge_to(&known);
@@ -434,10 +368,6 @@ mod tests {
         assert_eq!((strangers.used(), known.used()), (0, 3 * CHUNK));
         chunks.release(CHUNK);
         assert_eq!(known.used(), 2 * CHUNK);
-        assert_eq!(pool.0.lock().unwrap().len(), 1);
-        budget.set_limit(Some(0));
-        chunks.release(2 * CHUNK);
-        assert_eq!(pool.0.lock().unwrap().len(), 1, "where memory is short, none is kept");
         drop(chunks);
         assert_eq!((known.used(), budget.usage().used), (0, 0));
     }
@@ -471,26 +401,6 @@ mod tests {
         chunks.release(5 * CHUNK);
         chunks.shrink();
         assert_eq!(chunks.memory(), 0);
-    }
-
-    #[test]
-    fn a_pool_keeps_what_its_connections_may_use() {
-        let pool = ChunkPool::default();
-        let mut chunks = Chunks::new(source(pool.clone()));
-        chunks.write(0, &pattern(0, 300 * CHUNK as usize));
-        chunks.release(300 * CHUNK);
-        let free = || pool.0.lock().unwrap().len();
-        assert_eq!(free(), 300);
-        pool.settle(100);
-        assert_eq!(free(), 300);
-        pool.settle(10);
-        assert_eq!(free(), KEPT + 10 * KEPT_EACH);
-        pool.settle_for_one();
-        assert_eq!(free(), KEPT + 9 * KEPT_EACH);
-        pool.settle(0);
-        assert_eq!(free(), KEPT);
-        pool.settle_for_one();
-        assert_eq!(free(), KEPT);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use marline_policy::SubflowId;
 use marline_time::{Instant, Rng};
 
-use super::chunks::{ChunkPool, ChunkSource};
+use super::chunks::ChunkSource;
 use super::demux::{FlowKey, FlowRef};
 use super::desk::Desk;
 use super::fast_join_memory::FastJoinMemory;
@@ -24,7 +24,6 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) config: &'a EndpointConfig,
     pub(crate) rng: &'a mut dyn Rng,
-    pub(crate) pool: &'a ChunkPool,
     /// Who is charged for new connections.
     pub(crate) account: &'a MemoryAccount,
     pub(crate) settings: &'a mut SubflowSettings,
@@ -47,7 +46,7 @@ pub(crate) struct Context<'a> {
 impl Context<'_> {
     /// Chunks for a buffer of a new connection.
     pub(crate) fn chunks_for(&self, kind: MemoryKind) -> ChunkSource {
-        ChunkSource::new(self.pool.clone(), self.account.clone(), kind)
+        ChunkSource::new(self.account.clone(), kind)
     }
 
     /// The key of a new flow on this path, with a flow id of ours where the carrier uses ids.

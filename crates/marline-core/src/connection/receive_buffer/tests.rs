@@ -1,5 +1,4 @@
 use super::*;
-use crate::tables::ChunkPool;
 use crate::{MemoryBudget, MemoryKind};
 
 fn source() -> ChunkSource {
@@ -7,7 +6,7 @@ fn source() -> ChunkSource {
 }
 
 fn charged(account: &MemoryAccount) -> ChunkSource {
-    ChunkSource::new(ChunkPool::default(), account.clone(), MemoryKind::Receive)
+    ChunkSource::new(account.clone(), MemoryKind::Receive)
 }
 
 #[test]

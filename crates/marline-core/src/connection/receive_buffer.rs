@@ -43,7 +43,7 @@ pub(crate) struct ReceiveBuffer {
     measured_from: Dsn,
     is_measured: bool,
     /// What it read in the round trip before.
-    read_per_rtt: u64,
+    read_per_rtt: u32,
     /// DSN of the peer's DATA_FIN.
     fin: FinPlace,
     /// The DATA_FIN was reached in order.
@@ -372,12 +372,13 @@ impl ReceiveBuffer {
         let scaled = u128::from(self.read.since(from)) * rtt.as_nanos() / elapsed.as_nanos();
         let read = scaled as u64;
         let mut wanted = read.saturating_mul(2);
-        if self.read_per_rtt > 0 && read > self.read_per_rtt {
-            let growth = u128::from(read - self.read_per_rtt) * u128::from(wanted);
-            let growth = u64::try_from(growth / u128::from(self.read_per_rtt)).unwrap_or(u64::MAX);
+        let before = u64::from(self.read_per_rtt);
+        if before > 0 && read > before {
+            let growth = u128::from(read - before) * u128::from(wanted);
+            let growth = u64::try_from(growth / u128::from(before)).unwrap_or(u64::MAX);
             wanted = wanted.saturating_add(growth.min(wanted));
         }
-        self.read_per_rtt = read;
+        self.read_per_rtt = u32::try_from(read).unwrap_or(u32::MAX);
         (self.measured_since, self.measured_from) = (now, self.read);
         if wanted > self.window {
             self.window = wanted.min(self.max_window());

@@ -5,6 +5,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use marline::MemoryAccount;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsStream;
 
@@ -102,8 +103,8 @@ impl<T: Transport> Transport for Channel<T> {
         self.below().peer_state()
     }
 
-    fn know_peer(&self) {
-        self.below().know_peer();
+    fn know_peer(&self, account: &MemoryAccount) {
+        self.below().know_peer(account);
     }
 
     fn binding(&self) -> Option<Binding> {

@@ -15,6 +15,7 @@ pub mod http;
 pub mod invite;
 pub mod ledger;
 pub mod memory_trim;
+mod memory_wait;
 pub mod message;
 mod outgoing;
 pub mod private_file;

@@ -6,6 +6,7 @@
 //! after an end: the sender has finished, and the other side has taken nothing for minutes.
 
 mod pump;
+mod socket_buffers;
 mod standstill;
 
 use std::fmt::Display;
@@ -17,9 +18,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use marline::MemoryAccount;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::pump::Pump;
+use self::socket_buffers::SocketBuffers;
 use self::standstill::Standstill;
 use crate::memory_trim::Carried;
 use crate::transport::Transport;
@@ -27,7 +30,7 @@ use crate::transport::Transport;
 /// What the log's lines on connections that ended are told apart by: whoever writes the log leaves them out or not.
 pub const CONNECTIONS: &str = "marline::connections";
 
-/// Bytes relayed, for metrics.
+/// Bytes relayed, for metrics, and who is charged for the memory that this takes.
 #[derive(Debug, Default)]
 pub struct Traffic {
     /// From the application (on the server: from the target; in front of a service: from it).
@@ -36,13 +39,31 @@ pub struct Traffic {
     pub to_local: AtomicU64,
     /// What it is a part of.
     whole: Option<Arc<Traffic>>,
+    memory: MemoryAccount,
 }
 
 impl Traffic {
     /// That of one connection, which counts for `whole` as well.
     #[must_use]
     pub fn part_of(whole: &Arc<Traffic>) -> Traffic {
-        Traffic { whole: Some(Arc::clone(whole)), ..Traffic::default() }
+        Traffic {
+            from_local: AtomicU64::new(0),
+            to_local: AtomicU64::new(0),
+            whole: Some(Arc::clone(whole)),
+            memory: whole.memory.clone(),
+        }
+    }
+
+    /// That of somebody who has this account.
+    #[must_use]
+    pub fn charged_to(memory: MemoryAccount) -> Traffic {
+        Traffic { memory, ..Traffic::default() }
+    }
+
+    /// Who is charged for the memory that relaying takes.
+    #[must_use]
+    pub const fn memory(&self) -> &MemoryAccount {
+        &self.memory
     }
 
     /// Counts bytes from the local side and to it.
@@ -123,8 +144,12 @@ where
 {
     let (mut out, mut back) = (Pump::default(), Pump::default());
     let mut standstill = Standstill::default();
+    let memory = &local.traffic.memory;
+    let mut buffers = SocketBuffers::begin(local.inner.socket(), memory);
     poll_fn(|cx| {
-        let (out_ended, back_ended) = (out.poll(cx, local, remote)?, back.poll(cx, remote, local)?);
+        let out_ended = out.poll(cx, (local, remote), memory)?;
+        let back_ended = back.poll(cx, (remote, local), memory)?;
+        buffers.note_blocked(local.inner.socket(), memory, (out.is_blocked(), back.is_blocked()));
         if out_ended.is_ready() && back_ended.is_ready() {
             return Poll::Ready(Ok(()));
         }

@@ -1,9 +1,11 @@
 //! Stream with some bytes put back in front that were read to detect its protocol.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use marline::MemoryAccount;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::session::Binding;
@@ -33,8 +35,12 @@ impl<T: Transport> Transport for Rewound<T> {
         self.inner.peer_state()
     }
 
-    fn know_peer(&self) {
-        self.inner.know_peer();
+    fn know_peer(&self, account: &MemoryAccount) {
+        self.inner.know_peer(account);
+    }
+
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.socket()
     }
 
     fn binding(&self) -> Option<Binding> {

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use marline::datagrams::LaneConfig;
 use socket2::{Domain, Socket, Type};
+use marline::MemoryAccount;
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
 };
@@ -121,7 +122,7 @@ impl Pipe {
 impl Transport for Pipe {
     fn abort(self) {}
 
-    fn know_peer(&self) {
+    fn know_peer(&self, _account: &MemoryAccount) {
         self.peer_known.store(true, Ordering::Relaxed);
     }
 

@@ -1,7 +1,9 @@
 //! Byte stream interface of the proxy: tests run over pipes and TCP, the product over Marline.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 
+use marline::MemoryAccount;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::{TcpStream, UnixStream};
@@ -36,8 +38,14 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// Ends both directions at once so that the peer sees an error, not an orderly end.
     fn abort(self);
 
-    /// The peer has authenticated itself: a path that comes back is worth waiting for.
-    fn know_peer(&self) {}
+    /// The peer has authenticated itself: a path that comes back is worth waiting for, and this account is charged for
+    /// the memory of the stream.
+    fn know_peer(&self, _account: &MemoryAccount) {}
+
+    /// The socket that it is, whose buffers the kernel has; `None`: there is none, or it is shared with other streams.
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// Both directions have ended in good order, and nobody will use it here: what can serve again goes where it
     /// came from, what cannot is dropped.
@@ -69,8 +77,9 @@ impl Transport for marline::Stream {
         marline::Stream::abort(self);
     }
 
-    fn know_peer(&self) {
+    fn know_peer(&self, account: &MemoryAccount) {
         marline::Stream::know_peer(self);
+        self.charge_memory_to(account);
     }
 
     fn binding(&self) -> Option<Binding> {
@@ -93,6 +102,10 @@ impl Transport for TcpStream {
         let _ = self.set_zero_linger();
     }
 
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
+    }
+
     /// The kernel says whether a FIN came, read or not. Whoever takes nothing for minutes counts as one that refuses:
     /// a connection of which nothing is heard at all ends by the kernel's own timeouts.
     fn peer_state(&self) -> PeerState {
@@ -107,6 +120,10 @@ impl Transport for TcpStream {
 /// read, else an end.
 impl Transport for UnixStream {
     fn abort(self) {}
+
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
+    }
 }
 
 /// A dropped pipe is an end without close_notify, which TLS reports as an error.

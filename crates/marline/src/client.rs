@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_core::{
-    CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, MonitorEvent,
-    PathHealthMonitor, SocketOption,
+    CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, MemoryAccount,
+    MonitorEvent, PathHealthMonitor, SocketOption,
 };
 use marline_io::{
     HealthExchange, Interfaces, PathSpec, Shard, ShardConfig, ShardHandle, SharedEventObserver,
@@ -417,6 +417,12 @@ impl Client {
             table.check()?;
         }
         Ok(table)
+    }
+
+    /// Charges this account of a [`MemoryBudget`](crate::MemoryBudget) for connections that are opened from now on. Before,
+    /// their memory has no limit but those of their buffers.
+    pub fn set_memory_account(&self, account: &MemoryAccount) {
+        self.inner.shard.with_endpoint(|endpoint, _| endpoint.set_memory_account(account.clone()));
     }
 
     /// How connections behave that are opened from now on; existing ones stay as they are.

@@ -101,9 +101,10 @@ pub use marline_algos::{PolicyError, Registry, default_policies, reference_polic
 pub use marline_core::{
     AddressPairFault, AddressPairHealth, AddressPairInfo, BufferTuning, CloseReason,
     ConnectError as StartError, ConnectionId, ConnectionInfo, Counters, Extensions, FallbackReason,
-    ForecastScore, FourTuple, Limits, Linger, LoneKeepalive, Metrics, MonitorEvent, MonitorKind,
-    PathHealthMonitor, Probing, Purpose, ReceiveProbes, ReceiveTimer, SegmentReceived, SegmentSent,
-    StreamDirection, SubflowInfo, SubflowState, Timer, Traffic,
+    ForecastScore, FourTuple, Limits, Linger, LoneKeepalive, MemoryAccount, MemoryBudget,
+    MemoryCharge, MemoryKind, MemoryUsage, Metrics, MonitorEvent, MonitorKind, PathHealthMonitor,
+    Probing, Purpose, ReceiveProbes, ReceiveTimer, SegmentReceived, SegmentSent, StreamDirection,
+    SubflowInfo, SubflowState, Timer, Traffic,
 };
 pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::{

@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor};
+use marline_core::{ConnectionId, ConnectionInfo, MemoryAccount, MonitorEvent, PathHealthMonitor};
 use marline_io::{
     AcceptQueue, Generations, HealthExchange, Links, ResetSeed, SecretRng, Shard, ShardConfig,
     ShardHandle, SharedEventObserver,
@@ -169,6 +169,14 @@ impl Server {
         multimob::allow_following(transport.as_core_mut());
         for shard in &self.inner.shards {
             shard.with_endpoint(|endpoint, _| endpoint.change_accepted(transport.as_core()));
+        }
+    }
+
+    /// Charges this account of a [`MemoryBudget`](crate::MemoryBudget) for connections that are accepted from now on. Before,
+    /// their memory has no limit but those of their buffers.
+    pub fn set_memory_account(&self, account: &MemoryAccount) {
+        for shard in &self.inner.shards {
+            shard.with_endpoint(|endpoint, _| endpoint.set_memory_account(account.clone()));
         }
     }
 

@@ -9,7 +9,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_core::{ConnectionId, ConnectionInfo, FallbackReason, SocketOption};
+use marline_core::{ConnectionId, ConnectionInfo, FallbackReason, MemoryAccount, SocketOption};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{PolicyError, Registry, default_policies};
@@ -91,6 +91,12 @@ impl Stream {
     /// ([`Linger::stranger`](crate::Linger)).
     pub fn know_peer(&self) {
         self.inner.command(|endpoint, now, id| endpoint.set(now, id, SocketOption::KnownPeer));
+    }
+
+    /// Charges another account of a [`MemoryBudget`](crate::MemoryBudget) for what the connection holds, from now on:
+    /// the peer is authenticated, say, and its window may grow.
+    pub fn charge_memory_to(&self, account: &MemoryAccount) {
+        self.inner.command(|endpoint, now, id| endpoint.charge_memory_to(now, id, account));
     }
 
     /// Changes the scheduler.

@@ -4,6 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use marline::MemoryAccount;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::channel::Channel;
@@ -55,8 +56,8 @@ impl<S: Transport> Transport for Leased<S> {
         self.channel.peer_state()
     }
 
-    fn know_peer(&self) {
-        self.channel.know_peer();
+    fn know_peer(&self, account: &MemoryAccount) {
+        self.channel.know_peer(account);
     }
 
     fn multipath(&self) -> Option<&marline::Stream> {

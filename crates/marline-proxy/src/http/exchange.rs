@@ -8,6 +8,7 @@
 
 use std::future::Future;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -163,6 +164,10 @@ impl<S: Transport> Transport for Exchange<S> {
 
     fn peer_state(&self) -> PeerState {
         self.socket.peer_state()
+    }
+
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.socket()
     }
 }
 

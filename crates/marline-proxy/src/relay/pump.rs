@@ -7,14 +7,18 @@
 //! it back. Only while the writer is blocked does the buffer stay with the direction. Besides, a
 //! buffer shared by all streams of a thread is likely to be in its cache.
 //!
+//! Where memory is short, a direction reads less at a time, and keeps what it has read in a buffer of just that length.
+//!
 //! The order of reads, writes and flushes is that of tokio's `copy_bidirectional`, but for the end, which
 //! flushes by itself: fill up while there is room, write, flush before waiting for more.
 
 use std::cell::Cell;
 use std::io;
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use marline::{MemoryAccount, MemoryCharge, MemoryKind};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes read ahead: as many as leave in one batch (44 segments) or as one packet, sealed and with their headers, on
@@ -23,6 +27,13 @@ pub(super) const BUFFER_LEN: usize = 59 * 1_024;
 /// Fillings of the buffer before other tasks get their turn: 118 KiB, which is a tenth of a millisecond of a bulk
 /// transfer. By tokio's own budget they would wait for 2 MB, and a message of another stream with them.
 const FILLS_PER_TURN: usize = 2;
+
+/// Bytes that are charged for each that is held: the encryption below holds about as many.
+const CHARGED_EACH: u64 = 2;
+/// The least that is read at a time, where memory is short.
+const LEAST: usize = 4 * 1_024;
+
+const _: () = assert!(BUFFER_LEN <= u16::MAX as usize, "places in it are small numbers");
 
 thread_local! {
     /// The buffer of this thread, while nobody has it.
@@ -34,7 +45,16 @@ fn borrow() -> Box<[u8]> {
 }
 
 fn give_back(buffer: Box<[u8]>) {
-    SPARE.set(Some(buffer));
+    if buffer.len() == BUFFER_LEN {
+        SPARE.set(Some(buffer));
+    }
+}
+
+/// A buffer with bytes that are not written yet, and what is charged for it.
+#[derive(Debug)]
+struct Held {
+    buffer: Box<[u8]>,
+    _charge: MemoryCharge,
 }
 
 /// How far a direction is.
@@ -54,10 +74,11 @@ enum Phase {
 pub(super) struct Pump {
     phase: Phase,
     /// Only while something is in it.
-    held: Option<Box<[u8]>>,
-    /// Of the buffer, what is written and what is filled.
-    written: usize,
-    filled: usize,
+    held: Option<Box<Held>>,
+    /// Of the buffer, what is written and what is filled. Small numbers, as every stream has two pumps for as long as
+    /// it lasts.
+    written: u16,
+    filled: u16,
     /// The reader has no more.
     read_all: bool,
     /// Something was written since the last flush.
@@ -65,22 +86,22 @@ pub(super) struct Pump {
 }
 
 impl Pump {
-    /// Goes on until the reader's end has been passed on.
+    /// Goes on until the reader's end has been passed on. `memory` is charged for what it holds.
     ///
     /// # Errors
     /// The first of either side.
     pub(super) fn poll<R, W>(
         &mut self,
         cx: &mut Context<'_>,
-        reader: &mut R,
-        writer: &mut W,
+        (reader, writer): (&mut R, &mut W),
+        memory: &MemoryAccount,
     ) -> Poll<io::Result<()>>
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
         if matches!(self.phase, Phase::Copying) {
-            ready!(self.poll_copy(cx, reader, writer))?;
+            ready!(self.poll_copy(cx, reader, writer, memory))?;
             self.phase = Phase::Ending;
         }
         if matches!(self.phase, Phase::Ending) {
@@ -92,7 +113,11 @@ impl Pump {
 
     /// Bytes of the buffer that are written. They change with each step while a writer takes some of it.
     pub(super) const fn written(&self) -> usize {
-        self.written
+        self.written as usize
+    }
+
+    fn unwritten(&self) -> Range<usize> {
+        self.written.into()..self.filled.into()
     }
 
     /// Whether it waits for the writer to take bytes or the end.
@@ -121,15 +146,24 @@ impl Pump {
         cx: &mut Context<'_>,
         reader: &mut R,
         writer: &mut W,
+        memory: &MemoryAccount,
     ) -> Poll<io::Result<()>>
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        let mut buffer = self.held.take().unwrap_or_else(borrow);
-        let result = self.copy_with(cx, &mut buffer, reader, writer);
+        let mut buffer = self.held.take().map_or_else(borrow, |held| held.buffer);
+        let allowed = usize::try_from(memory.allowance()).unwrap_or(usize::MAX);
+        let most = allowed.max(LEAST).max(self.filled.into()).min(buffer.len());
+        let result = self.copy_with(cx, &mut buffer[..most], reader, writer);
         if self.written < self.filled && result.is_pending() {
-            self.held = Some(buffer);
+            if allowed < BUFFER_LEN {
+                let rest = buffer[self.unwritten()].into();
+                give_back(core::mem::replace(&mut buffer, rest));
+                (self.written, self.filled) = (0, self.filled - self.written);
+            }
+            let _charge = memory.charge(MemoryKind::Relay, CHARGED_EACH * buffer.len() as u64);
+            self.held = Some(Box::new(Held { buffer, _charge }));
         } else {
             give_back(buffer);
         }
@@ -158,11 +192,11 @@ impl Pump {
                 return Poll::Pending;
             }
             while self.written < self.filled {
-                let rest = &buffer[self.written..self.filled];
+                let rest = &buffer[self.unwritten()];
                 match Pin::new(&mut *writer).poll_write(cx, rest) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                     Poll::Ready(Ok(count)) => {
-                        self.written += count;
+                        self.written += count as u16;
                         self.unflushed = true;
                     }
                     Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -191,10 +225,10 @@ impl Pump {
         buffer: &mut [u8],
         reader: &mut R,
     ) -> Poll<io::Result<()>> {
-        if self.read_all || self.filled == buffer.len() {
+        if self.read_all || usize::from(self.filled) == buffer.len() {
             return Poll::Ready(Ok(()));
         }
-        let mut free = ReadBuf::new(&mut buffer[self.filled..]);
+        let mut free = ReadBuf::new(&mut buffer[self.filled.into()..]);
         loop {
             match ready!(Pin::new(&mut *reader).poll_read(cx, &mut free)) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -203,7 +237,7 @@ impl Pump {
             }
         }
         self.read_all = free.filled().is_empty();
-        self.filled += free.filled().len();
+        self.filled += free.filled().len() as u16;
         Poll::Ready(Ok(()))
     }
 }
@@ -216,6 +250,8 @@ mod tests {
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
+    use marline::MemoryBudget;
+
     use super::*;
 
     /// Who waits for bytes has no buffer; who waits for room has one, until there is room.
@@ -223,9 +259,9 @@ mod tests {
     async fn a_buffer_is_held_only_while_bytes_are_in_it() {
         let (mut source, mut reader) = duplex(1 << 20);
         let (mut writer, mut sink) = duplex(1_000);
-        let mut pump = Pump::default();
+        let (mut pump, memory) = (Pump::default(), MemoryAccount::default());
         let mut cx = Context::from_waker(Waker::noop());
-        let mut poll = |pump: &mut Pump| pump.poll(&mut cx, &mut reader, &mut writer);
+        let mut poll = |pump: &mut Pump| pump.poll(&mut cx, (&mut reader, &mut writer), &memory);
         assert!(poll(&mut pump).is_pending() && !pump.holds_memory());
         source.write_all(&[1; 600]).await.unwrap();
         assert!(poll(&mut pump).is_pending() && !pump.holds_memory());
@@ -238,6 +274,31 @@ mod tests {
         assert!(got[..600] == [1; 600] && got[600..] == [2; 600]);
     }
 
+    /// Where memory is short, little is read ahead and nothing more is held.
+    #[tokio::test]
+    async fn little_is_held_where_memory_is_short() {
+        let budget = MemoryBudget::new(Some(0));
+        let memory = budget.account(u64::MAX);
+        let (mut source, mut reader) = duplex(1 << 20);
+        let (mut writer, mut sink) = duplex(1_000);
+        let mut pump = Pump::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        source.write_all(&[1; 100_000]).await.unwrap();
+        for held in [LEAST - 1_000, LEAST - 2_000] {
+            assert!(pump.poll(&mut cx, (&mut reader, &mut writer), &memory).is_pending());
+            assert_eq!(memory.used(), CHARGED_EACH * held as u64);
+            sink.read_exact(&mut [0; 1_000]).await.unwrap();
+        }
+        budget.set_limit(None);
+        let (mut got, mut part) = (2_000, [0; 1_000]);
+        while got < 100_000 {
+            let _ = pump.poll(&mut cx, (&mut reader, &mut writer), &memory);
+            got += sink.read(&mut part).await.unwrap();
+        }
+        let _ = pump.poll(&mut cx, (&mut reader, &mut writer), &memory);
+        assert!(!pump.holds_memory() && memory.used() == 0);
+    }
+
     /// A reader that always has more, and a writer that takes all, do not keep the thread: it is another task's turn
     /// after a few fillings, and the direction asks for its next one.
     #[tokio::test]
@@ -246,9 +307,9 @@ mod tests {
         let waker = Waker::from(Arc::clone(&woken));
         let mut cx = Context::from_waker(&waker);
         let (mut reader, mut taken) = (tokio::io::repeat(1), Vec::new());
-        let mut pump = Pump::default();
+        let (mut pump, memory) = (Pump::default(), MemoryAccount::default());
         for turn in 1..4 {
-            assert!(pump.poll(&mut cx, &mut reader, &mut taken).is_pending());
+            assert!(pump.poll(&mut cx, (&mut reader, &mut taken), &memory).is_pending());
             assert_eq!(taken.len(), turn * FILLS_PER_TURN * BUFFER_LEN);
             assert_eq!(woken.0.load(Ordering::Relaxed), turn);
             assert!(!pump.holds_memory());
@@ -272,13 +333,13 @@ mod tests {
         let sent: Vec<u8> = (0..5 * BUFFER_LEN + 77).map(|at| (at % 251) as u8).collect();
         let (mut source, mut reader) = duplex(70_000);
         let (mut writer, mut sink) = duplex(333);
-        let mut pump = Pump::default();
+        let (mut pump, memory) = (Pump::default(), MemoryAccount::default());
         let feed = async {
             source.write_all(&sent).await.unwrap();
             source.shutdown().await.unwrap();
         };
         let mut got = Vec::new();
-        let run = std::future::poll_fn(|cx| pump.poll(cx, &mut reader, &mut writer));
+        let run = std::future::poll_fn(|cx| pump.poll(cx, (&mut reader, &mut writer), &memory));
         let (_, ended, read) = tokio::join!(feed, run, sink.read_to_end(&mut got));
         ended.unwrap();
         read.unwrap();

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use marline::{MemoryAccount, MemoryBudget};
+
 use super::allowances::QuotaUse;
 use crate::relay::Traffic;
 
 /// What came by one credential.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Account {
     /// Bytes from and to its targets.
     pub(super) traffic: Arc<Traffic>,
@@ -19,6 +21,20 @@ pub(super) struct Account {
 }
 
 impl Account {
+    /// One whose memory is charged to this account.
+    fn new(memory: MemoryAccount) -> Account {
+        Account {
+            traffic: Arc::new(Traffic::charged_to(memory)),
+            connections: AtomicU64::new(0),
+            seen_at_s: AtomicU64::new(0),
+        }
+    }
+
+    /// Who is charged for its memory.
+    pub(super) fn memory(&self) -> &MemoryAccount {
+        self.traffic.memory()
+    }
+
     /// It came, with one more connection.
     pub(super) fn on_connection(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
@@ -44,20 +60,33 @@ pub struct ClientCounts {
     pub seen_at: SystemTime,
     /// What it has used of its quota.
     pub quota: Option<QuotaUse>,
+    /// Bytes of memory that it holds.
+    pub memory: u64,
+    /// How often it had to wait for memory.
+    pub memory_waits: u64,
 }
 
 /// The accounts by name. Only credentials of the server's own file have one.
-#[derive(Debug, Default)]
-pub(super) struct Accounts(Mutex<BTreeMap<Arc<str>, Arc<Account>>>);
+#[derive(Debug)]
+pub(super) struct Accounts {
+    by_name: Mutex<BTreeMap<Arc<str>, Arc<Account>>>,
+    budget: MemoryBudget,
+}
 
 impl Accounts {
+    /// None yet; all of them will share this budget.
+    pub(super) fn new(budget: MemoryBudget) -> Accounts {
+        Accounts { by_name: Mutex::default(), budget }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Arc<Account>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// That of this credential.
     pub(super) fn of(&self, name: &Arc<str>) -> Arc<Account> {
-        Arc::clone(self.lock().entry(Arc::clone(name)).or_default())
+        let new = || Arc::new(Account::new(self.budget.account(u64::MAX)));
+        Arc::clone(self.lock().entry(Arc::clone(name)).or_insert_with(new))
     }
 
     /// Those that came so far, by name; `open` knows how many connections a client has.
@@ -73,6 +102,8 @@ impl Accounts {
                 from_targets,
                 seen_at: SystemTime::UNIX_EPOCH + seen_at,
                 quota: None,
+                memory: account.memory().used(),
+                memory_waits: account.memory().waits(),
                 name,
             }
         });

@@ -224,7 +224,7 @@ impl Server {
             refuse(stream, Failure::new(ErrorCode::ResourceExceeded, text)).await;
             return None;
         };
-        stream.know_peer();
+        stream.know_peer(client.account.memory());
         client.account.on_connection();
         let own = Vec::new();
         let (_permit, _seat) = (place, seat);

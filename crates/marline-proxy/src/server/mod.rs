@@ -22,6 +22,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use marline::MemoryBudget;
 use marline::datagrams::LaneConfig;
 use marline_io::PendingTable;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -47,6 +48,7 @@ use crate::channel::Channel;
 use crate::credentials::Credentials;
 use crate::deadlines::Deadlines;
 use crate::message::{ErrorCode, Failure, Message, Offer, VisitorId};
+use crate::memory_wait::wait_for_memory;
 use crate::relay::{Traffic, relay, tell_end};
 use crate::remote_rules::RemoteRule;
 use crate::rules::Rules;
@@ -156,6 +158,18 @@ impl Server {
         limits: ServerLimits,
         stop: Stop,
     ) -> Server {
+        Server::within(MemoryBudget::new(None), acceptor, (credentials, rules), limits, stop)
+    }
+
+    /// The same, with a budget that its clients share: each credential has an account of its own.
+    #[must_use]
+    pub fn within(
+        budget: MemoryBudget,
+        acceptor: TlsAcceptor,
+        (credentials, rules): (watch::Receiver<Arc<Credentials>>, Rules),
+        limits: ServerLimits,
+        stop: Stop,
+    ) -> Server {
         let sessions = Sessions::new(credentials.clone(), limits.session);
         Server {
             acceptor: Acceptor(acceptor),
@@ -170,7 +184,7 @@ impl Server {
             datagrams: DatagramService::default(),
             limits,
             stop,
-            accounts: Accounts::default(),
+            accounts: Accounts::new(budget),
             allowances: Allowances::default(),
             refusals: Refusals::default(),
             deadlines: Deadlines::default(),
@@ -372,7 +386,10 @@ impl Server {
     ) -> Option<(Channel<T>, Unsaid, TcpStream)> {
         unsaid.add(&Message::Working);
         let rules = self.rules();
-        let mut dialing = Box::pin(dial::dial(&rules, target));
+        let mut dialing = Box::pin(async {
+            wait_for_memory(client.account.memory()).await;
+            dial::dial(&rules, target).await
+        });
         let dialed = match timeout(WORKING_AFTER, &mut dialing).await {
             Ok(dialed) => dialed,
             Err(_) => {

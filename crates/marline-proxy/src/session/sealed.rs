@@ -84,6 +84,38 @@ impl Incoming {
         }
     }
 
+    /// The buffer, as long as it is to be read into.
+    fn take_buffer(&mut self) -> Box<[u8]> {
+        let whole = || SPARE_IN.take().unwrap_or_else(|| vec![0; BUFFER_LEN].into_boxed_slice());
+        match self.buffer.take() {
+            Some(held) if held.len() == BUFFER_LEN => held,
+            Some(held) => {
+                let mut buffer = whole();
+                buffer[..held.len()].copy_from_slice(&held);
+                buffer
+            }
+            None => whole(),
+        }
+    }
+
+    /// Keeps what is in the buffer. `is_slow`: a reader who takes little at a time gets what is left in a buffer of
+    /// just that length, which may stay for long.
+    fn keep_buffer(&mut self, buffer: Box<[u8]>, is_slow: bool) {
+        if self.is_empty() {
+            (self.plain, self.sealed) = ((0, 0), (0, 0));
+        } else if is_slow {
+            let from = if self.plain.0 < self.plain.1 { self.plain.0 } else { self.sealed.0 };
+            self.buffer = Some(buffer[from..self.sealed.1].into());
+            let (plain, sealed) = (self.plain, self.sealed);
+            self.plain = (plain.0.max(from) - from, plain.1.max(from) - from);
+            self.sealed = (sealed.0 - from, sealed.1 - from);
+        } else {
+            self.buffer = Some(buffer);
+            return;
+        }
+        SPARE_IN.set(Some(buffer));
+    }
+
     fn is_empty(&self) -> bool {
         self.plain.0 == self.plain.1 && self.sealed.0 == self.sealed.1
     }
@@ -178,12 +210,10 @@ impl<T: AsyncWrite + Unpin> Sealed<T> {
                 Poll::Pending => break,
             }
         }
-        bytes.drain(..written);
-        if bytes.is_empty() {
-            SPARE_OUT.set(Some(bytes));
-        } else {
-            self.outgoing = bytes;
-        }
+        // What is left takes no more room than it needs: it may stay for long.
+        self.outgoing = bytes[written..].to_vec();
+        bytes.clear();
+        SPARE_OUT.set(Some(bytes));
         Ok(())
     }
 
@@ -252,15 +282,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for Sealed<T> {
         if this.incoming.ended || out.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        let held = this.incoming.buffer.take().or_else(|| SPARE_IN.take());
-        let mut buffer = held.unwrap_or_else(|| vec![0; BUFFER_LEN].into_boxed_slice());
+        let mut buffer = this.incoming.take_buffer();
         let result = this.poll_records(cx, &mut buffer, out);
-        if this.incoming.is_empty() {
-            (this.incoming.plain, this.incoming.sealed) = ((0, 0), (0, 0));
-            SPARE_IN.set(Some(buffer));
-        } else {
-            this.incoming.buffer = Some(buffer);
-        }
+        this.incoming.keep_buffer(buffer, out.capacity() < LARGE);
         result
     }
 }

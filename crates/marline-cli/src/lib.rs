@@ -12,6 +12,7 @@ pub mod invite_places;
 pub use marline_lab::emulation;
 pub mod log;
 mod log_limit;
+pub mod memory;
 pub mod metrics_http;
 mod mobile_data;
 pub mod native;

@@ -1,7 +1,7 @@
 //! Counts of what a process serves, as metrics and the control socket show them.
 
-use marline::DelayHistogram;
 use marline::advanced::{CarrierCounters, Counters};
+use marline::{DelayHistogram, MemoryUsage};
 use marline_proxy::server::{ClientCounts, RefusalReason};
 
 /// What a process counted, now.
@@ -17,6 +17,8 @@ pub struct ServiceCounts {
     pub ledger_failures: u64,
     /// Who was refused, by reason; a server's.
     pub refusals: Vec<(RefusalReason, u64)>,
+    /// What is held of the memory budget; of the whole process.
+    pub memory: Option<MemoryUsage>,
     /// What came by each credential; a server's.
     pub clients: Vec<ClientCounts>,
 }

@@ -146,6 +146,12 @@ pub struct Totals {
     pub repairs_sent: u64,
     /// Bytes computed from the peer's.
     pub bytes_repaired: u64,
+    /// Bytes held of the memory budget.
+    pub memory_bytes: u64,
+    /// Bytes of that budget; `None`: it has no limit.
+    pub memory_limit_bytes: Option<u64>,
+    /// How often somebody had to wait for memory, since the start.
+    pub memory_waits: u64,
     /// Longest time for which delivery has been due now, microseconds, and the connection.
     pub waiting: Option<(u64, u64)>,
 }

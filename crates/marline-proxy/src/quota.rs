@@ -182,7 +182,9 @@ impl<T: fmt::Display> fmt::Display for ForClient<T> {
     }
 }
 
-fn parse_bytes(text: &str) -> Option<u64> {
+/// Bytes with a unit, as `50GB`; `None`: the text is none, or they are 0.
+#[must_use]
+pub fn parse_bytes(text: &str) -> Option<u64> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit)?;
@@ -191,7 +193,8 @@ fn parse_bytes(text: &str) -> Option<u64> {
 }
 
 /// In the largest unit that leaves a whole number.
-fn exact_bytes(bytes: u64) -> String {
+#[must_use]
+pub fn exact_bytes(bytes: u64) -> String {
     let (name, factor) =
         UNITS.into_iter().find(|(_, factor)| bytes.is_multiple_of(*factor)).unwrap_or(("B", 1));
     format!("{}{name}", bytes / factor)

@@ -4,10 +4,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use marline_core::{ConnectionConfig, Counters, Limits};
+use marline_core::{ConnectionConfig, Counters, Limits, MemoryAccount};
 use marline_io::{CarrierKind, Requests, Shard, ShardConfig, ShardHandle, Tun};
 use marline_proxy::client::open::Open;
 use marline_proxy::client::open_targets::OpenTargets;
+use marline_proxy::relay::Traffic;
 use marline_proxy::shutdown::Stop;
 use tokio::sync::mpsc;
 
@@ -57,6 +58,8 @@ pub struct GatewaySettings {
     pub connections: usize,
     /// Where the programs' streams are entered.
     pub targets: OpenTargets,
+    /// Who is charged for what its connections hold.
+    pub memory: MemoryAccount,
 }
 
 /// A gateway that reads and writes an interface.
@@ -66,6 +69,7 @@ pub struct Gateway {
     resolvers: Option<Arc<Resolvers>>,
     connections: usize,
     targets: OpenTargets,
+    traffic: Arc<Traffic>,
     destinations: Destinations,
     direct_names: Option<Arc<DirectNames>>,
     shard: Arc<ShardHandle>,
@@ -91,7 +95,8 @@ impl Gateway {
         let tun = Tun::adopt(tun)?;
         let writer = Arc::new(tun.try_clone()?);
         let (ask, queries) = mpsc::channel(QUEUED);
-        let GatewaySettings { addresses, resolvers, served, connections, targets } = settings;
+        let GatewaySettings { addresses, resolvers, served, connections, targets, memory } =
+            settings;
         let (destinations, direct_names) = match served {
             Served::Program => (Destinations::default(), None),
             Served::Machine { exceptions, takes_names, direct_names } => {
@@ -113,12 +118,14 @@ impl Gateway {
         let sink =
             Sink::new(responder, destinations.clone(), Arc::clone(&writer), ask.clone(), datagrams);
         let shard = Shard::start(shard_config(connections))?;
+        shard.with_endpoint(|endpoint, _| endpoint.set_memory_account(memory.clone()));
         let requests = shard.open_gateway(tun, Box::new(sink))?;
         Ok(Gateway {
             addresses,
             resolvers: resolvers.map(Arc::new),
             connections,
             targets,
+            traffic: Arc::new(Traffic::charged_to(memory)),
             destinations,
             direct_names,
             shard,
@@ -156,6 +163,7 @@ impl Gateway {
             resolvers,
             connections,
             targets,
+            traffic,
             destinations,
             direct_names,
             shard,
@@ -175,8 +183,18 @@ impl Gateway {
             warnings: WarningLimit::default(),
         });
         let warnings = WarningLimit::default();
-        let service =
-            Service { way, addresses, resolvers, destinations, ask, tun, stop, targets, warnings };
+        let service = Service {
+            way,
+            addresses,
+            resolvers,
+            destinations,
+            ask,
+            tun,
+            stop,
+            targets,
+            traffic,
+            warnings,
+        };
         let answer_names = async {
             match names {
                 Some(forwarder) => forwarder.run().await,

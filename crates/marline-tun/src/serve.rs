@@ -10,7 +10,7 @@ use marline_io::{Request, Requests, Stream, Tun};
 use marline_proxy::client::open::{Open, OpenError};
 use marline_proxy::client::open_targets::OpenTargets;
 use marline_proxy::message::ErrorCode;
-use marline_proxy::relay::relay;
+use marline_proxy::relay::{Traffic, relay};
 use marline_proxy::shutdown::Stop;
 use marline_proxy::target::Target;
 use marline_proxy::transport::Transport;
@@ -85,6 +85,8 @@ pub(crate) struct Service<O> {
     pub(crate) tun: Arc<Tun>,
     pub(crate) stop: Stop,
     pub(crate) targets: OpenTargets,
+    /// Of all streams.
+    pub(crate) traffic: Arc<Traffic>,
     pub(crate) warnings: WarningLimit,
 }
 
@@ -171,7 +173,7 @@ impl<O: Open> Service<O> {
     async fn pass(&self, request: Request, remote: O::Stream, target: &Target) {
         let Some(stream) = connected(request).await else { return remote.abort() };
         tracing::debug!(%target, "connected");
-        let traffic = Arc::default();
+        let traffic = Arc::new(Traffic::part_of(&self.traffic));
         let _listed = self.targets.enter(target, &remote, &traffic);
         let over = pin!(self.stop.over());
         match relay(ProgramStream(stream), remote, &traffic, over).await {

@@ -33,6 +33,7 @@ use super::startup::report_missing_path;
 use super::watched::{Watched, watched};
 use crate::config::Forward;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
+use crate::memory;
 use crate::native::kept_for_ports;
 use crate::reload::{Reloads, reloads};
 use ports::{Opened, Ports, Wanted};
@@ -153,6 +154,7 @@ impl Running<'_> {
             plan.max_connections,
             stopper.listen(),
             opened.handle.targets.clone(),
+            memory::own_account().clone(),
         );
         let mut serving = JoinSet::new();
         // First: who comes to a port may ask for it.

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::config::client::ClientPlan;
 use crate::control::{ClientHandle, Labels};
+use crate::memory;
 use crate::mobile_data::MobileDataNotice;
 use crate::path_quotas::PathQuotas;
 use crate::radio_meter::RadioMeter;
@@ -49,6 +50,8 @@ impl OpenedClient {
         let quotas = PathQuotas::new(plan.path_quotas.clone(), plan.state_file.clone());
         let mut network = plan.network.clone();
         let client = network.observer(radios.observer()).observer(quotas.observer()).bind().await?;
+        memory::set_limit(plan.runtime.memory);
+        client.set_memory_account(memory::own_account());
         // What is used up already is not used for the first connection, either.
         quotas.look(&client, unix_s());
         let mut keeping = JoinSet::new();
@@ -100,6 +103,7 @@ impl OpenedClient {
     pub(super) fn change(&self, plan: &ClientPlan) -> anyhow::Result<()> {
         self.client.set_paths(&plan.paths)?;
         self.client.set_transport(plan.network.get_transport());
+        memory::set_limit(plan.runtime.memory);
         self.deadlines.change(plan.deadlines.clone());
         self.signals.change(plan.wifi_signal);
         self.quotas.change(plan.path_quotas.clone());

@@ -22,6 +22,7 @@ use marline_tun::portal::{Finding, PortalWay, Probe};
 use marline_tun::resolver::{self, Resolvers};
 
 use super::run::{become_command, end};
+use crate::memory;
 use crate::native::drop_privileges;
 use crate::sudo_caller::SudoCaller;
 
@@ -211,6 +212,7 @@ async fn carry(
         served: Served::Program,
         connections: CONNECTIONS,
         targets: OpenTargets::default(),
+        memory: memory::own_account().clone(),
     };
     let stopper = Stopper::default();
     let gateway = match Gateway::start(tun, settings, Box::new(NoDatagrams)) {

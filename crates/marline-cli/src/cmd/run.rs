@@ -32,6 +32,7 @@ use super::settings::{Live, Settings};
 use super::watched::{Watched, watched};
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::config::program::ProgramOptions;
+use crate::memory;
 use crate::native::kept_for_ports;
 use crate::reload::{Reloads, reloads};
 use crate::{log, state_file};
@@ -184,6 +185,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         served: Served::Program,
         connections: plan.max_connections,
         targets: opened.handle.targets.clone(),
+        memory: memory::own_account().clone(),
     };
     let patience = watch::Sender::new(plan.runtime.drain);
     let traffic = ProgramTraffic {

@@ -17,6 +17,7 @@ use super::settings::{Live, Settings};
 use super::watched::watched_again;
 use crate::config::serve::{ServeOptions, ServePlan};
 use crate::control::ServerHandle;
+use crate::memory;
 use crate::native::kept_for_ports;
 use crate::reload::reloads;
 use crate::succession::{Successor, begin, upgrades};
@@ -68,8 +69,11 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let Prepared { plan, settings, mut successor } = prepared;
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
-    let front = ServiceFront::new(plan.backend, plan.header, plan.limits, stopper.listen());
+    memory::set_limit(plan.runtime.memory);
+    let front = ServiceFront::new(plan.backend, plan.header, plan.limits, stopper.listen())
+        .charged_to(memory::own_account());
     let listener = plan.network.bind().await?;
+    listener.set_memory_account(memory::own_account());
     let ((ask, upgrades), (reload, reloads)) = (upgrades(), reloads());
     let handle = ServerHandle::new(listener.clone(), None, ask, reload);
     let further = successor.as_mut().map(|s| std::mem::take(&mut s.further)).unwrap_or_default();
@@ -95,6 +99,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         listener.set_transport(plan.network.get_transport());
         upgrade_limit.set(plan.upgrade_limit);
         front.change(plan.backend.clone(), plan.header, plan.limits);
+        memory::set_limit(plan.runtime.memory);
         watched.commit(shown);
         Ok(())
     };

@@ -29,6 +29,7 @@ use super::settings::{Live, Settings};
 use super::watched::watched_again;
 use crate::config::server::{ServerOptions, ServerPlan};
 use crate::control::ServerHandle;
+use crate::memory;
 use crate::native::kept_for_ports;
 use crate::qr::of_invite;
 use crate::reload::reloads;
@@ -205,7 +206,10 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
         tracing::warn!("no client is known: `marline server credential add NAME` makes an invite");
     }
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
-    let server = Server::new(acceptor, credentials, plan.rules, plan.limits, stopper.listen());
+    memory::set_limit(plan.runtime.memory);
+    let admitted = (credentials, plan.rules);
+    let budget = memory::budget().clone();
+    let server = Server::within(budget, acceptor, admitted, plan.limits, stopper.listen());
     let server = server.advertise(network.advertised().to_vec());
     server.allow_remote(plan.remote_rules);
     server.offer_datagrams(plan.datagrams, plan.udp_filtering);
@@ -213,6 +217,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     server.keep_book(Ledger::open(plan.state_file), suspensions);
     server.allow_clients(plan.allowances);
     let listener = network.bind().await?;
+    listener.set_memory_account(server.strangers());
     let server = Arc::new(server);
     let ((ask, upgrades), (reload, reloads)) = (upgrades(), reloads());
     let handle = ServerHandle::new(listener.clone(), Some(Arc::clone(&server)), ask, reload);
@@ -239,6 +244,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
         server.change(plan.rules.clone(), plan.limits.per_client);
         server.allow_remote(plan.remote_rules.clone());
         again.notify_one();
+        memory::set_limit(plan.runtime.memory);
         watched.commit(shown);
         Ok(())
     };

@@ -12,6 +12,7 @@ use super::monitor::{print, reach};
 use crate::control::protocol::{
     Answer, Client, Clients, Command, Connection, Hello, OpenTarget, Path, Trouble,
 };
+use crate::memory::Memory;
 use crate::path_state::{PathState, PathStatus, of_listening, of_path};
 use crate::path_table::align;
 use crate::times::{ago, span};
@@ -63,6 +64,8 @@ pub struct Status {
     /// Segments of sums sent, from which the peer computes what is lost; bytes computed from the peer's.
     repairs_sent: u64,
     bytes_repaired: u64,
+    /// The memory budget.
+    memory: Memory,
     paths: Vec<PathStatus>,
     /// A server's clients and refusals.
     #[serde(flatten)]
@@ -141,6 +144,7 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Cli
         policy: policy(&paths),
         repairs_sent: hello.repairs_sent,
         bytes_repaired: hello.bytes_repaired,
+        memory: hello.memory,
         paths,
         clients,
         targets: None,
@@ -174,11 +178,26 @@ fn shown(status: &Status) -> String {
         let (sent, computed) = (status.repairs_sent, bytes(status.bytes_repaired));
         text += &format!("repairs: {sent} sent; {computed} computed from the peer's\n");
     }
+    text += &memory_shown(&status.memory);
     if !status.paths.is_empty() {
         text += &paths_shown(&status.paths);
     }
     text += &clients_shown(&status.clients, SystemTime::now());
     text + &status.targets.as_deref().map(targets_shown).unwrap_or_default()
+}
+
+/// In a line, once it is tight or somebody had to wait.
+fn memory_shown(memory: &Memory) -> String {
+    let Memory { limit: Some(limit), used, waits, by_kind } = memory else { return String::new() };
+    if *waits == 0 && *used < limit / 2 {
+        return String::new();
+    }
+    let mut kinds: Vec<(&String, &u64)> = by_kind.iter().collect();
+    kinds.sort_by_key(|(_, held)| Reverse(**held));
+    let kinds: Vec<String> =
+        kinds.iter().take(3).map(|(kind, held)| format!("{kind} {}", bytes(**held))).collect();
+    let (used, limit) = (bytes(*used), bytes(*limit));
+    format!("memory: {used} of {limit} ({}), {waits} waits for it\n", kinds.join(", "))
 }
 
 /// A row for each, and what there is to say besides.
@@ -353,6 +372,7 @@ mod tests {
             mode: Some("balanced".into()),
             repairs_sent: 0,
             bytes_repaired: 0,
+            memory: Memory::default(),
         }
     }
 
@@ -511,6 +531,20 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
     }
 
     #[test]
+    fn memory_is_told_of_once_it_is_tight() {
+        let by_kind = [("send", 90_000_000), ("socket", 100_000_000), ("relay", 1_000)];
+        let by_kind = by_kind.map(|(kind, bytes)| (kind.to_owned(), bytes)).into();
+        let memory = Memory { limit: Some(300_000_000), used: 190_001_000, waits: 0, by_kind };
+        assert_eq!(
+            memory_shown(&memory),
+            "memory: 190MB of 300MB (socket 100MB, send 90MB, relay 1.0kB), 0 waits for it\n"
+        );
+        assert_eq!(memory_shown(&Memory { used: 100, ..memory.clone() }), "");
+        assert_ne!(memory_shown(&Memory { used: 100, waits: 1, ..memory.clone() }), "");
+        assert_eq!(memory_shown(&Memory { limit: None, ..memory }), "");
+    }
+
+    #[test]
     fn a_server_tells_of_its_clients_and_of_refusals() {
         let client = |name: &str, open, seen_unix_s| Client {
             name: name.into(),
@@ -520,6 +554,8 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
             from_targets: 3_400_000,
             seen_unix_s,
             quota: None,
+            memory: 0,
+            memory_waits: 0,
         };
         let mut clients = vec![client("idle", 0, 999_000), client("busy", 2, 999_990)];
         let text = "1.0GB of 1GB (100 %) until 2026-12-01 UTC".to_owned();

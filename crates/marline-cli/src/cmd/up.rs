@@ -32,6 +32,7 @@ use super::watched::watched;
 use crate::config::client::{ClientOptions, ClientPlan};
 use crate::config::machine::{MachineOptions, MachinePlan};
 use crate::config::up::UpOptions;
+use crate::memory;
 use crate::reload::reloads;
 
 /// Names that wait for their addresses to be made direct.
@@ -172,6 +173,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         served,
         connections: plan.max_connections,
         targets: opened.handle.targets.clone(),
+        memory: memory::own_account().clone(),
     };
     let datagrams = TunnelDatagrams::start(Arc::clone(udp), addresses, Senders::All);
     let gateway = Gateway::start(tun, settings, Box::new(datagrams))

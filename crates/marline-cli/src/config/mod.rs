@@ -21,8 +21,8 @@ use anyhow::Context;
 use serde::de::DeserializeOwned;
 
 pub use values::{
-    ClientQuota, Forward, InviteWord, PathQuota, PortDeadline, Resolver, SessionLimit, Signal,
-    Span, Tun, Watch, Word,
+    Bytes, ClientQuota, Forward, InviteWord, PathQuota, PortDeadline, Resolver, SessionLimit,
+    Signal, Span, Tun, Watch, Word,
 };
 
 /// Reads a file; relative paths in it are relative to the file.

@@ -15,7 +15,7 @@ use marline::policy::PathHealthConfig;
 use marline_qlog::Vantage;
 
 use super::policies::{Choice, Mode, Side};
-use super::{Span, Tun, Watch, Word};
+use super::{Bytes, Span, Tun, Watch, Word};
 use crate::control::ConnectionNumbers;
 use crate::log::LogLevel;
 use crate::native::{CarrierChoice, CarrierPlan};
@@ -98,6 +98,11 @@ macro_rules! options {
                 /// may be repeated
                 #[arg(long, value_name = "INTERFACE=ADDRESS")]
                 tun: Vec<$crate::config::Word<$crate::config::Tun>>,
+                /// Memory for streams, datagrams and handshakes, as `300MB`; near it, streams get slower and new ones
+                /// wait (docs/operate/memory.md) [default: 60 % of the control group's limit, or 25 % of the
+                /// machine's memory]
+                #[arg(long, value_name = "BYTES")]
+                memory: Option<$crate::config::Word<$crate::config::Bytes>>,
                 /// Protect data with DSS checksums (TLS detects damage too, but then ends the
                 /// connection)
                 #[arg(long)]
@@ -201,6 +206,7 @@ pub struct Shared {
     pub linger: Option<Word<Span>>,
     pub carrier: Option<CarrierChoice>,
     pub tun: Vec<Word<Tun>>,
+    pub memory: Option<Word<Bytes>>,
     pub dss_checksum: bool,
     pub drain: Option<Word<Span>>,
     pub pcap: Option<PathBuf>,
@@ -231,6 +237,8 @@ pub struct RuntimeOptions {
     pub log_connections: bool,
     /// Log level.
     pub log: LogLevel,
+    /// Memory budget, bytes; `None`: what the system suggests.
+    pub memory: Option<u64>,
     /// How the paths are used.
     pub mode: Mode,
     /// What is written of its packets.
@@ -371,6 +379,7 @@ impl Shared {
             control: self.control.clone(),
             log_connections: self.log_connections,
             log: self.log.unwrap_or_default(),
+            memory: self.memory.as_ref().map(|word| word.0.0),
             mode: self.mode.unwrap_or_default(),
             recording: self.recording(),
         }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use marline_proxy::deadlines::{self, DeadlineRule};
 use marline_proxy::invite::{BadInvite, Invite};
-use marline_proxy::quota::{BadQuota, ByteQuota, ForClient};
+use marline_proxy::quota::{BadQuota, ByteQuota, ForClient, exact_bytes, parse_bytes};
 use marline_proxy::target::{BadTarget, Target};
 use marline_tun::resolver::{self, BadResolver};
 
@@ -234,6 +234,26 @@ impl Display for Signal {
             write!(f, "={}", show(public))?;
         }
         f.write_str(if self.0.backup { ",backup" } else { "" })
+    }
+}
+
+/// Bytes with a unit, as `300MB`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Bytes, String> {
+        parse_bytes(text).map(Bytes).ok_or_else(|| {
+            format!("{text:?} is no number of bytes above 0 (write it with a unit of B, kB, MB, GB or TB, as 300MB)")
+        })
+    }
+}
+
+impl Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&exact_bytes(self.0))
     }
 }
 

@@ -23,6 +23,7 @@ use super::protocol::{
     AddressPair, Connection, OpenTarget, Path, PathChange, Quota, Radio, Trouble,
 };
 use crate::config::policies::Mode;
+use crate::memory;
 use crate::path_quotas::PathQuotas;
 use crate::radio_meter::RadioMeter;
 use crate::reload::{PendingReload, ReloadSender};
@@ -167,7 +168,14 @@ impl Handle for ClientHandle {
         let delivery = self.client.delivery_delays();
         let ledger_failures = self.quotas.ledger_failures();
         let carrier = vec![carrier];
-        ServiceCounts { core, carrier, delivery, ledger_failures, ..ServiceCounts::default() }
+        ServiceCounts {
+            core,
+            carrier,
+            delivery,
+            ledger_failures,
+            memory: Some(memory::budget().usage()),
+            ..ServiceCounts::default()
+        }
     }
 
     fn reload(&self) -> Option<PendingReload> {
@@ -266,6 +274,7 @@ impl Handle for ServerHandle {
     fn service(&self) -> ServiceCounts {
         let mut service =
             ServiceCounts { delivery: self.listener.delivery_delays(), ..ServiceCounts::default() };
+        service.memory = Some(memory::budget().usage());
         for (core, carrier) in self.listener.counters() {
             service.core += core;
             service.carrier.push(carrier);

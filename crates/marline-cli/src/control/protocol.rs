@@ -3,6 +3,7 @@
 //! The names are the kernel's where it has one (`ip mptcp monitor`, MPTCP_FULL_INFO), units are last in a name,
 //! and an unknown field is ignored by the reader, so that either side may be newer.
 
+use crate::memory::Memory;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -173,6 +174,9 @@ pub struct Hello {
     /// Bytes computed from the peer's.
     #[serde(default)]
     pub bytes_repaired: u64,
+    /// Its memory budget.
+    #[serde(default)]
+    pub memory: Memory,
 }
 
 /// A server's clients and refusals, since its start.
@@ -204,6 +208,10 @@ pub struct Client {
     /// Its quota.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota: Option<Quota>,
+    /// Bytes of memory that it holds.
+    pub memory: u64,
+    /// How often it had to wait for memory.
+    pub memory_waits: u64,
 }
 
 /// A path: a local address or interface and what it is used for.

@@ -1,5 +1,6 @@
 //! Server side of the control socket.
 
+use crate::memory;
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -239,6 +240,7 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
             mode: handle.mode().map(|mode| mode.word().to_owned()),
             repairs_sent: handle.repairs().0,
             bytes_repaired: handle.repairs().1,
+            memory: memory::budget().usage().into(),
         })),
         Command::Connections => Ok(Answer::Connections(handle.connections())),
         Command::Paths => Ok(Answer::Paths(handle.paths())),

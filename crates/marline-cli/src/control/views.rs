@@ -31,6 +31,8 @@ impl From<&ServiceCounts> for Clients {
             from_targets: counts.from_targets,
             seen_unix_s: unix_s(counts.seen_at).unwrap_or_default(),
             quota: counts.quota.as_ref().map(Quota::from),
+            memory: counts.memory,
+            memory_waits: counts.memory_waits,
         });
         let refusals = service.refusals.iter().filter(|(_, count)| *count > 0);
         let refusals = refusals.map(|(reason, count)| (reason.label().to_owned(), *count));

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::places;
 use crate::control::Handle;
 use crate::control::protocol::{Connection, Path, Subflow};
+use crate::memory;
 use crate::path_summary::{ip, is_on, summarise_those};
 
 /// Connections that are listed, the busiest first.
@@ -259,6 +260,9 @@ impl Source for Looks {
         };
         let mut totals = totals(&connections, at_us);
         (totals.repairs_sent, totals.bytes_repaired) = self.handle.repairs();
+        let memory = memory::budget().usage();
+        (totals.memory_bytes, totals.memory_limit_bytes) = (memory.used, memory.limit);
+        totals.memory_waits = memory.waits;
         Sample {
             at_us,
             totals,

@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
-use marline::DelayHistogram;
 use marline::advanced::CarrierCounters;
+use marline::{DelayHistogram, MemoryKind};
 use marline_proxy::server::ClientCounts;
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 
@@ -23,6 +23,11 @@ const CLIENT_BYTES: &str = "marline_client_bytes_total";
 const CLIENT_SEEN: &str = "marline_client_last_connection_timestamp_seconds";
 const CLIENT_QUOTA: &str = "marline_client_quota_bytes";
 const CLIENT_QUOTA_USED: &str = "marline_client_quota_used_bytes";
+const CLIENT_MEMORY: &str = "marline_client_memory_bytes";
+const CLIENT_MEMORY_WAITS: &str = "marline_client_memory_waits_total";
+const MEMORY: &str = "marline_memory_bytes";
+const MEMORY_LIMIT: &str = "marline_memory_limit_bytes";
+const MEMORY_WAITS: &str = "marline_memory_waits_total";
 const STATE_FAILURES: &str = "marline_state_write_failures_total";
 const LOG_LOST: &str = "marline_log_lost_lines_total";
 const NOT_CAPTURED: &str = "marline_capture_missing_packets_total";
@@ -76,6 +81,11 @@ pub(super) fn describe() {
     describe_gauge!(CLIENT_SEEN, "When the credential's last connection was opened");
     describe_gauge!(CLIENT_QUOTA, "Bytes that the credential may use in a month");
     describe_gauge!(CLIENT_QUOTA_USED, "Bytes that the credential has used of its quota");
+    describe_gauge!(CLIENT_MEMORY, "Bytes of memory that the credential's connections hold");
+    describe_counter!(CLIENT_MEMORY_WAITS, "How often the credential had to wait for memory");
+    describe_gauge!(MEMORY, "Bytes held of the memory budget, by kind");
+    describe_gauge!(MEMORY_LIMIT, "Bytes of the memory budget");
+    describe_counter!(MEMORY_WAITS, "How often a writer or a new stream had to wait for memory");
     describe_counter!(STATE_FAILURES, "Failed writings of the file with what was used");
     describe_counter!(LOG_LOST, "Lines of the log that could not be written");
     describe_counter!(NOT_CAPTURED, "Packets missing in captures, as these could not be written");
@@ -101,6 +111,13 @@ pub(super) fn set(service: &ServiceCounts) {
     counter!(LOG_LOST).absolute(crate::log::lost_lines());
     counter!(NOT_CAPTURED).absolute(marline_io::packets_not_captured());
     counter!(STATE_FAILURES).absolute(service.ledger_failures);
+    if let Some(memory) = &service.memory {
+        for (kind, bytes) in MemoryKind::ALL.iter().zip(memory.by_kind) {
+            gauge!(MEMORY, "kind" => kind.name()).set(bytes as f64);
+        }
+        gauge!(MEMORY_LIMIT).set(memory.limit.map_or(f64::INFINITY, |bytes| bytes as f64));
+        counter!(MEMORY_WAITS).absolute(memory.waits);
+    }
     let mut clients: Vec<&ClientCounts> = service.clients.iter().collect();
     clients.sort_by_key(|client| core::cmp::Reverse(client.to_targets + client.from_targets));
     for client in clients.into_iter().take(MAX_CLIENTS) {
@@ -114,6 +131,8 @@ pub(super) fn set(service: &ServiceCounts) {
         }
         let seen = client.seen_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         gauge!(CLIENT_SEEN, "credential" => name()).set(seen.as_secs_f64());
+        gauge!(CLIENT_MEMORY, "credential" => name()).set(client.memory as f64);
+        counter!(CLIENT_MEMORY_WAITS, "credential" => name()).absolute(client.memory_waits);
         if let Some(used) = &client.quota {
             gauge!(CLIENT_QUOTA, "credential" => name()).set(used.quota.bytes as f64);
             gauge!(CLIENT_QUOTA_USED, "credential" => name()).set(used.used_bytes as f64);

@@ -41,6 +41,9 @@ export interface Totals {
   schedulers: string[];
   repairs_sent: number;
   bytes_repaired: number;
+  memory_bytes: number;
+  memory_limit_bytes: number | null;
+  memory_waits: number;
   waiting: [number, number] | null;
 }
 

@@ -79,6 +79,10 @@ export function price(paths: PathSummary[], totals: Totals): string {
   if (totals.repairs_sent > 0 || totals.bytes_repaired > 0) {
     text += ` Coding: ${totals.repairs_sent} repairs sent, ${bytes(totals.bytes_repaired)} computed from the peer's.`;
   }
+  if (totals.memory_limit_bytes !== null) {
+    text += ` Memory: ${bytes(totals.memory_bytes)} of ${bytes(totals.memory_limit_bytes)}`;
+    text += totals.memory_waits > 0 ? `, ${totals.memory_waits} waits for it.` : ".";
+  }
   return text;
 }
 

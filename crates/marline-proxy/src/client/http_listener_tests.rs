@@ -23,7 +23,8 @@ async fn near() -> Near {
     let connect = ToBench { bench, connects: Arc::default() };
     let tunnel = Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap();
     let stopper = Stopper::default();
-    let front = SocksListener::new(tunnel, 8, stopper.listen(), Default::default());
+    let front =
+        SocksListener::new(tunnel, 8, stopper.listen(), Default::default(), Default::default());
     let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = TcpListener::from_std(listener).unwrap();
     let address = listener.local_addr().unwrap();

@@ -47,7 +47,13 @@ fn tunnel(bench: &Arc<Bench>) -> Arc<Tunnel<Bound>> {
 fn client(bench: &Arc<Bench>, listen: &str, target: Target, places: usize) -> Client {
     let way = Arc::new(Current::new(tunnel(bench)));
     let stopper = Stopper::default();
-    let front = SocksListener::new(Arc::clone(&way), places, stopper.listen(), Default::default());
+    let front = SocksListener::new(
+        Arc::clone(&way),
+        places,
+        stopper.listen(),
+        Default::default(),
+        Default::default(),
+    );
     let forward = RemoteForward { listen: listen.parse().unwrap(), target };
     let (tell, listening) = mpsc::unbounded_channel();
     let announce = move |address| {

@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use marline::MemoryAccount;
 use marline_io::{PendingLimits, PendingTable};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -21,6 +22,7 @@ use super::transparent;
 use super::udp_tunnel::UdpWay;
 use crate::few_lines::FewLines;
 use crate::http::request::{Request as HttpRequest, begins_with};
+use crate::memory_wait::wait_for_memory;
 use crate::relay::{Traffic, relay, tell_end};
 use crate::shutdown::Stop;
 use crate::socks::{self, Reply, Request, SocksError, Version};
@@ -71,16 +73,18 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
 }
 
 impl<O: Open> SocksListener<O> {
-    /// Applications use this `way`, at most `places` at the same time; their streams are entered in `targets`.
+    /// Applications use this `way`, at most `places` at the same time; their streams are entered in `targets`, and
+    /// `memory` is charged for what passes through.
     #[must_use]
     pub fn new(
         way: Arc<O>,
         places: usize,
         stop: Stop,
         targets: OpenTargets,
+        memory: MemoryAccount,
     ) -> Arc<SocksListener<O>> {
         let (bound, places) = (Mutex::new(places), Arc::new(Semaphore::new(places)));
-        let (udp, traffic) = (UdpWay::default(), Arc::default());
+        let (udp, traffic) = (UdpWay::default(), Arc::new(Traffic::charged_to(memory)));
         Arc::new(SocksListener {
             way,
             places,
@@ -236,8 +240,12 @@ impl<O: Open> SocksListener<O> {
         ahead: Option<&mut Ahead<'_>>,
     ) -> Option<Result<O::Stream, OpenError>> {
         // Boxed, for handshakes take several times the room that a relay takes for hours.
+        let opening = async {
+            wait_for_memory(self.traffic.memory()).await;
+            self.way.open_behind(target, ahead).await
+        };
         tokio::select! {
-            opened = Box::pin(self.way.open_behind(target, ahead)) => Some(opened),
+            opened = Box::pin(opening) => Some(opened),
             () = self.stop.over() => None,
         }
     }

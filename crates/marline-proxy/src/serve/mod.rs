@@ -14,6 +14,7 @@ use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use marline::MemoryAccount;
 use marline_io::Source;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
@@ -22,6 +23,7 @@ pub use backend::Backend;
 use backend::Connected;
 pub use header::HeaderVersion;
 
+use crate::memory_wait::wait_for_memory;
 use crate::relay::{Traffic, relay, tell_end};
 use crate::server::admission::{Full, Quota};
 use crate::shutdown::Stop;
@@ -53,6 +55,8 @@ pub struct ServiceFront {
     service: RwLock<Arc<Service>>,
     places: Quota<Source>,
     stop: Stop,
+    /// Of all connections.
+    traffic: Arc<Traffic>,
 }
 
 /// What a connection is served by, from its start to its end.
@@ -74,7 +78,13 @@ impl ServiceFront {
     ) -> ServiceFront {
         let places = Quota::new(limits.per_source, limits.total);
         let service = RwLock::new(Arc::new(Service { backend, header, limits }));
-        ServiceFront { service, places, stop }
+        ServiceFront { service, places, stop, traffic: Arc::default() }
+    }
+
+    /// Charges this account for what its connections hold.
+    #[must_use]
+    pub fn charged_to(self, memory: &MemoryAccount) -> ServiceFront {
+        ServiceFront { traffic: Arc::new(Traffic::charged_to(memory.clone())), ..self }
     }
 
     /// Applies this configuration to new connections. Existing ones are not affected.
@@ -105,7 +115,10 @@ impl ServiceFront {
             }
         };
         let service = self.service();
-        let connect = timeout(service.limits.connect, service.backend.connect());
+        let connect = async {
+            wait_for_memory(self.traffic.memory()).await;
+            timeout(service.limits.connect, service.backend.connect()).await
+        };
         let connected = tokio::select! {
             connected = connect => connected,
             () = self.stop.over() => return stream.abort(),
@@ -143,7 +156,7 @@ impl ServiceFront {
             }
         }
         tracing::debug!(%peer, %local, "connected");
-        let traffic = Arc::new(Traffic::default());
+        let traffic = Arc::new(Traffic::part_of(&self.traffic));
         let cancel = pin!(async {
             tokio::select! {
                 () = self.stop.over() => {}

@@ -9,6 +9,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use marline::MemoryKind;
 use marline_io::PendingPlace;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -25,6 +26,9 @@ use crate::session::sealed::Sealed;
 use crate::session::{Answer, MAGIC, OPENING_LEN, Opening, Session, SessionId};
 use crate::tls;
 use crate::transport::Transport;
+
+/// What a TLS handshake takes, with its certificate and buffers.
+const HANDSHAKE_BYTES: u64 = 32 * 1_024;
 
 /// An authenticated connection.
 pub(super) struct Arrived<T> {
@@ -154,6 +158,7 @@ impl Server {
                 return None;
             }
         };
+        let _charge = self.strangers.charge(MemoryKind::Handshake, HANDSHAKE_BYTES);
         let greeting = match timeout(self.limits.authentication, self.hello(stream)).await {
             Ok(Ok(heard)) => heard,
             Ok(Err(why)) => {

@@ -22,8 +22,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use marline::MemoryBudget;
 use marline::datagrams::LaneConfig;
+use marline::{MemoryAccount, MemoryBudget};
 use marline_io::PendingTable;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -47,8 +47,8 @@ use sessions::Sessions;
 use crate::channel::Channel;
 use crate::credentials::Credentials;
 use crate::deadlines::Deadlines;
-use crate::message::{ErrorCode, Failure, Message, Offer, VisitorId};
 use crate::memory_wait::wait_for_memory;
+use crate::message::{ErrorCode, Failure, Message, Offer, VisitorId};
 use crate::relay::{Traffic, relay, tell_end};
 use crate::remote_rules::RemoteRule;
 use crate::rules::Rules;
@@ -108,6 +108,8 @@ pub struct Server {
     datagrams: DatagramService,
     stop: Stop,
     accounts: Accounts,
+    /// Who is charged for peers that are not authenticated.
+    strangers: MemoryAccount,
     allowances: Allowances,
     refusals: Refusals,
     deadlines: Deadlines,
@@ -124,6 +126,9 @@ impl std::fmt::Debug for Acceptor {
 /// A target that is connected to so soon is told of together with Working, which tells a slow one from a
 /// connection that is dead.
 const WORKING_AFTER: Duration = Duration::from_millis(20);
+
+/// What a connection may hold each way before its peer is authenticated: what a client sends ahead fits.
+const STRANGER_BUFFER: u64 = 16 * 1_024;
 
 /// A connection that arrived when another process took over has so long to say what it is for.
 const ARRIVED_LATE: Duration = Duration::from_secs(2);
@@ -184,11 +189,18 @@ impl Server {
             datagrams: DatagramService::default(),
             limits,
             stop,
+            strangers: budget.account(STRANGER_BUFFER),
             accounts: Accounts::new(budget),
             allowances: Allowances::default(),
             refusals: Refusals::default(),
             deadlines: Deadlines::default(),
         }
+    }
+
+    /// Who is charged for connections until their peers are authenticated: their windows are small.
+    #[must_use]
+    pub const fn strangers(&self) -> &MemoryAccount {
+        &self.strangers
     }
 
     /// Tells clients where to reach this very server, for others share the address that they know: their further

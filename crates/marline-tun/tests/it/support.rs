@@ -71,6 +71,7 @@ impl World {
         let target = |text: &str| text.parse().expect("a target");
         let resolvers = resolver.map(|text| Resolvers::new(target(text), []));
         let settings = GatewaySettings {
+            memory: Default::default(),
             addresses,
             resolvers,
             served: Served::Program,

@@ -215,6 +215,8 @@ fn refusals_and_clients_are_counted() {
         from_targets: 2 * number,
         seen_at: std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(17),
         quota: None,
+        memory: 0,
+        memory_waits: 0,
     };
     let service = ServiceCounts {
         refusals: vec![(marline_proxy::server::RefusalReason::Crowd, 10_000)],

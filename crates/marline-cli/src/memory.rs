@@ -12,7 +12,7 @@ use marline::{MemoryAccount, MemoryBudget, MemoryKind, MemoryUsage};
 use serde::{Deserialize, Serialize};
 
 /// Share of a control group's limit: such a limit is set for this program.
-const PERCENT_OF_GROUP: u64 = 60;
+const PERCENT_OF_GROUP: u64 = 75;
 /// Share of the machine's memory, which others want as well.
 const PERCENT_OF_MACHINE: u64 = 25;
 

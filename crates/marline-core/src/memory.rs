@@ -3,12 +3,14 @@
 //! *Sharing.* Every user, such as a credential of a proxy, has an account, and what is held is charged there. Limits
 //! follow what is still free, as those of the output queues of a switch do that share one memory (Choudhury and Hahne,
 //! "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2),
-//! 1998): an account may hold twice what the whole process has free, and one buffer a quarter of what its account may
-//! hold beyond what it does. Nothing is reserved and nobody has to be told: one user alone gets two thirds of the
-//! memory, two get two fifths each, and whoever holds little always finds room for a little more.
+//! 1998): the buffers of an account may hold half of what the whole process has free, and one buffer an eighth of what
+//! its account may hold beyond what it does. Nothing is reserved and nobody has to be told: the buffers of one user
+//! alone get a third of the memory, those of two a quarter each, and whoever holds little always finds room for a
+//! little more.
 //!
 //! *Floor.* A buffer that is empty may take one chunk (16 KiB) however little is free, so that every stream makes
-//! progress. These floors are bounded by the number of streams; who admits them asks [`MemoryAccount::has_room`] first.
+//! progress. The rest of the memory is for these floors: new streams are admitted
+//! ([`MemoryAccount::has_room`]) until an account holds four times what is free.
 //!
 //! *Effect.* A send buffer takes no more from the application; a receive window, whose edge never moves back, opens no
 //! further; bytes beyond the edge that was promised are refused as always. Where promises exceed what is there (all
@@ -20,10 +22,12 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// What an account may hold, in units of what the process has free.
-const SHARE_OF_FREE: u64 = 2;
+/// Buffers of an account may grow while it holds less than 1 / this of what the process has free.
+const PART_OF_FREE: u64 = 2;
 /// One buffer gets so much of what its account has left: 1 / this.
-const PART_OF_ROOM: u64 = 4;
+const PART_OF_ROOM: u64 = 8;
+/// New streams are admitted while an account holds less than so many times what the process has free.
+const FLOORS_OF_FREE: u64 = 4;
 
 /// Bytes of a chunk. Small enough that a connection with one message in flight stays small.
 pub(crate) const CHUNK: u64 = 16 * 1024;
@@ -227,20 +231,22 @@ impl MemoryAccount {
     /// for what keeps an empty buffer going.
     #[must_use]
     pub fn allowance(&self) -> u64 {
-        let process = &*self.0.process;
-        let limit = process.limit.load(Relaxed);
-        if limit == u64::MAX {
-            return self.0.most_each;
-        }
-        let free = limit.saturating_sub(process.used.load(Relaxed));
-        let room = free.saturating_mul(SHARE_OF_FREE).saturating_sub(self.used());
+        let Some(free) = self.free() else { return self.0.most_each };
+        let room = (free / PART_OF_FREE).saturating_sub(self.used());
         (room / PART_OF_ROOM).min(self.0.most_each)
     }
 
     /// Whether there is room for another stream, with all that it needs at least.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.allowance() > 0
+        self.free().is_none_or(|free| self.used() < free.saturating_mul(FLOORS_OF_FREE))
+    }
+
+    /// What the process has free; `None`: as much as there is.
+    fn free(&self) -> Option<u64> {
+        let process = &*self.0.process;
+        let limit = process.limit.load(Relaxed);
+        (limit != u64::MAX).then(|| limit.saturating_sub(process.used.load(Relaxed)))
     }
 
     /// Somebody had to wait for memory.
@@ -370,7 +376,7 @@ mod tests {
             let used = budget.usage().used;
             assert!(used <= LIMIT, "{buffers} buffers of each of {users} users hold {used}");
             let newcomer = budget.account(u64::MAX);
-            assert!(newcomer.has_room() && newcomer.allowance() >= (LIMIT - used) / 2);
+            assert!(newcomer.has_room() && newcomer.allowance() >= (LIMIT - used) / 16);
             drop(held);
             assert_eq!(budget.usage().used, 0);
         }
@@ -401,11 +407,17 @@ mod tests {
     }
 
     #[test]
-    fn one_user_alone_gets_two_thirds() {
+    fn buffers_of_one_user_alone_get_a_third_and_floors_the_rest() {
         let budget = MemoryBudget::new(Some(3_000_000));
         let account = budget.account(u64::MAX);
         let held = fill(&account, 1_000);
-        assert!((1_900_000..=2_000_000).contains(&account.used()), "{}", account.used());
+        assert!((980_000..=1_000_000).contains(&account.used()), "{}", account.used());
+        let mut floors = Vec::new();
+        while account.has_room() {
+            floors.push(account.charge(MemoryKind::Connection, 10_000));
+        }
+        assert!((2_390_000..=2_410_000).contains(&account.used()), "{}", account.used());
+        assert!(budget.account(u64::MAX).has_room(), "another user has room");
         drop(held);
     }
 

@@ -99,7 +99,7 @@ macro_rules! options {
                 #[arg(long, value_name = "INTERFACE=ADDRESS")]
                 tun: Vec<$crate::config::Word<$crate::config::Tun>>,
                 /// Memory for streams, datagrams and handshakes, as `300MB`; near it, streams get slower and new ones
-                /// wait (docs/operate/memory.md) [default: 60 % of the control group's limit, or 25 % of the
+                /// wait (docs/operate/memory.md) [default: 75 % of the control group's limit, or 25 % of the
                 /// machine's memory]
                 #[arg(long, value_name = "BYTES")]
                 memory: Option<$crate::config::Word<$crate::config::Bytes>>,

@@ -128,6 +128,29 @@ pub(crate) fn raise_buffers(socket: &Socket) {
     }
 }
 
+/// Gives the receive buffer of a TCP socket, which was made small, back to the kernel's own tuning: it begins where that
+/// of a new socket does. Setting the size alone would leave the window small.
+///
+/// # Errors
+/// The system's. Linux before 5.14 cannot do it: the size stays fixed at what a new socket has.
+pub fn restore_receive_buffer(socket: BorrowedFd<'_>) -> io::Result<()> {
+    /// What a new socket has by default (`tcp_rmem`), of which the window is half.
+    const WINDOW: libc::c_int = 64 * 1_024;
+    const NOT_LOCKED: libc::c_int = 0;
+    for (level, option, value) in [
+        (libc::SOL_SOCKET, libc::SO_RCVBUF, WINDOW),
+        (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, WINDOW),
+        (libc::SOL_SOCKET, libc::SO_BUF_LOCK, NOT_LOCKED),
+    ] {
+        // SAFETY: the descriptor is open; pointer and length describe a live c_int.
+        check(unsafe {
+            let len = mem::size_of_val(&value) as libc::socklen_t;
+            libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len)
+        })?;
+    }
+    Ok(())
+}
+
 /// Lets the kernel choose among the `shards` sockets of a group, in the order they were bound, by
 /// the top byte of the flow id; of a first SYN, which has none, by the last byte of its sender's:
 /// a repetition then finds the same shard, whatever its address has become. Set on one socket, it

@@ -2,9 +2,12 @@
 //!
 //! While bytes flow they are next to empty, and nothing is charged. When a direction is blocked, they fill: what an
 //! application or target sends waits in the receive buffer, which the kernel lets grow to megabytes, and what it does
-//! not read waits in the send buffer. So a blocked direction is charged for as much as its buffer may hold, which is
-//! lowered to what the account allows. A limit set once stays as high as the kernel lets anybody set it (some hundred
-//! kilobytes): it gives its own up for it.
+//! not read waits in the send buffer. So a blocked direction is charged for as much as its buffer may hold.
+//!
+//! Where memory is short, a relay begins with small buffers, and a receive buffer that is larger grows no further. It
+//! is not made smaller than it was: the kernel would drop what it promised room for, and the sender, which takes that
+//! for congestion, would wait for up to two minutes before it sends on. A buffer whose size was set goes back to the
+//! kernel's tuning once there is plenty of memory.
 //!
 //! Of what was not sent yet the kernel holds [`UNSENT`] at most, or a socket to somebody who does not read would hold
 //! megabytes before anybody noticed.
@@ -12,6 +15,7 @@
 use std::os::fd::BorrowedFd;
 
 use marline::{MemoryAccount, MemoryCharge, MemoryKind};
+use marline_io::restore_receive_buffer;
 use socket2::SockRef;
 
 /// Bytes that the kernel holds unsent for a socket.
@@ -27,19 +31,25 @@ pub(super) struct SocketBuffers {
     charge: Option<Box<MemoryCharge>>,
     /// Which direction was blocked: from the socket, and to it.
     blocked: (bool, bool),
-    limited: bool,
+    /// The receive buffer's size was set.
+    is_set: bool,
 }
 
 impl SocketBuffers {
     /// A relay begins.
     pub(super) fn begin(socket: Option<BorrowedFd<'_>>, memory: &MemoryAccount) -> SocketBuffers {
         let mut buffers = SocketBuffers::default();
-        let Some(socket) = socket else { return buffers };
-        // Not known to a unix socket.
-        let _ = SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT);
-        if memory.allowance() < PLENTY {
-            buffers.limit(socket, memory.allowance());
+        let Some(socket) = socket.as_ref().map(SockRef::from) else { return buffers };
+        let allowance = memory.allowance();
+        if allowance < PLENTY {
+            buffers.is_set = true;
+            set_receive_buffer(&socket, allowance);
+            // The kernel takes twice of what it is asked for, to have room for its own.
+            let _ = socket.set_send_buffer_size(size_of(allowance) / 2);
         }
+        let unsent = u32::try_from(allowance).unwrap_or(UNSENT).clamp(LEAST as u32 / 2, UNSENT);
+        // Not known to a unix socket.
+        let _ = socket.set_tcp_notsent_lowat(unsent);
         buffers
     }
 
@@ -50,49 +60,45 @@ impl SocketBuffers {
         memory: &MemoryAccount,
         blocked: (bool, bool),
     ) {
+        let Some(socket) = socket else { return };
+        if self.is_set && memory.allowance() > PLENTY {
+            self.is_set = false;
+            // Where it cannot be done, the buffer stays as it is.
+            let _ = restore_receive_buffer(socket);
+        }
         if self.blocked != blocked {
             self.blocked = blocked;
-            if let Some(socket) = socket {
-                self.change(socket, memory);
-            }
+            self.change(&SockRef::from(&socket), memory);
         }
     }
 
-    fn change(&mut self, socket: BorrowedFd<'_>, memory: &MemoryAccount) {
+    fn change(&mut self, socket: &SockRef<'_>, memory: &MemoryAccount) {
         self.charge = None;
-        if self.blocked == (false, false) {
-            return;
+        let receive = socket.recv_buffer_size().unwrap_or_default() as u64;
+        if receive > memory.allowance() && !self.is_set {
+            self.is_set = true;
+            set_receive_buffer(socket, receive);
         }
-        let allowance = memory.allowance();
-        if self.limited || self.capacity(socket) > allowance {
-            self.limit(socket, allowance);
+        let (from, to) = self.blocked;
+        let sent = socket.send_buffer_size().unwrap_or_default() as u64;
+        let held =
+            if from { receive } else { 0 } + if to { sent.min(2 * u64::from(UNSENT)) } else { 0 };
+        if held > 0 {
+            self.charge = Some(Box::new(memory.charge(MemoryKind::Socket, held)));
         }
-        let charge = memory.charge(MemoryKind::Socket, self.capacity(socket));
-        self.charge = Some(Box::new(charge));
     }
+}
 
-    /// What may wait in the buffers of blocked directions.
-    fn capacity(&self, socket: BorrowedFd<'_>) -> u64 {
-        let socket = SockRef::from(&socket);
-        let of = |blocked: bool, size: std::io::Result<usize>| {
-            if blocked { size.unwrap_or_default() as u64 } else { 0 }
-        };
-        let sent = of(self.blocked.1, socket.send_buffer_size()).min(2 * u64::from(UNSENT));
-        of(self.blocked.0, socket.recv_buffer_size()) + sent
-    }
+/// A buffer's size for an allowance.
+fn size_of(allowance: u64) -> usize {
+    usize::try_from(allowance).unwrap_or(usize::MAX).clamp(LEAST, 8 << 20)
+}
 
-    /// Lets the buffers hold so much.
-    fn limit(&mut self, socket: BorrowedFd<'_>, allowance: u64) {
-        self.limited = true;
-        let socket = SockRef::from(&socket);
-        // The kernel takes twice of what it is asked for, to have room for its own.
-        let half = usize::try_from(allowance / 2).unwrap_or(usize::MAX).clamp(LEAST / 2, 1 << 20);
-        // Refused by nobody, and without effect the budget is exceeded by what the kernel grants itself.
-        let _ = socket.set_recv_buffer_size(half);
-        let _ = socket.set_send_buffer_size(half);
-        let unsent = u32::try_from(half).unwrap_or(UNSENT).min(UNSENT);
-        let _ = socket.set_tcp_notsent_lowat(unsent);
-    }
+/// Sets the receive buffer, as far as the kernel lets it be set.
+fn set_receive_buffer(socket: &SockRef<'_>, bytes: u64) {
+    // The kernel takes twice of what it is asked for, to have room for its own. Where it takes nothing, it goes on by
+    // its own measure.
+    let _ = socket.set_recv_buffer_size(size_of(bytes) / 2);
 }
 
 #[cfg(test)]
@@ -128,11 +134,7 @@ mod tests {
         // Memory is short now.
         budget.set_limit(Some(0));
         buffers.note_blocked(socket, &memory, (true, false));
-        assert_eq!(memory.used(), LEAST as u64);
-        assert_eq!(SockRef::from(&near).recv_buffer_size().unwrap(), LEAST);
-        budget.set_limit(Some(1 << 30));
-        buffers.note_blocked(socket, &memory, (true, true));
-        assert!(SockRef::from(&near).recv_buffer_size().unwrap() > 10 * LEAST);
+        assert_eq!(memory.used(), receive as u64, "what was promised is kept");
         drop(buffers);
         assert_eq!(memory.used(), 0);
     }
@@ -140,9 +142,16 @@ mod tests {
     #[tokio::test]
     async fn where_memory_is_short_a_socket_begins_with_small_buffers() {
         let (near, _far) = connection().await;
-        let memory = MemoryBudget::new(Some(0)).account(u64::MAX);
-        let _buffers = SocketBuffers::begin(Some(near.as_fd()), &memory);
-        assert_eq!(SockRef::from(&near).recv_buffer_size().unwrap(), LEAST);
-        assert_eq!(SockRef::from(&near).send_buffer_size().unwrap(), LEAST);
+        let budget = MemoryBudget::new(Some(0));
+        let memory = budget.account(u64::MAX);
+        let mut buffers = SocketBuffers::begin(Some(near.as_fd()), &memory);
+        let sizes = || {
+            let socket = SockRef::from(&near);
+            (socket.recv_buffer_size().unwrap(), socket.send_buffer_size().unwrap())
+        };
+        assert_eq!(sizes(), (LEAST, LEAST));
+        budget.set_limit(Some(1 << 30));
+        buffers.note_blocked(Some(near.as_fd()), &memory, (true, false));
+        assert!(sizes().0 > 10 * LEAST);
     }
 }

@@ -117,7 +117,8 @@ impl<T> PendingPeers<T> {
         if self.len < self.limits.total.max(1) { None } else { self.make_room(newcomer) }
     }
 
-    fn evict_oldest_of(&mut self, source: Source) -> Option<T> {
+    /// Evicts the oldest entry of a source. `None`: there is none.
+    pub fn evict_oldest_of(&mut self, source: Source) -> Option<T> {
         let value = self.change(source, BTreeMap::pop_first).map(|(_, value)| value);
         self.len -= usize::from(value.is_some());
         value

@@ -14,7 +14,7 @@ use marline_io::PendingPlace;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::admission::{Full, Permit};
+use super::admission::{Evicted, Permit};
 use super::allowances::Seat;
 use super::refusals::RefusalReason;
 use super::{Client, Server, refuse};
@@ -142,11 +142,11 @@ impl Server {
 
     /// TLS and the client's greeting, in turn.
     async fn stranger<T: Transport>(&self, stream: Rewound<T>, peer: IpAddr) -> Option<Arrived<T>> {
-        let ticket = match timeout(self.limits.authentication, self.handshakes.enter(peer)).await {
+        let entering = timeout(self.limits.authentication, self.handshakes.enter(peer));
+        let mut ticket = match entering.await {
             Ok(Ok(ticket)) => ticket,
-            Ok(Err(full)) => {
-                let scope = if full == Full::Key { "from this source" } else { "in all" };
-                let why = format_args!("too many unauthenticated connections {scope}");
+            Ok(Err(Evicted)) => {
+                let why = "evicted before TLS: too many unauthenticated connections";
                 self.refusals.tell(RefusalReason::Crowd, &peer, &why);
                 stream.abort();
                 return None;
@@ -159,7 +159,15 @@ impl Server {
             }
         };
         let _charge = self.strangers.charge(MemoryKind::Handshake, HANDSHAKE_BYTES);
-        let greeting = match timeout(self.limits.authentication, self.hello(stream)).await {
+        let greeting = tokio::select! {
+            greeting = timeout(self.limits.authentication, self.hello(stream)) => greeting,
+            () = ticket.evicted() => {
+                let why = "TLS handshake evicted: too many unauthenticated connections";
+                self.refusals.tell(RefusalReason::Crowd, &peer, &why);
+                return None;
+            }
+        };
+        let greeting = match greeting {
             Ok(Ok(heard)) => heard,
             Ok(Err(why)) => {
                 let why = format_args!("not a client of ours: {why}");

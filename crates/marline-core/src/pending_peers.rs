@@ -105,9 +105,21 @@ impl<T> PendingPeers<T> {
     /// Evicts the entry that has to go for a newcomer when the table is full, whether it is or not: for tables that
     /// share their room with other things. `None`: it is empty.
     pub fn make_room(&mut self, newcomer: Source) -> Option<T> {
-        let own = self.count_of(newcomer);
+        self.evict_oldest_of(self.next_victim(newcomer)?.0)
+    }
+
+    /// The entry that [`make_room`](Self::make_room) would evict, and its source.
+    #[must_use]
+    pub fn next_victim(&self, newcomer: Source) -> Option<(Source, &T)> {
         let (most, _, largest) = *self.ranking.last()?;
-        self.evict_oldest_of(if own + 1 > most { newcomer } else { largest })
+        let source = if self.count_of(newcomer) >= most { newcomer } else { largest };
+        Some((source, self.oldest_of(source)?))
+    }
+
+    /// The oldest entry of a source.
+    #[must_use]
+    pub fn oldest_of(&self, source: Source) -> Option<&T> {
+        self.by_source.get(&source)?.first_key_value().map(|(_, value)| value)
     }
 
     fn evict_for(&mut self, newcomer: Source) -> Option<T> {

@@ -127,7 +127,7 @@ impl Server {
         let service = &self.datagrams;
         let Ok(_place) = service.lanes.enter(Arc::clone(&client.name)) else {
             let text = format!("too many lanes: {LANES_PER_CLIENT} of a client");
-            self.refusals.tell(RefusalReason::ClientLimit, &client.name, &text);
+            self.refusals.note(RefusalReason::ClientLimit, &client.name, &text);
             return unsaid.refuse(stream, Failure::new(ErrorCode::ResourceExceeded, text)).await;
         };
         let (lane, ours, filtering) = match service.begin(&stream, session, end) {

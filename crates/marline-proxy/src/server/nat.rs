@@ -16,7 +16,6 @@ mod mapping;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -31,9 +30,7 @@ use crate::message::{ErrorCode, Failure};
 use crate::relay::Traffic;
 use crate::rules::{Refused, Rules};
 use crate::target::Target;
-use crate::udp::{
-    FlowTable, Item, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, UdpCounters, count, is_told,
-};
+use crate::udp::{FlowTable, Item, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, UdpCounters, count};
 use echo_mapping::{Echoes, Request, Told};
 use filter::{UdpFiltering, UnaskedRates};
 use mapped_ports::MappedPorts;
@@ -104,8 +101,6 @@ pub(super) struct Nat {
     counters: Arc<UdpCounters>,
     /// Bytes of the client's credential.
     traffic: Arc<Traffic>,
-    /// Flows that were refused.
-    refusals: AtomicU64,
     echoes_told: Told,
     state: Mutex<State>,
     me: Weak<Nat>,
@@ -133,7 +128,6 @@ impl Nat {
         let lookups = Arc::new(Semaphore::new(LOOKUPS));
         Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
-            let refusals = AtomicU64::new(0);
             Nat {
                 lane,
                 client,
@@ -144,7 +138,6 @@ impl Nat {
                 lookups,
                 counters,
                 traffic,
-                refusals,
                 echoes_told,
                 state,
                 me,
@@ -313,18 +306,9 @@ impl Nat {
         match self.way_to(address) {
             Ok(way) => Flow::Open { address, way, named: false },
             Err(refused) => {
-                self.tell(&format_args!("datagrams to {address}: {refused}"));
+                tracing::warn!(client = %self.client, "datagrams to {address}: {refused}");
                 Flow::Refused(refused.code())
             }
-        }
-    }
-
-    /// Tells of a refusal, if it is one of the client's first.
-    fn tell(&self, refusal: &std::fmt::Arguments<'_>) {
-        self.refusals.fetch_add(1, Ordering::Relaxed);
-        match is_told(&self.refusals) {
-            true => tracing::warn!(client = %self.client, "{refusal}"),
-            false => tracing::debug!(client = %self.client, "{refusal}"),
         }
     }
 
@@ -373,7 +357,7 @@ impl Nat {
                 }
             }
             Err(failure) => {
-                self.tell(&format_args!("datagrams to {}: {}", key.1, failure.text));
+                tracing::warn!(client = %self.client, "datagrams to {}: {}", key.1, failure.text);
                 *entry = Flow::Refused(failure.code);
                 count(&self.counters.refused);
                 state.outbox.push(flow, &Item::Refused(failure.code));

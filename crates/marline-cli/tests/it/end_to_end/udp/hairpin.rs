@@ -5,7 +5,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::super::support::two_uplinks::{plays, possible};
-use super::super::support::{self, name_of_test, run_ok, start_client, start_server, write_private};
+use super::super::support::{
+    self, name_of_test, run_ok, start_client, start_server, write_private,
+};
 use super::{Association, PATIENCE, binding, stun_server};
 
 /// A public address that the server's host has.

@@ -37,15 +37,15 @@ impl UdpCarrier {
 
     /// Counts flows among the strangers whose proof is too old.
     fn check_proofs(&mut self, now: Instant) {
-        for (id, flow) in &mut self.flows {
-            if let Some(pending) = flow.pending
-                && !flow.is_stranger
-                && flow.makes_room(now)
-            {
+        let UdpCarrier { flows, strangers, .. } = self;
+        let aged = flows.iter_mut().filter(|(_, flow)| !flow.is_stranger && flow.makes_room(now));
+        // In any order: each has its place among the others already.
+        aged.for_each(|(id, flow)| {
+            if let Some(pending) = flow.pending {
                 flow.is_stranger = true;
-                self.strangers.readmit(flow.source(), pending, *id);
+                strangers.readmit(flow.source(), pending, *id);
             }
-        }
+        });
     }
 
     /// The address of a flow has proven that it receives. Called before the flow moves there.

@@ -1,42 +1,45 @@
 //! Limit on repeated log lines: whatever a client, an application or a stranger can cause, it must not fill the disk.
 //!
-//! Each place in the code that writes a line (tracing's callsite) may write [`BURST`] lines at once and then one each
-//! [`INTERVAL`]. The next line after a gap is preceded by the number of those that were left out. Lines of the levels
+//! Each place in the code that writes a line (tracing's callsite) may write a burst of lines and then one a second
+//! ([`RATE`]). The next line after a gap is preceded by the number of those that were left out. Lines of the levels
 //! debug and trace are for somebody who looks for something, and are not limited.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use marline_proxy::rate::{Rate, RateLimit};
+use tokio::time::Instant;
 use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
 
-/// Lines of one place at once.
-const BURST: u32 = 100;
-/// After that, one each.
-const INTERVAL: Duration = Duration::from_secs(1);
+/// Lines of one place.
+const RATE: Rate = Rate { burst: 100, interval: Duration::from_secs(1) };
 
 /// The limit of a process.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatLimit(Mutex<HashMap<Identifier, Place>>);
 
 /// A place in the code that writes lines.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Place {
-    /// When all lines so far are paid for, by one each interval.
-    due: Option<Instant>,
+    limit: RateLimit,
     left_out: u64,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Place { limit: RateLimit::new(RATE), left_out: 0 }
+    }
 }
 
 impl Place {
     /// Whether it may write a line now: how many were left out since the last one.
     fn take(&mut self, now: Instant) -> Option<u64> {
-        let paid = self.due.map_or(now, |due| due.max(now));
-        if paid.duration_since(now) > INTERVAL * (BURST - 1) {
+        if !self.limit.take(now) {
             self.left_out += 1;
             return None;
         }
-        self.due = Some(paid + INTERVAL);
         Some(std::mem::take(&mut self.left_out))
     }
 }

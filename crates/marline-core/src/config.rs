@@ -109,8 +109,8 @@ pub struct Limits {
     pub connections: usize,
     /// Half-open connections. When half of them are taken, a new peer must prove that it receives
     /// at its address: by a SYN cookie on native TCP, by the carrier's cookie elsewhere; 0 requires
-    /// this always. Where neither is available, the oldest is dropped beyond this limit. Also, where SYN/ACKs
-    /// are withheld, SYNs that wait for the application's word; beyond, SYNs are not heard.
+    /// this always. Beyond this limit the oldest one of the source that has most of them is dropped. Where SYN/ACKs are
+    /// withheld, this also limits the SYNs that wait for the application's decision; further SYNs are ignored.
     pub syn_queue: usize,
     /// Subflows of a connection, at most 32.
     pub subflows: usize,

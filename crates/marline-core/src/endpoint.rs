@@ -4,6 +4,7 @@ mod commands;
 mod cookie;
 mod fast_open;
 mod flows;
+mod half_open;
 mod listener;
 mod oldest_first;
 pub(crate) mod ownership;
@@ -18,12 +19,14 @@ use std::sync::Arc;
 use marline_time::{DelayHistogram, Instant, Rng};
 use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 
+use self::half_open::HalfOpen;
 use self::oldest_first::OldestFirst;
 use self::slots::Slots;
 use self::wakeups::Wakeups;
 use crate::connection::Connection;
 use crate::on_demand::OnDemand;
 use crate::subflow::Workspace;
+use crate::tables::Context;
 use crate::tables::cookie_keys::CookieKeys;
 use crate::tables::demux::FlowRef;
 use crate::tables::desk::Desk;
@@ -37,10 +40,9 @@ use crate::tables::reply_budget::ReplyBudget;
 use crate::tables::requests::Requests;
 use crate::tables::subflow_settings::SubflowSettings;
 use crate::tables::time_wait::TIME_WAIT_BIT;
-use crate::tables::Context;
 use crate::{
-    ChecksumScope, ConnectionConfig, ConnectionId, Counters, EndpointConfig, Event, MemoryAccount, PacketMeta,
-    TrafficOf, Transmit, TransmitBuf,
+    ChecksumScope, ConnectionConfig, ConnectionId, Counters, EndpointConfig, Event, MemoryAccount,
+    PacketMeta, TrafficOf, Transmit, TransmitBuf,
 };
 
 /// Deadlines looked at anew at a time: where many connections are busy, the wake-up has work to do anyway.
@@ -83,7 +85,7 @@ pub struct Endpoint {
     wakeups: Wakeups,
     /// Connections with unauthenticated peers that wait for a path.
     waiting: OldestFirst,
-    half_open: OldestFirst,
+    half_open: HalfOpen,
     /// SYNs that wait for the application.
     requests: Requests,
     reporter: Option<path_health::PathHealthReporter>,
@@ -119,7 +121,7 @@ impl Endpoint {
             ready: VecDeque::new(),
             wakeups: Wakeups::default(),
             waiting: OldestFirst::default(),
-            half_open: OldestFirst::default(),
+            half_open: HalfOpen::default(),
             requests: Requests::default(),
             reporter: None,
             cookie_sent_at: None,
@@ -383,8 +385,7 @@ impl Endpoint {
     /// ([`Limits::lingering`](crate::Limits)).
     fn count(&mut self, now: Instant, slot: u32) {
         if self.slots.note_half_open(slot) == Some(false) {
-            let slots = &self.slots;
-            self.half_open.remove(|id| slots.is_half_open(id));
+            self.half_open.remove(slot);
         }
         if self.fast_pending > 0 && self.slots.note_fast_pending(slot) == Some(false) {
             self.fast_pending -= 1;

@@ -25,6 +25,7 @@ mod liveness;
 mod memory;
 mod on_demand;
 mod path_health;
+mod pending_peers;
 mod socket_option;
 mod stats;
 mod subflow;
@@ -49,6 +50,7 @@ pub use path_health::{
     AddressPairHealth, AddressPairInfo, AddressPairStatistics, AddressPairVerdict,
     PathHealthMonitor, PathHealthObserver,
 };
+pub use pending_peers::{PendingId, PendingLimits, PendingPeers, Source};
 pub use socket_option::{Hold, Keepalive, SocketOption};
 pub use stats::{
     ConnectionInfo, Counters, ForecastScore, SubflowInfo, SubflowPlace, SubflowState, TcpDetail,

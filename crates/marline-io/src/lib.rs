@@ -14,7 +14,7 @@ mod net;
 mod path_radio;
 mod path_resolve;
 mod path_spec;
-mod pending_peers;
+mod pending_table;
 mod privileges;
 mod random;
 pub mod succession;
@@ -34,6 +34,7 @@ pub use driver::{
 pub use echo_socket::{EchoAnswer, EchoSocket};
 pub use health_exchange::HealthExchange;
 pub use links::UdpUse;
+pub use marline_core::{PendingId, PendingLimits, PendingPeers, Source};
 pub use marline_wire::{Pref64, Prefix64};
 pub use native::{RawSockets, native_capabilities};
 pub use net::resolv_conf;
@@ -44,9 +45,7 @@ pub use net::{
 pub use path_radio::RadioKind;
 pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
-pub use pending_peers::{
-    PendingId, PendingLimits, PendingPeers, PendingPlace, PendingTable, Source,
-};
+pub use pending_table::{PendingPlace, PendingTable};
 pub use privileges::{
     KeptCapabilities, drop_capabilities, has_net_admin, keep_capabilities, port_help,
 };

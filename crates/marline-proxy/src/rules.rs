@@ -129,6 +129,14 @@ pub enum Refused {
         /// Its class.
         class: &'static str,
     },
+    /// The server's own.
+    #[error(
+        "{address} is an address of the server itself: not allowed (the server's flag --allow {address} permits it)"
+    )]
+    Own {
+        /// The address.
+        address: IpAddr,
+    },
     /// In a block of `--deny`.
     #[error("{address} is in {block}, which the server's --deny names")]
     Denied {
@@ -152,7 +160,9 @@ impl Refused {
     #[must_use]
     pub const fn code(&self) -> ErrorCode {
         match self {
-            Refused::Class { .. } | Refused::Denied { .. } => ErrorCode::NotAuthorized,
+            Refused::Class { .. } | Refused::Own { .. } | Refused::Denied { .. } => {
+                ErrorCode::NotAuthorized
+            }
             Refused::Unknown { .. } => ErrorCode::ResourceExceeded,
         }
     }
@@ -193,7 +203,7 @@ impl Rules {
         }
         match is_local(address) {
             Ok(false) => Ok(()),
-            Ok(true) => Err(Refused::Class { address, class: "an address of the server itself" }),
+            Ok(true) => Err(Refused::Own { address }),
             Err(error) => Err(Refused::Unknown { address, why: error.to_string() }),
         }
     }

@@ -1,33 +1,30 @@
 //! Limit on warnings: each once a minute, however often a program tries again.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use marline_proxy::rate::{Rate, RateLimits};
 use tokio::time::Instant;
 
-/// The same is said again after this long.
-const AGAIN: Duration = Duration::from_secs(60);
+const RATE: Rate = Rate { burst: 1, interval: Duration::from_secs(60) };
 /// Different warnings that are remembered.
 const REMEMBERED: usize = 64;
 
 /// The warnings of the last minute.
-#[derive(Debug, Default)]
-pub(crate) struct WarningLimit {
-    said: Mutex<BTreeMap<String, Instant>>,
+#[derive(Debug)]
+pub(crate) struct WarningLimit(Mutex<RateLimits<String>>);
+
+impl Default for WarningLimit {
+    fn default() -> Self {
+        WarningLimit(Mutex::new(RateLimits::new(RATE, REMEMBERED)))
+    }
 }
 
 impl WarningLimit {
-    /// Whether this is to be said now; then it counts as said.
+    /// Whether this is to be logged now. It then counts as logged.
     pub(crate) fn admits(&self, text: &str) -> bool {
-        let now = Instant::now();
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.retain(|_, at| now < *at + AGAIN);
-        if said.contains_key(text) || said.len() >= REMEMBERED {
-            return false;
-        }
-        said.insert(text.to_owned(), now);
-        true
+        let mut limits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        limits.take(text.to_owned(), Instant::now())
     }
 }
 
@@ -40,7 +37,7 @@ mod tests {
         let limit = WarningLimit::default();
         assert!(limit.admits("a") && limit.admits("b"));
         assert!(!limit.admits("a"));
-        tokio::time::advance(AGAIN).await;
+        tokio::time::advance(RATE.interval).await;
         assert!(limit.admits("a"));
         let admitted = (0..1_000).filter(|number| limit.admits(&number.to_string())).count();
         assert_eq!(admitted, REMEMBERED - 1);

@@ -29,7 +29,7 @@ use super::monitor::print;
 use super::opened::OpenedClient;
 use super::renewal::{Renewal, Step};
 use super::settings::{Live, Settings};
-use super::startup::report_missing_path;
+use super::startup::wait_for_path;
 use super::watched::{Watched, watched};
 use crate::config::Forward;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
@@ -98,7 +98,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let watched = watched(&prepared.plan.runtime, Arc::clone(&opened.handle) as _)?;
     // Its ports are served meanwhile.
     let mut beside = JoinSet::new();
-    beside.spawn(report_missing_path(opened.client.clone()));
+    beside.spawn(wait_for_path(opened.client.clone()));
     let is_direct = matches!(prepared.plan.route, Route::Direct);
     let running = Running { prepared, reloads, opened: &opened, watched: &watched };
     if is_direct {

@@ -31,7 +31,7 @@ pub(super) async fn reach_server(client: &Client, way: &ServerWay) -> anyhow::Re
     let mut pause = Duration::from_secs(1);
     let mut said = None;
     loop {
-        wait_for_path(client).await;
+        wait_for_path(client.clone()).await;
         service::extend_start(2 * EXTEND_EVERY);
         let why = match ask(way).await {
             Ok(()) => {
@@ -86,13 +86,9 @@ async fn ask(way: &ServerWay) -> Result<(), Failed> {
     }
 }
 
-/// Reports once that there is no path yet, and when there is one: for a command that serves meanwhile.
-pub(super) async fn report_missing_path(client: Client) {
-    wait_for_path(&client).await;
-}
-
-/// Waits until a path can be used. If there is none now, the log and the service manager learn what is waited for.
-async fn wait_for_path(client: &Client) {
+/// Waits until a path can be used. If there is none now, the log and the service manager learn what is waited for. A
+/// command that serves meanwhile does this beside.
+pub(super) async fn wait_for_path(client: Client) {
     let paths = client.paths();
     if is_any_up(&paths) {
         return;

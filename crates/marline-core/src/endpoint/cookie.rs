@@ -219,7 +219,7 @@ impl Endpoint {
             Connection::accept(cx, config, &origin, &accepted)
         });
         if self.slots.note_half_open(slot) == Some(true) {
-            self.half_open.add();
+            self.half_open.add(slot, id, path.remote.ip());
         }
         // Its SYN/ACK went out long ago.
         let mut sent = TransmitBuf::new(0, 1);

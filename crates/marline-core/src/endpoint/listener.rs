@@ -1,5 +1,6 @@
 //! Segments that belong to no subflow: SYNs that open one, late segments, and unsolicited ones.
 
+use core::net::IpAddr;
 use std::sync::Arc;
 
 use marline_policy::Token;
@@ -85,14 +86,14 @@ impl Endpoint {
         config: Arc<ConnectionConfig>,
         syn: &Accepted<'_>,
     ) -> ConnectionId {
-        self.make_room_for_syn(now);
+        self.make_room_for_syn(now, path.remote.ip());
         let key = self.draw_key();
         let (id, slot) = self.insert(now, |cx, id, slot| {
             let origin = Origin { id, slot, path, key };
             Connection::accept(cx, config, &origin, syn)
         });
         if self.slots.note_half_open(slot) == Some(true) {
-            self.half_open.push(id);
+            self.half_open.add(slot, id, path.remote.ip());
         }
         if syn.fast_open.opens && self.slots.note_fast_pending(slot) == Some(true) {
             self.fast_pending += 1;
@@ -123,14 +124,14 @@ impl Endpoint {
         self.half_open.count() >= self.config.limits.syn_queue.div_ceil(2)
     }
 
-    /// Half-open connections are bounded: the oldest gives way to the newest.
-    fn make_room_for_syn(&mut self, now: Instant) {
+    /// Half-open connections are bounded: the oldest of the source that has most of them gives way to the newest.
+    fn make_room_for_syn(&mut self, now: Instant, newcomer: IpAddr) {
         while self.half_open.count() >= self.config.limits.syn_queue {
-            let Some(oldest) = self.half_open.pop() else { return };
-            let dropped = self.with(now, oldest, |c, cx| c.drop_if_half_open(cx));
+            let Some(evicted) = self.half_open.make_room(newcomer) else { return };
+            let dropped = self.with(now, evicted, |c, cx| c.drop_if_half_open(cx));
             if dropped == Some(true) {
                 self.out.counters.syn_queue_overflow += 1;
-                self.settle(oldest.0 as u32);
+                self.settle(evicted.0 as u32);
             }
         }
     }

@@ -11,7 +11,7 @@ const LEAST: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct OldestFirst {
     queue: VecDeque<ConnectionId>,
-    /// How many of them still are, and those that were never queued.
+    /// How many of them still are.
     count: usize,
 }
 
@@ -19,11 +19,6 @@ impl OldestFirst {
     /// How many there are.
     pub(super) const fn count(&self) -> usize {
         self.count
-    }
-
-    /// One more, which never has to go for others.
-    pub(super) const fn add(&mut self) {
-        self.count += 1;
     }
 
     /// One more.

@@ -145,12 +145,6 @@ impl Slots {
         entry.filter(there).is_some_and(|slot| slot.waiting)
     }
 
-    pub(super) fn is_half_open(&self, id: ConnectionId) -> bool {
-        let entry = self.slots.get(id.0 as u32 as usize);
-        let there = |slot: &&Slot| slot.connection.as_ref().is_some_and(|c| c.id() == id);
-        entry.filter(there).is_some_and(|slot| slot.half_open)
-    }
-
     /// Looks whether the connection holds a place among the half-open, and whether that changed.
     pub(super) fn note_half_open(&mut self, slot: u32) -> Option<bool> {
         let entry = self.slots.get_mut(slot as usize)?;

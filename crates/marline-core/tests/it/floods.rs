@@ -238,6 +238,30 @@ fn a_flood_of_syns() {
     }
 }
 
+/// Where flows have ids the carrier asks for cookies, which a flood from a real address has.
+#[test]
+fn a_flood_of_syns_from_one_source_evicts_no_handshake_of_another() {
+    let mut endpoint = endpoint_config(Some(config()));
+    endpoint.capabilities.flow_ids = true;
+    endpoint.limits.syn_queue = 8;
+    let mut script = Script::new(endpoint, 1);
+    let mut syn_from = |host: u8, port: u16, id: u64| {
+        let peer = Peer::new(path(0, host, port), 0);
+        script.inject_to(peer.path, (0, id), peer.capable_syn().at(SeqNum(1)));
+        script.endpoint.connections()
+    };
+    let slow = syn_from(2, 7_000, 1)[0];
+    for n in 0..1_000 {
+        assert!(syn_from(9, 1_000 + n, 1_000 + u64::from(n)).len() <= 8);
+    }
+    assert!(syn_from(3, 7_000, 2).contains(&slow), "the slow client's handshake goes on");
+    let path_of = |id| script.endpoint.info(id).map(|info| info.subflows[0].path);
+    let newcomer = path(0, 3, 7_000);
+    let admitted =
+        script.endpoint.connections().into_iter().any(|id| path_of(id) == Some(newcomer));
+    assert!(admitted, "a newcomer is not refused");
+}
+
 #[test]
 fn a_flood_of_syns_does_not_keep_others_out_afterwards() {
     let mut setup = Setup::new(false);

@@ -5,12 +5,12 @@ use core::cmp::Reverse;
 use core::net::SocketAddr;
 use std::collections::BinaryHeap;
 
-use marline_core::{FourTuple, Transmit};
+use marline_core::{FourTuple, Source, Transmit};
 use marline_time::Instant;
 
 use super::flow::{Flow, trim};
 use super::frame::{self, ControlFrame, HandshakeHeader, Introduction, More, Version};
-use super::{CONTROL_CAPACITY, Framed, Outer, SHORT_HEADER, SWEEP_INTERVAL, UdpCarrier};
+use super::{CONTROL_CAPACITY, Framed, Outer, SHORT_HEADER, UdpCarrier};
 
 impl UdpCarrier {
     /// Writes the headers of a batch into its headroom and says where it goes. `None`: it must not
@@ -112,8 +112,7 @@ impl UdpCarrier {
 
     /// Makes the flow that a SYN or SYN/ACK of the core speaks for.
     fn open(&mut self, now: Instant, batch: &Transmit) -> bool {
-        if self.flows.len() >= self.config.max_flows && !self.evict_unproven() {
-            self.counters.flows_refused += 1;
+        if !self.make_room(now, Source::of(batch.path.remote.ip())) {
             return false;
         }
         let id = batch.local_flow;
@@ -142,10 +141,12 @@ impl UdpCarrier {
             self.alarms.push(Reverse((flow.alarm_at, id)));
         } else {
             self.unproven += 1;
-            self.next_sweep.get_or_insert(now + SWEEP_INTERVAL);
+            self.arm_sweep(now);
             self.by_peer.insert(batch.peer_flow, id);
         }
-        let flow = Flow { peer_flow: batch.peer_flow, ..flow };
+        let pending = (!flow.opened_here).then(|| self.strangers.admit(flow.source(), id).0);
+        let is_stranger = pending.is_some();
+        let flow = Flow { peer_flow: batch.peer_flow, pending, is_stranger, ..flow };
         self.flows.insert(id, flow);
         self.note_carried(id);
         true
@@ -176,23 +177,12 @@ impl UdpCarrier {
         Some(Outer { socket, local, remote })
     }
 
-    fn evict_unproven(&mut self) -> bool {
-        if self.unproven == 0 {
-            return false;
-        }
-        let unproven = self.flows.iter().filter(|(_, flow)| !flow.validated);
-        let Some((&id, _)) = unproven.min_by_key(|(id, flow)| (flow.created_at, **id)) else {
-            return false;
-        };
-        self.counters.flows_refused += 1;
-        self.forget(id);
-        true
-    }
-
     /// The subflow of a flow has ended. The core answers who comes late; no way is kept open for that.
     pub fn retire(&mut self, id: u64) {
         self.changes += 1;
-        if let Some(flow) = self.flows.get_mut(&id).filter(|flow| flow.kept_open) {
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        flow.has_ended = true;
+        if flow.kept_open {
             flow.kept_open = false;
             flow.alarm_at = Instant::FAR_FUTURE;
             self.keep_open_fewer(1);
@@ -205,6 +195,9 @@ impl UdpCarrier {
         self.changes += 1;
         self.keep_open_fewer(usize::from(flow.kept_open));
         self.unproven -= usize::from(!flow.validated);
+        if let Some(pending) = flow.pending.filter(|_| flow.is_stranger) {
+            self.strangers.remove(flow.source(), pending);
+        }
         if self.by_peer.get(&flow.peer_flow) == Some(&id) {
             self.by_peer.remove(&flow.peer_flow);
         }

@@ -2,10 +2,10 @@
 
 use core::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use core::net::{IpAddr, SocketAddr};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::hash::RandomState;
 
-use marline_core::FourTuple;
+use marline_core::{FourTuple, PendingId, PendingLimits, PendingPeers, Source};
 use marline_time::{Duration, Instant};
 
 use super::frame::{Cookie, Introduction, Version};
@@ -69,6 +69,12 @@ pub(super) struct Flow {
     pub(super) validated: bool,
     /// Counts while it has not.
     pub(super) allowance: Allowance,
+    /// Its number among the strangers, which it keeps. `None`: we opened it.
+    pub(super) pending: Option<PendingId>,
+    /// It is among them now.
+    pub(super) is_stranger: bool,
+    /// Its subflow has ended.
+    pub(super) has_ended: bool,
     /// Moves so far.
     pub(super) moves: u32,
     /// The address challenged last, and when.
@@ -123,6 +129,9 @@ impl Flow {
             outer,
             validated: false,
             allowance: Allowance::default(),
+            pending: None,
+            is_stranger: false,
+            has_ended: false,
             moves: 0,
             challenged: None,
             opened_here: false,
@@ -134,6 +143,17 @@ impl Flow {
             created_at: now,
             alarm_at: Instant::FAR_FUTURE,
         }
+    }
+
+    /// What its number of entries among the strangers is counted by.
+    pub(super) fn source(&self) -> Source {
+        Source::of(self.outer.remote.ip())
+    }
+
+    /// It may go when others need the room: its peer has not proven that it receives, or not lately.
+    pub(super) fn makes_room(&self, now: Instant) -> bool {
+        let is_old = self.heard_at + super::PROOF_LIFETIME <= now;
+        self.pending.is_some() && (!self.validated || self.has_ended || is_old)
     }
 
     /// Frames of this version may be for it.
@@ -212,26 +232,25 @@ pub(super) struct Pending {
     /// The flow TCP made of it.
     pub(super) flow: Option<u64>,
     at: Instant,
+    id: PendingId,
 }
 
-/// SYNs that wait for TCP's answer; bounded, the oldest goes first.
+/// SYNs that wait for TCP's answer. When there are too many, the oldest of the source that has most of them goes.
 #[derive(Debug)]
-pub(super) struct PendingTable {
-    entries: HashMap<(u64, IpAddr), Pending, RandomState>,
-    order: VecDeque<((u64, IpAddr), Instant)>,
-    capacity: usize,
+pub(super) struct PendingSyns {
+    entries: HashMap<SynKey, Pending, RandomState>,
+    order: PendingPeers<SynKey>,
     lifetime: Duration,
 }
 
-impl PendingTable {
+/// The peer's id, and the IP address that it came from.
+type SynKey = (u64, IpAddr);
+
+impl PendingSyns {
     /// An empty table.
     pub(super) fn new(capacity: usize, lifetime: Duration) -> Self {
-        PendingTable {
-            entries: HashMap::default(),
-            order: VecDeque::new(),
-            capacity: capacity.max(1),
-            lifetime,
-        }
+        let limits = PendingLimits { total: capacity, per_source: capacity };
+        PendingSyns { entries: HashMap::default(), order: PendingPeers::new(limits), lifetime }
     }
 
     /// The SYN with the peer's id `sender` from this IP address.
@@ -248,16 +267,20 @@ impl PendingTable {
         introduction: Option<Introduction>,
     ) -> &mut Pending {
         let key = (sender, outer.remote.ip());
-        self.expire(now);
-        if !self.entries.contains_key(&key) {
-            if self.entries.len() >= self.capacity {
-                self.drop_oldest();
+        let PendingSyns { entries, order, .. } = self;
+        let id = match entries.get(&key) {
+            Some(known) => known.id,
+            None => {
+                let (id, evicted) = order.admit(Source::of(key.1), key);
+                if let Some(evicted) = evicted {
+                    entries.remove(&evicted);
+                }
+                id
             }
-            self.order.push_back((key, now));
-        }
+        };
         let allowance = Allowance::default();
-        let fresh = Pending { outer, path, allowance, introduction, flow: None, at: now };
-        let entry = self.entries.entry(key).or_insert(fresh);
+        let fresh = Pending { outer, path, allowance, introduction, flow: None, at: now, id };
+        let entry = entries.entry(key).or_insert(fresh);
         if entry.outer != outer {
             entry.outer = outer;
             entry.allowance = Allowance::default();
@@ -277,18 +300,13 @@ impl PendingTable {
 
     /// Drops those that are too old.
     pub(super) fn expire(&mut self, now: Instant) {
-        while let Some((_, at)) = self.order.front()
-            && *at + self.lifetime <= now
-        {
-            self.drop_oldest();
-        }
-    }
-
-    fn drop_oldest(&mut self) {
-        if let Some((key, at)) = self.order.pop_front()
-            && self.entries.get(&key).is_some_and(|entry| entry.at == at)
-        {
-            self.entries.remove(&key);
-        }
+        let PendingSyns { entries, order, lifetime } = self;
+        entries.retain(|(_, ip), entry| {
+            let lives = now < entry.at + *lifetime;
+            if !lives {
+                order.remove(Source::of(*ip), entry.id);
+            }
+            lives
+        });
     }
 }

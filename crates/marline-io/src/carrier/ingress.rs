@@ -67,8 +67,9 @@ impl UdpCarrier {
                 return Received::Nothing;
             }
             let path = known.path;
+            known.heard_at = now;
             if known.kept_open {
-                (known.heard_at, known.quiet_steps) = (now, 0);
+                known.quiet_steps = 0;
                 let due = now + FIRST_QUIET;
                 if due < known.alarm_at {
                     known.alarm_at = due;
@@ -184,6 +185,7 @@ impl UdpCarrier {
         // An entry that made room for others comes back: the flow that came of it still counts.
         let flow = self.flow_of(sender, datagram);
         let places = (datagram.outer, path);
+        self.arm_sweep(now);
         let entry = self.pending.saw(now, sender, places, introduction);
         if entry.introduction.is_some() != introduction.is_some() {
             // The version it was first seen in holds.

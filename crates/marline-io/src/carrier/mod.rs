@@ -18,6 +18,7 @@ mod ingress;
 mod keys;
 mod links;
 mod servers;
+mod strangers;
 mod timers;
 mod validation;
 
@@ -26,13 +27,13 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
-use marline_core::{Ecn, PacketMeta, Shard};
+use marline_core::{Ecn, PacketMeta, PendingLimits, PendingPeers, Shard};
 use marline_time::{Duration, Instant};
 
 pub use addressee::Addressee;
 pub use flow::Outer;
 pub(crate) use flow::{FIRST_QUIET, IdHasher};
-use flow::{Flow, FlowMap, PendingTable};
+use flow::{Flow, FlowMap, PendingSyns};
 pub use frame::{ControlFrame, HandshakeHeader, LONGEST_HANDSHAKE_HEADER, SHORT_HEADER};
 use keys::Keyring;
 pub use links::{Carried, FIRST_LINK};
@@ -47,6 +48,9 @@ pub const BASE_DATAGRAM: u16 = 1_232;
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(10);
 /// A SYN, and a flow whose address has proven nothing, is remembered this long.
 const UNPROVEN_LIFETIME: Duration = Duration::from_secs(120);
+/// A proof lasts this long after something was last received on the flow. After that, the flow makes room for others
+/// when there are too many. Clients that are there send a keepalive every 20 s or more often.
+const PROOF_LIFETIME: Duration = Duration::from_secs(600);
 /// SYNs remembered.
 const PENDING_CAPACITY: usize = 4_096;
 /// Unknown ids remembered for a RESET.
@@ -220,12 +224,19 @@ pub struct UdpCarrier {
     config: CarrierConfig,
     flows: FlowMap<Flow>,
     by_peer: HashMap<u64, u64>,
-    pending: PendingTable,
+    pending: PendingSyns,
     unknown: VecDeque<(u64, Outer)>,
     control: VecDeque<(Outer, ControlFrame)>,
     sockets: Vec<Option<SocketAddr>>,
     kept_open: usize,
+    /// Flows whose address has not proven that it receives.
     unproven: usize,
+    /// Flows of peers that make room for others: unproven ones, and those whose proof is too old.
+    strangers: PendingPeers<u64>,
+    /// When the age of proofs is checked next, if there are too many flows by then.
+    proofs_checked_next: Instant,
+    /// Flows of connections that the core still has, which made room for others.
+    evicted: VecDeque<u64>,
     /// When flows that we opened may want a keepalive, and entries that count no more.
     alarms: BinaryHeap<Reverse<(Instant, u64)>>,
     next_sweep: Option<Instant>,
@@ -258,16 +269,20 @@ impl UdpCarrier {
     /// A carrier without sockets.
     pub fn new(config: CarrierConfig) -> Self {
         let keys = Keyring::new(config.secret, config.reset_seed);
+        let strangers = PendingLimits { total: config.max_flows, per_source: config.max_flows };
         UdpCarrier {
             config,
             flows: FlowMap::default(),
             by_peer: HashMap::new(),
-            pending: PendingTable::new(PENDING_CAPACITY, UNPROVEN_LIFETIME),
+            pending: PendingSyns::new(PENDING_CAPACITY, UNPROVEN_LIFETIME),
             unknown: VecDeque::new(),
             control: VecDeque::new(),
             sockets: Vec::new(),
             kept_open: 0,
             unproven: 0,
+            strangers: PendingPeers::new(strangers),
+            proofs_checked_next: Instant::ZERO,
+            evicted: VecDeque::new(),
             alarms: BinaryHeap::new(),
             next_sweep: None,
             keys,

@@ -8,6 +8,7 @@ use super::*;
 
 mod generations;
 mod lanes;
+mod strangers;
 mod version_two;
 
 const CLIENT_FLOW: u64 = 0xc000_0000_0000_0001;

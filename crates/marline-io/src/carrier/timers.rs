@@ -66,6 +66,11 @@ impl UdpCarrier {
         }
     }
 
+    /// Something may have to be dropped for its age.
+    pub(super) fn arm_sweep(&mut self, now: Instant) {
+        self.next_sweep.get_or_insert(now + SWEEP_INTERVAL);
+    }
+
     fn sweep(&mut self, now: Instant) {
         self.pending.expire(now);
         let old = |flow: &Flow| !flow.validated && flow.created_at + UNPROVEN_LIFETIME <= now;

@@ -11,10 +11,11 @@ impl UdpCarrier {
     pub(super) fn check_address(&mut self, now: Instant, id: u64, datagram: &Datagram<'_>) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         if flow.outer == datagram.outer {
+            if !flow.opened_here {
+                flow.heard_at = now;
+            }
             if !flow.validated {
-                flow.validated = true;
-                self.changes += 1;
-                self.unproven = self.unproven.saturating_sub(1);
+                self.prove(id);
                 self.note_carried(id);
             }
             return;
@@ -90,16 +91,13 @@ impl UdpCarrier {
             return Received::Nothing;
         }
         tracing::debug!(from = %flow.outer.remote, to = %datagram.outer.remote, "the peer moved");
+        self.prove(id);
+        let Some(flow) = self.flows.get_mut(&id) else { return Received::Nothing };
         let new_host = flow.outer.remote.ip() != datagram.outer.remote.ip();
         flow.outer = datagram.outer;
         flow.moves += 1;
         flow.challenged = None;
-        flow.sent_at = now;
-        if !flow.validated {
-            flow.validated = true;
-            self.changes += 1;
-            self.unproven = self.unproven.saturating_sub(1);
-        }
+        (flow.sent_at, flow.heard_at) = (now, now);
         self.counters.moves += 1;
         self.note_carried(id);
         Received::Moved { flow: id, new_host }

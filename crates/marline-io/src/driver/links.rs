@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use super::elders::Elders;
 use crate::carrier::{CarrierCounters, FIRST_LINK, Outer};
 use crate::links::{Enclosed, PREAMBLE, enclose};
-use crate::pending_peers::{PendingId, PendingLimits, PendingPeers, Source};
+use marline_core::{PendingId, PendingLimits, PendingPeers, Source};
 
 /// Links at the same time.
 const MOST_LINKS: usize = 8_192;

@@ -59,8 +59,13 @@ impl State {
         routes.sends_datagrams()
     }
 
-    /// Tells the core what carries its flows now.
+    /// Tells the core what carries its flows now, and which ones made room for others.
     pub(super) fn see_to_carried(&mut self, now: Instant) {
+        while let Carrier::Udp(carrier) = &mut self.carrier
+            && let Some(flow) = carrier.poll_evicted()
+        {
+            self.endpoint.flow_reset(now, flow);
+        }
         while let Carrier::Udp(carrier) = &mut self.carrier
             && let Some(carried) = carrier.poll_carried()
         {

@@ -93,7 +93,7 @@ impl<O: Open> SocksListener<O> {
     }
 
     async fn refuse_target(&self, mut socket: TcpStream, target: &Target, error: &OpenError) {
-        self.tell_unreached(target, error);
+        tracing::warn!(%target, "{error}");
         let refusal = match error {
             OpenError::Refused(failure) => Refusal::new(status_of(failure.code), &failure.text),
             // The reason names our server and paths, and a page may read what it gets.

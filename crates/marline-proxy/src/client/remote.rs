@@ -161,16 +161,13 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
     async fn visit(&self, tunnel: &Tunnel<C>, visit: Visit) -> io::Result<()> {
         let Visit { id, from, target } = visit;
         let Ok(_place) = Arc::clone(&self.places).try_acquire_owned() else {
-            self.tell_unreached(
-                &target,
-                &format_args!("too many connections: visitor {from} is sent away"),
-            );
+            tracing::warn!(%target, "too many connections: visitor {from} is turned away");
             return Err(io::ErrorKind::ResourceBusy.into());
         };
         let connecting = timeout(CONNECT_TIMEOUT, outgoing::to_target(&target));
         let connected = connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let socket = connected.inspect_err(|error| {
-            self.tell_unreached(&target, &format_args!("visitor {from} is sent away: {error}"));
+            tracing::warn!(%target, "visitor {from} is turned away: {error}");
         })?;
         // Boxed, for handshakes take several times the room that a relay takes for hours.
         let opened = tokio::select! {
@@ -183,7 +180,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
         match opened {
             Ok(stream) => self.pass(socket, stream, &target).await,
             Err(error) => {
-                self.tell_unreached(&target, &format_args!("visitor {from} is gone: {error}"));
+                tracing::warn!(%target, "visitor {from} has left: {error}");
                 socket.abort();
             }
         }

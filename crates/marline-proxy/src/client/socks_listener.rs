@@ -1,6 +1,5 @@
 //! Listeners for applications: SOCKS ports, which speak HTTP as well, and forwards.
 
-use std::fmt::Display;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +19,6 @@ use super::open::{Open, OpenError};
 use super::open_targets::OpenTargets;
 use super::transparent;
 use super::udp_tunnel::UdpWay;
-use crate::few_lines::FewLines;
 use crate::http::request::{Request as HttpRequest, begins_with};
 use crate::memory_wait::wait_for_memory;
 use crate::relay::{Traffic, relay, tell_end};
@@ -50,7 +48,6 @@ pub struct SocksListener<O> {
     /// Bytes from and to all applications.
     pub traffic: Arc<Traffic>,
     targets: OpenTargets,
-    unreached: FewLines,
 }
 
 /// Service of a listening port.
@@ -95,7 +92,6 @@ impl<O: Open> SocksListener<O> {
             stop,
             traffic,
             targets,
-            unreached: FewLines::default(),
         })
     }
 
@@ -217,7 +213,7 @@ impl<O: Open> SocksListener<O> {
             Some(Ok(stream)) if ahead.is_err() => return stream.abort(),
             Some(Ok(stream)) => stream,
             Some(Err(error)) => {
-                self.tell_unreached(&target, &error);
+                tracing::warn!(%target, "{error}");
                 return refuse(socket, asked, &error).await;
             }
         };
@@ -247,15 +243,6 @@ impl<O: Open> SocksListener<O> {
         tokio::select! {
             opened = Box::pin(opening) => Some(opened),
             () = self.stop.over() => None,
-        }
-    }
-
-    /// Tells the log of a target that was not reached, at a bounded rate: an application may try again and again.
-    pub(super) fn tell_unreached(&self, target: &Target, why: &dyn Display) {
-        match self.unreached.take() {
-            None => tracing::debug!(%target, "{why}"),
-            Some(0) => tracing::warn!(%target, "{why}"),
-            Some(others) => tracing::warn!(%target, "{why} (and {others} others failed)"),
         }
     }
 

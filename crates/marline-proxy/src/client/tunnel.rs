@@ -361,9 +361,9 @@ impl<C: Connect> Tunnel<C> {
                 request.encode(&mut bytes);
             }
             let mut stream = Channel::tls(stream);
-            send(&mut stream, &bytes).await?;
-            let (limit, offer, own) =
-                self.expect(&mut stream, self.patience.handshake, welcome).await?;
+            send(&mut stream, &bytes).await.map_err(Failed::before_welcome)?;
+            let welcomed = self.expect(&mut stream, self.patience.handshake, welcome).await;
+            let (limit, offer, own) = welcomed.map_err(Failed::before_welcome)?;
             let session = self.remember(&stream, offer, own)?;
             Ok((stream, limit, session))
         };

@@ -22,7 +22,7 @@ use crate::message::ErrorCode;
 use crate::target::{Host, Target};
 use crate::udp::{
     FlowTable, Item, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, SOCKET_NUMBERS, UdpCounters,
-    UdpCounts, count, is_told,
+    UdpCounts, count,
 };
 
 /// Sockets of applications.
@@ -474,10 +474,7 @@ impl UdpTunnel {
         if own.refused_until.is_none() {
             count(&self.counters.refused);
             let code = code.to_u8();
-            match is_told(&self.counters.refused) {
-                true => tracing::warn!("the server refuses datagrams to {peer} (code {code})"),
-                false => tracing::debug!("the server refuses datagrams to {peer} (code {code})"),
-            }
+            tracing::warn!("the server refuses datagrams to {peer} (code {code})");
         }
         own.refused_until = Some(now + REFUSED_FOR);
         own.known = false;

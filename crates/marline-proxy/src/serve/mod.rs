@@ -8,6 +8,7 @@
 
 mod backend;
 mod header;
+mod places;
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -15,17 +16,18 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use marline::MemoryAccount;
-use marline_io::Source;
+use marline_io::{PendingLimits, Source};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 
 pub use backend::Backend;
 use backend::Connected;
 pub use header::HeaderVersion;
+use places::{Place, Places};
 
 use crate::memory_wait::wait_for_memory;
 use crate::relay::{Traffic, relay, tell_end};
-use crate::server::admission::{Full, Quota};
+use crate::server::admission::Full;
 use crate::shutdown::Stop;
 use crate::transport::Transport;
 
@@ -42,6 +44,12 @@ pub struct FrontLimits {
     pub connect: Duration,
 }
 
+impl FrontLimits {
+    const fn places(&self) -> PendingLimits {
+        PendingLimits { total: self.total, per_source: self.per_source }
+    }
+}
+
 impl Default for FrontLimits {
     fn default() -> Self {
         let connect = Duration::from_secs(10);
@@ -53,7 +61,7 @@ impl Default for FrontLimits {
 #[derive(Debug)]
 pub struct ServiceFront {
     service: RwLock<Arc<Service>>,
-    places: Quota<Source>,
+    places: Places,
     stop: Stop,
     /// Of all connections.
     traffic: Arc<Traffic>,
@@ -76,7 +84,7 @@ impl ServiceFront {
         limits: FrontLimits,
         stop: Stop,
     ) -> ServiceFront {
-        let places = Quota::new(limits.per_source, limits.total);
+        let places = Places::new(limits.places());
         let service = RwLock::new(Arc::new(Service { backend, header, limits }));
         ServiceFront { service, places, stop, traffic: Arc::default() }
     }
@@ -91,7 +99,7 @@ impl ServiceFront {
     pub fn change(&self, backend: Backend, header: Option<HeaderVersion>, limits: FrontLimits) {
         let service = Arc::new(Service { backend, header, limits });
         *self.service.write().unwrap_or_else(PoisonError::into_inner) = service;
-        self.places.bound(limits.per_source, limits.total);
+        self.places.bound(limits.places());
     }
 
     fn service(&self) -> Arc<Service> {
@@ -106,7 +114,8 @@ impl ServiceFront {
 
     /// Serves one connection, which `peer` opened to our address `local`, to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: SocketAddr, local: SocketAddr) {
-        let _place = match self.places.enter(Source::of(peer.ip())) {
+        let traffic = Arc::new(Traffic::part_of(&self.traffic));
+        let mut place = match self.places.enter(Source::of(peer.ip()), &traffic) {
             Ok(place) => place,
             Err(full) => {
                 let scope = if full == Full::Key { "from this source" } else { "in all" };
@@ -122,13 +131,15 @@ impl ServiceFront {
         let connected = tokio::select! {
             connected = connect => connected,
             () = self.stop.over() => return stream.abort(),
+            () = place.evicted() => return evict(stream, peer),
         };
+        let admitted = Admitted { service: &service, traffic, place, peer, local };
         match connected {
             Ok(Ok(Connected::Tcp(socket))) => {
-                self.carry((socket, &service), stream, peer, local).await;
+                self.carry(socket, stream, admitted).await;
             }
             Ok(Ok(Connected::Unix(socket))) => {
-                self.carry((socket, &service), stream, peer, local).await;
+                self.carry(socket, stream, admitted).await;
             }
             Ok(Err(error)) => {
                 tracing::warn!(%peer, service = %service.backend, "the service: {error}");
@@ -143,11 +154,11 @@ impl ServiceFront {
 
     async fn carry<L: Transport, R: Transport>(
         &self,
-        (mut socket, service): (L, &Service),
+        mut socket: L,
         stream: R,
-        peer: SocketAddr,
-        local: SocketAddr,
+        admitted: Admitted<'_>,
     ) {
+        let Admitted { service, traffic, mut place, peer, local } = admitted;
         if let Some(version) = service.header {
             // A fresh socket has room for it.
             if let Err(error) = socket.write_all(&version.header(peer, local)).await {
@@ -156,13 +167,13 @@ impl ServiceFront {
             }
         }
         tracing::debug!(%peer, %local, "connected");
-        let traffic = Arc::new(Traffic::part_of(&self.traffic));
         let cancel = pin!(async {
             tokio::select! {
                 () = self.stop.over() => {}
                 () = silence(&traffic, service.limits.idle) => {
                     tracing::info!(%peer, "ended after silence");
                 }
+                () = place.evicted() => log_eviction(peer),
             }
         });
         let begun = Instant::now();
@@ -174,6 +185,24 @@ impl ServiceFront {
             Err(error) => tracing::debug!(%peer, up_bytes, down_bytes, "broken: {error}"),
         }
     }
+}
+
+/// A connection that has its place.
+struct Admitted<'a> {
+    service: &'a Service,
+    traffic: Arc<Traffic>,
+    place: Place,
+    peer: SocketAddr,
+    local: SocketAddr,
+}
+
+fn evict(stream: impl Transport, peer: SocketAddr) {
+    log_eviction(peer);
+    stream.abort();
+}
+
+fn log_eviction(peer: SocketAddr) {
+    tracing::info!(%peer, "idle connection evicted: others are waiting");
 }
 
 /// Resolves when nothing was carried for `limit`, at most an eighth later.

@@ -98,6 +98,29 @@ async fn limits_hold_and_a_dead_service_ends_the_connection() {
     assert_eq!(bench.dial(PEER).read(&mut [0]).await.unwrap(), 0);
 }
 
+#[tokio::test]
+async fn silent_connections_of_one_source_neither_refuse_a_newcomer_nor_end_another_source() {
+    let limits = FrontLimits { per_source: 4, total: 6, ..FrontLimits::default() };
+    let bench = Bench::new(Backend::Tcp(echo_target().await), None, limits);
+    let mut honest = bench.dial("192.0.2.8:5000");
+    let mut busy = bench.dial("192.0.2.7:4000");
+    echoed(&mut busy, b"x").await;
+    let silent: Vec<_> = (0..20).map(|n| bench.dial(&format!("192.0.2.7:{}", 5_000 + n))).collect();
+    while bench.front.count() < 5 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    let mut newcomers = Vec::new();
+    for n in 0..3 {
+        let mut newcomer = bench.dial(&format!("192.0.2.{}:5000", 20 + n));
+        timeout(Duration::from_secs(5), echoed(&mut newcomer, b"newcomer")).await.unwrap();
+        newcomers.push(newcomer);
+    }
+    echoed(&mut honest, b"still there").await;
+    echoed(&mut busy, b"it has sent something before").await;
+    assert_eq!(bench.front.count(), 6);
+    drop(silent);
+}
+
 /// A service that accepted one connection.
 async fn accepted(limits: FrontLimits) -> (Bench, DuplexStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -14,8 +14,9 @@ use marline_io::PendingPlace;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::admission::{Full, Permit};
+use super::admission::Permit;
 use super::allowances::Seat;
+use super::handshakes::Evicted;
 use super::refusals::RefusalReason;
 use super::{Client, Server, refuse};
 use crate::channel::Channel;
@@ -91,11 +92,11 @@ impl Server {
             Ok(Ok(first)) => Some(first),
             Ok(Err(why)) => {
                 let why = format_args!("not a client of ours: {why}");
-                self.refusals.tell(RefusalReason::NotAClient, &peer, &why);
+                self.refusals.note(RefusalReason::NotAClient, &peer, &why);
                 None
             }
             Err(_) => {
-                self.refusals.tell(RefusalReason::Late, &peer, &"it said nothing in time");
+                self.refusals.note(RefusalReason::Late, &peer, &"it said nothing in time");
                 None
             }
         }
@@ -142,32 +143,40 @@ impl Server {
 
     /// TLS and the client's greeting, in turn.
     async fn stranger<T: Transport>(&self, stream: Rewound<T>, peer: IpAddr) -> Option<Arrived<T>> {
-        let ticket = match timeout(self.limits.authentication, self.handshakes.enter(peer)).await {
+        let entering = timeout(self.limits.authentication, self.handshakes.enter(peer));
+        let mut ticket = match entering.await {
             Ok(Ok(ticket)) => ticket,
-            Ok(Err(full)) => {
-                let scope = if full == Full::Key { "from this source" } else { "in all" };
-                let why = format_args!("too many unauthenticated connections {scope}");
-                self.refusals.tell(RefusalReason::Crowd, &peer, &why);
+            Ok(Err(Evicted)) => {
+                let why = "evicted before TLS: too many unauthenticated connections";
+                self.refusals.note(RefusalReason::Crowd, &peer, &why);
                 stream.abort();
                 return None;
             }
             Err(_) => {
                 let why = "its turn to authenticate did not come in time";
-                self.refusals.tell(RefusalReason::Crowd, &peer, &why);
+                self.refusals.note(RefusalReason::Crowd, &peer, &why);
                 stream.abort();
                 return None;
             }
         };
         let _charge = self.strangers.charge(MemoryKind::Handshake, HANDSHAKE_BYTES);
-        let greeting = match timeout(self.limits.authentication, self.hello(stream)).await {
+        let greeting = tokio::select! {
+            greeting = timeout(self.limits.authentication, self.hello(stream)) => greeting,
+            () = ticket.evicted() => {
+                let why = "TLS handshake evicted: too many unauthenticated connections";
+                self.refusals.note(RefusalReason::Crowd, &peer, &why);
+                return None;
+            }
+        };
+        let greeting = match greeting {
             Ok(Ok(heard)) => heard,
             Ok(Err(why)) => {
                 let why = format_args!("not a client of ours: {why}");
-                self.refusals.tell(RefusalReason::NotAClient, &peer, &why);
+                self.refusals.note(RefusalReason::NotAClient, &peer, &why);
                 return None;
             }
             Err(_) => {
-                self.refusals.tell(RefusalReason::Late, &peer, &"it did not authenticate in time");
+                self.refusals.note(RefusalReason::Late, &peer, &"it did not authenticate in time");
                 return None;
             }
         };
@@ -178,7 +187,7 @@ impl Server {
                     ErrorCode::NotAuthorized => RefusalReason::Credential,
                     _ => RefusalReason::Protocol,
                 };
-                self.refusals.tell(reason, &peer, &failure.text);
+                self.refusals.note(reason, &peer, &failure.text);
                 refuse(greeting.stream, failure).await;
                 return None;
             }
@@ -208,7 +217,7 @@ impl Server {
     ) -> Option<Arrived<T>> {
         let suspension = self.credentials.borrow().suspension(&client.name).cloned();
         if let Some(why) = suspension {
-            self.refusals.tell(RefusalReason::Quota, &client.name, &why);
+            self.refusals.note(RefusalReason::Quota, &client.name, &why);
             refuse(stream, Failure::new(ErrorCode::NotAuthorized, &*why)).await;
             return None;
         }
@@ -217,14 +226,14 @@ impl Server {
             Ok(seat) => seat,
             Err(most) => {
                 let text = format!("this client has {most} sessions, as many as it may");
-                self.refusals.tell(RefusalReason::ClientLimit, &client.name, &text);
+                self.refusals.note(RefusalReason::ClientLimit, &client.name, &text);
                 refuse(stream, Failure::new(ErrorCode::NotAuthorized, text)).await;
                 return None;
             }
         };
         let Ok(place) = self.clients.enter(Arc::clone(&client.name)) else {
             let why = "too many connections";
-            self.refusals.tell(RefusalReason::ClientLimit, &client.name, &why);
+            self.refusals.note(RefusalReason::ClientLimit, &client.name, &why);
             let text = "this client has too many connections";
             refuse(stream, Failure::new(ErrorCode::ResourceExceeded, text)).await;
             return None;

@@ -16,6 +16,7 @@ use tokio::time::{interval, timeout};
 use super::admission::Quota;
 use super::nat::echo_mapping::Told;
 use super::nat::filter::UdpFiltering;
+use super::nat::mapped_ports::MappedPorts;
 use super::nat::{Nat, SWEEP_EVERY};
 use super::{Client, RefusalReason, Server, Unsaid};
 use crate::channel::Channel;
@@ -43,6 +44,7 @@ pub(super) struct DatagramService {
     generation: Generation,
     lanes: Quota<Arc<str>>,
     sockets: Arc<Quota<Arc<str>>>,
+    ports: MappedPorts,
     counters: Arc<UdpCounters>,
     echoes_told: Told,
 }
@@ -54,6 +56,7 @@ impl Default for DatagramService {
             generation: Generation::default(),
             lanes: Quota::new(LANES_PER_CLIENT, LANES_TOTAL),
             sockets: Arc::new(Quota::new(SOCKETS_PER_CLIENT, SOCKETS_TOTAL)),
+            ports: MappedPorts::default(),
             counters: Arc::default(),
             echoes_told: Told::default(),
         }
@@ -124,7 +127,7 @@ impl Server {
         let service = &self.datagrams;
         let Ok(_place) = service.lanes.enter(Arc::clone(&client.name)) else {
             let text = format!("too many lanes: {LANES_PER_CLIENT} of a client");
-            self.refusals.tell(RefusalReason::ClientLimit, &client.name, &text);
+            self.refusals.note(RefusalReason::ClientLimit, &client.name, &text);
             return unsaid.refuse(stream, Failure::new(ErrorCode::ResourceExceeded, text)).await;
         };
         let (lane, ours, filtering) = match service.begin(&stream, session, end) {
@@ -141,7 +144,7 @@ impl Server {
         tracing::debug!(client = %client.name, "carries datagrams");
         let rules = (self.rules.subscribe(), filtering);
         let whose = (Arc::clone(&client.name), Arc::clone(&client.account.traffic));
-        let sockets = Arc::clone(&service.sockets);
+        let sockets = (Arc::clone(&service.sockets), service.ports.clone());
         let counted = (Arc::clone(&service.counters), Arc::clone(&service.echoes_told));
         let nat = Nat::new(lane, whose, rules, sockets, counted);
         let end = {

@@ -11,6 +11,7 @@ pub mod allowances;
 mod arrival;
 mod datagrams;
 pub mod dial;
+mod handshakes;
 mod nat;
 mod own_resolver;
 mod refusals;
@@ -36,10 +37,11 @@ pub use nat::filter::UdpFiltering;
 pub use refusals::RefusalReason;
 
 use accounts::{Account, Accounts};
-use admission::{AdmissionLimits, HandshakeQueue, Quota};
+use admission::{AdmissionLimits, Quota};
 use allowances::Allowances;
 use arrival::Arrived;
 use datagrams::DatagramService;
+use handshakes::HandshakeQueue;
 use refusals::Refusals;
 use remote::Remotes;
 use sessions::Sessions;
@@ -467,11 +469,11 @@ impl Server {
     fn refuse_request(&self, client: &Client, failure: &Failure, what: &str) {
         let reason = RefusalReason::of_request(failure);
         if reason == RefusalReason::Rules {
-            return self.refusals.tell(reason, &client.name, &failure.text);
+            return self.refusals.note(reason, &client.name, &failure.text);
         }
         tracing::debug!(client = %client.name, "{}", failure.text);
         let whose = if reason == RefusalReason::Target { "unreachable" } else { "a fault of ours" };
-        self.refusals.tell(reason, &client.name, &format_args!("{what}: {whose}"));
+        self.refusals.note(reason, &client.name, &format_args!("{what}: {whose}"));
     }
 
     /// Resolves when the client's credential is taken away, or suspended: then with what it is told.

@@ -2,19 +2,20 @@
 //!
 //! The mapping is endpoint-independent: every peer of an application's socket sees the same address and port. Which
 //! other peers may send there is the server's choice ([`filter`]); what they send goes to the client in a flow that
-//! the server opens. The rules for targets hold in both directions. A mapping lasts 300 s after its last use, 30 s if
+//! the server opens. The rules for targets hold in both directions; clients of this server reach each other at their
+//! mapped ports all the same ([`mapped_ports`]). A mapping lasts 300 s after its last use, 30 s if
 //! it was used for nothing but DNS. Datagrams from peers without a flow do not count as use: strangers cannot keep a
 //! mapping open.
 
 pub(super) mod echo_mapping;
 mod echoes;
 pub(super) mod filter;
+pub(super) mod mapped_ports;
 mod mapping;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -27,14 +28,13 @@ use super::admission::Quota;
 use super::dial::allowed;
 use crate::message::{ErrorCode, Failure};
 use crate::relay::Traffic;
-use crate::rules::Rules;
+use crate::rules::{Refused, Rules};
 use crate::target::Target;
-use crate::udp::{
-    FlowTable, Item, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, UdpCounters, count, is_told,
-};
+use crate::udp::{FlowTable, Item, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, UdpCounters, count};
 use echo_mapping::{Echoes, Request, Told};
 use filter::{UdpFiltering, UnaskedRates};
-use mapping::Mapping;
+use mapped_ports::MappedPorts;
+use mapping::{Mapping, Way};
 
 /// Between two looks for sockets that are idle.
 pub(super) const SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -54,13 +54,20 @@ const LONGEST: usize = 2_048;
 enum Flow {
     /// Its name is being looked up; these wait.
     LookedUp(Vec<Vec<u8>>),
-    /// The peer's address, and whether the client called it by a name.
-    Open { address: SocketAddr, named: bool },
+    /// The peer's address, how it is reached, and whether the client called it by a name.
+    Open { address: SocketAddr, way: Way, named: bool },
     /// It may not be, or cannot.
     Refused(ErrorCode),
 }
 
 /// What is known of a flow that this side opened.
+#[derive(Copy, Clone, Debug)]
+struct UnaskedFlow {
+    known: Unasked,
+    way: Way,
+}
+
+/// What the client says of a flow that this side opened.
 #[derive(Copy, Clone, Debug)]
 enum Unasked {
     /// The client has not said that it knows it.
@@ -74,7 +81,7 @@ enum Unasked {
 struct State {
     sockets: BTreeMap<u32, Mapping>,
     flows: FlowTable<Flow>,
-    unasked: FlowTable<Unasked>,
+    unasked: FlowTable<UnaskedFlow>,
     unasked_rates: UnaskedRates,
     early: VecDeque<(u64, Vec<u8>)>,
     outbox: Outbox,
@@ -89,12 +96,11 @@ pub(super) struct Nat {
     rules: watch::Receiver<Arc<Rules>>,
     filtering: UdpFiltering,
     places: Arc<Quota<Arc<str>>>,
+    ports: MappedPorts,
     lookups: Arc<Semaphore>,
     counters: Arc<UdpCounters>,
     /// Bytes of the client's credential.
     traffic: Arc<Traffic>,
-    /// Flows that were refused.
-    refusals: AtomicU64,
     echoes_told: Told,
     state: Mutex<State>,
     me: Weak<Nat>,
@@ -107,7 +113,7 @@ impl Nat {
         lane: Datagrams,
         (client, traffic): (Arc<str>, Arc<Traffic>),
         (rules, filtering): (watch::Receiver<Arc<Rules>>, UdpFiltering),
-        places: Arc<Quota<Arc<str>>>,
+        (places, ports): (Arc<Quota<Arc<str>>>, MappedPorts),
         (counters, echoes_told): (Arc<UdpCounters>, Told),
     ) -> Arc<Nat> {
         let state = Mutex::new(State {
@@ -122,17 +128,16 @@ impl Nat {
         let lookups = Arc::new(Semaphore::new(LOOKUPS));
         Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
-            let refusals = AtomicU64::new(0);
             Nat {
                 lane,
                 client,
                 rules,
                 filtering,
                 places,
+                ports,
                 lookups,
                 counters,
                 traffic,
-                refusals,
                 echoes_told,
                 state,
                 me,
@@ -190,9 +195,9 @@ impl Nat {
     /// A datagram of a flow that the client opened.
     fn on_data(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
         match state.flows.touch(flow, now) {
-            Some(((socket, _), Flow::Open { address, .. }, _)) => {
-                let (socket, address) = (*socket, *address);
-                self.forward(state, now, (socket, address), payload);
+            Some(((socket, _), Flow::Open { address, way, .. }, _)) => {
+                let (socket, peer) = (*socket, (*address, *way));
+                self.forward(state, now, (socket, peer), payload);
             }
             Some((_, Flow::LookedUp(waiting), _)) => {
                 if waiting.len() < WAITING {
@@ -219,7 +224,8 @@ impl Nat {
     /// The client answers a peer to whom nobody had sent anything.
     fn on_answer(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
         let known = state.unasked.touch(flow, now);
-        let peer = known.and_then(|((socket, peer), _, _)| Some((*socket, address_of(peer)?)));
+        let peer = known
+            .and_then(|((socket, peer), flow, _)| Some((*socket, (address_of(peer)?, flow.way))));
         match peer {
             Some(to) => self.forward(state, now, to, payload),
             None => {
@@ -243,7 +249,7 @@ impl Nat {
             self.begin(state, now, flow, key);
         }
         match state.flows.get(flow).map(|(_, flow)| flow) {
-            Some(Flow::Open { address, named }) => {
+            Some(Flow::Open { address, named, .. }) => {
                 let address = named.then_some(*address);
                 state.outbox.push(flow, &Item::Known(address));
             }
@@ -285,24 +291,24 @@ impl Nat {
         }
     }
 
-    /// Whether the rules allow an address.
-    fn judge(&self, address: SocketAddr) -> Flow {
+    /// How a peer may be reached, by the rules.
+    fn way_to(&self, address: SocketAddr) -> Result<Way, Refused> {
         let checked = self.rules.borrow().check(address.ip());
         match checked {
-            Ok(()) => Flow::Open { address, named: false },
-            Err(refused) => {
-                self.tell(&format_args!("datagrams to {address}: {refused}"));
-                Flow::Refused(refused.code())
-            }
+            Ok(()) => Ok(Way::Allowed),
+            Err(Refused::Own { .. }) if self.ports.contains(address) => Ok(Way::Hairpin),
+            Err(refused) => Err(refused),
         }
     }
 
-    /// Tells of a refusal, if it is one of the client's first.
-    fn tell(&self, refusal: &std::fmt::Arguments<'_>) {
-        self.refusals.fetch_add(1, Ordering::Relaxed);
-        match is_told(&self.refusals) {
-            true => tracing::warn!(client = %self.client, "{refusal}"),
-            false => tracing::debug!(client = %self.client, "{refusal}"),
+    /// Whether the rules allow an address.
+    fn judge(&self, address: SocketAddr) -> Flow {
+        match self.way_to(address) {
+            Ok(way) => Flow::Open { address, way, named: false },
+            Err(refused) => {
+                tracing::warn!(client = %self.client, "datagrams to {address}: {refused}");
+                Flow::Refused(refused.code())
+            }
         }
     }
 
@@ -342,15 +348,16 @@ impl Nat {
         match found {
             Ok(addresses) => {
                 let Some(address) = best(&addresses) else { return };
-                *entry = Flow::Open { address, named: true };
+                let way = Way::Allowed;
+                *entry = Flow::Open { address, way, named: true };
                 state.flows.alias(flow, address.into());
                 state.outbox.push(flow, &Item::Known(Some(address)));
                 for payload in waiting {
-                    self.forward(state, now, (key.0, address), &payload);
+                    self.forward(state, now, (key.0, (address, way)), &payload);
                 }
             }
             Err(failure) => {
-                self.tell(&format_args!("datagrams to {}: {}", key.1, failure.text));
+                tracing::warn!(client = %self.client, "datagrams to {}: {}", key.1, failure.text);
                 *entry = Flow::Refused(failure.code);
                 count(&self.counters.refused);
                 state.outbox.push(flow, &Item::Refused(failure.code));
@@ -375,7 +382,7 @@ impl Nat {
             }
         };
         count(&self.counters.sockets);
-        state.sockets.insert(socket, Mapping::new(now, place));
+        state.sockets.insert(socket, Mapping::new(now, self.ports.clone(), place));
         Ok(())
     }
 
@@ -408,7 +415,7 @@ impl Nat {
         &self,
         state: &mut State,
         now: Instant,
-        (socket, to): (u32, SocketAddr),
+        (socket, (to, way)): (u32, (SocketAddr, Way)),
         payload: &[u8],
     ) {
         if let Err(code) = self.map(state, now, socket) {
@@ -418,7 +425,7 @@ impl Nat {
         let Some(mapping) = state.sockets.get_mut(&socket) else { return };
         let read =
             |opened| tokio::spawn(read(Weak::clone(&self.me), opened, socket)).abort_handle();
-        match mapping.send(now, to, payload, read) {
+        match mapping.send(now, (to, way), payload, read) {
             Ok(()) => {
                 self.traffic.count(0, payload.len() as u64);
                 count(&self.counters.to_local);
@@ -475,14 +482,15 @@ impl Nat {
             }
             return state.outbox.push(flow, &Item::Data(payload));
         }
-        if !self.is_let_in(state, now, (socket, from)) {
+        let Some(way) = self.let_in(state, now, (socket, from)) else {
             return count(&self.counters.filtered);
-        }
+        };
         self.traffic.count(payload.len() as u64, 0);
         let flow = match state.unasked.find(&key) {
             Some(flow) => flow,
             None => {
-                let (flow, full) = state.unasked.open(key.clone(), Unasked::New, now);
+                let new = UnaskedFlow { known: Unasked::New, way };
+                let (flow, full) = state.unasked.open(key.clone(), new, now);
                 count(&self.counters.flows);
                 if full {
                     count(&self.counters.flows_forgotten);
@@ -490,24 +498,22 @@ impl Nat {
                 flow
             }
         };
-        match state.unasked.touch(flow, now).map(|(_, known, _)| *known) {
+        match state.unasked.touch(flow, now).map(|(_, flow, _)| flow.known) {
             Some(Unasked::Known) => state.outbox.push(flow, &Item::Data(payload)),
             Some(Unasked::Unwanted) | None => count(&self.counters.dropped),
             Some(Unasked::New) => state.outbox.describe(flow, socket, &key.1, payload),
         }
     }
 
-    /// Whether a peer without a flow may send to a socket now.
-    fn is_let_in(&self, state: &mut State, now: Instant, peer: (u32, SocketAddr)) -> bool {
+    /// How a peer without a flow is answered, if it may send to a socket now.
+    fn let_in(&self, state: &mut State, now: Instant, peer: (u32, SocketAddr)) -> Option<Way> {
         let (socket, from) = peer;
         let is_expected = match self.filtering {
             UdpFiltering::AddressDependent => state.flows.has_peer(socket, from.ip()),
             UdpFiltering::EndpointIndependent => true,
         };
-        is_expected
-            && from.port() != 0
-            && state.unasked_rates.take(from.ip(), now)
-            && self.rules.borrow().check(from.ip()).is_ok()
+        let may_be = is_expected && from.port() != 0 && state.unasked_rates.take(from.ip(), now);
+        may_be.then(|| self.way_to(from).ok()).flatten()
     }
 }
 
@@ -519,8 +525,8 @@ fn forget(state: &mut State, socket: u32) {
 }
 
 fn set_unasked(state: &mut State, flow: u64, to: Unasked) {
-    if let Some((_, known)) = state.unasked.get(flow) {
-        *known = to;
+    if let Some((_, flow)) = state.unasked.get(flow) {
+        flow.known = to;
     }
 }
 

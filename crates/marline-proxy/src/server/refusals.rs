@@ -1,12 +1,8 @@
-//! Refusals of a server: counted by reason, and told in the log at a bounded rate.
-//!
-//! Whoever can reach the server can be refused as often as they like. All are counted; the log has
-//! [few lines](FewLines).
+//! Refusals of a server: counted by reason, and logged.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::few_lines::FewLines;
 use crate::message::{ErrorCode, Failure};
 
 /// Why somebody was refused.
@@ -76,31 +72,22 @@ impl RefusalReason {
     }
 }
 
-/// Counts by reason, and what is left of the log's lines.
+/// Counts by reason.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     counts: [AtomicU64; RefusalReason::ALL.len()],
-    lines: FewLines,
 }
 
 impl Refusals {
-    /// Counts one, and tells of it if there is a line left: who (an address, a credential), and why.
-    pub(super) fn tell(&self, reason: RefusalReason, who: &dyn Display, why: &dyn Display) {
+    /// Counts and logs one: `who` is an address or a credential.
+    pub(super) fn note(&self, reason: RefusalReason, who: &dyn Display, why: &dyn Display) {
         self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
-        let Some(untold) = self.lines.take() else {
-            tracing::debug!(%who, "refused: {why}");
-            return;
-        };
-        let others = match untold {
-            0 => String::new(),
-            count => format!(" (and {count} others were refused)"),
-        };
         // What any scanner of ports does is no cause for alarm.
         match reason {
             RefusalReason::NotAClient | RefusalReason::Late => {
-                tracing::info!(%who, "refused: {why}{others}");
+                tracing::info!(%who, "refused: {why}");
             }
-            _ => tracing::warn!(%who, "refused: {why}{others}"),
+            _ => tracing::warn!(%who, "refused: {why}"),
         }
     }
 
@@ -115,12 +102,12 @@ impl Refusals {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn each_is_counted_under_its_reason() {
+    #[test]
+    fn each_is_counted_under_its_reason() {
         let refusals = Refusals::default();
         for (place, reason) in RefusalReason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, place);
-            (0..=place).for_each(|_| refusals.tell(reason, &"somebody", &"why"));
+            (0..=place).for_each(|_| refusals.note(reason, &"somebody", &"why"));
         }
         let counts: Vec<u64> = refusals.counts().map(|(_, count)| count).collect();
         assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);

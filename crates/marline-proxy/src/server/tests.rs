@@ -152,6 +152,24 @@ async fn lingering_without_authentication_is_bounded_in_number_and_time() {
     welcomed(&bench).await;
 }
 
+#[tokio::test]
+async fn stalled_tls_handshakes_of_many_sources_lock_out_no_client() {
+    let admission = AdmissionLimits { per_source: 2, total: 6, ..AdmissionLimits::default() };
+    let bench = Bench::new(ServerLimits { admission, ..ServerLimits::default() });
+    let mut stalled = Vec::new();
+    for n in 0..30 {
+        let mut stream = bench.dial_from(&format!("198.51.100.{}", n % 5));
+        // What looks like TLS, and never goes on.
+        stream.write_all(&[22, 3, 1, 2]).await.unwrap();
+        stalled.push(stream);
+    }
+    while bench.server.handshakes.count() < 6 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut stream = timeout(Duration::from_secs(5), connected(&bench)).await.unwrap();
+    echo(&mut stream, b"among them").await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn lingering_after_tls_and_in_the_middle_of_hello_ends_too() {
     let bench = Bench::new(ServerLimits::default());

@@ -90,15 +90,6 @@ counts! {
     unknown,
 }
 
-/// Refusals that are told in the log; more are for those who look closer, since an application may try any number of
-/// peers.
-const REFUSALS_TOLD: u64 = 16;
-
-/// Whether a refusal is one of the first.
-pub(crate) fn is_told(refusals: &AtomicU64) -> bool {
-    refusals.load(Ordering::Relaxed) <= REFUSALS_TOLD
-}
-
 /// Adds one.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! Tests of UDP through the proxy: associations of SOCKS5 and forwards (-U), over emulated links that fail, with peers
 //! that nobody asked, forged and repeated frames, and a server that is killed.
 
+mod hairpin;
 mod hostile;
 
 use std::collections::BTreeMap;

@@ -357,7 +357,7 @@ fn a_syn_that_made_room_for_others_still_counts_for_its_flow() {
     let mut server = half_open(now);
     while answer(&mut server, now, 60).is_some() {}
     for n in 0..PENDING_CAPACITY as u64 {
-        server.receive(now, &datagram(outer(1, (7, 1)), &syn(0x5000 + n, 44)));
+        server.receive(now, &datagram(outer(1, (9, 1)), &syn(0x5000 + n, 44)));
     }
     assert!(!server.pending.knows(CLIENT_FLOW, ip(9)));
     server.receive(now, &datagram(outer(1, HERE), &syn(CLIENT_FLOW, 44)));

@@ -26,7 +26,7 @@ impl Nat {
             Ok(()) => self.ask(state, now, request),
             Err(refused) => {
                 count(&self.counters.refused);
-                self.tell(&format_args!("ping to {to}: {refused}"));
+                tracing::warn!(client = %self.client, "ping to {to}: {refused}");
                 Err(prohibited(to))
             }
         };

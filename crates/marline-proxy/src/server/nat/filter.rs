@@ -6,12 +6,13 @@
 //! public address, for applications whose peers do not wait to be called. Either way, what arrives without a flow is
 //! limited per source and in all: a peer that the application answers gets a flow of its own, which has no limit here.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use marline_io::Source;
 use tokio::time::Instant;
+
+use crate::rate::{Rate, RateLimit, RateLimits};
 
 /// Which peers may send to a mapped port.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -30,45 +31,24 @@ const IN_ALL: Rate = Rate { burst: 256, interval: Duration::from_millis(4) };
 /// Sources that are remembered at a time.
 const SOURCES: usize = 256;
 
-/// A rate limit: `burst` at once, then one each `interval`.
-#[derive(Copy, Clone, Debug)]
-struct Rate {
-    burst: u32,
-    interval: Duration,
-}
-
-impl Rate {
-    /// Takes one. `due` is when everything taken so far is paid for (the generic cell rate algorithm).
-    fn take(self, due: &mut Option<Instant>, now: Instant) -> bool {
-        let paid = due.map_or(now, |due| due.max(now));
-        let within = paid.duration_since(now) <= self.interval * (self.burst - 1);
-        if within {
-            *due = Some(paid + self.interval);
-        }
-        within
-    }
-}
-
 /// Rate limits on what arrives at a client's mapped ports from peers without a flow.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct UnaskedRates {
-    in_all: Option<Instant>,
-    by_source: BTreeMap<Source, Option<Instant>>,
+    in_all: RateLimit,
+    by_source: RateLimits<Source>,
+}
+
+impl Default for UnaskedRates {
+    fn default() -> Self {
+        let by_source = RateLimits::new(PER_SOURCE, SOURCES);
+        UnaskedRates { in_all: RateLimit::new(IN_ALL), by_source }
+    }
 }
 
 impl UnaskedRates {
     /// Whether one more datagram from `address` is within the limits.
     pub(super) fn take(&mut self, address: IpAddr, now: Instant) -> bool {
-        let source = Source::of(address);
-        if self.by_source.len() >= SOURCES && !self.by_source.contains_key(&source) {
-            self.by_source.retain(|_, due| due.is_some_and(|due| due > now));
-            // All of them are busy: what they sent is within the limit of all, or was dropped.
-            if self.by_source.len() >= SOURCES {
-                return false;
-            }
-        }
-        PER_SOURCE.take(self.by_source.entry(source).or_default(), now)
-            && IN_ALL.take(&mut self.in_all, now)
+        self.by_source.take(Source::of(address), now) && self.in_all.take(now)
     }
 }
 
@@ -102,13 +82,12 @@ mod tests {
     }
 
     #[test]
-    fn many_sources_share_a_limit_and_take_bounded_room() {
+    fn many_sources_share_a_limit() {
         let (mut rates, start) = (UnaskedRates::default(), Instant::now());
         let all = (0..10_000_u32)
             .filter(|at| rates.take(address(*at), start + Duration::from_micros(100) * *at))
             .count();
         assert!((256..=510).contains(&all), "256 and 250 in a second: {all}");
-        assert!(rates.by_source.len() <= SOURCES);
         assert!(
             rates.take(address(20_000), start + Duration::from_secs(10)),
             "they are forgotten once they are silent"

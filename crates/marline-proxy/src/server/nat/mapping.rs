@@ -9,14 +9,26 @@ use tokio::net::UdpSocket;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::mapped_ports::{MappedPort, MappedPorts};
 use crate::server::admission::Permit;
 use crate::udp::{DNS_PORT, idle_limit, send_to};
 
 /// A UDP socket of one family, and the task that reads it.
 #[derive(Debug)]
 struct Half {
+    /// First: it goes before the socket does.
+    _port: MappedPort,
     socket: Arc<UdpSocket>,
     reader: AbortHandle,
+}
+
+/// How a peer is reached.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// At an address that the rules allow.
+    Allowed,
+    /// At an address of the server itself, as long as its port is mapped to a client's socket.
+    Hairpin,
 }
 
 impl Drop for Half {
@@ -32,13 +44,14 @@ pub(super) struct Mapping {
     ipv6: Option<Half>,
     used_at: Instant,
     only_dns: bool,
+    ports: MappedPorts,
     _place: Permit<Arc<str>>,
 }
 
 impl Mapping {
     /// One without sockets, which takes this place.
-    pub(super) fn new(now: Instant, place: Permit<Arc<str>>) -> Mapping {
-        Mapping { ipv4: None, ipv6: None, used_at: now, only_dns: true, _place: place }
+    pub(super) fn new(now: Instant, ports: MappedPorts, place: Permit<Arc<str>>) -> Mapping {
+        Mapping { ipv4: None, ipv6: None, used_at: now, only_dns: true, ports, _place: place }
     }
 
     /// When it was used last.
@@ -64,11 +77,12 @@ impl Mapping {
     /// Sends a datagram. `read` starts a task that reads a new socket.
     ///
     /// # Errors
-    /// The system's: there is no socket, or it does not send.
+    /// The system's: there is no socket, or it does not send. `ConnectionRefused`: a port of the server itself that is
+    /// not mapped any more.
     pub(super) fn send(
         &mut self,
         now: Instant,
-        to: SocketAddr,
+        (to, way): (SocketAddr, Way),
         payload: &[u8],
         read: impl FnOnce(Arc<UdpSocket>) -> AbortHandle,
     ) -> io::Result<()> {
@@ -78,11 +92,18 @@ impl Mapping {
             Some(half) => half,
             None => {
                 let socket = Arc::new(open(to.is_ipv6())?);
+                let _port = self.ports.add(socket.local_addr()?);
                 let reader = read(Arc::clone(&socket));
-                half.insert(Half { socket, reader })
+                half.insert(Half { _port, socket, reader })
             }
         };
-        send_to(&half.socket, payload, to).map(|_| ())
+        let send = || send_to(&half.socket, payload, to).map(drop);
+        match way {
+            Way::Allowed => send(),
+            Way::Hairpin => {
+                self.ports.send(to, send).unwrap_or(Err(io::ErrorKind::ConnectionRefused.into()))
+            }
+        }
     }
 }
 
@@ -112,7 +133,7 @@ mod tests {
         let place = Quota::new(1, 1).enter(Arc::from("laptop")).unwrap();
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut mapping = Mapping::new(start, place);
+        let mut mapping = Mapping::new(start, MappedPorts::default(), place);
         mapping.sends(start, "192.0.2.1:53".parse().unwrap());
         assert!(!mapping.is_idle(after(29)) && mapping.is_idle(after(30)));
         mapping.sends(after(20), "192.0.2.2:53".parse().unwrap());

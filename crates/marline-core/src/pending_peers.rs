@@ -1,4 +1,5 @@
-//! Peers that have not proven themselves yet: one bounded table for every port that strangers reach.
+//! Peers that have not proven themselves yet: one bounded table for every port that strangers reach, and for
+//! half-open connections.
 //!
 //! A full table must not refuse newcomers, because then a few idle connections keep everybody out. It must not evict
 //! whichever entry is oldest either, because then a flood from one place evicts the honest peers of all others. So
@@ -7,16 +8,11 @@
 //! source that floods the table therefore evicts itself, and only where nobody has more than one entry does age
 //! alone decide.
 //!
-//! [`PendingPeers`] is the table without clock or I/O; [`PendingTable`] shares it between tasks. Whoever holds a
-//! [`PendingPlace`] drops it when the peer has proven itself or is gone, and ends the connection when
-//! [`PendingPlace::evicted`] resolves.
+//! A proof may age: [`PendingPeers::readmit`] makes a peer a stranger again, as old as it was.
 
 use core::cmp::Reverse;
 use core::net::{IpAddr, Ipv6Addr};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use tokio::sync::oneshot;
 
 /// What shares one part of a table: an IPv4 address or an IPv6 /64.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,7 +43,7 @@ pub struct PendingLimits {
 pub struct PendingId(u64);
 
 /// Unproven peers, each with a value of type `T`. Every operation takes logarithmic time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PendingPeers<T> {
     limits: PendingLimits,
     next: u64,
@@ -100,19 +96,41 @@ impl<T> PendingPeers<T> {
         value
     }
 
-    fn evict_for(&mut self, newcomer: Source) -> Option<T> {
-        let own = self.count_of(newcomer);
-        if own >= self.limits.per_source.max(1) {
-            return self.evict_oldest_of(newcomer);
-        }
-        if self.len < self.limits.total.max(1) {
-            return None;
-        }
-        let (most, _, largest) = *self.ranking.last()?;
-        self.evict_oldest_of(if own + 1 > most { newcomer } else { largest })
+    /// Adds an entry again that was removed, in its old place among the others. Evicts nothing.
+    pub fn readmit(&mut self, source: Source, id: PendingId, value: T) {
+        let before = self.change(source, |entries| entries.insert(id, value));
+        self.len += usize::from(before.is_none());
     }
 
-    fn evict_oldest_of(&mut self, source: Source) -> Option<T> {
+    /// Evicts the entry that has to go for a newcomer when the table is full, whether it is or not: for tables that
+    /// share their room with other things. `None`: it is empty.
+    pub fn make_room(&mut self, newcomer: Source) -> Option<T> {
+        self.evict_oldest_of(self.next_victim(newcomer)?.0)
+    }
+
+    /// The entry that [`make_room`](Self::make_room) would evict, and its source.
+    #[must_use]
+    pub fn next_victim(&self, newcomer: Source) -> Option<(Source, &T)> {
+        let (most, _, largest) = *self.ranking.last()?;
+        let source = if self.count_of(newcomer) >= most { newcomer } else { largest };
+        Some((source, self.oldest_of(source)?))
+    }
+
+    /// The oldest entry of a source.
+    #[must_use]
+    pub fn oldest_of(&self, source: Source) -> Option<&T> {
+        self.by_source.get(&source)?.first_key_value().map(|(_, value)| value)
+    }
+
+    fn evict_for(&mut self, newcomer: Source) -> Option<T> {
+        if self.count_of(newcomer) >= self.limits.per_source.max(1) {
+            return self.evict_oldest_of(newcomer);
+        }
+        if self.len < self.limits.total.max(1) { None } else { self.make_room(newcomer) }
+    }
+
+    /// Evicts the oldest entry of a source. `None`: there is none.
+    pub fn evict_oldest_of(&mut self, source: Source) -> Option<T> {
         let value = self.change(source, BTreeMap::pop_first).map(|(_, value)| value);
         self.len -= usize::from(value.is_some());
         value
@@ -145,69 +163,8 @@ impl<T> PendingPeers<T> {
     }
 }
 
-/// A table of unproven peers that tasks share.
-#[derive(Clone, Debug)]
-pub struct PendingTable {
-    peers: Arc<Mutex<PendingPeers<oneshot::Sender<()>>>>,
-}
-
-/// A place in a [`PendingTable`]. Dropping it makes room.
-#[derive(Debug)]
-pub struct PendingPlace {
-    table: PendingTable,
-    source: Source,
-    id: PendingId,
-    evicted: oneshot::Receiver<()>,
-}
-
-impl PendingTable {
-    /// An empty table.
-    #[must_use]
-    pub fn new(limits: PendingLimits) -> PendingTable {
-        PendingTable { peers: Arc::new(Mutex::new(PendingPeers::new(limits))) }
-    }
-
-    /// A place for a peer that has just arrived from `address`. Another peer may be evicted for it.
-    #[must_use]
-    pub fn admit(&self, address: IpAddr) -> PendingPlace {
-        let source = Source::of(address);
-        let (sender, evicted) = oneshot::channel();
-        // Dropping the sender of the evicted entry resolves its `evicted`.
-        let (id, _) = self.lock().admit(source, sender);
-        PendingPlace { table: self.clone(), source, id, evicted }
-    }
-
-    /// Number of peers in it.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.lock().len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PendingPeers<oneshot::Sender<()>>> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl PendingPlace {
-    /// Resolves when the peer has been evicted. Cancel safe.
-    pub async fn evicted(&mut self) {
-        // Nothing is ever sent: the sender is dropped.
-        let _ = (&mut self.evicted).await;
-    }
-}
-
-impl Drop for PendingPlace {
-    fn drop(&mut self) {
-        self.table.lock().remove(self.source, self.id);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use tokio::time::timeout;
-
     use super::*;
 
     const SMALL: PendingLimits = PendingLimits { total: 4, per_source: 3 };
@@ -304,16 +261,20 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn an_evicted_peer_learns_of_it_and_the_others_do_not() {
-        let table = PendingTable::new(PendingLimits { total: 2, per_source: 2 });
-        let mut first = table.admit("192.0.2.1".parse().unwrap());
-        let mut honest = table.admit("192.0.2.2".parse().unwrap());
-        let flood = table.admit("192.0.2.1".parse().unwrap());
-        timeout(Duration::from_secs(5), first.evicted()).await.unwrap();
-        assert!(timeout(Duration::from_millis(20), honest.evicted()).await.is_err());
-        assert_eq!(table.count(), 2);
-        drop((first, honest, flood));
-        assert_eq!(table.count(), 0);
+    #[test]
+    fn an_entry_that_comes_back_is_as_old_as_it_was() {
+        let mut peers = PendingPeers::new(SMALL);
+        let (old, _) = peers.admit(source("192.0.2.1"), "old");
+        let _ = peers.admit(source("192.0.2.1"), "new");
+        assert_eq!(peers.remove(source("192.0.2.1"), old), Some("old"));
+        // It has moved to another address meanwhile, where there is one already.
+        let _ = peers.admit(source("192.0.2.2"), "there");
+        peers.readmit(source("192.0.2.2"), old, "old");
+        assert_eq!((peers.len(), peers.count_of(source("192.0.2.2"))), (3, 2));
+        assert_eq!(peers.make_room(source("192.0.2.3")), Some("old"));
+        assert_eq!(peers.make_room(source("192.0.2.3")), Some("new"));
+        assert_eq!(peers.make_room(source("192.0.2.3")), Some("there"));
+        assert_eq!(peers.make_room(source("192.0.2.3")), None);
+        assert!(peers.is_empty() && peers.by_source.is_empty() && peers.ranking.is_empty());
     }
 }

@@ -1,0 +1,48 @@
+//! Half-open connections of an endpoint: those whose peer has not acknowledged the SYN/ACK yet.
+
+use core::net::IpAddr;
+use std::collections::BTreeMap;
+
+use crate::{ConnectionId, PendingId, PendingLimits, PendingPeers, Source};
+
+/// The endpoint bounds their number itself, because a connection that a SYN cookie opens must not evict another one.
+const UNBOUNDED: PendingLimits = PendingLimits { total: usize::MAX, per_source: usize::MAX };
+
+/// Half-open connections by source.
+#[derive(Debug)]
+pub(super) struct HalfOpen {
+    peers: PendingPeers<ConnectionId>,
+    by_slot: BTreeMap<u32, (Source, PendingId)>,
+}
+
+impl Default for HalfOpen {
+    fn default() -> Self {
+        HalfOpen { peers: PendingPeers::new(UNBOUNDED), by_slot: BTreeMap::new() }
+    }
+}
+
+impl HalfOpen {
+    /// How many there are.
+    pub(super) const fn count(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Adds the connection in a slot.
+    pub(super) fn add(&mut self, slot: u32, id: ConnectionId, peer: IpAddr) {
+        let source = Source::of(peer);
+        let (pending, _) = self.peers.admit(source, id);
+        self.by_slot.insert(slot, (source, pending));
+    }
+
+    /// The connection in a slot is not half-open any more.
+    pub(super) fn remove(&mut self, slot: u32) {
+        if let Some((source, pending)) = self.by_slot.remove(&slot) {
+            self.peers.remove(source, pending);
+        }
+    }
+
+    /// Takes out the connection that has to end for a newcomer. `None`: there are none.
+    pub(super) fn make_room(&mut self, newcomer: IpAddr) -> Option<ConnectionId> {
+        self.peers.make_room(Source::of(newcomer))
+    }
+}

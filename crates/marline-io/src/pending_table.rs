@@ -1,0 +1,89 @@
+//! The table of unproven peers ([`PendingPeers`]), shared between tasks.
+//!
+//! Whoever holds a [`PendingPlace`] drops it when the peer has proven itself or is gone, and ends the connection when
+//! [`PendingPlace::evicted`] resolves.
+
+use core::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use marline_core::{PendingId, PendingLimits, PendingPeers, Source};
+use tokio::sync::oneshot;
+
+/// A table of unproven peers that tasks share.
+#[derive(Clone, Debug)]
+pub struct PendingTable {
+    peers: Arc<Mutex<PendingPeers<oneshot::Sender<()>>>>,
+}
+
+/// A place in a [`PendingTable`]. Dropping it makes room.
+#[derive(Debug)]
+pub struct PendingPlace {
+    table: PendingTable,
+    source: Source,
+    id: PendingId,
+    evicted: oneshot::Receiver<()>,
+}
+
+impl PendingTable {
+    /// An empty table.
+    #[must_use]
+    pub fn new(limits: PendingLimits) -> PendingTable {
+        PendingTable { peers: Arc::new(Mutex::new(PendingPeers::new(limits))) }
+    }
+
+    /// A place for a peer that has just arrived from `address`. Another peer may be evicted for it.
+    #[must_use]
+    pub fn admit(&self, address: IpAddr) -> PendingPlace {
+        let source = Source::of(address);
+        let (sender, evicted) = oneshot::channel();
+        // Dropping the sender of the evicted entry resolves its `evicted`.
+        let (id, _) = self.lock().admit(source, sender);
+        PendingPlace { table: self.clone(), source, id, evicted }
+    }
+
+    /// Number of peers in it.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PendingPeers<oneshot::Sender<()>>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PendingPlace {
+    /// Resolves when the peer has been evicted. Cancel safe.
+    pub async fn evicted(&mut self) {
+        // Nothing is ever sent: the sender is dropped.
+        let _ = (&mut self.evicted).await;
+    }
+}
+
+impl Drop for PendingPlace {
+    fn drop(&mut self) {
+        self.table.lock().remove(self.source, self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_evicted_peer_learns_of_it_and_the_others_do_not() {
+        let table = PendingTable::new(PendingLimits { total: 2, per_source: 2 });
+        let mut first = table.admit("192.0.2.1".parse().unwrap());
+        let mut honest = table.admit("192.0.2.2".parse().unwrap());
+        let flood = table.admit("192.0.2.1".parse().unwrap());
+        timeout(Duration::from_secs(5), first.evicted()).await.unwrap();
+        assert!(timeout(Duration::from_millis(20), honest.evicted()).await.is_err());
+        assert_eq!(table.count(), 2);
+        drop((first, honest, flood));
+        assert_eq!(table.count(), 0);
+    }
+}

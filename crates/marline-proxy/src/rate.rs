@@ -1,0 +1,104 @@
+//! Rate limits: so many at once, and then one in each interval (the generic cell rate algorithm).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A rate: `burst` at once, then one each `interval`.
+#[derive(Copy, Clone, Debug)]
+pub struct Rate {
+    /// At least 1.
+    pub burst: u32,
+    /// Until there may be one more.
+    pub interval: Duration,
+}
+
+/// What has been taken at a rate.
+#[derive(Copy, Clone, Debug)]
+pub struct RateLimit {
+    rate: Rate,
+    /// When everything taken so far is paid for.
+    due: Option<Instant>,
+}
+
+impl RateLimit {
+    /// Nothing has been taken.
+    #[must_use]
+    pub const fn new(rate: Rate) -> RateLimit {
+        RateLimit { rate, due: None }
+    }
+
+    /// Takes one. `false`: the limit is reached.
+    pub fn take(&mut self, now: Instant) -> bool {
+        let paid = self.due.map_or(now, |due| due.max(now));
+        let is_within = paid.duration_since(now) <= self.rate.interval * (self.rate.burst - 1);
+        if is_within {
+            self.due = Some(paid + self.rate.interval);
+        }
+        is_within
+    }
+
+    /// Whether it is as good as new.
+    fn is_idle(&self, now: Instant) -> bool {
+        self.due.is_none_or(|due| due <= now)
+    }
+}
+
+/// The same rate for each of a bounded number of keys.
+#[derive(Debug)]
+pub struct RateLimits<K> {
+    rate: Rate,
+    capacity: usize,
+    by_key: BTreeMap<K, RateLimit>,
+}
+
+impl<K: Ord> RateLimits<K> {
+    /// Limits for at most `capacity` keys that are in use at a time.
+    #[must_use]
+    pub const fn new(rate: Rate, capacity: usize) -> RateLimits<K> {
+        RateLimits { rate, capacity, by_key: BTreeMap::new() }
+    }
+
+    /// Takes one of this key. `false`: its limit is reached, or too many other keys are in use.
+    pub fn take(&mut self, key: K, now: Instant) -> bool {
+        if self.by_key.len() >= self.capacity && !self.by_key.contains_key(&key) {
+            self.by_key.retain(|_, limit| !limit.is_idle(now));
+            if self.by_key.len() >= self.capacity {
+                return false;
+            }
+        }
+        self.by_key.entry(key).or_insert(RateLimit::new(self.rate)).take(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Rate = Rate { burst: 3, interval: Duration::from_secs(10) };
+
+    #[test]
+    fn a_burst_passes_and_then_one_in_each_interval() {
+        let (mut limit, start) = (RateLimit::new(RATE), Instant::now());
+        let passed = |limit: &mut RateLimit, after_s: u64| {
+            (0..100).filter(|_| limit.take(start + Duration::from_secs(after_s))).count()
+        };
+        assert_eq!(passed(&mut limit, 0), 3);
+        assert_eq!(passed(&mut limit, 9), 0);
+        assert_eq!(passed(&mut limit, 10), 1);
+        assert_eq!(passed(&mut limit, 1_000), 3, "calm does not save up more");
+    }
+
+    #[test]
+    fn keys_have_limits_of_their_own_and_are_forgotten_once_they_are_idle() {
+        let (mut limits, start) = (RateLimits::new(RATE, 2), Instant::now());
+        for key in ["a", "b"] {
+            assert_eq!((0..100).filter(|_| limits.take(key, start)).count(), 3);
+        }
+        assert!(!limits.take("c", start), "there is no room");
+        let later = start + Duration::from_secs(30);
+        assert!(limits.take("c", later) && limits.take("a", later));
+        assert_eq!(limits.by_key.len(), 2);
+    }
+}

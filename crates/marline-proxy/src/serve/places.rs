@@ -1,0 +1,177 @@
+//! Places of a front's connections.
+//!
+//! A connection whose client has not sent anything yet is silent. When there is no place for a newcomer, a silent
+//! connection makes room: the oldest of the source that has most of them, or of the newcomer's own source if that
+//! source has as many connections as it may. Connections whose clients have sent something are never evicted.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use marline_io::{PendingId, PendingLimits, PendingPeers, Source};
+use tokio::sync::oneshot;
+
+use crate::relay::Traffic;
+use crate::server::admission::Full;
+
+/// Bounds on the number of silent connections are those of all connections.
+const UNBOUNDED: PendingLimits = PendingLimits { total: usize::MAX, per_source: usize::MAX };
+
+/// Places for connections, by source and in all.
+#[derive(Clone, Debug)]
+pub(super) struct Places(Arc<Mutex<Table>>);
+
+#[derive(Debug)]
+struct Table {
+    limits: PendingLimits,
+    all: usize,
+    by_source: BTreeMap<Source, usize>,
+    /// Connections that were silent when they were last looked at.
+    silent: PendingPeers<Silent>,
+}
+
+/// What is known of a silent connection. Dropping `spoken` evicts it.
+#[derive(Debug)]
+struct Silent {
+    source: Source,
+    traffic: Arc<Traffic>,
+    spoken: oneshot::Sender<()>,
+}
+
+/// A place. Dropping it makes room.
+#[derive(Debug)]
+pub(super) struct Place {
+    places: Places,
+    source: Source,
+    id: PendingId,
+    /// A message means that the connection was not silent. The end of the channel means that it is evicted.
+    spoken: oneshot::Receiver<()>,
+    has_spoken: bool,
+}
+
+impl Places {
+    pub(super) fn new(limits: PendingLimits) -> Places {
+        let (by_source, silent) = (BTreeMap::new(), PendingPeers::new(UNBOUNDED));
+        Places(Arc::new(Mutex::new(Table { limits, all: 0, by_source, silent })))
+    }
+
+    /// Changes the limits. Existing places are kept.
+    pub(super) fn bound(&self, limits: PendingLimits) {
+        self.lock().limits = limits;
+    }
+
+    /// How many places are taken.
+    pub(super) fn count(&self) -> usize {
+        self.lock().all
+    }
+
+    /// Takes a place for a connection that counts its bytes in `traffic`.
+    ///
+    /// # Errors
+    /// A limit is reached, and no silent connection can make room.
+    pub(super) fn enter(&self, source: Source, traffic: &Arc<Traffic>) -> Result<Place, Full> {
+        let mut table = self.lock();
+        while table.count_of(source) >= table.limits.per_source {
+            let oldest = table.silent.evict_oldest_of(source).ok_or(Full::Key)?;
+            table.evict(oldest);
+        }
+        while table.all >= table.limits.total {
+            let oldest = table.silent.make_room(source).ok_or(Full::Total)?;
+            table.evict(oldest);
+        }
+        *table.by_source.entry(source).or_default() += 1;
+        table.all += 1;
+        let (sender, spoken) = oneshot::channel();
+        let silent = Silent { source, traffic: Arc::clone(traffic), spoken: sender };
+        let (id, _) = table.silent.admit(source, silent);
+        Ok(Place { places: self.clone(), source, id, spoken, has_spoken: false })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn count_of(&self, source: Source) -> usize {
+        self.by_source.get(&source).copied().unwrap_or_default()
+    }
+
+    /// Evicts a connection if it is silent still. If not, it only is not among the silent ones any more.
+    fn evict(&mut self, connection: Silent) {
+        let (from_client, _) = connection.traffic.counts();
+        if from_client > 0 {
+            // Its end is noticed when its place is dropped.
+            let _ = connection.spoken.send(());
+        } else {
+            self.release(connection.source);
+        }
+    }
+
+    fn release(&mut self, source: Source) {
+        self.all -= 1;
+        if let Some(count) = self.by_source.get_mut(&source) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_source.remove(&source);
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Resolves when the connection has been evicted. Cancel safe.
+    pub(super) async fn evicted(&mut self) {
+        if !self.has_spoken && (&mut self.spoken).await.is_err() {
+            return;
+        }
+        self.has_spoken = true;
+        pending().await
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut table = self.places.lock();
+        let was_silent = table.silent.remove(self.source, self.id).is_some();
+        if was_silent || self.has_spoken || self.spoken.try_recv().is_ok() {
+            table.release(self.source);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(last: u8) -> Source {
+        Source::of([192, 0, 2, last].into())
+    }
+
+    #[test]
+    fn places_are_counted_once_whether_evicted_or_left_and_spoken_ones_stay() {
+        let places = Places::new(PendingLimits { total: 3, per_source: 2 });
+        let traffic = Arc::new(Traffic::default());
+        traffic.count(0, 1);
+        let spoken = places.enter(source(1), &traffic).unwrap();
+        let silent = places.enter(source(1), &Arc::default()).unwrap();
+        let again = places.enter(source(1), &Arc::default()).unwrap();
+        assert_eq!(places.count(), 2, "the silent one is evicted, the other one is not");
+        drop(silent);
+        assert_eq!(places.count(), 2);
+        again_speaks(&again);
+        let other = places.enter(source(2), &traffic).unwrap();
+        assert_eq!(places.enter(source(3), &traffic).unwrap_err(), Full::Total);
+        assert_eq!(places.enter(source(1), &traffic).unwrap_err(), Full::Key);
+        drop((spoken, again, other));
+        let table = places.lock();
+        assert_eq!((table.all, table.by_source.len(), table.silent.len()), (0, 0, 0));
+    }
+
+    fn again_speaks(place: &Place) {
+        let mut table = place.places.lock();
+        let silent = table.silent.remove(place.source, place.id).unwrap();
+        silent.traffic.count(0, 1);
+        table.silent.readmit(place.source, place.id, silent);
+    }
+}

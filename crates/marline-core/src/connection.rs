@@ -122,6 +122,9 @@ const BEYOND: u32 = 1 << 16;
 const MAX_ACTIONS: usize = 64;
 /// Data-level timeouts after which a subflow that acknowledged the data is not believed any more.
 const MAX_DATA_RTOS: u32 = 2;
+/// How long a writer waits for a subflow that keeps too much and makes progress. Not by its timeout, which a peer can
+/// make as long as it likes.
+const HELD_BACK_PATIENCE: Duration = Duration::from_secs(1);
 /// Timeouts in a row on the only subflow after which its path is tried from other ports.
 const STUCK_AFTER: u32 = 2;
 /// Less window than this, and a sender that keeps to full segments sends nothing.
@@ -431,6 +434,7 @@ impl Connection {
         if let Some(times) = self.paths.keepalive() {
             tcp.set_keepalive(times);
         }
+        tcp.set_send_buffer(self.sender.send_limit());
         tcp.health_mut().on_verdict(cx.now, cx.faults.fault(&ends.key.path));
         let id = self.paths.add(cx.config.limits.subflows, tcp, ends, belongs)?;
         cx.route(ends.key, self.slot, id);
@@ -673,7 +677,7 @@ impl Connection {
         if self.closing.is_shut_down() {
             return Err(WriteError::Shutdown);
         }
-        let taken = self.sender.write(bytes);
+        let taken = self.sender.write(now, bytes);
         if taken > 0 {
             self.delay.on_written(now, self.sender.written());
         }
@@ -726,9 +730,16 @@ impl Connection {
         }
     }
 
-    /// Data was sent: a writer who was refused for what lay unsent hears of it.
+    /// A writer who was refused may go on, if there is room enough.
+    fn tell_writable(&mut self, cx: &mut Context<'_>) {
+        if self.sender.take_writable(cx.now) && !self.closing.is_released() {
+            cx.out.event(Event::Writable(self.id));
+        }
+    }
+
+    /// Data was sent: a writer who was refused for what lay unsent may go on.
     fn tell_of_sent(&mut self, cx: &mut Context<'_>) {
-        if self.sender.take_writable_for_sent() && !self.closing.is_released() {
+        if self.sender.take_writable_for_sent(cx.now) && !self.closing.is_released() {
             cx.out.event(Event::Writable(self.id));
         }
     }
@@ -743,7 +754,10 @@ impl Connection {
                 self.sender.set_user_timeout(timeout);
                 self.watch_progress(now);
             }
-            SocketOption::SendBuffer(bytes) => self.sender.resize(bytes),
+            SocketOption::SendBuffer(bytes) => {
+                self.sender.resize(bytes);
+                self.paths.iter_mut().for_each(|s| s.tcp_mut().set_send_buffer(bytes));
+            }
             SocketOption::KnownPeer => self.closing.vouch_for_peer(),
             SocketOption::Keepalive(times) => self.paths.set_keepalive(times),
             SocketOption::AnswerWithin(within) => self.expect_answer(now, within),
@@ -1036,6 +1050,9 @@ impl Connection {
         self.drain_released(cx.now, id);
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.tcp_mut().swap_buffers(cx.workspace);
+        }
+        if self.sender.is_held_back() {
+            self.relieve_send_buffer(cx);
         }
         self.advance_closing(cx);
     }
@@ -1630,9 +1647,7 @@ impl Connection {
         self.watch_delivery_of_sent(cx, id);
         self.sender.tune(self.paths.wanted_buffer(self.config.buffer_tuning));
         self.watch_progress(now);
-        if self.sender.take_writable() && !self.closing.is_released() {
-            cx.out.event(Event::Writable(self.id));
-        }
+        self.tell_writable(cx);
     }
 
     /// First DSN that is not DATA_ACKed, our DATA_FIN counted.
@@ -3711,6 +3726,9 @@ impl Connection {
         if self.leaves_for_false_acks(cx, id) {
             return;
         }
+        if self.sender.is_held_back() {
+            self.relieve_send_buffer(cx);
+        }
         self.scheduler_event(cx.now, SchedulerEvent::SubflowRto(id));
         if self.paths.get(id).is_some_and(SubflowContext::is_up) {
             self.start_rescue(cx, id, ReinjectionCause::SubflowRto);
@@ -3735,6 +3753,29 @@ impl Connection {
             self.sender.repeat_orphans(cx.now);
         }
         misled && may
+    }
+
+    /// The application waits for memory: lets it go on if there is some now. If subflows keep too much that is
+    /// DATA_ACKed, closes the subflow that keeps most of those that are closing or have timed out, or of all if the
+    /// application has waited for too long. Another one must be healthy; what the closed one carried is DATA_ACKed
+    /// or goes elsewhere.
+    fn relieve_send_buffer(&mut self, cx: &mut Context<'_>) {
+        self.tell_writable(cx);
+        if !self.sender.keeps_too_much() || !self.may_come_back() || self.session.is_plain() {
+            return;
+        }
+        let (healthy, una) = (self.paths.healthy(), self.sender.una());
+        let stuck = self.paths.those(|s| s.is_shut() || s.tcp().has_retransmission_timeout());
+        let keeper = self.paths.largest_keeper(stuck, una).or_else(|| {
+            let is_over = self.sender.is_held_back_for(HELD_BACK_PATIENCE, cx.now);
+            is_over.then(|| self.paths.largest_keeper(self.paths.those(|_| true), una))?
+        });
+        if let Some(id) = keeper
+            && healthy.iter().any(|other| other != id)
+        {
+            let reason = reason::TOO_MUCH_OUTSTANDING;
+            self.reset_subflow(cx, id, reason, CloseReason::TimedOut);
+        }
     }
 
     /// The patience with an unanswered probe is over, perhaps.
@@ -4318,7 +4359,8 @@ impl Connection {
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
         let range = self.sender.unsent();
-        if range.is_empty() {
+        let is_full = self.paths.get(id).is_none_or(|subflow| subflow.tcp().is_full());
+        if range.is_empty() || is_full {
             return None;
         }
         self.scheduling.void_all();
@@ -5631,6 +5673,9 @@ impl Connection {
         for segment in subflow.tcp().unacked().filter(|s| s.payload_len() > 0) {
             let end = segment.dsn.plus(segment.payload_len());
             self.sender.unpin(DataRange::new(segment.dsn, end));
+        }
+        if self.sender.is_held_back() {
+            self.tell_writable(cx);
         }
         let again = self.on_fast_join_failed(cx, &mut subflow, (id, reason));
         self.forget_subflow(id);

@@ -428,6 +428,11 @@ impl Subflow {
         self.false_acks.are_certain(self.rto())
     }
 
+    /// Its retransmission timer went off, and SND.UNA has not moved since.
+    pub(crate) const fn has_retransmission_timeout(&self) -> bool {
+        self.tx.rto.count > 0
+    }
+
     /// The retransmission timeout, without backoff.
     pub(crate) fn rto(&self) -> Duration {
         self.tx.rto_without_backoff()

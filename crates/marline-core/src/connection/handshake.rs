@@ -25,6 +25,7 @@ pub(crate) mod reason {
     pub(crate) const UNSPECIFIED: u8 = 0;
     pub(crate) const MPTCP_ERROR: u8 = 1;
     pub(crate) const PROHIBITED: u8 = 3;
+    pub(crate) const TOO_MUCH_OUTSTANDING: u8 = 4;
     pub(crate) const BAD_PERFORMANCE: u8 = 5;
     pub(crate) const MIDDLEBOX: u8 = 6;
 }

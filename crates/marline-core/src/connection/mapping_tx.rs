@@ -108,6 +108,11 @@ impl MappingTx {
         self.entries.shrink_to_fit();
     }
 
+    /// Mappings that are kept.
+    pub(crate) fn count(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Bytes of memory held.
     pub(crate) fn memory(&self) -> u64 {
         (self.entries.capacity() * size_of::<Entry>()) as u64

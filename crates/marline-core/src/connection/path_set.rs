@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use marline_policy::{AddressId, LocalAddress, SubflowId, SubflowPath, SubflowSet, SubflowView};
+use marline_policy::{
+    AddressId, Dsn, LocalAddress, SentSegment, SubflowId, SubflowPath, SubflowSet, SubflowView,
+};
 use marline_time::{Duration, Instant, Rate};
 
 use super::addresses::Addresses;
@@ -123,6 +125,17 @@ impl PathSet {
 
     pub(super) fn is_usable(&self, id: SubflowId) -> bool {
         self.get(id).is_some_and(SubflowContext::is_usable)
+    }
+
+    /// The subflow that keeps most bytes of the stream before `una`, of those of a set that keep any.
+    pub(super) fn largest_keeper(&self, among: SubflowSet, una: Dsn) -> Option<SubflowId> {
+        let kept = |subflow: &SubflowContext| -> u64 {
+            let acked = |s: &&SentSegment| s.dsn.plus(s.payload_len()) <= una;
+            subflow.tcp().unacked().filter(acked).map(SentSegment::payload_len).sum()
+        };
+        let among = self.with_ids().filter(|(id, _)| among.contains(*id));
+        let keepers = among.map(|(id, subflow)| (kept(subflow), id));
+        keepers.filter(|(kept, _)| *kept > 0).max_by_key(|(kept, _)| *kept).map(|(_, id)| id)
     }
 
     /// Whether there are usable ones and nothing is heard on any of them although something is overdue.

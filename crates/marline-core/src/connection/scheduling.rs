@@ -154,7 +154,7 @@ impl Scheduling {
         let fresh = match choice.kind {
             Kind::New => {
                 let first = !choice.run || sender.reinjections().is_empty();
-                choice.range.start == sender.sent() && first
+                choice.range.start == sender.sent() && first && !sender.has_most_mappings()
             }
             Kind::Repeat => choice.range.start >= sender.una(),
             Kind::Repair => choice.range.start >= sender.una() && terms.repairs,

@@ -4,19 +4,39 @@
 //! must be able to repeat bytes it sent although another path delivered them, so chunks that a subflow still
 //! holds stay pinned; they do not count against the application's space.
 //!
-//! Where memory is short (`memory.rs`), the application gets no more chunks than its account allows. It always gets one
-//! once all that it wrote is acknowledged, so that every stream goes on.
+//! Where memory is short (`memory.rs`), the application gets no more chunks than its account allows. It gets one once
+//! all that it wrote is acknowledged and subflows keep little, so that every stream goes on.
+//!
+//! *Bounds.* A peer decides when a subflow's bytes are acknowledged, so it could make us hold everything that it has
+//! acknowledged at the data level. Three bounds prevent that:
+//! - A subflow has at most two send buffers (at least 1 MiB) outstanding, as it would on a path whose ACKs take as
+//!   long as its data; beyond, it gets no new data (`Subflow::is_full`). This also bounds its scoreboard.
+//! - A connection holds at most its send buffer and as much again (at least 1 MiB) of memory. This counts chunks, not
+//!   bytes, because one pinned byte keeps its chunk, and the list of chunks, which reaches from the first pinned one
+//!   to the end of the stream. At the bound, writes are refused until subflows have acknowledged more. An honest
+//!   connection seldom gets there: between a DATA_ACK and the subflow's own ACK less time passes than between
+//!   sending and the DATA_ACK, unless ACKs take longer on their way than data.
+//! - While writes are refused for this reason and another subflow is healthy, the one that keeps most is reset: at once
+//!   if it is closing or its retransmission timer went off, after a second in any case
+//!   (`Connection::relieve_send_buffer`; RFC 8684 section 3.6 has a reason code for it). Its data is DATA_ACKed or goes
+//!   elsewhere. An only subflow is not reset: the application waits.
 
 use marline_policy::{DataRange, Dsn};
-
+use marline_time::Instant;
 use marline_wire::Checksum;
 
 use crate::MemoryAccount;
+use crate::compact_instant::NonZeroCompactInstant;
 use crate::memory::CHUNK;
 use crate::tables::chunks::{ChunkSource, Chunks};
 
 /// Space a connection starts with, and what it keeps free beyond twice the window.
 const BASE_SPACE: u64 = 128 * 1024;
+/// What a connection may hold beyond its send buffer, at least: in a small buffer with several paths, a few segments
+/// on a slow one pin as many chunks as the buffer has.
+const LEAST_KEPT: u64 = 1024 * 1024;
+/// Where memory is short, the application gets another chunk although subflows keep this much of what was acknowledged.
+const KEPT_BESIDE_FLOOR: u64 = 4 * CHUNK;
 
 fn space_of(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
@@ -52,6 +72,8 @@ pub(crate) struct SendBuffer {
     fixed: bool,
     /// The application was refused and waits for room.
     blocked: bool,
+    /// Since when it is refused because memory is short, or subflows keep too much.
+    held_back: Option<NonZeroCompactInstant>,
 }
 
 impl SendBuffer {
@@ -66,6 +88,7 @@ impl SendBuffer {
             max_space,
             fixed,
             blocked: false,
+            held_back: None,
         }
     }
 
@@ -89,17 +112,22 @@ impl SendBuffer {
         self.chunks.memory()
     }
 
+    /// Bytes of memory that its lists hold.
+    pub(crate) fn bookkeeping(&self) -> u64 {
+        self.chunks.list_memory()
+    }
+
     /// Another account is charged for it from now on.
     pub(crate) fn charge_to(&mut self, account: &MemoryAccount) {
         self.chunks.charge_to(account);
     }
 
-    /// Bytes that the memory it may hold has room for.
-    fn memory_room(&self) -> u64 {
+    /// Bytes that the memory its account allows has room for.
+    fn account_room(&self) -> u64 {
         let (allowance, held) = (self.chunks.account().allowance(), self.chunks.memory());
         let more = allowance.saturating_sub(held) / CHUNK * CHUNK;
-        let is_empty = self.una == self.end;
-        let tail = Chunks::end_of_chunk(self.end.0 + u64::from(is_empty)) - self.end.0;
+        let gets_another = self.una == self.end && held <= KEPT_BESIDE_FLOOR;
+        let tail = Chunks::end_of_chunk(self.end.0 + u64::from(gets_another)) - self.end.0;
         more.saturating_add(tail)
     }
 
@@ -108,14 +136,37 @@ impl SendBuffer {
         self.chunks.shrink_list();
     }
 
+    /// Bytes that fit into the space offered to the application.
+    const fn room(&self) -> u64 {
+        (self.space as u64).saturating_sub(self.end.since(self.una))
+    }
+
+    /// Bytes that fit before the memory held reaches the connection's own bound.
+    fn own_room(&self) -> u64 {
+        // After a resize more may be written than the buffer has space for.
+        let unacked = self.max_space().max(self.end.since(self.una));
+        let limit = unacked.saturating_add(self.max_space().max(LEAST_KEPT));
+        limit.saturating_sub(self.chunks.memory() + self.chunks.list_memory())
+    }
+
+    /// Whether an application should be woken for so much room.
+    fn is_worth_waking(&self, room: u64) -> bool {
+        let space = u64::from(self.space);
+        room.min(space) * if self.fixed { 3 } else { 8 } >= space
+    }
+
     /// Takes as many bytes as there is room for, `most` at most. Zero means the application must wait.
-    pub(crate) fn write(&mut self, bytes: Written<'_>, most: usize) -> usize {
-        let space = u64::from(self.space).saturating_sub(self.end.since(self.una));
-        let wanted = (most as u64).min(space);
-        let n = wanted.min(self.memory_room());
-        if n < wanted && !self.blocked {
+    pub(crate) fn write(&mut self, now: Instant, bytes: Written<'_>, most: usize) -> usize {
+        let wanted = (most as u64).min(self.room());
+        let (account_room, own_room) = (self.account_room(), self.own_room());
+        let n = wanted.min(account_room).min(own_room);
+        if n < wanted && account_room < wanted && !self.blocked {
             self.chunks.account().note_wait();
         }
+        self.held_back = match n < wanted {
+            true => self.held_back.or_else(|| Some(NonZeroCompactInstant::of(now))),
+            false => None,
+        };
         let n = n as usize;
         match bytes {
             Written::Copied(bytes) => self.chunks.write(self.end.0, &bytes[..n]),
@@ -147,15 +198,31 @@ impl SendBuffer {
     /// (Kernels wait for a third, and so does a fixed buffer. With several paths the buffer is the
     /// reassembly window of the slowest one, and a third of it unused is throughput lost; an eighth still
     /// is many segments a wake-up.)
-    pub(crate) fn take_writable(&mut self) -> bool {
-        let used = self.end.since(self.una);
-        let space = u64::from(self.space);
-        let free = space.saturating_sub(used);
-        let wake = self.blocked
-            && free * if self.fixed { 3 } else { 8 } >= space
-            && self.memory_room() > 0;
-        self.blocked &= !wake;
-        wake
+    pub(crate) fn take_writable(&mut self, now: Instant) -> bool {
+        if !self.blocked || !self.is_worth_waking(self.room()) {
+            return false;
+        }
+        if self.is_worth_waking(self.own_room()) && self.account_room() > 0 {
+            (self.blocked, self.held_back) = (false, None);
+            return true;
+        }
+        self.held_back.get_or_insert_with(|| NonZeroCompactInstant::of(now));
+        false
+    }
+
+    /// The application was refused for lack of memory, and waits.
+    pub(crate) const fn is_held_back(&self) -> bool {
+        self.held_back.is_some()
+    }
+
+    /// As [`is_held_back`](Self::is_held_back), because of what subflows keep.
+    pub(crate) fn keeps_too_much(&self) -> bool {
+        self.is_held_back() && !self.is_worth_waking(self.own_room())
+    }
+
+    /// As [`is_held_back`](Self::is_held_back), for so many nanoseconds.
+    pub(crate) fn is_held_back_for(&self, nanos: u64, now: Instant) -> bool {
+        self.held_back.is_some_and(|since| !since.is_within(nanos, now))
     }
 
     /// Lets the space follow the windows of all subflows (NSDI'12 mechanism 3): twice their sum
@@ -195,6 +262,8 @@ impl SendBuffer {
 
 #[cfg(test)]
 mod tests {
+    use marline_time::Duration;
+
     use super::*;
     use crate::{MemoryBudget, MemoryKind};
 
@@ -216,9 +285,9 @@ mod tests {
             assert_eq!(write(&mut buffer, &big) as u64, CHUNK);
             assert_eq!((write(&mut buffer, &big), buffer.memory()), (0, CHUNK));
             buffer.ack(Dsn(turn * CHUNK - 1));
-            assert!(!buffer.take_writable(), "the chunk is still held");
+            assert!(!buffer.take_writable(Instant::ZERO), "the chunk is still held");
             buffer.ack(Dsn(turn * CHUNK));
-            assert!(buffer.take_writable());
+            assert!(buffer.take_writable(Instant::ZERO));
         }
         assert!(account.waits() >= 3);
         // What stopped within a chunk goes on to its end.
@@ -228,8 +297,28 @@ mod tests {
         assert_eq!(write(&mut buffer, &big[..100_000]), 100_000);
     }
 
+    #[test]
+    fn where_memory_is_short_a_peer_that_withholds_acks_gets_a_few_chunks_beyond() {
+        let budget = MemoryBudget::new(Some(0));
+        let account = budget.account(u64::MAX);
+        let mut buffer = SendBuffer::new(1 << 20, false, charged(&account));
+        let big = vec![7; 300_000];
+        for _ in 0..20 {
+            let start = buffer.end();
+            write(&mut buffer, &big);
+            buffer.pin(DataRange::new(start, buffer.end()));
+            buffer.ack(buffer.end());
+        }
+        assert_eq!(buffer.memory(), KEPT_BESIDE_FLOOR + CHUNK);
+        assert!(!buffer.take_writable(Instant::ZERO));
+        // The application waits for the process's memory: no subflow has to go for it.
+        assert!(buffer.is_held_back() && !buffer.keeps_too_much());
+        buffer.unpin(DataRange::new(Dsn(0), Dsn(CHUNK)));
+        assert!(buffer.take_writable(Instant::ZERO));
+    }
+
     fn write(buffer: &mut SendBuffer, bytes: &[u8]) -> usize {
-        buffer.write(Written::Copied(bytes), bytes.len())
+        buffer.write(Instant::ZERO, Written::Copied(bytes), bytes.len())
     }
 
     #[test]
@@ -238,12 +327,12 @@ mod tests {
         let big = vec![7; 300_000];
         let n = write(&mut buffer, &big);
         assert_eq!(n as u64, BASE_SPACE);
-        assert!(buffer.is_blocked() && !buffer.take_writable());
+        assert!(buffer.is_blocked() && !buffer.take_writable(Instant::ZERO));
         buffer.ack(Dsn(BASE_SPACE / 8 - 1));
-        assert!(!buffer.take_writable());
+        assert!(!buffer.take_writable(Instant::ZERO));
         buffer.ack(Dsn(BASE_SPACE / 8));
-        assert!(buffer.take_writable());
-        assert!(!buffer.take_writable());
+        assert!(buffer.take_writable(Instant::ZERO));
+        assert!(!buffer.take_writable(Instant::ZERO));
         buffer.tune(200_000);
         assert_eq!(write(&mut buffer, &big), 300_000);
     }
@@ -253,9 +342,78 @@ mod tests {
         let mut buffer = SendBuffer::new(200_000, true, source());
         assert_eq!(write(&mut buffer, &vec![7; 300_000]), 200_000);
         buffer.ack(Dsn(66_666));
-        assert!(!buffer.take_writable(), "a third must be free");
+        assert!(!buffer.take_writable(Instant::ZERO), "a third must be free");
         buffer.ack(Dsn(66_667));
-        assert!(buffer.take_writable());
+        assert!(buffer.take_writable(Instant::ZERO));
+    }
+
+    #[test]
+    fn writes_are_refused_when_pinned_chunks_are_as_much_as_the_bound() {
+        const SPACE: usize = 100_000;
+        let mut buffer = SendBuffer::new(SPACE as u64, true, source());
+        let now = Instant::from_secs(5);
+        let bytes = [7; SPACE];
+        let mut written = 0;
+        // One byte in a hundred is pinned, and so is every chunk.
+        for _ in 0..1_000 {
+            let n = buffer.write(now, Written::Copied(&bytes), SPACE) as u64;
+            for at in (written..written + n).step_by(100) {
+                buffer.pin(DataRange::new(Dsn(at), Dsn(at + 1)));
+            }
+            written += n;
+            buffer.ack(Dsn(written));
+        }
+        assert!(buffer.memory() <= SPACE as u64 + LEAST_KEPT + 16_384, "{}", buffer.memory());
+        assert!(buffer.is_held_back() && buffer.is_held_back_for(0, now));
+        assert!(!buffer.is_held_back_for(1_000_000_000, now) && !buffer.take_writable(now));
+        assert!(buffer.is_held_back_for(1_000_000_000, now + Duration::from_secs(1)));
+        // The application goes on once a third of the buffer fits.
+        let full = buffer.memory();
+        let mut pinned = (0..written).step_by(100);
+        while !buffer.take_writable(now) {
+            let at = pinned.next().expect("room before all is free");
+            buffer.unpin(DataRange::new(Dsn(at), Dsn(at + 1)));
+        }
+        let freed = full - buffer.memory();
+        assert!((16_384..SPACE as u64).contains(&freed), "{freed}");
+        assert!(!buffer.is_held_back());
+        assert!(buffer.write(now, Written::Copied(&bytes), SPACE) >= SPACE / 3);
+    }
+
+    #[test]
+    fn an_application_that_was_refused_for_space_is_held_back_by_what_is_pinned_then() {
+        const SPACE: u64 = 1 << 20;
+        let mut buffer = SendBuffer::new(SPACE, true, source());
+        let bytes = vec![7; 3 * SPACE as usize];
+        for (start, pinned) in [(0, SPACE / 4 * 3), (SPACE, SPACE)] {
+            assert_eq!(write(&mut buffer, &bytes), SPACE as usize, "no more space");
+            assert!(!buffer.is_held_back());
+            buffer.pin(DataRange::new(Dsn(start), Dsn(start + pinned)));
+            buffer.ack(Dsn(start + SPACE));
+        }
+        assert!(!buffer.take_writable(Instant::ZERO) && buffer.is_held_back());
+        buffer.unpin(DataRange::new(Dsn(0), Dsn(SPACE / 4 * 3)));
+        assert!(buffer.take_writable(Instant::ZERO) && !buffer.is_held_back());
+    }
+
+    #[test]
+    fn a_list_of_chunks_that_reaches_back_to_a_single_pinned_byte_counts_as_memory() {
+        const SPACE: usize = 1 << 20;
+        static BYTES: [u8; SPACE] = [7; SPACE];
+        let mut buffer = SendBuffer::new(SPACE as u64, true, source());
+        let write = |buffer: &mut SendBuffer| {
+            buffer.ack(buffer.end());
+            buffer.write(Instant::ZERO, Written::Lasting(&BYTES), SPACE)
+        };
+        write(&mut buffer);
+        buffer.pin(DataRange::new(Dsn(5), Dsn(6)));
+        let writes = (0..10_000).take_while(|_| write(&mut buffer) > SPACE / 3).count();
+        assert!((1_000..10_000).contains(&writes), "{writes} MiB with one byte pinned");
+        assert!(buffer.is_held_back());
+        buffer.ack(buffer.end());
+        assert!(!buffer.take_writable(Instant::ZERO));
+        buffer.unpin(DataRange::new(Dsn(5), Dsn(6)));
+        assert!(buffer.take_writable(Instant::ZERO) && write(&mut buffer) == SPACE);
     }
 
     #[test]

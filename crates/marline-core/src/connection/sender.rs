@@ -33,6 +33,11 @@ const MAX_DATA_RTO: Duration = Duration::from_secs(60);
 /// Data-level timeouts less than so many RTOs apart, with progress in between, are of one hole.
 const HOLES_APART: u32 = 4;
 
+/// New data waits once there are mappings of fewer bytes than this, on average, for all of the send buffer.
+const BYTES_PER_MAPPING: u64 = 64;
+/// As many mappings may wait for a DATA_ACK, however small the send buffer is.
+const LEAST_MAPPINGS: u64 = 1_024;
+
 /// What we send on one subflow.
 #[derive(Debug)]
 struct Outgoing {
@@ -187,10 +192,23 @@ impl Sender {
         self.window_end
     }
 
-    /// New data as far as the peer's window allows.
+    /// New data as far as the peer's window allows, and the number of mappings that wait for a DATA_ACK.
     pub(super) fn unsent(&self) -> DataRange {
         let sent = self.sent();
-        DataRange::new(sent, self.written().min(self.window_end).max(sent))
+        let end = if self.has_most_mappings() { sent } else { self.written().min(self.window_end) };
+        DataRange::new(sent, end.max(sent))
+    }
+
+    /// So many mappings wait for a DATA_ACK that none may be added: subflows may have acknowledged them all, so that
+    /// nothing but the send buffer bounds them otherwise, and each can be as short as a byte.
+    pub(super) fn has_most_mappings(&self) -> bool {
+        let most = (self.buffer.max_space() / BYTES_PER_MAPPING).max(LEAST_MAPPINGS);
+        self.mappings.count() as u64 >= most
+    }
+
+    /// Most bytes that the send buffer may hold.
+    pub(super) const fn send_limit(&self) -> u64 {
+        self.buffer.max_space()
     }
 
     /// Something was written and is not DATA_ACKed.
@@ -239,10 +257,10 @@ impl Sender {
     }
 
     /// Takes bytes to send: how many fit.
-    pub(super) fn write(&mut self, bytes: Written<'_>) -> usize {
+    pub(super) fn write(&mut self, now: Instant, bytes: Written<'_>) -> usize {
         let unsent = self.written().since(self.sent());
         let room = self.nagle.room(bytes.len(), unsent);
-        let taken = self.buffer.write(bytes, room);
+        let taken = self.buffer.write(now, bytes, room);
         if taken < bytes.len() {
             self.buffer.refuse();
         }
@@ -254,15 +272,30 @@ impl Sender {
         self.buffer.is_blocked()
     }
 
+    /// The application was refused for lack of memory, and waits.
+    pub(super) const fn is_held_back(&self) -> bool {
+        self.buffer.is_held_back()
+    }
+
+    /// As [`is_held_back`](Self::is_held_back), because of what subflows keep although it is DATA_ACKed.
+    pub(super) fn keeps_too_much(&self) -> bool {
+        self.buffer.keeps_too_much()
+    }
+
+    /// As [`is_held_back`](Self::is_held_back), for so long.
+    pub(super) fn is_held_back_for(&self, time: Duration, now: Instant) -> bool {
+        self.buffer.is_held_back_for(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), now)
+    }
+
     /// Whether the application is to be told of room.
-    pub(super) fn take_writable(&mut self) -> bool {
+    pub(super) fn take_writable(&mut self, now: Instant) -> bool {
         let unsent = self.written().since(self.sent());
-        self.nagle.is_little(unsent) && self.buffer.take_writable()
+        self.nagle.is_little(unsent) && self.buffer.take_writable(now)
     }
 
     /// Data was sent: whether a writer who was refused for what lay unsent is to be told of room.
-    pub(super) fn take_writable_for_sent(&mut self) -> bool {
-        self.nagle.limits_unsent() && self.buffer.is_blocked() && self.take_writable()
+    pub(super) fn take_writable_for_sent(&mut self, now: Instant) -> bool {
+        self.nagle.limits_unsent() && self.buffer.is_blocked() && self.take_writable(now)
     }
 
     /// Changes how large the buffer may become.
@@ -738,6 +771,6 @@ impl Sender {
 
     /// Bytes of memory that lists hold beside.
     pub(super) fn bookkeeping(&self) -> u64 {
-        self.mappings.memory() + self.reinjections.memory()
+        self.mappings.memory() + self.reinjections.memory() + self.buffer.bookkeeping()
     }
 }

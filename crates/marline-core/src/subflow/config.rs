@@ -18,6 +18,8 @@ pub(super) const MAX_WINDOW_SCALE: u8 = 14;
 
 /// Segments of fewer payload bytes than this fill the scoreboard before they fill the send buffer.
 const BYTES_PER_ENTRY: u64 = 64;
+/// As many bytes may be outstanding, however small the send buffer is.
+const LEAST_OUTSTANDING: u64 = 1024 * 1024;
 /// As many segments may be outstanding, however small the send buffer is.
 const LEAST_ENTRIES: u64 = 1_024;
 
@@ -52,6 +54,8 @@ pub(crate) struct SubflowConfig {
     pub(crate) window_scale: u8,
     /// Ranges held out of order.
     pub(crate) out_of_order_ranges: usize,
+    /// Bytes outstanding: the connection keeps them, also those that the peer acknowledged at the data level.
+    pub(crate) outstanding_bytes: u64,
     /// Segments outstanding: what a peer with a tiny MSS, or an application that writes bytes one by one, can
     /// make of a send buffer.
     pub(crate) outstanding_segments: usize,
@@ -125,6 +129,7 @@ impl SubflowConfig {
             time_wait: connection.time_wait,
             window_scale: window_scale_for(connection.receive_buffer),
             out_of_order_ranges: limits.out_of_order_ranges.max(1),
+            outstanding_bytes: outstanding_limit(connection.send_buffer),
             outstanding_segments: entries_for(connection.send_buffer),
             timestamps: connection.timestamps,
             dss_room: connection.mptcp || !connection.linux_compat.plain_counts_full_segments,
@@ -133,12 +138,25 @@ impl SubflowConfig {
         }
     }
 
+    /// The send buffer may become this large.
+    pub(super) fn set_send_buffer(&mut self, bytes: u64) {
+        self.outstanding_bytes = outstanding_limit(bytes);
+        self.outstanding_segments = entries_for(bytes);
+    }
+
     /// The pacer of a subflow whose first `free` bytes are not paced.
     pub(super) fn pacer(&self, free: u64) -> Pacer {
         let half = self.linux_compat.half_burst_credit;
         let credit = if half { Credit::HalfBurst } else { Credit::TwoBursts };
         Pacer::new(self.pacing, free, credit)
     }
+}
+
+/// Bytes that a subflow may have outstanding beside a send buffer of so many bytes: twice as many, as much as it has
+/// under way on a path whose ACKs take as long as its data, if the DATA_ACKs come by a path where they take no time.
+pub(super) const fn outstanding_limit(send_buffer: u64) -> u64 {
+    let limit = send_buffer.saturating_mul(2);
+    if limit > LEAST_OUTSTANDING { limit } else { LEAST_OUTSTANDING }
 }
 
 /// Entries of a scoreboard beside a send buffer of so many bytes.

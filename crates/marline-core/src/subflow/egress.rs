@@ -3,6 +3,8 @@
 //! Repairs come before new data: a hole on a subflow makes everything after it useless until it is
 //! filled. A pure ACK comes last, because anything else carries it too.
 
+use std::sync::Arc;
+
 use marline_policy::{
     CongestionSignal, DataRange, Dsn, Eligibility, LimitedTransmit, Phase, RunLayout, SentKind,
     SentNotice, SentSegment, Ssn,
@@ -10,6 +12,7 @@ use marline_policy::{
 use marline_time::Instant;
 use marline_wire::SeqNum;
 
+use super::config::outstanding_limit;
 use super::reliable::Beneath;
 use super::rto::Frto;
 use super::segment::{HEADER, TIMESTAMP_OPTION};
@@ -223,7 +226,7 @@ impl Subflow {
             }
         }
         let room = window.saturating_sub(taken);
-        if room == 0 || board.len() >= self.config.outstanding_segments {
+        if room == 0 || self.is_full() {
             return Eligibility::CwndLimited;
         }
         if let Some(at) = self.pacer.closed_until(now) {
@@ -231,6 +234,20 @@ impl Subflow {
             return Eligibility::PacingLimited(at);
         }
         Eligibility::Ready { room: room.div_ceil(mss) * mss }
+    }
+
+    /// Whether so much is outstanding that it takes nothing new, whatever its window: in bytes, as the connection keeps
+    /// them for it, and in entries of the scoreboard.
+    pub(crate) fn is_full(&self) -> bool {
+        self.tx.nxt.since(self.tx.una) >= self.config.outstanding_bytes
+            || self.tx.board.len() >= self.config.outstanding_segments
+    }
+
+    /// The send buffer that it is given data from may become this large.
+    pub(crate) fn set_send_buffer(&mut self, bytes: u64) {
+        if self.config.outstanding_bytes != outstanding_limit(bytes) {
+            Arc::make_mut(&mut self.config).set_send_buffer(bytes);
+        }
     }
 
     /// Whether an entry of the scoreboard may be a run of segments.

@@ -20,6 +20,9 @@ const BUFFER_BYTES: usize = 16 << 10;
 /// Empty buffers kept for use: 256 KiB, which one hole in a fast path fills. More would be memory that few
 /// subflows use again before they rest.
 const POOL: usize = 16;
+/// Bytes of buffers that nothing has filled yet; beyond, new buffers are only as large as what they hold. A peer could
+/// have every single byte wait in a buffer that was large for others.
+const MAX_SPARE: u64 = 512 << 10;
 /// SACK reports so many ranges at most.
 const RECENT: usize = 4;
 
@@ -37,8 +40,9 @@ struct Held {
     ranges: BTreeMap<u64, u64>,
     /// A position in each of the ranges that changed last, newest first.
     recent: VecDeque<u64>,
-    /// Bytes in the buffers.
+    /// Bytes in the buffers, and bytes of memory that they have beyond.
     bytes: u64,
+    spare: u64,
     pool: Vec<Vec<u8>>,
 }
 
@@ -48,6 +52,7 @@ impl Unused for Held {
         ranges: BTreeMap::new(),
         recent: VecDeque::new(),
         bytes: 0,
+        spare: 0,
         pool: Vec::new(),
     };
 }
@@ -81,8 +86,10 @@ impl ReorderQueue {
             return;
         }
         held.pool = Vec::new();
+        held.spare = 0;
         for buffer in held.buffers.values_mut() {
             buffer.shrink_to_fit();
+            held.spare += spare(buffer);
         }
         held.recent.shrink_to_fit();
     }
@@ -125,6 +132,11 @@ impl ReorderQueue {
         held.into_iter()
             .flat_map(|held| held.recent.iter().filter_map(|&point| held.range_around(point)))
     }
+}
+
+/// Bytes of memory that a buffer has beyond what it holds.
+fn spare(buffer: &Vec<u8>) -> u64 {
+    (buffer.capacity() - buffer.len()) as u64
 }
 
 impl Held {
@@ -203,6 +215,7 @@ impl Held {
             && held + buffer.len() as u64 == at
             && buffer.len() + bytes.len() <= BUFFER_BYTES
         {
+            self.spare -= spare(buffer);
             let needed = buffer.len() + bytes.len();
             if needed > buffer.capacity() {
                 // Twice as much, as a vector grows by itself, but never more than it may come to hold.
@@ -211,14 +224,17 @@ impl Held {
             }
             buffer.extend_from_slice(bytes);
             self.bytes += bytes.len() as u64;
+            self.spare += spare(buffer);
             return true;
         }
         if self.buffers.len() >= max_ranges {
             return false;
         }
-        let mut buffer = self.pool.pop().unwrap_or_default();
+        let kept = if self.spare < MAX_SPARE { self.pool.pop() } else { None };
+        let mut buffer = kept.unwrap_or_default();
         buffer.extend_from_slice(bytes);
         self.bytes += bytes.len() as u64;
+        self.spare += spare(&buffer);
         self.buffers.insert(at, buffer);
         true
     }
@@ -279,6 +295,7 @@ impl Held {
             }
             let (start, mut buffer) = entry.remove_entry();
             self.bytes -= buffer.len() as u64;
+            self.spare -= spare(&buffer);
             let known = (from.saturating_sub(start) as usize).min(buffer.len());
             dropped += known as u64;
             if known == buffer.len() {
@@ -353,6 +370,33 @@ mod tests {
         assert!(queue.memory() > 0, "kept for use");
         queue.shrink();
         assert!(queue.memory() == 0 && queue.held.used().is_none());
+    }
+
+    /// A peer could make each of many held bytes take a buffer that was large for others.
+    #[test]
+    fn buffers_kept_for_use_are_not_all_used_for_single_bytes() {
+        const LARGE: u64 = 10_000;
+        let mut queue = ReorderQueue::new(4_096);
+        let (mut next, mut far) = (0, 1 << 30);
+        for _ in 0..50 {
+            // Large buffers come in order and are kept for use; then single bytes wait far ahead.
+            for number in 0..POOL as u64 {
+                let start = next + 1 + number * 2 * LARGE;
+                insert(&mut queue, start, start + LARGE);
+            }
+            next += 2 * LARGE * POOL as u64;
+            queue.advance(next);
+            while let (Some((_, buffer)), _) = queue.pop(0, next) {
+                queue.recycle(buffer);
+            }
+            for _ in 0..POOL {
+                insert(&mut queue, far, far + 1);
+                far += 2;
+            }
+        }
+        let (held, memory) = (queue.held(), queue.memory());
+        assert_eq!(held, 50 * POOL as u64);
+        assert!(memory < 1 << 20, "{memory} bytes for {held}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod attacks;
 mod closing;
 mod doubles;
 mod handshake;
+mod lost_entries;
 mod pair;
 mod path;
 mod random;

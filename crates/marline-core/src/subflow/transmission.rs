@@ -20,6 +20,9 @@ use super::rto::{Frto, RtoTimer};
 use super::undo::Undo;
 use crate::on_demand::{OnDemand, Unused};
 
+/// Places in line for retransmission that may be out of date, beside as many as there are entries.
+const SPARE_LOST: usize = 64;
+
 /// Where a tail loss probe stands.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Probe {
@@ -248,6 +251,17 @@ impl Transmission {
         if let Some(segment) = self.board.get(index) {
             self.lost.push(Reverse(segment.start.0));
         }
+        if self.lost.len() > 2 * self.board.len() + SPARE_LOST {
+            self.drop_outdated_lost();
+        }
+    }
+
+    /// What was SACKed before its turn came leaves its place in line behind, as often as a peer takes SACKs back.
+    #[cold]
+    fn drop_outdated_lost(&mut self) {
+        let lost = self.board.iter().filter(|segment| segment.lost);
+        let starts: BinaryHeap<_> = lost.map(|segment| Reverse(segment.start.0)).collect();
+        *self.lost = starts;
     }
 
     /// The lowest entry that waits for retransmission.

@@ -287,6 +287,11 @@ impl Chunks {
         self.source.held_bytes()
     }
 
+    /// Bytes of the list of chunks: one entry for each from the first that is kept to the last, kept or not.
+    pub(crate) fn list_memory(&self) -> u64 {
+        (self.slots.len() * size_of::<Slot>()) as u64
+    }
+
     fn slot_mut(&mut self, number: u64) -> Option<&mut Slot> {
         self.slots.get_mut(number.checked_sub(self.first)? as usize)
     }

@@ -24,6 +24,7 @@ mod mptcp_dss;
 mod mptcp_fallback;
 mod mptcp_join;
 mod option_space;
+mod pinned;
 mod repair;
 mod silence;
 mod timeline_attempts;

@@ -143,6 +143,7 @@ pub(super) fn config() -> SubflowConfig {
         time_wait: Duration::from_secs(60),
         window_scale: 7,
         out_of_order_ranges: 4_096,
+        outstanding_bytes: 8 << 20,
         outstanding_segments: 65_536,
         timestamps: true,
         dss_room: true,

@@ -209,7 +209,7 @@ fn the_echo() {
 }
 
 /// Opens a stream through the proxy.
-fn through(socks: SocketAddr, target: SocketAddr) -> io::Result<TcpStream> {
+pub(crate) fn through(socks: SocketAddr, target: SocketAddr) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(socks)?;
     // Ten thousand at once on a busy machine take their time.
     stream.set_read_timeout(Some(Duration::from_secs(180)))?;
@@ -490,7 +490,7 @@ fn serve_ended(process: &mut Running) -> bool {
     process.wait(Duration::from_secs(10))
 }
 
-fn until(what: &str, mut ready: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut ready: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
     while !ready() {
         assert!(Instant::now() < end, "{what}");

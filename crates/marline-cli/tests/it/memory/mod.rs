@@ -1,8 +1,10 @@
 //! Memory of a client and of a server as a whole, in a cgroup of 512 MB: what one client or strangers do does not end the
 //! process, and the others notice little. `cargo xtask nightly memory` runs them. Needs root.
 
+mod slow_readers;
 mod strangers;
 mod traffic;
+mod unauthenticated;
 mod unread;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,6 +64,12 @@ impl Watch {
 
     fn peak(&self) -> MemoryUse {
         *self.peak.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a process is left in the cgroup.
+    fn is_alive(&self) -> bool {
+        let members = std::fs::read_to_string(self.group.members());
+        members.is_ok_and(|members| !members.trim().is_empty())
     }
 
     /// Waits until it has hardly changed for five seconds, or so long.

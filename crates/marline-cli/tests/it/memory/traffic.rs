@@ -2,7 +2,7 @@
 //! it, and an honest one whose waiting is measured.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -108,28 +108,54 @@ pub(super) struct Download {
     pub(super) taken: u64,
 }
 
-impl Download {
-    /// Opens it and asks.
-    async fn open(socks: SocketAddr, source: SocketAddr, from: u32) -> io::Result<TcpStream> {
-        let SocketAddr::V4(source) = source else { panic!("an IPv4 source") };
+/// A download that is not open yet.
+pub(super) struct Request {
+    source: SocketAddrV4,
+    pattern: Arc<[u8]>,
+    from: u32,
+}
+
+impl Source {
+    /// A request of this number; each begins at another place.
+    pub(super) fn request(&self, number: u32) -> Request {
+        let SocketAddr::V4(source) = self.address else { panic!("an IPv4 source") };
+        Request { source, pattern: self.pattern.clone(), from: number.wrapping_mul(7_919) }
+    }
+}
+
+impl Request {
+    /// Opens a stream by way of a SOCKS5 port, and asks.
+    pub(super) async fn open(self, socks: SocketAddr) -> io::Result<Download> {
+        match timeout(PATIENCE, self.open_stream(socks)).await {
+            Ok(stream) => {
+                let (pattern, from) = (self.pattern, self.from as usize);
+                Ok(Download { stream: stream?, pattern, from, taken: 0 })
+            }
+            Err(_) => Err(io::Error::other(format!("not open within {PATIENCE:?}"))),
+        }
+    }
+
+    async fn open_stream(&self, socks: SocketAddr) -> io::Result<TcpStream> {
         let socket = TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(SOCKET_BUFFER)?;
         let mut stream = socket.connect(socks).await?;
         stream.write_all(&[5, 1, 0]).await?;
         stream.read_exact(&mut [0; 2]).await?;
         let mut request = vec![5, 1, 0, 1];
-        request.extend_from_slice(&source.ip().octets());
-        request.extend_from_slice(&source.port().to_be_bytes());
+        request.extend_from_slice(&self.source.ip().octets());
+        request.extend_from_slice(&self.source.port().to_be_bytes());
         stream.write_all(&request).await?;
         let mut reply = [0; 10];
         stream.read_exact(&mut reply).await?;
         if reply[1] != 0 {
             return Err(io::Error::other(format!("SOCKS5 reply {}", reply[1])));
         }
-        stream.write_u32(from).await?;
+        stream.write_u32(self.from).await?;
         Ok(stream)
     }
+}
 
+impl Download {
     /// Takes up to so many bytes and compares them; 0: the end.
     pub(super) async fn take(&mut self, most: usize) -> io::Result<usize> {
         let mut buffer = vec![0; most.min(PERIOD)];
@@ -143,6 +169,16 @@ impl Download {
         }
         self.taken += count as u64;
         Ok(count)
+    }
+
+    /// Takes what is missing until so many bytes have come.
+    pub(super) async fn take_until(&mut self, count: u64) -> io::Result<()> {
+        while self.taken < count {
+            if self.take((count - self.taken) as usize).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
     }
 
     /// Takes all that is left; how many bytes came in all.
@@ -170,20 +206,14 @@ pub(super) struct Openings {
 /// Opens downloads from the source at their pace.
 pub(super) async fn open_paced(socks: SocketAddr, source: &Source, openings: Openings) -> Opened {
     let Openings { count, per_second, first } = openings;
-    let address = source.address;
     let mut opening = JoinSet::new();
     let begun = tokio::time::Instant::now();
     for number in 0..count {
-        let from = number.wrapping_mul(7_919);
         tokio::time::sleep_until(begun + Duration::from_secs(1) * number / per_second).await;
-        let pattern = source.pattern.clone();
+        let request = source.request(number);
         opening.spawn(async move {
-            let stream = timeout(PATIENCE, Download::open(socks, address, from)).await;
-            let stream = stream.map_err(io::Error::other)??;
-            let mut download = Download { stream, pattern, from: from as usize, taken: 0 };
-            while download.taken < first
-                && download.take((first - download.taken) as usize).await? > 0
-            {}
+            let mut download = request.open(socks).await?;
+            download.take_until(first).await?;
             Ok(download)
         });
     }

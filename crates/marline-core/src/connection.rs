@@ -104,9 +104,9 @@ use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
 use crate::traffic::LostSegments;
 use crate::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event, FallbackReason,
-    FourTuple, LoneKeepalive, MemoryAccount, MemoryKind, MonitorKind, NetworkError, Purpose, ReadError, SegmentReceived,
-    SegmentSent, SocketOption, StreamDirection, SubflowPlace, SubflowState, Timer, Traffic,
-    Transmit, TransmitBuf, WriteError,
+    FourTuple, LoneKeepalive, MemoryAccount, MemoryKind, MonitorKind, NetworkError, Purpose,
+    ReadError, SegmentReceived, SegmentSent, SocketOption, StreamDirection, SubflowPlace,
+    SubflowState, Timer, Traffic, Transmit, TransmitBuf, WriteError,
 };
 
 pub(crate) use self::fast_open::FastOpenVerdict;
@@ -340,11 +340,7 @@ impl Connection {
             paths: PathSet::new(&config, origin.path),
             attempts: OnDemand::new(),
             sender: Sender::new(&config, cx.chunks_for(MemoryKind::Send)),
-            receiver: Receiver::new(
-                &config,
-                &cx.config.limits,
-                cx.chunks_for(MemoryKind::Receive),
-            ),
+            receiver: Receiver::new(&config, &cx.config.limits, cx.chunks_for(MemoryKind::Receive)),
             closing: Closing::default(),
             scheduling: Scheduling::new(&*policies.scheduler),
             path_manager: policies.path_manager.build(),

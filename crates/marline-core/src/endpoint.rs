@@ -24,6 +24,7 @@ use self::wakeups::Wakeups;
 use crate::connection::Connection;
 use crate::on_demand::OnDemand;
 use crate::subflow::Workspace;
+use crate::tables::Context;
 use crate::tables::cookie_keys::CookieKeys;
 use crate::tables::demux::FlowRef;
 use crate::tables::desk::Desk;
@@ -37,10 +38,9 @@ use crate::tables::reply_budget::ReplyBudget;
 use crate::tables::requests::Requests;
 use crate::tables::subflow_settings::SubflowSettings;
 use crate::tables::time_wait::TIME_WAIT_BIT;
-use crate::tables::Context;
 use crate::{
-    ChecksumScope, ConnectionConfig, ConnectionId, Counters, EndpointConfig, Event, MemoryAccount, PacketMeta,
-    TrafficOf, Transmit, TransmitBuf,
+    ChecksumScope, ConnectionConfig, ConnectionId, Counters, EndpointConfig, Event, MemoryAccount,
+    PacketMeta, TrafficOf, Transmit, TransmitBuf,
 };
 
 /// Deadlines looked at anew at a time: where many connections are busy, the wake-up has work to do anyway.

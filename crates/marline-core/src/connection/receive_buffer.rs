@@ -14,9 +14,9 @@ use core::num::NonZeroU64;
 use marline_policy::{DataRange, Dsn};
 use marline_time::{Duration, Instant};
 
-use crate::on_demand::{OnDemand, Unused};
 use crate::MemoryAccount;
 use crate::memory::CHUNK;
+use crate::on_demand::{OnDemand, Unused};
 use crate::tables::chunks::{ChunkSource, Chunks};
 
 /// Window a connection starts with.

@@ -15,8 +15,8 @@ use crate::connection::{Connection, Origin, Written};
 use crate::subflow::{SubflowConfig, SynRetries};
 use crate::tables::fast_open_memory::{Plan, syn_room};
 use crate::{
-    ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, MemoryAccount, NetworkError,
-    ReadError, SocketOption, SubflowPlace, WriteError,
+    ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, MemoryAccount,
+    NetworkError, ReadError, SocketOption, SubflowPlace, WriteError,
 };
 
 impl Endpoint {

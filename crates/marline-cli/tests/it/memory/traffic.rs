@@ -288,7 +288,7 @@ pub(super) fn exchange(
     let mut waits = Vec::new();
     while waits.len() < least || more() {
         let begun = Instant::now();
-        let mut stream = through(socks, echo)?;
+        let mut stream = honest_stream(socks, echo)?;
         let sent = [waits.len() as u8; 1_000];
         stream.write_all(&sent)?;
         let mut back = [0; 1_000];
@@ -303,13 +303,19 @@ pub(super) fn exchange(
     Ok(Waits(waits))
 }
 
+fn honest_stream(socks: SocketAddr, echo: SocketAddr) -> io::Result<std::net::TcpStream> {
+    let stream = through(socks, echo, PATIENCE / 2)?;
+    stream.set_write_timeout(Some(PATIENCE / 2))?;
+    Ok(stream)
+}
+
 /// Sends so many bytes to the echo and compares what comes back.
 pub(super) fn send_and_compare(
     socks: SocketAddr,
     echo: SocketAddr,
     length: usize,
 ) -> io::Result<()> {
-    let mut stream = through(socks, echo)?;
+    let mut stream = honest_stream(socks, echo)?;
     let sent: Vec<u8> = pattern().iter().copied().cycle().take(length).collect();
     let mut back = Vec::new();
     std::thread::scope(|scope| {

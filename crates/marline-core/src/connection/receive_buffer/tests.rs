@@ -48,7 +48,6 @@ fn a_promised_window_is_kept_and_grows_no_further_until_there_is_memory() {
     assert!(b.edge() > Dsn(400_000));
 }
 
-
 fn buffer() -> ReceiveBuffer {
     ReceiveBuffer::new(1 << 20, false, 4, source())
 }

@@ -304,8 +304,11 @@ fn a_server_that_is_killed_is_noticed_and_found_again() {
 fn a_client_that_is_revoked_while_it_runs_says_so_and_works_again_once_admitted() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
-    let _server = start_server(dir.path(), &[]);
+    let mut server = start_server(dir.path(), &[]);
     let invite = credential(dir.path(), "tablet");
+    // Until then the client is refused: its path is usable while it has its answer only to the handshake below, and
+    // unreachable after that.
+    server.process.line_with("credentials read again");
     let client = Judged::start(dir.path(), &invite, "127.0.0.1", &[]);
     client.is("usable", "", WORKS);
     let clients = dir.path().join("server.clients");
@@ -313,6 +316,7 @@ fn a_client_that_is_revoked_while_it_runs_says_so_and_works_again_once_admitted(
     let revoke = ["server", "--config", "server.toml", "credential", "revoke", "tablet"];
     support::run_ok(dir.path(), &revoke);
     client.is("unreachable", "refused by the server: this credential is unknown", NO_PATH);
+    server.process.line_with("credentials read again");
     let (well, told, _) = doctor(dir.path(), &invite, "127.0.0.1");
     assert!(!well && told["paths"][0]["state"] == "unreachable", "{told}");
     support::write_private(&clients, &String::from_utf8(before).expect("text"));

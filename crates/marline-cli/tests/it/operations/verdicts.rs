@@ -17,6 +17,7 @@ struct Judged<'a> {
     dir: &'a Path,
     control: String,
     metrics: SocketAddr,
+    socks: SocketAddr,
     _client: Running,
 }
 
@@ -28,8 +29,8 @@ impl<'a> Judged<'a> {
         let port = metrics.to_string();
         let mut all = vec!["--path", path, "--control", &control, "--metrics", &port];
         all.extend_from_slice(flags);
-        let (client, _) = support::start_client(dir, invite, &all);
-        Judged { dir, control, metrics, _client: client }
+        let (client, socks) = support::start_client(dir, invite, &all);
+        Judged { dir, control, metrics, socks, _client: client }
     }
 
     fn ask(&self, words: &[&str]) -> Output {
@@ -275,7 +276,7 @@ fn a_path_that_was_never_tried_is_not_called_usable() {
     let port = metrics.to_string();
     let flags = ["--path", "127.0.0.1", "--warm", "0", "--control", &control, "--metrics", &port];
     let (client, socks) = support::start_client(dir.path(), &server.invite_file, &flags);
-    let client = Judged { dir: dir.path(), control, metrics, _client: client };
+    let client = Judged { dir: dir.path(), control, metrics, socks, _client: client };
     client.is("untried", "not tried yet", NO_PATH);
     let target = support::socks::echo_target();
     drop(support::socks::open(socks, target).expect("a stream"));
@@ -304,7 +305,7 @@ fn a_server_that_is_killed_is_noticed_and_found_again() {
 fn a_client_that_is_revoked_while_it_runs_says_so_and_works_again_once_admitted() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
-    let mut server = start_server(dir.path(), &[]);
+    let mut server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
     let invite = credential(dir.path(), "tablet");
     // Until then the client is refused: its path is usable while it has its answer only to the handshake below, and
     // unreachable after that.
@@ -320,6 +321,10 @@ fn a_client_that_is_revoked_while_it_runs_says_so_and_works_again_once_admitted(
     let (well, told, _) = doctor(dir.path(), &invite, "127.0.0.1");
     assert!(!well && told["paths"][0]["state"] == "unreachable", "{told}");
     support::write_private(&clients, &String::from_utf8(before).expect("text"));
+    server.process.line_with("credentials read again");
+    // By itself a client that was refused asks again after pauses of up to a minute; for an application it asks at once.
+    let target = support::socks::echo_target();
+    until("an application is served", || support::socks::open(client.socks, target).is_ok());
     client.is("usable", "", WORKS);
 }
 

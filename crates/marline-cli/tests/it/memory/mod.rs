@@ -1,5 +1,6 @@
-//! Memory of a client and of a server as a whole, in a cgroup of 512 MB: what one client or strangers do does not end the
-//! process, and the others notice little. `cargo xtask nightly memory` runs them. Needs root.
+//! Memory of a whole client or server process in a cgroup of 512 MB: neither a client with many unread streams nor
+//! unauthenticated peers may end the process or delay the others. `cargo xtask nightly memory` runs these tests. Needs
+//! root.
 
 mod slow_readers;
 mod strangers;
@@ -16,7 +17,7 @@ use super::support;
 use super::support::cgroup::{MemoryCgroup, MemoryUse};
 use marline_testkit::need;
 
-/// The limit of the cgroup. What 512 MB means to who sizes machines and containers.
+/// Limit of the cgroup, in bytes.
 const LIMIT: u64 = 512 << 20;
 /// Descriptors of this process, which plays applications and strangers; more than this is not given everywhere.
 const DESCRIPTORS: u64 = 20_000;
@@ -34,7 +35,7 @@ fn runtime() -> Option<tokio::runtime::Runtime> {
     Some(builder.worker_threads(2).enable_all().build().expect("a runtime"))
 }
 
-/// Looks at the memory of a cgroup all the time.
+/// Samples the memory of a cgroup and keeps the peak.
 struct Watch {
     group: Arc<MemoryCgroup>,
     name: &'static str,
@@ -72,7 +73,7 @@ impl Watch {
         members.is_ok_and(|members| !members.trim().is_empty())
     }
 
-    /// Waits until it has hardly changed for five seconds, or so long.
+    /// Waits until it has hardly changed for five seconds, at most for this long.
     fn settled(&self, patience: Duration) {
         const REST: Duration = Duration::from_secs(5);
         let until = Instant::now() + patience;
@@ -86,7 +87,7 @@ impl Watch {
         }
     }
 
-    /// Prints the peak, and each stream's part in what came since the beginning.
+    /// Prints the peak, and the growth per stream.
     fn report(&self, streams: usize) {
         let (begin, peak) = (self.begin, self.peak());
         let each = |peak: u64, begin: u64| peak.saturating_sub(begin) as f64 / 1e3 / streams as f64;
@@ -100,7 +101,8 @@ impl Watch {
         );
     }
 
-    /// Nothing was killed in the cgroup, and nothing would have been if the kernel had added socket buffers to the rest.
+    /// Asserts that the kernel killed nothing in the cgroup, and that the peak is within the limit with socket buffers
+    /// included, which version 1 of cgroups does not charge.
     fn held_its_limit(&self) {
         let (kills, peak) = (self.group.oom_kills(), self.peak());
         assert_eq!(kills, 0, "{}: the kernel killed it for want of memory; {peak}", self.name);

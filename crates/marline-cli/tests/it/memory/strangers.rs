@@ -30,7 +30,7 @@ pub(super) struct Strangers {
     /// Connections whose handshake below TLS was completed.
     pub(super) connections: Vec<marline::Stream>,
     pub(super) links: Vec<TcpStream>,
-    /// First packets, and noise, whose senders never answer.
+    /// First packets and noise; the senders never answer.
     pub(super) datagrams: u32,
     /// Handshakes that the server or the kernel refused or did not answer.
     pub(super) refused: u32,
@@ -43,9 +43,8 @@ enum Held {
     Datagram,
 }
 
-/// So many handshakes at the server, so many a second: a half are connections of the kernel's TCP that are silent, stop
-/// halfway or say something else, a quarter are datagrams that nobody stands behind, and a quarter come as far as to TLS
-/// and stay there.
+/// Begins `count` handshakes at this rate. Half of them are TCP connections of the kernel that are silent, stop halfway
+/// or send something else. A quarter are single datagrams. A quarter complete the multipath handshake and stop in TLS.
 pub(super) async fn come(server: SocketAddr, count: u32, per_second: u32) -> Strangers {
     let mut clients = Vec::new();
     let mut sockets = Vec::new();
@@ -71,10 +70,9 @@ pub(super) async fn come(server: SocketAddr, count: u32, per_second: u32) -> Str
         let client = clients[(from % SOURCES) as usize].clone();
         coming.spawn(async move {
             let held = async {
-                if way == 3 {
-                    connect(&client, server, word).await
-                } else {
-                    link(server, from, word).await
+                match way {
+                    3 => connect(&client, server, word).await,
+                    _ => link(server, from, word).await,
                 }
             };
             timeout(Duration::from_secs(10), held).await.map_err(io::Error::other)?
@@ -134,7 +132,7 @@ async fn link(server: SocketAddr, from: u32, word: u32) -> io::Result<Held> {
     Ok(Held::Link(stream))
 }
 
-/// A first SYN in a HANDSHAKE frame (docs/spec/udp-carrier.md, section 3) of version 1 or 2, or what only looks like one.
+/// A first SYN in a HANDSHAKE frame (docs/spec/udp-carrier.md, section 3) of version 1 or 2, or a malformed one.
 fn first_packet(number: u32, kind: u32) -> Vec<u8> {
     let header = TcpHeader {
         src_port: number as u16,

@@ -1,5 +1,5 @@
-//! Traffic of the tests of memory: a source that sends as fast as it is read, applications that take nothing or little of
-//! it, and an honest one whose waiting is measured.
+//! Traffic of the memory tests: a source that sends as fast as it is read, applications that read little or nothing of
+//! it, and an honest application whose delays are measured.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -228,7 +228,7 @@ pub(super) async fn open_paced(socks: SocketAddr, source: &Source, openings: Ope
     opened
 }
 
-/// Has all of these downloads taken to their ends, sixteen at a time; each must have this length.
+/// Reads all of these downloads to the end, sixteen at a time; each must have this length.
 pub(super) async fn take_all(downloads: Vec<Download>, length: u64) {
     let together = Arc::new(tokio::sync::Semaphore::new(16));
     let mut taking = JoinSet::new();
@@ -244,7 +244,7 @@ pub(super) async fn take_all(downloads: Vec<Download>, length: u64) {
     }
 }
 
-/// How long an honest application waits.
+/// Delays of an honest application.
 #[derive(Debug, Default)]
 pub(super) struct Waits(Vec<Duration>);
 
@@ -255,12 +255,12 @@ impl Waits {
         self
     }
 
-    /// The time within which 99 of 100 exchanges were over.
+    /// The delay that 99 of 100 exchanges did not exceed.
     pub(super) fn p99(&self) -> Duration {
         self.at(99)
     }
 
-    /// The time within which so many of 100 exchanges were over.
+    /// The delay that this many of 100 exchanges did not exceed.
     pub(super) fn at(&self, percent: usize) -> Duration {
         let mut sorted = self.0.clone();
         sorted.sort();
@@ -276,8 +276,8 @@ impl std::fmt::Display for Waits {
     }
 }
 
-/// Sends a kilobyte over a fresh stream each time and gets it back, at least so often and while `more` says so, with a rest
-/// after each.
+/// Sends a kilobyte over a new stream and reads it back: at least `least` times, and as long as `more` holds, with a
+/// pause after each exchange.
 pub(super) fn exchange(
     socks: SocketAddr,
     echo: SocketAddr,
@@ -309,7 +309,7 @@ fn honest_stream(socks: SocketAddr, echo: SocketAddr) -> io::Result<std::net::Tc
     Ok(stream)
 }
 
-/// Sends so many bytes to the echo and compares what comes back.
+/// Sends `length` bytes to the echo service and compares what comes back.
 pub(super) fn send_and_compare(
     socks: SocketAddr,
     echo: SocketAddr,

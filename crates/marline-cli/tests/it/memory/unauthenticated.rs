@@ -15,8 +15,8 @@ const ADDRESSES: usize = 6;
 /// authenticated.
 const EACH: u64 = 40 << 10;
 
-/// Connections of a kernel, Multipath TCP and plain TCP in turn. Few of each address begin to authenticate and stop there,
-/// so that the others wait for their turn; these send as much as there is room for.
+/// Connections of the kernel, Multipath TCP and plain TCP in turn. The first of each address begin a TLS handshake and
+/// stop, so that the others wait in the queue. These send as much as the window lets them.
 const STRANGERS: &str = "
 import os, resource, socket, sys, time
 count, sources = int(sys.argv[1]), [f'10.91.1.{n + 10}' for n in range(int(sys.argv[2]))]

@@ -31,7 +31,7 @@ fn five_hundred_unread_downloads_do_not_end_a_server_in_512_mb() {
     let (_client, socks) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
     let watch = Watch::over("server", &group);
     let source = Source::start(dir.path(), LENGTH);
-    // As of a program that has been reading: what is kept for a stream has grown with its pace.
+    // Each application reads for a while and then stops: by then the stream's buffers have grown with its rate.
     let openings = Openings { count: STREAMS, per_second: 50, first: FIRST };
     let opened = runtime.block_on(open_paced(socks, &source, openings));
     watch.settled(Duration::from_secs(40));
@@ -44,29 +44,29 @@ fn five_hundred_unread_downloads_do_not_end_a_server_in_512_mb() {
     watch.held_its_limit();
 }
 
-/// Streams of one client that nobody reads, and what each would bring.
+/// Unread streams of one client, and the length of each.
 const UNREAD: u32 = 4_096;
 const UNREAD_LENGTH: u64 = 1_000_000;
 /// Streams that are read after all.
 const READ_AFTER_ALL: usize = 64;
 /// Handshakes by strangers.
 const STRANGERS: u32 = 10_000;
-/// Exchanges of the honest application: alone, and again beside the others once all are there.
+/// Exchanges of the honest application: alone, and again once all unread streams are open.
 const EXCHANGES: usize = 400;
-/// What it sends in one stream beside the others.
+/// Length of a transfer of the honest application, in bytes.
 const SENT: usize = 4_000_000;
-/// What the honest application may wait longer whatever it waits alone: the machine has other work meanwhile.
+/// Delay that counts as noise, whatever the p99 alone is: the machine has other work to do meanwhile.
 const NOISE: Duration = Duration::from_millis(5);
 
-/// Whose memory is limited.
+/// The end whose memory is limited.
 #[derive(Copy, Clone, PartialEq)]
 enum Limited {
     Server,
     Client,
 }
 
-/// A server, a client with many streams and an honest application, which is at another client of the server's, or at the
-/// very client whose memory is limited.
+/// A server, a client with many streams, and an honest application. The application uses another client of the same
+/// server, or the client whose memory is limited.
 struct Hosts {
     server: ServerSide,
     clients: Vec<Running>,
@@ -108,8 +108,8 @@ impl Hosts {
     }
 }
 
-/// One client has thousands of streams that their applications do not read, strangers come to the server, and an honest
-/// application waits for its exchanges no longer than twice what it waits alone; all that it sends arrives.
+/// One client has thousands of streams that their applications do not read, and strangers begin handshakes. An honest
+/// application waits at most twice as long for its exchanges as it does alone, and everything that it sends arrives.
 fn an_honest_application_beside_unread_streams(limited: Limited) {
     let _alone = support::alone();
     let Some(runtime) = runtime() else { return };

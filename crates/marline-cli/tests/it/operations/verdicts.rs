@@ -307,8 +307,7 @@ fn a_client_that_is_revoked_while_it_runs_says_so_and_works_again_once_admitted(
     let dir = tempfile::tempdir().expect("a folder");
     let mut server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
     let invite = credential(dir.path(), "tablet");
-    // Until then the client is refused: its path is usable while it has its answer only to the handshake below, and
-    // unreachable after that.
+    // Before that the client is refused. Its path is briefly usable, between the multipath handshake and the refusal.
     server.process.line_with("credentials read again");
     let client = Judged::start(dir.path(), &invite, "127.0.0.1", &[]);
     client.is("usable", "", WORKS);
@@ -322,7 +321,7 @@ fn a_client_that_is_revoked_while_it_runs_says_so_and_works_again_once_admitted(
     assert!(!well && told["paths"][0]["state"] == "unreachable", "{told}");
     support::write_private(&clients, &String::from_utf8(before).expect("text"));
     server.process.line_with("credentials read again");
-    // By itself a client that was refused asks again after pauses of up to a minute; for an application it asks at once.
+    // A client that was refused retries by itself after pauses of up to a minute, and at once for an application.
     let target = support::socks::echo_target();
     until("an application is served", || support::socks::open(client.socks, target).is_ok());
     client.is("usable", "", WORKS);

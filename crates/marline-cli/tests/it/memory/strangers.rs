@@ -91,10 +91,8 @@ impl fmt::Display for Strangers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (connections, links) = (self.connections.len(), self.links.len());
         let Strangers { datagrams, refused, .. } = self;
-        write!(
-            f,
-            "strangers: {connections} multipath connections, {links} TCP connections, {datagrams} first packets, {refused} refused"
-        )
+        write!(f, "strangers: {connections} multipath and {links} TCP connections, ")?;
+        write!(f, "{datagrams} first packets, {refused} refused")
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{TaskResult, ci};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -43,6 +43,12 @@ const STEPS: [Step; 13] = [
         "dashboard",
         "1,000 connections: a viewer, or sixteen, cost server and client less than a hundredth of a processor",
         dashboard,
+    ),
+    (
+        "memory",
+        "512 MB for the server or the client, thousands of streams that nobody reads, 10,000 handshakes by strangers: \
+         nothing is killed, and an honest application waits at most twice as long",
+        memory,
     ),
     ("packets", "10^8 random and damaged packets from a TUN, memory flat", packets),
     (
@@ -142,6 +148,10 @@ fn upgrades(root: &Path) -> TaskResult {
 
 fn dashboard(root: &Path) -> TaskResult {
     run(&mut long_tests(root, "dashboard::"))
+}
+
+fn memory(root: &Path) -> TaskResult {
+    run(&mut long_tests(root, "memory::"))
 }
 
 fn fleet(root: &Path) -> TaskResult {

@@ -208,11 +208,17 @@ fn the_echo() {
     }
 }
 
-/// Opens a stream through the proxy.
-fn through(socks: SocketAddr, target: SocketAddr) -> io::Result<TcpStream> {
+/// How long a stream may be silent: ten thousand at once on a busy machine take their time.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Opens a stream through the proxy; a read fails after this patience.
+pub(crate) fn through(
+    socks: SocketAddr,
+    target: SocketAddr,
+    patience: Duration,
+) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(socks)?;
-    // Ten thousand at once on a busy machine take their time.
-    stream.set_read_timeout(Some(Duration::from_secs(180)))?;
+    stream.set_read_timeout(Some(patience))?;
     stream.write_all(&[5, 1, 0])?;
     let mut answer = [0; 2];
     stream.read_exact(&mut answer)?;
@@ -249,7 +255,7 @@ pub(crate) fn open_all(socks: SocketAddr, target: SocketAddr, count: usize) -> V
         let work: Vec<_> = (0..AT_ONCE)
             .map(|worker| {
                 let mine = share.min(count.saturating_sub(worker * share));
-                let some = (0..mine).map(move |_| through(socks, target));
+                let some = (0..mine).map(move |_| through(socks, target, PATIENCE));
                 scope.spawn(move || some.collect::<io::Result<Vec<TcpStream>>>())
             })
             .collect();
@@ -461,7 +467,7 @@ fn nothing_is_left_by_who_is_killed() {
     let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
     let path = format!("127.0.0.1={}", server.address);
     let (mut client, socks) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
-    let stream = through(socks, other.address).expect("a stream");
+    let stream = through(socks, other.address, PATIENCE).expect("a stream");
     client.signal("KILL");
     let _ = serve_ended(&mut client);
     drop(TcpListener::bind(socks).expect("the port is free at once"));
@@ -490,7 +496,7 @@ fn serve_ended(process: &mut Running) -> bool {
     process.wait(Duration::from_secs(10))
 }
 
-fn until(what: &str, mut ready: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut ready: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
     while !ready() {
         assert!(Instant::now() < end, "{what}");

@@ -20,6 +20,7 @@ mod lab_report;
 mod lab_run;
 mod lab_what_if;
 mod link;
+mod memory;
 mod nat;
 mod nat64;
 mod native_direct;

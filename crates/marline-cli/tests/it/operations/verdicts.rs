@@ -17,6 +17,7 @@ struct Judged<'a> {
     dir: &'a Path,
     control: String,
     metrics: SocketAddr,
+    socks: SocketAddr,
     _client: Running,
 }
 
@@ -28,8 +29,8 @@ impl<'a> Judged<'a> {
         let port = metrics.to_string();
         let mut all = vec!["--path", path, "--control", &control, "--metrics", &port];
         all.extend_from_slice(flags);
-        let (client, _) = support::start_client(dir, invite, &all);
-        Judged { dir, control, metrics, _client: client }
+        let (client, socks) = support::start_client(dir, invite, &all);
+        Judged { dir, control, metrics, socks, _client: client }
     }
 
     fn ask(&self, words: &[&str]) -> Output {
@@ -275,7 +276,7 @@ fn a_path_that_was_never_tried_is_not_called_usable() {
     let port = metrics.to_string();
     let flags = ["--path", "127.0.0.1", "--warm", "0", "--control", &control, "--metrics", &port];
     let (client, socks) = support::start_client(dir.path(), &server.invite_file, &flags);
-    let client = Judged { dir: dir.path(), control, metrics, _client: client };
+    let client = Judged { dir: dir.path(), control, metrics, socks, _client: client };
     client.is("untried", "not tried yet", NO_PATH);
     let target = support::socks::echo_target();
     drop(support::socks::open(socks, target).expect("a stream"));
@@ -304,8 +305,10 @@ fn a_server_that_is_killed_is_noticed_and_found_again() {
 fn a_client_that_is_revoked_while_it_runs_says_so_and_works_again_once_admitted() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
-    let _server = start_server(dir.path(), &[]);
+    let mut server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
     let invite = credential(dir.path(), "tablet");
+    // Before that the client is refused. Its path is briefly usable, between the multipath handshake and the refusal.
+    server.process.line_with("credentials read again");
     let client = Judged::start(dir.path(), &invite, "127.0.0.1", &[]);
     client.is("usable", "", WORKS);
     let clients = dir.path().join("server.clients");
@@ -313,9 +316,14 @@ fn a_client_that_is_revoked_while_it_runs_says_so_and_works_again_once_admitted(
     let revoke = ["server", "--config", "server.toml", "credential", "revoke", "tablet"];
     support::run_ok(dir.path(), &revoke);
     client.is("unreachable", "refused by the server: this credential is unknown", NO_PATH);
+    server.process.line_with("credentials read again");
     let (well, told, _) = doctor(dir.path(), &invite, "127.0.0.1");
     assert!(!well && told["paths"][0]["state"] == "unreachable", "{told}");
     support::write_private(&clients, &String::from_utf8(before).expect("text"));
+    server.process.line_with("credentials read again");
+    // A client that was refused retries by itself after pauses of up to a minute, and at once for an application.
+    let target = support::socks::echo_target();
+    until("an application is served", || support::socks::open(client.socks, target).is_ok());
     client.is("usable", "", WORKS);
 }
 

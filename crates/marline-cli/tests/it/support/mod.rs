@@ -3,6 +3,7 @@
 // Each test file uses its part.
 #![allow(dead_code, reason = "a bench compiles this file as well and uses a part of it")]
 
+pub(crate) mod cgroup;
 pub(crate) mod native;
 pub(crate) mod nginx;
 pub(crate) mod socks;
@@ -159,13 +160,17 @@ pub(crate) struct Running {
 impl Running {
     /// Starts it; its standard error goes to the test's and is searched as well.
     pub(crate) fn start(dir: &Path, args: &[&str]) -> Running {
-        let mut command = marline(dir, args);
+        Running::start_command(marline(dir, args), args.first().copied().unwrap_or_default())
+    }
+
+    /// Starts a command that runs the program; its output is shown under `name`.
+    pub(crate) fn start_command(mut command: Command, name: &str) -> Running {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Its own group: signals of the terminal are the test's.
         command.process_group(0);
         let mut child = command.spawn().expect("the program starts");
         let (sender, lines) = channel();
-        let name = args.first().copied().unwrap_or_default().to_owned();
+        let name = name.to_owned();
         let outputs: [Option<Box<dyn Read + Send>>; 2] = [
             child.stdout.take().map(|out| Box::new(out) as Box<dyn Read + Send>),
             child.stderr.take().map(|err| Box::new(err) as Box<dyn Read + Send>),
@@ -211,6 +216,11 @@ impl Running {
     /// Its process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().expect("wait")
     }
 
     /// Sends it a signal by name.
@@ -355,6 +365,15 @@ pub(crate) fn write_private(path: &Path, text: &str) {
 
 /// Sets a server up and starts it.
 pub(crate) fn start_server(dir: &Path, flags: &[&str]) -> ServerSide {
+    start_server_by(dir, flags, Running::start)
+}
+
+/// As [`start_server`], with `start` to run the program in a place of its own.
+pub(crate) fn start_server_by(
+    dir: &Path,
+    flags: &[&str],
+    start: impl FnOnce(&Path, &[&str]) -> Running,
+) -> ServerSide {
     let listen = format!("127.0.0.1:{}", free_port());
     let config = dir.join("server.toml");
     let config = config.to_str().expect("text");
@@ -363,7 +382,7 @@ pub(crate) fn start_server(dir: &Path, flags: &[&str]) -> ServerSide {
     write_private(&invite_file, &invite);
     let mut args = vec!["server", "--config", config];
     args.extend_from_slice(flags);
-    let mut process = Running::start(dir, &args);
+    let mut process = start(dir, &args);
     let address = process.address_after("listening on ");
     ServerSide { process, address, invite_file }
 }
@@ -374,10 +393,20 @@ pub(crate) fn start_client(
     invite_file: &Path,
     flags: &[&str],
 ) -> (Running, SocketAddr) {
+    start_client_by(dir, invite_file, flags, Running::start)
+}
+
+/// As [`start_client`], with `start` to run the program in a place of its own.
+pub(crate) fn start_client_by(
+    dir: &Path,
+    invite_file: &Path,
+    flags: &[&str],
+    start: impl FnOnce(&Path, &[&str]) -> Running,
+) -> (Running, SocketAddr) {
     let invite = invite_file.to_str().expect("text");
     let mut args = vec!["client", "--invite-file", invite, "--socks5", "127.0.0.1:0"];
     args.extend_from_slice(flags);
-    let mut process = Running::start(dir, &args);
+    let mut process = start(dir, &args);
     let address = process.address_after("socks5 listening on ");
     (process, address)
 }

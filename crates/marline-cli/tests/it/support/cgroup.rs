@@ -1,0 +1,195 @@
+//! Control groups that limit the memory of a program under test.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use marline_testkit::need;
+
+use super::Running;
+
+/// A memory cgroup without swap; it is removed with the value, after the processes in it have ended.
+pub(crate) struct MemoryCgroup {
+    path: PathBuf,
+    version: Version,
+}
+
+#[derive(Copy, Clone, PartialEq)]
+enum Version {
+    V1,
+    V2,
+}
+
+/// Memory that is charged to a cgroup, in bytes.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct MemoryUse {
+    /// Pages of the processes.
+    pub(crate) anon: u64,
+    /// Socket buffers.
+    pub(crate) sock: u64,
+    /// Kernel objects: sockets, tasks, page tables.
+    pub(crate) kernel: u64,
+}
+
+impl MemoryUse {
+    /// What cannot be reclaimed without swap. With cgroup v1 the kernel itself does not add socket buffers to the rest.
+    pub(crate) fn total(&self) -> u64 {
+        self.anon + self.sock + self.kernel
+    }
+
+    /// The larger of each kind, which need not have been at the same time.
+    pub(crate) fn or_larger(&self, other: &MemoryUse) -> MemoryUse {
+        if other.total() > self.total() { *other } else { *self }
+    }
+}
+
+impl fmt::Display for MemoryUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mb = |bytes: u64| bytes as f64 / 1e6;
+        let MemoryUse { anon, sock, kernel } = *self;
+        let total = mb(self.total());
+        let (anon, sock, kernel) = (mb(anon), mb(sock), mb(kernel));
+        write!(f, "{total:.1} MB (anon {anon:.1}, sock {sock:.1}, kernel {kernel:.1})")
+    }
+}
+
+impl MemoryCgroup {
+    /// A cgroup with this limit. `None`, and the test says so: this machine cannot have it.
+    pub(crate) fn with_limit(bytes: u64) -> Option<MemoryCgroup> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let Some((root, version)) = memory_hierarchy() else {
+            need::skip("no hierarchy of cgroups has the memory controller");
+            return None;
+        };
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = root.join(format!("marline-test-{}-{number}", std::process::id()));
+        if let Err(error) = fs::create_dir(&path) {
+            need::skip(&format!("cannot make a cgroup in {}: {error}", root.display()));
+            return None;
+        }
+        let group = MemoryCgroup { path, version };
+        let set = |file: &str, value: u64| fs::write(group.path.join(file), value.to_string());
+        let limited = match version {
+            Version::V2 => set("memory.max", bytes),
+            Version::V1 => set("memory.limit_in_bytes", bytes),
+        };
+        if let Err(error) = limited {
+            need::skip(&format!("cannot limit a cgroup in {}: {error}", root.display()));
+            return None;
+        }
+        // Absent where the kernel does not account for swap, as where there is none.
+        let _ = match version {
+            Version::V2 => set("memory.swap.max", 0),
+            Version::V1 => set("memory.memsw.limit_in_bytes", bytes),
+        };
+        if version == Version::V1 {
+            // Socket buffers are counted as soon as they have a limit, which this is no more than.
+            set("memory.kmem.tcp.limit_in_bytes", 1 << 40).expect("a limit of socket buffers");
+        }
+        Some(group)
+    }
+
+    /// Starts the program in it.
+    pub(crate) fn start(&self, dir: &Path, args: &[&str]) -> Running {
+        let name = args.first().copied().unwrap_or_default();
+        Running::start_command(self.inside(&super::marline(dir, args)), name)
+    }
+
+    /// The command, with a shell that joins the cgroup before it becomes the program: what a program allocates or reads
+    /// of its limits at the start counts.
+    fn inside(&self, command: &Command) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-euc", "echo $$ > \"$0\"; exec \"$@\""]).arg(self.members());
+        shell.arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        if let Some(dir) = command.get_current_dir() {
+            shell.current_dir(dir);
+        }
+        shell
+    }
+
+    /// The file that a process joins by writing its id.
+    pub(crate) fn members(&self) -> PathBuf {
+        self.path.join("cgroup.procs")
+    }
+
+    /// What is charged to it now.
+    pub(crate) fn memory(&self) -> MemoryUse {
+        let stat = self.read("memory.stat");
+        match self.version {
+            Version::V2 => {
+                let (anon, sock) = (field(&stat, "anon"), field(&stat, "sock"));
+                MemoryUse { anon, sock, kernel: field(&stat, "kernel") }
+            }
+            Version::V1 => MemoryUse {
+                anon: field(&stat, "rss"),
+                sock: number(&self.read("memory.kmem.tcp.usage_in_bytes")),
+                kernel: number(&self.read("memory.kmem.usage_in_bytes")),
+            },
+        }
+    }
+
+    /// How many processes the kernel has killed in it for want of memory.
+    pub(crate) fn oom_kills(&self) -> u64 {
+        let file = match self.version {
+            Version::V2 => "memory.events",
+            Version::V1 => "memory.oom_control",
+        };
+        field(&self.read(file), "oom_kill")
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.path.join(file)).unwrap_or_default()
+    }
+}
+
+impl Drop for MemoryCgroup {
+    fn drop(&mut self) {
+        // A process that was just killed is still a member for a moment.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.path).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        eprintln!("{} stays: there are processes in it", self.path.display());
+    }
+}
+
+/// Where cgroups with the memory controller can be made.
+fn memory_hierarchy() -> Option<(PathBuf, Version)> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    mounts.lines().find_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        let (at, kind, options) = (words.next()?, words.next()?, words.next()?);
+        let root = PathBuf::from(at);
+        if kind == "cgroup" && options.split(',').any(|option| option == "memory") {
+            return Some((root, Version::V1));
+        }
+        let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+        if kind != "cgroup2" || !controllers.split_whitespace().any(|name| name == "memory") {
+            return None;
+        }
+        // What the children of the root have; it may be on already.
+        let _ = fs::write(root.join("cgroup.subtree_control"), "+memory");
+        Some((root, Version::V2))
+    })
+}
+
+/// The value behind this name in a file of `NAME VALUE` lines; 0: there is none.
+fn field(text: &str, name: &str) -> u64 {
+    let value = |line: &str| number(line.strip_prefix(name)?.strip_prefix(' ')?).into();
+    text.lines().find_map(value).unwrap_or_default()
+}
+
+fn number(text: &str) -> u64 {
+    text.trim().parse().unwrap_or_default()
+}

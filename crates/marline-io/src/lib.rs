@@ -50,7 +50,7 @@ pub use privileges::{
     KeptCapabilities, drop_capabilities, has_net_admin, keep_capabilities, port_help,
 };
 pub use random::{ResetSeed, SecretRng};
-pub use sys::socket::{PortSharing, restore_receive_buffer};
+pub use sys::socket::{PortSharing, begin_with_small_receive_buffer, restore_receive_buffer};
 pub use sys::tun::Tun;
 pub use tap::{SegmentLog, Tapped};
 

@@ -7,20 +7,26 @@
 use std::io;
 use std::net::SocketAddr;
 
+use marline::MemoryAccount;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpStream, lookup_host};
 
+use crate::relay::socket_buffers;
 use crate::target::Target;
 
 /// Connects to an address. Ready at once if the handshake is over by then. Small writes do not wait for
-/// acknowledgments (TCP_NODELAY): they may be an interactive session's.
+/// acknowledgments (TCP_NODELAY): they may be an interactive session's. `memory` is charged for what it will hold.
 ///
 /// # Errors
 /// The system's.
-pub(crate) async fn to_address(address: SocketAddr) -> io::Result<TcpStream> {
+pub(crate) async fn to_address(
+    address: SocketAddr,
+    memory: &MemoryAccount,
+) -> io::Result<TcpStream> {
     let kind = Type::STREAM.nonblocking();
     let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
     let _ = socket.set_tcp_nodelay(true);
+    socket_buffers::prepare(&socket, memory);
     match socket.connect(&address.into()) {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
         _ => {}
@@ -40,14 +46,14 @@ pub(crate) async fn to_address(address: SocketAddr) -> io::Result<TcpStream> {
 ///
 /// # Errors
 /// The system's, of the last address.
-pub(crate) async fn to_target(target: &Target) -> io::Result<TcpStream> {
+pub(crate) async fn to_target(target: &Target, memory: &MemoryAccount) -> io::Result<TcpStream> {
     let name = match target.host.as_name() {
         Ok(name) => name,
-        Err(address) => return to_address((address, target.port).into()).await,
+        Err(address) => return to_address((address, target.port).into(), memory).await,
     };
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in lookup_host((name, target.port)).await? {
-        match to_address(address).await {
+        match to_address(address, memory).await {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
@@ -67,6 +73,10 @@ mod tests {
     use super::*;
     use crate::testing::Silent;
 
+    fn memory() -> MemoryAccount {
+        MemoryAccount::default()
+    }
+
     /// What a future gives when it is polled once.
     fn once<F: Future>(future: F) -> Poll<F::Output> {
         pin!(future).poll(&mut Context::from_waker(Waker::noop()))
@@ -77,7 +87,9 @@ mod tests {
         for at in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(at).await else { continue };
             let address = listener.local_addr().unwrap();
-            let Poll::Ready(stream) = once(to_address(address)) else { panic!("{at}: it waits") };
+            let Poll::Ready(stream) = once(to_address(address, &memory())) else {
+                panic!("{at}: it waits")
+            };
             let (mut stream, (mut accepted, _)) =
                 (stream.unwrap(), listener.accept().await.unwrap());
             assert!(stream.nodelay().unwrap());
@@ -96,21 +108,23 @@ mod tests {
         let open = listener.local_addr().unwrap();
         for host in ["127.0.0.1", "localhost"] {
             let target: Target = format!("{host}:{}", open.port()).parse().unwrap();
-            assert_eq!(to_target(&target).await.unwrap().peer_addr().unwrap(), open);
+            assert_eq!(to_target(&target, &memory()).await.unwrap().peer_addr().unwrap(), open);
         }
         drop(listener);
-        let refused = to_target(&open.into()).await.unwrap_err();
+        let refused = to_target(&open.into(), &memory()).await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
-        assert!(to_target(&"no-such-name.invalid:80".parse().unwrap()).await.is_err());
+        assert!(to_target(&"no-such-name.invalid:80".parse().unwrap(), &memory()).await.is_err());
     }
 
     /// Where the handshake takes its time, it is waited for.
     #[tokio::test]
     async fn a_target_that_does_not_answer_at_once_is_waited_for() {
         let silent = Silent::start();
-        let waiting = tokio::time::timeout(PAUSE, to_address(silent.address));
+        let account = memory();
+        let waiting = tokio::time::timeout(PAUSE, to_address(silent.address, &account));
         assert!(waiting.await.is_err());
-        let connecting = tokio::spawn(to_address(silent.address));
+        let address = silent.address;
+        let connecting = tokio::spawn(async move { to_address(address, &memory()).await });
         tokio::task::yield_now().await;
         // Its queue has room again: the SYN is repeated after a second.
         silent.accept_all();

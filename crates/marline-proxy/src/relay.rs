@@ -6,7 +6,7 @@
 //! after an end: the sender has finished, and the other side has taken nothing for minutes.
 
 mod pump;
-mod socket_buffers;
+pub(crate) mod socket_buffers;
 mod standstill;
 
 use std::fmt::Display;

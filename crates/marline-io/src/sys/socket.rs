@@ -128,26 +128,44 @@ pub(crate) fn raise_buffers(socket: &Socket) {
     }
 }
 
-/// Gives the receive buffer of a TCP socket, which was made small, back to the kernel's own tuning: it begins where that
-/// of a new socket does. Setting the size alone would leave the window small.
+/// The receive buffer of a new TCP socket begins with so many bytes; from there on the kernel tunes it as always. For
+/// one that is not connected yet: the peer is told of a small window from the first.
+///
+/// # Errors
+/// The system's. Linux before 5.14 cannot do it: the size is fixed from then on.
+pub fn begin_with_small_receive_buffer(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    let half = libc::c_int::try_from(bytes / 2).unwrap_or(libc::c_int::MAX);
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, half)?;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, NOT_LOCKED)
+}
+
+/// Gives the receive buffer of a TCP socket, whose size was set, back to the kernel's own tuning: it begins where that
+/// of a new socket does. To set another size alone would leave the window small.
 ///
 /// # Errors
 /// The system's. Linux before 5.14 cannot do it: the size stays fixed at what a new socket has.
 pub fn restore_receive_buffer(socket: BorrowedFd<'_>) -> io::Result<()> {
     /// What a new socket has by default (`tcp_rmem`), of which the window is half.
     const WINDOW: libc::c_int = 64 * 1_024;
-    const NOT_LOCKED: libc::c_int = 0;
-    for (level, option, value) in [
-        (libc::SOL_SOCKET, libc::SO_RCVBUF, WINDOW),
-        (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, WINDOW),
-        (libc::SOL_SOCKET, libc::SO_BUF_LOCK, NOT_LOCKED),
-    ] {
-        // SAFETY: the descriptor is open; pointer and length describe a live c_int.
-        check(unsafe {
-            let len = mem::size_of_val(&value) as libc::socklen_t;
-            libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len)
-        })?;
-    }
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, WINDOW)?;
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, WINDOW)?;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, NOT_LOCKED)
+}
+
+/// The kernel tunes the buffers of a socket.
+const NOT_LOCKED: libc::c_int = 0;
+
+fn set_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    // SAFETY: the descriptor is open; pointer and length describe a live c_int.
+    check(unsafe {
+        let len = mem::size_of_val(&value) as libc::socklen_t;
+        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len)
+    })?;
     Ok(())
 }
 

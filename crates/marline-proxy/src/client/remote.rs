@@ -164,7 +164,8 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
             tracing::warn!(%target, "too many connections: visitor {from} is turned away");
             return Err(io::ErrorKind::ResourceBusy.into());
         };
-        let connecting = timeout(CONNECT_TIMEOUT, outgoing::to_target(&target));
+        let connecting =
+            timeout(CONNECT_TIMEOUT, outgoing::to_target(&target, self.traffic.memory()));
         let connected = connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let socket = connected.inspect_err(|error| {
             tracing::warn!(%target, "visitor {from} is turned away: {error}");

@@ -4,24 +4,29 @@
 //! application or target sends waits in the receive buffer, which the kernel lets grow to megabytes, and what it does
 //! not read waits in the send buffer. So a blocked direction is charged for as much as its buffer may hold.
 //!
-//! Where memory is short, a relay begins with small buffers, and a receive buffer that is larger grows no further. It
-//! is not made smaller than it was: the kernel would drop what it promised room for, and the sender, which takes that
-//! for congestion, would wait for up to two minutes before it sends on. A buffer whose size was set goes back to the
-//! kernel's tuning once there is plenty of memory.
+//! Where memory is short, a connection that we open begins with a small receive buffer, so that its peer is told of a
+//! small window from the first, and any receive buffer grows no further. It is never made smaller: the kernel would
+//! drop what it promised room for, and the sender, which takes that for congestion, or sees a window that is smaller
+//! than a segment (on loopback), would wait for up to two minutes before it sends on. Once there is plenty of memory,
+//! the kernel tunes it again.
 //!
 //! Of what was not sent yet the kernel holds [`UNSENT`] at most, or a socket to somebody who does not read would hold
 //! megabytes before anybody noticed.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use marline::{MemoryAccount, MemoryCharge, MemoryKind};
-use marline_io::restore_receive_buffer;
-use socket2::SockRef;
+use marline_io::{begin_with_small_receive_buffer, restore_receive_buffer};
+use socket2::{SockRef, Socket};
 
 /// Bytes that the kernel holds unsent for a socket.
 const UNSENT: u32 = 128 * 1_024;
 /// The least that a limit leaves.
 const LEAST: usize = 16 * 1_024;
+/// What a receive buffer begins with by default (`tcp_rmem`).
+const USUAL: usize = 128 * 1_024;
+/// A larger one cannot be fixed at its size by everybody (`rmem_max`): it would be smaller then.
+const FIXED_AT_MOST: usize = 400_000;
 /// While a buffer may hold so much, the kernel's own limits are good enough.
 const PLENTY: u64 = 1024 * 1_024;
 
@@ -31,8 +36,8 @@ pub(super) struct SocketBuffers {
     charge: Option<Box<MemoryCharge>>,
     /// Which direction was blocked: from the socket, and to it.
     blocked: (bool, bool),
-    /// The receive buffer's size was set.
-    is_set: bool,
+    /// The receive buffer does not grow.
+    is_fixed: bool,
 }
 
 impl SocketBuffers {
@@ -42,8 +47,7 @@ impl SocketBuffers {
         let Some(socket) = socket.as_ref().map(SockRef::from) else { return buffers };
         let allowance = memory.allowance();
         if allowance < PLENTY {
-            buffers.is_set = true;
-            set_receive_buffer(&socket, allowance);
+            buffers.fix(&socket);
             // The kernel takes twice of what it is asked for, to have room for its own.
             let _ = socket.set_send_buffer_size(size_of(allowance) / 2);
         }
@@ -61,8 +65,8 @@ impl SocketBuffers {
         blocked: (bool, bool),
     ) {
         let Some(socket) = socket else { return };
-        if self.is_set && memory.allowance() > PLENTY {
-            self.is_set = false;
+        if self.is_fixed && memory.allowance() > PLENTY {
+            self.is_fixed = false;
             // Where it cannot be done, the buffer stays as it is.
             let _ = restore_receive_buffer(socket);
         }
@@ -75,9 +79,8 @@ impl SocketBuffers {
     fn change(&mut self, socket: &SockRef<'_>, memory: &MemoryAccount) {
         self.charge = None;
         let receive = socket.recv_buffer_size().unwrap_or_default() as u64;
-        if receive > memory.allowance() && !self.is_set {
-            self.is_set = true;
-            set_receive_buffer(socket, receive);
+        if receive > memory.allowance() {
+            self.fix(socket);
         }
         let (from, to) = self.blocked;
         let sent = socket.send_buffer_size().unwrap_or_default() as u64;
@@ -87,28 +90,37 @@ impl SocketBuffers {
             self.charge = Some(Box::new(memory.charge(MemoryKind::Socket, held)));
         }
     }
+
+    /// Has the receive buffer stay as it is.
+    fn fix(&mut self, socket: &SockRef<'_>) {
+        let size = socket.recv_buffer_size().unwrap_or(usize::MAX);
+        if !self.is_fixed && size <= FIXED_AT_MOST {
+            self.is_fixed = socket.set_recv_buffer_size(size / 2).is_ok();
+        }
+    }
 }
 
-/// A buffer's size for an allowance.
+/// The size that a receive buffer begins with for an allowance: that of the kernel at most.
 fn size_of(allowance: u64) -> usize {
-    usize::try_from(allowance).unwrap_or(usize::MAX).clamp(LEAST, 8 << 20)
+    usize::try_from(allowance).unwrap_or(usize::MAX).clamp(LEAST, USUAL)
 }
 
-/// Sets the receive buffer, as far as the kernel lets it be set.
-fn set_receive_buffer(socket: &SockRef<'_>, bytes: u64) {
-    // The kernel takes twice of what it is asked for, to have room for its own. Where it takes nothing, it goes on by
-    // its own measure.
-    let _ = socket.set_recv_buffer_size(size_of(bytes) / 2);
+/// Prepares a socket that is still to be connected: where memory is short, its peer is told of a small window.
+pub(crate) fn prepare(socket: &Socket, memory: &MemoryAccount) {
+    let allowance = memory.allowance();
+    if allowance < PLENTY {
+        // Where it cannot be done, the kernel goes on by its own measure.
+        let _ = begin_with_small_receive_buffer(socket.as_fd(), size_of(allowance));
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use marline::MemoryBudget;
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::outgoing::to_address;
 
     async fn connection() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -140,10 +152,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_memory_is_short_a_socket_begins_with_small_buffers() {
-        let (near, _far) = connection().await;
+    async fn where_memory_is_short_a_connection_begins_with_small_buffers_until_there_is_plenty() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let budget = MemoryBudget::new(Some(0));
         let memory = budget.account(u64::MAX);
+        let near = to_address(listener.local_addr().unwrap(), &memory).await.unwrap();
         let mut buffers = SocketBuffers::begin(Some(near.as_fd()), &memory);
         let sizes = || {
             let socket = SockRef::from(&near);
@@ -151,7 +164,7 @@ mod tests {
         };
         assert_eq!(sizes(), (LEAST, LEAST));
         budget.set_limit(Some(1 << 30));
-        buffers.note_blocked(Some(near.as_fd()), &memory, (true, false));
-        assert!(sizes().0 > 10 * LEAST);
+        buffers.note_blocked(Some(near.as_fd()), &memory, (false, false));
+        assert_eq!(sizes().0, USUAL);
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use marline::MemoryAccount;
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::outgoing;
@@ -52,10 +53,10 @@ impl fmt::Display for Backend {
 
 impl Backend {
     /// Connects. A name is resolved each time: services move.
-    pub(super) async fn connect(&self) -> io::Result<Connected> {
+    pub(super) async fn connect(&self, memory: &MemoryAccount) -> io::Result<Connected> {
         match self {
             Backend::Unix(path) => UnixStream::connect(path).await.map(Connected::Unix),
-            Backend::Tcp(target) => outgoing::to_target(target).await.map(Connected::Tcp),
+            Backend::Tcp(target) => outgoing::to_target(target, memory).await.map(Connected::Tcp),
         }
     }
 }

@@ -126,7 +126,7 @@ impl ServiceFront {
         let service = self.service();
         let connect = async {
             wait_for_memory(self.traffic.memory()).await;
-            timeout(service.limits.connect, service.backend.connect()).await
+            timeout(service.limits.connect, service.backend.connect(self.traffic.memory())).await
         };
         let connected = tokio::select! {
             connected = connect => connected,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use marline::MemoryAccount;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -26,17 +27,21 @@ use crate::target::Target;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// Connects to a client's target, if the rules allow it.
+/// Connects to a client's target, if the rules allow it. `memory` is charged for what the connection will hold.
 ///
 /// # Errors
 /// A refusal or failure, with a code and an explanation for the client.
-pub async fn dial(rules: &Arc<Rules>, target: &Target) -> Result<TcpStream, Failure> {
+pub async fn dial(
+    rules: &Arc<Rules>,
+    target: &Target,
+    memory: &MemoryAccount,
+) -> Result<TcpStream, Failure> {
     let allowed = if target.is_servers_resolver() {
         own_resolver::addresses(rules)?
     } else {
         allowed(rules, target).await?
     };
-    let attempt = timeout(CONNECT_TIMEOUT, race(&allowed));
+    let attempt = timeout(CONNECT_TIMEOUT, race(&allowed, memory));
     match attempt.await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(failure_of(target, &error)),
@@ -81,9 +86,9 @@ fn filter(
 /// Attempts that go on beside each other, in the task that waits for them: most requests have one, which may be over
 /// when it has begun.
 #[derive(Default)]
-struct Attempts(Vec<Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>>);
+struct Attempts<'a>(Vec<Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send + 'a>>>);
 
-impl Attempts {
+impl Attempts<'_> {
     /// What the next one that ends gives; `None`: there is none.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<TcpStream>>> {
         for at in 0..self.0.len() {
@@ -96,14 +101,14 @@ impl Attempts {
     }
 }
 
-async fn race(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+async fn race(addresses: &[SocketAddr], memory: &MemoryAccount) -> io::Result<TcpStream> {
     let mut attempts = Attempts::default();
     let mut waiting = addresses.iter().copied();
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     loop {
         let next = waiting.next();
         if let Some(address) = next {
-            attempts.0.push(Box::pin(outgoing::to_address(address)));
+            attempts.0.push(Box::pin(outgoing::to_address(address, memory)));
         }
         let patience = if next.is_some() { STAGGER } else { CONNECT_TIMEOUT };
         match timeout(patience, poll_fn(|cx| attempts.poll_next(cx))).await {
@@ -138,6 +143,10 @@ mod tests {
     use super::*;
     use crate::testing::Silent;
 
+    fn memory() -> MemoryAccount {
+        MemoryAccount::default()
+    }
+
     fn rules(allow: &str) -> Arc<Rules> {
         Arc::new(Rules { allow: vec![allow.parse().unwrap()], deny: Vec::new() })
     }
@@ -151,7 +160,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]"] {
-            let stream = dial(&rules("127.0.0.0/8"), &target(&format!("{host}:{port}"))).await;
+            let stream =
+                dial(&rules("127.0.0.0/8"), &target(&format!("{host}:{port}")), &memory()).await;
             assert_eq!(
                 stream.unwrap().peer_addr().unwrap().ip().to_canonical().to_string(),
                 "127.0.0.1"
@@ -165,8 +175,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         for host in ["localhost", "127.0.0.1", "[::ffff:127.0.0.1]"] {
-            let error =
-                dial(&Arc::default(), &target(&format!("{host}:{port}"))).await.unwrap_err();
+            let error = dial(&Arc::default(), &target(&format!("{host}:{port}")), &memory())
+                .await
+                .unwrap_err();
             assert_eq!(error.code, ErrorCode::NotAuthorized);
             assert!(error.text.contains("--allow"), "{}", error.text);
         }
@@ -179,9 +190,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let closed = listener.local_addr().unwrap();
         drop(listener);
-        let error = dial(&rules("127.0.0.0/8"), &closed.into()).await.unwrap_err();
+        let error = dial(&rules("127.0.0.0/8"), &closed.into(), &memory()).await.unwrap_err();
         assert_eq!(error.code, ErrorCode::ConnectionReset);
-        let error = dial(&Arc::default(), &target("no-such-name.invalid:80")).await.unwrap_err();
+        let error =
+            dial(&Arc::default(), &target("no-such-name.invalid:80"), &memory()).await.unwrap_err();
         assert_eq!(error.code, ErrorCode::DestinationUnreachable);
     }
 
@@ -192,16 +204,19 @@ mod tests {
         let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let closed = gone.local_addr().unwrap();
         drop(gone);
-        let stream = race(&[closed, open]).await.unwrap();
+        let stream = race(&[closed, open], &memory()).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), open);
-        assert_eq!(race(&[closed]).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(
+            race(&[closed], &memory()).await.unwrap_err().kind(),
+            io::ErrorKind::ConnectionRefused
+        );
     }
     #[tokio::test]
     async fn a_silent_address_holds_up_the_next_one_for_the_stagger_and_no_longer() {
         let (silent, listener) = (Silent::start(), TcpListener::bind("127.0.0.1:0").await.unwrap());
         let open = listener.local_addr().unwrap();
         let begun = std::time::Instant::now();
-        let stream = race(&[silent.address, open]).await.unwrap();
+        let stream = race(&[silent.address, open], &memory()).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), open);
         let took = begun.elapsed();
         assert!(took >= STAGGER && took < CONNECT_TIMEOUT / 3, "{took:?}");

@@ -402,7 +402,7 @@ impl Server {
         let rules = self.rules();
         let mut dialing = Box::pin(async {
             wait_for_memory(client.account.memory()).await;
-            dial::dial(&rules, target).await
+            dial::dial(&rules, target, client.account.memory()).await
         });
         let dialed = match timeout(WORKING_AFTER, &mut dialing).await {
             Ok(dialed) => dialed,

@@ -419,8 +419,8 @@ impl Client {
         Ok(table)
     }
 
-    /// Charges this account of a [`MemoryBudget`](crate::MemoryBudget) for connections that are opened from now on. Before,
-    /// their memory has no limit but those of their buffers.
+    /// Charges this account of a [`MemoryBudget`](crate::MemoryBudget) for connections that are opened from now
+    /// on. Before, their memory has no limit but those of their buffers.
     pub fn set_memory_account(&self, account: &MemoryAccount) {
         self.inner.shard.with_endpoint(|endpoint, _| endpoint.set_memory_account(account.clone()));
     }

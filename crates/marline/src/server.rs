@@ -172,8 +172,8 @@ impl Server {
         }
     }
 
-    /// Charges this account of a [`MemoryBudget`](crate::MemoryBudget) for connections that are accepted from now on. Before,
-    /// their memory has no limit but those of their buffers.
+    /// Charges this account of a [`MemoryBudget`](crate::MemoryBudget) for connections that are accepted from now
+    /// on. Before, their memory has no limit but those of their buffers.
     pub fn set_memory_account(&self, account: &MemoryAccount) {
         for shard in &self.inner.shards {
             shard.with_endpoint(|endpoint, _| endpoint.set_memory_account(account.clone()));

@@ -64,6 +64,7 @@ pub const SHARED: Effects = &[
     ("linger", New),
     ("carrier", Restart),
     ("tun", Restart),
+    ("memory", AtOnce),
     ("dss-checksum", New),
     ("drain", AtOnce),
     ("pcap", AtOnce),

@@ -144,9 +144,9 @@ where
 {
     let (mut out, mut back) = (Pump::default(), Pump::default());
     let mut standstill = Standstill::default();
-    let memory = &local.traffic.memory;
-    let mut buffers = SocketBuffers::begin(local.inner.socket(), memory);
+    let mut buffers = SocketBuffers::begin(local.inner.socket(), local.traffic.memory());
     poll_fn(|cx| {
+        let memory = local.traffic.memory();
         let out_ended = out.poll(cx, (local, remote), memory)?;
         let back_ended = back.poll(cx, (remote, local), memory)?;
         buffers.note_blocked(local.inner.socket(), memory, (out.is_blocked(), back.is_blocked()));

@@ -17,7 +17,7 @@ pub struct ServiceCounts {
     pub ledger_failures: u64,
     /// Who was refused, by reason; a server's.
     pub refusals: Vec<(RefusalReason, u64)>,
-    /// What is held of the memory budget; of the whole process.
+    /// Use of the process' memory budget.
     pub memory: Option<MemoryUsage>,
     /// What came by each credential; a server's.
     pub clients: Vec<ClientCounts>,

@@ -766,8 +766,7 @@ impl Connection {
 
     /// Another account is charged for what it holds.
     pub(crate) fn charge_to(&mut self, account: &MemoryAccount) {
-        account.add(MemoryKind::Connection, CONNECTION_BYTES);
-        self.receiver.account().sub(MemoryKind::Connection, CONNECTION_BYTES);
+        self.receiver.account().hand_over(account, MemoryKind::Connection, CONNECTION_BYTES);
         self.sender.charge_to(account);
         if self.receiver.charge_to(account) {
             self.announce_window();

@@ -286,9 +286,10 @@ impl MemoryAccount {
         self.0.process.free_chunks.keep(most);
     }
 
-    /// They are the same account.
-    pub(crate) fn is(&self, other: &MemoryAccount) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+    /// Another account is charged for so many bytes instead of this one.
+    pub(crate) fn hand_over(&self, to: &MemoryAccount, kind: MemoryKind, bytes: u64) {
+        to.add(kind, bytes);
+        self.sub(kind, bytes);
     }
 
     pub(crate) fn add(&self, kind: MemoryKind, bytes: u64) {
@@ -333,9 +334,8 @@ impl MemoryCharge {
 
     /// Another account bears it from now on.
     pub fn move_to(&mut self, account: &MemoryAccount) {
-        if !self.account.is(account) {
-            *self = account.charge(self.kind, self.bytes);
-        }
+        self.account.hand_over(account, self.kind, self.bytes);
+        self.account = account.clone();
     }
 }
 

@@ -45,11 +45,8 @@ impl ChunkSource {
     }
 
     fn charge_to(&mut self, account: &MemoryAccount) {
-        if !self.account.is(account) {
-            account.add(self.kind, self.held_bytes());
-            self.account.sub(self.kind, self.held_bytes());
-            self.account = account.clone();
-        }
+        self.account.hand_over(account, self.kind, self.held_bytes());
+        self.account = account.clone();
     }
 }
 

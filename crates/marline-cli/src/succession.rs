@@ -1,5 +1,5 @@
 //! Upgrade of a running server: the program, as it is on disk now, takes the place of this process, whose connections
-//! go on here (docs/operate/upgrade.md, docs/adr/0034-upgrade.md).
+//! go on here (docs/operate/upgrade.md, docs/decisions/upgrades-and-shards.md).
 //!
 //! The new process is a child with one end of a channel for its standard input. It gets the sockets and the seed of
 //! resets there, reads its configuration as at any start, opens what it needs, and says that it is ready; until then

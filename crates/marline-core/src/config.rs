@@ -228,7 +228,7 @@ pub struct FastOpen {
     pub ports: Vec<u16>,
     /// Client: data goes with the SYN to servers of Multipath TCP, too. Without it those alone get some that were
     /// offered Multipath TCP and did not take it: a Linux server (6.18) whose application answers before the third ACK
-    /// has come keeps its answer until the connection ends (docs/adr/0042).
+    /// has come keeps its answer until the connection ends (docs/decisions/opening.md).
     pub with_multipath: bool,
 }
 

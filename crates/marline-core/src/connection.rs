@@ -2844,7 +2844,7 @@ impl Connection {
 /// The problem: when the only path dies, MP_JOIN lets the first byte pass no sooner than two and a
 /// half round trips after the first SYN (SYN, SYN/ACK, third ACK, fourth ACK, data), on a radio that
 /// just woke. The idea is that of MultiMob (Fast Join, there for version 0 of MPTCP and HMAC-SHA1);
-/// docs/spec/experimental.md has the layouts, docs/adr/0014 why it may be believed.
+/// docs/spec/experimental.md has the layouts, docs/decisions/opening.md why it may be believed.
 ///
 /// ```text
 /// opener                                          answerer

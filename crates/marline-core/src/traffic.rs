@@ -112,7 +112,7 @@ pub enum Purpose {
     },
     /// The last data of this subflow once more, to learn whether it arrived (tail loss probe).
     Probe,
-    /// A sum of data that was sent (ADR 0016).
+    /// A sum of data that was sent (decisions/coding.md).
     Repair,
     /// A SYN or SYN/ACK, perhaps with data (Fast JOIN).
     Handshake,

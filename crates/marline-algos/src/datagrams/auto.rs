@@ -29,7 +29,7 @@
 //!   changes with more hesitation. A path that carries little is asked for its rate by a train of padded frames each
 //!   two seconds.
 //!
-//! *Sources.* Repairs, and where they are worth more than copies: docs/adr/0016-coding-between-peers.md. Copies for as
+//! *Sources.* Repairs, and where they are worth more than copies: docs/decisions/coding.md. Copies for as
 //! long as there are signs: ReMP (Frömmgen et al., 2016) copies always; the budget of bytes is that of the scheduler
 //! `auto`. *Differs* from that one: nothing here holds up what follows, so there is no order to keep.
 

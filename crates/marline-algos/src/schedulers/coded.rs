@@ -23,7 +23,7 @@
 //! `without=nothing` sends none.
 //!
 //! *Source.* The authors of ReMP name coding as the step after duplication. The code and its place in TCP
-//! are the core's (`docs/adr/0016-coding-between-peers.md`); that repairs follow the burst instead of being
+//! are the core's (`docs/decisions/coding.md`); that repairs follow the burst instead of being
 //! spread over time is ours: interactive bursts are shorter than a round trip.
 //!
 //! *p99:* docs/research/papers/remp2015.md, table `coding`. It pays for bursts of several segments on paths

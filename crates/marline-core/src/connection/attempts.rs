@@ -6,7 +6,7 @@
 //! *How.* As long as nobody has answered, the SYN goes out from one local address after the other, a connection
 //! attempt delay apart (RFC 8305 section 5). Each attempt is a subflow with ports, sequence numbers and timers of its
 //! own. The first SYN/ACK decides which of them is the initial subflow; the others are forgotten, and a SYN/ACK that
-//! comes later is answered by a RST. docs/adr/0024 says why this is safe.
+//! comes later is answered by a RST. docs/decisions/opening.md says why this is safe.
 //!
 //! A SYN/ACK without MP_CAPABLE may be the server's or a middlebox's. It is kept for as long as one of the others may
 //! be answered with the option, at most a connection attempt delay, and counts only then.

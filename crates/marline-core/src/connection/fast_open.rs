@@ -17,7 +17,7 @@
 //! shifts what stands on the wire.
 //!
 //! *One SYN.* A connection whose SYN carried data is not raced over other paths: each of those SYNs would open a
-//! connection of its own at the server, and the data might be carried out twice (docs/adr/0042).
+//! connection of its own at the server, and the data might be carried out twice (docs/decisions/opening.md).
 //!
 //! [`Session`]: super::session::Session
 

@@ -1,7 +1,7 @@
 //! Replay guard of Fast JOIN: the SYNs of the peer that were accepted before, and the number of
 //! invalid ones that are tolerated.
 //!
-//! docs/adr/0014 explains each check. In short: the whole SYN is covered by its HMAC; it is
+//! docs/decisions/opening.md explains each check. In short: the whole SYN is covered by its HMAC; it is
 //! accepted once, from any address; it must be recent; and no data is sent to a peer before its
 //! address is validated.
 

@@ -16,7 +16,7 @@
 //!
 //! The coefficients are those of [`marline_wire::repair_code`]: row 0 is the plain XOR of everything, which costs next
 //! to nothing, and any n rows repair any n lost cells. Random coefficients would fail once in 255 cases, an XOR of
-//! every other packet far more often: `docs/adr/0016-coding-between-peers.md` has the comparison.
+//! every other packet far more often: `docs/decisions/coding.md` has the comparison.
 
 use core::ops::RangeInclusive;
 

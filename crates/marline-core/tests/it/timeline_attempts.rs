@@ -1,5 +1,5 @@
 //! Tests of first SYNs over several paths, segment by segment: whose turn comes when, who wins, what becomes
-//! of the others, and when the option is left out (docs/adr/0024).
+//! of the others, and when the option is left out (docs/decisions/opening.md).
 
 use marline_core::{CloseReason, ConnectionConfig, Event, FallbackReason};
 use marline_policy::{AddressId, LocalAddress};

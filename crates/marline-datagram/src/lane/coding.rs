@@ -9,7 +9,7 @@
 //! another path. Then the policy is asked how many repairs there are, and where. Of a group of one the repair is a
 //! copy. A frame of a group whose answer is overdue is not sent again while its repairs make up for it.
 //!
-//! *Source.* The code is that of the repairs of streams (docs/adr/0016-coding-between-peers.md). *Differs:* cells are
+//! *Source.* The code is that of the repairs of streams (docs/decisions/coding.md). *Differs:* cells are
 //! the datagrams of whole frames, so that nothing needs a grid, and a repair is forgotten when it is lost.
 
 use std::collections::VecDeque;

@@ -144,8 +144,8 @@ fn priorities() -> Vec<Special> {
             paused(found);
         }),
         Special {
-            // Kept from joining at the first address, our client would leave that for the announced one (ADR 0037), and
-            // the priority would have no other subflow to prefer.
+            // Kept from joining at the first address, our client would leave that for the announced one
+            // (docs/decisions/upgrades-and-shards.md), and the priority would have no other subflow to prefer.
             before: apart(),
             ..ours("mm-server-prio", Marline, |found| {
                 found.seen("MP_PRIO", 2);

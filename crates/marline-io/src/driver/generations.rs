@@ -1,5 +1,5 @@
 //! Generations of a server: the processes that share its sockets, of which the newest receives
-//! (docs/adr/0034-upgrade.md).
+//! (docs/decisions/upgrades-and-shards.md).
 //!
 //! What a process that has a successor does: it stops to receive, hears from the newest what is its own, and sends by
 //! the shared sockets. What the newest does is in `elders.rs`. Links are TCP connections, and only one process can

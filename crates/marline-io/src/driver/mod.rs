@@ -2,8 +2,8 @@
 //!
 //! One [`Shard`] is one endpoint, one carrier and their sockets, behind one mutex. A task per shard
 //! receives and keeps the timers; streams lock the shard themselves, so that a write is sent by the
-//! writing thread itself, without a wake-up (docs/adr/0010). While many connections write, what they
-//! write in one turn of the runtime leaves together at its end (docs/adr/0044).
+//! writing thread itself, without a wake-up (docs/decisions/driver.md). While many connections write, what they
+//! write in one turn of the runtime leaves together at its end (docs/decisions/driver.md).
 
 mod accept;
 mod busy_poll;

@@ -1,4 +1,4 @@
-//! Segments of native TCP between the shards that share its ports (docs/adr/0050-native-shards.md).
+//! Segments of native TCP between the shards that share its ports (docs/decisions/upgrades-and-shards.md).
 //!
 //! *Problem.* A segment has no id that would tell which shard it is for. The kernel spreads packets by where they
 //! come from: a connection is the shard's to which its first SYN comes, at home there. But a join is for the shard

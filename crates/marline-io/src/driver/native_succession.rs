@@ -1,4 +1,4 @@
-//! Segments of native TCP between the processes that share its sockets (docs/adr/0038-native-upgrade.md).
+//! Segments of native TCP between the processes that share its sockets (docs/decisions/upgrades-and-shards.md).
 //!
 //! *Problem.* A segment has no id that would tell which process it is for. The core of the newest tells what it knows
 //! itself. What is left goes from the youngest elder to the oldest, each of which takes what its core claims and

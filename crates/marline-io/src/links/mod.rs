@@ -1,5 +1,5 @@
 //! Links: frames of the UDP carrier inside TCP connections of the kernel, for networks that let no UDP through
-//! (docs/spec/tcp-carrier.md, docs/adr/0030-tcp-carrier.md).
+//! (docs/spec/tcp-carrier.md, docs/decisions/wire-and-carriers.md).
 //!
 //! Here are the parts without sockets: how frames become bytes of a stream and back, and when a client goes from
 //! datagrams to a link and back. The driver brings the sockets (`driver/links.rs`).

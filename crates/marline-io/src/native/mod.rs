@@ -200,7 +200,7 @@ impl RawSockets {
         Ok(local)
     }
 
-    /// Has each segment leave alone from now on (docs/adr/0046), if nobody uses the sockets yet.
+    /// Has each segment leave alone from now on (docs/decisions/wire-and-carriers.md), if nobody uses the sockets yet.
     pub fn without_offload(&self) {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(opened) = &mut *opened {

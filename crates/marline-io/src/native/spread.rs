@@ -1,5 +1,5 @@
 //! Spread of native TCP over the shards that share its ports: the shard of a remote end, as the program and the
-//! filters of its sockets compute it alike (docs/adr/0050-native-shards.md).
+//! filters of its sockets compute it alike (docs/decisions/upgrades-and-shards.md).
 //!
 //! A connection's first SYN says whose it is by where it comes from, and everything from there goes the same way: the
 //! words of the address and the port, folded together and multiplied, of which the highest bits count. Clients draw

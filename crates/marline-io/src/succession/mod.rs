@@ -1,5 +1,5 @@
 //! Succession of processes on one port: a newer process takes over the sockets, and an older one goes on with what it
-//! has (docs/adr/0034-upgrade.md).
+//! has (docs/decisions/upgrades-and-shards.md).
 //!
 //! Two processes hold the same sockets, and one of them, the newest, receives. Ids of subflows and lanes name the
 //! process that drew them (its *generation*), so the newest passes on what is not its own; everybody sends by

@@ -29,7 +29,7 @@ const HEAD_START: Duration = Duration::from_millis(750);
 /// A member's own address that did not answer, while the common one did, is not tried again for so long.
 const SILENT_FOR: Duration = Duration::from_secs(60);
 /// Connections that are with such a member end when nothing is heard on them for so long. Without a reason to
-/// believe that the network is there, they would wait for it for an hour (ADR 0043).
+/// believe that the network is there, they would wait for it for an hour (decisions/outages.md).
 const GONE_AFTER: Duration = Duration::from_secs(120);
 
 /// Addresses of a host, by something other than the system's resolution.

@@ -6,7 +6,7 @@
 //! application does not encrypt itself.
 //!
 //! Where Fast Open is on for the target's port and the target has given a cookie, the first bytes of an application
-//! that has a connection already (a forward's, a router's) go with the SYN (docs/adr/0042).
+//! that has a connection already (a forward's, a router's) go with the SYN (docs/decisions/opening.md).
 
 use std::time::Duration;
 

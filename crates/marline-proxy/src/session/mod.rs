@@ -11,7 +11,7 @@
 //!           and `flight` bytes of records behind it
 //! answer    magic u8 'M' | version u8 1 | code u8      1: known, records follow; 0: unknown, TLS follows
 //! ```
-//! docs/spec/proxy-protocol.md is the specification, docs/adr/0018-sessions.md says why it is so.
+//! docs/spec/proxy-protocol.md is the specification, docs/decisions/sessions.md says why it is so.
 
 pub mod datagram_keys;
 pub mod keys;

@@ -1,5 +1,5 @@
 //! Estimate of the benefit of coding: bursts of 1 to 70 packets on the link models, repaired in
-//! different ways with equal extra bytes. docs/adr/0013 rests on its output.
+//! different ways with equal extra bytes. docs/decisions/coding.md rests on its output.
 //!
 //! `cargo run --release -p marline-sim --example coding [BURSTS]` (1000 bursts of each kind unless said).
 //!

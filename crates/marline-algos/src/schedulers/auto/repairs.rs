@@ -2,7 +2,7 @@
 //!
 //! *Problem.* Copies go from the end of a burst backwards, since a lost end is noticed last. A burst that is larger
 //! than what the budget pays for has no copies of its midst, and waits for a round trip where one segment of that is
-//! lost. A sum of all segments stands for whichever of them is missing (`docs/adr/0016-coding-between-peers.md`).
+//! lost. A sum of all segments stands for whichever of them is missing (`docs/decisions/coding.md`).
 //!
 //! *How.* Once a burst of [`LEAST_SEGMENTS`] to [`MOST_SEGMENTS`] is under way, [`SHARE_PERCENT`] of its segments,
 //! rounded up, are due as repairs of all of it, on the path with room that carried least of it; then come copies as

@@ -57,6 +57,12 @@ pub struct LaneStats {
     pub delivered_datagrams: u64,
     /// Of those, the ones that were computed from repairs.
     pub repaired_datagrams: u64,
+    /// Datagrams that left in pieces, as their path did not take them whole.
+    pub cut_datagrams: u64,
+    /// Frames that arrived in pieces, and were completed.
+    pub assembled_datagrams: u64,
+    /// Frames some of whose pieces arrived, given up after two seconds or for newer ones.
+    pub dropped_pieces: u64,
     /// Genuine frames that had come before, as second copies do.
     pub duplicates: u64,
     /// Frames that came again on the same path, or that are older than the replay window.
@@ -90,6 +96,9 @@ impl core::ops::AddAssign for LaneStats {
         self.dropped_full += other.dropped_full;
         self.delivered_datagrams += other.delivered_datagrams;
         self.repaired_datagrams += other.repaired_datagrams;
+        self.cut_datagrams += other.cut_datagrams;
+        self.assembled_datagrams += other.assembled_datagrams;
+        self.dropped_pieces += other.dropped_pieces;
         self.duplicates += other.duplicates;
         self.replays += other.replays;
         self.forged += other.forged;

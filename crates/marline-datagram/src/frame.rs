@@ -37,9 +37,20 @@ const PING: u8 = 4;
 const SIZE: u8 = 5;
 const REPAIR: u8 = 6;
 const READS: u8 = 7;
+const PIECE: u8 = 8;
 
 /// The last item that we understand: what READS tells.
-pub(crate) const LAST_KIND: u8 = READS;
+pub(crate) const LAST_KIND: u8 = PIECE;
+
+/// Bytes of the largest datagram: 8 KiB of an application, and what they stand for.
+pub const LARGEST_DATAGRAM: usize = 8_192 + 512;
+/// Bytes of the largest frame that travels in pieces: one with the largest datagram.
+pub(crate) const MOST_WHOLE: usize =
+    HEADER_BYTES + datagram_overhead(LARGEST_NUMBER, None) + LARGEST_DATAGRAM + TAG_BYTES;
+/// Bytes of a frame with a piece, around it: header, tag, kind, number, total and offset.
+pub(crate) const PIECE_OVERHEAD: usize = HEADER_BYTES + TAG_BYTES + 1 + 8 + 2 + 2;
+/// A seal of more bytes than this counts as several, by the cipher's limits (RFC 9001 appendix B.1).
+pub(crate) const SEALED_AT_ONCE: usize = 1 << 11;
 
 /// The largest number of variable length.
 pub(crate) const LARGEST_NUMBER: u64 = (1 << 62) - 1;
@@ -57,10 +68,15 @@ impl Header {
     /// Reads the header of a datagram; `None` if it is no frame of a lane.
     #[must_use]
     pub fn parse(datagram: &[u8]) -> Option<Header> {
-        if !(SMALLEST_FRAME..=LARGEST_FRAME).contains(&datagram.len()) || datagram[0] != FIRST {
+        if datagram.len() > LARGEST_FRAME { None } else { Header::parse_whole(datagram) }
+    }
+
+    /// Reads the header of a frame that came in pieces.
+    pub(crate) fn parse_whole(frame: &[u8]) -> Option<Header> {
+        if frame.len() < SMALLEST_FRAME || frame[0] != FIRST {
             return None;
         }
-        let word = |at: usize| Some(u64::from_be_bytes(datagram.get(at..at + 8)?.try_into().ok()?));
+        let word = |at: usize| Some(u64::from_be_bytes(frame.get(at..at + 8)?.try_into().ok()?));
         Some(Header { lane: word(1)?, packet_number: word(9)? })
     }
 
@@ -187,6 +203,43 @@ pub(crate) enum Item<'a> {
     Repair(Repair<'a>),
     /// Items up to this kind are understood.
     Reads { kind: u8 },
+    /// A part of another frame.
+    Piece(Piece<'a>),
+}
+
+/// A part of a frame that does not fit the path whole.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece<'a> {
+    /// The frame's number.
+    pub(crate) number: u64,
+    /// Its length.
+    pub(crate) total: usize,
+    /// Where in it the piece begins.
+    pub(crate) offset: usize,
+    pub(crate) bytes: &'a [u8],
+}
+
+impl<'a> Piece<'a> {
+    fn parse(reader: &mut Reader<'a>) -> Option<Piece<'a>> {
+        let number = reader.number()?;
+        let (total, offset) = (reader.number()?, reader.number()?);
+        let bytes = core::mem::take(&mut reader.rest);
+        Some(Piece {
+            number,
+            total: usize::try_from(total).ok()?,
+            offset: usize::try_from(offset).ok()?,
+            bytes,
+        })
+    }
+
+    /// Appends it; it ends with the body.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.push(PIECE);
+        write_number(out, self.number);
+        write_number(out, self.total as u64);
+        write_number(out, self.offset as u64);
+        out.extend_from_slice(self.bytes);
+    }
 }
 
 /// Bytes that an item takes beside the payload of a datagram, where its length is told or not.
@@ -268,6 +321,7 @@ impl<'a> Items<'a> {
             }
             REPAIR => Item::Repair(Repair::parse(reader)?),
             READS => Item::Reads { kind: reader.byte()? },
+            PIECE => Item::Piece(Piece::parse(reader)?),
             _ => return None,
         }))
     }

@@ -9,6 +9,7 @@ mod coding;
 mod inbox;
 mod kept;
 mod machine;
+mod pieces;
 mod receiving;
 mod repairing;
 mod sending;
@@ -23,7 +24,10 @@ use marline_time::{Duration, Instant};
 use crate::config::LaneConfig;
 use crate::event::{LaneStats, PathInfo};
 use crate::flows::{Flow, Flows};
-use crate::frame::{self, HEADER_BYTES, Header, LARGEST_NUMBER, TAG_BYTES, datagram_overhead};
+use crate::frame::{
+    self, HEADER_BYTES, Header, LARGEST_DATAGRAM, LARGEST_NUMBER, SEALED_AT_ONCE, TAG_BYTES,
+    datagram_overhead,
+};
 use crate::path::Path;
 use crate::queue::Waiting;
 use crate::replay::ReplayWindow;
@@ -31,6 +35,7 @@ use crate::seal::Keys;
 use coding::{Coded, Coding};
 use inbox::{Inbox, Notice};
 use kept::{Keeping, KeptFrames};
+use pieces::{Cut, Cutting, Halves};
 use repairing::Repairing;
 pub use sending::{FlowId, SendError, Transmit};
 
@@ -64,6 +69,8 @@ pub struct Lane {
     policy: Box<dyn DatagramPolicy>,
     kept: KeptFrames,
     copies: VecDeque<Copy>,
+    cutting: Cutting,
+    halves: Halves,
     coding: Coding,
     /// Whether the peer has said that it knows repairs.
     peer_repairs: bool,
@@ -95,6 +102,8 @@ impl Lane {
             policy: config.policy.build(),
             kept: KeptFrames::new(config.limits.kept_frames),
             copies: VecDeque::new(),
+            cutting: Cutting::default(),
+            halves: Halves::default(),
             coding: Coding::default(),
             peer_repairs: false,
             repairing: Repairing::default(),
@@ -112,7 +121,11 @@ impl Lane {
     /// Counts so far.
     #[must_use]
     pub fn stats(&self) -> LaneStats {
-        LaneStats { flows_forgotten: self.flows.forgotten(), ..self.stats }
+        LaneStats {
+            flows_forgotten: self.flows.forgotten(),
+            dropped_pieces: self.halves.dropped(),
+            ..self.stats
+        }
     }
 
     /// What is known of the paths.
@@ -132,14 +145,11 @@ impl Lane {
         self.paths.iter_mut().map(|path| path.queues().bytes()).sum()
     }
 
-    /// Bytes of the largest datagram that is taken now.
+    /// Bytes of the largest datagram that is taken now: what a path does not take whole travels in pieces. 0 without
+    /// a path.
     #[must_use]
-    pub fn largest_datagram(&self) -> usize {
-        let all = || self.paths.iter();
-        let answering = all().filter(|path| !path.health().is_silent());
-        let least = |path: usize, other: usize| path.min(other);
-        let known = answering.map(Path::largest_datagram).reduce(least);
-        known.or_else(|| all().map(Path::largest_datagram).reduce(least)).unwrap_or(0)
+    pub const fn largest_datagram(&self) -> usize {
+        if self.paths.is_empty() { 0 } else { LARGEST_DATAGRAM }
     }
 
     fn path_mut(&mut self, id: PathId) -> Option<&mut Path> {
@@ -206,7 +216,7 @@ impl Lane {
 
     /// Asks the policy and puts the datagram into the queue of its path.
     fn route(&mut self, mut waiting: Waiting, now: Instant) -> bool {
-        self.look_at_paths(waiting.payload.len(), None, now);
+        self.look_at_paths(0, None, now);
         let Some(first) = self.views.first().map(|view| view.id) else {
             self.drop_datagram(waiting, true);
             return false;
@@ -240,7 +250,7 @@ impl Lane {
         }
     }
 
-    /// Views of the paths that take a datagram of this size, without one of them.
+    /// Views of the paths that take a datagram of this size whole, without one of them.
     fn look_at_paths(&mut self, bytes: usize, without: Option<PathId>, now: Instant) {
         self.views.clear();
         let fits = |path: &&Path| path.largest_datagram() >= bytes && Some(path.id()) != without;
@@ -284,7 +294,7 @@ impl Lane {
         if self.closed {
             return None;
         }
-        let copied = self.transmit_copy(now, frame);
+        let copied = self.transmit_piece(now, frame).or_else(|| self.transmit_copy(now, frame));
         if copied.is_some() || self.next_number >= self.packets_at_most() {
             return copied;
         }
@@ -300,10 +310,18 @@ impl Lane {
             let Some(path) = self.paths.iter_mut().find(|path| path.id() == id) else { continue };
             let bytes = kept.bytes.len();
             let useless = kept.deadline <= now || kept.went_on(id);
-            if useless || bytes > path.frame_bytes().into() || !path.has_room_for_copy(bytes) {
+            if useless || !path.has_room_for_copy(bytes) {
                 continue;
             }
             kept.goes_on(id);
+            if bytes > path.frame_bytes().into() {
+                let keeping = Keeping { path: id, ..kept.keeping() };
+                let mut cut =
+                    Cut::new(number, kept.bytes.clone(), keeping, path.frame_bytes().into());
+                (cut.again, cut.rescue) = (true, rescue);
+                self.cutting.push(cut);
+                return self.transmit_piece(now, frame);
+            }
             frame.extend_from_slice(&kept.bytes);
             path.on_sent(number, bytes, false, now);
             self.stats.copied_frame_bytes += bytes as u64;
@@ -376,7 +394,7 @@ impl Lane {
                 self.drop_datagram(dropped, false);
             }
             if let Some(next) = next {
-                return Some(self.send_datagrams(at, next, now, frame));
+                return self.send_datagrams(at, next, now, frame);
             }
         }
         None
@@ -389,8 +407,14 @@ impl Lane {
         first: Waiting,
         now: Instant,
         frame: &mut Vec<u8>,
-    ) -> Transmit {
+    ) -> Option<Transmit> {
         let (id, most) = (self.paths[at].id(), usize::from(self.paths[at].frame_bytes()));
+        let whole =
+            HEADER_BYTES + datagram_overhead(first.flow, None) + first.payload.len() + TAG_BYTES;
+        if whole > most {
+            self.cut_datagram(at, first, now);
+            return self.transmit_piece(now, frame);
+        }
         frame.resize(HEADER_BYTES, 0);
         let after = datagram_overhead(first.flow, None) + first.payload.len() + TAG_BYTES;
         self.write_asides(at, most.saturating_sub(HEADER_BYTES + after), now, frame);
@@ -431,7 +455,61 @@ impl Lane {
         }
         self.stats.first_frame_bytes += frame.len() as u64;
         self.policy.on_sent(now, frame.len() as u64, false);
-        Transmit { path: id, bytes: frame.len() }
+        Some(Transmit { path: id, bytes: frame.len() })
+    }
+
+    /// Seals a datagram that a path does not take whole; it leaves in pieces.
+    fn cut_datagram(&mut self, at: usize, datagram: Waiting, now: Instant) {
+        let Waiting { flow, class, deadline, copy, payload, .. } = datagram;
+        let mut whole = self.spare.pop().unwrap_or_default();
+        whole.clear();
+        whole.resize(HEADER_BYTES, 0);
+        frame::write_datagram(&mut whole, flow, &payload, true);
+        let number = self.seal(&mut whole);
+        let (id, most) = (self.paths[at].id(), self.paths[at].frame_bytes());
+        let narrower = |path: PathId| self.paths.iter().find(|other| other.id() == path);
+        let of_copy = copy.and_then(narrower).map_or(most, Path::frame_bytes);
+        let payload_bytes = payload.len() as u32;
+        let keeping = Keeping { flow, class, payload_bytes, deadline: deadline.max(now), path: id };
+        let mut cut = Cut::new(number, whole, keeping, most.min(of_copy).into());
+        cut.copy = copy;
+        self.cutting.push(cut);
+        self.stats.cut_datagrams += 1;
+        self.reuse(payload);
+    }
+
+    /// The next piece of a frame that no path takes whole, or not the one it goes on.
+    fn transmit_piece(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
+        loop {
+            let cut = self.cutting.current()?;
+            let (keeping, copy, again, rescue) = (cut.keeping, cut.copy, cut.again, cut.rescue);
+            let at = self.paths.iter().position(|path| path.id() == keeping.path);
+            let useless = keeping.deadline < now || self.next_number >= self.packets_at_most();
+            let Some(at) = at.filter(|_| !useless) else {
+                self.cutting.take_done(true).into_iter().for_each(|memory| self.reuse(memory));
+                continue;
+            };
+            frame.resize(HEADER_BYTES, 0);
+            self.cutting.next_piece()?.write(frame);
+            let number = self.seal(frame);
+            let bytes = frame.len();
+            self.paths[at].on_sent(number, bytes, false, now);
+            if keeping.class != FlowClass::Bulk || copy.is_some() {
+                self.kept.keep(number, frame, &keeping, now);
+            }
+            if let Some(path) = copy {
+                self.copy(Copy { number, path, rescue: false });
+            }
+            if let Some(memory) = self.cutting.take_done(false) {
+                self.reuse(memory);
+            }
+            let counted = bytes as u64;
+            self.stats.first_frame_bytes += if again { 0 } else { counted };
+            self.stats.copied_frame_bytes += if again { counted } else { 0 };
+            self.stats.rescued_frame_bytes += if rescue { counted } else { 0 };
+            self.policy.on_sent(now, counted, again);
+            return Some(Transmit { path: keeping.path, bytes });
+        }
     }
 
     fn copy(&mut self, copy: Copy) {
@@ -523,7 +601,8 @@ impl Lane {
     /// Gives a frame its number and seals it: `frame` holds room for the header, and the body.
     fn seal(&mut self, frame: &mut Vec<u8>) -> u64 {
         let number = self.next_number;
-        self.next_number += 1;
+        // A long one counts as several.
+        self.next_number += 1 + (frame.len() / SEALED_AT_ONCE) as u64;
         let header = Header { lane: self.ids.1, packet_number: number }.bytes();
         let (start, body) = frame.split_at_mut(HEADER_BYTES);
         start.copy_from_slice(&header);

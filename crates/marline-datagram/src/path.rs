@@ -347,7 +347,8 @@ impl Path {
         self.health = if outcome.answers { Health::Fine } else { self.health };
         self.misses = 0;
         for (number, sent) in answered.frames.iter().rev() {
-            outcome.mtu_changed |= self.mtu.on_answered(*number, sent.bytes - OUTER_BYTES);
+            outcome.mtu_changed |=
+                self.mtu.on_answered(*number, sent.place, sent.bytes - OUTER_BYTES);
             outcome.answered.push(*number);
             self.lone_losses.on_answered();
         }
@@ -434,7 +435,7 @@ impl Path {
                 self.mtu.on_probe_lost(*number);
                 continue;
             }
-            outcome.mtu_changed |= self.mtu.on_lost(sent.bytes - OUTER_BYTES);
+            outcome.mtu_changed |= self.mtu.on_lost(sent.place, sent.bytes - OUTER_BYTES);
             outcome.missed.push(*number);
             bytes += u64::from(sent.bytes);
             self.lost_frames += 1;
@@ -471,6 +472,7 @@ impl Path {
         if fell {
             self.health = Health::Silent { since: now, cause };
             self.last_trouble_at = Some(now);
+            self.mtu.suspect();
         }
         fell
     }

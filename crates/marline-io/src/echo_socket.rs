@@ -15,8 +15,8 @@ use crate::sys::{error_queue, watch};
 
 /// Bytes of ICMP's header.
 const HEADER: usize = 8;
-/// Longer messages are cut.
-const LONGEST: usize = 2_048;
+/// Longer messages are cut: as much data as a datagram that is carried has.
+const LONGEST: usize = HEADER + 8_192;
 /// Answers taken before others get their turn.
 const AT_ONCE: usize = 32;
 const ECHO_V4: u8 = 8;

@@ -127,7 +127,7 @@ struct Wiretap<'a> {
 impl<'a> Wiretap<'a> {
     fn packet(&mut self, bytes: &'a [u8], at: FrameRef) {
         let Ok(ip) = IpPacket::parse(bytes) else { return self.findings.see("not IP") };
-        if ip.protocol != PROTOCOL_TCP || ip.fragment {
+        if ip.protocol != PROTOCOL_TCP || ip.fragment.is_some() {
             return self.findings.see("not TCP");
         }
         let Ok(segment) = TcpSegment::parse(ip.payload) else {

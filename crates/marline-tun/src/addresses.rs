@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use marline_proxy::rules::is_public;
 use marline_proxy::udp::DNS_PORT;
 
-/// MTU of the interface, bytes. What fits it fits a datagram of most tunnels as well.
-pub const MTU: u32 = 1_500;
+/// MTU of the interface, bytes: an IPv6 packet with the longest datagram that is carried. Paths take less; what they do
+/// not take whole travels in pieces.
+pub const MTU: u32 = 40 + 8 + marline_proxy::udp::LONGEST_DATAGRAM as u32;
 
 /// Bits that the two ends of an IPv4 pair have in common.
 pub const PREFIX_V4: u8 = 30;

@@ -11,6 +11,7 @@ pub mod addresses;
 pub mod datagram;
 pub mod dns;
 pub mod exceptions;
+mod fragments;
 pub mod gateway;
 pub mod icmp;
 pub mod inside;

@@ -26,7 +26,7 @@ pub struct PacketCounters {
     pub datagrams: AtomicU64,
     /// Packets that were answered with "unreachable".
     pub refused: AtomicU64,
-    /// Fragments, which are dropped: the programs' system is told a path MTU that needs none.
+    /// Fragments that gave no packet: parts of one that is too long, or that contradict each other.
     pub fragments: AtomicU64,
     /// Datagrams longer than their way takes.
     pub too_big: AtomicU64,
@@ -84,7 +84,7 @@ impl Responder {
             count(&counters.malformed);
             return Taken::Dropped;
         };
-        if ip.fragment {
+        if ip.fragment.is_some() {
             count(&counters.fragments);
             return Taken::Dropped;
         }
@@ -104,6 +104,11 @@ impl Responder {
                 Taken::Dropped
             }
         }
+    }
+
+    /// A fragment was of no use.
+    pub(crate) fn on_refused_fragment(&self) {
+        count(&self.counters.fragments);
     }
 
     fn take_udp<'a>(&self, ip: &IpPacket<'a>) -> Taken<'a> {
@@ -177,7 +182,8 @@ impl Responder {
         let Ok(ip) = IpPacket::parse(packet) else { return Taken::Dropped };
         let ipv6 = ip.src.is_ipv6();
         let is_icmp = matches!(ip.protocol, PROTOCOL_ICMP | PROTOCOL_ICMPV6);
-        if ip.fragment || is_icmp && icmp::is_error(ipv6, ip.payload) || !is_host(ip.src) {
+        if ip.fragment.is_some() || is_icmp && icmp::is_error(ipv6, ip.payload) || !is_host(ip.src)
+        {
             count(&self.counters.ignored);
             return Taken::Dropped;
         }

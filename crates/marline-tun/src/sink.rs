@@ -1,6 +1,7 @@
 //! Sink of the interface's packets that are not TCP: answers some at once and passes the others on.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use marline_io::{PacketSink, Tun};
 use marline_proxy::udp::DNS_PORT;
@@ -10,6 +11,7 @@ use crate::addresses::TakenQueries;
 use crate::datagram::{DatagramWriter, Datagrams, Fate};
 use crate::dns::Query;
 use crate::exceptions::Destinations;
+use crate::fragments::{Fragments, Part};
 use crate::icmp::Unreachable;
 use crate::responder::{Responder, Taken};
 
@@ -21,6 +23,7 @@ pub(crate) struct Sink {
     queries: mpsc::Sender<Query>,
     datagrams: Box<dyn Datagrams>,
     writer: DatagramWriter,
+    fragments: Fragments,
     answer: Vec<u8>,
 }
 
@@ -33,12 +36,32 @@ impl Sink {
         datagrams: Box<dyn Datagrams>,
     ) -> Sink {
         let writer = DatagramWriter::new(Arc::clone(&tun));
-        Sink { responder, destinations, tun, queries, datagrams, writer, answer: Vec::new() }
+        Sink {
+            responder,
+            destinations,
+            tun,
+            queries,
+            datagrams,
+            writer,
+            fragments: Fragments::default(),
+            answer: Vec::new(),
+        }
     }
 }
 
 impl PacketSink for Sink {
     fn on_packet(&mut self, packet: &[u8]) {
+        match self.fragments.take(packet, Instant::now()) {
+            None => self.on_whole_packet(packet),
+            Some(Part::Completed(whole)) => self.on_whole_packet(&whole),
+            Some(Part::Kept) => {}
+            Some(Part::Refused) => self.responder.on_refused_fragment(),
+        }
+    }
+}
+
+impl Sink {
+    fn on_whole_packet(&mut self, packet: &[u8]) {
         let mut taken = self.responder.take(packet, &mut self.answer);
         match taken {
             Taken::Query(datagram) => {

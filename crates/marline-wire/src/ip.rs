@@ -4,8 +4,8 @@ use core::net::IpAddr;
 
 use crate::error::{ErrorKind, Layer};
 use crate::{
-    EmitError, IPV4_HEADER_LEN, IPV6_HEADER_LEN, Ipv4Header, Ipv4Packet, Ipv6Header, Ipv6Packet,
-    ParseError,
+    EmitError, Fragment, IPV4_HEADER_LEN, IPV6_HEADER_LEN, Ipv4Header, Ipv4Packet, Ipv6Header,
+    Ipv6Packet, ParseError,
 };
 
 /// IP protocol number of TCP.
@@ -25,8 +25,8 @@ pub struct IpPacket<'a> {
     pub ecn: u8,
     /// Protocol of the payload.
     pub protocol: u8,
-    /// The packet is a part of a larger one.
-    pub fragment: bool,
+    /// What part of a larger packet it is, if it is one.
+    pub fragment: Option<Fragment>,
     /// Payload.
     pub payload: &'a [u8],
 }
@@ -54,7 +54,7 @@ impl<'a> IpPacket<'a> {
             dst: IpAddr::V4(p.header.dst),
             ecn: p.header.ecn,
             protocol: p.header.protocol,
-            fragment: p.header.is_fragment(),
+            fragment: p.header.fragment(),
             payload: p.payload,
         })
     }

@@ -12,6 +12,17 @@ pub const IPV4_HEADER_LEN: usize = 20;
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 
+/// What part of a larger packet one is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// Which packet, among those between the same addresses with the same protocol.
+    pub identification: u32,
+    /// Bytes of the packet's payload before this part.
+    pub offset: usize,
+    /// There are parts behind this one.
+    pub more: bool,
+}
+
 /// The fields of an IPv4 header that are not lengths or checksums.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Ipv4Header {
@@ -53,6 +64,16 @@ impl Ipv4Header {
             src,
             dst,
         }
+    }
+
+    /// What part of a larger packet this is, if it is one.
+    #[must_use]
+    pub fn fragment(&self) -> Option<Fragment> {
+        self.is_fragment().then(|| Fragment {
+            identification: self.identification.into(),
+            offset: usize::from(self.fragment_offset) * 8,
+            more: self.more_fragments,
+        })
     }
 
     /// Whether the packet is a part of a larger one.

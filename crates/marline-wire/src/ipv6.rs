@@ -4,6 +4,7 @@ use core::net::Ipv6Addr;
 
 use crate::bytes::{Reader, Writer};
 use crate::error::{ErrorKind, Layer};
+use crate::ipv4::Fragment;
 use crate::{EmitError, ParseError};
 
 /// Bytes of the fixed header.
@@ -72,8 +73,8 @@ pub struct Ipv6Packet<'a> {
     pub header: Ipv6Header,
     /// What `payload` is: the next header value after all extension headers that were understood.
     pub protocol: u8,
-    /// The packet is a part of a larger one: `payload` is incomplete, or lacks its beginning.
-    pub fragment: bool,
+    /// What part of a larger packet it is: `payload` is incomplete, or lacks its beginning.
+    pub fragment: Option<Fragment>,
     /// Payload after the extension headers.
     pub payload: &'a [u8],
 }
@@ -97,11 +98,11 @@ impl<'a> Ipv6Packet<'a> {
         let (header, length) = fields(fixed).ok_or(error("header", ErrorKind::Truncated))?;
         let mut payload =
             rest.get(..usize::from(length)).ok_or(error("payload length", ErrorKind::Truncated))?;
-        let (mut protocol, mut fragment) = (header.next_header, false);
+        let (mut protocol, mut fragment) = (header.next_header, None);
         // Every extension header has at least eight bytes, so this ends.
         while let HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS | AUTHENTICATION | FRAGMENT = protocol
         {
-            let &[next, len, high, low, ..] = payload else {
+            let &[next, len, high, low, ref rest @ ..] = payload else {
                 return Err(error("extension header", ErrorKind::Truncated));
             };
             let len = match protocol {
@@ -109,12 +110,15 @@ impl<'a> Ipv6Packet<'a> {
                 AUTHENTICATION => (usize::from(len) + 2) * 4,
                 _ => (usize::from(len) + 1) * 8,
             };
+            let identification = rest.first_chunk().map_or(0, |id| u32::from_be_bytes(*id));
             payload =
                 payload.get(len.max(8)..).ok_or(error("extension header", ErrorKind::Truncated))?;
             let offset = u16::from_be_bytes([high, low]) >> 3;
             let more = low & 1 != 0;
             let is_fragment = protocol == FRAGMENT && (more || offset != 0);
-            fragment |= is_fragment;
+            if is_fragment {
+                fragment = Some(Fragment { identification, offset: usize::from(offset) * 8, more });
+            }
             protocol = next;
             if is_fragment && offset != 0 {
                 break;

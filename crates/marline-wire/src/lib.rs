@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod assembly;
 mod bytes;
 mod checksum;
 mod dns;
@@ -25,6 +26,7 @@ mod tcp;
 mod tcp_options;
 mod udp;
 
+pub use assembly::{Assembly, BadPiece};
 pub use checksum::{
     Checksum, dss_checksum, fill_tcp_checksum, store_tcp_checksum, tcp_checksum, tcp_pseudo_header,
     verify_dss_checksum, verify_tcp_checksum,
@@ -36,7 +38,7 @@ pub use error::{EmitError, ErrorKind, Layer, ParseError};
 pub use fast_open::FastOpenOption;
 pub use header_template::HeaderTemplate;
 pub use ip::{IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, emit_ip, ip_header_len, ip_version};
-pub use ipv4::{IPV4_HEADER_LEN, Ipv4Header, Ipv4Packet};
+pub use ipv4::{Fragment, IPV4_HEADER_LEN, Ipv4Header, Ipv4Packet};
 pub use ipv6::{IPV6_HEADER_LEN, Ipv6Header, Ipv6Packet};
 pub use nat64::{BadPrefix64, Prefix64};
 pub use router_advertisement::{Pref64, router_options};

@@ -226,7 +226,7 @@ fn hide_keys_of_packet(bytes: &mut [u8]) -> usize {
     let end = at + ip.payload.len();
     match ip.protocol {
         // Of a segment in parts the options may be anywhere.
-        PROTOCOL_TCP if ip.fragment => at,
+        PROTOCOL_TCP if ip.fragment.is_some() => at,
         PROTOCOL_TCP => {
             let was_right = verify_tcp_checksum(Some(ends), &bytes[at..end]);
             match hide_keys(&mut bytes[at..end]) {

@@ -25,6 +25,17 @@ pub(super) const COUNTERS: [(&str, &str, Of); 22] = [
     ("marline_lane_repaired_total", "Datagrams computed from repairs", |l, _| {
         l.stats.repaired_datagrams
     }),
+    (
+        "marline_lane_cut_total",
+        "Datagrams that left in pieces, as their path did not take them whole",
+        |l, _| l.stats.cut_datagrams,
+    ),
+    ("marline_lane_assembled_total", "Frames that arrived in pieces", |l, _| {
+        l.stats.assembled_datagrams
+    }),
+    ("marline_lane_pieces_dropped_total", "Frames given up with pieces missing", |l, _| {
+        l.stats.dropped_pieces
+    }),
     ("marline_lane_control_bytes_total", "Bytes of frames without datagrams", |l, _| {
         l.stats.control_frame_bytes
     }),

@@ -25,6 +25,12 @@ impl Kept {
         self.on & 1 << (path.0 & 31) != 0
     }
 
+    /// What was told of it; of the paths it went on the first is not known any more.
+    pub(super) const fn keeping(&self) -> Keeping {
+        let Kept { flow, class, payload_bytes, deadline, .. } = *self;
+        Keeping { flow, class, payload_bytes, deadline, path: PathId(0) }
+    }
+
     pub(super) const fn goes_on(&mut self, path: PathId) {
         self.on |= 1 << (path.0 & 31);
     }

@@ -96,6 +96,7 @@ impl Lane {
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         let active = now < self.active_until;
+        self.halves.expire(now);
         for at in 0..self.paths.len() {
             let outcome = self.paths[at].on_timeout(active, now);
             self.apply(at, outcome, now);

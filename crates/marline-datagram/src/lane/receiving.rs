@@ -3,9 +3,10 @@ use marline_policy::{DatagramContext, PathId};
 use marline_time::Instant;
 
 use super::inbox::Notice;
+use super::pieces::BadPiece;
 use super::{Copy, Lane};
 use crate::event::Event;
-use crate::frame::{self, HEADER_BYTES, Header, Item, Items, TAG_BYTES};
+use crate::frame::{self, HEADER_BYTES, Header, Item, Items, Piece, TAG_BYTES};
 use crate::path::{Outcome, Path};
 
 /// Receiving.
@@ -35,20 +36,55 @@ impl Lane {
             return;
         }
         self.window.note(packet_number, now);
+        self.halves.forget_frame(packet_number);
         let body: &[u8] = body;
         let wants_ack =
             Items::new(body).any(|item| !matches!(item, Ok(Item::Ack(_)) | Err(frame::Malformed)));
         self.paths[at].received().on_frame(packet_number, wants_ack, now);
         if new {
-            self.take_items(body, now);
-            if self.repairing.is_active(now) {
-                let part = frame::datagram_part(body);
-                let found = self.repairing.on_frame(packet_number, part, now);
-                self.take_repaired(found, now);
-            }
+            self.take_body(packet_number, body, now);
         } else {
             self.stats.duplicates += 1;
         }
+    }
+
+    /// A frame has come, whole or in pieces.
+    fn take_body(&mut self, number: u64, body: &[u8], now: Instant) {
+        self.take_items(body, now);
+        if self.repairing.is_active(now) {
+            let part = frame::datagram_part(body);
+            let found = self.repairing.on_frame(number, part, now);
+            self.take_repaired(found, now);
+        }
+    }
+
+    /// A piece has come; the frame that it is of is read once all have.
+    fn take_piece(&mut self, piece: &Piece<'_>, now: Instant) {
+        if !self.window.is_new(piece.number) {
+            self.stats.duplicates += 1;
+            return;
+        }
+        let mut whole = match self.halves.take(piece, now) {
+            Ok(Some(whole)) => whole,
+            Ok(None) => return,
+            Err(BadPiece) => {
+                self.stats.malformed += 1;
+                return;
+            }
+        };
+        let ours = Header { lane: self.ids.0, packet_number: piece.number };
+        let is_ours = Header::parse_whole(&whole) == Some(ours);
+        let (start, rest) = whole.split_at_mut(HEADER_BYTES);
+        let Some((body, tag)) = rest.split_last_chunk_mut::<TAG_BYTES>() else { return };
+        let opened = is_ours && self.keys.open.open(piece.number, start, body, tag);
+        let nested = Items::new(body).any(|item| matches!(item, Ok(Item::Piece(_))));
+        if !opened || nested {
+            self.stats.malformed += 1;
+            return;
+        }
+        self.window.note(piece.number, now);
+        self.stats.assembled_datagrams += 1;
+        self.take_body(piece.number, body, now);
     }
 
     fn on_forged(&mut self) {
@@ -109,6 +145,7 @@ impl Lane {
                         self.notice_mtu(at);
                     }
                 }
+                Ok(Item::Piece(piece)) => self.take_piece(&piece, now),
                 Ok(Item::Ping) => {}
                 Err(frame::Malformed) => self.stats.malformed += 1,
             }
@@ -169,7 +206,7 @@ impl Lane {
         let Some(kept) = self.kept.find(number).filter(|kept| kept.deadline > now) else { return };
         let (flow, class, bytes, deadline) =
             (kept.flow, kept.class, kept.payload_bytes as usize, kept.deadline);
-        self.look_at_paths(bytes, Some(on), now);
+        self.look_at_paths(0, Some(on), now);
         if self.views.is_empty() {
             return;
         }

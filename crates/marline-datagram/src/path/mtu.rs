@@ -1,28 +1,26 @@
 //! MTU of a path: the largest frame that passes it.
 //!
-//! As DPLPMTUD does (RFC 8899): a path begins with frames that pass almost everywhere, and larger ones are tried
-//! with padded frames that carry no datagram, the largest first. A size that was lost [`TRIES`] times is given up
-//! for the next. When [`BLACK_HOLE`] frames above the safe size were lost and none came through, the path is
-//! narrower, and all begins again from the safe size; when that happens to frames of the safe size, what passes
-//! everywhere is left.
+//! As DPLPMTUD does (RFC 8899): a path begins with frames that pass nearly everywhere, and larger ones are tried with
+//! padded frames that carry no datagram, the largest first. A size that was lost [`TRIES`] times is given up for the
+//! next. Meanwhile larger datagrams travel in pieces, so that nothing waits for the search.
 //!
-//! A path begins above the safe size, other than RFC 8899's base: Chromium begins QUIC with datagrams of 1,250 bytes,
-//! and ends the connection once its system has heard that these are too long.
+//! When [`BLACK_HOLE`] frames above the safe size were lost and none came through, the path has become narrower, and the
+//! search begins again from the safe size; when that happens to frames of the safe size, what every IPv4 path takes is
+//! left. A path that falls silent is *suspected*: the cause may be a smaller MTU, so that it goes on with safe frames
+//! until the size that passed before has passed again.
 
 use marline_time::{Duration, Instant};
 
-/// What a path begins with: the first datagrams of browsers' QUIC fit, 1,250 bytes, with what they stand for.
-const BEGIN: u16 = 1_332;
-/// What is left of it where that does not pass: with it a datagram of 1,200 bytes fits, without which there is no QUIC.
-pub(crate) const SAFE: u16 = 1_252;
-/// What passes everywhere: IPv6's least MTU.
-const LEAST: u16 = 1_232;
-/// What is tried, the largest first: Ethernet, PPPoE and IPv6 in IPv4, what tunnels leave.
-const SIZES: [u16; 4] = [1_472, 1_432, 1_392, BEGIN];
+/// What a path begins with: a path MTU of 1,200 bytes, less than tunnels and mobile networks have.
+pub(crate) const SAFE: u16 = 1_172;
+/// What passes everywhere: an IPv4 packet of 576 bytes (RFC 791), without its headers.
+const LEAST: u16 = 548;
+/// What is tried, the largest first: Ethernet with IPv4 and IPv6, PPPoE, IPv6 in IPv4, what tunnels leave.
+const SIZES: [u16; 8] = [1_472, 1_452, 1_432, 1_392, 1_332, 1_252, SAFE, 972];
 /// A size is tried so often.
 const TRIES: u8 = 3;
 /// Large frames lost in a row.
-const BLACK_HOLE: u8 = 6;
+const BLACK_HOLE: u8 = 4;
 /// Larger sizes are tried again after so long (RFC 8899 section 5.1.1).
 const AGAIN: Duration = Duration::from_secs(600);
 
@@ -41,16 +39,20 @@ pub(crate) struct Mtu {
     /// The number of the probe that is under way.
     probe: Option<u64>,
     large_lost: u8,
+    /// Place of the last large frame that came through.
+    large_passed: Option<u64>,
     again_at: Option<Instant>,
-    /// A change that the peer has not been told.
-    untold: bool,
+    /// The path fell silent: what passed before is tried again.
+    suspected: bool,
+    /// What the peer was told last.
+    told: Option<u16>,
 }
 
 impl Mtu {
     pub(crate) fn new((safe, most): (u16, u16)) -> Self {
         let most = most.max(safe);
         Mtu {
-            frame_bytes: BEGIN.clamp(safe, most),
+            frame_bytes: safe,
             safe,
             most,
             told_by_peer: None,
@@ -58,8 +60,10 @@ impl Mtu {
             tries: 0,
             probe: None,
             large_lost: 0,
+            large_passed: None,
             again_at: None,
-            untold: false,
+            suspected: false,
+            told: None,
         }
     }
 
@@ -80,7 +84,9 @@ impl Mtu {
         if self.probe.is_some() {
             return None;
         }
-        SIZES.get(self.trying).copied().filter(|bytes| *bytes > self.frame_bytes)
+        let wanted = SIZES.get(self.trying).copied().filter(|bytes| *bytes > self.frame_bytes);
+        self.suspected &= wanted.is_some();
+        wanted
     }
 
     /// A probe leaves.
@@ -88,19 +94,21 @@ impl Mtu {
         self.probe = Some(number);
     }
 
-    /// A frame of this size came through. Whether the largest has changed.
-    pub(crate) fn on_answered(&mut self, number: u64, bytes: u32) -> bool {
+    /// A frame of this size came through, `place` in the order of sending. Whether the largest has changed.
+    pub(crate) fn on_answered(&mut self, number: u64, place: u64, bytes: u32) -> bool {
         if bytes > u32::from(self.narrower()) {
             self.large_lost = 0;
+            self.large_passed = self.large_passed.max(Some(place));
         }
         if self.probe != Some(number) {
             return false;
         }
         self.probe = None;
         let Some(size) = SIZES.get(self.trying).copied() else { return false };
-        (self.frame_bytes, self.untold) = (size, true);
+        self.frame_bytes = size;
+        self.suspected = false;
         self.trying = SIZES.len();
-        true
+        self.told != Some(size)
     }
 
     /// A probe was lost.
@@ -116,19 +124,32 @@ impl Mtu {
     }
 
     /// Another frame was. Whether the largest has changed.
-    pub(crate) fn on_lost(&mut self, bytes: u32) -> bool {
+    pub(crate) fn on_lost(&mut self, place: u64, bytes: u32) -> bool {
         let narrower = self.narrower();
-        if bytes <= narrower.into() || self.frame_bytes <= narrower {
+        let passed_since = self.large_passed.is_some_and(|passed| passed > place);
+        if bytes <= narrower.into() || self.frame_bytes <= narrower || passed_since {
             return false;
         }
         self.large_lost += 1;
         if self.large_lost < BLACK_HOLE {
             return false;
         }
-        let again = Mtu::new((self.safe, self.most));
-        *self =
-            Mtu { frame_bytes: narrower, told_by_peer: self.told_by_peer, untold: true, ..again };
+        self.search_from(narrower, self.most);
         true
+    }
+
+    /// The path does not answer: perhaps it takes less than it did.
+    pub(crate) fn suspect(&mut self) {
+        if self.frame_bytes > self.safe {
+            self.search_from(self.safe, self.frame_bytes);
+            self.suspected = true;
+        }
+    }
+
+    fn search_from(&mut self, frame_bytes: u16, most: u16) {
+        self.frame_bytes = frame_bytes;
+        (self.trying, self.tries, self.probe) = (sizes_below(most), 0, None);
+        (self.large_lost, self.suspected) = (0, false);
     }
 
     /// The machine or a router says that no more than so many bytes pass. Whether the largest has changed.
@@ -138,9 +159,7 @@ impl Mtu {
             return false;
         }
         let changed = frame_bytes < self.frame_bytes;
-        self.frame_bytes = self.frame_bytes.min(frame_bytes);
-        self.untold |= changed;
-        (self.trying, self.tries, self.probe) = (sizes_below(frame_bytes), 0, None);
+        self.search_from(self.frame_bytes.min(frame_bytes), frame_bytes);
         self.again_at = Some(now + AGAIN);
         changed
     }
@@ -152,8 +171,9 @@ impl Mtu {
         before != self.both_ways()
     }
 
+    /// Where nothing is tried the size is fixed.
     fn least(&self) -> u16 {
-        LEAST.min(self.safe)
+        if self.safe == self.most { self.safe } else { LEAST.min(self.safe) }
     }
 
     /// What is left when the present size passes no longer.
@@ -163,7 +183,8 @@ impl Mtu {
 
     /// What is to be told to the peer.
     pub(crate) fn take_untold(&mut self) -> Option<u16> {
-        core::mem::take(&mut self.untold).then_some(self.frame_bytes)
+        let news = !self.suspected && self.told.unwrap_or(self.safe) != self.frame_bytes;
+        news.then(|| *self.told.insert(self.frame_bytes))
     }
 }
 
@@ -177,41 +198,45 @@ mod tests {
     use super::*;
 
     /// Tries sizes on a path that takes no more than so many bytes.
-    fn found(most: u16) -> (u16, u32) {
-        let mut mtu = Mtu::new((SAFE, 1_472));
+    fn search(mtu: &mut Mtu, most: u16) -> u32 {
         let mut probes = 0;
         while let Some(size) = mtu.wanted(Instant::ZERO) {
             probes += 1;
             mtu.on_probe(probes.into());
             assert_eq!(mtu.wanted(Instant::ZERO), None);
             if size <= most {
-                assert!(mtu.on_answered(probes.into(), size.into()));
+                assert!(mtu.on_answered(probes.into(), 0, size.into()));
             } else {
                 mtu.on_probe_lost(probes.into());
             }
         }
+        probes
+    }
+
+    fn found(most: u16) -> (u16, u32) {
+        let mut mtu = Mtu::new((SAFE, 1_472));
+        let probes = search(&mut mtu, most);
         (mtu.frame_bytes(), probes)
     }
 
     #[test]
     fn the_largest_size_that_passes_is_found() {
         assert_eq!(found(1_472), (1_472, 1));
-        assert_eq!(found(1_450), (1_432, 4));
-        assert_eq!(found(1_350), (BEGIN, 9));
-        // That it does not pass is found by what is lost.
-        assert_eq!(found(1_300), (BEGIN, 9));
+        assert_eq!(found(1_450), (1_432, 7));
+        assert_eq!(found(1_280 - 28), (1_252, 16));
+        assert_eq!(found(1_200), (SAFE, 18));
     }
 
     #[test]
     fn a_black_hole_and_a_router_take_it_back() {
         let mut mtu = Mtu::new((SAFE, 1_472));
         mtu.on_probe(1);
-        assert!(mtu.wanted(Instant::ZERO).is_none() && mtu.on_answered(1, 1_472));
+        assert!(mtu.wanted(Instant::ZERO).is_none() && mtu.on_answered(1, 0, 1_472));
         assert_eq!((mtu.take_untold(), mtu.take_untold()), (Some(1_472), None));
-        for _ in 0..5 {
-            assert!(!mtu.on_lost(1_472) && !mtu.on_lost(600) && !mtu.on_lost(1_252));
+        for _ in 0..3 {
+            assert!(!mtu.on_lost(1, 1_472) && !mtu.on_lost(1, 600) && !mtu.on_lost(1, 1_172));
         }
-        assert!(mtu.on_lost(1_472));
+        assert!(mtu.on_lost(1, 1_472));
         assert_eq!((mtu.frame_bytes(), mtu.take_untold()), (SAFE, Some(SAFE)));
         mtu.on_probe(2);
         assert!(!mtu.on_too_big(1_400, Instant::ZERO));
@@ -224,16 +249,41 @@ mod tests {
     }
 
     #[test]
-    fn a_path_narrower_than_the_sizes_it_begins_with_is_found_by_its_losses() {
+    fn a_path_narrower_than_the_safe_size_is_found_by_its_losses() {
         let mut mtu = Mtu::new((SAFE, 1_472));
-        assert_eq!(mtu.frame_bytes(), BEGIN);
-        assert!((0..6).any(|_| mtu.on_lost(BEGIN.into())));
-        assert_eq!((mtu.frame_bytes(), mtu.take_untold()), (SAFE, Some(SAFE)));
-        assert!((0..6).any(|_| mtu.on_lost(SAFE.into())));
-        assert_eq!(mtu.frame_bytes(), LEAST);
-        let mut fixed = Mtu::new((1_200, 1_200));
-        assert_eq!(fixed.wanted(Instant::ZERO), None);
-        assert!((0..20).all(|_| !fixed.on_lost(1_200)));
+        assert_eq!(mtu.frame_bytes(), SAFE);
+        assert!((0..4).any(|_| mtu.on_lost(1, SAFE.into())));
+        assert_eq!((mtu.frame_bytes(), mtu.take_untold()), (LEAST, Some(LEAST)));
+        assert!((0..20).all(|_| !mtu.on_lost(1, LEAST.into())));
+        search(&mut mtu, 1_000);
+        assert_eq!(mtu.frame_bytes(), 972);
+    }
+
+    #[test]
+    fn a_silent_path_goes_on_with_safe_frames_until_what_passed_has_passed_again() {
+        let mut mtu = Mtu::new((SAFE, 1_472));
+        search(&mut mtu, 1_472);
+        assert_eq!(mtu.take_untold(), Some(1_472));
+        mtu.suspect();
+        assert_eq!((mtu.frame_bytes(), mtu.take_untold()), (SAFE, None));
+        assert_eq!(mtu.wanted(Instant::ZERO), Some(1_472));
+        // It was an outage.
+        let mut as_before = mtu;
+        as_before.on_probe(7);
+        assert!(!as_before.on_answered(7, 0, 1_472));
+        assert_eq!((as_before.frame_bytes(), as_before.take_untold()), (1_472, None));
+        // It was the MTU.
+        search(&mut mtu, 1_300);
+        assert_eq!((mtu.frame_bytes(), mtu.take_untold()), (1_252, Some(1_252)));
+    }
+
+    #[test]
+    fn losses_among_frames_that_pass_say_nothing_of_the_size() {
+        let mut mtu = Mtu::new((SAFE, 1_472));
+        search(&mut mtu, 1_472);
+        mtu.on_answered(99, 50, 1_472);
+        assert!((0..50).all(|place| !mtu.on_lost(place, 1_472)));
+        assert!((51..55).any(|place| mtu.on_lost(place, 1_472)));
     }
 
     #[test]
@@ -241,7 +291,7 @@ mod tests {
         let mut mtu = Mtu::new((SAFE, 1_472));
         assert!(!mtu.on_told(1_472));
         mtu.on_probe(1);
-        mtu.on_answered(1, 1_472);
+        mtu.on_answered(1, 0, 1_472);
         assert_eq!(mtu.both_ways(), 1_472);
         assert!(mtu.on_told(1_392) && !mtu.on_told(1_392));
         assert_eq!(mtu.both_ways(), 1_392);

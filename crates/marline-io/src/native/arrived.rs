@@ -20,7 +20,7 @@ pub(crate) struct Arrived<'a> {
 /// extension headers are skipped; fragments are nothing to us.
 pub(crate) fn tcp_of(packet: &[u8]) -> Option<Arrived<'_>> {
     let ip = marline_wire::IpPacket::parse(packet).ok()?;
-    if ip.fragment || ip.protocol != PROTOCOL_TCP {
+    if ip.fragment.is_some() || ip.protocol != PROTOCOL_TCP {
         return None;
     }
     let source = SocketAddr::new(ip.src, 0);

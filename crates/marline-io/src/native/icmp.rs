@@ -23,7 +23,7 @@ pub(crate) fn error_of(packet: &[u8]) -> Option<NetworkError> {
         sum.add_pseudo_header(ip.src, ip.dst, PROTOCOL_ICMPV6, ip.payload.len() as u32);
     }
     sum.add_bytes(ip.payload);
-    if ip.fragment || !sum.is_valid() {
+    if ip.fragment.is_some() || !sum.is_valid() {
         return None;
     }
     let [kind, code, _, _, mtu @ ..] = header else { return None };

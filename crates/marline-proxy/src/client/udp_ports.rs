@@ -21,10 +21,8 @@ use super::udp_tunnel::{UdpInbox, UdpSender, UdpTunnel};
 use crate::socks::datagram::{self, LONGEST_HEADER};
 use crate::socks::{self, Reply, Version};
 use crate::target::Target;
-use crate::udp::send_to;
+use crate::udp::{LONGEST_DATAGRAM, send_to};
 
-/// Longer datagrams fit no frame.
-const LONGEST: usize = 2_048;
 /// Datagrams taken from a socket before others get their turn.
 const AT_ONCE: usize = 32;
 /// After an error of a socket, so that one that stays does not keep us busy.
@@ -96,7 +94,8 @@ impl Received {
     fn fill(&mut self, socket: &UdpSocket) -> io::Result<()> {
         self.bytes.clear();
         self.ends.clear();
-        let mut buffer = [0; LONGEST + LONGEST_HEADER];
+        // A byte more, so that what is longer can be told from what is not.
+        let mut buffer = [0; LONGEST_DATAGRAM + LONGEST_HEADER + 1];
         while self.ends.len() < AT_ONCE {
             match socket.try_recv_from(&mut buffer) {
                 Ok((len, from)) => {
@@ -143,8 +142,8 @@ impl Forward {
             // A source that was forgotten for another of this batch comes again.
             if let Some(sender) = sources.get(&from) {
                 match payload.len() {
-                    LONGEST.. => batch.too_big(),
-                    _ => batch.send(sender, &self.target, payload),
+                    ..=LONGEST_DATAGRAM => batch.send(sender, &self.target, payload),
+                    _ => batch.too_big(),
                 }
             }
         }
@@ -291,7 +290,7 @@ impl Association {
                 continue;
             }
             match datagram::parse(bytes) {
-                Ok((_, payload)) if payload.len() >= LONGEST => batch.too_big(),
+                Ok((_, payload)) if payload.len() > LONGEST_DATAGRAM => batch.too_big(),
                 Ok((peer, payload)) => {
                     // The first to send is the application.
                     self.application = from;

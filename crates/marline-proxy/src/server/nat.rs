@@ -30,7 +30,9 @@ use crate::message::{ErrorCode, Failure};
 use crate::relay::Traffic;
 use crate::rules::{Refused, Rules};
 use crate::target::Target;
-use crate::udp::{FlowTable, Item, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, UdpCounters, count};
+use crate::udp::{
+    FlowTable, Item, LONGEST_DATAGRAM, MOST_FLOWS, MOST_UNASKED_FLOWS, Outbox, UdpCounters, count,
+};
 use echo_mapping::{Echoes, Request, Told};
 use filter::{UdpFiltering, UnaskedRates};
 use mapped_ports::MappedPorts;
@@ -46,8 +48,6 @@ const WAITING: usize = 8;
 const EARLY: usize = 16;
 /// Datagrams taken from a socket before others get their turn.
 const AT_ONCE: usize = 32;
-/// Longer ones fit no frame.
-const LONGEST: usize = 2_048;
 
 /// What is known of a flow that the client opened.
 #[derive(Debug)]
@@ -441,14 +441,15 @@ impl Nat {
 
     /// Takes what came for a socket of an application. An error: it will come again at once.
     fn drain(&self, number: u32, socket: &UdpSocket) -> io::Result<()> {
-        let mut buffer = [0; LONGEST];
+        // A byte more, so that what is longer can be told from what is not.
+        let mut buffer = [0; LONGEST_DATAGRAM + 1];
         let now = Instant::now();
         let mut state = self.lock();
         state.outbox.set_largest(self.lane.largest());
         let mut result = Ok(());
         for _ in 0..AT_ONCE {
             match socket.try_recv_from(&mut buffer) {
-                Ok((len, _)) if len == LONGEST => count(&self.counters.too_big),
+                Ok((len, _)) if len > LONGEST_DATAGRAM => count(&self.counters.too_big),
                 Ok((len, from)) => {
                     let from = SocketAddr::new(from.ip().to_canonical(), from.port());
                     self.on_inbound(&mut state, now, (number, from), &buffer[..len]);

@@ -29,6 +29,9 @@ pub(crate) const DNS_SOCKET_IDLE: Duration = Duration::from_secs(30);
 pub(crate) const ECHO_IDLE: Duration = Duration::from_secs(60);
 /// Identifiers of echo requests at a time, at either end.
 pub(crate) const MOST_ECHOES: usize = 64;
+/// Bytes of the longest datagram of an application that is carried. Real networks carry longer ones in fragments of
+/// which each may be lost; hardly anything sends them.
+pub const LONGEST_DATAGRAM: usize = 8_192;
 /// Port of DNS.
 pub const DNS_PORT: u16 = 53;
 /// Flows that an end remembers.

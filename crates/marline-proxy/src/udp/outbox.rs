@@ -2,7 +2,7 @@
 
 use marline::datagrams::{Datagrams, FlowId, SendError};
 
-use super::{Item, UdpCounters, count};
+use super::{Item, LONGEST_DATAGRAM, UdpCounters, count};
 use crate::target::Target;
 
 /// Items that are to be sent.
@@ -21,8 +21,8 @@ impl Outbox {
     }
 
     /// Bytes of the longest datagram whose item the lane takes, if there is one: an item is a byte longer.
-    pub(crate) const fn most(&self) -> Option<usize> {
-        self.largest.checked_sub(1)
+    pub(crate) fn most(&self) -> Option<usize> {
+        self.largest.checked_sub(1).map(|most| most.min(LONGEST_DATAGRAM))
     }
 
     /// Adds an item of a flow.

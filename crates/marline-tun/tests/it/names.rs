@@ -161,7 +161,7 @@ impl Datagrams for Echo {
         for _ in 0..2 {
             answers.send(destination, source, payload).expect("it fits");
         }
-        assert!(answers.send(destination, source, &[0; 1_500]).is_err(), "beyond the MTU");
+        assert!(answers.send(destination, source, &[0; 8_300]).is_err(), "beyond the MTU");
         Fate::Carried
     }
 }
@@ -184,6 +184,30 @@ async fn other_datagrams_go_to_whoever_takes_them_and_else_are_unreachable() {
         let ip = IpPacket::parse(&packet).expect("a packet");
         assert_eq!((ip.src, ip.dst), (world.addresses.gateway_for(ip.dst), path.local.ip()));
         assert_eq!((ip.payload[0], ip.payload[1], &ip.payload[8..]), (kind, code, &sent[..]));
+    }
+}
+
+#[tokio::test]
+async fn a_datagram_in_fragments_is_carried_whole() {
+    let world = World::new(Some(RESOLVER), Box::new(Echo));
+    let path = path("192.0.2.7:7", 5_000);
+    let payload: Vec<u8> = (0..8_000u32).map(|at| at as u8).collect();
+    let whole = udp(path.local, path.remote, &payload);
+    let (header, rest) = whole.split_at(20);
+    let parts: Vec<&[u8]> = rest.chunks(1_480).collect();
+    for (number, part) in parts.iter().enumerate().rev() {
+        let mut packet = [header, part].concat();
+        let more = if number + 1 < parts.len() { 0x2000 } else { 0 };
+        let field = more | (number * 1_480 / 8) as u16;
+        packet[2..4].copy_from_slice(&(20 + part.len() as u16).to_be_bytes());
+        packet[6..8].copy_from_slice(&field.to_be_bytes());
+        packet[10..12].fill(0);
+        let sum = marline_wire::Checksum::of(&packet[..20]).finish();
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        world.send(&packet).await;
+    }
+    for _ in 0..2 {
+        assert_eq!(world.packet().await, udp(path.remote, path.local, &payload));
     }
 }
 

@@ -91,7 +91,9 @@ impl Inside {
     fn take(&mut self, packet: &[u8]) {
         self.now += Duration::from_micros(50);
         let ip = IpPacket::parse(packet).ok();
-        match ip.filter(|ip| ip.protocol == PROTOCOL_TCP && !ip.fragment && ip.payload.len() >= 4) {
+        match ip.filter(|ip| {
+            ip.protocol == PROTOCOL_TCP && !ip.fragment.is_some() && ip.payload.len() >= 4
+        }) {
             Some(ip) => self.take_tcp(&ip),
             None => self.take_other(packet),
         }

@@ -52,7 +52,14 @@ fn ping_gets_the_far_hosts_answer_and_what_routers_say() {
     }
     hear(&world.server, "ping_group_range");
     world.hosts.shell(Side::Server, WORLD);
-    for (host, options) in [(TARGET_V4, ""), (TARGET_V6, ""), (OTHER_V4, "-s 1000")] {
+    let sizes = [
+        (TARGET_V4, ""),
+        (TARGET_V6, ""),
+        (OTHER_V4, "-s 1000"),
+        (TARGET_V4, "-s 1472 -M do"),
+        (TARGET_V6, "-s 4000"),
+    ];
+    for (host, options) in sizes {
         let text = world.ping(&format!("-c 3 -i 0.2 {options}"), host);
         // Both links are crossed twice: WiFi has 10 ms each way.
         assert!(rtt_ms(&text) >= 20.0, "{text}");
@@ -67,7 +74,7 @@ fn ping_gets_the_far_hosts_answer_and_what_routers_say() {
         ("", "fd00:77::1", "Administratively prohibited"),
         // The machine's own.
         ("", "203.0.113.210", "Packet filtered"),
-        ("-s 1472 -M do", TARGET_V4, "Message too long"),
+        ("-s 9000 -M do", TARGET_V4, "Message too long"),
     ] {
         // The second learns what the first was told.
         let count = if says == "Message too long" { "-c 3 -i 0.5" } else { "-c 1" };

@@ -1,0 +1,243 @@
+//! Pieces: frames larger than a path takes, cut up to be sent and put together again.
+//!
+//! *Problem.* What passes a path is known only after it was tried, and differs from path to path. A datagram that is
+//! refused before anything is known, or because another path is narrower, is lost for no reason.
+//!
+//! *How.* A frame is sealed whole, as for a path without limits, and its bytes travel as PIECE items in frames of the
+//! path's size. Each of those has a number of its own, is acknowledged, and is copied or sent again by itself. Once all
+//! have arrived, the whole frame is read as if it had come: once, by the replay window. So a frame that left whole on one
+//! path can follow in pieces on a narrower one.
+//!
+//! *Bounds.* At the sender a frame is cut only when the one before has left. At the receiver there are at most
+//! [`MOST_HALVES`] incomplete frames and [`MOST_BYTES`]; the oldest go first, and each goes after [`AGE`].
+
+use std::collections::{BTreeMap, VecDeque};
+
+use marline_policy::PathId;
+use marline_time::{Duration, Instant};
+use marline_wire::Assembly;
+
+use super::kept::Keeping;
+use crate::frame::{MOST_WHOLE, PIECE_OVERHEAD, Piece, SMALLEST_FRAME};
+
+/// Incomplete frames of a lane, and bytes in them.
+const MOST_HALVES: usize = 64;
+const MOST_BYTES: usize = 256 << 10;
+/// Longer than any datagram waits at its sender, with the difference between two paths.
+const AGE: Duration = Duration::from_secs(2);
+
+/// A whole frame that leaves in pieces.
+#[derive(Clone, Debug)]
+pub(super) struct Cut {
+    pub(super) number: u64,
+    /// As it was sealed.
+    pub(super) whole: Vec<u8>,
+    /// What is known of the datagram in it, and the path it goes on.
+    pub(super) keeping: Keeping,
+    /// The path that is to have a copy of each piece.
+    pub(super) copy: Option<PathId>,
+    /// Whether the frame has left before, and whether that is because its answer did not come.
+    pub(super) again: bool,
+    pub(super) rescue: bool,
+    /// Bytes of the frames that the pieces travel in, at most.
+    pub(super) frame_bytes: usize,
+    sent: usize,
+}
+
+impl Cut {
+    pub(super) const fn new(
+        number: u64,
+        whole: Vec<u8>,
+        keeping: Keeping,
+        frame_bytes: usize,
+    ) -> Self {
+        Cut {
+            number,
+            whole,
+            keeping,
+            copy: None,
+            again: false,
+            rescue: false,
+            frame_bytes,
+            sent: 0,
+        }
+    }
+
+    /// The next piece; all are about as long as each other, since a short last one costs as much as a long one.
+    fn next(&mut self) -> Piece<'_> {
+        let room = self.frame_bytes.saturating_sub(PIECE_OVERHEAD).max(1);
+        let count = self.whole.len().div_ceil(room);
+        let step = self.whole.len().div_ceil(count);
+        let start = self.sent;
+        self.sent = (start + step).min(self.whole.len());
+        let bytes = &self.whole[start..self.sent];
+        Piece { number: self.number, total: self.whole.len(), offset: start, bytes }
+    }
+}
+
+/// Frames that leave in pieces.
+#[derive(Debug, Default)]
+pub(super) struct Cutting {
+    leaving: VecDeque<Cut>,
+}
+
+impl Cutting {
+    pub(super) fn push(&mut self, cut: Cut) {
+        self.leaving.push_back(cut);
+    }
+
+    /// The frame whose turn it is.
+    pub(super) fn current(&self) -> Option<&Cut> {
+        self.leaving.front()
+    }
+
+    /// Its next piece.
+    pub(super) fn next_piece(&mut self) -> Option<Piece<'_>> {
+        self.leaving.front_mut().map(Cut::next)
+    }
+
+    /// Gives the memory of a frame all of whose pieces have left, or that is not to be sent any more.
+    pub(super) fn take_done(&mut self, give_up: bool) -> Option<Vec<u8>> {
+        let done = |cut: &Cut| give_up || cut.sent >= cut.whole.len();
+        if self.leaving.front().is_some_and(done) {
+            return self.leaving.pop_front().map(|cut| cut.whole);
+        }
+        None
+    }
+}
+
+/// Frames of which pieces have arrived.
+#[derive(Debug, Default)]
+pub(super) struct Halves {
+    halves: BTreeMap<u64, Half>,
+    bytes: usize,
+    dropped: u64,
+}
+
+#[derive(Debug)]
+struct Half {
+    assembly: Assembly,
+    total: usize,
+    began_at: Instant,
+}
+
+/// A piece breaks the rules.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct BadPiece;
+
+impl Halves {
+    /// A piece of a frame that has not come yet. Returns the frame if it was the last one missing.
+    pub(super) fn take(
+        &mut self,
+        piece: &Piece<'_>,
+        now: Instant,
+    ) -> Result<Option<Vec<u8>>, BadPiece> {
+        let Piece { number, total, offset, bytes } = *piece;
+        let end = offset.checked_add(bytes.len()).ok_or(BadPiece)?;
+        if !(SMALLEST_FRAME..=MOST_WHOLE).contains(&total) || end > total || bytes.is_empty() {
+            return Err(BadPiece);
+        }
+        self.expire(now);
+        if !self.halves.contains_key(&number) {
+            while self.halves.len() >= MOST_HALVES || self.bytes + total > MOST_BYTES {
+                self.drop_oldest();
+            }
+            self.bytes += total;
+            let half = Half { assembly: Assembly::default(), total, began_at: now };
+            self.halves.insert(number, half);
+        }
+        let half = self.halves.get_mut(&number).ok_or(BadPiece)?;
+        if half.total != total {
+            return Err(BadPiece);
+        }
+        half.assembly.take(offset, bytes, end == total).map_err(|_| BadPiece)?;
+        if half.assembly.whole().is_none() {
+            return Ok(None);
+        }
+        Ok(self.forget(number).and_then(|half| half.assembly.into_whole()))
+    }
+
+    /// A frame has come otherwise: its pieces are of no more use.
+    pub(super) fn forget_frame(&mut self, number: u64) {
+        if !self.halves.is_empty() {
+            self.forget(number);
+        }
+    }
+
+    /// What is incomplete for too long goes.
+    pub(super) fn expire(&mut self, now: Instant) {
+        let old = |half: &Half| now.since(half.began_at) > AGE;
+        while self.halves.values().any(old) {
+            self.drop_oldest();
+        }
+    }
+
+    /// Frames that were given up.
+    pub(super) const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    fn drop_oldest(&mut self) {
+        let oldest = self.halves.iter().min_by_key(|(_, half)| half.began_at);
+        if let Some(number) = oldest.map(|(number, _)| *number) {
+            self.forget(number);
+            self.dropped += 1;
+        }
+    }
+
+    fn forget(&mut self, number: u64) -> Option<Half> {
+        let half = self.halves.remove(&number)?;
+        self.bytes -= half.total;
+        Some(half)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(number: u64, total: usize, offset: usize, bytes: &[u8]) -> Piece<'_> {
+        Piece { number, total, offset, bytes }
+    }
+
+    #[test]
+    fn halves_are_bounded_in_number_in_bytes_and_in_time() {
+        let mut halves = Halves::default();
+        for number in 0..1_000 {
+            assert_eq!(halves.take(&piece(number, 100, 0, &[1; 50]), Instant::ZERO), Ok(None));
+        }
+        assert_eq!(
+            (halves.halves.len(), halves.dropped()),
+            (MOST_HALVES, 1_000 - MOST_HALVES as u64)
+        );
+        for number in 1_000..2_000 {
+            assert_eq!(
+                halves.take(&piece(number, MOST_WHOLE, 0, &[1; 9]), Instant::ZERO),
+                Ok(None)
+            );
+            assert!(halves.bytes <= MOST_BYTES);
+        }
+        halves.expire(Instant::ZERO + AGE);
+        assert!(!halves.halves.is_empty());
+        halves.expire(Instant::ZERO + AGE + Duration::from_millis(1));
+        assert_eq!((halves.halves.len(), halves.bytes), (0, 0));
+    }
+
+    #[test]
+    fn pieces_that_break_the_rules_are_refused() {
+        let mut halves = Halves::default();
+        let take = |halves: &mut Halves, piece: Piece<'_>| halves.take(&piece, Instant::ZERO);
+        assert_eq!(take(&mut halves, piece(1, 20, 0, &[1; 9])), Err(BadPiece));
+        assert_eq!(take(&mut halves, piece(1, MOST_WHOLE + 1, 0, &[1; 9])), Err(BadPiece));
+        assert_eq!(take(&mut halves, piece(1, 100, 95, &[1; 9])), Err(BadPiece));
+        assert_eq!(take(&mut halves, piece(1, 100, usize::MAX, &[1; 9])), Err(BadPiece));
+        assert_eq!(take(&mut halves, piece(1, 100, 0, &[])), Err(BadPiece));
+        assert_eq!(take(&mut halves, piece(1, 100, 0, &[1; 60])), Ok(None));
+        assert_eq!(take(&mut halves, piece(1, 101, 60, &[1; 41])), Err(BadPiece));
+        assert_eq!(
+            take(&mut halves, piece(1, 100, 60, &[2; 40])).map(|whole| whole.map(|w| w.len())),
+            Ok(Some(100))
+        );
+        assert_eq!(halves.bytes, 0);
+    }
+}

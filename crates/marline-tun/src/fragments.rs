@@ -1,0 +1,156 @@
+//! Fragments of IP packets from the interface, put together: what a program or a device behind this machine sent is
+//! carried whole, whatever pieces it came in.
+//!
+//! *Bounds.* [`MOST`] packets at a time, [`LONGEST`] bytes each; the oldest goes for a new one, and each after [`AGE`].
+//! Packets that overlap or contradict themselves are lost, as RFC 8200 section 4.5 asks of IPv6 and as is safe for IPv4.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use marline_proxy::udp::LONGEST_DATAGRAM;
+use marline_wire::{Assembly, IpPacket, UDP_HEADER_LEN, emit_ip, ip_header_len};
+
+/// Packets of which parts have come.
+const MOST: usize = 64;
+/// Bytes of payload of a packet.
+const LONGEST: usize = UDP_HEADER_LEN + LONGEST_DATAGRAM;
+/// How long the other parts are waited for. Linux waits 30 s; parts that far apart are of no use to anybody.
+const AGE: Duration = Duration::from_secs(5);
+
+/// Source, destination, protocol and identification: what parts of one packet have in common.
+type Key = (IpAddr, IpAddr, u8, u32);
+
+/// Packets that are being put together.
+#[derive(Debug, Default)]
+pub(crate) struct Fragments {
+    packets: HashMap<Key, Parts>,
+}
+
+#[derive(Debug)]
+struct Parts {
+    assembly: Assembly,
+    began_at: Instant,
+}
+
+/// What became of a part.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Others are missing.
+    Kept,
+    /// It was the last one missing: the whole packet.
+    Completed(Vec<u8>),
+    /// It cannot be used; what had come of its packet is dropped as well.
+    Refused,
+}
+
+impl Fragments {
+    /// Takes a packet; `None` if it is whole by itself.
+    pub(crate) fn take(&mut self, packet: &[u8], now: Instant) -> Option<Part> {
+        let ip = IpPacket::parse(packet).ok()?;
+        let fragment = ip.fragment?;
+        let key = (ip.src, ip.dst, ip.protocol, fragment.identification);
+        self.packets.retain(|_, parts| now.duration_since(parts.began_at) < AGE);
+        if !self.packets.contains_key(&key) && self.packets.len() >= MOST {
+            self.drop_oldest();
+        }
+        let new = || Parts { assembly: Assembly::default(), began_at: now };
+        let parts = self.packets.entry(key).or_insert_with(new);
+        let too_long = fragment.offset + ip.payload.len() > LONGEST;
+        let taken = parts.assembly.take(fragment.offset, ip.payload, !fragment.more);
+        if too_long || taken.is_err() {
+            self.packets.remove(&key);
+            return Some(Part::Refused);
+        }
+        let Some(payload) = parts.assembly.whole() else { return Some(Part::Kept) };
+        let whole = write_packet(&ip, payload);
+        self.packets.remove(&key);
+        Some(whole.map_or(Part::Refused, Part::Completed))
+    }
+
+    fn drop_oldest(&mut self) {
+        let oldest = self.packets.iter().min_by_key(|(_, parts)| parts.began_at);
+        if let Some(key) = oldest.map(|(key, _)| *key) {
+            self.packets.remove(&key);
+        }
+    }
+}
+
+/// A packet with this payload and the addresses and protocol of one of its parts.
+fn write_packet(ip: &IpPacket<'_>, payload: &[u8]) -> Option<Vec<u8>> {
+    let header = ip_header_len(ip.src);
+    let mut packet = vec![0; header];
+    packet.extend_from_slice(payload);
+    emit_ip((ip.src, ip.dst), ip.protocol, ip.ecn, payload.len(), &mut packet[..header]).ok()?;
+    Some(packet)
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_wire::{Ipv4Header, PROTOCOL_UDP};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn part(identification: u16, offset: usize, payload: &[u8], more: bool) -> Vec<u8> {
+        let ends = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+        let header = Ipv4Header {
+            identification,
+            dont_fragment: false,
+            more_fragments: more,
+            fragment_offset: (offset / 8) as u16,
+            ..Ipv4Header::new(ends.0, ends.1, PROTOCOL_UDP)
+        };
+        let mut packet = vec![0; 20];
+        packet.extend_from_slice(payload);
+        header.emit(payload.len(), &mut packet[..20]).unwrap();
+        packet
+    }
+
+    #[test]
+    fn parts_in_any_order_give_the_packet_and_whole_packets_are_left_alone() {
+        let (mut fragments, now) = (Fragments::default(), Instant::now());
+        assert_eq!(fragments.take(&part(0, 0, b"whole", false), now), None);
+        assert_eq!(fragments.take(b"no packet", now), None);
+        let payload: Vec<u8> = (0..4_000u32).map(|at| at as u8).collect();
+        assert_eq!(
+            fragments.take(&part(7, 2_960, &payload[2_960..], false), now),
+            Some(Part::Kept)
+        );
+        assert_eq!(fragments.take(&part(7, 0, &payload[..1_480], true), now), Some(Part::Kept));
+        let last = fragments.take(&part(7, 1_480, &payload[1_480..2_960], true), now);
+        let Some(Part::Completed(packet)) = last else { panic!("{last:?}") };
+        let ip = IpPacket::parse(&packet).unwrap();
+        assert_eq!((ip.payload, ip.fragment, ip.protocol), (&payload[..], None, PROTOCOL_UDP));
+        assert!(fragments.packets.is_empty());
+    }
+
+    #[test]
+    fn what_is_too_long_or_contradicts_itself_is_dropped_whole() {
+        let (mut fragments, now) = (Fragments::default(), Instant::now());
+        assert_eq!(fragments.take(&part(1, 0, &[1; 800], true), now), Some(Part::Kept));
+        assert_eq!(
+            fragments.take(&part(1, LONGEST / 8 * 8, &[1; 80], false), now),
+            Some(Part::Refused)
+        );
+        assert_eq!(fragments.take(&part(2, 800, &[1; 8], false), now), Some(Part::Kept));
+        assert_eq!(fragments.take(&part(2, 1_600, &[1; 8], true), now), Some(Part::Refused));
+        assert!(fragments.packets.is_empty());
+    }
+
+    #[test]
+    fn a_flood_of_first_parts_takes_bounded_room_and_does_not_lock_others_out() {
+        let (mut fragments, now) = (Fragments::default(), Instant::now());
+        for identification in 0..5_000 {
+            fragments.take(&part(identification, 0, &[1; 1_480], true), now);
+        }
+        assert_eq!(fragments.packets.len(), MOST);
+        let later = now + SECOND;
+        assert_eq!(fragments.take(&part(9_999, 0, &[1; 8], true), later), Some(Part::Kept));
+        let last = fragments.take(&part(9_999, 8, &[1; 8], false), later);
+        assert!(matches!(last, Some(Part::Completed(_))));
+        fragments.take(&part(1, 0, &[1; 8], true), now + AGE + SECOND);
+        assert_eq!(fragments.packets.len(), 1);
+    }
+}

@@ -1,0 +1,166 @@
+//! Assembly: a whole that arrives in pieces, in any order, some of them twice.
+//!
+//! Used for datagrams that a path carries in pieces (docs/spec/datagrams.md section 2) and for IP fragments. It bounds
+//! nothing but itself: how many assemblies there are at a time, and for how long, is their owner's decision.
+
+use core::ops::Range;
+
+/// Gaps and overlaps of a whole are remembered up to so many ranges; a piece beyond is refused.
+const MOST_RANGES: usize = 64;
+
+/// Bytes of a whole, and which of them have arrived.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Assembly {
+    bytes: Vec<u8>,
+    /// Its length, once a piece has said it.
+    len: Option<usize>,
+    /// What has arrived: rising, apart from each other.
+    arrived: Vec<Range<usize>>,
+}
+
+/// A piece contradicts what is known of the whole, or there are too many gaps.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct BadPiece;
+
+impl core::fmt::Display for BadPiece {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("a piece contradicts the others, or there are too many gaps")
+    }
+}
+
+impl core::error::Error for BadPiece {}
+
+impl Assembly {
+    /// Takes a piece. `ends`: it is the last one, so that the length is known. Where pieces overlap, the bytes that
+    /// came first stay.
+    ///
+    /// # Errors
+    /// [`BadPiece`]; the assembly is then as it was.
+    pub fn take(&mut self, offset: usize, piece: &[u8], ends: bool) -> Result<(), BadPiece> {
+        let end = offset.checked_add(piece.len()).ok_or(BadPiece)?;
+        let longest = self.arrived.last().map_or(0, |range| range.end);
+        let fits = match self.len {
+            Some(len) => end <= len && (!ends || end == len),
+            None => !ends || end >= longest,
+        };
+        if !fits || self.arrived.len() >= MOST_RANGES {
+            return Err(BadPiece);
+        }
+        if ends {
+            self.len = Some(end);
+        }
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.copy_missing(offset..end, piece);
+        self.note(offset..end);
+        Ok(())
+    }
+
+    /// Copies what of a piece has not arrived yet.
+    fn copy_missing(&mut self, range: Range<usize>, piece: &[u8]) {
+        let mut from = range.start;
+        let known = self.arrived.iter().filter(|known| known.end > range.start);
+        for known in known.take_while(|known| known.start < range.end) {
+            let until = known.start.max(from);
+            self.bytes[from..until]
+                .copy_from_slice(&piece[from - range.start..until - range.start]);
+            from = known.end.clamp(from, range.end);
+        }
+        self.bytes[from..range.end].copy_from_slice(&piece[from - range.start..]);
+    }
+
+    fn note(&mut self, mut range: Range<usize>) {
+        let first = self.arrived.partition_point(|known| known.end < range.start);
+        let last = self.arrived.partition_point(|known| known.start <= range.end);
+        if first < last {
+            range.start = range.start.min(self.arrived[first].start);
+            range.end = range.end.max(self.arrived[last - 1].end);
+        }
+        self.arrived.splice(first..last, [range]);
+    }
+
+    /// The whole, once every byte of it has arrived.
+    #[must_use]
+    pub fn whole(&self) -> Option<&[u8]> {
+        let len = self.len?;
+        let complete = len == 0 || matches!(&self.arrived[..], [all] if *all == (0..len));
+        complete.then(|| &self.bytes[..len])
+    }
+
+    /// The whole for the caller to change; see [`whole`](Self::whole).
+    #[must_use]
+    pub fn into_whole(self) -> Option<Vec<u8>> {
+        self.whole()?;
+        Some(self.bytes)
+    }
+
+    /// Bytes of memory for what has arrived and for what is missing in front of it.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn pieces_in_any_order_with_repeats_and_overlaps_give_the_whole(
+            whole in proptest::collection::vec(any::<u8>(), 1..2_000),
+            cuts in proptest::collection::vec((0usize..2_000, 1usize..700), 0..20),
+            order in any::<u64>(),
+        ) {
+            // Enough to cover it, and others across.
+            let step = whole.len().div_ceil(7);
+            let mut pieces: Vec<(usize, usize)> =
+                (0..whole.len()).step_by(step).map(|at| (at, (at + step).min(whole.len()))).collect();
+            pieces.extend(cuts.iter().map(|(at, len)| (*at % whole.len(), *len)).map(|(at, len)| {
+                (at, (at + len).min(whole.len()))
+            }));
+            let mut state = order | 1;
+            for at in (1..pieces.len()).rev() {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                pieces.swap(at, (state >> 33) as usize % (at + 1));
+            }
+            let mut assembly = Assembly::default();
+            let mut covered = vec![false; whole.len()];
+            for (start, end) in pieces {
+                prop_assert_eq!(assembly.whole().is_some(), covered.iter().all(|known| *known));
+                assembly.take(start, &whole[start..end], end == whole.len()).unwrap();
+                covered[start..end].fill(true);
+            }
+            prop_assert_eq!(assembly.whole(), Some(&whole[..]));
+        }
+    }
+
+    #[test]
+    fn what_contradicts_the_others_is_refused_and_changes_nothing() {
+        let mut assembly = Assembly::default();
+        assembly.take(4, b"efgh", true).unwrap();
+        let before = assembly.clone();
+        assert_eq!(assembly.take(6, b"ghi", false), Err(BadPiece));
+        assert_eq!(assembly.take(0, b"abc", true), Err(BadPiece));
+        assert_eq!(assembly.take(usize::MAX, b"ab", false), Err(BadPiece));
+        assert_eq!(assembly, before);
+        // Bytes that came first stay.
+        assembly.take(0, b"abcdXX", false).unwrap();
+        assert_eq!(assembly.whole(), Some(&b"abcdefgh"[..]));
+        let mut longer = Assembly::default();
+        longer.take(8, b"x", false).unwrap();
+        assert_eq!(longer.take(0, b"abc", true), Err(BadPiece));
+    }
+
+    #[test]
+    fn many_gaps_are_bounded() {
+        let mut assembly = Assembly::default();
+        let taken = (0..1_000).filter(|at| assembly.take(2 * at, b"x", false).is_ok()).count();
+        assert_eq!(taken, MOST_RANGES);
+        let mut empty = Assembly::default();
+        empty.take(0, b"", true).unwrap();
+        assert_eq!(empty.whole(), Some(&b""[..]));
+    }
+}

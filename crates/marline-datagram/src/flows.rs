@@ -10,8 +10,17 @@ use marline_time::{Duration, Instant, Rate};
 
 /// Up to this rate a flow is sparse: what copies may always cost (16 kB/s).
 const SPARSE: Rate = Rate::from_bits_per_s(128_000);
-/// From this rate on a flow is bulk: more than most video calls send. The application may know better.
+/// From this rate on a flow is bulk if it fills what it gets and reacts to what it loses: if more than this share of its
+/// datagrams had to wait for the window, until hardly any has to, and few of them were dropped for it. One that keeps
+/// its pace is live video, whatever its rate. The application may know better.
 const BULK: Rate = Rate::from_mbit(2);
+const FILLS: f32 = 0.5;
+const FILLS_NO_MORE: f32 = 0.1;
+const REACTS: f32 = 0.2;
+/// A datagram that waited for longer has waited for the window.
+pub(crate) const WAITED: Duration = Duration::from_millis(5);
+/// Weight of the newest datagram in that share.
+const WAITS_GAIN: f32 = 1.0 / 64.0;
 /// Datagrams that are handed over with less than this between them belong to one burst.
 const BURST_GAP: Duration = Duration::from_millis(1);
 /// Weight of the newest burst.
@@ -30,6 +39,10 @@ pub(crate) struct Flow {
     burst: u32,
     mean_burst: f32,
     handed_over_at: Instant,
+    /// Share of its datagrams that had to wait.
+    waits: f32,
+    /// Share of them that were dropped before they left.
+    dropped: f32,
     pub(crate) class: FlowClass,
     /// Whether it had sent nothing else within the last second.
     pub(crate) alone: bool,
@@ -49,6 +62,8 @@ impl Flow {
             burst: 0,
             mean_burst: 1.0,
             handed_over_at: now,
+            waits: 0.0,
+            dropped: 0.0,
             class: FlowClass::Sparse,
             alone: true,
             told: false,
@@ -84,14 +99,22 @@ impl Flow {
 
     fn judged(&self) -> FlowClass {
         let rate = self.rate();
-        // What was bulk is so until it is sparse: a download that was cut short by losses is no call, and on two
-        // paths by turns it would take the disorder for more of them.
-        let was_bulk = self.class == FlowClass::Bulk;
+        let fills = match self.class {
+            FlowClass::Bulk => self.waits > FILLS_NO_MORE,
+            FlowClass::Sparse | FlowClass::Steady => rate > BULK && self.waits > FILLS,
+        };
         match rate {
             _ if rate <= SPARSE => FlowClass::Sparse,
-            _ if rate > BULK || was_bulk => FlowClass::Bulk,
+            _ if fills && self.dropped < REACTS => FlowClass::Bulk,
             _ => FlowClass::Steady,
         }
+    }
+
+    /// A datagram of it left after so long; `None`: it was dropped.
+    pub(crate) fn leaves_after(&mut self, waited: Option<Duration>) {
+        let waits = f32::from(u8::from(waited.is_none_or(|waited| waited > WAITED)));
+        self.waits += (waits - self.waits) * WAITS_GAIN;
+        self.dropped += (f32::from(u8::from(waited.is_none())) - self.dropped) * WAITS_GAIN;
     }
 
     /// What it sent in the last second.
@@ -177,24 +200,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_is_what_it_sent_within_a_second() {
+    fn a_flow_is_what_it_sent_within_a_second_and_bulk_if_it_fills_what_it_gets() {
         let mut flows = Flows::new(10);
         let mut at = 0;
-        let mut send = |flows: &mut Flows, bytes, every_ms, count| {
+        let mut send = |flows: &mut Flows, bytes, every_ms, count, waited: Option<u64>| {
             for _ in 0..count {
                 at += every_ms;
-                flows.on_datagram(Instant::from_millis(at), 1, bytes);
+                let flow = flows.on_datagram(Instant::from_millis(at), 1, bytes);
+                flow.leaves_after(waited.map(Duration::from_millis));
             }
             flows.known(1).unwrap().class
         };
-        assert_eq!(send(&mut flows, 80, 16, 100), FlowClass::Sparse);
-        assert_eq!(send(&mut flows, 1_000, 10, 200), FlowClass::Steady);
-        assert_eq!(send(&mut flows, 1_200, 1, 2_000), FlowClass::Bulk);
-        // A tenth of what made it bulk leaves it so.
-        assert_eq!(send(&mut flows, 1_200, 20, 200), FlowClass::Bulk);
-        assert_eq!(send(&mut flows, 80, 16, 200), FlowClass::Sparse);
+        assert_eq!(send(&mut flows, 80, 16, 100, Some(0)), FlowClass::Sparse);
+        assert_eq!(send(&mut flows, 1_000, 10, 200, Some(0)), FlowClass::Steady);
+        // Live video of 10 Mbit/s that the paths carry, and whose pace no drop changes.
+        assert_eq!(send(&mut flows, 1_200, 1, 2_000, Some(1)), FlowClass::Steady);
+        assert_eq!(send(&mut flows, 1_200, 1, 2_000, None), FlowClass::Steady);
+        // A download.
+        assert_eq!(send(&mut flows, 1_200, 1, 2_000, Some(20)), FlowClass::Bulk);
+        // A tenth of what made it bulk leaves it so while it waits, and not when it waits no more.
+        assert_eq!(send(&mut flows, 1_200, 20, 200, Some(20)), FlowClass::Bulk);
+        assert_eq!(send(&mut flows, 1_200, 20, 200, Some(0)), FlowClass::Steady);
+        assert_eq!(send(&mut flows, 80, 16, 200, Some(0)), FlowClass::Sparse);
         flows.tell(Instant::from_secs(100), 1, FlowClass::Bulk);
-        assert_eq!(send(&mut flows, 80, 16, 200), FlowClass::Bulk);
+        assert_eq!(send(&mut flows, 80, 16, 200, Some(0)), FlowClass::Bulk);
     }
 
     #[test]

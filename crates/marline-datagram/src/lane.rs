@@ -271,6 +271,9 @@ impl Lane {
     }
 
     fn drop_datagram(&mut self, waiting: Waiting, full: bool) {
+        if let Some(flow) = self.flows.known(waiting.flow) {
+            flow.leaves_after(None);
+        }
         if full {
             self.stats.dropped_full += 1;
         } else {
@@ -394,6 +397,9 @@ impl Lane {
                 self.drop_datagram(dropped, false);
             }
             if let Some(next) = next {
+                if let Some(flow) = self.flows.known(next.flow) {
+                    flow.leaves_after(Some(now.since(next.queued_at)));
+                }
                 return self.send_datagrams(at, next, now, frame);
             }
         }

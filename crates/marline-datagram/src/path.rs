@@ -3,7 +3,9 @@
 //! A path judges itself by nothing but what was sent on it: each frame that wants an acknowledgement is noted, and
 //! an ACK names the path whose frames it acknowledges, whichever way it comes. Nothing here waits for another path.
 
+mod carried;
 mod lone_losses;
+mod losses;
 pub(crate) mod mtu;
 
 use marline_policy::{
@@ -19,15 +21,21 @@ use crate::outstanding::{Outstanding, Sending, Sent};
 use crate::pacer::Pacer;
 use crate::queue::{Queues, Room};
 use crate::received::{ACK_DELAY, Received};
+use carried::Carried;
 use lone_losses::LoneLosses;
+use losses::Losses;
 use mtu::Mtu;
 
 /// Bytes of headers around a frame, for congestion control and forecasts: IPv4 and UDP.
 pub(crate) const OUTER_BYTES: u32 = 28;
 /// What is not bulk may be on its way however small the window is: ten full frames, as RFC 6928 lets anyone begin.
 const ALWAYS_BYTES: u64 = 14_720;
+/// The same while no queue is seen: a burst of live video. Its sender would not wait either.
+const CALM_BYTES: u64 = 4 * ALWAYS_BYTES;
 /// Before the first sample a frame is missed after so long.
 const FIRST_PATIENCE: Duration = Duration::from_millis(500);
+/// The RTT may exceed the smallest by itself, or at least by so much, before a queue is assumed.
+const LEAST_QUEUE: Duration = Duration::from_millis(40);
 /// RTT variation counts at least as this much, four times.
 const LEAST_VARIATION: Duration = Duration::from_millis(10);
 /// What is not bulk may be on its way while the path does not answer: enough to notice that it does again, and
@@ -96,6 +104,8 @@ pub(crate) struct Path {
     frames: u64,
     lost_frames: u64,
     lone_losses: LoneLosses,
+    losses: Losses,
+    carried: Carried,
 }
 
 /// Making.
@@ -134,6 +144,8 @@ impl Path {
             frames: 0,
             lost_frames: 0,
             lone_losses: LoneLosses::default(),
+            losses: Losses::default(),
+            carried: Carried::default(),
         }
     }
 }
@@ -203,6 +215,7 @@ impl Path {
             stalled: overdue(self.outstanding.oldest_unanswered()),
             last_trouble_at: self.last_trouble_at,
             lone_losses: self.lone_losses.share(),
+            losses: self.losses.share(),
             last_sent_at: self.last_sent_at,
         }
     }
@@ -237,7 +250,20 @@ impl Path {
         if in_flight < window && self.pacer.opens_at() <= now {
             return Some(Room::Any);
         }
-        (in_flight < window.max(ALWAYS_BYTES)).then_some(Room::Urgent)
+        (in_flight < window.max(self.urgent_bytes())).then_some(Room::Urgent)
+    }
+
+    /// What may be on its way of what is not bulk, however small the window is: where no queue is seen, what the path
+    /// carried lately.
+    fn urgent_bytes(&self) -> u64 {
+        let Some(srtt) = self.rtt.srtt() else { return CALM_BYTES };
+        let least = self.rtt.min().unwrap_or(srtt);
+        if srtt.saturating_sub(least) > least.max(LEAST_QUEUE) {
+            return ALWAYS_BYTES;
+        }
+        let answered = srtt + (self.rtt.rttvar() * 4).max(LEAST_VARIATION) + ACK_DELAY;
+        let carried = self.carried.rate().bytes_in(answered);
+        (carried + carried / 4 + 2 * u64::from(self.frame_bytes())).max(CALM_BYTES)
     }
 
     /// Whether a copy of so many bytes fits: one that would wait is not sent.
@@ -245,7 +271,7 @@ impl Path {
         let after = self.outstanding.bytes_in_flight() + bytes as u64;
         match self.health.is_silent() {
             true => after <= SILENT_BYTES,
-            false => after <= self.congestion.window().max(ALWAYS_BYTES),
+            false => after <= self.congestion.window().max(self.urgent_bytes()),
         }
     }
 }
@@ -351,6 +377,7 @@ impl Path {
                 self.mtu.on_answered(*number, sent.place, sent.bytes - OUTER_BYTES);
             outcome.answered.push(*number);
             self.lone_losses.on_answered();
+            self.losses.on_frame(false, now);
         }
         let newest = answered.frames.iter().map(|(_, sent)| *sent).max_by_key(|sent| sent.place);
         let rtt = self.sample(answered.largest.as_ref(), ack.delay, now);
@@ -358,6 +385,7 @@ impl Path {
         if let Some(newest) = newest {
             self.forecaster.on_delivered(now, newest.at, answered.bytes);
             let sample = self.outstanding.rate(&newest, now);
+            self.carried.on_rate(sample.rate, now);
             let known = self.delivery_rate.unwrap_or(Rate::ZERO);
             if !sample.app_limited || sample.rate > known {
                 self.delivery_rate = Some(smoothed(known, sample.rate));
@@ -440,6 +468,7 @@ impl Path {
             bytes += u64::from(sent.bytes);
             self.lost_frames += 1;
             self.lone_losses.on_lost(sent.place);
+            self.losses.on_frame(true, now);
             if self.recovers_until.is_none_or(|until| sent.place >= until) {
                 self.recovers_until = Some(self.outstanding.places());
                 self.signal(CongestionSignal::Loss { bytes_in_flight: in_flight }, now);

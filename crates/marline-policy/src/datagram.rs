@@ -81,6 +81,8 @@ pub struct DatagramPathView {
     /// Share of the last few hundred frames that were lost while those sent just before and after them arrived, 0 to
     /// 1: what a radio loses and not a queue.
     pub lone_losses: f32,
+    /// Share of the last few hundred frames that were lost for whatever cause, 0 to 1.
+    pub losses: f32,
     /// When it last carried anything.
     pub last_sent_at: Option<Instant>,
 }

@@ -49,6 +49,9 @@ const BETTER_SHARE: f32 = 0.15;
 const BETTER_LEAST: Duration = Duration::from_millis(3);
 /// A path that is metered, or whose radio is to sleep, is left alone for one that is later by no more than that.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// A datagram that is lost counts as if it came so much later: a path that loses one in a hundred is left for one that
+/// loses none and is later by a hundredth of this.
+const LOSS_COSTS: Duration = Duration::from_secs(6);
 /// Before the first answer a path counts as if answers took so long.
 const UNKNOWN: Duration = Duration::from_millis(400);
 /// Signs of trouble last for so long.
@@ -204,9 +207,10 @@ fn delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
     answer + path.overdue
 }
 
-/// The same, later by what has to be saved where using the path costs more than time.
+/// The same, later by what has to be saved where using the path costs more than time, and by what it loses.
 fn priced_delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
-    delay(path, flow) + if is_dear(path) { PATIENCE } else { Duration::ZERO }
+    let price = if is_dear(path) { PATIENCE } else { Duration::ZERO };
+    delay(path, flow) + price + LOSS_COSTS.mul_f32(path.losses)
 }
 
 fn earliest<'a>(

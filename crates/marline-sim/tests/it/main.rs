@@ -8,6 +8,7 @@ mod cases;
 mod claims;
 mod coding;
 mod collapse;
+mod constant_rate;
 mod coupled;
 mod crowd;
 mod dead_download;

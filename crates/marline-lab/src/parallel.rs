@@ -13,8 +13,8 @@ pub fn available() -> usize {
 }
 
 /// Does `run` with each item on at most `jobs` threads (at least one). The results have the order of
-/// the items, whoever was ready first, so that nothing depends on the number of threads: neither does what
-/// [`digest::of_runs`] sees of the runs.
+/// the items, whichever was ready first, so that nothing depends on the number of threads. Neither does what
+/// [`digest::of_runs`] sees of the runs: the digest of each item that ran a scene, in the order of the items.
 ///
 /// # Panics
 /// When `run` does; the other items may or may not have been run.
@@ -44,7 +44,10 @@ pub fn parallel<T: Sync, R: Send>(
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_unstable_by_key(|(index, _)| *index);
     let ended = |(_, (result, runs)): (usize, (R, digest::Digest))| {
-        digest::run_ended(runs.value());
+        // An item that collected its runs itself passes them on itself, even if it is not run again.
+        if runs != digest::Digest::default() {
+            digest::run_ended(runs.value());
+        }
         result
     };
     done.into_iter().map(ended).collect()
@@ -66,6 +69,26 @@ mod tests {
             assert_eq!(parallel(jobs, &items, slow_first), expected);
         }
         assert!(parallel(3, &[], slow_first).is_empty());
+    }
+
+    #[test]
+    fn each_item_counts_in_the_digest_of_all_wherever_it_ran() {
+        let digest_of = |jobs, runs: &[Option<u64>]| {
+            let run = |run: &Option<u64>| run.iter().for_each(|digest| digest::run_ended(*digest));
+            digest::of_runs(|| parallel(jobs, runs, run)).1
+        };
+        let runs: Vec<Option<u64>> = (0..6).map(Some).collect();
+        let all = digest_of(1, &runs);
+        assert_eq!(all, digest_of(4, &runs));
+        for changed in 0..runs.len() {
+            let mut other = runs.clone();
+            other[changed] = Some(99);
+            assert_ne!(all, digest_of(2, &other), "item {changed}");
+        }
+        // An item without a run of its own neither counts nor hides the others.
+        let beside: Vec<Option<u64>> = [None].into_iter().chain(runs).chain([None]).collect();
+        assert_eq!(all, digest_of(3, &beside));
+        assert_eq!(digest_of(2, &[None, None]), digest::Digest::default());
     }
 
     #[test]

@@ -212,3 +212,47 @@ fn a_context_runs_in_parallel_and_tells_how_far_it_is() {
         assert!(context.traces().is_err());
     });
 }
+
+/// A paper of three parts whose runs end with these digests, three roots each.
+struct Parts([u64; 3]);
+
+impl Paper for Parts {
+    fn key(&self) -> &'static str {
+        "parts"
+    }
+
+    fn text(&self) -> &'static str {
+        ""
+    }
+
+    fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
+        for (name, digest) in ["first", "second", "third"].into_iter().zip(self.0) {
+            context.sample(Part::fixed(name, 3), |root| {
+                digest::run_ended(digest ^ root.seed);
+                Ok(root.number)
+            })?;
+        }
+        Ok(Reproduction::default())
+    }
+}
+
+#[test]
+fn each_part_of_a_paper_counts_in_its_digest_measured_or_kept() {
+    let digest = |parts: [u64; 3], times: usize| {
+        let mut digests = Vec::new();
+        context(|context| {
+            let run = || super::run(&Parts(parts), context).expect("digests").1;
+            digests.extend((0..times).map(|_| run()));
+        });
+        digests
+    };
+    let measured_then_kept = digest([1, 2, 3], 2);
+    let all = &measured_then_kept[0];
+    assert!(!all.is_empty());
+    assert_eq!(*all, measured_then_kept[1], "roots that were kept count like those measured");
+    for changed in 0..3 {
+        let mut parts = [1, 2, 3];
+        parts[changed] = 9;
+        assert_ne!(*all, digest(parts, 1)[0], "part {changed}");
+    }
+}

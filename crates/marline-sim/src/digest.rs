@@ -1,6 +1,8 @@
 //! Stable hash over all events of a run: equal runs have equal digests.
 //!
-//! Each sixteen bytes are folded by a 64 x 64 -> 128 bit multiplication. Not for adversaries.
+//! For a fixed input, a step is a bijection of the state, and for a fixed state a bijection of the
+//! input. So no value erases what came before, and two runs that differ in a single number, or in a
+//! single word of bytes, have different digests for certain. Not for adversaries.
 
 use core::cell::Cell;
 
@@ -12,10 +14,19 @@ pub struct Digest(u64);
 
 const K0: u64 = 0x9e37_79b9_7f4a_7c15;
 const K1: u64 = 0xd1b5_4a32_d192_ed03;
+/// Where the lanes of [`Digest::bytes`] start.
+const LANES: [u64; 4] = [K0, K1, !K0, !K1];
 
-fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    (product as u64) ^ (product >> 64) as u64
+/// A bijection of 64-bit numbers (the finalizer of SplitMix64).
+const fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// One step; the addition keeps zeros after a state of zero apart from no input.
+const fn step(state: u64, value: u64) -> u64 {
+    mix(state ^ value).wrapping_add(K1)
 }
 
 impl Default for Digest {
@@ -27,7 +38,7 @@ impl Default for Digest {
 impl Digest {
     /// Takes in a number.
     pub fn number(&mut self, value: u64) {
-        self.0 = fold(self.0 ^ K1, value ^ K0).wrapping_add(value);
+        self.0 = step(self.0, value);
     }
 
     /// Takes in a time.
@@ -37,21 +48,24 @@ impl Digest {
 
     /// Takes in bytes, and how many they are.
     pub fn bytes(&mut self, bytes: &[u8]) {
-        // Two chains side by side: one alone would wait for each multiplication.
-        let (mut even, mut odd) = (self.0, self.0 ^ K0);
-        let step = |state: u64, half: u128| fold(half as u64 ^ state, (half >> 64) as u64 ^ K1);
+        // Four chains side by side: one alone would wait for each multiplication.
+        let mut lanes = LANES;
+        let mut take = |block: &[u8; 32]| {
+            let (words, _) = block.as_chunks::<8>();
+            for (lane, word) in lanes.iter_mut().zip(words) {
+                *lane = step(*lane, u64::from_le_bytes(*word));
+            }
+        };
         let (blocks, rest) = bytes.as_chunks::<32>();
-        for block in blocks {
-            let (halves, _) = block.as_chunks::<16>();
-            even = step(even, u128::from_le_bytes(halves[0]));
-            odd = step(odd, u128::from_le_bytes(halves[1]));
+        blocks.iter().for_each(&mut take);
+        if !rest.is_empty() {
+            let mut last = [0; 32];
+            last[..rest.len()].copy_from_slice(rest);
+            take(&last);
         }
-        let mut last = [0; 32];
-        last[..rest.len()].copy_from_slice(rest);
-        let (halves, _) = last.as_chunks::<16>();
-        even = step(even ^ K0, u128::from_le_bytes(halves[0]));
-        odd = step(odd ^ K1, u128::from_le_bytes(halves[1]));
-        self.0 = fold(even, odd ^ K1) ^ even.rotate_left(32) ^ odd;
+        for lane in lanes {
+            self.number(lane);
+        }
         self.number(bytes.len() as u64);
     }
 
@@ -86,6 +100,8 @@ pub fn run_ended(digest: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -104,6 +120,55 @@ mod tests {
         assert_ne!(outer, two(2, 1).1);
         run_ended(5);
         assert_eq!(of_runs(|| ()).1, Digest::default());
+    }
+
+    #[test]
+    fn no_number_erases_what_came_before() {
+        let after = |first: u64, value: u64| {
+            let mut digest = Digest::default();
+            digest.number(first);
+            let between = digest.value();
+            digest.number(value);
+            (between, digest.value())
+        };
+        let (state, _) = after(1, 0);
+        let special = [0, 1, K0, K1, K0 ^ K1, K0 ^ (K1 << 1), state, state ^ K0, state ^ K1];
+        for value in special.iter().flat_map(|value| [*value, !*value]) {
+            let digests: BTreeSet<u64> = (0..1_000).map(|first| after(first, value).1).collect();
+            assert_eq!(digests.len(), 1_000, "{value:#x} makes different pasts equal");
+        }
+        assert_eq!(of_runs(|| (0..9).for_each(|_| run_ended(K0))).1, {
+            let mut digest = Digest::default();
+            (0..9).for_each(|_| digest.number(K0));
+            digest
+        });
+    }
+
+    #[test]
+    fn no_bytes_erase_what_came_before() {
+        let after = |first: u64, bytes: &[u8]| {
+            let mut digest = Digest::default();
+            digest.number(first);
+            digest.bytes(bytes);
+            digest.value()
+        };
+        for word in [0, K0, K1, !K0, !K1, K0 ^ K1, u64::MAX] {
+            for words in 1..=9 {
+                let bytes = word.to_le_bytes().repeat(words);
+                let digests: BTreeSet<u64> = (0..200).map(|first| after(first, &bytes)).collect();
+                assert_eq!(digests.len(), 200, "{words} words {word:#x} make pasts equal");
+                // Nor do they hide a word that stands beside them.
+                let beside = |place: usize, changed: u64| {
+                    let mut bytes = bytes.clone();
+                    bytes[8 * place..][..8].copy_from_slice(&changed.to_le_bytes());
+                    after(0, &bytes)
+                };
+                for place in 0..words {
+                    let digests: BTreeSet<u64> = (0..50).map(|word| beside(place, word)).collect();
+                    assert_eq!(digests.len(), 50, "word {place} is not seen beside {word:#x}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::run::{command, output, run};
 use crate::{TaskResult, ci};
@@ -20,7 +20,7 @@ use crate::{TaskResult, ci};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -61,6 +61,11 @@ const STEPS: [Step; 14] = [
         "`kill -9` every 50 ms of `marline up`'s start, steady state, reload and stop, also with `--lockdown`: not one \
          packet leaves around the tunnel",
         kill_switch,
+    ),
+    (
+        "worlds",
+        "20,000 random worlds of each family, from seeds that no run had before: every stream ends, bytes equal",
+        worlds,
     ),
     ("papers", "every paper in virtual time, twice: the number of threads changes nothing", papers),
     (
@@ -177,6 +182,21 @@ fn packets(root: &Path) -> TaskResult {
     let test =
         ["test", "-p", "marline-tun", "--test", "it", "--", "--ignored", "--nocapture", MANY];
     run(&mut command(root, "cargo", &test))
+}
+
+/// How many random worlds of each family a night tries.
+const WORLDS: u64 = 20_000;
+
+fn worlds(root: &Path) -> TaskResult {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|error| error.to_string())?;
+    // Runs that start in different seconds have no world in common.
+    let from = since.as_secs() * WORLDS;
+    const TESTS: [&str; 8] =
+        ["test", "-p", "marline-sim", "--test", "it", "worlds::", "--", "--nocapture"];
+    println!("MARLINE_WORLDS_FROM={from} MARLINE_WORLDS={WORLDS} cargo {}", TESTS.join(" "));
+    let mut tests = command(root, "cargo", &TESTS);
+    tests.env("MARLINE_WORLDS_FROM", from.to_string());
+    run(tests.env("MARLINE_WORLDS", WORLDS.to_string()))
 }
 
 fn papers(root: &Path) -> TaskResult {

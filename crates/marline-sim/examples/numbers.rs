@@ -1,7 +1,8 @@
 //! Simulator's rows of the table of figures, in full: `cargo run --release -p marline-sim --example
 //! numbers [ROW ...]`. Rows: speed, cost, crowd, clean, loss, death, sleep, pairs, worlds, and, if asked
 //! for, anchors (published schedulers beside ours) and digests. `SEED=n` replays one random world,
-//! and `CAPTURE=file` keeps its packets; `MARLINE_WORLDS=n` sets the number of worlds;
+//! and `CAPTURE=file` keeps its packets; `MARLINE_WORLDS=n` sets the number of worlds and
+//! `MARLINE_WORLDS_FROM=n` the first seed;
 //! `MARLINE_TRACE_DIR` is the directory of the traces.
 
 #![allow(
@@ -271,10 +272,17 @@ fn anchors_row() {
     }
 }
 
+/// As many as `MARLINE_WORLDS` says, from `MARLINE_WORLDS_FROM` on.
+fn world_seeds(count: u64) -> Vec<u64> {
+    let number = |name| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let from = number("MARLINE_WORLDS_FROM").unwrap_or(1);
+    (from..from.saturating_add(number("MARLINE_WORLDS").unwrap_or(count))).collect()
+}
+
 /// One digest over the random worlds of each family, in the order of their seeds.
 fn digests_row() {
-    let count = env::var("MARLINE_WORLDS").ok().and_then(|n| n.parse().ok()).unwrap_or(5_000);
-    let seeds: Vec<u64> = (1..=count).collect();
+    let seeds = world_seeds(5_000);
+    let count = seeds.len();
     for (name, family) in [
         ("shipped", worlds::Family::Shipped),
         ("plain", worlds::Family::Plain),
@@ -301,7 +309,6 @@ fn digests_row() {
 }
 
 fn worlds_row() {
-    let count = env::var("MARLINE_WORLDS").ok().and_then(|n| n.parse().ok()).unwrap_or(2_000);
     let seeds: Vec<u64> = match env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => {
             if let Some(file) = env::var_os("CAPTURE") {
@@ -310,7 +317,7 @@ fn worlds_row() {
             }
             vec![seed]
         }
-        None => (1..=count).collect(),
+        None => world_seeds(2_000),
     };
     let outcomes = parallel(&seeds, |seed| {
         let run = || worlds::run(*seed, worlds::Family::Shipped);

@@ -20,7 +20,7 @@ use crate::{TaskResult, ci};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 16] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -66,6 +66,11 @@ const STEPS: [Step; 15] = [
         "worlds",
         "20,000 random worlds of each family, from seeds that no run had before: every stream ends, bytes equal",
         worlds,
+    ),
+    (
+        "small-worlds",
+        "two endpoints and a few packets, every order with any two faults, and with three as far as half an hour goes",
+        small_worlds,
     ),
     ("papers", "every paper in virtual time, twice: the number of threads changes nothing", papers),
     (
@@ -181,6 +186,12 @@ fn packets(root: &Path) -> TaskResult {
     const MANY: &str = "a_hundred_million_packets";
     let test =
         ["test", "-p", "marline-tun", "--test", "it", "--", "--ignored", "--nocapture", MANY];
+    run(&mut command(root, "cargo", &test))
+}
+
+fn small_worlds(root: &Path) -> TaskResult {
+    const FAR: &str = "small_worlds::two_faults_everywhere";
+    let test = ["test", "-p", "marline-core", "--test", "it", "--", "--ignored", "--nocapture", FAR];
     run(&mut command(root, "cargo", &test))
 }
 

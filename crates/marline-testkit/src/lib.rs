@@ -5,7 +5,8 @@
 //! remembers numbers and keys of one subflow, so that a test says only what matters to it;
 //! [`timeline`] reads plain TCP as words. [`Pair`]
 //! connects two endpoints over links that drop, delay, repeat and forge, and [`hostile`] turns any
-//! bytes into such a run: for random tests and for fuzzing. [`views`] and [`sender`] are what unit tests of
+//! bytes into such a run: for random tests and for fuzzing. [`small_worlds`] goes through every order of what can
+//! happen to a few packets. [`views`] and [`sender`] are what unit tests of
 //! policies show them.
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ mod peer;
 mod script;
 mod seg;
 pub mod sender;
+pub mod small_worlds;
 pub mod timeline;
 pub mod views;
 pub mod wiretap;

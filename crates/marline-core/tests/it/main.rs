@@ -27,6 +27,7 @@ mod option_space;
 mod pinned;
 mod repair;
 mod silence;
+mod small_worlds;
 mod timeline_attempts;
 mod timeline_capable;
 mod timeline_closing;

@@ -1,0 +1,101 @@
+//! What may happen next in a small world, and lists of it as text.
+
+use core::fmt;
+use core::str::FromStr;
+
+/// What happens next. Packets are named by their place among those in flight, in the order of sending.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Choice {
+    /// This packet arrives.
+    Deliver(usize),
+    /// Nothing is on its way: timers run until an endpoint does something.
+    Wait,
+    /// This packet is lost.
+    Lose(usize),
+    /// This packet arrives, and a copy of it is held back.
+    Duplicate(usize),
+    /// This packet is held back: time passes without it. It arrives whenever it is chosen.
+    Hold(usize),
+    /// This packet loses its MPTCP options.
+    Strip(usize),
+    /// From now on all packets sent on this path lose their MPTCP options.
+    StripPath(usize),
+    /// Timers run until an endpoint does something, although packets are on their way.
+    TimeOut,
+    /// The client loses its address on this path: what is sent to it or from it is lost.
+    LoseAddress(usize),
+}
+
+impl Choice {
+    /// It counts as a fault.
+    #[must_use]
+    pub const fn is_fault(self) -> bool {
+        !matches!(self, Choice::Deliver(_) | Choice::Wait)
+    }
+
+    /// It changes nothing but when, and how often, packets arrive: no connection may end by it.
+    #[must_use]
+    pub const fn is_benign(self) -> bool {
+        !matches!(self, Choice::Strip(_) | Choice::StripPath(_) | Choice::LoseAddress(_))
+    }
+
+    /// Its letter in scripts, and its number.
+    const fn parts(self) -> (char, Option<usize>) {
+        match self {
+            Choice::Deliver(n) => ('d', Some(n)),
+            Choice::Wait => ('w', None),
+            Choice::Lose(n) => ('l', Some(n)),
+            Choice::Duplicate(n) => ('c', Some(n)),
+            Choice::Hold(n) => ('h', Some(n)),
+            Choice::Strip(n) => ('s', Some(n)),
+            Choice::StripPath(n) => ('p', Some(n)),
+            Choice::TimeOut => ('t', None),
+            Choice::LoseAddress(n) => ('a', Some(n)),
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (letter, number) = self.parts();
+        write!(f, "{letter}")?;
+        number.map_or(Ok(()), |number| write!(f, "{number}"))
+    }
+}
+
+impl FromStr for Choice {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let bad = || format!("`{word}` is not a choice");
+        let mut letters = word.chars();
+        let letter = letters.next().ok_or_else(bad)?;
+        let number = || letters.as_str().parse::<usize>().map_err(|_| bad());
+        match letter {
+            'd' => Ok(Choice::Deliver(number()?)),
+            'w' => Ok(Choice::Wait),
+            'l' => Ok(Choice::Lose(number()?)),
+            'c' => Ok(Choice::Duplicate(number()?)),
+            'h' => Ok(Choice::Hold(number()?)),
+            's' => Ok(Choice::Strip(number()?)),
+            'p' => Ok(Choice::StripPath(number()?)),
+            't' => Ok(Choice::TimeOut),
+            'a' => Ok(Choice::LoseAddress(number()?)),
+            _ => Err(bad()),
+        }
+    }
+}
+
+/// A list of choices in one line, as [`parse_script`] reads it.
+#[must_use]
+pub fn script_text(script: &[Choice]) -> String {
+    script.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// The choices of a line.
+///
+/// # Errors
+/// A word is not a choice.
+pub fn parse_script(text: &str) -> Result<Vec<Choice>, String> {
+    text.split_whitespace().map(str::parse).collect()
+}

@@ -1,0 +1,179 @@
+//! What two applications do in a small world, over which endpoints, and which faults may happen.
+
+use std::sync::Arc;
+
+use marline_core::{ConnectionConfig, EndpointConfig};
+use marline_policy::{AddressId, LocalAddress, PathCost};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::fixtures::flow_capabilities;
+use crate::{config, endpoint_config, with_known_mtu};
+
+/// When an application takes its next step.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// The connection is established.
+    Connected,
+    /// This many bytes have been read.
+    Received(usize),
+    /// The peer's stream has ended.
+    End,
+}
+
+/// What an application does.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It writes this many bytes.
+    Write(usize),
+    /// It writes nothing more.
+    Shutdown,
+}
+
+/// A step of an application.
+pub type Step = (Trigger, Action);
+
+/// Kinds of faults that are tried.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Faults {
+    /// Packets lose their MPTCP options, one or all of a path.
+    pub strips: bool,
+    /// The client loses an address.
+    pub lost_addresses: bool,
+}
+
+impl Faults {
+    /// All there are.
+    pub const ALL: Faults = Faults { strips: true, lost_addresses: true };
+    /// Packets are lost, copied and late, no more.
+    pub const DELIVERY: Faults = Faults { strips: false, lost_addresses: false };
+}
+
+/// In which order packets arrive.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Those of one path and direction as they were sent, unless a fault holds one back; those of different paths and
+    /// directions in every order.
+    Sent,
+    /// In every order.
+    Any,
+}
+
+/// Two endpoints, the paths between them and what their applications do.
+#[derive(Clone, Debug)]
+pub struct Scene {
+    /// Its name.
+    pub name: &'static str,
+    /// Paths between the two: 1 or 2.
+    pub paths: usize,
+    /// The client's endpoint.
+    pub client_endpoint: EndpointConfig,
+    /// The server's endpoint.
+    pub server_endpoint: EndpointConfig,
+    /// The client's connection.
+    pub client: Arc<ConnectionConfig>,
+    /// Steps of the client's application.
+    pub client_steps: Vec<Step>,
+    /// Steps of the server's application.
+    pub server_steps: Vec<Step>,
+    /// Which faults are tried.
+    pub faults: Faults,
+    /// In which order packets arrive.
+    pub order: Order,
+}
+
+/// An idle connection is asked this often whether its peer is there, so that no end waits for a peer that is gone.
+const KEEPALIVE: Duration = Duration::from_secs(300);
+
+impl Scene {
+    /// One segment each way, and both ends close. The client has as many addresses as there are paths. With
+    /// `flow_ids` the carrier is like UDP, where options cannot be stripped.
+    #[must_use]
+    pub fn new(name: &'static str, paths: usize, flow_ids: bool) -> Scene {
+        Scene::with(name, paths, flow_ids, |_| {})
+    }
+
+    /// As [`new`](Self::new), with a change to the configuration of both connections.
+    #[must_use]
+    pub fn with(
+        name: &'static str,
+        paths: usize,
+        flow_ids: bool,
+        change: impl Fn(&mut ConnectionConfig),
+    ) -> Scene {
+        let mut both = config();
+        both.keepalive = Some(KEEPALIVE);
+        change(&mut both);
+        let mut client = both.clone();
+        if paths > 1 {
+            client.local_addresses = (0..paths).map(client_address).collect();
+        }
+        let on_carrier = |accept| {
+            let mut endpoint = with_known_mtu(endpoint_config(accept));
+            endpoint.monitor = true;
+            if flow_ids {
+                endpoint.capabilities = flow_capabilities();
+                endpoint.capabilities.base_segment = endpoint.capabilities.max_segment;
+            }
+            endpoint
+        };
+        Scene {
+            name,
+            paths,
+            client_endpoint: on_carrier(None),
+            server_endpoint: on_carrier(Some(both)),
+            client: Arc::new(client),
+            client_steps: vec![
+                (Trigger::Connected, Action::Write(300)),
+                (Trigger::Received(200), Action::Shutdown),
+            ],
+            server_steps: vec![
+                (Trigger::Received(300), Action::Write(200)),
+                (Trigger::Received(300), Action::Shutdown),
+            ],
+            faults: if flow_ids { Faults { strips: false, ..Faults::ALL } } else { Faults::ALL },
+            order: Order::Sent,
+        }
+    }
+
+    /// With other applications.
+    #[must_use]
+    pub fn doing(mut self, client: &[Step], server: &[Step]) -> Scene {
+        (self.client_steps, self.server_steps) = (client.to_vec(), server.to_vec());
+        self
+    }
+
+    /// With packets in this order.
+    #[must_use]
+    pub fn in_order(mut self, order: Order) -> Scene {
+        self.order = order;
+        self
+    }
+
+    /// With other faults.
+    #[must_use]
+    pub fn under(mut self, faults: Faults) -> Scene {
+        self.faults = faults;
+        self
+    }
+}
+
+/// Where the server listens.
+pub(super) fn server_address() -> SocketAddr {
+    SocketAddr::from(([10, 9, 0, 1], 443))
+}
+
+/// The client's address on a path.
+pub(super) fn client_address(path: usize) -> LocalAddress {
+    LocalAddress {
+        id: AddressId(path as u8 + 1),
+        address: SocketAddr::from(([10, path as u8, 0, 1], 0)),
+        remote: None,
+        nat64: None,
+        backup: false,
+        signal: false,
+        subflow: true,
+        up: true,
+        cost: PathCost::NONE,
+    }
+}

@@ -1,0 +1,105 @@
+//! The state of an endpoint as a hash of its debug text, without what its behavior does not depend on.
+
+use core::fmt::{self, Debug, Write};
+
+/// Fields that are left out: configuration, counts for people, and memory that is reused.
+const LEFT_OUT: [&str; 10] = [
+    "config",
+    "accept",
+    "settings",
+    "counters",
+    "delays",
+    "workspace",
+    "scratch",
+    "desk",
+    "stats",
+    "account",
+];
+
+/// A hash of the state of an endpoint.
+pub(super) fn hash(endpoint: &impl Debug) -> u64 {
+    let mut text = Text { hash: 0, last_was_name: false, left_out: None };
+    // Neither derived formats nor this writer fail.
+    let _ = write!(text, "{endpoint:?}");
+    text.hash
+}
+
+/// Takes in debug text piece by piece, as derived formats write it: a name, `: `, the pieces of the value, `, `.
+struct Text {
+    hash: u64,
+    /// The last piece is the name of a field that is left out.
+    last_was_name: bool,
+    /// Brackets that are open in a value that is left out.
+    left_out: Option<usize>,
+}
+
+impl Text {
+    fn take(&mut self, piece: &str) {
+        for chunk in piece.as_bytes().chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            let mixed = (self.hash ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            self.hash = (mixed ^ (mixed >> 29)).wrapping_add(piece.len() as u64);
+        }
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, piece: &str) -> fmt::Result {
+        if let Some(open) = &mut self.left_out {
+            for letter in piece.bytes() {
+                match letter {
+                    b'{' | b'[' | b'(' => *open += 1,
+                    b'}' | b']' | b')' if *open > 0 => *open -= 1,
+                    // The end of the value, or of what it stands in.
+                    b'}' | b']' | b')' | b',' if *open == 0 => {
+                        self.left_out = None;
+                        break;
+                    }
+                    _ => {}
+                }
+            }
+            return Ok(());
+        }
+        if self.last_was_name && piece == ": " {
+            self.left_out = Some(0);
+        }
+        self.last_was_name = LEFT_OUT.contains(&piece);
+        self.take(piece);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Debug, Default)]
+    struct Inner {
+        stats: Vec<(u32, [u8; 2])>,
+        kept: Vec<u32>,
+    }
+
+    #[derive(Clone, Debug, Default)]
+    struct Outer {
+        config: Option<Inner>,
+        first: u32,
+        inner: Inner,
+        last: u32,
+    }
+
+    #[test]
+    fn fields_are_left_out_with_all_that_is_in_them_and_no_others() {
+        let base = Outer::default();
+        let change = |change: fn(&mut Outer)| {
+            let mut changed = base.clone();
+            change(&mut changed);
+            hash(&changed) == hash(&base)
+        };
+        assert!(change(|o| o.config = Some(Inner::default())));
+        assert!(change(|o| o.inner.stats = vec![(1, [2, 3]), (4, [5, 6])]));
+        assert!(!change(|o| o.first = 1));
+        assert!(!change(|o| o.inner.kept = vec![0]));
+        assert!(!change(|o| o.last = 1));
+    }
+}

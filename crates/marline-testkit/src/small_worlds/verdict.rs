@@ -1,0 +1,142 @@
+//! What must hold when a small world has come to its end.
+
+use core::fmt;
+
+use marline_core::CloseReason;
+
+use super::application::End;
+use super::world::World;
+
+/// What is wrong with a world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// The rule that was broken.
+    pub rule: &'static str,
+    /// Which end, and what it has.
+    pub details: String,
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.rule, self.details)
+    }
+}
+
+/// How a world ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// How both ends ended, in a few words.
+    pub outcome: String,
+    /// What is wrong with it, if anything.
+    pub complaint: Option<Complaint>,
+}
+
+/// Names of the two ends.
+const NAMES: [&str; 2] = ["client", "server"];
+
+/// Judges a world in which nothing happens any more, or that was given up as it never came to rest (`endless`). With
+/// `benign`, no fault but late, lost and copied packets happened.
+pub(super) fn judge(world: &World, benign: bool, endless: bool) -> Verdict {
+    let complaint = broken_bytes(world)
+        .or_else(|| endless.then(|| complain("never comes to rest", world)))
+        .or_else(|| waits_forever(world))
+        .or_else(|| false_success(world))
+        .or_else(|| different_modes(world))
+        .or_else(|| left_behind(world))
+        .or_else(|| world.ends[1].crowded.then(|| complain("a second connection", world)))
+        .or_else(|| benign.then(|| needless_error(world)).flatten());
+    Verdict { outcome: outcome(world), complaint }
+}
+
+/// A complaint that shows both ends.
+fn complain(rule: &'static str, world: &World) -> Complaint {
+    Complaint { rule, details: description(world) }
+}
+
+/// Both ends, each with how it ended and in which mode.
+fn outcome(world: &World) -> String {
+    let mode = |end: &End| if end.fallback.is_some() { "plain" } else { "multipath" };
+    let words = |end: &End| match end.closed {
+        Some(CloseReason::Finished) => format!("finished ({})", mode(end)),
+        Some(reason) => reason.to_string(),
+        None if end.id.is_none() => "never began".to_owned(),
+        None => "open".to_owned(),
+    };
+    let [client, server] = &world.ends;
+    format!("client {}, server {}", words(client), words(server))
+}
+
+fn description(world: &World) -> String {
+    let one = |at: usize| {
+        let (end, peer) = (&world.ends[at], &world.ends[1 - at]);
+        format!(
+            "{}: {:?}, fallback {:?}, read {} of {}, end {}, errors {:?} {:?}",
+            NAMES[at],
+            end.closed,
+            end.fallback,
+            end.received,
+            peer.written,
+            end.at_end,
+            end.read_error,
+            end.write_error
+        )
+    };
+    format!("{}; {}", one(0), one(1))
+}
+
+fn broken_bytes(world: &World) -> Option<Complaint> {
+    let wrong = |at: usize| {
+        let (end, peer) = (&world.ends[at], &world.ends[1 - at]);
+        end.wrong_byte.is_some() || end.received > peer.written
+    };
+    (wrong(0) || wrong(1)).then(|| complain("wrong bytes", world))
+}
+
+/// An end is still open although nothing will ever happen to it.
+fn waits_forever(world: &World) -> Option<Complaint> {
+    let [client, server] = &world.ends;
+    let open = |end: &End| end.id.is_some() || (end.side_connects() && !end.is_over());
+    (open(client) || open(server)).then(|| complain("waits forever", world))
+}
+
+/// An end believes in a success that there was not.
+fn false_success(world: &World) -> Option<Complaint> {
+    for at in [0, 1] {
+        let (end, peer) = (&world.ends[at], &world.ends[1 - at]);
+        let has_all = |reader: &End, writer: &End| reader.received == writer.all_written();
+        if end.at_end && !has_all(end, peer) {
+            return Some(complain("a clean end before the last byte", world));
+        }
+        if end.closed != Some(CloseReason::Finished) {
+            continue;
+        }
+        if !(end.at_end && has_all(end, peer)) {
+            return Some(complain("finished without the peer's bytes", world));
+        }
+        if !(peer.at_end && has_all(peer, end)) {
+            return Some(complain("finished although the peer has not read all", world));
+        }
+    }
+    None
+}
+
+/// Both ends finished, one as plain TCP and the other as Multipath TCP.
+fn different_modes(world: &World) -> Option<Complaint> {
+    let [client, server] = &world.ends;
+    let finished = [client, server].iter().all(|e| e.closed == Some(CloseReason::Finished));
+    let differ = client.fallback.is_some() != server.fallback.is_some();
+    (finished && differ).then(|| complain("the ends disagree on the mode", world))
+}
+
+/// An endpoint holds a connection or an ended subflow for good.
+fn left_behind(world: &World) -> Option<Complaint> {
+    let holds =
+        |end: &End| !end.endpoint.connections().is_empty() || end.endpoint.in_time_wait();
+    world.ends.iter().any(holds).then(|| complain("something is held for good", world))
+}
+
+/// An end failed although every packet that was sent again would have arrived.
+fn needless_error(world: &World) -> Option<Complaint> {
+    let failed = |end: &End| end.closed != Some(CloseReason::Finished);
+    world.ends.iter().any(failed).then(|| complain("an error without need", world))
+}

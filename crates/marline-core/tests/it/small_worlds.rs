@@ -26,6 +26,23 @@ fn at_once() -> Scene {
     Scene::new("at once", 1, false).doing(&steps, &steps)
 }
 
+/// A second exchange, of two segments each way.
+fn twice() -> Scene {
+    Scene::new("twice", 1, false).doing(&TWO_EXCHANGES, &TWO_ANSWERS)
+}
+
+const TWO_EXCHANGES: [Step; 3] = [
+    (Trigger::Connected, Action::Write(300)),
+    (Trigger::Received(200), Action::Write(2_000)),
+    (Trigger::Received(2_200), Action::Shutdown),
+];
+
+const TWO_ANSWERS: [Step; 3] = [
+    (Trigger::Received(300), Action::Write(200)),
+    (Trigger::Received(2_300), Action::Write(2_000)),
+    (Trigger::Received(2_300), Action::Shutdown),
+];
+
 /// With DSS checksums.
 fn checksums() -> Scene {
     Scene::with("checksums", 1, false, |config| config.dss_checksum = true)
@@ -45,22 +62,20 @@ fn flow_ids() -> Scene {
 fn reinjection() -> Scene {
     let by_turns = Registry::default().scheduler("round-robin,segments=1").expect("a scheduler");
     Scene::with("reinjection", 2, false, |config| config.policies.scheduler = by_turns.clone())
-        .doing(
-            &[
-                (Trigger::Connected, Action::Write(300)),
-                (Trigger::Received(200), Action::Write(2_000)),
-                (Trigger::Received(2_200), Action::Shutdown),
-            ],
-            &[
-                (Trigger::Received(300), Action::Write(200)),
-                (Trigger::Received(2_300), Action::Write(2_000)),
-                (Trigger::Received(2_300), Action::Shutdown),
-            ],
-        )
+        .doing(&[TWO_EXCHANGES[0], (Trigger::Joined, Action::Write(2_000)), TWO_EXCHANGES[2]], &TWO_ANSWERS)
 }
 
 fn scenes() -> Vec<Scene> {
-    vec![one_path(), any_order(), at_once(), checksums(), two_paths(), flow_ids(), reinjection()]
+    vec![
+        one_path(),
+        any_order(),
+        at_once(),
+        twice(),
+        checksums(),
+        two_paths(),
+        flow_ids(),
+        reinjection(),
+    ]
 }
 
 /// A list of choices that breaks a rule today.
@@ -73,7 +88,13 @@ struct Known {
 
 /// Faults of the core that were found here and are not fixed yet. All of them need a path that begins to remove options
 /// after the handshake.
-const KNOWN: [Known; 6] = [
+const KNOWN: [Known; 7] = [
+    Known {
+        scene: "one path",
+        script: "d0 d0 b0 d0 l0",
+        rule: NEVER_RESTS,
+        reason: "a server that falls back puts an infinite mapping, an option, on data that never passes with it",
+    },
     Known {
         scene: "one path",
         script: "d0 d0 d0 d0 d0 d0 d0 p0",
@@ -105,7 +126,7 @@ const KNOWN: [Known; 6] = [
         reason: "the server falls back on its own when its client has lost a mapping",
     },
     Known {
-        scene: "reinjection",
+        scene: "twice",
         script: "d0 d0 d0 d0 d0 d0 d0 p0",
         rule: HALF_FINISHED,
         reason: "the client falls back on its own when the server has sent no DATA_FIN that passed",
@@ -142,7 +163,7 @@ fn show(scene: &Scene, faults: usize, report: &Report) {
 fn walk(scene: &Scene, faults: usize, stop: &mut dyn FnMut(&Report) -> bool) -> Report {
     let report = explore(scene, faults, stop);
     show(scene, faults, &report);
-    let strips = |choice: &Choice| matches!(choice, Choice::Strip(_) | Choice::StripPath(_));
+    let strips = |choice: &Choice| !choice.is_benign();
     let is_known = |finding: &&Finding| {
         let same = |known: &Known| known.rule == finding.complaint.rule;
         KNOWN.iter().any(same) && finding.script.iter().any(strips)
@@ -171,14 +192,25 @@ fn one_segment_each_way_with_any_two_faults() {
 }
 
 #[test]
-fn both_ends_close_at_once_with_any_fault() {
+fn other_exchanges_on_one_path_with_any_fault() {
     walk_all(&at_once(), 1);
     walk_all(&checksums(), 1);
+    walk_all(&twice(), 1);
 }
 
 #[test]
 fn a_join_beside_data_and_close_with_any_fault() {
     walk_all(&two_paths(), 1);
+}
+
+#[test]
+fn a_join_on_a_carrier_with_flow_ids_with_any_fault() {
+    walk_all(&flow_ids(), 1);
+}
+
+#[test]
+fn two_segments_each_way_on_two_paths_with_any_fault() {
+    walk_all(&reinjection(), 1);
 }
 
 #[test]
@@ -206,6 +238,8 @@ fn fixed_faults_stay_fixed() {
         if script.is_empty() {
             let finished = "client finished (multipath), server finished (multipath)";
             assert_eq!(verdict.outcome, finished, "{}", scene.name);
+            // Elsewhere the close overtakes the join.
+            assert!(verdict.joins > 0 || scene.name != "reinjection", "{verdict:?}");
         }
     }
 }

@@ -6,7 +6,7 @@ use marline_core::{
     CloseReason, ConnectionId, Endpoint, Event, FallbackReason, MonitorEvent, MonitorKind, ReadError,
     Transmit, TransmitBuf, WriteError,
 };
-use marline_time::Instant;
+use marline_time::{Duration, Instant};
 
 use super::scene::{Action, Step, Trigger};
 use super::state_text;
@@ -17,6 +17,9 @@ const MAX_ROUNDS: usize = 1_000;
 /// Datagrams of a batch.
 const MAX_DATAGRAMS: usize = 16;
 
+/// How long an application waits for a join.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// One end.
 #[derive(Debug)]
 pub(super) struct End {
@@ -26,6 +29,10 @@ pub(super) struct End {
     steps: Vec<Step>,
     next_step: usize,
     connected: bool,
+    /// When the application gives up waiting for a join.
+    patience_ends: Option<Instant>,
+    /// It gave up.
+    pub(super) lacks_join: bool,
     pub(super) written: usize,
     pub(super) received: usize,
     pub(super) at_end: bool,
@@ -60,6 +67,8 @@ impl End {
             steps: steps.to_vec(),
             next_step: 0,
             connected: false,
+            patience_ends: None,
+            lacks_join: false,
             written: 0,
             received: 0,
             at_end: false,
@@ -93,8 +102,9 @@ impl End {
         let mut hasher = DefaultHasher::new();
         (state_text::hash(&self.endpoint), self.id).hash(&mut hasher);
         (self.next_step, self.connected).hash(&mut hasher);
+        (self.patience_ends.map(Instant::as_nanos), self.lacks_join).hash(&mut hasher);
         (self.written, self.received, self.at_end, self.wrong_byte).hash(&mut hasher);
-        let ends = (self.read_error, self.write_error, self.closed, self.fallback);
+        let ends = (self.read_error, self.write_error, self.closed, self.fallback, self.joined());
         format!("{ends:?}").hash(&mut hasher);
         hasher.finish()
     }
@@ -104,9 +114,24 @@ impl End {
         self.closed.is_some()
     }
 
+    /// When the next timer of the endpoint or of the application runs.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let patience = self.patience_ends.filter(|_| self.id.is_some());
+        [self.endpoint.poll_timeout(), patience].into_iter().flatten().min()
+    }
+
     /// It opens the connection, rather than to wait for one.
     pub(super) fn side_connects(&self) -> bool {
         self.side == Side::A
+    }
+
+    /// Subflows beyond the first that came up.
+    pub(super) fn joined(&self) -> usize {
+        let is_up = |event: &&Event| match event {
+            Event::Monitor(event) => matches!(event.kind, MonitorKind::SubflowEstablished { .. }),
+            _ => false,
+        };
+        self.events.iter().filter(is_up).count()
     }
 
     /// Bytes that the application will have written, if nothing breaks.
@@ -203,6 +228,7 @@ impl End {
                 Trigger::Connected => self.connected,
                 Trigger::Received(count) => self.received >= count,
                 Trigger::End => self.at_end,
+                Trigger::Joined => self.has_join(now),
             };
             if !ready || !self.take(now, id, action) {
                 break;
@@ -217,6 +243,20 @@ impl End {
             return true;
         }
         acted
+    }
+
+    /// A join is up, or the application is tired of waiting for it.
+    fn has_join(&mut self, now: Instant) -> bool {
+        if !self.connected {
+            return false;
+        }
+        let ends = *self.patience_ends.get_or_insert(now + PATIENCE);
+        let joined = self.joined() > 0;
+        self.lacks_join = !joined && now >= ends;
+        if joined || self.lacks_join {
+            self.patience_ends = None;
+        }
+        joined || self.lacks_join
     }
 
     fn read(&mut self, now: Instant, id: ConnectionId) -> bool {

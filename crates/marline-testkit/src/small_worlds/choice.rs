@@ -20,6 +20,8 @@ pub enum Choice {
     Strip(usize),
     /// From now on all packets sent on this path lose their MPTCP options.
     StripPath(usize),
+    /// From now on all packets sent on this path that have MPTCP options are lost.
+    BlockOptions(usize),
     /// Timers run until an endpoint does something, although packets are on their way.
     TimeOut,
     /// The client loses its address on this path: what is sent to it or from it is lost.
@@ -36,7 +38,13 @@ impl Choice {
     /// It changes nothing but when, and how often, packets arrive: no connection may end by it.
     #[must_use]
     pub const fn is_benign(self) -> bool {
-        !matches!(self, Choice::Strip(_) | Choice::StripPath(_) | Choice::LoseAddress(_))
+        !matches!(
+            self,
+            Choice::Strip(_)
+                | Choice::StripPath(_)
+                | Choice::BlockOptions(_)
+                | Choice::LoseAddress(_)
+        )
     }
 
     /// Its letter in scripts, and its number.
@@ -49,6 +57,7 @@ impl Choice {
             Choice::Hold(n) => ('h', Some(n)),
             Choice::Strip(n) => ('s', Some(n)),
             Choice::StripPath(n) => ('p', Some(n)),
+            Choice::BlockOptions(n) => ('b', Some(n)),
             Choice::TimeOut => ('t', None),
             Choice::LoseAddress(n) => ('a', Some(n)),
         }
@@ -79,6 +88,7 @@ impl FromStr for Choice {
             'h' => Ok(Choice::Hold(number()?)),
             's' => Ok(Choice::Strip(number()?)),
             'p' => Ok(Choice::StripPath(number()?)),
+            'b' => Ok(Choice::BlockOptions(number()?)),
             't' => Ok(Choice::TimeOut),
             'a' => Ok(Choice::LoseAddress(number()?)),
             _ => Err(bad()),

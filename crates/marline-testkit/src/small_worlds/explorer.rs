@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::choice::Choice;
 use super::scene::Scene;
 use super::verdict::{Complaint, Verdict, judge};
-use super::world::World;
+use super::world::{OptionFate, World};
 use marline_time::Instant;
 
 /// Times that timers run in a world before it gets no further faults.
@@ -218,8 +218,8 @@ impl Walk<'_> {
             choices.push(Choice::TimeOut);
         }
         for path in 0..self.scene.paths {
-            if kinds.strips && !world.stripped[path] && !world.lost[path] {
-                choices.push(Choice::StripPath(path));
+            if kinds.strips && world.options[path] == OptionFate::Pass && !world.lost[path] {
+                choices.extend([Choice::StripPath(path), Choice::BlockOptions(path)]);
             }
             if kinds.lost_addresses && !world.lost[path] && !world.ends[0].is_over() {
                 choices.push(Choice::LoseAddress(path));

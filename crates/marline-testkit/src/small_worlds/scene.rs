@@ -19,6 +19,8 @@ pub enum Trigger {
     Received(usize),
     /// The peer's stream has ended.
     End,
+    /// A join is up. After a minute the application goes on without.
+    Joined,
 }
 
 /// What an application does.
@@ -36,7 +38,7 @@ pub type Step = (Trigger, Action);
 /// Kinds of faults that are tried.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
-    /// Packets lose their MPTCP options, one or all of a path.
+    /// Packets lose their MPTCP options, one or all of a path, or packets with options are lost.
     pub strips: bool,
     /// The client loses an address.
     pub lost_addresses: bool,

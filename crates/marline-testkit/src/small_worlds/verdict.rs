@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use marline_core::CloseReason;
+use marline_core::{CloseReason, Event, MonitorEvent, MonitorKind};
 
 use super::application::End;
 use super::world::World;
@@ -27,6 +27,8 @@ impl fmt::Display for Complaint {
 pub struct Verdict {
     /// How both ends ended, in a few words.
     pub outcome: String,
+    /// Joins that came up at both ends.
+    pub joins: usize,
     /// What is wrong with it, if anything.
     pub complaint: Option<Complaint>,
 }
@@ -44,8 +46,14 @@ pub(super) fn judge(world: &World, benign: bool, endless: bool) -> Verdict {
         .or_else(|| different_modes(world))
         .or_else(|| left_behind(world))
         .or_else(|| world.ends[1].crowded.then(|| complain("a second connection", world)))
-        .or_else(|| benign.then(|| needless_error(world)).flatten());
-    Verdict { outcome: outcome(world), complaint }
+        .or_else(|| benign.then(|| needless_error(world)).flatten())
+        .or_else(|| {
+            let lacks = benign && world.ends.iter().any(|end| end.lacks_join);
+            lacks.then(|| complain("no join came up", world))
+        })
+        .or_else(|| benign.then(|| needless_reset(world)).flatten());
+    let [client, server] = &world.ends;
+    Verdict { outcome: outcome(world), joins: client.joined().min(server.joined()), complaint }
 }
 
 /// A complaint that shows both ends.
@@ -139,4 +147,17 @@ fn left_behind(world: &World) -> Option<Complaint> {
 fn needless_error(world: &World) -> Option<Complaint> {
     let failed = |end: &End| end.closed != Some(CloseReason::Finished);
     world.ends.iter().any(failed).then(|| complain("an error without need", world))
+}
+
+/// A subflow was reset although nothing happened to it that TCP does not make good.
+fn needless_reset(world: &World) -> Option<Complaint> {
+    let resets = |end: &End| {
+        end.events.iter().any(|event| match event {
+            Event::Monitor(MonitorEvent { kind: MonitorKind::SubflowClosed { reason, .. }, .. }) => {
+                matches!(reason, CloseReason::PeerReset | CloseReason::PeerMisbehaved)
+            }
+            _ => false,
+        })
+    };
+    world.ends.iter().any(resets).then(|| complain("a subflow was reset without need", world))
 }

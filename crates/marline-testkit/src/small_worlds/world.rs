@@ -54,13 +54,24 @@ impl Packet {
     }
 }
 
+/// What a path does to MPTCP options.
+#[derive(Copy, Clone, Debug, Hash, PartialEq, Eq)]
+pub(super) enum OptionFate {
+    Pass,
+    /// They are removed.
+    Removed,
+    /// Packets that have some are lost.
+    Lost,
+}
+
 /// Two ends and what is between them.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) ends: [End; 2],
     pub(super) in_flight: Vec<Packet>,
     pub(super) now: Instant,
-    pub(super) stripped: Vec<bool>,
+    /// What paths do to options.
+    pub(super) options: Vec<OptionFate>,
     pub(super) lost: Vec<bool>,
     pub(super) waits: usize,
     pub(super) faults: usize,
@@ -90,7 +101,7 @@ impl World {
             ],
             in_flight: Vec::new(),
             now: Instant::from_secs(1),
-            stripped: vec![false; scene.paths],
+            options: vec![OptionFate::Pass; scene.paths],
             lost: vec![false; scene.paths],
             waits: 0,
             faults: 0,
@@ -114,7 +125,7 @@ impl World {
 
     /// When the next timer of either end runs.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.ends.iter().filter_map(|end| end.endpoint.poll_timeout()).min()
+        self.ends.iter().filter_map(End::deadline).min()
     }
 
     /// The same number for worlds that go on alike, by the states of both ends.
@@ -133,7 +144,7 @@ impl World {
         }
         let mut hasher = DefaultHasher::new();
         (states, packets, self.now.as_nanos(), self.faults).hash(&mut hasher);
-        (&self.stripped, &self.lost).hash(&mut hasher);
+        (&self.options, &self.lost).hash(&mut hasher);
         hasher.finish()
     }
 
@@ -169,7 +180,12 @@ impl World {
             Choice::Lose(n) if here(n) => drop(self.in_flight.remove(n)),
             Choice::Hold(n) if here(n) => self.in_flight[n].held = true,
             Choice::Strip(n) if here(n) => self.in_flight[n].strip(self.scope),
-            Choice::StripPath(path) if path < self.stripped.len() => self.stripped[path] = true,
+            Choice::StripPath(path) if path < self.options.len() => {
+                self.options[path] = OptionFate::Removed;
+            }
+            Choice::BlockOptions(path) if path < self.options.len() => {
+                self.options[path] = OptionFate::Lost;
+            }
             Choice::LoseAddress(path) if path < self.lost.len() => self.lose_address(path),
             Choice::Wait if !self.is_busy() => self.run_timers(),
             Choice::TimeOut if self.is_busy() => self.run_timers(),
@@ -208,7 +224,7 @@ impl World {
             let mut acted = false;
             for side in [Side::A, Side::B] {
                 let end = &mut self.ends[side as usize];
-                if end.endpoint.poll_timeout().is_some_and(|at| at <= self.now) {
+                if end.deadline().is_some_and(|at| at <= self.now) {
                     end.note_input(self.now, 2, &[]);
                     end.endpoint.handle_timeout(self.now);
                     acted |= self.settle(side);
@@ -222,7 +238,7 @@ impl World {
     }
 
     fn settle(&mut self, side: Side) -> bool {
-        let World { ends, in_flight, stripped, lost, scope, now, buf, log, .. } = self;
+        let World { ends, in_flight, options, lost, scope, now, buf, log, .. } = self;
         let events = ends[side as usize].events.len();
         let acted = ends[side as usize].settle(*now, buf, &mut |side, transmit, segment| {
             let client = if side == Side::A { transmit.path.local } else { transmit.path.remote };
@@ -230,7 +246,7 @@ impl World {
                 .find(|path| client_address(*path).address.ip() == client.ip())
                 .expect("an address of the client");
             let mut packet = Packet::new(side.other(), path, arriving(transmit), segment.to_vec());
-            if stripped[path] {
+            if options[path] == OptionFate::Removed {
                 packet.strip(*scope);
             }
             if let Some(log) = log {
@@ -238,7 +254,8 @@ impl World {
                 let place = in_flight.len();
                 log.push(format!("    {side:?} sends {place} on path {path}: {}", in_words(&seg)));
             }
-            if !lost[path] {
+            let blocked = options[path] == OptionFate::Lost && packet.has_mptcp;
+            if !lost[path] && !blocked {
                 in_flight.push(packet);
             }
         });

@@ -191,7 +191,8 @@ fn packets(root: &Path) -> TaskResult {
 
 fn small_worlds(root: &Path) -> TaskResult {
     const FAR: &str = "small_worlds::two_faults_everywhere";
-    let test = ["test", "-p", "marline-core", "--test", "it", "--", "--ignored", "--nocapture", FAR];
+    let test =
+        ["test", "-p", "marline-core", "--test", "it", "--", "--ignored", "--nocapture", FAR];
     run(&mut command(root, "cargo", &test))
 }
 

@@ -62,7 +62,10 @@ fn flow_ids() -> Scene {
 fn reinjection() -> Scene {
     let by_turns = Registry::default().scheduler("round-robin,segments=1").expect("a scheduler");
     Scene::with("reinjection", 2, false, |config| config.policies.scheduler = by_turns.clone())
-        .doing(&[TWO_EXCHANGES[0], (Trigger::Joined, Action::Write(2_000)), TWO_EXCHANGES[2]], &TWO_ANSWERS)
+        .doing(
+            &[TWO_EXCHANGES[0], (Trigger::Joined, Action::Write(2_000)), TWO_EXCHANGES[2]],
+            &TWO_ANSWERS,
+        )
 }
 
 fn scenes() -> Vec<Scene> {
@@ -267,7 +270,7 @@ fn limited(limit: Duration) -> impl FnMut(&Report) -> bool {
     move |report| report.worlds % 1_024 == 0 && spent() > end
 }
 
-/// `SCENE=name FAULTS=n LIMIT=worlds cargo test -p marline-core --test it -- small_worlds::explored --ignored --nocapture`
+/// `SCENE=name FAULTS=n LIMIT=worlds cargo test -p marline-core --test it -- small_worlds::explored --ignored`
 #[test]
 #[ignore = "as long as it is asked to"]
 fn explored() {

@@ -33,14 +33,8 @@ fn once_wrong(family: Family) -> Vec<u64> {
 }
 
 /// Mobile worlds that failed in a run from seed 5,000,000,001.
-const MOBILE_OF_A_FRESH_START: [u64; 6] = [
-    5_000_000_538,
-    5_000_003_702,
-    5_000_006_540,
-    5_000_010_543,
-    5_000_011_420,
-    5_000_015_193,
-];
+const MOBILE_OF_A_FRESH_START: [u64; 6] =
+    [5_000_000_538, 5_000_003_702, 5_000_006_540, 5_000_010_543, 5_000_011_420, 5_000_015_193];
 
 #[test]
 fn random_worlds_end_well_and_twice_alike() {

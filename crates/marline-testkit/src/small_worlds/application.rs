@@ -3,8 +3,8 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use marline_core::{
-    CloseReason, ConnectionId, Endpoint, Event, FallbackReason, MonitorEvent, MonitorKind, ReadError,
-    Transmit, TransmitBuf, WriteError,
+    CloseReason, ConnectionId, Endpoint, Event, FallbackReason, MonitorEvent, MonitorKind,
+    ReadError, Transmit, TransmitBuf, WriteError,
 };
 use marline_time::{Duration, Instant};
 
@@ -193,7 +193,11 @@ impl End {
             Event::Closed { connection, reason } if self.id == Some(connection) => {
                 self.closed = Some(reason);
             }
-            Event::Monitor(MonitorEvent { connection, kind: MonitorKind::Fallback(reason), .. }) => {
+            Event::Monitor(MonitorEvent {
+                connection,
+                kind: MonitorKind::Fallback(reason),
+                ..
+            }) => {
                 self.fallbacks.push((connection, reason));
                 if self.id == Some(connection) {
                     self.fallback = Some(reason);

@@ -1,4 +1,4 @@
-//! What may happen next in a small world, and lists of it as text.
+//! Choices of what happens next in a small world, and lists of them as text.
 
 use core::fmt;
 use core::str::FromStr;

@@ -302,4 +302,3 @@ fn without_implied(script: &[Choice]) -> Vec<Choice> {
     let implied = script.iter().rev().take_while(|choice| **choice == Choice::Deliver(0)).count();
     script[..script.len() - implied].to_vec()
 }
-

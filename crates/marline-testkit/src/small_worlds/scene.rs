@@ -1,4 +1,4 @@
-//! What two applications do in a small world, over which endpoints, and which faults may happen.
+//! Scenes: endpoints, the paths between them, the applications on them, and the faults that may happen.
 
 use std::sync::Arc;
 

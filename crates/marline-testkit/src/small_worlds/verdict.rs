@@ -1,4 +1,4 @@
-//! What must hold when a small world has come to its end.
+//! Rules that hold when a small world has come to its end.
 
 use core::fmt;
 
@@ -138,8 +138,7 @@ fn different_modes(world: &World) -> Option<Complaint> {
 
 /// An endpoint holds a connection or an ended subflow for good.
 fn left_behind(world: &World) -> Option<Complaint> {
-    let holds =
-        |end: &End| !end.endpoint.connections().is_empty() || end.endpoint.in_time_wait();
+    let holds = |end: &End| !end.endpoint.connections().is_empty() || end.endpoint.in_time_wait();
     world.ends.iter().any(holds).then(|| complain("something is held for good", world))
 }
 
@@ -153,7 +152,10 @@ fn needless_error(world: &World) -> Option<Complaint> {
 fn needless_reset(world: &World) -> Option<Complaint> {
     let resets = |end: &End| {
         end.events.iter().any(|event| match event {
-            Event::Monitor(MonitorEvent { kind: MonitorKind::SubflowClosed { reason, .. }, .. }) => {
+            Event::Monitor(MonitorEvent {
+                kind: MonitorKind::SubflowClosed { reason, .. },
+                ..
+            }) => {
                 matches!(reason, CloseReason::PeerReset | CloseReason::PeerMisbehaved)
             }
             _ => false,

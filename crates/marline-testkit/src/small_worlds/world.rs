@@ -47,8 +47,7 @@ impl Packet {
         seg.options.dss = None;
         seg.options.mptcp = Default::default();
         let FourTuple { local, remote } = self.meta.path;
-        let addresses =
-            (scope == ChecksumScope::WithAddresses).then(|| (remote.ip(), local.ip()));
+        let addresses = (scope == ChecksumScope::WithAddresses).then(|| (remote.ip(), local.ip()));
         self.bytes = seg.bytes(addresses);
         self.rehash();
     }

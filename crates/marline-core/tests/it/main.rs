@@ -6,6 +6,7 @@ mod claims;
 mod closing;
 mod delivery_delay;
 mod every_state;
+mod fallback_grid;
 mod fast_join;
 mod fast_join_opener;
 mod floods;

@@ -2,14 +2,14 @@
 //! after the handshake, checksums that fail, infinite mappings; and the cases in which fallback is
 //! not allowed (RFC 8684 section 3.7).
 
-use marline_core::{CloseReason, ConnectionConfig, FallbackReason};
+use marline_core::{CloseReason, ConnectionConfig, Event, FallbackReason};
 use marline_policy::{AddressId, LocalAddress};
 use marline_testkit::Seg;
 use marline_testkit::timeline::multipath::{
     KEY, Subflows, capable, multipath, syn, syn_ack, with_sum,
 };
 use marline_wire::TcpFlags;
-use marline_wire::mptcp::{MpCapableForm, MpFail, MptcpOption};
+use marline_wire::mptcp::{CapableData, MpCapableForm, MpFail, MptcpOption};
 
 fn nothing() -> [&'static str; 0] {
     []
@@ -116,26 +116,40 @@ fn a_piece_without_options_is_no_way_back() {
     assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
 }
 
-/// A piece without options overtook the keys: what the mappings that follow say nobody can tell.
+/// Pieces without options, and mappings, overtook the keys: they are dropped, and nothing is acknowledged or decided.
+/// Once the first byte has come without an option, what mappings say nobody can tell.
 #[test]
 fn mappings_of_a_client_whose_key_was_never_heard_end_nothing() {
     let mut line = Subflows::listening(multipath());
     line.send(0, syn().mptcp(MptcpOption::Capable(capable(MpCapableForm::Syn))));
     assert_eq!(line.sent(), ["a: S ack capable key"]);
     line.send_at(0, 6, Seg::ack().payload(b" piece"));
-    line.id = line.script.take_incoming();
+    assert_eq!((line.sent(), line.script.take_incoming()), (vec![], None));
     let dsn = line.dsn(12);
-    line.send_at(0, 12, Seg::ack().mapping(dsn, 12, 5).payload(b" more"));
+    let more = Seg::ack().mapping(dsn, 12, 5).payload(b" more");
+    line.send_at(0, 12, more.clone());
     line.send_at(0, 1, Seg::ack().payload(b"first"));
-    assert_eq!((line.read(), line.closed()), (b"first piece more".to_vec(), None));
+    line.id = line.script.take_incoming();
     assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+    line.send_at(0, 12, more);
+    line.send_at(0, 6, Seg::ack().payload(b" piece"));
+    assert_eq!((line.read(), line.closed()), (b"first piece more".to_vec(), None));
+}
+
+/// The first data of the peer with its keys.
+fn keyed(line: &mut Subflows, bytes: &[u8]) {
+    let MpCapableForm::Ack { initiator_key, listener_key, .. } = line.keys_form() else { return };
+    let data = Some(CapableData { length: bytes.len() as u16, checksum: None });
+    let form = MpCapableForm::Ack { initiator_key, listener_key, data };
+    line.advance_dsn(bytes.len() as u64);
+    line.send(0, Seg::ack().mptcp(MptcpOption::Capable(capable(form))).payload(bytes));
 }
 
 /// What went out before the client gave options up waits behind what it repeats without: it says what plain TCP says.
 #[test]
 fn the_first_data_goes_on_without_options_before_a_hole() {
     let mut line = Subflows::served(multipath());
-    line.data(0, b"first");
+    keyed(&mut line, b"first");
     let dsn = line.dsn(11);
     line.send_at(
         0,
@@ -146,6 +160,138 @@ fn the_first_data_goes_on_without_options_before_a_hole() {
     line.send_at(0, 6, Seg::ack().payload(b" two "));
     assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
     assert_eq!((line.read(), line.closed()), (b"first two third".to_vec(), None));
+}
+
+/// Mapped data was DATA_ACKed: to the peer, Multipath TCP is proven. It would repeat under new numbers what a side on
+/// plain TCP does not DATA_ACK.
+#[test]
+fn data_without_options_behind_data_that_was_data_acked_ends_the_subflow() {
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"first");
+    assert_eq!(line.sent(), ["a: ack 6 dack8 6"]);
+    line.send(0, Seg::ack().payload(b" bare"));
+    assert_eq!(line.sent(), ["a: R 1 reset 6"]);
+    assert_eq!((line.read(), line.fallback()), (b"first".to_vec(), None));
+}
+
+/// A middlebox cuts the first segment and leaves the options on the first piece, which the other overtakes.
+#[test]
+fn data_without_options_that_is_out_of_order_decides_nothing() {
+    for server in [true, false] {
+        let mut line = if server { Subflows::served } else { Subflows::called }(multipath());
+        if !server {
+            line.write(5);
+            let _ = line.sent();
+            line.ack(0);
+        }
+        line.send_at(0, 6, Seg::ack().payload(b" piece"));
+        assert_eq!(line.fallback(), None, "server: {server}");
+        let dsn = line.dsn(1);
+        let whole = Seg::ack().data_ack(line.their_dsn(if server { 1 } else { 6 }));
+        line.send_at(0, 1, whole.mapping(dsn, 1, 11).payload(b"first"));
+        assert_eq!((line.read(), line.closed()), (b"first piece".to_vec(), None));
+        assert_eq!(line.fallback(), None, "server: {server}");
+    }
+}
+
+/// The ACK that shows that options do not pass is the connection's ACK: nothing else may come.
+#[test]
+fn the_ack_that_causes_a_fallback_wakes_the_writer() {
+    let mut line = Subflows::called(multipath());
+    let id = line.id();
+    let more = vec![b'x'; 1 << 16];
+    let mut written = 0;
+    while let Ok(bytes) = line.script.run(|e, now| e.write(now, id, &more)) {
+        written += bytes;
+    }
+    assert!(written > 0);
+    // The window is shut until the last of what it allowed is acknowledged.
+    for _ in 0..3 {
+        for sent in line.script.take_sent() {
+            line.peers[0].hear(&sent);
+        }
+        line.wait(100);
+    }
+    let _ = line.script.take_events();
+    line.send(0, Seg::ack());
+    assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+    let events = line.script.take_events();
+    let writable = events.iter().any(|event| matches!(event, Event::Writable(_)));
+    assert!(writable, "{events:?}");
+}
+
+/// The peer fell back after bytes that lost their mapping on the way were acknowledged and discarded: the stream has a
+/// hole that nobody fills, and its end must not be taken for one.
+#[test]
+fn an_infinite_mapping_behind_discarded_bytes_ends_the_connection() {
+    for fin in [false, true] {
+        let mut line = Subflows::served(multipath());
+        line.data(0, b"hello");
+        let _ = line.sent();
+        // A middlebox has put two segments together and kept the options of one.
+        let dsn = line.dsn(6);
+        line.send(0, Seg::ack().mapping(dsn, 6, 5).payload(b"first second"));
+        assert_eq!(line.sent(), ["a: ack 18 dack8 11"]);
+        let point = line.dsn(11);
+        let infinite = if fin { Seg::fin() } else { Seg::ack().payload(b"third") };
+        line.send(0, infinite.mapping(point, 11, 0));
+        assert_eq!(line.closed(), Some(CloseReason::PeerMisbehaved), "fin: {fin}");
+        let sent = line.sent();
+        assert_eq!(sent.last().map(String::as_str), Some("a: R 1 fastclose"), "{sent:?}");
+        assert_eq!(line.read(), b"hellofirst");
+    }
+}
+
+/// The same where the peer is on plain TCP already, and its infinite mapping is lost.
+#[test]
+fn plain_data_behind_discarded_bytes_ends_the_connection() {
+    for fin in [false, true] {
+        let mut line = Subflows::served(multipath());
+        line.data(0, b"hello");
+        let dsn = line.dsn(6);
+        line.send(0, Seg::ack().mapping(dsn, 6, 5).payload(b"first second"));
+        let fail = MpFail { dsn: line.their_dsn(1) };
+        line.option(0, MptcpOption::Fail(fail));
+        assert_eq!(line.fallback(), Some(FallbackReason::PeerFailed));
+        line.send(0, if fin { Seg::fin() } else { Seg::ack().payload(b"third") });
+        assert_eq!(line.closed(), Some(CloseReason::PeerMisbehaved), "fin: {fin}");
+        assert_eq!(line.read(), b"hellofirst");
+    }
+}
+
+/// A client whose first data is acknowledged without options goes over to plain TCP, and has nothing to send that could
+/// say so. A server whose data was DATA_ACKed before would not find out.
+#[test]
+fn a_side_that_falls_back_and_has_nothing_to_send_says_so_by_mp_fail() {
+    let mut line = Subflows::called(multipath());
+    line.data(0, b"hello");
+    let _ = line.sent();
+    line.write(5);
+    let _ = line.sent();
+    line.send(0, Seg::ack());
+    assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+    assert_eq!(line.sent(), ["a: ack 6 fail 6"]);
+    line.wait_for_send(5_000).expect("it may be lost");
+    assert_eq!(line.sent(), ["a: ack 6 fail 6"]);
+    // The answer ends it, and is not answered.
+    line.option(0, MptcpOption::Fail(MpFail { dsn: line.their_dsn(6) }));
+    assert_eq!(line.sent(), nothing());
+    assert_eq!(line.wait_for_send(60_000), None);
+}
+
+/// The other side of it.
+#[test]
+fn mp_fail_of_a_peer_that_fell_back_leads_to_plain_tcp_and_is_answered() {
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"hello");
+    line.write(5);
+    let _ = line.sent();
+    line.ack(0);
+    line.option(0, MptcpOption::Fail(MpFail { dsn: line.their_dsn(6) }));
+    assert_eq!(line.fallback(), Some(FallbackReason::PeerFailed));
+    assert_eq!(line.sent(), ["a: ack 6 fail 6"]);
+    line.send(0, Seg::ack().payload(b" plain"));
+    assert_eq!(line.read(), b"hello plain");
 }
 
 /// Gone over to plain TCP, with a peer that never learnt of it: the same data again with a mapping of its own would

@@ -1234,7 +1234,8 @@ impl Connection {
         id: SubflowId,
         segment: &TcpSegment<'_>,
     ) -> bool {
-        self.on_plain_ack(cx, id);
+        let data_ack = segment.options.dss.and_then(|dss| dss.data_ack);
+        self.on_plain_ack(cx, id, data_ack);
         for option in segment.options.mptcp.iter() {
             if let MptcpOption::Fail(fail) = option {
                 self.on_mp_fail(cx, id, fail);
@@ -1436,11 +1437,11 @@ impl Connection {
         // Only plain TCP ends a stream like this.
         let fin = flags.contains(TcpFlags::FIN)
             && tcp.peer_to_wire(tcp.rcv_nxt()) == segment.header.seq.add(1)
-            && !self.receiver.is_mapped(id);
+            && !self.receiver.fin_reached();
         let sent = self.sender.sent() > Dsn(0) || !self.sender.is_contiguous(id);
         let acks = ingress.newly_acked > 0 && sent && tcp.snd_una() > Ssn(1);
         if fin {
-            self.consider_plain_data(cx, id);
+            self.consider_fallback(cx, id, Trigger::UnmappedData);
         } else if acks {
             self.consider_fallback(cx, id, Trigger::BareAck);
         }
@@ -1496,7 +1497,6 @@ impl Connection {
             cx.out.counters.dss_not_matching += 1;
             return;
         };
-        self.receiver.note_mapped(id);
         let ssn = self.position_of(id, wire.ssn);
         if wire.length == 0 {
             if let Some(ssn) = ssn {
@@ -1603,12 +1603,22 @@ impl Connection {
         }
     }
 
-    /// Plain TCP: the subflow's ACK is the connection's.
-    fn on_plain_ack(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+    /// Plain TCP: the subflow's ACK is the connection's. A peer that sends a DATA_ACK has not heard of our fallback:
+    /// what it acknowledges beyond that it may have discarded.
+    fn on_plain_ack(&mut self, cx: &mut Context<'_>, id: SubflowId, data_ack: Option<DataAck>) {
         let Mode::Plain { tx: (ssn, dsn), .. } = self.session.mode() else { return };
         let Some(subflow) = self.paths.get(id) else { return };
-        let acked = dsn.plus(subflow.tcp().snd_una().since(ssn)).min(self.sender.sent());
-        let window = subflow.tcp().peer_window();
+        let mut acked = dsn.plus(subflow.tcp().snd_una().since(ssn)).min(self.sender.sent());
+        let (window, rto) = (subflow.tcp().peer_window(), subflow.tcp().rto());
+        let known = self.session.announces_fallback().then_some(data_ack);
+        if let Some(data_ack) = known {
+            let asks = self.session.note_peer_mode(data_ack.is_some());
+            let has = data_ack.and_then(|ack| self.session.unwrap_ack(ack, self.acked()));
+            acked = has.map_or(acked, |has| acked.min(has));
+            if asks {
+                self.announce_fallback(cx, id, cx.now + rto);
+            }
+        }
         self.advance_una(cx, id, acked, window);
         // RFC 9293 section 3.8.6 (SHLD-15): a window that shrinks lets nothing new out. That of Multipath TCP does not
         // shrink: ACKs of other subflows overtake each other (RFC 8684 section 3.3.5).
@@ -2170,7 +2180,9 @@ impl Connection {
     /// The peer has not shown yet that it speaks Multipath TCP, or that it has anything of ours, and there
     /// is no other subflow: a copy on the same one would be in the way of falling back.
     fn may_still_fall_back(&self) -> bool {
-        let unheard = !self.session.is_confirmed() || self.sender.una() == Dsn(0);
+        let initial = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
+        let proven = initial.is_some_and(|(id, _)| self.sender.is_proven(id));
+        let unheard = !self.session.is_confirmed() || self.sender.una() == Dsn(0) && !proven;
         // Only the first subflow can, and not once it is lost.
         unheard && self.paths.is_initial_alone()
     }
@@ -3474,7 +3486,7 @@ impl Connection {
             self.paths.iter_mut().for_each(|subflow| subflow.tcp_mut().count_full_segments());
         }
         if multipath {
-            self.on_plain_ack(cx, id);
+            self.on_plain_ack(cx, id, None);
         }
         if infinite.is_some()
             && let Some(rto) = self.paths.get(id).map(|subflow| subflow.tcp().rto())
@@ -3489,7 +3501,7 @@ impl Connection {
         let (una, (from, first)) = (self.sender.una(), self.run_on(id, next));
         let infinite = (next, (from.plus(una.since(first)), una));
         self.become_plain(cx, reason, (from, first), Some(infinite));
-        self.on_plain_ack(cx, id);
+        self.on_plain_ack(cx, id, None);
     }
 
     fn become_plain(
@@ -3592,13 +3604,17 @@ impl Connection {
         let failed = self.receiver.failed_at(id);
         let plain = failed.is_none() && self.session.is_plain();
         let Some(dsn) = failed.or(plain.then_some(self.receiver.next())) else { return };
-        let says_so = plain && self.says_infinite_mapping(id);
+        let says_so = plain && self.says_infinite_mapping(id) && !self.session.is_contradicted();
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if says_so {
             subflow.settle_mp_fail();
         }
         match subflow.repeat_mp_fail(cx.now) {
             FailStep::NotDue => {}
+            // The peer still speaks Multipath TCP, and cannot be told.
+            FailStep::GiveUp if plain && self.session.is_contradicted() => {
+                self.abort_because(cx, CloseReason::PeerMisbehaved);
+            }
             // Options do not pass, or the peer is on plain TCP as well.
             FailStep::GiveUp if plain => {}
             FailStep::GiveUp => self.reset_with_mp_fail(cx, id, dsn),
@@ -5604,7 +5620,7 @@ impl Connection {
             }
         }
         let sent_all = match self.session.is_plain() {
-            true => self.closing.is_shut_down() && self.plain_fin_acked(),
+            true => self.closing.is_shut_down() && self.plain_fin_acked() && self.peer_has_all(),
             false => self.closing.fin_acked(),
         };
         if sent_all && self.closing.has_late_data() {
@@ -5617,6 +5633,11 @@ impl Connection {
             self.finish(cx, CloseReason::Finished);
             self.drop_unanswered(cx);
         }
+    }
+
+    /// The peer has all data that was written, as far as it says so itself.
+    fn peer_has_all(&self) -> bool {
+        self.sender.una() >= self.sender.written()
     }
 
     /// Plain TCP: our FIN is acknowledged, or the subflow is already gone with it.
@@ -5794,8 +5815,10 @@ impl Connection {
         self.stop_carrying(cx.now, id);
         self.drop_subflow(cx, id, CloseReason::Finished);
         if self.paths.is_empty() && !self.closing.is_closed() {
-            if self.session.is_plain() {
+            if self.session.is_plain() && self.peer_has_all() {
                 self.finish(cx, CloseReason::Finished);
+            } else if self.session.is_plain() {
+                self.finish(cx, CloseReason::PeerMisbehaved);
             } else {
                 self.closing.begin_wait_without_subflows(cx.now, CloseReason::Finished);
             }

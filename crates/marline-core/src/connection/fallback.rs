@@ -163,6 +163,8 @@ pub(super) type Point = (Ssn, Dsn);
 pub(super) struct Fallback {
     /// The first position whose data goes without a mapping of its own, and the point that the infinite one names.
     infinite: Option<Box<(Ssn, Point)>>,
+    /// The peer sent a DATA_ACK since: it still speaks Multipath TCP.
+    contradicted: bool,
 }
 
 impl Fallback {
@@ -174,6 +176,18 @@ impl Fallback {
     /// The peer has to hear of the fallback.
     pub(super) const fn is_announced(&self) -> bool {
         self.infinite.is_some()
+    }
+
+    /// A segment of the peer came with a DATA_ACK, or without one. Whether the peer has to be told once more.
+    pub(super) fn note_peer_mode(&mut self, multipath: bool) -> bool {
+        let news = multipath && !self.contradicted;
+        self.contradicted = multipath;
+        news
+    }
+
+    /// The peer, last heard, still spoke Multipath TCP.
+    pub(super) const fn is_contradicted(&self) -> bool {
+        self.contradicted
     }
 
     /// Data at this position went out before the fallback, and keeps its mapping.

@@ -44,8 +44,6 @@ struct Incoming {
     mappings: MappingRx,
     /// First position of the peer that was not delivered yet.
     delivered: Ssn,
-    /// The peer mapped data on it: options on data pass.
-    mapped: bool,
     /// The byte before `delivered` is the one before the first that is missing in the stream.
     in_step: bool,
     /// Bytes that came with the keys.
@@ -107,7 +105,7 @@ impl Receiver {
             mappings.set_infinite(Ssn(1), Dsn(0));
         }
         let (delivered, in_step) = (Ssn(1), self.buffer.next() == Dsn(0));
-        let incoming = Incoming { mappings, delivered, mapped: false, in_step, keyed: 0, early: 0 };
+        let incoming = Incoming { mappings, delivered, in_step, keyed: 0, early: 0 };
         self.subflows[slot] = Some(incoming);
     }
 
@@ -263,11 +261,6 @@ impl Receiver {
         self.delivered(id).0 == self.next().0 + 1
     }
 
-    /// The peer mapped data on it.
-    pub(super) fn is_mapped(&self, id: SubflowId) -> bool {
-        self.subflow(id).is_some_and(|subflow| subflow.mapped)
-    }
-
     /// So many bytes came with the keys.
     pub(super) fn note_keyed(&mut self, id: SubflowId, bytes: u16) {
         if let Some(subflow) = self.subflow_mut(id) {
@@ -303,13 +296,6 @@ impl Receiver {
         delivered < ssn || dsn.plus(delivered.since(ssn)) <= self.next()
     }
 
-    /// The peer mapped something on it.
-    pub(super) fn note_mapped(&mut self, id: SubflowId) {
-        if let Some(subflow) = self.subflow_mut(id) {
-            subflow.mapped = true;
-        }
-    }
-
     /// Takes note of a mapping. The bound of a subflow follows the buffer: all subflows together may have a
     /// mapping for every few bytes of the largest window.
     pub(super) fn announce(
@@ -318,7 +304,6 @@ impl Receiver {
         mapping: RxMapping,
     ) -> Result<(), MappingError> {
         let Some(subflow) = self.subflow_mut(id) else { return Ok(()) };
-        subflow.mapped = true;
         let delivered = subflow.delivered;
         let result = subflow.mappings.announce(mapping, delivered);
         if result != Err(MappingError::TooMany) || !self.has_room_for_mappings() {
@@ -403,7 +388,6 @@ impl Receiver {
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.delivered = Ssn(1).plus(payload.len() as u64);
             subflow.in_step = false;
-            subflow.mapped = true;
         }
         duplicate
     }
@@ -421,7 +405,6 @@ impl Receiver {
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.delivered = Ssn(1);
             subflow.in_step = false;
-            subflow.mapped = false;
         }
     }
 

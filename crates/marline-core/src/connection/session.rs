@@ -255,6 +255,16 @@ impl Session {
         self.fallback.is_announced()
     }
 
+    /// A segment of the peer came with a DATA_ACK, or without one. Whether the peer has to hear of the fallback again.
+    pub(super) fn note_peer_mode(&mut self, multipath: bool) -> bool {
+        self.fallback.note_peer_mode(multipath)
+    }
+
+    /// The peer, last heard, still spoke Multipath TCP.
+    pub(super) const fn is_contradicted(&self) -> bool {
+        self.fallback.is_contradicted()
+    }
+
     /// Data behind the fallback was sent, with the infinite mapping; `next` is the first position that was not.
     pub(super) fn has_sent_plain(&self, next: Ssn) -> bool {
         self.fallback.is_announced() && !self.fallback.precedes(Ssn(next.0.saturating_sub(1)))

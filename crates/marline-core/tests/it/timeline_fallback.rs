@@ -279,6 +279,115 @@ fn a_side_that_falls_back_and_has_nothing_to_send_says_so_by_mp_fail() {
     assert_eq!(line.wait_for_send(60_000), None);
 }
 
+/// A connection that fell back, because an ACK lacked its options, and whose peer did not hear of it: what was mapped up to
+/// 6 is DATA_ACKed, and what TCP acknowledges beyond that was discarded.
+fn fell_back_alone() -> Subflows {
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"hello");
+    line.write(5);
+    let _ = line.sent();
+    line.send(0, Seg::ack());
+    assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+    line.write(5);
+    let sent = line.sent();
+    assert!(sent.contains(&"a: 6:11 P dsn8 1+inf@1".to_owned()), "{sent:?}");
+    line
+}
+
+#[test]
+fn a_peer_that_still_sends_data_acks_is_told_and_has_only_what_it_data_acked() {
+    let mut line = fell_back_alone();
+    line.send(0, Seg::ack().data_ack(line.their_dsn(6)));
+    line.wait_for_send(5_000).expect("MP_FAIL");
+    assert_eq!(line.sent(), ["a: ack 6 fail 6"]);
+    // It hears that, and has missed nothing.
+    line.option(0, MptcpOption::Fail(MpFail { dsn: line.their_dsn(6) }));
+    line.send(0, Seg::ack());
+    line.send(0, Seg::fin());
+    line.shutdown();
+    let _ = line.sent();
+    line.send(0, Seg::ack());
+    assert_eq!(line.closed(), Some(CloseReason::Finished));
+}
+
+#[test]
+fn the_end_of_a_peer_that_lacks_bytes_is_an_error() {
+    let mut line = fell_back_alone();
+    line.shutdown();
+    let _ = line.sent();
+    line.send(0, Seg::fin().data_ack(line.their_dsn(6)));
+    assert_eq!(line.closed(), Some(CloseReason::PeerMisbehaved));
+}
+
+#[test]
+fn a_peer_that_cannot_be_told_of_the_fallback_ends_the_connection() {
+    let mut line = fell_back_alone();
+    let (mut fails, mut closed) = (0, None);
+    while closed.is_none() {
+        line.send(0, Seg::ack().data_ack(line.their_dsn(6)));
+        line.wait_for_send(120_000).expect("it is told, or it is over");
+        fails += line.sent().iter().filter(|words| words.contains("fail")).count();
+        closed = line.closed();
+    }
+    assert!((3..=10).contains(&fails), "{fails}");
+    assert_eq!(closed, Some(CloseReason::PeerMisbehaved));
+}
+
+/// A FIN without options in the middle of the stream is that of a peer on plain TCP, to which all is said.
+#[test]
+fn a_fin_without_options_in_mid_stream_ends_the_subflow_by_a_reset() {
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"hello");
+    let _ = line.sent();
+    line.send(0, Seg::fin());
+    assert_eq!(line.sent(), ["a: R 1 reset 6"]);
+    // At the end of the stream nothing is missing.
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"hello");
+    line.data_fin(0);
+    let _ = line.sent();
+    line.send(0, Seg::fin());
+    let sent = line.sent();
+    assert!(sent.iter().all(|words| !words.contains(" R ")), "{sent:?}");
+}
+
+/// ACKs without options acknowledge what was DATA_ACKed before: it may be on plain TCP, and is not sent the same twice.
+#[test]
+fn nothing_is_repeated_on_a_subflow_whose_acks_have_lost_their_options() {
+    let mut line = Subflows::called(multipath());
+    line.write(5);
+    let _ = line.sent();
+    line.ack(0);
+    line.write(5);
+    let _ = line.sent();
+    line.ack(0);
+    line.write(5);
+    assert_eq!(line.sent(), ["a: 11:16 P dack 1 dsn 11+5"]);
+    line.send(0, Seg::ack());
+    assert_eq!((line.fallback(), line.sent()), (None, vec![]));
+    line.wait_for_send(5_000).expect("the data-level timer");
+    assert_eq!(line.sent(), ["a: R 16 reset 6"]);
+}
+
+/// Something lets data pass and takes the options out of ACKs: a DATA_FIN is answered, and never DATA_ACKed.
+#[test]
+fn a_data_fin_that_is_answered_without_options_ends_the_subflow() {
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"hello");
+    line.shutdown();
+    let mut fins = 0;
+    while fins < 10 {
+        let sent = line.sent();
+        fins += sent.iter().filter(|words| words.ends_with("dfin")).count();
+        if sent.iter().any(|words| words.contains("R 1 reset 6")) {
+            break;
+        }
+        line.send(0, Seg::ack());
+        line.wait_for_send(60_000).expect("it is repeated");
+    }
+    assert!((3..=6).contains(&fins), "{fins}");
+}
+
 /// The other side of it.
 #[test]
 fn mp_fail_of_a_peer_that_fell_back_leads_to_plain_tcp_and_is_answered() {

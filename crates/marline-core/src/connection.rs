@@ -1606,9 +1606,8 @@ impl Connection {
     /// Plain TCP: the subflow's ACK is the connection's. A peer that sends a DATA_ACK has not heard of our fallback:
     /// what it acknowledges beyond that it may have discarded.
     fn on_plain_ack(&mut self, cx: &mut Context<'_>, id: SubflowId, data_ack: Option<DataAck>) {
-        let Mode::Plain { tx: (ssn, dsn), .. } = self.session.mode() else { return };
+        let Some(mut acked) = self.acked_by_tcp(id) else { return };
         let Some(subflow) = self.paths.get(id) else { return };
-        let mut acked = dsn.plus(subflow.tcp().snd_una().since(ssn)).min(self.sender.sent());
         let (window, rto) = (subflow.tcp().peer_window(), subflow.tcp().rto());
         let known = self.session.announces_fallback().then_some(data_ack);
         if let Some(data_ack) = known {
@@ -1624,6 +1623,18 @@ impl Connection {
         // shrink: ACKs of other subflows overtake each other (RFC 8684 section 3.3.5).
         let end = self.acked().min(self.sender.written()).plus(window);
         self.sender.set_window(end);
+    }
+
+    /// Plain TCP: up to where the stream is acknowledged on the subflow.
+    fn acked_by_tcp(&self, id: SubflowId) -> Option<Dsn> {
+        let Mode::Plain { tx: (ssn, dsn), .. } = self.session.mode() else { return None };
+        let una = self.paths.get(id)?.tcp().snd_una();
+        Some(dsn.plus(una.since(ssn)).min(self.sender.sent()))
+    }
+
+    /// Plain TCP: by its last DATA_ACK the peer does not have what its TCP acknowledged.
+    fn peer_lacks_bytes(&self, id: SubflowId) -> bool {
+        self.acked_by_tcp(id).is_some_and(|acked| acked > self.sender.una())
     }
 
     fn advance_una(&mut self, cx: &mut Context<'_>, id: SubflowId, acked: Dsn, window: u64) {
@@ -3612,7 +3623,7 @@ impl Connection {
         match subflow.repeat_mp_fail(cx.now) {
             FailStep::NotDue => {}
             // The peer still speaks Multipath TCP, and cannot be told.
-            FailStep::GiveUp if plain && self.session.is_contradicted() => {
+            FailStep::GiveUp if plain && self.peer_lacks_bytes(id) => {
                 self.abort_because(cx, CloseReason::PeerMisbehaved);
             }
             // Options do not pass, or the peer is on plain TCP as well.

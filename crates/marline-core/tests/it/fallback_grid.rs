@@ -10,8 +10,8 @@ use marline_testkit::{Seg, Side, config};
 use marline_time::{Rng, SeedTree};
 use marline_wire::{SeqNum, TcpFlags};
 
-/// How often a fault happens that happens again. The middlebox of this test has no timer that ends its wait for the next
-/// segment, and would hold each one up for a timeout of TCP.
+/// How often segments are joined that are joined again and again. The middlebox of this test has no timer that ends its
+/// wait for the next segment, and would hold each one up for a timeout of TCP.
 const REPEATS: usize = 6;
 /// Bytes of each stream that has any: some forty segments.
 const SIZE: usize = 50_000;

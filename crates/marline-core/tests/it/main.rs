@@ -34,6 +34,7 @@ mod timeline_closing;
 mod timeline_dss;
 mod timeline_ends;
 mod timeline_fallback;
+mod timeline_fallback_agreement;
 mod timeline_fast_open;
 mod timeline_frto;
 mod timeline_join;

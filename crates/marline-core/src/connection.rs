@@ -17,6 +17,7 @@ mod choice;
 mod closing;
 mod delivery_delay;
 mod delivery_watch;
+mod fallback;
 mod fast_open;
 mod fec_tx;
 mod handshake;
@@ -71,6 +72,7 @@ use self::choice::{Choice, Kind, Terms};
 use self::closing::Closing;
 use self::delivery_delay::DeliveryDelay;
 use self::delivery_watch::DeliveryWatch;
+use self::fallback::{Others, Point, Standing, Trigger, Verdict};
 use self::fast_open::FastOpening;
 use self::fec_tx::SentRepair;
 use self::handshake::{capable_keys, capable_syn_ack, reason};
@@ -302,7 +304,7 @@ impl Connection {
         let tcp = connection.active_subflow(cx, path, SynRetries::first(&connection.config));
         connection.closing.announce();
         connection.add_initial(cx, tcp, ends);
-        if let Some(reason) = connection.session.fallback() {
+        if let Some(reason) = connection.session.fallback_reason() {
             cx.out.monitor(cx.now, origin.id, MonitorKind::Fallback(reason));
         }
         let from_reserve = connection.paths.addresses().initial_local().backup;
@@ -508,7 +510,7 @@ impl Connection {
         let data_due_since = active_at.and_then(|at| self.receiver.watch().due_since(at));
         ConnectionInfo {
             id: self.id,
-            fallback: self.session.fallback(),
+            fallback: self.session.fallback_reason(),
             extensions: self.session.extensions(),
             scheduler: scheduler.name().to_owned(),
             path_manager: path_manager.name().to_owned(),
@@ -1232,7 +1234,8 @@ impl Connection {
         id: SubflowId,
         segment: &TcpSegment<'_>,
     ) -> bool {
-        self.on_plain_ack(cx, id);
+        let data_ack = segment.options.dss.and_then(|dss| dss.data_ack);
+        self.on_plain_ack(cx, id, data_ack);
         for option in segment.options.mptcp.iter() {
             if let MptcpOption::Fail(fail) = option {
                 self.on_mp_fail(cx, id, fail);
@@ -1405,6 +1408,7 @@ impl Connection {
             self.sender.raise_window(self.session.first_mapped().plus(ingress.window));
             let MpCapableForm::Ack { data: Some(data), .. } = capable.form else { return };
             self.confirm(cx);
+            self.receiver.note_keyed(id, data.length);
             self.on_capable_data(cx, id, data);
             self.session.note_capable_data(&self.config, ingress.in_order.is_some());
         } else {
@@ -1412,11 +1416,9 @@ impl Connection {
         }
     }
 
-    /// A segment without any MPTCP option: a DSS is missing if it carries data or acknowledges some.
-    /// On the first subflow, before anything passed and while it is alone, that is plain TCP; on a
-    /// joined one it is a middlebox that drops options (RFC 8684 section 3.7). Data without a
-    /// mapping later on is an error of the mapping, and what it acknowledges says nothing: a
-    /// middlebox that cuts segments leaves the options on the first piece.
+    /// A segment without any MPTCP option: a DSS is missing if it acknowledges data. Data without a mapping is judged
+    /// once it is in order ([`Self::deliver`]): a middlebox that cuts segments leaves the options on one piece, which
+    /// the other may overtake. So such a piece is no ACK without a DATA_ACK either.
     fn on_missing_dss(
         &mut self,
         cx: &mut Context<'_>,
@@ -1425,31 +1427,23 @@ impl Connection {
         ingress: &Ingress,
     ) {
         let flags = segment.header.flags;
-        if flags.contains(TcpFlags::SYN) || !segment.options.mptcp.is_empty() {
+        let options = !segment.options.mptcp.is_empty() || segment.options.mptcp.malformed;
+        if flags.contains(TcpFlags::SYN) || options || !segment.payload.is_empty() {
             return;
         }
-        let malformed = segment.options.mptcp.malformed;
-        let subflow = self.paths.get(id).filter(|subflow| subflow.is_up() && !malformed);
-        let Some(subflow) = subflow else { return };
-        let mapped = self.receiver.is_mapped(id);
-        let unmapped = carries(segment) && !mapped;
-        let piece = !segment.payload.is_empty() && mapped;
-        let first = self.sender.is_contiguous(id);
-        let sent = self.sender.sent() > Dsn(0) || !first;
-        let acks = ingress.newly_acked > 0 && sent && subflow.tcp().snd_una() > Ssn(1);
-        let unproven = acks && !self.sender.is_proven(id) && !piece;
-        if !unmapped && !unproven {
-            return;
-        }
-        // Both directions are contiguous from their first byte on.
-        let contiguous = first && self.receiver.is_contiguous(id);
-        // Joins that have not come up are nobody's way yet, if it is sure that options do not pass here.
-        let joined = |s: &SubflowContext| !s.is_initial() && (s.was_joined() || !unproven);
-        let alone = !self.paths.iter().any(joined);
-        if subflow.is_initial() && alone && contiguous {
-            self.fall_back(cx, FallbackReason::FirstDataWithoutOption);
-        } else if unproven {
-            self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+        let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_up()) else { return };
+        self.sender.note_bare_ack(id);
+        let tcp = subflow.tcp();
+        // Only plain TCP ends a stream like this.
+        let fin = flags.contains(TcpFlags::FIN)
+            && tcp.peer_to_wire(tcp.rcv_nxt()) == segment.header.seq.add(1)
+            && !self.receiver.fin_reached();
+        let sent = self.sender.sent() > Dsn(0) || !self.sender.is_contiguous(id);
+        let acks = ingress.newly_acked > 0 && sent && tcp.snd_una() > Ssn(1);
+        if fin {
+            self.consider_fallback(cx, id, Trigger::UnmappedData);
+        } else if acks {
+            self.consider_fallback(cx, id, Trigger::BareAck);
         }
     }
 
@@ -1503,7 +1497,6 @@ impl Connection {
             cx.out.counters.dss_not_matching += 1;
             return;
         };
-        self.receiver.note_mapped(id);
         let ssn = self.position_of(id, wire.ssn);
         if wire.length == 0 {
             if let Some(ssn) = ssn {
@@ -1610,17 +1603,38 @@ impl Connection {
         }
     }
 
-    /// Plain TCP: the subflow's ACK is the connection's.
-    fn on_plain_ack(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let Mode::Plain { tx: (ssn, dsn), .. } = self.session.mode() else { return };
+    /// Plain TCP: the subflow's ACK is the connection's. A peer that sends a DATA_ACK has not heard of our fallback:
+    /// what it acknowledges beyond that it may have discarded.
+    fn on_plain_ack(&mut self, cx: &mut Context<'_>, id: SubflowId, data_ack: Option<DataAck>) {
+        let Some(mut acked) = self.acked_by_tcp(id) else { return };
         let Some(subflow) = self.paths.get(id) else { return };
-        let acked = dsn.plus(subflow.tcp().snd_una().since(ssn)).min(self.sender.sent());
-        let window = subflow.tcp().peer_window();
+        let (window, rto) = (subflow.tcp().peer_window(), subflow.tcp().rto());
+        let known = self.session.announces_fallback().then_some(data_ack);
+        if let Some(data_ack) = known {
+            let asks = self.session.note_peer_mode(data_ack.is_some());
+            let has = data_ack.and_then(|ack| self.session.unwrap_ack(ack, self.acked()));
+            acked = has.map_or(acked, |has| acked.min(has));
+            if asks {
+                self.announce_fallback(cx, id, cx.now + rto);
+            }
+        }
         self.advance_una(cx, id, acked, window);
         // RFC 9293 section 3.8.6 (SHLD-15): a window that shrinks lets nothing new out. That of Multipath TCP does not
         // shrink: ACKs of other subflows overtake each other (RFC 8684 section 3.3.5).
         let end = self.acked().min(self.sender.written()).plus(window);
         self.sender.set_window(end);
+    }
+
+    /// Plain TCP: up to where the stream is acknowledged on the subflow.
+    fn acked_by_tcp(&self, id: SubflowId) -> Option<Dsn> {
+        let Mode::Plain { tx: (ssn, dsn), .. } = self.session.mode() else { return None };
+        let una = self.paths.get(id)?.tcp().snd_una();
+        Some(dsn.plus(una.since(ssn)).min(self.sender.sent()))
+    }
+
+    /// Plain TCP: by its last DATA_ACK the peer does not have what its TCP acknowledged.
+    fn peer_lacks_bytes(&self, id: SubflowId) -> bool {
+        self.acked_by_tcp(id).is_some_and(|acked| acked > self.sender.una())
     }
 
     fn advance_una(&mut self, cx: &mut Context<'_>, id: SubflowId, acked: Dsn, window: u64) {
@@ -1687,9 +1701,12 @@ impl Connection {
         }
     }
 
-    /// A server that nobody has answered may still turn out to speak plain TCP on the way.
+    /// A server that has DATA_ACKed no mapped data may still turn out to speak plain TCP on the way.
     fn may_be_plain(&self, id: SubflowId) -> bool {
-        self.session.is_server() && self.was_never_heard(id)
+        self.session.is_server()
+            && !self.sender.is_proven(id)
+            && !self.is_proven_to_peer(id)
+            && matches!(self.judge(id, Trigger::UnmappedData), Verdict::FromFirstByte { .. })
     }
 
     /// Looks at what a segment holds beside what is mapped: a middlebox has put segments together
@@ -1713,24 +1730,24 @@ impl Connection {
     /// Bytes in order.
     fn deliver(&mut self, cx: &mut Context<'_>, id: SubflowId, (ssn, bytes): (Ssn, &[u8])) {
         let there = self.paths.get(id).is_some();
+        let end = ssn.plus(bytes.len() as u64);
         if self.session.is_plain() && there && !self.receiver.covers(id, ssn) {
             // Its infinite mapping did not pass; that it needs none says the same.
-            self.receive_plain(cx, id, (ssn, self.receiver.next()));
+            self.receive_plain_unannounced(cx, id, ssn);
+        } else if self.session.is_multipath()
+            && !self.receiver.maps(id, ssn, end)
+            && self.receiver.lacks_mapping(id, ssn, end)
+        {
+            // The part before it may be mapped. What is not ends the subflow below, if this does not.
+            self.consider_plain_data(cx, id);
         }
-        let may_be_plain = self.may_be_plain(id);
-        let mut result = self.translate(cx, id, ssn, bytes);
-        let plain_follows = self.receiver.expects_plain(id);
-        if result == Err(MappingError::Unmapped) && may_be_plain && plain_follows {
-            // Options get lost here, if only those of segments that a middlebox put together.
-            self.fall_back(cx, FallbackReason::FirstDataWithoutOption);
-            result = self.translate(cx, id, ssn, bytes);
-        }
+        let result = self.translate(cx, id, ssn, bytes);
         if self.paths.get(id).is_none() {
             return;
         }
         self.receiver.hold_kept(id);
         match result {
-            Ok(()) => {}
+            Ok(()) => self.watch_plain_stream(cx, id),
             Err(MappingError::BadChecksum(dsn)) => self.on_bad_checksum(cx, id, dsn),
             Err(error) => {
                 cx.out.counters.dss_not_matching += 1;
@@ -1974,7 +1991,7 @@ impl Connection {
                 cx.out.counters.mp_capable_syn_rx += 1;
                 self.session.on_capable(&self.config, &capable);
             }
-            _ => self.fall_back(cx, FallbackReason::SynWithoutOption),
+            _ => self.fall_back_in_handshake(cx, FallbackReason::SynWithoutOption),
         }
     }
 
@@ -1996,7 +2013,7 @@ impl Connection {
         segment: &TcpSegment<'_>,
     ) {
         let Some((capable, listener_key)) = capable_syn_ack(segment) else {
-            self.fall_back(cx, FallbackReason::SynAckWithoutOption);
+            self.fall_back_in_handshake(cx, FallbackReason::SynAckWithoutOption);
             return;
         };
         self.session.on_capable(&self.config, &capable);
@@ -2020,12 +2037,12 @@ impl Connection {
             // An ACK without the option before the handshake is through is no reason yet; the
             // one that completes it is.
             _ if segment.header.flags.contains(TcpFlags::RST) => {}
-            _ => self.fall_back(cx, FallbackReason::FirstDataWithoutOption),
+            _ => self.fall_back_in_handshake(cx, FallbackReason::FirstDataWithoutOption),
         }
     }
 
-    /// Server: a segment with a DSS overtook the third ACK and the first data, which carry the keys.
-    /// It cannot be understood yet and is not plain TCP either: drop it, it will come again.
+    /// Server: a segment with a DSS overtook the third ACK and the first data, which carry the keys, or data without
+    /// options did. It cannot be understood yet and is not plain TCP either: drop it, it will come again.
     ///
     /// The first byte with neither keys nor mapping overtook nothing. So does Linux (6.18) send what went with its
     /// SYN and was not taken; it goes on in plain TCP with those who do.
@@ -2033,12 +2050,16 @@ impl Connection {
         if !self.session.is_server() || !self.session.is_offered() {
             return false;
         }
-        let Some(dss) = segment.options.dss else { return false };
-        let first = self.paths.get(id).map(|subflow| subflow.tcp().peer_to_wire(Ssn(1)));
-        let unmapped = dss.mapping.is_none()
-            && !segment.payload.is_empty()
-            && first == Some(segment.header.seq);
-        !unmapped && mp_capable(segment).is_none()
+        let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) else { return false };
+        let first = tcp.peer_to_wire(tcp.rcv_nxt()) == segment.header.seq;
+        let carries = !segment.payload.is_empty();
+        match segment.options.dss {
+            Some(dss) => {
+                let unmapped = dss.mapping.is_none() && carries && first;
+                !unmapped && mp_capable(segment).is_none()
+            }
+            None => carries && !first && mp_capable(segment).is_none(),
+        }
     }
 
     /// A SYN or SYN/ACK that comes again says that what answered it did not get through. If it was the
@@ -2062,7 +2083,7 @@ impl Connection {
             (Role::Server, Mode::Offered)
                 if !flags.contains(TcpFlags::ACK) && mp_capable(segment).is_none() =>
             {
-                self.fall_back(cx, FallbackReason::SynWithoutOption);
+                self.fall_back_in_handshake(cx, FallbackReason::SynWithoutOption);
             }
             (Role::Client, Mode::Multipath { confirmed: false })
                 if subflow.tcp().is_established()
@@ -2091,9 +2112,8 @@ impl Connection {
             && !segment.payload.is_empty()
             && !segment.options.has_mptcp();
         let multipath = self.session.is_server() && self.session.is_multipath();
-        if again && multipath && self.was_never_heard(id) {
-            self.fall_back(cx, FallbackReason::FirstDataWithoutOption);
-            self.session.drop_infinite_mapping();
+        if again && multipath {
+            self.consider_fallback(cx, id, Trigger::FirstByteAgain);
         }
     }
 
@@ -2101,31 +2121,22 @@ impl Connection {
     /// contiguous from their first byte on, and the peer has sent no more than the window that needs no
     /// answer, and probes.
     fn was_never_heard(&self, id: SubflowId) -> bool {
-        let Some(subflow) = self.paths.get(id) else { return false };
-        if !subflow.is_initial() || self.sender.is_proven(id) || !subflow.is_usable() {
-            return false;
-        }
-        let segment = subflow.tcp().max_segment() as u64;
+        matches!(self.judge(id, Trigger::FirstByteAgain), Verdict::FromFirstByte { .. })
+    }
+
+    /// Nothing of ours is DATA_ACKed, and the peer has sent no more than the window that needs no answer, and probes.
+    fn is_within_first_window(&self, id: SubflowId) -> bool {
+        let segment = self.paths.get(id).map_or(0, |subflow| subflow.tcp().max_segment() as u64);
         let window = 2 * u64::from(self.config.initial_window) * segment;
-        self.receiver.is_contiguous(id)
-            && self.receiver.delivered(id).0 <= window
-            && self.sender.is_contiguous(id)
-            && self.sender.una() == Dsn(0)
-            && self.paths.count() == 1
+        self.sender.una() == Dsn(0) && self.receiver.delivered(id).0 <= window
     }
 
     /// Nothing with options was ever answered since the handshake: from now on without.
     fn give_options_up(&mut self, cx: &mut Context<'_>) {
-        let end = self.sender.sent().0 + 1;
-        let contiguous = |(id, subflow): (SubflowId, &SubflowContext)| {
-            self.sender.is_contiguous(id) && subflow.tcp().snd_nxt().0 == end
-        };
-        if !self.paths.with_ids().all(contiguous) {
-            return;
+        let initial = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
+        if let Some((id, _)) = initial {
+            self.consider_fallback(cx, id, Trigger::OptionsUnanswered);
         }
-        self.fall_back(cx, FallbackReason::OptionsUnanswered);
-        // An infinite mapping is an option, too, and would not pass either.
-        self.session.drop_infinite_mapping();
     }
 
     /// The client's first data timed out: a middlebox drops what carries options, or the path is dead.
@@ -2180,7 +2191,9 @@ impl Connection {
     /// The peer has not shown yet that it speaks Multipath TCP, or that it has anything of ours, and there
     /// is no other subflow: a copy on the same one would be in the way of falling back.
     fn may_still_fall_back(&self) -> bool {
-        let unheard = !self.session.is_confirmed() || self.sender.una() == Dsn(0);
+        let initial = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
+        let proven = initial.is_some_and(|(id, _)| self.sender.is_proven(id));
+        let unheard = !self.session.is_confirmed() || self.sender.una() == Dsn(0) && !proven;
         // Only the first subflow can, and not once it is lost.
         unheard && self.paths.is_initial_alone()
     }
@@ -2212,11 +2225,11 @@ impl Connection {
             if self.config.speaks_first {
                 tcp.ack_soon(cx.now);
             }
-            let fallback = self.session.fallback();
+            let fallback = self.session.fallback_reason();
             cx.out.event(Event::Connected { connection: self.id, fallback });
             self.settle_fast_open(cx, id);
         }
-        if self.session.fallback() == Some(FallbackReason::SynRetries) {
+        if self.session.fallback_reason() == Some(FallbackReason::SynRetries) {
             cx.networks.on_unanswered(cx.now, path.local.ip(), path.remote.ip());
         }
         cx.out.monitor(cx.now, self.id, MonitorKind::Established(path));
@@ -3345,7 +3358,8 @@ impl Connection {
     }
 }
 
-/// Falling back to plain TCP, at every stage (RFC 8684 section 3.7).
+/// Falling back to plain TCP, at every stage (RFC 8684 section 3.7). `connection/fallback.rs` decides whether; this
+/// says how both directions stand, and carries out what follows.
 ///
 /// Options that do not pass are noticed in the handshake, or when the first data comes without a
 /// mapping, or is acknowledged without a DATA_ACK. Then the stream is plain TCP from byte one, as
@@ -3358,52 +3372,167 @@ impl Connection {
 /// the data is not contiguous (another subflow carried some of it), the subflow is reset instead, and
 /// the data goes by the others, or by the next one.
 impl Connection {
-    /// The handshake or the first data showed that MPTCP does not pass: plain TCP from byte one.
-    fn fall_back(&mut self, cx: &mut Context<'_>, reason: FallbackReason) {
+    /// How both directions stand on this subflow.
+    fn standing(&self, id: SubflowId) -> Standing {
+        let (mut sent_whole, mut sent_tail, mut usable, mut initial) = (false, false, false, false);
+        if let Some(subflow) = self.paths.get(id) {
+            let (una, end, next) = (self.sender.una(), self.sender.sent(), subflow.tcp().snd_nxt());
+            let (from, first) = self.run_on(id, next);
+            // A FIN takes a place on the subflow and none in the stream.
+            sent_whole = self.sender.is_contiguous(id) && next.0.wrapping_sub(end.0 + 1) <= 1;
+            sent_tail = first <= una && end.since(first) == next.since(from);
+            (usable, initial) = (subflow.is_usable(), subflow.is_initial() && subflow.is_up());
+        }
+        let proven = self.sender.is_proven(id);
+        Standing {
+            initial,
+            others: self.others(id),
+            sent_whole,
+            sent_tail,
+            received_whole: self.receiver.is_contiguous(id) && self.receiver.expects_plain(id),
+            received_tail: self.receiver.is_in_step(id),
+            proven,
+            proven_to_peer: self.is_proven_to_peer(id),
+            unheard: usable && !proven && self.is_within_first_window(id),
+        }
+    }
+
+    /// Subflows beside this one.
+    fn others(&self, id: SubflowId) -> Others {
+        let mut others = Others::None;
+        for (_, subflow) in self.paths.with_ids().filter(|(other, _)| *other != id) {
+            let kind = if subflow.is_usable() {
+                Others::Usable
+            } else if subflow.was_joined() {
+                Others::Closing
+            } else {
+                Others::Opening
+            };
+            others = others.max(kind);
+        }
+        others
+    }
+
+    /// Where what is not DATA_ACKed began to be contiguous on a subflow; `next` is the first position not sent there.
+    fn run_on(&self, id: SubflowId, next: Ssn) -> Point {
+        let (una, end) = (self.sender.una(), self.sender.sent());
+        if una == end { (next, una) } else { self.sender.run(id) }
+    }
+
+    /// Data that the peer mapped, beyond what came with its keys, may have been DATA_ACKed.
+    fn is_proven_to_peer(&self, id: SubflowId) -> bool {
+        let keyed = self.session.first_mapped_by_peer().plus(self.receiver.keyed(id).into());
+        self.receiver.delivered(id) > Ssn(1).plus(keyed.0)
+    }
+
+    fn judge(&self, id: SubflowId, trigger: Trigger) -> Verdict {
+        fallback::judge(trigger, &self.standing(id))
+    }
+
+    /// Something on a subflow suggests a fallback.
+    fn consider_fallback(&mut self, cx: &mut Context<'_>, id: SubflowId, trigger: Trigger) {
+        let standing = self.standing(id);
+        self.carry_out(cx, id, fallback::judge(trigger, &standing));
+        if standing.proven_to_peer && self.session.is_plain() {
+            // The peer does not take it for plain TCP by itself.
+            self.announce_fallback(cx, id, cx.now);
+        }
+    }
+
+    /// Bytes without a mapping are next on the subflow. If plain TCP is out of the question, they end it.
+    fn consider_plain_data(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let verdict = self.judge(id, Trigger::UnmappedData);
+        if matches!(verdict, Verdict::FromFirstByte { .. }) {
+            self.consider_fallback(cx, id, Trigger::UnmappedData);
+        }
+    }
+
+    /// The first subflow's handshake ends without the option: plain TCP from byte one.
+    fn fall_back_in_handshake(&mut self, cx: &mut Context<'_>, reason: FallbackReason) {
+        let initial = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
+        let id = initial.map_or(SubflowId(0), |(id, _)| id);
+        let verdict = self.judge(id, Trigger::Handshake(reason));
+        self.carry_out(cx, id, verdict);
+    }
+
+    fn carry_out(&mut self, cx: &mut Context<'_>, id: SubflowId, verdict: Verdict) {
+        match verdict {
+            Verdict::Stay | Verdict::AskPeer => {}
+            Verdict::FromFirstByte { reason, says_so } => {
+                self.fall_back(cx, id, reason, says_so);
+            }
+            Verdict::FromHere(reason) => self.continue_plain(cx, id, reason),
+            Verdict::ResetSubflow => {
+                self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+            }
+            Verdict::ResetWithMpFail => {
+                let dsn = self.receiver.failed_at(id).unwrap_or(self.receiver.next());
+                self.reset_with_mp_fail(cx, id, dsn);
+            }
+            Verdict::Abort => self.abort_because(cx, CloseReason::PeerMisbehaved),
+        }
+    }
+
+    /// Plain TCP from byte one. `says_so`: the peer may have understood our mappings and must hear that they end.
+    fn fall_back(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        reason: FallbackReason,
+        says_so: bool,
+    ) {
         if self.session.is_plain() {
             return;
         }
-        cx.out.counters.mp_capable_fallback += 1;
-        // The peer may have understood our mappings: it must hear that they end.
+        let multipath = self.session.is_multipath();
         let una = self.sender.una();
-        let mapped = self
-            .paths
-            .initial()
-            .filter(|_| self.session.is_multipath())
-            .map(|subflow| (subflow.tcp().snd_nxt(), (Ssn(una.0 + 1), una)));
-        self.session.fall_back(reason, mapped);
-        self.leave_multipath(cx);
+        let next = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt());
+        let infinite = next.filter(|_| multipath && says_so);
+        let infinite = infinite.map(|next| (next, (Ssn(una.0 + 1), una)));
+        self.become_plain(cx, reason, (Ssn(1), Dsn(0)), infinite);
         for id in self.paths.those(SubflowContext::is_initial).iter() {
             self.receive_plain(cx, id, (Ssn(1), Dsn(0)));
         }
         if self.config.linux_compat.plain_counts_full_segments {
             self.paths.iter_mut().for_each(|subflow| subflow.tcp_mut().count_full_segments());
         }
+        if multipath {
+            self.on_plain_ack(cx, id, None);
+        }
+        if infinite.is_some()
+            && let Some(rto) = self.paths.get(id).map(|subflow| subflow.tcp().rto())
+        {
+            self.announce_fallback(cx, id, cx.now + rto);
+        }
+    }
+
+    /// Plain TCP in mid-stream, on the only subflow, from the first byte on that is not DATA_ACKed.
+    fn continue_plain(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: FallbackReason) {
+        let Some(next) = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt()) else { return };
+        let (una, (from, first)) = (self.sender.una(), self.run_on(id, next));
+        let infinite = (next, (from.plus(una.since(first)), una));
+        self.become_plain(cx, reason, (from, first), Some(infinite));
+        self.on_plain_ack(cx, id, None);
+    }
+
+    fn become_plain(
+        &mut self,
+        cx: &mut Context<'_>,
+        reason: FallbackReason,
+        tx: Point,
+        infinite: Option<(Ssn, Point)>,
+    ) {
+        cx.out.counters.mp_capable_fallback += 1;
+        self.session.leave_multipath(reason, tx, infinite);
+        self.leave_multipath(cx);
         cx.out.monitor(cx.now, self.id, MonitorKind::Fallback(reason));
     }
 
-    /// Mid-stream, on the only subflow. `false`: what is not DATA_ACKed is not contiguous there, and
-    /// the subflow was reset.
-    fn continue_plain(
-        &mut self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        reason: FallbackReason,
-    ) -> bool {
-        let (una, end) = (self.sender.una(), self.sender.sent());
-        let Some(subflow) = self.paths.get(id) else { return false };
-        let next = subflow.tcp().snd_nxt();
-        let (from, first) = if una == end { (next, una) } else { self.sender.run(id) };
-        if first > una || end.since(first) != next.since(from) {
-            self.reset_with_mp_fail(cx, id, self.receiver.next());
-            return false;
-        }
-        cx.out.counters.mp_capable_fallback += 1;
-        let infinite = (next, (from.plus(una.since(first)), una));
-        self.session.continue_plain(reason, (from, first), infinite);
-        self.leave_multipath(cx);
-        cx.out.monitor(cx.now, self.id, MonitorKind::Fallback(reason));
-        true
+    /// A peer to which we have nothing to send would not hear of the fallback: MP_FAIL tells it, from this time on.
+    fn announce_fallback(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Instant) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        subflow.expect_mp_fail(at);
+        self.repeat_mp_fail(cx, id);
     }
 
     /// What plain TCP has no use for: reinjections, data-level timers, joins.
@@ -3418,6 +3547,22 @@ impl Connection {
             if self.paths.get(id).is_some_and(other) && self.paths.count() > 1 {
                 self.reset_subflow(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
             }
+        }
+    }
+
+    /// The peer sends plain TCP from now on, and its infinite mapping did not pass.
+    fn receive_plain_unannounced(&mut self, cx: &mut Context<'_>, id: SubflowId, ssn: Ssn) {
+        if self.receiver.is_in_step(id) {
+            self.receive_plain(cx, id, (ssn, self.receiver.next()));
+        } else {
+            self.abort_because(cx, CloseReason::PeerMisbehaved);
+        }
+    }
+
+    /// On plain TCP nothing fills a hole in the stream: bytes were discarded that the peer takes for delivered.
+    fn watch_plain_stream(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        if self.session.is_plain() && self.receiver.has_lost_bytes(id) {
+            self.abort_because(cx, CloseReason::PeerMisbehaved);
         }
     }
 
@@ -3439,16 +3584,20 @@ impl Connection {
         if self.session.is_plain() {
             // Our own direction failed before, and both sides know.
             self.receive_plain(cx, id, (Ssn(0), dsn));
+            self.watch_plain_stream(cx, id);
             return;
         }
         // With a hole before it, the rest came, or must come, by another subflow.
-        if self.paths.usable_count() > 1 || dsn != self.receiver.next() {
-            self.reset_with_mp_fail(cx, id, dsn);
-            return;
+        let received_tail = dsn == self.receiver.next();
+        let standing = Standing { received_tail, ..self.standing(id) };
+        let verdict = fallback::judge(Trigger::BadChecksum, &standing);
+        self.carry_out(cx, id, verdict);
+        if verdict == Verdict::AskPeer
+            && let Some(subflow) = self.paths.get_mut(id)
+        {
+            subflow.expect_mp_fail(cx.now);
+            self.repeat_mp_fail(cx, id);
         }
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        subflow.expect_mp_fail(cx.now);
-        self.repeat_mp_fail(cx, id);
     }
 
     fn reset_with_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
@@ -3463,13 +3612,31 @@ impl Connection {
 
     /// Sends MP_FAIL, until the peer shows that it came through.
     fn repeat_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let Some(dsn) = self.receiver.failed_at(id) else { return };
+        let failed = self.receiver.failed_at(id);
+        let plain = failed.is_none() && self.session.is_plain();
+        let Some(dsn) = failed.or(plain.then_some(self.receiver.next())) else { return };
+        let says_so = plain && self.says_infinite_mapping(id) && !self.session.is_contradicted();
         let Some(subflow) = self.paths.get_mut(id) else { return };
+        if says_so {
+            subflow.settle_mp_fail();
+        }
         match subflow.repeat_mp_fail(cx.now) {
             FailStep::NotDue => {}
+            // The peer still speaks Multipath TCP, and cannot be told.
+            FailStep::GiveUp if plain && self.peer_lacks_bytes(id) => {
+                self.abort_because(cx, CloseReason::PeerMisbehaved);
+            }
+            // Options do not pass, or the peer is on plain TCP as well.
+            FailStep::GiveUp if plain => {}
             FailStep::GiveUp => self.reset_with_mp_fail(cx, id, dsn),
             FailStep::Send => self.signal_mp_fail(cx, id, dsn),
         }
+    }
+
+    /// Data with our infinite mapping is out.
+    fn says_infinite_mapping(&self, id: SubflowId) -> bool {
+        let next = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt());
+        next.is_some_and(|next| self.session.has_sent_plain(next))
     }
 
     fn signal_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
@@ -3478,35 +3645,37 @@ impl Connection {
         self.signal(Some(id), MptcpOption::Fail(fail));
     }
 
-    /// The peer found a bad checksum in what we sent, or answers our own MP_FAIL.
+    /// The peer found a bad checksum in what we sent, or fell back, or answers our own MP_FAIL.
     fn on_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, fail: MpFail) {
         cx.out.counters.mp_fail_rx += 1;
         if self.session.is_plain() {
-            self.answer_mp_fail(cx, id);
-            return;
-        }
-        if self.paths.usable_count() > 1 {
-            self.on_failed_reset(cx.now, id, fail);
-            self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerReset);
-            return;
-        }
-        if !self.paths.is_usable(id) {
-            return;
-        }
-        if let Some(dsn) = self.receiver.failed_at(id) {
-            let at = (self.receiver.delivered(id), dsn);
-            if self.continue_plain(cx, id, FallbackReason::ChecksumFailed) {
-                self.receive_plain(cx, id, at);
+            let answered = self.paths.get_mut(id).is_some_and(SubflowContext::settle_mp_fail);
+            if !answered {
+                self.answer_mp_fail(cx, id);
             }
             return;
         }
-        let from = Dsn(self.session.keys().local_offset(fail.dsn));
-        if from < self.sender.una() || from > self.sender.sent() {
-            cx.out.counters.dss_not_matching += 1;
+        let failed = self.receiver.failed_at(id);
+        let trigger = if failed.is_some() { Trigger::MpFailAnswered } else { Trigger::MpFail };
+        let standing = self.standing(id);
+        if standing.others == Others::Usable {
+            self.on_failed_reset(cx.now, id, fail);
+        } else if !self.paths.is_usable(id) {
+            return;
+        } else if failed.is_none() {
+            let from = Dsn(self.session.keys().local_offset(fail.dsn));
+            if from < self.sender.una() || from > self.sender.sent() {
+                cx.out.counters.dss_not_matching += 1;
+                return;
+            }
+        }
+        self.carry_out(cx, id, fallback::judge(trigger, &standing));
+        if !self.session.is_plain() {
             return;
         }
-        if self.continue_plain(cx, id, FallbackReason::PeerFailed) {
-            self.answer_mp_fail(cx, id);
+        match failed {
+            Some(dsn) => self.receive_plain(cx, id, (self.receiver.delivered(id), dsn)),
+            None => self.answer_mp_fail(cx, id),
         }
     }
 
@@ -3525,22 +3694,32 @@ impl Connection {
     fn answer_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let next = self.receiver.next();
         let Some(subflow) = self.paths.get_mut(id) else { return };
-        if self.session.fell_back_mid_stream() && subflow.answers_mp_fail() {
+        if self.session.announces_fallback() && subflow.answers_mp_fail() {
             self.signal_mp_fail(cx, id, next);
         }
     }
 
     /// The peer maps everything one to one from here on: plain TCP.
-    fn on_infinite_mapping(&mut self, cx: &mut Context<'_>, id: SubflowId, at: (Ssn, Dsn)) {
-        let alone = self.paths.get(id).is_some() && self.paths.usable_count() <= 1;
-        if !alone || self.receiver.is_infinite(id) {
+    fn on_infinite_mapping(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Point) {
+        if self.paths.get(id).is_none() || self.receiver.is_infinite(id) {
             return;
         }
-        let reason = match self.receiver.failed_at(id) {
-            Some(_) => FallbackReason::ChecksumFailed,
-            None => FallbackReason::InfiniteMapping,
+        let failed = self.receiver.failed_at(id);
+        let received_tail =
+            failed.map_or_else(|| self.receiver.fits(id, at), |dsn| dsn == self.receiver.next());
+        let standing = Standing { received_tail, ..self.standing(id) };
+        let verdict = match fallback::judge(Trigger::InfiniteMapping, &standing) {
+            Verdict::FromHere(_) if failed.is_some() => {
+                Verdict::FromHere(FallbackReason::ChecksumFailed)
+            }
+            verdict => verdict,
         };
-        if self.session.is_plain() || self.continue_plain(cx, id, reason) {
+        if !self.session.is_plain() {
+            self.carry_out(cx, id, verdict);
+        } else if !received_tail {
+            self.abort_because(cx, CloseReason::PeerMisbehaved);
+        }
+        if self.session.is_plain() {
             self.receive_plain(cx, id, at);
         }
     }
@@ -4391,6 +4570,13 @@ impl Connection {
             return None;
         }
         let usable = self.paths.usable_set();
+        if self.closing.repeats_fin_in_vain() && usable.iter().all(|id| self.sender.is_bare(id)) {
+            // The peer is heard, and options do not pass.
+            for id in usable.iter() {
+                self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+            }
+            return self.emit_owed(cx, buf);
+        }
         let id = self.closing.next_for_fin(usable, self.paths.best())?;
         // A third ACK that is still owed carries the keys, without which the peer cannot read the
         // DATA_FIN: it goes first.
@@ -5207,7 +5393,7 @@ impl Connection {
             return;
         }
         if self.session.is_offered() && self.gives_option_up(cx, id) {
-            self.fall_back(cx, FallbackReason::SynRetries);
+            self.fall_back_in_handshake(cx, FallbackReason::SynRetries);
         }
         if self.session.is_offered() {
             cx.out.counters.mp_capable_syn_tx += 1;
@@ -5445,7 +5631,7 @@ impl Connection {
             }
         }
         let sent_all = match self.session.is_plain() {
-            true => self.closing.is_shut_down() && self.plain_fin_acked(),
+            true => self.closing.is_shut_down() && self.plain_fin_acked() && self.peer_has_all(),
             false => self.closing.fin_acked(),
         };
         if sent_all && self.closing.has_late_data() {
@@ -5458,6 +5644,11 @@ impl Connection {
             self.finish(cx, CloseReason::Finished);
             self.drop_unanswered(cx);
         }
+    }
+
+    /// The peer has all data that was written, as far as it says so itself.
+    fn peer_has_all(&self) -> bool {
+        self.sender.una() >= self.sender.written()
     }
 
     /// Plain TCP: our FIN is acknowledged, or the subflow is already gone with it.
@@ -5527,6 +5718,13 @@ impl Connection {
             self.on_infinite_mapping(cx, id, at);
         }
         if self.session.is_plain() {
+            if !self.receiver.is_infinite(id) && !self.receiver.is_in_step(id) {
+                self.abort_because(cx, CloseReason::PeerMisbehaved);
+            }
+            self.watch_plain_stream(cx, id);
+            if self.closing.is_closed() {
+                return;
+            }
             let end = self.receiver.next();
             self.receiver.set_fin(end);
             self.tell_readable(cx);
@@ -5628,8 +5826,10 @@ impl Connection {
         self.stop_carrying(cx.now, id);
         self.drop_subflow(cx, id, CloseReason::Finished);
         if self.paths.is_empty() && !self.closing.is_closed() {
-            if self.session.is_plain() {
+            if self.session.is_plain() && self.peer_has_all() {
                 self.finish(cx, CloseReason::Finished);
+            } else if self.session.is_plain() {
+                self.finish(cx, CloseReason::PeerMisbehaved);
             } else {
                 self.closing.begin_wait_without_subflows(cx.now, CloseReason::Finished);
             }
@@ -5916,8 +6116,13 @@ impl Connection {
             let proven = !holds(s) && s.tcp().has_false_acks();
             s.is_usable() && (proven || heard && count > patience)
         };
+        // A peer that took to plain TCP would take what is repeated under new numbers for more data.
+        let bare = |id, s: &SubflowContext| s.is_usable() && !holds(s) && self.sender.is_bare(id);
+        let bare = there().find(|(id, subflow)| bare(*id, subflow)).map(|(id, _)| id);
         let liar = there().find(|(_, subflow)| lies(subflow)).map(|(id, _)| id);
-        if let Some(id) = liar {
+        if let Some(id) = bare {
+            self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+        } else if let Some(id) = liar {
             self.reset_subflow(cx, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
         }
         self.sender.repeat_orphans(now);

@@ -22,6 +22,8 @@ const LEAVING: Duration = Duration::from_secs(60);
 const MAX_FIN_REPEATS: u32 = 10;
 /// Questions in a row without an answer on any subflow after which nobody is held to be there.
 const SILENT_AFTER: u32 = 2;
+/// DATA_FINs after which ACKs without a DATA_ACK are no chance any more.
+const BARE_FINS: u32 = 4;
 
 /// Our DATA_FIN.
 #[derive(Copy, Clone, Debug, Default)]
@@ -358,6 +360,11 @@ impl Closing {
             self.leaving.una = una;
         }
         delivers
+    }
+
+    /// The DATA_FIN went out often enough to tell that something takes DATA_ACKs out, if it is answered without any.
+    pub(super) fn repeats_fin_in_vain(&self) -> bool {
+        self.leaving.fin.count >= BARE_FINS
     }
 
     /// Nobody waits for a peer that does not answer our DATA_FIN.

@@ -182,6 +182,37 @@ impl MappingRx {
         self.announced.front().is_some_and(|m| m.ssn <= start && end <= m.end())
     }
 
+    /// Some position from `start` to `end` is neither mapped nor torn, nor kept behind a failed mapping.
+    pub(crate) fn lacks_mapping(&self, start: Ssn, end: Ssn) -> bool {
+        if self.infinite.is_some() || self.failed.is_some() {
+            return false;
+        }
+        let mut at = start;
+        let mut mappings = self.announced.iter().skip_while(|m| m.end() <= start).peekable();
+        while at < end {
+            if let Some(mapping) = mappings.next_if(|m| m.ssn <= at) {
+                at = at.max(mapping.end());
+                continue;
+            }
+            match self.torn.len_at(at) {
+                0 => return true,
+                torn => at = at.plus(torn),
+            }
+        }
+        false
+    }
+
+    /// The last bytes before `delivered` were discarded, or wait for the rest of their mapping.
+    pub(crate) fn ends_torn(&self, delivered: Ssn) -> bool {
+        self.torn.len_at(Ssn(delivered.0.saturating_sub(1))) > 0 || !self.waiting.is_empty()
+    }
+
+    /// Where plain TCP would have this position: `None` without an infinite mapping.
+    pub(crate) fn plain_place(&self, at: Ssn) -> Option<Dsn> {
+        let (ssn, dsn) = *self.infinite.as_deref()?;
+        Some(Dsn((dsn.0 + at.0).saturating_sub(ssn.0)))
+    }
+
     /// Bytes kept since a checksum failed; `None` if none failed.
     pub(crate) fn kept(&self) -> Option<u64> {
         self.failed.as_ref().map(|failed| failed.bytes.len() as u64)

@@ -44,8 +44,10 @@ struct Incoming {
     mappings: MappingRx,
     /// First position of the peer that was not delivered yet.
     delivered: Ssn,
-    /// The peer mapped data on it: options on data pass.
-    mapped: bool,
+    /// The byte before `delivered` is the one before the first that is missing in the stream.
+    in_step: bool,
+    /// Bytes that came with the keys.
+    keyed: u16,
     /// Bytes taken from behind a hole of it that will come once more, in order: of one window at most.
     early: u32,
 }
@@ -102,7 +104,8 @@ impl Receiver {
         if plain {
             mappings.set_infinite(Ssn(1), Dsn(0));
         }
-        let incoming = Incoming { mappings, delivered: Ssn(1), mapped: false, early: 0 };
+        let (delivered, in_step) = (Ssn(1), self.buffer.next() == Dsn(0));
+        let incoming = Incoming { mappings, delivered, in_step, keyed: 0, early: 0 };
         self.subflows[slot] = Some(incoming);
     }
 
@@ -258,16 +261,39 @@ impl Receiver {
         self.delivered(id).0 == self.next().0 + 1
     }
 
-    /// The peer mapped data on it.
-    pub(super) fn is_mapped(&self, id: SubflowId) -> bool {
-        self.subflow(id).is_some_and(|subflow| subflow.mapped)
+    /// So many bytes came with the keys.
+    pub(super) fn note_keyed(&mut self, id: SubflowId, bytes: u16) {
+        if let Some(subflow) = self.subflow_mut(id) {
+            subflow.keyed = subflow.keyed.max(bytes);
+        }
     }
 
-    /// The peer mapped something on it.
-    pub(super) fn note_mapped(&mut self, id: SubflowId) {
-        if let Some(subflow) = self.subflow_mut(id) {
-            subflow.mapped = true;
-        }
+    /// How many bytes came with the keys. Their DATA_ACK says nothing of mappings.
+    pub(super) fn keyed(&self, id: SubflowId) -> u16 {
+        self.subflow(id).map_or(0, |subflow| subflow.keyed)
+    }
+
+    /// Bytes that are next on the subflow, and that nothing maps, would be next in the stream on plain TCP.
+    pub(super) fn is_in_step(&self, id: SubflowId) -> bool {
+        self.subflow(id).is_some_and(|subflow| subflow.in_step)
+    }
+
+    /// Something from `start` to `end` has lost its mapping, and not in a segment that kept another.
+    pub(super) fn lacks_mapping(&self, id: SubflowId, start: Ssn, end: Ssn) -> bool {
+        self.subflow(id).is_some_and(|subflow| subflow.mappings.lacks_mapping(start, end))
+    }
+
+    /// On plain TCP: bytes are missing that were discarded before, and that the peer takes for delivered.
+    pub(super) fn has_lost_bytes(&self, id: SubflowId) -> bool {
+        let Some(subflow) = self.subflow(id) else { return false };
+        subflow.mappings.plain_place(subflow.delivered).is_some_and(|place| place > self.next())
+    }
+
+    /// An infinite mapping that names this point leaves no hole. Bytes before it that are still to come have
+    /// mappings of their own.
+    pub(super) fn fits(&self, id: SubflowId, (ssn, dsn): (Ssn, Dsn)) -> bool {
+        let delivered = self.delivered(id);
+        delivered < ssn || dsn.plus(delivered.since(ssn)) <= self.next()
     }
 
     /// Takes note of a mapping. The bound of a subflow follows the buffer: all subflows together may have a
@@ -278,7 +304,6 @@ impl Receiver {
         mapping: RxMapping,
     ) -> Result<(), MappingError> {
         let Some(subflow) = self.subflow_mut(id) else { return Ok(()) };
-        subflow.mapped = true;
         let delivered = subflow.delivered;
         let result = subflow.mappings.announce(mapping, delivered);
         if result != Err(MappingError::TooMany) || !self.has_room_for_mappings() {
@@ -329,12 +354,17 @@ impl Receiver {
         subflow.delivered = ssn.plus(bytes.len() as u64);
         let buffer = &mut self.buffer;
         let (mut duplicate, mut news) = (0, false);
-        let mut insert = |dsn, bytes: &[u8]| {
+        let (mut placed, mut end) = (0, Dsn(0));
+        let mut insert = |dsn: Dsn, bytes: &[u8]| {
             let known = buffer.insert(dsn, bytes).duplicate;
             duplicate += known;
             news |= known < bytes.len() as u64;
+            placed += bytes.len();
+            end = dsn.plus(bytes.len() as u64);
         };
         let result = subflow.mappings.translate(ssn, bytes, &mut insert);
+        let whole = placed > 0 && !subflow.mappings.ends_torn(subflow.delivered);
+        subflow.in_step = whole && end == buffer.next();
         let early = duplicate.min(subflow.early.into());
         subflow.early -= early as u32;
         Delivered { result, duplicate: duplicate - early, news }
@@ -357,7 +387,7 @@ impl Receiver {
         let duplicate = self.buffer.insert(at, payload).duplicate;
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.delivered = Ssn(1).plus(payload.len() as u64);
-            subflow.mapped = true;
+            subflow.in_step = false;
         }
         duplicate
     }
@@ -374,7 +404,7 @@ impl Receiver {
     pub(super) fn forget_syn_data(&mut self, id: SubflowId) {
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.delivered = Ssn(1);
-            subflow.mapped = false;
+            subflow.in_step = false;
         }
     }
 

@@ -45,6 +45,8 @@ struct Outgoing {
     keyed: Ssn,
     /// Data mapped on it was acknowledged together with a DATA_ACK: ours pass, too.
     proven: bool,
+    /// The last ACK had no option.
+    bare: bool,
     /// Where the data sent last on it began to be contiguous.
     run: (Ssn, Dsn),
     /// Repairs sent on it and not acknowledged, oldest first.
@@ -142,7 +144,7 @@ impl Sender {
             self.subflows = there.chain([const { None }]).collect();
         }
         let (keyed, run, repairs) = (Ssn(1), (Ssn(1), Dsn(0)), OnDemand::new());
-        self.subflows[slot] = Some(Outgoing { keyed, proven: false, run, repairs });
+        self.subflows[slot] = Some(Outgoing { keyed, proven: false, bare: false, run, repairs });
     }
 
     /// No more data on this subflow: it counts no more among those that carry something.
@@ -433,7 +435,20 @@ impl Sender {
     pub(super) fn note_proof(&mut self, id: SubflowId, una: Ssn) {
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.proven |= una > subflow.keyed;
+            subflow.bare = false;
         }
+    }
+
+    /// An ACK without options came on the subflow.
+    pub(super) fn note_bare_ack(&mut self, id: SubflowId) {
+        if let Some(subflow) = self.subflow_mut(id) {
+            subflow.bare = true;
+        }
+    }
+
+    /// No DATA_ACK came on the subflow since an ACK without options did.
+    pub(super) fn is_bare(&self, id: SubflowId) -> bool {
+        self.subflow(id).is_some_and(|subflow| subflow.bare)
     }
 
     /// Data mapped on it was acknowledged together with a DATA_ACK.

@@ -9,6 +9,7 @@ use marline_wire::mptcp::{
 };
 use marline_wire::{TcpOptions, Timestamps, unwrap32};
 
+use super::fallback::{Fallback, Point};
 use super::keys::Keys;
 use super::negotiation::{HelloOutcome, Negotiation};
 use super::option_blackhole::{OptionBlackhole, TimeoutOutcome};
@@ -51,9 +52,8 @@ pub(super) struct Session {
     sends_long_dsn: bool,
     /// When the stream passed which position: to tell whether 32 bits of DSN are enough.
     dsn_span_start: (Instant, Dsn),
-    /// Our infinite mapping, after a fallback once mappings were sent: the first position whose data
-    /// goes without one, and the point that it names.
-    infinite_from: Option<Box<(Ssn, (Ssn, Dsn))>>,
+    /// What a fallback has us say.
+    fallback: Fallback,
     negotiation: Negotiation,
     /// Client: nothing with options was answered since the handshake.
     blackhole: OnDemand<OptionBlackhole>,
@@ -71,7 +71,7 @@ impl Session {
             peer_uses_long_dsn: false,
             sends_long_dsn: long_dsn,
             dsn_span_start: (Instant::ZERO, Dsn(0)),
-            infinite_from: None,
+            fallback: Fallback::default(),
             negotiation: Negotiation::default(),
             blackhole: OnDemand::new(),
         }
@@ -115,7 +115,7 @@ impl Session {
     }
 
     /// Why it is plain TCP, if it is and Multipath TCP was wanted.
-    pub(super) const fn fallback(&self) -> Option<FallbackReason> {
+    pub(super) const fn fallback_reason(&self) -> Option<FallbackReason> {
         match self.mode {
             Mode::Plain { reason, .. } => reason,
             _ => None,
@@ -235,34 +235,39 @@ impl Session {
         self.blackhole.on_timeout(now, heard_at, patience, passes)
     }
 
-    /// Plain TCP from byte one. `mapped`: mappings may have been understood, whose end the peer must hear of.
-    pub(super) fn fall_back(&mut self, reason: FallbackReason, mapped: Option<(Ssn, (Ssn, Dsn))>) {
-        if mapped.is_some() {
-            self.infinite_from = mapped.map(Box::new);
+    /// Plain TCP: our positions map one to one from `tx` on. `announced`: the peer may have understood mappings; the
+    /// first position whose data has the infinite one, and the point that this names.
+    pub(super) fn leave_multipath(
+        &mut self,
+        reason: FallbackReason,
+        tx: Point,
+        announced: Option<(Ssn, Point)>,
+    ) {
+        if let Some((first, point)) = announced {
+            self.fallback.announce(first, point);
         }
-        self.mode = Mode::Plain { reason: Some(reason), tx: (Ssn(1), Dsn(0)) };
+        self.mode = Mode::Plain { reason: Some(reason), tx };
         self.blackhole.retire();
     }
 
-    /// Plain TCP in mid-stream: positions map one to one from `tx` on, and `infinite` says so.
-    pub(super) fn continue_plain(
-        &mut self,
-        reason: FallbackReason,
-        tx: (Ssn, Dsn),
-        infinite: (Ssn, (Ssn, Dsn)),
-    ) {
-        self.mode = Mode::Plain { reason: Some(reason), tx };
-        self.infinite_from = Some(Box::new(infinite));
+    /// The peer has to hear of the fallback, as it may have understood mappings.
+    pub(super) const fn announces_fallback(&self) -> bool {
+        self.fallback.is_announced()
     }
 
-    /// No option passes: an infinite mapping is one, too.
-    pub(super) fn drop_infinite_mapping(&mut self) {
-        self.infinite_from = None;
+    /// A segment of the peer came with a DATA_ACK, or without one. Whether the peer has to hear of the fallback again.
+    pub(super) fn note_peer_mode(&mut self, multipath: bool) -> bool {
+        self.fallback.note_peer_mode(multipath)
     }
 
-    /// The fallback came once mappings had been sent.
-    pub(super) const fn fell_back_mid_stream(&self) -> bool {
-        self.infinite_from.is_some()
+    /// The peer, last heard, still spoke Multipath TCP.
+    pub(super) const fn is_contradicted(&self) -> bool {
+        self.fallback.is_contradicted()
+    }
+
+    /// Data behind the fallback was sent, with the infinite mapping; `next` is the first position that was not.
+    pub(super) fn has_sent_plain(&self, next: Ssn) -> bool {
+        self.fallback.is_announced() && !self.fallback.precedes(Ssn(next.0.saturating_sub(1)))
     }
 
     /// Both keys, as long as the client cannot know that the server has them.
@@ -356,7 +361,7 @@ impl Session {
         config.mapping_runs
             && match self.mode {
                 Mode::Multipath { confirmed } => confirmed && !self.checksum,
-                Mode::Plain { .. } => self.infinite_from.is_none(),
+                Mode::Plain { .. } => !self.fallback.is_announced(),
                 Mode::Offered => false,
             }
     }
@@ -372,8 +377,7 @@ impl Session {
     ) {
         let back = segment.start.since(segment.mapping_start);
         let first = Dsn(segment.dsn.0.saturating_sub(back));
-        if self.is_plain() && self.infinite_from.as_ref().is_none_or(|from| segment.start >= from.0)
-        {
+        if self.is_plain() && !self.fallback.precedes(segment.start) {
             options.dss = self.infinite_mapping(segment);
             return;
         }
@@ -410,12 +414,15 @@ impl Session {
     /// peer that does not learn of the fallback takes a FIN for the end of a subflow only. It names the first
     /// byte that was not DATA_ACKed then: from there on, positions map one to one.
     fn infinite_mapping(&self, segment: &SentSegment) -> Option<Dss> {
-        let (first, (ssn, dsn)) = **self.infinite_from.as_ref()?;
-        let is_first = segment.start == first && !segment.is_empty();
+        let (ssn, dsn) = self.fallback.point_at(segment.start)?;
         let wire = WireDsn::Long(self.keys.local_wire(dsn));
         let checksum = self.checksum.then_some(0);
         let mapping = WireMapping { dsn: wire, ssn: self.wire_ssn(true, ssn), length: 0, checksum };
-        is_first.then_some(Dss { data_ack: None, mapping: Some(mapping), data_fin: false })
+        (!segment.is_empty()).then_some(Dss {
+            data_ack: None,
+            mapping: Some(mapping),
+            data_fin: false,
+        })
     }
 
     /// Options as long as those of a data segment.

@@ -598,16 +598,15 @@ impl SubflowContext {
         self.is_usable() && self.health().is_fine()
     }
 
-    /// The MP_FAIL that goes out now is to be answered.
-    pub(super) fn expect_mp_fail(&mut self, now: Instant) {
-        self.trouble.fail.repeat_at = Some(now);
+    /// The MP_FAIL that goes out at this time is to be answered.
+    pub(super) fn expect_mp_fail(&mut self, at: Instant) {
+        self.trouble.fail.repeat_at = Some(at);
     }
 
-    /// The peer shows that MP_FAIL came through.
-    pub(super) fn settle_mp_fail(&mut self) {
-        if let Some(trouble) = self.trouble.if_used() {
-            trouble.fail.repeat_at = None;
-        }
+    /// The peer shows that MP_FAIL came through. Whether an answer was expected.
+    pub(super) fn settle_mp_fail(&mut self) -> bool {
+        let trouble = self.trouble.if_used();
+        trouble.is_some_and(|trouble| trouble.fail.repeat_at.take().is_some())
     }
 
     /// Whether MP_FAIL goes out now. A peer that does not answer cannot be understood any more.

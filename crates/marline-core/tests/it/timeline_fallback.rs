@@ -9,7 +9,7 @@ use marline_testkit::timeline::multipath::{
     KEY, Subflows, capable, multipath, syn, syn_ack, with_sum,
 };
 use marline_wire::TcpFlags;
-use marline_wire::mptcp::{MpCapableForm, MpFail, MptcpOption};
+use marline_wire::mptcp::{CapableData, MpCapableForm, MpFail, MptcpOption};
 
 fn nothing() -> [&'static str; 0] {
     []
@@ -116,26 +116,40 @@ fn a_piece_without_options_is_no_way_back() {
     assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
 }
 
-/// A piece without options overtook the keys: what the mappings that follow say nobody can tell.
+/// Pieces without options, and mappings, overtook the keys: they are dropped, and nothing is acknowledged or decided.
+/// Once the first byte has come without an option, what mappings say nobody can tell.
 #[test]
 fn mappings_of_a_client_whose_key_was_never_heard_end_nothing() {
     let mut line = Subflows::listening(multipath());
     line.send(0, syn().mptcp(MptcpOption::Capable(capable(MpCapableForm::Syn))));
     assert_eq!(line.sent(), ["a: S ack capable key"]);
     line.send_at(0, 6, Seg::ack().payload(b" piece"));
-    line.id = line.script.take_incoming();
+    assert_eq!((line.sent(), line.script.take_incoming()), (vec![], None));
     let dsn = line.dsn(12);
-    line.send_at(0, 12, Seg::ack().mapping(dsn, 12, 5).payload(b" more"));
+    let more = Seg::ack().mapping(dsn, 12, 5).payload(b" more");
+    line.send_at(0, 12, more.clone());
     line.send_at(0, 1, Seg::ack().payload(b"first"));
-    assert_eq!((line.read(), line.closed()), (b"first piece more".to_vec(), None));
+    line.id = line.script.take_incoming();
     assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+    line.send_at(0, 12, more);
+    line.send_at(0, 6, Seg::ack().payload(b" piece"));
+    assert_eq!((line.read(), line.closed()), (b"first piece more".to_vec(), None));
+}
+
+/// The first data of the peer with its keys.
+fn keyed(line: &mut Subflows, bytes: &[u8]) {
+    let MpCapableForm::Ack { initiator_key, listener_key, .. } = line.keys_form() else { return };
+    let data = Some(CapableData { length: bytes.len() as u16, checksum: None });
+    let form = MpCapableForm::Ack { initiator_key, listener_key, data };
+    line.advance_dsn(bytes.len() as u64);
+    line.send(0, Seg::ack().mptcp(MptcpOption::Capable(capable(form))).payload(bytes));
 }
 
 /// What went out before the client gave options up waits behind what it repeats without: it says what plain TCP says.
 #[test]
 fn the_first_data_goes_on_without_options_before_a_hole() {
     let mut line = Subflows::served(multipath());
-    line.data(0, b"first");
+    keyed(&mut line, b"first");
     let dsn = line.dsn(11);
     line.send_at(
         0,

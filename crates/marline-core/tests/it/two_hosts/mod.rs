@@ -31,6 +31,8 @@ pub struct Packet<'a> {
     /// 0 for the first path, 1 for the second.
     pub path: usize,
     pub seg: &'a mut Seg,
+    /// Further segments to the same side that the middlebox sends behind this one, and how much later.
+    pub behind: Vec<(Seg, Duration)>,
 }
 
 impl Packet<'_> {
@@ -293,12 +295,20 @@ impl TwoHosts {
     fn gather(&mut self) {
         let (middlebox, trace) = (&mut self.middlebox, &mut self.trace);
         let mut refused = Vec::new();
+        let mut inserted = Vec::new();
         let events = self.pair.gather(&mut |flight: &mut Flight| {
             let mut seg = Seg::parse(&flight.bytes).expect("a segment");
             let ends = [flight.meta.path.local.ip(), flight.meta.path.remote.ip()];
             let path = usize::from(ends.iter().any(|ip| ip.to_string().starts_with("10.1.")));
             let before = seg.clone();
-            let action = middlebox(&mut Packet { to: flight.to, path, seg: &mut seg });
+            let mut packet = Packet { to: flight.to, path, seg: &mut seg, behind: Vec::new() };
+            let action = middlebox(&mut packet);
+            for (seg, later) in packet.behind {
+                let (src, dst) = (flight.meta.path.remote.ip(), flight.meta.path.local.ip());
+                let bytes = seg.bytes(Some((src, dst)));
+                let takes = Duration::from_millis(10 * (path as u64 + 1)) + later;
+                inserted.push((Flight { bytes, ..flight.clone() }, takes));
+            }
             trace.push((flight.to, seg.clone()));
             if seg != before {
                 let (src, dst) = (flight.meta.path.remote.ip(), flight.meta.path.local.ip());
@@ -317,6 +327,9 @@ impl TwoHosts {
         });
         for reset in refused {
             self.pair.launch(reset, Duration::from_millis(5));
+        }
+        for (flight, takes) in inserted {
+            self.pair.launch(flight, takes);
         }
         for (side, event) in events {
             self.on_event(side, event);

@@ -1,0 +1,129 @@
+use super::Trigger::{
+    BadChecksum, BareAck, FirstByteAgain, InfiniteMapping, MpFail, MpFailAnswered,
+    OptionsUnanswered, UnmappedData,
+};
+use super::Verdict::{
+    Abort, AskPeer, FromFirstByte, FromHere, ResetSubflow, ResetWithMpFail, Stay,
+};
+use super::*;
+
+/// Everything is contiguous on the first subflow, which is alone, and nothing is proven to anybody.
+const FRESH: Standing = Standing {
+    initial: true,
+    others: Others::None,
+    sent_whole: true,
+    sent_tail: true,
+    received_whole: true,
+    received_tail: true,
+    proven: false,
+    proven_to_peer: false,
+    unheard: true,
+};
+
+const ALL: [Trigger; 8] = [
+    UnmappedData,
+    BareAck,
+    FirstByteAgain,
+    OptionsUnanswered,
+    BadChecksum,
+    MpFail,
+    MpFailAnswered,
+    InfiniteMapping,
+];
+
+const fn first(reason: FallbackReason, says_so: bool) -> Verdict {
+    FromFirstByte { reason, says_so }
+}
+
+fn verdicts(at: &Standing) -> [Verdict; 8] {
+    ALL.map(|trigger| judge(trigger, at))
+}
+
+#[test]
+fn a_fresh_connection_falls_back_by_every_trigger_but_a_bad_checksum() {
+    use FallbackReason as R;
+    let expected = [
+        first(R::FirstDataWithoutOption, true),
+        first(R::FirstDataWithoutOption, true),
+        first(R::FirstDataWithoutOption, false),
+        first(R::OptionsUnanswered, false),
+        AskPeer,
+        FromHere(R::PeerFailed),
+        FromHere(R::ChecksumFailed),
+        FromHere(R::InfiniteMapping),
+    ];
+    assert_eq!(verdicts(&FRESH), expected);
+}
+
+#[test]
+fn nothing_leads_to_plain_tcp_on_a_subflow_that_is_not_the_only_one() {
+    let beside = Standing { others: Others::Usable, ..FRESH };
+    let expected =
+        [ResetSubflow, ResetSubflow, Stay, Stay, ResetWithMpFail, ResetSubflow, ResetSubflow, Stay];
+    assert_eq!(verdicts(&beside), expected);
+    let joined = Standing { initial: false, ..FRESH };
+    assert_eq!(verdicts(&joined)[..4], [ResetSubflow, ResetSubflow, Stay, Stay]);
+    let closing = Standing { others: Others::Closing, ..FRESH };
+    assert_eq!(verdicts(&closing)[..4], [ResetSubflow, ResetSubflow, Stay, Stay]);
+    assert_eq!(verdicts(&closing)[4..], verdicts(&FRESH)[4..]);
+    let opening = Standing { others: Others::Opening, ..FRESH };
+    assert_eq!(judge(UnmappedData, &opening), ResetSubflow, "the other path may let options pass");
+    assert_eq!(judge(BareAck, &opening), judge(BareAck, &FRESH));
+}
+
+#[test]
+fn a_peer_to_which_multipath_is_proven_would_not_follow() {
+    let acknowledged = Standing { proven_to_peer: true, unheard: false, ..FRESH };
+    assert_eq!(judge(UnmappedData, &acknowledged), ResetSubflow);
+    let perhaps = Standing { unheard: true, ..acknowledged };
+    assert_eq!(judge(UnmappedData, &perhaps), judge(UnmappedData, &FRESH), "it may be plain TCP");
+    let proven = Standing { proven: true, ..FRESH };
+    assert_eq!(judge(UnmappedData, &proven), ResetSubflow);
+    assert_eq!(judge(BareAck, &proven), Stay);
+}
+
+#[test]
+fn a_hole_in_either_direction_forbids_plain_tcp() {
+    let sent = Standing { sent_whole: false, sent_tail: false, ..FRESH };
+    let received = Standing { received_whole: false, received_tail: false, ..FRESH };
+    for (at, expected) in [
+        (
+            sent,
+            [
+                ResetSubflow,
+                ResetSubflow,
+                Stay,
+                Stay,
+                AskPeer,
+                ResetWithMpFail,
+                ResetWithMpFail,
+                Abort,
+            ],
+        ),
+        (
+            received,
+            [
+                ResetSubflow,
+                ResetSubflow,
+                Stay,
+                Stay,
+                ResetWithMpFail,
+                FromHere(FallbackReason::PeerFailed),
+                FromHere(FallbackReason::ChecksumFailed),
+                Abort,
+            ],
+        ),
+    ] {
+        assert_eq!(verdicts(&at), expected, "{at:?}");
+    }
+}
+
+#[test]
+fn the_infinite_mapping_goes_with_the_first_data_behind_the_fallback() {
+    let mut fallback = Fallback::default();
+    assert!(!fallback.is_announced() && !fallback.precedes(Ssn(1)));
+    fallback.announce(Ssn(11), (Ssn(6), Dsn(5)));
+    assert!(fallback.is_announced() && fallback.precedes(Ssn(10)) && !fallback.precedes(Ssn(11)));
+    assert_eq!(fallback.point_at(Ssn(11)), Some((Ssn(6), Dsn(5))));
+    assert_eq!([10, 12].map(|at| fallback.point_at(Ssn(at))), [None, None]);
+}

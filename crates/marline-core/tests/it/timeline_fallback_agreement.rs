@@ -1,0 +1,267 @@
+//! Tests of whether both ends agree on a fallback, segment by segment: what each can know of the other, who says what,
+//! and that no end of stream hides bytes that are missing (docs/spec/fallback.md).
+
+use marline_core::{CloseReason, Event, FallbackReason};
+use marline_testkit::Seg;
+use marline_testkit::timeline::multipath::{Subflows, multipath};
+use marline_wire::mptcp::{MpFail, MptcpOption};
+
+/// A server whose data was DATA_ACKed, and which has DATA_ACKed mapped data.
+fn proven() -> Subflows {
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"first");
+    line.write(3);
+    let _ = line.sent();
+    line.ack(0);
+    line
+}
+
+/// Mapped data was DATA_ACKed: to the peer, Multipath TCP is proven. It would repeat under new numbers what a side on
+/// plain TCP does not DATA_ACK.
+#[test]
+fn data_without_options_behind_data_that_was_data_acked_ends_the_subflow() {
+    let mut line = proven();
+    line.send(0, Seg::ack().payload(b" bare"));
+    assert_eq!(line.sent(), ["a: R 4 reset 6"]);
+    assert_eq!((line.read(), line.fallback()), (b"first".to_vec(), None));
+}
+
+/// Nothing was heard of the DATA_ACK: options may not pass in this direction, so that the peer is on plain TCP, as Linux
+/// is then without an infinite mapping. If it is not, it hears of the fallback.
+#[test]
+fn data_without_options_behind_a_data_ack_that_may_not_have_arrived_is_plain_tcp() {
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"first");
+    assert_eq!(line.sent(), ["a: ack 6 dack8 6"]);
+    line.send(0, Seg::ack().payload(b" bare"));
+    assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+    assert_eq!(line.sent(), ["a: ack 11 fail 6"]);
+    assert_eq!(line.read(), b"first bare");
+}
+
+/// A middlebox cuts the first segment and leaves the options on the first piece, which the other overtakes.
+#[test]
+fn data_without_options_that_is_out_of_order_decides_nothing() {
+    for server in [true, false] {
+        let mut line = if server { Subflows::served } else { Subflows::called }(multipath());
+        if !server {
+            line.write(5);
+            let _ = line.sent();
+            line.ack(0);
+        }
+        line.send_at(0, 6, Seg::ack().payload(b" piece"));
+        assert_eq!(line.fallback(), None, "server: {server}");
+        let dsn = line.dsn(1);
+        let whole = Seg::ack().data_ack(line.their_dsn(if server { 1 } else { 6 }));
+        line.send_at(0, 1, whole.mapping(dsn, 1, 11).payload(b"first"));
+        assert_eq!((line.read(), line.closed()), (b"first piece".to_vec(), None));
+        assert_eq!(line.fallback(), None, "server: {server}");
+    }
+}
+
+/// The ACK that shows that options do not pass is the connection's ACK: nothing else may come.
+#[test]
+fn the_ack_that_causes_a_fallback_wakes_the_writer() {
+    let mut line = Subflows::called(multipath());
+    let id = line.id();
+    let more = vec![b'x'; 1 << 16];
+    let mut written = 0;
+    while let Ok(bytes) = line.script.run(|e, now| e.write(now, id, &more)) {
+        written += bytes;
+    }
+    assert!(written > 0);
+    // The window is shut until the last of what it allowed is acknowledged.
+    for _ in 0..3 {
+        for sent in line.script.take_sent() {
+            line.peers[0].hear(&sent);
+        }
+        line.wait(100);
+    }
+    let _ = line.script.take_events();
+    line.send(0, Seg::ack());
+    assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+    let events = line.script.take_events();
+    let writable = events.iter().any(|event| matches!(event, Event::Writable(_)));
+    assert!(writable, "{events:?}");
+}
+
+/// The peer fell back after bytes that lost their mapping on the way were acknowledged and discarded: the stream has a
+/// hole that nobody fills, and its end must not be taken for one.
+#[test]
+fn an_infinite_mapping_behind_discarded_bytes_ends_the_connection() {
+    for fin in [false, true] {
+        let mut line = Subflows::served(multipath());
+        line.data(0, b"hello");
+        let _ = line.sent();
+        // A middlebox has put two segments together and kept the options of one.
+        let dsn = line.dsn(6);
+        line.send(0, Seg::ack().mapping(dsn, 6, 5).payload(b"first second"));
+        assert_eq!(line.sent(), ["a: ack 18 dack8 11"]);
+        let point = line.dsn(11);
+        let infinite = if fin { Seg::fin() } else { Seg::ack().payload(b"third") };
+        line.send(0, infinite.mapping(point, 11, 0));
+        assert_eq!(line.closed(), Some(CloseReason::PeerMisbehaved), "fin: {fin}");
+        let sent = line.sent();
+        assert_eq!(sent.last().map(String::as_str), Some("a: R 1 fastclose"), "{sent:?}");
+        assert_eq!(line.read(), b"hellofirst");
+    }
+}
+
+/// The same where the peer is on plain TCP already, and its infinite mapping is lost.
+#[test]
+fn plain_data_behind_discarded_bytes_ends_the_connection() {
+    for fin in [false, true] {
+        let mut line = Subflows::served(multipath());
+        line.data(0, b"hello");
+        let dsn = line.dsn(6);
+        line.send(0, Seg::ack().mapping(dsn, 6, 5).payload(b"first second"));
+        let fail = MpFail { dsn: line.their_dsn(1) };
+        line.option(0, MptcpOption::Fail(fail));
+        assert_eq!(line.fallback(), Some(FallbackReason::PeerFailed));
+        line.send(0, if fin { Seg::fin() } else { Seg::ack().payload(b"third") });
+        assert_eq!(line.closed(), Some(CloseReason::PeerMisbehaved), "fin: {fin}");
+        assert_eq!(line.read(), b"hellofirst");
+    }
+}
+
+/// A client whose first data is acknowledged without options goes over to plain TCP, and has nothing to send that could
+/// say so. A server whose data was DATA_ACKed before would not find out.
+#[test]
+fn a_side_that_falls_back_and_has_nothing_to_send_says_so_by_mp_fail() {
+    let mut line = Subflows::called(multipath());
+    line.data(0, b"hello");
+    let _ = line.sent();
+    line.write(5);
+    let _ = line.sent();
+    line.send(0, Seg::ack());
+    assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+    assert_eq!(line.sent(), ["a: ack 6 fail 6"]);
+    line.wait_for_send(5_000).expect("it may be lost");
+    assert_eq!(line.sent(), ["a: ack 6 fail 6"]);
+    // The answer ends it, and is not answered.
+    line.option(0, MptcpOption::Fail(MpFail { dsn: line.their_dsn(6) }));
+    assert_eq!(line.sent(), Vec::<String>::new());
+    assert_eq!(line.wait_for_send(60_000), None);
+}
+
+/// A connection that fell back, because an ACK lacked its options, and whose peer did not hear of it: what was mapped
+/// up to 6 is DATA_ACKed, and what TCP acknowledges beyond that was discarded.
+fn fell_back_alone() -> Subflows {
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"hello");
+    line.write(5);
+    let _ = line.sent();
+    line.send(0, Seg::ack());
+    assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+    line.write(5);
+    let sent = line.sent();
+    assert!(sent.contains(&"a: 6:11 P dsn8 1+inf@1".to_owned()), "{sent:?}");
+    line
+}
+
+#[test]
+fn a_peer_that_still_sends_data_acks_is_told_and_has_only_what_it_data_acked() {
+    let mut line = fell_back_alone();
+    line.send(0, Seg::ack().data_ack(line.their_dsn(6)));
+    line.wait_for_send(5_000).expect("MP_FAIL");
+    assert_eq!(line.sent(), ["a: ack 6 fail 6"]);
+    // It hears that, and has missed nothing.
+    line.option(0, MptcpOption::Fail(MpFail { dsn: line.their_dsn(6) }));
+    line.send(0, Seg::ack());
+    line.send(0, Seg::fin());
+    line.shutdown();
+    let _ = line.sent();
+    line.send(0, Seg::ack());
+    assert_eq!(line.closed(), Some(CloseReason::Finished));
+}
+
+#[test]
+fn the_end_of_a_peer_that_lacks_bytes_is_an_error() {
+    let mut line = fell_back_alone();
+    line.shutdown();
+    let _ = line.sent();
+    line.send(0, Seg::fin().data_ack(line.their_dsn(6)));
+    assert_eq!(line.closed(), Some(CloseReason::PeerMisbehaved));
+}
+
+#[test]
+fn a_peer_that_cannot_be_told_of_the_fallback_ends_the_connection() {
+    let mut line = fell_back_alone();
+    let (mut fails, mut closed) = (0, None);
+    while closed.is_none() {
+        line.send(0, Seg::ack().data_ack(line.their_dsn(6)));
+        line.wait_for_send(120_000).expect("it is told, or it is over");
+        fails += line.sent().iter().filter(|words| words.contains("fail")).count();
+        closed = line.closed();
+    }
+    assert!((3..=10).contains(&fails), "{fails}");
+    assert_eq!(closed, Some(CloseReason::PeerMisbehaved));
+}
+
+/// A FIN without options in the middle of the stream is that of a peer on plain TCP, to which all is said.
+#[test]
+fn a_fin_without_options_in_mid_stream_ends_the_subflow_by_a_reset() {
+    let mut line = proven();
+    line.send(0, Seg::fin());
+    assert_eq!(line.sent(), ["a: R 4 reset 6"]);
+    // At the end of the stream nothing is missing.
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"hello");
+    line.data_fin(0);
+    let _ = line.sent();
+    line.send(0, Seg::fin());
+    let sent = line.sent();
+    assert!(sent.iter().all(|words| !words.contains(" R ")), "{sent:?}");
+}
+
+/// ACKs without options acknowledge what was DATA_ACKed before: it may be on plain TCP, and is not sent the same twice.
+#[test]
+fn nothing_is_repeated_on_a_subflow_whose_acks_have_lost_their_options() {
+    let mut line = Subflows::called(multipath());
+    line.write(5);
+    let _ = line.sent();
+    line.ack(0);
+    line.write(5);
+    let _ = line.sent();
+    line.ack(0);
+    line.write(5);
+    assert_eq!(line.sent(), ["a: 11:16 P dack 1 dsn 11+5"]);
+    line.send(0, Seg::ack());
+    assert_eq!((line.fallback(), line.sent()), (None, vec![]));
+    line.wait_for_send(5_000).expect("the data-level timer");
+    assert_eq!(line.sent(), ["a: R 16 reset 6"]);
+}
+
+/// Something lets data pass and takes the options out of ACKs: a DATA_FIN is answered, and never DATA_ACKed.
+#[test]
+fn a_data_fin_that_is_answered_without_options_ends_the_subflow() {
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"hello");
+    line.shutdown();
+    let mut fins = 0;
+    while fins < 10 {
+        let sent = line.sent();
+        fins += sent.iter().filter(|words| words.ends_with("dfin")).count();
+        if sent.iter().any(|words| words.contains("R 1 reset 6")) {
+            break;
+        }
+        line.send(0, Seg::ack());
+        line.wait_for_send(60_000).expect("it is repeated");
+    }
+    assert!((3..=6).contains(&fins), "{fins}");
+}
+
+/// The other side of it.
+#[test]
+fn mp_fail_of_a_peer_that_fell_back_leads_to_plain_tcp_and_is_answered() {
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"hello");
+    line.write(5);
+    let _ = line.sent();
+    line.ack(0);
+    line.option(0, MptcpOption::Fail(MpFail { dsn: line.their_dsn(6) }));
+    assert_eq!(line.fallback(), Some(FallbackReason::PeerFailed));
+    assert_eq!(line.sent(), ["a: ack 6 fail 6"]);
+    line.send(0, Seg::ack().payload(b" plain"));
+    assert_eq!(line.read(), b"hello plain");
+}

@@ -68,7 +68,7 @@ use marline_wire::{
 use self::addresses::Signal;
 use self::attempts::{Attempts, Start as FirstStart};
 use self::choice::{Choice, Kind, Terms};
-use self::closing::Closing;
+use self::closing::{Closing, FinTimeouts};
 use self::delivery_delay::DeliveryDelay;
 use self::delivery_watch::DeliveryWatch;
 use self::fast_open::FastOpening;
@@ -606,7 +606,7 @@ impl Connection {
         match error {
             NetworkError::TooBig { max_segment } => {
                 if let Some(subflow) = self.paths.get_mut(id) {
-                    subflow.tcp_mut().mss_lowered(max_segment);
+                    subflow.tcp_mut().reduce_segment(max_segment);
                 }
             }
             NetworkError::Unreachable => self.on_unreachable(cx, id),
@@ -2667,6 +2667,12 @@ impl Connection {
         self.add_subflow(cx, tcp, ends, (membership, backup || local.backup))
     }
 
+    /// Whether its token still means anything. A connection that is over, or plain TCP, keeps its slot for a reader and
+    /// for late segments; to a SYN that would join it, it is as good as unknown.
+    pub(crate) const fn has_valid_token(&self) -> bool {
+        !self.session.is_plain() && !self.closing.is_closed()
+    }
+
     /// Answers a SYN that joins this connection. The error is the reason for its RST.
     pub(crate) fn answer_join(
         &mut self,
@@ -4384,7 +4390,7 @@ impl Connection {
 
     /// A DATA_FIN in a segment of its own.
     fn emit_data_fin(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
-        self.closing.fin_at().filter(|at| *at <= cx.now)?;
+        self.fin_at().filter(|at| *at <= cx.now)?;
         let over = self.closing.fin_acked() || self.closing.is_closed();
         if over || self.session.is_plain() {
             self.closing.stop_fin();
@@ -4438,9 +4444,17 @@ impl Connection {
 
     /// The DATA_FIN went out wherever it was to go.
     fn rearm_fin(&mut self, now: Instant) {
-        let (rto, early) = (self.largest_rto(), self.config.linux_compat.data_fin_twice);
-        let silent = self.closing.rearm_fin(now, rto, early, self.paths.last_heard_at());
+        let as_linux = self.config.linux_compat.data_fin_twice;
+        let silent = self.closing.rearm_fin(now, as_linux, self.paths.last_heard_at());
         self.closing.note_silence(now, silent);
+    }
+
+    /// When the DATA_FIN goes out again, by the timeouts that hold now.
+    fn fin_at(&self) -> Option<Instant> {
+        self.closing.fin_at(|| FinTimeouts {
+            rto: self.largest_rto(),
+            probe: self.paths.tail_probe_timeout(),
+        })
     }
 
     /// Data, as the scheduler says, as long as it stays on one subflow.
@@ -5433,7 +5447,15 @@ impl Connection {
         }
         if self.closing.is_shut_down() && self.sender.sent_all() {
             if self.session.is_plain() {
-                self.paths.iter_mut().for_each(|subflow| subflow.tcp_mut().close());
+                let released = self.closing.is_released();
+                for subflow in self.paths.iter_mut() {
+                    // Who has only stopped writing still wants to read what the peer says.
+                    if released {
+                        subflow.tcp_mut().close();
+                    } else {
+                        subflow.tcp_mut().close_once_answered();
+                    }
+                }
                 self.drop_unanswered(cx);
                 if self.paths.is_empty() {
                     // Let go of before the peer answered, with nothing to be said.
@@ -5759,7 +5781,7 @@ impl Connection {
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let usable = self.paths.usable_count() > 0;
         // While nobody can carry it, the DATA_FIN waits for a subflow, not for a time.
-        let fin = self.closing.fin_at().filter(|_| !self.closing.fin_acked() && usable);
+        let fin = self.fin_at().filter(|_| !self.closing.fin_acked() && usable);
         let leaving = self.closing.leaves_at().filter(|_| !self.paths.is_empty());
         let mut next = earliest([leaving]);
         if !self.closing.is_closed() {

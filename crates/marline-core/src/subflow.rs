@@ -423,9 +423,10 @@ impl Subflow {
         &mut self.health
     }
 
-    /// A middlebox has acknowledged what the peer does not have and will not get on this subflow.
+    /// A middlebox has acknowledged what the peer does not have and will not get on this subflow, as the answer to the
+    /// last transmission shows.
     pub(crate) fn has_false_acks(&self) -> bool {
-        self.false_acks.are_certain(self.rto())
+        self.false_acks.are_certain(self.rto(), self.tx.last_sent_at)
     }
 
     /// Its retransmission timer went off, and SND.UNA has not moved since.
@@ -495,10 +496,11 @@ impl Subflow {
         matches!(self.events.back(), Some(SubflowEvent::ProbeRepeated { .. }))
     }
 
-    /// The network said that segments may have no more than `max_segment` bytes: believed if that is
-    /// less than was thought.
-    pub(crate) fn mss_lowered(&mut self, max_segment: u16) {
-        if self.mtu.told_less(max_segment) {
+    /// A router reported that segments of more than `max_segment` bytes do not pass. Sizes below what every path takes
+    /// are not believed.
+    pub(crate) fn reduce_segment(&mut self, max_segment: u16) {
+        let least = mtu::least_reported(self.path.ips().1.is_ipv6());
+        if self.mtu.reduce(max_segment, least) {
             self.apply_mss();
         }
     }

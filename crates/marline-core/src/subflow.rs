@@ -434,6 +434,11 @@ impl Subflow {
         self.tx.rto.count > 0
     }
 
+    /// How often its retransmission timer went off since SND.UNA last moved, or that of its SYN.
+    pub(crate) const fn retransmission_timeouts(&self) -> u32 {
+        self.tx.rto.count
+    }
+
     /// The retransmission timeout, without backoff.
     pub(crate) fn rto(&self) -> Duration {
         self.tx.rto_without_backoff()

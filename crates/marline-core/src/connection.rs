@@ -646,6 +646,14 @@ impl Connection {
         subflow.tcp_mut().repeat_at_once(now);
     }
 
+    /// The process did not run for a while: nothing that is under way is a measurement.
+    pub(crate) fn note_pause(&mut self) {
+        self.delay.forget();
+        for subflow in self.paths.iter_mut() {
+            subflow.tcp_mut().note_pause();
+        }
+    }
+
     /// A reliable stream carries this subflow from now on, or datagrams do.
     pub(crate) fn on_reliable(&mut self, now: Instant, id: SubflowId, reliable: bool) {
         let congestion = Arc::clone(&self.config.policies.congestion);

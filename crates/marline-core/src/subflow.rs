@@ -510,6 +510,12 @@ impl Subflow {
         }
     }
 
+    /// The process did not run for a while: when what is on its way was answered is not known.
+    pub(crate) fn note_pause(&mut self) {
+        self.tx.board.mark_untimed();
+        self.handshake.untimed |= self.state.is_handshake();
+    }
+
     /// Whether a segment with this number may be on its way.
     pub(crate) fn is_in_flight(&self, seq: SeqNum) -> bool {
         let sent = self.tx.nxt.since(self.tx.una) as u32;

@@ -87,8 +87,7 @@ fn an_address_that_goes_after_the_third_ack_is_replaced_by_a_join() {
 fn an_address_that_goes_with_the_third_ack_ends_the_connection_soon() {
     for client_writes in [true, false] {
         // SYN and SYN/ACK pass.
-        let mut hosts =
-            TwoHosts::new(two_paths(config()), config(), first_path_dies_after(2), 1);
+        let mut hosts = TwoHosts::new(two_paths(config()), config(), first_path_dies_after(2), 1);
         if client_writes {
             hosts.write(Side::A, &bytes(SIZE, 1));
         }
@@ -261,9 +260,10 @@ fn a_remote_address_that_is_withdrawn_during_a_join_is_not_asked_again() {
     let (now, gone) = (hosts.pair.now(), LocalAddress { up: false, ..second });
     hosts.pair.endpoint(Side::B).set_local_address(now, None, gone);
     hosts.run_ms(200);
-    let removed = hosts.trace.iter().any(|(_, seg)| {
-        seg.options.mptcp.iter().any(|o| matches!(o, MptcpOption::RemoveAddr(_)))
-    });
+    let removed = hosts
+        .trace
+        .iter()
+        .any(|(_, seg)| seg.options.mptcp.iter().any(|o| matches!(o, MptcpOption::RemoveAddr(_))));
     assert!(removed && joins(&mut hosts) == 0, "{:?}", hosts.info(Side::A).subflows);
     hosts.run(Duration::from_secs(5));
     assert_eq!(joins(&mut hosts), 0);

@@ -242,8 +242,7 @@ impl Connect for LostFirst {
 async fn a_connection_whose_path_is_lost_before_the_welcome_is_dialed_again() {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let connects = Arc::new(AtomicUsize::new(0));
-    let connect =
-        LostFirst { bench: Arc::clone(&bench), connects: Arc::clone(&connects), lost: 2 };
+    let connect = LostFirst { bench: Arc::clone(&bench), connects: Arc::clone(&connects), lost: 2 };
     let token = bench.token.clone();
     let tunnel = Tunnel::new(connect, bench.key.pin(), token, Patience::default(), 0).unwrap();
     let mut stream = tunnel.open(&echo_target().await).await.unwrap();

@@ -245,7 +245,9 @@ impl<C: Connect> Tunnel<C> {
                 Err(Failed::Forgotten) => {}
                 Err(Failed::Finally(error)) => return Err(error),
                 Err(Failed::PathLost(error)) => {
-                    tracing::debug!("the path was lost before the server answered ({error}): dialing again");
+                    tracing::debug!(
+                        "the path was lost before the server answered ({error}): dialing again"
+                    );
                     if !backoff.wait().await {
                         return Err(error);
                     }

@@ -69,7 +69,7 @@ use marline_wire::{
 use self::addresses::Signal;
 use self::attempts::{Attempts, Start as FirstStart};
 use self::choice::{Choice, Kind, Terms};
-use self::closing::Closing;
+use self::closing::{Closing, FinTimeouts};
 use self::delivery_delay::DeliveryDelay;
 use self::delivery_watch::DeliveryWatch;
 use self::fallback::{Others, Point, Standing, Trigger, Verdict};
@@ -129,6 +129,8 @@ const MAX_DATA_RTOS: u32 = 2;
 const HELD_BACK_PATIENCE: Duration = Duration::from_secs(1);
 /// Timeouts in a row on the only subflow after which its path is tried from other ports.
 const STUCK_AFTER: u32 = 2;
+/// Timeouts in a row after which a subflow whose address is gone is given up, if no join can continue the connection.
+const MAX_CUT_OFF_RTOS: u32 = 2;
 /// Less window than this, and a sender that keeps to full segments sends nothing.
 const SHUT_WINDOW: u64 = 2 * 1_460;
 /// Most bytes of a mapping: what its length field holds, and a FIN.
@@ -608,7 +610,7 @@ impl Connection {
         match error {
             NetworkError::TooBig { max_segment } => {
                 if let Some(subflow) = self.paths.get_mut(id) {
-                    subflow.tcp_mut().mss_lowered(max_segment);
+                    subflow.tcp_mut().reduce_segment(max_segment);
                 }
             }
             NetworkError::Unreachable => self.on_unreachable(cx, id),
@@ -644,6 +646,14 @@ impl Connection {
             subflow.tcp_mut().start_afresh(now, &*congestion);
         }
         subflow.tcp_mut().repeat_at_once(now);
+    }
+
+    /// The process did not run for a while: nothing that is under way is a measurement.
+    pub(crate) fn note_pause(&mut self) {
+        self.delay.forget();
+        for subflow in self.paths.iter_mut() {
+            subflow.tcp_mut().note_pause();
+        }
     }
 
     /// A reliable stream carries this subflow from now on, or datagrams do.
@@ -874,31 +884,138 @@ impl Connection {
                 subflow.tcp_mut().retry_now(cx.now);
             }
             self.path_event(cx, PathEvent::LocalUp(new.id));
+            if let Some(attempts) = self.attempts.if_used() {
+                attempts.forget_begun(new.id);
+            }
             self.schedule_attempt(cx, false);
+            if !self.session.is_confirmed() {
+                self.leave_lost_addresses(cx);
+            }
         }
     }
 
     /// Nothing can leave from this address any more.
     fn lose_local(&mut self, cx: &mut Context<'_>, id: AddressId) {
         let lost = self.paths.those(|subflow| subflow.local_id() == id);
-        for subflow in lost.iter() {
-            if self.session.is_confirmed() {
-                self.stop_carrying(cx.now, subflow);
-                self.drop_subflow(cx, subflow, CloseReason::TimedOut);
-            } else {
-                self.reinject_from(cx.now, subflow, ReinjectionCause::SubflowClosed);
-            }
+        let confirmed = self.session.is_confirmed();
+        for subflow in lost.iter().filter(|_| confirmed) {
+            self.stop_carrying(cx.now, subflow);
+            self.drop_subflow(cx, subflow, CloseReason::TimedOut);
         }
         if self.paths.is_empty() && !lost.is_empty() {
             self.closing.begin_wait_without_subflows(cx.now, CloseReason::TimedOut);
         }
         if self.session.is_confirmed() {
             self.withdraw_address(cx, id);
-        }
-        if !lost.is_empty() {
-            self.hasten_attempt(cx);
+        } else {
+            self.leave_lost_addresses(cx);
         }
         self.path_event(cx, PathEvent::LocalDown(id));
+    }
+}
+
+/// Local addresses that go before the connection is confirmed, or while it is plain TCP. There is one subflow then, and
+/// no path manager to replace it. Its retransmissions would take minutes to fail, while another address is up.
+///
+/// - Before the SYN/ACK the next attempt begins from another address at once.
+/// - A client that has the server's key joins from another address. If the server got the client's key, too, its
+///   answer confirms the connection, and the stream goes on there. If not, it refuses, and the connection ends.
+/// - What cannot be continued (plain TCP, a server, a peer that allows no joins) ends after two retransmission timeouts
+///   of whatever is outstanding, unless the address comes back.
+///
+/// With no other address up there is nothing better than to wait for this one.
+impl Connection {
+    /// The address of this subflow is gone, and there is another one.
+    fn is_cut_off(&self, subflow: &SubflowContext) -> bool {
+        let ip = subflow.path().local.ip();
+        let is_gone = |local: LocalAddress| {
+            let known = local.address.ip();
+            !local.up || known != ip && !known.is_unspecified()
+        };
+        let addresses = self.paths.addresses();
+        addresses.find_local(subflow.local_id()).is_some_and(is_gone)
+            && addresses.first_pairs().any(|(local, _)| local.address.ip() != ip)
+    }
+
+    /// A client of which nobody knows whether the server has its key, and whose subflow is cut off. RFC 8684 section 3.1
+    /// wants it to wait for a segment on that subflow before it joins; no such segment can come.
+    fn may_join_unconfirmed(&self) -> bool {
+        self.session.is_client()
+            && self.session.is_unconfirmed()
+            && !self.session.peer_denies_id0()
+            && !self.closing.is_closed()
+            && self.paths.initial().is_some_and(|subflow| self.is_cut_off(subflow))
+    }
+
+    /// A local address went, or another one came, before the connection was confirmed.
+    fn leave_lost_addresses(&mut self, cx: &mut Context<'_>) {
+        for id in self.paths.ids() {
+            let others = self.paths.count() > 1 || self.next_start(cx).is_some();
+            let Some(subflow) = self.paths.get(id).filter(|_| others && self.is_opening()) else {
+                continue;
+            };
+            if self.is_cut_off(subflow) {
+                self.on_subflow_lost(cx, id, CloseReason::Unreachable);
+            }
+        }
+        self.join_unconfirmed(cx);
+    }
+
+    /// Joins from every other address that is not kept in reserve, or else from those.
+    fn join_unconfirmed(&mut self, cx: &mut Context<'_>) {
+        if !self.may_join_unconfirmed() {
+            return;
+        }
+        let pairs = self.paths.addresses().first_pairs();
+        let pairs = pairs.map(|(local, remote)| JoinAddresses { local, remote });
+        let (reserve, usual): (Vec<_>, Vec<_>) = pairs.partition(|pair| pair.local.backup);
+        for pair in if usual.is_empty() { reserve } else { usual } {
+            let from = pair.local.address.ip();
+            if self.paths.iter().all(|subflow| subflow.path().local.ip() != from) {
+                self.open_join(cx, pair, (false, false));
+            }
+        }
+    }
+
+    /// The server answered a join from another address with a HMAC under both keys: it has ours, and nothing shows
+    /// better that it speaks Multipath TCP.
+    fn confirm_by_join(&mut self, cx: &mut Context<'_>) {
+        if !self.session.is_unconfirmed() {
+            return;
+        }
+        self.confirm(cx);
+        let cut_off = self.paths.initial().filter(|subflow| self.is_cut_off(subflow));
+        let lost = cut_off.map(SubflowContext::local_id);
+        for id in self.paths.those(|s| Some(s.local_id()) == lost).iter() {
+            self.stop_carrying(cx.now, id);
+            self.drop_subflow(cx, id, CloseReason::TimedOut);
+        }
+        if let Some(lost) = lost {
+            self.withdraw_address(cx, lost);
+        }
+    }
+
+    /// The last join from another address failed: the server does not have our key, or is not to be reached.
+    fn end_if_stranded(&mut self, cx: &mut Context<'_>) {
+        let joins = |s: &SubflowContext| !s.is_initial() && !s.tcp().is_over();
+        if !self.may_join_unconfirmed() || self.paths.iter().any(joins) {
+            return;
+        }
+        for id in self.paths.those(SubflowContext::is_initial).iter() {
+            self.on_subflow_lost(cx, id, CloseReason::Unreachable);
+        }
+    }
+
+    /// Retransmissions from an address that is gone have had their time.
+    fn end_if_cut_off_for_long(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        if self.session.is_confirmed() || self.closing.is_closed() {
+            return;
+        }
+        let Some(subflow) = self.paths.get(id) else { return };
+        let timeouts = subflow.tcp().retransmission_timeouts();
+        if timeouts >= MAX_CUT_OFF_RTOS && self.paths.count() == 1 && self.is_cut_off(subflow) {
+            self.on_subflow_lost(cx, id, CloseReason::Unreachable);
+        }
     }
 }
 
@@ -2665,12 +2782,15 @@ impl Connection {
         pair: JoinAddresses,
         (backup, fast): (bool, bool),
     ) -> Option<SubflowId> {
-        if !self.session.is_confirmed() || self.closing.is_closed() {
+        let unconfirmed = !self.session.is_confirmed();
+        if unconfirmed && !self.may_join_unconfirmed() || self.closing.is_closed() {
             return None;
         }
         let JoinAddresses { local, remote } = pair;
         let path = pair.free_path(cx)?;
-        let tcp = self.active_subflow(cx, path, SynRetries::join(&self.config));
+        let usual = SynRetries::join(&self.config);
+        let retries = if unconfirmed { usual.at_most(MAX_CUT_OFF_RTOS - 1) } else { usual };
+        let tcp = self.active_subflow(cx, path, retries);
         let key = cx.new_flow(path, 0);
         let fast = fast && self.may_join_fast(cx, &pair);
         let membership = Membership::joining(cx.rng.next_u32(), fast);
@@ -2678,6 +2798,12 @@ impl Connection {
         let ends = Ends { key, local_id: local.id, remote_id };
         cx.out.counters.mp_join_syn_tx += 1;
         self.add_subflow(cx, tcp, ends, (membership, backup || local.backup))
+    }
+
+    /// Whether its token still means anything. A connection that is over, or plain TCP, keeps its slot for a reader and
+    /// for late segments; to a SYN that would join it, it is as good as unknown.
+    pub(crate) const fn has_valid_token(&self) -> bool {
+        !self.session.is_plain() && !self.closing.is_closed()
     }
 
     /// Answers a SYN that joins this connection. The error is the reason for its RST.
@@ -2772,6 +2898,7 @@ impl Connection {
         let ours = keys.join_hmac(joining.nonce(), nonce).map(|hmac| left_160(&hmac));
         let Some(subflow) = self.paths.get_mut(id) else { return false };
         subflow.prove_syn_ack(backup, ours);
+        self.confirm_by_join(cx);
         true
     }
 
@@ -3025,14 +3152,15 @@ impl Connection {
         }
         let path = subflow.path();
         let (local, remote) = (path.local.ip(), path.remote);
+        let from = self.paths.addresses().find_local(subflow.local_id());
+        // Where the address went with it, that says nothing of the network.
+        let from = from.filter(|from| from.up)?;
         cx.out.counters.fast_join_fallback += 1;
         match why {
             CloseReason::TimedOut => cx.fast_joins.on_lost(cx.now, local, remote),
             _ => cx.fast_joins.on_refused(cx.now, local, remote),
         }
-        let local = self.paths.addresses().find_local(subflow.local_id());
-        let local = local.filter(|local| local.up)?;
-        Some((JoinAddresses { local, remote }, subflow.is_backup_here()))
+        Some((JoinAddresses { local: from, remote }, subflow.is_backup_here()))
     }
 
     /// The ordinary join after a refused one, unless the path manager thought of it already.
@@ -3771,9 +3899,13 @@ impl Connection {
             cx.out.counters.rm_addr_rx += 1;
             self.paths.addresses_mut().on_withdrawn(id);
             for there in self.paths.ids() {
-                let theirs = |s: &SubflowContext| s.remote_id() == id && s.was_joined();
-                let gone = self.paths.get(there).is_some_and(theirs);
-                if gone && there != on && self.paths.count() > 1 {
+                let theirs = |s: &&SubflowContext| s.remote_id() == id && there != on;
+                let Some(subflow) = self.paths.get(there).filter(theirs) else { continue };
+                let joins = !subflow.is_initial() && !subflow.is_shut() && !subflow.was_joined();
+                if joins {
+                    // Nobody answers a SYN there any more.
+                    self.drop_subflow(cx, there, CloseReason::PeerReset);
+                } else if subflow.was_joined() && self.paths.count() > 1 {
                     // RFC 8684 section 3.4.2: a RST, if it gets through, clears middleboxes on the way.
                     self.reset_subflow(cx, there, reason::UNSPECIFIED, CloseReason::PeerReset);
                 }
@@ -4563,7 +4695,7 @@ impl Connection {
 
     /// A DATA_FIN in a segment of its own.
     fn emit_data_fin(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
-        self.closing.fin_at().filter(|at| *at <= cx.now)?;
+        self.fin_at().filter(|at| *at <= cx.now)?;
         let over = self.closing.fin_acked() || self.closing.is_closed();
         if over || self.session.is_plain() {
             self.closing.stop_fin();
@@ -4624,9 +4756,17 @@ impl Connection {
 
     /// The DATA_FIN went out wherever it was to go.
     fn rearm_fin(&mut self, now: Instant) {
-        let (rto, early) = (self.largest_rto(), self.config.linux_compat.data_fin_twice);
-        let silent = self.closing.rearm_fin(now, rto, early, self.paths.last_heard_at());
+        let as_linux = self.config.linux_compat.data_fin_twice;
+        let silent = self.closing.rearm_fin(now, as_linux, self.paths.last_heard_at());
         self.closing.note_silence(now, silent);
+    }
+
+    /// When the DATA_FIN goes out again, by the timeouts that hold now.
+    fn fin_at(&self) -> Option<Instant> {
+        self.closing.fin_at(|| FinTimeouts {
+            rto: self.largest_rto(),
+            probe: self.paths.tail_probe_timeout(),
+        })
     }
 
     /// Data, as the scheduler says, as long as it stays on one subflow.
@@ -5619,7 +5759,15 @@ impl Connection {
         }
         if self.closing.is_shut_down() && self.sender.sent_all() {
             if self.session.is_plain() {
-                self.paths.iter_mut().for_each(|subflow| subflow.tcp_mut().close());
+                let released = self.closing.is_released();
+                for subflow in self.paths.iter_mut() {
+                    // Who has only stopped writing still wants to read what the peer says.
+                    if released {
+                        subflow.tcp_mut().close();
+                    } else {
+                        subflow.tcp_mut().close_once_answered();
+                    }
+                }
                 self.drop_unanswered(cx);
                 if self.paths.is_empty() {
                     // Let go of before the peer answered, with nothing to be said.
@@ -5761,6 +5909,7 @@ impl Connection {
         }
         subflow.reset();
         self.stop_carrying(cx.now, id);
+        self.end_if_stranded(cx);
         if self.paths.has_open() {
             return;
         }
@@ -5804,6 +5953,9 @@ impl Connection {
         let reason = if refused { CloseReason::Refused } else { reason };
         let last = self.paths.is_empty();
         let tried_long = self.closing.on_subflow_lost(now, reason, last);
+        if !last {
+            self.end_if_stranded(cx);
+        }
         if self.closing.is_closed() || !last {
             return;
         }
@@ -5959,7 +6111,7 @@ impl Connection {
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let usable = self.paths.usable_count() > 0;
         // While nobody can carry it, the DATA_FIN waits for a subflow, not for a time.
-        let fin = self.closing.fin_at().filter(|_| !self.closing.fin_acked() && usable);
+        let fin = self.fin_at().filter(|_| !self.closing.fin_acked() && usable);
         let leaving = self.closing.leaves_at().filter(|_| !self.paths.is_empty());
         let mut next = earliest([leaving]);
         if !self.closing.is_closed() {
@@ -6053,6 +6205,7 @@ impl Connection {
         }
         self.on_patience_over(cx, id);
         self.on_half_closed_for_long(cx, id);
+        self.end_if_cut_off_for_long(cx, id);
         self.repeat_third_ack(cx, id);
         self.repeat_mp_fail(cx, id);
     }

@@ -275,6 +275,13 @@ impl Endpoint {
         self.check_path_health(now);
     }
 
+    /// Tells that the process did not run for a while, which the driver's clock has left out
+    /// ([`ProcessClock`](marline_time::ProcessClock)): no round trip, rate or delay is measured from what is under way
+    /// now. To be called before anything that has arrived meanwhile is handled.
+    pub fn note_pause(&mut self) {
+        self.slots.iter_mut().for_each(Connection::note_pause);
+    }
+
     /// Fills `buf` with the next batch of datagrams, all for one path. Clears it first. `None`:
     /// nothing to send now.
     pub fn poll_transmit(&mut self, now: Instant, buf: &mut TransmitBuf) -> Option<Transmit> {

@@ -50,7 +50,8 @@ pub enum CloseReason {
     PeerReset,
     /// The peer answered the first SYN with RST.
     Refused,
-    /// The first SYN could not be delivered: ICMP error, or a local send error.
+    /// Nothing gets through: an ICMP error or a local send error about the first SYN, or the local address of a
+    /// connection that has no other path is gone. A new connection from another address may succeed.
     Unreachable,
     /// Timeout of the handshake, or no path for longer than `linger`, or no answer within
     /// [`SocketOption::AnswerWithin`](crate::SocketOption).
@@ -119,7 +120,7 @@ display_words! {
         CloseReason::Aborted => "aborted",
         CloseReason::PeerReset => "reset by the peer",
         CloseReason::Refused => "refused by the peer",
-        CloseReason::Unreachable => "the network says that it cannot be reached",
+        CloseReason::Unreachable => "unreachable, or its local address is gone",
         CloseReason::TimedOut => "timed out",
         CloseReason::PeerMisbehaved => "the peer broke the protocol",
         CloseReason::ResourceLimit => "a resource limit was reached",

@@ -423,14 +423,20 @@ impl Subflow {
         &mut self.health
     }
 
-    /// A middlebox has acknowledged what the peer does not have and will not get on this subflow.
+    /// A middlebox has acknowledged what the peer does not have and will not get on this subflow, as the answer to the
+    /// last transmission shows.
     pub(crate) fn has_false_acks(&self) -> bool {
-        self.false_acks.are_certain(self.rto())
+        self.false_acks.are_certain(self.rto(), self.tx.last_sent_at)
     }
 
     /// Its retransmission timer went off, and SND.UNA has not moved since.
     pub(crate) const fn has_retransmission_timeout(&self) -> bool {
         self.tx.rto.count > 0
+    }
+
+    /// How often its retransmission timer went off since SND.UNA last moved, or that of its SYN.
+    pub(crate) const fn retransmission_timeouts(&self) -> u32 {
+        self.tx.rto.count
     }
 
     /// The retransmission timeout, without backoff.
@@ -495,12 +501,19 @@ impl Subflow {
         matches!(self.events.back(), Some(SubflowEvent::ProbeRepeated { .. }))
     }
 
-    /// The network said that segments may have no more than `max_segment` bytes: believed if that is
-    /// less than was thought.
-    pub(crate) fn mss_lowered(&mut self, max_segment: u16) {
-        if self.mtu.told_less(max_segment) {
+    /// A router reported that segments of more than `max_segment` bytes do not pass. Sizes below what every path takes
+    /// are not believed.
+    pub(crate) fn reduce_segment(&mut self, max_segment: u16) {
+        let least = mtu::least_reported(self.path.ips().1.is_ipv6());
+        if self.mtu.reduce(max_segment, least) {
             self.apply_mss();
         }
+    }
+
+    /// The process did not run for a while: when what is on its way was answered is not known.
+    pub(crate) fn note_pause(&mut self) {
+        self.tx.board.mark_untimed();
+        self.handshake.untimed |= self.state.is_handshake();
     }
 
     /// Whether a segment with this number may be on its way.

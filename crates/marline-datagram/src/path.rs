@@ -10,8 +10,8 @@ pub(crate) mod mtu;
 
 use marline_policy::{
     AckSample, CongestionController, CongestionFactory, CongestionSignal, DatagramPathView,
-    Forecaster, Health, PathCost, PathId, Quantile, RttConfig, RttEstimator, SilenceCause,
-    SubflowId,
+    Forecaster, Health, PathCost, PathId, Quantile, RateSample, RttConfig, RttEstimator,
+    SilenceCause, SubflowId,
 };
 use marline_time::{Duration, Instant, Rate};
 
@@ -106,6 +106,8 @@ pub(crate) struct Path {
     lone_losses: LoneLosses,
     losses: Losses,
     carried: Carried,
+    /// The process did not run while frames with places below this were on their way.
+    untimed_below: u64,
 }
 
 /// Making.
@@ -146,6 +148,7 @@ impl Path {
             lone_losses: LoneLosses::default(),
             losses: Losses::default(),
             carried: Carried::default(),
+            untimed_below: 0,
         }
     }
 }
@@ -383,18 +386,18 @@ impl Path {
         let rtt = self.sample(answered.largest.as_ref(), ack.delay, now);
         let mut rate = None;
         if let Some(newest) = newest {
-            self.forecaster.on_delivered(now, newest.at, answered.bytes);
             let sample = self.outstanding.rate(&newest, now);
-            self.carried.on_rate(sample.rate, now);
-            let known = self.delivery_rate.unwrap_or(Rate::ZERO);
-            if !sample.app_limited || sample.rate > known {
-                self.delivery_rate = Some(smoothed(known, sample.rate));
+            let timed = newest.place >= self.untimed_below;
+            if timed {
+                self.carried.on_rate(sample.rate, now);
+                self.forecaster.on_delivered(now, newest.at, answered.bytes);
+                self.note_rate(&sample);
             }
             if self.recovers_until.is_some_and(|until| newest.place >= until) {
                 self.recovers_until = None;
                 self.signal(CongestionSignal::RecoveryDone, now);
             }
-            rate = Some(sample);
+            rate = timed.then_some(sample);
         }
         let lost = self.detect_losses(now, prior, &mut outcome);
         self.congestion.on_ack(
@@ -419,9 +422,21 @@ impl Path {
         outcome
     }
 
+    fn note_rate(&mut self, sample: &RateSample) {
+        let known = self.delivery_rate.unwrap_or(Rate::ZERO);
+        if !sample.app_limited || sample.rate > known {
+            self.delivery_rate = Some(smoothed(known, sample.rate));
+        }
+    }
+
+    /// The process did not run for a while: when frames on their way were answered is not known.
+    pub(crate) fn note_pause(&mut self) {
+        self.untimed_below = self.outstanding.places();
+    }
+
     /// Takes the RTT of the largest acknowledged number.
     fn sample(&mut self, sent: Option<&Sent>, delay: Duration, now: Instant) -> Option<Duration> {
-        let sent = sent?;
+        let sent = sent.filter(|sent| sent.place >= self.untimed_below)?;
         let whole = now.since(sent.at).max(Duration::from_micros(1));
         // RFC 9002 section 5.3: what the peer says of its delay must not take the RTT below the smallest.
         let least = self.rtt.min().unwrap_or(whole).min(whole);

@@ -114,6 +114,8 @@ pub struct SentSegment {
     pub push: bool,
     /// Carries a repair: bytes of the subflow that are not bytes of the stream. `dsn` means nothing.
     pub repair: bool,
+    /// The process did not run while it was on its way: when it was answered is not known.
+    pub untimed: bool,
     /// When it was last sent.
     pub sent_at: Instant,
     /// When it was first sent.
@@ -441,6 +443,13 @@ impl Scoreboard {
         self.uncount(&segment);
         self.entries.pop_back();
         Some(segment)
+    }
+
+    /// The process did not run for a while: nothing that is on its way can be timed.
+    pub fn mark_untimed(&mut self) {
+        for segment in &mut self.entries {
+            segment.untimed = true;
+        }
     }
 
     /// The newest segment is sent with PSH.

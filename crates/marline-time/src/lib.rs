@@ -8,11 +8,13 @@
 
 mod delay_histogram;
 mod instant;
+mod process_clock;
 mod rate;
 mod rng;
 
 pub use core::time::Duration;
 pub use delay_histogram::DelayHistogram;
 pub use instant::{Instant, nanos};
+pub use process_clock::{PAUSE, ProcessClock};
 pub use rate::Rate;
 pub use rng::{PcgRng, Rng, SeedTree, fnv1a};

@@ -91,6 +91,11 @@ impl Attempts {
         }
     }
 
+    /// This address came up, perhaps again: it may be tried once more.
+    pub(super) fn forget_begun(&mut self, id: AddressId) {
+        self.begun.retain(|(begun, _)| *begun != id);
+    }
+
     pub(super) fn has_begun(&self, start: &Start) -> bool {
         self.begun.contains(&(start.id, start.ip))
     }

@@ -25,14 +25,36 @@ const SILENT_AFTER: u32 = 2;
 /// DATA_FINs after which ACKs without a DATA_ACK are no chance any more.
 const BARE_FINS: u32 = 4;
 
+/// When the DATA_FIN goes out again.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+enum Due {
+    #[default]
+    Never,
+    At(Instant),
+    /// So long after it went out last as the timeouts that hold then say, the retransmission timeout multiplied by
+    /// this. Not a time, as round trips are measured while it is under way.
+    Timeouts(u32),
+}
+
+/// Timeouts by which a DATA_FIN is repeated.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct FinTimeouts {
+    /// The retransmission timeout.
+    pub(super) rto: Duration,
+    /// When the answer to a DATA_FIN that arrived is overdue, if round trips were measured.
+    pub(super) probe: Option<Duration>,
+}
+
 /// Our DATA_FIN.
 #[derive(Copy, Clone, Debug, Default)]
 struct DataFin {
     sent: bool,
     acked: bool,
-    /// When it goes out again.
-    at: Option<Instant>,
+    due: Due,
+    /// How often it was repeated in a row, with backoff.
     count: u32,
+    /// Its tail probe went out.
+    probed: bool,
     /// The subflows that it has yet to go on now.
     on: SubflowSet,
     /// Those it went on last.
@@ -56,8 +78,9 @@ impl Unused for Leaving {
         fin: DataFin {
             sent: false,
             acked: false,
-            at: None,
+            due: Due::Never,
             count: 0,
+            probed: false,
             on: SubflowSet::EMPTY,
             went_on: SubflowSet::EMPTY,
             asked: Asked::NEVER,
@@ -168,7 +191,7 @@ impl Closing {
     /// All data was handed to subflows: the DATA_FIN goes out now.
     pub(super) fn send_fin(&mut self, now: Instant) {
         self.leaving.fin.sent = true;
-        self.leaving.fin.at = Some(now);
+        self.leaving.fin.due = Due::At(now);
     }
 
     /// A DATA_ACK; `beyond`: of more than the data.
@@ -195,9 +218,9 @@ impl Closing {
     /// others may let no options pass, or nothing.
     pub(super) fn resume(&mut self, now: Instant, id: SubflowId) {
         if self.fin_outstanding() {
-            self.leaving.fin.count = 0;
+            (self.leaving.fin.count, self.leaving.fin.probed) = (0, false);
             self.leaving.fin.on = SubflowSet::of(id);
-            self.leaving.fin.at = Some(now);
+            self.leaving.fin.due = Due::At(now);
         }
     }
 
@@ -209,19 +232,29 @@ impl Closing {
 
     /// The DATA_FIN goes out now.
     pub(super) fn hasten_fin(&mut self, now: Instant) {
-        self.leaving.fin.at = Some(now);
+        self.leaving.fin.due = Due::At(now);
     }
 
     /// No DATA_FIN goes out any more.
     pub(super) fn stop_fin(&mut self) {
         if let Some(Leaving { fin, .. }) = self.leaving.if_used() {
-            fin.at = None;
+            fin.due = Due::Never;
         }
     }
 
     /// When the DATA_FIN goes out again.
-    pub(super) fn fin_at(&self) -> Option<Instant> {
-        self.leaving.fin.at
+    pub(super) fn fin_at(&self, timeouts: impl FnOnce() -> FinTimeouts) -> Option<Instant> {
+        let fin = &self.leaving.fin;
+        match fin.due {
+            Due::Never => None,
+            Due::At(at) => Some(at),
+            Due::Timeouts(backoff) => {
+                let FinTimeouts { rto, probe } = timeouts();
+                let wait = rto * backoff;
+                let wait = probe.filter(|_| !fin.probed).map_or(wait, |probe| probe.min(wait));
+                Some(fin.asked.at()? + wait)
+            }
+        }
     }
 
     /// Where the DATA_FIN that is due goes next: first on the best subflow, its repeats on each. Which of them
@@ -235,7 +268,8 @@ impl Closing {
         if left.is_some() {
             return left;
         }
-        let on = if self.leaving.fin.count == 0 { SubflowSet::of(best?) } else { usable };
+        let first = self.leaving.fin.count == 0;
+        let on = if first { SubflowSet::of(best?) } else { usable };
         (self.leaving.fin.on, self.leaving.fin.went_on) = (on, SubflowSet::EMPTY);
         on.iter().next()
     }
@@ -247,19 +281,26 @@ impl Closing {
         !self.leaving.fin.on.iter().any(|id| usable.contains(id))
     }
 
-    /// It goes out again after an RTO, doubled each time; `early`: from the second time on. The peer was last heard at
+    /// It went out and goes out again: once soon, as a tail probe does (RFC 8985 section 7), then after an RTO, doubled
+    /// each time. `as_linux`: without a tail probe, and doubled from the second repeat on. The peer was last heard at
     /// `heard_at`. How many in a row went unanswered.
     pub(super) fn rearm_fin(
         &mut self,
         now: Instant,
-        rto: Duration,
-        early: bool,
+        as_linux: bool,
         heard_at: Option<Instant>,
     ) -> u32 {
-        self.leaving.fin.count += 1;
-        let silent = self.leaving.fin.asked.again(now, heard_at);
-        let backoff = 1 << (self.leaving.fin.count - 1).saturating_sub(u32::from(early)).min(6);
-        self.leaving.fin.at = Some(now + rto * backoff);
+        let fin = &mut self.leaving.fin;
+        let silent = fin.asked.again(now, heard_at);
+        // After the first the probe is next, which is no backoff.
+        if fin.count == 1 && !fin.probed && !as_linux {
+            fin.probed = true;
+        } else {
+            fin.count += 1;
+        }
+        let doublings = (fin.count - 1).saturating_sub(u32::from(as_linux)).min(6);
+        fin.due = Due::Timeouts(1 << doublings);
+        fin.probed |= as_linux;
         silent
     }
 
@@ -370,5 +411,44 @@ impl Closing {
     /// Nobody waits for a peer that does not answer our DATA_FIN.
     pub(super) fn is_given_up(&self) -> bool {
         self.released && self.leaving.fin.count > MAX_FIN_REPEATS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(n: u64) -> Instant {
+        Instant::from_millis(n)
+    }
+
+    fn timeouts(rto_ms: u64, probe_ms: Option<u64>) -> impl FnOnce() -> FinTimeouts {
+        let probe = probe_ms.map(Duration::from_millis);
+        move || FinTimeouts { rto: Duration::from_millis(rto_ms), probe }
+    }
+
+    #[test]
+    fn the_time_of_a_data_fin_follows_the_timeout_while_it_is_under_way() {
+        let mut closing = Closing::default();
+        assert_eq!(closing.fin_at(timeouts(1_000, None)), None);
+        closing.send_fin(ms(10));
+        assert_eq!(closing.fin_at(timeouts(1_000, None)), Some(ms(10)));
+        closing.rearm_fin(ms(20), false, None);
+        assert_eq!(closing.fin_at(timeouts(60_000, None)), Some(ms(60_020)));
+        assert_eq!(closing.fin_at(timeouts(300, None)), Some(ms(320)), "a round trip was measured");
+        assert_eq!(closing.fin_at(timeouts(300, Some(125))), Some(ms(145)));
+        assert_eq!(
+            closing.fin_at(timeouts(300, Some(900))),
+            Some(ms(320)),
+            "a probe is never late"
+        );
+        closing.rearm_fin(ms(145), false, None);
+        assert_eq!(closing.fin_at(timeouts(300, Some(125))), Some(ms(445)), "one probe");
+        closing.rearm_fin(ms(445), false, None);
+        assert_eq!(closing.fin_at(timeouts(300, Some(125))), Some(ms(1_045)));
+        closing.resume(ms(500), SubflowId(1));
+        assert_eq!(closing.fin_at(timeouts(300, Some(125))), Some(ms(500)));
+        closing.rearm_fin(ms(500), false, None);
+        assert_eq!(closing.fin_at(timeouts(300, Some(125))), Some(ms(625)), "there, too");
     }
 }

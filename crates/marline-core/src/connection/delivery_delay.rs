@@ -29,6 +29,11 @@ impl DeliveryDelay {
         }
     }
 
+    /// What is being timed took longer than this process saw: the next write is timed.
+    pub(super) const fn forget(&mut self) {
+        self.end = NONE;
+    }
+
     /// The peer has everything before `una`. Returns how long the write took that was timed, in microseconds.
     pub(super) fn on_acked(&mut self, now: Instant, una: Dsn) -> Option<u64> {
         let is_missing = (una.0 as u32).wrapping_sub(self.end) > u32::MAX / 2;

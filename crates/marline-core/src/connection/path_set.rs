@@ -16,6 +16,8 @@ use crate::{BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo, S
 
 /// Round trip assumed where none was measured.
 const UNKNOWN_RTT: Duration = Duration::from_millis(100);
+/// What a peer may take to answer at once.
+const ANSWER_DELAY: Duration = Duration::from_millis(25);
 /// Pairs of addresses whose totals are kept after their subflows went.
 const MAX_GONE: usize = 32;
 /// Most subflows that a set of them can name.
@@ -186,6 +188,14 @@ impl PathSet {
     /// The RTO that data-level timers build on: the largest of the usable subflows.
     pub(super) fn largest_rto(&self, unknown: Duration) -> Duration {
         self.usable().map(|s| s.tcp().rto()).max().unwrap_or(unknown)
+    }
+
+    /// How long a tail probe of what any usable subflow may have carried waits (RFC 8985 section 7.2); `None`: no
+    /// round trip was measured.
+    pub(super) fn tail_probe_timeout(&self) -> Option<Duration> {
+        let longest = |known: Option<Duration>, s: &SubflowContext| s.tcp().srtt().max(known);
+        let longest = self.usable().fold(None, longest)?;
+        Some(longest * 2 + ANSWER_DELAY)
     }
 
     /// When anything came or went last on any subflow.

@@ -6,10 +6,12 @@
 //! probe) are withdrawn when the suspected subflow is heard again. When it dies they become
 //! definite, and the queue no longer refers to it, since its slot may be reused by another subflow.
 
+use std::collections::BTreeMap;
+
 use marline_policy::{DataRange, Dsn, ReinjectionCause, SubflowId};
 use marline_time::Instant;
 
-use crate::on_demand::OnDemand;
+use crate::on_demand::{OnDemand, Unused};
 
 /// One range to be sent again.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -23,75 +25,86 @@ pub(crate) struct Queued {
     pub(crate) on: Option<SubflowId>,
 }
 
+/// Ranges by their first byte: each is found, added and taken out in logarithmic time, as a subflow that dies may leave
+/// tens of thousands.
+#[derive(Debug, Default)]
+struct Items(BTreeMap<Dsn, Queued>);
+
+impl Unused for Items {
+    const UNUSED: &'static Self = &Items(BTreeMap::new());
+}
+
 /// The queue.
 #[derive(Debug, Default)]
 pub(crate) struct ReinjectionQueue {
-    items: OnDemand<Vec<Queued>>,
+    items: OnDemand<Items>,
 }
 
 impl ReinjectionQueue {
     pub(crate) fn is_empty(&self) -> bool {
-        self.items.used().is_none_or(Vec::is_empty)
+        self.items.used().is_none_or(|items| items.0.is_empty())
     }
 
     /// Every queued range, oldest data first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Queued> {
-        self.items.iter()
+        self.items.0.values()
     }
 
     /// Why what begins here waits to go out again, if it does.
     pub(crate) fn cause_at(&self, at: Dsn) -> Option<ReinjectionCause> {
-        let index = self.items.partition_point(|q| q.range.end <= at);
-        self.items.get(index).filter(|q| q.range.start <= at).map(|q| q.cause)
+        let (_, item) = self.items.0.range(..=at).next_back()?;
+        (at < item.range.end).then_some(item.cause)
+    }
+
+    /// The first range that ends behind `at`.
+    fn first_behind(&self, at: Dsn) -> Option<Queued> {
+        let reaches = |(_, item): &(&Dsn, &Queued)| item.range.end > at;
+        let before = self.items.0.range(..=at).next_back().filter(reaches);
+        before.or_else(|| self.items.0.range(at..).next()).map(|(_, item)| *item)
     }
 
     /// Adds the parts of `item.range` that are not queued yet.
     pub(crate) fn push(&mut self, item: Queued) {
         let mut start = item.range.start;
-        let mut index = self.items.partition_point(|q| q.range.end <= start);
         while start < item.range.end {
-            let next = self.items.get(index).map_or(item.range.end, |q| q.range.start);
+            let present = self.first_behind(start);
+            let next = present.map_or(item.range.end, |present| present.range.start);
             let gap = DataRange::new(start, next.min(item.range.end));
             if !gap.is_empty() {
-                index = self.put(index, Queued { range: gap, ..item });
+                self.put(Queued { range: gap, ..item });
             }
-            let Some(present) = self.items.get(index) else { break };
-            start = present.range.end.max(gap.end);
-            index += 1;
+            let Some(present) = present else { break };
+            start = present.range.end;
         }
     }
 
-    /// Puts in a range before the one at `index`, as a part of the one before if it continues that: what
-    /// goes out is cut anew, by the size of the segments there. Returns where the next one is.
-    fn put(&mut self, index: usize, item: Queued) -> usize {
-        let before = index.checked_sub(1).and_then(|before| self.items.get_mut(before));
-        let continues = |q: &&mut Queued| {
-            let alike = Queued { range: item.range, ..**q } == item;
-            alike && q.range.end == item.range.start
-        };
-        if let Some(before) = before.filter(continues) {
+    /// Puts in a range that nothing queued overlaps, as a part of the one before if it continues that: the size of the
+    /// segments there decides how it is cut.
+    fn put(&mut self, item: Queued) {
+        let items = &mut self.items.0;
+        if let Some((_, before)) = items.range_mut(..item.range.start).next_back()
+            && before.range.end == item.range.start
+            && (Queued { range: item.range, ..*before }) == item
+        {
             before.range.end = item.range.end;
-            return index;
+        } else {
+            items.insert(item.range.start, item);
         }
-        self.items.insert(index, item);
-        index + 1
     }
 
     /// This range was sent, or need not be.
     pub(crate) fn remove(&mut self, range: DataRange) {
-        let first = self.items.partition_point(|q| q.range.end <= range.start);
-        let mut index = first;
-        while let Some(item) = self.items.get(index).copied() {
+        while let Some(item) = self.first_behind(range.start) {
             if item.range.start >= range.end {
                 break;
             }
-            self.items.remove(index);
+            let items = &mut self.items.0;
+            items.remove(&item.range.start);
             let left = DataRange::new(item.range.start, range.start.min(item.range.end));
             let right = DataRange::new(range.end.max(item.range.start), item.range.end);
             for part in [left, right] {
                 if !part.is_empty() {
-                    self.items.insert(index, Queued { range: part, ..item });
-                    index += 1;
+                    items.insert(part.start, Queued { range: part, ..item });
                 }
             }
         }
@@ -99,7 +112,8 @@ impl ReinjectionQueue {
 
     /// The peer has everything before `to`.
     pub(crate) fn ack(&mut self, to: Dsn) {
-        if self.items.used().and_then(|items| items.first()).is_some_and(|q| q.range.start < to) {
+        let oldest = self.items.used().and_then(|items| items.0.keys().next());
+        if oldest.is_some_and(|start| *start < to) {
             self.remove(DataRange::new(Dsn(0), to));
         }
     }
@@ -109,13 +123,13 @@ impl ReinjectionQueue {
         let suspected =
             |q: &Queued| q.from == Some(subflow) && q.cause == ReinjectionCause::UnansweredProbe;
         if let Some(items) = self.items.if_used() {
-            items.retain(|q| !suspected(q));
+            items.0.retain(|_, q| !suspected(q));
         }
     }
 
     /// The subflow is dead: what was suspected of it is certain, and what was meant for it is anybody's.
     pub(crate) fn bury(&mut self, subflow: SubflowId) {
-        for item in self.items.if_used().into_iter().flatten() {
+        for item in self.items.if_used().into_iter().flat_map(|items| items.0.values_mut()) {
             if item.from == Some(subflow) {
                 item.from = None;
                 item.cause = ReinjectionCause::SubflowClosed;
@@ -126,21 +140,19 @@ impl ReinjectionQueue {
 
     /// Whether anything here speaks of this subflow.
     pub(crate) fn names(&self, subflow: SubflowId) -> bool {
-        self.items.iter().any(|q| q.from == Some(subflow) || q.on == Some(subflow))
+        self.iter().any(|q| q.from == Some(subflow) || q.on == Some(subflow))
     }
 
     /// Gives back the memory that it does not need now.
     pub(crate) fn shrink(&mut self) {
-        if self.items.is_empty() {
+        if self.is_empty() {
             self.items.retire();
-        } else {
-            self.items.shrink_to_fit();
         }
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory held: nodes of the map are at least half full.
     pub(crate) fn memory(&self) -> u64 {
-        (self.items.capacity() * size_of::<Queued>()) as u64
+        (2 * self.items.0.len() * size_of::<(Dsn, Queued)>()) as u64
     }
 
     pub(crate) fn clear(&mut self) {
@@ -163,7 +175,7 @@ mod tests {
     }
 
     fn ranges(queue: &ReinjectionQueue) -> Vec<(u64, u64)> {
-        queue.items.iter().map(|q| (q.range.start.0, q.range.end.0)).collect()
+        queue.iter().map(|q| (q.range.start.0, q.range.end.0)).collect()
     }
 
     #[test]
@@ -213,5 +225,36 @@ mod tests {
         let causes: Vec<_> = queue.iter().map(|q| (q.cause, q.on)).collect();
         assert_eq!(causes[0], (ReinjectionCause::SubflowClosed, None));
         assert_eq!(causes[1], (ReinjectionCause::UnansweredProbe, None));
+    }
+
+    #[test]
+    fn half_a_million_ranges_that_come_last_first_and_leave_first_first_are_no_work() {
+        // With a list that is moved for each this is hours of copying.
+        const ITEMS: u64 = 500_000;
+        let mut queue = ReinjectionQueue::default();
+        for at in (0..ITEMS).rev() {
+            queue.push(item(3 * at, 3 * at + 2));
+        }
+        assert_eq!(queue.iter().count() as u64, ITEMS);
+        for at in 0..ITEMS {
+            assert_eq!(queue.iter().next().map(|q| q.range.start), Some(Dsn(3 * at)));
+            queue.remove(DataRange::new(Dsn(3 * at), Dsn(3 * at + 2)));
+        }
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn what_overlaps_ranges_of_another_cause_fills_the_gaps_alone() {
+        let mut queue = ReinjectionQueue::default();
+        let other = |start, end| Queued { cause: ReinjectionCause::SubflowRto, ..item(start, end) };
+        queue.push(other(10, 20));
+        queue.push(other(30, 40));
+        queue.push(item(15, 50));
+        assert_eq!(ranges(&queue), [(10, 20), (20, 30), (30, 40), (40, 50)]);
+        assert_eq!(queue.cause_at(Dsn(25)), Some(ReinjectionCause::UnansweredProbe));
+        assert_eq!(queue.cause_at(Dsn(39)), Some(ReinjectionCause::SubflowRto));
+        assert_eq!((queue.cause_at(Dsn(9)), queue.cause_at(Dsn(50))), (None, None));
+        queue.remove(DataRange::new(Dsn(12), Dsn(45)));
+        assert_eq!(ranges(&queue), [(10, 12), (45, 50)]);
     }
 }

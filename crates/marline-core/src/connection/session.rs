@@ -17,8 +17,9 @@ use crate::crypto::Key;
 use crate::on_demand::OnDemand;
 use crate::{ConnectionConfig, FallbackReason};
 
-/// From this many bytes in one time to live of a segment on, 32 bits of DSN are ambiguous.
-const SHORT_DSN_SPAN: u64 = 1 << 31;
+/// From this many bytes in one time to live of a segment on, 32 bits of DSN are ambiguous: half of 2^31, as any such time
+/// lies within two of the spans that are counted.
+const SHORT_DSN_SPAN: u64 = 1 << 30;
 /// How long a segment may live (RFC 9293 section 3.4.2).
 const MAX_SEGMENT_LIFETIME: Duration = Duration::from_secs(120);
 
@@ -50,7 +51,8 @@ pub(super) struct Session {
     peer_uses_long_dsn: bool,
     /// We use 64-bit DSNs ourselves.
     sends_long_dsn: bool,
-    /// When the stream passed which position: to tell whether 32 bits of DSN are enough.
+    /// When a span of at most the time that a segment lives began, and at which position of the stream: to see whether
+    /// 32 bits of DSN are enough.
     dsn_span_start: (Instant, Dsn),
     /// What a fallback has us say.
     fallback: Fallback,
@@ -345,14 +347,15 @@ impl Session {
 
     /// Thirty-two bits of DSN are unambiguous while fewer than 2^31 bytes pass within two minutes, the
     /// longest a segment may live. A faster connection uses 64 bits from then on. `sent` is the end of what was
-    /// sent.
+    /// sent. A span that lasted longer says nothing of the next: an application that was idle, or slow, may be fast now.
     pub(super) fn watch_dsn_speed(&mut self, now: Instant, sent: Dsn) {
-        if sent.since(self.dsn_span_start.1) < SHORT_DSN_SPAN {
-            return;
+        let (began_at, from) = self.dsn_span_start;
+        if now.since(began_at) > MAX_SEGMENT_LIFETIME {
+            self.dsn_span_start = (now, sent);
+        } else if sent.since(from) >= SHORT_DSN_SPAN {
+            self.sends_long_dsn = true;
+            self.dsn_span_start = (now, sent);
         }
-        let took = now.since(self.dsn_span_start.0);
-        self.sends_long_dsn |= took < MAX_SEGMENT_LIFETIME;
-        self.dsn_span_start = (now, sent);
     }
 
     /// Whether one mapping may cover a run of segments: not where each has a checksum of its own, nor before
@@ -506,5 +509,34 @@ impl Session {
         features: Extensions,
     ) -> HelloOutcome {
         self.negotiation.on_hello(self.role, config, features)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    /// Whether a connection that has sent so many bytes by these times, in seconds, uses DSNs of 64 bits.
+    fn uses_long_dsn(sent: &[(u64, u64)]) -> bool {
+        let mut session = Session::new(Role::Client, Mode::Offered, Key(1), false);
+        for &(at_s, bytes) in sent {
+            session.watch_dsn_speed(Instant::from_secs(at_s), Dsn(bytes));
+        }
+        session.sends_long_dsn()
+    }
+
+    #[test]
+    fn two_gigabytes_within_the_life_of_a_segment_take_dsns_of_64_bits() {
+        assert!(uses_long_dsn(&[(1, GIB / 2), (50, GIB), (100, 2 * GIB)]));
+        assert!(!uses_long_dsn(&[(1, 0), (100, GIB / 2), (200, GIB), (300, 3 * GIB / 2)]));
+    }
+
+    #[test]
+    fn the_time_before_a_burst_does_not_make_it_slow() {
+        // Idle for an hour, or slow.
+        assert!(uses_long_dsn(&[(3_600, 1_000), (3_601, 1_000), (3_620, 2 * GIB)]));
+        assert!(uses_long_dsn(&[(1, 1), (1_800, 1_000), (3_600, 2_000), (3_620, GIB + 3_000)]));
     }
 }

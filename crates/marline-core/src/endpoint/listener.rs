@@ -106,7 +106,8 @@ impl Endpoint {
         let slot = self.flows.token(token);
         let (slots, mut cx) = self.lend(now);
         let connection = slot.and_then(|slot| slots.get_mut(slot));
-        let Some((connection, slot)) = connection.zip(slot) else {
+        let known = connection.filter(|connection| connection.has_valid_token());
+        let Some((connection, slot)) = known.zip(slot) else {
             self.out.counters.mp_join_no_token += 1;
             self.answer_with_reset_because(now, meta, syn.segment, Some(rst_reason::MPTCP_ERROR));
             return;

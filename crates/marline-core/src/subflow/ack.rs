@@ -24,6 +24,8 @@ const LEAST_RTT: Duration = Duration::from_micros(1);
 const WITHIN_TICK: Duration = Duration::from_nanos(999_999);
 /// Delay before SACKed data at SND.UNA is believed to be reneged.
 const RENEGE_DELAY: Duration = Duration::from_millis(10);
+/// Timeouts in a row after which an answer to what was sent before them is the end of an outage.
+const OUTAGE_TIMEOUTS: u32 = 2;
 /// Segments delivered before path MTU probing begins.
 const PROBE_MTU_AFTER: u64 = 10;
 
@@ -66,6 +68,8 @@ struct Tally {
     acked_segments: u32,
     /// The cumulative part covers a segment that was sent again.
     retransmitted: bool,
+    /// The process did not run while some of it was on its way.
+    untimed: bool,
     /// When the newest segment that was sent only once was sent.
     newest_original: Option<Instant>,
     /// What was expected of it then, and how many bytes of its run it ends.
@@ -134,7 +138,12 @@ impl Subflow {
         }
         self.note_reordering(&tally);
         let rtt = self.sample_rtt(now, input, &tally);
-        let rate = self.tx.rate.sample(now, tally.newest, self.tx.rtt.min());
+        let rate = if tally.untimed {
+            self.tx.rate.skip(now, tally.newest);
+            None
+        } else {
+            self.tx.rate.sample(now, tally.newest, self.tx.rtt.min())
+        };
         if tally.cumulative > 0 {
             self.tx.rto.count = 0;
             self.tx.force = None;
@@ -190,6 +199,7 @@ impl Subflow {
         while let Some(segment) = self.tx.board.pop_acked(ack) {
             self.tx.release(&segment);
             tally.retransmitted |= segment.retransmitted();
+            tally.untimed |= segment.untimed;
             tally.fin |= segment.fin;
             if !segment.sacked {
                 self.deliver(&segment, false, tally);
@@ -254,6 +264,7 @@ impl Subflow {
             tally.acked_segments = tally.acked_segments.saturating_add(segment.segments() as u32);
         }
         tally.delivered += segment.len();
+        tally.untimed |= segment.untimed;
         let stamp = (segment.sent_at, segment.rate);
         self.tx.rate.on_delivered(segment.len(), stamp, &mut tally.newest);
         if !retransmitted {
@@ -280,7 +291,7 @@ impl Subflow {
             start: segment.start,
             end: segment.end,
             sent_at: segment.sent_at,
-            retransmitted,
+            retransmitted: retransmitted || segment.untimed,
             by_sack,
         });
     }
@@ -313,9 +324,14 @@ impl Subflow {
     /// long before and its ACKs were lost, and what it echoes is older still (RFC 7323 section 5.3: a
     /// segment outside the window does not move the echo). The sample would be as long as the
     /// silence was: after an outage the timeout would be seconds, and a scheduler that goes by RTT
-    /// would shun the path until it is used again, which it then is not.
+    /// would shun the path until it is used again, which it then is not. Nor is one taken of what was on its way while
+    /// the process did not run.
     fn sample_rtt(&mut self, now: Instant, input: &AckInput, tally: &Tally) -> Option<Duration> {
-        if input.sack.dsack.is_some() || self.is_late_news(input, tally) {
+        if tally.untimed || input.sack.dsack.is_some() || self.is_late_news(input, tally) {
+            return None;
+        }
+        if self.is_end_of_outage(input) {
+            self.tx.rto.doubted = true;
             return None;
         }
         // What was sent once and is acknowledged with a repair may have arrived long ago: few SACK
@@ -338,6 +354,7 @@ impl Subflow {
             scorer.on_answer(sent_at..=sent_until, rtt, own_delay, &latest);
         }
         self.tx.rtt.on_sample(rtt, now);
+        self.tx.rto.doubted = false;
         if is_exact {
             self.tx.forecaster.on_delivered(now, sent_at, tally.delivered);
         }
@@ -355,6 +372,15 @@ impl Subflow {
         let before = |undo: &super::undo::Undo| input.echo.is_none_or(|e| undo.echo_is_older(e));
         self.tx.phase == Phase::Loss
             && tally.acked_segments > 2
+            && self.tx.undo.as_deref().is_some_and(before)
+    }
+
+    /// What was sent before two timeouts in a row is answered after them: the path was cut off, or the peer's process
+    /// did not run, and everything waited for that to end. Where the next answer takes as long, the path is slow.
+    fn is_end_of_outage(&self, input: &AckInput) -> bool {
+        let before = |undo: &super::undo::Undo| input.echo.is_none_or(|e| undo.echo_is_older(e));
+        self.tx.rto.count >= OUTAGE_TIMEOUTS
+            && !self.tx.rto.doubted
             && self.tx.undo.as_deref().is_some_and(before)
     }
 

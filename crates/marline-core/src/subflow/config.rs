@@ -88,6 +88,11 @@ impl SynRetries {
     pub(crate) const fn join(connection: &ConnectionConfig) -> SynRetries {
         SynRetries { most: connection.join_syn_retries, linear: 0 }
     }
+
+    /// Repeats for no longer than this many with backoff take.
+    pub(crate) fn at_most(self, most: u32) -> SynRetries {
+        SynRetries { most: self.most.min(most), ..self }
+    }
 }
 
 /// The numbers that one subflow starts with.

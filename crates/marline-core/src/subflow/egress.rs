@@ -522,6 +522,15 @@ impl Subflow {
         }
     }
 
+    /// As [`close`](Self::close), but a SYN that nobody has answered is not taken back: the FIN follows the answer.
+    pub(crate) fn close_once_answered(&mut self) {
+        if self.state.is(SubflowState::SynSent) {
+            self.fin_wanted = true;
+        } else {
+            self.close();
+        }
+    }
+
     /// Ends the subflow by a RST such as somebody sends who knows of no connection: at the number that the
     /// peer acknowledged.
     pub(crate) fn reset_like_a_stranger(&mut self, ack: SeqNum) {

@@ -6,9 +6,17 @@
 //! not be sent again, so that the hole in the subflow stays for good, whatever the data level does about it.
 //!
 //! A proxy that acknowledges early and then delivers by itself looks like that, too, but not for a timeout.
+//!
+//! Evidence expires. A peer that still waits answers whatever is sent next with the same ACK, so only an ACK that
+//! came after the last transmission counts. Old ACKs that arrived long after they were sent (a process that stood
+//! still, a path that was cut off for a while) are not repeated, and prove nothing about a later timeout.
 
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
+
+/// The same ACK after a longer silence is new evidence, not more of it: nothing sent before is still under way (RFC 9293
+/// section 3.4.2).
+const MOST_SILENCE: Duration = Duration::from_secs(120);
 
 /// ACKs below SND.UNA.
 #[derive(Copy, Clone, Debug, Default)]
@@ -32,14 +40,17 @@ impl FalseAcks {
         match &mut self.repeated {
             // Overtaken by the others of its kind.
             Some(old) if ack < old.ack => {}
-            Some(old) if ack == old.ack => old.last_at = now,
+            Some(old) if ack == old.ack && now.since(old.last_at) <= MOST_SILENCE => {
+                old.last_at = now;
+            }
             _ => self.repeated = Some(OldAck { ack, first_at: now, last_at: now }),
         }
     }
 
-    /// Whether they have come for as long as a retransmission timeout.
-    pub(super) fn are_certain(&self, rto: Duration) -> bool {
-        self.repeated.is_some_and(|old| old.last_at.since(old.first_at) >= rto)
+    /// Whether they have come for as long as a retransmission timeout, and in answer to what was sent last.
+    pub(super) fn are_certain(&self, rto: Duration, last_sent_at: Instant) -> bool {
+        self.repeated
+            .is_some_and(|old| old.last_at.since(old.first_at) >= rto && old.last_at > last_sent_at)
     }
 }
 
@@ -50,11 +61,16 @@ mod tests {
     const RTO: Duration = Duration::from_millis(200);
 
     fn heard(acks: &[(u64, u64)]) -> bool {
+        heard_after(0, acks)
+    }
+
+    /// Whether ACKs, each with its time in milliseconds, are proof if something was last sent at `sent_ms`.
+    fn heard_after(sent_ms: u64, acks: &[(u64, u64)]) -> bool {
         let mut evidence = FalseAcks::NONE;
         for &(at_ms, ack) in acks {
             evidence.on_old_ack(Instant::from_millis(at_ms), Ssn(ack));
         }
-        evidence.are_certain(RTO)
+        evidence.are_certain(RTO, Instant::from_millis(sent_ms))
     }
 
     #[test]
@@ -68,6 +84,15 @@ mod tests {
     fn an_ack_below_what_was_acknowledged_a_timeout_ago_is_proof() {
         assert!(heard(&[(0, 1_000), (200, 1_000)]));
         assert!(heard(&[(0, 1_000), (100, 1_000), (150, 500), (300, 1_000)]));
+    }
+
+    #[test]
+    fn evidence_from_before_the_last_transmission_has_expired() {
+        let acks = [(10, 1_000), (300, 1_000)];
+        assert!(heard_after(250, &acks));
+        assert!(!heard_after(300, &acks) && !heard_after(600_000, &acks));
+        assert!(!heard_after(600_000, &[(10, 1_000), (300, 1_000), (600_100, 1_000)]), "one ACK");
+        assert!(heard_after(600_000, &[(10, 1_000), (600_100, 1_000), (600_400, 1_000)]));
     }
 
     #[test]

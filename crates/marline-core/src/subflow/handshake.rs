@@ -145,6 +145,9 @@ impl Subflow {
     }
 
     fn sample_handshake(&mut self, now: Instant, segment: &TcpSegment<'_>) {
+        if self.handshake.untimed {
+            return;
+        }
         let sent_at = if self.handshake.transmissions == 1 {
             Some(self.handshake.sent_at)
         } else if self.timestamps.enabled {
@@ -242,5 +245,7 @@ impl Subflow {
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Handshake {
     pub(super) transmissions: u32,
+    /// The process did not run while it was on its way.
+    pub(super) untimed: bool,
     pub(super) sent_at: Instant,
 }

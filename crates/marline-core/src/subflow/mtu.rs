@@ -17,8 +17,21 @@ use marline_time::{Duration, Instant};
 const STEP: u16 = 32;
 /// Losses after which a size counts as too large.
 const LOSSES: u8 = 2;
+/// What a carrier needs of a packet beside the IP header and the segment, at most: a UDP header and a frame header.
+const MOST_OVERHEAD: u16 = 32;
+/// Smallest IPv4 packet that a report may ask for, as Linux has it (`net.ipv4.route.min_pmtu`). Less would be a forgery,
+/// or a link that takes no segment worth sending.
+const LEAST_IPV4_PACKET: u16 = 552;
+/// Every IPv6 link takes this much, and a report of less is to be ignored (RFC 8200 section 5, RFC 8201 section 4).
+const LEAST_IPV6_PACKET: u16 = 1_280;
 /// When a finished search that ended below the largest size is repeated (RFC 4821 section 7.7).
 const SEARCH_AGAIN: Duration = Duration::from_secs(600);
+
+/// Smallest segment that a report of the network can make us use.
+pub(super) const fn least_reported(ipv6: bool) -> u16 {
+    let (packet, ip_header) = if ipv6 { (LEAST_IPV6_PACKET, 40) } else { (LEAST_IPV4_PACKET, 20) };
+    packet - ip_header - MOST_OVERHEAD
+}
 
 /// The search for the largest size, in bytes of TCP segment.
 #[derive(Debug)]
@@ -73,11 +86,11 @@ impl MtuSearch {
         self.wanted = None;
     }
 
-    /// The network said that no more than this passes. Returns whether that was news. It may have been
-    /// somebody else who said so, and the path may change: larger sizes are probed again after the time
-    /// that any finished search waits (RFC 8899 section 5.1.1, PMTU_RAISE_TIMER).
-    pub(super) fn told_less(&mut self, size: u16) -> bool {
-        let size = size.min(self.peer);
+    /// A router reported that no segment larger than `size` passes. Returns whether that changed anything. Nothing
+    /// below `least` is believed, as such a report can be forged. As the path may change, too, larger sizes are probed
+    /// again after the time that any finished search waits (RFC 8899 section 5.1.1, PMTU_RAISE_TIMER).
+    pub(super) fn reduce(&mut self, size: u16, least: u16) -> bool {
+        let size = size.max(least.min(self.base)).min(self.peer);
         let news = size < self.ceiling;
         if news {
             self.base = self.base.min(size);
@@ -258,13 +271,32 @@ mod tests {
     #[test]
     fn the_network_only_lowers_and_never_beyond_the_peers_limit() {
         let mut mtu = MtuSearch::new(1_232, 1_452);
-        assert!(mtu.told_less(1_300) && !mtu.told_less(1_400));
+        assert!(mtu.reduce(1_300, 500) && !mtu.reduce(1_400, 500));
         mtu.consider(Instant::from_secs(1));
         assert!(mtu.next_segment() > 1_232 && mtu.next_segment() <= 1_300);
         mtu.limit(1_000);
-        assert!(!mtu.told_less(1_400));
+        assert!(!mtu.reduce(1_400, 500));
         mtu.consider(Instant::from_secs(2));
         assert_eq!((mtu.current(), mtu.next_segment()), (1_000, 1_000));
+    }
+
+    #[test]
+    fn a_report_below_what_every_path_takes_leaves_segments_worth_sending() {
+        for (ipv6, least) in [(false, 500), (true, 1_208)] {
+            assert_eq!(least_reported(ipv6), least);
+            let mut mtu = MtuSearch::new(1_232, 1_452);
+            for forged in [68, 40, 0] {
+                mtu.reduce(forged, least_reported(ipv6));
+                assert_eq!(mtu.current(), least, "reported: {forged}");
+            }
+            mtu.limit(300);
+            assert!(!mtu.reduce(100, least_reported(ipv6)), "the peer takes no more than 300");
+            assert_eq!(mtu.current(), 300);
+        }
+        // A configured size below that stays.
+        let mut mtu = MtuSearch::new(400, 400);
+        assert!(!mtu.reduce(100, 500));
+        assert_eq!(mtu.current(), 400);
     }
 
     #[test]
@@ -273,7 +305,7 @@ mod tests {
         mtu.consider(Instant::from_secs(1));
         assert!(mtu.on_sent(Ssn(1), Ssn(1 + 1_400), 32));
         assert_eq!(mtu.on_delivered(Ssn(1), Ssn(1_401)), Some(1_452));
-        assert!(mtu.told_less(1_232));
+        assert!(mtu.reduce(1_232, 500));
         let mut probed_at = None;
         for s in 2..700 {
             mtu.consider(Instant::from_secs(s));

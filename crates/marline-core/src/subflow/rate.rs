@@ -112,11 +112,7 @@ impl RateSampler {
         min_rtt: Option<Duration>,
     ) -> Option<RateSample> {
         let (sent_at, stamp) = newest?;
-        self.delivered_at = now;
-        self.first_sent_at = sent_at;
-        if self.app_limited_until > 0 && self.delivered > self.app_limited_until {
-            self.app_limited_until = 0;
-        }
+        self.skip(now, newest);
         let send_phase = sent_at.since(stamp.first_sent_at);
         let interval = send_phase.max(now.since(stamp.delivered_at));
         if interval.is_zero() || min_rtt.is_some_and(|min| interval < min) {
@@ -132,6 +128,16 @@ impl RateSampler {
             app_limited: stamp.app_limited,
             prior_delivered: stamp.delivered,
         })
+    }
+
+    /// The ACK is read, and is no measurement: the process did not run while something of it was on its way.
+    pub(super) fn skip(&mut self, now: Instant, newest: Newest) {
+        let Some((sent_at, _)) = newest else { return };
+        self.delivered_at = now;
+        self.first_sent_at = sent_at;
+        if self.app_limited_until > 0 && self.delivered > self.app_limited_until {
+            self.app_limited_until = 0;
+        }
     }
 
     /// Total bytes delivered.

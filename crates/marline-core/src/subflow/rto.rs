@@ -33,6 +33,8 @@ pub(super) struct RtoTimer {
     pub(super) deadline: Option<Instant>,
     /// Firings since SND.UNA last moved.
     pub(super) count: u32,
+    /// The last answer that came after timeouts was not believed to be a round trip.
+    pub(super) doubted: bool,
     /// What carries the segments: the shortest timeout follows from it.
     pub(super) beneath: Beneath,
 }

@@ -100,6 +100,7 @@ impl Subflow {
             mapping_len: (len - data.acked) as u16,
             mapping_checksum,
             sent_at,
+            untimed: self.handshake.untimed,
             first_sent_at: sent_at,
             transmissions: 1,
             rate: self.tx.rate.stamp(now, 0),

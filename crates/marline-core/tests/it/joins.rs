@@ -282,6 +282,23 @@ fn a_join_to_a_connection_that_ended_is_refused() {
     serve(&mut script, &mut next);
 }
 
+/// The client stops at once, and does not repeat its SYN for half a minute.
+#[test]
+fn a_join_to_a_connection_that_ended_and_that_the_application_still_holds_is_to_an_unknown_one() {
+    let (mut script, first, id) = served(listening(), 7);
+    script.run(|e, now| e.abort(now, id));
+    script.advance(Duration::from_secs(1));
+    let _ = script.take_sent();
+    assert_eq!(script.endpoint.connections(), [id], "it is held");
+    let mut second = Peer::new(path(1, 2, 40_000), 0);
+    let syn = second.join_syn(&first, 1, 1);
+    second.send(&mut script, syn);
+    let unknown =
+        |o: &MptcpOption| matches!(o, MptcpOption::TcpRst(r) if r.reason == 1 && !r.transient);
+    script.expect(&Expect::any().mptcp("MPTCP specific error", unknown));
+    assert_eq!(script.endpoint.counters().mp_join_no_token, 1);
+}
+
 /// The fourth ACK was lost, and the server asks for a sign of life: who does that has seen the third.
 #[test]
 fn a_server_that_asks_on_a_joined_subflow_has_seen_the_third_ack() {

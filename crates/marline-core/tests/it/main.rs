@@ -1,5 +1,6 @@
 //! Integration tests of the core through its five calls, in one program so that it is linked once.
 
+mod address_loss;
 mod bad_address_pair;
 mod blind;
 mod claims;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::two_hosts::{
-    MiddleboxAction, Packet, TwoHosts, bytes, closed, read, two_paths, two_subflows, write,
+    MiddleboxAction, Packet, TwoHosts, bytes, closed, read, served, two_paths, two_subflows, write,
 };
 use marline_core::CloseReason;
 use marline_testkit::fixtures::{listening, path, serve};
@@ -48,6 +48,41 @@ fn lost_data_fins_are_repeated() {
     };
     let mut hosts = TwoHosts::new(two_paths(config()), config(), lose, 1);
     hosts.exchange_and_close(Side::A, &bytes(SIZE, 1), &bytes(SIZE, 2));
+}
+
+/// Lets time pass until a DATA_FIN goes out: how many milliseconds.
+fn until_data_fin(script: &mut Script) -> u128 {
+    let began = script.now();
+    while script.advance_to_send(Duration::from_secs(60)) {
+        if script.take_sent().iter().any(|sent| sent.seg.dss().data_fin) {
+            break;
+        }
+    }
+    script.now().since(began).as_millis()
+}
+
+/// Words that are answered after so long, one after the other.
+fn talk(script: &mut Script, peer: &mut Peer, words: usize, round_trip_ms: u64) {
+    for _ in 0..words {
+        write(script, b"word");
+        script.advance(Duration::from_millis(round_trip_ms));
+        peer.hear_all(script);
+        peer.acknowledge(script);
+        let _ = script.take_sent();
+    }
+}
+
+/// No segment repeats a DATA_FIN that was lost, but a probe does, as one would repeat the last data: after two round
+/// trips.
+#[test]
+fn a_lost_data_fin_is_probed_for_before_the_timeout() {
+    let (mut script, mut peer) = served(config(), 7, 1);
+    let id = script.endpoint.connections()[0];
+    talk(&mut script, &mut peer, 30, 10);
+    script.run(|endpoint, now| endpoint.shutdown(now, id));
+    assert!(script.take_sent().iter().any(|sent| sent.seg.dss().data_fin));
+    let waits = [until_data_fin(&mut script), until_data_fin(&mut script)];
+    assert!((40..60).contains(&waits[0]) && (200..260).contains(&waits[1]), "{waits:?} ms");
 }
 
 /// Which subflow lost it nobody knows: by turns, one could meet the losses of each.

@@ -53,6 +53,38 @@ fn we_close_first() {
 }
 
 #[test]
+fn who_stops_writing_before_the_peer_answers_still_reads_what_it_says() {
+    let mut line = Timeline::calling(plain());
+    shutdown(&mut line);
+    assert_eq!(closed(&mut line), None, "nothing is over");
+    line.answer_syn(Seg::syn_ack().mss(MSS));
+    assert_eq!(line.sent(), ["1 F"], "our half ends with the handshake");
+    line.ack(2);
+    line.data(b"a greeting");
+    line.send(Seg::fin());
+    let id = line.id();
+    assert_eq!(line.script.read_all(id), b"a greeting");
+    assert_eq!(closed(&mut line), Some(CloseReason::Finished));
+
+    let mut line = Timeline::calling(plain());
+    shutdown(&mut line);
+    while line.wait_for_send(600_000).is_some() {
+        assert_eq!(line.sent(), ["S"]);
+    }
+    assert_eq!(closed(&mut line), Some(CloseReason::TimedOut), "nobody answers");
+}
+
+#[test]
+fn who_lets_go_before_the_peer_answers_with_nothing_to_say_opens_nothing() {
+    let mut line = Timeline::calling(plain());
+    let id = line.id();
+    shutdown(&mut line);
+    line.script.run(|e, now| e.release(now, id));
+    assert_eq!(line.wait_for_send(600_000), None);
+    assert!(line.script.endpoint.connections().is_empty());
+}
+
+#[test]
 fn the_peer_closes_first() {
     let mut line = served();
     line.send(Seg::fin());

@@ -219,21 +219,23 @@ fn only_the_echo_of_an_announcement_ends_its_repetition() {
 }
 
 #[test]
-fn a_data_fin_that_nobody_answers_backs_off() {
-    for (config, ratios) in [(config(), [2, 2]), (linux(), [1, 2])] {
+fn a_data_fin_that_nobody_answers_is_probed_for_and_backs_off_or_as_linux_goes_twice() {
+    for (config, probes, ratios) in [(config(), 1, [2, 2]), (linux(), 0, [1, 2])] {
         let mut script = Script::new(endpoint_config(Some(config)), 1);
         let mut peer = Peer::new(path(0, 2, 40_000), 7);
         let id = serve(&mut script, &mut peer);
         script.run(|e, now| e.shutdown(now, id));
         let mut times = Vec::new();
-        while times.len() < 4 {
+        while times.len() < 4 + probes {
             let fins = script.take_sent().into_iter().filter(|sent| sent.seg.dss().data_fin);
             times.extend(fins.map(|sent| sent.at));
             assert!(script.advance_to_send(Duration::from_secs(60)), "{times:?}");
         }
         let gaps: Vec<u128> =
             times.windows(2).map(|pair| pair[1].since(pair[0]).as_millis()).collect();
-        let ratio = |n: usize| (gaps[n + 1] as f64 / gaps[n] as f64).round() as u32;
+        assert!(gaps[..probes].iter().all(|gap| *gap < gaps[probes] / 3), "{gaps:?}");
+        let ratio =
+            |n: usize| (gaps[probes + n + 1] as f64 / gaps[probes + n] as f64).round() as u32;
         assert_eq!([ratio(0), ratio(1)], ratios, "{gaps:?}");
     }
 }

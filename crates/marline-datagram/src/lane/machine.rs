@@ -93,6 +93,13 @@ impl Lane {
         times.flatten().chain(self.coding.ends_at()).min()
     }
 
+    /// Tells that the process did not run for a while, which the driver's clock has left out
+    /// ([`ProcessClock`](marline_time::ProcessClock)): no round trip or rate is measured from what is on its way now. To
+    /// be called before anything that has arrived meanwhile is handled.
+    pub fn note_pause(&mut self) {
+        self.paths.iter_mut().for_each(Path::note_pause);
+    }
+
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         let active = now < self.active_until;

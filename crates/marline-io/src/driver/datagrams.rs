@@ -73,7 +73,7 @@ impl Datagrams {
         mut note: impl FnMut(FlowId, Result<(), SendError>) -> R,
     ) -> Option<R> {
         let mut state = self.shard.lock();
-        let now = self.shard.clock.now();
+        let now = self.shard.now(&mut state);
         let last = state.lanes.with(self.id, |lane| {
             let sent = datagrams.map(|(flow, payload)| note(flow, lane.send(now, flow, payload)));
             sent.last()
@@ -97,7 +97,7 @@ impl Datagrams {
     /// The peer calls the subflow that we know by this id by this number. Once it is established, it is a path.
     pub fn add_path(&self, path: PathId, local_flow: u64) {
         let mut state = self.shard.lock();
-        let now = self.shard.clock.now();
+        let now = self.shard.now(&mut state);
         state.lanes.want_path(self.id, LanePath { id: path, flow: local_flow }, now);
         self.shard.serve(&mut state, now);
     }
@@ -121,7 +121,7 @@ impl Datagrams {
     ) -> Poll<Result<(), LaneEnded>> {
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
         let mut state = self.shard.lock();
-        let now = self.shard.clock.now();
+        let now = self.shard.now(&mut state);
         if state.stopped {
             return Poll::Ready(Err(LaneEnded));
         }
@@ -203,7 +203,7 @@ impl Shard {
         numbers: PathNumbers,
     ) -> Result<(), LaneError> {
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         if state.carrier.is_native() {
             return Err(LaneError::Native);
         }

@@ -27,7 +27,7 @@ async fn watch(shard: Weak<Shard>, socket: Arc<Sock>) {
 impl Shard {
     fn on_socket_error(&self, socket: &Arc<Sock>) {
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         let same = |entry: &Option<SocketEntry>| {
             entry.as_ref().is_some_and(|entry| Arc::ptr_eq(&entry.socket, socket))
         };

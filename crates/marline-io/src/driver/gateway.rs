@@ -80,7 +80,7 @@ impl Request {
     pub fn admit(mut self) -> Option<Stream> {
         self.answered = true;
         let mut state = self.shard.lock();
-        let now = self.shard.clock.now();
+        let now = self.shard.now(&mut state);
         let id = state.endpoint.admit(now, &self.path);
         if let Some(id) = id {
             state.slots.insert(id, Slot::default());

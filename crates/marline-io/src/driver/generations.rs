@@ -214,7 +214,7 @@ impl Shard {
     /// Gives frames that the newest process received to carrier and core.
     fn on_passed_frames(&self, passed: &Passed, frames: &[&[u8]]) {
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         let bound = |entry: &Option<SocketEntry>| {
             entry.as_ref().is_some_and(|entry| entry.socket.local == passed.bound)
         };

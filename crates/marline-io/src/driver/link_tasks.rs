@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use marline_core::Shard as Part;
-use marline_time::Duration;
+use marline_time::{Duration, PAUSE};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -223,6 +223,11 @@ async fn read(
         let ready = match patience {
             Some(until) => match timeout_at(until, ready).await {
                 Ok(ready) => ready,
+                // This process did not run for a while. What has arrived meanwhile is read first.
+                Err(_) if proven && Instant::now() > until + PAUSE => {
+                    heard = Instant::now();
+                    continue;
+                }
                 Err(_) => return End::Silent,
             },
             None => ready.await,

@@ -158,7 +158,7 @@ impl Shard {
     fn take_strays<'a>(&self, strays: Vec<Stray<'a>>) -> Vec<Stray<'a>> {
         let mut left = Vec::new();
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         let asked = strays.len();
         for stray in strays {
             let Stray { asks, meta, segment, .. } = &stray;
@@ -189,7 +189,7 @@ impl Shard {
                 continue;
             }
             let mut state = sibling.lock();
-            let now = sibling.clock.now();
+            let now = sibling.now(&mut state);
             errors.iter().for_each(|error| state.on_native_error(now, error));
             sibling.serve(&mut state, now);
         }
@@ -255,7 +255,7 @@ mod tests {
         if let Carrier::Native(carrier) = &mut state.carrier {
             carrier.own_address(path.local.ip());
         }
-        let now = shard.clock.now();
+        let now = shard.now(&mut state);
         state.on_arrived(now, &arrived, &mut others);
         drop(state);
         let asked = !others.strays.is_empty();

@@ -18,7 +18,7 @@ impl Shard {
     pub(super) fn on_passed_segment(&self, path: FourTuple, ecn: Ecn, segment: &[u8]) -> bool {
         let meta = meta(path, ecn);
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         if !state.endpoint.claims(now, &meta, segment) {
             return false;
         }
@@ -38,7 +38,7 @@ impl Shard {
     ) {
         let meta = meta(path, ecn);
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         // What came before it may have made it ours.
         if !state.endpoint.claims(now, &meta, segment)
             && let Some(elders) = self.links.living_elders()

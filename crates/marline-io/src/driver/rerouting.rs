@@ -202,7 +202,7 @@ impl Shard {
         // The answers may be there already.
         self.stand_in();
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         state.rerouting.forget_failure(&ends);
         state.rerouting.routes.opened(now, ends, link);
         self.serve(&mut state, now);
@@ -210,7 +210,7 @@ impl Shard {
 
     pub(super) fn on_link_not_opened(&self, ends: FlowEnds, why: &NotOpened) {
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         let mut refused = state.rerouting.routes.take_refusal(&ends);
         if !state.rerouting.routes.sends_datagrams() && why.is_refusal() {
             // Without datagrams the reset is the server's word, as ICMP is for them.
@@ -233,7 +233,7 @@ impl Shard {
 
     pub(super) fn on_link_closed(&self, outer: &Outer) {
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         let ends = (outer.local, outer.remote);
         state.rerouting.routes.closed(now, ends, outer.socket);
         // The next link may have the same index, and room.
@@ -255,7 +255,7 @@ impl Shard {
 
     pub(super) fn on_link_room(&self, outer: &Outer) {
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         for flow in state.rerouting.set_full(outer.socket, false) {
             state.endpoint.set_flow_full(now, flow, false);
         }
@@ -265,7 +265,7 @@ impl Shard {
     /// Gives frames that came by a link to carrier and core.
     pub(super) fn on_link_frames(&self, link: &Link, frames: &[&[u8]]) {
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         if state.stopped {
             link.close();
             return;

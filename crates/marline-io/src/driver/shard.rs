@@ -21,7 +21,7 @@ use super::reception::Receiving;
 use super::state::{CarrierKind, Handover, State};
 use crate::capture::Captures;
 use crate::carrier::CarrierCounters;
-use crate::clock::Clock;
+use crate::clock::{Alarm, Clock};
 use crate::random::ResetSeed;
 use crate::sys::timer::FineTimer;
 use crate::tap::SegmentLog;
@@ -75,6 +75,8 @@ pub struct Shard {
     state: Mutex<State>,
     pub(super) timer: FineTimer,
     pub(super) clock: Clock,
+    /// When the timer fires.
+    pub(super) alarm: Alarm,
     pub(super) links: Arc<Links>,
     pub(super) receiving: Receiving,
     pub(super) inbox: mpsc::Sender<Handover>,
@@ -129,6 +131,7 @@ impl ShardHandle {
             state: Mutex::new(state),
             timer: FineTimer::new()?,
             clock,
+            alarm: Alarm::new(),
             receiving: Receiving::new(kind, clock),
             inbox,
             peers: OnceLock::new(),
@@ -163,7 +166,7 @@ impl Shard {
     pub(crate) fn see_path_health(&self) {
         self.stand_in();
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         state.endpoint.handle_timeout(now);
         self.serve(&mut state, now);
     }
@@ -233,11 +236,19 @@ impl Shard {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Reads the clock, for what is done with the locked state. If the process did not run for a while, endpoint and
+    /// lanes are told before they handle anything that has arrived meanwhile.
+    pub(super) fn now(&self, state: &mut State) -> Instant {
+        let now = self.clock.now();
+        state.note_pauses(self.clock.pauses());
+        now
+    }
+
     /// Runs a command on the endpoint, then sends, sets the timer and wakes waiters.
     pub fn with_endpoint<R>(&self, command: impl FnOnce(&mut Endpoint, Instant) -> R) -> R {
         self.stand_in();
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         let result = command(&mut state.endpoint, now);
         self.serve(&mut state, now);
         result
@@ -301,7 +312,7 @@ impl Shard {
         let (_, id) = Shard::split_id(id);
         self.stand_in();
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         state.slots.remove(&id);
         state.endpoint.release(now, id);
         self.serve(&mut state, now);
@@ -367,7 +378,10 @@ impl Shard {
             return;
         }
         match self.timer.set(next.since(now)) {
-            Ok(()) => state.armed = Some(next),
+            Ok(()) => {
+                state.armed = Some(next);
+                self.alarm.set(next);
+            }
             Err(error) => tracing::error!(%error, "cannot set the timer"),
         }
     }

@@ -37,7 +37,7 @@ impl Shard {
         if self.receive(&mut reception) {
             self.receiving.readiness.looked();
             let mut state = self.lock();
-            let now = self.clock.now();
+            let now = self.now(&mut state);
             if state.armed.is_some_and(|at| at <= now) {
                 self.on_timer(&mut state, now);
             }
@@ -47,6 +47,7 @@ impl Shard {
     /// The timer is due, and what has come is taken in.
     pub(super) fn on_timer(&self, state: &mut State, now: Instant) {
         state.armed = None;
+        self.alarm.clear();
         if state.endpoint.poll_timeout().is_some_and(|at| at <= now) {
             state.endpoint.handle_timeout(now);
         }
@@ -107,7 +108,7 @@ impl Shard {
         }
         let (socket, buffer) = reception.batch(at);
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         let others = self.on_batch(&mut state, now, socket, buffer);
         then(&mut state, now);
         drop(state);

@@ -59,6 +59,7 @@ impl Shard {
         let contacts = ContactBook::new(opens);
         let mut state = State {
             endpoint,
+            pauses: 0,
             carrier,
             sockets: Vec::new(),
             slots: Slots::default(),

@@ -103,6 +103,8 @@ impl Spare {
 /// What the mutex guards.
 pub(super) struct State {
     pub(super) endpoint: Endpoint,
+    /// Pauses of the process that endpoint and lanes know of.
+    pub(super) pauses: u64,
     pub(super) carrier: Carrier,
     pub(super) sockets: Vec<Option<SocketEntry>>,
     pub(super) slots: Slots,
@@ -147,6 +149,15 @@ pub(super) struct State {
 }
 
 impl State {
+    /// The process has not run for a while as often as this says. What endpoint and lanes have under way is no measure
+    /// of the network then.
+    pub(super) fn note_pauses(&mut self, pauses: u64) {
+        if core::mem::replace(&mut self.pauses, pauses) != pauses {
+            self.endpoint.note_pause();
+            self.lanes.note_pause();
+        }
+    }
+
     /// Has the core tell the traffic that somebody wants, and no other.
     pub(super) fn want_traffic(&mut self) {
         self.endpoint.tell_traffic(match (&self.events, &self.traffic) {

@@ -175,7 +175,7 @@ impl Shard {
         let handle = self.handle().ok_or(StartError::Stopped)?;
         self.stand_in();
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         if state.stopped {
             return Err(StartError::Stopped);
         }
@@ -198,7 +198,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         self.shard.stand_in();
         let mut state = self.shard.lock();
-        let now = self.shard.clock.now();
+        let now = self.shard.now(&mut state);
         state.slots.remove(&self.id);
         state.endpoint.release(now, self.id);
         self.shard.serve(&mut state, now);
@@ -218,7 +218,7 @@ impl Stream {
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
         self.shard.stand_in();
         let mut state = self.shard.lock();
-        let now = self.shard.clock.now();
+        let now = self.shard.now(&mut state);
         match state.endpoint.read(now, self.id, buf.initialize_unfilled()) {
             Ok(len) => {
                 buf.advance(len);
@@ -268,7 +268,7 @@ impl Stream {
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
         self.shard.stand_in();
         let mut state = self.shard.lock();
-        let now = self.shard.clock.now();
+        let now = self.shard.now(&mut state);
         let mut piece = first;
         let mut written = 0;
         let refused = loop {

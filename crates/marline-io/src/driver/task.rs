@@ -116,7 +116,7 @@ impl Task {
     /// Whether it comes back at once to look at its sockets, having received something or not.
     fn busy_polls(&self, received: bool) -> bool {
         let mut state = self.shard.lock();
-        let now = self.shard.clock.now();
+        let now = self.shard.now(&mut state);
         if received {
             state.busy_poll.on_exchange(now);
         }
@@ -126,7 +126,7 @@ impl Task {
     /// What must be seen to first; `true` if the task is to end.
     fn prepare(&mut self, cx: &Context<'_>, reception: &mut Reception) -> bool {
         let mut state = self.shard.lock();
-        let now = self.shard.clock.now();
+        let now = self.shard.now(&mut state);
         register(&mut state.driver, cx);
         reception.refresh(&mut state);
         state.turns.set_driver(cx.waker());
@@ -160,7 +160,7 @@ impl Task {
         while let Poll::Ready(fired) = self.shard.timer.poll_fired(cx) {
             fired?;
             let mut state = self.shard.lock();
-            let now = self.shard.clock.now();
+            let now = self.shard.now(&mut state);
             self.shard.on_timer(&mut state, now);
         }
         Ok(())
@@ -169,7 +169,7 @@ impl Task {
     fn poll_handed_over(&mut self, cx: &mut Context<'_>) {
         while let Poll::Ready(Some(handover)) = self.handed_over.poll_recv(cx) {
             let mut state = self.shard.lock();
-            let now = self.shard.clock.now();
+            let now = self.shard.now(&mut state);
             self.shard.on_handover(&mut state, now, &handover);
             self.shard.serve(&mut state, now);
         }

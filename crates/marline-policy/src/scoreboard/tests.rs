@@ -12,6 +12,7 @@ fn segment(start: u64, len: u64) -> SentSegment {
         fin: false,
         push: false,
         repair: false,
+        untimed: false,
         sent_at: Instant::ZERO,
         first_sent_at: Instant::ZERO,
         transmissions: 1,

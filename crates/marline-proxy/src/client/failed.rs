@@ -12,6 +12,8 @@ pub(super) enum Failed {
     Finally(OpenError),
     /// The server is overloaded: it said so, or closed before it let us in.
     Busy(OpenError),
+    /// The path was lost before the server answered. Nothing of it was used: another connection takes another path.
+    PathLost(OpenError),
     /// The server does not know the session any more, and another task is making a new one.
     Forgotten,
 }
@@ -30,19 +32,22 @@ impl From<OpenError> for Failed {
 impl Failed {
     /// What went wrong while the server had not let us in yet.
     pub(super) fn at_the_door(what: &str, error: io::Error) -> Failed {
-        let reset = transport::is_reset(&error);
-        let error = OpenError::from_io(what, error);
-        if reset { Failed::Busy(error) } else { error.into() }
+        Failed::before_welcome(OpenError::from_io(what, error))
     }
 
     /// The same, where the error has been wrapped already.
     pub(super) fn before_welcome(error: OpenError) -> Failed {
-        let is_reset = |error: &anyhow::Error| {
-            error.downcast_ref::<io::Error>().is_some_and(transport::is_reset)
-        };
-        match error {
-            OpenError::Server(why) if is_reset(&why) => Failed::Busy(OpenError::Server(why)),
-            other => other.into(),
+        let OpenError::Server(why) = error else { return error.into() };
+        let cause = why.downcast_ref::<io::Error>();
+        let (reset, lost) = (
+            cause.is_some_and(transport::is_reset),
+            cause.is_some_and(|cause| cause.kind() == io::ErrorKind::HostUnreachable),
+        );
+        let error = OpenError::Server(why);
+        match () {
+            () if reset => Failed::Busy(error),
+            () if lost => Failed::PathLost(error),
+            () => error.into(),
         }
     }
 }
@@ -64,6 +69,8 @@ mod tests {
         for ended in [io::ErrorKind::ConnectionReset, io::ErrorKind::UnexpectedEof] {
             assert!(matches!(failed(ended), Failed::Busy(_)), "{ended:?}");
         }
+        let lost = failed(io::ErrorKind::HostUnreachable);
+        assert!(matches!(lost, Failed::PathLost(_)), "another path may be there");
         assert!(matches!(failed(io::ErrorKind::InvalidData), Failed::Finally(_)));
         let unknown = Failure::new(ErrorCode::NotAuthorized, "unknown");
         let failed = Failed::before_welcome(OpenError::Refused(unknown));

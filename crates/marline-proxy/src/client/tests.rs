@@ -1,9 +1,14 @@
+use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
+};
 
 use super::open::{Open, OpenError};
 use super::tunnel::{Connect, Patience, Tunnel};
@@ -174,6 +179,75 @@ async fn a_warm_connection_that_turns_out_dead_is_replaced_by_a_fresh_one() {
         let mut stream = tunnel.open(&echo_target().await).await.unwrap();
         echo(&mut stream).await;
     }
+}
+
+/// A stream whose local address may go in the first round trip: nothing is read from it but that.
+struct Handover {
+    stream: DuplexStream,
+    lost: bool,
+}
+
+impl AsyncRead for Handover {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.lost {
+            return Poll::Ready(Err(io::ErrorKind::HostUnreachable.into()));
+        }
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Handover {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl Transport for Handover {
+    fn abort(self) {}
+}
+
+/// Connections whose path is lost, the first of them.
+struct LostFirst {
+    bench: Arc<Bench>,
+    connects: Arc<AtomicUsize>,
+    lost: usize,
+}
+
+impl Connect for LostFirst {
+    type Stream = Handover;
+
+    async fn connect(&self, _: &[SocketAddr]) -> anyhow::Result<Handover> {
+        let lost = self.connects.fetch_add(1, Ordering::SeqCst) < self.lost;
+        Ok(Handover { stream: self.bench.dial_from("192.0.2.1"), lost })
+    }
+}
+
+#[tokio::test]
+async fn a_connection_whose_path_is_lost_before_the_welcome_is_dialed_again() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let connects = Arc::new(AtomicUsize::new(0));
+    let connect = LostFirst { bench: Arc::clone(&bench), connects: Arc::clone(&connects), lost: 2 };
+    let token = bench.token.clone();
+    let tunnel = Tunnel::new(connect, bench.key.pin(), token, Patience::default(), 0).unwrap();
+    let mut stream = tunnel.open(&echo_target().await).await.unwrap();
+    echo(&mut stream).await;
+    assert_eq!(connects.load(Ordering::SeqCst), 3);
 }
 
 #[tokio::test(start_paused = true)]

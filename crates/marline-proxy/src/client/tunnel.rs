@@ -225,7 +225,8 @@ impl<C: Connect> Tunnel<C> {
     }
 
     /// An authenticated connection. Without a request the server's Welcome was read and only that;
-    /// with one the request is on its way too. A server that has too much to do is asked again.
+    /// with one the request is on its way too. A server that has too much to do is asked again, and so is one whose path
+    /// was lost before it answered.
     async fn fresh(&self, request: Option<&Message>) -> Result<Fresh<C::Stream>, OpenError> {
         let fresh = self.ask_again(request).await;
         self.note(fresh.as_ref().err());
@@ -243,6 +244,14 @@ impl<C: Connect> Tunnel<C> {
                 Ok(fresh) => return Ok(fresh),
                 Err(Failed::Forgotten) => {}
                 Err(Failed::Finally(error)) => return Err(error),
+                Err(Failed::PathLost(error)) => {
+                    tracing::debug!(
+                        "the path was lost before the server answered ({error}): dialing again"
+                    );
+                    if !backoff.wait().await {
+                        return Err(error);
+                    }
+                }
                 Err(Failed::Busy(error)) => {
                     tracing::debug!("the server is busy ({error}): waiting");
                     if !backoff.wait().await {
@@ -271,7 +280,7 @@ impl<C: Connect> Tunnel<C> {
             attempted = &mut second => (attempted, first),
         };
         match attempted {
-            Err(Failed::Finally(OpenError::Server(_))) => other.await,
+            Err(Failed::Finally(OpenError::Server(_)) | Failed::PathLost(_)) => other.await,
             attempted => attempted,
         }
     }
@@ -500,7 +509,7 @@ impl<C: Connect> Tunnel<C> {
                 self.note(None);
                 drop(timeout(self.patience.warm, stream.shutdown()).await);
             }
-            Err(Failed::Busy(error) | Failed::Finally(error)) => {
+            Err(Failed::Busy(error) | Failed::PathLost(error) | Failed::Finally(error)) => {
                 tracing::debug!("the session is not renewed yet: {error}");
                 self.note(Some(&error));
                 self.admission.not_renewed();

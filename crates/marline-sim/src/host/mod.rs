@@ -10,7 +10,7 @@ use marline_core::{
     MonitorEvent, MonitorKind, NetworkError, PacketMeta, TrafficOf, TransmitBuf,
 };
 use marline_policy::{AddressId, LocalAddress};
-use marline_time::{Instant, Rng};
+use marline_time::{Instant, ProcessClock, Rng};
 use marline_wire::SeqNum;
 
 use crate::app::{App, Report, SocketStatus};
@@ -45,6 +45,7 @@ pub struct Host {
     monitor: Vec<MonitorEvent>,
     watcher: Option<Watcher>,
     digest: Digest,
+    clock: ProcessClock,
 }
 
 impl fmt::Debug for Host {
@@ -71,6 +72,7 @@ impl Host {
             monitor: Vec::new(),
             watcher: None,
             digest: Digest::default(),
+            clock: ProcessClock::default(),
             config,
         }
     }
@@ -92,6 +94,7 @@ impl Host {
         remote: SocketAddr,
         app: Box<dyn App>,
     ) -> Result<ConnectionId, ConnectError> {
+        let now = self.look(now);
         let id = self.endpoint.connect(now, config, local, remote)?;
         self.conns.push(id, app, SocketStatus::Connecting);
         self.settle(now);
@@ -132,6 +135,21 @@ impl Host {
         self.watcher = Some(watcher);
         self.endpoint.tell_traffic(TrafficOf::All);
         self.endpoint.tell_decisions(true);
+    }
+
+    fn due(&self) -> Option<Instant> {
+        [self.conns.next_timeout(), self.endpoint.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// The time of the process: it stands still while the world has stopped this host.
+    fn look(&mut self, now: Instant) -> Instant {
+        let mut clock = self.clock;
+        let now = clock.look(now, || self.due());
+        if clock.pauses() > self.clock.pauses() {
+            self.endpoint.note_pause();
+        }
+        self.clock = clock;
+        now
     }
 
     /// Handles events and lets applications act until nothing more happens at this instant.
@@ -193,6 +211,7 @@ impl Host {
 
 impl Node for Host {
     fn handle_packet(&mut self, now: Instant, packet: &Packet) {
+        let now = self.look(now);
         let path = FourTuple { local: packet.path.remote, remote: packet.path.local };
         let meta = PacketMeta {
             path,
@@ -206,6 +225,7 @@ impl Node for Host {
     }
 
     fn handle_too_big(&mut self, now: Instant, quoted: &Packet, mtu_bytes: u32) {
+        let now = self.look(now);
         // Less than every path must take (RFC 791, RFC 8200) is not believed, as with real carriers.
         let least = if quoted.path.remote.is_ipv4() { 576 } else { 1_280 };
         let header =
@@ -221,6 +241,7 @@ impl Node for Host {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
+        let now = self.look(now);
         if self.endpoint.poll_timeout().is_some_and(|due| due <= now) {
             self.endpoint.handle_timeout(now);
             self.settle(now);
@@ -232,10 +253,11 @@ impl Node for Host {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        [self.conns.next_timeout(), self.endpoint.poll_timeout()].into_iter().flatten().min()
+        self.due().map(|due| self.clock.system_time(due))
     }
 
     fn transmit(&mut self, now: Instant, outbox: &mut Outbox<'_>) {
+        let now = self.look(now);
         while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.buffer) {
             let ip_header = Packet::ip_header_bytes(transmit.path.remote.ip());
             let template = Packet {
@@ -253,6 +275,7 @@ impl Node for Host {
     }
 
     fn set_address(&mut self, now: Instant, address: IpAddr, up: bool) {
+        let now = self.look(now);
         let known = self.config.addresses.iter_mut().find(|known| known.address.ip() == address);
         let changed = match known {
             Some(known) => {

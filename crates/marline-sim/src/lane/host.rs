@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use marline_core::FourTuple;
 use marline_datagram::{Event, Lane, PathId};
-use marline_time::Instant;
+use marline_time::{Instant, ProcessClock};
 
 use super::app::DatagramApp;
 use crate::{Digest, Node, Outbox, Packet};
@@ -22,6 +22,7 @@ pub struct LaneHost {
     frame: Vec<u8>,
     arrived: Vec<u8>,
     digest: Digest,
+    clock: ProcessClock,
 }
 
 impl LaneHost {
@@ -32,7 +33,8 @@ impl LaneHost {
             lane.add_path(*id, now);
         }
         let (frame, arrived) = (Vec::new(), Vec::new());
-        LaneHost { lane, paths, apps: Vec::new(), frame, arrived, digest: Digest::default() }
+        let (digest, clock) = Default::default();
+        LaneHost { lane, paths, apps: Vec::new(), frame, arrived, digest, clock }
     }
 
     /// Adds an application. Datagrams of its flow are its own.
@@ -64,6 +66,22 @@ impl LaneHost {
         self.paths.iter().find(same).map(|(id, _)| *id)
     }
 
+    fn due(&self) -> Option<Instant> {
+        let apps = self.apps.iter().filter_map(|app| app.wakes_at());
+        apps.chain(self.lane.poll_timeout()).min()
+    }
+
+    /// The time of the process.
+    fn look(&mut self, now: Instant) -> Instant {
+        let mut clock = self.clock;
+        let now = clock.look(now, || self.due());
+        if clock.pauses() > self.clock.pauses() {
+            self.lane.note_pause();
+        }
+        self.clock = clock;
+        now
+    }
+
     /// Hands over what came in, and lets applications send.
     fn run_apps(&mut self, now: Instant) {
         while let Some(event) = self.lane.poll_event() {
@@ -83,6 +101,7 @@ impl LaneHost {
 
 impl Node for LaneHost {
     fn handle_packet(&mut self, now: Instant, packet: &Packet) {
+        let now = self.look(now);
         let Some(path) = self.path_from(packet.path.local, packet.path.remote) else { return };
         self.arrived.clear();
         self.arrived.extend_from_slice(&packet.segment);
@@ -91,6 +110,7 @@ impl Node for LaneHost {
     }
 
     fn handle_too_big(&mut self, now: Instant, quoted: &Packet, mtu_bytes: u32) {
+        let now = self.look(now);
         if let Some(path) = self.path_from(quoted.path.local, quoted.path.remote) {
             let frame_bytes = mtu_bytes.saturating_sub(OVERHEAD.into()).min(u16::MAX.into());
             self.lane.set_path_mtu(path, frame_bytes as u16, now);
@@ -98,6 +118,7 @@ impl Node for LaneHost {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
+        let now = self.look(now);
         if self.lane.poll_timeout().is_some_and(|at| at <= now) {
             self.lane.handle_timeout(now);
         }
@@ -105,11 +126,11 @@ impl Node for LaneHost {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let apps = self.apps.iter().filter_map(|app| app.wakes_at());
-        apps.chain(self.lane.poll_timeout()).min()
+        self.due().map(|due| self.clock.system_time(due))
     }
 
     fn transmit(&mut self, now: Instant, outbox: &mut Outbox<'_>) {
+        let now = self.look(now);
         while let Some(transmit) = self.lane.poll_transmit(now, &mut self.frame) {
             let Some((_, path)) = self.paths.iter().find(|(id, _)| *id == transmit.path) else {
                 continue;
@@ -121,6 +142,7 @@ impl Node for LaneHost {
     }
 
     fn set_address(&mut self, now: Instant, address: IpAddr, up: bool) {
+        let now = self.look(now);
         for (id, path) in &self.paths {
             if path.local.ip() == address && !up {
                 self.lane.set_path_unreachable(*id, now);

@@ -6,12 +6,32 @@ use crate::packet::{Packet, Sighting};
 
 /// Of each packet so much goes into the digest: the header and all its options.
 const DIGEST_BYTES: usize = 60;
+/// Packets that wait at most for a host that is stopped.
+const SOCKET_BUFFER: usize = 1_000;
 
 impl<N: Node> World<N> {
-    pub(super) fn deliver(&mut self, link: LinkId, mut packet: Box<Packet>) {
+    /// Hands a packet to its host, which answers.
+    pub(super) fn deliver(&mut self, link: LinkId, packet: Box<Packet>) {
+        if let Some(NodeId(index)) = self.arrive(link, packet) {
+            self.flush(index);
+        }
+    }
+
+    /// Hands a packet to its host, if that is there and runs.
+    pub(super) fn arrive(&mut self, link: LinkId, mut packet: Box<Packet>) -> Option<NodeId> {
         packet.take_ports_from_segment();
+        let owner = self.topology.owner(packet.path.remote.ip());
+        if let Some(arrived) = owner.and_then(|node| self.stopped.get_mut(&node.0)) {
+            if arrived.len() < SOCKET_BUFFER {
+                arrived.push((link, packet));
+            } else {
+                self.stats.undeliverable += 1;
+                self.pool.give_back(packet);
+            }
+            return None;
+        }
         let completed = self.pool.complete(&mut packet);
-        match self.topology.owner(packet.path.remote.ip()) {
+        match owner {
             None => self.stats.undeliverable += 1,
             Some(node) => {
                 self.stats.delivered += 1;
@@ -20,13 +40,13 @@ impl<N: Node> World<N> {
                 // Payloads are checked by who reads them, byte for byte.
                 self.digest.bytes(&packet.segment[..packet.segment.len().min(DIGEST_BYTES)]);
                 self.hand_over(node, link, &packet);
-                self.flush(node.0);
             }
         }
         if completed {
             self.pool.put_aside(&mut packet);
         }
         self.pool.give_back(packet);
+        owner
     }
 
     /// Gives a packet to a node. Observers see segments; a router's message is the node's alone.
@@ -43,6 +63,9 @@ impl<N: Node> World<N> {
 
     /// Takes what a node sends and puts it on links.
     pub(super) fn flush(&mut self, index: u32) {
+        if self.stopped.contains_key(&index) {
+            return;
+        }
         let mut packets = core::mem::take(&mut self.outgoing);
         let watched = !self.observers.is_empty();
         let mut outbox = Outbox { pool: &mut self.pool, packets: &mut packets, watched };

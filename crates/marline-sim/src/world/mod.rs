@@ -7,9 +7,10 @@ mod topology;
 
 use core::fmt;
 use core::net::IpAddr;
+use std::collections::BTreeMap;
 
 use marline_link::{Link, LinkConfig};
-use marline_time::{Instant, SeedTree};
+use marline_time::{Duration, Instant, SeedTree};
 
 use crate::event_queue::EventQueue;
 use crate::node::Node;
@@ -61,6 +62,9 @@ pub struct WorldStats {
     pub events: u64,
 }
 
+/// Packets that wait for a host to go on, and the links they came from.
+type Arrived = Vec<(LinkId, Box<Packet>)>;
+
 type Action<N> = Box<dyn FnOnce(&mut World<N>)>;
 
 /// A network in virtual time.
@@ -76,6 +80,8 @@ pub struct World<N = Host> {
     #[expect(clippy::vec_box, reason = "packets move through queues: a pointer is cheaper")]
     outgoing: Vec<Box<Packet>>,
     observers: Vec<Box<dyn Observer>>,
+    /// Hosts that are stopped, and what has arrived for them.
+    stopped: BTreeMap<u32, Arrived>,
     digest: Digest,
     stats: WorldStats,
     /// Events at the present instant: a host that never comes to rest is a bug, not a hang.
@@ -111,6 +117,7 @@ impl<N: Node> World<N> {
             pool: Pool::default(),
             outgoing: Vec::new(),
             observers: Vec::new(),
+            stopped: BTreeMap::new(),
             digest: Digest::default(),
             stats: WorldStats::default(),
             events_now: 0,
@@ -275,6 +282,9 @@ impl<N: Node> World<N> {
             return;
         }
         slot.scheduled = Instant::FAR_FUTURE;
+        if self.stopped.contains_key(&index) {
+            return;
+        }
         if slot.inner.poll_timeout().is_some_and(|due| due <= self.now) {
             slot.inner.handle_timeout(self.now);
             self.flush(index);
@@ -339,6 +349,21 @@ impl<N: Node> World<N> {
             backs.into_iter().for_each(|back| self.share_radio(link, back));
         }
         self.schedule_link(link.0);
+    }
+
+    /// Stops a host now and lets it go on after some time: meanwhile its timers do not go off and it sends nothing, and
+    /// packets wait for it, as many as a socket's buffer holds.
+    pub fn stop_node(&mut self, node: NodeId, time: Duration)
+    where
+        N: 'static,
+    {
+        self.stopped.entry(node.0).or_default();
+        self.at(self.now + time, move |world| {
+            // It reads all that has arrived before it answers.
+            for (link, packet) in world.stopped.remove(&node.0).unwrap_or_default() {
+                world.arrive(link, packet);
+            }
+        });
     }
 
     // ---- looking

@@ -31,6 +31,7 @@ mod orders;
 mod pairs;
 mod papd;
 mod path_costs;
+mod pauses;
 mod policies;
 mod radio_rto;
 mod reasons;

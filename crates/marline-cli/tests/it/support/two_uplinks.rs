@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -141,15 +141,7 @@ impl TwoUplinks {
     /// Starts it; what it says comes line by line.
     fn lines_of(&mut self, side: Side, command: &mut Command) -> Receiver<String> {
         let child = self.spawn(side, command.stdin(Stdio::null()).stdout(Stdio::piped()));
-        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let (tell, told) = channel();
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                // Whoever hears no more must not end a program that still speaks.
-                let _ = tell.send(line);
-            }
-        });
-        told
+        lines(child)
     }
 
     /// Starts a program; both its outputs, line by line.
@@ -167,6 +159,27 @@ impl TwoUplinks {
         self.lines_of(side, command.env(ROLE, role))
     }
 
+    /// The process that was started last.
+    pub(crate) fn newest_pid(&self) -> u32 {
+        self.running.last().expect("something runs").id()
+    }
+
+    /// As [`role`](Self::role), and what it is told, too.
+    pub(crate) fn dialogue(
+        &mut self,
+        side: Side,
+        role: impl Fn(),
+    ) -> (ChildStdin, Receiver<String>) {
+        let role = name_of_test(role);
+        let binary = std::env::current_exe().expect("this test");
+        let text = format!("exec {} --exact {role} --nocapture", binary.display());
+        let mut command = self.command(&text);
+        command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let child = self.spawn(side, &mut command);
+        let input = child.stdin.take().expect("piped");
+        (input, lines(child))
+    }
+
     /// Makes the server's configuration, starts it at 10.0.1.1, and leaves its invite in `invite`.
     pub(crate) fn marline_server(&mut self, carrier: &str) {
         self.shell(
@@ -178,6 +191,19 @@ impl TwoUplinks {
             format!("marline server --config marline.toml --allow 127.0.0.0/8 --carrier {carrier}");
         hear(&self.program(Side::Server, &server), "listening on");
     }
+}
+
+/// What a program says, line by line.
+fn lines(child: &mut Child) -> Receiver<String> {
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            // Whoever hears no more must not end a program that still speaks.
+            let _ = tell.send(line);
+        }
+    });
+    told
 }
 
 /// Waits for a line that has this word.

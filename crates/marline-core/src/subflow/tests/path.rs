@@ -62,7 +62,7 @@ fn the_carrier_may_tell_the_size() {
     let mut pair = Pair::established(config());
     pair.client.written = 100_000;
     pair.run_for(MS(15));
-    pair.client.tcp.mss_lowered(1_100);
+    pair.client.tcp.reduce_segment(1_100);
     pair.logging = true;
     pair.run_for(Duration::from_secs(2));
     assert_eq!(pair.server().received, 100_000);

@@ -1,0 +1,126 @@
+//! Clock of a process: the system's, without the time in which the process did not run.
+//!
+//! *Problem.* A process that is stopped (SIGSTOP, a frozen cgroup, a paused virtual machine) finds everything late when
+//! it goes on: answers that have waited in a socket for an hour look like round trips of an hour, and each timer that
+//! measures the network, from retransmission to the health of a path, has expired although nothing was lost.
+//!
+//! *How.* A driver tells when it is to be woken. If the process looks at the clock much later than that, and has not
+//! looked in between, it did not run, and the clock stands where it should have been woken. So every timer has as long
+//! to go as before, and answers that have arrived are read before it expires. What was under way meanwhile cannot be
+//! timed: protocols are told of the pause and take no measurements of it.
+//!
+//! A pause within a wait for nothing (no timer is set) is not seen and does no harm: nothing is being measured. One
+//! within the wait for a timer is seen by as much as it exceeds that wait. Linux treats a suspended machine the same
+//! way: its monotonic clock stands still.
+
+use core::time::Duration;
+
+use crate::Instant;
+
+/// A process that is woken later than this did not run. Less is the ordinary delay of a busy machine.
+pub const PAUSE: Duration = Duration::from_millis(200);
+
+/// Time of the process, from readings of the system's clock.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct ProcessClock {
+    left_out: Duration,
+    /// The last reading of the system's clock.
+    looked_at: Instant,
+    pauses: u64,
+}
+
+impl ProcessClock {
+    /// A clock that has left nothing out.
+    #[must_use]
+    pub const fn new() -> Self {
+        ProcessClock { left_out: Duration::ZERO, looked_at: Instant::ZERO, pauses: 0 }
+    }
+
+    /// Reads the clock. `due`: when the process was to be woken, by this clock.
+    pub fn look(&mut self, system: Instant, due: impl FnOnce() -> Option<Instant>) -> Instant {
+        let (now, last) = (self.now(system), self.now(self.looked_at));
+        let unseen = system.since(self.looked_at);
+        self.note_running(system);
+        if unseen <= PAUSE {
+            return now;
+        }
+        let Some(due) = due() else { return now };
+        let from = due.max(last);
+        let late = now.since(from);
+        if late <= PAUSE {
+            return now;
+        }
+        self.left_out += late;
+        self.pauses += 1;
+        from
+    }
+
+    /// The process ran when the system's clock showed this, although nobody read this clock.
+    pub fn note_running(&mut self, system: Instant) {
+        self.looked_at = self.looked_at.max(system);
+    }
+
+    /// The time of the process when the system's clock shows this, if there is no further pause.
+    #[must_use]
+    pub fn now(&self, system: Instant) -> Instant {
+        system - self.left_out
+    }
+
+    /// What the system's clock shows at this time of the process, if there is no further pause.
+    #[must_use]
+    pub fn system_time(&self, at: Instant) -> Instant {
+        at + self.left_out
+    }
+
+    /// All time in which the process did not run, as far as that was seen.
+    #[must_use]
+    pub const fn left_out(&self) -> Duration {
+        self.left_out
+    }
+
+    /// Pauses so far.
+    #[must_use]
+    pub const fn pauses(&self) -> u64 {
+        self.pauses
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(n: u64) -> Instant {
+        Instant::from_millis(n)
+    }
+
+    #[test]
+    fn the_clock_stands_still_from_when_the_process_should_have_been_woken() {
+        let mut clock = ProcessClock::default();
+        assert_eq!(clock.look(ms(1_000), || None), ms(1_000));
+        assert_eq!(clock.look(ms(3_601_000), || Some(ms(1_040))), ms(1_040));
+        assert_eq!(clock.pauses(), 1);
+        assert_eq!(clock.look(ms(3_601_030), || Some(ms(1_040))), ms(1_070));
+        assert_eq!(clock.system_time(ms(1_100)), ms(3_601_060));
+        assert_eq!(clock.look(ms(3_701_030), || Some(ms(1_100))), ms(1_100));
+        assert_eq!(clock.left_out(), Duration::from_millis(3_699_930));
+    }
+
+    #[test]
+    fn a_wait_that_ends_in_time_or_a_little_late_is_no_pause() {
+        let mut clock = ProcessClock::default();
+        assert_eq!(clock.look(ms(3_600_000), || Some(ms(3_600_000))), ms(3_600_000));
+        assert_eq!(clock.look(ms(7_200_150), || Some(ms(7_200_000))), ms(7_200_150));
+        assert_eq!(clock.look(ms(9_000_000), || Some(ms(9_999_000))), ms(9_000_000), "early");
+        assert_eq!(clock.look(ms(9_900_000), || None), ms(9_900_000), "nothing was to be done");
+        assert_eq!(clock.pauses(), 0);
+    }
+
+    #[test]
+    fn a_timer_that_nobody_sees_to_while_the_process_runs_stops_no_clock() {
+        let mut clock = ProcessClock::default();
+        for at in (100..10_000).step_by(100) {
+            assert_eq!(clock.look(ms(at), || Some(ms(50))), ms(at));
+        }
+        assert_eq!(clock.look(ms(20_000), || Some(ms(50))), ms(9_900), "since it last looked");
+    }
+}

@@ -16,6 +16,7 @@ mod listening;
 pub mod open;
 pub mod open_targets;
 mod patience;
+pub mod places;
 pub mod pool;
 pub mod remote;
 pub mod socks_listener;

@@ -225,8 +225,9 @@ pub(crate) fn problem(
     let since = contact.and_then(|contact| began(contact));
     match since.map(|since| elsewhere(all, *server, (since, now))) {
         Some(working) if !working.is_empty() => {
-            let (why, over) = (suspicion(transport, *server, reach), working.join(", "));
-            format!("{server}: {reach}, while it answers over {over}: {why}")
+            let was_heard = contact.is_some_and(|contact| contact.heard_at.is_some());
+            let why = suspicion(transport, *server, reach, was_heard);
+            format!("{server}: {reach}, while it answers over {}: {why}", working.join(", "))
         }
         _ => format!("{server}: {reach}"),
     }
@@ -246,8 +247,9 @@ fn elsewhere<'a>(
     all.iter().filter(|(_, c)| works(c)).map(|(path, _)| path.as_str()).collect()
 }
 
-/// What is likely where other paths work.
-fn suspicion(transport: &str, server: SocketAddr, reach: &Reach) -> String {
+/// What is likely where other paths work. `was_heard`: the server has answered over this one before, so that its network
+/// lets the transport through.
+fn suspicion(transport: &str, server: SocketAddr, reach: &Reach, was_heard: bool) -> String {
     let port = server.port();
     match reach {
         Reach::Blocked { by: Some(by), .. } if *by == server.ip() => {
@@ -259,7 +261,8 @@ fn suspicion(transport: &str, server: SocketAddr, reach: &Reach) -> String {
         Reach::Blocked { by: None, .. } => {
             "this machine's routes or firewall keep it back".to_owned()
         }
-        _ => format!("the network there seems to block {transport} port {port}"),
+        _ if was_heard => "nothing comes from there any more, so the line seems dead".to_owned(),
+        _ => format!("the network there seems to block {transport} port {port}, or is dead"),
     }
 }
 

@@ -19,6 +19,9 @@
 //! peer forbade joins to it. If there may be fewer subflows than pairs, every local address gets its
 //! first before any gets its second.
 //!
+//! *One radio.* The addresses of one interface share its radio or line. Where a subflow from one of them works, none is
+//! opened from an address of the other family: it would fail with the first.
+//!
 //! *A balancer.* A peer that forbade joins to the initial subflow's remote address has something in front of it that
 //! would lead them astray, and leads the initial subflow itself astray as soon as its own address changes. So that
 //! subflow is closed once another from the same local address goes to an address that the peer announced, unless that
@@ -31,8 +34,8 @@ use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use marline_policy::{
-    AddressId, LocalAddress, PathAction, PathContext, PathEvent, Role, SubflowId, SubflowPath,
-    SubflowSet, SubflowView,
+    AddressId, Health, LocalAddress, PathAction, PathContext, PathEvent, Role, SubflowId,
+    SubflowPath, SubflowSet, SubflowView,
 };
 use marline_time::{Duration, Instant};
 
@@ -296,7 +299,17 @@ impl Mesh {
 fn wanted<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<Wanted<'a>> {
     let mut wanted = Vec::new();
     let works = |path: &SubflowPath| !stuck.contains(path.id);
-    for local in cx.local.iter().filter(|local| local.subflow && local.up) {
+    let works_for = |local: &LocalAddress| {
+        let other = |path: &SubflowPath| cx.local.iter().find(|other| starts_at(path, other));
+        let sibling =
+            |path: &SubflowPath| other(path).is_some_and(|other| is_sibling(local, other));
+        let is_healthy = |path: &SubflowPath| {
+            let view = cx.subflows.iter().find(|view| view.id == path.id);
+            works(path) && view.is_none_or(|view| !matches!(view.health, Health::Silent { .. }))
+        };
+        cx.paths.iter().any(|path| sibling(path) && is_healthy(path))
+    };
+    for local in cx.local.iter().filter(|local| local.subflow && local.up && !works_for(local)) {
         let mut rank = cx.paths.iter().filter(|path| starts_at(path, local)).count();
         for (remote, to) in targets(local, cx) {
             let serves =
@@ -309,6 +322,11 @@ fn wanted<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<Wanted<'a>> {
     }
     wanted.dedup_by(|a, b| a.local.id == b.local.id && a.to == b.to);
     wanted
+}
+
+/// Whether two addresses are those of the two families of one interface.
+fn is_sibling(one: &LocalAddress, other: &LocalAddress) -> bool {
+    one.link != 0 && one.link == other.link && one.address.is_ipv4() != other.address.is_ipv4()
 }
 
 /// Where subflows from a local address go.

@@ -200,7 +200,7 @@ impl Shard {
 
     pub(super) fn on_link_opened(&self, ends: FlowEnds, link: u16) {
         // The answers may be there already.
-        self.stand_in();
+        self.catch_up();
         let mut state = self.lock();
         let now = self.clock.now();
         state.rerouting.forget_failure(&ends);

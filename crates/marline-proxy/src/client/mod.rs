@@ -19,6 +19,7 @@ mod patience;
 pub mod places;
 pub mod pool;
 pub mod remote;
+mod server_names;
 pub mod socks_listener;
 pub mod transparent;
 pub mod trouble;

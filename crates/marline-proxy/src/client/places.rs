@@ -20,11 +20,15 @@ const WARNINGS: Rate = Rate { burst: 1, interval: Duration::from_secs(60) };
 
 /// Permission to wait for a place.
 #[derive(Debug)]
-pub struct Turn(#[expect(dead_code, reason = "held for the length of the wait")] OwnedSemaphorePermit);
+pub struct Turn(
+    #[expect(dead_code, reason = "held for the length of the wait")] OwnedSemaphorePermit,
+);
 
 /// A place; it is free again once this is dropped.
 #[derive(Debug)]
-pub struct Place(#[expect(dead_code, reason = "held for the length of the connection")] OwnedSemaphorePermit);
+pub struct Place(
+    #[expect(dead_code, reason = "held for the length of the connection")] OwnedSemaphorePermit,
+);
 
 /// The places of a client.
 #[derive(Debug)]

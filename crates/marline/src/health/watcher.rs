@@ -13,6 +13,9 @@ use super::{Known, PATIENCE, Reach, SETTLE, elsewhere, fault, span, suspicion};
 /// well: that is one piece of news.
 const TOGETHER: Duration = Duration::from_secs(1);
 
+/// Paths of which it is remembered what was reported.
+const MOST_TOLD: usize = 64;
+
 /// A change of what is known of paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -95,7 +98,17 @@ impl HealthWatcher {
                 self.told.insert(look.path.to_owned(), Told { word, since: now, server });
             }
         }
+        self.forget_oldest();
         news
+    }
+
+    /// Paths come and go by ever new names: what was reported of those that are gone is forgotten in the end.
+    fn forget_oldest(&mut self) {
+        while self.told.len() > MOST_TOLD {
+            let oldest = self.told.iter().min_by_key(|(_, told)| told.since);
+            let Some(path) = oldest.map(|(path, _)| path.clone()) else { return };
+            self.told.remove(&path);
+        }
     }
 
     /// Whether another look is due before anything happens: something is open that time alone decides.
@@ -179,7 +192,9 @@ fn tell(
             let idle = idle.join(", ");
             format!("path {path} to {server}: {reach}; nothing was asked over {idle} since")
         } else {
-            let (why, working) = (suspicion(transport, server, reach), working.join(", "));
+            let was_heard = look.contact.heard_at.is_some();
+            let why = suspicion(transport, server, reach, was_heard);
+            let working = working.join(", ");
             format!("path {path} to {server}: {reach}, while it answers over {working}: {why}")
         };
         PathEvent {

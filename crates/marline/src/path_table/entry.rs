@@ -112,6 +112,14 @@ impl Entry {
         }
     }
 
+    /// Whether anything about it was changed while it ran.
+    pub(super) fn is_changed(&self) -> bool {
+        let (backup, metered) = (self.spec.backup, self.spec.metered);
+        let flags =
+            self.taken_down || self.fading || self.backup != backup || self.metered != metered;
+        flags || self.restriction != PathRestriction::None
+    }
+
     /// What using it costs.
     pub(super) fn cost(&self) -> PathCost {
         PathCost {

@@ -4,6 +4,7 @@ fn end(address: &str, interface: u32) -> LocalEnd {
     let address = address.parse().unwrap();
     LocalEnd {
         address,
+        bound: address,
         interface: (format!("if{interface}"), interface),
         loopback: false,
         behind_tun: false,

@@ -18,6 +18,7 @@ fn table(addresses: &[&str]) -> PathTable {
         .iter()
         .map(|address| LocalEnd {
             address: address.parse().unwrap(),
+            bound: address.parse().unwrap(),
             interface: ("wlan0".to_owned(), 3),
             loopback: false,
             behind_tun: false,

@@ -33,7 +33,7 @@ pub use driver::{
 };
 pub use echo_socket::{EchoAnswer, EchoSocket};
 pub use health_exchange::HealthExchange;
-pub use links::UdpUse;
+pub use links::{CarrierRates, UdpUse};
 pub use marline_core::{PendingId, PendingLimits, PendingPeers, Source};
 pub use marline_wire::{Pref64, Prefix64};
 pub use native::{RawSockets, native_capabilities};

@@ -365,6 +365,7 @@ impl Client {
             servers: &asked.servers,
             rejection: asked.rejection.as_deref(),
             doubted: &doubted,
+            rates: &shard.slower_by_datagrams(),
             tcp: &tcp,
         })
     }

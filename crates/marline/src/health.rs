@@ -12,7 +12,7 @@ mod watcher;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
-use marline_io::{Contact, DeliveryErrorKind};
+use marline_io::{CarrierRates, Contact, DeliveryErrorKind};
 use marline_time::{Duration, Instant};
 
 pub(crate) use watcher::HealthWatcher;
@@ -175,8 +175,10 @@ pub struct ServerReach {
     pub local: IpAddr,
     /// Whether it answers.
     pub reach: Reach,
-    /// Connections to it go by TCP from there, as UDP gets no answer (carriers `Auto` and `Tcp`).
+    /// Connections to it go by TCP from there, as UDP gets no answer or is slower (carriers `Auto` and `Tcp`).
     pub by_tcp: bool,
+    /// They do so as UDP is slower there, with what was measured.
+    pub carrier_rates: Option<CarrierRates>,
     /// Why no TCP connection came about in place of UDP, if that was tried last and failed.
     pub tcp_failure: Option<String>,
 }
@@ -188,6 +190,7 @@ pub(crate) fn servers(contacts: &[&Contact], now: Instant) -> Vec<ServerReach> {
         local: contact.local,
         reach: Reach::of(contact, now),
         by_tcp: false,
+        carrier_rates: None,
         tcp_failure: None,
     };
     contacts.iter().map(of).collect()
@@ -209,7 +212,9 @@ pub(crate) fn fault<'a>(
     let worst = *bad.max_by_key(asked)?;
     let (server, local) = (worst.remote, worst.local);
     let reach = Reach::of(worst, now);
-    Some((worst, ServerReach { server, local, reach, by_tcp: false, tcp_failure: None }))
+    let (carrier_rates, tcp_failure) = (None, None);
+    let found = ServerReach { server, local, reach, by_tcp: false, carrier_rates, tcp_failure };
+    Some((worst, found))
 }
 
 /// What is wrong with a path, in words, and what is likely if others lead to the same server.

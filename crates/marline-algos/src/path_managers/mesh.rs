@@ -249,6 +249,25 @@ impl Mesh {
         }
     }
 
+    /// Of the two families of an interface, one is tried: that of the initial subflow, and the other once it has failed.
+    fn choose_families(&self, wanted: &mut Vec<Wanted<'_>>, cx: &PathContext<'_>) {
+        let initial = cx.remote.iter().find(|remote| remote.id == AddressId(0));
+        let Some(prefers_ipv4) = initial.map(|remote| remote.address.is_ipv4()) else { return };
+        let has_failed = |pair: &Wanted<'_>| {
+            let work = self.work.as_deref();
+            work.is_some_and(|work| work.attempts.contains_key(&(pair.local.id, pair.remote)))
+        };
+        let preferred: Vec<LocalAddress> = wanted
+            .iter()
+            .filter(|pair| pair.to.is_ipv4() == prefers_ipv4 && !has_failed(pair))
+            .map(|pair| *pair.local)
+            .collect();
+        wanted.retain(|pair| {
+            let is_other = pair.to.is_ipv4() != prefers_ipv4;
+            !(is_other && preferred.iter().any(|other| is_sibling(pair.local, other)))
+        });
+    }
+
     fn open(&mut self, cx: &PathContext<'_>, plan: impl Fn(&LocalAddress) -> Option<Plan>) {
         let mut wanted = wanted(cx, self.stuck);
         wanted.retain(|pair| plan(pair.local).is_some());
@@ -259,6 +278,7 @@ impl Mesh {
         if wanted.is_empty() {
             return;
         }
+        self.choose_families(&mut wanted, cx);
         wanted.sort_by_key(|pair| pair.rank);
         let opens = |a: &&PathAction| matches!(a, PathAction::OpenSubflow { .. });
         let queued = self.work().actions.iter().filter(opens).count();
@@ -295,7 +315,7 @@ impl Mesh {
     }
 }
 
-/// The pairs that should have a subflow and have none.
+/// The pairs that should have a subflow and have none, but for those that a subflow of the same interface makes needless.
 fn wanted<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<Wanted<'a>> {
     let mut wanted = Vec::new();
     let works = |path: &SubflowPath| !stuck.contains(path.id);

@@ -11,6 +11,7 @@ use super::shard::Shard;
 use super::socket::ecn_of;
 use super::state::{Handover, State};
 use crate::carrier::{Datagram, Outer, Received, SHORT_HEADER};
+use crate::links::Heading;
 use crate::native::{self, Arrived};
 use crate::sys::raw::RawMeta;
 use marline_core::PacketMeta;
@@ -210,6 +211,11 @@ impl State {
     fn observe_arrival(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
         let header = self.carrier.header();
         self.observers.observe(&ObservedSegments::came(now, meta, segment, header));
+        if self.rerouting.routes.compares() {
+            let (ends, flow) =
+                ((meta.path.local.ip(), meta.path.remote), (meta.flow, Heading::Down));
+            self.rerouting.routes.on_segments(now, ends, flow, core::iter::once(segment));
+        }
     }
 
     /// Gives a packet from a raw socket to the core.

@@ -16,7 +16,7 @@ use super::shard::Shard;
 use super::socket::Kind;
 use super::state::State;
 use crate::carrier::{FlowEnds, Outer};
-use crate::links::{Leaving, Order};
+use crate::links::{CarrierRates, Leaving, Order};
 
 /// Frames longer than this have a payload: they want an answer.
 const LONGEST_ACK: usize = crate::carrier::SHORT_HEADER + 60;
@@ -161,13 +161,35 @@ impl Shard {
                     }
                     state.reroute(now, ends, link);
                 }
+                Order::Compare(ends, link) => {
+                    tracing::debug!(local = %ends.0, server = %ends.1, "UDP looks policed here: trying TCP");
+                    if let Carrier::Udp(carrier) = &mut state.carrier {
+                        carrier.prefer(ends, Some(link));
+                    }
+                    state.reroute(now, ends, link);
+                }
+                Order::Keep(ends, CarrierRates { udp_bits_per_s, tcp_bits_per_s }) => {
+                    tracing::warn!(
+                        local = %ends.0,
+                        server = %ends.1,
+                        udp_bits_per_s,
+                        tcp_bits_per_s,
+                        "UDP is slower than TCP here, as a network polices it: connections go by TCP"
+                    );
+                }
                 Order::Leave(ends, why) => {
-                    if why == Leaving::DatagramsWork {
-                        tracing::info!(
+                    match why {
+                        Leaving::DatagramsWork => tracing::info!(
                             local = %ends.0,
                             server = %ends.1,
                             "UDP is answered here again: connections go by it"
-                        );
+                        ),
+                        Leaving::NextComparison => tracing::info!(
+                            local = %ends.0,
+                            server = %ends.1,
+                            "UDP was slower than TCP here: connections try it again"
+                        ),
+                        Leaving::LinkEnded | Leaving::NotFaster => {}
                     }
                     state.leave_link(now, ends);
                 }
@@ -283,6 +305,12 @@ impl Shard {
     #[must_use]
     pub fn link_failure(&self, local: core::net::IpAddr, server: SocketAddr) -> Option<String> {
         self.lock().rerouting.failure(&(local, server)).map(str::to_owned)
+    }
+
+    /// The pairs of addresses between which connections go by TCP as that is faster there, with what was measured.
+    #[must_use]
+    pub fn slower_by_datagrams(&self) -> Vec<(FlowEnds, CarrierRates)> {
+        self.lock().rerouting.routes.slower_by_datagrams()
     }
 
     /// The pairs of addresses between which connections go by TCP now.

@@ -253,3 +253,44 @@ async fn watch_silence(names: Weak<ServerNames>, mut events: broadcast::Receiver
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Names of which the first lookup answers and no other does; how many there were.
+    async fn names() -> (Arc<ServerNames>, Arc<AtomicUsize>) {
+        let mut client = Client::builder();
+        let client = client.path("127.0.0.1".parse().unwrap()).bind().await.unwrap();
+        let lookups = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&lookups);
+        let lookup = NameLookup::by(move |_| {
+            let number = count.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async move {
+                match number {
+                    0 => vec![IpAddr::from([192, 0, 2, 1])],
+                    _ => std::future::pending().await,
+                }
+            })
+        });
+        let servers = vec!["server.test:7777".parse().unwrap()];
+        (Arc::new(ServerNames::new(client, servers, lookup)), lookups)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_known_address_is_used_at_once_while_a_dead_resolver_is_asked_again_by_one() {
+        let (names, lookups) = names().await;
+        let known = names.addresses().await.unwrap();
+        assert_eq!(known, ["192.0.2.1:7777".parse().unwrap()]);
+        tokio::time::advance(FRESH).await;
+        let asked_at = Instant::now();
+        for _ in 0..20 {
+            assert_eq!(names.addresses().await.unwrap(), known);
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(asked_at.elapsed(), Duration::ZERO, "nobody waits");
+        assert_eq!(lookups.load(Ordering::Relaxed), 2, "one asks for all");
+    }
+}

@@ -14,6 +14,7 @@ trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 await_namespaces "$server" "$client" "$phone0" "$phone1"
 
 ip link set lo up
+on "$client" ip link set lo up
 echo 1 > /proc/sys/net/ipv4/ip_forward
 wire s0 9.9.9.254 "$server" eth0 9.9.9.1 100
 for number in 0 1; do

@@ -31,8 +31,8 @@ fn a_server_whose_address_changes_is_found_again_with_its_streams() {
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut world) = world(dir.path()) else { return };
     world.talk();
-    let moved = "ip addr add 9.9.9.2/24 dev eth0; ip addr del 9.9.9.1/24 dev eth0
-        ip route replace default via 9.9.9.254 dev eth0";
+    let moved = "ip addr del 9.9.9.1/24 dev eth0; ip addr add 9.9.9.2/24 dev eth0
+        ip route add default via 9.9.9.254 dev eth0";
     world.testbed.run("server", moved);
     std::fs::write(dir.path().join("zone"), "marline.test 9.9.9.2\n").expect("a zone");
     world.testbed.run("client", REQUEST);

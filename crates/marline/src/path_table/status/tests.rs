@@ -74,6 +74,7 @@ fn judged(table: &PathTable, world: &World<'_>) -> String {
         servers: &servers,
         rejection: world.rejection,
         doubted: if world.doubted { &doubted } else { &[] },
+        rates: &[],
         tcp: &tcp,
     });
     let cause = status[0].cause.as_deref().map(|cause| format!(": {cause}"));

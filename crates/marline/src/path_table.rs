@@ -218,10 +218,9 @@ impl PathTable {
                 let entry = &self.entries[at];
                 let key = (end.address, entry.spec.remote);
                 let (backup, up, cost) = (entry.backup, entry.may_be_used(), entry.cost());
-                let nat64 = entry.nat64(&self.prefixes);
+                let (nat64, link) = (entry.nat64(&self.prefixes), entry.link(&end));
                 let Some(id) = self.id(key) else { continue };
                 let plain = local_address(id, key, backup, up);
-                let link = end.interface.1;
                 wanted.insert(key, LocalAddress { cost, nat64, link, ..plain });
             }
         }

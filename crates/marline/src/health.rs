@@ -5,6 +5,7 @@
 //! request that is unanswered for [`PATIENCE`] and was repeated counts as unanswered, and the sender of
 //! an ICMP error is named. The first packet that comes in restores the path.
 
+mod shared_fate;
 #[cfg(test)]
 mod tests;
 mod watcher;
@@ -252,8 +253,8 @@ fn elsewhere<'a>(
     all.iter().filter(|(_, c)| works(c)).map(|(path, _)| path.as_str()).collect()
 }
 
-/// What is likely where other paths work. `was_heard`: the server has answered over this one before, so that its network
-/// lets the transport through.
+/// What is likely where other paths work. `was_heard`: the server has answered over this one before, so that its
+/// network lets the transport through.
 fn suspicion(transport: &str, server: SocketAddr, reach: &Reach, was_heard: bool) -> String {
     let port = server.port();
     match reach {

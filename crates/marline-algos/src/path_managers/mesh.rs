@@ -249,7 +249,8 @@ impl Mesh {
         }
     }
 
-    /// Of the two families of an interface, one is tried: that of the initial subflow, and the other once it has failed.
+    /// Of the two families of an interface, one is tried: that of the initial subflow, and the other once it has
+    /// failed.
     fn choose_families(&self, wanted: &mut Vec<Wanted<'_>>, cx: &PathContext<'_>) {
         let initial = cx.remote.iter().find(|remote| remote.id == AddressId(0));
         let Some(prefers_ipv4) = initial.map(|remote| remote.address.is_ipv4()) else { return };
@@ -315,7 +316,8 @@ impl Mesh {
     }
 }
 
-/// The pairs that should have a subflow and have none, but for those that a subflow of the same interface makes needless.
+/// The pairs that should have a subflow and have none, except those that a subflow of the same interface makes
+/// needless.
 fn wanted<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<Wanted<'a>> {
     let mut wanted = Vec::new();
     let works = |path: &SubflowPath| !stuck.contains(path.id);

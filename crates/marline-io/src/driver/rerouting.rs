@@ -108,6 +108,14 @@ impl State {
         open.len() + opening.len()
     }
 
+    /// Takes the flows between these addresses to a link, and those that begin there.
+    fn take_to_link(&mut self, now: Instant, ends: FlowEnds, link: u16) {
+        if let Carrier::Udp(carrier) = &mut self.carrier {
+            carrier.prefer(ends, Some(link));
+        }
+        self.reroute(now, ends, link);
+    }
+
     fn probe(&mut self, ends: FlowEnds) -> Option<u64> {
         let id = self.lanes.draw_id();
         let Carrier::Udp(carrier) = &mut self.carrier else { return None };
@@ -156,17 +164,11 @@ impl Shard {
                         server = %ends.1,
                         "UDP gets no answer here: connections go by TCP until it does"
                     );
-                    if let Carrier::Udp(carrier) = &mut state.carrier {
-                        carrier.prefer(ends, Some(link));
-                    }
-                    state.reroute(now, ends, link);
+                    state.take_to_link(now, ends, link);
                 }
                 Order::Compare(ends, link) => {
                     tracing::debug!(local = %ends.0, server = %ends.1, "UDP looks policed here: trying TCP");
-                    if let Carrier::Udp(carrier) = &mut state.carrier {
-                        carrier.prefer(ends, Some(link));
-                    }
-                    state.reroute(now, ends, link);
+                    state.take_to_link(now, ends, link);
                 }
                 Order::Keep(ends, CarrierRates { udp_bits_per_s, tcp_bits_per_s }) => {
                     tracing::warn!(

@@ -27,7 +27,7 @@ impl Shard {
                 // Its segments bear the address, and nothing else tells the paths apart.
                 return Err(io::Error::new(
                     io::ErrorKind::Unsupported,
-                    "another interface has the same address, and only the carriers `auto`, `udp` and `tcp` can use both",
+                    "another interface has the same address: only the carriers auto, udp and tcp can use both",
                 ));
             }
             let interface = options.interface.map_or(0, |(_, index)| index);

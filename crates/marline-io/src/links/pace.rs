@@ -1,4 +1,4 @@
-//! How fast a client's routes carry data, and how much of it had to be sent more than once.
+//! Pace of a client's routes: the rate of their data, and the share that had to be sent more than once.
 //!
 //! A network that polices a transport drops what goes beyond some rate, and says nothing. It shows in two things
 //! together: much is repeated, and yet little gets through. Both directions are seen here, by the sequence numbers of

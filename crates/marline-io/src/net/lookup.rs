@@ -1,7 +1,7 @@
 //! Resolution of a name over one interface, by the resolvers of that interface's network.
 //!
-//! The system's own resolution asks one resolver at a time, by whatever route leads to it. Where that route is dead, its
-//! answer takes many seconds, although another network would give it at once.
+//! The system's own resolution asks one resolver at a time, by whatever route leads to it. Where that route is dead,
+//! its answer takes many seconds, although another network would give it at once.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;

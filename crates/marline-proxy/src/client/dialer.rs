@@ -67,8 +67,8 @@ impl Dialer {
 }
 
 impl Dialer {
-    /// Connects to an address that the servers' names have. If the known ones do not answer soon, the names are resolved
-    /// again, and others are tried beside.
+    /// Connects to an address that the servers' names have. If the known ones do not answer soon, the names are
+    /// resolved again, and others are tried beside.
     async fn connect_by_name(&self) -> anyhow::Result<marline::Stream> {
         let known = self.names.addresses().await?;
         self.names.watch();

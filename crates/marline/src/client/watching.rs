@@ -47,6 +47,9 @@ impl Inner {
             // Nobody listening is no error.
             let _ = self.path_events.send(event);
         }
+        for notice in watcher.take_notices() {
+            tracing::warn!("{notice}");
+        }
         watcher.is_unsettled(now, &paths)
     }
 }

@@ -109,6 +109,37 @@ fn a_path_that_worked_and_falls_silent_is_a_dead_line_and_does_not_block_udp() {
 }
 
 #[test]
+fn paths_that_fail_together_while_another_works_are_noticed() {
+    let mut watcher = HealthWatcher::new("UDP");
+    let eth = "172.16.0.2";
+    let of = |name: &str, local: &str, all: &[Contact]| {
+        let here = all.iter().filter(|c| c.local.to_string() == local).cloned();
+        (name.to_owned(), here.collect::<Vec<_>>())
+    };
+    let mut look = |ms: u64, contacts: &[Contact]| {
+        let all = [("wlan0", WLAN), ("wwan0", WWAN), ("eth0", eth)];
+        let paths: Vec<_> = all.map(|(name, local)| of(name, local, contacts)).into();
+        let paths: Vec<_> =
+            paths.iter().map(|(name, own)| (name.clone(), own.iter().collect())).collect();
+        watcher.look(at(ms), &paths);
+        watcher.take_notices()
+    };
+    let mut said = Vec::new();
+    for round in 0..3 {
+        let begun = round * 60_000;
+        let silent = |local: &str| asked(contact(local, SERVER), begun + 1_000, begun + 4_000, 3);
+        said.extend(look(
+            begun + 5_100,
+            &[silent(WLAN), silent(WWAN), heard(contact(eth, SERVER), begun + 5_000)],
+        ));
+        let back = |local: &str| heard(contact(local, SERVER), begun + 30_000);
+        look(begun + 30_100, &[WLAN, WWAN, eth].map(back));
+    }
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("paths wlan0 and wwan0 have failed together"), "{said:?}");
+}
+
+#[test]
 fn a_path_that_nobody_used_is_not_said_to_fail() {
     let wlan = asked(contact(WLAN, SERVER), 1_000, 4_000, 3);
     let expected = "path wlan0 to 9.9.9.1:7777: no answer for 4 s (tried 3 times); nothing was asked over \

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use marline_io::Contact;
 use marline_time::{Duration, Instant};
 
+use super::shared_fate::SharedFate;
 use super::{Known, PATIENCE, Reach, SETTLE, elsewhere, fault, span, suspicion};
 
 /// A path that fails is told of at the latest so long after its time, if another one is about to fail as
@@ -52,6 +53,9 @@ pub(crate) struct HealthWatcher {
     /// What firewalls call the carrier.
     transport: &'static str,
     told: BTreeMap<String, Told>,
+    fate: SharedFate,
+    /// What is to be said of paths that fail together.
+    notices: Vec<String>,
 }
 
 /// What a look at a path shows.
@@ -63,7 +67,12 @@ struct Look<'a> {
 
 impl HealthWatcher {
     pub(crate) const fn new(transport: &'static str) -> Self {
-        HealthWatcher { transport, told: BTreeMap::new() }
+        HealthWatcher {
+            transport,
+            told: BTreeMap::new(),
+            fate: SharedFate::new(),
+            notices: Vec::new(),
+        }
     }
 
     /// Looks at all paths; gives what changed.
@@ -92,6 +101,11 @@ impl HealthWatcher {
                 continue;
             }
             let bad: Vec<&Look<'_>> = bad.iter().filter(|l| l.contact.remote == server).collect();
+            let failed: Vec<&str> = fresh.iter().map(|look| look.path).collect();
+            // Where all paths fail, the server has.
+            if paths.iter().any(|(path, _)| !bad.iter().any(|look| look.path == path)) {
+                self.notices.extend(self.fate.on_failure(&failed));
+            }
             news.extend(tell(now, self.transport, (&fresh, &bad), paths));
             for look in fresh {
                 let word = look.reach.word();
@@ -100,6 +114,11 @@ impl HealthWatcher {
         }
         self.forget_oldest();
         news
+    }
+
+    /// What there is to say of paths that fail together, once.
+    pub(crate) fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
     }
 
     /// Paths come and go by ever new names: what was reported of those that are gone is forgotten in the end.

@@ -1,4 +1,4 @@
-//! What tells local addresses apart that are the same on several interfaces.
+//! Identities of local addresses that are the same on several interfaces.
 //!
 //! Two phones that share their connections often give the same address, in the same network, behind the same gateway.
 //! The driver and the core know a path by its local address, so the second of such interfaces gets an alias: an

@@ -1,5 +1,6 @@
-//! Tests of paths as users have them, in namespaces: two phones that share their connections alike, families that differ
-//! from path to path, names that change, a VPN beside, interfaces that come and go. Needs root, nft, curl and python3.
+//! Tests of paths as users have them, in namespaces: two phones that share their connections alike, families that
+//! differ from path to path, names that change, a VPN beside, interfaces that come and go. Needs root, nft, curl and
+//! python3.
 
 mod names;
 

@@ -201,6 +201,12 @@ impl<'a> SegmentRun<'a> {
     /// Gives them to the core, and is empty again.
     fn hand_over(&mut self, state: &mut State, now: Instant) {
         if let Some(meta) = self.meta.take() {
+            let routes = &mut state.rerouting.routes;
+            if routes.compares() {
+                let ends = (meta.path.local.ip(), meta.path.remote);
+                let segments = self.segments.iter().copied();
+                routes.on_segments(now, ends, (meta.flow, Heading::Down), segments);
+            }
             state.endpoint.handle_packets(now, &meta, self.segments.drain(..));
         }
     }
@@ -211,11 +217,6 @@ impl State {
     fn observe_arrival(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
         let header = self.carrier.header();
         self.observers.observe(&ObservedSegments::came(now, meta, segment, header));
-        if self.rerouting.routes.compares() {
-            let (ends, flow) =
-                ((meta.path.local.ip(), meta.path.remote), (meta.flow, Heading::Down));
-            self.rerouting.routes.on_segments(now, ends, flow, core::iter::once(segment));
-        }
     }
 
     /// Gives a packet from a raw socket to the core.

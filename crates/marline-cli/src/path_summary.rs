@@ -89,11 +89,22 @@ pub fn by_nat64(prefix: &str) -> String {
 
 /// Why it is not usable, and what there is to say besides.
 fn reason(path: &Path) -> Option<String> {
-    let by_tcp = path.servers.iter().any(|server| server.by_tcp);
-    let by_tcp = by_tcp.then(|| "by TCP, as UDP gets no answer".to_owned());
+    let by_tcp = path.servers.iter().find(|server| server.by_tcp).map(why_by_tcp);
     let translated = path.nat64.as_deref().map(by_nat64);
     let words: Vec<String> = path.cause.clone().or(by_tcp).into_iter().chain(translated).collect();
     (!words.is_empty()).then(|| words.join("; "))
+}
+
+/// Why connections to a server go by TCP.
+fn why_by_tcp(server: &protocol::Reached) -> String {
+    let megabits = |bits: u64| bits as f64 / 1e6;
+    match (server.udp_bits_per_s, server.tcp_bits_per_s) {
+        (Some(udp), Some(tcp)) => {
+            let (udp, tcp) = (megabits(udp), megabits(tcp));
+            format!("by TCP, as UDP is slower ({udp:.1} against {tcp:.1} Mbit/s)")
+        }
+        _ => "by TCP, as UDP gets no answer".to_owned(),
+    }
 }
 
 fn radio(radio: &protocol::Radio) -> Radio {
@@ -193,6 +204,10 @@ mod tests {
         };
         let tcp = "by TCP, as UDP gets no answer".to_owned();
         assert_eq!(said(&path("usable", None)), ("usable", tcp.clone()));
+        let mut policed = path("usable", None);
+        let server = &mut policed.servers[0];
+        (server.udp_bits_per_s, server.tcp_bits_per_s) = (Some(1_040_000), Some(45_200_000));
+        assert_eq!(said(&policed).1, "by TCP, as UDP is slower (1.0 against 45.2 Mbit/s)");
         let overdue = ("degraded", "answers are overdue".to_owned());
         assert_eq!(said(&path("degraded", Some("answers are overdue"))), overdue);
         let translated = Path { nat64: Some("64:ff9b::/96".to_owned()), ..path("usable", None) };

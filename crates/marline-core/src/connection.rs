@@ -894,6 +894,18 @@ impl Connection {
         }
     }
 
+    /// The server is also reached at this address, as its name says: subflows may lead there. Not where it stands
+    /// behind a balancer, which would lead them to another server.
+    pub(crate) fn add_remote_address(&mut self, cx: &mut Context<'_>, address: SocketAddr) {
+        if self.session.peer_denies_id0() {
+            return;
+        }
+        let limit = cx.config.limits.remote_addresses;
+        if let Some(new) = self.paths.addresses_mut().on_learned(address, limit) {
+            self.path_event(cx, PathEvent::Announced(new.id));
+        }
+    }
+
     /// Nothing can leave from this address any more.
     fn lose_local(&mut self, cx: &mut Context<'_>, id: AddressId) {
         let lost = self.paths.those(|subflow| subflow.local_id() == id);
@@ -6038,6 +6050,9 @@ impl Connection {
             cx.out.monitor(cx.now, self.id, kind);
         }
         let (local, remote) = (subflow.local_id(), subflow.remote_id());
+        if !was_established && matches!(reason, CloseReason::Refused | CloseReason::PeerReset) {
+            self.paths.addresses_mut().on_refused(remote);
+        }
         self.path_event(cx, PathEvent::SubflowDown { id, local, remote, was_established });
         if let Some((pair, backup)) = again {
             self.join_as_usual(cx, pair, backup);

@@ -47,6 +47,7 @@ impl Bench {
             subflow: true,
             up: true,
             cost: marline_policy::PathCost::NONE,
+            link: 0,
         }];
         Bench {
             pair: Pair::new(endpoint_config(None), endpoint_config(Some(config())), 7),

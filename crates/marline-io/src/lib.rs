@@ -33,14 +33,14 @@ pub use driver::{
 };
 pub use echo_socket::{EchoAnswer, EchoSocket};
 pub use health_exchange::HealthExchange;
-pub use links::UdpUse;
+pub use links::{CarrierRates, UdpUse};
 pub use marline_core::{PendingId, PendingLimits, PendingPeers, Source};
 pub use marline_wire::{Pref64, Prefix64};
 pub use native::{RawSockets, native_capabilities};
 pub use net::resolv_conf;
 pub use net::{
     GATEWAY_INTERFACE, Interface, InterfaceSetup, Interfaces, Pref64Listener, PrefixAnswer,
-    Watcher, discover_nat64, is_local_address, resolvers_of,
+    Watcher, discover_nat64, is_local_address, lookup_over, resolvers_of,
 };
 pub use path_radio::RadioKind;
 pub use path_resolve::{LocalEnd, ResolveError};

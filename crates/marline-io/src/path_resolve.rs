@@ -10,8 +10,11 @@ use crate::{LocalSpec, PathSpec, PortSharing, SocketOptions};
 /// One local address of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalEnd {
-    /// The address.
+    /// The address by which the driver and the core know it.
     pub address: IpAddr,
+    /// The address that its sockets are bound to: another one only where a second interface has the same address, as
+    /// with two phones that share their connections alike.
+    pub bound: IpAddr,
     /// The interface that has it: name and index.
     pub interface: (String, u32),
     /// It is loopback's: packets are not bound to an interface.
@@ -28,14 +31,15 @@ impl LocalEnd {
     #[must_use]
     pub fn behind(interface: &str, address: IpAddr) -> Self {
         let interface = (interface.to_owned(), 0);
-        LocalEnd { address, interface, loopback: false, behind_tun: true, mark: 0 }
+        LocalEnd { address, bound: address, interface, loopback: false, behind_tun: true, mark: 0 }
     }
 
     /// Options of its socket. Port 0: any.
     #[must_use]
     pub fn socket_options(&self) -> SocketOptions {
         SocketOptions {
-            local: SocketAddr::new(self.address, 0),
+            local: SocketAddr::new(self.bound, 0),
+            alias: (self.address != self.bound).then_some(self.address),
             interface: (!self.loopback).then(|| self.interface.clone()),
             port: PortSharing::Alone,
             mark: self.mark,
@@ -57,7 +61,7 @@ impl LocalEnd {
             return Ok(());
         }
         let oif = if self.loopback { 0 } else { self.interface.1 };
-        route_exists(remote, Some(self.address), oif, self.mark)
+        route_exists(remote, Some(self.bound), oif, self.mark)
     }
 }
 
@@ -191,6 +195,7 @@ impl PathSpec {
 fn end(interface: &Interface, address: IpAddr) -> LocalEnd {
     LocalEnd {
         address,
+        bound: address,
         interface: (interface.name.clone(), interface.index),
         loopback: interface.loopback,
         behind_tun: false,
@@ -225,6 +230,7 @@ mod tests {
         let lo = interfaces.by_name("lo").unwrap();
         let bound = LocalEnd {
             address: "127.0.0.1".parse().unwrap(),
+            bound: "127.0.0.1".parse().unwrap(),
             interface: (lo.name.clone(), lo.index),
             loopback: false,
             behind_tun: false,

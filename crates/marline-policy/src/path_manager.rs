@@ -40,6 +40,8 @@ pub struct LocalAddress {
     pub up: bool,
     /// What using it costs.
     pub cost: PathCost,
+    /// Number of the interface: addresses with the same number share a radio or a line. 0: unknown.
+    pub link: u32,
 }
 
 impl LocalAddress {

@@ -283,5 +283,6 @@ fn local_address(id: u8, address: IpAddr, backup: bool, subflow: bool) -> LocalA
         subflow,
         up: true,
         cost: PathCost::NONE,
+        link: 0,
     }
 }

@@ -147,6 +147,7 @@ impl Run {
                 subflow: true,
                 up: true,
                 cost: marline_policy::PathCost::NONE,
+                link: 0,
             });
             addresses.to_vec()
         };

@@ -9,12 +9,13 @@ use marline_core::FourTuple;
 use marline_io::{Request, Requests, Stream, Tun};
 use marline_proxy::client::open::{Open, OpenError};
 use marline_proxy::client::open_targets::OpenTargets;
+use marline_proxy::client::places::{Places, Turn};
 use marline_proxy::message::ErrorCode;
 use marline_proxy::relay::{Traffic, relay};
 use marline_proxy::shutdown::Stop;
 use marline_proxy::target::Target;
 use marline_proxy::transport::Transport;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -91,18 +92,18 @@ pub(crate) struct Service<O> {
 }
 
 impl<O: Open> Service<O> {
-    /// Serves until the drain, at most `connections` at a time: further SYNs wait. Returns when those that run have
-    /// ended.
+    /// Serves until the drain, at most `connections` at a time: further SYNs wait a moment and are then refused.
+    /// Returns when those that run have ended.
     pub(crate) async fn run(self, mut requests: Requests, connections: usize) {
-        let places = Arc::new(Semaphore::new(connections));
+        let places = Arc::new(Places::new(connections));
         let service = Arc::new(self);
         let mut running = JoinSet::new();
         loop {
             let next = async {
-                let place = Arc::clone(&places).acquire_owned().await.ok();
-                Some((requests.next().await?, place))
+                let turn = places.turn().await;
+                Some((requests.next().await?, turn))
             };
-            let (request, place) = tokio::select! {
+            let (request, turn) = tokio::select! {
                 next = next => match next {
                     Some(next) => next,
                     None => break,
@@ -111,14 +112,26 @@ impl<O: Open> Service<O> {
                 Some(_) = running.join_next(), if !running.is_empty() => continue,
                 () = service.stop.draining() => break,
             };
-            let service = Arc::clone(&service);
-            running.spawn(async move {
-                service.serve(request).await;
-                drop(place);
-            });
+            let (service, places) = (Arc::clone(&service), Arc::clone(&places));
+            running.spawn(async move { service.serve_at(&places, turn, request).await });
         }
         drop(requests);
         while running.join_next().await.is_some() {}
+    }
+
+    /// Serves a connection once there is a place for it.
+    async fn serve_at(&self, places: &Places, turn: Turn, request: Request) {
+        let place = tokio::select! {
+            place = places.take(turn) => place,
+            () = self.stop.over() => return request.refuse(),
+        };
+        match place {
+            Ok(_place) => self.serve(request).await,
+            Err(failure) => {
+                let path = request.path();
+                self.turn_away(request, path, Refusal::of(&OpenError::Refused(failure)));
+            }
+        }
     }
 
     async fn serve(&self, request: Request) {

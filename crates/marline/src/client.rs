@@ -1,6 +1,7 @@
 //! Client: opens connections over several local addresses.
 
 mod builder;
+mod servers;
 mod watching;
 
 use core::net::{IpAddr, SocketAddr};
@@ -280,6 +281,11 @@ impl Client {
             });
         };
         *lock(&self.inner.winner) = Some(ends);
+        // A path may have the other family alone, now or later.
+        if let Some(other) = lock(&self.inner.paths).of_other_family(servers, ends.1) {
+            let id = stream.id();
+            shard.with_endpoint(|endpoint, now| endpoint.add_remote_address(now, id, other));
+        }
         let mut stream = Stream::new(stream, Arc::clone(&self.inner.config.registry));
         stream.write_all(&first_bytes[written..]).await.map_err(broken)?;
         Ok(stream)
@@ -359,6 +365,7 @@ impl Client {
             servers: &asked.servers,
             rejection: asked.rejection.as_deref(),
             doubted: &doubted,
+            rates: &shard.slower_by_datagrams(),
             tcp: &tcp,
         })
     }

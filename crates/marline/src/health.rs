@@ -5,6 +5,7 @@
 //! request that is unanswered for [`PATIENCE`] and was repeated counts as unanswered, and the sender of
 //! an ICMP error is named. The first packet that comes in restores the path.
 
+mod shared_fate;
 #[cfg(test)]
 mod tests;
 mod watcher;
@@ -12,7 +13,7 @@ mod watcher;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
-use marline_io::{Contact, DeliveryErrorKind};
+use marline_io::{CarrierRates, Contact, DeliveryErrorKind};
 use marline_time::{Duration, Instant};
 
 pub(crate) use watcher::HealthWatcher;
@@ -175,8 +176,10 @@ pub struct ServerReach {
     pub local: IpAddr,
     /// Whether it answers.
     pub reach: Reach,
-    /// Connections to it go by TCP from there, as UDP gets no answer (carriers `Auto` and `Tcp`).
+    /// Connections to it go by TCP from there, as UDP gets no answer or is slower (carriers `Auto` and `Tcp`).
     pub by_tcp: bool,
+    /// They do so as UDP is slower there, with what was measured.
+    pub carrier_rates: Option<CarrierRates>,
     /// Why no TCP connection came about in place of UDP, if that was tried last and failed.
     pub tcp_failure: Option<String>,
 }
@@ -188,6 +191,7 @@ pub(crate) fn servers(contacts: &[&Contact], now: Instant) -> Vec<ServerReach> {
         local: contact.local,
         reach: Reach::of(contact, now),
         by_tcp: false,
+        carrier_rates: None,
         tcp_failure: None,
     };
     contacts.iter().map(of).collect()
@@ -209,7 +213,9 @@ pub(crate) fn fault<'a>(
     let worst = *bad.max_by_key(asked)?;
     let (server, local) = (worst.remote, worst.local);
     let reach = Reach::of(worst, now);
-    Some((worst, ServerReach { server, local, reach, by_tcp: false, tcp_failure: None }))
+    let (carrier_rates, tcp_failure) = (None, None);
+    let found = ServerReach { server, local, reach, by_tcp: false, carrier_rates, tcp_failure };
+    Some((worst, found))
 }
 
 /// What is wrong with a path, in words, and what is likely if others lead to the same server.
@@ -225,8 +231,9 @@ pub(crate) fn problem(
     let since = contact.and_then(|contact| began(contact));
     match since.map(|since| elsewhere(all, *server, (since, now))) {
         Some(working) if !working.is_empty() => {
-            let (why, over) = (suspicion(transport, *server, reach), working.join(", "));
-            format!("{server}: {reach}, while it answers over {over}: {why}")
+            let was_heard = contact.is_some_and(|contact| contact.heard_at.is_some());
+            let why = suspicion(transport, *server, reach, was_heard);
+            format!("{server}: {reach}, while it answers over {}: {why}", working.join(", "))
         }
         _ => format!("{server}: {reach}"),
     }
@@ -246,8 +253,9 @@ fn elsewhere<'a>(
     all.iter().filter(|(_, c)| works(c)).map(|(path, _)| path.as_str()).collect()
 }
 
-/// What is likely where other paths work.
-fn suspicion(transport: &str, server: SocketAddr, reach: &Reach) -> String {
+/// What is likely where other paths work. `was_heard`: the server has answered over this one before, so that its
+/// network lets the transport through.
+fn suspicion(transport: &str, server: SocketAddr, reach: &Reach, was_heard: bool) -> String {
     let port = server.port();
     match reach {
         Reach::Blocked { by: Some(by), .. } if *by == server.ip() => {
@@ -259,7 +267,8 @@ fn suspicion(transport: &str, server: SocketAddr, reach: &Reach) -> String {
         Reach::Blocked { by: None, .. } => {
             "this machine's routes or firewall keep it back".to_owned()
         }
-        _ => format!("the network there seems to block {transport} port {port}"),
+        _ if was_heard => "nothing comes from there any more, so the line seems dead".to_owned(),
+        _ => format!("the network there seems to block {transport} port {port}, or is dead"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod change;
 mod entry;
+mod identity;
 mod servers;
 mod status;
 
@@ -15,6 +16,7 @@ use marline_policy::{AddressId, LocalAddress, PathCost};
 
 pub use change::PathChange;
 use entry::Entry;
+use identity::Identities;
 pub(crate) use status::Evidence;
 pub use status::{PathHealth, PathStatus};
 
@@ -43,6 +45,9 @@ pub(crate) struct Candidate {
     pub(crate) backup: bool,
 }
 
+/// Paths found by themselves that are remembered without an interface, as they were changed by hand.
+const MOST_VANISHED: usize = 16;
+
 /// One address of one path: what has an address id. Two paths may share an address and differ in
 /// where they lead.
 type Key = (IpAddr, Option<SocketAddr>);
@@ -61,6 +66,9 @@ pub(crate) struct PathTable {
     prefixes: BTreeMap<u32, Prefix64>,
     ids: BTreeMap<Key, AddressId>,
     told: BTreeMap<Key, LocalAddress>,
+    identities: Identities,
+    /// The paths that observers were shown last, by number.
+    shown: Vec<PathSpec>,
     sockets: BTreeMap<IpAddr, u32>,
 }
 
@@ -74,6 +82,8 @@ impl PathTable {
             prefixes: BTreeMap::new(),
             ids: BTreeMap::new(),
             told: BTreeMap::new(),
+            identities: Identities::default(),
+            shown: Vec::new(),
             sockets: BTreeMap::new(),
         }
     }
@@ -148,7 +158,7 @@ impl PathTable {
             let found = PathSpec::defaults(interfaces);
             for entry in &mut self.entries {
                 entry.ends.clear();
-                entry.error = Some("no default route".to_owned());
+                entry.error = Some(why_not_a_path(entry, interfaces).to_owned());
             }
             for (spec, ends) in found {
                 let known = self.entries.iter().position(|entry| entry.spec == spec);
@@ -159,6 +169,7 @@ impl PathTable {
                 self.entries[at].ends = ends;
                 self.entries[at].error = None;
             }
+            self.forget_vanished(interfaces);
             return;
         }
         for entry in &mut self.entries {
@@ -173,6 +184,22 @@ impl PathTable {
         }
     }
 
+    /// Forgets the paths whose interfaces are gone for good: a phone that shares its connection comes back by another
+    /// name. The latest of those that were changed by hand stay, so that the change holds if the interface returns.
+    fn forget_vanished(&mut self, interfaces: &Interfaces) {
+        let is_gone = |entry: &Entry| match &entry.spec.local {
+            LocalSpec::Interface(name) => interfaces.by_name(name).is_none(),
+            LocalSpec::Address(_) => false,
+        };
+        let kept = self.entries.iter().filter(|entry| is_gone(entry) && entry.is_changed()).count();
+        let mut too_many = kept.saturating_sub(MOST_VANISHED);
+        self.entries.retain(|entry| {
+            let stays = !is_gone(entry) || entry.is_changed() && too_many == 0;
+            too_many -= usize::from(too_many > 0 && is_gone(entry) && entry.is_changed());
+            stays
+        });
+    }
+
     /// What is wrong with each path that was named; empty: paths are found by themselves, or nothing is known to be.
     pub(crate) fn why_unusable(&self) -> Vec<String> {
         let named = self.entries.iter().filter(|_| !self.automatic);
@@ -181,6 +208,7 @@ impl PathTable {
 
     fn apply(&mut self, shard: &Shard) {
         let mut wanted: BTreeMap<Key, LocalAddress> = BTreeMap::new();
+        self.identities.assign(self.entries.iter_mut().flat_map(|entry| &mut entry.ends));
         for at in 0..self.entries.len() {
             for end in self.entries[at].ends.clone() {
                 if let Err(error) = self.ensure_socket(shard, &end) {
@@ -190,10 +218,10 @@ impl PathTable {
                 let entry = &self.entries[at];
                 let key = (end.address, entry.spec.remote);
                 let (backup, up, cost) = (entry.backup, entry.may_be_used(), entry.cost());
-                let nat64 = entry.nat64(&self.prefixes);
+                let (nat64, link) = (entry.nat64(&self.prefixes), entry.link(&end));
                 let Some(id) = self.id(key) else { continue };
                 let plain = local_address(id, key, backup, up);
-                wanted.insert(key, LocalAddress { cost, nat64, ..plain });
+                wanted.insert(key, LocalAddress { cost, nat64, link, ..plain });
             }
         }
         let gone: Vec<_> = self.told.iter().filter(|(key, _)| !wanted.contains_key(key)).collect();
@@ -213,6 +241,11 @@ impl PathTable {
             let (spec, interface) = (&entry.spec, entry.interface());
             shard.show_path(&ObservedPath { number, spec, interface, addresses: &addresses });
         }
+        // Observers that were shown paths by number learn that there are fewer.
+        for (number, spec) in self.shown.iter().enumerate().skip(self.entries.len()) {
+            shard.show_path(&ObservedPath { number, spec, interface: None, addresses: &[] });
+        }
+        self.shown = self.entries.iter().map(|entry| entry.spec.clone()).collect();
         let unused: Vec<IpAddr> = self
             .sockets
             .keys()
@@ -292,6 +325,24 @@ impl PathTable {
         // Stable: equal ones keep the order of the paths.
         found.sort_by_key(|(rank, _)| *rank);
         found.into_iter().map(|(_, candidate)| candidate).collect()
+    }
+
+    /// The first address of the servers that is of another family than the one that was reached.
+    pub(crate) fn of_other_family(
+        &self,
+        servers: &[SocketAddr],
+        reached: SocketAddr,
+    ) -> Option<SocketAddr> {
+        let prefixes = self.prefixes_in_use();
+        let reached = *servers::in_order(&[reached], &prefixes).first()?;
+        let servers = servers::in_order(servers, &prefixes);
+        servers.into_iter().find(|server| server.is_ipv4() != reached.is_ipv4())
+    }
+
+    /// The local ends of the paths that may be used now.
+    pub(crate) fn ends_in_use(&self) -> Vec<LocalEnd> {
+        let usable = self.entries.iter().filter(|entry| entry.is_up());
+        usable.flat_map(|entry| &entry.ends).filter(|end| !end.behind_tun).cloned().collect()
     }
 
     fn prefixes_in_use(&self) -> Vec<Prefix64> {
@@ -382,11 +433,6 @@ impl PathTable {
             }
         }
         self.apply(shard);
-        // Whoever was shown paths by number learns that there are fewer.
-        for (number, entry) in old.iter().enumerate().skip(self.entries.len()) {
-            let spec = &entry.spec;
-            shard.show_path(&ObservedPath { number, spec, interface: None, addresses: &[] });
-        }
     }
 
     fn position(&self, name: &str) -> Result<usize, UnknownPath> {
@@ -407,6 +453,20 @@ impl PathTable {
     }
 }
 
+/// Why an interface that was a path is none now.
+fn why_not_a_path(entry: &Entry, interfaces: &Interfaces) -> &'static str {
+    let interface = match &entry.spec.local {
+        LocalSpec::Interface(name) => interfaces.by_name(name),
+        LocalSpec::Address(_) => None,
+    };
+    match interface {
+        Some(interface) if interface.tunnel && interface.default_addresses().next().is_some() => {
+            "a tunnel that leads over another path"
+        }
+        _ => "no default route",
+    }
+}
+
 fn local_address(id: AddressId, key: Key, backup: bool, up: bool) -> LocalAddress {
     let (address, remote) = (SocketAddr::new(key.0, 0), key.1);
     LocalAddress {
@@ -419,6 +479,7 @@ fn local_address(id: AddressId, key: Key, backup: bool, up: bool) -> LocalAddres
         subflow: true,
         up,
         cost: PathCost::NONE,
+        link: 0,
     }
 }
 

@@ -249,6 +249,7 @@ fn endpoint(line: &str) -> Option<LocalAddress> {
         subflow: has("subflow") || has("fullmesh"),
         up: true,
         cost: marline_policy::PathCost::NONE,
+        link: 0,
     })
 }
 

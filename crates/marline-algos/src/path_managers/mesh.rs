@@ -19,6 +19,9 @@
 //! peer forbade joins to it. If there may be fewer subflows than pairs, every local address gets its
 //! first before any gets its second.
 //!
+//! *One radio.* The addresses of one interface share its radio or line. Where a subflow from one of them works, none is
+//! opened from an address of the other family: it would fail with the first.
+//!
 //! *A balancer.* A peer that forbade joins to the initial subflow's remote address has something in front of it that
 //! would lead them astray, and leads the initial subflow itself astray as soon as its own address changes. So that
 //! subflow is closed once another from the same local address goes to an address that the peer announced, unless that
@@ -31,8 +34,8 @@ use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use marline_policy::{
-    AddressId, LocalAddress, PathAction, PathContext, PathEvent, Role, SubflowId, SubflowPath,
-    SubflowSet, SubflowView,
+    AddressId, Health, LocalAddress, PathAction, PathContext, PathEvent, Role, SubflowId,
+    SubflowPath, SubflowSet, SubflowView,
 };
 use marline_time::{Duration, Instant};
 
@@ -246,6 +249,26 @@ impl Mesh {
         }
     }
 
+    /// Of the two families of an interface, one is tried: that of the initial subflow, and the other once it has
+    /// failed.
+    fn choose_families(&self, wanted: &mut Vec<Wanted<'_>>, cx: &PathContext<'_>) {
+        let initial = cx.remote.iter().find(|remote| remote.id == AddressId(0));
+        let Some(prefers_ipv4) = initial.map(|remote| remote.address.is_ipv4()) else { return };
+        let has_failed = |pair: &Wanted<'_>| {
+            let work = self.work.as_deref();
+            work.is_some_and(|work| work.attempts.contains_key(&(pair.local.id, pair.remote)))
+        };
+        let preferred: Vec<LocalAddress> = wanted
+            .iter()
+            .filter(|pair| pair.to.is_ipv4() == prefers_ipv4 && !has_failed(pair))
+            .map(|pair| *pair.local)
+            .collect();
+        wanted.retain(|pair| {
+            let is_other = pair.to.is_ipv4() != prefers_ipv4;
+            !(is_other && preferred.iter().any(|other| is_sibling(pair.local, other)))
+        });
+    }
+
     fn open(&mut self, cx: &PathContext<'_>, plan: impl Fn(&LocalAddress) -> Option<Plan>) {
         let mut wanted = wanted(cx, self.stuck);
         wanted.retain(|pair| plan(pair.local).is_some());
@@ -256,6 +279,7 @@ impl Mesh {
         if wanted.is_empty() {
             return;
         }
+        self.choose_families(&mut wanted, cx);
         wanted.sort_by_key(|pair| pair.rank);
         let opens = |a: &&PathAction| matches!(a, PathAction::OpenSubflow { .. });
         let queued = self.work().actions.iter().filter(opens).count();
@@ -292,11 +316,22 @@ impl Mesh {
     }
 }
 
-/// The pairs that should have a subflow and have none.
+/// The pairs that should have a subflow and have none, except those that a subflow of the same interface makes
+/// needless.
 fn wanted<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<Wanted<'a>> {
     let mut wanted = Vec::new();
     let works = |path: &SubflowPath| !stuck.contains(path.id);
-    for local in cx.local.iter().filter(|local| local.subflow && local.up) {
+    let works_for = |local: &LocalAddress| {
+        let other = |path: &SubflowPath| cx.local.iter().find(|other| starts_at(path, other));
+        let sibling =
+            |path: &SubflowPath| other(path).is_some_and(|other| is_sibling(local, other));
+        let is_healthy = |path: &SubflowPath| {
+            let view = cx.subflows.iter().find(|view| view.id == path.id);
+            works(path) && view.is_none_or(|view| !matches!(view.health, Health::Silent { .. }))
+        };
+        cx.paths.iter().any(|path| sibling(path) && is_healthy(path))
+    };
+    for local in cx.local.iter().filter(|local| local.subflow && local.up && !works_for(local)) {
         let mut rank = cx.paths.iter().filter(|path| starts_at(path, local)).count();
         for (remote, to) in targets(local, cx) {
             let serves =
@@ -309,6 +344,11 @@ fn wanted<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<Wanted<'a>> {
     }
     wanted.dedup_by(|a, b| a.local.id == b.local.id && a.to == b.to);
     wanted
+}
+
+/// Whether two addresses are those of the two families of one interface.
+fn is_sibling(one: &LocalAddress, other: &LocalAddress) -> bool {
+    one.link != 0 && one.link == other.link && one.address.is_ipv4() != other.address.is_ipv4()
 }
 
 /// Where subflows from a local address go.

@@ -25,6 +25,7 @@ pub(super) fn local(id: u8, address: &str) -> LocalAddress {
         subflow: true,
         up: true,
         cost: marline_policy::PathCost::NONE,
+        link: 0,
     }
 }
 

@@ -21,6 +21,9 @@ use crate::invite_places::{FoundInvite, LastInvite};
 use crate::native::{CarrierChoice, CarrierPlan};
 use crate::state_file;
 
+/// Connections of applications at a time unless configured.
+const CONNECTIONS: usize = 16_384;
+
 options! {
     /// Flags of `marline client`, and keys of its file.
     pub struct ClientOptions {
@@ -83,7 +86,8 @@ options! {
         /// Number of warm connections kept ready, 0 to 32 [default: 2]
         #[arg(long, value_name = "N")]
         pub warm: Option<usize>,
-        /// Maximum number of simultaneous application connections [default: 1024]
+        /// Maximum number of simultaneous application connections; at the limit, further ones are refused after 3 s
+        /// [default: 16384]
         #[arg(long, value_name = "N")]
         pub max_connections: Option<usize>,
         /// Resolver that programs of `marline run`, and a machine that is `marline up`, ask for names, as the
@@ -235,7 +239,7 @@ impl ClientOptions {
         let datagram_policy = self.choice().mode.datagram_policy();
         self.datagram_policy.get_or_insert_with(|| datagram_policy.to_owned());
         self.warm.get_or_insert(2);
-        self.max_connections.get_or_insert(1_024);
+        self.max_connections.get_or_insert(CONNECTIONS);
         self.keepalive.get_or_insert(seconds(15));
         self.busy_poll.get_or_insert(0);
         self

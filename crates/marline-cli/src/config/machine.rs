@@ -11,9 +11,6 @@ use super::shared::Layer;
 use super::up::UpOptions;
 use crate::native::CarrierPlan;
 
-/// Connections at a time unless configured: a machine has more than one program.
-const CONNECTIONS: usize = 16_384;
-
 /// Options of `marline up`: a client's, and what of the machine's traffic it takes.
 #[derive(Clone, Debug, Default)]
 pub struct MachineOptions {
@@ -42,7 +39,6 @@ impl MachineOptions {
     pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<MachineOptions> {
         let mut options = self.options.with_file(file)?.without_ports();
         let up = self.up.over(std::mem::take(&mut options.up));
-        options.max_connections.get_or_insert(CONNECTIONS);
         Ok(MachineOptions { options, up })
     }
 

@@ -73,7 +73,7 @@ options! {
         /// Time for connections to go on in the old process after an upgrade [default: 24h]
         #[arg(long, value_name = "TIME")]
         pub upgrade_limit: Option<Word<Span>>,
-        /// Maximum number of simultaneous connections of one client [default: 4096]
+        /// Maximum number of simultaneous connections of one client [default: 16384]
         #[arg(long, value_name = "N")]
         pub max_connections: Option<usize>,
         /// Maximum number of sessions (running programs) of a client, or of this one; may be repeated

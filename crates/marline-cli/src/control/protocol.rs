@@ -272,9 +272,15 @@ pub struct Reached {
     /// Sender of the error, for `prohibited` and `unreachable`; absent: this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// Connections to it go by TCP over this path, as UDP gets no answer there.
+    /// Connections to it go by TCP over this path, as UDP gets no answer there or is slower.
     #[serde(skip_serializing_if = "core::ops::Not::not")]
     pub by_tcp: bool,
+    /// Rate of data that UDP had when TCP was found to be faster; absent: it was not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub udp_bits_per_s: Option<u64>,
+    /// Rate that TCP had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp_bits_per_s: Option<u64>,
     /// Why no TCP connection came about in place of UDP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp_failure: Option<String>,

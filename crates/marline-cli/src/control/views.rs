@@ -219,12 +219,15 @@ impl From<&PathStatus> for Path {
 
 impl From<&ServerReach> for Reached {
     fn from(reached: &ServerReach) -> Self {
-        let ServerReach { server, local: _, reach, by_tcp, tcp_failure, .. } = reached;
+        let ServerReach { server, local: _, reach, by_tcp, tcp_failure, carrier_rates, .. } =
+            reached;
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let base = Reached {
             server: server.to_string(),
             health: reach.word().to_owned(),
             by_tcp: *by_tcp,
+            udp_bits_per_s: carrier_rates.map(|rates| rates.udp_bits_per_s),
+            tcp_bits_per_s: carrier_rates.map(|rates| rates.tcp_bits_per_s),
             tcp_failure: tcp_failure.clone(),
             text: reach.to_string(),
             ..Reached::default()

@@ -5,6 +5,7 @@
 
 mod crowds;
 mod http;
+mod limits;
 mod refusals;
 mod remote;
 mod restarts;

@@ -31,6 +31,7 @@ mod native_shards;
 mod operations;
 mod own_addresses;
 mod paused_process;
+mod paths;
 mod privileges;
 mod prometheus;
 mod quickstart;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use marline_testkit::need;
 
 use super::ssh_hole::{SSHD, SSHD_FILES};
+use super::support::cgroup::ProcessorCgroup;
 use super::support::testbed::{Testbed, Until};
 use super::support::{self, CURL, SERVICES};
 
@@ -98,8 +99,67 @@ impl World {
     }
 }
 
+/// Requests of a client that is starved of processor time: so many times, so many at once.
+const STARVED_ROUNDS: usize = 4;
+const STARVED_AT_ONCE: usize = 8;
+
 const TO_TCP: &str = "UDP gets no answer here: connections go by TCP until it does";
 const TO_UDP: &str = "UDP is answered here again";
+
+/// Bytes that would take five minutes at the rate to which datagrams are policed.
+const POLICED_BYTES: u32 = 40_000_000;
+
+#[test]
+fn where_udp_is_policed_a_transfer_goes_by_tcp_and_status_says_why() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(world) = World::start(dir.path(), "pass", "") else { return };
+    for way in ["iifname", "oifname"] {
+        let rule = format!(
+            "nft add rule ip way pass {way} c0 meta l4proto udp limit rate over 125 kbytes/second \
+             burst 16 kbytes drop\n\
+             nft add rule ip way pass {way} c1 meta l4proto udp limit rate over 125 kbytes/second \
+             burst 16 kbytes drop"
+        );
+        world.testbed.run("net", &rule);
+    }
+    world.testbed.run("server", &format!("head -c {POLICED_BYTES} /dev/zero > long"));
+    let fetch = "curl -sS --fail --max-time 150 -o /dev/null --socks5-hostname 127.0.0.1:1080 \
+                 http://127.0.0.1:8080/long";
+    let mut command = world.testbed.command("client", fetch, "160");
+    assert!(command.status().expect("curl").success(), "{}", world.testbed.log(world.client));
+    let log = world.testbed.log_with(world.client, "UDP is slower than TCP here");
+    assert!(!log.contains(TO_TCP), "{log}");
+    let status = format!("{NOBODY} marline status --control ./control.sock");
+    let said = world.testbed.run("client", &status);
+    assert!(said.contains("by TCP, as UDP is slower ("), "{said}");
+}
+
+/// A client that has hardly any processor time finds the answer and the end of its patience at the same time.
+#[test]
+fn a_client_with_three_percent_of_a_processor_does_not_take_its_own_delay_for_blocked_udp() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let target = "127.0.0.1:9".parse().expect("an address");
+    let server = support::start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
+    let path = format!("127.0.0.1={}", server.address);
+    let flags = ["--path", &path, "--warm", "0"];
+    let (mut client, socks) = support::start_client(dir.path(), &server.invite_file, &flags);
+    let Some(group) = ProcessorCgroup::with_percent(3) else { return };
+    group.take(client.id());
+    group.take(server.process.id());
+    for _ in 0..STARVED_ROUNDS {
+        std::thread::scope(|all| {
+            // Port 9 refuses: each request is answered, and nothing is passed on.
+            (0..STARVED_AT_ONCE)
+                .for_each(|_| drop(all.spawn(|| support::socks::open(socks, target).err())));
+        });
+    }
+    let said = client.said();
+    assert!(!said.iter().any(|line| line.contains("UDP gets no answer")), "{said:#?}");
+    client.signal("KILL");
+    client.end();
+}
 
 #[test]
 fn without_any_udp_streams_and_datagrams_go_by_tcp_and_back_when_it_passes() {

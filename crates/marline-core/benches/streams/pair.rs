@@ -368,5 +368,6 @@ fn client_address(index: usize) -> LocalAddress {
         subflow: true,
         up: true,
         cost: marline_policy::PathCost::NONE,
+        link: 0,
     }
 }

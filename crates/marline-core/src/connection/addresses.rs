@@ -17,6 +17,9 @@ use super::keys::Keys;
 use crate::on_demand::{OnDemand, Unused};
 use crate::{ConnectionConfig, FourTuple};
 
+/// Ids of the peer's addresses that somebody else has named: they are never on the wire, and at the end where peers do
+/// not begin. One that is announced with such an id replaces the entry.
+const LEARNED: core::ops::RangeInclusive<u8> = 240..=255;
 /// Signals that may wait at once: beyond, the oldest go.
 const MAX_SIGNALS: usize = 64;
 /// Announcements without echo after which we stop repeating.
@@ -90,6 +93,7 @@ impl Addresses {
                 subflow: true,
                 up: true,
                 cost: marline_policy::PathCost::NONE,
+                link: 0,
             });
         }
         addresses
@@ -341,6 +345,30 @@ impl Addresses {
             None => return None,
         }
         Some(new)
+    }
+
+    /// The peer is also reached at this address, as somebody else than the peer says. `None`: it is known, or there is
+    /// no room.
+    pub(super) fn on_learned(
+        &mut self,
+        address: SocketAddr,
+        limit: usize,
+    ) -> Option<RemoteAddress> {
+        if self.remote.len() >= limit || self.remote.iter().any(|r| r.address == address) {
+            return None;
+        }
+        let is_free = |id: &u8| self.remote.iter().all(|r| r.id.0 != *id);
+        let id = LEARNED.rev().find(is_free)?;
+        let new = RemoteAddress { id: AddressId(id), address };
+        self.remote = self.remote.iter().copied().chain([new]).collect();
+        Some(new)
+    }
+
+    /// A join to a remote address was refused: another server is there than the peer, if the peer did not announce it.
+    pub(super) fn on_refused(&mut self, id: AddressId) {
+        if LEARNED.contains(&id.0) {
+            self.on_withdrawn(id);
+        }
     }
 
     /// The peer withdraws an address. Id 0 is the initial subflow's: its entry stays, for the peer may return

@@ -241,6 +241,14 @@ impl Endpoint {
         }
     }
 
+    /// The server of a client's connection is also reached at this address, as its name says and not the server:
+    /// subflows may lead there. Nothing happens if that is known, if there is no room
+    /// ([`Limits::remote_addresses`](crate::Limits::remote_addresses)), or if the server forbids joins to the address
+    /// of the initial subflow, as a balancer stands there.
+    pub fn add_remote_address(&mut self, now: Instant, id: ConnectionId, address: SocketAddr) {
+        self.with(now, id, |c, cx| c.add_remote_address(cx, address));
+    }
+
     /// Changes the backup flag of a local address: MP_PRIO on its subflows.
     pub fn set_backup(&mut self, now: Instant, id: ConnectionId, local: AddressId, backup: bool) {
         self.with(now, id, |c, cx| c.set_backup(cx, local, backup));

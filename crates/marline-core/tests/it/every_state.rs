@@ -63,6 +63,7 @@ fn two_addresses() -> ConnectionConfig {
         subflow: true,
         up: true,
         cost: marline_policy::PathCost::NONE,
+        link: 0,
     });
     config.local_addresses = local.to_vec();
     config

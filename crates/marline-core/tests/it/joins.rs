@@ -215,6 +215,7 @@ fn joining_client(seed: u64) -> (Script, Peer, ConnectionId, Peer, u32) {
             subflow: true,
             up: true,
             cost: marline_policy::PathCost::NONE,
+            link: 0,
         })
         .to_vec();
     let mut script = Script::new(endpoint_config(None), seed);

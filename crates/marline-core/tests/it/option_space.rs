@@ -35,6 +35,7 @@ fn everything_on(host: u16) -> ConnectionConfig {
         subflow: host != 1,
         up: true,
         cost: marline_policy::PathCost::NONE,
+        link: 0,
     });
     config.local_addresses = local.to_vec();
     config

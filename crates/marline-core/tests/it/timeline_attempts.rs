@@ -19,6 +19,7 @@ fn address(n: u8, backup: bool) -> LocalAddress {
         subflow: true,
         up: true,
         cost: marline_policy::PathCost::NONE,
+        link: 0,
     }
 }
 

@@ -402,6 +402,7 @@ fn unanswered() -> Subflows {
         subflow: true,
         up: true,
         cost: marline_policy::PathCost::NONE,
+        link: 0,
     };
     let local_addresses = vec![address(0), address(2)];
     let mut line = Subflows::called(ConnectionConfig { local_addresses, ..multipath() });

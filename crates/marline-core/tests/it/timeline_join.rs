@@ -20,6 +20,7 @@ fn joining(backup: bool) -> Subflows {
         subflow: true,
         up: true,
         cost: marline_policy::PathCost::NONE,
+        link: 0,
     };
     let config = ConnectionConfig { local_addresses: vec![second], ..multipath() };
     let mut line = Subflows::called(config);

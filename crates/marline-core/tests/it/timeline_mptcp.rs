@@ -168,6 +168,7 @@ fn announcing(config: ConnectionConfig) -> ConnectionConfig {
         subflow: false,
         up: true,
         cost: marline_policy::PathCost::NONE,
+        link: 0,
     };
     ConnectionConfig { local_addresses: vec![extra], ..config }
 }

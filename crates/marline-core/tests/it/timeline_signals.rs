@@ -27,6 +27,7 @@ fn local(id: u8, address: &str, signal: bool) -> LocalAddress {
         subflow: !signal,
         up: true,
         cost: marline_policy::PathCost::NONE,
+        link: 0,
     }
 }
 

@@ -12,6 +12,7 @@ use super::send_error::SendError;
 use super::socket::{Kind, Stalled};
 use super::state::State;
 use crate::carrier::{Framed, Outer, SHORT_HEADER};
+use crate::links::Heading;
 use crate::sys::error_queue::NetworkError;
 
 /// Bytes sent under one lock before others get their turn: sixteen of the largest batches.
@@ -52,6 +53,11 @@ impl State {
         let mut out = core::mem::replace(&mut self.out, self.spare.take());
         let observed = ObservedSegments::out(now, batch, out.bytes(), &self.carrier);
         self.observers.observe(&observed);
+        if self.rerouting.routes.compares() {
+            let (ends, flow) =
+                ((batch.path.local.ip(), batch.path.remote), (batch.local_flow, Heading::Up));
+            self.rerouting.routes.on_segments(now, ends, flow, observed.segments());
+        }
         let framed = match &mut self.carrier {
             Carrier::Udp(carrier) => carrier.frame(now, batch, out.bytes_mut()),
             Carrier::Native(carrier) => {

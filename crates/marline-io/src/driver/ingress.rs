@@ -11,6 +11,7 @@ use super::shard::Shard;
 use super::socket::ecn_of;
 use super::state::{Handover, State};
 use crate::carrier::{Datagram, Outer, Received, SHORT_HEADER};
+use crate::links::Heading;
 use crate::native::{self, Arrived};
 use crate::sys::raw::RawMeta;
 use marline_core::PacketMeta;
@@ -200,6 +201,12 @@ impl<'a> SegmentRun<'a> {
     /// Gives them to the core, and is empty again.
     fn hand_over(&mut self, state: &mut State, now: Instant) {
         if let Some(meta) = self.meta.take() {
+            let routes = &mut state.rerouting.routes;
+            if routes.compares() {
+                let ends = (meta.path.local.ip(), meta.path.remote);
+                let segments = self.segments.iter().copied();
+                routes.on_segments(now, ends, (meta.flow, Heading::Down), segments);
+            }
             state.endpoint.handle_packets(now, &meta, self.segments.drain(..));
         }
     }

@@ -16,7 +16,7 @@ use super::shard::Shard;
 use super::socket::Kind;
 use super::state::State;
 use crate::carrier::{FlowEnds, Outer};
-use crate::links::{Leaving, Order};
+use crate::links::{CarrierRates, Leaving, Order};
 
 /// Frames longer than this have a payload: they want an answer.
 const LONGEST_ACK: usize = crate::carrier::SHORT_HEADER + 60;
@@ -108,6 +108,14 @@ impl State {
         open.len() + opening.len()
     }
 
+    /// Takes the flows between these addresses to a link, and those that begin there.
+    fn take_to_link(&mut self, now: Instant, ends: FlowEnds, link: u16) {
+        if let Carrier::Udp(carrier) = &mut self.carrier {
+            carrier.prefer(ends, Some(link));
+        }
+        self.reroute(now, ends, link);
+    }
+
     fn probe(&mut self, ends: FlowEnds) -> Option<u64> {
         let id = self.lanes.draw_id();
         let Carrier::Udp(carrier) = &mut self.carrier else { return None };
@@ -156,18 +164,34 @@ impl Shard {
                         server = %ends.1,
                         "UDP gets no answer here: connections go by TCP until it does"
                     );
-                    if let Carrier::Udp(carrier) = &mut state.carrier {
-                        carrier.prefer(ends, Some(link));
-                    }
-                    state.reroute(now, ends, link);
+                    state.take_to_link(now, ends, link);
+                }
+                Order::Compare(ends, link) => {
+                    tracing::debug!(local = %ends.0, server = %ends.1, "UDP looks policed here: trying TCP");
+                    state.take_to_link(now, ends, link);
+                }
+                Order::Keep(ends, CarrierRates { udp_bits_per_s, tcp_bits_per_s }) => {
+                    tracing::warn!(
+                        local = %ends.0,
+                        server = %ends.1,
+                        udp_bits_per_s,
+                        tcp_bits_per_s,
+                        "UDP is slower than TCP here, as a network polices it: connections go by TCP"
+                    );
                 }
                 Order::Leave(ends, why) => {
-                    if why == Leaving::DatagramsWork {
-                        tracing::info!(
+                    match why {
+                        Leaving::DatagramsWork => tracing::info!(
                             local = %ends.0,
                             server = %ends.1,
                             "UDP is answered here again: connections go by it"
-                        );
+                        ),
+                        Leaving::NextComparison => tracing::info!(
+                            local = %ends.0,
+                            server = %ends.1,
+                            "UDP was slower than TCP here: connections try it again"
+                        ),
+                        Leaving::LinkEnded | Leaving::NotFaster => {}
                     }
                     state.leave_link(now, ends);
                 }
@@ -200,7 +224,7 @@ impl Shard {
 
     pub(super) fn on_link_opened(&self, ends: FlowEnds, link: u16) {
         // The answers may be there already.
-        self.stand_in();
+        self.catch_up();
         let mut state = self.lock();
         let now = self.now(&mut state);
         state.rerouting.forget_failure(&ends);
@@ -283,6 +307,12 @@ impl Shard {
     #[must_use]
     pub fn link_failure(&self, local: core::net::IpAddr, server: SocketAddr) -> Option<String> {
         self.lock().rerouting.failure(&(local, server)).map(str::to_owned)
+    }
+
+    /// The pairs of addresses between which connections go by TCP as that is faster there, with what was measured.
+    #[must_use]
+    pub fn slower_by_datagrams(&self) -> Vec<(FlowEnds, CarrierRates)> {
+        self.lock().rerouting.routes.slower_by_datagrams()
     }
 
     /// The pairs of addresses between which connections go by TCP now.

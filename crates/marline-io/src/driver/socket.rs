@@ -30,6 +30,9 @@ const STALLED_CAPACITY: usize = 32;
 pub struct SocketOptions {
     /// Address and port to bind; port 0 lets the system choose.
     pub local: SocketAddr,
+    /// The address by which the driver knows it, where that is not the bound one: another socket is bound to the same
+    /// address on another interface.
+    pub alias: Option<IpAddr>,
     /// Interface to bind to: name and index.
     pub interface: Option<(String, u32)>,
     /// Whether it shares the port with others of its server.
@@ -53,7 +56,7 @@ impl SocketOptions {
 #[derive(Debug)]
 pub(crate) struct Sock {
     pub(crate) fd: AsyncFd<OwnedFd>,
-    /// The address it is bound to.
+    /// The address it is bound to, or its alias.
     pub(crate) local: SocketAddr,
     pub(crate) kind: Kind,
 }
@@ -112,9 +115,12 @@ impl Sock {
     pub(crate) fn adopted(socket: OwnedFd, options: SocketOptions) -> io::Result<Self> {
         let socket = std::net::UdpSocket::from(socket);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        let local = socket.local_addr()?;
-        let fd = crate::sys::watch(OwnedFd::from(socket), Interest::READABLE | Interest::ERROR)?;
+        let mut local = socket.local_addr()?;
         let wildcard = local.ip().is_unspecified();
+        if let Some(alias) = options.alias {
+            local.set_ip(alias);
+        }
+        let fd = crate::sys::watch(OwnedFd::from(socket), Interest::READABLE | Interest::ERROR)?;
         Ok(Sock { fd, local, kind: Kind::Udp(UdpKind { state, options, wildcard }) })
     }
 
@@ -218,7 +224,7 @@ impl Sock {
         match &self.kind {
             Kind::Udp(udp) => {
                 let mut spec = udp.options.spec();
-                spec.local = SocketAddr::new(local, 0);
+                spec.local = SocketAddr::new(udp.bound_ip(local), 0);
                 socket::route_mtu(&spec, remote).ok()
             }
             Kind::Raw(raw) => {
@@ -253,7 +259,13 @@ fn send_to_tun(
 impl UdpKind {
     /// What it was opened with, at the address that it got.
     pub(super) fn options_at(&self, local: SocketAddr) -> SocketOptions {
+        let local = SocketAddr::new(self.bound_ip(local.ip()), local.port());
         SocketOptions { local, ..self.options.clone() }
+    }
+
+    /// The address that it is bound to where the driver knows it by this one.
+    fn bound_ip(&self, local: IpAddr) -> IpAddr {
+        if self.options.alias.is_some() { self.options.local.ip() } else { local }
     }
 
     fn send(

@@ -20,9 +20,16 @@ impl Shard {
         if let (Some((_, index)), Some(monitor)) =
             (&options.interface, self.lock().endpoint.path_health_monitor())
         {
-            monitor.set_interface(options.local.ip(), *index);
+            monitor.set_interface(options.alias.unwrap_or(options.local.ip()), *index);
         }
         if self.lock().carrier.is_native() {
+            if options.alias.is_some() {
+                // Its segments bear the address, and nothing else tells the paths apart.
+                return Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "another interface has the same address: only the carriers auto, udp and tcp can use both",
+                ));
+            }
             let interface = options.interface.map_or(0, |(_, index)| index);
             self.set_interface(options.local.ip(), Some(interface));
             return Ok(options.local);

@@ -19,22 +19,40 @@ use super::reception::{Looked, Reception};
 use super::shard::Shard;
 use super::state::State;
 
+/// Batches that are received at a time before silence is judged.
+const CATCH_UP_BATCHES: u32 = 64;
+
 impl Shard {
     /// If the task is late: receives a batch in its place, and sees to the timers if there is no more. To be called
     /// before the state is locked.
     pub(super) fn stand_in(&self) {
-        if !self.receiving.readiness.is_late() {
-            return;
+        if self.receiving.readiness.is_late() {
+            self.receive_now();
         }
+    }
+
+    /// Receives what the sockets hold, whosever turn it is. To be called before silence is judged: a process that did
+    /// not run for a while finds the end of its patience and the answer at the same time.
+    pub fn catch_up(&self) {
+        for _ in 0..CATCH_UP_BATCHES {
+            if self.receive_now() {
+                return;
+            }
+        }
+    }
+
+    /// Receives a batch in the task's place, and sees to the timers if there is no more. `false`: there may be more.
+    fn receive_now(&self) -> bool {
         // Somebody does already.
-        let Some(mut reception) = self.receiving.try_lock() else { return };
+        let Some(mut reception) = self.receiving.try_lock() else { return true };
         let mut state = self.lock();
         if state.stopped {
-            return;
+            return true;
         }
         reception.refresh(&mut state);
         drop(state);
-        if self.receive(&mut reception) {
+        let is_drained = self.receive(&mut reception);
+        if is_drained {
             self.receiving.readiness.looked();
             let mut state = self.lock();
             let now = self.now(&mut state);
@@ -42,6 +60,7 @@ impl Shard {
                 self.on_timer(&mut state, now);
             }
         }
+        is_drained
     }
 
     /// The timer is due, and what has come is taken in.

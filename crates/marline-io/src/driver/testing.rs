@@ -36,7 +36,8 @@ fn with_socket(
     let carrier = CarrierKind::Udp { keepalive: Duration::from_secs(60), udp };
     let shard = without_sockets(carrier, accept);
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let options = SocketOptions { local, interface: None, port: PortSharing::Alone, mark: 0 };
+    let options =
+        SocketOptions { local, alias: None, interface: None, port: PortSharing::Alone, mark: 0 };
     let local = shard.open_socket(options).expect("a socket");
     (shard, local)
 }

@@ -11,12 +11,22 @@
 //! datagrams are tried at growing intervals. Several answers in a row bring it back, later each time it had to leave
 //! again, so that a network that lets some UDP through does not make flows go back and forth. This is what RFC 8305
 //! does for addresses, with a way back.
+//!
+//! A link that comes about may do so because its answer was quicker to give: a server, or this process, that has hardly
+//! any processor time answers one before the other. So datagrams get as long again as the link took, before the route
+//! goes over to it.
+//!
+//! *Rates.* A network may let UDP through and police it, so that a link is many times as fast. Where a route looks
+//! policed ([`Paces`]), its flows go by a link for a few seconds, and the rate of data tells which is better. The link
+//! is kept if it is clearly faster. Datagrams are tried again after ten minutes, and later each time that they were
+//! found to be slower; so is a link that was no better.
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, VecDeque};
 
 use marline_time::{Duration, Instant};
 
+use super::pace::{Heading, Paces, Policed};
 use crate::carrier::{FIRST_QUIET, FlowEnds};
 
 /// Silence that is borne of a server that has not answered a datagram here yet, ...
@@ -35,6 +45,16 @@ const ANSWERS: u8 = 3;
 const STAY: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(300));
 /// Datagrams that worked so long after a return were no mistake.
 const SETTLED: Duration = Duration::from_secs(120);
+/// How long datagrams are given beside a link that has come about: as long again as it took, within these bounds.
+const CONFIRM: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// A link that is compared with datagrams carries data so long before its rate is measured, and then so long.
+const TRIAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3));
+/// A link must be faster by this much, in percent of the rate of datagrams.
+const FASTER_PERCENT: u64 = 150;
+/// First and longest time after which the two are compared again, ...
+const COMPARE: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(7_200));
+/// ... and after a comparison that told nothing.
+const COMPARE_AFTER_NOTHING: Duration = Duration::from_secs(60);
 /// Routes remembered; the one used longest ago goes first.
 const MOST_ROUTES: usize = 64;
 
@@ -57,6 +77,10 @@ pub(crate) enum Order {
     Open(FlowEnds),
     /// The flows between these addresses go by this link from now on.
     Use(FlowEnds, u16),
+    /// The same for a few seconds, to compare it with datagrams.
+    Compare(FlowEnds, u16),
+    /// The link that was compared is faster: its flows stay.
+    Keep(FlowEnds, CarrierRates),
     /// They go by datagrams again.
     Leave(FlowEnds, Leaving),
     /// This link is not needed (any more).
@@ -72,6 +96,19 @@ pub(crate) enum Leaving {
     DatagramsWork,
     /// It has ended.
     LinkEnded,
+    /// It was compared, and is not clearly faster.
+    NotFaster,
+    /// It is faster, and datagrams have their next chance.
+    NextComparison,
+}
+
+/// What a comparison of UDP and TCP on a path measured.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct CarrierRates {
+    /// Data by UDP.
+    pub udp_bits_per_s: u64,
+    /// Data by TCP.
+    pub tcp_bits_per_s: u64,
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -79,7 +116,18 @@ enum Way {
     Datagrams,
     /// A link is being opened.
     Opening,
+    /// This link has come about, and datagrams have until then to be answered.
+    Confirming(u16, Instant),
     Link(u16),
+}
+
+/// How a route's link compares with datagrams.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Comparison {
+    /// A link is being opened or in use to find out. `measured_at`: when its rate is there.
+    Running { datagrams: Policed, measured_at: Option<Instant>, begun: bool },
+    /// The link is faster; until then.
+    Faster { rates: CarrierRates, until: Instant },
 }
 
 #[derive(Clone, Debug)]
@@ -101,6 +149,13 @@ struct Route {
     /// Returns that turned out to be mistakes, in a row.
     mistakes: u32,
     probe: Probe,
+    /// When the link that is being opened was asked for.
+    asked_for_link_at: Instant,
+    comparison: Option<Comparison>,
+    /// When the two may be compared next, and how often datagrams, or links, were found to be the better ones.
+    compare_at: Instant,
+    slower: u32,
+    in_vain: u32,
 }
 
 #[derive(Copy, Clone, Debug, Default)]
@@ -124,6 +179,11 @@ impl Route {
             since: now,
             mistakes: 0,
             probe: Probe::default(),
+            asked_for_link_at: now,
+            comparison: None,
+            compare_at: now,
+            slower: 0,
+            in_vain: 0,
         }
     }
 
@@ -156,6 +216,7 @@ pub(crate) struct Routes {
     udp: UdpUse,
     routes: BTreeMap<FlowEnds, Route>,
     orders: VecDeque<Order>,
+    paces: Paces,
 }
 
 impl Routes {
@@ -196,9 +257,15 @@ impl Routes {
     pub(crate) fn heard(&mut self, now: Instant, ends: FlowEnds) {
         let Some(route) = self.routes.get_mut(&ends) else { return };
         route.heard_at = Some(now);
-        if !matches!(route.way, Way::Link(_)) {
-            (route.asked, route.suspect) = (None, false);
+        match route.way {
+            Way::Link(_) => return,
+            Way::Confirming(link, _) => {
+                route.way = Way::Datagrams;
+                self.orders.push_back(Order::Close(link));
+            }
+            Way::Datagrams | Way::Opening => {}
         }
+        (route.asked, route.suspect) = (None, false);
     }
 
     /// The network, or this machine, says that it lets no datagram through. `true`: a link is tried in their place,
@@ -207,7 +274,7 @@ impl Routes {
         let Some(route) = self.routes.get_mut(&ends) else { return false };
         match route.way {
             Way::Link(_) => true,
-            Way::Opening => {
+            Way::Opening | Way::Confirming(..) => {
                 route.refused = true;
                 true
             }
@@ -228,12 +295,32 @@ impl Routes {
             return;
         };
         (route.failures, route.refused) = (0, false);
+        if let Some(Comparison::Running { begun: false, datagrams, .. }) = route.comparison {
+            route.take(now, Way::Link(link));
+            let measured_at = Some(now + TRIAL.0);
+            route.comparison = Some(Comparison::Running { datagrams, measured_at, begun: false });
+            route.probe = Probe::default();
+            self.orders.push_back(Order::Compare(ends, link));
+            return;
+        }
         if route.asked.is_none() {
             // A datagram was answered meanwhile.
             route.way = Way::Datagrams;
             self.orders.push_back(Order::Close(link));
             return;
         }
+        if self.udp == UdpUse::Preferred && !route.suspect {
+            let took = now.since(route.asked_for_link_at);
+            route.way = Way::Confirming(link, now + took.clamp(CONFIRM.0, CONFIRM.1));
+            self.orders.push_back(Order::Probe(ends));
+            return;
+        }
+        self.go_over(now, ends, link);
+    }
+
+    /// The route's flows go by this link from now on, as datagrams get no answer.
+    fn go_over(&mut self, now: Instant, ends: FlowEnds, link: u16) {
+        let Some(route) = self.routes.get_mut(&ends) else { return };
         let mistake = route.mistakes > 0 && now < route.since + SETTLED;
         route.mistakes = if mistake { route.mistakes } else { 0 };
         route.take(now, Way::Link(link));
@@ -249,6 +336,11 @@ impl Routes {
         if route.way == Way::Opening {
             route.way = Way::Datagrams;
         }
+        if route.comparison.take().is_some() {
+            route.compare_at = now + doubled(COMPARE, route.in_vain);
+            route.in_vain = route.in_vain.saturating_add(1);
+            return false;
+        }
         route.retry_at = now + doubled(RETRY, route.failures);
         route.failures = route.failures.saturating_add(1);
         route.failures == 1
@@ -262,10 +354,85 @@ impl Routes {
     /// A link has ended. Where it was in use, flows go by datagrams until there is another one.
     pub(crate) fn closed(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         let Some(route) = self.routes.get_mut(&ends) else { return };
-        if route.way == Way::Link(link) {
-            route.take(now, Way::Datagrams);
-            self.orders.push_back(Order::Leave(ends, Leaving::LinkEnded));
+        match route.way {
+            Way::Link(used) if used == link => {
+                if route.comparison.take().is_some() {
+                    route.compare_at = now + COMPARE_AFTER_NOTHING;
+                }
+                route.take(now, Way::Datagrams);
+                self.orders.push_back(Order::Leave(ends, Leaving::LinkEnded));
+            }
+            Way::Confirming(known, _) if known == link => route.way = Way::Datagrams,
+            _ => {}
         }
+    }
+
+    /// Whether segments are to be shown to [`on_segments`](Self::on_segments).
+    pub(crate) fn compares(&self) -> bool {
+        self.udp == UdpUse::Preferred
+    }
+
+    /// Segments of a flow pass on a route, by whatever carries it.
+    pub(crate) fn on_segments<'a>(
+        &mut self,
+        now: Instant,
+        ends: FlowEnds,
+        flow: (u64, Heading),
+        segments: impl Iterator<Item = &'a [u8]>,
+    ) {
+        let Some(datagrams) = self.paces.note(now, ends, flow, segments) else { return };
+        let Some(route) = self.routes.get_mut(&ends) else { return };
+        if route.way == Way::Datagrams && route.comparison.is_none() && route.compare_at <= now {
+            route.comparison =
+                Some(Comparison::Running { datagrams, measured_at: None, begun: false });
+            (route.way, route.asked_for_link_at) = (Way::Opening, now);
+            self.orders.push_back(Order::Open(ends));
+        }
+    }
+
+    /// The next step of a comparison is due.
+    fn on_comparison_due(&mut self, now: Instant, ends: FlowEnds) {
+        let Some(route) = self.routes.get_mut(&ends) else { return };
+        let Way::Link(link) = route.way else { return };
+        let leaving = match route.comparison.take() {
+            None => return,
+            Some(Comparison::Running { datagrams, begun: false, .. }) => {
+                self.paces.begin(now, ends);
+                let measured_at = Some(now + TRIAL.1);
+                route.comparison =
+                    Some(Comparison::Running { datagrams, measured_at, begun: true });
+                return;
+            }
+            Some(Comparison::Running { datagrams: Policed { heading, bits_per_s }, .. }) => {
+                let rate = self.paces.rate(now, &ends, heading);
+                let link_rate = rate.unwrap_or_default();
+                if link_rate >= bits_per_s.saturating_mul(FASTER_PERCENT) / 100 {
+                    let rates =
+                        CarrierRates { udp_bits_per_s: bits_per_s, tcp_bits_per_s: link_rate };
+                    let until = now + doubled(COMPARE, route.slower);
+                    route.slower = route.slower.saturating_add(1);
+                    route.comparison = Some(Comparison::Faster { rates, until });
+                    self.orders.push_back(Order::Keep(ends, rates));
+                    return;
+                }
+                let pause = match rate {
+                    None => COMPARE_AFTER_NOTHING,
+                    Some(_) => doubled(COMPARE, route.in_vain),
+                };
+                route.in_vain = route.in_vain.saturating_add(u32::from(rate.is_some()));
+                route.compare_at = now + pause;
+                Leaving::NotFaster
+            }
+            Some(Comparison::Faster { .. }) => {
+                route.compare_at = now;
+                Leaving::NextComparison
+            }
+        };
+        route.take(now, Way::Datagrams);
+        route.heard_at = Some(now);
+        self.paces.begin(now, ends);
+        self.orders.push_back(Order::Leave(ends, leaving));
+        self.orders.push_back(Order::Close(link));
     }
 
     /// The probe that carried this id was answered.
@@ -306,16 +473,27 @@ impl Routes {
         self.routes.get(ends).is_some_and(|route| matches!(route.way, Way::Link(_)))
     }
 
-    /// Those that use a link.
+    /// Those that use a link, and not only to compare it.
     pub(crate) fn by_link(&self) -> Vec<FlowEnds> {
-        let linked = self.routes.iter().filter(|(_, route)| matches!(route.way, Way::Link(_)));
+        let compared = |route: &Route| matches!(route.comparison, Some(Comparison::Running { .. }));
+        let linked = |route: &Route| matches!(route.way, Way::Link(_)) && !compared(route);
+        let linked = self.routes.iter().filter(|(_, route)| linked(route));
         linked.map(|(ends, _)| *ends).collect()
+    }
+
+    /// Those that use a link as it is faster than datagrams, with the rates that were measured.
+    pub(crate) fn slower_by_datagrams(&self) -> Vec<(FlowEnds, CarrierRates)> {
+        let slower = self.routes.iter().filter_map(|(ends, route)| match route.comparison {
+            Some(Comparison::Faster { rates, .. }) => Some((*ends, rates)),
+            _ => None,
+        });
+        slower.collect()
     }
 
     /// The local address is gone.
     pub(crate) fn forget(&mut self, local: IpAddr) {
         for (_, route) in self.routes.extract_if(.., |ends, _| ends.0 == local) {
-            if let Way::Link(link) = route.way {
+            if let Way::Link(link) | Way::Confirming(link, _) = route.way {
                 self.orders.push_back(Order::Close(link));
             }
         }
@@ -330,22 +508,39 @@ impl Routes {
         match route.way {
             Way::Datagrams => route.open_at(self.udp),
             Way::Opening => None,
-            Way::Link(_) => route.probe.at,
+            Way::Confirming(_, until) => Some(until),
+            Way::Link(_) => match route.comparison {
+                Some(Comparison::Running { measured_at, .. }) => measured_at,
+                Some(Comparison::Faster { until, .. }) => Some(until),
+                None => route.probe.at,
+            },
         }
     }
 
     /// Early or late calls are harmless.
     pub(crate) fn on_timeout(&mut self, now: Instant) {
+        let due =
+            self.routes.iter().filter(|(_, route)| self.due(route).is_some_and(|at| at <= now));
+        let due: Vec<(FlowEnds, Way)> = due.map(|(ends, route)| (*ends, route.way)).collect();
+        for (ends, way) in due {
+            match way {
+                Way::Confirming(link, _) => self.go_over(now, ends, link),
+                Way::Link(_) => self.on_comparison_due(now, ends),
+                Way::Datagrams | Way::Opening => {}
+            }
+        }
         for (ends, route) in &mut self.routes {
             match route.way {
                 Way::Datagrams if route.open_at(self.udp).is_some_and(|at| at <= now) => {
-                    route.way = Way::Opening;
+                    (route.way, route.asked_for_link_at) = (Way::Opening, now);
                     self.orders.push_back(Order::Open(*ends));
                     if self.udp == UdpUse::Preferred {
                         self.orders.push_back(Order::Probe(*ends));
                     }
                 }
-                Way::Link(_) if route.probe.at.is_some_and(|at| at <= now) => {
+                Way::Link(_)
+                    if route.comparison.is_none() && route.probe.at.is_some_and(|at| at <= now) =>
+                {
                     let probe = &mut route.probe;
                     if probe.id.is_some() {
                         probe.answers = 0;

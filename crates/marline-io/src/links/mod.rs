@@ -6,7 +6,9 @@
 
 mod fallback;
 mod framing;
+mod pace;
 
-pub use fallback::UdpUse;
+pub use fallback::{CarrierRates, UdpUse};
 pub(crate) use fallback::{Leaving, Order, Routes};
 pub(crate) use framing::{Alien, Enclosed, PREAMBLE, Unpacker, enclose};
+pub(crate) use pace::Heading;

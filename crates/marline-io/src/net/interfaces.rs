@@ -8,7 +8,7 @@ use std::io;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::message::Message;
+use super::message::{Link, Message};
 use super::netlink::Netlink;
 
 /// Changes come in bursts (link, address, route): wait this long after the first.
@@ -19,6 +19,31 @@ const SCOPE_LINK: u8 = 253;
 /// Name of the interface behind which Marline is the machine's or a program's network: never a path of its own, though
 /// it has a default route.
 pub const GATEWAY_INTERFACE: &str = "marline0";
+
+/// Drivers whose interfaces wrap packets and send them on over another one: those of VPNs, and IP in IP.
+const TUNNELS: [&str; 21] = [
+    "amneziawg",
+    "bareudp",
+    "erspan",
+    "fou",
+    "geneve",
+    "gre",
+    "gretap",
+    "ip6erspan",
+    "ip6gre",
+    "ip6gretap",
+    "ip6tnl",
+    "ipip",
+    "ovpn",
+    "ovpn-dco",
+    "sit",
+    "tun",
+    "vti",
+    "vti6",
+    "vxlan",
+    "wireguard",
+    "xfrm",
+];
 
 /// An interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +56,8 @@ pub struct Interface {
     pub up: bool,
     /// It is the loopback interface.
     pub loopback: bool,
+    /// It is a tunnel: this machine wraps its packets and sends them over another interface.
+    pub tunnel: bool,
     /// Its usable addresses, IPv4 first, in the kernel's order.
     pub addresses: Vec<IpAddr>,
     /// The best metric of its default routes, IPv4 and IPv6; `None` where it has none.
@@ -77,13 +104,14 @@ impl Interfaces {
         let mut list: BTreeMap<u32, Interface> = BTreeMap::new();
         for message in messages {
             match message {
-                Message::Link { index, flags, name } => {
+                Message::Link(Link { index, flags, name, kind }) => {
                     let running = (libc::IFF_UP | libc::IFF_LOWER_UP) as u32;
                     let interface = list.entry(*index).or_default();
                     interface.index = *index;
                     interface.name.clone_from(name);
                     interface.up = flags & running == running;
                     interface.loopback = flags & libc::IFF_LOOPBACK as u32 != 0;
+                    interface.tunnel = TUNNELS.contains(&kind.as_str());
                 }
                 Message::Address { index, address, scope, flags } => {
                     if let Some(interface) = list.get_mut(index)
@@ -133,7 +161,8 @@ impl Interfaces {
         })
     }
 
-    /// Interfaces with a default route, best metric first; not Marline's own.
+    /// Interfaces with a default route, best metric first; not Marline's own, and a tunnel only where it is all there
+    /// is: beside another interface it is no further path, since its packets leave over that one.
     #[must_use]
     pub fn with_default_route(&self) -> Vec<&Interface> {
         let best = |interface: &Interface| interface.default_metric.iter().flatten().min().copied();
@@ -143,6 +172,9 @@ impl Interfaces {
             .filter(|i| i.up && !i.loopback && i.name != GATEWAY_INTERFACE)
             .filter(|i| i.default_addresses().next().is_some())
             .collect();
+        if found.iter().any(|interface| !interface.tunnel) {
+            found.retain(|interface| !interface.tunnel);
+        }
         found.sort_by_key(|interface| (best(interface), interface.index));
         found
     }
@@ -203,8 +235,13 @@ impl Watcher {
 mod tests {
     use super::*;
 
+    fn driven_link(index: u32, name: &str, flags: libc::c_int, kind: &str) -> Message {
+        let (flags, name) = (flags as u32, name.to_owned());
+        Message::Link(Link { index, flags, name, kind: kind.to_owned() })
+    }
+
     fn link(index: u32, name: &str, flags: libc::c_int) -> Message {
-        Message::Link { index, flags: flags as u32, name: name.to_owned() }
+        driven_link(index, name, flags, "")
     }
 
     fn address(index: u32, text: &str, scope: u8, flags: u32) -> Message {
@@ -250,6 +287,33 @@ mod tests {
         assert_eq!(by_address("127.0.0.77"), Some("lo"));
         assert_eq!(by_address("198.51.100.3"), Some("wwan0"));
         assert_eq!(by_address("8.8.8.8"), None);
+    }
+
+    #[test]
+    fn a_tunnel_is_a_path_only_where_there_is_nothing_below_it() {
+        let up = libc::IFF_UP | libc::IFF_LOWER_UP;
+        let mut messages = vec![
+            driven_link(2, "wg0", up, "wireguard"),
+            driven_link(3, "tun0", up, "tun"),
+            address(2, "10.9.0.2", 0, 0),
+            address(3, "10.8.0.2", 0, 0),
+            default_route(2, 0, false),
+            default_route(3, 50, false),
+        ];
+        let names = |messages: &[Message]| -> Vec<String> {
+            let interfaces = Interfaces::from_messages(messages);
+            interfaces.with_default_route().iter().map(|i| i.name.clone()).collect()
+        };
+        assert_eq!(names(&messages), ["wg0", "tun0"], "a machine behind tunnels alone");
+        messages.extend([
+            driven_link(4, "veth0", up, "veth"),
+            link(5, "wlan0", up),
+            address(4, "192.0.2.4", 0, 0),
+            address(5, "198.51.100.5", 0, 0),
+            default_route(4, 100, false),
+            default_route(5, 600, false),
+        ]);
+        assert_eq!(names(&messages), ["veth0", "wlan0"]);
     }
 
     #[test]

@@ -17,6 +17,8 @@ const ROUTE_LEN: usize = 12;
 const OPTIONS_LEN: usize = 16;
 /// An option of a neighbour discovery message that the kernel leaves to programs; libc does not know it.
 const RTM_NEWNDUSEROPT: u16 = 68;
+/// The driver of an interface, within IFLA_LINKINFO.
+const IFLA_INFO_KIND: u16 = 1;
 /// Type of a router advertisement (RFC 4861, 4.2).
 const ROUTER_ADVERTISEMENT: u8 = 134;
 
@@ -28,7 +30,7 @@ pub(super) enum Message {
     /// An error number; 0 acknowledges.
     Error(i32),
     /// An interface.
-    Link { index: u32, flags: u32, name: String },
+    Link(Link),
     /// An address of an interface.
     Address { index: u32, address: IpAddr, scope: u8, flags: u32 },
     /// A route; `interfaces` are those it leaves through.
@@ -37,6 +39,16 @@ pub(super) enum Message {
     RouterOptions { index: u32, options: Vec<u8> },
     /// Anything else.
     Other,
+}
+
+/// An interface, as the kernel describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Link {
+    pub(super) index: u32,
+    pub(super) flags: u32,
+    pub(super) name: String,
+    /// Its driver (IFLA_INFO_KIND), such as `wireguard`; empty: a device of the machine.
+    pub(super) kind: String,
 }
 
 /// A request for everything of a kind (RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE).
@@ -190,10 +202,24 @@ fn parse_body(kind: u16, body: &[u8]) -> Option<Message> {
 
 fn parse_link(body: &[u8]) -> Option<Message> {
     let (index, flags) = (u32_at(body, 4)?, u32_at(body, 8)?);
-    let (_, name) =
-        attributes(body.get(LINK_LEN..)?).find(|(kind, _)| *kind == libc::IFLA_IFNAME)?;
-    let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-    Some(Message::Link { index, flags, name: String::from_utf8_lossy(name).into_owned() })
+    let (mut name, mut driver) = (None, String::new());
+    for (kind, value) in attributes(body.get(LINK_LEN..)?) {
+        match kind {
+            libc::IFLA_IFNAME => name = Some(text(value)),
+            libc::IFLA_LINKINFO => {
+                let info = attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
+                driver = info.map_or_else(String::new, |(_, value)| text(value));
+            }
+            _ => {}
+        }
+    }
+    Some(Message::Link(Link { index, flags, name: name?, kind: driver }))
+}
+
+/// The text before the closing zero.
+fn text(value: &[u8]) -> String {
+    let text = value.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
 }
 
 fn parse_address(body: &[u8]) -> Option<Message> {

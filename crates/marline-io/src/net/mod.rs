@@ -1,6 +1,7 @@
 //! Network configuration of this machine: interfaces, addresses, routes, and their changes.
 
 mod interfaces;
+mod lookup;
 mod message;
 mod nat64;
 mod netlink;
@@ -11,6 +12,7 @@ mod resolvers;
 mod setup;
 
 pub use interfaces::{GATEWAY_INTERFACE, Interface, Interfaces, Watcher};
+pub use lookup::lookup_over;
 pub use nat64::{PrefixAnswer, discover_nat64};
 pub use netlink::is_local_address;
 pub(crate) use netlink::route_exists;

@@ -7,14 +7,12 @@ use std::io;
 
 use marline_time::Rng as _;
 use marline_wire::{DNS_AAAA, DNS_HEADER_LEN, DnsRecord, Prefix64, dns_answers};
-use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout_at};
 
+use super::lookup::open_socket;
 use super::resolvers_of;
 use crate::LocalEnd;
 use crate::random::SecretRng;
-use crate::sys::socket;
 
 /// The question behind the header's first two bytes: recursion desired, one question, AAAA of `ipv4only.arpa`.
 const QUESTION: &[u8] =
@@ -60,7 +58,7 @@ pub async fn discover_nat64(end: &LocalEnd) -> io::Result<PrefixAnswer> {
     if resolvers.is_empty() {
         return Ok(PrefixAnswer::Silence);
     }
-    let socket = open(end)?;
+    let socket = open_socket(end)?;
     let [first, second, ..] = SecretRng::from_os()?.next_u32().to_ne_bytes();
     let query: Vec<u8> = [first, second].iter().chain(QUESTION).copied().collect();
     let mut negative = false;
@@ -91,19 +89,6 @@ pub async fn discover_nat64(end: &LocalEnd) -> io::Result<PrefixAnswer> {
         }
     }
     Ok(PrefixAnswer::Silence)
-}
-
-/// A socket whose packets leave by the end's interface.
-fn open(end: &LocalEnd) -> io::Result<UdpSocket> {
-    let options = end.socket_options();
-    let kind = Type::DGRAM.nonblocking().cloexec();
-    let socket = Socket::new(Domain::for_address(options.local), kind, Some(Protocol::UDP))?;
-    if let Some((name, index)) = &options.interface {
-        socket::bind_to_interface(&socket, name, *index, options.local.is_ipv6())?;
-    }
-    socket::mark(&socket, options.mark)?;
-    socket.bind(&options.local.into())?;
-    UdpSocket::from_std(socket.into())
 }
 
 /// What an answer to this query says; `None`: it is none.

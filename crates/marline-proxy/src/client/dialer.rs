@@ -1,8 +1,7 @@
 //! Multipath connections to the servers that an invite names.
 
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
-use std::pin::{Pin, pin};
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,18 +9,16 @@ use anyhow::Context;
 use marline::Client;
 use tokio::time::timeout;
 
+use super::server_names::ServerNames;
+pub use super::server_names::{LookupFuture, NameLookup};
 use super::tunnel::Connect;
 use crate::target::Target;
 
-/// Answers of the resolver are used this long, and for ever while it gives none: the network that
-/// answers may be the one that just went away.
-const FRESH: Duration = Duration::from_secs(60);
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Two resolvers that do not answer, each asked twice.
-const OTHER_WAY_TIMEOUT: Duration = Duration::from_secs(9);
-
 /// A server that has not answered on any path within this time does not.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Addresses that do not answer within this time may have become another's: their names are resolved again.
+const DOUBT_AFTER: Duration = Duration::from_secs(1);
 
 /// A member of a fleet has so long to answer at its own address, before the one that leads to all is tried beside:
 /// that of another costs a TLS handshake.
@@ -32,50 +29,13 @@ const SILENT_FOR: Duration = Duration::from_secs(60);
 /// believe that the network is there, they would wait for it for an hour (decisions/outages.md).
 const GONE_AFTER: Duration = Duration::from_secs(120);
 
-/// Addresses of a host, by something other than the system's resolution.
-pub type LookupFuture = Pin<Box<dyn Future<Output = Vec<IpAddr>> + Send>>;
-
-/// How the servers' names are resolved: by the system unless there is another way, which is asked first.
-#[derive(Clone, Default)]
-pub struct NameLookup(Option<Arc<OtherWay>>);
-
-type OtherWay = dyn Fn(&str) -> LookupFuture + Send + Sync;
-
-impl NameLookup {
-    /// By this way and, where it finds nothing, by the system.
-    pub fn by(way: impl Fn(&str) -> LookupFuture + Send + Sync + 'static) -> NameLookup {
-        NameLookup(Some(Arc::new(way)))
-    }
-
-    async fn addresses(&self, host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
-        if let Some(way) = &self.0 {
-            let found = timeout(OTHER_WAY_TIMEOUT, way(host)).await.unwrap_or_default();
-            if !found.is_empty() {
-                return Ok(found.into_iter().map(|address| (address, port).into()).collect());
-            }
-        }
-        match timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((host, port))).await {
-            Ok(found) => Ok(found?.collect()),
-            Err(_) => Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer")),
-        }
-    }
-}
-
-impl fmt::Debug for NameLookup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "NameLookup(other)" } else { "NameLookup(system)" })
-    }
-}
-
 /// Connects over all paths.
 #[derive(Debug)]
 pub struct Dialer {
     client: Client,
-    servers: Vec<Target>,
     /// Protocol name of the carrier, as firewalls know it.
     transport: &'static str,
-    names: NameLookup,
-    known: Mutex<Option<(Instant, Vec<SocketAddr>)>>,
+    names: Arc<ServerNames>,
     /// Own addresses of a member that did not answer last, and when.
     silent: Mutex<Option<(Instant, Vec<SocketAddr>)>>,
 }
@@ -84,20 +44,16 @@ impl Dialer {
     /// Connects with `client`, whose packets firewalls know as `transport`, to `servers`.
     #[must_use]
     pub fn new(client: Client, servers: Vec<Target>, transport: &'static str) -> Dialer {
-        Dialer {
-            client,
-            servers,
-            transport,
-            names: NameLookup::default(),
-            known: Mutex::default(),
-            silent: Mutex::default(),
-        }
+        let names = ServerNames::new(client.clone(), servers, NameLookup::default());
+        Dialer { client, transport, names: Arc::new(names), silent: Mutex::default() }
     }
 
     /// The same, with the servers' names resolved so.
     #[must_use]
     pub fn resolving(self, names: NameLookup) -> Dialer {
-        Dialer { names, ..self }
+        let servers = self.names.servers.clone();
+        let names = ServerNames::new(self.client.clone(), servers, names);
+        Dialer { names: Arc::new(names), ..self }
     }
 
     /// The paths that were tried, in words.
@@ -108,66 +64,49 @@ impl Dialer {
         };
         self.client.paths().into_iter().map(word).collect::<Vec<_>>().join("; ")
     }
+}
 
-    async fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some((at, addresses)) = &known
-            && at.elapsed() < FRESH
-        {
-            return Ok(addresses.clone());
-        }
-        match self.resolve().await {
-            Ok(addresses) => {
-                let answer = Some((Instant::now(), addresses.clone()));
-                *self.known.lock().unwrap_or_else(PoisonError::into_inner) = answer;
-                Ok(addresses)
+impl Dialer {
+    /// Connects to an address that the servers' names have. If the known ones do not answer soon, the names are
+    /// resolved again, and others are tried beside.
+    async fn connect_by_name(&self) -> anyhow::Result<marline::Stream> {
+        let known = self.names.addresses().await?;
+        self.names.watch();
+        let mut to_known = pin!(self.connect_to(&known));
+        let failed = match timeout(DOUBT_AFTER, &mut to_known).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => Some(error),
+            Err(_) => None,
+        };
+        let to_others = async {
+            match self.names.renew(&known).await {
+                Some(others) => Some(self.connect_to(&others).await),
+                None => None,
             }
-            Err(error) => match known {
-                Some((_, addresses)) => Ok(addresses),
-                None => Err(error),
+        };
+        match failed {
+            Some(error) => to_others.await.unwrap_or(Err(error)),
+            None => tokio::select! {
+                stream = &mut to_known => stream,
+                Some(stream) = to_others => stream,
             },
         }
     }
 
-    async fn resolve(&self) -> anyhow::Result<Vec<SocketAddr>> {
-        let mut addresses = Vec::new();
-        let mut failure = None;
-        for server in &self.servers {
-            let host = match server.host.as_name() {
-                Ok(name) => name,
-                Err(address) => {
-                    addresses.push((address, server.port).into());
-                    continue;
-                }
-            };
-            match self.names.addresses(host, server.port).await {
-                Ok(found) => addresses.extend(found),
-                Err(error) => failure = Some(format!("{host} does not resolve: {error}")),
-            }
-        }
-        match (addresses.is_empty(), failure) {
-            (true, Some(failure)) => Err(anyhow::anyhow!(failure)),
-            _ => Ok(addresses),
-        }
-    }
-}
-
-impl Dialer {
-    async fn connect_by_name(&self) -> anyhow::Result<marline::Stream> {
-        let addresses = self.addresses().await?;
-        let result = timeout(CONNECT_TIMEOUT, self.client.connect(&addresses[..])).await;
+    async fn connect_to(&self, addresses: &[SocketAddr]) -> anyhow::Result<marline::Stream> {
+        let servers = &self.names.servers;
+        let result = timeout(CONNECT_TIMEOUT, self.client.connect(addresses)).await;
         let tried = match result {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(marline::ConnectError::Unreachable { attempts })) => {
                 attempts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
             }
             Ok(Err(error)) => {
-                let names = names(&self.servers);
-                return Err(error).with_context(|| format!("cannot connect to {names}"));
+                return Err(error).with_context(|| format!("cannot connect to {}", names(servers)));
             }
             Err(_) => self.paths(),
         };
-        Err(unanswered(&self.servers, self.transport, &tried))
+        Err(unanswered(servers, self.transport, &tried))
     }
 
     /// Connects by name since a member's own addresses gave nothing. If that succeeds, it was not the network, and
@@ -179,7 +118,7 @@ impl Dialer {
             "the server's own address {} does not answer: through {} for {} s; connections to it: {asked}, which end \
              if it stays silent for {} s",
             own[0],
-            names(&self.servers),
+            names(&self.names.servers),
             SILENT_FOR.as_secs(),
             GONE_AFTER.as_secs()
         );

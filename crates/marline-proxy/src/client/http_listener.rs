@@ -13,6 +13,7 @@ use crate::http::answer::{Refusal, status_of};
 use crate::http::exchange::Exchange;
 use crate::http::pac;
 use crate::http::request::{Forward, MAX_HEAD, Request, parse};
+use crate::message::Failure;
 use crate::rewound::Rewound;
 use crate::target::Target;
 use crate::transport::Transport;
@@ -92,10 +93,16 @@ impl<O: Open> SocksListener<O> {
         }
     }
 
+    /// Answers a request with the reason why its target is not reached.
+    pub(super) async fn answer_refusal(socket: &mut TcpStream, failure: &Failure) {
+        let refusal = Refusal::new(status_of(failure.code), &failure.text);
+        say(socket, &refusal.to_bytes()).await;
+    }
+
     async fn refuse_target(&self, mut socket: TcpStream, target: &Target, error: &OpenError) {
         tracing::warn!(%target, "{error}");
         let refusal = match error {
-            OpenError::Refused(failure) => Refusal::new(status_of(failure.code), &failure.text),
+            OpenError::Refused(failure) => return Self::answer_refusal(&mut socket, failure).await,
             // The reason names our server and paths, and a page may read what it gets.
             OpenError::Pin | OpenError::Server(_) => {
                 Refusal::new(502, "the Marline server cannot be used: the client's log says why")

@@ -160,8 +160,8 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
     /// Takes a visitor to the target. An error: it did not come to that.
     async fn visit(&self, tunnel: &Tunnel<C>, visit: Visit) -> io::Result<()> {
         let Visit { id, from, target } = visit;
-        let Ok(_place) = Arc::clone(&self.places).try_acquire_owned() else {
-            tracing::warn!(%target, "too many connections: visitor {from} is turned away");
+        let Ok(_place) = self.places.try_take() else {
+            tracing::debug!(%target, "no place: visitor {from} is turned away");
             return Err(io::ErrorKind::ResourceBusy.into());
         };
         let connecting =

@@ -2,14 +2,13 @@
 
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use marline::MemoryAccount;
 use marline_io::{PendingLimits, PendingTable};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -17,10 +16,12 @@ use super::ahead::Ahead;
 use super::listening::{cannot_listen, listening};
 use super::open::{Open, OpenError};
 use super::open_targets::OpenTargets;
+use super::places::{Places, Turn};
 use super::transparent;
 use super::udp_tunnel::UdpWay;
 use crate::http::request::{Request as HttpRequest, begins_with};
 use crate::memory_wait::wait_for_memory;
+use crate::message::Failure;
 use crate::relay::{Traffic, relay, tell_end};
 use crate::shutdown::Stop;
 use crate::socks::{self, Reply, Request, SocksError, Version};
@@ -32,17 +33,12 @@ const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Applications that have not said yet where to. Beyond, the oldest of the source with most of them is disconnected.
 const ASKING: PendingLimits = PendingLimits { total: 1_024, per_source: 1_024 };
-/// Applications that have asked and wait for a place. While there are as many, further ones queue in the kernel.
-const WAITING: usize = 1_024;
 
 /// State shared by all listening ports.
 pub struct SocksListener<O> {
     pub(super) way: Arc<O>,
-    pub(super) places: Arc<Semaphore>,
-    /// Their number.
-    bound: Mutex<usize>,
+    pub(super) places: Places,
     asking: PendingTable,
-    waiting: Arc<Semaphore>,
     pub(super) udp: UdpWay,
     pub(super) stop: Stop,
     /// Bytes from and to all applications.
@@ -80,14 +76,11 @@ impl<O: Open> SocksListener<O> {
         targets: OpenTargets,
         memory: MemoryAccount,
     ) -> Arc<SocksListener<O>> {
-        let (bound, places) = (Mutex::new(places), Arc::new(Semaphore::new(places)));
         let (udp, traffic) = (UdpWay::default(), Arc::new(Traffic::charged_to(memory)));
         Arc::new(SocksListener {
             way,
-            places,
-            bound,
+            places: Places::new(places),
             asking: PendingTable::new(ASKING),
-            waiting: Arc::new(Semaphore::new(WAITING)),
             udp,
             stop,
             traffic,
@@ -98,21 +91,7 @@ impl<O: Open> SocksListener<O> {
     /// Changes the maximum number of simultaneous applications. Existing ones stay; a lower limit
     /// is reached as they end. Needs a runtime.
     pub fn bound(&self, places: usize) {
-        let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        if places > *bound {
-            self.places.add_permits(places - *bound);
-        }
-        if let Some(fewer @ 1..) = bound.checked_sub(places) {
-            let places = Arc::clone(&self.places);
-            // Waits in front of the applications that come from now on.
-            tokio::spawn(async move {
-                let fewer = u32::try_from(fewer).unwrap_or(u32::MAX);
-                if let Ok(permits) = places.acquire_many_owned(fewer).await {
-                    permits.forget();
-                }
-            });
-        }
-        *bound = places;
+        self.places.resize(places);
     }
 
     /// Serves one listening port until the drain or until `closed` resolves, and what it accepted until that ends.
@@ -125,8 +104,8 @@ impl<O: Open> SocksListener<O> {
         let mut running = JoinSet::new();
         let mut closed = pin!(closed);
         loop {
-            let (socket, remote, place) = tokio::select! {
-                next = self.accept(&listener, service == Service::Socks5) => next,
+            let (socket, remote, turn) = tokio::select! {
+                next = self.accept(&listener) => next,
                 // Reaps those that ended.
                 Some(_) = running.join_next(), if !running.is_empty() => continue,
                 () = self.stop.draining() => break,
@@ -137,38 +116,47 @@ impl<O: Open> SocksListener<O> {
             let (front, service) = (Arc::clone(&self), service.clone());
             running.spawn(async move {
                 match service {
-                    Service::Forward(target) => front.connect_to(socket, target, None).await,
+                    Service::Forward(target) => front.connect_at_once(socket, target, turn).await,
                     Service::Transparent => match transparent::target(&socket) {
-                        Ok(target) => front.connect_to(socket, target, None).await,
+                        Ok(target) => front.connect_at_once(socket, target, turn).await,
                         Err(error) => tracing::info!("{error}"),
                     },
-                    Service::Socks5 => front.application(socket, remote).await,
+                    Service::Socks5 => {
+                        // It takes another one when it has asked.
+                        drop(turn);
+                        front.application(socket, remote).await;
+                    }
                 }
-                drop(place);
             });
         }
         drop(listener);
         while running.join_next().await.is_some() {}
     }
 
-    /// The next application. One that says where to takes its place when it has; any other takes it now, and without a
-    /// free place nobody is accepted: they queue in the kernel.
-    async fn accept(
-        &self,
-        listener: &TcpListener,
-        asks: bool,
-    ) -> (TcpStream, SocketAddr, Option<OwnedSemaphorePermit>) {
-        let places = if asks { &self.waiting } else { &self.places };
-        let place = Arc::clone(places).acquire_owned().await.ok().filter(|_| !asks);
+    /// The next application, once fewer than the maximum wait for a place: the others queue in the kernel.
+    async fn accept(&self, listener: &TcpListener) -> (TcpStream, SocketAddr, Turn) {
+        let turn = self.places.turn().await;
         loop {
             match listener.accept().await {
-                Ok((socket, remote)) => return (socket, remote, place),
+                Ok((socket, remote)) => return (socket, remote, turn),
                 Err(error) => {
                     // Out of descriptors, or the application gave up while queued.
                     tracing::warn!("accept: {error}");
                     sleep(Duration::from_millis(100)).await;
                 }
             }
+        }
+    }
+
+    /// Serves an application whose target is known without asking. Without a place it is reset.
+    async fn connect_at_once(&self, socket: TcpStream, target: Target, turn: Turn) {
+        let place = tokio::select! {
+            place = self.places.take(turn) => place,
+            () = self.stop.over() => return socket.abort(),
+        };
+        match place {
+            Ok(_place) => self.connect_to(socket, target, None).await,
+            Err(_) => socket.abort(),
         }
     }
 
@@ -184,13 +172,16 @@ impl<O: Open> SocksListener<O> {
             }
         };
         let Some(asked) = asked else { return };
-        let waiting = self.waiting.acquire().await;
+        let turn = self.places.turn().await;
         drop(asking);
-        let _place = tokio::select! {
-            place = self.places.acquire() => place,
+        let place = tokio::select! {
+            place = self.places.take(turn) => place,
             () = self.stop.over() => return socket.abort(),
         };
-        drop(waiting);
+        let _place = match place {
+            Ok(place) => place,
+            Err(failure) => return Self::turn_away(socket, &asked, failure).await,
+        };
         match asked {
             Asked::Socks(version, Request::Connect(target)) => {
                 self.connect_to(socket, target, Some(version)).await;
@@ -200,6 +191,16 @@ impl<O: Open> SocksListener<O> {
                 Box::pin(self.associate(socket, port)).await;
             }
             Asked::Http(request, behind) => Box::pin(self.http(socket, *request, behind)).await,
+        }
+    }
+
+    /// Answers an application for which there is no place.
+    async fn turn_away(mut socket: TcpStream, asked: &Asked, failure: Failure) {
+        match asked {
+            Asked::Socks(version, _) => {
+                refuse(socket, Some(*version), &OpenError::Refused(failure)).await;
+            }
+            Asked::Http(..) => Self::answer_refusal(&mut socket, &failure).await,
         }
     }
 

@@ -86,8 +86,8 @@ impl Default for ServerLimits {
             authentication: Duration::from_secs(10),
             session: LIFETIME,
             idle: Duration::from_secs(600),
-            per_client: 4_096,
-            clients_total: 16_384,
+            per_client: 16_384,
+            clients_total: 32_768,
         }
     }
 }

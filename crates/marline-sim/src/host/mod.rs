@@ -294,6 +294,7 @@ impl Node for Host {
                     subflow: true,
                     up,
                     cost: marline_policy::PathCost::NONE,
+                    link: 0,
                 };
                 self.config.addresses.push(fresh);
                 fresh

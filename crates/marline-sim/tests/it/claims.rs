@@ -179,6 +179,7 @@ fn handover(told_ms: Option<u64>) -> Duration {
                 subflow: true,
                 up: true,
                 cost: PathCost::NONE,
+                link: 0,
             };
             world.node_mut(client).endpoint_mut().set_local_address(now, None, wifi);
         });

@@ -182,6 +182,7 @@ fn a_path_that_becomes_metered_while_it_is_used_is_spared_from_then_on() {
             subflow: true,
             up: true,
             cost,
+            link: 0,
         };
         host.endpoint_mut().set_local_address(now, None, address);
     };

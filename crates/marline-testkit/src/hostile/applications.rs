@@ -70,6 +70,7 @@ impl Run {
             subflow: true,
             up: how & 8 == 0,
             cost: marline_policy::PathCost::NONE,
+            link: 0,
         };
         let Some(id) = self.apps[index(side)].id else { return };
         let endpoint = self.pair.endpoint(side);

@@ -11,7 +11,7 @@ use marline_tun::datagram::NoDatagrams;
 use marline_wire::{IpPacket, PROTOCOL_TCP, SeqNum, TcpFlags, TcpSegment};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-use super::support::{Host, World, path, tcp};
+use super::support::{CONNECTIONS, Host, World, path, tcp};
 
 const TARGETS: [&str; 2] = ["192.0.2.80:443", "[2001:db8::80]:443"];
 
@@ -184,4 +184,22 @@ async fn a_target_that_takes_nothing_closes_the_window() {
         _ = &mut run => panic!("it does not go on"),
     }
     assert_eq!(read, written);
+}
+
+/// At the limit, a program is told within seconds, and does not wait for its own timeout.
+#[tokio::test]
+async fn beyond_the_limit_a_connection_is_refused() {
+    let mut world = world();
+    let mut waiting = Vec::new();
+    for number in 0..=CONNECTIONS {
+        world.send(&tcp(path(TARGETS[0], 40_000 + number), syn())).await;
+        if number < CONNECTIONS {
+            waiting.push(world.asked().await);
+        }
+    }
+    let packet = world.packet().await;
+    let ip = IpPacket::parse(&packet).expect("a packet");
+    // Destination unreachable, of the network (RFC 792).
+    assert_eq!((ip.protocol, ip.payload[0], ip.payload[1]), (1, 3, 0));
+    assert!(world.asked.try_recv().is_err(), "the others are as they were");
 }

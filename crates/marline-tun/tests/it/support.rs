@@ -55,6 +55,9 @@ impl Open for ByHand {
     }
 }
 
+/// Connections that the gateway serves at a time.
+pub(crate) const CONNECTIONS: u16 = 64;
+
 /// A gateway, and both its sides.
 pub(crate) struct World {
     pub(crate) wire: UnixDatagram,
@@ -75,7 +78,7 @@ impl World {
             addresses,
             resolvers,
             served: Served::Program,
-            connections: 64,
+            connections: CONNECTIONS.into(),
             targets: OpenTargets::default(),
         };
         let gateway = Gateway::start(theirs.into(), settings, datagrams).expect("started");

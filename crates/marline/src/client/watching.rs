@@ -34,6 +34,8 @@ impl Inner {
 
     /// Looks at all paths and tells what changed. `true`: another look is due soon.
     fn look(&self) -> bool {
+        // A process that did not run for a while finds the answers in its sockets: they count first.
+        self.shard.catch_up();
         let (now, contacts) = self.shard.contacts();
         let paths = lock(&self.paths).known(&contacts);
         let mut watcher = lock(&self.watcher);
@@ -44,6 +46,9 @@ impl Inner {
             }
             // Nobody listening is no error.
             let _ = self.path_events.send(event);
+        }
+        for notice in watcher.take_notices() {
+            tracing::warn!("{notice}");
         }
         watcher.is_unsettled(now, &paths)
     }

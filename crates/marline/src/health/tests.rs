@@ -89,13 +89,54 @@ fn one_blocked_path_is_told_of_once_and_when_it_works_again() {
     let wlan = |last, tries| asked(contact(WLAN, SERVER), 0, last, tries);
     assert_eq!(told(&mut watcher, 2_900, &[wlan(1_000, 2), wwan(2_800)]), NOTHING);
     let expected = "path wlan0 to 9.9.9.1:7777: no answer for 3 s (tried 2 times), while it answers over \
-                    wwan0: the network there seems to block UDP port 7777";
+                    wwan0: the network there seems to block UDP port 7777, or is dead";
     assert_eq!(told(&mut watcher, 3_100, &[wlan(1_000, 2), wwan(3_000)]), [expected]);
     assert_eq!(told(&mut watcher, 60_000, &[wlan(59_000, 30), wwan(59_900)]), NOTHING);
     let again = "path wlan0 works again: 9.9.9.1:7777 answers, after 57 s";
     let back = heard(contact(WLAN, SERVER), 60_200);
     assert_eq!(told(&mut watcher, 60_300, &[back.clone(), wwan(60_100)]), [again]);
     assert_eq!(told(&mut watcher, 60_400, &[back, wwan(60_100)]), NOTHING);
+}
+
+#[test]
+fn a_path_that_worked_and_falls_silent_is_a_dead_line_and_does_not_block_udp() {
+    let mut watcher = HealthWatcher::new("UDP");
+    let wlan = asked(heard(contact(WLAN, SERVER), 500), 1_000, 3_000, 3);
+    let expected = "path wlan0 to 9.9.9.1:7777: no answer for 3 s (tried 3 times), while it answers over \
+                    wwan0: nothing comes from there any more, so the line seems dead";
+    let wwan = heard(contact(WWAN, SERVER), 4_000);
+    assert_eq!(told(&mut watcher, 4_100, &[wlan, wwan]), [expected]);
+}
+
+#[test]
+fn paths_that_fail_together_while_another_works_are_noticed() {
+    let mut watcher = HealthWatcher::new("UDP");
+    let eth = "172.16.0.2";
+    let of = |name: &str, local: &str, all: &[Contact]| {
+        let here = all.iter().filter(|c| c.local.to_string() == local).cloned();
+        (name.to_owned(), here.collect::<Vec<_>>())
+    };
+    let mut look = |ms: u64, contacts: &[Contact]| {
+        let all = [("wlan0", WLAN), ("wwan0", WWAN), ("eth0", eth)];
+        let paths: Vec<_> = all.map(|(name, local)| of(name, local, contacts)).into();
+        let paths: Vec<_> =
+            paths.iter().map(|(name, own)| (name.clone(), own.iter().collect())).collect();
+        watcher.look(at(ms), &paths);
+        watcher.take_notices()
+    };
+    let mut said = Vec::new();
+    for round in 0..3 {
+        let begun = round * 60_000;
+        let silent = |local: &str| asked(contact(local, SERVER), begun + 1_000, begun + 4_000, 3);
+        said.extend(look(
+            begun + 5_100,
+            &[silent(WLAN), silent(WWAN), heard(contact(eth, SERVER), begun + 5_000)],
+        ));
+        let back = |local: &str| heard(contact(local, SERVER), begun + 30_000);
+        look(begun + 30_100, &[WLAN, WWAN, eth].map(back));
+    }
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("paths wlan0 and wwan0 have failed together"), "{said:?}");
 }
 
 #[test]

@@ -7,11 +7,15 @@ use std::collections::BTreeMap;
 use marline_io::Contact;
 use marline_time::{Duration, Instant};
 
+use super::shared_fate::SharedFate;
 use super::{Known, PATIENCE, Reach, SETTLE, elsewhere, fault, span, suspicion};
 
 /// A path that fails is told of at the latest so long after its time, if another one is about to fail as
 /// well: that is one piece of news.
 const TOGETHER: Duration = Duration::from_secs(1);
+
+/// Paths of which it is remembered what was reported.
+const MOST_TOLD: usize = 64;
 
 /// A change of what is known of paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +53,9 @@ pub(crate) struct HealthWatcher {
     /// What firewalls call the carrier.
     transport: &'static str,
     told: BTreeMap<String, Told>,
+    fate: SharedFate,
+    /// What is to be said of paths that fail together.
+    notices: Vec<String>,
 }
 
 /// What a look at a path shows.
@@ -60,7 +67,12 @@ struct Look<'a> {
 
 impl HealthWatcher {
     pub(crate) const fn new(transport: &'static str) -> Self {
-        HealthWatcher { transport, told: BTreeMap::new() }
+        HealthWatcher {
+            transport,
+            told: BTreeMap::new(),
+            fate: SharedFate::new(),
+            notices: Vec::new(),
+        }
     }
 
     /// Looks at all paths; gives what changed.
@@ -89,13 +101,33 @@ impl HealthWatcher {
                 continue;
             }
             let bad: Vec<&Look<'_>> = bad.iter().filter(|l| l.contact.remote == server).collect();
+            let failed: Vec<&str> = fresh.iter().map(|look| look.path).collect();
+            // Where all paths fail, the server has.
+            if paths.iter().any(|(path, _)| !bad.iter().any(|look| look.path == path)) {
+                self.notices.extend(self.fate.on_failure(&failed));
+            }
             news.extend(tell(now, self.transport, (&fresh, &bad), paths));
             for look in fresh {
                 let word = look.reach.word();
                 self.told.insert(look.path.to_owned(), Told { word, since: now, server });
             }
         }
+        self.forget_oldest();
         news
+    }
+
+    /// What there is to say of paths that fail together, once.
+    pub(crate) fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Paths come and go by ever new names: what was reported of those that are gone is forgotten in the end.
+    fn forget_oldest(&mut self) {
+        while self.told.len() > MOST_TOLD {
+            let oldest = self.told.iter().min_by_key(|(_, told)| told.since);
+            let Some(path) = oldest.map(|(path, _)| path.clone()) else { return };
+            self.told.remove(&path);
+        }
     }
 
     /// Whether another look is due before anything happens: something is open that time alone decides.
@@ -179,7 +211,9 @@ fn tell(
             let idle = idle.join(", ");
             format!("path {path} to {server}: {reach}; nothing was asked over {idle} since")
         } else {
-            let (why, working) = (suspicion(transport, server, reach), working.join(", "));
+            let was_heard = look.contact.heard_at.is_some();
+            let why = suspicion(transport, server, reach, was_heard);
+            let working = working.join(", ");
             format!("path {path} to {server}: {reach}, while it answers over {working}: {why}")
         };
         PathEvent {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use marline_io::{Contact, LocalEnd, PathSpec, Prefix64, RadioKind};
+use marline_io::{Contact, LocalEnd, LocalSpec, PathSpec, Prefix64, RadioKind};
 use marline_policy::PathCost;
 
 use super::PathRestriction;
@@ -110,6 +110,22 @@ impl Entry {
         if self.spec.metered == other.spec.metered {
             self.metered = other.metered;
         }
+    }
+
+    /// The interface that the addresses of this path share, as one radio or line; 0: it was given by its address or
+    /// with a server of its own, so that it stands for itself.
+    pub(super) fn link(&self, end: &LocalEnd) -> u32 {
+        let by_interface = matches!(self.spec.local, LocalSpec::Interface(_));
+        let is_shared = by_interface && self.spec.remote.is_none() && !end.loopback;
+        if is_shared { end.interface.1 } else { 0 }
+    }
+
+    /// Whether anything about it was changed while it ran.
+    pub(super) fn is_changed(&self) -> bool {
+        let (backup, metered) = (self.spec.backup, self.spec.metered);
+        let flags =
+            self.taken_down || self.fading || self.backup != backup || self.metered != metered;
+        flags || self.restriction != PathRestriction::None
     }
 
     /// What using it costs.

@@ -6,7 +6,7 @@
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
-use marline_io::{Contact, PathSpec, Prefix64};
+use marline_io::{CarrierRates, Contact, PathSpec, Prefix64};
 use marline_time::{Duration, Instant};
 
 use super::{Entry, PathTable};
@@ -94,6 +94,8 @@ pub(crate) struct Evidence<'a> {
     pub(crate) rejection: Option<&'a str>,
     /// The ends of subflows on which answers are overdue.
     pub(crate) doubted: &'a [(IpAddr, SocketAddr)],
+    /// The ends between which connections go by TCP as that is faster.
+    pub(crate) rates: &'a [((IpAddr, SocketAddr), CarrierRates)],
     /// Whether connections from an address to a server go by TCP instead of UDP, and why they could not.
     pub(crate) tcp: &'a dyn Fn(IpAddr, SocketAddr) -> (bool, Option<String>),
 }
@@ -117,6 +119,10 @@ impl PathTable {
         let mut servers = health::servers(&contacts, now);
         for server in &mut servers {
             (server.by_tcp, server.tcp_failure) = (evidence.tcp)(server.local, server.server);
+            let measured = |(ends, _): &&((IpAddr, SocketAddr), CarrierRates)| {
+                *ends == (server.local, server.server)
+            };
+            server.carrier_rates = evidence.rates.iter().find(measured).map(|(_, rates)| *rates);
         }
         let problem = fault.as_ref().map(|fault| {
             let words = health::problem(&entry.called(), fault, (now, known), evidence.transport);

@@ -4,6 +4,7 @@ fn end(address: &str, interface: u32) -> LocalEnd {
     let address = address.parse().unwrap();
     LocalEnd {
         address,
+        bound: address,
         interface: (format!("if{interface}"), interface),
         loopback: false,
         behind_tun: false,
@@ -104,4 +105,22 @@ fn a_prefix_that_was_given_counts_before_what_the_network_says_and_ipv4_before_a
     let expected = ["fd00::2 [2001:db8:64::c000:201]:80", "10.1.0.2 192.0.2.1:80"];
     assert_eq!(order(&table, &["192.0.2.1:80"], None), expected);
     assert!(table.to_be_asked().is_empty(), "nothing is to be found out");
+}
+
+#[test]
+fn the_addresses_of_an_interface_are_one_line_unless_each_was_named() {
+    let link = |spec: &str| Entry::new(spec.parse().unwrap()).link(&end("10.0.0.2", 7));
+    assert_eq!(link("if7"), 7);
+    assert_eq!(link("10.0.0.2"), 0);
+    assert_eq!(link("if7=192.0.2.1:7777"), 0);
+}
+
+#[test]
+fn a_connection_learns_of_the_servers_other_family() {
+    let table = table(&[("if0", &["10.0.0.2", "fd00::2"])]);
+    let servers = ["[fd09::1]:80", "[fd09::2]:80", "192.0.2.1:80", "192.0.2.2:80"];
+    let servers = servers.map(|server| server.parse::<SocketAddr>().unwrap());
+    assert_eq!(table.of_other_family(&servers, servers[1]), Some(servers[2]));
+    assert_eq!(table.of_other_family(&servers, servers[3]), Some(servers[0]));
+    assert_eq!(table.of_other_family(&servers[..2], servers[1]), None);
 }

@@ -210,6 +210,7 @@ pub(super) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
             subflow: false,
             up: true,
             cost: marline_policy::PathCost::NONE,
+            link: 0,
         });
     }
     advertise(config);
@@ -240,6 +241,7 @@ fn advertise(config: &mut ServerBuilder) {
             subflow: false,
             up: true,
             cost: marline_policy::PathCost::NONE,
+            link: 0,
         });
     }
 }

@@ -64,7 +64,7 @@ fn open_chosen(
 fn open_datagrams(shards: &[Arc<ShardHandle>], mut address: SocketAddr) -> io::Result<SocketAddr> {
     let mut port = if shards.len() > 1 { PortSharing::First } else { PortSharing::Alone };
     for shard in shards {
-        let options = SocketOptions { local: address, interface: None, port, mark: 0 };
+        let options = SocketOptions { local: address, alias: None, interface: None, port, mark: 0 };
         address = shard.open_socket(options)?;
         port = PortSharing::Further;
     }

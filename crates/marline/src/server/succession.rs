@@ -152,7 +152,13 @@ pub(super) fn adopt_sockets(
     }
     for (shard, local, fd) in sockets {
         // It is bound already.
-        let options = SocketOptions { local, interface: None, port: PortSharing::Alone, mark: 0 };
+        let options = SocketOptions {
+            local,
+            alias: None,
+            interface: None,
+            port: PortSharing::Alone,
+            mark: 0,
+        };
         let adopted = shards[usize::from(shard)].adopt_socket(fd, options);
         adopted.map_err(|source| BindError::Bind { address: local, source })?;
     }

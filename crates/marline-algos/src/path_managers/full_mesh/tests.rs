@@ -78,6 +78,47 @@ fn two_pins_on_one_local_address_are_two_paths() {
     assert_eq!(w.manager.next_timeout(), None, "both are there");
 }
 
+/// WiFi has both families, the cellular network IPv4 alone, and the server both.
+#[test]
+fn an_interface_has_a_subflow_by_one_family_until_that_fails() {
+    let here = |id, address, link| LocalAddress { link, ..local(id, address) };
+    let all =
+        [here(1, "[2001:db8::7]:0", 3), here(2, "192.0.2.7:0", 3), here(3, "198.51.100.7:0", 4)];
+    let mut w: Harness<FullMesh> = Harness::client(&all, "[2001:db8::7]:40000");
+    w.remote[0].address = addr("[2001:db8:9::1]:443");
+    w.paths[0].remote = w.remote[0].address;
+    w.remote.push(RemoteAddress { id: AddressId(255), address: addr("10.0.0.1:443") });
+    let actions = w.event(PathEvent::Established);
+    assert_eq!(actions, [open(3, 255, false)], "not by WiFi's IPv4 as well");
+    assert!(w.up(1, actions[0]).is_empty());
+    // WiFi has no IPv6 any more.
+    w.paths.remove(0);
+    w.views.remove(0);
+    w.local[0].up = false;
+    assert_eq!(w.event(PathEvent::LocalDown(AddressId(1))), [open(2, 255, false)]);
+}
+
+/// Both networks have both families, but the second one's IPv6 leads nowhere.
+#[test]
+fn the_other_family_is_tried_where_the_first_fails() {
+    let here = |id, address, link| LocalAddress { link, ..local(id, address) };
+    let all = [
+        here(1, "192.0.2.7:0", 3),
+        here(2, "[2001:db8::7]:0", 3),
+        here(3, "198.51.100.7:0", 4),
+        here(4, "[2001:db8:4::7]:0", 4),
+    ];
+    let mut w: Harness<FullMesh> = Harness::client(&all, "[2001:db8::7]:40000");
+    w.remote[0].address = addr("[2001:db8:9::1]:443");
+    w.paths[0].remote = w.remote[0].address;
+    w.remote.push(RemoteAddress { id: AddressId(255), address: addr("10.0.0.1:443") });
+    let actions = w.event(PathEvent::Established);
+    assert_eq!(actions, [open(4, 0, false)], "by the family of the first subflow");
+    let (id, local, remote) = (SubflowId(1), AddressId(4), AddressId(0));
+    let failed = PathEvent::SubflowDown { id, local, remote, was_established: false };
+    assert_eq!(w.event(failed), [open(3, 255, false)]);
+}
+
 /// The server has IPv4 addresses alone, one of them announced, and the first is in front of a balancer.
 #[test]
 fn from_a_network_with_ipv6_alone_each_ipv4_address_is_reached_below_its_prefix() {

@@ -46,7 +46,7 @@ fn it_reads_its_configuration_again_by_a_signal_and_by_reload() {
     // What cannot change is named, what is wrong changes nothing.
     write(&format!("{both}max-connections = 7\ncarrier = 'udp'\nsocks5 = ['127.0.0.1:1081']\n"));
     let said = world.run("marline reload --control run.sock");
-    for setting in ["max-connections (in force: 1024, in the file: 7)", "carrier (in force: "] {
+    for setting in ["max-connections (in force: 16384, in the file: 7)", "carrier (in force: "] {
         assert!(said.contains(&format!("needs a restart: {setting}")), "{said}");
     }
     write("mode = 'psychic'\n");

@@ -60,7 +60,7 @@ impl MemoryCgroup {
     /// A cgroup with this limit. `None`, and the test says so: this machine cannot have it.
     pub(crate) fn with_limit(bytes: u64) -> Option<MemoryCgroup> {
         static MADE: AtomicU32 = AtomicU32::new(0);
-        let Some((root, version)) = memory_hierarchy() else {
+        let Some((root, version)) = hierarchy("memory") else {
             need::skip("no hierarchy of cgroups has the memory controller");
             return None;
         };
@@ -153,33 +153,84 @@ impl MemoryCgroup {
 
 impl Drop for MemoryCgroup {
     fn drop(&mut self) {
-        // A process that was just killed is still a member for a moment.
-        for _ in 0..100 {
-            if fs::remove_dir(&self.path).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        eprintln!("{} stays: there are processes in it", self.path.display());
+        remove(&self.path);
     }
 }
 
-/// Where cgroups with the memory controller can be made.
-fn memory_hierarchy() -> Option<(PathBuf, Version)> {
+/// A cgroup that has a share of one processor; it is removed with the value, after the processes in it have ended.
+pub(crate) struct ProcessorCgroup {
+    path: PathBuf,
+}
+
+impl ProcessorCgroup {
+    /// A cgroup that runs for so many milliseconds of every 100. `None`, and the test says so: this machine cannot have
+    /// it.
+    pub(crate) fn with_percent(percent: u64) -> Option<ProcessorCgroup> {
+        let Some((root, version)) = hierarchy("cpu") else {
+            need::skip("no hierarchy of cgroups has the cpu controller");
+            return None;
+        };
+        let path = root.join(format!("marline-test-cpu-{}", std::process::id()));
+        if let Err(error) = fs::create_dir(&path) {
+            need::skip(&format!("cannot make a cgroup in {}: {error}", root.display()));
+            return None;
+        }
+        let group = ProcessorCgroup { path };
+        let (quota_us, period_us) = (percent * 1_000, 100_000);
+        let limited = match version {
+            Version::V2 => group.set("cpu.max", &format!("{quota_us} {period_us}")),
+            Version::V1 => group.set("cpu.cfs_quota_us", &quota_us.to_string()),
+        };
+        if let Err(error) = limited {
+            need::skip(&format!("cannot limit a cgroup in {}: {error}", root.display()));
+            return None;
+        }
+        Some(group)
+    }
+
+    fn set(&self, file: &str, value: &str) -> std::io::Result<()> {
+        fs::write(self.path.join(file), value)
+    }
+
+    /// Takes a process in that runs already.
+    pub(crate) fn take(&self, process: u32) {
+        self.set("cgroup.procs", &process.to_string()).expect("a member");
+    }
+}
+
+impl Drop for ProcessorCgroup {
+    fn drop(&mut self) {
+        remove(&self.path);
+    }
+}
+
+/// Removes a cgroup. A process that was just killed is still a member for a moment.
+fn remove(path: &Path) {
+    for _ in 0..100 {
+        if fs::remove_dir(path).is_ok() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    eprintln!("{} stays: there are processes in it", path.display());
+}
+
+/// Where cgroups with this controller can be made.
+fn hierarchy(controller: &str) -> Option<(PathBuf, Version)> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     mounts.lines().find_map(|line| {
         let mut words = line.split(' ').skip(1);
         let (at, kind, options) = (words.next()?, words.next()?, words.next()?);
         let root = PathBuf::from(at);
-        if kind == "cgroup" && options.split(',').any(|option| option == "memory") {
+        if kind == "cgroup" && options.split(',').any(|option| option == controller) {
             return Some((root, Version::V1));
         }
         let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
-        if kind != "cgroup2" || !controllers.split_whitespace().any(|name| name == "memory") {
+        if kind != "cgroup2" || !controllers.split_whitespace().any(|name| name == controller) {
             return None;
         }
         // What the children of the root have; it may be on already.
-        let _ = fs::write(root.join("cgroup.subtree_control"), "+memory");
+        let _ = fs::write(root.join("cgroup.subtree_control"), format!("+{controller}"));
         Some((root, Version::V2))
     })
 }

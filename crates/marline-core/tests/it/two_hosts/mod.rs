@@ -96,6 +96,7 @@ pub fn local_address(id: u8, address: &str) -> LocalAddress {
         subflow: true,
         up: true,
         cost: marline_policy::PathCost::NONE,
+        link: 0,
     }
 }
 

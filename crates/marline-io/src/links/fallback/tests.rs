@@ -46,8 +46,107 @@ fn on_link(now: Instant) -> Routes {
     let opened = run(&mut routes, now + Duration::from_secs(1), false);
     assert_eq!(opened, opens(now + FIRST_PATIENCE));
     routes.opened(now + Duration::from_millis(540), ends(), LINK);
-    assert_eq!(orders(&mut routes), [Order::Use(ends(), LINK)]);
+    goes_over(&mut routes, now + Duration::from_millis(640));
     routes
+}
+
+/// A link has come about; datagrams are asked again, and have until then.
+fn goes_over(routes: &mut Routes, at: Instant) {
+    assert_eq!(orders(routes), [Order::Probe(ends())]);
+    assert_eq!(run(routes, at, false), [(at, Order::Use(ends(), LINK))]);
+}
+
+/// The server, or this process, has little processor time: the link is there first, and the answer soon after.
+#[test]
+fn datagrams_are_given_as_long_again_as_the_link_took() {
+    let mut routes = Routes::new(UdpUse::Preferred);
+    routes.sent(ms(0), ends());
+    assert_eq!(run(&mut routes, ms(1_000), false), opens(ms(500)));
+    routes.opened(ms(900), ends(), LINK);
+    assert_eq!(orders(&mut routes), [Order::Probe(ends())]);
+    assert_eq!(routes.next_timeout(), Some(ms(1_300)));
+    routes.heard(ms(1_250), ends());
+    assert_eq!(orders(&mut routes), [Order::Close(LINK)]);
+    assert_eq!(routes.next_timeout(), None);
+}
+
+/// Segments of 1,000 bytes at this rate for so long, of which one in ten comes again.
+fn download(routes: &mut Routes, (from, bits_per_s): (Instant, u64), seconds: u64) -> Instant {
+    let gap = Duration::from_nanos(8_000_000_000_000 / bits_per_s);
+    let (mut now, mut seq) = (from, 0_u32);
+    while now < from + Duration::from_secs(seconds) {
+        let mut bytes = vec![0; 1_020];
+        bytes[4..8].copy_from_slice(&seq.to_be_bytes());
+        bytes[12] = 5 << 4;
+        let times = if seq.is_multiple_of(10_000) { 2 } else { 1 };
+        let segments = core::iter::repeat_n(&bytes[..], times);
+        routes.on_timeout(now);
+        routes.on_segments(now, ends(), (from.as_millis() as u64, Heading::Down), segments);
+        (now, seq) = (now + gap, seq + 1_000);
+    }
+    now
+}
+
+#[test]
+fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance_later() {
+    let mut routes = Routes::new(UdpUse::Preferred);
+    routes.sent(ms(0), ends());
+    routes.heard(ms(10), ends());
+    let now = download(&mut routes, (ms(10), 1_000_000), 5);
+    assert_eq!(orders(&mut routes), [Order::Open(ends())]);
+    routes.opened(now, ends(), LINK);
+    assert_eq!(orders(&mut routes), [Order::Compare(ends(), LINK)]);
+    assert!(routes.by_link().is_empty(), "nothing is decided");
+    let now = download(&mut routes, (now, 40_000_000), 5);
+    let [Order::Keep(_, rates)] = orders(&mut routes)[..] else { panic!("not kept") };
+    assert!(rates.udp_bits_per_s < 1_100_000 && rates.tcp_bits_per_s > 30_000_000, "{rates:?}");
+    assert_eq!(routes.slower_by_datagrams(), [(ends(), rates)]);
+    let log = run(&mut routes, now + Duration::from_secs(700), false);
+    let [(left, Order::Leave(_, Leaving::NextComparison)), (_, Order::Close(LINK))] = log[..]
+    else {
+        panic!("{log:?}")
+    };
+    assert!(left >= now + Duration::from_secs(590), "{left:?}");
+    // Still policed: the link is kept for twice as long.
+    let now = download(&mut routes, (left, 1_000_000), 5);
+    routes.opened(now, ends(), LINK);
+    let now = download(&mut routes, (now, 40_000_000), 5);
+    assert!(matches!(
+        orders(&mut routes)[..],
+        [Order::Open(_), Order::Compare(..), Order::Keep(..)]
+    ));
+    let [(left, _), ..] = run(&mut routes, now + Duration::from_secs(2_000), false)[..] else {
+        panic!("it stays for ever")
+    };
+    assert!(left >= now + Duration::from_secs(1_190), "{left:?}");
+}
+
+#[test]
+fn where_a_link_is_no_faster_datagrams_stay_and_it_is_not_tried_again_soon() {
+    let mut routes = Routes::new(UdpUse::Preferred);
+    routes.sent(ms(0), ends());
+    routes.heard(ms(10), ends());
+    let now = download(&mut routes, (ms(10), 5_000_000), 5);
+    routes.opened(now, ends(), LINK);
+    let now = download(&mut routes, (now, 6_000_000), 5);
+    let said = orders(&mut routes);
+    let [.., Order::Leave(_, Leaving::NotFaster), Order::Close(LINK)] = said[..] else {
+        panic!("{said:?}")
+    };
+    download(&mut routes, (now, 5_000_000), 300);
+    assert_eq!(orders(&mut routes), []);
+}
+
+#[test]
+fn a_comparison_whose_link_does_not_come_about_changes_nothing() {
+    let mut routes = Routes::new(UdpUse::Preferred);
+    routes.sent(ms(0), ends());
+    routes.heard(ms(10), ends());
+    let now = download(&mut routes, (ms(10), 1_000_000), 5);
+    assert!(!routes.not_opened(now, ends()), "no news");
+    assert_eq!(orders(&mut routes), [Order::Open(ends())]);
+    download(&mut routes, (now, 1_000_000), 60);
+    assert_eq!(orders(&mut routes), []);
 }
 
 #[test]
@@ -152,7 +251,7 @@ fn answers_in_a_row_bring_datagrams_back() {
     else {
         panic!("{log:?}")
     };
-    assert!(left >= ms(540) + STAY.0 && left < ms(6_000), "{left:?}");
+    assert!(left >= ms(640) + STAY.0 && left < ms(6_000), "{left:?}");
     assert_eq!(routes.next_timeout(), None);
 }
 
@@ -186,7 +285,7 @@ fn an_answer_to_another_id_is_none() {
 fn a_network_that_goes_back_and_forth_stays_on_the_link_longer_each_time() {
     let mut routes = on_link(ms(0));
     let mut last = Duration::ZERO;
-    let mut began = ms(540);
+    let mut began = ms(640);
     for round in 0..5 {
         let log = run(&mut routes, began + Duration::from_secs(400), true);
         let left = log.iter().find(|(_, order)| matches!(order, Order::Leave(..))).unwrap().0;
@@ -198,8 +297,8 @@ fn a_network_that_goes_back_and_forth_stays_on_the_link_longer_each_time() {
         let opened = log[0].0;
         assert_eq!(log[0].1, Order::Open(ends()));
         routes.opened(opened, ends(), LINK);
-        assert_eq!(orders(&mut routes), [Order::Use(ends(), LINK)]);
-        began = opened;
+        began = opened + CONFIRM.0;
+        goes_over(&mut routes, began);
     }
     assert!(last >= STAY.0 * 8, "{last:?}");
 }

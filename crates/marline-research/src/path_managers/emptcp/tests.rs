@@ -26,6 +26,7 @@ fn local(id: u8, address: &str, backup: bool) -> LocalAddress {
         subflow: true,
         up: true,
         cost: PathCost::NONE,
+        link: 0,
     }
 }
 

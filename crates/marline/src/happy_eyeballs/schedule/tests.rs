@@ -11,7 +11,14 @@ fn way(path: u32, backup: bool) -> Candidate {
     let interface = (format!("if{path}"), path);
     let address = format!("10.0.{path}.2").parse().unwrap();
     let remote: SocketAddr = "192.0.2.1:443".parse().unwrap();
-    let end = LocalEnd { address, interface, loopback: false, behind_tun: false, mark: 0 };
+    let end = LocalEnd {
+        address,
+        bound: address,
+        interface,
+        loopback: false,
+        behind_tun: false,
+        mark: 0,
+    };
     Candidate { path: format!("if{path}"), end, remote, backup }
 }
 

@@ -18,6 +18,7 @@ fn table(addresses: &[&str]) -> PathTable {
         .iter()
         .map(|address| LocalEnd {
             address: address.parse().unwrap(),
+            bound: address.parse().unwrap(),
             interface: ("wlan0".to_owned(), 3),
             loopback: false,
             behind_tun: false,
@@ -73,6 +74,7 @@ fn judged(table: &PathTable, world: &World<'_>) -> String {
         servers: &servers,
         rejection: world.rejection,
         doubted: if world.doubted { &doubted } else { &[] },
+        rates: &[],
         tcp: &tcp,
     });
     let cause = status[0].cause.as_deref().map(|cause| format!(": {cause}"));

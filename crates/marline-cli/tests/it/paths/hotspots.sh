@@ -1,0 +1,42 @@
+#!/bin/bash
+# Two phones that share their connections alike: the client has the same address, in the same network, behind the same
+# gateway, on both. Runs in a network namespace of its own, the network between the phones and a server. Prints "ROLE
+# PID" for whom others can join, then "ready", and lasts until its input ends.
+set -eu
+dir=$1
+source "$(dirname "$0")/../support/wires.sh"
+
+for role in server client phone0 phone1; do
+    unshare --net sleep infinity &
+    declare "$role=$!"
+done
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+await_namespaces "$server" "$client" "$phone0" "$phone1"
+
+ip link set lo up
+on "$client" ip link set lo up
+echo 1 > /proc/sys/net/ipv4/ip_forward
+wire s0 9.9.9.254 "$server" eth0 9.9.9.1 100
+for number in 0 1; do
+    phone=$(eval echo "\$phone$number")
+    wire "p$number" "10.$number.0.1" "$phone" rmnet0 "10.$number.0.2" 100
+    on "$phone" ip link add ncm0 type veth peer name "usb$number" netns "$client"
+    on "$phone" ip addr add 172.20.10.1/28 dev ncm0
+    on "$phone" ip link set ncm0 up
+    on "$client" ip addr add 172.20.10.2/28 dev "usb$number"
+    on "$client" ip link set "usb$number" up
+    on "$client" ip route add default via 172.20.10.1 dev "usb$number" metric "10$number"
+    nsenter --target "$phone" --net bash -eu -c '
+        echo 1 > /proc/sys/net/ipv4/ip_forward
+        nft add table ip share
+        nft "add chain ip share nat { type nat hook postrouting priority 100; }"
+        nft add rule ip share nat oifname rmnet0 masquerade
+        nft "add chain ip share pass { type filter hook forward priority 0; }"'
+done
+
+echo "server $server"
+echo "client $client"
+echo "phone0 $phone0"
+echo "phone1 $phone1"
+echo ready
+cat > /dev/null

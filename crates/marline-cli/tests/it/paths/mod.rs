@@ -1,0 +1,249 @@
+//! Tests of paths as users have them, in namespaces: two phones that share their connections alike, families that
+//! differ from path to path, names that change, a VPN beside, interfaces that come and go. Needs root, nft, curl and
+//! python3.
+
+mod names;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use marline_testkit::need;
+use serde_json::Value;
+
+use super::support::testbed::{Testbed, Until};
+use super::support::{self, SERVICES};
+
+const WORLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/paths/world.sh");
+const HOTSPOTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/paths/hotspots.sh");
+const TALK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/paths/talk.py");
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Answers that show that a conversation goes on.
+const GOES_ON: u64 = 20;
+/// Sends back what comes by TCP.
+const ECHO: &str = "python3 -u -c '
+import socketserver
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self):
+        while part := self.request.recv(4096):
+            self.request.sendall(part)
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = daemon_threads = True
+server = Server((\"127.0.0.1\", 7007), Echo)
+print(\"ready\")
+server.serve_forever()
+'";
+
+struct World {
+    testbed: Testbed,
+    client: usize,
+}
+
+impl World {
+    /// The namespaces, a server that is listening here and reached there, and what is behind it.
+    fn set(dir: &Path, script: &str, listen: &str, public: &str) -> Option<Testbed> {
+        let mut testbed = Testbed::of_marline(dir, script, &["nft", "curl", "python3"])?;
+        testbed.start("server", SERVICES, Until::Says("ready"));
+        testbed.start("server", ECHO, Until::Says("ready"));
+        let init = format!(
+            "marline server --init --config s.toml --listen {listen}:7777 --public {public}:7777"
+        );
+        let word = testbed.run("server", &init);
+        support::write_private(&dir.join("client/invite"), &word);
+        let serve = "marline server --config s.toml --allow 127.0.0.0/8";
+        testbed.start("server", serve, Until::Says("listening on"));
+        Some(testbed)
+    }
+
+    /// A client beside, with a forward to the echo services.
+    fn join(mut testbed: Testbed, carrier: &str) -> World {
+        let client = format!(
+            "marline -v client --invite-file invite --carrier {carrier} --socks5 127.0.0.1:1080 --warm 0 \
+             -L 127.0.0.1:7070:127.0.0.1:7007 -U 127.0.0.1:5353:127.0.0.1:8053 --control ./control.sock"
+        );
+        let client = testbed.start("client", &client, Until::Says("socks5 listening"));
+        World { testbed, client }
+    }
+
+    /// Starts conversations by TCP and UDP; both are answered.
+    fn talk(&mut self) {
+        for (protocol, port) in [("tcp", 7070), ("udp", 5353)] {
+            self.testbed.start(
+                "client",
+                &format!("python3 -u {TALK} {protocol} {port}"),
+                Until::Says(""),
+            );
+        }
+        self.goes_on();
+    }
+
+    fn answered(&self, protocol: &str) -> u64 {
+        let file = self.testbed.dir.join("client").join(protocol);
+        std::fs::read_to_string(file).ok().and_then(|text| text.parse().ok()).unwrap_or_default()
+    }
+
+    /// Waits until both conversations have gone on.
+    fn goes_on(&self) {
+        for protocol in ["tcp", "udp"] {
+            let before = self.answered(protocol);
+            self.wait_until(&format!("{protocol} to go on after {before}"), || {
+                self.answered(protocol) >= before + GOES_ON
+            });
+        }
+    }
+
+    fn wait_until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while !holds() {
+            let log = self.testbed.log(self.client);
+            let paths = self.testbed.run("client", "marline path --control ./control.sock");
+            assert!(Instant::now() < until, "waited in vain for {what}\n{paths}\n{log}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn ask(&self, command: &str) -> String {
+        self.testbed.run("client", &format!("marline {command} --control ./control.sock"))
+    }
+
+    /// The paths as the client lists them: name, and whether it is usable.
+    fn paths(&self) -> Vec<(String, bool)> {
+        let paths: Value = serde_json::from_str(&self.ask("path --json")).expect("JSON");
+        let paths = paths.as_array().expect("a list").iter();
+        let of = |path: &Value| {
+            let name = path["name"].as_str().expect("a name").to_owned();
+            (name, path["health"].as_str() == Some("usable"))
+        };
+        paths.map(of).collect()
+    }
+
+    /// The local ends, without their ports, of the subflows that there are.
+    fn local_ends(&self) -> BTreeSet<String> {
+        let said = self.ask("monitor --table --once --json");
+        let line = said.lines().next().expect("a line");
+        let connections: Vec<Value> = serde_json::from_str(line).expect("a list");
+        let subflows = connections.iter().filter_map(|c| c["subflows"].as_array()).flatten();
+        let local = |subflow: &Value| {
+            let end = subflow["local"].as_str()?.parse::<std::net::SocketAddr>().ok()?;
+            Some(end.ip().to_string())
+        };
+        subflows.filter_map(local).collect()
+    }
+}
+
+fn two_hotspots(carrier: &str) {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(testbed) = World::set(dir.path(), HOTSPOTS, "9.9.9.1", "9.9.9.1") else { return };
+    let mut world = World::join(testbed, carrier);
+    world.talk();
+    world.wait_until("subflows over both phones", || world.local_ends().len() >= 2);
+    for phone in ["phone0", "phone1"] {
+        let pass = |rule: &str| world.testbed.run(phone, &format!("nft {rule}"));
+        pass("add rule ip share pass drop");
+        world.goes_on();
+        pass("flush chain ip share pass");
+        world.wait_until("both to be usable", || {
+            let paths = world.paths();
+            paths.len() == 2 && paths.iter().all(|(_, usable)| *usable)
+        });
+    }
+}
+
+#[test]
+fn two_phones_with_the_same_address_are_two_paths() {
+    two_hotspots("auto");
+}
+
+#[test]
+fn two_phones_with_the_same_address_are_two_paths_by_tcp() {
+    two_hotspots("tcp");
+}
+
+/// Takes families away from the client's interfaces, and has a conversation survive the death of either network.
+fn mixed_families(without: &[(&str, &str)], ends: [&str; 2]) {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(testbed) = World::set(dir.path(), WORLD, "[::]", "marline.test") else { return };
+    let zone = "marline.test 9.9.9.1\nmarline.test 2001:db8:9::1\n";
+    std::fs::write(dir.path().join("zone"), zone).expect("a zone");
+    for (interface, family) in without {
+        testbed.run("client", &format!("ip {family} addr flush dev {interface} scope global"));
+    }
+    let mut world = World::join(testbed, "auto");
+    world.talk();
+    let ends: BTreeSet<String> = ends.map(str::to_owned).into();
+    world.wait_until("one subflow over each path", || world.local_ends() == ends);
+    for network in ["c0", "c1"] {
+        world.testbed.run("net", &format!("dead {network}"));
+        world.goes_on();
+        world.testbed.run("net", "alive");
+        world.wait_until("both to be usable", || world.paths().iter().all(|(_, usable)| *usable));
+    }
+}
+
+#[test]
+fn a_path_without_ipv6_carries_a_connection_that_began_with_it() {
+    mixed_families(&[("wwan0", "-6")], ["2001:db8:1::2", "10.70.0.2"]);
+}
+
+#[test]
+fn a_path_without_ipv4_carries_a_connection_that_began_with_it() {
+    mixed_families(&[("wlan0", "-6"), ("wwan0", "-4")], ["192.168.1.2", "2001:db8:70::2"]);
+}
+
+/// Both families of both networks: a radio is one path.
+#[test]
+fn the_two_families_of_a_network_are_one_path() {
+    mixed_families(&[], ["2001:db8:1::2", "2001:db8:70::2"]);
+}
+
+/// Adds an interface with a default route; its other end is somewhere else.
+const TETHER: &str = "
+tether() {
+    ip link add $1 type veth peer name $1-peer
+    ip addr add 10.99.0.2/24 dev $1
+    ip link set $1-peer up
+    ip link set $1 up
+    ip route add default via 10.99.0.1 dev $1 metric 300
+}";
+
+#[test]
+fn a_vpn_is_no_path_of_its_own_and_vanished_interfaces_leave_the_list() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(testbed) = World::set(dir.path(), WORLD, "9.9.9.1", "9.9.9.1") else { return };
+    if !Path::new("/dev/net/tun").exists() {
+        need::skip("there is no /dev/net/tun");
+        return;
+    }
+    let mut world = World::join(testbed, "auto");
+    let names = |world: &World| -> Vec<String> {
+        world.paths().into_iter().map(|(name, _)| name).collect()
+    };
+    // Open as long as a VPN's program has it.
+    let vpn = "python3 -u -c '
+import fcntl, os, struct, subprocess, time
+tun = os.open(\"/dev/net/tun\", os.O_RDWR)
+fcntl.ioctl(tun, 0x400454ca, struct.pack(\"16sH\", b\"vpn0\", 0x1001))
+for command in [\"addr add 10.8.0.2/24 dev vpn0\", \"link set vpn0 up\", \"route add default dev vpn0 metric 50\"]:
+    subprocess.run([\"ip\"] + command.split(), check=True)
+print(\"ready\")
+time.sleep(600)
+'";
+    world.testbed.start("client", vpn, Until::Says("ready"));
+    for number in 0..6 {
+        let tether = format!("usb{number}");
+        world.testbed.run("client", &format!("{TETHER}\ntether {tether}"));
+        world.wait_until("the new interface", || names(&world).contains(&tether));
+        assert!(!names(&world).contains(&"vpn0".to_owned()), "{:?}", names(&world));
+        world.testbed.run("client", &format!("ip link del {tether}"));
+        world.wait_until("the interface to leave", || !names(&world).contains(&tether));
+    }
+    assert_eq!(names(&world), ["wlan0", "wwan0"]);
+    // It is one where there is nothing else, as far as can be known.
+    world.testbed.run("client", "ip route del default dev wlan0; ip route del default dev wwan0");
+    world.testbed.run("client", "ip -6 route flush default");
+    world.wait_until("the tunnel to be the path", || names(&world).contains(&"vpn0".to_owned()));
+}

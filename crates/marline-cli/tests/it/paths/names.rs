@@ -1,0 +1,41 @@
+//! Tests of names: their resolver is behind a dead network, and the server's address changes.
+
+use super::{WORLD, World, support};
+
+/// A request, as patient as a person.
+const REQUEST: &str = "curl -sS --fail --max-time 20 -o /dev/null --socks5-hostname 127.0.0.1:1080 \
+                       http://127.0.0.1:8080/";
+
+fn world(dir: &std::path::Path) -> Option<World> {
+    let testbed = World::set(dir, WORLD, "0.0.0.0", "marline.test")?;
+    std::fs::write(dir.join("zone"), "marline.test 9.9.9.1\n").expect("a zone");
+    for interface in ["wlan0", "wwan0"] {
+        testbed.run("client", &format!("ip -6 addr flush dev {interface} scope global"));
+    }
+    // The system asks over the WiFi, which has the better metric, and that is dead.
+    testbed.run("net", "dead c0");
+    Some(World::join(testbed, "auto"))
+}
+
+#[test]
+fn a_name_is_resolved_over_a_path_that_works() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(world) = world(dir.path()) else { return };
+    world.testbed.run("client", REQUEST);
+}
+
+#[test]
+fn a_server_whose_address_changes_is_found_again_with_its_streams() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(mut world) = world(dir.path()) else { return };
+    world.talk();
+    let moved = "ip addr del 9.9.9.1/24 dev eth0; ip addr add 9.9.9.2/24 dev eth0
+        ip route add default via 9.9.9.254 dev eth0";
+    world.testbed.run("server", moved);
+    std::fs::write(dir.path().join("zone"), "marline.test 9.9.9.2\n").expect("a zone");
+    world.testbed.run("client", REQUEST);
+    // The streams are where they were before.
+    world.goes_on();
+}

@@ -1,0 +1,32 @@
+"""Asks an echo service twenty times a second, and writes how often it has answered into a file that is named after the
+protocol. Arguments: `tcp` or `udp`, port of loopback."""
+import os
+import socket
+import sys
+import time
+
+protocol, port = sys.argv[1], int(sys.argv[2])
+stream = protocol == "tcp"
+end = socket.socket(socket.AF_INET, socket.SOCK_STREAM if stream else socket.SOCK_DGRAM)
+end.connect(("127.0.0.1", port))
+end.settimeout(None if stream else 0.2)
+answered = 0
+while True:
+    text = b"%08d" % answered
+    try:
+        end.send(text)
+        back = b""
+        while len(back) < 8:
+            part = end.recv(8 - len(back) if stream else 64)
+            if not part:
+                sys.exit("the stream has ended")
+            back += part
+        # A datagram may be the answer to an earlier question.
+        answered += back == text
+    except (TimeoutError, ConnectionRefusedError):
+        if stream:
+            raise
+    with open(protocol + ".new", "w") as file:
+        file.write(str(answered))
+    os.rename(protocol + ".new", protocol)
+    time.sleep(0.05)

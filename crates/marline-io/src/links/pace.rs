@@ -1,0 +1,224 @@
+//! Pace of a client's routes: the rate of their data, and the share that had to be sent more than once.
+//!
+//! A network that polices a transport drops what goes beyond some rate, and says nothing. It shows in two things
+//! together: much is repeated, and yet little gets through. Both directions are seen here, by the sequence numbers of
+//! the segments that pass: one below the end of what its flow has shown before is a repetition.
+
+use core::num::NonZeroU64;
+use std::collections::BTreeMap;
+
+use marline_time::{Duration, Instant};
+
+use crate::carrier::FlowEnds;
+
+/// How long data is counted before it is judged.
+const WINDOW: Duration = Duration::from_secs(2);
+/// Windows in a row that look policed before anything follows.
+const WINDOWS: u32 = 2;
+/// Payload bytes of a window below which nothing is concluded.
+const LEAST_BYTES: u64 = 64_000;
+/// Rates beyond this are nobody's complaint.
+const SLOW_BITS_PER_S: u64 = 20_000_000;
+/// A policed route repeats at least one byte of so many.
+const REPEATED_OF: u64 = 50;
+/// Shorter segments are not part of a bulk transfer.
+const BULK_BYTES: usize = 400;
+/// Routes and flows that are counted; beyond, all begin again.
+const MOST_ROUTES: usize = 64;
+const MOST_FLOWS: usize = 512;
+
+const TCP_HEADER: usize = 20;
+
+/// Direction of data, as a client sees it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Heading {
+    /// To the server.
+    Up,
+    /// From the server.
+    Down,
+}
+
+/// A route that looks policed: where to, and at what rate data gets through.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Policed {
+    pub(crate) heading: Heading,
+    pub(crate) bits_per_s: u64,
+}
+
+/// Payload bytes in one direction.
+#[derive(Copy, Clone, Debug, Default)]
+struct Carried {
+    fresh: u64,
+    repeated: u64,
+}
+
+#[derive(Copy, Clone, Debug)]
+struct Pace {
+    since: Instant,
+    up: Carried,
+    down: Carried,
+    /// Windows in a row that looked policed.
+    policed: u32,
+}
+
+impl Pace {
+    const fn new(since: Instant) -> Pace {
+        const NOTHING: Carried = Carried { fresh: 0, repeated: 0 };
+        Pace { since, up: NOTHING, down: NOTHING, policed: 0 }
+    }
+
+    const fn carried(&self, heading: Heading) -> &Carried {
+        match heading {
+            Heading::Up => &self.up,
+            Heading::Down => &self.down,
+        }
+    }
+
+    fn bits_per_s(&self, now: Instant, heading: Heading) -> u64 {
+        let elapsed_ms = NonZeroU64::new(now.since(self.since).as_millis() as u64);
+        elapsed_ms.map_or(0, |ms| self.carried(heading).fresh * 8_000 / ms)
+    }
+
+    /// The direction in which it looks policed, in this window.
+    fn looks_policed(&self, now: Instant) -> Option<Policed> {
+        let policed = |heading: &Heading| {
+            let Carried { fresh, repeated } = *self.carried(*heading);
+            let is_slow = self.bits_per_s(now, *heading) <= SLOW_BITS_PER_S;
+            fresh >= LEAST_BYTES && is_slow && repeated * REPEATED_OF >= fresh + repeated
+        };
+        let heading = [Heading::Down, Heading::Up].into_iter().find(policed)?;
+        Some(Policed { heading, bits_per_s: self.bits_per_s(now, heading) })
+    }
+}
+
+/// The paces of all routes.
+#[derive(Debug, Default)]
+pub(crate) struct Paces {
+    routes: BTreeMap<FlowEnds, Pace>,
+    /// The sequence number up to which data of a flow has been seen.
+    seen: BTreeMap<(u64, Heading), u32>,
+}
+
+impl Paces {
+    /// Notes segments of a flow that pass on a route. `Some`: the route has looked policed for a while.
+    pub(crate) fn note<'a>(
+        &mut self,
+        now: Instant,
+        ends: FlowEnds,
+        (flow, heading): (u64, Heading),
+        segments: impl Iterator<Item = &'a [u8]>,
+    ) -> Option<Policed> {
+        let mut carried = Carried::default();
+        for (seq, len) in segments.filter_map(bulk) {
+            if self.seen.len() >= MOST_FLOWS && !self.seen.contains_key(&(flow, heading)) {
+                self.seen.clear();
+            }
+            let seen = self.seen.entry((flow, heading)).or_insert(seq);
+            let end = seq.wrapping_add(len);
+            // What lies before, in the half of the numbers behind it, was there.
+            if (seq.wrapping_sub(*seen) as i32) < 0 {
+                carried.repeated += u64::from(len);
+            } else {
+                carried.fresh += u64::from(len);
+                *seen = end;
+            }
+        }
+        if carried.fresh + carried.repeated == 0 {
+            return None;
+        }
+        if self.routes.len() >= MOST_ROUTES && !self.routes.contains_key(&ends) {
+            self.routes.clear();
+        }
+        let pace = self.routes.entry(ends).or_insert_with(|| Pace::new(now));
+        let sum = if heading == Heading::Up { &mut pace.up } else { &mut pace.down };
+        (sum.fresh, sum.repeated) = (sum.fresh + carried.fresh, sum.repeated + carried.repeated);
+        if now < pace.since + WINDOW {
+            return None;
+        }
+        let found = pace.looks_policed(now);
+        let policed = found.map_or(0, |_| pace.policed.saturating_add(1));
+        *pace = Pace { policed, ..Pace::new(now) };
+        found.filter(|_| policed >= WINDOWS)
+    }
+
+    /// The rate of fresh data since the window began, if there is enough of it to tell.
+    pub(crate) fn rate(&self, now: Instant, ends: &FlowEnds, heading: Heading) -> Option<u64> {
+        let pace = self.routes.get(ends)?;
+        let enough = pace.carried(heading).fresh >= LEAST_BYTES;
+        enough.then(|| pace.bits_per_s(now, heading))
+    }
+
+    /// Begins a window now.
+    pub(crate) fn begin(&mut self, now: Instant, ends: FlowEnds) {
+        self.routes.insert(ends, Pace::new(now));
+    }
+}
+
+/// The sequence number and payload of a segment of a bulk transfer.
+fn bulk(segment: &[u8]) -> Option<(u32, u32)> {
+    let header = segment.get(..TCP_HEADER)?;
+    let payload = segment.len().checked_sub(usize::from(header[12] >> 4) * 4)?;
+    let seq = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+    (payload >= BULK_BYTES).then_some((seq, u32::try_from(payload).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLOW: (u64, Heading) = (7, Heading::Down);
+
+    fn ends() -> FlowEnds {
+        ([192, 0, 2, 9].into(), ([203, 0, 113, 7], 7_777).into())
+    }
+
+    fn segment(seq: u32) -> Vec<u8> {
+        let mut bytes = vec![0; TCP_HEADER + 1_000];
+        bytes[4..8].copy_from_slice(&seq.to_be_bytes());
+        bytes[12] = 5 << 4;
+        bytes
+    }
+
+    /// 125 segments a second, 1 Mbit/s, of which one in `repeats_each` comes again.
+    fn run(paces: &mut Paces, repeats_each: u32) -> Vec<(u64, Policed)> {
+        let mut found = Vec::new();
+        for number in 0..1_000_u32 {
+            let now = Instant::from_millis(u64::from(number) * 8);
+            let bytes = segment((u32::MAX - 5_000).wrapping_add(number * 1_000));
+            let mut segments = vec![&bytes[..]];
+            if number % repeats_each == 0 {
+                segments.push(&bytes);
+            }
+            let policed = paces.note(now, ends(), FLOW, segments.into_iter());
+            found.extend(policed.map(|policed| (now.as_millis() as u64, policed)));
+        }
+        found
+    }
+
+    #[test]
+    fn a_slow_route_that_repeats_much_looks_policed_after_a_while() {
+        let found = run(&mut Paces::default(), 20);
+        let [(first_ms, policed), ..] = found[..] else { panic!("nothing found") };
+        assert_eq!((first_ms, policed.heading), (4_000, Heading::Down));
+        assert!((990_000..1_010_000).contains(&policed.bits_per_s), "{}", policed.bits_per_s);
+    }
+
+    #[test]
+    fn a_slow_route_that_loses_little_does_not() {
+        assert_eq!(run(&mut Paces::default(), 100), []);
+    }
+
+    #[test]
+    fn what_is_counted_has_a_bound_and_short_segments_do_not_count() {
+        let (mut paces, bytes) = (Paces::default(), segment(1));
+        for flow in 0..2_000_u16 {
+            let ends = (ends().0, ([203, 0, 113, 7], flow).into());
+            let flow = (u64::from(flow), Heading::Up);
+            let segments = [&bytes[..]].into_iter();
+            assert_eq!(paces.note(Instant::from_millis(1), ends, flow, segments), None);
+        }
+        assert!(paces.routes.len() <= MOST_ROUTES && paces.seen.len() <= MOST_FLOWS);
+        assert_eq!(bulk(&bytes[..200]), None);
+        assert_eq!(bulk(&bytes[..10]), None);
+    }
+}

@@ -1,0 +1,227 @@
+//! Resolution of a name over one interface, by the resolvers of that interface's network.
+//!
+//! The system's own resolution asks one resolver at a time, by whatever route leads to it. Where that route is dead,
+//! its answer takes many seconds, although another network would give it at once.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::io;
+
+use marline_time::Rng as _;
+use marline_wire::{DNS_AAAA, DNS_HEADER_LEN, DnsRecord, dns_answers};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::UdpSocket;
+use tokio::time::{Instant, timeout_at};
+
+use super::resolvers_of;
+use crate::LocalEnd;
+use crate::random::SecretRng;
+use crate::sys::socket;
+
+const DNS_A: u16 = 1;
+/// Longest name (RFC 1035), and longest label of one.
+const LONGEST_NAME: usize = 253;
+const LONGEST_LABEL: usize = 63;
+/// Records of an answer that are looked at, aliases included.
+const RECORDS: usize = 32;
+/// Addresses that are used of an answer.
+const MOST_ADDRESSES: usize = 16;
+/// Bytes of an answer that are read.
+const LONGEST_ANSWER: usize = 1_500;
+/// Times that all resolvers are asked, and how long is waited after each.
+const TRIES: u32 = 3;
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Wait after a socket error, so that one that only fails is not asked all the time.
+const AFTER_ERROR: Duration = Duration::from_millis(50);
+
+/// The IPv4 and IPv6 addresses of a host, as the resolvers of an interface's network know them. Asks over that
+/// interface for at most three seconds. Empty: no resolver is known, none answered, or the name has no address.
+///
+/// # Errors
+/// The name is not valid, or no socket can be opened there.
+pub async fn lookup_over(end: &LocalEnd, host: &str) -> io::Result<Vec<IpAddr>> {
+    let resolvers = resolvers_of((end.interface.0.as_str(), end.interface.1));
+    let reachable = |to: &&SocketAddr| to.is_ipv4() == end.bound.is_ipv4();
+    let resolvers: Vec<SocketAddr> = resolvers.iter().filter(reachable).copied().collect();
+    let name = encode_name(host)?;
+    if resolvers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let socket = open_socket(end)?;
+    let [a, b, c, d, ..] = SecretRng::from_os()?.next_u32().to_ne_bytes();
+    let mut questions =
+        [([a, b], DNS_A), ([c, d], DNS_AAAA)].map(|(id, kind)| Question::new(id, &name, kind));
+    for _ in 0..TRIES {
+        for question in questions.iter().filter(|question| question.addresses.is_none()) {
+            for resolver in &resolvers {
+                // A resolver without a route here does not answer.
+                let _ = socket.send_to(&question.bytes, resolver).await;
+            }
+        }
+        hear_answers(&socket, &resolvers, &mut questions).await;
+        if questions.iter().any(|question| question.addresses.is_some()) {
+            break;
+        }
+    }
+    Ok(questions.into_iter().filter_map(|question| question.addresses).flatten().collect())
+}
+
+/// A query, and the addresses that its answer gave.
+struct Question {
+    bytes: Vec<u8>,
+    kind: u16,
+    addresses: Option<Vec<IpAddr>>,
+}
+
+impl Question {
+    fn new(id: [u8; 2], name: &[u8], kind: u16) -> Question {
+        // Recursion desired, one question, no records.
+        let mut bytes = [&id[..], &[1, 0, 0, 1, 0, 0, 0, 0, 0, 0], name].concat();
+        bytes.extend(kind.to_be_bytes());
+        bytes.extend([0, 1]);
+        Question { bytes, kind, addresses: None }
+    }
+
+    /// Takes an answer, if it is one to this question. A resolver's own failure is not an answer.
+    fn take(&mut self, answer: &[u8]) {
+        const NXDOMAIN: u8 = 3;
+        let Some(asked) = answer.get(DNS_HEADER_LEN..self.bytes.len()) else { return };
+        let is_answer =
+            answer[..2] == self.bytes[..2] && answer[2] & 0x80 != 0 && answer[4..6] == [0, 1];
+        let to_this = asked.eq_ignore_ascii_case(&self.bytes[DNS_HEADER_LEN..]);
+        if is_answer && to_this && [0, NXDOMAIN].contains(&(answer[3] & 0x0f)) {
+            let records = dns_answers(answer).take(RECORDS).map_while(|record| record);
+            let found = records.filter_map(|record| address_of(&record, self.kind));
+            self.addresses = Some(found.take(MOST_ADDRESSES).collect());
+        }
+    }
+}
+
+fn address_of(record: &DnsRecord<'_>, kind: u16) -> Option<IpAddr> {
+    if record.kind != kind {
+        return None;
+    }
+    match kind {
+        DNS_A => Some(IpAddr::from(<[u8; 4]>::try_from(record.data).ok()?)),
+        _ => Some(IpAddr::from(<[u8; 16]>::try_from(record.data).ok()?)),
+    }
+}
+
+/// Reads until all questions are answered, or for as long as the patience.
+async fn hear_answers(socket: &UdpSocket, resolvers: &[SocketAddr], questions: &mut [Question]) {
+    let until = Instant::now() + PATIENCE;
+    let mut buffer = [0; LONGEST_ANSWER];
+    while questions.iter().any(|question| question.addresses.is_none()) {
+        let Ok(received) = timeout_at(until, socket.recv_from(&mut buffer)).await else { return };
+        let Ok((len, from)) = received else {
+            tokio::time::sleep(AFTER_ERROR).await;
+            continue;
+        };
+        if resolvers.iter().any(|r| (r.ip(), r.port()) == (from.ip(), from.port())) {
+            for question in questions.iter_mut() {
+                question.take(&buffer[..len]);
+            }
+        }
+    }
+}
+
+/// A name as labels with their lengths.
+fn encode_name(host: &str) -> io::Result<Vec<u8>> {
+    let host = host.trim_end_matches('.');
+    let labels = host.split('.');
+    let fits = |label: &str| (1..=LONGEST_LABEL).contains(&label.len()) && label.is_ascii();
+    if host.len() > LONGEST_NAME || !labels.clone().all(fits) {
+        let text = format!("{host:?} is not a valid host name");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    let mut name = Vec::with_capacity(host.len() + 2);
+    for label in labels {
+        name.push(label.len() as u8);
+        name.extend(label.as_bytes());
+    }
+    name.push(0);
+    Ok(name)
+}
+
+/// A socket whose packets leave by the end's interface.
+pub(super) fn open_socket(end: &LocalEnd) -> io::Result<UdpSocket> {
+    let options = end.socket_options();
+    let kind = Type::DGRAM.nonblocking().cloexec();
+    let socket = Socket::new(Domain::for_address(options.local), kind, Some(Protocol::UDP))?;
+    if let Some((name, index)) = &options.interface {
+        socket::bind_to_interface(&socket, name, *index, options.local.is_ipv6())?;
+    }
+    socket::mark(&socket, options.mark)?;
+    socket.bind(&options.local.into())?;
+    UdpSocket::from_std(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(question: &Question, code: u8, records: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut bytes = question.bytes.clone();
+        bytes[2] |= 0x80;
+        bytes[3] = code;
+        bytes[6..8].copy_from_slice(&(records.len() as u16).to_be_bytes());
+        for (kind, data) in records {
+            bytes.extend([0xc0, 12]);
+            bytes.extend(kind.to_be_bytes());
+            bytes.extend([0, 1, 0, 0, 0, 60]);
+            bytes.extend((data.len() as u16).to_be_bytes());
+            bytes.extend(*data);
+        }
+        bytes
+    }
+
+    fn question(kind: u16) -> Question {
+        Question::new([7, 9], &encode_name("Server.example.").unwrap(), kind)
+    }
+
+    #[test]
+    fn addresses_behind_an_alias_are_read_and_other_families_are_not() {
+        let mut asked = question(DNS_A);
+        let ipv6 = [0x20; 16];
+        let records = [(5, &b"\x00"[..]), (DNS_A, &[192, 0, 2, 1]), (DNS_AAAA, &ipv6)];
+        asked.take(&answer(&question(DNS_A), 0, &records));
+        assert_eq!(asked.addresses, Some(vec!["192.0.2.1".parse().unwrap()]));
+        let mut asked = question(DNS_AAAA);
+        asked.take(&answer(&question(DNS_AAAA), 3, &[]));
+        assert_eq!(asked.addresses, Some(Vec::new()), "there is no such name");
+    }
+
+    #[test]
+    fn only_an_answer_to_this_question_counts() {
+        let good = answer(&question(DNS_A), 0, &[(DNS_A, &[192, 0, 2, 1])]);
+        for (at, byte) in [(0, 1), (2, 0), (3, 2), (5, 2), (13, b'x')] {
+            let (mut bad, mut asked) = (good.clone(), question(DNS_A));
+            bad[at] = byte;
+            asked.take(&bad);
+            assert_eq!(asked.addresses, None, "byte {at}");
+        }
+        for len in 0..good.len() {
+            let mut asked = question(DNS_A);
+            asked.take(&good[..len]);
+            assert!(asked.addresses.is_none_or(|found| found.is_empty()), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn names_are_encoded_or_refused() {
+        assert_eq!(encode_name("a.bc").unwrap(), b"\x01a\x02bc\x00");
+        for bad in ["", "a..b", "\u{e4}.example", &"x".repeat(64), &"a.".repeat(200)] {
+            assert!(encode_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn mutated_answers_do_not_panic() {
+        let good = answer(&question(DNS_A), 0, &[(5, &[3; 40]), (DNS_A, &[1, 2, 3, 4])]);
+        let mut rng = marline_time::PcgRng::new(13, 1);
+        for _ in 0..20_000 {
+            let bytes = crate::net::message::tests::mutated(&mut rng, &good);
+            question(DNS_A).take(&bytes);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Places for applications' connections. At the limit, a connection waits a moment for a place and is then refused,
+//! so that an application never waits for an answer that cannot come.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
+
+use crate::message::{ErrorCode, Failure};
+use crate::rate::{Rate, RateLimit};
+
+/// How long a connection waits for a place: longer than a burst lasts, shorter than an application's patience.
+const WAIT: Duration = Duration::from_secs(3);
+/// Connections that wait at the same time; further ones stay in the kernel's queue.
+const WAITING: usize = 1_024;
+/// Warnings about the limit.
+const WARNINGS: Rate = Rate { burst: 1, interval: Duration::from_secs(60) };
+
+/// Permission to wait for a place.
+#[derive(Debug)]
+pub struct Turn(
+    #[expect(dead_code, reason = "held for the length of the wait")] OwnedSemaphorePermit,
+);
+
+/// A place; it is free again once this is dropped.
+#[derive(Debug)]
+pub struct Place(
+    #[expect(dead_code, reason = "held for the length of the connection")] OwnedSemaphorePermit,
+);
+
+/// The places of a client.
+#[derive(Debug)]
+pub struct Places {
+    free: Arc<Semaphore>,
+    count: Mutex<usize>,
+    waiting: Arc<Semaphore>,
+    refused: AtomicU64,
+    warnings: Mutex<RateLimit>,
+}
+
+impl Places {
+    /// This many places.
+    #[must_use]
+    pub fn new(count: usize) -> Places {
+        Places {
+            free: Arc::new(Semaphore::new(count)),
+            count: Mutex::new(count),
+            waiting: Arc::new(Semaphore::new(WAITING)),
+            refused: AtomicU64::new(0),
+            warnings: Mutex::new(RateLimit::new(WARNINGS)),
+        }
+    }
+
+    /// Changes their number. Existing connections stay; a lower number is reached as they end. Needs a runtime.
+    pub fn resize(&self, places: usize) {
+        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        if places > *count {
+            self.free.add_permits(places - *count);
+        }
+        if let Some(fewer @ 1..) = count.checked_sub(places) {
+            let free = Arc::clone(&self.free);
+            // Waits in front of the connections that come from now on.
+            tokio::spawn(async move {
+                let fewer = u32::try_from(fewer).unwrap_or(u32::MAX);
+                if let Ok(permits) = free.acquire_many_owned(fewer).await {
+                    permits.forget();
+                }
+            });
+        }
+        *count = places;
+    }
+
+    /// Waits until fewer than 1,024 connections wait for a place.
+    pub async fn turn(&self) -> Turn {
+        match Arc::clone(&self.waiting).acquire_owned().await {
+            Ok(permit) => Turn(permit),
+            // The semaphore is never closed.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Takes a place, or waits for one for up to 3 s.
+    ///
+    /// # Errors
+    /// All places are taken, as the application is to be told. The log says so once a minute.
+    pub async fn take(&self, turn: Turn) -> Result<Place, Failure> {
+        let taken = timeout(WAIT, Arc::clone(&self.free).acquire_owned()).await;
+        drop(turn);
+        match taken {
+            Ok(Ok(permit)) => Ok(Place(permit)),
+            _ => Err(self.refuse()),
+        }
+    }
+
+    /// Takes a place if one is free now.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn try_take(&self) -> Result<Place, Failure> {
+        Arc::clone(&self.free).try_acquire_owned().map(Place).map_err(|_| self.refuse())
+    }
+
+    fn refuse(&self) -> Failure {
+        let count = *self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if warnings.take(Instant::now()) {
+            tracing::warn!(
+                refused,
+                "connection limit reached: all {count} connections (--max-connections) are in use, refusing new ones"
+            );
+        }
+        let text = format!("the client's limit of {count} connections is reached");
+        Failure::new(ErrorCode::ResourceExceeded, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_house_refuses_within_seconds_and_serves_again() {
+        let places = Places::new(1);
+        let first = places.take(places.turn().await).await.expect("a free place");
+        let begun = Instant::now();
+        let refused = places.take(places.turn().await).await.expect_err("no place");
+        assert_eq!(refused.code, ErrorCode::ResourceExceeded);
+        assert!(refused.text.contains("limit of 1 connections"), "{}", refused.text);
+        assert_eq!(begun.elapsed(), WAIT);
+        assert!(places.try_take().is_err());
+        let (waiting, ()) = tokio::join!(async { places.take(places.turn().await).await }, async {
+            tokio::time::sleep(WAIT / 2).await;
+            drop(first);
+        });
+        assert!(waiting.is_ok(), "a place came free in time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_number_holds_as_connections_end() {
+        let places = Places::new(3);
+        let mut taken: Vec<Place> = (0..3).map(|_| places.try_take().expect("free")).collect();
+        places.resize(1);
+        tokio::task::yield_now().await;
+        taken.truncate(1);
+        tokio::task::yield_now().await;
+        assert!(places.try_take().is_err(), "two of three have ended, and one is all there may be");
+        places.resize(2);
+        assert!(places.try_take().is_ok());
+    }
+}

@@ -1,0 +1,88 @@
+//! Paths that fail together: they probably share a line, and neither protects the other.
+//!
+//! Interfaces do not say what lies behind them: a phone that is tethered by cable and by WiFi, or two modems of one
+//! provider, look like two networks. That they fail in the same moment, while others go on, and do so again, gives
+//! them away.
+
+use std::collections::BTreeMap;
+
+/// Common failures that are no coincidence.
+const TIMES: u32 = 2;
+/// Pairs that are remembered.
+const MOST_PAIRS: usize = 64;
+
+/// How often pairs of paths have failed together.
+#[derive(Debug, Default)]
+pub(super) struct SharedFate {
+    times: BTreeMap<(String, String), u32>,
+}
+
+impl SharedFate {
+    pub(super) const fn new() -> Self {
+        SharedFate { times: BTreeMap::new() }
+    }
+
+    /// These paths have failed in one moment. Gives what is to be said of pairs that have done so before.
+    pub(super) fn on_failure(&mut self, failed: &[&str]) -> Vec<String> {
+        let is_among = |path: &String| failed.contains(&path.as_str());
+        // A path that fails without the other has a line of its own.
+        self.times.retain(|(one, other), _| is_among(one) == is_among(other));
+        let mut notices = Vec::new();
+        for (at, one) in failed.iter().enumerate() {
+            for other in &failed[at + 1..] {
+                let pair = if one < other { (one, other) } else { (other, one) };
+                let pair = ((*pair.0).to_owned(), (*pair.1).to_owned());
+                if self.times.len() >= MOST_PAIRS && !self.times.contains_key(&pair) {
+                    continue;
+                }
+                let text = format!(
+                    "paths {} and {} have failed together {TIMES} times: they probably share a line, so that neither \
+                     protects the other",
+                    pair.0, pair.1
+                );
+                let times = self.times.entry(pair).or_default();
+                *times = times.saturating_add(1);
+                if *times == TIMES {
+                    notices.push(text);
+                }
+            }
+        }
+        notices
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_paths_that_fail_together_twice_are_named_once() {
+        let mut fate = SharedFate::default();
+        assert_eq!(fate.on_failure(&["wwan0", "usb0"]), [""; 0]);
+        let said = fate.on_failure(&["usb0", "wwan0"]);
+        assert_eq!(said.len(), 1);
+        assert!(
+            said[0].starts_with("paths usb0 and wwan0 have failed together 2 times"),
+            "{said:?}"
+        );
+        assert_eq!(fate.on_failure(&["usb0", "wwan0"]), [""; 0]);
+    }
+
+    #[test]
+    fn a_path_that_fails_alone_shares_no_line() {
+        let mut fate = SharedFate::default();
+        fate.on_failure(&["wlan0", "wwan0"]);
+        fate.on_failure(&["wlan0"]);
+        assert_eq!(fate.on_failure(&["wlan0", "wwan0"]), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_remembered_has_a_bound() {
+        let mut fate = SharedFate::default();
+        for number in 0..1_000 {
+            let names = [format!("usb{number}"), format!("eth{number}")];
+            fate.on_failure(&[&names[0], &names[1]]);
+        }
+        assert_eq!(fate.times.len(), MOST_PAIRS);
+    }
+}

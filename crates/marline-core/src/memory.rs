@@ -3,8 +3,8 @@
 //! *Sharing.* Every user, such as a credential of a proxy, has an account, and what is held is charged there. Limits
 //! follow what is still free, as those of the output queues of a switch do that share one memory (Choudhury and Hahne,
 //! "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2),
-//! 1998): the buffers of an account may hold a third of what the whole process has free, and one buffer an eighth of what
-//! is left to its account. Nothing is reserved and no account needs to hear of the others: the buffers of one user
+//! 1998): the buffers of an account may hold a third of what the whole process has free, and one buffer an eighth of
+//! what is left to its account. Nothing is reserved and no account needs to hear of the others: the buffers of one user
 //! alone get a quarter of the memory, those of two users a fifth each, and a user that holds little always finds room
 //! for a little more.
 //!

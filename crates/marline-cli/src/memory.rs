@@ -1,8 +1,8 @@
-//! Memory budget of this process: how large it is, and what is shown of it.
+//! Memory budget of this process: its size, and how `status` and the dashboard show its use.
 //!
-//! Unless somebody says how much it may be, it is part of what the system lets the process have: of the limit of its
-//! control group or of one above it, or of the machine's memory. The rest is for what is not counted: the program
-//! itself, its stacks and tasks, what the allocator keeps, and tables that have bounds of their own.
+//! The default is a share of the limit of the process's control group (or of a group above it), or of the machine's
+//! memory. The rest is for memory that is not counted: the program itself, stacks and tasks, free memory that the
+//! allocator keeps, and tables that have bounds of their own.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -87,7 +87,7 @@ fn limit_along(root: &Path, path: &str, file: &str) -> Option<u64> {
     limits.into_iter().min()
 }
 
-/// What is held of the budget, as it is shown.
+/// Use of the memory budget, as `status` and the dashboard show it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {

@@ -45,7 +45,7 @@ pub use linux_compat::LinuxCompat;
 pub use liveness::{BadSilenceSpec, LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};
 pub use marline_policy::AddressPairFault;
 pub use marline_wire::mptcp::Extensions;
-pub use memory::{MemoryAccount, MemoryBudget, MemoryCharge, MemoryKind, MemoryUsage};
+pub use memory::{MemoryAccount, MemoryBudget, MemoryCharge, MemoryKind, MemoryUsage, WaitForRoom};
 pub use path_health::{
     AddressPairHealth, AddressPairInfo, AddressPairStatistics, AddressPairVerdict,
     PathHealthMonitor, PathHealthObserver,

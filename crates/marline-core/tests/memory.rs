@@ -16,7 +16,7 @@ use marline_testkit::{Fate, Pair, Side, config, endpoint_config};
 /// They leave lists that double as much room to spare as ten thousand do, and are all open before the first is
 /// idle for long.
 const CONNECTIONS: usize = 310;
-/// What each carries either way before it rests.
+/// Bytes that each connection carries in each direction before it becomes idle.
 const BURDEN: usize = 100_000;
 /// Longer than a connection waits before it gives memory back.
 const REST: Duration = Duration::from_secs(21);

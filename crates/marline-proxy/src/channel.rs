@@ -107,6 +107,14 @@ impl<T: Transport> Transport for Channel<T> {
         self.below().know_peer(account);
     }
 
+    /// Not known of TLS, which only the first connections to a server use.
+    fn buffered(&mut self, trim: bool) -> u64 {
+        match self {
+            Channel::Tls(_) => 0,
+            Channel::Session(stream) => stream.buffered(trim),
+        }
+    }
+
     fn binding(&self) -> Option<Binding> {
         self.below().binding()
     }

@@ -147,9 +147,14 @@ where
     let mut buffers = SocketBuffers::begin(local.inner.socket(), local.traffic.memory());
     poll_fn(|cx| {
         let memory = local.traffic.memory();
-        let out_ended = out.poll(cx, (local, remote), memory)?;
-        let back_ended = back.poll(cx, (remote, local), memory)?;
-        buffers.note_blocked(local.inner.socket(), memory, (out.is_blocked(), back.is_blocked()));
+        // What waits in the encryption of the remote side is flushed first, so this side alone needs asking.
+        let has_room = !pump::is_short(memory) || local.inner.poll_room(cx).is_ready();
+        let out_ended = out.poll(cx, (local, remote), memory, true)?;
+        let back_ended = back.poll(cx, (remote, local), memory, has_room)?;
+        let blocked = (out.is_blocked(), back.is_blocked());
+        buffers.note_blocked(local.inner.socket(), memory, blocked);
+        // Blocked or not: the rest of a record may take long to come.
+        buffers.note_kept(memory, remote.buffered(socket_buffers::is_tight(memory)));
         if out_ended.is_ready() && back_ended.is_ready() {
             return Poll::Ready(Ok(()));
         }

@@ -43,6 +43,14 @@ impl<T: Transport> Transport for Rewound<T> {
         self.inner.socket()
     }
 
+    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.inner.poll_room(cx)
+    }
+
+    fn buffered(&mut self, trim: bool) -> u64 {
+        self.inner.buffered(trim)
+    }
+
     fn binding(&self) -> Option<Binding> {
         self.inner.binding()
     }

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::task::{Context, Poll, ready};
 
 use marline::MemoryAccount;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, Interest};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::session::{BINDING_LABEL, Binding};
@@ -45,6 +46,17 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// The socket that it is, whose buffers the kernel has; `None`: there is none, or it is shared with other streams.
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    /// Ready while a write would be taken. Unlike a write, it tells so without bytes at hand; and where the kernel
+    /// has a limit of unsent bytes, it keeps to that limit more closely.
+    fn poll_room(&self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    /// Bytes of its own buffers, which may stay as they are for long. `trim`: unused room is returned first.
+    fn buffered(&mut self, _trim: bool) -> u64 {
+        0
     }
 
     /// Both directions have ended in good order, and nobody will use it here: what can serve again goes where it
@@ -106,6 +118,17 @@ impl Transport for TcpStream {
         Some(self.as_fd())
     }
 
+    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            // Within `try_io`, so that room that comes after the look is not missed.
+            if self.try_io(Interest::WRITABLE, || look_for_room(self.as_fd())).is_ok() {
+                return Poll::Ready(());
+            }
+            // An error is the next write's.
+            let _ = ready!(self.poll_write_ready(cx));
+        }
+    }
+
     /// The kernel says whether a FIN came, read or not. Whoever takes nothing for minutes counts as one that refuses:
     /// a connection of which nothing is heard at all ends by the kernel's own timeouts.
     fn peer_state(&self) -> PeerState {
@@ -123,6 +146,26 @@ impl Transport for UnixStream {
 
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         Some(self.as_fd())
+    }
+
+    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if self.try_io(Interest::WRITABLE, || look_for_room(self.as_fd())).is_ok() {
+                return Poll::Ready(());
+            }
+            let _ = ready!(self.poll_write_ready(cx));
+        }
+    }
+}
+
+/// Asks the kernel whether a socket has room now. If not, the kernel will report when it has, which it does only
+/// after somebody asked or was refused.
+fn look_for_room(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
+    match poll(&mut polled, Some(&Timespec::default())) {
+        Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
+        // Also an error of the socket: the write that follows reports it.
+        _ => Ok(()),
     }
 }
 

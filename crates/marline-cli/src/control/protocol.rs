@@ -174,7 +174,7 @@ pub struct Hello {
     /// Bytes computed from the peer's.
     #[serde(default)]
     pub bytes_repaired: u64,
-    /// Its memory budget.
+    /// Use of the memory budget.
     #[serde(default)]
     pub memory: Memory,
 }

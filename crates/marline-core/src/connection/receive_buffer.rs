@@ -7,7 +7,7 @@
 //! up (dynamic right-sizing, Fisk and Feng 2001; the round trip is that of the slowest subflow, by
 //! the handshake if nothing else was measured). While bytes wait behind a hole of a slower path and
 //! fill three quarters of the window, it doubles. Where memory is short (`memory.rs`), the edge goes no further than
-//! the account allows, and at least to the end of the chunk that is being read.
+//! the account allows, and at least to the end of the piece of a chunk that is being read.
 
 use core::num::NonZeroU64;
 
@@ -139,7 +139,7 @@ impl ReceiveBuffer {
         if allowance >= self.window {
             return full;
         }
-        let least = Chunks::end_of_chunk(self.read.0 + 1);
+        let least = Chunks::end_of_piece(self.read.0).max(self.chunks.end_of_held(self.read.0));
         full.min(self.read.plus(allowance).max(Dsn(least))).max(self.edge)
     }
 

@@ -4,8 +4,8 @@
 //! must be able to repeat bytes it sent although another path delivered them, so chunks that a subflow still
 //! holds stay pinned; they do not count against the application's space.
 //!
-//! Where memory is short (`memory.rs`), the application gets no more chunks than its account allows. It gets one once
-//! all that it wrote is acknowledged and subflows keep little, so that every stream goes on.
+//! Where memory is short (`memory.rs`), the application gets no more chunks than its account allows. It gets a piece of
+//! one once all that it wrote is acknowledged and subflows keep little, so that every stream goes on.
 //!
 //! *Bounds.* A peer decides when a subflow's bytes are acknowledged, so it could make us hold everything that it has
 //! acknowledged at the data level. Three bounds prevent that:
@@ -35,7 +35,7 @@ const BASE_SPACE: u64 = 128 * 1024;
 /// What a connection may hold beyond its send buffer, at least: in a small buffer with several paths, a few segments
 /// on a slow one pin as many chunks as the buffer has.
 const LEAST_KEPT: u64 = 1024 * 1024;
-/// Where memory is short, the application gets another chunk although subflows keep this much of what was acknowledged.
+/// Where memory is short, the application gets another piece although subflows keep this much of what was acknowledged.
 const KEPT_BESIDE_FLOOR: u64 = 4 * CHUNK;
 
 fn space_of(bytes: u64) -> u32 {
@@ -127,8 +127,10 @@ impl SendBuffer {
         let (allowance, held) = (self.chunks.account().allowance(), self.chunks.memory());
         let more = allowance.saturating_sub(held) / CHUNK * CHUNK;
         let gets_another = self.una == self.end && held <= KEPT_BESIDE_FLOOR;
-        let tail = Chunks::end_of_chunk(self.end.0 + u64::from(gets_another)) - self.end.0;
-        more.saturating_add(tail)
+        let held_end = self.chunks.end_of_held(self.end.0);
+        let end =
+            if gets_another { held_end.max(Chunks::end_of_piece(self.end.0)) } else { held_end };
+        more.saturating_add(end - self.end.0)
     }
 
     /// Gives back the memory that it does not need now.
@@ -265,6 +267,7 @@ mod tests {
     use marline_time::Duration;
 
     use super::*;
+    use crate::memory::PIECE;
     use crate::{MemoryBudget, MemoryKind};
 
     fn source() -> ChunkSource {
@@ -276,23 +279,23 @@ mod tests {
     }
 
     #[test]
-    fn where_memory_is_short_one_chunk_after_the_other_is_written() {
+    fn where_memory_is_short_one_piece_after_the_other_is_written() {
         let budget = MemoryBudget::new(Some(0));
         let account = budget.account(u64::MAX);
         let mut buffer = SendBuffer::new(1 << 20, false, charged(&account));
         let big = vec![7; 300_000];
         for turn in 1..4 {
-            assert_eq!(write(&mut buffer, &big) as u64, CHUNK);
-            assert_eq!((write(&mut buffer, &big), buffer.memory()), (0, CHUNK));
-            buffer.ack(Dsn(turn * CHUNK - 1));
-            assert!(!buffer.take_writable(Instant::ZERO), "the chunk is still held");
-            buffer.ack(Dsn(turn * CHUNK));
+            assert_eq!(write(&mut buffer, &big) as u64, PIECE);
+            assert_eq!((write(&mut buffer, &big), buffer.memory()), (0, PIECE));
+            buffer.ack(Dsn(turn * PIECE - 1));
+            assert!(!buffer.take_writable(Instant::ZERO), "the piece is still held");
+            buffer.ack(Dsn(turn * PIECE));
             assert!(buffer.take_writable(Instant::ZERO));
         }
         assert!(account.waits() >= 3);
-        // What stopped within a chunk goes on to its end.
+        // A piece that is not full is filled.
         assert_eq!(write(&mut buffer, &[1; 100]), 100);
-        assert_eq!(write(&mut buffer, &big) as u64, CHUNK - 100);
+        assert_eq!(write(&mut buffer, &big) as u64, PIECE - 100);
         budget.set_limit(None);
         assert_eq!(write(&mut buffer, &big[..100_000]), 100_000);
     }
@@ -309,7 +312,7 @@ mod tests {
             buffer.pin(DataRange::new(start, buffer.end()));
             buffer.ack(buffer.end());
         }
-        assert_eq!(buffer.memory(), KEPT_BESIDE_FLOOR + CHUNK);
+        assert_eq!(buffer.memory(), KEPT_BESIDE_FLOOR + PIECE);
         assert!(!buffer.take_writable(Instant::ZERO));
         // The application waits for the process's memory: no subflow has to go for it.
         assert!(buffer.is_held_back() && !buffer.keeps_too_much());

@@ -6,13 +6,16 @@
 //! peer has them by another path; everything around it goes.
 //!
 //! Bytes that last as long as the program are not copied where they fill a chunk: it refers to them.
+//!
+//! Where memory is short, a chunk begins as a piece of a quarter of its length. It becomes a whole one once bytes
+//! outside that piece are written.
 
 use core::fmt;
 use std::collections::VecDeque;
 
 use marline_wire::Checksum;
 
-use crate::memory::{CHUNK, Chunk, ChunkBytes as Bytes};
+use crate::memory::{CHUNK, Chunk, ChunkBytes as Bytes, PIECE, PieceBytes};
 use crate::{MemoryAccount, MemoryKind};
 
 /// Where the chunks of one buffer come from, and who is charged for them.
@@ -20,29 +23,46 @@ use crate::{MemoryAccount, MemoryKind};
 pub(crate) struct ChunkSource {
     account: MemoryAccount,
     kind: MemoryKind,
-    /// Chunks that are out.
-    held: u32,
+    /// Chunks and pieces in use, counted in pieces.
+    held_pieces: u32,
 }
 
 impl ChunkSource {
     pub(crate) const fn new(account: MemoryAccount, kind: MemoryKind) -> Self {
-        ChunkSource { account, kind, held: 0 }
+        ChunkSource { account, kind, held_pieces: 0 }
     }
 
     fn take(&mut self) -> Chunk {
-        self.held += 1;
+        self.held_pieces += PIECES;
         self.account.add(self.kind, CHUNK);
         self.account.take_chunk()
     }
 
     fn give(&mut self, chunk: Chunk) {
-        self.held -= 1;
+        self.held_pieces -= PIECES;
         self.account.give_chunk(chunk);
         self.account.sub(self.kind, CHUNK);
     }
 
+    fn take_piece(&mut self) -> Box<PieceBytes> {
+        self.held_pieces += 1;
+        self.account.add(self.kind, PIECE);
+        Box::new([0; PIECE as usize])
+    }
+
+    fn give_piece(&mut self, piece: Box<PieceBytes>) {
+        drop(piece);
+        self.held_pieces -= 1;
+        self.account.sub(self.kind, PIECE);
+    }
+
+    /// Whether a buffer should take a piece where that is enough.
+    fn is_short(&self) -> bool {
+        self.account.allowance() < CHUNK
+    }
+
     fn held_bytes(&self) -> u64 {
-        u64::from(self.held) * CHUNK
+        u64::from(self.held_pieces) * PIECE
     }
 
     fn charge_to(&mut self, account: &MemoryAccount) {
@@ -57,6 +77,9 @@ impl Drop for ChunkSource {
     }
 }
 
+/// Pieces of a chunk.
+const PIECES: u32 = (CHUNK / PIECE) as u32;
+
 /// A chunk's place in the list. `pinned`: bytes of it that somebody still needs, counted once for each who does;
 /// it cannot overflow, as subflows would have to hold the chunk 262,144 times. It stands in each variant, which
 /// keeps a slot as small as it would be without [`Slot::Lent`].
@@ -67,6 +90,12 @@ enum Slot {
     Own {
         pinned: u32,
         bytes: Chunk,
+    },
+    /// Only this piece of the chunk, counted from its beginning, has bytes.
+    Part {
+        pinned: u32,
+        piece: u8,
+        bytes: Box<PieceBytes>,
     },
     /// Bytes of somebody else, also those that are not written yet.
     Lent {
@@ -93,22 +122,41 @@ impl fmt::Debug for Slot {
 impl Slot {
     const EMPTY: Slot = Slot::Empty { pinned: 0 };
 
-    fn bytes(&self) -> Option<&Bytes> {
+    /// The bytes at `offset`; `None` if some of them are not there.
+    fn bytes(&self, offset: usize, len: usize) -> Option<&[u8]> {
         match self {
             Slot::Empty { .. } => None,
-            Slot::Own { bytes, .. } => Some(bytes),
-            Slot::Lent { bytes, .. } => Some(bytes),
+            Slot::Own { bytes, .. } => bytes.get(offset..offset + len),
+            Slot::Lent { bytes, .. } => bytes.get(offset..offset + len),
+            Slot::Part { piece, bytes, .. } => {
+                let start = offset.checked_sub(start_of(*piece))?;
+                bytes.get(start..start + len)
+            }
         }
     }
 
     const fn pinned(&self) -> u32 {
-        let (Slot::Empty { pinned } | Slot::Own { pinned, .. } | Slot::Lent { pinned, .. }) = self;
+        let (Slot::Empty { pinned }
+        | Slot::Own { pinned, .. }
+        | Slot::Part { pinned, .. }
+        | Slot::Lent { pinned, .. }) = self;
         *pinned
     }
 
     const fn pinned_mut(&mut self) -> &mut u32 {
-        let (Slot::Empty { pinned } | Slot::Own { pinned, .. } | Slot::Lent { pinned, .. }) = self;
+        let (Slot::Empty { pinned }
+        | Slot::Own { pinned, .. }
+        | Slot::Part { pinned, .. }
+        | Slot::Lent { pinned, .. }) = self;
         pinned
+    }
+
+    /// Where its bytes end within the chunk.
+    const fn end(&self) -> u64 {
+        match self {
+            Slot::Part { piece, .. } => (start_of(*piece) as u64) + PIECE,
+            _ => CHUNK,
+        }
     }
 
     /// Neither has bytes nor waits for somebody.
@@ -119,17 +167,57 @@ impl Slot {
     /// Lets go of the bytes.
     fn clear(&mut self, source: &mut ChunkSource) {
         let pinned = self.pinned();
-        if let Slot::Own { bytes, .. } = core::mem::replace(self, Slot::Empty { pinned }) {
-            source.give(bytes);
+        match core::mem::replace(self, Slot::Empty { pinned }) {
+            Slot::Own { bytes, .. } => source.give(bytes),
+            Slot::Part { bytes, .. } => source.give_piece(bytes),
+            Slot::Empty { .. } | Slot::Lent { .. } => {}
         }
     }
 
-    /// Bytes to write to, which are those that were lent, if some were.
+    fn write(&mut self, source: &mut ChunkSource, offset: usize, bytes: &[u8]) {
+        let (at, end) = (offset, offset + bytes.len());
+        if let Slot::Own { bytes: chunk, .. } = self {
+            chunk[at..end].copy_from_slice(bytes);
+        } else if let Some((piece, start)) = self.piece(source, at, end) {
+            piece[at - start..end - start].copy_from_slice(bytes);
+        } else if let Some(chunk) = self.own(source) {
+            chunk[at..end].copy_from_slice(bytes);
+        }
+    }
+
+    /// The piece to write these places of the chunk to, and its start. `None`: it takes the whole chunk.
+    fn piece(
+        &mut self,
+        source: &mut ChunkSource,
+        at: usize,
+        end: usize,
+    ) -> Option<(&mut PieceBytes, usize)> {
+        let wanted = (at / PIECE as usize) as u8;
+        if end > start_of(wanted + 1) {
+            return None;
+        }
+        if let Slot::Empty { pinned } = *self
+            && source.is_short()
+        {
+            *self = Slot::Part { pinned, piece: wanted, bytes: source.take_piece() };
+        }
+        match self {
+            Slot::Part { piece, bytes, .. } if *piece == wanted => Some((bytes, start_of(wanted))),
+            _ => None,
+        }
+    }
+
+    /// The whole chunk to write to. Bytes that were lent, or a piece, are copied into it.
     fn own(&mut self, source: &mut ChunkSource) -> Option<&mut Bytes> {
         if !matches!(self, Slot::Own { .. }) {
             let (pinned, mut bytes) = (self.pinned(), source.take());
-            if let Slot::Lent { bytes: lent, .. } = self {
-                bytes.copy_from_slice(&lent[..]);
+            match core::mem::replace(self, Slot::EMPTY) {
+                Slot::Lent { bytes: lent, .. } => bytes.copy_from_slice(&lent[..]),
+                Slot::Part { piece, bytes: part, .. } => {
+                    bytes[start_of(piece)..][..PIECE as usize].copy_from_slice(&part[..]);
+                    source.give_piece(part);
+                }
+                Slot::Empty { .. } | Slot::Own { .. } => {}
             }
             *self = Slot::Own { pinned, bytes };
         }
@@ -142,6 +230,11 @@ impl Slot {
         let there = lent.get(offset..offset + bytes.len());
         there.is_some_and(|there| core::ptr::eq(there, bytes) || there == bytes)
     }
+}
+
+/// Where a piece starts within its chunk.
+const fn start_of(piece: u8) -> usize {
+    piece as usize * PIECE as usize
 }
 
 /// The chunks that cover a window of a stream.
@@ -170,9 +263,24 @@ impl Chunks {
         self.source.charge_to(account);
     }
 
-    /// Where writing ends if no chunk is added to those that are there beyond `position`.
-    pub(crate) const fn end_of_chunk(position: u64) -> u64 {
-        position.next_multiple_of(CHUNK)
+    /// Where the piece with this position ends: the least that a buffer may go on to.
+    pub(crate) const fn end_of_piece(position: u64) -> u64 {
+        (position / PIECE + 1) * PIECE
+    }
+
+    /// Where writing at `position` would need memory that is not held yet.
+    pub(crate) fn end_of_held(&self, position: u64) -> u64 {
+        let number = position / CHUNK;
+        let index = number.checked_sub(self.first).map(|index| index as usize);
+        let end = match index.and_then(|index| self.slots.get(index)) {
+            None | Some(Slot::Empty { .. }) => 0,
+            Some(slot @ Slot::Part { piece, .. }) => {
+                let start = start_of(*piece) as u64;
+                if position % CHUNK < start { 0 } else { slot.end() }
+            }
+            Some(slot) => slot.end(),
+        };
+        position.max(number * CHUNK + end)
     }
 
     /// Writes `bytes` at `position`, making chunks as needed. Positions already released are a bug
@@ -183,8 +291,8 @@ impl Chunks {
         while !bytes.is_empty() {
             let (number, offset) = (position / CHUNK, (position % CHUNK) as usize);
             let n = bytes.len().min(CHUNK as usize - offset);
-            if let Some(chunk) = self.chunk_mut(number) {
-                chunk[offset..offset + n].copy_from_slice(&bytes[..n]);
+            if let Some(index) = self.index_to_write(number) {
+                self.slots[index].write(&mut self.source, offset, &bytes[..n]);
             }
             bytes = &bytes[n..];
             position += n as u64;
@@ -237,8 +345,8 @@ impl Chunks {
             let (number, offset) = (position / CHUNK, (position % CHUNK) as usize);
             let n = (out.len() - done).min(CHUNK as usize - offset);
             let slot = number.checked_sub(self.first).and_then(|i| self.slots.get(i as usize));
-            let Some(chunk) = slot.and_then(Slot::bytes) else { return false };
-            copy(&mut out[done..done + n], &chunk[offset..offset + n]);
+            let Some(bytes) = slot.and_then(|slot| slot.bytes(offset, n)) else { return false };
+            copy(&mut out[done..done + n], bytes);
             done += n;
             position += n as u64;
         }
@@ -272,7 +380,7 @@ impl Chunks {
     pub(crate) fn release(&mut self, position: u64) {
         let (from, to) = (self.released / CHUNK, position / CHUNK);
         self.released = self.released.max(position);
-        for number in from..to {
+        for number in from..=to {
             self.free_if_unused(number);
         }
         self.drop_front();
@@ -305,11 +413,6 @@ impl Chunks {
         self.slots.get_mut(number.checked_sub(self.first)? as usize)
     }
 
-    fn chunk_mut(&mut self, number: u64) -> Option<&mut Bytes> {
-        let index = self.index_to_write(number)?;
-        self.slots[index].own(&mut self.source)
-    }
-
     /// The slot of a chunk; it and those before it are made if they are not there.
     fn index_to_write(&mut self, number: u64) -> Option<usize> {
         if self.slots.is_empty() {
@@ -332,10 +435,13 @@ impl Chunks {
     }
 
     fn free_if_unused(&mut self, number: u64) {
-        if (number + 1) * CHUNK > self.released {
+        if number * CHUNK >= self.released {
             return;
         }
-        self.clear_unless_pinned(number);
+        let end = self.slot_mut(number).map_or(0, |slot| slot.end());
+        if end > 0 && number * CHUNK + end <= self.released {
+            self.clear_unless_pinned(number);
+        }
     }
 
     fn clear_unless_pinned(&mut self, number: u64) {
@@ -362,120 +468,4 @@ fn overlap(number: u64, start: u64, end: u64) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::MemoryBudget;
-
-    fn new_chunks() -> Chunks {
-        Chunks::new(ChunkSource::new(MemoryAccount::default(), MemoryKind::Send))
-    }
-
-    #[test]
-    fn chunks_are_charged_for_as_long_as_they_are_held() {
-        let budget = MemoryBudget::new(Some(100 * CHUNK));
-        let (strangers, known) = (budget.account(CHUNK), budget.account(u64::MAX));
-        let mut chunks = Chunks::new(ChunkSource::new(strangers.clone(), MemoryKind::Receive));
-        chunks.write(0, &pattern(0, 40_000));
-        assert_eq!((strangers.used(), known.used()), (3 * CHUNK, 0));
-        chunks.charge_to(&known);
-        chunks.charge_to(&known);
-        assert_eq!((strangers.used(), known.used()), (0, 3 * CHUNK));
-        chunks.release(CHUNK);
-        assert_eq!(known.used(), 2 * CHUNK);
-        drop(chunks);
-        assert_eq!((known.used(), budget.usage().used), (0, 0));
-    }
-
-    fn pattern(start: u64, len: usize) -> Vec<u8> {
-        (start..start + len as u64).map(|i| (i % 251) as u8).collect()
-    }
-
-    #[test]
-    fn bytes_come_back_across_chunk_edges() {
-        let mut chunks = new_chunks();
-        chunks.write(0, &pattern(0, 40_000));
-        let mut out = vec![0; 30_000];
-        assert!(chunks.read(5_000, &mut out));
-        assert_eq!(out, pattern(5_000, 30_000));
-        assert!(!chunks.read(60_000, &mut out));
-    }
-
-    #[test]
-    fn a_pinned_chunk_outlives_its_neighbours() {
-        let mut chunks = new_chunks();
-        chunks.write(0, &pattern(0, 5 * CHUNK as usize));
-        chunks.pin(CHUNK, CHUNK + 10);
-        chunks.release(4 * CHUNK);
-        assert_eq!(chunks.source.held, 2);
-        let mut out = vec![0; 10];
-        assert!(chunks.read(CHUNK, &mut out));
-        assert_eq!(out, pattern(CHUNK, 10));
-        chunks.unpin(CHUNK, CHUNK + 10);
-        assert_eq!((chunks.source.held, chunks.slots.len()), (1, 1));
-        chunks.release(5 * CHUNK);
-        chunks.shrink();
-        assert_eq!(chunks.memory(), 0);
-    }
-
-    #[test]
-    fn lasting_bytes_are_referred_to_where_they_fill_a_chunk() {
-        static OTHER: [u8; CHUNK as usize] = [9; CHUNK as usize];
-        static BYTES: [u8; 3 * CHUNK as usize] = [7; 3 * CHUNK as usize];
-        let mut chunks = new_chunks();
-        // In pieces, of which only the first has a whole chunk before it.
-        chunks.lend(0, &BYTES, 10_000);
-        chunks.lend(10_000, &BYTES[10_000..20_000], 10_000);
-        assert_eq!(chunks.memory(), CHUNK, "the second piece ends within a chunk");
-        chunks.lend(20_000, &BYTES[20_000..], BYTES.len() - 20_000);
-        assert_eq!(chunks.memory(), CHUNK);
-        let mut out = vec![0; BYTES.len()];
-        assert!(chunks.read(0, &mut out));
-        assert_eq!(out, BYTES);
-        // Of another place, but equal; then not equal.
-        let mut chunks = new_chunks();
-        chunks.lend(0, &BYTES, 100);
-        chunks.lend(100, &BYTES[..100], 100);
-        assert_eq!(chunks.memory(), 0);
-        chunks.lend(200, &OTHER, 100);
-        assert_eq!(chunks.memory(), CHUNK);
-        chunks.write(300, &pattern(300, 100));
-        let mut out = vec![0; 400];
-        assert!(chunks.read(0, &mut out));
-        let expected = [vec![7; 200], vec![9; 100], pattern(300, 100)].concat();
-        assert_eq!(out, expected);
-        chunks.pin(0, 400);
-        chunks.release(400);
-        assert!(chunks.read(0, &mut out));
-        chunks.unpin(0, 400);
-        chunks.shrink();
-        assert!(!chunks.read(0, &mut out));
-    }
-
-    #[test]
-    fn a_lent_chunk_is_written_to_as_a_copy() {
-        static BYTES: [u8; CHUNK as usize] = [7; CHUNK as usize];
-        let mut chunks = new_chunks();
-        chunks.lend(0, &BYTES, 100);
-        chunks.pin(0, 100);
-        chunks.write(100, &[8; 100]);
-        let mut out = vec![0; 200];
-        assert!(chunks.read(0, &mut out));
-        assert_eq!(out, [[7; 100], [8; 100]].concat());
-        chunks.release(CHUNK);
-        assert!(chunks.read(0, &mut out[..100]), "the pin holds for the copy");
-        chunks.unpin(0, 100);
-        assert_eq!((chunks.memory(), chunks.slots.len()), (0, 0));
-    }
-
-    #[test]
-    fn a_drained_stream_starts_again_where_it_stopped() {
-        let mut chunks = new_chunks();
-        chunks.write(0, &pattern(0, 100));
-        chunks.release(100);
-        chunks.shrink();
-        chunks.write(100, &pattern(100, 100));
-        let mut out = vec![0; 100];
-        assert!(chunks.read(100, &mut out));
-        assert_eq!(out, pattern(100, 100));
-    }
-}
+mod tests;

@@ -10,7 +10,7 @@ use marline_core::FallbackReason::{
 };
 use marline_core::{CloseReason, FallbackReason};
 use marline_testkit::fixtures::calling;
-use marline_testkit::{Expect, Peer, Script, Seg, Side, config, endpoint_config};
+use marline_testkit::{Expect, Peer, Script, Seg, Side, capable, config, endpoint_config};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
 
@@ -175,15 +175,9 @@ fn a_version_that_nobody_knows() {
             remote: "10.0.0.1:40000".parse().expect("an address"),
         };
         let mut peer = Peer::new(path, 7);
-        let offer = MpCapable {
-            version,
-            checksum_required: false,
-            extensibility: false,
-            deny_join_id0: false,
-            hmac_sha256: true,
-            form: MpCapableForm::Syn,
-        };
-        peer.send(&mut script, Seg::syn().mss(1_400).mptcp(MptcpOption::Capable(offer)));
+        let MptcpOption::Capable(known) = capable(MpCapableForm::Syn) else { unreachable!() };
+        let offer = MptcpOption::Capable(MpCapable { version, ..known });
+        peer.send(&mut script, Seg::syn().mss(1_400).mptcp(offer));
         let answer = script.take_sent().pop().expect("a SYN/ACK");
         let option = answer.seg.options.mptcp.capable();
         assert!(option.is_none_or(|c| c.version == 1), "{option:?}");

@@ -7,8 +7,8 @@ use marline_core::{
     CloseReason, ConnectionConfig, ConnectionId, EndpointConfig, Event, FourTuple, Limits,
 };
 use marline_testkit::timeline::{MSS, plain};
-use marline_testkit::{Script, Seg, endpoint_config};
-use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
+use marline_testkit::{Script, Seg, capable, endpoint_config};
+use marline_wire::mptcp::MpCapableForm;
 use marline_wire::{SeqNum, TcpFlags};
 
 const ISS: SeqNum = SeqNum(0xffff_fff0);
@@ -220,15 +220,7 @@ fn a_port_is_used_again_after_a_connection_that_we_ended_first() {
 #[test]
 fn a_client_that_offers_multipath_gets_plain_tcp() {
     let mut script = listening(Limits::default());
-    let capable = MpCapable {
-        version: 1,
-        checksum_required: false,
-        extensibility: false,
-        deny_join_id0: false,
-        hmac_sha256: true,
-        form: MpCapableForm::Syn,
-    };
-    script.inject(from(40_000), syn().mptcp(MptcpOption::Capable(capable)));
+    script.inject(from(40_000), syn().mptcp(capable(MpCapableForm::Syn)));
     admit(&mut script, from(40_000)).expect("it asks");
     let sent = script.next_sent().expect("a SYN/ACK");
     assert!(sent.seg.options.mptcp.capable().is_none());

@@ -64,6 +64,10 @@ impl<S: Transport> Transport for Leased<S> {
         self.channel.multipath()
     }
 
+    fn buffered(&mut self, trim: bool) -> u64 {
+        self.channel.buffered(trim)
+    }
+
     fn finish(mut self) {
         // With a scheduler of somebody else's target it is of no use to the next.
         let usual = self.usual.is_none_or(|usual| usual.again(&self.channel));

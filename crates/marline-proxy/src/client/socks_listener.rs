@@ -238,7 +238,7 @@ impl<O: Open> SocksListener<O> {
     ) -> Option<Result<O::Stream, OpenError>> {
         // Boxed, for handshakes take several times the room that a relay takes for hours.
         let opening = async {
-            wait_for_memory(self.traffic.memory()).await;
+            let _room = wait_for_memory(self.traffic.memory()).await;
             self.way.open_behind(target, ahead).await
         };
         tokio::select! {

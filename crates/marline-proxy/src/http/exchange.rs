@@ -169,6 +169,10 @@ impl<S: Transport> Transport for Exchange<S> {
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.socket.socket()
     }
+
+    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.socket.poll_room(cx)
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Exchange<S> {

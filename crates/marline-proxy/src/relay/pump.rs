@@ -7,7 +7,9 @@
 //! it back. Only while the writer is blocked does the buffer stay with the direction. Besides, a
 //! buffer shared by all streams of a thread is likely to be in its cache.
 //!
-//! Where memory is short, a direction reads less at a time, and keeps what it has read in a buffer of just that length.
+//! Where memory is short, a direction reads less at a time, and only once the writer has passed on what it was given
+//! and has room for more. So a blocked direction mostly holds nothing: the bytes wait where they are. What it was left
+//! with it keeps in a buffer of just that length.
 //!
 //! The order of reads, writes and flushes is that of tokio's `copy_bidirectional`, but for the end, which
 //! flushes by itself: fill up while there is room, write, flush before waiting for more.
@@ -28,8 +30,6 @@ pub(super) const BUFFER_LEN: usize = 59 * 1_024;
 /// transfer. By tokio's own budget they would wait for 2 MB, and a message of another stream with them.
 const FILLS_PER_TURN: usize = 2;
 
-/// Bytes that are charged for each that is held: the encryption below holds about as many.
-const CHARGED_EACH: u64 = 2;
 /// The least that is read at a time, where memory is short.
 const LEAST: usize = 4 * 1_024;
 
@@ -38,6 +38,11 @@ const _: () = assert!(BUFFER_LEN <= u16::MAX as usize, "places in it are small n
 thread_local! {
     /// The buffer of this thread, while nobody has it.
     static SPARE: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
+}
+
+/// Whether a direction reads only what its writer has room for.
+pub(super) fn is_short(memory: &MemoryAccount) -> bool {
+    memory.allowance() < BUFFER_LEN as u64
 }
 
 fn borrow() -> Box<[u8]> {
@@ -50,9 +55,10 @@ fn give_back(buffer: Box<[u8]>) {
     }
 }
 
-/// A buffer with bytes that are not written yet, and what is charged for it.
+/// What a blocked direction holds, and what is charged for it.
 #[derive(Debug)]
 struct Held {
+    /// Bytes that are not written yet; empty while the direction waits for room before it reads.
     buffer: Box<[u8]>,
     _charge: MemoryCharge,
 }
@@ -73,7 +79,7 @@ enum Phase {
 #[derive(Debug, Default)]
 pub(super) struct Pump {
     phase: Phase,
-    /// Only while something is in it.
+    /// Only while it is blocked.
     held: Option<Box<Held>>,
     /// Of the buffer, what is written and what is filled. Small numbers, as every stream has two pumps for as long as
     /// it lasts.
@@ -86,7 +92,8 @@ pub(super) struct Pump {
 }
 
 impl Pump {
-    /// Goes on until the reader's end has been passed on. `memory` is charged for what it holds.
+    /// Goes on until the reader's end has been passed on. `memory` is charged for what it holds. `has_room`: the
+    /// writer would take bytes now, as far as is known; it matters only [where memory is short](is_short).
     ///
     /// # Errors
     /// The first of either side.
@@ -95,12 +102,16 @@ impl Pump {
         cx: &mut Context<'_>,
         (reader, writer): (&mut R, &mut W),
         memory: &MemoryAccount,
+        has_room: bool,
     ) -> Poll<io::Result<()>>
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
         if matches!(self.phase, Phase::Copying) {
+            if self.filled == 0 && is_short(memory) {
+                ready!(self.poll_room(cx, writer, memory, has_room))?;
+            }
             ready!(self.poll_copy(cx, reader, writer, memory))?;
             self.phase = Phase::Ending;
         }
@@ -137,8 +148,30 @@ impl Pump {
 
     /// Whether it has a buffer of its own.
     #[cfg(test)]
-    pub(super) const fn holds_memory(&self) -> bool {
-        self.held.is_some()
+    pub(super) fn holds_memory(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| !held.buffer.is_empty())
+    }
+
+    /// Waits until the writer has passed on all that it was given, and has room.
+    fn poll_room<W: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        writer: &mut W,
+        memory: &MemoryAccount,
+        has_room: bool,
+    ) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(writer).poll_flush(cx)?;
+        if flushed.is_ready() {
+            self.unflushed = false;
+            if has_room {
+                self.held = None;
+                return Poll::Ready(Ok(()));
+            }
+        }
+        self.held.get_or_insert_with(|| {
+            Box::new(Held { buffer: Box::default(), _charge: memory.charge(MemoryKind::Relay, 0) })
+        });
+        Poll::Pending
     }
 
     fn poll_copy<R, W>(
@@ -152,17 +185,23 @@ impl Pump {
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        let mut buffer = self.held.take().map_or_else(borrow, |held| held.buffer);
+        let held = self.held.take().filter(|held| !held.buffer.is_empty());
+        let mut buffer = held.map_or_else(borrow, |held| held.buffer);
         let allowed = usize::try_from(memory.allowance()).unwrap_or(usize::MAX);
-        let most = allowed.max(LEAST).max(self.filled.into()).min(buffer.len());
-        let result = self.copy_with(cx, &mut buffer[..most], reader, writer);
+        let (most, fills) = match allowed < BUFFER_LEN {
+            // What is held is written before more is read, and each reading waits for room.
+            true if self.filled > 0 => (self.filled.into(), 1),
+            true => (allowed.max(LEAST), 1),
+            false => (buffer.len(), FILLS_PER_TURN),
+        };
+        let result = self.copy_with(cx, (&mut buffer[..most], fills), reader, writer);
         if self.written < self.filled && result.is_pending() {
             if allowed < BUFFER_LEN {
                 let rest = buffer[self.unwritten()].into();
                 give_back(core::mem::replace(&mut buffer, rest));
                 (self.written, self.filled) = (0, self.filled - self.written);
             }
-            let _charge = memory.charge(MemoryKind::Relay, CHARGED_EACH * buffer.len() as u64);
+            let _charge = memory.charge(MemoryKind::Relay, buffer.len() as u64);
             self.held = Some(Box::new(Held { buffer, _charge }));
         } else {
             give_back(buffer);
@@ -173,7 +212,7 @@ impl Pump {
     fn copy_with<R, W>(
         &mut self,
         cx: &mut Context<'_>,
-        buffer: &mut [u8],
+        (buffer, fills): (&mut [u8], usize),
         reader: &mut R,
         writer: &mut W,
     ) -> Poll<io::Result<()>>
@@ -181,7 +220,7 @@ impl Pump {
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        for _ in 0..FILLS_PER_TURN {
+        for _ in 0..fills {
             let filled = self.poll_fill(cx, buffer, reader)?;
             if filled.is_pending() && self.filled == 0 {
                 // Who is to answer what waits in the writer cannot before it has it.
@@ -261,7 +300,8 @@ mod tests {
         let (mut writer, mut sink) = duplex(1_000);
         let (mut pump, memory) = (Pump::default(), MemoryAccount::default());
         let mut cx = Context::from_waker(Waker::noop());
-        let mut poll = |pump: &mut Pump| pump.poll(&mut cx, (&mut reader, &mut writer), &memory);
+        let mut poll =
+            |pump: &mut Pump| pump.poll(&mut cx, (&mut reader, &mut writer), &memory, true);
         assert!(poll(&mut pump).is_pending() && !pump.holds_memory());
         source.write_all(&[1; 600]).await.unwrap();
         assert!(poll(&mut pump).is_pending() && !pump.holds_memory());
@@ -285,18 +325,43 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         source.write_all(&[1; 100_000]).await.unwrap();
         for held in [LEAST - 1_000, LEAST - 2_000] {
-            assert!(pump.poll(&mut cx, (&mut reader, &mut writer), &memory).is_pending());
-            assert_eq!(memory.used(), CHARGED_EACH * held as u64);
+            assert!(pump.poll(&mut cx, (&mut reader, &mut writer), &memory, true).is_pending());
+            assert_eq!(memory.used(), held as u64);
             sink.read_exact(&mut [0; 1_000]).await.unwrap();
         }
         budget.set_limit(None);
         let (mut got, mut part) = (2_000, [0; 1_000]);
         while got < 100_000 {
-            let _ = pump.poll(&mut cx, (&mut reader, &mut writer), &memory);
+            let _ = pump.poll(&mut cx, (&mut reader, &mut writer), &memory, true);
             got += sink.read(&mut part).await.unwrap();
         }
-        let _ = pump.poll(&mut cx, (&mut reader, &mut writer), &memory);
+        let _ = pump.poll(&mut cx, (&mut reader, &mut writer), &memory, true);
         assert!(!pump.holds_memory() && memory.used() == 0);
+    }
+
+    /// Where memory is short, nothing is read for a writer that has no room or has not passed on what it was given.
+    #[tokio::test]
+    async fn nothing_is_read_for_a_writer_without_room_where_memory_is_short() {
+        let budget = MemoryBudget::new(Some(0));
+        let memory = budget.account(u64::MAX);
+        let (mut source, mut reader) = duplex(1 << 20);
+        let (writer, mut sink) = duplex(1_000);
+        let mut writer = tokio::io::BufWriter::with_capacity(3_000, writer);
+        let mut pump = Pump::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        source.write_all(&[1; 2_000]).await.unwrap();
+        let ends = (&mut reader, &mut writer);
+        assert!(pump.poll(&mut cx, ends, &memory, false).is_pending());
+        assert!(pump.is_blocked() && !pump.holds_memory() && memory.used() == 0);
+        for _ in 0..2 {
+            let ends = (&mut reader, &mut writer);
+            assert!(pump.poll(&mut cx, ends, &memory, true).is_pending());
+        }
+        assert!(pump.is_blocked() && !pump.holds_memory() && memory.used() == 0);
+        sink.read_exact(&mut [0; 1_000]).await.unwrap();
+        let ends = (&mut reader, &mut writer);
+        assert!(pump.poll(&mut cx, ends, &memory, true).is_pending());
+        assert!(!pump.is_blocked() && memory.used() == 0);
     }
 
     /// A reader that always has more, and a writer that takes all, do not keep the thread: it is another task's turn
@@ -309,7 +374,7 @@ mod tests {
         let (mut reader, mut taken) = (tokio::io::repeat(1), Vec::new());
         let (mut pump, memory) = (Pump::default(), MemoryAccount::default());
         for turn in 1..4 {
-            assert!(pump.poll(&mut cx, (&mut reader, &mut taken), &memory).is_pending());
+            assert!(pump.poll(&mut cx, (&mut reader, &mut taken), &memory, true).is_pending());
             assert_eq!(taken.len(), turn * FILLS_PER_TURN * BUFFER_LEN);
             assert_eq!(woken.0.load(Ordering::Relaxed), turn);
             assert!(!pump.holds_memory());
@@ -339,7 +404,8 @@ mod tests {
             source.shutdown().await.unwrap();
         };
         let mut got = Vec::new();
-        let run = std::future::poll_fn(|cx| pump.poll(cx, (&mut reader, &mut writer), &memory));
+        let run =
+            std::future::poll_fn(|cx| pump.poll(cx, (&mut reader, &mut writer), &memory, true));
         let (_, ended, read) = tokio::join!(feed, run, sink.read_to_end(&mut got));
         ended.unwrap();
         read.unwrap();

@@ -1,4 +1,4 @@
-//! Buffers that the kernel has for a relay's socket, as far as that matters for the memory budget.
+//! Buffers of a relay outside its pumps: those of the kernel for its socket, and of the encryption.
 //!
 //! While bytes flow they are next to empty, and nothing is charged. When a direction is blocked, they fill: what an
 //! application or target sends waits in the receive buffer, which the kernel lets grow to megabytes, and what it does
@@ -10,8 +10,8 @@
 //! than a segment (on loopback), would wait for up to two minutes before it sends on. Once there is plenty of memory,
 //! the kernel tunes it again.
 //!
-//! Of what was not sent yet the kernel holds [`UNSENT`] at most, or a socket to somebody who does not read would hold
-//! megabytes before anybody noticed.
+//! Of what was not sent yet the kernel holds [`UNSENT`] at most, where memory is short as little as [`LEAST_UNSENT`],
+//! or a socket whose peer does not read would hold megabytes.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -21,23 +21,33 @@ use socket2::{SockRef, Socket};
 
 /// Bytes that the kernel holds unsent for a socket.
 const UNSENT: u32 = 128 * 1_024;
-/// The least that a limit leaves.
-const LEAST: usize = 16 * 1_024;
-/// What a receive buffer begins with by default (`tcp_rmem`).
+/// The same where there is no memory left.
+const LEAST_UNSENT: u32 = 4 * 1_024;
+/// Size of a buffer where there is no memory left. Half of a receive buffer is its window.
+const LEAST: usize = 8 * 1_024;
+/// Size of a receive buffer by default (`tcp_rmem`).
 const USUAL: usize = 128 * 1_024;
 /// A larger one cannot be fixed at its size by everybody (`rmem_max`): it would be smaller then.
 const FIXED_AT_MOST: usize = 400_000;
 /// While a buffer may hold so much, the kernel's own limits are good enough.
 const PLENTY: u64 = 1024 * 1_024;
 
-/// The kernel's buffers of one relay's socket.
+/// The kernel's buffers of one relay's socket, and what its encryption keeps.
 #[derive(Debug, Default)]
 pub(super) struct SocketBuffers {
-    charge: Option<Box<MemoryCharge>>,
+    charge: Option<Box<Charges>>,
     /// Which direction was blocked: from the socket, and to it.
     blocked: (bool, bool),
     /// The receive buffer does not grow.
     is_fixed: bool,
+    /// The limit of unsent bytes; 0: the kernel's own.
+    unsent: u32,
+}
+
+#[derive(Debug)]
+struct Charges {
+    socket: MemoryCharge,
+    kept: MemoryCharge,
 }
 
 impl SocketBuffers {
@@ -51,10 +61,17 @@ impl SocketBuffers {
             // The kernel takes twice of what it is asked for, to have room for its own.
             let _ = socket.set_send_buffer_size(size_of(allowance) / 2);
         }
-        let unsent = u32::try_from(allowance).unwrap_or(UNSENT).clamp(LEAST as u32 / 2, UNSENT);
-        // Not known to a unix socket.
-        let _ = socket.set_tcp_notsent_lowat(unsent);
+        buffers.limit_unsent(&socket, allowance);
         buffers
+    }
+
+    fn limit_unsent(&mut self, socket: &SockRef<'_>, allowance: u64) {
+        let unsent = u32::try_from(allowance).unwrap_or(UNSENT).clamp(LEAST_UNSENT, UNSENT);
+        if unsent != self.unsent {
+            self.unsent = unsent;
+            // Not known to a unix socket.
+            let _ = socket.set_tcp_notsent_lowat(unsent);
+        }
     }
 
     /// Directions are blocked or not, from the socket and to it.
@@ -77,18 +94,40 @@ impl SocketBuffers {
     }
 
     fn change(&mut self, socket: &SockRef<'_>, memory: &MemoryAccount) {
-        self.charge = None;
         let receive = socket.recv_buffer_size().unwrap_or_default() as u64;
-        if receive > memory.allowance() {
+        let allowance = memory.allowance();
+        if receive > allowance {
             self.fix(socket);
         }
         let (from, to) = self.blocked;
-        let sent = socket.send_buffer_size().unwrap_or_default() as u64;
-        let held =
-            if from { receive } else { 0 } + if to { sent.min(2 * u64::from(UNSENT)) } else { 0 };
-        if held > 0 {
-            self.charge = Some(Box::new(memory.charge(MemoryKind::Socket, held)));
+        if to {
+            self.limit_unsent(socket, allowance);
         }
+        let sent = socket.send_buffer_size().unwrap_or_default() as u64;
+        let held = if from { receive } else { 0 }
+            + if to { sent.min(2 * u64::from(self.unsent)) } else { 0 };
+        match &mut self.charge {
+            Some(charges) => charges.socket.resize(held),
+            None if held > 0 => self.charges(memory).socket.resize(held),
+            None => {}
+        }
+    }
+
+    /// The encryption keeps so many bytes.
+    pub(super) fn note_kept(&mut self, memory: &MemoryAccount, bytes: u64) {
+        match &mut self.charge {
+            Some(charges) => charges.kept.resize(bytes),
+            None if bytes > 0 => self.charges(memory).kept.resize(bytes),
+            None => {}
+        }
+    }
+
+    fn charges(&mut self, memory: &MemoryAccount) -> &mut Charges {
+        self.charge.get_or_insert_with(|| {
+            let charge = |kind| memory.charge(kind, 0);
+            let (socket, kept) = (charge(MemoryKind::Socket), charge(MemoryKind::Relay));
+            Box::new(Charges { socket, kept })
+        })
     }
 
     /// Has the receive buffer stay as it is.
@@ -100,9 +139,15 @@ impl SocketBuffers {
     }
 }
 
-/// The size that a receive buffer begins with for an allowance: that of the kernel at most.
+/// Whether unused room of buffers is worth returning.
+pub(super) fn is_tight(memory: &MemoryAccount) -> bool {
+    memory.allowance() < PLENTY
+}
+
+/// The size that a buffer begins with for an allowance: that of the kernel where there is [`PLENTY`].
 fn size_of(allowance: u64) -> usize {
-    usize::try_from(allowance).unwrap_or(usize::MAX).clamp(LEAST, USUAL)
+    let share = allowance / (PLENTY / USUAL as u64);
+    usize::try_from(share).unwrap_or(usize::MAX).clamp(LEAST, USUAL)
 }
 
 /// Prepares a socket that is still to be connected: where memory is short, its peer is told of a small window.
@@ -141,7 +186,10 @@ mod tests {
         assert_eq!(memory.used(), receive as u64);
         buffers.note_blocked(socket, &memory, (true, true));
         assert!(memory.used() > receive as u64);
+        buffers.note_kept(&memory, 77);
         buffers.note_blocked(socket, &memory, (false, false));
+        assert_eq!(memory.used(), 77, "the encryption's");
+        buffers.note_kept(&memory, 0);
         assert_eq!(memory.used(), 0);
         // Memory is short now.
         budget.set_limit(Some(0));

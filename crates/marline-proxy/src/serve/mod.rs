@@ -125,7 +125,7 @@ impl ServiceFront {
         };
         let service = self.service();
         let connect = async {
-            wait_for_memory(self.traffic.memory()).await;
+            let _room = wait_for_memory(self.traffic.memory()).await;
             timeout(service.limits.connect, service.backend.connect(self.traffic.memory())).await
         };
         let connected = tokio::select! {

@@ -401,7 +401,7 @@ impl Server {
         unsaid.add(&Message::Working);
         let rules = self.rules();
         let mut dialing = Box::pin(async {
-            wait_for_memory(client.account.memory()).await;
+            let _room = wait_for_memory(client.account.memory()).await;
             dial::dial(&rules, target, client.account.memory()).await
         });
         let dialed = match timeout(WORKING_AFTER, &mut dialing).await {

@@ -104,16 +104,29 @@ impl Incoming {
         if self.is_empty() {
             (self.plain, self.sealed) = ((0, 0), (0, 0));
         } else if is_slow {
-            let from = if self.plain.0 < self.plain.1 { self.plain.0 } else { self.sealed.0 };
-            self.buffer = Some(buffer[from..self.sealed.1].into());
-            let (plain, sealed) = (self.plain, self.sealed);
-            self.plain = (plain.0.max(from) - from, plain.1.max(from) - from);
-            self.sealed = (sealed.0 - from, sealed.1 - from);
+            self.keep_rest(&buffer);
         } else {
             self.buffer = Some(buffer);
             return;
         }
         SPARE_IN.set(Some(buffer));
+    }
+
+    /// Keeps what is left in a buffer of just that length.
+    fn keep_rest(&mut self, buffer: &[u8]) {
+        let from = if self.plain.0 < self.plain.1 { self.plain.0 } else { self.sealed.0 };
+        self.buffer = Some(buffer[from..self.sealed.1].into());
+        let (plain, sealed) = (self.plain, self.sealed);
+        self.plain = (plain.0.max(from) - from, plain.1.max(from) - from);
+        self.sealed = (sealed.0 - from, sealed.1 - from);
+    }
+
+    /// Returns unused room.
+    fn trim(&mut self) {
+        if let Some(buffer) = self.buffer.take_if(|buffer| buffer.len() == BUFFER_LEN) {
+            self.keep_rest(&buffer);
+            SPARE_IN.set(Some(buffer));
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -172,6 +185,15 @@ impl<T> Sealed<T> {
             (self.ending, self.incoming.ended, self.kept) = (false, false, false);
         }
         renewed
+    }
+
+    /// Bytes of its buffers. `trim`: unused room is returned first.
+    pub fn buffered(&mut self, trim: bool) -> u64 {
+        if trim {
+            self.incoming.trim();
+        }
+        let incoming = self.incoming.buffer.as_ref().map_or(0, |buffer| buffer.len());
+        (incoming + self.outgoing.capacity()) as u64
     }
 
     /// Whether the peer's end of direction was read.

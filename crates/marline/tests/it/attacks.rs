@@ -3,50 +3,13 @@
 use std::time::Duration;
 
 use super::support::*;
-use marline_wire::mptcp::{MpCapable, MpCapableForm, MpJoin, MptcpOption};
-use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, fill_tcp_checksum};
+use marline_testkit::first_packets::{first_packet, in_version_two};
+use marline_wire::mptcp::{MpCapableForm, MpJoin, MptcpOption};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
 
-/// A first SYN in a HANDSHAKE frame, as docs/spec/udp-carrier.md section 3 has it.
-fn syn(flow: u64, port: u16, option: MptcpOption) -> Vec<u8> {
-    let header = TcpHeader {
-        src_port: port,
-        dst_port: 443,
-        seq: SeqNum(flow as u32),
-        flags: TcpFlags::SYN,
-        window: 65_535,
-        ..TcpHeader::default()
-    };
-    let mut options = TcpOptions { mss: Some(1400), sack_permitted: true, ..TcpOptions::default() };
-    assert!(options.mptcp.push(option));
-    let mut segment = vec![0; 60];
-    let len = header.emit(&options, &mut segment).unwrap();
-    segment.truncate(len);
-    fill_tcp_checksum(None, &mut segment);
-    let mut frame = vec![0x11];
-    frame.extend([0; 8]);
-    frame.extend(flow.to_be_bytes());
-    frame.extend(segment);
-    frame
-}
-
-/// The same in version 2, with a public key, a commitment and no cookie.
-fn in_version_two(mut frame: Vec<u8>) -> Vec<u8> {
-    frame[0] = 0x21;
-    frame.splice(17..17, [7; 32 + 16].into_iter().chain([0]));
-    frame
-}
-
 fn capable() -> MptcpOption {
-    MptcpOption::Capable(MpCapable {
-        version: 1,
-        checksum_required: false,
-        extensibility: false,
-        deny_join_id0: false,
-        hmac_sha256: true,
-        form: MpCapableForm::Syn,
-    })
+    marline_testkit::capable(MpCapableForm::Syn)
 }
 
 fn join(token: u32) -> MptcpOption {
@@ -59,7 +22,7 @@ async fn a_spoofed_source_gets_at_most_three_times_what_was_sent_in_its_name() {
     let victim = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let mut sent = 0;
     for flow in 1..=20u64 {
-        let frame = syn(flow << 40 | 77, 9_000 + flow as u16, capable());
+        let frame = first_packet(flow << 40 | 77, 9_000 + flow as u16, capable());
         sent += frame.len();
         victim.send_to(&frame, listener.local_addr()).await.unwrap();
     }
@@ -93,7 +56,7 @@ async fn floods_leave_memory_bounded_and_connections_unharmed() {
         let mut noise = bytes(400, 12);
         for n in 0..20_000u64 {
             let option = if n % 2 == 0 { capable() } else { join(n as u32) };
-            let frame = syn(n << 32 | 5, n as u16, option);
+            let frame = first_packet(n << 32 | 5, n as u16, option);
             let frame = if n % 4 < 2 { frame } else { in_version_two(frame) };
             stranger.send_to(&frame, address).await.unwrap();
             noise[0] = if n % 2 == 0 { 0x10 } else { 0x20 } | (n as u8 & 7);
@@ -134,7 +97,7 @@ async fn honest_clients_connect_beside_a_flood_of_syns() {
         while !stop.load(std::sync::atomic::Ordering::Relaxed) {
             for _ in 0..16 {
                 n += 1;
-                let frame = syn(n << 32 | 5, n as u16, capable());
+                let frame = first_packet(n << 32 | 5, n as u16, capable());
                 let frame = if n.is_multiple_of(2) { frame } else { in_version_two(frame) };
                 stranger.send_to(&frame, address).await.unwrap();
             }

@@ -67,7 +67,7 @@ impl Watch {
         *self.peak.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a process is left in the cgroup.
+    /// True while a process is in the cgroup.
     fn is_alive(&self) -> bool {
         let members = std::fs::read_to_string(self.group.members());
         members.is_ok_and(|members| !members.trim().is_empty())

@@ -6,25 +6,26 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use marline::Client;
-use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
-use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, fill_tcp_checksum};
+use marline_testkit::capable;
+use marline_testkit::first_packets::{first_packet, in_version_two};
+use marline_wire::mptcp::MpCapableForm;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Addresses that they come from.
+/// Source addresses.
 const SOURCES: u32 = 20;
 /// The beginning of a TLS record of 16 KiB whose rest never comes.
 const HALF_HELLO: &[u8] = b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03";
-/// What opens the carrier in TCP connections, and the length of a frame that never comes.
+/// The opening of the TCP carrier, and the length of a frame that never comes.
 const HALF_FRAME: &[u8] = b"Marline\x01\x00\x80";
 
 fn source(number: u32) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 2, (number % SOURCES) as u8 + 1)
 }
 
-/// What strangers hold open, until this is dropped.
+/// Unauthenticated connections, open until this is dropped.
 #[derive(Default)]
 pub(super) struct Strangers {
     /// Connections whose handshake below TLS was completed.
@@ -36,7 +37,7 @@ pub(super) struct Strangers {
     pub(super) refused: u32,
 }
 
-/// What one stranger holds.
+/// One unauthenticated connection or packet.
 enum Held {
     Connection(marline::Stream),
     Link(TcpStream),
@@ -62,7 +63,7 @@ pub(super) async fn come(server: SocketAddr, count: u32, per_second: u32) -> Str
         // Each source comes in each way.
         let (way, from, word) = (number % 4, number / 4, number / 4 / SOURCES);
         if way == 2 {
-            let frame = first_packet(number, word % 3);
+            let frame = stray_packet(number, word % 3);
             let sent = sockets[(from % SOURCES) as usize].send_to(&frame, server).await;
             strangers.count(sent.map(|_| Held::Datagram));
             continue;
@@ -131,43 +132,17 @@ async fn link(server: SocketAddr, from: u32, word: u32) -> io::Result<Held> {
 }
 
 /// A first SYN in a HANDSHAKE frame (docs/spec/udp-carrier.md, section 3) of version 1 or 2, or a malformed one.
-fn first_packet(number: u32, kind: u32) -> Vec<u8> {
-    let header = TcpHeader {
-        src_port: number as u16,
-        dst_port: 443,
-        seq: SeqNum(number),
-        flags: TcpFlags::SYN,
-        window: 65_535,
-        ..TcpHeader::default()
-    };
-    let mut options =
-        TcpOptions { mss: Some(1_400), sack_permitted: true, ..TcpOptions::default() };
-    let capable = MptcpOption::Capable(MpCapable {
-        version: 1,
-        checksum_required: false,
-        extensibility: false,
-        deny_join_id0: false,
-        hmac_sha256: true,
-        form: MpCapableForm::Syn,
-    });
-    assert!(options.mptcp.push(capable), "there is room");
-    let mut segment = vec![0; 60];
-    let length = header.emit(&options, &mut segment).expect("there is room");
-    segment.truncate(length);
-    fill_tcp_checksum(None, &mut segment);
-    let mut frame = vec![0x11];
-    frame.extend([0; 8]);
-    frame.extend((u64::from(number) << 32 | 5).to_be_bytes());
+fn stray_packet(number: u32, kind: u32) -> Vec<u8> {
+    let flow = u64::from(number) << 32 | 5;
+    let frame = first_packet(flow, number as u16, capable(MpCapableForm::Syn));
     match kind {
-        0 => {}
-        // A public key, a commitment and no cookie.
-        1 => {
-            frame[0] = 0x21;
-            frame.extend([7; 32 + 16]);
-            frame.push(0);
+        0 => frame,
+        1 => in_version_two(frame),
+        _ => {
+            // Noise before the segment.
+            let mut frame = frame;
+            frame.splice(17..17, [number as u8; 400]);
+            frame
         }
-        _ => frame.extend([number as u8; 400]),
     }
-    frame.extend(segment);
-    frame
 }

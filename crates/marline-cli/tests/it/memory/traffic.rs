@@ -18,12 +18,14 @@ use super::{DESCRIPTORS, raise_descriptors, through};
 
 /// How long a single step of an application may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Socket buffers of source and applications: small, so that what is sent is in the programs under test.
-const SOCKET_BUFFER: u32 = 32 << 10;
+/// Socket buffers of the source and of applications: small, so that the bytes are in the programs under test. The
+/// kernel doubles them.
+const SOURCE_BUFFER: u32 = 32 << 10;
+const APPLICATION_BUFFER: u32 = 16 << 10;
 /// Period of what the source sends. Prime: no size of buffers divides it.
 const PERIOD: usize = 65_521;
 
-/// What the source sends, over and over; an answer begins at the place that the request names.
+/// The bytes that the source repeats. An answer starts at the offset that the request names.
 fn pattern() -> Arc<[u8]> {
     let byte = |at: usize| (at.wrapping_mul(0x9e37_79b1) >> 13) as u8;
     // Twice, so that a period fits behind each place.
@@ -73,7 +75,7 @@ fn the_source() {
     builder.enable_all().build().expect("a runtime").block_on(async {
         let socket = TcpSocket::new_v4().expect("a socket");
         // Accepted connections have the listener's.
-        socket.set_send_buffer_size(SOCKET_BUFFER).expect("a small buffer");
+        socket.set_send_buffer_size(SOURCE_BUFFER).expect("a small buffer");
         socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
         let listener = socket.listen(4_096).expect("a listener");
         let address = listener.local_addr().expect("its address");
@@ -137,7 +139,7 @@ impl Request {
 
     async fn open_stream(&self, socks: SocketAddr) -> io::Result<TcpStream> {
         let socket = TcpSocket::new_v4()?;
-        socket.set_recv_buffer_size(SOCKET_BUFFER)?;
+        socket.set_recv_buffer_size(APPLICATION_BUFFER)?;
         let mut stream = socket.connect(socks).await?;
         stream.write_all(&[5, 1, 0]).await?;
         stream.read_exact(&mut [0; 2]).await?;
@@ -161,7 +163,7 @@ impl Download {
         let mut buffer = vec![0; most.min(PERIOD)];
         let count = match timeout(PATIENCE, self.stream.read(&mut buffer)).await {
             Ok(count) => count?,
-            Err(_) => return Err(io::Error::other(format!("silent after {}", self.taken))),
+            Err(_) => return Err(io::Error::other(format!("silent for {PATIENCE:?}"))),
         };
         let at = (self.from + self.taken as usize) % PERIOD;
         if buffer[..count] != self.pattern[at..at + count] {
@@ -188,10 +190,10 @@ impl Download {
     }
 }
 
-/// What became of many downloads.
+/// Downloads that were opened, and the errors of those that were not.
 pub(super) struct Opened {
     pub(super) downloads: Vec<Download>,
-    /// Why others were not opened.
+    /// One error for each download that failed to open.
     pub(super) errors: Vec<String>,
 }
 

@@ -11,8 +11,8 @@ use super::{LIMIT, MemoryCgroup, Watch};
 /// Connections in all, from so many addresses.
 const CONNECTIONS: usize = 3_100;
 const ADDRESSES: usize = 6;
-/// What each may take of the server: what a connection and its handshake hold, and a window that is small until it has
-/// authenticated.
+/// Bytes of server memory that each connection may use: its state, its handshake, and the small window that it has
+/// until it is authenticated.
 const EACH: u64 = 40 << 10;
 
 /// Connections of the kernel, Multipath TCP and plain TCP in turn. The first of each address begin a TLS handshake and

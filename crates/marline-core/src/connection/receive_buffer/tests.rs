@@ -1,4 +1,5 @@
 use super::*;
+use crate::memory::PIECE;
 use crate::{MemoryBudget, MemoryKind};
 
 fn source() -> ChunkSource {
@@ -10,18 +11,18 @@ fn charged(account: &MemoryAccount) -> ChunkSource {
 }
 
 #[test]
-fn where_memory_is_short_the_window_ends_with_the_chunk_that_is_read() {
+fn where_memory_is_short_the_window_ends_with_the_piece_that_is_read() {
     let account = MemoryBudget::new(Some(0)).account(u64::MAX);
     let mut b = ReceiveBuffer::new(1 << 20, false, 4, charged(&account));
-    assert_eq!(b.window(), CHUNK);
-    let chunk = vec![1; CHUNK as usize];
-    for turn in 0..4 {
-        assert_eq!(b.insert(Dsn(turn * CHUNK), &chunk).new, CHUNK);
-        assert_eq!((b.window(), b.memory()), (0, CHUNK));
-        let (n, opened) = b.read(&mut vec![0; 10_000]);
-        assert_eq!((n, opened, b.window()), (10_000, false, 0));
-        let (n, opened) = b.read(&mut vec![0; 10_000]);
-        assert_eq!((n, opened, b.window()), (6_384, true, CHUNK));
+    assert_eq!(b.window(), PIECE);
+    let piece = vec![1; PIECE as usize];
+    for turn in 0..6 {
+        assert_eq!(b.insert(Dsn(turn * PIECE), &piece).new, PIECE);
+        assert_eq!((b.window(), b.memory()), (0, PIECE));
+        let (n, opened) = b.read(&mut vec![0; 3_000]);
+        assert_eq!((n, opened, b.window()), (3_000, false, 0));
+        let (n, opened) = b.read(&mut vec![0; 3_000]);
+        assert_eq!((n, opened, b.window(), b.memory()), (1_096, true, PIECE, 0));
     }
     assert!(!b.is_short_of_memory());
 }

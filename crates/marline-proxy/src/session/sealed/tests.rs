@@ -215,3 +215,34 @@ async fn an_end_that_nobody_sealed_comes_after_what_was_there() {
     let error = far.read(&mut buffer).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
 }
+
+/// A reader that waits for the rest of a record keeps what it has of it, in a whole buffer or, if asked to, in one of
+/// just that length.
+#[tokio::test]
+async fn unused_room_behind_a_part_of_a_record_is_returned() {
+    let (mut near, mut far) = pair(1 << 16).await;
+    let sent: Vec<u8> = (0..200_000).map(|at| (at % 251) as u8).collect();
+    let mut got = vec![0; 2 * LARGE];
+    let mut read = 0;
+    let write = async {
+        near.write_all(&sent).await.unwrap();
+        near.flush().await.unwrap();
+    };
+    let take = async {
+        let (mut whole, mut trimmed) = (0, 0);
+        while read < sent.len() {
+            let count = far.read(&mut got).await.unwrap();
+            assert!(got[..count] == sent[read..read + count]);
+            read += count;
+            whole = whole.max(far.buffered(false));
+            let left = far.buffered(true);
+            assert!(left < BUFFER_LEN as u64);
+            trimmed = trimmed.max(left);
+        }
+        (whole, trimmed)
+    };
+    let ((), (whole, trimmed)) = tokio::join!(write, take);
+    assert_eq!(whole, BUFFER_LEN as u64);
+    assert!((1..=MAX_RECORD as u64).contains(&trimmed), "{trimmed}");
+    assert_eq!(far.buffered(false), 0);
+}

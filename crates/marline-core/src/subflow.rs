@@ -165,6 +165,8 @@ pub(crate) struct Subflow {
     /// Data up to here ends what the application had: PSH.
     push_end: Ssn,
     last_heard_at: Instant,
+    /// It repeats nothing for now.
+    resting: bool,
     /// Somebody found the pacer closed and wants to know when it opens. A cell, because asking
     /// for eligibility changes nothing else.
     pacer_wait: Cell<Option<Instant>>,
@@ -229,6 +231,7 @@ impl Subflow {
             answered_at: None,
             push_end: Ssn(0),
             last_heard_at: now,
+            resting: false,
             pacer_wait: Cell::new(None),
             time_wait_until: None,
             events: OnDemand::new(),
@@ -426,6 +429,11 @@ impl Subflow {
     /// A middlebox has acknowledged what the peer does not have and will not get on this subflow.
     pub(crate) fn has_false_acks(&self) -> bool {
         self.false_acks.are_certain(self.rto())
+    }
+
+    /// Retransmission timeouts in a row since anything was acknowledged.
+    pub(crate) const fn retransmission_timeouts(&self) -> u32 {
+        self.tx.rto.count
     }
 
     /// Its retransmission timer went off, and SND.UNA has not moved since.

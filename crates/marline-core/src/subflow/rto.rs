@@ -124,9 +124,16 @@ impl Subflow {
         }
     }
 
+    /// Whether it leaves what is unacknowledged alone until it is heard or told to retry: others carry that data, and
+    /// probes ask for the peer at their own pace.
+    pub(crate) const fn set_resting(&mut self, resting: bool) {
+        self.resting = resting;
+    }
+
     /// The way out is back. What was repeated into nothing says nothing of the path: the timer fires
     /// now instead of at the end of a backoff that may be as long again as the outage was.
     pub(crate) fn retry_now(&mut self, now: Instant) {
+        self.resting = false;
         let rto = &mut self.tx.rto;
         if !self.dead && rto.count > 0 && rto.deadline.is_some_and(|at| at > now) {
             rto.deadline = Some(now);
@@ -144,6 +151,7 @@ impl Subflow {
     /// now is the end of that. Then the backoff is over, and the oldest segment is repeated at once. Perhaps
     /// it went out when the path had just come back; that costs a segment, and not to repeat it a timeout.
     pub(crate) fn retry_soon(&mut self, now: Instant, unheard: Duration) {
+        self.resting = false;
         if self.dead || self.tx.rto.count == 0 {
             return;
         }

@@ -30,6 +30,7 @@ mod orders;
 mod pairs;
 mod papd;
 mod path_costs;
+mod path_returns;
 mod policies;
 mod radio_rto;
 mod reasons;

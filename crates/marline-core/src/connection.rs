@@ -3742,6 +3742,7 @@ impl Connection {
         if self.paths.get(id).is_some_and(SubflowContext::is_up) {
             self.start_rescue(cx, id, ReinjectionCause::SubflowRto);
         }
+        self.rest_or_repeat(cx, id);
         if count > 1 && self.session.is_confirmed() && self.paths.are_all_silent() {
             self.closing.begin_wait(cx.now);
             if self.paths.usable_count() > 1 {
@@ -3819,20 +3820,22 @@ impl Connection {
         may && !self.closing.is_closed() && self.scheduling.probe_patience().is_some()
     }
 
-    /// It waits for an answer: its path is probed until there is one. Meanwhile it repeats nothing if others carry what it
-    /// holds.
-    fn wait_for_answer(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        if !self.probes_silent_paths() {
-            return;
-        }
-        let healthy = self.paths.healthy();
-        let Some(subflow) = self.paths.get_mut(id).filter(|subflow| subflow.is_usable()) else {
-            return;
-        };
-        let is_probed = cx.silent_paths.on_silent(cx.now, &subflow.path(), self.id);
-        let is_spare = !healthy.is_empty() && subflow.health().is_rescued();
-        let rests = is_probed && is_spare && subflow.tcp().retransmission_timeouts() > REPEATS_IN_SILENCE;
-        subflow.tcp_mut().set_resting(rests);
+    /// It waits for an answer: its path is probed until there is one. Whether that is so.
+    fn wait_for_answer(&mut self, cx: &mut Context<'_>, id: SubflowId) -> bool {
+        let subflow = self.paths.get(id).filter(|subflow| subflow.is_usable());
+        let Some(subflow) = subflow.filter(|_| self.probes_silent_paths()) else { return false };
+        cx.silent_paths.on_silent(cx.now, &subflow.path(), self.id)
+    }
+
+    /// Its retransmission timer fired. Where its path is probed and others carry what it holds, it repeats that once and
+    /// then leaves it until there is an answer.
+    fn rest_or_repeat(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let is_probed = self.wait_for_answer(cx, id);
+        let has_others = !self.paths.healthy().is_empty();
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        let repeated = subflow.tcp().retransmission_timeouts() > REPEATS_IN_SILENCE;
+        let is_spare = has_others && subflow.health().is_rescued();
+        subflow.tcp_mut().rest_or_repeat(is_probed && is_spare && repeated);
     }
 
     /// Whether this connection may probe a silent path, if it waits for it.
@@ -3960,7 +3963,7 @@ impl Connection {
         }
         let kind = MonitorKind::SubflowSuspected { id, suspected: false };
         cx.out.monitor(cx.now, self.id, kind);
-        self.rescue(cx.now, |subflow| subflow.health().has_bad_address_pair());
+        self.rescue(cx.now, |_| true);
         self.path_event(cx, PathEvent::HeardAgain(id));
     }
 

@@ -22,6 +22,12 @@ impl Endpoint {
         self.silent_paths.take_answered()
     }
 
+    /// Whether the path between our address and the peer's is silent and is probed at the pace of one in use.
+    #[must_use]
+    pub fn is_path_probed(&self, local: IpAddr, remote: IpAddr) -> bool {
+        self.silent_paths.is_probed((local, remote))
+    }
+
     /// Reports that a connection is in use although its stream may be idle, as its datagrams are.
     pub fn note_in_use(&mut self, now: Instant, id: ConnectionId) {
         let (slots, cx) = self.lend(now);

@@ -6,6 +6,7 @@ use marline_time::{Duration, Instant};
 
 use marline_policy::{Phase, SentKind, SilenceCause, TimeoutAction};
 
+use super::rto::Repeats;
 use super::transmission::Probe;
 use super::{Subflow, SubflowEvent};
 use crate::SubflowState;
@@ -171,7 +172,7 @@ impl Subflow {
 
     /// It was silent, and is not any more. It was heard the first time for so long.
     pub(crate) fn end_silence(&mut self, unheard: Duration) {
-        self.resting = false;
+        self.repeats = Repeats::Always;
         if let Some(end) = self.health.on_heard(unheard) {
             self.events.push_back(SubflowEvent::HeardAgain(end));
         }

@@ -113,6 +113,11 @@ impl SilentPaths {
         true
     }
 
+    /// Whether this path is probed at the pace of one in use.
+    pub(crate) fn is_probed(&self, addresses: PathAddresses) -> bool {
+        self.paths.get(&addresses).is_some_and(|known| !known.is_idle)
+    }
+
     /// A connection waits for this path if others do.
     pub(crate) fn wait_with_others(&mut self, path: &FourTuple, id: ConnectionId) {
         if let Some(known) = self.paths.get_mut(&addresses_of(path)) {
@@ -291,7 +296,8 @@ mod tests {
         silent.on_sent(later, ConnectionId(2));
         assert!(silent.next_timeout().is_some_and(|at| at > later + MS(1_000)));
         silent.on_sent(later, ConnectionId(1));
-        assert_eq!(silent.next_timeout(), Some(later));
+        // The last probe was 400 ms ago.
+        assert_eq!(silent.next_timeout(), Some(later + MS(200)));
     }
 
     #[test]

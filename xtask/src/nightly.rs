@@ -20,7 +20,7 @@ use crate::{TaskResult, ci};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -61,6 +61,11 @@ const STEPS: [Step; 14] = [
         "`kill -9` every 50 ms of `marline up`'s start, steady state, reload and stop, also with `--lockdown`: not one \
          packet leaves around the tunnel",
         kill_switch,
+    ),
+    (
+        "returns",
+        "WiFi was silent, slow or flapping for 4 to 120 s: TCP and UDP use it again soon after its return",
+        returns,
     ),
     ("papers", "every paper in virtual time, twice: the number of threads changes nothing", papers),
     (
@@ -161,6 +166,10 @@ fn fleet(root: &Path) -> TaskResult {
 
 fn kill_switch(root: &Path) -> TaskResult {
     run(&mut long_tests(root, "up::sweep::"))
+}
+
+fn returns(root: &Path) -> TaskResult {
+    run(&mut long_tests(root, "path_returns::"))
 }
 
 /// Tests of the program that are ignored otherwise.

@@ -3844,9 +3844,7 @@ impl Connection {
             return None;
         }
         let on = |s: &&SubflowContext| addresses_of(&s.path()) == path;
-        let waits = |s: &SubflowContext| {
-            !s.was_joined() || s.is_usable() && s.health().is_silent()
-        };
+        let waits = |s: &SubflowContext| !s.was_joined() || s.is_usable() && s.health().is_silent();
         let mut there = self.paths.iter().filter(on);
         let may = match there.next() {
             None => self.unopened_at(path.0).is_some(),
@@ -3855,7 +3853,8 @@ impl Connection {
         let unanswered = self.sender.una() < self.sender.written();
         let is_busy = self.trim.was_busy_within(now, IN_USE_FOR) || unanswered;
         let is_reserve = |s: &SubflowContext| self.paths.is_reserve(s) || s.cost().tail_ms > 0;
-        let spared = self.paths.iter().filter(on).any(is_reserve) && !self.paths.healthy().is_empty();
+        let spared =
+            self.paths.iter().filter(on).any(is_reserve) && !self.paths.healthy().is_empty();
         may.then(|| Prober {
             connection: self.id,
             is_client: self.session.is_client(),

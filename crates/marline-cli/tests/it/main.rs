@@ -30,6 +30,7 @@ mod native_serve;
 mod native_shards;
 mod operations;
 mod own_addresses;
+mod path_returns;
 mod privileges;
 mod prometheus;
 mod quickstart;

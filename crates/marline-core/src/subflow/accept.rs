@@ -149,7 +149,8 @@ impl Subflow {
             };
             self.on_ack(now, &input);
         }
-        if self.health.is_silent() && (self.tx.una > prior_una || self.tx.highest_sacked > prior_sacked)
+        if self.health.is_silent()
+            && (self.tx.una > prior_una || self.tx.highest_sacked > prior_sacked)
         {
             self.end_silence(unheard);
         }

@@ -393,11 +393,7 @@ impl Lanes {
     }
 
     /// Silent paths of a lane, and whether they are probed for the connections of the shard.
-    pub(super) fn note_probed(
-        &mut self,
-        id: u64,
-        is_probed: impl Fn(IpAddr, IpAddr) -> bool,
-    ) {
+    pub(super) fn note_probed(&mut self, id: u64, is_probed: impl Fn(IpAddr, IpAddr) -> bool) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         for (path, (local, remote)) in &entry.silent {
             entry.lane.set_path_probed(*path, is_probed(*local, *remote));

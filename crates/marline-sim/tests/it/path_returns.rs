@@ -5,12 +5,12 @@ use marline_core::ConnectionConfig;
 use marline_datagram::{FlowId, LaneConfig};
 use marline_link::DuplexConfig;
 use marline_sim::{
-    Echo, EchoServer, LanePaths, LanePathsConfig, LinkId, NodeId, Paths, PathsConfig, Pulse,
-    PulsePlan, UDP_CAPABILITIES, World, median,
+    Amount, Bulk, Dialogue, Echo, EchoServer, LanePaths, LanePathsConfig, LinkId, NodeId, Paths,
+    PathsConfig, Pulse, PulsePlan, Request, ResponseServer, UDP_CAPABILITIES, World, median,
 };
 use marline_time::{Duration, Instant, SeedTree};
 
-use crate::cases::{parallel, link};
+use crate::cases::{link, parallel};
 
 const WIFI: &str = "up.rate=15M,down.rate=30M,delay=8ms,queue=100ms";
 const LTE: &str = "up.rate=6M,down.rate=15M,delay=30ms,queue=100ms";
@@ -78,7 +78,8 @@ impl Spell {
     /// The time from the end of the trouble until the first of several messages in a row is there that were
     /// `quick` enough.
     fn return_time(self, messages: &[(Instant, Duration)], quick: Duration) -> Duration {
-        let after: Vec<_> = messages.iter().filter(|(sent, took)| *sent + *took >= self.until).collect();
+        let after: Vec<_> =
+            messages.iter().filter(|(sent, took)| *sent + *took >= self.until).collect();
         let back = after.windows(IN_A_ROW).find(|row| row.iter().all(|(_, took)| *took <= quick));
         let at = back.map(|row| row[0].0 + row[0].1);
         at.map_or(Duration::from_secs(999), |at| at.since(self.until))
@@ -124,26 +125,38 @@ fn config() -> ConnectionConfig {
     ConnectionConfig::new(marline_algos::default_policies())
 }
 
-fn streams(spell: Spell, seed: u64) -> Outcome {
+fn scene(seed: u64) -> Paths {
     let links = [WIFI, LTE].map(link).to_vec();
     let mut scene = PathsConfig::new(links, config());
     scene.capabilities = UDP_CAPABILITIES;
     scene.carrier_overhead = 17;
-    let mut paths = Paths::new(&scene, SeedTree::new(seed));
-    paths.listen(Box::new(|_| Box::new(EchoServer::new(7))));
+    Paths::new(&scene, SeedTree::new(seed))
+}
+
+/// Opens a connection of echoes until so long after the trouble.
+fn open_echo(paths: &mut Paths, spell: Spell) {
     let length = spell.until.since(Instant::ZERO) + Duration::from_secs(40);
     let messages = length.as_millis() as u64 / EVERY.as_millis() as u64;
     paths.connect(0, Box::new(Echo::new(BYTES, EVERY, messages, 7))).expect("a connection");
+}
+
+/// When the echoes of a connection were sent, and how long they took.
+fn echoes(paths: &Paths, connection: usize) -> Vec<(Instant, Duration)> {
+    let report = paths.client_report(connection).expect("connected");
+    assert_eq!(report.wrong_at, None);
+    let opened = report.opened_at.expect("opened");
+    let numbered = (0u32..).zip(&report.latencies);
+    numbered.map(|(number, took)| (opened + EVERY * number, *took)).collect()
+}
+
+fn streams(spell: Spell, seed: u64) -> Outcome {
+    let mut paths = scene(seed);
+    paths.listen(Box::new(|_| Box::new(EchoServer::new(7))));
+    open_echo(&mut paths, spell);
     let links = [paths.up[0], paths.down[0]];
     spell.schedule(&mut paths.world, links);
     let probes_per_s = run(&mut paths.world, links, spell);
-    let report = paths.client_report(0).expect("connected");
-    assert_eq!(report.wrong_at, None);
-    let opened = report.opened_at.expect("opened");
-    let messages: Vec<_> = (0u32..)
-        .zip(&report.latencies)
-        .map(|(number, took)| (opened + EVERY * number, *took))
-        .collect();
+    let messages = echoes(&paths, 0);
     Outcome { back: spell.return_time(&messages, ECHO_OVER_WIFI), probes_per_s }
 }
 
@@ -170,8 +183,7 @@ fn lane() -> LaneConfig {
 fn lanes(spell: Spell, seed: u64) -> Outcome {
     let links = [("wifi", WIFI), ("lte", LTE)];
     let links = links.map(|(name, text)| (name.to_owned(), link(text))).to_vec();
-    let config =
-        LanePathsConfig { links, backup: Vec::new(), client: lane(), server: lane() };
+    let config = LanePathsConfig { links, backup: Vec::new(), client: lane(), server: lane() };
     let mut scene = LanePaths::new(&config, SeedTree::new(seed));
     let plan = PulsePlan {
         from: Instant::from_secs(1),
@@ -186,9 +198,8 @@ fn lanes(spell: Spell, seed: u64) -> Outcome {
     spell.schedule(&mut scene.world, links);
     let probes_per_s = run(&mut scene.world, links, spell);
     let both = [(scene.client, scene.server), (scene.server, scene.client)];
-    let back = both.map(|(from, to)| {
-        spell.return_time(&datagrams(&scene, from, to), DATAGRAM_OVER_WIFI)
-    });
+    let back =
+        both.map(|(from, to)| spell.return_time(&datagrams(&scene, from, to), DATAGRAM_OVER_WIFI));
     Outcome { back: back[0].max(back[1]), probes_per_s }
 }
 
@@ -227,4 +238,71 @@ fn streams_are_back_within_a_second() {
 #[test]
 fn datagrams_are_back_within_a_second() {
     table("datagrams", lanes);
+}
+
+/// All connections together are probed as one is, and the answer to one wakes the others.
+#[test]
+fn forty_connections_are_back_together_and_probed_as_one() {
+    const CONNECTIONS: usize = 40;
+    let spell = Spell::new(Trouble::Silent, 30, 1);
+    let mut paths = scene(1);
+    paths.listen(Box::new(|_| Box::new(EchoServer::new(7))));
+    for _ in 0..CONNECTIONS {
+        open_echo(&mut paths, spell);
+    }
+    let links = [paths.up[0], paths.down[0]];
+    spell.schedule(&mut paths.world, links);
+    let probes_per_s = run(&mut paths.world, links, spell);
+    let back = |connection| spell.return_time(&echoes(&paths, connection), ECHO_OVER_WIFI);
+    let worst = (0..CONNECTIONS).map(back).max().expect("connections");
+    println!("{CONNECTIONS} connections: all are back after {worst:?}; {probes_per_s:.0} B/s");
+    assert!(worst <= MS(1_500), "{worst:?}");
+    assert!(probes_per_s <= 300.0, "{probes_per_s} B/s");
+}
+
+/// A client that only receives does not know of the silence: the server probes.
+#[test]
+fn a_download_is_back_within_two_seconds() {
+    for seconds in [10, 30] {
+        let spell = Spell::new(Trouble::Silent, seconds, 1);
+        let mut paths = scene(1);
+        paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Bytes(1 << 30), 1, 2))));
+        paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).expect("a connection");
+        let links = [paths.up[0], paths.down[0]];
+        spell.schedule(&mut paths.world, links);
+        paths.world.run_until(spell.until);
+        let delivered = |paths: &Paths| paths.world.link(paths.down[0]).stats().delivered_bytes;
+        let before = delivered(&paths);
+        let limit = spell.until + Duration::from_secs(20);
+        let down = paths.down[0];
+        paths
+            .world
+            .run_while(limit, |world| world.link(down).stats().delivered_bytes < before + 200_000);
+        let back = paths.world.now().since(spell.until);
+        println!("download, WiFi silent for {seconds} s: 200 kB over WiFi after {back:?}");
+        assert!(back <= MS(2_000), "{back:?}");
+    }
+}
+
+/// Nothing is sent or received: a silent path is asked now and then.
+#[test]
+fn an_idle_connection_hardly_probes_a_silent_path() {
+    // Later the subflow is given up, and the path manager opens another.
+    let spell = Spell::new(Trouble::Silent, 80, 1);
+    let mut paths = scene(1);
+    paths.listen(Box::new(|_| Box::new(ResponseServer::new((BYTES, BYTES), (2, 1)))));
+    // The last request is on its way when WiFi dies.
+    let request =
+        |number: u32| Request { at: spell.from - MS(5) - EVERY * number, pieces: vec![BYTES] };
+    let requests = (0..50).rev().map(request).collect();
+    let asks = Dialogue::new(requests, (BYTES, BYTES), 10_000, (1, 2));
+    paths.connect(0, Box::new(asks)).expect("a connection");
+    let links = [paths.up[0], paths.down[0]];
+    spell.schedule(&mut paths.world, links);
+    paths.world.run_until(spell.from + Duration::from_secs(20));
+    let before = offered(&paths.world, links);
+    paths.world.run_until(spell.until);
+    let per_s = (offered(&paths.world, links) - before) as f64 / 60.0;
+    println!("idle: {per_s:.1} B/s");
+    assert!(per_s < 10.0, "{per_s} B/s");
 }

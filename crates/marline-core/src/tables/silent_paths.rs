@@ -219,7 +219,7 @@ impl SilentPaths {
             Some(Prober { in_use: true, .. }) if now.since(known.since) >= LONG_SILENCE => {
                 LATER_INTERVAL
             }
-            Some(Prober { in_use: true, is_client, .. }) if is_client => CLIENT_INTERVAL,
+            Some(Prober { in_use: true, is_client: true, .. }) => CLIENT_INTERVAL,
             Some(Prober { in_use: true, .. }) => SERVER_INTERVAL,
             _ => IDLE_INTERVAL,
         };

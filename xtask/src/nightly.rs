@@ -20,7 +20,7 @@ use crate::{TaskResult, ci};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 17] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -71,6 +71,11 @@ const STEPS: [Step; 16] = [
         "small-worlds",
         "two endpoints and a few packets, every order with any two faults, and with three as far as half an hour goes",
         small_worlds,
+    ),
+    (
+        "returns",
+        "WiFi was silent, slow or flapping for 4 to 120 s: TCP and UDP use it again soon after its return",
+        returns,
     ),
     ("papers", "every paper in virtual time, twice: the number of threads changes nothing", papers),
     (
@@ -171,6 +176,10 @@ fn fleet(root: &Path) -> TaskResult {
 
 fn kill_switch(root: &Path) -> TaskResult {
     run(&mut long_tests(root, "up::sweep::"))
+}
+
+fn returns(root: &Path) -> TaskResult {
+    run(&mut long_tests(root, "path_returns::"))
 }
 
 /// Tests of the program that are ignored otherwise.

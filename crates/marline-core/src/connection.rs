@@ -102,6 +102,7 @@ use crate::subflow::{
 };
 use crate::tables::Context;
 use crate::tables::fast_open_memory::{Answer as FastOpenAnswer, Plan, syn_room};
+use crate::tables::silent_paths::{PathAddresses, Prober, addresses_of};
 use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
 use crate::traffic::LostSegments;
 use crate::{
@@ -127,6 +128,10 @@ const MAX_DATA_RTOS: u32 = 2;
 /// How long a writer waits for a subflow that keeps too much and makes progress. Not by its timeout, which a peer can
 /// make as long as it likes.
 const HELD_BACK_PATIENCE: Duration = Duration::from_secs(1);
+/// Repeats of the oldest data on a silent subflow while others carry that data and its path is probed.
+const REPEATS_IN_SILENCE: u32 = 1;
+/// A connection is in use for so long after it last transferred data.
+const IN_USE_FOR: Duration = Duration::from_secs(5);
 /// Timeouts in a row on the only subflow after which its path is tried from other ports.
 const STUCK_AFTER: u32 = 2;
 /// Timeouts in a row after which a subflow whose address is gone is given up, if no join can continue the connection.
@@ -1468,6 +1473,7 @@ impl Connection {
                 self.on_subflow_rto(cx, id, count);
             }
             SubflowEvent::HeardAgain(end) => self.on_heard_again(cx, id, end),
+            SubflowEvent::HeardUnanswered(unheard) => self.on_heard_unanswered(cx, id, unheard),
             SubflowEvent::MtuFound(_) => {}
         }
     }
@@ -2399,6 +2405,7 @@ impl Connection {
         if !subflow_cost.is_none() {
             self.tell_cost(cx, id);
         }
+        cx.silent_paths.on_answer(now, addresses_of(&path));
         self.rescue(now, |_| true);
         self.scheduler_event(now, SchedulerEvent::SubflowUp(id));
         self.path_event(cx, PathEvent::SubflowUp(id));
@@ -2809,6 +2816,9 @@ impl Connection {
         let remote_id = self.paths.addresses().remote_id(local.end_of_way(remote));
         let ends = Ends { key, local_id: local.id, remote_id };
         cx.out.counters.mp_join_syn_tx += 1;
+        if self.probes_silent_paths() {
+            cx.silent_paths.wait_with_others(&path, self.id);
+        }
         self.add_subflow(cx, tcp, ends, (membership, backup || local.backup))
     }
 
@@ -4055,6 +4065,7 @@ impl Connection {
         if self.paths.get(id).is_some_and(SubflowContext::is_up) {
             self.start_rescue(cx, id, ReinjectionCause::SubflowRto);
         }
+        self.rest_or_repeat(cx, id);
         if count > 1 && self.session.is_confirmed() && self.paths.are_all_silent() {
             self.closing.begin_wait(cx.now);
             if self.paths.usable_count() > 1 {
@@ -4125,16 +4136,134 @@ impl Connection {
         }
     }
 
+    /// Whether silent paths are probed for this connection. A scheduler that leaves the judgement to the retransmission
+    /// timer leaves it its pace as well.
+    fn probes_silent_paths(&self) -> bool {
+        let may = self.session.is_confirmed() && !self.session.is_plain();
+        may && !self.closing.is_closed() && self.scheduling.probe_patience().is_some()
+    }
+
+    /// It waits for an answer: its path is probed until there is one. Whether that is so.
+    fn wait_for_answer(&mut self, cx: &mut Context<'_>, id: SubflowId) -> bool {
+        let subflow = self.paths.get(id).filter(|subflow| subflow.is_usable());
+        let Some(subflow) = subflow.filter(|_| self.probes_silent_paths()) else { return false };
+        cx.silent_paths.on_silent(cx.now, &subflow.path(), self.id)
+    }
+
+    /// Its retransmission timer fired. Where its path is probed and others carry what it holds, it repeats that once and
+    /// then leaves it until there is an answer.
+    fn rest_or_repeat(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let is_probed = self.wait_for_answer(cx, id);
+        let has_others = !self.paths.healthy().is_empty();
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        let repeated = subflow.tcp().retransmission_timeouts() > REPEATS_IN_SILENCE;
+        let is_spare = has_others && subflow.health().is_rescued();
+        subflow.tcp_mut().rest_or_repeat(is_probed && is_spare && repeated);
+    }
+
+    /// Whether this connection may probe a silent path, if it waits for it.
+    pub(crate) fn prober_of(&self, now: Instant, path: PathAddresses) -> Option<Prober> {
+        if !self.probes_silent_paths() {
+            return None;
+        }
+        let on = |s: &&SubflowContext| addresses_of(&s.path()) == path;
+        let waits = |s: &SubflowContext| !s.was_joined() || s.is_usable() && s.health().is_silent();
+        let mut there = self.paths.iter().filter(on);
+        let may = match there.next() {
+            None => self.unopened_at(path.0).is_some(),
+            Some(first) => waits(first) || there.any(waits),
+        };
+        let unanswered = self.sender.una() < self.sender.written();
+        let is_busy = self.trim.was_busy_within(now, IN_USE_FOR) || unanswered;
+        let is_reserve = |s: &SubflowContext| self.paths.is_reserve(s) || s.cost().tail_ms > 0;
+        let spared =
+            self.paths.iter().filter(on).any(is_reserve) && !self.paths.healthy().is_empty();
+        may.then(|| Prober {
+            connection: self.id,
+            is_client: self.session.is_client(),
+            in_use: is_busy && !spared,
+        })
+    }
+
+    /// The local address with this IP address, if a client may open a subflow there.
+    fn unopened_at(&self, local: IpAddr) -> Option<AddressId> {
+        let locals = self.paths.addresses().local();
+        let up = locals.iter().find(|l| l.address.ip() == local && l.up && l.subflow);
+        up.filter(|_| self.session.is_client()).map(|local| local.id)
+    }
+
+    /// Asks for an answer on a silent path: by an empty segment, a SYN that is repeated, or a new subflow.
+    pub(crate) fn probe_path(&mut self, cx: &mut Context<'_>, path: PathAddresses) {
+        let mut asked = false;
+        for id in self.paths.those(|s| addresses_of(&s.path()) == path).iter() {
+            let Some(subflow) = self.paths.get_mut(id) else { continue };
+            if !subflow.was_joined() {
+                subflow.tcp_mut().repeat_syn();
+            } else if subflow.is_usable() && subflow.health().is_silent() {
+                subflow.tcp_mut().request_probe();
+            }
+            asked = true;
+        }
+        if asked {
+            cx.out.counters.path_probes += 1;
+        } else if let Some(local) = self.unopened_at(path.0) {
+            cx.out.counters.path_probes += 1;
+            self.path_event(cx, PathEvent::LocalUp(local));
+        }
+    }
+
+    /// A path that this connection waits for answers, as another connection has found: retries what it owes there.
+    pub(crate) fn on_path_answers(&mut self, cx: &mut Context<'_>, path: PathAddresses) {
+        if !self.probes_silent_paths() {
+            return;
+        }
+        let mut owes = false;
+        for id in self.paths.those(|s| addresses_of(&s.path()) == path).iter() {
+            let Some(subflow) = self.paths.get_mut(id) else { continue };
+            owes = true;
+            if !subflow.was_joined() {
+                subflow.tcp_mut().repeat_syn();
+            } else if subflow.is_usable() && subflow.health().is_silent() {
+                if subflow.tcp().has_retransmission_timeout() {
+                    subflow.tcp_mut().retry_now(cx.now);
+                } else {
+                    subflow.tcp_mut().request_probe();
+                }
+            }
+        }
+        if let Some(local) = self.unopened_at(path.0).filter(|_| !owes) {
+            self.path_event(cx, PathEvent::LocalUp(local));
+        }
+    }
+
+    /// The connection is in use although its stream may be idle.
+    pub(crate) fn note_in_use(&mut self, now: Instant) {
+        self.trim.note_busy(now);
+    }
+
     /// It is silent, and others get what it holds.
     fn start_rescue(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: ReinjectionCause) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         let first = subflow.health_mut().start_rescue();
         self.scheduling.void(id);
         self.reinject_from(cx.now, id, cause);
+        self.wait_for_answer(cx, id);
         if first {
             let kind = MonitorKind::SubflowSuspected { id, suspected: true };
             cx.out.monitor(cx.now, self.id, kind);
             self.path_event(cx, PathEvent::Suspected(id));
+        }
+    }
+
+    /// The peer is heard on a silent subflow, which may be the answer to a probe, or prove that one direction works. What
+    /// is repeated now will tell. Schedulers that leave the judgement to the retransmission timer take it for an answer.
+    fn on_heard_unanswered(&mut self, cx: &mut Context<'_>, id: SubflowId, unheard: Duration) {
+        let prompt = self.probes_silent_paths();
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        if prompt {
+            subflow.tcp_mut().retry_soon(cx.now, unheard);
+        } else {
+            subflow.tcp_mut().end_silence(unheard);
         }
     }
 
@@ -4144,6 +4273,7 @@ impl Connection {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if prompt {
             subflow.tcp_mut().retry_soon(cx.now, end.unheard);
+            cx.silent_paths.on_answer(cx.now, addresses_of(&subflow.path()));
         }
         let bad = subflow.health().has_bad_address_pair();
         if !end.was_rescued {
@@ -4155,7 +4285,7 @@ impl Connection {
         }
         let kind = MonitorKind::SubflowSuspected { id, suspected: false };
         cx.out.monitor(cx.now, self.id, kind);
-        self.rescue(cx.now, |subflow| subflow.health().has_bad_address_pair());
+        self.rescue(cx.now, |_| true);
         self.path_event(cx, PathEvent::HeardAgain(id));
     }
 

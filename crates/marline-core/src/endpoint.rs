@@ -10,6 +10,7 @@ mod oldest_first;
 pub(crate) mod ownership;
 pub(crate) mod path_health;
 mod requests;
+mod silent_paths;
 mod slots;
 mod wakeups;
 
@@ -38,6 +39,7 @@ use crate::tables::outbox::Outbox;
 use crate::tables::path_faults::PathFaults;
 use crate::tables::reply_budget::ReplyBudget;
 use crate::tables::requests::Requests;
+use crate::tables::silent_paths::SilentPaths;
 use crate::tables::subflow_settings::SubflowSettings;
 use crate::tables::time_wait::TIME_WAIT_BIT;
 use crate::{
@@ -75,6 +77,7 @@ pub struct Endpoint {
     /// Connections that the application has by Fast Open, and whose third ACK has not come.
     fast_pending: usize,
     faults: PathFaults,
+    silent_paths: SilentPaths,
     /// Replies to unknown flows: resets, and last ACKs of ended subflows.
     replies: ReplyBudget,
     challenges: ReplyBudget,
@@ -114,6 +117,7 @@ impl Endpoint {
             cookie_keys: None,
             fast_pending: 0,
             faults: PathFaults::default(),
+            silent_paths: SilentPaths::default(),
             replies: ReplyBudget::new(per_s),
             challenges: ReplyBudget::new(per_s),
             out: Outbox::new(config.monitor),
@@ -145,6 +149,7 @@ impl Endpoint {
             fast_joins: &mut self.fast_joins,
             fast_opens: &mut self.fast_opens,
             faults: &mut self.faults,
+            silent_paths: &mut self.silent_paths,
             challenges: &mut self.challenges,
             out: &mut self.out,
         };
@@ -273,6 +278,7 @@ impl Endpoint {
             self.touched(slot);
         }
         self.check_path_health(now);
+        self.attend_silent_paths(now);
     }
 
     /// Tells that the process did not run for a while, which the driver's clock has left out
@@ -293,6 +299,9 @@ impl Endpoint {
             let (slots, mut cx) = self.lend(now);
             if let Some(connection) = slots.get_mut(slot) {
                 if let Some(transmit) = connection.poll_transmit(&mut cx, buf) {
+                    if cx.silent_paths.has_idle() {
+                        cx.silent_paths.on_sent(now, connection.id());
+                    }
                     self.ready.rotate_left(1);
                     return Some(transmit);
                 }
@@ -317,7 +326,8 @@ impl Endpoint {
             .as_ref()
             .filter(|_| self.slots.count() > 0)
             .and_then(path_health::PathHealthReporter::next_timeout);
-        [connections, time_wait, monitor].into_iter().flatten().min()
+        let silent = self.silent_paths.next_timeout();
+        [connections, time_wait, monitor, silent].into_iter().flatten().min()
     }
 
     /// Looks anew at a few of the deadlines that [`poll_timeout`](Self::poll_timeout) has before `until`: most

@@ -89,6 +89,7 @@ counters! {
         receive_timer_probes,
         receive_timer_expired,
         receive_probes,
+        path_probes,
         lone_keepalives,
         lone_keepalive_expired,
         fast_join_syn_tx,

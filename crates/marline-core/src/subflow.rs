@@ -75,6 +75,7 @@ use handshake::Handshake;
 use mtu::MtuSearch;
 use pacer::Pacer;
 use receive::Reception;
+use rto::Repeats;
 use segment::{DSS_OPTION, HEADER, TIMESTAMP_OPTION};
 use state::State;
 use syn_data::SynData;
@@ -165,6 +166,10 @@ pub(crate) struct Subflow {
     /// Data up to here ends what the application had: PSH.
     push_end: Ssn,
     last_heard_at: Instant,
+    /// Whether it repeats what is lost by itself.
+    repeats: Repeats,
+    /// The last RTT sample if it was too long to be believed, else 0.
+    doubted_rtt_ms: u32,
     /// Somebody found the pacer closed and wants to know when it opens. A cell, because asking
     /// for eligibility changes nothing else.
     pacer_wait: Cell<Option<Instant>>,
@@ -229,6 +234,8 @@ impl Subflow {
             answered_at: None,
             push_end: Ssn(0),
             last_heard_at: now,
+            repeats: Repeats::default(),
+            doubted_rtt_ms: 0,
             pacer_wait: Cell::new(None),
             time_wait_until: None,
             events: OnDemand::new(),
@@ -427,6 +434,11 @@ impl Subflow {
     /// last transmission shows.
     pub(crate) fn has_false_acks(&self) -> bool {
         self.false_acks.are_certain(self.rto(), self.tx.last_sent_at)
+    }
+
+    /// Retransmission timeouts in a row since anything was acknowledged.
+    pub(crate) const fn retransmission_timeouts(&self) -> u32 {
+        self.tx.rto.count
     }
 
     /// Its retransmission timer went off, and SND.UNA has not moved since.

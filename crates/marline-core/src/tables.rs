@@ -15,6 +15,7 @@ pub(crate) mod outbox;
 pub(crate) mod path_faults;
 pub(crate) mod reply_budget;
 pub(crate) mod requests;
+pub(crate) mod silent_paths;
 pub(crate) mod stateless_reply;
 pub(crate) mod subflow_settings;
 pub(crate) mod time_wait;

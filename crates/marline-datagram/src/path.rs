@@ -45,6 +45,8 @@ const SILENT_BYTES: u64 = 4_096;
 const TRAIN_FRAMES: u8 = 12;
 /// A silent path is asked at least so often while datagrams are sent.
 const SLOWEST_ASKING: Duration = Duration::from_secs(1);
+/// The same where others probe it.
+const SLOWEST_ASKING_BESIDE_OTHERS: Duration = Duration::from_secs(4);
 /// From this share of frames on that are lost alone, one that is overdue says nothing of those sent since.
 const LOST_ALONE: f32 = 0.005;
 /// Bytes of the shortest frame with an item in it, around it.
@@ -56,6 +58,8 @@ pub(crate) struct Traits {
     pub(crate) backup: bool,
     pub(crate) cost: PathCost,
     pub(crate) fading: bool,
+    /// Others probe it while it is silent, and an answer is reported here.
+    pub(crate) is_probed: bool,
 }
 
 /// What an acknowledgement or a timer brought.
@@ -353,7 +357,8 @@ impl Path {
     /// When that is; `None`: now if nothing was sent yet, and never again on a path that is to sleep.
     pub(crate) fn explore_at(&self, every: Duration) -> Option<Instant> {
         let last = self.last_sent_at.max(self.pinged_at)?;
-        (!self.is_spared()).then_some(last + every)
+        let is_probed = self.health.is_silent() && self.traits.is_probed;
+        (!self.is_spared() && !is_probed).then_some(last + every)
     }
 
     /// Its radio is to sleep as long as other paths do.
@@ -544,7 +549,9 @@ impl Path {
             return None;
         }
         let last = self.last_sent_at.max(self.pinged_at)?;
-        Some(last + (self.patience() * (1 << self.misses.min(6))).min(SLOWEST_ASKING))
+        let slowest =
+            if self.traits.is_probed { SLOWEST_ASKING_BESIDE_OTHERS } else { SLOWEST_ASKING };
+        Some(last + (self.patience() * (1 << self.misses.min(6))).min(slowest))
     }
 
     /// When to call [`on_timeout`](Self::on_timeout). `active`: datagrams are being sent.

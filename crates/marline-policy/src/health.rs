@@ -3,11 +3,12 @@
 //! *Fine*: nothing speaks against it. *Doubtful*: the peer answers on it, but the path health monitor judges its
 //! address pair bad, from what all connections of the process observe there (MultiMob, De Coninck and Bonaventure),
 //! or its radio's signal fades, as who reads it says ([`PathCost::fading`](crate::PathCost::fading)).
-//! *Silent*: something timed out on it, or was due and did not come, and no valid segment has come in on it since
+//! *Silent*: something timed out on it, or was due and did not come, and nothing has been answered on it since
 //! (potentially failed, as the schedulers of Linux have called it since 2013).
 //!
-//! The core derives it from facts, one subflow at a time. A segment that comes in ends silence at once; doubt ends
-//! with the monitor's verdict. Who is silent may be on a bad address pair as well: silence is the graver of the two.
+//! The core derives it from facts, one subflow at a time. Silence ends when something that was sent is
+//! acknowledged; if nothing is outstanding, any segment ends it. Doubt ends with the monitor's verdict. Who is silent may
+//! be on a bad address pair as well: silence is the graver of the two.
 
 use core::fmt::{self, Display, Formatter};
 

@@ -6,7 +6,7 @@ use marline_proxy::udp::UdpCounts;
 type Of = fn(&LaneCounters, &UdpCounts) -> u64;
 
 /// Counters: name, meaning, where from.
-pub(super) const COUNTERS: [(&str, &str, Of); 22] = [
+pub(super) const COUNTERS: [(&str, &str, Of); 25] = [
     ("marline_lane_datagrams_sent_total", "Datagrams handed to lanes", |l, _| {
         l.stats.sent_datagrams
     }),

@@ -32,6 +32,7 @@ mod operations;
 mod own_addresses;
 mod paused_process;
 mod paths;
+mod path_returns;
 mod privileges;
 mod prometheus;
 mod quickstart;

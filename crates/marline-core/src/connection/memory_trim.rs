@@ -23,6 +23,11 @@ impl MemoryTrim {
         self.due_at.get_or_insert(now + IDLE);
     }
 
+    /// Whether data moved within this time.
+    pub(super) fn was_busy_within(&self, now: Instant, time: Duration) -> bool {
+        self.due_at.is_some() && now.since(self.busy_at) <= time
+    }
+
     pub(super) const fn next_timeout(&self) -> Option<Instant> {
         self.due_at
     }

@@ -111,11 +111,13 @@ impl Subflow {
     ) -> Ingress {
         let header = &segment.header;
         let is_syn = header.flags.contains(TcpFlags::SYN);
+        let unheard = now.since(self.last_heard_at);
         self.heard(now);
         if let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps.enabled) {
             self.timestamps.on_accepted(now, timestamps.value, span.start);
         }
         let (prior_una, prior_window) = (self.tx.una, self.tx.window);
+        let prior_sacked = self.tx.highest_sacked;
         if self.state.is(SubflowState::SynReceived) {
             self.establish(now, segment);
             if is_syn {
@@ -146,6 +148,11 @@ impl Subflow {
                 duplicate: false,
             };
             self.on_ack(now, &input);
+        }
+        if self.health.is_silent()
+            && (self.tx.una > prior_una || self.tx.highest_sacked > prior_sacked)
+        {
+            self.end_silence(unheard);
         }
         if self.ecn.on_received(header.flags, ecn, !segment.payload.is_empty()) {
             self.ack.demand();

@@ -345,6 +345,9 @@ impl Subflow {
             _ => return None,
         };
         let rtt = now.since(sent_at).max(LEAST_RTT);
+        if self.is_doubtful(rtt) {
+            return None;
+        }
         let is_exact = tally.newest_original == Some(sent_at);
         let (expected, through) = tally.newest_expected;
         let own_delay = self.tx.forecaster.own_delay(&expected, through);
@@ -363,6 +366,21 @@ impl Subflow {
         let most_own = rtt.saturating_sub(self.tx.rtt.min().unwrap_or(rtt));
         self.tx.forecaster.on_answer(now, rtt, own_delay.min(most_own), &expected);
         Some(rtt)
+    }
+
+    /// Whether the sample may be the length of a silence: after a timeout what the peer sends by itself acknowledges
+    /// what had arrived long before. On a path that became slow the next sample is as long.
+    fn is_doubtful(&mut self, rtt: Duration) -> bool {
+        let before = core::mem::take(&mut self.doubted_rtt_ms);
+        if self.tx.rto.count == 0 || rtt <= self.tx.rto_without_backoff() * 2 {
+            return false;
+        }
+        let rtt_ms = u32::try_from(rtt.as_millis()).unwrap_or(u32::MAX).max(1);
+        let confirms = before > 0 && rtt_ms / 2 <= before && before / 2 <= rtt_ms;
+        if !confirms {
+            self.doubted_rtt_ms = rtt_ms;
+        }
+        !confirms
     }
 
     /// After a timeout a single ACK acknowledges more segments than any delays an ACK for, all sent

@@ -14,7 +14,7 @@ use marline_wire::SeqNum;
 
 use super::config::outstanding_limit;
 use super::reliable::Beneath;
-use super::rto::Frto;
+use super::rto::{Frto, Repeats};
 use super::segment::{HEADER, TIMESTAMP_OPTION};
 use super::transmission::Probe;
 use super::{Egress, PayloadRoom, PlainSegment, Rst, Subflow, SubflowEvent};
@@ -103,7 +103,7 @@ impl Subflow {
 
     /// The lowest lost segment, if window and pacer let it go.
     fn next_retransmission(&mut self, now: Instant, room: PayloadRoom) -> Option<SentSegment> {
-        if self.tx.board.bytes_lost() == 0 {
+        if self.tx.board.bytes_lost() == 0 || self.repeats == Repeats::Rests {
             return None;
         }
         let forced = self.tx.force.take();
@@ -401,6 +401,7 @@ impl Subflow {
 
     /// Appends a new segment to the board, given by what it carries.
     fn push(&mut self, now: Instant, content: SentSegment) -> SentSegment {
+        self.repeats = Repeats::Always;
         let start = self.tx.nxt;
         let end = start.plus(u64::from(content.mapping_len) + u64::from(content.fin));
         let segment = SentSegment {

@@ -8,7 +8,8 @@
 //! elsewhere. The *rescue* queues what is outstanding on the subflow for others and tells path manager and monitor. For
 //! most facts both happen at once. A probe timeout may be borne for a while first (`Scheduler::probe_patience`), an
 //! unanswered keepalive leaves the rescue to graver facts, and what a scheduler concludes while it is told of an ACK is
-//! acted upon before the next segment is sent. The first valid segment ends all of it.
+//! acted upon before the next segment is sent. If a rescued subflow has timed out with data outstanding, an
+//! acknowledgment of data ends all of it, else the first valid segment does.
 
 use marline_policy::{AddressPairFault, Health, SilenceCause};
 use marline_time::{Duration, Instant};

@@ -46,6 +46,18 @@ impl RtoTimer {
     }
 }
 
+/// Whether a subflow repeats what is lost.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Repeats {
+    /// As its window and its timer allow.
+    #[default]
+    Always,
+    /// Not now: others carry that data, and probes ask for the peer at their own pace.
+    Rests,
+    /// The next timeout repeats, although it might rest: there is a reason to expect an answer.
+    Once,
+}
+
 /// Segments of new data that F-RTO sends in place of repeats (RFC 5682 section 3.1, step 2b).
 const FRTO_SEGMENTS: u8 = 2;
 
@@ -126,9 +138,16 @@ impl Subflow {
         }
     }
 
+    /// The timer has fired. `may_rest`: others carry what is unacknowledged, and the path is probed.
+    pub(crate) fn rest_or_repeat(&mut self, may_rest: bool) {
+        let rests = may_rest && self.repeats != Repeats::Once;
+        self.repeats = if rests { Repeats::Rests } else { Repeats::Always };
+    }
+
     /// The way out is back. What was repeated into nothing says nothing of the path: the timer fires
     /// now instead of at the end of a backoff that may be as long again as the outage was.
     pub(crate) fn retry_now(&mut self, now: Instant) {
+        self.repeats = Repeats::Once;
         let rto = &mut self.tx.rto;
         if !self.dead && rto.count > 0 && rto.deadline.is_some_and(|at| at > now) {
             rto.deadline = Some(now);
@@ -146,6 +165,7 @@ impl Subflow {
     /// now is the end of that. Then the backoff is over, and the oldest segment is repeated at once. Perhaps
     /// it went out when the path had just come back; that costs a segment, and not to repeat it a timeout.
     pub(crate) fn retry_soon(&mut self, now: Instant, unheard: Duration) {
+        self.repeats = Repeats::Once;
         if self.dead || self.tx.rto.count == 0 {
             return;
         }

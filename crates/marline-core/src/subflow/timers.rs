@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use marline_time::Instant;
+use marline_time::{Duration, Instant};
 
 use marline_policy::{Phase, SentKind, SilenceCause, TimeoutAction};
 
+use super::rto::Repeats;
 use super::transmission::Probe;
 use super::{Subflow, SubflowEvent};
 use crate::SubflowState;
@@ -161,6 +162,17 @@ impl Subflow {
         let unheard = now.since(self.last_heard_at);
         self.last_heard_at = now;
         self.keepalive = Keepalive::default();
+        // What we sent since it fell silent is not acknowledged: the peer's segments prove one direction.
+        if self.health.is_rescued() && self.tx.rto.count > 0 && !self.tx.board.is_empty() {
+            self.events.push_back(SubflowEvent::HeardUnanswered(unheard));
+        } else {
+            self.end_silence(unheard);
+        }
+    }
+
+    /// It was silent, and is not any more. It was heard the first time for so long.
+    pub(crate) fn end_silence(&mut self, unheard: Duration) {
+        self.repeats = Repeats::Always;
         if let Some(end) = self.health.on_heard(unheard) {
             self.events.push_back(SubflowEvent::HeardAgain(end));
         }

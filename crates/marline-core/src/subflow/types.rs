@@ -3,6 +3,7 @@
 use core::ops::Range;
 
 use marline_policy::{DataRange, SentSegment, Ssn};
+use marline_time::Duration;
 
 use super::health::EndOfSilence;
 use crate::on_demand::{OnDemand, Unused};
@@ -128,8 +129,11 @@ pub(crate) enum SubflowEvent {
         /// Consecutive timeouts.
         count: u32,
     },
-    /// A valid segment came on a silent subflow.
+    /// A silent subflow is silent no more.
     HeardAgain(EndOfSilence),
+    /// A valid segment came on a subflow that was silent for so long and goes on being held to be: nothing that we
+    /// sent was answered.
+    HeardUnanswered(Duration),
     /// Segments of this many bytes pass.
     MtuFound(u16),
 }

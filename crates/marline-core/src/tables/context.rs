@@ -13,6 +13,7 @@ use super::network_memory::NetworkMemory;
 use super::outbox::Outbox;
 use super::path_faults::PathFaults;
 use super::reply_budget::ReplyBudget;
+use super::silent_paths::SilentPaths;
 use super::subflow_settings::SubflowSettings;
 use crate::on_demand::OnDemand;
 use crate::subflow::{Start, Workspace};
@@ -38,6 +39,8 @@ pub(crate) struct Context<'a> {
     pub(crate) fast_joins: &'a mut FastJoinMemory,
     pub(crate) fast_opens: &'a mut FastOpenMemory,
     pub(crate) faults: &'a mut PathFaults,
+    /// Paths on which connections wait for an answer.
+    pub(crate) silent_paths: &'a mut SilentPaths,
     /// Challenge ACKs of connections. Apart from other replies, so that strangers cannot use them up.
     pub(crate) challenges: &'a mut ReplyBudget,
     pub(crate) out: &'a mut Outbox,

@@ -82,7 +82,11 @@ fn a_stock_peers_silence_is_questioned_and_three_times_no_answer_is_one() {
     let last = burst(&mut script, &mut peer);
     script.advance(ms(60_000));
     let sent = probes(&mut script, &peer);
-    assert_eq!(since(last, &sent), [1_500, 1_550, 1_600]);
+    let (asked, later) = sent.split_at(3);
+    assert_eq!(since(last, asked), [1_500, 1_550, 1_600]);
+    // The silent path is probed on: while the connection is in use, then slowly.
+    let paced = [2_250, 2_850, 3_450, 4_050, 4_650, 34_650];
+    assert_eq!(since(last, later), paced);
     let silent = silences(&mut script);
     let cause = SilenceCause::UnansweredProbes;
     assert_eq!(silent, [(last + ms(1_650), FIRST, cause)]);

@@ -45,6 +45,26 @@ impl Lane {
         }
     }
 
+    /// Others probe a path while it is silent, and report an answer ([`on_path_answer`](Self::on_path_answer)): it need
+    /// not be asked as often.
+    pub fn set_path_probed(&mut self, id: PathId, is_probed: bool) {
+        if let Some(path) = self.path_mut(id) {
+            path.traits().is_probed = is_probed;
+        }
+    }
+
+    /// Something that others sent on a path was answered: if it is silent, it is asked at once.
+    pub fn on_path_answer(&mut self, id: PathId) {
+        if let Some(path) = self.path_mut(id).filter(|path| path.health().is_silent()) {
+            path.ask();
+        }
+    }
+
+    /// The paths on which nothing is answered.
+    pub fn silent_paths(&self) -> impl Iterator<Item = PathId> {
+        self.paths.iter().filter(|path| path.health().is_silent()).map(Path::id)
+    }
+
     /// Nothing passes on a path: an ICMP error that quotes a frame of ours, or an interface that is gone.
     pub fn set_path_unreachable(&mut self, id: PathId, now: Instant) {
         if let Ok(at) = self.paths.binary_search_by_key(&id, Path::id) {

@@ -33,11 +33,28 @@ impl State {
         true
     }
 
+    /// Lanes learn which silent paths answer connections.
+    pub(super) fn wake_lanes(&mut self) {
+        for addresses in self.endpoint.take_answered_paths() {
+            self.lanes.on_path_answer(addresses);
+        }
+    }
+
+    /// Connections learn which silent paths answer lanes.
+    pub(super) fn wake_connections(&mut self, now: Instant) {
+        for (local, remote) in self.lanes.take_answered() {
+            self.endpoint.on_path_answer(now, local, remote);
+        }
+    }
+
     fn look_at_subflows(&mut self, id: u64, now: Instant) {
         let Carrier::Udp(carrier) = &self.carrier else { return };
         if let Some(connection) = self.lanes.looks_at(id, now) {
             let subflows = self.endpoint.subflow_places(connection);
             self.lanes.look(id, now, &subflows, |flow| carrier.place(flow));
+            self.endpoint.note_in_use(now, connection);
+            let endpoint = &self.endpoint;
+            self.lanes.note_probed(id, |local, remote| endpoint.is_path_probed(local, remote));
         }
     }
 

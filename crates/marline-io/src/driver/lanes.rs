@@ -4,6 +4,7 @@
 //! asked for each time, so that a path moves with its subflow. A lane costs something when somebody sends or
 //! receives on it or when its time has come, and nothing otherwise: those that have something to do stand in a queue.
 
+use core::net::IpAddr;
 use core::task::{Context, Waker};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -134,6 +135,9 @@ pub(super) struct LanePath {
     pub(super) flow: u64,
 }
 
+/// Our address and the peer's.
+type PathAddresses = (IpAddr, IpAddr);
+
 #[derive(Debug)]
 struct Entry {
     lane: Lane,
@@ -142,6 +146,10 @@ struct Entry {
     peer: u64,
     numbers: PathNumbers,
     paths: Vec<LanePath>,
+    /// Addresses of the subflows that are paths, by our ids of them.
+    addresses: Vec<(u64, PathAddresses)>,
+    /// Paths that were silent when it last had its turn.
+    silent: Vec<(PathId, PathAddresses)>,
     /// Named by the peer, and not established yet; until when they are awaited.
     wanted: Vec<(LanePath, Instant)>,
     /// Numbered by us, and not told yet.
@@ -168,6 +176,10 @@ pub(super) struct Lanes {
     /// Those that have something to do.
     ready: VecDeque<u64>,
     deadlines: BTreeSet<(Instant, u64)>,
+    /// Lanes with a silent path between these addresses.
+    silent: BTreeSet<(PathAddresses, u64)>,
+    /// Addresses between which a lane was answered that had been silent there.
+    answered: BTreeSet<PathAddresses>,
     /// The carrier's count of changes at the last look.
     seen_changes: u64,
     /// A frame that is being opened.
@@ -187,6 +199,8 @@ impl Lanes {
             ours: Vec::new(),
             ready: VecDeque::new(),
             deadlines: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            answered: BTreeSet::new(),
             seen_changes: 0,
             arrived: Vec::new(),
             counters: LaneCounters::default(),
@@ -228,6 +242,8 @@ impl Lanes {
             peer,
             numbers,
             paths: Vec::new(),
+            addresses: Vec::new(),
+            silent: Vec::new(),
             wanted: Vec::new(),
             named: Vec::new(),
             reader: None,
@@ -246,6 +262,9 @@ impl Lanes {
         self.ours.retain(|ours| *ours != id);
         for path in &entry.paths {
             self.by_flow.remove(&path.flow);
+        }
+        for (_, addresses) in &entry.silent {
+            self.silent.remove(&(*addresses, id));
         }
         if let Some(at) = entry.deadline {
             self.deadlines.remove(&(at, id));
@@ -355,8 +374,11 @@ impl Lanes {
                 self.by_flow.insert(path.flow, id);
             }
         }
+        entry.addresses.clear();
         for path in &entry.paths {
             if let Some(subflow) = known(path.flow) {
+                let addresses = (subflow.path.local.ip(), subflow.path.remote.ip());
+                entry.addresses.push((path.flow, addresses));
                 entry.lane.set_path_cost(path.id, subflow.backup, subflow.cost);
                 entry.lane.set_path_fading(path.id, subflow.cost.fading);
             }
@@ -368,6 +390,32 @@ impl Lanes {
     /// The paths of a lane.
     pub(super) fn paths(&self, id: u64) -> &[LanePath] {
         self.entries.get(&id).map_or(&[], |entry| &entry.paths)
+    }
+
+    /// Silent paths of a lane, and whether they are probed for the connections of the shard.
+    pub(super) fn note_probed(&mut self, id: u64, is_probed: impl Fn(IpAddr, IpAddr) -> bool) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        for (path, (local, remote)) in &entry.silent {
+            entry.lane.set_path_probed(*path, is_probed(*local, *remote));
+        }
+    }
+
+    /// What was sent from our address to the peer's is answered: lanes that are silent there ask at once.
+    pub(super) fn on_path_answer(&mut self, addresses: PathAddresses) {
+        let waiting = self.silent.range((addresses, 0)..=(addresses, u64::MAX));
+        let waiting: Vec<u64> = waiting.map(|(_, id)| *id).collect();
+        for id in waiting {
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            for (path, _) in entry.silent.iter().filter(|(_, there)| *there == addresses) {
+                entry.lane.on_path_answer(*path);
+            }
+            self.touch(id);
+        }
+    }
+
+    /// Our address and the peer's of paths that were silent and answer, since the last call.
+    pub(super) fn take_answered(&mut self) -> BTreeSet<PathAddresses> {
+        core::mem::take(&mut self.answered)
     }
 
     /// The lane that its peer calls so.
@@ -408,6 +456,16 @@ impl Entry {
             self.named.push(NamedPath { path: path.id, peer_flow: subflow.peer_flow });
         }
         true
+    }
+
+    /// Its silent paths, with their addresses.
+    fn silent_now(&self) -> Vec<(PathId, PathAddresses)> {
+        let with_addresses = |id: PathId| {
+            let path = self.paths.iter().find(|path| path.id == id)?;
+            let known = self.addresses.iter().find(|(flow, _)| *flow == path.flow)?;
+            Some((id, known.1))
+        };
+        self.lane.silent_paths().filter_map(with_addresses).collect()
     }
 
     fn has_news(&self) -> bool {
@@ -464,6 +522,19 @@ impl Lanes {
         let next = next.map(|at| at.max(now + SOONEST));
         if entry.has_news() {
             wake(entry.reader.take());
+        }
+        let silent = entry.silent_now();
+        if silent != entry.silent {
+            let before = core::mem::replace(&mut entry.silent, silent);
+            let known = |path: &PathId| entry.paths.iter().any(|known| known.id == *path);
+            for (path, addresses) in &before {
+                self.silent.remove(&(*addresses, id));
+                let is_silent = entry.silent.iter().any(|(silent, _)| silent == path);
+                if !is_silent && known(path) {
+                    self.answered.insert(*addresses);
+                }
+            }
+            self.silent.extend(entry.silent.iter().map(|(_, addresses)| (*addresses, id)));
         }
         if next == entry.deadline {
             return;

@@ -329,9 +329,11 @@ impl Shard {
         state.see_to_carried(now);
         state.see_to_ports();
         let woken = self.tell(state, now);
+        state.wake_lanes();
         if state.serve_lanes(now) {
             wake(state.driver.take());
         }
+        state.wake_connections(now);
         self.arm(state, now);
         woken
     }

@@ -32,6 +32,7 @@ mod pairs;
 mod papd;
 mod path_costs;
 mod pauses;
+mod path_returns;
 mod policies;
 mod radio_rto;
 mod reasons;

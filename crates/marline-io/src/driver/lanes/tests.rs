@@ -9,12 +9,15 @@ use super::*;
 const ID: u64 = 7;
 const ALONE: Shard = Shard::ALONE;
 
-fn lanes(numbers: PathNumbers) -> Lanes {
+fn config() -> LaneConfig {
     let registry = Registry::default();
     let policy = registry.datagram_policy("auto").unwrap();
-    let config = LaneConfig::new(policy, registry.congestion("cubic-westwood").unwrap());
+    LaneConfig::new(policy, registry.congestion("cubic-westwood").unwrap())
+}
+
+fn lanes(numbers: PathNumbers) -> Lanes {
     let [keys, _] = StandIn::pair(1);
-    let lane = Lane::new(config, (ID, 8), keys, Instant::ZERO);
+    let lane = Lane::new(config(), (ID, 8), keys, Instant::ZERO);
     let mut lanes = Lanes::new(ALONE, SecretRng::from_os().unwrap());
     assert!(lanes.admits((ID, 8)));
     lanes.insert((ID, 8), lane, ConnectionId(3), numbers);
@@ -133,4 +136,37 @@ fn frames_come_from_a_path_or_are_counted() {
     let after = lanes.counters();
     assert_eq!((after.lanes, after.stats.foreign), (0, 1), "what ended still counts");
     assert!(lanes.next_timeout().is_none() && lanes.of_peer(8).is_none());
+}
+
+#[test]
+fn a_silent_path_that_answers_others_is_asked_at_once_and_its_answer_is_told() {
+    let mut lanes = lanes(PathNumbers::Ours);
+    let [_, keys] = StandIn::pair(1);
+    let mut peer = Lane::new(config(), (8, ID), keys, Instant::ZERO);
+    let now = Instant::from_secs(1);
+    peer.add_path(PathId(0), now);
+    let subflows = subflows(&[10]);
+    let addresses = (subflows[0].path.local.ip(), subflows[0].path.remote.ip());
+    lanes.look(ID, now, &subflows, Some);
+    lanes.with(ID, |lane| lane.set_path_unreachable(PathId(0), now));
+    let mut frame = Vec::new();
+    while lanes.transmit(ID, now, &mut frame).is_some() {}
+    lanes.settle(ID, now);
+    let elsewhere = (addresses.0, IpAddr::from([9, 9, 9, 9]));
+    lanes.on_path_answer(elsewhere);
+    assert!(lanes.transmit(ID, now, &mut frame).is_none(), "another path");
+    lanes.on_path_answer(addresses);
+    lanes.transmit(ID, now, &mut frame).expect("a question");
+    peer.handle(now, PathId(0), &mut frame.clone());
+    let later = now + Duration::from_millis(50);
+    peer.handle_timeout(later);
+    while peer.poll_transmit(later, &mut frame).is_some() {
+        lanes.arrive(ID, later, &frame, |_| true);
+    }
+    assert!(lanes.take_answered().is_empty());
+    lanes.settle(ID, later);
+    assert_eq!(lanes.take_answered().into_iter().collect::<Vec<_>>(), [addresses]);
+    lanes.on_path_answer(addresses);
+    lanes.settle(ID, later);
+    assert!(lanes.take_answered().is_empty(), "it is told once");
 }

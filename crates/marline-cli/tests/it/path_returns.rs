@@ -1,0 +1,270 @@
+//! Test of the return to a path that was dead or slow: a TCP stream and a UDP flow of echoes through `marline client` and
+//! `marline server`, over WiFi and LTE. Prints how soon after WiFi's return echoes go over it again. Needs root.
+//!
+//! ```text
+//! sudo cargo test -p marline-cli --test it path_returns -- --nocapture --include-ignored
+//! ```
+//! The same in virtual time, with bounds: `cargo test -p marline-sim --test it path_returns -- --nocapture`.
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use marline_lab::scenario::Side;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::support;
+use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
+
+const WIFI: &str = "up.rate=15M,down.rate=30M,delay=8ms,queue=100ms";
+const LTE: &str = "up.rate=6M,down.rate=15M,delay=60ms,queue=100ms";
+/// WiFi at the edge of its range.
+const SLOW: &str = "rate=300k,delay=400ms,queue=1s";
+const MESSAGE: usize = 100;
+const EVERY: Duration = Duration::from_millis(100);
+/// Two round trips of WiFi and a busy machine's delay; an echo that went one way over LTE takes 68 ms.
+const OVER_WIFI: Duration = Duration::from_millis(50);
+/// After this time only probes are sent on a silent path.
+const SETTLING: Duration = Duration::from_secs(2);
+/// A return is most of so many echoes in a row: one may be late on a busy machine.
+const IN_A_ROW: usize = 10;
+const MOST: usize = 8;
+
+/// The clock that both processes have.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Where TCP streams lead to.
+#[test]
+fn tcp_echo() {
+    if two_uplinks::plays(tcp_echo) {
+        two_uplinks::echo("127.0.0.1:8080");
+    }
+}
+
+/// Where UDP flows lead to.
+#[test]
+fn udp_echo() {
+    if !two_uplinks::plays(udp_echo) {
+        return;
+    }
+    let socket = UdpSocket::bind("127.0.0.1:8081").expect("bind");
+    println!("ready");
+    let mut buffer = [0; 2_048];
+    while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+        let _ = socket.send_to(&buffer[..length], from);
+    }
+}
+
+/// Sends messages at a pace, and says of each that came back when it was sent and how long that took.
+#[test]
+fn user() {
+    if !two_uplinks::plays(user) {
+        return;
+    }
+    let begun = Instant::now();
+    let stream = loop {
+        match TcpStream::connect("127.0.0.1:9000") {
+            Ok(stream) => break stream,
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+        }
+        std::thread::sleep(EVERY);
+    };
+    stream.set_nodelay(true).expect("an option");
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    socket.connect("127.0.0.1:9001").expect("a peer");
+    let (mut reader, receiver) = (&stream, socket.try_clone().expect("a handle"));
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut message = [0; MESSAGE];
+            while reader.read_exact(&mut message).is_ok() {
+                came_back("tcp", &message);
+            }
+        });
+        scope.spawn(move || {
+            let mut message = [0; MESSAGE];
+            loop {
+                if let Ok(MESSAGE) = receiver.recv(&mut message) {
+                    came_back("udp", &message);
+                }
+            }
+        });
+        let mut message = [7; MESSAGE];
+        loop {
+            message[..8].copy_from_slice(&now_ns().to_be_bytes());
+            (&stream).write_all(&message).expect("the stream lives");
+            let _ = socket.send(&message);
+            std::thread::sleep(EVERY);
+        }
+    });
+}
+
+fn came_back(kind: &str, message: &[u8; MESSAGE]) {
+    let sent = message.first_chunk().map_or(0, |sent| u64::from_be_bytes(*sent));
+    println!("{kind} {sent} {}", now_ns().saturating_sub(sent));
+}
+
+/// Echoes of one kind: when each was sent, and how long it took.
+#[derive(Debug, Default)]
+struct Echoes(Vec<(u64, u64)>);
+
+impl Echoes {
+    /// The first moment since `since` at which echoes go over WiFi both ways.
+    fn over_wifi(&self, since: u64) -> Option<Duration> {
+        let after: Vec<_> = self.0.iter().filter(|(sent, took)| sent + took >= since).collect();
+        let quick = |(_, took): &&(u64, u64)| Duration::from_nanos(*took) <= OVER_WIFI;
+        let is_return = |row: &&[&(u64, u64)]| {
+            quick(&row[0]) && row.iter().filter(|echo| quick(echo)).count() >= MOST
+        };
+        let first = after.windows(IN_A_ROW).find(is_return)?[0];
+        Some(Duration::from_nanos(first.0 + first.1 - since))
+    }
+}
+
+/// The user's echoes so far.
+struct Heard {
+    lines: Receiver<String>,
+    tcp: Echoes,
+    udp: Echoes,
+}
+
+impl Heard {
+    fn listen(&mut self) {
+        loop {
+            let line = match self.lines.try_recv() {
+                Ok(line) => line,
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => panic!("the user's program ended"),
+            };
+            let mut words = line.split(' ');
+            let kind = words.next().unwrap_or_default().to_owned();
+            let mut number = || words.next()?.parse().ok();
+            let (Some(sent), Some(took)) = (number(), number()) else { continue };
+            match kind.as_str() {
+                "tcp" => self.tcp.0.push((sent, took)),
+                "udp" => self.udp.0.push((sent, took)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Waits until both kinds of echoes go over WiFi, and says how long after `since` they did.
+    fn returns(&mut self, since: u64) -> (Duration, Duration) {
+        let begun = Instant::now();
+        loop {
+            self.listen();
+            if let (Some(tcp), Some(udp)) = (self.tcp.over_wifi(since), self.udp.over_wifi(since)) {
+                return (tcp, udp);
+            }
+            let (last_tcp, last_udp) = (self.tcp.0.last(), self.udp.0.last());
+            assert!(begun.elapsed() < PATIENCE, "not over WiFi again: {last_tcp:?}, {last_udp:?}");
+            std::thread::sleep(EVERY);
+        }
+    }
+}
+
+/// Bytes that both sides have sent on WiFi.
+fn offered(hosts: &TwoUplinks) -> u64 {
+    let links = hosts.net.report().expect("a report");
+    let wifi = links.iter().filter(|link| link.name == "wifi");
+    wifi.map(|link| link.up.stats.offered_bytes + link.down.stats.offered_bytes).sum()
+}
+
+/// What befalls WiFi.
+#[derive(Copy, Clone, Debug)]
+enum Trouble {
+    Silent,
+    Slow,
+    Flapping,
+}
+
+impl Trouble {
+    /// Returns how many bytes a second both sides sent on it from some time on.
+    fn befall(self, hosts: &TwoUplinks, seconds: u64) -> f64 {
+        let order = |order: &str| hosts.net.command("wifi", order).expect("an order");
+        let (begun, length) = (Instant::now(), Duration::from_secs(seconds));
+        match self {
+            Trouble::Silent => order("down"),
+            Trouble::Slow => {
+                order(&format!("set {SLOW}"));
+            }
+            Trouble::Flapping => {}
+        }
+        std::thread::sleep(SETTLING);
+        let (before, since) = (offered(hosts), Instant::now());
+        match self {
+            Trouble::Silent | Trouble::Slow => std::thread::sleep(length - SETTLING),
+            Trouble::Flapping => {
+                while begun.elapsed() < length {
+                    order("down");
+                    std::thread::sleep(Duration::from_millis(1_100));
+                    order("up");
+                    std::thread::sleep(Duration::from_millis(400));
+                }
+                order("down");
+            }
+        }
+        let bytes_per_s = (offered(hosts) - before) as f64 / since.elapsed().as_secs_f64();
+        order(&format!("set {WIFI}"));
+        order("up");
+        bytes_per_s
+    }
+}
+
+/// Plays these troubles one after another on one pair of hosts; each return has to be sooner than the trouble lasted.
+fn play(dir: &Path, name: &str, troubles: &[(Trouble, u64)]) {
+    let mut hosts = TwoUplinks::set(&two_uplinks::wifi_and_lte(WIFI, LTE), name, dir);
+    hear(&hosts.role(Side::Server, "", tcp_echo), "ready");
+    hear(&hosts.role(Side::Server, "", udp_echo), "ready");
+    hosts.marline_server("udp");
+    hosts.shell(Side::Client, "ip link set lo up");
+    let client = "marline client --invite-file invite --path wifi --path lte \
+                  -L 9000:127.0.0.1:8080 -U 9001:127.0.0.1:8081";
+    hear(&hosts.program(Side::Client, client), "listening on");
+    let lines = hosts.role(Side::Client, "", user);
+    let mut heard = Heard { lines, tcp: Echoes::default(), udp: Echoes::default() };
+    heard.returns(now_ns());
+    for (trouble, seconds) in troubles {
+        let bytes_per_s = trouble.befall(&hosts, *seconds);
+        let since = now_ns();
+        let (tcp, udp) = heard.returns(since);
+        println!(
+            "WiFi {} for {seconds} s: TCP is back after {:.2} s, UDP after {:.2} s; {bytes_per_s:.0} B/s sent on it",
+            format!("{trouble:?}").to_lowercase(),
+            tcp.as_secs_f64(),
+            udp.as_secs_f64()
+        );
+        let late = tcp.max(udp);
+        assert!(late < Duration::from_secs(*seconds), "{trouble:?} for {seconds} s: {late:?}");
+        // Before the next trouble it is in use for some time.
+        std::thread::sleep(Duration::from_secs(2));
+    }
+}
+
+#[test]
+fn echoes_are_back_on_wifi_soon_after_it_was_silent() {
+    let _alone = support::alone();
+    if !two_uplinks::possible(&[]) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    play(dir.path(), "returns", &[(Trouble::Silent, 4), (Trouble::Silent, 12)]);
+}
+
+#[test]
+#[ignore = "minutes: cargo xtask nightly returns"]
+fn echoes_are_back_on_wifi_soon_after_any_trouble() {
+    let _alone = support::alone();
+    if !two_uplinks::possible(&[]) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    let silent = [4, 10, 15, 30, 60, 120].map(|seconds| (Trouble::Silent, seconds));
+    let slow = [4, 10, 30].map(|seconds| (Trouble::Slow, seconds));
+    let flapping = [10, 30].map(|seconds| (Trouble::Flapping, seconds));
+    play(dir.path(), "returns-all", &[&silent[..], &slow, &flapping].concat());
+}

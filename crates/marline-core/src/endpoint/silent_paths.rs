@@ -1,0 +1,73 @@
+//! Probes of silent paths: which connection sends the next one, and who is woken by an answer. The table is in
+//! `tables/silent_paths.rs`.
+
+use core::net::IpAddr;
+use std::collections::BTreeSet;
+
+use marline_time::Instant;
+
+use super::Endpoint;
+use crate::ConnectionId;
+use crate::tables::silent_paths::{Due, PathAddresses, Prober};
+
+impl Endpoint {
+    /// Reports that something sent from our address to the peer's was answered, outside of the endpoint's connections:
+    /// those that wait for that path retry.
+    pub fn on_path_answer(&mut self, now: Instant, local: IpAddr, remote: IpAddr) {
+        self.silent_paths.on_answer(now, (local, remote));
+    }
+
+    /// Pairs of our address and the peer's that had been silent and answered since the last call.
+    pub fn take_answered_paths(&mut self) -> BTreeSet<(IpAddr, IpAddr)> {
+        self.silent_paths.take_answered()
+    }
+
+    /// Whether the path between our address and the peer's is silent and is probed at the pace of one in use.
+    #[must_use]
+    pub fn is_path_probed(&self, local: IpAddr, remote: IpAddr) -> bool {
+        self.silent_paths.is_probed((local, remote))
+    }
+
+    /// Reports that a connection is in use although its stream may be idle, as its datagrams are.
+    pub fn note_in_use(&mut self, now: Instant, id: ConnectionId) {
+        let (slots, cx) = self.lend(now);
+        if let Some(connection) = slots.get_mut(id.0 as u32).filter(|c| c.id() == id) {
+            connection.note_in_use(now);
+            cx.silent_paths.on_sent(now, id);
+        }
+    }
+
+    /// Wakes connections whose path answers, and probes silent paths.
+    pub(super) fn attend_silent_paths(&mut self, now: Instant) {
+        while let Some(due) = self.silent_paths.take_due(now) {
+            match due {
+                Due::Wake(path, id) => {
+                    self.with(now, id, |c, cx| c.on_path_answers(cx, path));
+                }
+                Due::Probe(path) => self.probe_silent_path(now, path),
+            }
+        }
+    }
+
+    /// One connection probes a silent path: the next one that is in use, or once in a while any.
+    fn probe_silent_path(&mut self, now: Instant, path: PathAddresses) {
+        let mut chosen: Option<Prober> = None;
+        for id in self.silent_paths.members(path) {
+            match self.connection(id).and_then(|connection| connection.prober_of(now, path)) {
+                None => self.silent_paths.leave(path, id),
+                Some(prober) if prober.in_use => {
+                    chosen = Some(prober);
+                    break;
+                }
+                Some(prober) => chosen = chosen.or(Some(prober)),
+            }
+        }
+        let may_probe =
+            |prober: &Prober| prober.in_use || self.silent_paths.is_idle_probe_due(now, path);
+        let prober = chosen.filter(may_probe);
+        self.silent_paths.on_probed(now, path, prober);
+        if let Some(prober) = prober {
+            self.with(now, prober.connection, |c, cx| c.probe_path(cx, path));
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Silent paths of an endpoint: pairs of addresses on which subflows wait for an answer, when each pair is probed, and
+//! which connections have to be woken since one of them was answered.
+//!
+//! *Problem.* A subflow that gets no answer repeats what it owes after a timeout that doubles each time. When its path
+//! comes back after half a minute, it finds that out half a minute later, and so does each connection for itself.
+//!
+//! *How.* Connections register the pairs of addresses on which they have a silent subflow. Each pair is probed at a
+//! fixed pace, for all connections together: they take turns. The first answer wakes the others, a few at a time. Where
+//! no connection has anything to send or to receive, the pace is slow. What probing costs is therefore bounded by the
+//! number of paths, not by that of connections; the number of probes a second has a bound as well.
+
+use core::net::{IpAddr, Ipv4Addr};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use marline_time::{Duration, Instant};
+
+use crate::{ConnectionId, FourTuple};
+
+/// Interval of a client's probes on a path in use. With an empty segment of 81 bytes both sides send 203 B/s, which leaves
+/// room for the questions of a lane.
+const CLIENT_INTERVAL: Duration = Duration::from_millis(600);
+/// The same of a server, whose client probes as well.
+const SERVER_INTERVAL: Duration = Duration::from_millis(1_200);
+/// Interval on a path that has been silent for [`LONG_SILENCE`].
+const LATER_INTERVAL: Duration = Duration::from_secs(5);
+const LONG_SILENCE: Duration = Duration::from_secs(300);
+/// Interval while no connection that waits for the path is in use.
+const IDLE_INTERVAL: Duration = Duration::from_secs(30);
+/// Minimum time between any two probes of the endpoint: if a server's own network fails, all its clients are silent.
+const PROBE_GAP: Duration = Duration::from_millis(5);
+/// Connections that are woken at once, and the time until the next ones are.
+const WOKEN_AT_ONCE: u32 = 16;
+const WAKE_GAP: Duration = Duration::from_millis(5);
+/// Silent paths that are kept. Connections on others have their retransmission timers.
+const MAX_PATHS: usize = 4_096;
+
+/// Our address and the peer's.
+pub(crate) type PathAddresses = (IpAddr, IpAddr);
+
+/// The first in their order.
+const LOWEST: PathAddresses =
+    (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+
+pub(crate) fn addresses_of(path: &FourTuple) -> PathAddresses {
+    (path.local.ip(), path.remote.ip())
+}
+
+/// What is due.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// One of the connections that wait for this path has to probe it.
+    Probe(PathAddresses),
+    /// The path answers: this connection has to retry what it owes there.
+    Wake(PathAddresses, ConnectionId),
+}
+
+/// A probe's sender.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Prober {
+    pub(crate) connection: ConnectionId,
+    pub(crate) is_client: bool,
+    /// Data is to be sent or was transferred lately.
+    pub(crate) in_use: bool,
+}
+
+/// One silent path.
+#[derive(Debug)]
+struct SilentPath {
+    since: Instant,
+    /// Connections that wait for it.
+    members: BTreeSet<ConnectionId>,
+    /// The member that probed last.
+    last_prober: Option<ConnectionId>,
+    probed_at: Instant,
+    probe_at: Instant,
+    /// No member was in use when it was last looked at.
+    is_idle: bool,
+}
+
+/// Silent paths of an endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct SilentPaths {
+    paths: BTreeMap<PathAddresses, SilentPath>,
+    schedule: BTreeSet<(Instant, PathAddresses)>,
+    /// The same as the members of all paths, by connection.
+    waits: BTreeSet<(ConnectionId, PathAddresses)>,
+    /// Number of paths that are probed slowly.
+    idle_paths: usize,
+    /// No probe leaves before.
+    gap_ends: Instant,
+    woken: VecDeque<(PathAddresses, ConnectionId)>,
+    wake_at: Instant,
+    woken_now: u32,
+    /// Paths that answered since the driver asked last.
+    answered: BTreeSet<PathAddresses>,
+}
+
+impl SilentPaths {
+    /// A connection has a silent subflow on this path. Whether the path is probed.
+    pub(crate) fn on_silent(&mut self, now: Instant, path: &FourTuple, id: ConnectionId) -> bool {
+        let addresses = addresses_of(path);
+        if self.wait_with_others(path, id) {
+            return true;
+        }
+        if self.paths.len() >= MAX_PATHS {
+            return false;
+        }
+        let probe_at = now + CLIENT_INTERVAL;
+        let new = SilentPath {
+            since: now,
+            members: BTreeSet::from([id]),
+            last_prober: None,
+            probed_at: now,
+            probe_at,
+            is_idle: false,
+        };
+        self.paths.insert(addresses, new);
+        self.waits.insert((id, addresses));
+        self.schedule.insert((probe_at, addresses));
+        true
+    }
+
+    /// Whether this path is probed at the pace of one in use.
+    pub(crate) fn is_probed(&self, addresses: PathAddresses) -> bool {
+        self.paths.get(&addresses).is_some_and(|known| !known.is_idle)
+    }
+
+    /// A connection waits for this path if others do. Whether they do.
+    pub(crate) fn wait_with_others(&mut self, path: &FourTuple, id: ConnectionId) -> bool {
+        let addresses = addresses_of(path);
+        let Some(known) = self.paths.get_mut(&addresses) else { return false };
+        known.members.insert(id);
+        self.waits.insert((id, addresses));
+        true
+    }
+
+    /// Something that was sent on this path was answered.
+    pub(crate) fn on_answer(&mut self, now: Instant, addresses: PathAddresses) {
+        let Some(known) = self.remove(addresses) else { return };
+        if self.woken.is_empty() {
+            self.wake_at = self.wake_at.max(now);
+        }
+        self.woken.extend(known.members.into_iter().map(|id| (addresses, id)));
+        if self.answered.len() < MAX_PATHS {
+            self.answered.insert(addresses);
+        }
+    }
+
+    fn remove(&mut self, addresses: PathAddresses) -> Option<SilentPath> {
+        let known = self.paths.remove(&addresses)?;
+        self.schedule.remove(&(known.probe_at, addresses));
+        self.idle_paths -= usize::from(known.is_idle);
+        for id in &known.members {
+            self.waits.remove(&(*id, addresses));
+        }
+        Some(known)
+    }
+
+    /// Paths that answered since the last call.
+    pub(crate) fn take_answered(&mut self) -> BTreeSet<PathAddresses> {
+        core::mem::take(&mut self.answered)
+    }
+
+    /// When something is due.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let probe = self.schedule.first().map(|(at, _)| (*at).max(self.gap_ends));
+        let wake = (!self.woken.is_empty()).then_some(self.wake_at);
+        [probe, wake].into_iter().flatten().min()
+    }
+
+    /// What is due next. After a probe [`on_probed`](Self::on_probed) has to follow.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Option<Due> {
+        if self.wake_at <= now
+            && let Some((path, id)) = self.woken.pop_front()
+        {
+            self.woken_now += 1;
+            if self.woken_now >= WOKEN_AT_ONCE {
+                (self.woken_now, self.wake_at) = (0, now + WAKE_GAP);
+            }
+            return Some(Due::Wake(path, id));
+        }
+        self.woken_now = 0;
+        let due = self.schedule.first().filter(|(at, _)| (*at).max(self.gap_ends) <= now);
+        due.map(|(_, path)| Due::Probe(*path))
+    }
+
+    /// The connections that wait for the path, in the order in which they probe it.
+    pub(crate) fn members(&self, path: PathAddresses) -> Vec<ConnectionId> {
+        let Some(known) = self.paths.get(&path) else { return Vec::new() };
+        let members: Vec<_> = known.members.iter().copied().collect();
+        let last = known.last_prober;
+        let next = members.partition_point(|id| last.is_some_and(|last| *id <= last));
+        let (before, after) = members.split_at(next);
+        [after, before].concat()
+    }
+
+    /// The connection does not wait for the path any more.
+    pub(crate) fn leave(&mut self, path: PathAddresses, id: ConnectionId) {
+        if let Some(known) = self.paths.get_mut(&path) {
+            known.members.remove(&id);
+            self.waits.remove(&(id, path));
+        }
+    }
+
+    /// A probe leaves; `None`: it does not, as no connection that waits for the path is in use and it is too early.
+    pub(crate) fn on_probed(&mut self, now: Instant, path: PathAddresses, prober: Option<Prober>) {
+        let Some(known) = self.paths.get_mut(&path) else { return };
+        if known.members.is_empty() {
+            self.remove(path);
+            return;
+        }
+        self.schedule.remove(&(known.probe_at, path));
+        if let Some(prober) = prober {
+            known.last_prober = Some(prober.connection);
+            known.probed_at = now;
+            self.gap_ends = now + PROBE_GAP;
+        }
+        let pause = match prober {
+            Some(Prober { in_use: true, .. }) if now.since(known.since) >= LONG_SILENCE => {
+                LATER_INTERVAL
+            }
+            Some(Prober { in_use: true, is_client: true, .. }) => CLIENT_INTERVAL,
+            Some(Prober { in_use: true, .. }) => SERVER_INTERVAL,
+            _ => IDLE_INTERVAL,
+        };
+        let is_idle = pause == IDLE_INTERVAL;
+        self.idle_paths -= usize::from(core::mem::replace(&mut known.is_idle, is_idle));
+        self.idle_paths += usize::from(is_idle);
+        known.probe_at = (known.probed_at + pause).max(now + CLIENT_INTERVAL);
+        self.schedule.insert((known.probe_at, path));
+    }
+
+    /// Whether it is time for a probe of a path that is not in use.
+    pub(crate) fn is_idle_probe_due(&self, now: Instant, path: PathAddresses) -> bool {
+        self.paths.get(&path).is_some_and(|known| now.since(known.probed_at) >= IDLE_INTERVAL)
+    }
+
+    /// Whether there are paths that are probed slowly.
+    pub(crate) const fn has_idle(&self) -> bool {
+        self.idle_paths > 0
+    }
+
+    /// A connection sends something: the paths that it waits for may be in use again.
+    pub(crate) fn on_sent(&mut self, now: Instant, id: ConnectionId) {
+        let waits = self.waits.range((id, LOWEST)..).take_while(|(of, _)| *of == id);
+        for (_, addresses) in waits {
+            let Some(known) = self.paths.get_mut(addresses).filter(|known| known.is_idle) else {
+                continue;
+            };
+            let at = now.max(known.probed_at + CLIENT_INTERVAL);
+            if at < known.probe_at {
+                self.schedule.remove(&(known.probe_at, *addresses));
+                known.probe_at = at;
+                self.schedule.insert((at, *addresses));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::SocketAddr;
+
+    use super::*;
+
+    const START: Instant = Instant::from_secs(1);
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    fn path(number: u8) -> FourTuple {
+        FourTuple {
+            local: SocketAddr::from(([10, 0, 0, number], 40_000)),
+            remote: SocketAddr::from(([192, 0, 2, 1], 443)),
+        }
+    }
+
+    fn prober(id: u64, in_use: bool) -> Option<Prober> {
+        Some(Prober { connection: ConnectionId(id), is_client: true, in_use })
+    }
+
+    /// Lets the first member probe whenever it is time, and counts.
+    fn probes(silent: &mut SilentPaths, until: Instant, in_use: bool) -> Vec<ConnectionId> {
+        let mut probers = Vec::new();
+        while let Some(now) = silent.next_timeout().filter(|at| *at <= until) {
+            let Some(Due::Probe(path)) = silent.take_due(now) else { panic!("{silent:?}") };
+            let first = silent.members(path)[0];
+            probers.push(first);
+            silent.on_probed(now, path, prober(first.0, in_use));
+        }
+        probers
+    }
+
+    #[test]
+    fn a_thousand_connections_take_turns_at_the_pace_of_one() {
+        let mut silent = SilentPaths::default();
+        for id in 0..1_000 {
+            assert!(silent.on_silent(START, &path(1), ConnectionId(id)));
+        }
+        let probers = probes(&mut silent, START + Duration::from_secs(60), true);
+        assert_eq!(probers.len(), 100);
+        assert_eq!(probers[..3], [0, 1, 2].map(ConnectionId));
+    }
+
+    #[test]
+    fn an_idle_path_is_probed_slowly_until_a_connection_sends() {
+        let mut silent = SilentPaths::default();
+        silent.on_silent(START, &path(1), ConnectionId(1));
+        let later = START + Duration::from_secs(61);
+        assert_eq!(probes(&mut silent, later, false).len(), 3);
+        assert!(silent.has_idle());
+        silent.on_sent(later, ConnectionId(2));
+        assert!(silent.next_timeout().is_some_and(|at| at > later + MS(5_000)));
+        silent.on_sent(later, ConnectionId(1));
+        // The last probe was 400 ms ago.
+        assert_eq!(silent.next_timeout(), Some(later + MS(200)));
+    }
+
+    #[test]
+    fn an_answer_wakes_all_that_wait_for_that_path_a_few_at_a_time() {
+        let mut silent = SilentPaths::default();
+        for id in 0..100 {
+            silent.on_silent(START, &path(1), ConnectionId(id));
+        }
+        silent.on_silent(START, &path(2), ConnectionId(500));
+        silent.on_answer(START + MS(100), addresses_of(&path(1)));
+        let mut woken = Vec::new();
+        let mut at_once = 0;
+        while let Some(now) = silent.next_timeout().filter(|at| *at < START + MS(500)) {
+            let before = woken.len();
+            while let Some(Due::Wake(_, id)) = silent.take_due(now) {
+                woken.push(id.0);
+            }
+            at_once = at_once.max(woken.len() - before);
+        }
+        assert_eq!(woken, (0..100).collect::<Vec<_>>());
+        assert_eq!(at_once, WOKEN_AT_ONCE as usize);
+        assert_eq!(
+            silent.take_answered().into_iter().collect::<Vec<_>>(),
+            [addresses_of(&path(1))]
+        );
+    }
+
+    #[test]
+    fn paths_and_probes_are_bounded() {
+        let mut silent = SilentPaths::default();
+        for number in 0..=MAX_PATHS {
+            let [high, low] = (number as u16).to_be_bytes();
+            let local = SocketAddr::from(([10, 1, high, low], 1));
+            let path = FourTuple { local, ..path(1) };
+            assert_eq!(silent.on_silent(START, &path, ConnectionId(7)), number < MAX_PATHS);
+        }
+        let sent = probes(&mut silent, START + CLIENT_INTERVAL + Duration::from_secs(1), true);
+        assert_eq!(sent.len(), 201);
+    }
+}

@@ -436,11 +436,6 @@ impl Subflow {
         self.false_acks.are_certain(self.rto(), self.tx.last_sent_at)
     }
 
-    /// Retransmission timeouts in a row since anything was acknowledged.
-    pub(crate) const fn retransmission_timeouts(&self) -> u32 {
-        self.tx.rto.count
-    }
-
     /// Its retransmission timer went off, and SND.UNA has not moved since.
     pub(crate) const fn has_retransmission_timeout(&self) -> bool {
         self.tx.rto.count > 0

@@ -113,6 +113,7 @@ impl fmt::Debug for Slot {
         let kind = match self {
             Slot::Empty { .. } => "Empty",
             Slot::Own { .. } => "Own",
+            Slot::Part { .. } => "Part",
             Slot::Lent { .. } => "Lent",
         };
         f.debug_struct(kind).field("pinned", &self.pinned()).finish_non_exhaustive()

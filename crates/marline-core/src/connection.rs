@@ -3443,7 +3443,7 @@ impl Connection {
     fn consider_plain_data(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let verdict = self.judge(id, Trigger::UnmappedData);
         if matches!(verdict, Verdict::FromFirstByte { .. }) {
-            self.carry_out(cx, id, verdict);
+            self.consider_fallback(cx, id, Trigger::UnmappedData);
         }
     }
 

@@ -13,9 +13,10 @@
 //!
 //! *Whether the peer agrees* follows from the order of events. A peer whose mappings were DATA_ACKed knows that both
 //! sides speak Multipath TCP, and does not take a missing option for plain TCP. So data without a mapping leads to
-//! plain TCP only before the first DATA_ACK of mapped data went out. A side that falls back by itself says so: by an
-//! infinite mapping on its next data or on its FIN, or by MP_FAIL if it has nothing to send. A sender that sees ACKs
-//! without a DATA_ACK although its mappings were DATA_ACKed before repeats nothing on that subflow, but resets it.
+//! plain TCP only before the first DATA_ACK of mapped data went out, or while it may be that none has arrived. A side
+//! that falls back by itself says so: by an infinite mapping on its next data or on its FIN, and by MP_FAIL if it has
+//! nothing to send or if Multipath TCP may be proven to the peer. A sender that sees ACKs without a DATA_ACK although
+//! its mappings were DATA_ACKed before repeats nothing on that subflow, but resets it.
 
 use marline_policy::{Dsn, Ssn};
 
@@ -98,6 +99,12 @@ impl Standing {
     const fn is_whole(&self) -> bool {
         self.initial && self.sent_whole && self.received_whole
     }
+
+    /// The peer may have fallen back by itself. Linux does without an infinite mapping, and after it has mapped what
+    /// its first window allowed.
+    const fn may_be_plain_there(&self) -> bool {
+        !self.proven && (!self.proven_to_peer || self.unheard)
+    }
 }
 
 /// What follows from a trigger.
@@ -127,7 +134,7 @@ pub(super) fn judge(trigger: Trigger, at: &Standing) -> Verdict {
     let from_first_byte = |says_so| Verdict::FromFirstByte { reason, says_so };
     match trigger {
         Trigger::Handshake(_) => from_first_byte(false),
-        Trigger::UnmappedData if alone && at.is_whole() && !at.proven && !at.proven_to_peer => {
+        Trigger::UnmappedData if alone && at.is_whole() && at.may_be_plain_there() => {
             from_first_byte(true)
         }
         Trigger::BareAck if at.proven => Verdict::Stay,

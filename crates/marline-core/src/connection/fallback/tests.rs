@@ -73,8 +73,10 @@ fn nothing_leads_to_plain_tcp_on_a_subflow_that_is_not_the_only_one() {
 
 #[test]
 fn a_peer_to_which_multipath_is_proven_would_not_follow() {
-    let acknowledged = Standing { proven_to_peer: true, ..FRESH };
+    let acknowledged = Standing { proven_to_peer: true, unheard: false, ..FRESH };
     assert_eq!(judge(UnmappedData, &acknowledged), ResetSubflow);
+    let perhaps = Standing { unheard: true, ..acknowledged };
+    assert_eq!(judge(UnmappedData, &perhaps), judge(UnmappedData, &FRESH), "it may be plain TCP");
     let proven = Standing { proven: true, ..FRESH };
     assert_eq!(judge(UnmappedData, &proven), ResetSubflow);
     assert_eq!(judge(BareAck, &proven), Stay);

@@ -26,8 +26,8 @@ fn data_without_options_behind_data_that_was_data_acked_ends_the_subflow() {
     assert_eq!((line.read(), line.fallback()), (b"first".to_vec(), None));
 }
 
-/// Nothing was heard of the DATA_ACK: options may not pass in this direction, so that the peer is on plain TCP, as Linux
-/// is then without an infinite mapping. If it is not, it hears of the fallback.
+/// Nothing was heard of the DATA_ACK: options may not pass in this direction, so that the peer is on plain TCP, as
+/// Linux is then without an infinite mapping. If it is not, it hears of the fallback.
 #[test]
 fn data_without_options_behind_a_data_ack_that_may_not_have_arrived_is_plain_tcp() {
     let mut line = Subflows::served(multipath());

@@ -177,5 +177,6 @@ pub(super) fn client_address(path: usize) -> LocalAddress {
         subflow: true,
         up: true,
         cost: PathCost::NONE,
+        link: path as u32 + 1,
     }
 }

@@ -161,7 +161,10 @@ impl Heard {
                 return (tcp, udp);
             }
             let (last_tcp, last_udp) = (self.tcp.0.last(), self.udp.0.last());
-            assert!(begun.elapsed() < PATIENCE * 3, "not over WiFi again: {last_tcp:?}, {last_udp:?}");
+            assert!(
+                begun.elapsed() < PATIENCE * 3,
+                "not over WiFi again: {last_tcp:?}, {last_udp:?}"
+            );
             std::thread::sleep(EVERY);
         }
     }

@@ -4150,8 +4150,8 @@ impl Connection {
         cx.silent_paths.on_silent(cx.now, &subflow.path(), self.id)
     }
 
-    /// Its retransmission timer fired. Where its path is probed and others carry what it holds, it repeats that once and
-    /// then leaves it until there is an answer.
+    /// Its retransmission timer fired. Where its path is probed and others carry what it holds, it repeats that once
+    /// and then leaves it until there is an answer.
     fn rest_or_repeat(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let is_probed = self.wait_for_answer(cx, id);
         let has_others = !self.paths.healthy().is_empty();
@@ -4255,8 +4255,9 @@ impl Connection {
         }
     }
 
-    /// The peer is heard on a silent subflow, which may be the answer to a probe, or prove that one direction works. What
-    /// is repeated now will tell. Schedulers that leave the judgement to the retransmission timer take it for an answer.
+    /// The peer is heard on a silent subflow, which may be the answer to a probe, or prove that one direction works.
+    /// What is repeated now will tell. Schedulers that leave the judgement to the retransmission timer take it for an
+    /// answer.
     fn on_heard_unanswered(&mut self, cx: &mut Context<'_>, id: SubflowId, unheard: Duration) {
         let prompt = self.probes_silent_paths();
         let Some(subflow) = self.paths.get_mut(id) else { return };

@@ -6,9 +6,9 @@
 //! *Silent*: something timed out on it, or was due and did not come, and nothing has been answered on it since
 //! (potentially failed, as the schedulers of Linux have called it since 2013).
 //!
-//! The core derives it from facts, one subflow at a time. Silence ends when something that was sent is
-//! acknowledged; if nothing is outstanding, any segment ends it. Doubt ends with the monitor's verdict. Who is silent may
-//! be on a bad address pair as well: silence is the graver of the two.
+//! The core derives it from facts, one subflow at a time. Silence ends when something that was sent is acknowledged; if
+//! nothing is outstanding, any segment ends it. Doubt ends with the monitor's verdict. Who is silent may be on a bad
+//! address pair as well: silence is the graver of the two.
 
 use core::fmt::{self, Display, Formatter};
 

@@ -16,8 +16,8 @@ use marline_time::{Duration, Instant};
 
 use crate::{ConnectionId, FourTuple};
 
-/// Interval of a client's probes on a path in use. With an empty segment of 81 bytes both sides send 203 B/s, which leaves
-/// room for the questions of a lane.
+/// Interval of a client's probes on a path in use. With an empty segment of 81 bytes both sides send 203 B/s, which
+/// leaves room for the questions of a lane.
 const CLIENT_INTERVAL: Duration = Duration::from_millis(600);
 /// The same of a server, whose client probes as well.
 const SERVER_INTERVAL: Duration = Duration::from_millis(1_200);

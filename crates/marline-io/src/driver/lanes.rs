@@ -4,6 +4,8 @@
 //! asked for each time, so that a path moves with its subflow. A lane costs something when somebody sends or
 //! receives on it or when its time has come, and nothing otherwise: those that have something to do stand in a queue.
 
+mod silence;
+
 use core::net::IpAddr;
 use core::task::{Context, Waker};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -392,32 +394,6 @@ impl Lanes {
         self.entries.get(&id).map_or(&[], |entry| &entry.paths)
     }
 
-    /// Silent paths of a lane, and whether they are probed for the connections of the shard.
-    pub(super) fn note_probed(&mut self, id: u64, is_probed: impl Fn(IpAddr, IpAddr) -> bool) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
-        for (path, (local, remote)) in &entry.silent {
-            entry.lane.set_path_probed(*path, is_probed(*local, *remote));
-        }
-    }
-
-    /// What was sent from our address to the peer's is answered: lanes that are silent there ask at once.
-    pub(super) fn on_path_answer(&mut self, addresses: PathAddresses) {
-        let waiting = self.silent.range((addresses, 0)..=(addresses, u64::MAX));
-        let waiting: Vec<u64> = waiting.map(|(_, id)| *id).collect();
-        for id in waiting {
-            let Some(entry) = self.entries.get_mut(&id) else { continue };
-            for (path, _) in entry.silent.iter().filter(|(_, there)| *there == addresses) {
-                entry.lane.on_path_answer(*path);
-            }
-            self.touch(id);
-        }
-    }
-
-    /// Our address and the peer's of paths that were silent and answer, since the last call.
-    pub(super) fn take_answered(&mut self) -> BTreeSet<PathAddresses> {
-        core::mem::take(&mut self.answered)
-    }
-
     /// The lane that its peer calls so.
     pub(super) fn of_peer(&self, peer: u64) -> Option<u64> {
         self.by_peer.get(&peer).copied()
@@ -456,16 +432,6 @@ impl Entry {
             self.named.push(NamedPath { path: path.id, peer_flow: subflow.peer_flow });
         }
         true
-    }
-
-    /// Its silent paths, with their addresses.
-    fn silent_now(&self) -> Vec<(PathId, PathAddresses)> {
-        let with_addresses = |id: PathId| {
-            let path = self.paths.iter().find(|path| path.id == id)?;
-            let known = self.addresses.iter().find(|(flow, _)| *flow == path.flow)?;
-            Some((id, known.1))
-        };
-        self.lane.silent_paths().filter_map(with_addresses).collect()
     }
 
     fn has_news(&self) -> bool {
@@ -516,25 +482,13 @@ impl Lanes {
 
     /// A lane has had its turn: sets its timer and wakes who waits for it.
     pub(super) fn settle(&mut self, id: u64, now: Instant) {
+        self.note_silence(id);
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let look = (!entry.wanted.is_empty()).then_some(entry.look_at);
         let next = [entry.lane.poll_timeout(), look].into_iter().flatten().min();
         let next = next.map(|at| at.max(now + SOONEST));
         if entry.has_news() {
             wake(entry.reader.take());
-        }
-        let silent = entry.silent_now();
-        if silent != entry.silent {
-            let before = core::mem::replace(&mut entry.silent, silent);
-            let known = |path: &PathId| entry.paths.iter().any(|known| known.id == *path);
-            for (path, addresses) in &before {
-                self.silent.remove(&(*addresses, id));
-                let is_silent = entry.silent.iter().any(|(silent, _)| silent == path);
-                if !is_silent && known(path) {
-                    self.answered.insert(*addresses);
-                }
-            }
-            self.silent.extend(entry.silent.iter().map(|(_, addresses)| (*addresses, id)));
         }
         if next == entry.deadline {
             return;

@@ -89,6 +89,7 @@ fn tell(paths: &mut Paths, up: bool, fading: bool) {
         subflow: true,
         up,
         cost: PathCost { fading, ..PathCost::NONE },
+        link: 0,
     };
     let (now, client) = (paths.world.now(), paths.client);
     paths.world.node_mut(client).endpoint_mut().set_local_address(now, None, address);

@@ -1,5 +1,5 @@
-//! How soon traffic is back on a path that was silent, slow or flapping, and what probing it costs meanwhile: the table
-//! of returns, for streams and for datagrams.
+//! Table of returns: the time until traffic uses a path again that was silent, slow or flapping, and the bytes that
+//! probing it costs, for streams and for datagrams.
 
 use marline_core::ConnectionConfig;
 use marline_datagram::{FlowId, LaneConfig};

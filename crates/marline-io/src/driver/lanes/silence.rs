@@ -1,0 +1,70 @@
+//! Silent paths of lanes: what lanes and the connections of their shard tell each other of answers.
+
+use core::net::IpAddr;
+use std::collections::BTreeSet;
+
+use marline_datagram::PathId;
+
+use super::{Entry, Lanes, PathAddresses};
+
+impl Lanes {
+    /// Silent paths of a lane, and whether they are probed for the connections of the shard.
+    pub(in super::super) fn note_probed(
+        &mut self,
+        id: u64,
+        is_probed: impl Fn(IpAddr, IpAddr) -> bool,
+    ) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        for (path, (local, remote)) in &entry.silent {
+            entry.lane.set_path_probed(*path, is_probed(*local, *remote));
+        }
+    }
+
+    /// What was sent from our address to the peer's is answered: lanes that are silent there ask at once.
+    pub(in super::super) fn on_path_answer(&mut self, addresses: PathAddresses) {
+        let waiting = self.silent.range((addresses, 0)..=(addresses, u64::MAX));
+        let waiting: Vec<u64> = waiting.map(|(_, id)| *id).collect();
+        for id in waiting {
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            for (path, _) in entry.silent.iter().filter(|(_, there)| *there == addresses) {
+                entry.lane.on_path_answer(*path);
+            }
+            self.touch(id);
+        }
+    }
+
+    /// Our address and the peer's of paths that were silent and answer, since the last call.
+    pub(in super::super) fn take_answered(&mut self) -> BTreeSet<PathAddresses> {
+        core::mem::take(&mut self.answered)
+    }
+
+    /// A lane has had its turn: notes which of its paths are silent, and which are not any more.
+    pub(super) fn note_silence(&mut self, id: u64) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let silent = entry.silent_now();
+        if silent != entry.silent {
+            let before = core::mem::replace(&mut entry.silent, silent);
+            let known = |path: &PathId| entry.paths.iter().any(|known| known.id == *path);
+            for (path, addresses) in &before {
+                self.silent.remove(&(*addresses, id));
+                let is_silent = entry.silent.iter().any(|(silent, _)| silent == path);
+                if !is_silent && known(path) {
+                    self.answered.insert(*addresses);
+                }
+            }
+            self.silent.extend(entry.silent.iter().map(|(_, addresses)| (*addresses, id)));
+        }
+    }
+}
+
+impl Entry {
+    /// Its silent paths, with their addresses.
+    fn silent_now(&self) -> Vec<(PathId, PathAddresses)> {
+        let with_addresses = |id: PathId| {
+            let path = self.paths.iter().find(|path| path.id == id)?;
+            let known = self.addresses.iter().find(|(flow, _)| *flow == path.flow)?;
+            Some((id, known.1))
+        };
+        self.lane.silent_paths().filter_map(with_addresses).collect()
+    }
+}

@@ -128,6 +128,7 @@ fn where_udp_is_policed_a_transfer_goes_by_tcp_and_status_says_why() {
                  http://127.0.0.1:8080/long";
     let mut command = world.testbed.command("client", fetch, "160");
     assert!(command.status().expect("curl").success(), "{}", world.testbed.log(world.client));
+    // At the end of the comparison, which the transfer may not last for.
     let log = world.testbed.log_with(world.client, "UDP is slower than TCP here");
     assert!(!log.contains(TO_TCP), "{log}");
     let status = format!("{NOBODY} marline status --control ./control.sock");

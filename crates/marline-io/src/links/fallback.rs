@@ -47,8 +47,9 @@ const STAY: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(
 const SETTLED: Duration = Duration::from_secs(120);
 /// How long datagrams are given beside a link that has come about: as long again as it took, within these bounds.
 const CONFIRM: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// A link that is compared with datagrams carries data so long before its rate is measured, and then so long.
-const TRIAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3));
+/// A link that is compared with datagrams carries data so long. What it carries in its first moments counts as well: a
+/// transfer may end while it is compared.
+const TRIAL: Duration = Duration::from_secs(4);
 /// A link must be faster by this much, in percent of the rate of datagrams.
 const FASTER_PERCENT: u64 = 150;
 /// First and longest time after which the two are compared again, ...
@@ -125,7 +126,7 @@ enum Way {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Comparison {
     /// A link is being opened or in use to find out. `measured_at`: when its rate is there.
-    Running { datagrams: Policed, measured_at: Option<Instant>, begun: bool },
+    Running { datagrams: Policed, measured_at: Option<Instant> },
     /// The link is faster; until then.
     Faster { rates: CarrierRates, until: Instant },
 }
@@ -295,10 +296,11 @@ impl Routes {
             return;
         };
         (route.failures, route.refused) = (0, false);
-        if let Some(Comparison::Running { begun: false, datagrams, .. }) = route.comparison {
+        if let Some(Comparison::Running { datagrams, .. }) = route.comparison {
             route.take(now, Way::Link(link));
-            let measured_at = Some(now + TRIAL.0);
-            route.comparison = Some(Comparison::Running { datagrams, measured_at, begun: false });
+            let measured_at = Some(now + TRIAL);
+            route.comparison = Some(Comparison::Running { datagrams, measured_at });
+            self.paces.begin_trial(now, ends);
             route.probe = Probe::default();
             self.orders.push_back(Order::Compare(ends, link));
             return;
@@ -383,8 +385,7 @@ impl Routes {
         let Some(datagrams) = self.paces.note(now, ends, flow, segments) else { return };
         let Some(route) = self.routes.get_mut(&ends) else { return };
         if route.way == Way::Datagrams && route.comparison.is_none() && route.compare_at <= now {
-            route.comparison =
-                Some(Comparison::Running { datagrams, measured_at: None, begun: false });
+            route.comparison = Some(Comparison::Running { datagrams, measured_at: None });
             (route.way, route.asked_for_link_at) = (Way::Opening, now);
             self.orders.push_back(Order::Open(ends));
         }
@@ -396,15 +397,8 @@ impl Routes {
         let Way::Link(link) = route.way else { return };
         let leaving = match route.comparison.take() {
             None => return,
-            Some(Comparison::Running { datagrams, begun: false, .. }) => {
-                self.paces.begin(now, ends);
-                let measured_at = Some(now + TRIAL.1);
-                route.comparison =
-                    Some(Comparison::Running { datagrams, measured_at, begun: true });
-                return;
-            }
             Some(Comparison::Running { datagrams: Policed { heading, bits_per_s }, .. }) => {
-                let rate = self.paces.rate(now, &ends, heading);
+                let rate = self.paces.trial_rate(now, &ends, heading);
                 let link_rate = rate.unwrap_or_default();
                 if link_rate >= bits_per_s.saturating_mul(FASTER_PERCENT) / 100 {
                     let rates =
@@ -430,7 +424,7 @@ impl Routes {
         };
         route.take(now, Way::Datagrams);
         route.heard_at = Some(now);
-        self.paces.begin(now, ends);
+        self.paces.forget(&ends);
         self.orders.push_back(Order::Leave(ends, leaving));
         self.orders.push_back(Order::Close(link));
     }

@@ -59,12 +59,14 @@ struct Pace {
     down: Carried,
     /// Windows in a row that looked policed.
     policed: u32,
+    /// Fresh data of a trial, up and down, and since when; it does not end with a window.
+    trial: Option<(Instant, [u64; 2])>,
 }
 
 impl Pace {
     const fn new(since: Instant) -> Pace {
         const NOTHING: Carried = Carried { fresh: 0, repeated: 0 };
-        Pace { since, up: NOTHING, down: NOTHING, policed: 0 }
+        Pace { since, up: NOTHING, down: NOTHING, policed: 0, trial: None }
     }
 
     const fn carried(&self, heading: Heading) -> &Carried {
@@ -132,25 +134,40 @@ impl Paces {
         let pace = self.routes.entry(ends).or_insert_with(|| Pace::new(now));
         let sum = if heading == Heading::Up { &mut pace.up } else { &mut pace.down };
         (sum.fresh, sum.repeated) = (sum.fresh + carried.fresh, sum.repeated + carried.repeated);
+        if let Some((_, sums)) = &mut pace.trial {
+            sums[usize::from(heading == Heading::Down)] += carried.fresh;
+        }
         if now < pace.since + WINDOW {
             return None;
         }
         let found = pace.looks_policed(now);
         let policed = found.map_or(0, |_| pace.policed.saturating_add(1));
-        *pace = Pace { policed, ..Pace::new(now) };
+        *pace = Pace { policed, trial: pace.trial, ..Pace::new(now) };
         found.filter(|_| policed >= WINDOWS)
     }
 
-    /// The rate of fresh data since the window began, if there is enough of it to tell.
-    pub(crate) fn rate(&self, now: Instant, ends: &FlowEnds, heading: Heading) -> Option<u64> {
-        let pace = self.routes.get(ends)?;
-        let enough = pace.carried(heading).fresh >= LEAST_BYTES;
-        enough.then(|| pace.bits_per_s(now, heading))
+    /// The rate of fresh data since a trial began, if there is enough of it to tell.
+    pub(crate) fn trial_rate(
+        &self,
+        now: Instant,
+        ends: &FlowEnds,
+        heading: Heading,
+    ) -> Option<u64> {
+        let (since, sums) = self.routes.get(ends)?.trial?;
+        let fresh = sums[usize::from(heading == Heading::Down)];
+        let elapsed_ms = NonZeroU64::new(now.since(since).as_millis() as u64)?;
+        (fresh >= LEAST_BYTES).then(|| fresh * 8_000 / elapsed_ms)
     }
 
-    /// Begins a window now.
-    pub(crate) fn begin(&mut self, now: Instant, ends: FlowEnds) {
-        self.routes.insert(ends, Pace::new(now));
+    /// A trial begins: what passes from now on counts for it.
+    pub(crate) fn begin_trial(&mut self, now: Instant, ends: FlowEnds) {
+        let trial = Some((now, [0; 2]));
+        self.routes.insert(ends, Pace { trial, ..Pace::new(now) });
+    }
+
+    /// Forgets what was counted of a route.
+    pub(crate) fn forget(&mut self, ends: &FlowEnds) {
+        self.routes.remove(ends);
     }
 }
 

@@ -121,6 +121,21 @@ fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance
     assert!(left >= now + Duration::from_secs(1_190), "{left:?}");
 }
 
+/// What datagrams would have taken minutes for is there in a moment by the link, and then nothing more comes.
+#[test]
+fn a_transfer_that_ends_while_it_is_compared_decides_as_well() {
+    let mut routes = Routes::new(UdpUse::Preferred);
+    routes.sent(ms(0), ends());
+    routes.heard(ms(10), ends());
+    let now = download(&mut routes, (ms(10), 1_000_000), 5);
+    routes.opened(now, ends(), LINK);
+    let now = download(&mut routes, (now, 100_000_000), 1);
+    assert!(routes.slower_by_datagrams().is_empty(), "not yet");
+    run(&mut routes, now + Duration::from_secs(4), false);
+    let slower = routes.slower_by_datagrams();
+    assert!(slower.len() == 1 && slower[0].1.tcp_bits_per_s > 20_000_000, "{slower:?}");
+}
+
 #[test]
 fn where_a_link_is_no_faster_datagrams_stay_and_it_is_not_tried_again_soon() {
     let mut routes = Routes::new(UdpUse::Preferred);

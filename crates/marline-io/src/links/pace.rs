@@ -207,7 +207,7 @@ mod tests {
                 segments.push(&bytes);
             }
             let policed = paces.note(now, ends(), FLOW, segments.into_iter());
-            found.extend(policed.map(|policed| (now.as_millis() as u64, policed)));
+            found.extend(policed.map(|policed| (now.as_millis(), policed)));
         }
         found
     }

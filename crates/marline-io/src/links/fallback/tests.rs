@@ -81,7 +81,7 @@ fn download(routes: &mut Routes, (from, bits_per_s): (Instant, u64), seconds: u6
         let times = if seq.is_multiple_of(10_000) { 2 } else { 1 };
         let segments = core::iter::repeat_n(&bytes[..], times);
         routes.on_timeout(now);
-        routes.on_segments(now, ends(), (from.as_millis() as u64, Heading::Down), segments);
+        routes.on_segments(now, ends(), (from.as_millis(), Heading::Down), segments);
         (now, seq) = (now + gap, seq + 1_000);
     }
     now

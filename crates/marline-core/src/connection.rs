@@ -954,8 +954,8 @@ impl Connection {
             && addresses.first_pairs().any(|(local, _)| local.address.ip() != ip)
     }
 
-    /// A client of which nobody knows whether the server has its key, and whose subflow is cut off. RFC 8684 section 3.1
-    /// wants it to wait for a segment on that subflow before it joins; no such segment can come.
+    /// A client of which nobody knows whether the server has its key, and whose subflow is cut off. RFC 8684 section
+    /// 3.1 wants it to wait for a segment on that subflow before it joins; no such segment can come.
     fn may_join_unconfirmed(&self) -> bool {
         self.session.is_client()
             && self.session.is_unconfirmed()

@@ -10,9 +10,9 @@ use marline_time::{Duration, Instant, Rate};
 
 /// Up to this rate a flow is sparse: what copies may always cost (16 kB/s).
 const SPARSE: Rate = Rate::from_bits_per_s(128_000);
-/// From this rate on a flow is bulk if it fills what it gets and reacts to what it loses: if more than this share of its
-/// datagrams had to wait for the window, until hardly any has to, and few of them were dropped for it. One that keeps
-/// its pace is live video, whatever its rate. The application may know better.
+/// From this rate on a flow is bulk if it fills what it gets and reacts to what it loses: if more than this share of
+/// its datagrams had to wait for the window, until hardly any has to, and few of them were dropped for it. One that
+/// keeps its pace is live video, whatever its rate. The application may know better.
 const BULK: Rate = Rate::from_mbit(2);
 const FILLS: f32 = 0.5;
 const FILLS_NO_MORE: f32 = 0.1;

@@ -464,60 +464,6 @@ impl Lane {
         Some(Transmit { path: id, bytes: frame.len() })
     }
 
-    /// Seals a datagram that a path does not take whole; it leaves in pieces.
-    fn cut_datagram(&mut self, at: usize, datagram: Waiting, now: Instant) {
-        let Waiting { flow, class, deadline, copy, payload, .. } = datagram;
-        let mut whole = self.spare.pop().unwrap_or_default();
-        whole.clear();
-        whole.resize(HEADER_BYTES, 0);
-        frame::write_datagram(&mut whole, flow, &payload, true);
-        let number = self.seal(&mut whole);
-        let (id, most) = (self.paths[at].id(), self.paths[at].frame_bytes());
-        let narrower = |path: PathId| self.paths.iter().find(|other| other.id() == path);
-        let of_copy = copy.and_then(narrower).map_or(most, Path::frame_bytes);
-        let payload_bytes = payload.len() as u32;
-        let keeping = Keeping { flow, class, payload_bytes, deadline: deadline.max(now), path: id };
-        let mut cut = Cut::new(number, whole, keeping, most.min(of_copy).into());
-        cut.copy = copy;
-        self.cutting.push(cut);
-        self.stats.cut_datagrams += 1;
-        self.reuse(payload);
-    }
-
-    /// The next piece of a frame that no path takes whole, or not the one it goes on.
-    fn transmit_piece(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
-        loop {
-            let cut = self.cutting.current()?;
-            let (keeping, copy, again, rescue) = (cut.keeping, cut.copy, cut.again, cut.rescue);
-            let at = self.paths.iter().position(|path| path.id() == keeping.path);
-            let useless = keeping.deadline < now || self.next_number >= self.packets_at_most();
-            let Some(at) = at.filter(|_| !useless) else {
-                self.cutting.take_done(true).into_iter().for_each(|memory| self.reuse(memory));
-                continue;
-            };
-            frame.resize(HEADER_BYTES, 0);
-            self.cutting.next_piece()?.write(frame);
-            let number = self.seal(frame);
-            let bytes = frame.len();
-            self.paths[at].on_sent(number, bytes, false, now);
-            if keeping.class != FlowClass::Bulk || copy.is_some() {
-                self.kept.keep(number, frame, &keeping, now);
-            }
-            if let Some(path) = copy {
-                self.copy(Copy { number, path, rescue: false });
-            }
-            if let Some(memory) = self.cutting.take_done(false) {
-                self.reuse(memory);
-            }
-            let counted = bytes as u64;
-            self.stats.first_frame_bytes += if again { 0 } else { counted };
-            self.stats.copied_frame_bytes += if again { counted } else { 0 };
-            self.stats.rescued_frame_bytes += if rescue { counted } else { 0 };
-            self.policy.on_sent(now, counted, again);
-            return Some(Transmit { path: keeping.path, bytes });
-        }
-    }
-
     fn copy(&mut self, copy: Copy) {
         if self.copies.len() < MOST_COPIES {
             self.copies.push_back(copy);

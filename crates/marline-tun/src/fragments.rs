@@ -2,7 +2,8 @@
 //! carried whole, whatever pieces it came in.
 //!
 //! *Bounds.* [`MOST`] packets at a time, [`LONGEST`] bytes each; the oldest goes for a new one, and each after [`AGE`].
-//! Packets that overlap or contradict themselves are lost, as RFC 8200 section 4.5 asks of IPv6 and as is safe for IPv4.
+//! Packets that overlap or contradict themselves are lost, as RFC 8200 section 4.5 asks of IPv6 and as is safe for
+//! IPv4.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -17,8 +17,8 @@ use crate::crypto::Key;
 use crate::on_demand::OnDemand;
 use crate::{ConnectionConfig, FallbackReason};
 
-/// From this many bytes in one time to live of a segment on, 32 bits of DSN are ambiguous: half of 2^31, as any such time
-/// lies within two of the spans that are counted.
+/// From this many bytes in one time to live of a segment on, 32 bits of DSN are ambiguous: half of 2^31, as any such
+/// time lies within two of the spans that are counted.
 const SHORT_DSN_SPAN: u64 = 1 << 30;
 /// How long a segment may live (RFC 9293 section 3.4.2).
 const MAX_SEGMENT_LIFETIME: Duration = Duration::from_secs(120);
@@ -347,7 +347,8 @@ impl Session {
 
     /// Thirty-two bits of DSN are unambiguous while fewer than 2^31 bytes pass within two minutes, the
     /// longest a segment may live. A faster connection uses 64 bits from then on. `sent` is the end of what was
-    /// sent. A span that lasted longer says nothing of the next: an application that was idle, or slow, may be fast now.
+    /// sent. A span that lasted longer says nothing of the next: an application that was idle, or slow, may be fast
+    /// now.
     pub(super) fn watch_dsn_speed(&mut self, now: Instant, sent: Dsn) {
         let (began_at, from) = self.dsn_span_start;
         if now.since(began_at) > MAX_SEGMENT_LIFETIME {

@@ -14,8 +14,8 @@
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
 
-/// The same ACK after a longer silence is new evidence, not more of it: nothing sent before is still under way (RFC 9293
-/// section 3.4.2).
+/// The same ACK after a longer silence is new evidence, not more of it: nothing sent before is still under way (RFC
+/// 9293 section 3.4.2).
 const MOST_SILENCE: Duration = Duration::from_secs(120);
 
 /// ACKs below SND.UNA.

@@ -19,8 +19,8 @@ const STEP: u16 = 32;
 const LOSSES: u8 = 2;
 /// What a carrier needs of a packet beside the IP header and the segment, at most: a UDP header and a frame header.
 const MOST_OVERHEAD: u16 = 32;
-/// Smallest IPv4 packet that a report may ask for, as Linux has it (`net.ipv4.route.min_pmtu`). Less would be a forgery,
-/// or a link that takes no segment worth sending.
+/// Smallest IPv4 packet that a report may ask for, as Linux has it (`net.ipv4.route.min_pmtu`). Less would be a
+/// forgery, or a link that takes no segment worth sending.
 const LEAST_IPV4_PACKET: u16 = 552;
 /// Every IPv6 link takes this much, and a report of less is to be ignored (RFC 8200 section 5, RFC 8201 section 4).
 const LEAST_IPV6_PACKET: u16 = 1_280;

@@ -114,8 +114,8 @@ impl Lane {
     }
 
     /// Tells that the process did not run for a while, which the driver's clock has left out
-    /// ([`ProcessClock`](marline_time::ProcessClock)): no round trip or rate is measured from what is on its way now. To
-    /// be called before anything that has arrived meanwhile is handled.
+    /// ([`ProcessClock`](marline_time::ProcessClock)): no round trip or rate is measured from what is on its way now.
+    /// To be called before anything that has arrived meanwhile is handled.
     pub fn note_pause(&mut self) {
         self.paths.iter_mut().for_each(Path::note_pause);
     }

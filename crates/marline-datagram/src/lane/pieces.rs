@@ -5,20 +5,23 @@
 //!
 //! *How.* A frame is sealed whole, as for a path without limits, and its bytes travel as PIECE items in frames of the
 //! path's size. Each of those has a number of its own, is acknowledged, and is copied or sent again by itself. Once all
-//! have arrived, the whole frame is read as if it had come: once, by the replay window. So a frame that left whole on one
-//! path can follow in pieces on a narrower one.
+//! have arrived, the whole frame is read as if it had come: once, by the replay window. So a frame that left whole on
+//! one path can follow in pieces on a narrower one.
 //!
 //! *Bounds.* At the sender a frame is cut only when the one before has left. At the receiver there are at most
 //! [`MOST_HALVES`] incomplete frames and [`MOST_BYTES`]; the oldest go first, and each goes after [`AGE`].
 
 use std::collections::{BTreeMap, VecDeque};
 
-use marline_policy::PathId;
+use marline_policy::{FlowClass, PathId};
 use marline_time::{Duration, Instant};
 use marline_wire::Assembly;
 
 use super::kept::Keeping;
-use crate::frame::{MOST_WHOLE, PIECE_OVERHEAD, Piece, SMALLEST_FRAME};
+use super::{Copy, Lane, Transmit};
+use crate::frame::{self, HEADER_BYTES, MOST_WHOLE, PIECE_OVERHEAD, Piece, SMALLEST_FRAME};
+use crate::path::Path;
+use crate::queue::Waiting;
 
 /// Incomplete frames of a lane, and bytes in them.
 const MOST_HALVES: usize = 64;
@@ -189,6 +192,62 @@ impl Halves {
         let half = self.halves.remove(&number)?;
         self.bytes -= half.total;
         Some(half)
+    }
+}
+
+impl Lane {
+    /// Seals a datagram that a path does not take whole; it leaves in pieces.
+    pub(super) fn cut_datagram(&mut self, at: usize, datagram: Waiting, now: Instant) {
+        let Waiting { flow, class, deadline, copy, payload, .. } = datagram;
+        let mut whole = self.spare.pop().unwrap_or_default();
+        whole.clear();
+        whole.resize(HEADER_BYTES, 0);
+        frame::write_datagram(&mut whole, flow, &payload, true);
+        let number = self.seal(&mut whole);
+        let (id, most) = (self.paths[at].id(), self.paths[at].frame_bytes());
+        let narrower = |path: PathId| self.paths.iter().find(|other| other.id() == path);
+        let of_copy = copy.and_then(narrower).map_or(most, Path::frame_bytes);
+        let payload_bytes = payload.len() as u32;
+        let keeping = Keeping { flow, class, payload_bytes, deadline: deadline.max(now), path: id };
+        let mut cut = Cut::new(number, whole, keeping, most.min(of_copy).into());
+        cut.copy = copy;
+        self.cutting.push(cut);
+        self.stats.cut_datagrams += 1;
+        self.reuse(payload);
+    }
+
+    /// The next piece of a frame that no path takes whole, or not the one it goes on.
+    pub(super) fn transmit_piece(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
+        loop {
+            let cut = self.cutting.current()?;
+            let (keeping, copy, again, rescue) = (cut.keeping, cut.copy, cut.again, cut.rescue);
+            let at = self.paths.iter().position(|path| path.id() == keeping.path);
+            let useless = keeping.deadline < now || self.next_number >= self.packets_at_most();
+            let Some(at) = at.filter(|_| !useless) else {
+                self.cutting.take_done(true).into_iter().for_each(|memory| self.reuse(memory));
+                continue;
+            };
+            frame.resize(HEADER_BYTES, 0);
+            self.cutting.next_piece()?.write(frame);
+            let number = self.seal(frame);
+            let bytes = frame.len();
+            self.paths[at].on_sent(number, bytes, false, now);
+            if keeping.class != FlowClass::Bulk || copy.is_some() {
+                self.kept.keep(number, frame, &keeping, now);
+            }
+            if let Some(path) = copy {
+                self.copy(Copy { number, path, rescue: false });
+            }
+            if let Some(memory) = self.cutting.take_done(false) {
+                self.reuse(memory);
+            }
+            let counted = bytes as u64;
+            self.stats.first_frame_bytes += if again { 0 } else { counted };
+            self.stats.copied_frame_bytes += if again { counted } else { 0 };
+            self.stats.rescued_frame_bytes += if rescue { counted } else { 0 };
+            self.policy.on_sent(now, counted, again);
+            return Some(Transmit { path: keeping.path, bytes });
+        }
     }
 }
 

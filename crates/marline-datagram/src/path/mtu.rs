@@ -4,10 +4,10 @@
 //! padded frames that carry no datagram, the largest first. A size that was lost [`TRIES`] times is given up for the
 //! next. Meanwhile larger datagrams travel in pieces, so that nothing waits for the search.
 //!
-//! When [`BLACK_HOLE`] frames above the safe size were lost and none came through, the path has become narrower, and the
-//! search begins again from the safe size; when that happens to frames of the safe size, what every IPv4 path takes is
-//! left. A path that falls silent is *suspected*: the cause may be a smaller MTU, so that it goes on with safe frames
-//! until the size that passed before has passed again.
+//! When [`BLACK_HOLE`] frames above the safe size were lost and none came through, the path has become narrower, and
+//! the search begins again from the safe size; when that happens to frames of the safe size, what every IPv4 path takes
+//! is left. A path that falls silent is *suspected*: the cause may be a smaller MTU, so that it goes on with safe
+//! frames until the size that passed before has passed again.
 
 use marline_time::{Duration, Instant};
 

@@ -1,11 +1,9 @@
-//! Tunnel to a target through a server: over a used or a warm connection if there is one, else over
-//! a new one.
+//! Tunnel to a target through a server: over a used or a warm connection if there is one, else over a new one.
 //!
-//! Fresh, with a session: the multipath handshake, and then the opening and Connect in one go; the
-//! answer is there two round trips after the start. Without: TLS comes between, and that makes
-//! three. Warm or used: one; just used: none, as the application's first bytes go ahead. A request
-//! refused by an overloaded server is repeated within its time limit, since no byte of the
-//! application was sent.
+//! Fresh, with a session: the multipath handshake, and then the opening and Connect in one go; the answer is there two
+//! round trips after the start. Without: TLS comes between, and that makes three. Warm or used: one; just used: none,
+//! as the application's first bytes go ahead. A request refused by an overloaded server is repeated within its time
+//! limit, since no byte of the application was sent.
 
 use std::future::Future;
 use std::io;
@@ -225,8 +223,8 @@ impl<C: Connect> Tunnel<C> {
     }
 
     /// An authenticated connection. Without a request the server's Welcome was read and only that;
-    /// with one the request is on its way too. A server that has too much to do is asked again, and so is one whose path
-    /// was lost before it answered.
+    /// with one the request is on its way too. A server that has too much to do is asked again, and so is one whose
+    /// path was lost before it answered.
     async fn fresh(&self, request: Option<&Message>) -> Result<Fresh<C::Stream>, OpenError> {
         let fresh = self.ask_again(request).await;
         self.note(fresh.as_ref().err());
@@ -595,8 +593,7 @@ async fn keep_warm<C: Connect>(tunnel: Weak<Tunnel<C>>) {
                     true => tracing::warn!("{error}"),
                     false => tracing::debug!("still: {error}"),
                 }
-                sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                sleep(std::mem::replace(&mut pause, (pause * 2).min(LONGEST_PAUSE))).await;
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Table of datagrams at a constant rate over two lossy paths: lost or late through Marline over both, through Marline
 //! over each path alone, and as plain UDP, with the price of the extra bytes. docs/research/constant-rate.md has it.
 //!
-//! `cargo run --release -p marline-sim --example constant_rate [SEEDS [SECONDS [POLICY [LOSSES]]]]`; with LOSSES, as in "5 + 0", those rows alone
+//! `cargo run --release -p marline-sim --example constant_rate [SEEDS [SECONDS [POLICY [LOSSES]]]]`; with LOSSES, as in
+//! "5 + 0", those rows alone.
 
 mod scene;
 
@@ -19,7 +20,8 @@ fn main() {
     let policy = arguments.next().unwrap_or_else(|| "auto".to_owned());
     let only = arguments.next();
     println!(
-        "| delays ms | losses % | Mbit/s | deadline ms | Marline % | path A, B alone % | plain UDP A, B % | bytes | longest gap ms | |"
+        "| delays ms | losses % | Mbit/s | deadline ms | Marline % | path A, B alone % | plain UDP A, B % | bytes | \
+         longest gap ms | |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
     let (mut worse, mut cells) = (0, 0);
@@ -39,7 +41,8 @@ fn main() {
                     let is_worse = outcome.both > least + 0.05;
                     (worse, cells) = (worse + u32::from(is_worse), cells + 1);
                     println!(
-                        "| {} + {} | {named} | {rate} | {deadline_ms} | {:.2} | {:.2}, {:.2} | {:.2}, {:.2} | {:.2} | {:.0} | {} |",
+                        "| {} + {} | {named} | {rate} | {deadline_ms} | {:.2} | {:.2}, {:.2} | {:.2}, {:.2} | {:.2} | \
+                         {:.0} | {} |",
                         delay_ms[0],
                         delay_ms[1],
                         outcome.both,

@@ -1,0 +1,106 @@
+//! Timers of a path: when an answer is overdue, when a silent path is asked again, and what follows.
+
+use marline_policy::{CongestionSignal, Quantile, SilenceCause};
+use marline_time::{Duration, Instant};
+
+use super::{
+    ACK_DELAY, FIRST_PATIENCE, LEAST_VARIATION, LOST_ALONE, Outcome, Path, SLOWEST_ASKING,
+    SLOWEST_ASKING_BESIDE_OTHERS,
+};
+use crate::queue::Room;
+
+impl Path {
+    /// How long an answer is waited for before the path is silent.
+    fn patience(&self) -> Duration {
+        let Some(srtt) = self.rtt.srtt() else { return FIRST_PATIENCE };
+        let p99 = self.forecaster.forecast(self.last_sent_at.unwrap_or(Instant::ZERO));
+        let p99 = p99.answer(Quantile::P99).unwrap_or_default();
+        (srtt + (self.rtt.rttvar() * 4).max(LEAST_VARIATION)).max(p99) + ACK_DELAY
+    }
+
+    fn missed_at(&self) -> Option<Instant> {
+        let oldest = self.outstanding.oldest()?;
+        let patience = self.patience() * (1 << self.misses.min(6));
+        Some(oldest.at.max(self.pinged_at.unwrap_or(oldest.at)) + patience)
+    }
+
+    /// When a silent path on which nothing is on its way is asked again.
+    fn asks_at(&self) -> Option<Instant> {
+        if !self.health.is_silent() || !self.outstanding.is_empty() || self.wants_ping {
+            return None;
+        }
+        let last = self.last_sent_at.max(self.pinged_at)?;
+        let slowest =
+            if self.traits.is_probed { SLOWEST_ASKING_BESIDE_OTHERS } else { SLOWEST_ASKING };
+        Some(last + (self.patience() * (1 << self.misses.min(6))).min(slowest))
+    }
+
+    /// When to call [`on_timeout`](Self::on_timeout). `active`: datagrams are being sent.
+    pub(crate) fn next_timeout(&self, active: bool) -> Option<Instant> {
+        let asks = self.asks_at().filter(|_| active);
+        let known = [
+            self.received.due_at(),
+            self.loss_at,
+            self.outstanding.next_overdue(),
+            self.missed_at(),
+            asks,
+        ];
+        known.into_iter().flatten().min()
+    }
+
+    /// When what waits may leave, if that is the pacer's to say.
+    pub(crate) fn opens_at(&self) -> Option<Instant> {
+        let waits = self.queues.has(Room::Any)
+            && !self.health.is_silent()
+            && self.outstanding.bytes_in_flight() < self.congestion.window();
+        waits.then(|| self.pacer.opens_at())
+    }
+
+    /// Time has passed.
+    pub(crate) fn on_timeout(&mut self, active: bool, now: Instant) -> Outcome {
+        let mut outcome = Outcome::default();
+        let overdue = self.outstanding.take_overdue(now, self.lone_losses.share() < LOST_ALONE);
+        if !overdue.is_empty() {
+            self.last_trouble_at = Some(now);
+            outcome.missed.extend(overdue);
+        }
+        if self.loss_at.is_some_and(|at| at <= now) {
+            let in_flight = self.outstanding.bytes_in_flight();
+            self.detect_losses(now, in_flight, &mut outcome);
+        }
+        if self.missed_at().is_some_and(|at| at <= now) {
+            self.on_missed(active, now, &mut outcome);
+        }
+        if active && self.asks_at().is_some_and(|at| at <= now) {
+            self.misses = (self.misses + 1).min(10);
+            self.wants_ping = true;
+        }
+        outcome
+    }
+
+    /// The answer to the oldest frame is not there by any patience.
+    fn on_missed(&mut self, active: bool, now: Instant, outcome: &mut Outcome) {
+        self.misses += 1;
+        outcome.silent = self.fall_silent(SilenceCause::ProbeTimeout, now);
+        if self.misses == 1 {
+            if self.rtt.srtt().is_none() {
+                // Nothing was known by which they could have been overdue before.
+                outcome.missed.extend(self.outstanding.numbers());
+            }
+            self.wants_ping = true;
+            // The next patience counts from here.
+            self.pinged_at = Some(now);
+            return;
+        }
+        let in_flight = self.outstanding.bytes_in_flight();
+        let lost = self.outstanding.take_all();
+        self.on_lost(&lost, in_flight, now, outcome);
+        self.loss_at = None;
+        self.signal(
+            CongestionSignal::Rto { bytes_in_flight: in_flight, first: self.misses == 2 },
+            now,
+        );
+        self.wants_ping = active;
+        self.pace();
+    }
+}

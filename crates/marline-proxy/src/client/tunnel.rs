@@ -593,7 +593,8 @@ async fn keep_warm<C: Connect>(tunnel: Weak<Tunnel<C>>) {
                     true => tracing::warn!("{error}"),
                     false => tracing::debug!("still: {error}"),
                 }
-                sleep(std::mem::replace(&mut pause, (pause * 2).min(LONGEST_PAUSE))).await;
+                sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
     }

@@ -2,8 +2,7 @@
 //!
 //! Fresh, with a session: the multipath handshake, and then the opening and Connect in one go; the answer is there two
 //! round trips after the start. Without: TLS comes between, and that makes three. Warm or used: one; just used: none,
-//! as the application's first bytes go ahead. A request refused by an overloaded server is repeated within its time
-//! limit, since no byte of the application was sent.
+//! as the application's first bytes go ahead. A refused request is repeated: no byte of the application was sent.
 
 use std::future::Future;
 use std::io;

@@ -266,7 +266,6 @@ impl MemoryAccount {
     /// Waits until there is [room](Self::has_room) for another stream. The streams of an account get it in the order
     /// in which they asked, each when memory is freed. What is returned is charged `bytes`: it stands for what the
     /// stream will take and is held until that is charged by itself.
-    #[must_use]
     pub fn wait_for_room(&self, kind: MemoryKind, bytes: u64) -> WaitForRoom {
         WaitForRoom::new(self, kind, bytes)
     }

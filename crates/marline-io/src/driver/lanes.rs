@@ -503,7 +503,6 @@ impl Lanes {
 
     /// The process did not run for a while.
     pub(super) fn note_pause(&mut self) {
-        #[expect(clippy::iter_over_hash_type, reason = "all are told the same")]
         self.entries.values_mut().for_each(|entry| entry.lane.note_pause());
     }
 

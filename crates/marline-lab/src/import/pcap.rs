@@ -222,13 +222,13 @@ fn seen(at_ns: i64, link: Linktype, frame: &[u8]) -> Option<Seen> {
     let mut hash = DefaultHasher::new();
     packet.protocol.hash(&mut hash);
     let carries = match packet.protocol {
-        PROTOCOL_TCP if !packet.fragment.is_some() => {
+        PROTOCOL_TCP if packet.fragment.is_none() => {
             let tcp = TcpSegment::parse(packet.payload).ok()?;
             (tcp.header.seq.0, tcp.header.ack.0, tcp.header.flags.0).hash(&mut hash);
             tcp.payload.hash(&mut hash);
             !tcp.payload.is_empty()
         }
-        PROTOCOL_UDP if !packet.fragment.is_some() => {
+        PROTOCOL_UDP if packet.fragment.is_none() => {
             let payload = UdpDatagram::parse(packet.payload).ok()?.payload;
             payload.hash(&mut hash);
             !payload.is_empty()

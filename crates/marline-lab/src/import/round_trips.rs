@@ -84,7 +84,7 @@ pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
     each_frame(file, bytes, |at_ns, link, frame| {
         let packet = ip_of(link, frame).and_then(|ip| IpPacket::parse(ip).ok());
         let packet =
-            packet.filter(|packet| packet.protocol == PROTOCOL_TCP && !packet.fragment.is_some());
+            packet.filter(|packet| packet.protocol == PROTOCOL_TCP && packet.fragment.is_none());
         let Some(packet) = packet else { return };
         let Ok(segment) = TcpSegment::parse(packet.payload) else { return };
         let from = SocketAddr::new(packet.src, segment.header.src_port);

@@ -92,7 +92,7 @@ impl Inside {
         self.now += Duration::from_micros(50);
         let ip = IpPacket::parse(packet).ok();
         match ip.filter(|ip| {
-            ip.protocol == PROTOCOL_TCP && !ip.fragment.is_some() && ip.payload.len() >= 4
+            ip.protocol == PROTOCOL_TCP && ip.fragment.is_none() && ip.payload.len() >= 4
         }) {
             Some(ip) => self.take_tcp(&ip),
             None => self.take_other(packet),

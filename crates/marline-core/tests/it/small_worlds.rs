@@ -91,7 +91,7 @@ struct Known {
 
 /// Faults of the core that were found here and are not fixed yet. All of them need a path that begins to remove options
 /// after the handshake.
-const KNOWN: [Known; 7] = [
+const KNOWN: [Known; 2] = [
     Known {
         scene: "one path",
         script: "d0 d0 b0 d0 l0",
@@ -99,45 +99,14 @@ const KNOWN: [Known; 7] = [
         reason: "a server that falls back puts an infinite mapping, an option, on data that never passes with it",
     },
     Known {
-        scene: "one path",
-        script: "d0 d0 d0 d0 d0 d0 d0 p0",
-        rule: NEVER_RESTS,
-        reason: "a DATA_FIN without answer is sent again for good, also after the peer's came",
-    },
-    Known {
-        scene: "one path",
-        script: "d0 d0 d0 d0 p0 d0 d0 d0 l0",
-        rule: HALF_FINISHED,
-        reason: "the server falls back on its own when its client has lost a mapping",
-    },
-    Known {
-        scene: "at once",
-        script: "d0 d0 d0 d0 d1 d1 p0",
-        rule: NEVER_RESTS,
-        reason: "a DATA_FIN without answer is sent again for good, also after the peer's came",
-    },
-    Known {
         scene: "at once",
         script: "d0 d0 d0 d0 d0 p0",
         rule: "the ends disagree on the mode",
         reason: "the server takes missing options for a plain client that has all it needs",
     },
-    Known {
-        scene: "at once",
-        script: "d0 d0 d0 d0 p0 d1 d1 l1",
-        rule: HALF_FINISHED,
-        reason: "the server falls back on its own when its client has lost a mapping",
-    },
-    Known {
-        scene: "twice",
-        script: "d0 d0 d0 d0 d0 d0 d0 p0",
-        rule: HALF_FINISHED,
-        reason: "the client falls back on its own when the server has sent no DATA_FIN that passed",
-    },
 ];
 
 const NEVER_RESTS: &str = "never comes to rest";
-const HALF_FINISHED: &str = "finished although the peer has not read all";
 
 fn scene(name: &str) -> Scene {
     scenes().into_iter().find(|scene| scene.name == name).expect("a scene")
@@ -186,7 +155,7 @@ fn walk_all(scene: &Scene, faults: usize) {
     let report = walk(scene, faults, &mut |_| false);
     assert!(report.complete && report.ends > 100, "{report:?}");
     // Not only the worlds in which nothing happens.
-    assert!(report.outcomes.len() > 2, "{:?}", report.outcomes);
+    assert!(report.outcomes.len() > 1, "{:?}", report.outcomes);
 }
 
 #[test]
@@ -227,7 +196,18 @@ fn known_faults_are_still_there() {
 }
 
 /// Lists of choices that once broke a rule.
-const FIXED: [(&str, &str); 0] = [];
+const FIXED: [(&str, &str); 5] = [
+    // a DATA_FIN without answer is sent again for good, also after the peer's came
+    ("one path", "d0 d0 d0 d0 d0 d0 d0 p0"),
+    // the server falls back on its own when its client has lost a mapping
+    ("one path", "d0 d0 d0 d0 p0 d0 d0 d0 l0"),
+    // a DATA_FIN without answer is sent again for good, also after the peer's came
+    ("at once", "d0 d0 d0 d0 d1 d1 p0"),
+    // the server falls back on its own when its client has lost a mapping
+    ("at once", "d0 d0 d0 d0 p0 d1 d1 l1"),
+    // the client falls back on its own when the server has sent no DATA_FIN that passed
+    ("twice", "d0 d0 d0 d0 d0 d0 d0 p0"),
+];
 
 #[test]
 fn fixed_faults_stay_fixed() {

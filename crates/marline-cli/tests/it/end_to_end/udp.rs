@@ -475,7 +475,8 @@ fn bursts_over_a_radio_that_loses_packets_are_repaired() {
     let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
     let lossy = "rate=30M,delay=5ms,loss=2%";
     let (_one_link, one) = link(dir.path(), server.address, lossy, &[]);
-    let (_two_link, two) = link(dir.path(), server.address, "rate=20M,delay=20ms", &[]);
+    // As lossy, or the bursts would go there.
+    let (_two_link, two) = link(dir.path(), server.address, "rate=20M,delay=20ms,loss=2%", &[]);
     let paths = [format!("127.0.0.1={one}"), format!("127.0.0.2={two}")];
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let metrics = port.to_string();

@@ -104,7 +104,7 @@ fn answer_datagrams(
 ) {
     let socket = UdpSocket::bind(address).expect("bind");
     std::thread::spawn(move || {
-        let mut buffer = [0; 2_048];
+        let mut buffer = [0; 10_000];
         while let Ok((len, from)) = socket.recv_from(&mut buffer) {
             if let Some(answer) = answer(&buffer[..len], from) {
                 let _ = socket.send_to(&answer, from);

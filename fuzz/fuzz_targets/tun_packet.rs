@@ -56,7 +56,7 @@ impl Gateway {
             self.endpoint.handle_timeout(self.now);
         }
         let ip = IpPacket::parse(packet).ok();
-        match ip.filter(|ip| ip.protocol == PROTOCOL_TCP && !ip.fragment && ip.payload.len() >= 4) {
+        match ip.filter(|ip| ip.protocol == PROTOCOL_TCP && ip.fragment.is_none() && ip.payload.len() >= 4) {
             Some(ip) => self.take_tcp(&ip),
             None => self.take_other(packet),
         }

@@ -27,10 +27,12 @@ const RECORDS: usize = 32;
 /// Addresses that are used of an answer.
 const MOST_ADDRESSES: usize = 16;
 /// Bytes of an answer that are read.
-const LONGEST_ANSWER: usize = 1_500;
+pub(super) const LONGEST_ANSWER: usize = 1_500;
 /// Times that all resolvers are asked, and how long is waited after each.
-const TRIES: u32 = 3;
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const TRIES: u32 = 3;
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+/// Response code: there is no such name.
+pub(super) const NXDOMAIN: u8 = 3;
 /// Wait after a socket error, so that one that only fails is not asked all the time.
 const AFTER_ERROR: Duration = Duration::from_millis(50);
 
@@ -84,12 +86,7 @@ impl Question {
 
     /// Takes an answer, if it is one to this question. A resolver's own failure is not an answer.
     fn take(&mut self, answer: &[u8]) {
-        const NXDOMAIN: u8 = 3;
-        let Some(asked) = answer.get(DNS_HEADER_LEN..self.bytes.len()) else { return };
-        let is_answer =
-            answer[..2] == self.bytes[..2] && answer[2] & 0x80 != 0 && answer[4..6] == [0, 1];
-        let to_this = asked.eq_ignore_ascii_case(&self.bytes[DNS_HEADER_LEN..]);
-        if is_answer && to_this && [0, NXDOMAIN].contains(&(answer[3] & 0x0f)) {
+        if matches!(response_code(&self.bytes, answer), Some(0 | NXDOMAIN)) {
             let records = dns_answers(answer).take(RECORDS).map_while(|record| record);
             let found = records.filter_map(|record| address_of(&record, self.kind));
             self.addresses = Some(found.take(MOST_ADDRESSES).collect());
@@ -112,17 +109,39 @@ async fn hear_answers(socket: &UdpSocket, resolvers: &[SocketAddr], questions: &
     let until = Instant::now() + PATIENCE;
     let mut buffer = [0; LONGEST_ANSWER];
     while questions.iter().any(|question| question.addresses.is_none()) {
-        let Ok(received) = timeout_at(until, socket.recv_from(&mut buffer)).await else { return };
-        let Ok((len, from)) = received else {
-            tokio::time::sleep(AFTER_ERROR).await;
-            continue;
-        };
-        if resolvers.iter().any(|r| (r.ip(), r.port()) == (from.ip(), from.port())) {
-            for question in questions.iter_mut() {
-                question.take(&buffer[..len]);
-            }
+        let Some(len) = receive_from(socket, resolvers, until, &mut buffer).await else { return };
+        for question in questions.iter_mut() {
+            question.take(&buffer[..len]);
         }
     }
+}
+
+/// Length of the next datagram of one of these resolvers; `None`: none came until then.
+pub(super) async fn receive_from(
+    socket: &UdpSocket,
+    resolvers: &[SocketAddr],
+    until: Instant,
+    buffer: &mut [u8],
+) -> Option<usize> {
+    loop {
+        match timeout_at(until, socket.recv_from(buffer)).await.ok()? {
+            Ok((len, from)) => {
+                if resolvers.iter().any(|r| (r.ip(), r.port()) == (from.ip(), from.port())) {
+                    return Some(len);
+                }
+            }
+            // An ICMP error about one resolver is not an answer; each is reported once.
+            Err(_) => tokio::time::sleep(AFTER_ERROR).await,
+        }
+    }
+}
+
+/// The response code of an answer to this query; `None`: it is not an answer to it.
+pub(super) fn response_code(query: &[u8], answer: &[u8]) -> Option<u8> {
+    let asked = answer.get(DNS_HEADER_LEN..query.len())?;
+    let is_answer = answer[..2] == query[..2] && answer[2] & 0x80 != 0 && answer[4..6] == [0, 1];
+    let is_to_this = asked.eq_ignore_ascii_case(&query[DNS_HEADER_LEN..]);
+    (is_answer && is_to_this).then_some(answer[3] & 0x0f)
 }
 
 /// A name as labels with their lengths.

@@ -2,14 +2,15 @@
 //! IPv6 address of it was made by the network, from the prefix below which it translates.
 
 use core::net::{Ipv6Addr, SocketAddr};
-use core::time::Duration;
 use std::io;
 
 use marline_time::Rng as _;
-use marline_wire::{DNS_AAAA, DNS_HEADER_LEN, DnsRecord, Prefix64, dns_answers};
-use tokio::time::{Instant, timeout_at};
+use marline_wire::{DNS_AAAA, DnsRecord, Prefix64, dns_answers};
+use tokio::time::Instant;
 
-use super::lookup::open_socket;
+use super::lookup::{
+    LONGEST_ANSWER, NXDOMAIN, PATIENCE, TRIES, open_socket, receive_from, response_code,
+};
 use super::resolvers_of;
 use crate::LocalEnd;
 use crate::random::SecretRng;
@@ -17,16 +18,8 @@ use crate::random::SecretRng;
 /// The question behind the header's first two bytes: recursion desired, one question, AAAA of `ipv4only.arpa`.
 const QUESTION: &[u8] =
     b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x08ipv4only\x04arpa\x00\x00\x1c\x00\x01";
-const NXDOMAIN: u8 = 3;
 /// Records of an answer that are looked at; there are two.
 const RECORDS: usize = 16;
-/// Bytes of an answer that are read.
-const LONGEST: usize = 1_500;
-/// Times that all resolvers are asked, and how long is waited after each.
-const TRIES: u32 = 3;
-const PATIENCE: Duration = Duration::from_secs(1);
-/// A socket that only fails is not asked all the time.
-const AFTER_ERROR: Duration = Duration::from_millis(50);
 /// How long an answer counts, whatever it says itself.
 const TTL_S: core::ops::RangeInclusive<u32> = 60..=86_400;
 
@@ -68,16 +61,8 @@ pub async fn discover_nat64(end: &LocalEnd) -> io::Result<PrefixAnswer> {
             let _ = socket.send_to(&query, resolver).await;
         }
         let until = Instant::now() + PATIENCE;
-        let mut buffer = [0; LONGEST];
-        while let Ok(received) = timeout_at(until, socket.recv_from(&mut buffer)).await {
-            let Ok((len, from)) = received else {
-                // What ICMP says of one of them is no answer, and of each it is said once.
-                tokio::time::sleep(AFTER_ERROR).await;
-                continue;
-            };
-            if !resolvers.iter().any(|r| (r.ip(), r.port()) == (from.ip(), from.port())) {
-                continue;
-            }
+        let mut buffer = [0; LONGEST_ANSWER];
+        while let Some(len) = receive_from(&socket, &resolvers, until, &mut buffer).await {
             match read_answer(&query, &buffer[..len]) {
                 Some(found @ PrefixAnswer::Prefix { .. }) => return Ok(found),
                 Some(_) => negative = true,
@@ -93,12 +78,7 @@ pub async fn discover_nat64(end: &LocalEnd) -> io::Result<PrefixAnswer> {
 
 /// What an answer to this query says; `None`: it is none.
 fn read_answer(query: &[u8], answer: &[u8]) -> Option<PrefixAnswer> {
-    let asked = answer.get(DNS_HEADER_LEN..query.len())?;
-    let is_answer = answer[..2] == query[..2] && answer[2] & 0x80 != 0 && answer[4..6] == [0, 1];
-    if !is_answer || !asked.eq_ignore_ascii_case(&query[DNS_HEADER_LEN..]) {
-        return None;
-    }
-    match answer[3] & 0x0f {
+    match response_code(query, answer)? {
         0 => {}
         NXDOMAIN => return Some(PrefixAnswer::None),
         // It could not ask anybody.

@@ -10,7 +10,9 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use marline_proxy::udp::LONGEST_DATAGRAM;
-use marline_wire::{Assembly, IpPacket, UDP_HEADER_LEN, emit_ip, ip_header_len};
+use marline_wire::{Assembly, IpPacket, PROTOCOL_UDP, UDP_HEADER_LEN, emit_ip, ip_header_len};
+
+use crate::icmp::PROTOCOL_ICMPV6;
 
 /// Packets of which parts have come.
 const MOST: usize = 64;
@@ -32,6 +34,19 @@ pub(crate) struct Fragments {
 struct Parts {
     assembly: Assembly,
     began_at: Instant,
+}
+
+/// Whether a packet can be a fragment, by a look at its first header: what this denies need not be parsed for it.
+pub(crate) fn may_be_fragment(packet: &[u8]) -> bool {
+    match *packet {
+        [version, _, _, _, _, _, high, low, ..] if version >> 4 == 4 => {
+            u16::from_be_bytes([high, low]) & 0x3fff != 0
+        }
+        [_, _, _, _, _, _, next_header, ..] => {
+            !matches!(next_header, PROTOCOL_UDP | PROTOCOL_ICMPV6)
+        }
+        _ => false,
+    }
 }
 
 /// What became of a part.
@@ -88,7 +103,7 @@ fn write_packet(ip: &IpPacket<'_>, payload: &[u8]) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use marline_wire::{Ipv4Header, PROTOCOL_UDP};
+    use marline_wire::Ipv4Header;
 
     use super::*;
 
@@ -106,6 +121,7 @@ mod tests {
         let mut packet = vec![0; 20];
         packet.extend_from_slice(payload);
         header.emit(payload.len(), &mut packet[..20]).unwrap();
+        assert_eq!(may_be_fragment(&packet), offset > 0 || more);
         packet
     }
 
@@ -113,6 +129,7 @@ mod tests {
     fn parts_in_any_order_give_the_packet_and_whole_packets_are_left_alone() {
         let (mut fragments, now) = (Fragments::default(), Instant::now());
         assert_eq!(fragments.take(&part(0, 0, b"whole", false), now), None);
+        assert!(!may_be_fragment(&part(0, 0, b"whole", false)) && !may_be_fragment(b""));
         assert_eq!(fragments.take(b"no packet", now), None);
         let payload: Vec<u8> = (0..4_000u32).map(|at| at as u8).collect();
         assert_eq!(

@@ -11,7 +11,7 @@ use crate::addresses::TakenQueries;
 use crate::datagram::{DatagramWriter, Datagrams, Fate};
 use crate::dns::Query;
 use crate::exceptions::Destinations;
-use crate::fragments::{Fragments, Part};
+use crate::fragments::{Fragments, Part, may_be_fragment};
 use crate::icmp::Unreachable;
 use crate::responder::{Responder, Taken};
 
@@ -51,6 +51,9 @@ impl Sink {
 
 impl PacketSink for Sink {
     fn on_packet(&mut self, packet: &[u8]) {
+        if !may_be_fragment(packet) {
+            return self.on_whole_packet(packet);
+        }
         match self.fragments.take(packet, Instant::now()) {
             None => self.on_whole_packet(packet),
             Some(Part::Completed(whole)) => self.on_whole_packet(&whole),

@@ -113,6 +113,15 @@ async fn who_reads_receives_if_the_task_is_late_and_only_then() {
     }
 }
 
+/// Takes the thread for so long, in a process that goes on: its clock is read, or the time would count as a pause of
+/// the process.
+fn compute(shard: &ShardHandle, for_ms: u64) {
+    for _ in 0..for_ms / 20 {
+        std::thread::sleep(core::time::Duration::from_millis(20));
+        let _ = shard.clock.now();
+    }
+}
+
 /// Timeouts and tail loss probes of a connection's subflows.
 fn repeats(info: &ConnectionInfo) -> u64 {
     info.subflows.iter().map(|subflow| subflow.rtos + subflow.probes).sum()
@@ -129,7 +138,7 @@ async fn no_timer_fires_for_an_answer_that_lies_in_the_socket() {
         write_now(&world.far[0], cx, b"answer");
         // Every timer of the question is over.
         wake_task(&world.client);
-        std::thread::sleep(core::time::Duration::from_millis(500));
+        compute(&world.client, 500);
         let overdue = world.client.clock.now();
         assert!(world.client.lock().armed.is_some_and(|at| at < overdue));
         assert_eq!(read_now(&world.near[0], cx).as_deref(), Some(&b"answer"[..]));
@@ -156,7 +165,7 @@ async fn udp_is_not_taken_for_blocked_while_its_answer_lies_in_the_socket() {
         wake_task(&server);
         be_late();
         server.stand_in();
-        std::thread::sleep(core::time::Duration::from_millis(600));
+        compute(&client, 600);
         let now = client.clock.now();
         client.with_endpoint(|_, _| ());
         assert!(asked(&client).is_some_and(|at| at < now), "overdue, and not judged");

@@ -18,7 +18,7 @@ const FILLS: f32 = 0.5;
 const FILLS_NO_MORE: f32 = 0.1;
 const REACTS: f32 = 0.2;
 /// A datagram that waited for longer has waited for the window.
-pub(crate) const WAITED: Duration = Duration::from_millis(5);
+const WAITED: Duration = Duration::from_millis(5);
 /// Weight of the newest datagram in that share.
 const WAITS_GAIN: f32 = 1.0 / 64.0;
 /// Datagrams that are handed over with less than this between them belong to one burst.

@@ -43,7 +43,7 @@ const PIECE: u8 = 8;
 pub(crate) const LAST_KIND: u8 = PIECE;
 
 /// Bytes of the largest datagram: 8 KiB of an application, and what they stand for.
-pub const LARGEST_DATAGRAM: usize = 8_192 + 512;
+pub(crate) const LARGEST_DATAGRAM: usize = 8_192 + 512;
 /// Bytes of the largest frame that travels in pieces: one with the largest datagram.
 pub(crate) const MOST_WHOLE: usize =
     HEADER_BYTES + datagram_overhead(LARGEST_NUMBER, None) + LARGEST_DATAGRAM + TAG_BYTES;

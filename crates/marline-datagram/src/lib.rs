@@ -42,9 +42,7 @@ mod stand_in;
 
 pub use config::{LaneConfig, Limits};
 pub use event::{Event, LaneStats, PathInfo};
-pub use frame::{
-    FRAME_TYPE, HEADER_BYTES, Header, LARGEST_DATAGRAM, LARGEST_FRAME, SMALLEST_FRAME, TAG_BYTES,
-};
+pub use frame::{FRAME_TYPE, HEADER_BYTES, Header, LARGEST_FRAME, SMALLEST_FRAME, TAG_BYTES};
 pub use lane::{FlowId, Lane, SendError, Transmit};
 pub use marline_policy::PathId;
 pub use replay::ReplayWindow;

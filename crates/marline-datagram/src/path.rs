@@ -269,9 +269,13 @@ impl Path {
         if srtt.saturating_sub(least) > least.max(LEAST_QUEUE) {
             return ALWAYS_BYTES;
         }
-        let answered = srtt + (self.rtt.rttvar() * 4).max(LEAST_VARIATION) + ACK_DELAY;
-        let carried = self.carried.rate().bytes_in(answered);
+        let carried = self.carried.rate().bytes_in(self.usual_answer(srtt) + ACK_DELAY);
         (carried + carried / 4 + 2 * u64::from(self.frame_bytes())).max(CALM_BYTES)
+    }
+
+    /// How long answers take, with the usual variation, and without the peer's delay.
+    fn usual_answer(&self, srtt: Duration) -> Duration {
+        srtt + (self.rtt.rttvar() * 4).max(LEAST_VARIATION)
     }
 
     /// Whether a copy of so many bytes fits: one that would wait is not sent.

@@ -94,12 +94,6 @@ impl Assembly {
         self.whole()?;
         Some(self.bytes)
     }
-
-    /// Bytes of memory for what has arrived and for what is missing in front of it.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        self.bytes.capacity()
-    }
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ pub struct FlowId(pub u64);
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendError {
-    /// It is larger than the paths take: what a router would answer by ICMP.
+    /// It is larger than any that is carried: what a router would answer by ICMP.
     TooBig {
-        /// Bytes of the largest datagram that they take.
+        /// Bytes of the largest datagram.
         most_bytes: usize,
     },
     /// Too much waits on its path.

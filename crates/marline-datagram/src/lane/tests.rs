@@ -88,6 +88,17 @@ fn acquainted(policy: &str) -> [Lane; 2] {
 
 /// Runs both over paths of 10 ms.
 fn exchange(a: &mut Lane, b: &mut Lane, from_ms: u64, until_ms: u64) {
+    exchange_over([a, b], (from_ms, until_ms), |_, _, _| {}, |_, _, _| true);
+}
+
+/// Paths of 10 ms on which `passes(ms, path, bytes)` says what gets through.
+fn exchange_over(
+    lanes: [&mut Lane; 2],
+    (from_ms, until_ms): (u64, u64),
+    mut each_ms: impl FnMut(u64, &mut Lane, &mut Lane),
+    passes: impl Fn(u64, PathId, usize) -> bool,
+) {
+    let [a, b] = lanes;
     let mut under_way: Vec<(u64, bool, PathId, Vec<u8>)> = Vec::new();
     for ms in from_ms..until_ms {
         let (due, later): (Vec<_>, Vec<_>) =
@@ -97,12 +108,14 @@ fn exchange(a: &mut Lane, b: &mut Lane, from_ms: u64, until_ms: u64) {
             let to = if to_b { &mut *b } else { &mut *a };
             to.handle(at(ms), path, &mut frame);
         }
+        each_ms(ms, a, b);
         for (to_b, lane) in [(true, &mut *a), (false, &mut *b)] {
             if lane.poll_timeout().is_some_and(|due| due <= at(ms)) {
                 lane.handle_timeout(at(ms));
             }
             let sent = frames(lane, at(ms)).into_iter();
             assert!(lane.poll_timeout().is_none_or(|due| due > at(ms)), "it never comes to rest");
+            let sent = sent.filter(|(path, frame)| passes(ms, *path, frame.len()));
             under_way.extend(sent.map(|(path, frame)| (ms + 10, to_b, path, frame)));
         }
     }

@@ -4,7 +4,7 @@ use marline_policy::{CongestionSignal, Quantile, SilenceCause};
 use marline_time::{Duration, Instant};
 
 use super::{
-    ACK_DELAY, FIRST_PATIENCE, LEAST_VARIATION, LOST_ALONE, Outcome, Path, SLOWEST_ASKING,
+    ACK_DELAY, FIRST_PATIENCE, LOST_ALONE, Outcome, Path, SLOWEST_ASKING,
     SLOWEST_ASKING_BESIDE_OTHERS,
 };
 use crate::queue::Room;
@@ -15,7 +15,7 @@ impl Path {
         let Some(srtt) = self.rtt.srtt() else { return FIRST_PATIENCE };
         let p99 = self.forecaster.forecast(self.last_sent_at.unwrap_or(Instant::ZERO));
         let p99 = p99.answer(Quantile::P99).unwrap_or_default();
-        (srtt + (self.rtt.rttvar() * 4).max(LEAST_VARIATION)).max(p99) + ACK_DELAY
+        self.usual_answer(srtt).max(p99) + ACK_DELAY
     }
 
     fn missed_at(&self) -> Option<Instant> {

@@ -2822,8 +2822,8 @@ impl Connection {
         self.add_subflow(cx, tcp, ends, (membership, backup || local.backup))
     }
 
-    /// Whether its token still means anything. A connection that is over, or plain TCP, keeps its slot for a reader and
-    /// for late segments; to a SYN that would join it, it is as good as unknown.
+    /// Whether a SYN can still join by its token. A closed or plain TCP connection keeps its slot for a reader and for
+    /// late segments, but a join to it is answered as one to an unknown token.
     pub(crate) const fn has_valid_token(&self) -> bool {
         !self.session.is_plain() && !self.closing.is_closed()
     }
@@ -3678,7 +3678,7 @@ impl Connection {
         cx.out.monitor(cx.now, self.id, MonitorKind::Fallback(reason));
     }
 
-    /// A peer to which we have nothing to send would not hear of the fallback: MP_FAIL tells it, from this time on.
+    /// Sends MP_FAIL from this time on: a peer to which we send no data would not learn of the fallback otherwise.
     fn announce_fallback(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Instant) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         subflow.expect_mp_fail(at);
@@ -4136,8 +4136,8 @@ impl Connection {
         }
     }
 
-    /// Whether silent paths are probed for this connection. A scheduler that leaves the judgement to the retransmission
-    /// timer leaves it its pace as well.
+    /// Whether silent paths are probed for this connection. They are not where the scheduler waits for retransmission
+    /// timeouts, as the kernel's does.
     fn probes_silent_paths(&self) -> bool {
         let may = self.session.is_confirmed() && !self.session.is_plain();
         may && !self.closing.is_closed() && self.scheduling.probe_patience().is_some()
@@ -4150,8 +4150,8 @@ impl Connection {
         cx.silent_paths.on_silent(cx.now, &subflow.path(), self.id)
     }
 
-    /// Its retransmission timer fired. Where its path is probed and others carry what it holds, it repeats that once
-    /// and then leaves it until there is an answer.
+    /// The retransmission timer of a subflow fired. If its path is probed and other subflows carry its data, it repeats
+    /// its oldest data once and then rests until the path answers.
     fn rest_or_repeat(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let is_probed = self.wait_for_answer(cx, id);
         let has_others = !self.paths.healthy().is_empty();
@@ -4161,7 +4161,7 @@ impl Connection {
         subflow.tcp_mut().rest_or_repeat(is_probed && is_spare && repeated);
     }
 
-    /// Whether this connection may probe a silent path, if it waits for it.
+    /// This connection as the prober of a silent path; `None`: it does not wait for that path.
     pub(crate) fn prober_of(&self, now: Instant, path: PathAddresses) -> Option<Prober> {
         if !self.probes_silent_paths() {
             return None;
@@ -4255,9 +4255,8 @@ impl Connection {
         }
     }
 
-    /// The peer is heard on a silent subflow, which may be the answer to a probe, or prove that one direction works.
-    /// What is repeated now will tell. Schedulers that leave the judgement to the retransmission timer take it for an
-    /// answer.
+    /// The peer is heard on a silent subflow. This may be the answer to a probe, or prove only that one direction
+    /// works: the oldest data is repeated to find out. Where silent paths are not probed, it counts as an answer.
     fn on_heard_unanswered(&mut self, cx: &mut Context<'_>, id: SubflowId, unheard: Duration) {
         let prompt = self.probes_silent_paths();
         let Some(subflow) = self.paths.get_mut(id) else { return };

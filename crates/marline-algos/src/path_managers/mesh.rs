@@ -346,7 +346,7 @@ fn wanted<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<Wanted<'a>> {
     wanted
 }
 
-/// Whether two addresses are those of the two families of one interface.
+/// Whether two addresses are the IPv4 and the IPv6 address of one interface.
 fn is_sibling(one: &LocalAddress, other: &LocalAddress) -> bool {
     one.link != 0 && one.link == other.link && one.address.is_ipv4() != other.address.is_ipv4()
 }

@@ -1,5 +1,5 @@
-//! Test of `marline client` stopped by a signal for some seconds while an answer is on its way: that time is no round
-//! trip. Needs root.
+//! Stops `marline client` by a signal for some seconds while an answer is on its way: that time must not be taken for a
+//! round trip. Needs root.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -22,7 +22,7 @@ fn reflector() {
     }
 }
 
-/// Sends a word for each line it is told, and says when it is back.
+/// Sends a word for each line on its standard input, and prints a line when it comes back.
 #[test]
 fn speaker() {
     if !two_uplinks::plays(speaker) {

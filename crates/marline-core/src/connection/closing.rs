@@ -53,7 +53,7 @@ struct DataFin {
     due: Due,
     /// How often it was repeated in a row, with backoff.
     count: u32,
-    /// Its tail probe went out.
+    /// A tail probe was sent for it.
     probed: bool,
     /// The subflows that it has yet to go on now.
     on: SubflowSet,

@@ -28,7 +28,7 @@ const DATAGRAM_OVER_WIFI: Duration = Duration::from_millis(15);
 /// So many in a row are a return.
 const IN_A_ROW: usize = 10;
 
-/// What befalls WiFi.
+/// What happens to WiFi.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Trouble {
     Silent,

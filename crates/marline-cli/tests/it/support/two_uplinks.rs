@@ -164,7 +164,7 @@ impl TwoUplinks {
         self.running.last().expect("something runs").id()
     }
 
-    /// As [`role`](Self::role), and what it is told, too.
+    /// As [`role`](Self::role), with its standard input.
     pub(crate) fn dialogue(
         &mut self,
         side: Side,
@@ -193,7 +193,7 @@ impl TwoUplinks {
     }
 }
 
-/// What a program says, line by line.
+/// The lines of a program's standard output.
 fn lines(child: &mut Child) -> Receiver<String> {
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let (tell, told) = channel();

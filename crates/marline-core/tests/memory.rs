@@ -38,18 +38,10 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let mut client = config();
-        client.local_addresses = vec![marline_policy::LocalAddress {
-            id: marline_policy::AddressId(0),
-            address: "192.0.2.1:0".parse().expect("an address"),
-            remote: None,
-            nat64: None,
-            backup: false,
-            signal: false,
-            subflow: true,
-            up: true,
-            cost: marline_policy::PathCost::NONE,
-            link: 0,
-        }];
+        client.local_addresses = vec![marline_policy::LocalAddress::new(
+            marline_policy::AddressId(0),
+            "192.0.2.1:0".parse().expect("an address"),
+        )];
         Bench {
             pair: Pair::new(endpoint_config(None), endpoint_config(Some(config())), 7),
             client: Arc::new(client),

@@ -45,6 +45,23 @@ pub struct LocalAddress {
 }
 
 impl LocalAddress {
+    /// An address that exists and from which subflows are opened; it costs nothing, and its interface is unknown.
+    #[must_use]
+    pub const fn new(id: AddressId, address: SocketAddr) -> LocalAddress {
+        LocalAddress {
+            id,
+            address,
+            remote: None,
+            nat64: None,
+            backup: false,
+            signal: false,
+            subflow: true,
+            up: true,
+            cost: PathCost::NONE,
+            link: 0,
+        }
+    }
+
     /// Where packets from here to a remote address go: there, or where this network translates it. `None`: there is
     /// no way from here, as it is of another family.
     #[must_use]

@@ -274,15 +274,8 @@ impl Paths {
 
 fn local_address(id: u8, address: IpAddr, backup: bool, subflow: bool) -> LocalAddress {
     LocalAddress {
-        id: AddressId(id),
-        address: SocketAddr::new(address, 0),
-        remote: None,
-        nat64: None,
         backup,
-        signal: false,
         subflow,
-        up: true,
-        cost: PathCost::NONE,
-        link: 0,
+        ..LocalAddress::new(AddressId(id), SocketAddr::new(address, 0))
     }
 }

@@ -138,16 +138,9 @@ impl Run {
         let (flags, seed) = (script.byte(), script.word());
         let local = |side| {
             let addresses = [(0u8, 0u8), (1, 1)].map(|(id, net)| LocalAddress {
-                id: AddressId(id),
-                address: address(side, net, 0),
-                remote: None,
-                nat64: None,
                 backup: flags & 0x20 != 0 && id == 1,
                 signal: side == Side::B && id == 1,
-                subflow: true,
-                up: true,
-                cost: marline_policy::PathCost::NONE,
-                link: 0,
+                ..LocalAddress::new(AddressId(id), address(side, net, 0))
             });
             addresses.to_vec()
         };

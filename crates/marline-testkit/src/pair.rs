@@ -198,7 +198,7 @@ impl Pair {
 }
 
 /// What the receiver's carrier says of a transmitted segment.
-fn arriving(transmit: &Transmit) -> PacketMeta {
+pub(crate) fn arriving(transmit: &Transmit) -> PacketMeta {
     let FourTuple { local, remote } = transmit.path;
     PacketMeta {
         path: FourTuple { local: remote, remote: local },

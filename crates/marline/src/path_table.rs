@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use marline_io::{
     Contact, Interfaces, LocalEnd, LocalSpec, ObservedPath, PathSpec, Prefix64, Shard,
 };
-use marline_policy::{AddressId, LocalAddress, PathCost};
+use marline_policy::{AddressId, LocalAddress};
 
 pub use change::PathChange;
 use entry::Entry;
@@ -469,18 +469,7 @@ fn why_not_a_path(entry: &Entry, interfaces: &Interfaces) -> &'static str {
 
 fn local_address(id: AddressId, key: Key, backup: bool, up: bool) -> LocalAddress {
     let (address, remote) = (SocketAddr::new(key.0, 0), key.1);
-    LocalAddress {
-        id,
-        address,
-        remote,
-        nat64: None,
-        backup,
-        signal: false,
-        subflow: true,
-        up,
-        cost: PathCost::NONE,
-        link: 0,
-    }
+    LocalAddress { remote, backup, up, ..LocalAddress::new(id, address) }
 }
 
 #[cfg(test)]

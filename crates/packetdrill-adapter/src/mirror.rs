@@ -240,16 +240,10 @@ fn endpoint(line: &str) -> Option<LocalAddress> {
     let flags: Vec<&str> = words.collect();
     let has = |flag| flags.contains(&flag);
     Some(LocalAddress {
-        id: AddressId(id),
-        address: SocketAddr::new(address, 0),
-        remote: None,
-        nat64: None,
         backup: has("backup"),
         signal: has("signal"),
         subflow: has("subflow") || has("fullmesh"),
-        up: true,
-        cost: marline_policy::PathCost::NONE,
-        link: 0,
+        ..LocalAddress::new(AddressId(id), SocketAddr::new(address, 0))
     })
 }
 

@@ -15,18 +15,7 @@ pub(super) fn addr(text: &str) -> SocketAddr {
 
 /// A local address that subflows are opened from.
 pub(super) fn local(id: u8, address: &str) -> LocalAddress {
-    LocalAddress {
-        id: AddressId(id),
-        address: addr(address),
-        remote: None,
-        nat64: None,
-        backup: false,
-        signal: false,
-        subflow: true,
-        up: true,
-        cost: marline_policy::PathCost::NONE,
-        link: 0,
-    }
+    LocalAddress::new(AddressId(id), addr(address))
 }
 
 pub(super) fn open(local: u8, remote: u8, backup: bool) -> PathAction {

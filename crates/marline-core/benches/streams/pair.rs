@@ -358,16 +358,5 @@ fn client_ip(index: usize) -> IpAddr {
 }
 
 fn client_address(index: usize) -> LocalAddress {
-    LocalAddress {
-        id: AddressId(index as u8),
-        address: SocketAddr::new(client_ip(index), 0),
-        remote: None,
-        nat64: None,
-        backup: false,
-        signal: false,
-        subflow: true,
-        up: true,
-        cost: marline_policy::PathCost::NONE,
-        link: 0,
-    }
+    LocalAddress::new(AddressId(index as u8), SocketAddr::new(client_ip(index), 0))
 }

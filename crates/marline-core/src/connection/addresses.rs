@@ -83,18 +83,7 @@ impl Addresses {
             unsaid: OnDemand::new(),
         };
         if known.is_none() {
-            addresses.add_local(LocalAddress {
-                id: initial,
-                address: SocketAddr::new(path.local.ip(), 0),
-                remote: None,
-                nat64: None,
-                backup: false,
-                signal: false,
-                subflow: true,
-                up: true,
-                cost: marline_policy::PathCost::NONE,
-                link: 0,
-            });
+            addresses.add_local(LocalAddress::new(initial, SocketAddr::new(path.local.ip(), 0)));
         }
         addresses
     }

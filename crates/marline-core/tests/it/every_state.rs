@@ -54,16 +54,8 @@ fn syn_sent(seed: u64) -> Setup {
 fn two_addresses() -> ConnectionConfig {
     let mut config = config();
     let local = [0u8, 1].map(|net| LocalAddress {
-        id: AddressId(net),
-        address: ([10, net, 0, 1], 0).into(),
-        remote: None,
-        nat64: None,
-        backup: false,
         signal: net == 1,
-        subflow: true,
-        up: true,
-        cost: marline_policy::PathCost::NONE,
-        link: 0,
+        ..LocalAddress::new(AddressId(net), ([10, net, 0, 1], 0).into())
     });
     config.local_addresses = local.to_vec();
     config

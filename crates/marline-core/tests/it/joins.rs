@@ -204,20 +204,8 @@ fn unharmed_by_pending(script: &mut Script, first: &mut Peer, id: ConnectionId) 
 /// A client with two addresses; its first subflow and its SYN of the second.
 fn joining_client(seed: u64) -> (Script, Peer, ConnectionId, Peer, u32) {
     let mut with_two = config();
-    with_two.local_addresses = [0u8, 1]
-        .map(|net| LocalAddress {
-            id: AddressId(net),
-            address: ([10, net, 0, 1], 0).into(),
-            remote: None,
-            nat64: None,
-            backup: false,
-            signal: false,
-            subflow: true,
-            up: true,
-            cost: marline_policy::PathCost::NONE,
-            link: 0,
-        })
-        .to_vec();
+    with_two.local_addresses =
+        [0u8, 1].map(|net| LocalAddress::new(AddressId(net), ([10, net, 0, 1], 0).into())).to_vec();
     let mut script = Script::new(endpoint_config(None), seed);
     let ends = path(0, 2, 443);
     let id = script.connect(with_two, ends.local, ends.remote);

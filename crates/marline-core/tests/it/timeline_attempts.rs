@@ -10,16 +10,8 @@ use marline_wire::mptcp::{MpCapableForm, MptcpOption};
 
 fn address(n: u8, backup: bool) -> LocalAddress {
     LocalAddress {
-        id: AddressId(n),
-        address: format!("10.{n}.0.1:0").parse().expect("an address"),
-        remote: None,
-        nat64: None,
         backup,
-        signal: false,
-        subflow: true,
-        up: true,
-        cost: marline_policy::PathCost::NONE,
-        link: 0,
+        ..LocalAddress::new(AddressId(n), format!("10.{n}.0.1:0").parse().expect("an address"))
     }
 }
 

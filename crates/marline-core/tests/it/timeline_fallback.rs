@@ -392,17 +392,8 @@ fn answer_plainly(line: &mut Subflows) {
 
 /// A client with two addresses that has written five bytes, which nobody acknowledges.
 fn unanswered() -> Subflows {
-    let address = |n: u8| LocalAddress {
-        id: AddressId(n),
-        address: format!("10.{n}.0.1:0").parse().expect("an address"),
-        remote: None,
-        nat64: None,
-        backup: false,
-        signal: false,
-        subflow: true,
-        up: true,
-        cost: marline_policy::PathCost::NONE,
-        link: 0,
+    let address = |n: u8| {
+        LocalAddress::new(AddressId(n), format!("10.{n}.0.1:0").parse().expect("an address"))
     };
     let local_addresses = vec![address(0), address(2)];
     let mut line = Subflows::called(ConnectionConfig { local_addresses, ..multipath() });

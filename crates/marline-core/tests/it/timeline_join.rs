@@ -11,16 +11,8 @@ use marline_wire::{TcpFlags, TcpOptions};
 /// A client with a second address; the server has shown a DSS, and the join's SYN is out.
 fn joining(backup: bool) -> Subflows {
     let second = LocalAddress {
-        id: AddressId(2),
-        address: "10.1.0.1:0".parse().expect("an address"),
-        remote: None,
-        nat64: None,
         backup,
-        signal: false,
-        subflow: true,
-        up: true,
-        cost: marline_policy::PathCost::NONE,
-        link: 0,
+        ..LocalAddress::new(AddressId(2), "10.1.0.1:0".parse().expect("an address"))
     };
     let config = ConnectionConfig { local_addresses: vec![second], ..multipath() };
     let mut line = Subflows::called(config);

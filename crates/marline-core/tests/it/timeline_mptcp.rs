@@ -159,16 +159,9 @@ fn numbers_are_short_unless_as_linux() {
 
 fn announcing(config: ConnectionConfig) -> ConnectionConfig {
     let extra = LocalAddress {
-        id: AddressId(5),
-        address: "10.0.0.9:0".parse().expect("an address"),
-        remote: None,
-        nat64: None,
-        backup: false,
         signal: true,
         subflow: false,
-        up: true,
-        cost: marline_policy::PathCost::NONE,
-        link: 0,
+        ..LocalAddress::new(AddressId(5), "10.0.0.9:0".parse().expect("an address"))
     };
     ConnectionConfig { local_addresses: vec![extra], ..config }
 }

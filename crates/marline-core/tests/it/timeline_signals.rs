@@ -18,16 +18,9 @@ fn ip(text: &str) -> IpAddr {
 
 fn local(id: u8, address: &str, signal: bool) -> LocalAddress {
     LocalAddress {
-        id: AddressId(id),
-        address: address.parse().expect("an address"),
-        remote: None,
-        nat64: None,
-        backup: false,
         signal,
         subflow: !signal,
-        up: true,
-        cost: marline_policy::PathCost::NONE,
-        link: 0,
+        ..LocalAddress::new(AddressId(id), address.parse().expect("an address"))
     }
 }
 

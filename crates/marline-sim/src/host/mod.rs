@@ -285,16 +285,11 @@ impl Node for Host {
             None => {
                 let id = self.config.addresses.iter().map(|known| known.id.0).max();
                 let fresh = LocalAddress {
-                    id: AddressId(id.map_or(0, |id| id.wrapping_add(1))),
-                    address: SocketAddr::new(address, 0),
-                    remote: None,
-                    nat64: None,
-                    backup: false,
-                    signal: false,
-                    subflow: true,
                     up,
-                    cost: marline_policy::PathCost::NONE,
-                    link: 0,
+                    ..LocalAddress::new(
+                        AddressId(id.map_or(0, |id| id.wrapping_add(1))),
+                        SocketAddr::new(address, 0),
+                    )
                 };
                 self.config.addresses.push(fresh);
                 fresh

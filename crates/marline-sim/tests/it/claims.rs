@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use marline_core::{ConnectionConfig, SubflowInfo};
 use marline_link::radio::Energy;
-use marline_policy::{AddressId, LocalAddress, PathCost};
+use marline_policy::{AddressId, LocalAddress};
 use marline_sim::{Amount, Bulk, Paths, PathsConfig, mean, quantile};
 use marline_time::{Duration, Instant, Rate, SeedTree};
 
@@ -170,16 +170,8 @@ fn handover(told_ms: Option<u64>) -> Duration {
         paths.world.at(Instant::from_millis(told_ms), move |world| {
             let now = world.now();
             let wifi = LocalAddress {
-                id: AddressId(0),
-                address: SocketAddr::new(Paths::address(0, 0), 0),
-                remote: None,
-                nat64: None,
                 backup: true,
-                signal: false,
-                subflow: true,
-                up: true,
-                cost: PathCost::NONE,
-                link: 0,
+                ..LocalAddress::new(AddressId(0), SocketAddr::new(Paths::address(0, 0), 0))
             };
             world.node_mut(client).endpoint_mut().set_local_address(now, None, wifi);
         });

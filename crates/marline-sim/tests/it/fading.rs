@@ -80,16 +80,9 @@ fn is_away(profile: &PhoneMobilityProfile, at: Duration) -> bool {
 /// Tells the client what its interface says of WiFi.
 fn tell(paths: &mut Paths, up: bool, fading: bool) {
     let address = LocalAddress {
-        id: AddressId(0),
-        address: (Paths::address(0, 0), 0).into(),
-        remote: None,
-        nat64: None,
-        backup: false,
-        signal: false,
-        subflow: true,
         up,
         cost: PathCost { fading, ..PathCost::NONE },
-        link: 0,
+        ..LocalAddress::new(AddressId(0), (Paths::address(0, 0), 0).into())
     };
     let (now, client) = (paths.world.now(), paths.client);
     paths.world.node_mut(client).endpoint_mut().set_local_address(now, None, address);

@@ -173,16 +173,11 @@ fn a_path_that_becomes_metered_while_it_is_used_is_spared_from_then_on() {
     let price = |paths: &mut Paths, cost| {
         let (now, host) = (paths.world.now(), paths.world.node_mut(client));
         let address = marline_policy::LocalAddress {
-            id: marline_policy::AddressId(1),
-            address: (Paths::address(1, 0), 0).into(),
-            remote: None,
-            nat64: None,
-            backup: false,
-            signal: false,
-            subflow: true,
-            up: true,
             cost,
-            link: 0,
+            ..marline_policy::LocalAddress::new(
+                marline_policy::AddressId(1),
+                (Paths::address(1, 0), 0).into(),
+            )
         };
         host.endpoint_mut().set_local_address(now, None, address);
     };

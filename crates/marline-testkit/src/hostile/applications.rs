@@ -61,16 +61,10 @@ impl Run {
     pub(super) fn toggle(&mut self, side: Side, how: u8) {
         let (now, net) = (self.pair.now(), how & 1);
         let changed = LocalAddress {
-            id: AddressId(net),
-            address: address(side, net, 0),
-            remote: None,
-            nat64: None,
             backup: how & 2 != 0,
             signal: how & 4 != 0,
-            subflow: true,
             up: how & 8 == 0,
-            cost: marline_policy::PathCost::NONE,
-            link: 0,
+            ..LocalAddress::new(AddressId(net), address(side, net, 0))
         };
         let Some(id) = self.apps[index(side)].id else { return };
         let endpoint = self.pair.endpoint(side);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use marline_core::{ConnectionConfig, EndpointConfig};
-use marline_policy::{AddressId, LocalAddress, PathCost};
+use marline_policy::{AddressId, LocalAddress};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -168,15 +168,10 @@ pub(super) fn server_address() -> SocketAddr {
 /// The client's address on a path.
 pub(super) fn client_address(path: usize) -> LocalAddress {
     LocalAddress {
-        id: AddressId(path as u8 + 1),
-        address: SocketAddr::from(([10, path as u8, 0, 1], 0)),
-        remote: None,
-        nat64: None,
-        backup: false,
-        signal: false,
-        subflow: true,
-        up: true,
-        cost: PathCost::NONE,
         link: path as u32 + 1,
+        ..LocalAddress::new(
+            AddressId(path as u8 + 1),
+            SocketAddr::from(([10, path as u8, 0, 1], 0)),
+        )
     }
 }

@@ -2,12 +2,13 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use marline_core::{ChecksumScope, Endpoint, FourTuple, PacketMeta, Transmit, TransmitBuf};
+use marline_core::{ChecksumScope, Endpoint, FourTuple, PacketMeta, TransmitBuf};
 use marline_time::{Instant, SeedTree};
 
 use super::application::End;
 use super::choice::Choice;
 use super::scene::{Order, Scene, client_address, server_address};
+use crate::pair::arriving;
 use crate::{Seg, Side};
 
 /// Timers that one wait may run before an endpoint does something.
@@ -278,16 +279,4 @@ fn in_words(seg: &Seg) -> String {
         seg.payload.len(),
         seg.options.dss
     )
-}
-
-/// What the receiver's carrier says of a transmitted segment.
-fn arriving(transmit: &Transmit) -> PacketMeta {
-    let FourTuple { local, remote } = transmit.path;
-    PacketMeta {
-        path: FourTuple { local: remote, remote: local },
-        ecn: transmit.ecn,
-        flow: transmit.peer_flow,
-        peer_flow: if transmit.handshake { transmit.local_flow } else { 0 },
-        checksum_verified: false,
-    }
 }

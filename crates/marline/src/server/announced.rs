@@ -201,16 +201,10 @@ pub(super) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
             config.transport.as_core_mut().advertised.push((id, other));
         }
         config.transport.as_core_mut().local_addresses.push(LocalAddress {
-            id,
-            address,
-            remote: None,
-            nat64: None,
             backup: further.backup,
             signal: further.signal,
             subflow: false,
-            up: true,
-            cost: marline_policy::PathCost::NONE,
-            link: 0,
+            ..LocalAddress::new(id, address)
         });
     }
     advertise(config);
@@ -232,16 +226,9 @@ fn advertise(config: &mut ServerBuilder) {
         };
         core.advertised.push((id, *own));
         core.local_addresses.push(LocalAddress {
-            id,
-            address: SocketAddr::new(unknown, 0),
-            remote: None,
-            nat64: None,
-            backup: false,
             signal: true,
             subflow: false,
-            up: true,
-            cost: marline_policy::PathCost::NONE,
-            link: 0,
+            ..LocalAddress::new(id, SocketAddr::new(unknown, 0))
         });
     }
 }

@@ -86,18 +86,7 @@ pub fn bytes(n: usize, salt: u8) -> Vec<u8> {
 }
 
 pub fn local_address(id: u8, address: &str) -> LocalAddress {
-    LocalAddress {
-        id: AddressId(id),
-        address: SocketAddr::new(address.parse().expect("an address"), 0),
-        remote: None,
-        nat64: None,
-        backup: false,
-        signal: false,
-        subflow: true,
-        up: true,
-        cost: marline_policy::PathCost::NONE,
-        link: 0,
-    }
+    LocalAddress::new(AddressId(id), SocketAddr::new(address.parse().expect("an address"), 0))
 }
 
 /// A client with a second address that it joins from.

@@ -1,6 +1,6 @@
 //! Tests of eMPTCP: what is opened, suspended and resumed at which rates.
 
-use marline_policy::{AddressId, Health, PathCost, RemoteAddress, SubflowPath};
+use marline_policy::{AddressId, Health, RemoteAddress, SubflowPath};
 use marline_testkit::views::{SILENT, view};
 
 use super::*;
@@ -17,16 +17,8 @@ struct Client {
 
 fn local(id: u8, address: &str, backup: bool) -> LocalAddress {
     LocalAddress {
-        id: AddressId(id),
-        address: address.parse().expect("an address"),
-        remote: None,
-        nat64: None,
         backup,
-        signal: false,
-        subflow: true,
-        up: true,
-        cost: PathCost::NONE,
-        link: 0,
+        ..LocalAddress::new(AddressId(id), address.parse().expect("an address"))
     }
 }
 

@@ -87,7 +87,7 @@ fn beside_ns3(root: &Path) -> TaskResult {
         println!("ns-3: not installed (Debian: libns3-dev, g++)");
         return Ok(());
     }
-    let source = root.join("crates/marline-sim/examples/peers/ns3_bulk.cc");
+    let source = root.join("lab/marline-sim/examples/peers/ns3_bulk.cc");
     let program = std::env::temp_dir().join(format!("marline-ns3-bulk-{}", std::process::id()));
     let libraries = ["core", "network", "internet", "point-to-point", "applications"];
     let mut compiler = command(root, "g++", &["-O2", "-std=c++17", "-o"]);
@@ -101,6 +101,7 @@ fn beside_ns3(root: &Path) -> TaskResult {
 #[cfg(test)]
 mod tests {
     use super::ROWS;
+    use crate::manifest::TREES;
 
     /// A filter that fits no test is no error for cargo.
     #[test]
@@ -113,9 +114,11 @@ mod tests {
                 |word: &str| Some(words[words.iter().position(|w| *w == word)? + 1..].to_vec());
             let (Some(package), Some(program)) = (after("-p"), after("--test")) else { continue };
             let module = program[1].strip_suffix("::").expect("a module");
-            let place = root.join("crates").join(package[0]).join("tests").join(program[0]);
-            let there = [format!("{module}.rs"), format!("{module}/mod.rs")];
-            assert!(there.iter().any(|file| place.join(file).is_file()), "{line}");
+            let places = TREES.iter().flat_map(|tree| {
+                let place = root.join(tree).join(package[0]).join("tests").join(program[0]);
+                [format!("{module}.rs"), format!("{module}/mod.rs")].map(|file| place.join(file))
+            });
+            assert!(places.into_iter().any(|file| file.is_file()), "{line}");
             seen += 1;
         }
         assert!(seen >= 3);

@@ -19,13 +19,18 @@ pub(crate) struct Crate {
     pub(crate) features: Vec<String>,
 }
 
-/// The crates under `crates/` and `xtask`, by name.
+/// The folders that hold crates: the product, the lab, and what tests conformance.
+pub(crate) const TREES: [&str; 3] = ["crates", "lab", "conformance"];
+
+/// The crates under [`TREES`] and `xtask`, by name.
 pub(crate) fn workspace_crates(root: &Path) -> Result<Vec<Crate>, String> {
-    let folder = root.join("crates");
-    let entries =
-        fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut dirs: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    dirs.push(root.join("xtask"));
+    let mut dirs = vec![root.join("xtask")];
+    for tree in TREES {
+        let folder = root.join(tree);
+        let entries =
+            fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        dirs.extend(entries.flatten().map(|entry| entry.path()));
+    }
     dirs.retain(|dir| dir.join("Cargo.toml").is_file());
     dirs.sort();
     dirs.iter().map(|dir| read(dir)).collect()

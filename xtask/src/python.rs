@@ -8,7 +8,7 @@ use crate::TaskResult;
 use crate::run::{command, output, run};
 
 /// The package.
-const PACKAGE: &str = "crates/marline-python";
+const PACKAGE: &str = "lab/marline-python";
 /// The environment that it is installed into.
 const ENVIRONMENT: &str = "target/python";
 /// What its tests, examples and notebooks need, in the versions that were tried: an environment with other ones

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::TaskResult;
+use crate::manifest::TREES;
 
 const TABLES: &str = "docs/spec";
 const PAGE: &str = "docs/spec/README.md";
@@ -267,7 +268,7 @@ fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> TaskResult {
 fn tests_of(root: &Path) -> Result<BTreeSet<String>, String> {
     let mut names = BTreeSet::new();
     let mut files = Vec::new();
-    for folder in ["crates", "xtask/src"] {
+    for folder in TREES.iter().chain(&["xtask/src"]) {
         rust_files(&root.join(folder), &mut files)?;
     }
     for file in files {

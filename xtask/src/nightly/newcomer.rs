@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::TaskResult;
+use crate::manifest::TREES;
 use crate::run::{command, run};
 
 const FOLDER: &str = "target/nightly-newcomer";
@@ -61,7 +62,7 @@ fn python(tree: &Path, folder: &Path) -> TaskResult {
         }
     }
     run(&mut typed(tree, folder, &format!("pip install -q {}", READERS.join(" "))))?;
-    run(&mut typed(folder, folder, "python marline/crates/marline-python/tests/newcomer.py"))
+    run(&mut typed(folder, folder, "python marline/lab/marline-python/tests/newcomer.py"))
 }
 
 /// A line, as a shell in the environment of Python takes it.
@@ -88,7 +89,9 @@ fn own_crate(tree: &Path, folder: &Path) -> TaskResult {
 
 /// The template's manifest for a crate that lies beside a checkout.
 fn beside_a_checkout(manifest: &str) -> String {
-    manifest.replace("\"../../crates/", "\"../marline/crates/")
+    TREES.iter().fold(manifest.to_owned(), |text, tree| {
+        text.replace(&format!("\"../../{tree}/"), &format!("\"../marline/{tree}/"))
+    })
 }
 
 /// The blocks of a page in a language.

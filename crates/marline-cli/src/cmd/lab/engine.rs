@@ -47,7 +47,7 @@ pub(super) fn by_ray(file: &Path, how: &How, address: Option<&str>) -> anyhow::R
     ensure!(
         able.is_ok_and(|status| status.success()),
         "--engine ray needs the Python package with Ray where {} finds them: pip install \
-         './crates/marline-python[ray]' (docs/research/python.md). MARLINE_PYTHON may name another Python. Without \
+         './lab/marline-python[ray]' (docs/research/python.md). MARLINE_PYTHON may name another Python. Without \
          them, --shard divides a sweep among machines",
         python.display()
     );

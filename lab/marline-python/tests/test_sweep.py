@@ -82,7 +82,7 @@ class Sweeps(unittest.TestCase):
         ray = [*command, str(self.place / "none"), "--engine", "ray"]
         refused = subprocess.run(ray, capture_output=True, text=True, env=env)
         self.assertEqual(refused.returncode, 1, refused.stderr)
-        self.assertIn("pip install './crates/marline-python[ray]'", refused.stderr)
+        self.assertIn("pip install './lab/marline-python[ray]'", refused.stderr)
 
     def test_what_was_made_is_not_made_again_and_what_is_missing_is(self) -> None:
         whole = self.swept("store", jobs=1)
@@ -179,7 +179,7 @@ class Sweeps(unittest.TestCase):
         with self.assertRaisesRegex(marline.ExperimentError, "no format `xls`"):
             marline.sweep(self.file, seeds=1, store=place, formats=["xls"])
         with mock.patch.dict(sys.modules, {"ray": None}):
-            with self.assertRaisesRegex(ImportError, r"pip install './crates/marline-python\[ray\]'"):
+            with self.assertRaisesRegex(ImportError, r"pip install './lab/marline-python\[ray\]'"):
                 marline.sweep(self.file, store=place, engine="ray")
         from marline import __main__ as command
 

@@ -3,7 +3,7 @@
 //! Environments for learning are such worlds, many on a thread and run in turns: what they hold together should fit
 //! the processor's caches. A program of its own, because it counts what all of its process allocates.
 
-#[path = "../../marline-core/benches/counting.rs"]
+#[path = "../../../crates/marline-core/benches/counting.rs"]
 mod counting;
 
 use std::sync::atomic::Ordering::Relaxed;

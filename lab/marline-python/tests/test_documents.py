@@ -73,7 +73,7 @@ class Documents(unittest.TestCase):
             exec(compile(block, f"python.md, block {number}", "exec"), names)
 
     def test_what_is_to_be_installed_is_there(self) -> None:
-        told = [*EXAMPLES.glob("*"), *(ROOT / "crates/marline-python").rglob("python/marline/*.py")]
+        told = [*EXAMPLES.glob("*"), *(ROOT / "lab/marline-python").rglob("python/marline/*.py")]
         told.append(ROOT / "docs/research/python.md")
         words = [(file.name, *found) for file in told if file.is_file() for found in named(file.read_text())]
         self.assertGreater(len(words), 8)

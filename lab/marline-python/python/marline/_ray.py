@@ -32,7 +32,7 @@ def make(task: Task, plan: _native.Sweep, address: str | None) -> Iterator[int]:
     try:
         import ray  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
-        raise ImportError("engine='ray' needs Ray: pip install './crates/marline-python[ray]'") from error
+        raise ImportError("engine='ray' needs Ray: pip install './lab/marline-python[ray]'") from error
     begun_here = not ray.is_initialized()
     if begun_here:
         ray.init(address=address, logging_level="WARNING")

@@ -1,4 +1,4 @@
-"""Recorded pairs of links and their halves, as ``marline lab paper auto`` has them (docs/research/papers/auto.md).
+"""Recorded pairs of links and their halves, as ``marline-lab paper auto`` has them (docs/research/papers/auto.md).
 
 A pair belongs to the *tuned* half if the FNV-1a hash of its name is even, to the *judged* half if it is odd: whoever
 tunes or trains looks at the tuned half alone. How links are made of recordings stands in papers/traces.toml, what runs
@@ -211,7 +211,7 @@ class Load:
 
 
 def loads() -> dict[str, Load]:
-    """``small``, ``10kB`` and ``100kB``: those of ``marline lab paper auto`` that are sent one way."""
+    """``small``, ``10kB`` and ``100kB``: those of ``marline-lab paper auto`` that are sent one way."""
     setup = published("auto")
     bursts = {burst["bytes"]: burst for burst in setup["bursts"]}
     chosen = {"small": setup["small"], "10kB": bursts[10_000], "100kB": bursts[100_000]}

@@ -7,8 +7,8 @@ use std::time::Instant;
 use crate::run::{command, run, run_and_say_what_failed, run_watched, tested};
 use crate::test_counts::{Skipped, TestCounts};
 use crate::{
-    TaskResult, alone, bench, dashboard, deps, manifest, packages, python, readme, rooms, spec,
-    tidy,
+    TaskResult, alone, bench, dashboard, deps, manifest, packages, python, readme, rooms, size,
+    spec, tidy,
 };
 
 const FUZZ_SECONDS: u64 = 5;
@@ -21,9 +21,10 @@ type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
 /// Runs the steps named, or all, in order. One that fails does not keep the others from running:
 /// who reads the log wants to know all that is wrong.
 pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
-    let steps: [Step<'_>; 19] = [
+    let steps: [Step<'_>; 20] = [
         ("format", &|root| cargo(root, &["fmt", "--all", "--check"])),
         ("tidy", &tidy::check),
+        ("size", &size::check),
         ("deps", &deps::check),
         ("rooms", &rooms::check),
         ("readme", &readme::check),
@@ -163,16 +164,16 @@ fn interop(root: &Path) -> TaskResult {
 fn papers(root: &Path) -> TaskResult {
     const OUT: &str = "target/ci-papers";
     let program = small_papers(root, OUT)?;
-    run(&mut command(root, &program, &["lab", "report", "--out", OUT]))
+    run(&mut command(root, &program, &["report", "--out", OUT]))
 }
 
 /// A quick look at every paper that runs in virtual time, results in a directory of the checkout. Gives the program.
 pub(crate) fn small_papers(root: &Path, out: &str) -> Result<String, String> {
-    let program = tested(root, "marline")?;
-    let mut small = command(root, &program, &["lab", "paper", "all", "--quick", "--out", out]);
-    let status = small.status().map_err(|error| format!("lab paper: {error}"))?;
+    let program = tested(root, "marline-lab")?;
+    let mut small = command(root, &program, &["paper", "all", "--quick", "--out", out]);
+    let status = small.status().map_err(|error| format!("paper: {error}"))?;
     // A quick look judges nothing.
-    if status.success() { Ok(program) } else { Err(format!("lab paper: {status}")) }
+    if status.success() { Ok(program) } else { Err(format!("paper: {status}")) }
 }
 
 fn clippy(root: &Path) -> TaskResult {

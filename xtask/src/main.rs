@@ -23,6 +23,7 @@ mod python;
 mod readme;
 mod rooms;
 mod run;
+mod size;
 mod source;
 mod spec;
 mod test_counts;
@@ -35,6 +36,8 @@ const USAGE: &str = "\
 usage: cargo xtask <task>
 
   tidy            file and function sizes, forbidden text, crate and module headers, links of the documents
+  size            lines, words and packages of the tree; --check beside what was blessed, --bless, --build: how long a
+                  cold build of the program takes, and its bytes
   deps            which crate depends on which
   rooms           who may write which field of a connection, and files that import each other in a circle
   readme          the README's figures beside the pages they come from
@@ -64,7 +67,7 @@ usage: cargo xtask <task>
 /// The program that runs the matrix.
 const INTEROP: &[&str] = &["run", "--release", "-q", "-p", "marline-interop", "--"];
 /// The program that makes the table.
-const COMPARE: &[&str] = &["run", "--release", "-q", "-p", "marline-cli", "--", "lab", "compare"];
+const COMPARE: &[&str] = &["run", "--release", "-q", "-p", "marline-lab-cli", "--", "compare"];
 
 /// The long tests, one after the other, with their figures.
 const ENDURANCE: &[&str] = &[
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
     let root = workspace_root();
     let result = match task.as_str() {
         "tidy" => tidy::check(&root),
+        "size" => size::run_task(&root, rest),
         "deps" => deps::check(&root),
         "readme" => readme::check(&root),
         "rooms" => rooms::check(&root),

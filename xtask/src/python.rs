@@ -44,7 +44,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let mut tests = command(&package.join("tests"), &python, &["-m", "unittest", "-q"]);
     // Matrices are small: threads that share them beside other work only wait for each other.
     tests.env("OPENBLAS_NUM_THREADS", "1");
-    let program = root.join("target/debug/marline");
+    let program = root.join("target/debug/marline-lab");
     run(tests.env("MARLINE_PROGRAM", &program))?;
     // The figure of a paper that a notebook draws, at full length, beside the lab's own.
     let mut figure = command(&package.join("tests"), &python, &["paper_figure.py"]);
@@ -73,7 +73,7 @@ pub(crate) fn ray(root: &Path) -> TaskResult {
         return Ok(());
     };
     let mut sweep = command(&root.join(PACKAGE).join("tests"), &python, &["ray_cluster.py"]);
-    run(sweep.env("MARLINE_PROGRAM", root.join("target/debug/marline")))
+    run(sweep.env("MARLINE_PROGRAM", root.join("target/debug/marline-lab")))
 }
 
 /// The package as it is built now.

@@ -11,18 +11,12 @@ use crate::TaskResult;
 
 const README: &str = "README.md";
 const RESULTS: &str = "docs/results.md";
-const VERDICTS: &str = "docs/research/papers/README.md";
 const AUTO: &str = "docs/research/auto.md";
-
-/// Keys of studies by others. The other keys of the verdicts' table are questions of our own.
-const STUDIES: [&str; 7] =
-    ["raiciu2012", "remp2015", "tlp2019", "papd2017", "hsr2018", "multimob2018", "traces"];
 
 /// The pages that are compared.
 struct Pages {
     readme: String,
     results: String,
-    verdicts: String,
     auto: String,
 }
 
@@ -32,46 +26,21 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         fs::read_to_string(root.join(page)).map_err(|error| format!("{page}: {error}"))
     };
     let (readme, results) = (read(README)?, read(RESULTS)?);
-    let wrong = findings(&Pages { readme, results, verdicts: read(VERDICTS)?, auto: read(AUTO)? });
+    let wrong = findings(&Pages { readme, results, auto: read(AUTO)? });
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n    ")) }
 }
 
 fn findings(pages: &Pages) -> Vec<String> {
     let mut wrong = Vec::new();
-    wrong.extend(verdicts(pages).err());
     wrong.extend(worse_cases(pages).err());
     wrong.extend(measured(pages));
     wrong.extend(demo(pages).err());
     wrong.extend(["The demo", "Compared with the kernel"].iter().filter_map(|title| {
         let section = section(&pages.results, title)?;
-        (!has_date(section)
-            || !section.contains("`marline ") && !section.contains("`sudo marline "))
-        .then(|| format!("{RESULTS}: `{title}` names no command, or no date"))
+        (!has_date(section) || !section.contains("`marline") && !section.contains("`sudo marline"))
+            .then(|| format!("{RESULTS}: `{title}` names no command, or no date"))
     }));
     wrong
-}
-
-/// The counts of accepted rows are the sums of the table that `marline lab report --docs` writes.
-fn verdicts(pages: &Pages) -> TaskResult {
-    let mut sums = [0; 3];
-    for key in STUDIES {
-        let begin = format!("| [{key}](");
-        let row = pages.verdicts.lines().find(|line| line.starts_with(&begin));
-        let row = row.ok_or_else(|| format!("{VERDICTS}: no row of {key}"))?;
-        let counts = row.split('|').skip(2).map(|cell| cell.trim().parse::<u32>());
-        for (sum, count) in sums.iter_mut().zip(counts) {
-            *sum += count.map_err(|error| format!("{VERDICTS}: {key}: {error}"))?;
-        }
-    }
-    let [accepted, not_accepted, undecided] = sums;
-    let all = accepted + not_accepted + undecided;
-    expect(
-        &pages.readme,
-        &format!(
-            "of {all} rows {accepted} are accepted, {not_accepted} are not, {undecided} are not told apart"
-        ),
-        VERDICTS,
-    )
 }
 
 /// "One case of N" is the share of cases that the page of the default scheduler has.
@@ -148,12 +117,7 @@ mod tests {
     fn pages() -> Pages {
         let root = crate::workspace_root();
         let read = |page: &str| fs::read_to_string(root.join(page)).expect(page);
-        Pages {
-            readme: read(README),
-            results: read(RESULTS),
-            verdicts: read(VERDICTS),
-            auto: read(AUTO),
-        }
+        Pages { readme: read(README), results: read(RESULTS), auto: read(AUTO) }
     }
 
     /// The finding after a change of one page.
@@ -172,15 +136,9 @@ mod tests {
                 pages.readme = pages.readme.replacen(from, to, 1);
             })
         };
-        assert!(readme("rows 362", "rows 363").contains("362 are accepted"));
         assert!(readme("one case of nine", "one case of ten").contains("one case of nine"));
         assert!(readme("| 207 ms |", "| 27 ms |").contains("27 ms"));
         assert!(readme("WiFi alone  ", "WiFi alone 1").contains("the demo's output"));
-        let verdicts = finding(|pages| {
-            pages.verdicts =
-                pages.verdicts.replacen("(raiciu2012.md) | 114", "(raiciu2012.md) | 115", 1);
-        });
-        assert!(verdicts.contains("of 519 rows 363"), "{verdicts}");
         let auto = finding(|pages| pages.auto = pages.auto.replace("11 % [7, 15]", "20 % [7, 35]"));
         assert!(auto.contains("in one case of five "), "{auto}");
         let undated = finding(|pages| pages.results = pages.results.replace("November 2026", ""));

@@ -14,7 +14,7 @@ mod views;
 pub use handles::{ClientHandle, Labels, ServerHandle};
 pub use numbers::ConnectionNumbers;
 pub use server::{ControlServer, serve, serve_inherited};
-pub(crate) use server::{is_allowed, listen};
+pub use server::{is_allowed, listen};
 pub use socket_path::default_path;
 
 pub use crate::reload::PendingReload;

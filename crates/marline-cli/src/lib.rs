@@ -9,7 +9,6 @@ pub mod dashboard;
 pub mod demo;
 pub mod doctor;
 pub mod invite_places;
-pub use marline_lab::emulation;
 pub mod log;
 mod log_limit;
 pub mod memory;
@@ -39,12 +38,12 @@ use std::process::ExitCode;
 pub use marline_algos::Registry;
 
 use anyhow::Context;
-use clap::{ArgAction, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use marline::advanced::KeptCapabilities;
 use marline_proxy::secret::hide;
 use marline_proxy::signals;
 
-use crate::log::{LogFormat, LogLevel};
+use crate::log::LogArgs;
 
 /// Clap's exit status for an invalid command line.
 const USAGE_ERROR: u8 = 2;
@@ -56,15 +55,9 @@ pub const VERSION: &str = env!("MARLINE_VERSION");
 #[derive(Debug, Parser)]
 #[command(name = "marline", version = VERSION, propagate_version = true, max_term_width = 100)]
 pub struct Cli {
-    /// More log output on standard error: -v debug, -vv trace.
-    #[arg(short, long, global = true, action = ArgAction::Count)]
-    pub verbose: u8,
-    /// Only warnings and errors.
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
-    pub quiet: bool,
-    /// How the log is written: lines for people, or one JSON object per line.
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
-    pub log_format: LogFormat,
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
     /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
@@ -93,10 +86,12 @@ pub enum Command {
     Connect(cmd::connect::Args),
     /// Print the effective configuration of file and flags, or its errors.
     CheckConfig(cmd::check_config::Args),
-    /// Emulate a link: a UDP relay with rate, delay, loss and outages.
-    Link(cmd::link::Args),
-    /// Run experiments: in virtual time, or (as root) in network namespaces over emulated links.
-    Lab(cmd::lab::Args),
+    /// `marline-lab link` today.
+    #[command(hide = true, disable_help_flag = true)]
+    Link(cmd::moved::Args),
+    /// `marline-lab` today.
+    #[command(hide = true, disable_help_flag = true)]
+    Lab(cmd::moved::Args),
     /// Run a demonstration: two emulated links, one of which fails. Needs no root.
     Demo(Box<cmd::demo::Args>),
     /// Check which features work on this machine, and what is missing.
@@ -128,8 +123,8 @@ pub fn registry() -> Registry {
     config::policies::registry()
 }
 
-/// The whole program with these policies: every subcommand knows them by name, the lab in all its stacks, `client`,
-/// `server` and `serve`, and so do the processes that it starts of itself. Call it first of all in `main`.
+/// The whole program with these policies: every subcommand knows them by name, `client`, `server`
+/// and `serve`, and so do the processes that it starts of itself. Call it first of all in `main`.
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
@@ -140,7 +135,7 @@ pub fn registry() -> Registry {
 /// ```
 #[must_use]
 pub fn main_with(registry: Registry) -> ExitCode {
-    match marline_lab::policies::choose(registry) {
+    match config::policies::choose(registry) {
         Ok(()) => run(),
         Err(error) => fail(&error),
     }
@@ -156,13 +151,13 @@ pub fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    if matches!(cli.command, Command::Connect(_)) && cli.verbose == 0 {
+    if matches!(cli.command, Command::Connect(_)) && cli.log.verbose == 0 {
         // Its standard error is the terminal of the program that started it, such as ssh's.
         log::start_silent();
     } else {
         // That of `run` may go on in a file.
         let colors = !matches!(cli.command, Command::Run(_));
-        log::start(log_level(&cli), cli.log_format, colors);
+        log::start(cli.log.level(), cli.log.log_format, colors);
     }
     // A demo that is killed outright cannot end its servers and clients itself.
     #[cfg(target_os = "linux")]
@@ -257,11 +252,8 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
         Command::Down(args) => Box::pin(cmd::down::run(args)),
         Command::Connect(args) => Box::pin(cmd::connect::run(cmd::connect::prepare(args)?)),
         Command::CheckConfig(args) => Box::pin(cmd::check_config::run(args)),
-        Command::Link(args) => {
-            args.drop_privileges()?;
-            Box::pin(cmd::link::run(args))
-        }
-        Command::Lab(args) => Box::pin(cmd::lab::run(args)),
+        Command::Link(args) => Box::pin(cmd::moved::run("link", "marline-lab link", args)),
+        Command::Lab(args) => Box::pin(cmd::moved::run("lab", "marline-lab", args)),
         Command::Demo(args) => {
             native::drop_privileges(KeptCapabilities::Nothing)?;
             Box::pin(cmd::demo::run(*args))
@@ -297,14 +289,4 @@ fn refuse(error: &clap::Error) -> ExitCode {
     }
     eprint!("{shown}");
     ExitCode::from(USAGE_ERROR)
-}
-
-/// What the command line says of the log's level.
-const fn log_level(cli: &Cli) -> Option<LogLevel> {
-    match (cli.quiet, cli.verbose) {
-        (true, _) => Some(LogLevel::Warn),
-        (false, 0) => None,
-        (false, 1) => Some(LogLevel::Debug),
-        (false, _) => Some(LogLevel::Trace),
-    }
 }

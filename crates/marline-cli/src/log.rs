@@ -76,6 +76,33 @@ static VERBOSE: AtomicBool = AtomicBool::new(false);
 /// Whether connections that end have lines.
 static TELLS_CONNECTIONS: AtomicBool = AtomicBool::new(false);
 
+/// What the command line says of the log.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct LogArgs {
+    /// More log output on standard error: -v debug, -vv trace.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Only warnings and errors.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// How the log is written: lines for people, or one JSON object per line.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    pub log_format: LogFormat,
+}
+
+impl LogArgs {
+    /// The level that was asked for.
+    #[must_use]
+    pub const fn level(&self) -> Option<LogLevel> {
+        match (self.quiet, self.verbose) {
+            (true, _) => Some(LogLevel::Warn),
+            (false, 0) => None,
+            (false, 1) => Some(LogLevel::Debug),
+            (false, _) => Some(LogLevel::Trace),
+        }
+    }
+}
+
 /// Gives connections that end a line each from now on, or none.
 pub fn tell_connections(tell: bool) {
     TELLS_CONNECTIONS.store(tell, Ordering::Relaxed);

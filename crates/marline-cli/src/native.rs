@@ -162,13 +162,14 @@ fn check_interface(path: &TunPath, interfaces: &Interfaces, shards: usize) -> an
 ///
 /// # Errors
 /// The system's.
-pub(crate) fn drop_privileges(kept: KeptCapabilities) -> anyhow::Result<()> {
+pub fn drop_privileges(kept: KeptCapabilities) -> anyhow::Result<()> {
     raise_file_limit();
     marline::advanced::keep_capabilities(kept).context("cannot drop capabilities")
 }
 
 /// What a command keeps that may bind these ports while it runs.
-pub(crate) fn kept_for_ports(ports: impl IntoIterator<Item = u16>) -> KeptCapabilities {
+#[must_use]
+pub fn kept_for_ports(ports: impl IntoIterator<Item = u16>) -> KeptCapabilities {
     /// Ports below are root's on most systems (`net.ipv4.ip_unprivileged_port_start`).
     const FIRST_UNPRIVILEGED: u16 = 1_024;
     match ports.into_iter().any(|port| (1..FIRST_UNPRIVILEGED).contains(&port)) {

@@ -1,7 +1,7 @@
-//! Marline's program with a policy of one's own: `mylab lab run`, `mylab client`, `mylab policies`.
+//! Marline's lab with a policy of one's own: `mylab run`, `mylab sweep`.
 
 fn main() -> std::process::ExitCode {
     let mut registry = marline_cli::registry();
     outside_policy::register(&mut registry).expect("nobody has that name");
-    marline_cli::main_with(registry)
+    marline_lab_cli::main_with(registry)
 }

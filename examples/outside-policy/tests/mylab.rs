@@ -1,4 +1,4 @@
-//! The program of `src/main.rs` knows the policy wherever Marline's knows its own: in its list, in errors, in the lab
+//! The programs of `src/` know the policy wherever Marline's know their own: in its list, in errors, in the lab
 //! on all stacks and in sweeps, and at both ends of the proxy.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +9,15 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use marline_testkit::need;
 
 fn mylab(dir: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mylab"));
+    program(env!("CARGO_BIN_EXE_mylab"), dir, arguments)
+}
+
+fn mymarline(dir: &Path, arguments: &[&str]) -> Command {
+    program(env!("CARGO_BIN_EXE_mymarline"), dir, arguments)
+}
+
+fn program(file: &str, dir: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(file);
     command.current_dir(dir).env("XDG_RUNTIME_DIR", dir).args(arguments).stdin(Stdio::null());
     command
 }
@@ -19,10 +27,10 @@ fn told(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-fn ok(dir: &Path, arguments: &[&str]) -> String {
-    let output = mylab(dir, arguments).output().expect("mylab");
+fn ok(mut command: Command) -> String {
+    let output = command.output().expect("the program");
     let (out, err) = told(&output);
-    assert!(output.status.success(), "mylab {arguments:?}: {err}");
+    assert!(output.status.success(), "{command:?}: {err}");
     out
 }
 
@@ -58,12 +66,12 @@ fn bytes_on(runs: &str, stack: &str, variant: &str, path: &str) -> u64 {
 #[test]
 fn the_list_and_errors_know_the_policy_and_its_parameter() {
     let dir = beside_first();
-    let list = ok(dir.path(), &typed("policies sticky", &[]));
+    let list = ok(mymarline(dir.path(), &typed("policies sticky", &[])));
     assert!(list.contains("worth-moving=2") && list.contains("from 1 to 100"), "{list}");
     let text = std::fs::read_to_string(dir.path().join("first.toml")).expect("first.toml");
     let file = dir.path().join("wrong.toml");
     std::fs::write(&file, text.replace("\"sticky\"", "\"sticky,worth=3\"")).expect("a file");
-    let refused = mylab(dir.path(), &["lab", "run", "wrong.toml"]).output().expect("mylab");
+    let refused = mylab(dir.path(), &["run", "wrong.toml"]).output().expect("mylab");
     let (_, said) = told(&refused);
     let wanted =
         "wrong.toml:20:14: scheduler `sticky` has no parameter `worth`; known: worth-moving";
@@ -74,9 +82,8 @@ fn the_list_and_errors_know_the_policy_and_its_parameter() {
 fn the_lab_runs_it_in_virtual_time_and_live_beside_the_kernel() {
     let dir = beside_first();
     let real = need::root() && need::program("ip").is_some();
-    let words =
-        if real { "lab run first.toml --stack sim,live,mptcp" } else { "lab run first.toml" };
-    let table = ok(dir.path(), &typed(words, &["--seeds", "1", "--out", "out"]));
+    let words = if real { "run first.toml --stack sim,live,mptcp" } else { "run first.toml" };
+    let table = ok(mylab(dir.path(), &typed(words, &["--seeds", "1", "--out", "out"])));
     assert!(table.contains("sim"), "{table}");
     let runs = std::fs::read_to_string(dir.path().join("out/runs.csv")).expect("runs.csv");
     for stack in if real { &["sim", "live"][..] } else { &["sim"] } {
@@ -90,7 +97,7 @@ fn the_lab_runs_it_in_virtual_time_and_live_beside_the_kernel() {
 #[test]
 fn a_sweep_turns_its_parameter() {
     let dir = beside_first();
-    ok(dir.path(), &typed("lab sweep first.toml", &["--seeds", "1", "--out", "out"]));
+    ok(mylab(dir.path(), &typed("sweep first.toml", &["--seeds", "1", "--out", "out"])));
     let runs = std::fs::read_to_string(dir.path().join("out/runs.csv")).expect("runs.csv");
     assert!(runs.starts_with("variant.mine.scheduler.worth-moving,stack,"), "{runs}");
     let begin = |start: &str| runs.lines().filter(|line| line.starts_with(start)).count();
@@ -141,17 +148,18 @@ fn client_and_server_carry_a_connection_with_it() {
     });
     let listen = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     let listen = listen.expect("a port").to_string();
-    let invite = ok(dir, &["server", "--init", "--config", "server.toml", "--listen", &listen]);
+    let words = ["server", "--init", "--config", "server.toml", "--listen", &listen];
+    let invite = ok(mymarline(dir, &words));
     let mut file = std::fs::OpenOptions::new();
     std::os::unix::fs::OpenOptionsExt::mode(&mut file, 0o600);
     let mut file = file.create(true).write(true).open(dir.join("FILE")).expect("a file");
     file.write_all(invite.as_bytes()).expect("the invite");
     let words = "server --config server.toml --scheduler sticky,worth-moving=3";
-    let mut server = Running::start(mylab(dir, &typed(words, &["--allow", "127.0.0.0/8"])));
+    let mut server = Running::start(mymarline(dir, &typed(words, &["--allow", "127.0.0.0/8"])));
     let path = format!("127.0.0.1={}", server.word_after("listening on "));
     let ports = ["--socks5", "127.0.0.1:0", "--path", &path];
     let words = "client --invite-file FILE --scheduler sticky,worth-moving=3";
-    let mut client = Running::start(mylab(dir, &typed(words, &ports)));
+    let mut client = Running::start(mymarline(dir, &typed(words, &ports)));
     let socks = client.word_after("socks5 listening on ");
     let mut stream = TcpStream::connect(&socks).expect("the port");
     stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).expect("a timeout");

@@ -25,6 +25,7 @@ pub mod netns;
 mod priority;
 mod relay;
 mod report;
+pub mod report_text;
 mod rest;
 mod socket;
 mod spin;
@@ -32,6 +33,7 @@ mod starvation;
 mod tap;
 #[cfg(test)]
 mod tests;
+pub mod traces;
 mod tunnel;
 
 pub use command::{LinkCommand, Side};

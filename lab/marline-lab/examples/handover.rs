@@ -55,7 +55,7 @@ mod tests {
 
     use super::*;
 
-    /// The slowest answer of a hundred runs, ms, and how many answers there were: what `marline lab run
+    /// The slowest answer of a hundred runs, ms, and how many answers there were: what `marline-lab run
     /// scenarios/handover.toml --seeds 100` prints as `max` and `messages`.
     fn slowest(file: &ExperimentFile, variant: &str) -> (f64, usize) {
         let mut lanes = file.lanes(&[Stack::Sim]).expect("lanes");

@@ -6,7 +6,7 @@
 //! small for the slower path, a handover to a backup. Both ends of a run are processes of their own
 //! in namespaces ([`crate::net`]); Marline's send native TCP through raw sockets. A run whose links
 //! were late is repeated. Every run leaves a file, so that an interrupted table can be resumed.
-//! `marline lab paper kernel`; docs/research/papers/kernel.md.
+//! `marline-lab paper kernel`; docs/research/papers/kernel.md.
 
 mod contestant;
 mod row;

@@ -1,7 +1,7 @@
-//! Emulated links as `marline link` and `marline demo` use them: descriptions with their traces,
-//! textual commands, reports for people and programs.
+//! Emulated links as `marline-lab link` and experiments use them: descriptions with their traces, textual commands,
+//! reports for people and programs.
 
-pub mod report;
 pub mod script;
 pub mod settings;
-pub mod traces;
+
+pub use marline_emulator::{report_text as report, traces};

@@ -5,7 +5,7 @@
 //!
 //! [[path]]
 //! name = "wifi"
-//! link = "rate=20M,delay=10ms,queue=80ms"    # the language of `marline link`
+//! link = "rate=20M,delay=10ms,queue=80ms"    # the language of `marline-lab link`
 //! client = ["10.0.1.2/24", "fd00:1::2/64"]
 //! server = ["10.0.1.1/24", "fd00:1::1/64"]
 //!
@@ -92,7 +92,7 @@ const fn one() -> u64 {
 pub struct Path {
     /// Name of the path and of the interfaces at both ends.
     pub name: String,
-    /// The link in the language of `marline link`; none: a wire.
+    /// The link in the language of `marline-lab link`; none: a wire.
     #[serde(default)]
     pub link: String,
     /// The client's addresses, with the length of their prefix.

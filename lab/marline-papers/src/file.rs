@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 ///     title = "Echoes over two paths"
 ///     citation = "A. Author: Echoes. CONF 2015."
 ///     url = "https://example.org/echoes"
-///     command = "marline lab paper example"
+///     command = "marline-lab paper example"
 ///     accepted = "the average within 15 %"
 ///     buffers = ["200 KB said, 400 KB used: Linux doubles what is set"]
 ///     assumptions = ["The loss of the paths is independent."]

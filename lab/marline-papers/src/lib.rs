@@ -1,4 +1,4 @@
-//! Reproductions of published measurements: `marline lab paper KEY`.
+//! Reproductions of published measurements: `marline-lab paper KEY`.
 //!
 //! A paper is a file `papers/KEY.toml` in the repository (what was published, what we assume where
 //! the text is silent, the buffers, the tolerances) and a module here that runs the same experiment

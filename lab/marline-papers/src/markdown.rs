@@ -13,7 +13,7 @@ use crate::output::RunInfo;
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-const BEGIN: &str = "<!-- results: made by `marline lab report --docs`, not by hand -->";
+const BEGIN: &str = "<!-- results: made by `marline-lab report --docs`, not by hand -->";
 const END: &str = "<!-- end of results, ";
 const END_OF_MARK: &str = " -->";
 /// Grids with more rows stand in the results only.

@@ -75,7 +75,7 @@ pub fn html(sections: &[Section], traces: &[Drawing], program: &str) -> String {
     }
     page.traces(traces);
     page.add(format_args!(
-        "<footer>Made by <code>marline lab report</code>, version {}, build {}.</footer>\n\
+        "<footer>Made by <code>marline-lab report</code>, version {}, build {}.</footer>\n\
          </main>\n</body>\n</html>\n",
         env!("CARGO_PKG_VERSION"),
         escape(program)
@@ -318,7 +318,7 @@ mod tests {
 
     fn section(key: &str, results: Option<(Reproduction, RunInfo)>) -> Section {
         let text = "title = \"<b>T</b>\"\ncitation = \"C\"\nurl = \"javascript:alert(1)\"\n\
-                    command = \"marline lab paper x\"\naccepted = \"always\"\nassumptions = [\"A & B\"]\n\
+                    command = \"marline-lab paper x\"\naccepted = \"always\"\nassumptions = [\"A & B\"]\n\
                     published = {}\n";
         let file = PaperFile::parse(text).expect("file");
         Section { key: key.to_owned(), file, results }

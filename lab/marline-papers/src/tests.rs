@@ -27,7 +27,7 @@ fn every_paper_has_a_file_that_can_be_read_and_a_name_of_its_own() {
     for paper in all() {
         let file = PaperFile::<toml::Table>::parse(paper.text());
         let file = file.unwrap_or_else(|error| panic!("papers/{}.toml: {error:#}", paper.key()));
-        let command = format!("marline lab paper {}", paper.key());
+        let command = format!("marline-lab paper {}", paper.key());
         assert!(file.command.starts_with(&command), "{}: {}", paper.key(), file.command);
         assert!(seen.insert(paper.key()), "two papers are called {}", paper.key());
     }

@@ -94,6 +94,6 @@ fn nobody_changed_results_in_the_pages_by_hand() {
         let path = root.join(format!("{name}.md"));
         let page = std::fs::read_to_string(&path).expect("every key in virtual time has a page");
         let edited = marline_papers::results_were_edited(&page);
-        assert_eq!(edited, Some(false), "{}: run `marline lab report --docs`", path.display());
+        assert_eq!(edited, Some(false), "{}: run `marline-lab report --docs`", path.display());
     }
 }

@@ -106,12 +106,12 @@ impl Results {
         Ok(columns)
     }
 
-    /// A table as `marline lab run` writes it into a file.
+    /// A table as `marline-lab run` writes it into a file.
     fn csv(&self, table: &str) -> PyResult<String> {
         Ok(self.table(table)?.csv())
     }
 
-    /// The table that `marline lab run` prints, its head first.
+    /// The table that `marline-lab run` prints, its head first.
     fn summary(&self) -> Vec<Vec<String>> {
         Summary::of(&self.jobs, &self.records).table()
     }

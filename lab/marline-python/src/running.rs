@@ -32,7 +32,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Where the files of runs go, as `marline lab run` writes them.
+/// Where the files of runs go, as `marline-lab run` writes them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Files {
     pub(crate) pcap: Option<PathBuf>,

@@ -1,4 +1,4 @@
-"""The figure that a notebook draws is the one that `marline lab paper raiciu2012` draws, number for number, at full length
+"""The figure that a notebook draws is the one that `marline-lab paper raiciu2012` draws, number for number, at full length
 on two of the published roots. It takes the program (MARLINE_PROGRAM) half a minute; `cargo xtask ci python` runs it."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def drawn(figure: str) -> list[list[tuple[float, float]]]:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as place:
-        command = [os.environ["MARLINE_PROGRAM"], "lab", "paper", "raiciu2012", "--master", "101"]
+        command = [os.environ["MARLINE_PROGRAM"], "paper", "raiciu2012", "--master", "101"]
         # Rows that are not accepted are no failure here.
         ran = subprocess.run([*command, "--roots", str(ROOTS), "--out", place], capture_output=True, check=False)
         assert ran.returncode in (0, 1), ran.stderr

@@ -1,5 +1,5 @@
 """A sweep on a Ray cluster of two nodes, of which a worker and then a whole node are killed: the tables are those of
-one process, byte for byte, and so are those of `marline lab sweep --engine ray`. It needs Ray and the program
+one process, byte for byte, and so are those of `marline-lab sweep --engine ray`. It needs Ray and the program
 (MARLINE_PROGRAM): `cargo xtask ci ray` has them, in an environment of its own, for Ray is large."""
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def main() -> None:
         for table, content in tables(one).items():
             assert (place / "many" / table).read_bytes() == content, table
         few, alike = place / "few", place / "alike"
-        command = [os.environ["MARLINE_PROGRAM"], "lab", "sweep", str(file), "--seeds", "3", "--engine", "ray"]
+        command = [os.environ["MARLINE_PROGRAM"], "sweep", str(file), "--seeds", "3", "--engine", "ray"]
         env = {**os.environ, "MARLINE_PYTHON": sys.executable}
         subprocess.run([*command, "--out", str(few)], check=True, env=env)
         marline.sweep(file, 3, store=alike)

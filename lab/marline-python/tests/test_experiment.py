@@ -57,7 +57,7 @@ class Experiments(unittest.TestCase):
         with tempfile.TemporaryDirectory() as place:
             file = Path(place, "bursts.toml")
             file.write_text(FILE)
-            command = [str(PROGRAM), "lab", "run", str(file), "--seeds", "3", "--timelines"]
+            command = [str(PROGRAM), "run", str(file), "--seeds", "3", "--timelines"]
             command += ["--out", str(Path(place, "out"))]
             ran = subprocess.run(command, capture_output=True, text=True, check=True)
             results = marline.Experiment.from_toml(file).run(seeds=3, timelines=0.01)
@@ -80,7 +80,7 @@ class Experiments(unittest.TestCase):
         with tempfile.TemporaryDirectory() as place:
             file = Path(place, "bursts.toml")
             file.write_text(FILE)
-            command = [str(PROGRAM), "lab", "run", str(file), "--seeds", "2", "--pcap", "--qlog"]
+            command = [str(PROGRAM), "run", str(file), "--seeds", "2", "--pcap", "--qlog"]
             subprocess.run([*command, "--out", place], capture_output=True, check=True)
             pcap, qlog = Path(place, "of/python/pcap"), Path(place, "of/python/qlog")
             plain = marline.Experiment.from_toml(file).run(seeds=2)

@@ -48,7 +48,7 @@ class Figure(unittest.TestCase):
         with tempfile.TemporaryDirectory() as place:
             file = Path(place, "figure.toml")
             file.write_text(f"seed = {seed}\n{text}")
-            command = [str(PROGRAM), "lab", "run", str(file), "--seeds", "1", "--out", place]
+            command = [str(PROGRAM), "run", str(file), "--seeds", "1", "--out", place]
             subprocess.run(command, capture_output=True, check=True)
             with Path(place, "messages.csv").open(newline="") as table:
                 rows = [row for row in csv.DictReader(table) if row["counted"] == "1"]

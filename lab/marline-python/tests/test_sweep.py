@@ -67,7 +67,7 @@ class Sweeps(unittest.TestCase):
     @unittest.skipUnless(PROGRAM, "SKIPPED: MARLINE_PROGRAM does not name the program")
     def test_tables_are_those_of_the_program_byte_for_byte(self) -> None:
         here = self.swept("here")
-        command = [str(PROGRAM), "lab", "sweep", str(self.file), "--seeds", "3", "--out"]
+        command = [str(PROGRAM), "sweep", str(self.file), "--seeds", "3", "--out"]
         subprocess.run([*command, str(self.place / "there")], capture_output=True, check=True)
         self.assertEqual(tables(self.place / "there"), here)
         # What the program has Python do, but for the engine.

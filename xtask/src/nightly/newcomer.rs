@@ -146,7 +146,9 @@ mod tests {
     #[test]
     fn commands_in_the_documentation_are_those_of_the_templates_tests() {
         let tests = include_str!("../../../examples/outside-policy/tests/mylab.rs");
-        let lines = PAGE.lines().filter_map(|line| line.strip_prefix("mylab "));
+        let lines = PAGE.lines().filter_map(|line| {
+            line.strip_prefix("mylab ").or_else(|| line.strip_prefix("mymarline "))
+        });
         let commands: Vec<&str> =
             lines.map(|line| line.split('#').next().unwrap_or_default().trim_end()).collect();
         assert!(commands.len() >= 5, "{commands:?}");

@@ -71,7 +71,7 @@ impl Testbed {
             "fast,10.0.1.2/24,10.0.1.1/24,rate=1G,delay=30ms,queue=50ms",
             "slow,10.0.2.2/24,10.0.2.1/24,rate=1G,delay=30ms,queue=50ms",
         ];
-        let mut link = crate::support::marline(dir, &["link", "--between", near, far]);
+        let mut link = crate::support::marline_lab(dir, &["link", "--between", near, far]);
         for path in paths {
             link.args(["--path", path]);
         }

@@ -14,6 +14,7 @@ mod spread;
 mod support;
 
 fn main() {
+    support::be_the_labs_program_if_asked();
     // `cargo bench` adds one.
     let words: Vec<String> = std::env::args().skip(1).filter(|w| !w.starts_with("--")).collect();
     let wanted = |part: &str| words.is_empty() || words.iter().any(|word| word == part);

@@ -13,8 +13,8 @@ use serde_json::json;
 use super::monitor::print;
 use crate::demo::columns::wrap;
 use crate::demo::{DemoPlan, outcome, perform, plan, verdict};
-use crate::emulation::report;
 use crate::path_table::bytes;
+use marline_emulator::report_text;
 
 /// Arguments of `marline demo`.
 #[derive(Debug, clap::Args)]
@@ -32,7 +32,7 @@ pub struct Args {
     /// Seed of the links' randomness and of the file.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// The link that fails, as a spec of `marline link`.
+    /// The link that fails, as a spec of `marline-lab link`.
     #[arg(long, value_name = "LINK", default_value = plan::WIFI)]
     pub wifi: DuplexSpec,
     /// The link that stays; for a recorded one use `trace=NAME,delay=30ms` and --trace-dir.
@@ -86,7 +86,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             "dies_s": plan.dies().as_secs_f64(),
             "returns_s": plan.returns().as_secs_f64(),
             "outcomes": outcomes.iter().map(outcome::to_json).collect::<Vec<_>>(),
-            "links": reports.iter().map(report::to_json).collect::<Vec<_>>(),
+            "links": reports.iter().map(report_text::to_json).collect::<Vec<_>>(),
             "failures": failures,
             "verdict": verdict,
         });

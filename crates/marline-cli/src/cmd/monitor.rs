@@ -157,8 +157,11 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
     }
 }
 
-/// A reader that went away (`| head`) ends the program quietly.
-pub(super) fn print(text: &str) -> std::io::Result<()> {
+/// Writes to standard output at once. A reader that went away (`| head`) ends the program quietly.
+///
+/// # Errors
+/// The system's.
+pub fn print(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()

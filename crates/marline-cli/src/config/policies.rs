@@ -1,5 +1,8 @@
 //! Mapping from a mode's name to its policies.
 
+use std::sync::OnceLock;
+
+use anyhow::ensure;
 use marline::advanced::{ConnectionConfig, interactive};
 use marline::datagrams::LaneConfig;
 use marline::policy::{PathHealthConfig, Role};
@@ -13,7 +16,23 @@ use super::Span;
 /// those of the literature.
 #[must_use]
 pub fn registry() -> Registry {
-    marline_lab::policies::registry()
+    CHOSEN.get().cloned().unwrap_or_else(marline_research::registry)
+}
+
+/// What the program was started with.
+static CHOSEN: OnceLock<Registry> = OnceLock::new();
+
+/// Has all of this process go by these policies. A program that has policies of its own calls it once, before anything
+/// else.
+///
+/// # Errors
+/// Others were chosen before.
+pub fn choose(registry: Registry) -> anyhow::Result<()> {
+    ensure!(
+        CHOSEN.set(registry).is_ok(),
+        "the policies of this process are chosen once, at its start"
+    );
+    Ok(())
 }
 
 /// Mode of using the paths: one policy, with another budget of bytes and of radios. The names `handover`,

@@ -112,7 +112,7 @@ fn serve_at(
 
 /// A listening socket at `path` for this user only. Peers are still to be asked for with
 /// [`is_allowed`].
-pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         socket_path::prepare(directory)?;
     }
@@ -158,7 +158,7 @@ async fn accept(listener: UnixListener, handle: Arc<dyn Handle>) {
 }
 
 /// The file's mode says the same, but is set only after the file exists.
-pub(crate) fn is_allowed(stream: &UnixStream) -> bool {
+pub fn is_allowed(stream: &UnixStream) -> bool {
     let ours = rustix::process::getuid().as_raw();
     stream.peer_cred().is_ok_and(|peer| peer.uid() == ours || peer.uid() == 0)
 }

@@ -18,7 +18,7 @@ use super::origin::{File, Origin};
 use super::outcome::Outcome;
 use super::plan::{DemoPlan, WAYS, Way};
 use super::progress::Progress;
-use crate::emulation::traces;
+use marline_emulator::traces;
 
 /// Between the last preparation and the first message.
 const BREATH: Duration = Duration::from_millis(200);

@@ -76,7 +76,7 @@ fn exact_guard(admin: bool) -> Finding {
     }
 }
 
-/// What `marline lab` and `marline link --between` need.
+/// What `marline-lab` and `marline-lab link --between` need.
 fn lab(may: bool, ip: bool) -> Finding {
     const WHAT: &str = "lab";
     let device = Path::new("/dev/net/tun").exists();

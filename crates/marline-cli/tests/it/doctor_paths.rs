@@ -72,8 +72,8 @@ impl NamespacePair {
     }
 
     fn start(&mut self, words: &[&str]) {
-        let mut command = Command::new(PROGRAM);
-        command.args(words).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut command = support::marline_lab(Path::new("."), words);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
         self.children.push(command.spawn().expect("the program starts"));
     }
 

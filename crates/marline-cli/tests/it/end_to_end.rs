@@ -106,7 +106,7 @@ fn link(dir: &Path, to: SocketAddr, spec: &str, at: &[&str]) -> (Running, Socket
         args.extend_from_slice(&["--at", command]);
     }
     args.push(spec);
-    let mut process = Running::start(dir, &args);
+    let mut process = Running::start_command(support::marline_lab(dir, &args), "link");
     let address = process.address_after("listening on ");
     (process, address)
 }

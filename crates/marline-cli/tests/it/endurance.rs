@@ -454,7 +454,7 @@ fn nothing_is_left_by_who_is_killed() {
     }
     let path = "wifi,10.94.1.2/24,10.94.1.1/24,delay=1ms";
     let words = ["link", "--between", &names[0], &names[1], "--path", path];
-    let mut link = Running::start(dir.path(), &words);
+    let mut link = Running::start_command(support::marline_lab(dir.path(), &words), "link");
     let has_link = || printed("ip", &["-n", &names[0], "-o", "link"]).contains("wifi");
     until("the link", has_link);
     link.signal("KILL");

@@ -29,7 +29,7 @@ impl End {
     pub(super) fn start(net: &Net, job: &Job) -> anyhow::Result<End> {
         let side = job.side;
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["lab", "end"]).arg(serde_json::to_string(job)?);
+        command.arg("end").arg(serde_json::to_string(job)?);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child =
             net.spawn(side, &mut command).with_context(|| format!("cannot start the {side}"))?;

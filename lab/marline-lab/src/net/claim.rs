@@ -171,7 +171,7 @@ pub fn release(instance: &str) -> anyhow::Result<()> {
     let (_, owner) = claims()
         .into_iter()
         .find(|(name, _)| name == instance)
-        .with_context(|| format!("there is no net `{instance}`; `marline lab net status`"))?;
+        .with_context(|| format!("there is no net `{instance}`; `marline-lab net status`"))?;
     let held = || claims().iter().any(|(name, by)| name == instance && *by == owner);
     if owner.is_alive() {
         let pid = Pid::from_raw(i32::try_from(owner.pid)?).context("no process has the id 0")?;

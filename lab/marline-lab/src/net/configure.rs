@@ -205,6 +205,6 @@ fn allow_congestion_control(name: &str) -> anyhow::Result<()> {
     if before.split_ascii_whitespace().any(|known| known == name) {
         return Ok(());
     }
-    eprintln!("marline lab: adding {name} to net.ipv4.tcp_allowed_congestion_control");
+    eprintln!("marline-lab: adding {name} to net.ipv4.tcp_allowed_congestion_control");
     std::fs::write(LIST, format!("{} {name}", before.trim())).with_context(|| LIST.to_owned())
 }

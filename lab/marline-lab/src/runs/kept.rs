@@ -92,7 +92,7 @@ impl Kept {
         noting.end()
     }
 
-    /// Whether a directory has results of `marline lab run` or `sweep`.
+    /// Whether a directory has results of `marline-lab run` or `sweep`.
     #[must_use]
     pub fn is_there(place: &Path) -> bool {
         place.join(FILE).is_file()
@@ -106,7 +106,7 @@ impl Kept {
         let file = place.join(FILE);
         let text = std::fs::read_to_string(&file).with_context(|| {
             let place = place.display();
-            format!("{place} has no results of `marline lab run` or `sweep` ({FILE})")
+            format!("{place} has no results of `marline-lab run` or `sweep` ({FILE})")
         })?;
         let runs: Vec<Run> =
             serde_json::from_str(&text).with_context(|| file.display().to_string())?;

@@ -3,7 +3,7 @@
 //! A pair is drawn from one stream of random numbers: each path's kind, its rate and delay over more than
 //! an order of magnitude (uniform in their logarithm), and what its kind adds. Ranges are chosen by
 //! us, to cover radio access of the last fifteen years and satellites; nothing is fitted to a measurement.
-//! Descriptions are those of `marline link`; what steps besides the rate is an event.
+//! Descriptions are those of `marline-lab link`; what steps besides the rate is an event.
 //!
 //! A bottleneck that both paths share is missing: the model of a link has none.
 

@@ -1,4 +1,4 @@
-"""``python -m marline sweep FILE``: what ``marline lab sweep --engine`` starts."""
+"""``python -m marline sweep FILE``: what ``marline-lab sweep --engine`` starts."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Swept:
         self.directory = directory
         """Where the tables are."""
         self.rows = rows
-        """The table that ``marline lab sweep`` prints, its head first."""
+        """The table that ``marline-lab sweep`` prints, its head first."""
         self.warnings = warnings
         """What makes runs doubtful or failed, the first hundred of it."""
         self.warnings_count = warned
@@ -70,7 +70,7 @@ def sweep(
     """Runs every variant with each seed at every combination of the file's table ``[sweep]``, in virtual time.
 
     ``experiment``: one, or its file. ``seeds``: a number of seeds from the experiment's own on, or the seeds.
-    ``store``: a directory, which has the tables of ``marline lab sweep --out`` afterwards, byte for byte, in
+    ``store``: a directory, which has the tables of ``marline-lab sweep --out`` afterwards, byte for byte, in
     ``formats`` (``csv``, ``parquet``). Each run is kept in its subdirectory ``runs``: what is there is not made again,
     so what was interrupted goes on, and a task that is repeated costs what it had not done.
 

@@ -127,7 +127,7 @@ class Experiment:
         return self._plan.variants
 
     def to_toml(self) -> str:
-        """The experiment as a file for ``marline lab run``, which knows no policies written in Python."""
+        """The experiment as a file for ``marline-lab run``, which knows no policies written in Python."""
         return self._plan.text
 
     def run(
@@ -148,7 +148,7 @@ class Experiment:
         as there are processors; the result does not depend on it. ``progress``: a bar, if tqdm is installed.
         ``timelines``: also record the subflows, with a sample each so many seconds. ``pcap``, ``qlog``: directories,
         made if need be, for a capture of each end of each run (``VARIANT-SEED-END.pcapng``) and for a trace of each
-        (``.sqlog``, with a drawing, ``.svg``): the files of ``marline lab run --pcap --qlog``, byte for byte. Runs are
+        (``.sqlog``, with a drawing, ``.svg``): the files of ``marline-lab run --pcap --qlog``, byte for byte. Runs are
         made again for each. What a series has no room for is told as a warning.
 
         What a policy written in Python raises ends everything and is raised here. Runs that fail otherwise raise

@@ -25,7 +25,7 @@ class Table:
         return self._native.arrow(self.name)
 
     def to_csv(self, path: str | Path | None = None) -> str | None:
-        """The file that ``marline lab run`` writes, byte for byte: written, or without a path returned."""
+        """The file that ``marline-lab run`` writes, byte for byte: written, or without a path returned."""
         text = self._native.csv(self.name)
         if path is None:
             return text
@@ -98,7 +98,7 @@ class Results:
         return self._native.warnings()
 
     def summary(self) -> list[list[str]]:
-        """The table that ``marline lab run`` prints, its head first."""
+        """The table that ``marline-lab run`` prints, its head first."""
         return self._native.summary()
 
     def __str__(self) -> str:

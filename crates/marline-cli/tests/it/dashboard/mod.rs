@@ -35,7 +35,7 @@ impl Link {
         let control = dir.join(format!("{name}.sock"));
         let (to, shown) = (to.to_string(), control.display().to_string());
         let args = ["link", "--listen", "127.0.0.1:0", "--to", &to, "--control", &shown, spec];
-        let mut process = Running::start(dir, &args);
+        let mut process = Running::start_command(support::marline_lab(dir, &args), "link");
         let address = process.address_after("listening on ");
         Link { _process: process, control, address }
     }

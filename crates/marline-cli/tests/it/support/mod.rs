@@ -123,6 +123,46 @@ pub(crate) fn marline(dir: &Path, args: &[&str]) -> Command {
     command
 }
 
+/// What the lab's program is to do in this process: its arguments, separated.
+const LAB_ARGUMENTS: &str = "MARLINE_TEST_LAB_ARGUMENTS";
+const SEPARATOR: &str = "\u{1f}";
+
+/// The lab's program `marline-lab`, by a process of this test program: that of the lab may not have been built.
+pub(crate) fn marline_lab(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", "support::the_labs_program", "--nocapture"]);
+    command.current_dir(dir).env(LAB_ARGUMENTS, args.join(SEPARATOR));
+    command
+}
+
+/// Becomes the lab's program where [`marline_lab`] started this process.
+pub(crate) fn be_the_labs_program_if_asked() {
+    if let Ok(args) = std::env::var(LAB_ARGUMENTS) {
+        let words = std::iter::once("marline-lab").chain(args.split(SEPARATOR));
+        let code = marline_lab_cli::run_from(words.map(std::ffi::OsString::from));
+        std::process::exit(i32::from(code != std::process::ExitCode::SUCCESS));
+    }
+}
+
+/// What `marline-lab plot` says of the traces in `dir` whose names begin so; `None` where one cannot be read.
+pub(crate) fn plotted(dir: &Path, begin: &str) -> Option<Vec<String>> {
+    let entries = std::fs::read_dir(dir).ok()?.flatten().map(|entry| entry.file_name());
+    let names = entries.filter_map(|name| name.into_string().ok());
+    let mut traces: Vec<String> =
+        names.filter(|name| name.starts_with(begin) && name.ends_with(".sqlog")).collect();
+    traces.sort();
+    let plot = |name: &String| {
+        let output = marline_lab(dir, &["plot", name]).output().expect("the lab's program");
+        output.status.success().then(|| texts(&output).0)
+    };
+    traces.iter().map(plot).collect()
+}
+
+#[test]
+fn the_labs_program() {
+    be_the_labs_program_if_asked();
+}
+
 /// Runs it to its end.
 pub(crate) fn run(dir: &Path, args: &[&str]) -> Output {
     marline(dir, args).stdin(Stdio::null()).output().expect("the program starts")

@@ -172,10 +172,9 @@ fn a_kernels_connections_go_on_over_three_upgrades() {
     let Some(mut front) = Front::start(dir.path()) else { return };
     go_on_over_three_upgrades(&mut front);
     // Traces of each process, of connections of before and after.
-    let traces = "for trace in run/traces/*.sqlog; do marline lab plot $trace; done";
-    let drawn = front.testbed.run("server", traces);
-    assert!(drawn.lines().count() >= 6, "{drawn}");
-    assert!(drawn.lines().all(|line| line.contains(" B new data, ")), "{drawn}");
+    let drawn = support::plotted(&dir.path().join("run/traces"), "").expect("whole traces");
+    assert!(drawn.len() >= 6, "{drawn:?}");
+    assert!(drawn.iter().all(|said| said.contains(" B new data, ")), "{drawn:?}");
 }
 
 #[test]

@@ -1,0 +1,7 @@
+//! Marline's program with a policy of one's own: `mymarline client`, `mymarline policies`.
+
+fn main() -> std::process::ExitCode {
+    let mut registry = marline_cli::registry();
+    outside_policy::register(&mut registry).expect("nobody has that name");
+    marline_cli::main_with(registry)
+}

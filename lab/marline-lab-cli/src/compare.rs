@@ -1,0 +1,172 @@
+//! `marline-lab compare`: two results of `run` or `sweep` compared; or Marline with the kernel's TCP and Multipath TCP.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::ensure;
+use marline_lab::compare::{Bench, Extent, Row, Sample, report, rows};
+use marline_lab::keep::write_between_markers;
+use marline_lab::parallel::available;
+use marline_lab::runs::{Comparison, Kept, KeptLane};
+
+use super::paper::aligned;
+use marline_cli::cmd::monitor::print;
+
+/// Arguments of `marline-lab compare`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Two results, A and B, each a directory that `run` or `sweep` has written, with :VARIANT or without:
+    /// every measure of A beside that of B, seed by seed, and whether it is better. Or rows of the comparison
+    /// with the kernel: only those whose names begin with one of these.
+    #[arg(value_name = "A B | ROW..")]
+    pub rows: Vec<String>,
+    /// Ten runs of everything, including the slow rows.
+    #[arg(long)]
+    pub full: bool,
+    /// Number of runs of everything.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repeats: Option<u32>,
+    /// Processors to use; runs are parallel as far as these allow. Default: all.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub processors: Option<u32>,
+    /// Directory of results; existing results of this program are not run again.
+    #[arg(long, value_name = "DIR", default_value = "target/compare")]
+    pub results: PathBuf,
+    /// Run everything again.
+    #[arg(long)]
+    pub fresh: bool,
+    /// Only list the rows.
+    #[arg(long)]
+    pub list: bool,
+    /// Only print the table of existing results.
+    #[arg(long)]
+    pub table: bool,
+    /// Also write the table into this file, between its markers.
+    #[arg(long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+}
+
+/// Runs the selected rows and prints the table; success if all targets are met.
+///
+/// # Errors
+/// Runs are not possible on this machine.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.rows.iter().any(|word| Results::is_meant(word)) {
+        let [a, b] = &args.rows[..] else {
+            anyhow::bail!("compare two results: DIR[:VARIANT] DIR[:VARIANT]");
+        };
+        return results(&Results::of(a), &Results::of(b));
+    }
+    let rows = chosen(args)?;
+    if args.list {
+        let list: String =
+            rows.iter().map(|row| format!("{:12} {}\n", row.key, row.title)).collect();
+        print(&list)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let bench = Bench::open(&args.results, args.fresh)?;
+    if !args.table {
+        let processors = args.processors.unwrap_or(available() as u32);
+        let missing: usize = rows.iter().map(|row| bench.missing(row).len()).sum();
+        eprintln!("{missing} runs, on {processors} processors");
+        let instance = format!("cmp-{}", std::process::id());
+        bench.run_all(&rows, processors, &instance, &|(done, of), made| {
+            let (key, who, repeat) = (&made.row.key, made.contestant.key(), made.repeat);
+            eprintln!("{done:4}/{of} {key:12} {who:10} {repeat:2} {}", told(made.sample));
+        })?;
+    }
+    let report = report(&bench, &rows);
+    print(&report.markdown)?;
+    if let Some(file) = &args.write {
+        write_between_markers(file, "compare", &report.markdown)?;
+    }
+    let holds = report.claims.iter().all(marline_lab::compare::Claim::holds);
+    Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One side of a comparison: a directory of results, and which variant.
+struct Results<'a> {
+    place: &'a Path,
+    variant: Option<&'a str>,
+}
+
+impl<'a> Results<'a> {
+    fn of(word: &'a str) -> Results<'a> {
+        match word.split_once(':') {
+            Some((place, variant)) if !Path::new(word).is_dir() => {
+                Results { place: Path::new(place), variant: Some(variant) }
+            }
+            _ => Results { place: Path::new(word), variant: None },
+        }
+    }
+
+    /// Whether a word is such a side, and no row's name.
+    fn is_meant(word: &str) -> bool {
+        let of = Results::of(word);
+        of.place.is_dir() && (Kept::is_there(of.place) || word.contains(['/', ':']))
+    }
+
+    fn name(&self, lane: &KeptLane) -> String {
+        format!("{} {} in {}", lane.stack, lane.variant, self.place.display())
+    }
+}
+
+/// Prints how two results compare.
+fn results(a: &Results<'_>, b: &Results<'_>) -> anyhow::Result<ExitCode> {
+    let (kept_a, kept_b) = (Kept::open(a.place)?, Kept::open(b.place)?);
+    let all = Comparison::of_all((&kept_a, a.variant), (&kept_b, b.variant))?;
+    for (number, comparison) in all.iter().enumerate() {
+        let Comparison { a: first, b: second, seeds, missing, .. } = comparison;
+        let mut text = if number > 0 { "\n".to_owned() } else { String::new() };
+        for (key, value) in &first.point {
+            text += &format!("{key} = {value}\n");
+        }
+        text += &format!("A: {}\nB: {}\n", a.name(first), b.name(second));
+        text += &format!(
+            "{seeds} seeds in both, 95 %, paired by seed\n{}",
+            aligned(&comparison.table())
+        );
+        if *missing != (0, 0) {
+            text += &format!(
+                "MISSING messages: {} of A, {} of B; no latency has them\n",
+                missing.0, missing.1
+            );
+        }
+        print(&text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn chosen(args: &Args) -> anyhow::Result<Vec<Row>> {
+    let all = rows(if args.full { Extent::Full } else { Extent::Cover });
+    let wanted = |row: &Row| {
+        args.rows.is_empty() || args.rows.iter().any(|name| row.key.starts_with(name.as_str()))
+    };
+    let names: Vec<String> = all.iter().map(|row| row.key.clone()).collect();
+    let mut rows: Vec<Row> = all.into_iter().filter(wanted).collect();
+    ensure!(!rows.is_empty(), "no such row; there are {}", names.join(", "));
+    if let Some(repeats) = args.repeats {
+        rows.iter_mut().for_each(|row| row.repeats = repeats);
+    }
+    Ok(rows)
+}
+
+/// A run in a few words.
+fn told(sample: &Sample) -> String {
+    if let Some(error) = &sample.error {
+        return format!("FAILED: {error}");
+    }
+    let values = sample.values.iter().map(|(name, values)| {
+        let worst = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        match values.as_slice() {
+            [one] => format!("{name} {one:.1}"),
+            _ => format!("{name} at most {worst:.1} ({})", values.len()),
+        }
+    });
+    let mut text = values.collect::<Vec<_>>().join(", ");
+    for doubt in &sample.doubts {
+        text.push_str("; doubtful: ");
+        text.push_str(doubt);
+    }
+    text
+}

@@ -1,0 +1,135 @@
+//! `marline-lab import`: a measurement of a path as a part of an experiment file.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use marline_lab::import::{Measurement, Reading, read_csv, read_iperf3, read_pcaps};
+use marline_lab::scenario::name_from;
+
+use marline_cli::cmd::monitor::print;
+
+/// Larger files are no measurement of a path.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// Arguments of `marline-lab import`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The measurement: CSV with a heading, the output of `iperf3 --json`, or two captures (pcap, pcapng), of
+    /// the client's end and of the server's (docs/research/import.md).
+    #[arg(required = true, num_args = 1..=2, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// What the file is [default: by its ending, .csv or .json; two files are captures].
+    #[arg(long, value_enum)]
+    pub kind: Option<Kind>,
+    /// Name of the path [default: that of the file, its first 15 letters, digits, `-` and `_`].
+    #[arg(long, value_name = "NAME")]
+    pub path: Option<String>,
+    /// Queue of the link (docs/research/link.md), which no measurement tells.
+    #[arg(long, value_name = "QUEUE")]
+    pub queue: Option<String>,
+    /// A column of the file that is called otherwise here: timestamp=time_s; may be repeated.
+    #[arg(long = "column", value_name = "THEIRS=OURS", value_parser = pair)]
+    pub columns: Vec<(String, String)>,
+    /// Of CSV without a column of times: rows are so far apart. Of captures: length of an interval [default: 100ms].
+    #[arg(long, value_name = "TIME", value_parser = marline_lab::emulation::script::duration)]
+    pub every: Option<Duration>,
+    /// Of captures: the server's clock is ahead of the client's by so many milliseconds, or behind: negative.
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, default_value_t = 0.0)]
+    pub clock_ahead: f64,
+    /// Write here instead of printing.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+/// A kind of file.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// CSV with a heading: time, and some of rate, delay, loss.
+    Csv,
+    /// Output of `iperf3 --json`.
+    Iperf3,
+}
+
+fn pair(text: &str) -> anyhow::Result<(String, String)> {
+    let (theirs, ours) = text.split_once('=').context("expected THEIRS=OURS")?;
+    Ok((theirs.to_owned(), ours.to_owned()))
+}
+
+/// Prints the path and its events.
+///
+/// # Errors
+/// A file cannot be read or used.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let first = &args.files[0];
+    let file = first.display().to_string();
+    let measured = measured(args)?;
+    if !measured.ignored.is_empty() {
+        eprintln!("{file}: not used: {}", measured.ignored.join(", "));
+    }
+    let name = args.path.clone().unwrap_or_else(|| path_name(first));
+    let toml = measured.toml(&name, args.queue.as_deref()).with_context(|| file.clone())?;
+    match &args.out {
+        Some(out) => std::fs::write(out, toml).with_context(|| out.display().to_string())?,
+        None => print(&toml)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A path's name made of a file's.
+fn path_name(file: &Path) -> String {
+    let name = name_from(&file.file_stem().unwrap_or_default().to_string_lossy());
+    if name.is_empty() { "path".to_owned() } else { name }
+}
+
+fn measured(args: &Args) -> anyhow::Result<Measurement> {
+    let ms = args.clock_ahead;
+    ensure!(ms.abs() < 1e12, "--clock-ahead {ms}: a number of milliseconds");
+    if let [client, server] = &args.files[..] {
+        ensure!(
+            args.kind.is_none() && args.columns.is_empty(),
+            "two files are captures: no --kind, no --column"
+        );
+        let names = [client, server].map(|file| file.display().to_string());
+        let bytes = [bytes(client)?, bytes(server)?];
+        let every = args.every.unwrap_or(Duration::from_millis(100));
+        let ends = ((names[0].as_str(), &bytes[0][..]), (names[1].as_str(), &bytes[1][..]));
+        return read_pcaps(ends.0, ends.1, every, (ms * 1e6) as i64);
+    }
+    let file = args.files[0].display().to_string();
+    let text = String::from_utf8(bytes(&args.files[0])?).with_context(|| {
+        format!("{file} is no text; of captures two are needed, the client's and the server's")
+    })?;
+    let kind = args.kind.or_else(|| by_ending(&args.files[0]));
+    let kind = kind.with_context(|| format!("say what {file} is: --kind csv or --kind iperf3"))?;
+    match kind {
+        Kind::Csv => {
+            let reading = Reading { renamed: args.columns.clone(), every: args.every };
+            read_csv(&file, &text, &reading)
+        }
+        Kind::Iperf3 => {
+            ensure!(
+                args.columns.is_empty() && args.every.is_none(),
+                "--column and --every are for CSV"
+            );
+            read_iperf3(&file, &text)
+        }
+    }
+}
+
+/// What is in a file that is no larger than a measurement may be.
+pub(crate) fn bytes(file: &Path) -> anyhow::Result<Vec<u8>> {
+    let named = || file.display().to_string();
+    let length = std::fs::metadata(file).with_context(named)?.len();
+    ensure!(length <= MOST_BYTES, "{} has {length} bytes, at most {MOST_BYTES}", named());
+    std::fs::read(file).with_context(named)
+}
+
+fn by_ending(file: &Path) -> Option<Kind> {
+    match file.extension()?.to_str()? {
+        "csv" => Some(Kind::Csv),
+        "json" => Some(Kind::Iperf3),
+        _ => None,
+    }
+}

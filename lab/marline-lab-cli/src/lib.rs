@@ -1,0 +1,146 @@
+//! The `marline-lab` program: experiments in virtual time and in network namespaces over emulated links, papers done
+//! again, links by themselves. One file per subcommand.
+
+#![forbid(unsafe_code)]
+
+pub mod agree;
+pub mod compare;
+pub mod engine;
+pub mod import;
+pub mod link;
+pub mod link_supervisor;
+pub mod net;
+pub mod paper;
+pub mod plot;
+mod progress;
+pub mod report;
+pub mod run;
+pub mod sweep;
+pub mod what_if;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Parser;
+use marline_cli::log::{self, LogArgs};
+use marline_lab::policies;
+
+pub use marline_cli::Registry;
+
+/// Multipath TCP in user space: the lab.
+#[derive(Debug, Parser)]
+#[command(name = "marline-lab", version = marline_cli::VERSION, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// The subcommand.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Run an experiment (a TOML file) in virtual time, live and on the kernel's stacks, and
+    /// compare the results (docs/research/lab.md).
+    Run(run::Args),
+    /// Run an experiment over the ranges of its table `sweep`; an interrupted sweep is resumed.
+    Sweep(sweep::Args),
+    /// Create and remove the two hosts of a scenario and the paths between them. Needs root.
+    Net(net::Args),
+    /// Compare two results seed by seed, or (as root) Marline with the kernel's TCP and Multipath TCP over
+    /// emulated links.
+    Compare(compare::Args),
+    /// Make a path of an experiment file from what was measured of one: CSV, or iperf3's JSON.
+    Import(import::Args),
+    /// Say what redundancy would have done, from captures of two paths.
+    WhatIf(what_if::Args),
+    /// Reproduce published measurements in virtual time: published value, ours, verdict.
+    Paper(paper::Args),
+    /// Compare the verdicts of `paper` under several master roots.
+    Agree(agree::Args),
+    /// Draw a trace (qlog) as an SVG: places in the stream over time, with copies and reinjections.
+    Plot(plot::Args),
+    /// Write all results as one HTML page.
+    Report(report::Args),
+    /// Emulate a link: a UDP relay with rate, delay, loss and outages, or interfaces between two namespaces.
+    Link(Box<link::Args>),
+    /// One end of a run (started internally).
+    #[command(hide = true)]
+    End {
+        /// The job, in JSON.
+        job: String,
+    },
+}
+
+/// The whole program with these policies: every subcommand knows them by name, and so do the processes that it starts of
+/// itself. Call it first of all in `main`.
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     let mut registry = marline_cli::registry();
+///     // my_policies::register(&mut registry) ...
+///     marline_lab_cli::main_with(registry)
+/// }
+/// ```
+#[must_use]
+pub fn main_with(registry: Registry) -> ExitCode {
+    match policies::choose(registry) {
+        Ok(()) => run(),
+        Err(error) => fail(&error),
+    }
+}
+
+/// Parses the command line, runs the subcommand, prints its error.
+#[must_use]
+pub fn run() -> ExitCode {
+    run_from(std::env::args_os())
+}
+
+/// The same with these arguments, the program's name first.
+#[must_use]
+pub fn run_from(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = Cli::parse_from(args);
+    log::start(cli.log.level(), cli.log.log_format, true);
+    perform(cli.command).unwrap_or_else(|error| fail(&error))
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("marline-lab: {error:#}");
+    ExitCode::FAILURE
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// Those of the subcommand.
+pub fn perform(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Net(args) => in_runtime(net::run(args)),
+        Command::Link(args) => {
+            // Capabilities are per thread: before there are others.
+            args.drop_privileges()?;
+            in_runtime(link::run(*args))
+        }
+        Command::Import(args) => import::run(&args),
+        Command::WhatIf(args) => what_if::run(&args),
+        Command::Compare(args) => compare::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Sweep(args) => sweep::run(&args),
+        Command::Report(args) => report::run(&args),
+        Command::Plot(args) => plot::run(&args),
+        Command::Agree(args) => agree::run(&args),
+        Command::Paper(args) => paper::run(&args),
+        Command::End { job } => {
+            marline_lab::experiment::run_end(&job, marline_cli::times::time_of_day)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn in_runtime(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Runtime::new().context("cannot start threads")?;
+    runtime.block_on(work)
+}

@@ -1,0 +1,238 @@
+//! Supervision of running links until they are stopped by a signal, a time limit, standard input or
+//! a control socket.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use marline_emulator::RelayReport;
+use marline_lab::net::Links;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Notify, Semaphore};
+
+use marline_cli::cmd::monitor::print;
+use marline_cli::control;
+use marline_lab::emulation::report;
+use marline_lab::emulation::script::Line;
+
+/// Longest command in bytes.
+const MAX_LINE: u64 = 4_096;
+
+/// Control connections at the same time.
+const MAX_PEERS: usize = 8;
+
+/// Options for the commands to a link, and for its end.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SupervisorArgs {
+    /// Also accept commands on this unix socket: one command per line, answered by one JSON object.
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// End after this many seconds instead of running until interrupted.
+    #[arg(long = "for", visible_alias = "seconds", value_name = "SECONDS")]
+    pub seconds: Option<f64>,
+    /// Spin at most this long before a packet is due instead of sleeping, which trades processor
+    /// time for precision.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    pub spin_us: u64,
+    /// Print the final statistics as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What an order leads to.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Done,
+    Stats(Stats),
+    Quit,
+}
+
+/// What links did.
+#[derive(Debug)]
+pub(crate) enum Stats {
+    One(Box<RelayReport>),
+    Many(Vec<RelayReport>),
+}
+
+impl Stats {
+    fn text(&self) -> String {
+        match self {
+            Stats::One(one) => report::text(one),
+            Stats::Many(many) => many.iter().map(report::text).collect(),
+        }
+    }
+
+    fn json(&self) -> Value {
+        match self {
+            Stats::One(one) => report::to_json(one),
+            Stats::Many(many) => many.iter().map(report::to_json).collect(),
+        }
+    }
+}
+
+/// Links that run.
+pub(crate) trait Supervised: Send + Sync + 'static {
+    /// Does what a line says.
+    fn obey(&self, line: &str) -> anyhow::Result<Answer>;
+
+    /// What they did so far.
+    fn stats(&self) -> anyhow::Result<Stats>;
+}
+
+/// Links whose commands begin with the name of a path: those of a net, or between two namespaces.
+#[derive(Debug)]
+pub(crate) struct Named<T>(pub(crate) T);
+
+impl<T: AsRef<Links> + Send + Sync + 'static> Supervised for Named<T> {
+    fn obey(&self, line: &str) -> anyhow::Result<Answer> {
+        match line.parse()? {
+            Line::Path(path, order) => self.0.as_ref().order(&path, &order)?,
+            Line::Stats => return self.stats().map(Answer::Stats),
+            Line::Quit => return Ok(Answer::Quit),
+        }
+        Ok(Answer::Done)
+    }
+
+    fn stats(&self) -> anyhow::Result<Stats> {
+        self.0.as_ref().report().map(Stats::Many)
+    }
+}
+
+/// Ready to catch the signals that end links: to be made before there is something to clean up.
+#[derive(Debug)]
+pub(crate) struct LinkSupervisor {
+    terminated: Signal,
+    interrupted: Signal,
+    time: Option<Duration>,
+}
+
+impl LinkSupervisor {
+    pub(crate) fn new(args: &SupervisorArgs) -> anyhow::Result<LinkSupervisor> {
+        let time = args.seconds.map(Duration::try_from_secs_f64).transpose();
+        Ok(LinkSupervisor {
+            terminated: signal(SignalKind::terminate())?,
+            interrupted: signal(SignalKind::interrupt())?,
+            time: time.context("--for")?,
+        })
+    }
+
+    /// Lets the links run until somebody or the time ends them; prints what they did.
+    pub(crate) async fn run(
+        mut self,
+        running: Arc<impl Supervised>,
+        args: &SupervisorArgs,
+    ) -> anyhow::Result<()> {
+        let quit = Arc::new(Notify::new());
+        let _control = match &args.control {
+            Some(path) => Some(serve(path, running.clone(), quit.clone())?),
+            None => None,
+        };
+        let over = async {
+            match self.time {
+                Some(time) => tokio::time::sleep(time).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.interrupted.recv() => {}
+            _ = self.terminated.recv() => {}
+            () = over => {}
+            () = quit.notified() => {}
+            () = obey_standard_input(&*running) => {}
+        }
+        let stats = running.stats()?;
+        let text = if args.json { format!("{}\n", stats.json()) } else { stats.text() };
+        // A reader that went away has seen enough.
+        let _ = print(&text);
+        Ok(())
+    }
+}
+
+/// Obeys commands on standard input; returns at `quit`. At its end the links go on.
+async fn obey_standard_input(running: &impl Supervised) {
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        if line.trim().is_empty() {
+            continue;
+        }
+        match running.obey(&line) {
+            Ok(Answer::Done) => {}
+            Ok(Answer::Stats(stats)) => eprint!("{}", stats.text()),
+            Ok(Answer::Quit) => return,
+            Err(error) => eprintln!("marline: {error:#}"),
+        }
+    }
+    std::future::pending().await
+}
+
+/// A control socket that goes away with this value.
+#[derive(Debug)]
+struct Control {
+    path: PathBuf,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.task.abort();
+        // Gone already is as good.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Takes orders at a unix socket.
+fn serve(path: &Path, running: Arc<impl Supervised>, quit: Arc<Notify>) -> anyhow::Result<Control> {
+    let listener = control::listen(path)
+        .with_context(|| format!("cannot listen at --control {}", path.display()))?;
+    let task = tokio::spawn(accept(listener, running, quit));
+    Ok(Control { path: path.to_path_buf(), task })
+}
+
+async fn accept(listener: UnixListener, running: Arc<impl Supervised>, quit: Arc<Notify>) {
+    let places = Arc::new(Semaphore::new(MAX_PEERS));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors: wait for some to come back.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        if control::is_allowed(&stream) {
+            let (running, quit) = (running.clone(), quit.clone());
+            tokio::spawn(async move {
+                // A peer that went away is not our problem.
+                let _ = converse(stream, &*running, &quit).await;
+                drop(place);
+            });
+        }
+    }
+}
+
+async fn converse(
+    stream: UnixStream,
+    running: &impl Supervised,
+    quit: &Notify,
+) -> std::io::Result<()> {
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = BufReader::new(reader);
+    loop {
+        let mut line = String::new();
+        if (&mut reader).take(MAX_LINE).read_line(&mut line).await? == 0 {
+            return Ok(());
+        }
+        let answer = running.obey(&line);
+        let reply = match &answer {
+            Ok(Answer::Stats(stats)) => json!({ "ok": stats.json() }),
+            Ok(_) => json!({ "ok": true }),
+            Err(error) => json!({ "error": format!("{error:#}") }),
+        };
+        writer.write_all(format!("{reply}\n").as_bytes()).await?;
+        if matches!(answer, Ok(Answer::Quit)) {
+            quit.notify_one();
+        }
+    }
+}

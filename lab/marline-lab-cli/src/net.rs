@@ -1,0 +1,133 @@
+//! `marline-lab net`: the hosts of a scenario as network namespaces.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use marline_lab::net::{Net, Options, Owner, claims, release, sweep};
+use marline_lab::scenario::Side;
+use serde_json::json;
+
+use crate::link_supervisor::{LinkSupervisor, Named, SupervisorArgs};
+use marline_cli::cmd::monitor::print;
+
+/// Arguments of `marline-lab net`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The subcommand.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Create a scenario's hosts and links; they exist until this is interrupted.
+    Up(Up),
+    /// End a network, whichever process holds it, and remove its remains.
+    Down {
+        /// Its name, as `status` lists it.
+        name: String,
+    },
+    /// Remove the remains of networks whose process is gone; those in use are not touched.
+    Sweep,
+    /// List the networks of this machine.
+    Status {
+        /// Print a JSON array instead of text.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Arguments of `marline-lab net up`.
+#[derive(Debug, clap::Args)]
+pub struct Up {
+    /// The scenario or experiment, a TOML file.
+    pub file: PathBuf,
+    /// Name of the network, unique on this machine: 1 to 20 letters, digits and `-`. Default: the
+    /// file's name.
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Directory of traces [default: MARLINE_TRACE_DIR].
+    #[arg(long, value_name = "DIR")]
+    pub trace_dir: Option<PathBuf>,
+    /// Source of commands: `down wifi`, `up wifi`, `set wifi rate=5M`, `stats`, `quit`.
+    #[command(flatten)]
+    pub supervisor: SupervisorArgs,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// No permission to create namespaces, an invalid scenario, or no such network.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::Up(up) => stand(up).await?,
+        Command::Down { name } => release(&name)?,
+        Command::Sweep => {
+            for name in sweep() {
+                // A reader that went away has seen enough.
+                let _ = print(&format!("{name}: removed\n"));
+            }
+        }
+        Command::Status { json } => {
+            let _ = print(&status(json));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn status(json: bool) -> String {
+    let nets = claims();
+    if json {
+        let describe = |(name, owner): (String, Owner)| {
+            let alive = owner.is_alive();
+            json!({ "name": name, "pid": owner.pid, "alive": alive })
+        };
+        return format!("{}\n", nets.into_iter().map(describe).collect::<serde_json::Value>());
+    }
+    let line = |(name, owner): (String, Owner)| match owner.is_alive() {
+        true => format!("{name}: held by process {}\n", owner.pid),
+        false => format!("{name}: its process {} is gone; `sweep` removes it\n", owner.pid),
+    };
+    nets.into_iter().map(line).collect()
+}
+
+async fn stand(args: Up) -> anyhow::Result<()> {
+    let scenario = marline_lab::experiment::file::hosts(&args.file)?;
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => {
+            let stem = args.file.file_stem().and_then(|stem| stem.to_str());
+            stem.context("the file's name cannot name a net: say --name")?.to_owned()
+        }
+    };
+    let mut options = Options::new(&name);
+    options.trace_dir.clone_from(&args.trace_dir);
+    options.spin = Duration::from_micros(args.supervisor.spin_us);
+    // Before the net stands: a signal at any later time takes it down in order.
+    let supervisor = LinkSupervisor::new(&args.supervisor)?;
+    let net = Net::up(&scenario, &options)?;
+    eprint!("{}", welcome(&net));
+    supervisor.run(Arc::new(Named(net)), &args.supervisor).await
+}
+
+/// How to enter the hosts, and what there is.
+fn welcome(net: &Net) -> String {
+    let mut text = String::new();
+    for side in [Side::Client, Side::Server] {
+        text += &format!("{side}: ip netns exec {} sh\n", net.namespace(side));
+    }
+    for path in &net.scenario().paths {
+        let list = |side| {
+            let nets = path.addresses(side).iter().map(|net| net.addr().to_string());
+            nets.collect::<Vec<String>>().join(", ")
+        };
+        let link = if path.link.is_empty() { "a wire" } else { &path.link };
+        let (name, client, server) = (&path.name, list(Side::Client), list(Side::Server));
+        text += &format!("path {name}: {client} - {server}: {link}\n");
+    }
+    text
+}

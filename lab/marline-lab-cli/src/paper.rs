@@ -1,0 +1,333 @@
+//! `marline-lab paper`: reproductions of published measurements.
+
+use std::fmt::Write as _;
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use marline_lab::figure::number;
+use marline_lab::keep;
+use marline_lab::parallel::available;
+use marline_papers::{
+    self as papers, Context, Counts, Effort, LEAST_ROOTS, Machine, Paper, PaperFile, Reproduction,
+    Row, RunInfo, Spent, Table, Value, Verdict,
+};
+use rustix::time::{ClockId, clock_gettime};
+
+use marline_cli::cmd::monitor::print;
+
+/// Rows of a grid that are printed; all are in its file.
+const LONGEST_GRID: usize = 50;
+
+/// Arguments of `marline-lab paper`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Keys; `all`: those that run in virtual time; `list`: print the available keys.
+    #[arg(value_name = "KEY", required = true)]
+    pub keys: Vec<String>,
+    /// Options of the runs.
+    #[command(flatten)]
+    pub runs: Runs,
+}
+
+/// Options of the runs, and the directory of results.
+#[derive(Debug, clap::Args)]
+pub struct Runs {
+    /// Number of threads. Default: the number of processors.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub jobs: Option<u16>,
+    /// Directory of results: JSON, CSV and SVG in a directory for each key.
+    #[arg(long, value_name = "DIR", default_value = "target/papers")]
+    pub out: PathBuf,
+    /// Master root, from which the roots of all runs are drawn. Develop with one, judge with another.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub master: u64,
+    /// Two roots and shorter runs, for a quick look. Judges nothing.
+    #[arg(long, conflicts_with = "roots")]
+    pub quick: bool,
+    /// Exactly this many roots of each part, instead of as many as verdicts need. Fewer than 20 judge
+    /// nothing.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub roots: Option<u16>,
+    /// Measure all roots again, instead of going on with those that an earlier run of this build kept.
+    #[arg(long)]
+    pub fresh: bool,
+    /// Fraction of the full number of runs, of keys that run in real time.
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
+    pub scale: f64,
+    /// Directory of traces [default: MARLINE_TRACE_DIR, or ../shared/traces].
+    #[arg(long, value_name = "DIR")]
+    pub trace_dir: Option<PathBuf>,
+}
+
+impl Runs {
+    fn effort(&self) -> Effort {
+        match self.roots {
+            _ if self.quick => Effort::Quick,
+            Some(roots) => Effort::Roots(usize::from(roots)),
+            None => Effort::Full,
+        }
+    }
+}
+
+/// Runs the selected keys and prints the tables. Success if every criterion is met, or nothing is judged;
+/// exit status 1 if one is missed or not told apart, 2 if something could not be run.
+///
+/// # Errors
+/// An unknown key, or a missing requirement.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let chosen = match args.keys.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["list"] => {
+            print(&list()?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        ["all"] => papers::all().into_iter().filter(|paper| paper.in_virtual_time()).collect(),
+        ref keys => keys.iter().map(|key| papers::find(key)).collect::<anyhow::Result<Vec<_>>>()?,
+    };
+    let (mut all, mut failed) = (Vec::new(), Vec::new());
+    for paper in chosen {
+        // One that cannot run must not keep the others from it.
+        match one(paper, &args.runs) {
+            Ok(result) => all.push((paper.key(), result.verdict(), result.counts())),
+            Err(error) => {
+                eprintln!("{}: {error:#}", paper.key());
+                failed.push(paper.key());
+            }
+        }
+    }
+    print(&summary(&all))?;
+    if !failed.is_empty() {
+        print(&format!("could not be run: {}\n", failed.join(", ")))?;
+        return Ok(ExitCode::from(2));
+    }
+    let met = |(_, verdict, _): &(&str, Verdict, Counts)| {
+        matches!(verdict, Verdict::Accepted | Verdict::NotJudged)
+    };
+    Ok(if all.iter().all(met) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A line for each key, with how many of its rows have which verdict.
+fn summary(all: &[(&str, Verdict, Counts)]) -> String {
+    let head = ["key", "accepted", "not accepted", "not told apart", "fitted", "verdict"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for (key, verdict, counts) in all {
+        let Counts { accepted, not_accepted, not_told_apart, fitted, .. } = counts;
+        let numbers = [accepted, not_accepted, not_told_apart, fitted].map(usize::to_string);
+        let words = [(*key).to_owned()].into_iter().chain(numbers);
+        rows.push(words.chain([verdict.word().to_owned()]).collect());
+    }
+    aligned(&rows)
+}
+
+fn list() -> anyhow::Result<String> {
+    let mut text = String::new();
+    for paper in papers::all() {
+        let file = file(paper)?;
+        let kind = if paper.in_virtual_time() { "" } else { " (real time, needs root)" };
+        writeln!(text, "{:14} {}{kind}", paper.key(), file.title)?;
+    }
+    Ok(text)
+}
+
+pub(crate) fn file(paper: &dyn Paper) -> anyhow::Result<PaperFile<toml::Table>> {
+    PaperFile::parse(paper.text()).with_context(|| format!("papers/{}.toml", paper.key()))
+}
+
+/// Runs, keeps and prints one.
+fn one(paper: &dyn Paper, args: &Runs) -> anyhow::Result<Reproduction> {
+    let (result, info) = reproduce(paper, args)?;
+    print(&told(paper, &result, &info)?)?;
+    let at = args.out.join(paper.key());
+    print(&format!("results in {}\n\n", at.display()))?;
+    Ok(result)
+}
+
+/// Runs one and keeps what came out.
+///
+/// # Errors
+/// Those of the paper; the results cannot be written.
+pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Reproduction, RunInfo)> {
+    anyhow::ensure!(
+        args.scale.is_finite() && args.scale > 0.0 && args.scale <= 100.0,
+        "--scale {}: above 0, at most 100",
+        args.scale
+    );
+    let directory = args.out.join(paper.key());
+    std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+    let traces = args.trace_dir.clone().or_else(papers::trace_directory);
+    let jobs = args.jobs.map_or_else(available, usize::from);
+    let bar = bar(paper.key());
+    let progress = |what: &str, done: usize, of: usize| {
+        bar.set_length(of as u64);
+        bar.set_position(done as u64);
+        bar.set_message(what.to_owned());
+    };
+    let (program, spent) = (keep::program()?, Spent::default());
+    let context = Context {
+        key: paper.key(),
+        master: args.master,
+        effort: args.effort(),
+        scale: args.scale,
+        jobs,
+        program: &program,
+        results: &directory,
+        traces: traces.as_deref(),
+        spent: &spent,
+        progress: &progress,
+    };
+    if args.fresh {
+        papers::forget(&context)?;
+    }
+    let (start, cpu_before) = (Instant::now(), process_seconds());
+    let ran = papers::run(paper, &context);
+    bar.finish_and_clear();
+    let (result, digest) = ran?;
+    let kept = spent.into_inner().unwrap_or_default().values().sum::<f64>();
+    let info = RunInfo {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        program,
+        machine: Machine::here(),
+        master: args.master,
+        effort: effort_words(args.effort()),
+        scale: args.scale,
+        jobs,
+        seconds: start.elapsed().as_secs_f64(),
+        cpu_s: process_seconds() - cpu_before + kept,
+        digest,
+    };
+    papers::store(&directory, &result, &info)?;
+    Ok((result, info))
+}
+
+fn effort_words(effort: Effort) -> String {
+    match effort {
+        Effort::Full => "as many roots as verdicts need".to_owned(),
+        Effort::Quick => "a quick look, which judges nothing".to_owned(),
+        Effort::Roots(count) if count < LEAST_ROOTS => {
+            format!("{count} roots of each part, which judge nothing")
+        }
+        Effort::Roots(count) => format!("{count} roots of each part"),
+    }
+}
+
+/// Processor time of all threads so far.
+fn process_seconds() -> f64 {
+    let spent = clock_gettime(ClockId::ProcessCPUTime);
+    spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
+}
+
+fn bar(key: &str) -> ProgressBar {
+    let bar = match std::io::stderr().is_terminal() {
+        true => ProgressBar::new(1),
+        false => ProgressBar::hidden(),
+    };
+    let style = ProgressStyle::with_template(
+        "{prefix} {bar:30} {pos}/{len} {msg}, {elapsed} gone, {eta} to go",
+    );
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar.set_prefix(key.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+/// Everything but the figures, for a terminal.
+fn told(paper: &dyn Paper, result: &Reproduction, info: &RunInfo) -> anyhow::Result<String> {
+    let file = file(paper)?;
+    let mut text = format!("{}: {}\n{}\n", paper.key(), file.title, file.citation);
+    for table in &result.tables {
+        write!(text, "\n{}\n{}", table.title, aligned(&table_cells(table)))?;
+    }
+    for grid in &result.grids {
+        let cells = grid_cells(grid);
+        let (shown, left) = cells.split_at(cells.len().min(LONGEST_GRID + 1));
+        write!(text, "\n{}\n{}", grid.title, aligned(shown))?;
+        if !left.is_empty() {
+            writeln!(text, "  and {} rows more in {}.csv", left.len(), grid.name)?;
+        }
+    }
+    for note in &result.notes {
+        write!(text, "\n{note}\n")?;
+    }
+    write!(text, "\nMaster root {}, {}", info.master, info.effort)?;
+    if !paper.in_virtual_time() && (info.scale - 1.0).abs() > f64::EPSILON {
+        write!(text, "; {} % of the full number of runs", number(100.0 * info.scale))?;
+    }
+    let (wall, cpu) = (info.seconds, info.cpu_s / 60.0);
+    write!(text, "\n{wall:.1} s on {} threads, {cpu:.1} processor-minutes; ", info.jobs)?;
+    if !info.digest.is_empty() {
+        write!(text, "digest {}; ", info.digest)?;
+    }
+    Ok(text)
+}
+
+fn table_cells(table: &Table) -> Vec<Vec<String>> {
+    let bound = table.rows.iter().any(|row| row.bound_ratio.is_some());
+    let head = ["what", "paper", "ours", "ratio to the bound", "asked", "verdict"];
+    let keep = |cells: Vec<String>| -> Vec<String> {
+        cells.into_iter().enumerate().filter(|(at, _)| bound || *at != 3).map(|c| c.1).collect()
+    };
+    let value = |value: &Option<Value>| value.as_ref().map_or("-".to_owned(), Value::to_string);
+    let cells = |row: &Row| {
+        let verdict = match row.remark.as_str() {
+            "" => row.verdict_words(),
+            remark => format!("{} ({remark})", row.verdict_words()),
+        };
+        let ratio = row.bound_ratio.map_or_else(String::new, number);
+        let (paper, ours) = (value(&row.paper), value(&row.ours));
+        keep(vec![row.what.clone(), paper, ours, ratio, row.requirement.clone(), verdict])
+    };
+    let head = keep(head.map(str::to_owned).to_vec());
+    std::iter::once(head).chain(table.rows.iter().map(cells)).collect()
+}
+
+fn grid_cells(grid: &papers::Grid) -> Vec<Vec<String>> {
+    let head = grid.columns.iter().map(|column| match column.unit.as_str() {
+        "" => column.name.clone(),
+        unit => format!("{} ({unit})", column.name),
+    });
+    let cells = |row: &Vec<Value>| row.iter().map(Value::to_string).collect();
+    std::iter::once(head.collect()).chain(grid.rows.iter().map(cells)).collect()
+}
+
+/// Columns as wide as their widest cell, the last as it comes.
+pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |at: usize| {
+        rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..columns).map(|at| width(at).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::from(" ");
+        for (cell, width) in row.iter().zip(&widths) {
+            // Writing to a String cannot fail.
+            let _ = write!(line, " {cell:width$} ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_show_the_ratio_to_the_bound_only_where_there_is_one() {
+        let row = Row::new("echo p99").paper(40.0, "ms").ours(41.0, "ms").within(0.15);
+        let plain = Table::new("t", "T", vec![row.clone()]);
+        let with = Table::new("t", "T", vec![row.bound_ratio(1.25)]);
+        let text = aligned(&table_cells(&plain));
+        assert!(!text.contains("bound"), "{text}");
+        let text = aligned(&table_cells(&with));
+        assert!(text.contains("ratio to the bound") && text.contains("1.25"), "{text}");
+        let line = text.lines().nth(1).unwrap();
+        assert!(line.ends_with("within 15 % of the paper  accepted"), "{line}");
+    }
+}

@@ -1,0 +1,82 @@
+//! `marline-lab plot`: a drawing of a trace.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, anyhow, ensure};
+use marline_lab::figure::SequencePlot;
+use marline_qlog::{Course, Manner, read};
+
+use marline_cli::cmd::monitor::print;
+
+/// Arguments of `marline-lab plot`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Traces (.sqlog), of `--qlog` or of `marline-lab run --qlog`; one that is being written may be read, too.
+    #[arg(required = true, value_name = "FILE.sqlog")]
+    pub files: Vec<PathBuf>,
+    /// Write the drawing here [default: beside the trace, with ending .svg]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Draw from here on, in milliseconds of the trace.
+    #[arg(long, value_name = "MS")]
+    pub from: Option<f64>,
+    /// Draw up to here.
+    #[arg(long, value_name = "MS")]
+    pub to: Option<f64>,
+}
+
+/// Draws each trace.
+///
+/// # Errors
+/// A file is no trace of Multipath TCP, nothing was sent in that time, or the drawing cannot be written.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    ensure!(args.out.is_none() || args.files.len() == 1, "--out is for one trace");
+    for file in &args.files {
+        let out = args.out.clone().unwrap_or_else(|| file.with_extension("svg"));
+        let line = plot(args, file, &out).with_context(|| file.display().to_string())?;
+        print(&line)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Draws a trace, and says what is in it.
+fn plot(args: &Args, file: &Path, out: &Path) -> anyhow::Result<String> {
+    let drawn = draw(file, args.from, args.to)?;
+    std::fs::write(out, drawn.svg).with_context(|| out.display().to_string())?;
+    Ok(format!("{}: {}\n", out.display(), drawn.says))
+}
+
+/// A drawing of a trace.
+pub(crate) struct Drawn {
+    pub(crate) svg: String,
+    /// Whose trace, by its header.
+    pub(crate) title: String,
+    /// What is in it.
+    pub(crate) says: String,
+}
+
+/// Draws what one end sent, from `from` to `to` in milliseconds of the trace.
+pub(crate) fn draw(file: &Path, from: Option<f64>, to: Option<f64>) -> anyhow::Result<Drawn> {
+    let whole = from.is_none() && to.is_none();
+    let text = std::fs::read_to_string(file)?;
+    let recording = read(&text).map_err(|error| anyhow!(error))?;
+    let course = Course::of(&recording);
+    ensure!(!course.carried.is_empty(), "this end sent nothing: try the trace of the other end");
+    let times = || course.carried.iter().map(|carried| carried.time_ms);
+    let (first, last) = (times().fold(f64::MAX, f64::min), times().fold(0.0, f64::max));
+    let (from, to) = (from.unwrap_or(first.min(last)), to.unwrap_or(last));
+    ensure!(
+        times().any(|time| time >= from && time <= to),
+        "nothing was sent from {from} to {to} ms: the trace has {first} to {last}"
+    );
+    let end = recording.vantage.name();
+    let title = format!("{}, sent by the {end}", recording.title);
+    let mut plot = SequencePlot::new(&title, &course);
+    if !whole {
+        plot = plot.range(from, to);
+    }
+    let sums = Manner::ALL.map(|manner| format!("{} B {}", course.bytes(manner), manner.name()));
+    let holes = course.holes.len();
+    Ok(Drawn { svg: plot.svg(), title, says: format!("{}, {holes} holes", sums.join(", ")) })
+}

@@ -1,0 +1,94 @@
+//! Bar that says how far a series of runs is.
+
+use std::io::IsTerminal as _;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use marline_lab::runs::{Job, Progress, Series};
+
+/// Units of the bar in a second.
+const MS: f64 = 1e3;
+
+/// What a series has before it.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    runs: usize,
+    missing: usize,
+    cost_s: f64,
+}
+
+impl Ahead {
+    /// Adds some of its runs.
+    pub(crate) fn add(&mut self, series: &Series<'_>, jobs: &[Job]) {
+        let missing = series.missing(jobs);
+        self.runs += jobs.len();
+        self.missing += missing.len();
+        self.cost_s += missing.iter().map(|job| job.cost_s()).sum::<f64>();
+    }
+
+    /// Says what is there already, and draws the bar.
+    pub(crate) fn begin(self) -> Bar {
+        let there = self.runs - self.missing;
+        if there > 0 {
+            eprintln!("{there} of {} runs are there already", self.runs);
+        }
+        Bar { bar: bar(self.cost_s), total: self.missing, so_far: Mutex::default() }
+    }
+}
+
+/// The bar.
+#[derive(Debug)]
+pub(crate) struct Bar {
+    bar: ProgressBar,
+    total: usize,
+    so_far: Mutex<SoFar>,
+}
+
+#[derive(Debug, Default)]
+struct SoFar {
+    cost_s: f64,
+    runs: usize,
+    failed: usize,
+}
+
+impl Bar {
+    /// A run has been made.
+    pub(crate) fn note(&self, progress: &Progress<'_>) {
+        let mut so_far = self.so_far.lock().unwrap_or_else(PoisonError::into_inner);
+        so_far.cost_s += progress.job.cost_s();
+        so_far.runs += 1;
+        self.bar.set_position((so_far.cost_s * MS) as u64);
+        let lane = &progress.job.lane;
+        let what = format!("{} {}", lane.stack, lane.variant.name);
+        self.bar.set_message(format!("{}/{} {what}", so_far.runs, self.total));
+        if let Some(error) = &progress.record.error {
+            so_far.failed += 1;
+            self.bar.suspend(|| eprintln!("{what} seed {}: {error}", progress.job.seed));
+        }
+    }
+
+    /// All have been made, or none will be.
+    pub(crate) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    /// Runs that failed.
+    pub(crate) fn failed(&self) -> usize {
+        self.so_far.lock().unwrap_or_else(PoisonError::into_inner).failed
+    }
+}
+
+fn bar(cost_s: f64) -> ProgressBar {
+    let bar = match std::io::stderr().is_terminal() {
+        true => ProgressBar::new((cost_s * MS) as u64),
+        false => ProgressBar::hidden(),
+    };
+    let style =
+        ProgressStyle::with_template("{bar:30} {percent} % {msg}, {elapsed} gone, {eta} to go");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}

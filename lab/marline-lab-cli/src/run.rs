@@ -1,0 +1,362 @@
+//! `marline-lab run`: an experiment on several stacks, side by side.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use marline_lab::experiment::file::ExperimentFile;
+use marline_lab::experiment::{QlogConfig, Stack, TimelineConfig};
+use marline_lab::figure::number;
+use marline_lab::parallel::available;
+use marline_lab::results::Format;
+use marline_lab::runs::{
+    Agreement, Captures, Figures, Job, Kept, QlogFiles, Qlogs, RealTimeFiles, Record, Series,
+    Shard, Store, Summary, Timelines,
+};
+
+use super::paper::aligned;
+use super::progress::Ahead;
+use marline_cli::cmd::monitor::print;
+
+/// Arguments of `marline-lab run`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The experiment, a TOML file (docs/research/lab.md; some are in scenarios/).
+    pub file: PathBuf,
+    /// Options of the runs.
+    #[command(flatten)]
+    pub how: How,
+    /// Write time lines of the runs on stack sim: the table subflows, samples of each subflow so often
+    /// (without a value: 10ms), and copies, where each copy of a message went and which of them won.
+    #[arg(
+        long,
+        value_name = "INTERVAL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "10ms",
+        value_parser = interval,
+        conflicts_with = "shard"
+    )]
+    pub timelines: Option<Duration>,
+    /// Write traces into DIR/qlog: a qlog for each connection and end that is Marline's (docs/spec/qlog.md), and a
+    /// drawing of it. The kernel's ends have none.
+    #[arg(long, conflicts_with = "shard")]
+    pub qlog: bool,
+    /// Write a capture (pcapng) of each end of the runs, on any stack, into DIR/pcap. Keys of MPTCP are zeros in
+    /// those of real packets.
+    #[arg(long, conflicts_with = "shard")]
+    pub pcap: bool,
+    /// Leave MPTCP keys in the captures of real packets: Wireshark then tells which connection a subflow belongs to.
+    #[arg(long, requires = "pcap")]
+    pub pcap_secrets: bool,
+    /// Draw figures into DIR: the latencies of all variants (cdf.svg, boxes.svg), and windows and delays of the
+    /// subflows in the first run of each variant on stack sim.
+    #[arg(long, conflicts_with = "shard")]
+    pub plot: bool,
+    /// Print what would be run, and run nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// The time from one sample to the next.
+fn interval(text: &str) -> anyhow::Result<Duration> {
+    let interval = marline_lab::emulation::script::duration(text)?;
+    Ok(TimelineConfig::with_interval(interval)?.interval)
+}
+
+/// Options common to `run` and `sweep`.
+#[derive(Debug, clap::Args)]
+pub struct How {
+    /// Stacks, separated by commas: sim (virtual time), live (Marline's processes), tcp and mptcp
+    /// (this machine's kernel), duplicate (two TCP, the first answer counts), to-kernel and from-kernel
+    /// (Marline at one end only). All but sim need root.
+    #[arg(long = "stack", value_name = "STACK,..", value_delimiter = ',', default_value = "sim")]
+    pub stacks: Vec<Stack>,
+    /// Runs of each variant on each stack, each with its own seed.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub seeds: u32,
+    /// Processors to use. Default: all.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub jobs: Option<u16>,
+    /// Directory of results. Default: target/lab/NAME, with the name of the file.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Formats of tables, separated by commas: csv, parquet.
+    #[arg(long = "format", value_name = "FORMAT,..", value_delimiter = ',', default_value = "csv")]
+    pub formats: Vec<Format>,
+    /// Repeat runs that already have results.
+    #[arg(long)]
+    pub fresh: bool,
+    /// Make only the I-th of N parts of the runs, and no tables. For several machines that share DIR; the same command
+    /// without this writes the tables, once all parts are made.
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<Shard>,
+    /// Directory of traces [default: MARLINE_TRACE_DIR].
+    #[arg(long, value_name = "DIR")]
+    pub trace_dir: Option<PathBuf>,
+}
+
+/// Runs the experiment; success if every run completed.
+///
+/// # Errors
+/// The file is invalid, permission to run in real time is missing, or results cannot be written.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let file = ExperimentFile::open(&args.file)?.with_traces(args.how.trace_dir.clone());
+    let lanes = file.lanes(&args.how.stacks)?;
+    let jobs = Job::series(&file.experiment, &lanes, args.how.seeds);
+    let simulated = lanes.iter().any(|lane| lane.stack == Stack::Sim);
+    ensure!(
+        args.timelines.is_none() || simulated,
+        "time lines are of stack sim, and none of these is: add it to --stack"
+    );
+    let ours = lanes.iter().any(|lane| lane.stack.is_marline());
+    ensure!(
+        !args.qlog || ours,
+        "--qlog is of ends that are Marline's, and the kernel writes no traces: add sim or live to --stack"
+    );
+    // A file may ask for them whatever stacks it is run on.
+    let timelines = args.timelines.or(file.timelines).filter(|_| simulated);
+    if args.dry_run {
+        let line = |lane: &marline_lab::experiment::file::Lane| {
+            format!("{:9} {} x {}\n", lane.stack, args.how.seeds, lane.variant.name)
+        };
+        print(&lanes.iter().map(line).collect::<String>())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let out = args.how.place(&args.file)?;
+    if let Some(shard) = args.how.shard {
+        return args.how.part(shard, jobs, &out);
+    }
+    let files = args.real_time_files(&out, &jobs, file.qlog)?;
+    let records = args.how.all(&jobs, &out, files.clone())?;
+    let summary = Summary::of(&jobs, &records);
+    say(&summary, &file.title)?;
+    summary.write(&out, &args.how.formats())?;
+    let json = serde_json::to_string_pretty(&summary.json(&file.title))?;
+    write(&out, "result.json", &(json + "\n"))?;
+    let mut names = format!("{}, result.json", args.how.files(&["messages", "runs"]));
+    if let Some(interval) = timelines {
+        write_timelines(&jobs, &args.how, interval, &out)?;
+        names.push_str(", ");
+        names.push_str(&args.how.files(&["subflows", "copies"]));
+    }
+    if (args.qlog || file.qlog) && simulated {
+        names.push_str(&write_qlogs(&jobs, &args.how, &out)?);
+    }
+    if args.pcap && simulated {
+        names.push_str(&write_captures(&jobs, &args.how, &out)?);
+    }
+    if let Some(RealTimeFiles { captures, traces, .. }) = &files {
+        let both = [("pcap/", captures.is_some()), ("qlog/", traces.is_some() && ours)];
+        for (directory, _) in both.iter().filter(|(_, written)| *written) {
+            names.push_str(&format!(", {directory} with those of the runs in real time"));
+        }
+    }
+    if args.plot {
+        names.push_str(&draw(&summary, &file.title, &out)?);
+    }
+    print(&format!("\n{names} in {}\n", out.display()))?;
+    let whole = records.iter().all(|record| record.error.is_none());
+    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Prints what the runs showed.
+fn say(summary: &Summary<'_>, title: &str) -> anyhow::Result<()> {
+    if !title.is_empty() {
+        print(&format!("{title}\n\n"))?;
+    }
+    print(&aligned(&summary.table()))?;
+    let intervals = summary.intervals();
+    if !intervals.is_empty() {
+        print(&format!("\nwithin (95 %, bootstrap over the runs)\n{}", aligned(&intervals)))?;
+    }
+    let calibration = summary.calibration();
+    if !calibration.is_empty() {
+        print(&format!("\nforecasts of answers\n{}", aligned(&calibration)))?;
+    }
+    print(&agreement(&summary.agreement()))?;
+    let warnings = summary.warnings();
+    warn(&warnings, warnings.len());
+    Ok(())
+}
+
+impl Args {
+    /// The files that runs in real time have besides, if there are such runs.
+    fn real_time_files(
+        &self,
+        out: &Path,
+        jobs: &[Job],
+        qlog: bool,
+    ) -> anyhow::Result<Option<RealTimeFiles>> {
+        let runs = jobs.iter().filter(|job| job.lane.stack.is_real_time()).count();
+        let captures = self.pcap.then(|| RealTimeFiles::captures(self.pcap_secrets));
+        let traces = (self.qlog || qlog).then(QlogConfig::default);
+        if runs == 0 || (captures.is_none() && traces.is_none()) {
+            return Ok(None);
+        }
+        let most = Captures::MAX_RUNS;
+        ensure!(
+            runs <= most,
+            "captures and traces are of at most {most} runs in real time, and these are {runs}: take fewer --seeds"
+        );
+        Ok(Some(RealTimeFiles { directory: out.to_owned(), captures, traces }))
+    }
+}
+
+/// Writes the time lines of all simulated runs, and says loudly if they had no room.
+fn write_timelines(jobs: &[Job], how: &How, interval: Duration, out: &Path) -> anyhow::Result<()> {
+    let config = TimelineConfig::with_interval(interval)?;
+    let timelines = Timelines { jobs: how.processors(), config };
+    let written = timelines.write(jobs, out, &how.formats())?;
+    if let Some(cut) = written.cut() {
+        eprintln!("WARNING: {cut}");
+    }
+    Ok(())
+}
+
+/// Writes traces of all simulated runs and drawings of them; what was written.
+fn write_qlogs(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
+    let qlogs = Qlogs { jobs: how.processors(), config: QlogConfig::default() };
+    let files = qlogs.write(jobs, &out.join("qlog"))?;
+    let cut = files.cut();
+    warn(&cut, cut.len());
+    let QlogFiles { traces, drawings, .. } = files;
+    Ok(format!(", qlog/ with {traces} traces and {drawings} drawings"))
+}
+
+/// Writes captures of all simulated runs; what was written.
+fn write_captures(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
+    let captures = Captures { jobs: how.processors(), max_bytes: Captures::MAX_BYTES };
+    let written = captures.write(jobs, &out.join("pcap"))?;
+    let cut = written.cut();
+    warn(&cut, cut.len());
+    let files = written.files;
+    Ok(format!(", pcap/ with {files} captures"))
+}
+
+/// Draws the figures; what was drawn.
+fn draw(summary: &Summary<'_>, title: &str, out: &Path) -> anyhow::Result<String> {
+    let mut files = String::new();
+    for figure in (Figures { title, runs: &summary.runs() }).draw() {
+        let name = format!("{}.svg", figure.name);
+        write(out, &name, &figure.svg)?;
+        files.push_str(", ");
+        files.push_str(&name);
+    }
+    Ok(files)
+}
+
+/// Where virtual and real time can be compared.
+fn agreement(agreements: &[Agreement]) -> String {
+    if agreements.is_empty() {
+        return String::new();
+    }
+    let head = ["sim and live", "p50 ms", "", "ratio", "p95 ms", "", "ratio", "agree"];
+    let mut table = vec![head.map(str::to_owned).to_vec()];
+    for agreement in agreements {
+        let mut row = vec![agreement.variant.clone()];
+        for (sim, live) in [agreement.p50_ms, agreement.p95_ms] {
+            row.extend([number(sim), number(live), format!("{:.2}", live / sim)]);
+        }
+        row.push(if agreement.holds() { "yes" } else { "NO" }.to_owned());
+        table.push(row);
+    }
+    format!("\n{}  (median within 10 %, 95 % quantile within 20 %)\n", aligned(&table))
+}
+
+/// Says what is doubtful or failed: the first of so many warnings.
+pub(crate) fn warn(warnings: &[String], count: usize) {
+    const SHOWN: usize = 12;
+    for warning in warnings.iter().take(SHOWN) {
+        eprintln!("WARNING: {warning}");
+    }
+    if count > SHOWN {
+        eprintln!("WARNING: and {} more, see the table of runs", count - SHOWN);
+    }
+}
+
+fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+    let file = out.join(name);
+    std::fs::write(&file, text).with_context(|| file.display().to_string())
+}
+
+impl How {
+    /// The directory of results.
+    pub(crate) fn place(&self, file: &Path) -> anyhow::Result<PathBuf> {
+        let stem = file.file_stem().context("the file has no name")?;
+        let out = self.out.clone().unwrap_or_else(|| Path::new("target/lab").join(stem));
+        std::fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
+        Ok(out)
+    }
+
+    /// Formats of tables, each once.
+    pub(crate) fn formats(&self) -> Vec<Format> {
+        Format::ALL.into_iter().filter(|format| self.formats.contains(format)).collect()
+    }
+
+    /// The files of some tables.
+    pub(crate) fn files(&self, tables: &[&str]) -> String {
+        let formats = self.formats();
+        let of = |table: &&str| formats.iter().map(|f| format!("{table}.{f}")).collect::<Vec<_>>();
+        tables.iter().flat_map(of).collect::<Vec<_>>().join(", ")
+    }
+
+    fn processors(&self) -> usize {
+        self.jobs.map_or_else(available, usize::from)
+    }
+
+    /// Where runs are kept.
+    pub(crate) fn store(&self, out: &Path) -> anyhow::Result<Store> {
+        Store::open(&out.join("runs"), self.fresh)
+    }
+
+    /// How runs are made.
+    pub(crate) fn series<'a>(&self, store: &'a Store) -> Series<'a> {
+        let instance = format!("run-{}", std::process::id());
+        Series { store, jobs: self.processors(), instance, files: None }
+    }
+
+    /// Makes the runs that are missing, with a bar.
+    fn all(
+        &self,
+        jobs: &[Job],
+        out: &Path,
+        files: Option<RealTimeFiles>,
+    ) -> anyhow::Result<Vec<Record>> {
+        let store = self.store(out)?;
+        let series = Series { files, ..self.series(&store) };
+        let mut ahead = Ahead::default();
+        ahead.add(&series, jobs);
+        let bar = ahead.begin();
+        let records = series.run(jobs, &|progress| bar.note(progress));
+        bar.end();
+        Kept::note(out, &store, jobs)?;
+        records
+    }
+
+    /// Makes the runs of a shard that are missing.
+    fn part(&self, shard: Shard, jobs: Vec<Job>, out: &Path) -> anyhow::Result<ExitCode> {
+        let store = self.store(out)?;
+        let (series, all) = (self.series(&store), jobs.len());
+        let jobs = shard.part(jobs);
+        let mut ahead = Ahead::default();
+        ahead.add(&series, &jobs);
+        let bar = ahead.begin();
+        let records = series.run(&jobs, &|progress| bar.note(progress));
+        bar.end();
+        records?;
+        shard_is_made(shard, (bar.failed(), jobs.len(), all), &store)
+    }
+}
+
+/// Says where the runs of a shard are, of how many they are, and how many failed.
+pub(crate) fn shard_is_made(
+    shard: Shard,
+    (failed, made, all): (usize, usize, usize),
+    store: &Store,
+) -> anyhow::Result<ExitCode> {
+    let place = store.place().display();
+    print(&format!("shard {shard}: {made} of {all} runs, in {place}\n"))?;
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

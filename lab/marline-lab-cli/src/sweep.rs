@@ -1,0 +1,88 @@
+//! `marline-lab sweep`: an experiment over ranges of its values.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::ensure;
+use marline_lab::experiment::file::ExperimentFile;
+use marline_lab::runs::{Seeds, Sweep};
+
+use super::engine::{Engine, by_ray};
+use super::paper::aligned;
+use super::progress::Ahead;
+use super::run::{How, shard_is_made, warn};
+use marline_cli::cmd::monitor::print;
+
+/// Arguments of `marline-lab sweep`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The experiment, a TOML file with a table `sweep`.
+    pub file: PathBuf,
+    /// Options of the runs.
+    #[command(flatten)]
+    pub how: How,
+    /// Who makes the runs: local, this process, or ray[=ADDRESS], a Ray cluster through the Python package
+    /// (docs/research/python.md); without an address the one that Ray finds, else this machine.
+    #[arg(
+        long,
+        value_name = "ENGINE",
+        default_value = "local",
+        hide_default_value = true,
+        conflicts_with_all = ["shard", "fresh", "jobs"]
+    )]
+    pub engine: Engine,
+    /// Print the combinations, and run nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Runs every combination; success if every run completed.
+///
+/// # Errors
+/// The file is invalid or has no sweep, permission to run in real time is missing, or results
+/// cannot be written.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let file = ExperimentFile::open(&args.file)?.with_traces(args.how.trace_dir.clone());
+    let sweep = Sweep::of(&file, &args.how.stacks, Seeds::Own(args.how.seeds))?;
+    ensure!(
+        sweep.points().all(|values| !values.is_empty()),
+        "{}: nothing to sweep. For example:\n\n    [sweep]\n    \"path.{}.delay\" = [\"10ms\", \
+         \"50ms\"]",
+        args.file.display(),
+        file.experiment.scenario.paths[0].name
+    );
+    if args.dry_run {
+        for values in sweep.points() {
+            let values = values.iter().map(|(key, value)| format!("{key} = {value}"));
+            print(&format!("{}\n", values.collect::<Vec<_>>().join(", ")))?;
+        }
+        let (points, runs) = (sweep.points().count(), sweep.runs());
+        print(&format!("{points} combinations, {runs} runs\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Engine::Ray(address) = &args.engine {
+        return by_ray(&args.file, &args.how, address.as_deref());
+    }
+    let out = args.how.place(&args.file)?;
+    let store = args.how.store(&out)?;
+    let series = args.how.series(&store);
+    let (mut ahead, mut mine) = (Ahead::default(), 0);
+    sweep.for_some(args.how.shard, |jobs| {
+        mine += jobs.len();
+        ahead.add(&series, jobs);
+        Ok(())
+    })?;
+    let bar = ahead.begin();
+    let made = sweep.run(&series, args.how.shard, &|progress| bar.note(progress));
+    bar.end();
+    made?;
+    if let Some(shard) = args.how.shard {
+        return shard_is_made(shard, (bar.failed(), mine, sweep.runs()), &store);
+    }
+    let swept = sweep.collect(&store, &out, &args.how.formats())?;
+    print(&aligned(&swept.table()))?;
+    warn(&swept.warnings, swept.warnings_count);
+    let files = args.how.files(&["messages", "runs", "sweep"]);
+    print(&format!("\n{files} in {}\n", out.display()))?;
+    Ok(if swept.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,180 @@
+//! `marline-lab what-if`: what redundancy would have done, from captures of two paths.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use marline_lab::estimate::Estimate;
+use marline_lab::import::{Passage, passages, round_trips};
+use marline_lab::what_if::{Delay, Sending, WhatIf, what_if};
+
+use super::import::bytes;
+use marline_cli::cmd::monitor::print;
+use marline_cli::path_table::align;
+
+/// Quantiles that are shown.
+const SHARES: [(f64, &str); 3] = [(0.5, "p50 (ms)"), (0.95, "p95 (ms)"), (0.99, "p99 (ms)")];
+
+/// Arguments of `marline-lab what-if`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Captures (pcap, pcapng) of the first path's ends, CLIENT,SERVER; or one, of TCP from its
+    /// handshake on, at the end that sends: delays are round trips then.
+    #[arg(value_name = "FILE[,FILE]")]
+    pub first: String,
+    /// The same of the second path, made at the same time by the same clocks.
+    #[arg(value_name = "FILE[,FILE]")]
+    pub second: String,
+    /// Which way packets went that are looked at: down without it. One capture has what its end sent.
+    #[arg(long, value_enum)]
+    pub way: Option<Direction>,
+    /// Packets of both paths are a pair if they were sent no further apart.
+    #[arg(long, value_name = "TIME", value_parser = marline_lab::emulation::script::duration, default_value = "5ms")]
+    pub within: Duration,
+    /// The server's clock is ahead of the client's by so many milliseconds, or behind:
+    /// negative.
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, default_value_t = 0.0)]
+    pub clock_ahead: f64,
+    /// Print CSV instead of a table: way, measure, value, low, high.
+    #[arg(long)]
+    pub csv: bool,
+}
+
+/// A direction of a path.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Direction {
+    /// From the client.
+    Up,
+    /// To the client.
+    Down,
+}
+
+/// Prints the table.
+///
+/// # Errors
+/// A file cannot be read or used, or has too few packets.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let ms = args.clock_ahead;
+    ensure!(ms.abs() < 1e12, "--clock-ahead {ms}: a number of milliseconds");
+    let both_ends = [&args.first, &args.second].map(|files| files.contains(','));
+    ensure!(
+        both_ends[0] == both_ends[1],
+        "{} and {}: for both paths the captures of both ends, CLIENT,SERVER, or one for each",
+        args.first,
+        args.second
+    );
+    let delay = if both_ends[0] { Delay::OneWay } else { Delay::RoundTrip };
+    ensure!(
+        delay == Delay::OneWay || args.way.is_none() && ms == 0.0,
+        "--way and --clock-ahead are of captures at both ends; one capture has the round trips of what its end sent"
+    );
+    let [first, second] = [read(args, delay, &args.first)?, read(args, delay, &args.second)?];
+    let result = what_if(&first, &second, args.within, delay)?;
+    let text = if args.csv { csv(args, &result) } else { table(args, &result) };
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The packets of a path.
+fn read(args: &Args, delay: Delay, files: &str) -> anyhow::Result<Vec<Passage>> {
+    if delay == Delay::RoundTrip {
+        let read = round_trips(files, &bytes(Path::new(files))?)?;
+        if read.untold > 0 {
+            eprintln!(
+                "{files}: nothing can be told of {} transmissions; they are left out",
+                read.untold
+            );
+        }
+        return Ok(read.sent);
+    }
+    let ends = files.split_once(',');
+    let (client, server) =
+        ends.with_context(|| format!("{files}: two captures of each path, CLIENT,SERVER"))?;
+    let captures = [bytes(Path::new(client))?, bytes(Path::new(server))?];
+    let ends = ((client, &captures[0][..]), (server, &captures[1][..]));
+    let [up, down] = passages(ends.0, ends.1, (args.clock_ahead * 1e6) as i64)
+        .with_context(|| format!("the captures {files}"))?;
+    Ok(if args.way == Some(Direction::Up) { up } else { down })
+}
+
+/// What a way of sending is called.
+fn called(args: &Args, way: Sending) -> &str {
+    match way {
+        Sending::First => &args.first,
+        Sending::Second => &args.second,
+        Sending::LowestRtt => "lowest round trip",
+        Sending::Both => "both",
+    }
+}
+
+fn table(args: &Args, result: &WhatIf) -> String {
+    let mut rows = vec![["", "lost (%)", "p50 (ms)", "p95 (ms)", "p99 (ms)"].map(str::to_owned)];
+    for way in Sending::ALL {
+        let mut row = vec![called(args, way).to_owned(), shown(percent(result.lost(way)))];
+        row.extend(SHARES.map(|(share, _)| shown(result.quantile(way, share))));
+        rows.extend(<[String; 5]>::try_from(row));
+    }
+    for way in [Sending::First, Sending::Second, Sending::LowestRtt] {
+        let mut row = vec![format!("both over {}", called(args, way)), String::new()];
+        row.extend(SHARES.map(|(share, _)| shown(result.ratio(way, share))));
+        rows.extend(<[String; 5]>::try_from(row));
+    }
+    let head = format!(
+        "{} pairs of packets within {:.1} s, sent {:.3} ms apart in the median; in brackets 95 %\n",
+        result.pairs,
+        result.lasts.as_secs_f64(),
+        result.apart.as_secs_f64() * 1e3
+    );
+    let together = result.together();
+    let together = match together.value.is_finite() {
+        true => format!("lost on both: {} times as often as by chance\n", shown(together)),
+        false => String::new(),
+    };
+    head + &align(&rows, &[1, 2, 3, 4]) + &together
+}
+
+fn csv(args: &Args, result: &WhatIf) -> String {
+    let mut text = "way,measure,value,low,high\n".to_owned();
+    let mut line = |way: &str, measure: &str, estimate: Estimate| {
+        let Estimate { value, low, high, .. } = estimate;
+        let cells =
+            [value, low, high].map(|x| if x.is_nan() { String::new() } else { x.to_string() });
+        let way = marline_lab::results::csv_field(way);
+        text += &format!("{way},{measure},{}\n", cells.join(","));
+    };
+    for way in Sending::ALL {
+        line(called(args, way), "lost_percent", percent(result.lost(way)));
+        for (share, name) in SHARES {
+            line(called(args, way), &name.replace(" (ms)", "_ms"), result.quantile(way, share));
+        }
+    }
+    for way in [Sending::First, Sending::Second, Sending::LowestRtt] {
+        for (share, name) in SHARES {
+            let measure = name.replace(" (ms)", "_over_this");
+            line(&format!("both over {}", called(args, way)), &measure, result.ratio(way, share));
+        }
+    }
+    text
+}
+
+fn percent(share: Estimate) -> Estimate {
+    let Estimate { value, low, high, roots } = share;
+    Estimate { value: 100.0 * value, low: 100.0 * low, high: 100.0 * high, roots }
+}
+
+/// A value and its interval.
+fn shown(estimate: Estimate) -> String {
+    let number = |x: f64| match x {
+        x if x.is_nan() => "-".to_owned(),
+        x if x.is_infinite() => "lost".to_owned(),
+        x if x >= 100.0 => format!("{x:.0}"),
+        x if x >= 10.0 => format!("{x:.1}"),
+        x => format!("{x:.2}"),
+    };
+    let Estimate { value, low, high, .. } = estimate;
+    match value.is_nan() {
+        true => "-".to_owned(),
+        false => format!("{} [{}, {}]", number(value), number(low), number(high)),
+    }
+}

@@ -1,0 +1,171 @@
+//! Test of `marline-lab report` in a real browser: the page is complete, shows the expected
+//! content, and loads nothing else.
+
+use super::support;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use marline_lab::figure::{Bars, HeatMap, Plot, TimingDiagram, cdf};
+use marline_papers::{Grid, Machine, Reproduction, Row, RunInfo, Table, store};
+use marline_testkit::need;
+
+/// A browser that does not answer is not waited for longer.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Asks the page what a reader sees, and writes it down.
+const QUESTION: &str = r##"<script>
+const seen = [...document.querySelectorAll('figure svg')].map(svg => svg.getBoundingClientRect());
+const colours = what => getComputedStyle(document.querySelector(what));
+const found = {
+  drawings: seen.filter(box => box.width > 200 && box.height > 100).length,
+  curves: document.querySelectorAll('svg.mf polyline[stroke="#0072B2"]').length,
+  curve: colours('svg.mf polyline[stroke="#0072B2"]').stroke,
+  rows: document.querySelectorAll('section td.good, section td.bad').length,
+  bad: colours('td.bad').color, good: colours('td.good').color,
+  paper: colours('body').backgroundColor,
+  loaded: performance.getEntriesByType('resource').length,
+  overflow: document.documentElement.scrollWidth > innerWidth,
+  target: document.querySelector('#summary a').hash === '#' + document.querySelector('h2').id,
+  hacked: typeof hacked, mode: document.compatMode,
+};
+const answer = document.createElement('pre');
+answer.id = 'answer';
+answer.textContent = JSON.stringify(found);
+document.body.append(answer);
+</script>"##;
+
+fn result() -> Reproduction {
+    let rows = vec![
+        Row::new("echo, average").paper(40.0, "ms").ours(41.0, "ms").within(0.15).bound_ratio(1.2),
+        Row::new("<img src=x onerror=\"hacked=1\">").ours(9.0, "ms").at_most(3.0),
+    ];
+    let mut grid = Grid::new("grid", "A grid wider than any page", &[("x", ""); 40]);
+    grid.push(&["a word that is not short"; 40], &[]);
+    let curve = [(1.0, 2.0), (100.0, 3.0)];
+    let figures = vec![
+        Plot::new("<script>hacked=1</script>", "x (ms)", "y").line("a", &curve).figure("a", ""),
+        Plot::new("b", "x", "y").steps("a", &cdf(&[1.0, 9.0])).log_x().figure("b", "caption"),
+        Bars::new("c", "y (ms)", &["a", "b"])
+            .group("g", &[(1.0, None), (2.0, None)])
+            .figure("c", ""),
+        HeatMap::new("d", "times", &["a", "b"]).row("r", &[1.0, f64::NAN]).figure("d", ""),
+        TimingDiagram::new("e", &["WLAN", "4G"], (0.0, 9.0)).figure("e", ""),
+    ];
+    let tables = vec![Table::new("t", "A table", rows)];
+    Reproduction { tables, grids: vec![grid], figures, notes: vec!["A note & more".into()] }
+}
+
+fn info() -> RunInfo {
+    let (version, program) = ("0".to_owned(), "another".to_owned());
+    let machine = Machine::here();
+    RunInfo {
+        version,
+        program,
+        machine,
+        master: 1,
+        effort: "full".to_owned(),
+        scale: 1.0,
+        jobs: 2,
+        seconds: 0.5,
+        cpu_s: 1.0,
+        digest: String::new(),
+    }
+}
+
+/// Results of the first key, the page of all, as `marline-lab report` writes it.
+fn page(dir: &Path) -> String {
+    let out = dir.join("papers");
+    store(&out.join(marline_papers::all()[0].key()), &result(), &info()).expect("results");
+    let file = dir.join("sub").join("report.html");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marline-lab"));
+    command.args(["report", "--out"]).arg(&out).arg("--page").arg(&file);
+    let done = command.output().expect("marline");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}");
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(
+        said.contains(&format!("1 of {} keys have results", marline_papers::all().len())),
+        "{said}"
+    );
+    fs::read_to_string(file).expect("the page")
+}
+
+/// What a browser makes of a page, as it would write it down again.
+fn browse(browser: &Path, dir: &Path, page: &str, name: &str, more: &[&str]) -> String {
+    let file = dir.join(format!("{name}.html"));
+    fs::write(&file, page).expect("write");
+    let (dom, errors) = (dir.join(format!("{name}.dom")), dir.join(format!("{name}.err")));
+    let mut command = Command::new(browser);
+    command
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .args(["--disable-dev-shm-usage", "--window-size=1000,800", "--dump-dom"])
+        .args(more)
+        .arg(format!("--user-data-dir={}", dir.join(format!("{name}.profile")).display()))
+        .arg(format!("file://{}", file.display()))
+        .stdin(Stdio::null())
+        .stdout(fs::File::create(&dom).expect("file"))
+        .stderr(fs::File::create(&errors).expect("file"));
+    let mut running = command.spawn().expect("the browser starts");
+    let deadline = Instant::now() + PATIENCE;
+    while running.try_wait().expect("wait").is_none() {
+        if Instant::now() > deadline {
+            running.kill().expect("kill");
+            running.wait().expect("wait");
+            panic!("no answer: {}", fs::read_to_string(&errors).unwrap_or_default());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    fs::read_to_string(dom).expect("the page as the browser has it")
+}
+
+fn answer(dom: &str) -> serde_json::Value {
+    let text =
+        dom.split("<pre id=\"answer\">").nth(1).unwrap_or_else(|| panic!("no answer: {dom}"));
+    let text = text.split("</pre>").next().expect("its end");
+    serde_json::from_str(&text.replace("&amp;", "&")).expect("an answer")
+}
+
+/// Whether a colour `rgb(r, g, b)` is nearer to black than to white.
+fn is_dark(colour: &serde_json::Value) -> bool {
+    let text = colour.as_str().expect("a colour").trim_start_matches("rgb(").trim_end_matches(')');
+    let sum: u32 = text.split(',').map(|part| part.trim().parse::<u32>().expect("a number")).sum();
+    sum < 3 * 128
+}
+
+#[test]
+fn a_browser_shows_the_whole_page_and_fetches_nothing() {
+    let _alone = support::alone();
+    let Some(browser) = need::program("chromium") else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let page = page(dir.path());
+    assert!(!page.contains("<script") && !page.contains("<img"), "words stay words");
+    // As it is: its own rules forbid everything from elsewhere, and the browser keeps what there is.
+    let dom = browse(&browser, dir.path(), &page, "plain", &[]);
+    assert!(
+        dom.contains("Marline beside the papers") && dom.contains("A note &amp; more"),
+        "{dom}"
+    );
+
+    // With a question at its end, which its rules would forbid.
+    let rules = "content=\"default-src 'none'; style-src 'unsafe-inline'\"";
+    assert!(page.contains(rules));
+    let asking =
+        page.replace(rules, "content=\"\"").replace("</body>", &format!("{QUESTION}</body>"));
+    let found = answer(&browse(&browser, dir.path(), &asking, "light", &[]));
+    assert_eq!(found["drawings"], 5, "{found}");
+    // Two curves, each with its sample in the legend.
+    assert_eq!((&found["curves"], &found["rows"]), (&4.into(), &2.into()), "{found}");
+    assert_eq!((&found["loaded"], &found["overflow"]), (&0.into(), &false.into()), "{found}");
+    assert_eq!(found["target"], true, "{found}");
+    assert_eq!((&found["hacked"], &found["mode"]), (&"undefined".into(), &"CSS1Compat".into()));
+    assert_eq!(found["curve"], "rgb(0, 114, 178)", "{found}");
+    assert_ne!(found["bad"], found["good"]);
+    assert!(!is_dark(&found["paper"]) && is_dark(&found["bad"]), "{found}");
+
+    let dark = ["--blink-settings=preferredColorScheme=0"];
+    let found = answer(&browse(&browser, dir.path(), &asking, "dark", &dark));
+    assert!(is_dark(&found["paper"]) && !is_dark(&found["bad"]), "{found}");
+    assert_eq!(found["curve"], "rgb(74, 168, 224)", "{found}");
+}

@@ -1,0 +1,11 @@
+//! Tests of the program as its users run it, as processes: one program, so that it is linked once.
+
+mod lab_agree;
+mod lab_compare;
+mod lab_import;
+mod lab_net;
+mod lab_report;
+mod lab_run;
+mod lab_what_if;
+mod link;
+mod support;

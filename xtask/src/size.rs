@@ -1,0 +1,207 @@
+//! Size of the tree: lines and files of each part, code without tests, comments and blank lines, words of the
+//! documents, packages behind the program, and its bytes.
+//!
+//! `cargo xtask size` prints the table, `--check` compares it with `xtask/size.toml`, and `--bless` writes that file.
+//! Figures may grow by [`SLACK`] before the check fails, so that not every change touches the file. What compiles for
+//! minutes is measured by `--build` alone: the processor time of a cold build of the program, and its size stripped.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use crate::TaskResult;
+use crate::run::{command, output, run};
+
+const FILE: &str = "xtask/size.toml";
+
+/// The share by which a figure may be larger than it was when it was blessed.
+const SLACK: f64 = 0.01;
+
+/// Parts of the tree, by the folder where they lie.
+const PARTS: [(&str, &[&str]); 4] = [
+    ("product", &["crates/"]),
+    ("lab", &["lab/"]),
+    ("conformance", &["conformance/"]),
+    ("chores", &["xtask/", "fuzz/", "examples/"]),
+];
+
+/// What is counted, by name.
+type Figures = BTreeMap<String, u64>;
+
+pub(crate) fn run_task(root: &Path, arguments: &[String]) -> TaskResult {
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let figures = measure(root)?;
+    for (name, figure) in &figures {
+        println!("{name:<28} {figure:>9}");
+    }
+    if has("--build") {
+        build(root)?;
+    }
+    if has("--bless") {
+        let lines: String =
+            figures.iter().map(|(name, figure)| format!("{name:?} = {figure}\n")).collect();
+        return fs::write(root.join(FILE), lines).map_err(|error| format!("{FILE}: {error}"));
+    }
+    if has("--check") { compare(root, &figures) } else { Ok(()) }
+}
+
+/// The step of CI.
+pub(crate) fn check(root: &Path) -> TaskResult {
+    compare(root, &measure(root)?)
+}
+
+fn compare(root: &Path, figures: &Figures) -> TaskResult {
+    let blessed = crate::manifest::read_toml(&root.join(FILE))?;
+    let known = |name: &str| blessed.get(name).and_then(toml::Value::as_integer);
+    let grown: Vec<String> = figures
+        .iter()
+        .filter_map(|(name, figure)| {
+            let before = known(name).unwrap_or(0);
+            let most = before as f64 * (1.0 + SLACK);
+            (*figure as f64 > most).then(|| format!("{name}: {figure}, was {before}"))
+        })
+        .collect();
+    if grown.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "larger than {FILE} allows: what can go? (`cargo xtask size --bless` if nothing)\n{}",
+        grown.join("\n")
+    ))
+}
+
+fn measure(root: &Path) -> Result<Figures, String> {
+    let listed = output(&mut command(root, "git", &["ls-files"]))?;
+    let mut figures = Figures::new();
+    let mut add = |part: &str, what: &str, count: usize| {
+        *figures.entry(format!("{part} {what}")).or_default() += count as u64;
+    };
+    for path in listed.lines() {
+        let is_rust = path.ends_with(".rs");
+        if !is_rust && !path.ends_with(".md") {
+            continue;
+        }
+        let Ok(text) = fs::read_to_string(root.join(path)) else { continue };
+        if !is_rust {
+            add("documents", "words", text.split_whitespace().count());
+            continue;
+        }
+        let Some((part, _)) =
+            PARTS.iter().find(|(_, folders)| folders.iter().any(|folder| path.starts_with(folder)))
+        else {
+            continue;
+        };
+        add(part, "files", 1);
+        add(part, "lines", text.lines().count());
+        if !is_of_tests(path) {
+            add(part, "lines of code", lines_of_code(&text));
+        }
+    }
+    add("program", "packages", packages(root)?);
+    Ok(figures)
+}
+
+/// Whether a file is compiled for tests and benchmarks alone.
+fn is_of_tests(path: &str) -> bool {
+    let folders = ["/tests/", "/benches/", "/examples/"];
+    folders.iter().any(|folder| path.contains(folder)) || path.ends_with("/tests.rs")
+}
+
+/// Lines with code, without those of a module of tests in the file.
+fn lines_of_code(text: &str) -> usize {
+    let mut lines = text.lines();
+    let mut count = 0;
+    while let Some(line) = lines.next() {
+        let code = line.trim_start();
+        if code.is_empty() || code.starts_with("//") {
+            continue;
+        }
+        if code.starts_with("#[cfg(test)]") {
+            skip_item(&mut lines);
+            continue;
+        }
+        count += 1;
+    }
+    count
+}
+
+/// Passes over the item that follows an attribute, as rustfmt lays it out: to a line that ends it at its own
+/// indentation.
+fn skip_item<'a>(lines: &mut impl Iterator<Item = &'a str>) {
+    let mut indent = None;
+    for line in lines {
+        let code = line.trim_start();
+        if indent.is_none() && (code.starts_with("#[") || code.starts_with("//")) {
+            continue;
+        }
+        let own = *indent.get_or_insert(line.len() - code.len());
+        let is_at_edge = line.len() - code.len() == own;
+        if is_at_edge && code.ends_with([';', '}', ',']) {
+            return;
+        }
+    }
+}
+
+/// Packages that the program is compiled from.
+fn packages(root: &Path) -> Result<usize, String> {
+    let arguments = ["tree", "-p", "marline-cli", "-e", "normal", "--prefix", "none", "--locked"];
+    let tree = output(&mut command(root, "cargo", &arguments))?;
+    let mut names: Vec<&str> = tree
+        .lines()
+        .map(|line| line.trim_end_matches(" (*)").split(" (").next().unwrap_or_default().trim())
+        .filter(|name| !name.is_empty())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    Ok(names.len())
+}
+
+/// A cold build of the program as the README has it, in a directory of its own.
+fn build(root: &Path) -> TaskResult {
+    const TARGET: &str = "target/size";
+    let _ = fs::remove_dir_all(root.join(TARGET));
+    let begun = Instant::now();
+    let before = processor_time_s()?;
+    let arguments =
+        ["build", "--release", "-q", "-p", "marline-cli", "--locked", "--target-dir", TARGET];
+    run(&mut command(root, "cargo", &arguments))?;
+    let minutes = (processor_time_s()? - before) / 60.0;
+    println!("cold build: {minutes:.1} processor-minutes, {:.0} s", begun.elapsed().as_secs_f64());
+    let program = format!("{TARGET}/release/marline");
+    run(&mut command(root, "strip", &[&program]))?;
+    let bytes = fs::metadata(root.join(&program)).map_err(|error| error.to_string())?.len();
+    println!("program, stripped: {:.1} MB", bytes as f64 / 1e6);
+    Ok(())
+}
+
+/// Processor time of the children that have ended, seconds: columns 16 and 17 of `/proc/self/stat`, in hundredths.
+fn processor_time_s() -> Result<f64, String> {
+    let stat = fs::read_to_string("/proc/self/stat").map_err(|error| error.to_string())?;
+    let behind_name = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = |at: usize| -> Option<f64> { behind_name.split_whitespace().nth(at)?.parse().ok() };
+    let sum = ticks(13).zip(ticks(14)).map(|(user, system)| user + system);
+    sum.map(|ticks| ticks / 100.0).ok_or_else(|| "/proc/self/stat is unusual".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_comments_and_blank_lines_are_no_code() {
+        let text = "//! Head.\n\nuse a;\n/// Says.\nfn f() {\n    g(); // why\n}\n\n#[cfg(test)]\nmod tests {\n    \
+                    #[test]\n    fn t() {\n        f();\n    }\n}\nconst A: u8 = 1;\n";
+        assert_eq!(lines_of_code(text), 5);
+        let outside = "#[cfg(test)]\nmod tests;\nfn f() {}\n";
+        assert_eq!(lines_of_code(outside), 1);
+        let field = "struct S {\n    #[cfg(test)]\n    seen: u8,\n    at: u8,\n}\n";
+        assert_eq!(lines_of_code(field), 3);
+    }
+
+    #[test]
+    fn what_only_tests_compile_is_known_by_its_place() {
+        assert!(is_of_tests("crates/a/tests/it/main.rs") && is_of_tests("crates/a/src/b/tests.rs"));
+        assert!(!is_of_tests("crates/a/src/b.rs"));
+    }
+}

@@ -7,6 +7,7 @@
 //! `other`.
 
 mod datagrams;
+mod exposition;
 mod service;
 mod totals;
 

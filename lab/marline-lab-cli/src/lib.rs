@@ -75,8 +75,8 @@ pub enum Command {
     },
 }
 
-/// The whole program with these policies: every subcommand knows them by name, and so do the processes that it starts of
-/// itself. Call it first of all in `main`.
+/// The whole program with these policies: every subcommand knows them by name, and so do the processes that it starts
+/// of itself. Call it first of all in `main`.
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
@@ -96,13 +96,24 @@ pub fn main_with(registry: Registry) -> ExitCode {
 /// Parses the command line, runs the subcommand, prints its error.
 #[must_use]
 pub fn run() -> ExitCode {
-    run_from(std::env::args_os())
+    let cli = Cli::parse();
+    // Capabilities are per thread: before there are others.
+    if let Command::Link(args) = &cli.command
+        && let Err(error) = args.drop_privileges()
+    {
+        return fail(&error);
+    }
+    run_parsed(cli)
 }
 
-/// The same with these arguments, the program's name first.
+/// The same with these arguments, the program's name first, and with the privileges that the process has: for one that
+/// has threads already.
 #[must_use]
 pub fn run_from(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = Cli::parse_from(args);
+    run_parsed(Cli::parse_from(args))
+}
+
+fn run_parsed(cli: Cli) -> ExitCode {
     log::start(cli.log.level(), cli.log.log_format, true);
     perform(cli.command).unwrap_or_else(|error| fail(&error))
 }
@@ -119,11 +130,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 pub fn perform(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Net(args) => in_runtime(net::run(args)),
-        Command::Link(args) => {
-            // Capabilities are per thread: before there are others.
-            args.drop_privileges()?;
-            in_runtime(link::run(*args))
-        }
+        Command::Link(args) => in_runtime(link::run(*args)),
         Command::Import(args) => import::run(&args),
         Command::WhatIf(args) => what_if::run(&args),
         Command::Compare(args) => compare::run(&args),

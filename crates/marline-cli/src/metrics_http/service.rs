@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use marline::advanced::CarrierCounters;
 use marline::{DelayHistogram, MemoryKind};
 use marline_proxy::server::ClientCounts;
-use metrics::{counter, describe_counter, describe_gauge, gauge};
 
+use super::exposition::{Exposition, Labels, braced};
 use crate::service_counts::ServiceCounts;
 
 /// Clients with a label of their own: those with most bytes.
@@ -65,77 +65,94 @@ const CARRIER_EVENTS: [(&str, OfCarrier); 27] = [
     ("link_frames_dropped", |c| c.link_frames_dropped),
 ];
 
-pub(super) fn describe() {
-    describe_counter!(
+pub(super) fn describe(counted: &mut Exposition) {
+    counted.describe_counter(
         CORE,
-        "What the core counted; the names are the kernel's where the meaning agrees"
+        "What the core counted; the names are the kernel's where the meaning agrees",
     );
-    describe_counter!(CARRIER, "What the UDP, TCP or native carrier counted");
-    describe_counter!(REFUSALS, "Connections and requests that were refused, by reason");
-    describe_counter!(CLIENT_CONNECTIONS, "Connections that authenticated with the credential");
-    describe_gauge!(CLIENT_OPEN, "Connections of the credential that exist");
-    describe_counter!(
+    counted.describe_counter(CARRIER, "What the UDP, TCP or native carrier counted");
+    counted.describe_counter(REFUSALS, "Connections and requests that were refused, by reason");
+    counted
+        .describe_counter(CLIENT_CONNECTIONS, "Connections that authenticated with the credential");
+    counted.describe_gauge(CLIENT_OPEN, "Connections of the credential that exist");
+    counted.describe_counter(
         CLIENT_BYTES,
-        "Bytes to and from the targets of the credential's connections"
+        "Bytes to and from the targets of the credential's connections",
     );
-    describe_gauge!(CLIENT_SEEN, "When the credential's last connection was opened");
-    describe_gauge!(CLIENT_QUOTA, "Bytes that the credential may use in a month");
-    describe_gauge!(CLIENT_QUOTA_USED, "Bytes that the credential has used of its quota");
-    describe_gauge!(CLIENT_MEMORY, "Bytes of memory that the credential's connections hold");
-    describe_counter!(CLIENT_MEMORY_WAITS, "How often the credential had to wait for memory");
-    describe_gauge!(MEMORY, "Bytes held of the memory budget, by kind");
-    describe_gauge!(MEMORY_LIMIT, "Bytes of the memory budget");
-    describe_counter!(MEMORY_WAITS, "How often a writer or a new stream had to wait for memory");
-    describe_counter!(STATE_FAILURES, "Failed writings of the file with what was used");
-    describe_counter!(LOG_LOST, "Lines of the log that could not be written");
-    describe_counter!(NOT_CAPTURED, "Packets missing in captures, as these could not be written");
-    describe_gauge!(BUILD, "1; the labels say what runs");
+    counted.describe_gauge(CLIENT_SEEN, "When the credential's last connection was opened");
+    counted.describe_gauge(CLIENT_QUOTA, "Bytes that the credential may use in a month");
+    counted.describe_gauge(CLIENT_QUOTA_USED, "Bytes that the credential has used of its quota");
+    counted.describe_gauge(CLIENT_MEMORY, "Bytes of memory that the credential's connections hold");
+    counted
+        .describe_counter(CLIENT_MEMORY_WAITS, "How often the credential had to wait for memory");
+    counted.describe_gauge(MEMORY, "Bytes held of the memory budget, by kind");
+    counted.describe_gauge(MEMORY_LIMIT, "Bytes of the memory budget");
+    counted.describe_counter(
+        MEMORY_WAITS,
+        "How often a writer or a new stream had to wait for memory",
+    );
+    counted.describe_counter(STATE_FAILURES, "Failed writings of the file with what was used");
+    counted.describe_counter(LOG_LOST, "Lines of the log that could not be written");
+    counted.describe_counter(
+        NOT_CAPTURED,
+        "Packets missing in captures, as these could not be written",
+    );
+    counted.describe_gauge(BUILD, "1; the labels say what runs");
 }
 
 /// What runs, as a metric that is always 1.
-pub(super) fn build_info(role: &'static str) {
-    gauge!(BUILD, "version" => crate::VERSION, "role" => role).set(1.0);
+pub(super) fn build_info(counted: &mut Exposition, role: &'static str) {
+    let labels = vec![("version", crate::VERSION.to_owned()), ("role", role.to_owned())];
+    counted.set(BUILD, labels, 1.0);
 }
 
 /// Sets the metrics to what was counted.
-pub(super) fn set(service: &ServiceCounts) {
+pub(super) fn set(counted: &mut Exposition, service: &ServiceCounts) {
     for (name, count) in service.core.named() {
-        counter!(CORE, "event" => name).absolute(count);
+        counted.raise(CORE, vec![("event", name.to_owned())], count);
     }
     for (name, of) in CARRIER_EVENTS {
-        counter!(CARRIER, "event" => name).absolute(service.carrier.iter().map(of).sum());
+        counted.raise(
+            CARRIER,
+            vec![("event", name.to_owned())],
+            service.carrier.iter().map(of).sum(),
+        );
     }
     for (reason, count) in &service.refusals {
-        counter!(REFUSALS, "reason" => reason.label()).absolute(*count);
+        counted.raise(REFUSALS, vec![("reason", reason.label().to_owned())], *count);
     }
-    counter!(LOG_LOST).absolute(crate::log::lost_lines());
-    counter!(NOT_CAPTURED).absolute(marline_io::packets_not_captured());
-    counter!(STATE_FAILURES).absolute(service.ledger_failures);
+    counted.raise(LOG_LOST, Vec::new(), crate::log::lost_lines());
+    counted.raise(NOT_CAPTURED, Vec::new(), marline_io::packets_not_captured());
+    counted.raise(STATE_FAILURES, Vec::new(), service.ledger_failures);
     if let Some(memory) = &service.memory {
         for (kind, bytes) in MemoryKind::ALL.iter().zip(memory.by_kind) {
-            gauge!(MEMORY, "kind" => kind.name()).set(bytes as f64);
+            counted.set(MEMORY, vec![("kind", kind.name().to_owned())], bytes as f64);
         }
-        gauge!(MEMORY_LIMIT).set(memory.limit.map_or(f64::INFINITY, |bytes| bytes as f64));
-        counter!(MEMORY_WAITS).absolute(memory.waits);
+        counted.set(
+            MEMORY_LIMIT,
+            Vec::new(),
+            memory.limit.map_or(f64::INFINITY, |bytes| bytes as f64),
+        );
+        counted.raise(MEMORY_WAITS, Vec::new(), memory.waits);
     }
     let mut clients: Vec<&ClientCounts> = service.clients.iter().collect();
     clients.sort_by_key(|client| core::cmp::Reverse(client.to_targets + client.from_targets));
     for client in clients.into_iter().take(MAX_CLIENTS) {
         let name = || client.name.to_string();
-        counter!(CLIENT_CONNECTIONS, "credential" => name()).absolute(client.connections);
-        gauge!(CLIENT_OPEN, "credential" => name()).set(client.open as f64);
+        counted.raise(CLIENT_CONNECTIONS, vec![("credential", name())], client.connections);
+        counted.set(CLIENT_OPEN, vec![("credential", name())], client.open as f64);
         for (way, bytes) in [("to_target", client.to_targets), ("from_target", client.from_targets)]
         {
-            let labels = [("credential", name()), ("direction", way.to_owned())];
-            counter!(CLIENT_BYTES, &labels).absolute(bytes);
+            let labels = vec![("credential", name()), ("direction", way.to_owned())];
+            counted.raise(CLIENT_BYTES, labels, bytes);
         }
         let seen = client.seen_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        gauge!(CLIENT_SEEN, "credential" => name()).set(seen.as_secs_f64());
-        gauge!(CLIENT_MEMORY, "credential" => name()).set(client.memory as f64);
-        counter!(CLIENT_MEMORY_WAITS, "credential" => name()).absolute(client.memory_waits);
+        counted.set(CLIENT_SEEN, vec![("credential", name())], seen.as_secs_f64());
+        counted.set(CLIENT_MEMORY, vec![("credential", name())], client.memory as f64);
+        counted.raise(CLIENT_MEMORY_WAITS, vec![("credential", name())], client.memory_waits);
         if let Some(used) = &client.quota {
-            gauge!(CLIENT_QUOTA, "credential" => name()).set(used.quota.bytes as f64);
-            gauge!(CLIENT_QUOTA_USED, "credential" => name()).set(used.used_bytes as f64);
+            counted.set(CLIENT_QUOTA, vec![("credential", name())], used.quota.bytes as f64);
+            counted.set(CLIENT_QUOTA_USED, vec![("credential", name())], used.used_bytes as f64);
         }
     }
 }
@@ -144,31 +161,23 @@ pub(super) fn set(service: &ServiceCounts) {
 pub(super) fn write_histogram(
     out: &mut String,
     (name, about): (&str, &str),
-    series: &[(Vec<(&str, String)>, DelayHistogram)],
+    series: &[(Labels, DelayHistogram)],
 ) {
     // Writing to a string cannot fail.
     let _ = write!(out, "# HELP {name} {about}\n# TYPE {name} histogram\n");
     for (labels, histogram) in series {
-        let shown: String = labels
-            .iter()
-            .map(|(label, value)| format!("{label}=\"{}\",", escaped(value)))
-            .collect();
         let mut so_far = 0;
         for (bound, count) in histogram.classes() {
             so_far += count;
             let bound = bound.map_or("+Inf".to_owned(), |bound| bound.as_secs_f64().to_string());
-            let _ = writeln!(out, "{name}_bucket{{{shown}le=\"{bound}\"}} {so_far}");
+            let bucket = [labels.as_slice(), &[("le", bound)]].concat();
+            let _ = writeln!(out, "{name}_bucket{} {so_far}", braced(&bucket));
         }
-        let shown = shown.trim_end_matches(',');
-        let braced = if shown.is_empty() { String::new() } else { format!("{{{shown}}}") };
-        let _ = writeln!(out, "{name}_sum{braced} {}", histogram.sum_us() as f64 / 1e6);
-        let _ = writeln!(out, "{name}_count{braced} {so_far}");
+        let labels = braced(labels);
+        let _ = writeln!(out, "{name}_sum{labels} {}", histogram.sum_us() as f64 / 1e6);
+        let _ = writeln!(out, "{name}_count{labels} {so_far}");
     }
     out.push('\n');
-}
-
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]

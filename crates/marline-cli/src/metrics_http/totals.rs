@@ -1,7 +1,6 @@
 //! Monotonic totals computed from snapshots of connections that come and go, and from their events.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,10 +8,9 @@ use std::time::Duration;
 use marline::datagrams::LaneCounters;
 use marline::{ConnectionId, DelayHistogram, Instant, MonitorEvent, MonitorKind, StreamDirection};
 use marline_proxy::udp::UdpCounts;
-use metrics::{counter, describe_counter, describe_gauge, gauge, with_local_recorder};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
 use super::datagrams;
+use super::exposition::{Exposition, Labels};
 use super::service::{self, write_histogram};
 use crate::control::protocol::{AddressPair, Connection, Path, Subflow};
 use crate::path_state::{PathState, of_path};
@@ -28,8 +26,8 @@ const OTHER: &str = "other";
 const MAX_HANDSHAKES: usize = 8_192;
 
 /// The totals of a process.
+#[derive(Debug)]
 pub struct Totals {
-    recorder: PrometheusRecorder,
     state: Mutex<State>,
 }
 
@@ -45,6 +43,7 @@ pub enum Side {
 #[derive(Debug)]
 struct State {
     side: Side,
+    counted: Exposition,
     /// What was seen last of each connection.
     seen: BTreeMap<u64, Seen>,
     paths: Vec<String>,
@@ -121,7 +120,7 @@ const TIMES_BAD: &str = "marline_address_pair_bad_total";
 const SRTT: &str = "marline_path_srtt_seconds";
 /// 1 for the state that a path has, 0 for the others.
 const STATE: &str = "marline_interface_state";
-/// Grows like a counter; those of this library hold whole numbers only.
+/// Grows like a counter, but in fractions.
 const ENERGY: &str = "marline_path_radio_joules";
 const PROMOTIONS: &str = "marline_path_radio_promotions_total";
 const PATH_QUOTA: &str = "marline_path_quota_bytes";
@@ -133,55 +132,48 @@ const FALLBACK: &str = "marline_fallback_connections";
 const WRITTEN: &str = "marline_written_bytes_total";
 const READ: &str = "marline_read_bytes_total";
 
-impl fmt::Debug for Totals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Totals").field("state", &self.state).finish_non_exhaustive()
-    }
-}
-
 impl Totals {
     /// Nothing counted yet.
     #[must_use]
     pub fn new(side: Side, role: &'static str) -> Self {
-        let recorder = PrometheusBuilder::new().build_recorder();
-        with_local_recorder(&recorder, || {
-            service::describe();
-            service::build_info(role);
-            for (name, meaning, _) in COUNTERS {
-                describe_counter!(name, meaning);
-            }
-            for (name, meaning, _) in GAUGES {
-                describe_gauge!(name, meaning);
-            }
-            for (name, meaning, _) in ADDRESS_PAIRS {
-                describe_gauge!(name, meaning);
-            }
-            describe_counter!(
-                TIMES_BAD,
-                "How often path health monitoring came to hold it to be bad"
-            );
-            describe_gauge!(SRTT, "Smoothed RTT, mean over the path's subflows");
-            describe_gauge!(
-                STATE,
-                "1 for what the path is good for: usable, degraded, unreachable"
-            );
-            describe_gauge!(ENERGY, "Energy of the path's radio since the path was opened");
-            describe_counter!(PROMOTIONS, "Times the path's radio was woken");
-            describe_gauge!(PATH_QUOTA, "Bytes that may go by the path in a month");
-            describe_gauge!(PATH_QUOTA_USED, "Bytes of the path's quota that are used");
-            describe_counter!(EVENTS, "Events, by the names of `marline monitor`");
-            describe_counter!(OPENED, "Connections seen");
-            describe_gauge!(OPEN, "Connections that exist");
-            describe_gauge!(FALLBACK, "Connections that run as plain TCP");
-            describe_counter!(WRITTEN, "Bytes applications wrote");
-            describe_counter!(READ, "Bytes applications read");
-            describe_gauge!(datagrams::LANES, "Lanes for datagrams that exist");
-            for (name, meaning, _) in datagrams::COUNTERS {
-                describe_counter!(name, meaning);
-            }
-        });
+        let mut counted = Exposition::default();
+        service::describe(&mut counted);
+        service::build_info(&mut counted, role);
+        for (name, meaning, _) in COUNTERS {
+            counted.describe_counter(name, meaning);
+        }
+        for (name, meaning, _) in GAUGES {
+            counted.describe_gauge(name, meaning);
+        }
+        for (name, meaning, _) in ADDRESS_PAIRS {
+            counted.describe_gauge(name, meaning);
+        }
+        counted.describe_counter(
+            TIMES_BAD,
+            "How often path health monitoring came to hold it to be bad",
+        );
+        counted.describe_gauge(SRTT, "Smoothed RTT, mean over the path's subflows");
+        counted.describe_gauge(
+            STATE,
+            "1 for what the path is good for: usable, degraded, unreachable",
+        );
+        counted.describe_gauge(ENERGY, "Energy of the path's radio since the path was opened");
+        counted.describe_counter(PROMOTIONS, "Times the path's radio was woken");
+        counted.describe_gauge(PATH_QUOTA, "Bytes that may go by the path in a month");
+        counted.describe_gauge(PATH_QUOTA_USED, "Bytes of the path's quota that are used");
+        counted.describe_counter(EVENTS, "Events, by the names of `marline monitor`");
+        counted.describe_counter(OPENED, "Connections seen");
+        counted.describe_gauge(OPEN, "Connections that exist");
+        counted.describe_gauge(FALLBACK, "Connections that run as plain TCP");
+        counted.describe_counter(WRITTEN, "Bytes applications wrote");
+        counted.describe_counter(READ, "Bytes applications read");
+        counted.describe_gauge(datagrams::LANES, "Lanes for datagrams that exist");
+        for (name, meaning, _) in datagrams::COUNTERS {
+            counted.describe_counter(name, meaning);
+        }
         let state = State {
             side,
+            counted,
             seen: BTreeMap::new(),
             paths: Vec::new(),
             interfaces: BTreeMap::new(),
@@ -192,20 +184,18 @@ impl Totals {
             datagram_delivery: None,
             rtts: BTreeMap::new(),
         };
-        Totals { recorder, state: Mutex::new(state) }
+        Totals { state: Mutex::new(state) }
     }
 
     /// Takes in all connections there are: those not among them have ended.
     pub fn sample(&self, connections: &[Connection]) {
         let mut state = self.state();
-        with_local_recorder(&self.recorder, || {
-            for connection in connections {
-                state.add(connection);
-            }
-            let alive: BTreeSet<u64> = connections.iter().map(|c| c.connection).collect();
-            state.seen.retain(|number, _| alive.contains(number));
-            state.gauges(connections);
-        });
+        for connection in connections {
+            state.add(connection);
+        }
+        let alive: BTreeSet<u64> = connections.iter().map(|c| c.connection).collect();
+        state.seen.retain(|number, _| alive.contains(number));
+        state.gauges(connections);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -220,29 +210,26 @@ impl Totals {
             state.interfaces = paths.iter().filter_map(named).collect();
         }
         let is_client = state.side == Side::Client;
-        drop(state);
-        with_local_recorder(&self.recorder, || {
-            for path in paths.iter().filter(|_| is_client) {
-                let now = of_path(path, connections).state;
-                for state in PathState::ALL {
-                    let labels = [("interface", path.name.clone()), ("state", state.word().into())];
-                    gauge!(STATE, &labels).set(f64::from(u8::from(state == now)));
-                }
-                if let Some(quota) = &path.quota {
-                    let name = || path.name.clone();
-                    gauge!(PATH_QUOTA, "interface" => name()).set(quota.bytes as f64);
-                    gauge!(PATH_QUOTA_USED, "interface" => name()).set(quota.used_bytes as f64);
-                }
+        let counted = &mut state.counted;
+        for path in paths.iter().filter(|_| is_client) {
+            let now = of_path(path, connections).state;
+            let interface = || ("interface", path.name.clone());
+            for state in PathState::ALL {
+                let labels = vec![interface(), ("state", state.word().into())];
+                counted.set(STATE, labels, f64::from(u8::from(state == now)));
             }
-            for (path, radio) in paths.iter().filter_map(|path| Some((path, path.radio.as_ref()?)))
-            {
-                for (cause, joules) in [("traffic", radio.traffic_j), ("idle", radio.idle_j)] {
-                    let labels = [("interface", path.name.clone()), ("cause", cause.to_owned())];
-                    gauge!(ENERGY, &labels).set(joules);
-                }
-                counter!(PROMOTIONS, "interface" => path.name.clone()).absolute(radio.promotions);
+            if let Some(quota) = &path.quota {
+                counted.set(PATH_QUOTA, vec![interface()], quota.bytes as f64);
+                counted.set(PATH_QUOTA_USED, vec![interface()], quota.used_bytes as f64);
             }
-        });
+        }
+        for (path, radio) in paths.iter().filter_map(|path| Some((path, path.radio.as_ref()?))) {
+            let interface = || ("interface", path.name.clone());
+            for (cause, joules) in [("traffic", radio.traffic_j), ("idle", radio.idle_j)] {
+                counted.set(ENERGY, vec![interface(), ("cause", cause.to_owned())], joules);
+            }
+            counted.raise(PROMOTIONS, vec![interface()], radio.promotions);
+        }
     }
 
     /// Takes in the path health monitor's table: the bad address pairs, then those with most
@@ -251,32 +238,31 @@ impl Totals {
     pub fn address_pairs(&self, address_pairs: &[AddressPair]) {
         let mut address_pairs: Vec<&AddressPair> = address_pairs.iter().collect();
         address_pairs.sort_by_key(|n| (n.health != "bad", core::cmp::Reverse(n.members)));
-        with_local_recorder(&self.recorder, || {
-            for pair in address_pairs.into_iter().take(MAX_PATHS) {
-                let label = format!("{}={}", pair.local, pair.remote);
-                for (name, _, of) in ADDRESS_PAIRS {
-                    gauge!(name, "address_pair" => label.clone()).set(of(pair));
-                }
-                counter!(TIMES_BAD, "address_pair" => label).absolute(pair.times_bad);
+        let counted = &mut self.state().counted;
+        for pair in address_pairs.into_iter().take(MAX_PATHS) {
+            let label = vec![("address_pair", format!("{}={}", pair.local, pair.remote))];
+            for (name, _, of) in ADDRESS_PAIRS {
+                counted.set(name, label.clone(), of(pair));
             }
-        });
+            counted.raise(TIMES_BAD, label, pair.times_bad);
+        }
     }
 
     /// Takes in the counts of datagrams.
     pub fn datagrams(&self, (lanes, udp): &(LaneCounters, UdpCounts)) {
-        self.state().datagram_delivery = Some(lanes.stats.delays);
-        with_local_recorder(&self.recorder, || {
-            gauge!(datagrams::LANES).set(lanes.lanes as f64);
-            for (name, _, of) in datagrams::COUNTERS {
-                counter!(name).absolute(of(lanes, udp));
-            }
-        });
+        let mut state = self.state();
+        state.datagram_delivery = Some(lanes.stats.delays);
+        state.counted.set(datagrams::LANES, Vec::new(), lanes.lanes as f64);
+        for (name, _, of) in datagrams::COUNTERS {
+            state.counted.raise(name, Vec::new(), of(lanes, udp));
+        }
     }
 
     /// Takes in what the process counted.
     pub fn service(&self, service: &ServiceCounts) {
-        self.state().delivery = service.delivery;
-        with_local_recorder(&self.recorder, || service::set(service));
+        let mut state = self.state();
+        state.delivery = service.delivery;
+        service::set(&mut state.counted, service);
     }
 
     /// Takes in an event of a connection.
@@ -286,22 +272,20 @@ impl Totals {
 
     /// Adds the last snapshot of a connection that ends.
     pub fn observe(&self, connection: &Connection) {
-        let mut state = self.state();
-        with_local_recorder(&self.recorder, || state.add(connection));
+        self.state().add(connection);
     }
 
     /// Counts events of a name.
     pub fn count_event(&self, name: &str, count: u64) {
-        with_local_recorder(&self.recorder, || {
-            counter!(EVENTS, "event" => name.to_owned()).increment(count);
-        });
+        self.state().counted.add(EVENTS, vec![("event", name.to_owned())], count);
     }
 
     /// Everything in Prometheus' text format.
     #[must_use]
     pub fn render(&self) -> String {
-        let mut text = self.recorder.handle().render();
-        self.state().write_histograms(&mut text);
+        let state = self.state();
+        let mut text = state.counted.render();
+        state.write_histograms(&mut text);
         text
     }
 }
@@ -319,17 +303,18 @@ impl State {
         let is_new = !self.seen.contains_key(&connection.connection);
         let seen = self.seen.entry(connection.connection).or_default();
         if is_new {
-            counter!(OPENED).increment(1);
+            self.counted.add(OPENED, Vec::new(), 1);
         }
-        counter!(WRITTEN).increment(grown(&mut seen.written, connection.bytes_written));
-        counter!(READ).increment(grown(&mut seen.read, connection.bytes_read));
+        let written = grown(&mut seen.written, connection.bytes_written);
+        self.counted.add(WRITTEN, Vec::new(), written);
+        self.counted.add(READ, Vec::new(), grown(&mut seen.read, connection.bytes_read));
         for (path, sums) in now {
             let before = seen.paths.entry(path.clone()).or_default();
             // Sent and received are the first of them.
             let is_used = before[..2] != sums[..2];
             for ((before, now), (name, _, _)) in before.iter_mut().zip(sums).zip(COUNTERS) {
                 let labels = labels(self.side, &self.interfaces, &path);
-                counter!(name, &labels).increment(grown(before, now));
+                self.counted.add(name, labels, grown(before, now));
             }
             if is_used {
                 let of_path = |s: &&Subflow| label(&mut self.paths, self.side, s) == path;
@@ -391,9 +376,9 @@ impl State {
     }
 
     fn gauges(&mut self, connections: &[Connection]) {
-        gauge!(OPEN).set(connections.len() as f64);
+        self.counted.set(OPEN, Vec::new(), connections.len() as f64);
         let fallen = connections.iter().filter(|c| c.fallback.is_some()).count();
-        gauge!(FALLBACK).set(fallen as f64);
+        self.counted.set(FALLBACK, Vec::new(), fallen as f64);
         let mut by_path: BTreeMap<String, Vec<&Subflow>> = BTreeMap::new();
         for subflow in connections.iter().flat_map(|c| &c.subflows) {
             by_path.entry(label(&mut self.paths, self.side, subflow)).or_default().push(subflow);
@@ -404,21 +389,18 @@ impl State {
             let subflows = by_path.get(&path).map_or(&[][..], Vec::as_slice);
             for (name, _, of) in GAUGES {
                 let sum: u64 = subflows.iter().map(|subflow| of(subflow)).sum();
-                gauge!(name, &labels(self.side, &self.interfaces, &path)).set(sum as f64);
+                let labels = labels(self.side, &self.interfaces, &path);
+                self.counted.set(name, labels, sum as f64);
             }
             let known: Vec<u64> = subflows.iter().filter_map(|s| s.srtt_us).collect();
             let mean = known.iter().sum::<u64>() as f64 / known.len().max(1) as f64;
-            gauge!(SRTT, &labels(self.side, &self.interfaces, &path)).set(mean / 1e6);
+            self.counted.set(SRTT, labels(self.side, &self.interfaces, &path), mean / 1e6);
         }
     }
 }
 
 /// The labels of a path: its name and, at a client, the interface of its address, empty where none is known.
-fn labels(
-    side: Side,
-    interfaces: &BTreeMap<IpAddr, String>,
-    path: &str,
-) -> Vec<(&'static str, String)> {
+fn labels(side: Side, interfaces: &BTreeMap<IpAddr, String>, path: &str) -> Labels {
     let address = path.split_once('=').and_then(|(local, _)| local.parse().ok());
     let interface = address.and_then(|address: IpAddr| interfaces.get(&address)).cloned();
     let named = [("path", path.to_owned())].into_iter();

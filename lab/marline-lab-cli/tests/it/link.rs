@@ -48,6 +48,10 @@ fn a_link_obeys_and_reports() {
     said.read_line(&mut line).expect("a line");
     let address = line.split_once("listening on ").and_then(|(_, rest)| rest.split(',').next());
     let address: SocketAddr = address.expect("an address").parse().expect("an address");
+    // Whoever started it, it keeps no privilege.
+    let status = std::fs::read_to_string(format!("/proc/{}/status", running.0.id()));
+    let status = status.expect("its status");
+    assert!(status.contains("CapEff:\t0000000000000000\n"), "{status}");
     let mut control = BufReader::new(connect(&socket));
 
     let client = UdpSocket::bind("127.0.0.1:0").expect("bind");

@@ -1,4 +1,4 @@
-//! What several of the tests need.
+//! Common parts of the tests.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -46,8 +46,8 @@ const SILENT_BYTES: u64 = 4_096;
 const TRAIN_FRAMES: u8 = 12;
 /// A silent path is asked at least so often while datagrams are sent.
 const SLOWEST_ASKING: Duration = Duration::from_secs(1);
-/// The same where others probe it.
-const SLOWEST_ASKING_BESIDE_OTHERS: Duration = Duration::from_secs(4);
+/// How often it is asked where others probe it.
+const ASKING_BESIDE_OTHERS: Duration = Duration::from_secs(4);
 /// From this share of frames on that are lost alone, one that is overdue says nothing of those sent since.
 const LOST_ALONE: f32 = 0.005;
 /// Bytes of the shortest frame with an item in it, around it.

@@ -240,7 +240,7 @@ fn compare(paths: &[(&PathSpec, Vec<&Gone>)]) -> Option<Finding> {
         return None;
     }
     let text = format!(
-        "the server answers over {}: the network behind {} seems to block it; connections use the other paths",
+        "the server answers over {}: the network behind {} is dead or blocks it; connections use the other paths",
         works.join(", "),
         blocked.join(", ")
     );

@@ -28,6 +28,14 @@ const EVERY: Duration = Duration::from_millis(100);
 const OVER_WIFI: Duration = Duration::from_millis(90);
 /// After this time only probes are sent on a silent path.
 const SETTLING: Duration = Duration::from_secs(2);
+/// Probes of both sides on a silent path, in silences of this length and more: in shorter ones a single probe counts much.
+const MOST_PROBE_BYTES_PER_S: f64 = 300.0;
+const COUNTED_S: u64 = 10;
+/// A link beside which a dead one is to be noticed by its own round trips.
+const FIBER: &str = "rate=20M,delay=20ms,queue=100ms";
+const SATELLITE: &str = "rate=50M,delay=300ms,queue=300ms,loss=0.5%";
+const FIBER_DEATHS: usize = 6;
+const SATELLITE_KNOWN: Duration = Duration::from_secs(4);
 /// A return is most of so many echoes in a row: one may be late on a busy machine.
 const IN_A_ROW: usize = 10;
 const MOST: usize = 8;
@@ -40,7 +48,7 @@ fn now_ns() -> u64 {
 
 /// Where TCP streams lead to.
 #[test]
-fn tcp_echo() {
+pub(super) fn tcp_echo() {
     if two_uplinks::plays(tcp_echo) {
         two_uplinks::echo("127.0.0.1:8080");
     }
@@ -48,7 +56,7 @@ fn tcp_echo() {
 
 /// Where UDP flows lead to.
 #[test]
-fn udp_echo() {
+pub(super) fn udp_echo() {
     if !two_uplinks::plays(udp_echo) {
         return;
     }
@@ -62,7 +70,7 @@ fn udp_echo() {
 
 /// Sends messages at a pace, and says of each that came back when it was sent and how long that took.
 #[test]
-fn user() {
+pub(super) fn user() {
     if !two_uplinks::plays(user) {
         return;
     }
@@ -113,6 +121,15 @@ fn came_back(kind: &str, message: &[u8; MESSAGE]) {
 struct Echoes(Vec<(u64, u64)>);
 
 impl Echoes {
+    /// The longest time without an echo that began or lasted within two seconds after `since`.
+    fn gap(&self, since: u64) -> Duration {
+        let mut arrived: Vec<u64> = self.0.iter().map(|(sent, took)| sent + took).collect();
+        arrived.sort_unstable();
+        let near = |pair: &&[u64]| pair[1] >= since && pair[0] <= since + 500_000_000;
+        let gaps = arrived.windows(2).filter(near).map(|pair| pair[1] - pair[0]);
+        Duration::from_nanos(gaps.max().unwrap_or_default())
+    }
+
     /// The first moment since `since` at which echoes go over WiFi both ways.
     fn over_wifi(&self, since: u64) -> Option<Duration> {
         let after: Vec<_> = self.0.iter().filter(|(sent, took)| sent + took >= since).collect();
@@ -218,18 +235,27 @@ impl Trouble {
     }
 }
 
-/// Plays these troubles one after another on one pair of hosts; each return has to be sooner than the trouble lasted.
-fn play(dir: &Path, name: &str, troubles: &[(Trouble, u64)]) {
-    let mut hosts = TwoUplinks::set(&two_uplinks::wifi_and_lte(WIFI, LTE), name, dir);
-    hear(&hosts.role(Side::Server, "", tcp_echo), "ready");
-    hear(&hosts.role(Side::Server, "", udp_echo), "ready");
-    hosts.marline_server("udp");
-    hosts.shell(Side::Client, "ip link set lo up");
-    let client = "marline client --invite-file invite --path wifi --path lte \
-                  -L 9000:127.0.0.1:8080 -U 9001:127.0.0.1:8081";
-    hear(&hosts.program(Side::Client, client), "listening on");
-    let lines = hosts.role(Side::Client, "", user);
-    let mut heard = Heard { lines, tcp: Echoes::default(), udp: Echoes::default() };
+/// A server's and a client's settings.
+#[derive(Copy, Clone, Debug)]
+struct Settings {
+    carrier: &'static str,
+    server: &'static str,
+    /// Of the probes of a silence.
+    most_bytes_per_s: Option<f64>,
+}
+
+const USUAL: Settings =
+    Settings { carrier: "udp", server: "", most_bytes_per_s: Some(MOST_PROBE_BYTES_PER_S) };
+/// What the kernel repeats is not bounded here: a segment a second on each side.
+const BY_TCP: Settings = Settings { carrier: "tcp", most_bytes_per_s: None, ..USUAL };
+/// Connections of one client are in different shards of the server, and each shard probes for its own.
+const FOUR_SHARDS: Settings =
+    Settings { server: "--shards 4", most_bytes_per_s: Some(360.0), ..USUAL };
+
+/// Plays these troubles one after another on one pair of hosts; each return has to be sooner than the trouble lasted,
+/// and the probes of a silence are bounded.
+fn play(dir: &Path, name: &str, settings: Settings, troubles: &[(Trouble, u64)]) {
+    let (hosts, mut heard) = talking(dir, name, settings, [WIFI, LTE]);
     heard.returns(now_ns());
     for (trouble, seconds) in troubles {
         let bytes_per_s = trouble.befall(&hosts, *seconds);
@@ -243,9 +269,31 @@ fn play(dir: &Path, name: &str, troubles: &[(Trouble, u64)]) {
         );
         let late = tcp.max(udp);
         assert!(late < Duration::from_secs(*seconds), "{trouble:?} for {seconds} s: {late:?}");
+        let bound = settings.most_bytes_per_s.filter(|_| *seconds >= COUNTED_S);
+        if let (Trouble::Silent, Some(most)) = (trouble, bound) {
+            assert!(bytes_per_s <= most, "{seconds} s: {bytes_per_s} B/s");
+        }
         // Before the next trouble it is in use for some time.
         std::thread::sleep(Duration::from_secs(2));
     }
+}
+
+/// Hosts between which a TCP stream and a UDP flow of echoes go, over two links, of which the first is called wifi.
+fn talking(dir: &Path, name: &str, settings: Settings, links: [&str; 2]) -> (TwoUplinks, Heard) {
+    let Settings { carrier, server, .. } = settings;
+    let mut hosts = TwoUplinks::set(&two_uplinks::wifi_and_lte(links[0], links[1]), name, dir);
+    hear(&hosts.role(Side::Server, "", tcp_echo), "ready");
+    hear(&hosts.role(Side::Server, "", udp_echo), "ready");
+    hosts.marline_server(&format!("{carrier} {server}"));
+    hosts.shell(Side::Client, "ip link set lo up");
+    let client = format!(
+        "marline client --invite-file invite --path wifi --path lte --carrier {carrier} \
+         -L 9000:127.0.0.1:8080 -U 9001:127.0.0.1:8081"
+    );
+    hear(&hosts.program(Side::Client, &client), "listening on");
+    let lines = hosts.role(Side::Client, "", user);
+    let heard = Heard { lines, tcp: Echoes::default(), udp: Echoes::default() };
+    (hosts, heard)
 }
 
 #[test]
@@ -255,7 +303,53 @@ fn echoes_are_back_on_wifi_soon_after_it_was_silent() {
         return;
     }
     let dir = tempfile::tempdir().expect("directory");
-    play(dir.path(), "returns", &[(Trouble::Silent, 4), (Trouble::Silent, 12)]);
+    play(dir.path(), "returns", USUAL, &[(Trouble::Silent, 4), (Trouble::Silent, 12)]);
+}
+
+#[test]
+fn echoes_are_back_on_wifi_through_a_server_of_four_shards() {
+    let _alone = support::alone();
+    if !two_uplinks::possible(&[]) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    play(dir.path(), "shards", FOUR_SHARDS, &[(Trouble::Silent, 4), (Trouble::Silent, 12)]);
+}
+
+/// The system's TCP repeats what it carries at a pace of its own, which has doubled many times after half a minute.
+#[test]
+fn echoes_are_back_on_wifi_by_tcp() {
+    let _alone = support::alone();
+    if !two_uplinks::possible(&[]) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    play(dir.path(), "by-tcp", BY_TCP, &[(Trouble::Silent, 4), (Trouble::Silent, 15)]);
+}
+
+/// The fiber dies, and what notices it must not wait for the satellite's round trips. In virtual time, with bounds:
+/// `cargo test -p marline-sim --test it satellite -- --nocapture`.
+#[test]
+fn echoes_go_on_by_the_satellite_when_the_fiber_beside_it_dies() {
+    let _alone = support::alone();
+    if !two_uplinks::possible(&[]) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    let (hosts, mut heard) = talking(dir.path(), "satellite", USUAL, [FIBER, SATELLITE]);
+    heard.returns(now_ns());
+    for _ in 0..FIBER_DEATHS {
+        std::thread::sleep(SATELLITE_KNOWN);
+        let since = now_ns();
+        hosts.net.command("wifi", "down").expect("an order");
+        std::thread::sleep(SATELLITE_KNOWN);
+        heard.listen();
+        let (tcp, udp) = (heard.tcp.gap(since), heard.udp.gap(since));
+        println!("the fiber dies: TCP has a gap of {tcp:.2?}, UDP of {udp:.2?}");
+        assert!(tcp.max(udp) < SATELLITE_KNOWN, "{tcp:?}, {udp:?}");
+        hosts.net.command("wifi", "up").expect("an order");
+        heard.returns(now_ns());
+    }
 }
 
 #[test]
@@ -269,5 +363,18 @@ fn echoes_are_back_on_wifi_soon_after_any_trouble() {
     let silent = [4, 10, 15, 30, 60, 120].map(|seconds| (Trouble::Silent, seconds));
     let slow = [4, 10, 30].map(|seconds| (Trouble::Slow, seconds));
     let flapping = [10, 30].map(|seconds| (Trouble::Flapping, seconds));
-    play(dir.path(), "returns-all", &[&silent[..], &slow, &flapping].concat());
+    play(dir.path(), "returns-all", USUAL, &[&silent[..], &slow, &flapping].concat());
+}
+
+/// The connection is given up during the silence, and has to be opened again.
+#[test]
+#[ignore = "minutes: cargo xtask nightly returns"]
+fn echoes_are_back_on_wifi_by_tcp_soon_after_a_long_silence() {
+    let _alone = support::alone();
+    if !two_uplinks::possible(&[]) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    let silent = [30, 60, 120].map(|seconds| (Trouble::Silent, seconds));
+    play(dir.path(), "returns-tcp", BY_TCP, &silent);
 }

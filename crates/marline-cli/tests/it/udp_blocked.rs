@@ -136,19 +136,50 @@ fn where_udp_is_policed_a_transfer_goes_by_tcp_and_status_says_why() {
     assert!(said.contains("by TCP, as UDP is slower ("), "{said}");
 }
 
+/// Keeps processes from running for most of the time, until it is dropped.
+enum Starvation {
+    Quota {
+        _group: ProcessorCgroup,
+    },
+    /// A shell stops and continues them.
+    Signals {
+        _shell: support::Running,
+    },
+}
+
+impl Starvation {
+    /// A quota of the system's: so many milliseconds of every 100.
+    fn by_quota(percent: u64, processes: [u32; 2]) -> Option<Starvation> {
+        let group = ProcessorCgroup::with_percent(percent)?;
+        processes.into_iter().for_each(|process| group.take(process));
+        Some(Starvation::Quota { _group: group })
+    }
+
+    /// As [`by_quota`](Self::by_quota), by signals, which any machine has: 3 ms of every 100.
+    fn by_signals(processes: [u32; 2]) -> Starvation {
+        let [one, other] = processes;
+        let mut shell = std::process::Command::new("bash");
+        let turns = format!(
+            "while kill -STOP {one} {other}; do sleep 0.097; kill -CONT {one} {other}; sleep 0.003; done"
+        );
+        shell.args(["-c", &turns]);
+        Starvation::Signals { _shell: support::Running::start_command(shell, "turns") }
+    }
+}
+
 /// A client that has hardly any processor time finds the answer and the end of its patience at the same time.
-#[test]
-fn a_client_with_three_percent_of_a_processor_does_not_take_its_own_delay_for_blocked_udp() {
+fn does_not_take_its_own_delay_for_blocked_udp(
+    starve: impl FnOnce([u32; 2]) -> Option<Starvation>,
+) {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let target = "127.0.0.1:9".parse().expect("an address");
-    let server = support::start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
+    let mut server = support::start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
     let path = format!("127.0.0.1={}", server.address);
     let flags = ["--path", &path, "--warm", "0"];
     let (mut client, socks) = support::start_client(dir.path(), &server.invite_file, &flags);
-    let Some(group) = ProcessorCgroup::with_percent(3) else { return };
-    group.take(client.id());
-    group.take(server.process.id());
+    let processes = [client.id(), server.process.id()];
+    let Some(starvation) = starve(processes) else { return };
     for _ in 0..STARVED_ROUNDS {
         std::thread::scope(|all| {
             // Port 9 refuses: each request is answered, and nothing is passed on.
@@ -157,9 +188,25 @@ fn a_client_with_three_percent_of_a_processor_does_not_take_its_own_delay_for_bl
         });
     }
     let said = client.said();
+    // A group can be removed when nothing is in it.
+    for process in [&mut client, &mut server.process] {
+        process.signal("KILL");
+        process.end();
+    }
+    drop(starvation);
     assert!(!said.iter().any(|line| line.contains("UDP gets no answer")), "{said:#?}");
-    client.signal("KILL");
-    client.end();
+}
+
+#[test]
+fn a_client_with_three_percent_of_a_processor_does_not_take_its_own_delay_for_blocked_udp() {
+    does_not_take_its_own_delay_for_blocked_udp(|processes| Starvation::by_quota(3, processes));
+}
+
+#[test]
+fn a_client_that_is_stopped_for_most_of_the_time_does_not_take_that_for_blocked_udp() {
+    does_not_take_its_own_delay_for_blocked_udp(|processes| {
+        Some(Starvation::by_signals(processes))
+    });
 }
 
 #[test]

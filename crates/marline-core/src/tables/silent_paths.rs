@@ -16,11 +16,11 @@ use marline_time::{Duration, Instant};
 
 use crate::{ConnectionId, FourTuple};
 
-/// Interval of a client's probes on a path in use. With an empty segment of 81 bytes both sides send 203 B/s, which
-/// leaves room for the questions of a lane.
+/// Interval of a client's probes on a path in use. With an empty segment of 81 bytes both sides send 193 B/s, which
+/// leaves room for the questions of lanes, those of another shard included.
 const CLIENT_INTERVAL: Duration = Duration::from_millis(600);
 /// The same of a server, whose client probes as well.
-const SERVER_INTERVAL: Duration = Duration::from_millis(1_200);
+const SERVER_INTERVAL: Duration = Duration::from_millis(1_400);
 /// Interval on a path that has been silent for [`LONG_SILENCE`].
 const LATER_INTERVAL: Duration = Duration::from_secs(5);
 const LONG_SILENCE: Duration = Duration::from_secs(300);

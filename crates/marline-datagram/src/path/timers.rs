@@ -4,8 +4,7 @@ use marline_policy::{CongestionSignal, Quantile, SilenceCause};
 use marline_time::{Duration, Instant};
 
 use super::{
-    ACK_DELAY, FIRST_PATIENCE, LOST_ALONE, Outcome, Path, SLOWEST_ASKING,
-    SLOWEST_ASKING_BESIDE_OTHERS,
+    ACK_DELAY, ASKING_BESIDE_OTHERS, FIRST_PATIENCE, LOST_ALONE, Outcome, Path, SLOWEST_ASKING,
 };
 use crate::queue::Room;
 
@@ -30,9 +29,11 @@ impl Path {
             return None;
         }
         let last = self.last_sent_at.max(self.pinged_at)?;
-        let slowest =
-            if self.traits.is_probed { SLOWEST_ASKING_BESIDE_OTHERS } else { SLOWEST_ASKING };
-        Some(last + (self.patience() * (1 << self.misses.min(6))).min(slowest))
+        if self.traits.is_probed {
+            // An answer to the others is reported here.
+            return Some(last + ASKING_BESIDE_OTHERS);
+        }
+        Some(last + (self.patience() * (1 << self.misses.min(6))).min(SLOWEST_ASKING))
     }
 
     /// When to call [`on_timeout`](Self::on_timeout). `active`: datagrams are being sent.
@@ -100,7 +101,8 @@ impl Path {
             CongestionSignal::Rto { bytes_in_flight: in_flight, first: self.misses == 2 },
             now,
         );
-        self.wants_ping = active;
+        // Where others probe the path, it is asked at the pace of `asks_at`.
+        self.wants_ping = active && !self.traits.is_probed;
         self.pace();
     }
 }

@@ -27,6 +27,8 @@ impl State {
         for _ in 0..LANES_PER_TURN {
             let Some(id) = self.lanes.next_ready() else { return false };
             self.look_at_subflows(id, now);
+            let endpoint = &self.endpoint;
+            self.lanes.note_probed(id, |local, remote| endpoint.is_path_probed(local, remote));
             self.transmit_lane(id, now);
             self.lanes.settle(id, now);
         }
@@ -53,8 +55,6 @@ impl State {
             let subflows = self.endpoint.subflow_places(connection);
             self.lanes.look(id, now, &subflows, |flow| carrier.place(flow));
             self.endpoint.note_in_use(now, connection);
-            let endpoint = &self.endpoint;
-            self.lanes.note_probed(id, |local, remote| endpoint.is_path_probed(local, remote));
         }
     }
 

@@ -18,7 +18,7 @@ use super::shard::{Shard, ShardHandle};
 use super::socket::SocketOptions;
 use super::state::Watch;
 use crate::carrier::FlowEnds;
-use crate::links::{Alien, PREAMBLE, Unpacker};
+use crate::links::{Alien, Failure, PREAMBLE, Unpacker};
 use crate::sys;
 
 /// A client waits so long for the server's preamble, ...
@@ -71,6 +71,14 @@ pub(super) enum NotOpened {
 }
 
 impl NotOpened {
+    /// Whether anybody answered.
+    pub(super) fn kind(&self) -> Failure {
+        match self {
+            NotOpened::Io(error) if error.kind() == io::ErrorKind::TimedOut => Failure::Unanswered,
+            NotOpened::Io(_) | NotOpened::Alien(_) => Failure::Answered,
+        }
+    }
+
     /// The server's machine answered that nothing listens there.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, NotOpened::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused)

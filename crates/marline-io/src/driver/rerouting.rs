@@ -16,7 +16,7 @@ use super::shard::Shard;
 use super::socket::Kind;
 use super::state::State;
 use crate::carrier::{FlowEnds, Outer};
-use crate::links::{CarrierRates, Leaving, Order};
+use crate::links::{CarrierRates, Failure, Leaving, Order};
 
 /// Frames longer than this have a payload: they want an answer.
 const LONGEST_ACK: usize = crate::carrier::SHORT_HEADER + 60;
@@ -218,7 +218,7 @@ impl Shard {
                 let shard = Arc::downgrade(&handle.shard);
                 tokio::spawn(link_tasks::open(shard, options, ends));
             }
-            _ => drop(state.rerouting.routes.not_opened(now, ends)),
+            _ => drop(state.rerouting.routes.not_opened(now, ends, Failure::Answered)),
         }
     }
 
@@ -241,7 +241,7 @@ impl Shard {
             state.observers.contacts.refused(now, ends);
             refused = true;
         }
-        if state.rerouting.routes.not_opened(now, ends) {
+        if state.rerouting.routes.not_opened(now, ends, why.kind()) {
             tracing::warn!(local = %ends.0, server = %ends.1, "UDP gets no answer here, and {why}");
         }
         let rerouting = &mut state.rerouting;
@@ -251,6 +251,13 @@ impl Shard {
             for flow in carrier.flows_between(ends) {
                 state.endpoint.flow_error(now, flow, NetworkError::Unreachable);
             }
+        }
+        if let Carrier::Udp(carrier) = &state.carrier
+            && !state.rerouting.routes.sends_datagrams()
+            && !carrier.flows_between(ends).is_empty()
+        {
+            // They cannot ask for a link: without one they send nothing.
+            state.rerouting.routes.sent(now, ends);
         }
         self.serve(&mut state, now);
     }

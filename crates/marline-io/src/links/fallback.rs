@@ -37,6 +37,18 @@ const PATIENCE: Duration = Duration::from_millis(1_500);
 const INTEREST: Duration = Duration::from_secs(30);
 /// First and longest pause after a link that did not come about.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Attempts without an answer after which a client that sends no datagrams tries less often: about five minutes.
+const ALONE_IN_VAIN: u32 = 33;
+
+/// Why a link did not come about.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// No answer came.
+    Unanswered,
+    /// The server's machine or this one refused it.
+    Answered,
+}
+
 /// First and longest pause between tries of datagrams while a link is in use.
 const PROBE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Answers in a row that bring a route back to datagrams.
@@ -333,7 +345,8 @@ impl Routes {
     }
 
     /// A link has not come about. `true`: it was the first try, so that it is news.
-    pub(crate) fn not_opened(&mut self, now: Instant, ends: FlowEnds) -> bool {
+    pub(crate) fn not_opened(&mut self, now: Instant, ends: FlowEnds, failure: Failure) -> bool {
+        let is_alone = !self.sends_datagrams();
         let Some(route) = self.routes.get_mut(&ends) else { return false };
         if route.way == Way::Opening {
             route.way = Way::Datagrams;
@@ -343,7 +356,12 @@ impl Routes {
             route.in_vain = route.in_vain.saturating_add(1);
             return false;
         }
-        route.retry_at = now + doubled(RETRY, route.failures);
+        route.retry_at = now
+            + match failure {
+                // Nothing else notices that the path is back.
+                Failure::Unanswered if is_alone && route.failures < ALONE_IN_VAIN => RETRY.0,
+                Failure::Unanswered | Failure::Answered => doubled(RETRY, route.failures),
+            };
         route.failures = route.failures.saturating_add(1);
         route.failures == 1
     }

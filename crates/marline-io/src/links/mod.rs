@@ -9,6 +9,6 @@ mod framing;
 mod pace;
 
 pub use fallback::{CarrierRates, UdpUse};
-pub(crate) use fallback::{Leaving, Order, Routes};
+pub(crate) use fallback::{Failure, Leaving, Order, Routes};
 pub(crate) use framing::{Alien, Enclosed, PREAMBLE, Unpacker, enclose};
 pub(crate) use pace::Heading;

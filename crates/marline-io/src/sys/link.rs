@@ -2,16 +2,22 @@
 
 use core::net::SocketAddr;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use super::check;
 use super::socket::{SocketSpec, bind_to_interface, mark};
 
 /// Bytes that the kernel takes and has not sent: a quarter of a millisecond at 1 Gbit/s, and 26 ms at 10 Mbit/s.
 const UNSENT_BYTES: u32 = 32 << 10;
 /// What was sent and is not acknowledged for so long ends the connection.
 const UNACKED: Duration = Duration::from_secs(20);
+/// The longest pause before the kernel repeats what is not acknowledged: the least that it allows (Linux 6.15, which `libc`
+/// does not know yet). By default the pause doubles up to two minutes, and a network that is back is not noticed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// Connections that wait to be accepted.
 const BACKLOG: libc::c_int = 256;
 
@@ -34,7 +40,22 @@ pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<std::net::TcpStream> {
     let mut local = spec.local;
     local.set_port(0);
     socket.bind(&local.into())?;
+    bound_pauses(&socket);
     Ok(socket.into())
+}
+
+/// Asks the kernel for [`LONGEST_PAUSE`]; before Linux 6.15 its pauses grow.
+fn bound_pauses(socket: &Socket) {
+    let value = LONGEST_PAUSE.as_millis() as libc::c_int;
+    // SAFETY: the descriptor is open; pointer and length describe a live c_int.
+    let set = check(unsafe {
+        let len = size_of_val(&value) as libc::socklen_t;
+        let value = (&raw const value).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, TCP_RTO_MAX_MS, value, len)
+    });
+    if let Err(error) = set {
+        tracing::trace!(%error, "pauses of TCP connections are not bounded");
+    }
 }
 
 /// A listening socket.
@@ -50,6 +71,7 @@ pub(crate) fn listen(local: SocketAddr) -> io::Result<std::net::TcpListener> {
 /// Sets what a connected socket needs. What the system refuses costs delay, and nothing else.
 pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
     let socket = SockRef::from(stream);
+    bound_pauses(&socket);
     let prepared = socket
         .set_tcp_nodelay(true)
         .and_then(|()| socket.set_tcp_user_timeout(Some(UNACKED)))

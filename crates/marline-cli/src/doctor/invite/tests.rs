@@ -74,7 +74,7 @@ fn the_paths_together_show_where_the_fault_is() {
     };
     let one = of(&[("wlan0", silent(), silent()), ("wwan0", End::Served, silent())]);
     assert!(
-        one[0].contains("answers over wwan0: the network behind wlan0 seems to block"),
+        one[0].contains("answers over wwan0: the network behind wlan0 is dead or blocks"),
         "{one:?}"
     );
     assert!(of(&[("wlan0", silent(), silent()), ("wwan0", silent(), silent())]).is_empty());

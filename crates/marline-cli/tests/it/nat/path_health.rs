@@ -270,7 +270,7 @@ fn the_doctor_goes_the_way_of_an_invite_and_says_where_it_ends() {
     router(&testbed, "ip saddr 192.168.1.0/24 drop");
     let (said, well) = doctor(&testbed, "invite");
     assert!(well && said.contains("FAILS  path            wlan0: unreachable"), "{said}");
-    assert!(said.contains("the network behind wlan0 seems to block it"), "{said}");
+    assert!(said.contains("the network behind wlan0 is dead or blocks it"), "{said}");
     router(&testbed, "accept");
     // Another server's key, at this one's address.
     let init =

@@ -2,6 +2,8 @@
 //! differ from path to path, names that change, a VPN beside, interfaces that come and go. Needs root, nft, curl and
 //! python3.
 
+mod lan;
+mod limits;
 mod names;
 
 use std::collections::BTreeSet;
@@ -21,29 +23,45 @@ const TALK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/paths/talk.py"
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Answers that show that a conversation goes on.
 const GOES_ON: u64 = 20;
-/// Sends back what comes by TCP.
+/// An address behind the server, and the port there of what sends back what comes by TCP or UDP.
+const TARGET: &str = "203.0.113.7";
 const ECHO: &str = "python3 -u -c '
-import socketserver
+import socketserver, threading
 class Echo(socketserver.BaseRequestHandler):
     def handle(self):
         while part := self.request.recv(4096):
             self.request.sendall(part)
+class Datagram(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request[1].sendto(self.request[0], self.client_address)
 class Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = daemon_threads = True
-server = Server((\"127.0.0.1\", 7007), Echo)
+datagrams = socketserver.UDPServer((\"203.0.113.7\", 7007), Datagram)
+threading.Thread(target=datagrams.serve_forever, daemon=True).start()
+server = Server((\"203.0.113.7\", 7007), Echo)
 print(\"ready\")
 server.serve_forever()
 '";
 
+/// What uses the paths.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Program {
+    Client,
+    /// It takes over the routes and the names of the machine, too.
+    Up,
+}
+
 struct World {
     testbed: Testbed,
     client: usize,
+    program: Program,
 }
 
 impl World {
     /// The namespaces, a server that is listening here and reached there, and what is behind it.
     fn set(dir: &Path, script: &str, listen: &str, public: &str) -> Option<Testbed> {
         let mut testbed = Testbed::of_marline(dir, script, &["nft", "curl", "python3"])?;
+        testbed.run("server", &format!("ip addr add {TARGET}/32 dev lo"));
         testbed.start("server", SERVICES, Until::Says("ready"));
         testbed.start("server", ECHO, Until::Says("ready"));
         let init = format!(
@@ -51,27 +69,38 @@ impl World {
         );
         let word = testbed.run("server", &init);
         support::write_private(&dir.join("client/invite"), &word);
-        let serve = "marline server --config s.toml --allow 127.0.0.0/8";
+        let serve = "marline server --config s.toml --allow 127.0.0.0/8 --allow 203.0.113.7/32";
         testbed.start("server", serve, Until::Says("listening on"));
         Some(testbed)
     }
 
     /// A client beside, with a forward to the echo services.
-    fn join(mut testbed: Testbed, carrier: &str) -> World {
+    fn join(mut testbed: Testbed, program: Program, carrier: &str) -> World {
+        let (name, word) = match program {
+            Program::Client => (
+                "client --socks5 127.0.0.1:1080 -L 127.0.0.1:7007:203.0.113.7:7007 \
+                 -U 127.0.0.1:7007:203.0.113.7:7007",
+                "socks5 listening",
+            ),
+            Program::Up => ("up", "goes through the server"),
+        };
         let client = format!(
-            "marline -v client --invite-file invite --carrier {carrier} --socks5 127.0.0.1:1080 --warm 0 \
-             -L 127.0.0.1:7070:127.0.0.1:7007 -U 127.0.0.1:5353:127.0.0.1:8053 --control ./control.sock"
+            "marline -v {name} --invite-file invite --carrier {carrier} --warm 0 --control ./control.sock"
         );
-        let client = testbed.start("client", &client, Until::Says("socks5 listening"));
-        World { testbed, client }
+        let client = testbed.start("client", &client, Until::Says(word));
+        World { testbed, client, program }
     }
 
     /// Starts conversations by TCP and UDP; both are answered.
     fn talk(&mut self) {
-        for (protocol, port) in [("tcp", 7070), ("udp", 5353)] {
+        let address = match self.program {
+            Program::Client => "127.0.0.1",
+            Program::Up => TARGET,
+        };
+        for protocol in ["tcp", "udp"] {
             self.testbed.start(
                 "client",
-                &format!("python3 -u {TALK} {protocol} {port}"),
+                &format!("python3 -u {TALK} {protocol} {address} 7007"),
                 Until::Says(""),
             );
         }
@@ -132,18 +161,22 @@ impl World {
     }
 }
 
-fn two_hotspots(carrier: &str) {
+/// The server's addresses, of which the phones reach one family.
+const HOTSPOT_SERVERS: [&str; 2] = ["9.9.9.1", "[2001:db8:9::1]"];
+
+fn two_hotspots(program: Program, carrier: &str, server: &str) {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
-    let Some(testbed) = World::set(dir.path(), HOTSPOTS, "9.9.9.1", "9.9.9.1") else { return };
-    let mut world = World::join(testbed, carrier);
+    let Some(testbed) = World::set(dir.path(), HOTSPOTS, server, server) else { return };
+    let mut world = World::join(testbed, program, carrier);
     world.talk();
-    world.wait_until("subflows over both phones", || world.local_ends().len() >= 2);
+    let two_ways = |world: &World| world.paths().iter().filter(|(_, usable)| *usable).count() == 2;
+    world.wait_until("both phones to be usable", || two_ways(&world));
     for phone in ["phone0", "phone1"] {
         let pass = |rule: &str| world.testbed.run(phone, &format!("nft {rule}"));
-        pass("add rule ip share pass drop");
+        pass("add rule inet share pass drop");
         world.goes_on();
-        pass("flush chain ip share pass");
+        pass("flush chain inet share pass");
         world.wait_until("both to be usable", || {
             let paths = world.paths();
             paths.len() == 2 && paths.iter().all(|(_, usable)| *usable)
@@ -153,12 +186,28 @@ fn two_hotspots(carrier: &str) {
 
 #[test]
 fn two_phones_with_the_same_address_are_two_paths() {
-    two_hotspots("auto");
+    two_hotspots(Program::Client, "auto", HOTSPOT_SERVERS[0]);
 }
 
 #[test]
 fn two_phones_with_the_same_address_are_two_paths_by_tcp() {
-    two_hotspots("tcp");
+    two_hotspots(Program::Client, "tcp", HOTSPOT_SERVERS[0]);
+}
+
+#[test]
+fn two_phones_with_the_same_address_are_two_paths_of_the_whole_machine() {
+    two_hotspots(Program::Up, "auto", HOTSPOT_SERVERS[0]);
+}
+
+/// Their routers have the same link-local address, too.
+#[test]
+fn two_phones_with_the_same_address_of_ipv6_are_two_paths() {
+    two_hotspots(Program::Client, "auto", HOTSPOT_SERVERS[1]);
+}
+
+#[test]
+fn two_phones_with_the_same_address_of_ipv6_are_two_paths_of_the_whole_machine() {
+    two_hotspots(Program::Up, "auto", HOTSPOT_SERVERS[1]);
 }
 
 /// Takes families away from the client's interfaces, and has a conversation survive the death of either network.
@@ -171,7 +220,7 @@ fn mixed_families(without: &[(&str, &str)], ends: [&str; 2]) {
     for (interface, family) in without {
         testbed.run("client", &format!("ip {family} addr flush dev {interface} scope global"));
     }
-    let mut world = World::join(testbed, "auto");
+    let mut world = World::join(testbed, Program::Client, "auto");
     world.talk();
     let ends: BTreeSet<String> = ends.map(str::to_owned).into();
     // Which of two families a connection begins with depends on which answers first.
@@ -220,6 +269,20 @@ tether() {
 
 #[test]
 fn a_vpn_is_no_path_of_its_own_and_vanished_interfaces_leave_the_list() {
+    vpn_beside("\"route add default dev vpn0 metric 50\"");
+}
+
+/// As `wg-quick` has it: a table of its own, which is asked for all but what is marked.
+#[test]
+fn a_vpn_with_a_table_of_its_own_is_no_path_either() {
+    vpn_beside(
+        "\"route add default dev vpn0 table 51820\", \"rule add not fwmark 51820 table 51820\", \
+         \"rule add table main suppress_prefixlength 0\"",
+    );
+}
+
+/// `routes`: what a VPN's program has `ip` do, as strings in a list of Python.
+fn vpn_beside(routes: &str) {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(testbed) = World::set(dir.path(), WORLD, "9.9.9.1", "9.9.9.1") else { return };
@@ -227,21 +290,23 @@ fn a_vpn_is_no_path_of_its_own_and_vanished_interfaces_leave_the_list() {
         need::skip("there is no /dev/net/tun");
         return;
     }
-    let mut world = World::join(testbed, "auto");
+    let mut world = World::join(testbed, Program::Client, "auto");
     let names = |world: &World| -> Vec<String> {
         world.paths().into_iter().map(|(name, _)| name).collect()
     };
     // Open as long as a VPN's program has it.
-    let vpn = "python3 -u -c '
+    let vpn = format!(
+        "python3 -u -c '
 import fcntl, os, struct, subprocess, time
 tun = os.open(\"/dev/net/tun\", os.O_RDWR)
 fcntl.ioctl(tun, 0x400454ca, struct.pack(\"16sH\", b\"vpn0\", 0x1001))
-for command in [\"addr add 10.8.0.2/24 dev vpn0\", \"link set vpn0 up\", \"route add default dev vpn0 metric 50\"]:
+for command in [\"addr add 10.8.0.2/24 dev vpn0\", \"link set vpn0 up\", {routes}]:
     subprocess.run([\"ip\"] + command.split(), check=True)
 print(\"ready\")
 time.sleep(600)
-'";
-    world.testbed.start("client", vpn, Until::Says("ready"));
+'"
+    );
+    world.testbed.start("client", &vpn, Until::Says("ready"));
     for number in 0..6 {
         let tether = format!("usb{number}");
         world.testbed.run("client", &format!("{TETHER}\ntether {tether}"));

@@ -1,14 +1,14 @@
 """Asks an echo service twenty times a second, and writes how often it has answered into a file that is named after the
-protocol. Arguments: `tcp` or `udp`, port of loopback."""
+protocol. Arguments: `tcp` or `udp`, address, port."""
 import os
 import socket
 import sys
 import time
 
-protocol, port = sys.argv[1], int(sys.argv[2])
+protocol, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
 stream = protocol == "tcp"
 end = socket.socket(socket.AF_INET, socket.SOCK_STREAM if stream else socket.SOCK_DGRAM)
-end.connect(("127.0.0.1", port))
+end.connect((address, port))
 end.settimeout(None if stream else 0.2)
 answered = 0
 while True:

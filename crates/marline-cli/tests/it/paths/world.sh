@@ -15,11 +15,6 @@ await_namespaces "$server" "$client"
 wire s0 9.9.9.254 "$server" eth0 9.9.9.1 100
 wire c0 192.168.1.1 "$client" wlan0 192.168.1.2 100
 wire c1 10.70.0.1 "$client" wwan0 10.70.0.2 200
-wire6() {
-    ip addr add "$2/64" dev "$1" nodad
-    on "$3" ip addr add "$5/64" dev "$4" nodad
-    on "$3" ip -6 route add default via "$2" dev "$4" metric "$6"
-}
 wire6 s0 2001:db8:9::fe "$server" eth0 2001:db8:9::1 100
 wire6 c0 2001:db8:1::1 "$client" wlan0 2001:db8:1::2 100
 wire6 c1 2001:db8:70::1 "$client" wwan0 2001:db8:70::2 200

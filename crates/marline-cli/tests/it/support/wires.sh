@@ -23,3 +23,10 @@ wire() {
     on "$3" ip link set "$4" up
     on "$3" ip route add default via "$2" dev "$4" metric "$6"
 }
+
+# The same addresses' places for IPv6, on a wire that there is.
+wire6() {
+    ip addr add "$2/64" dev "$1" nodad
+    on "$3" ip addr add "$5/64" dev "$4" nodad
+    on "$3" ip -6 route add default via "$2" dev "$4" metric "$6"
+}

@@ -158,7 +158,7 @@ fn a_comparison_whose_link_does_not_come_about_changes_nothing() {
     routes.sent(ms(0), ends());
     routes.heard(ms(10), ends());
     let now = download(&mut routes, (ms(10), 1_000_000), 5);
-    assert!(!routes.not_opened(now, ends()), "no news");
+    assert!(!routes.not_opened(now, ends(), Failure::Answered), "no news");
     assert_eq!(orders(&mut routes), [Order::Open(ends())]);
     download(&mut routes, (now, 1_000_000), 60);
     assert_eq!(orders(&mut routes), []);
@@ -242,7 +242,7 @@ fn a_dead_network_is_asked_for_links_less_and_less_and_not_for_ever() {
                 continue;
             }
             assert_eq!(order, Order::Open(ends()));
-            routes.not_opened(at, ends());
+            routes.not_opened(at, ends(), Failure::Unanswered);
             opened.push(at.as_millis() / 1_000);
         }
     }
@@ -334,9 +334,26 @@ fn where_the_network_says_no_a_link_is_tried_at_once_and_its_word_counts_when_th
     assert!(routes.refused(ms(1), ends()));
     assert_eq!(run(&mut routes, ms(1), false), opens(ms(0)));
     assert!(routes.refused(ms(2), ends()), "while it is tried");
-    assert!(routes.not_opened(ms(3), ends()), "news");
+    assert!(routes.not_opened(ms(3), ends(), Failure::Answered), "news");
     assert!(!routes.refused(ms(4), ends()));
-    assert!(!routes.not_opened(ms(5), ends()), "no news any more");
+    assert!(!routes.not_opened(ms(5), ends(), Failure::Answered), "no news any more");
+}
+
+#[test]
+fn without_datagrams_a_silent_network_is_tried_at_one_pace_and_a_refusal_ever_less_often() {
+    let pauses = |failure: Failure| -> Vec<u64> {
+        let mut routes = Routes::new(UdpUse::Never);
+        let mut now = ms(0);
+        let mut pause = |_| {
+            routes.sent(now, ends());
+            let opened = run(&mut routes, now + Duration::from_secs(40), false)[0].0;
+            routes.not_opened(opened, ends(), failure);
+            opened.since(core::mem::replace(&mut now, opened)).as_millis()
+        };
+        (0..6).map(&mut pause).map(|pause| pause as u64).collect()
+    };
+    assert_eq!(pauses(Failure::Unanswered), [0, 1_000, 1_000, 1_000, 1_000, 1_000]);
+    assert_eq!(pauses(Failure::Answered), [0, 1_000, 2_000, 4_000, 8_000, 16_000]);
 }
 
 #[test]

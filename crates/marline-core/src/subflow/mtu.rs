@@ -8,6 +8,12 @@
 //!
 //! Two retransmission timeouts in a row at a probed size may be a black hole: the size falls back
 //! to the base, and the search starts again when the path answers.
+//!
+//! Some paths take even less than the base size: an interface with an MTU of 1,200, a tunnel in a tunnel. What is
+//! repeated after a timeout is cut to the floor, which passes everywhere. If smaller segments then arrive and full ones
+//! still do not, the next timeout is taken for a black hole, and the size falls to the floor. An outage lets neither
+//! through, and a lossy path both, so that they change nothing. The search up from the floor tries the largest size,
+//! then the base, then halves.
 
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
@@ -24,6 +30,8 @@ const MOST_OVERHEAD: u16 = 32;
 const LEAST_IPV4_PACKET: u16 = 552;
 /// Every IPv6 link takes this much, and a report of less is to be ignored (RFC 8200 section 5, RFC 8201 section 4).
 const LEAST_IPV6_PACKET: u16 = 1_280;
+/// Every path takes a packet of so many bytes, headers included: Linux does not go below it either.
+const FLOOR: u16 = LEAST_IPV4_PACKET - 20 - MOST_OVERHEAD;
 /// When a finished search that ended below the largest size is repeated (RFC 4821 section 7.7).
 const SEARCH_AGAIN: Duration = Duration::from_secs(600);
 
@@ -31,6 +39,18 @@ const SEARCH_AGAIN: Duration = Duration::from_secs(600);
 pub(super) const fn least_reported(ipv6: bool) -> u16 {
     let (packet, ip_header) = if ipv6 { (LEAST_IPV6_PACKET, 40) } else { (LEAST_IPV4_PACKET, 20) };
     packet - ip_header - MOST_OVERHEAD
+}
+
+/// What is known since full segments last arrived.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+enum BlackHole {
+    /// Full segments arrive.
+    #[default]
+    None,
+    /// A full one has timed out.
+    Suspected,
+    /// Smaller ones that were sent later have arrived.
+    SmallerPass,
 }
 
 /// The search for the largest size, in bytes of TCP segment.
@@ -47,6 +67,7 @@ pub(super) struct MtuSearch {
     wanted: Option<u16>,
     in_flight: Option<Box<(Ssn, Ssn, u16)>>,
     losses: u8,
+    hole: BlackHole,
     not_before: Instant,
 }
 
@@ -62,6 +83,7 @@ impl MtuSearch {
             wanted: None,
             in_flight: None,
             losses: 0,
+            hole: BlackHole::None,
             not_before: Instant::ZERO,
         }
     }
@@ -74,6 +96,16 @@ impl MtuSearch {
     /// The size of the probe that is wanted, or else the size in use.
     pub(super) fn next_segment(&self) -> u16 {
         self.wanted.unwrap_or(self.current)
+    }
+
+    /// The size that passes where the base does not. Where no size is searched, the configured one stays.
+    fn floor(&self) -> u16 {
+        if self.base < self.max { FLOOR.min(self.base) } else { self.base }
+    }
+
+    /// The size of a segment that is repeated because of a timeout.
+    pub(super) fn repeated_segment(&self) -> u16 {
+        if self.hole == BlackHole::None { self.current } else { self.floor().min(self.current) }
     }
 
     /// The peer takes no more than this (its MSS option).
@@ -110,6 +142,7 @@ impl MtuSearch {
         self.wanted = None;
         self.in_flight = None;
         self.losses = 0;
+        self.hole = BlackHole::None;
         self.not_before = Instant::ZERO;
     }
 
@@ -132,6 +165,8 @@ impl MtuSearch {
         }
         self.wanted = Some(if self.ceiling == self.max {
             self.max
+        } else if self.current < self.base && self.base <= self.ceiling {
+            self.base
         } else {
             self.current + (self.ceiling - self.current).div_ceil(2)
         });
@@ -192,19 +227,49 @@ impl MtuSearch {
         }
     }
 
-    /// The retransmission timer fired for the `count`th time in a row. Returns whether the size
-    /// fell back.
-    pub(super) fn on_rto(&mut self, count: u32) -> bool {
+    /// A segment of this size was delivered. `later`: it was sent after the last timeout.
+    pub(super) fn on_passed(&mut self, size: u64, later: bool) {
+        if self.hole == BlackHole::None {
+            return;
+        }
+        if self.is_full(size) {
+            self.hole = BlackHole::None;
+        } else if later {
+            self.hole = BlackHole::SmallerPass;
+        }
+    }
+
+    fn is_full(&self, size: u64) -> bool {
+        size + u64::from(STEP) > u64::from(self.current)
+    }
+
+    /// The retransmission timer fired for the `count`th time in a row; `oldest` is the size of the oldest segment that
+    /// is not acknowledged. Returns whether the size fell back.
+    pub(super) fn on_rto(&mut self, count: u32, oldest: u64) -> bool {
         self.wanted = None;
         self.in_flight = None;
-        if count < 2 || self.current <= self.base {
-            return false;
+        let floor = self.floor();
+        if self.current > floor && self.is_full(oldest) {
+            if self.hole == BlackHole::SmallerPass {
+                self.fall(floor);
+                return true;
+            }
+            self.hole = BlackHole::Suspected;
         }
-        self.current = self.base;
+        let falls = count >= 2 && self.current > self.base;
+        if falls {
+            self.fall(self.base);
+        }
+        falls
+    }
+
+    /// Goes on with this size, and searches for a larger one from the start.
+    fn fall(&mut self, size: u16) {
+        self.current = size;
         self.ceiling = self.max;
         self.losses = 0;
+        self.hole = BlackHole::None;
         self.not_before = Instant::ZERO;
-        true
     }
 }
 
@@ -251,8 +316,8 @@ mod tests {
         mtu.consider(Instant::from_secs(1));
         assert!(mtu.on_sent(Ssn(1), Ssn(1 + 1_400), 32));
         assert_eq!(mtu.on_delivered(Ssn(1), Ssn(1_401)), Some(1_452));
-        assert!(!mtu.on_rto(1));
-        assert!(mtu.on_rto(2));
+        assert!(!mtu.on_rto(1, 1_452));
+        assert!(mtu.on_rto(2, 1_452));
         assert_eq!(mtu.current(), 1_232);
         mtu.consider(Instant::from_secs(2));
         assert_eq!(mtu.next_segment(), 1_452);

@@ -172,6 +172,11 @@ impl Path {
         &mut self.queues
     }
 
+    /// Bytes that wait to be sent for the first time.
+    pub(crate) const fn queued_bytes(&self) -> usize {
+        self.queues.bytes()
+    }
+
     pub(crate) const fn received(&mut self) -> &mut Received {
         &mut self.received
     }

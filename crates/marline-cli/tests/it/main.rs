@@ -20,6 +20,7 @@ mod lab_report;
 mod lab_run;
 mod lab_what_if;
 mod link;
+mod live_datagrams;
 mod memory;
 mod nat;
 mod nat64;

@@ -228,7 +228,9 @@ impl Subflow {
     /// Bytes of the oldest segment that is not acknowledged, with the least header it can have.
     fn oldest_segment(&self) -> u64 {
         let oldest = self.tx.board.front();
-        oldest.map_or(0, |segment| self.bytes_of_segment(segment.segment_end(segment.start).since(segment.start)))
+        oldest.map_or(0, |segment| {
+            self.bytes_of_segment(segment.segment_end(segment.start).since(segment.start))
+        })
     }
 
     /// Marks what the timeout makes lost: what loss recovery says, and the oldest segment always.

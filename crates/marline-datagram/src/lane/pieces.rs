@@ -239,7 +239,7 @@ impl Lane {
             self.paths[at].on_sent(number, bytes, false, now);
             if keeping.class != FlowClass::Bulk || copy.is_some() {
                 let most = self.most_kept();
-            self.kept.keep((number, frame), &keeping, most, now);
+                self.kept.keep((number, frame), &keeping, most, now);
             }
             if let Some(path) = copy {
                 self.copy(Copy { number, path, rescue: false });

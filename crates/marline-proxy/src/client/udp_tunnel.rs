@@ -20,8 +20,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::echo::{EchoAnswer, EchoRequest};
-use self::inbox::{Delivery, inbox};
 pub use self::inbox::Inbox;
+use self::inbox::{Delivery, inbox};
 use crate::message::ErrorCode;
 use crate::target::{Host, Target};
 use crate::udp::{

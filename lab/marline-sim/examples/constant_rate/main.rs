@@ -58,7 +58,8 @@ fn main() {
     let seconds = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(30);
     let policy = arguments.next().unwrap_or_else(|| "auto".to_owned());
     let losses = arguments.next().filter(|text| text != "all");
-    let scenes = scenes(seconds, losses.as_deref(), arguments.next().and_then(|text| text.parse().ok()));
+    let scenes =
+        scenes(seconds, losses.as_deref(), arguments.next().and_then(|text| text.parse().ok()));
     println!(
         "| delays ms | losses % | Mbit/s | deadline ms | Marline % | path A, B alone % | plain UDP A, B % | \
          against the best | bytes | longest gap ms | |"
@@ -84,5 +85,7 @@ fn main() {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     let [worse, cells] = done.into_inner().expect("no panic").2;
-    println!("\n{worse} of {cells} cells are worse than the best single path, beyond the interval of confidence.");
+    println!(
+        "\n{worse} of {cells} cells are worse than the best single path, beyond the interval of confidence."
+    );
 }

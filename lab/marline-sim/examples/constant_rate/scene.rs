@@ -55,16 +55,18 @@ impl Outcome {
         (mean, if half.is_nan() { f64::INFINITY } else { half })
     }
 
-    /// Both paths are worse than the best single one, by more than chance explains and two datagrams in ten thousand.
+    /// Both paths are worse than the best single one beyond what chance explains; half a datagram in ten thousand is
+    /// nothing.
     pub(crate) fn is_worse(&self) -> bool {
         let (by, half) = self.worse_by();
-        by - half > 0.02
+        by > half + 0.005
     }
 }
 
 /// Quantile 97.5 % of Student's distribution for so many samples.
 fn student(samples: usize) -> f64 {
-    const BY_FREEDOM: [f64; 10] = [f64::INFINITY, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262];
+    const BY_FREEDOM: [f64; 10] =
+        [f64::INFINITY, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262];
     BY_FREEDOM.get(samples.saturating_sub(1)).copied().unwrap_or(2.262)
 }
 
@@ -128,12 +130,14 @@ fn plain(scene: &Scene, number: usize, seed: u64) -> Delays {
     let mut now = START;
     let PulsePlan { until, gap, .. } = plan(scene);
     let (mut sent_at, mut delays) = (Vec::new(), Delays::new());
-    let take = |link: &mut Link<Vec<u8>>, until: Instant, sent_at: &[Instant], delays: &mut Delays| {
-        while let Some((at, packet)) = link.poll_timed(until) {
-            let index = u32::from_be_bytes([packet[0], packet[1], packet[2], packet[3]]) as usize;
-            delays[index] = Some(at.since(sent_at[index]));
-        }
-    };
+    let take =
+        |link: &mut Link<Vec<u8>>, until: Instant, sent_at: &[Instant], delays: &mut Delays| {
+            while let Some((at, packet)) = link.poll_timed(until) {
+                let index =
+                    u32::from_be_bytes([packet[0], packet[1], packet[2], packet[3]]) as usize;
+                delays[index] = Some(at.since(sent_at[index]));
+            }
+        };
     while now < until {
         take(&mut link, now, &sent_at, &mut delays);
         let mut packet = vec![0; BYTES + HEADERS];
@@ -158,12 +162,15 @@ fn bad(delays: &Delays, deadline_ms: u64) -> f64 {
 pub(crate) fn run(scene: &Scene, policy: &str, seeds: u64, deadlines_ms: &[u64]) -> Vec<Outcome> {
     let both: Vec<_> = (0..seeds).map(|seed| through_lane(scene, policy, &[0, 1], seed)).collect();
     let prices: Vec<f64> = both.iter().map(|run| run.1).collect();
-    let alone = |number| (0..seeds).map(|seed| through_lane(scene, policy, &[number], seed).0).collect();
+    let alone =
+        |number| (0..seeds).map(|seed| through_lane(scene, policy, &[number], seed).0).collect();
     let udp = |number| (0..seeds).map(|seed| plain(scene, number, seed)).collect();
     let single: [Vec<Delays>; 4] = [alone(0), alone(1), udp(0), udp(1)];
     let judged = |deadline_ms: &u64| Outcome {
         both: both.iter().map(|run| bad(&run.0, *deadline_ms)).collect(),
-        single: single.each_ref().map(|runs| runs.iter().map(|run| bad(run, *deadline_ms)).collect()),
+        single: single
+            .each_ref()
+            .map(|runs| runs.iter().map(|run| bad(run, *deadline_ms)).collect()),
         price: mean(&prices),
         longest_gap_ms: both.iter().map(|run| run.2).fold(0.0, f64::max),
     };

@@ -121,6 +121,9 @@ fn a_stream_over_paths_that_silently_take_less_than_the_base_size_goes_on() {
         println!("{links:?}: {narrow:?}");
         let done = narrow.done.unwrap_or_else(|| panic!("{links:?} stalls: {narrow:?}"));
         assert!(done < Instant::from_secs(at_most_s), "{links:?}: {narrow:?}");
-        assert!(narrow.mss[0] <= 1_160 && narrow.mss[0] > 1_080, "the size is searched: {narrow:?}");
+        assert!(
+            narrow.mss[0] <= 1_160 && narrow.mss[0] > 1_080,
+            "the size is searched: {narrow:?}"
+        );
     }
 }

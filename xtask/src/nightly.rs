@@ -20,7 +20,7 @@ use crate::{TaskResult, ci};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, what it shows, how.
-const STEPS: [Step; 17] = [
+const STEPS: [Step; 18] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -76,6 +76,12 @@ const STEPS: [Step; 17] = [
         "returns",
         "WiFi was silent, slow or flapping for 4 to 120 s: TCP and UDP use it again soon after its return",
         returns,
+    ),
+    (
+        "live-datagrams",
+        "SRT video over two lossy paths has no more gaps than over the better one; datagrams of 200 B to 8 kB arrive over \
+         paths of any MTU, before and after a change",
+        live_datagrams,
     ),
     ("papers", "every paper in virtual time, twice: the number of threads changes nothing", papers),
     (
@@ -180,6 +186,19 @@ fn kill_switch(root: &Path) -> TaskResult {
 
 fn returns(root: &Path) -> TaskResult {
     run(&mut long_tests(root, "path_returns::"))
+}
+
+fn live_datagrams(root: &Path) -> TaskResult {
+    const TOOLS: [(&str, &str); 2] = [("srt-live-transmit", "-version"), ("ffmpeg", "-version")];
+    let is_missing = |tool: &(&str, &str)| command(root, tool.0, &[tool.1]).output().is_err();
+    if TOOLS.iter().any(is_missing) {
+        const INSTALL: [&str; 5] =
+            ["install", "-y", "--no-install-recommends", "srt-tools", "ffmpeg"];
+        if run(&mut command(root, "apt-get", &INSTALL)).is_err() {
+            return Err("srt-tools and ffmpeg are not installed, and apt-get cannot".to_owned());
+        }
+    }
+    run(&mut long_tests(root, "live_datagrams::"))
 }
 
 /// Tests of the program that are ignored otherwise.

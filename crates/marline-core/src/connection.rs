@@ -781,6 +781,11 @@ impl Connection {
         }
     }
 
+    /// The account that is charged for what it holds.
+    pub(crate) const fn account(&self) -> &MemoryAccount {
+        self.receiver.account()
+    }
+
     /// Another account is charged for what it holds.
     pub(crate) fn charge_to(&mut self, account: &MemoryAccount) {
         self.receiver.account().hand_over(account, MemoryKind::Connection, CONNECTION_BYTES);

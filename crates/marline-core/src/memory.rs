@@ -236,6 +236,12 @@ impl Default for MemoryAccount {
 }
 
 impl MemoryAccount {
+    /// Whether it is the same account as another.
+    #[must_use]
+    pub fn is_same(&self, other: &MemoryAccount) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Bytes charged to it.
     #[must_use]
     pub fn used(&self) -> u64 {
@@ -346,6 +352,12 @@ pub struct MemoryCharge {
 }
 
 impl MemoryCharge {
+    /// The account.
+    #[must_use]
+    pub const fn account(&self) -> &MemoryAccount {
+        &self.account
+    }
+
     /// Bytes charged.
     #[must_use]
     pub const fn bytes(&self) -> u64 {

@@ -534,6 +534,12 @@ impl Subflow {
         &mut self.stats
     }
 
+    /// Bytes of a segment with this much payload and the least header it can have.
+    fn bytes_of_segment(&self, payload: u64) -> u64 {
+        let header = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
+        payload + header as u64
+    }
+
     /// Adopts the segment size in force.
     fn apply_mss(&mut self) {
         let mss = payload_of(self.mtu.current(), self.timestamps.enabled, self.dss_room);

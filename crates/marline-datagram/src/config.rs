@@ -22,6 +22,8 @@ pub struct Limits {
     pub outstanding: usize,
     /// Frames kept for a copy in case that their acknowledgement does not come.
     pub kept_frames: usize,
+    /// Bytes of these.
+    pub kept_bytes: usize,
     /// Bytes received that the driver has not taken; beyond it datagrams are dropped.
     pub inbox_bytes: usize,
     /// Numbers of the replay window at most; it spans two seconds at line rate.
@@ -37,6 +39,7 @@ impl Default for Limits {
             queue_bytes: 512 << 10,
             outstanding: 16_384,
             kept_frames: 1_024,
+            kept_bytes: 1_536 << 10,
             inbox_bytes: 1 << 20,
             replay_numbers: 1 << 18,
         }

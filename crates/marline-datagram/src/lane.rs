@@ -9,6 +9,7 @@ mod coding;
 mod inbox;
 mod kept;
 mod machine;
+mod memory;
 mod pieces;
 mod receiving;
 mod repairing;
@@ -81,6 +82,8 @@ pub struct Lane {
     /// Too many forgeries came: nothing is taken or sent.
     closed: bool,
     told_keys_spent: bool,
+    /// Bytes that each of its queues may hold for now, if that is less than its own bound.
+    most_held: usize,
     /// Memory for what a call needs.
     views: Vec<DatagramPathView>,
     spare: Vec<Vec<u8>>,
@@ -100,7 +103,7 @@ impl Lane {
             paths: Vec::new(),
             flows: Flows::new(config.limits.flows),
             policy: config.policy.build(),
-            kept: KeptFrames::new(config.limits.kept_frames),
+            kept: KeptFrames::new(),
             copies: VecDeque::new(),
             cutting: Cutting::default(),
             halves: Halves::default(),
@@ -112,6 +115,7 @@ impl Lane {
             active_until: now,
             closed: false,
             told_keys_spent: false,
+            most_held: usize::MAX,
             views: Vec::new(),
             spare: Vec::new(),
             config,
@@ -137,12 +141,6 @@ impl Lane {
     #[must_use]
     pub fn flow_count(&self) -> usize {
         self.flows.len()
-    }
-
-    /// Bytes that wait to be sent for the first time, on all paths.
-    #[must_use]
-    pub fn queued_bytes(&mut self) -> usize {
-        self.paths.iter_mut().map(|path| path.queues().bytes()).sum()
     }
 
     /// Bytes of the largest datagram that is taken now: what a path does not take whole travels in pieces. 0 without
@@ -231,7 +229,7 @@ impl Lane {
         if let Some(flow) = self.flows.known(waiting.flow) {
             flow.goes(now, path);
         }
-        let most = self.config.limits.queue_bytes;
+        let most = self.most_queued();
         let Some(chosen) = self.path_mut(path) else { return false };
         match chosen.queues().push(waiting, most) {
             Ok(()) => true,
@@ -454,7 +452,8 @@ impl Lane {
         if class != FlowClass::Bulk || copy.is_some() {
             let payload_bytes = payload_bytes as u32;
             let keeping = Keeping { flow, class, payload_bytes, deadline, path: id };
-            self.kept.keep(number, frame, &keeping, now);
+            let most = self.most_kept();
+            self.kept.keep((number, frame), &keeping, most, now);
         }
         if let Some(path) = copy {
             self.copy(Copy { number, path, rescue: false });

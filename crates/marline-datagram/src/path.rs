@@ -172,6 +172,11 @@ impl Path {
         &mut self.queues
     }
 
+    /// Bytes that wait to be sent for the first time.
+    pub(crate) const fn queued_bytes(&self) -> usize {
+        self.queues.bytes()
+    }
+
     pub(crate) const fn received(&mut self) -> &mut Received {
         &mut self.received
     }
@@ -224,6 +229,7 @@ impl Path {
             last_trouble_at: self.last_trouble_at,
             lone_losses: self.lone_losses.share(),
             losses: self.losses.share(),
+            losses_known: self.losses.is_known(),
             last_sent_at: self.last_sent_at,
         }
     }
@@ -526,7 +532,11 @@ impl Path {
         if fell {
             self.health = Health::Silent { since: now, cause };
             self.last_trouble_at = Some(now);
-            self.mtu.suspect();
+            // Where frames are lost alone, two that happen to follow each other say nothing of the MTU. Smaller frames
+            // would be more of them, and a datagram in two pieces is lost twice as often.
+            if self.lone_losses.share() < LOST_ALONE {
+                self.mtu.suspect();
+            }
         }
         fell
     }

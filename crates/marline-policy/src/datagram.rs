@@ -83,6 +83,8 @@ pub struct DatagramPathView {
     pub lone_losses: f32,
     /// Share of the last few hundred frames that were lost for whatever cause, 0 to 1.
     pub losses: f32,
+    /// Whether enough frames were sent that [`losses`](Self::losses) means something.
+    pub losses_known: bool,
     /// When it last carried anything.
     pub last_sent_at: Option<Instant>,
 }

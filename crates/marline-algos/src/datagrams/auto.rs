@@ -13,6 +13,7 @@
 //!   reorder it.
 //! - *Signs of trouble* on that path (an answer overdue or lost lately, the machine says that it fades, its round
 //!   trips vary by a share of themselves) put a copy on a second path for as long as they last.
+//! - *A new path* may lose some of what it carries without a sign so far: until that is known there is a copy too.
 //! - *Without signs* there is a copy where it is likely enough to be the first to arrive; how likely, rises with
 //!   what is spent.
 //! - *Repairs* take the place of copies where a path loses single packets ([`RADIO_LOSES`]) and nothing else speaks
@@ -51,7 +52,7 @@ const BETTER_LEAST: Duration = Duration::from_millis(3);
 const PATIENCE: Duration = Duration::from_millis(100);
 /// A datagram that is lost counts as if it came so much later: a path that loses one in a hundred is left for one that
 /// loses none and is later by a hundredth of this.
-const LOSS_COSTS: Duration = Duration::from_secs(6);
+const LOSS_COSTS: Duration = Duration::from_secs(10);
 /// Before the first answer a path counts as if answers took so long.
 const UNKNOWN: Duration = Duration::from_millis(400);
 /// Signs of trouble last for so long.
@@ -127,7 +128,8 @@ impl Auto {
         let wanted = match flow.class {
             FlowClass::Bulk => false,
             FlowClass::Sparse => spent < 1.0,
-            FlowClass::Steady if trouble => spent < SPENT_TROUBLE,
+            // What a path loses shows only after a while.
+            FlowClass::Steady if trouble || !main.losses_known => spent < SPENT_TROUBLE,
             FlowClass::Steady => {
                 spent < SPENT_CALM && chance_first(other, main, flow) > LEAST_CHANCE + spent * spent
             }

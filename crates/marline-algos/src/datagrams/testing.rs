@@ -31,6 +31,7 @@ pub(super) fn path(id: u8, rtt_ms: u64) -> DatagramPathView {
         stalled: Duration::ZERO,
         last_trouble_at: None,
         lone_losses: 0.0,
+        losses_known: true,
         losses: 0.0,
         last_sent_at: None,
     }

@@ -64,7 +64,8 @@ impl OpenedClient {
         mobile_data.look(&client, &quotas);
         let (notice, of, limits) = (mobile_data.clone(), client.clone(), quotas.clone());
         keeping.spawn(async move { notice.keep(&of, &limits).await });
-        let (udp, way) = (Arc::new(UdpTunnel::default()), Arc::default());
+        let (udp, way) = (UdpTunnel::charged_to(memory::own_account().clone()), Arc::default());
+        let udp = Arc::new(udp);
         let handle = ClientHandle {
             client: client.clone(),
             radios,

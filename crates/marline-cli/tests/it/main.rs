@@ -12,6 +12,7 @@ mod endurance;
 mod first_hour;
 mod fleet;
 mod interactive;
+mod live_datagrams;
 mod memory;
 mod nat;
 mod nat64;

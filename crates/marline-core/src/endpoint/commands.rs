@@ -185,6 +185,12 @@ impl Endpoint {
         self.account = account;
     }
 
+    /// The account that is charged for what a connection holds; `None`: there is no such connection.
+    #[must_use]
+    pub fn memory_account(&self, id: ConnectionId) -> Option<&MemoryAccount> {
+        self.connection(id).map(Connection::account)
+    }
+
     /// Charges another account for what a connection holds, from now on: its peer is authenticated, say.
     pub fn charge_memory_to(&mut self, now: Instant, id: ConnectionId, account: &MemoryAccount) {
         self.with(now, id, |c, _| c.charge_to(account));

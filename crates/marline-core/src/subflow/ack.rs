@@ -283,6 +283,9 @@ impl Subflow {
             self.tx.highest_sacked = self.tx.highest_sacked.max(segment.end);
             self.note_sacked(segment);
         }
+        let later = retransmitted || segment.start >= self.tx.recovery_point;
+        let payload = segment.segment_end(segment.start).since(segment.start);
+        self.mtu.on_passed(self.bytes_of_segment(payload), later);
         if let Some(size) = self.mtu.on_delivered(segment.start, segment.end) {
             self.apply_mss();
             self.events.push_back(super::SubflowEvent::MtuFound(size));

@@ -124,7 +124,8 @@ impl Subflow {
         let index = self.tx.pop_lost()?;
         self.tx.cut_off_segment(index);
         let segment = self.tx.board.get(index)?;
-        if let Some(limit) = self.payload_limit(segment, room) {
+        let most = if forced.is_some() { self.mtu.repeated_segment() } else { self.mtu.current() };
+        if let Some(limit) = self.payload_limit(segment, room, most) {
             let at = segment.start.plus(limit);
             self.tx.cut(index, at);
         }
@@ -138,7 +139,7 @@ impl Subflow {
         let at = self.tx.board.get(index)?.last_segment_start();
         index += usize::from(self.tx.cut(index, at));
         let last = self.tx.board.get(index)?;
-        if let Some(limit) = self.payload_limit(last, room)
+        if let Some(limit) = self.payload_limit(last, room, self.mtu.current())
             && last.len() > limit
         {
             let at = Ssn(last.end.0 - limit);
@@ -147,13 +148,13 @@ impl Subflow {
         self.retransmit(now, index, SentKind::ProbeRepeat)
     }
 
-    /// Payload bytes that a repeated segment may have; what once was an MTU probe must be cut. Where the
-    /// mapping begins it goes along; further on the peer knows it, since bytes are taken in their order.
-    fn payload_limit(&self, segment: &SentSegment, room: PayloadRoom) -> Option<u64> {
+    /// Payload bytes that a repeated segment of at most `most` bytes may have; what once was an MTU probe must be cut.
+    /// Where the mapping begins it goes along; further on the peer knows it, since bytes are taken in their order.
+    fn payload_limit(&self, segment: &SentSegment, room: PayloadRoom, most: u16) -> Option<u64> {
         let first = segment.start <= segment.mapping_start;
         let payload = if first { room.mapped } else { room.plain };
         let header = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
-        let limit = usize::from(self.mtu.current()).saturating_sub(header).min(payload);
+        let limit = usize::from(most).saturating_sub(header).min(payload);
         (limit > 0).then_some(limit as u64)
     }
 

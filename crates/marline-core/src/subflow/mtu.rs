@@ -8,6 +8,12 @@
 //!
 //! Two retransmission timeouts in a row at a probed size may be a black hole: the size falls back
 //! to the base, and the search starts again when the path answers.
+//!
+//! Some paths take even less than the base size: an interface with an MTU of 1,200, a tunnel in a tunnel. What is
+//! repeated after a timeout is cut to the floor, which passes everywhere. If smaller segments then arrive and none as
+//! large does, the next timeout is taken for a black hole, and the size falls to the floor. An outage lets neither
+//! through, and a lossy path both, so that they change nothing. The search up from the floor tries the largest size,
+//! then the base, then halves.
 
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
@@ -24,6 +30,8 @@ const MOST_OVERHEAD: u16 = 32;
 const LEAST_IPV4_PACKET: u16 = 552;
 /// Every IPv6 link takes this much, and a report of less is to be ignored (RFC 8200 section 5, RFC 8201 section 4).
 const LEAST_IPV6_PACKET: u16 = 1_280;
+/// Every path takes a packet of so many bytes, headers included: Linux does not go below it either.
+const FLOOR: u16 = LEAST_IPV4_PACKET - 20 - MOST_OVERHEAD;
 /// When a finished search that ended below the largest size is repeated (RFC 4821 section 7.7).
 const SEARCH_AGAIN: Duration = Duration::from_secs(600);
 
@@ -44,8 +52,13 @@ pub(super) struct MtuSearch {
     ceiling: u16,
     /// The peer takes no more, whatever passes.
     peer: u16,
-    wanted: Option<u16>,
+    /// Size of the probe that is wanted; 0: none.
+    wanted: u16,
     in_flight: Option<Box<(Ssn, Ssn, u16)>>,
+    /// Size of a segment that timed out, while none as large has arrived since; 0: none.
+    timed_out: u16,
+    /// Smaller ones that were sent later have arrived.
+    smaller_pass: bool,
     losses: u8,
     not_before: Instant,
 }
@@ -59,9 +72,11 @@ impl MtuSearch {
             current: base,
             ceiling: max,
             peer: u16::MAX,
-            wanted: None,
+            wanted: 0,
             in_flight: None,
             losses: 0,
+            timed_out: 0,
+            smaller_pass: false,
             not_before: Instant::ZERO,
         }
     }
@@ -73,7 +88,17 @@ impl MtuSearch {
 
     /// The size of the probe that is wanted, or else the size in use.
     pub(super) fn next_segment(&self) -> u16 {
-        self.wanted.unwrap_or(self.current)
+        if self.wanted == 0 { self.current } else { self.wanted }
+    }
+
+    /// The size that passes where the base does not. Where no size is searched, the configured one stays.
+    fn floor(&self) -> u16 {
+        if self.base < self.max { FLOOR.min(self.base) } else { self.base }
+    }
+
+    /// The size of a segment that is repeated because of a timeout.
+    pub(super) fn repeated_segment(&self) -> u16 {
+        if self.timed_out == 0 { self.current } else { self.floor().min(self.current) }
     }
 
     /// The peer takes no more than this (its MSS option).
@@ -83,7 +108,7 @@ impl MtuSearch {
         self.base = self.base.min(max);
         self.current = self.current.min(max);
         self.ceiling = self.ceiling.min(max);
-        self.wanted = None;
+        self.wanted = 0;
     }
 
     /// A router reported that no segment larger than `size` passes. Returns whether that changed anything. Nothing
@@ -97,7 +122,7 @@ impl MtuSearch {
             self.current = self.current.min(size);
             self.ceiling = size;
             self.losses = 0;
-            self.wanted = None;
+            self.wanted = 0;
             self.not_before = Instant::ZERO;
         }
         news
@@ -107,9 +132,10 @@ impl MtuSearch {
     pub(super) fn start_again(&mut self) {
         self.current = self.base;
         self.ceiling = self.max;
-        self.wanted = None;
+        self.wanted = 0;
         self.in_flight = None;
         self.losses = 0;
+        (self.timed_out, self.smaller_pass) = (0, false);
         self.not_before = Instant::ZERO;
     }
 
@@ -130,27 +156,32 @@ impl MtuSearch {
             self.ceiling = self.max;
             self.not_before = Instant::ZERO;
         }
-        self.wanted = Some(if self.ceiling == self.max {
+        self.wanted = if self.ceiling == self.max {
             self.max
+        } else if self.current < self.base && self.base <= self.ceiling {
+            self.base
         } else {
             self.current + (self.ceiling - self.current).div_ceil(2)
-        });
+        };
     }
 
     /// A probe is wanted no more (loss, recovery).
     pub(super) fn withdraw(&mut self) {
-        self.wanted = None;
+        self.wanted = 0;
     }
 
     /// A segment with this payload goes out; `overhead` is the least header it can have. Returns
     /// whether it is the probe.
     pub(super) fn on_sent(&mut self, start: Ssn, end: Ssn, overhead: u16) -> bool {
-        let Some(size) = self.wanted else { return false };
+        let size = self.wanted;
+        if size == 0 {
+            return false;
+        }
         let least = end.since(start) + u64::from(overhead);
         if least <= u64::from(self.current) {
             return false;
         }
-        self.wanted = None;
+        self.wanted = 0;
         // What ends early, with the data or the window, shows no more than its own size.
         let full = least + u64::from(STEP) > u64::from(size);
         let size = if full { size } else { least.min(u64::from(size)) as u16 };
@@ -192,19 +223,45 @@ impl MtuSearch {
         }
     }
 
-    /// The retransmission timer fired for the `count`th time in a row. Returns whether the size
-    /// fell back.
-    pub(super) fn on_rto(&mut self, count: u32) -> bool {
-        self.wanted = None;
-        self.in_flight = None;
-        if count < 2 || self.current <= self.base {
-            return false;
+    /// A segment of this size was delivered. `later`: it was sent after the last timeout.
+    pub(super) fn on_passed(&mut self, size: u64, later: bool) {
+        if self.timed_out == 0 {
+            return;
         }
-        self.current = self.base;
+        if size >= u64::from(self.timed_out) {
+            (self.timed_out, self.smaller_pass) = (0, false);
+        } else {
+            self.smaller_pass |= later;
+        }
+    }
+
+    /// The retransmission timer fired for the `count`th time in a row; `oldest` is the size of the oldest segment that
+    /// is not acknowledged. Returns whether the size fell back.
+    pub(super) fn on_rto(&mut self, count: u32, oldest: u64) -> bool {
+        self.wanted = 0;
+        self.in_flight = None;
+        let floor = self.floor();
+        if self.current > floor && oldest > u64::from(floor) {
+            if self.smaller_pass {
+                self.fall(floor);
+                return true;
+            }
+            self.timed_out = u16::try_from(oldest).unwrap_or(u16::MAX);
+        }
+        let falls = count >= 2 && self.current > self.base;
+        if falls {
+            self.fall(self.base);
+        }
+        falls
+    }
+
+    /// Goes on with this size, and searches for a larger one from the start.
+    fn fall(&mut self, size: u16) {
+        self.current = size;
         self.ceiling = self.max;
         self.losses = 0;
+        (self.timed_out, self.smaller_pass) = (0, false);
         self.not_before = Instant::ZERO;
-        true
     }
 }
 
@@ -251,11 +308,50 @@ mod tests {
         mtu.consider(Instant::from_secs(1));
         assert!(mtu.on_sent(Ssn(1), Ssn(1 + 1_400), 32));
         assert_eq!(mtu.on_delivered(Ssn(1), Ssn(1_401)), Some(1_452));
-        assert!(!mtu.on_rto(1));
-        assert!(mtu.on_rto(2));
+        assert!(!mtu.on_rto(1, 1_452));
+        assert!(mtu.on_rto(2, 1_452));
         assert_eq!(mtu.current(), 1_232);
         mtu.consider(Instant::from_secs(2));
         assert_eq!(mtu.next_segment(), 1_452);
+    }
+
+    #[test]
+    fn a_path_below_the_base_size_is_found_by_what_passes_after_a_timeout() {
+        // A full segment, and one that was shorter because of its options or its record.
+        for oldest in [1_223, 1_150] {
+            let mut mtu = MtuSearch::new(1_223, 1_463);
+            assert!(!mtu.on_rto(1, oldest));
+            assert_eq!((mtu.current(), mtu.repeated_segment()), (1_223, FLOOR));
+            mtu.on_passed(FLOOR.into(), true);
+            mtu.on_passed(700, true);
+            assert!(mtu.on_rto(1, oldest));
+            assert_eq!((mtu.current(), mtu.repeated_segment()), (FLOOR, FLOOR));
+            assert!(
+                !mtu.on_rto(2, FLOOR.into()) && !mtu.on_rto(3, FLOOR.into()),
+                "there is no less"
+            );
+            mtu.consider(Instant::from_secs(1));
+            assert_eq!(mtu.next_segment(), 1_463, "it may have been an outage");
+        }
+    }
+
+    #[test]
+    fn outages_and_losses_are_no_black_holes() {
+        let mut mtu = MtuSearch::new(1_223, 1_463);
+        // Nothing passes, or what had left before.
+        for count in 1..5 {
+            assert!(!mtu.on_rto(count, 1_223));
+            mtu.on_passed(600, false);
+        }
+        // One as large passes after the timeout.
+        mtu.on_passed(500, true);
+        mtu.on_passed(1_223, true);
+        assert!(!mtu.on_rto(1, 1_223));
+        // Where nothing is searched, the size stays.
+        let mut fixed = MtuSearch::new(1_400, 1_400);
+        assert!(!fixed.on_rto(1, 1_400));
+        fixed.on_passed(500, true);
+        assert!(!fixed.on_rto(1, 1_400) && fixed.repeated_segment() == 1_400);
     }
 
     #[test]

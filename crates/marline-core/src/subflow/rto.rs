@@ -197,7 +197,7 @@ impl Subflow {
         self.health.on_overdue(now, SilenceCause::RetransmissionTimeout);
         self.events.push_back(SubflowEvent::Rto { count: self.tx.rto.count });
         let in_flight = self.tx.board.bytes_in_flight();
-        if self.mtu.on_rto(self.tx.rto.count) {
+        if self.mtu.on_rto(self.tx.rto.count, self.oldest_segment()) {
             self.apply_mss();
         }
         self.tx.probe.clear();
@@ -223,6 +223,14 @@ impl Subflow {
         );
         self.tx.force = Some(SentKind::Retransmission);
         self.tx.rto.deadline = Some(now + self.tx.timeout());
+    }
+
+    /// Bytes of the oldest segment that is not acknowledged, with the least header it can have.
+    fn oldest_segment(&self) -> u64 {
+        let oldest = self.tx.board.front();
+        oldest.map_or(0, |segment| {
+            self.bytes_of_segment(segment.segment_end(segment.start).since(segment.start))
+        })
     }
 
     /// Marks what the timeout makes lost: what loss recovery says, and the oldest segment always.

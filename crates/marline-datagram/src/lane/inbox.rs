@@ -45,6 +45,11 @@ impl Inbox {
         true
     }
 
+    /// Bytes of memory that datagrams take.
+    pub(super) const fn held_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     pub(super) fn notice(&mut self, notice: Notice) {
         if self.notices.len() < MOST_NOTICES {
             self.notices.push_back(notice);

@@ -41,7 +41,7 @@ impl Kept {
 pub(super) struct KeptFrames {
     frames: BTreeMap<u64, Kept>,
     spare: Vec<Vec<u8>>,
-    most: usize,
+    bytes: usize,
 }
 
 /// What is told of a frame that is kept.
@@ -55,13 +55,27 @@ pub(super) struct Keeping {
 }
 
 impl KeptFrames {
-    pub(super) const fn new(most: usize) -> Self {
-        KeptFrames { frames: BTreeMap::new(), spare: Vec::new(), most }
+    pub(super) const fn new() -> Self {
+        KeptFrames { frames: BTreeMap::new(), spare: Vec::new(), bytes: 0 }
     }
 
-    pub(super) fn keep(&mut self, number: u64, frame: &[u8], keeping: &Keeping, now: Instant) {
+    /// Bytes of the frames.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Keeps a frame, as one of so many with so many bytes at most.
+    pub(super) fn keep(
+        &mut self,
+        (number, frame): (u64, &[u8]),
+        keeping: &Keeping,
+        (most, most_bytes): (usize, usize),
+        now: Instant,
+    ) {
         while let Some((oldest, kept)) = self.frames.first_key_value()
-            && (self.frames.len() >= self.most || kept.deadline <= now)
+            && (self.frames.len() >= most
+                || self.bytes + frame.len() > most_bytes
+                || kept.deadline <= now)
         {
             let oldest = *oldest;
             self.forget(oldest);
@@ -72,6 +86,7 @@ impl KeptFrames {
         let Keeping { flow, class, payload_bytes, deadline, path } = *keeping;
         let mut kept = Kept { bytes, flow, class, payload_bytes, deadline, sent_at: now, on: 0 };
         kept.goes_on(path);
+        self.bytes += frame.len();
         self.frames.insert(number, kept);
     }
 
@@ -82,6 +97,7 @@ impl KeptFrames {
     /// It has come in. Returns when it first left.
     pub(super) fn forget(&mut self, number: u64) -> Option<Instant> {
         let kept = self.frames.remove(&number)?;
+        self.bytes -= kept.bytes.len();
         if self.spare.len() < 64 {
             self.spare.push(kept.bytes);
         }

@@ -175,6 +175,11 @@ impl Halves {
         }
     }
 
+    /// Bytes that incomplete frames will have.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Frames that were given up.
     pub(super) const fn dropped(&self) -> u64 {
         self.dropped
@@ -233,7 +238,8 @@ impl Lane {
             let bytes = frame.len();
             self.paths[at].on_sent(number, bytes, false, now);
             if keeping.class != FlowClass::Bulk || copy.is_some() {
-                self.kept.keep(number, frame, &keeping, now);
+                let most = self.most_kept();
+                self.kept.keep((number, frame), &keeping, most, now);
             }
             if let Some(path) = copy {
                 self.copy(Copy { number, path, rescue: false });

@@ -116,7 +116,8 @@ impl Lane {
     }
 
     fn deliver(&mut self, flow: u64, payload: &[u8]) {
-        if self.inbox.take(flow, payload, self.config.limits.inbox_bytes) {
+        let most = self.most_received();
+        if self.inbox.take(flow, payload, most) {
             self.stats.delivered_datagrams += 1;
         } else {
             self.stats.dropped_inbox += 1;

@@ -1,16 +1,20 @@
 //! Share of the frames of a path that are lost, whatever the cause.
 //!
 //! Frames that carry datagrams tell it quickly. A path that only answers questions is asked twice a second, so that
-//! each answer there counts for more.
+//! each answer there counts for more, and each loss for more again: few questions are good evidence that a path loses
+//! something, and bad evidence that it loses nothing.
 
 use marline_time::{Duration, Instant};
 
-/// Weight of a frame, and of one after a pause.
+/// Weight of a frame; of one after a pause that was lost, and of one that arrived.
 const GAIN: f32 = 1.0 / 256.0;
-const GAIN_AFTER_PAUSE: f32 = 1.0 / 32.0;
+const LOST_AFTER_PAUSE: f32 = 1.0 / 32.0;
+const ARRIVED_AFTER_PAUSE: f32 = 1.0 / 96.0;
 const PAUSE: Duration = Duration::from_millis(200);
 /// The first frames of a path count as if so many had arrived before them.
 const KNOWN_BEFORE: f32 = 32.0;
+/// Frames after which the share is known.
+const KNOWN_AFTER: f32 = 128.0;
 
 /// Smoothed share of lost frames, 0 to 1.
 #[derive(Copy, Clone, Debug, Default)]
@@ -25,10 +29,19 @@ impl Losses {
         self.share
     }
 
+    /// Whether enough frames were judged that the share means something.
+    pub(super) const fn is_known(&self) -> bool {
+        self.frames >= KNOWN_AFTER
+    }
+
     /// What became of a frame.
     pub(super) fn on_frame(&mut self, lost: bool, now: Instant) {
         let paused = self.last_at.is_none_or(|last| now.since(last) > PAUSE);
-        let usual = if paused { GAIN_AFTER_PAUSE } else { GAIN };
+        let usual = match (paused, lost) {
+            (false, _) => GAIN,
+            (true, true) => LOST_AFTER_PAUSE,
+            (true, false) => ARRIVED_AFTER_PAUSE,
+        };
         self.frames = (self.frames + 1.0).min(1.0 / GAIN);
         let gain = usual.max(1.0 / (self.frames + KNOWN_BEFORE));
         self.share += (f32::from(u8::from(lost)) - self.share) * gain;
@@ -49,8 +62,8 @@ mod tests {
             losses.on_frame(frame % 20 == 7, at);
         }
         assert!((0.03..0.08).contains(&losses.share()), "{}", losses.share());
-        // Half a minute of questions that are all answered.
-        for _ in 0..60 {
+        // A minute and a half of questions that are all answered.
+        for _ in 0..180 {
             at += Duration::from_millis(500);
             losses.on_frame(false, at);
         }

@@ -54,6 +54,9 @@ impl State {
         if let Some(connection) = self.lanes.looks_at(id, now) {
             let subflows = self.endpoint.subflow_places(connection);
             self.lanes.look(id, now, &subflows, |flow| carrier.place(flow));
+            if let Some(account) = self.endpoint.memory_account(connection) {
+                self.lanes.charge_to(id, account);
+            }
             self.endpoint.note_in_use(now, connection);
         }
     }

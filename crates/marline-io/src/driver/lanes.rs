@@ -4,6 +4,7 @@
 //! asked for each time, so that a path moves with its subflow. A lane costs something when somebody sends or
 //! receives on it or when its time has come, and nothing otherwise: those that have something to do stand in a queue.
 
+mod memory;
 mod silence;
 
 use core::net::IpAddr;
@@ -11,7 +12,7 @@ use core::task::{Context, Waker};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 
-use marline_core::{ConnectionId, Shard, SubflowPlace};
+use marline_core::{ConnectionId, MemoryCharge, Shard, SubflowPlace};
 use marline_datagram::{Event, FlowId, Lane, LaneStats, PathId, Transmit};
 use marline_time::{Duration, Instant, Rng};
 
@@ -157,6 +158,8 @@ struct Entry {
     /// Numbered by us, and not told yet.
     named: Vec<NamedPath>,
     reader: Option<Waker>,
+    /// For what the lane holds.
+    charge: Option<MemoryCharge>,
     deadline: Option<Instant>,
     /// When to look at the subflows, and whether that has been done before.
     look_at: Instant,
@@ -249,6 +252,7 @@ impl Lanes {
             wanted: Vec::new(),
             named: Vec::new(),
             reader: None,
+            charge: None,
             deadline: None,
             look_at: Instant::ZERO,
             has_looked: false,
@@ -484,6 +488,7 @@ impl Lanes {
     pub(super) fn settle(&mut self, id: u64, now: Instant) {
         self.note_silence(id);
         let Some(entry) = self.entries.get_mut(&id) else { return };
+        entry.charge_held();
         let look = (!entry.wanted.is_empty()).then_some(entry.look_at);
         let next = [entry.lane.poll_timeout(), look].into_iter().flatten().min();
         let next = next.map(|at| at.max(now + SOONEST));

@@ -7,17 +7,21 @@
 
 pub mod echo;
 pub mod echoes;
+mod inbox;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+use marline::MemoryAccount;
 use marline::datagrams::{Arrivals, Datagrams};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::echo::{EchoAnswer, EchoRequest};
+pub use self::inbox::Inbox;
+use self::inbox::{Delivery, inbox};
 use crate::message::ErrorCode;
 use crate::target::{Host, Target};
 use crate::udp::{
@@ -27,8 +31,6 @@ use crate::udp::{
 
 /// Sockets of applications.
 const MOST_SOCKETS: usize = 1_024;
-/// Datagrams that wait for an application to take them.
-const INBOX: usize = 256;
 /// Datagrams that wait for a lane, together.
 const EARLY: usize = 64;
 /// They wait no longer than this.
@@ -79,14 +81,14 @@ enum Sent {
 
 /// Where what comes for a socket goes.
 #[derive(Debug)]
-enum Inbox {
-    Datagrams(mpsc::Sender<Inbound>),
-    Echoes(mpsc::Sender<EchoAnswer>),
+enum Socket {
+    Datagrams(Delivery<Inbound>),
+    Echoes(Delivery<EchoAnswer>),
 }
 
 #[derive(Debug)]
 struct State {
-    sockets: BTreeMap<u32, Inbox>,
+    sockets: BTreeMap<u32, Socket>,
     next_socket: u32,
     own: FlowTable<Own>,
     /// Flows that the server opened.
@@ -107,6 +109,7 @@ pub struct UdpTunnel {
     counters: UdpCounters,
     /// There is a socket.
     wanted: Notify,
+    memory: MemoryAccount,
 }
 
 /// An application's socket as it sends; dropping it closes it, at the server, too.
@@ -208,10 +211,18 @@ impl Drop for UdpSender {
 pub(super) type UdpWay = RwLock<Option<Arc<UdpTunnel>>>;
 
 /// What comes for an application's socket; it ends when the socket is closed.
-pub type UdpInbox = mpsc::Receiver<Inbound>;
+pub type UdpInbox = Inbox<Inbound>;
 
 impl Default for UdpTunnel {
     fn default() -> Self {
+        UdpTunnel::charged_to(MemoryAccount::default())
+    }
+}
+
+impl UdpTunnel {
+    /// One whose waiting datagrams are charged to this account.
+    #[must_use]
+    pub fn charged_to(memory: MemoryAccount) -> Self {
         let state = State {
             sockets: BTreeMap::new(),
             next_socket: 0,
@@ -227,6 +238,7 @@ impl Default for UdpTunnel {
             state: Mutex::new(state),
             counters: UdpCounters::default(),
             wanted: Notify::new(),
+            memory,
         }
     }
 }
@@ -235,11 +247,11 @@ impl Default for UdpTunnel {
 impl UdpTunnel {
     /// A socket for an application; `None`: there are too many.
     pub fn socket(self: &Arc<Self>) -> Option<(UdpSender, UdpInbox)> {
-        let (sender, inbox) = mpsc::channel(INBOX);
-        Some((self.open(Inbox::Datagrams(sender))?, inbox))
+        let (delivery, inbox) = inbox(&self.memory);
+        Some((self.open(Socket::Datagrams(delivery))?, inbox))
     }
 
-    fn open(self: &Arc<Self>, inbox: Inbox) -> Option<UdpSender> {
+    fn open(self: &Arc<Self>, socket: Socket) -> Option<UdpSender> {
         let mut state = self.lock();
         if state.sockets.len() >= MOST_SOCKETS {
             count(&self.counters.refused);
@@ -252,7 +264,7 @@ impl UdpTunnel {
                 break number;
             }
         };
-        state.sockets.insert(number, inbox);
+        state.sockets.insert(number, socket);
         drop(state);
         count(&self.counters.sockets);
         self.wanted.notify_one();
@@ -482,8 +494,11 @@ impl UdpTunnel {
 
     fn deliver(&self, state: &State, socket: u32, inbound: Inbound) {
         let taken = match state.sockets.get(&socket) {
-            Some(Inbox::Datagrams(inbox)) => inbox.try_send(inbound).is_ok(),
-            Some(Inbox::Echoes(_)) | None => false,
+            Some(Socket::Datagrams(inbox)) => {
+                let bytes = inbound.payload.len();
+                inbox.put(inbound, bytes)
+            }
+            Some(Socket::Echoes(_)) | None => false,
         };
         count(if taken { &self.counters.to_local } else { &self.counters.dropped });
     }

@@ -1,62 +1,91 @@
 //! Table of datagrams at a constant rate over two lossy paths: lost or late through Marline over both, through Marline
 //! over each path alone, and as plain UDP, with the price of the extra bytes. docs/research/constant-rate.md has it.
 //!
-//! `cargo run --release -p marline-sim --example constant_rate [SEEDS [SECONDS [POLICY [LOSSES]]]]`; with LOSSES, as in
-//! "5 + 0", those rows alone.
+//! `cargo run --release -p marline-sim --example constant_rate [SEEDS [SECONDS [POLICY [LOSSES [RATE]]]]]`; with
+//! LOSSES, as in "5 + 0", and RATE those rows alone. Scenes run on as many threads as there are processors.
 
 mod scene;
 
-use scene::{Cell, run};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use scene::{Outcome, Scene, mean, run};
 
 const RATES: [f64; 4] = [0.5, 2.0, 4.0, 8.0];
 const LOSSES: [f64; 4] = [1.0, 3.0, 5.0, 10.0];
 const DEADLINES_MS: [u64; 3] = [50, 100, 150];
 const DELAYS_MS: [[u64; 2]; 2] = [[8, 30], [20, 20]];
 
-fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let seeds = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(3);
-    let seconds = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(60);
-    let policy = arguments.next().unwrap_or_else(|| "auto".to_owned());
-    let only = arguments.next();
-    println!(
-        "| delays ms | losses % | Mbit/s | deadline ms | Marline % | path A, B alone % | plain UDP A, B % | bytes | \
-         longest gap ms | |"
-    );
-    println!("|---|---|---|---|---|---|---|---|---|---|");
-    let (mut worse, mut cells) = (0, 0);
+fn named(loss: [f64; 2]) -> String {
+    format!("{} + {}", loss[0], loss[1])
+}
+
+fn scenes(seconds: u64, losses: Option<&str>, rate: Option<f64>) -> Vec<Scene> {
+    let each = |loss: &f64| [[*loss, *loss], [*loss, 0.0], [0.0, *loss]];
+    let mut scenes = Vec::new();
     for delay_ms in DELAYS_MS {
-        let each = |loss: &f64| [[*loss, *loss], [*loss, 0.0], [0.0, *loss]];
-        let losses = [[0.0, 0.0]].into_iter().chain(LOSSES.iter().flat_map(each));
-        for loss in losses {
-            let named = format!("{} + {}", loss[0], loss[1]);
-            if only.as_ref().is_some_and(|only| *only != named) {
-                continue;
-            }
-            for rate in RATES {
-                for deadline_ms in DEADLINES_MS {
-                    let cell = Cell { rate, loss, delay_ms, deadline_ms, seconds };
-                    let outcome = run(&cell, &policy, seeds);
-                    let least = outcome.better().min(outcome.plain[0]).min(outcome.plain[1]);
-                    let is_worse = outcome.both > least + 0.05;
-                    (worse, cells) = (worse + u32::from(is_worse), cells + 1);
-                    println!(
-                        "| {} + {} | {named} | {rate} | {deadline_ms} | {:.2} | {:.2}, {:.2} | {:.2}, {:.2} | {:.2} | \
-                         {:.0} | {} |",
-                        delay_ms[0],
-                        delay_ms[1],
-                        outcome.both,
-                        outcome.alone[0],
-                        outcome.alone[1],
-                        outcome.plain[0],
-                        outcome.plain[1],
-                        outcome.price,
-                        outcome.longest_gap_ms,
-                        if is_worse { "**worse**" } else { "" },
-                    );
-                }
-            }
+        for loss in [[0.0, 0.0]].into_iter().chain(LOSSES.iter().flat_map(each)) {
+            scenes.extend(RATES.map(|rate| Scene { rate, loss, delay_ms, seconds }));
         }
     }
-    println!("\n{worse} of {cells} cells are worse than the better path alone.");
+    scenes.retain(|scene| losses.is_none_or(|losses| losses == named(scene.loss)));
+    scenes.retain(|scene| rate.is_none_or(|rate| rate == scene.rate));
+    scenes
+}
+
+fn print(scene: &Scene, outcomes: &[Outcome]) {
+    for (outcome, deadline_ms) in outcomes.iter().zip(DEADLINES_MS) {
+        let [a, b, plain_a, plain_b] = outcome.single.each_ref().map(|single| mean(single));
+        let (by, half) = outcome.worse_by();
+        println!(
+            "| {} + {} | {} | {} | {deadline_ms} | {:.2} | {a:.2}, {b:.2} | {plain_a:.2}, {plain_b:.2} | \
+             {by:+.2} ± {half:.2} | {:.2} | {:.0} | {} |",
+            scene.delay_ms[0],
+            scene.delay_ms[1],
+            named(scene.loss),
+            scene.rate,
+            mean(&outcome.both),
+            outcome.price,
+            outcome.longest_gap_ms,
+            if outcome.is_worse() { "**worse**" } else { "" },
+        );
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let seeds = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(5);
+    let seconds = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(30);
+    let policy = arguments.next().unwrap_or_else(|| "auto".to_owned());
+    let losses = arguments.next().filter(|text| text != "all");
+    let scenes =
+        scenes(seconds, losses.as_deref(), arguments.next().and_then(|text| text.parse().ok()));
+    println!(
+        "| delays ms | losses % | Mbit/s | deadline ms | Marline % | path A, B alone % | plain UDP A, B % | \
+         against the best | bytes | longest gap ms | |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
+    let next = AtomicUsize::new(0);
+    // What has come, in the order of the scenes as far as that is complete.
+    let done = Mutex::new((vec![None; scenes.len()], 0, [0; 2]));
+    let work = || {
+        while let Some(scene) = scenes.get(next.fetch_add(1, Relaxed)) {
+            let outcomes = run(scene, &policy, seeds, &DEADLINES_MS);
+            let (results, printed, count) = &mut *done.lock().expect("no panic");
+            let place = scenes.iter().position(|other| core::ptr::eq(other, scene)).expect("one");
+            results[place] = Some(outcomes);
+            while let Some(Some(outcomes)) = results.get(*printed) {
+                print(&scenes[*printed], outcomes);
+                count[0] += outcomes.iter().filter(|outcome| outcome.is_worse()).count();
+                count[1] += outcomes.len();
+                *printed += 1;
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let [worse, cells] = done.into_inner().expect("no panic").2;
+    println!(
+        "\n{worse} of {cells} cells are worse than the best single path, beyond the interval of confidence."
+    );
 }

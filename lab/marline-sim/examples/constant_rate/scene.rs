@@ -14,64 +14,91 @@ pub(crate) const BYTES: usize = 1_316;
 const START: Instant = Instant::from_secs(2);
 const HEADERS: usize = 28;
 
-/// One cell of the table.
+/// One scene, which has a cell of the table for each deadline.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Cell {
+pub(crate) struct Scene {
     /// Mbit/s of payload.
     pub(crate) rate: f64,
     /// Random loss of each link, percent.
     pub(crate) loss: [f64; 2],
     /// Delay of each link, one way, ms.
     pub(crate) delay_ms: [u64; 2],
-    pub(crate) deadline_ms: u64,
     pub(crate) seconds: u64,
 }
 
-/// Shares of the datagrams that were lost or late, percent, and the price.
+/// Shares of the datagrams that were lost or late, percent by seed, and the price.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
-    pub(crate) both: f64,
-    pub(crate) alone: [f64; 2],
-    pub(crate) plain: [f64; 2],
+    pub(crate) both: Vec<f64>,
+    /// Through Marline over each path alone, and as plain UDP over each.
+    pub(crate) single: [Vec<f64>; 4],
     /// Bytes that both links carried for a lane over both, per byte of payload.
     pub(crate) price: f64,
     /// The longest time without a datagram, ms.
     pub(crate) longest_gap_ms: f64,
 }
 
+pub(crate) fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
 impl Outcome {
-    /// Of the better path through a lane of its own.
-    pub(crate) fn better(&self) -> f64 {
-        self.alone[0].min(self.alone[1])
+    /// By how many percentage points both paths are worse than the best single one, and half of the interval of
+    /// confidence of that (95 %, over the seeds, which all ways share); infinite for one seed.
+    pub(crate) fn worse_by(&self) -> (f64, f64) {
+        let best = self.single.iter().min_by(|one, other| mean(one).total_cmp(&mean(other)));
+        let best = best.expect("four of them");
+        let by: Vec<f64> = self.both.iter().zip(best).map(|(both, best)| both - best).collect();
+        let (mean, count) = (mean(&by), by.len() as f64);
+        let variance = by.iter().map(|by| (by - mean).powi(2)).sum::<f64>() / (count - 1.0);
+        let half = student(by.len()) * (variance / count).sqrt();
+        (mean, if half.is_nan() { f64::INFINITY } else { half })
+    }
+
+    /// Both paths are worse than the best single one beyond what chance explains; half a datagram in ten thousand is
+    /// nothing.
+    pub(crate) fn is_worse(&self) -> bool {
+        let (by, half) = self.worse_by();
+        by > half + 0.005
     }
 }
 
-fn link(cell: &Cell, number: usize) -> DuplexConfig {
-    let (delay, loss) = (cell.delay_ms[number], cell.loss[number]);
+/// Quantile 97.5 % of Student's distribution for so many samples.
+fn student(samples: usize) -> f64 {
+    const BY_FREEDOM: [f64; 10] =
+        [f64::INFINITY, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262];
+    BY_FREEDOM.get(samples.saturating_sub(1)).copied().unwrap_or(2.262)
+}
+
+fn link(scene: &Scene, number: usize) -> DuplexConfig {
+    let (delay, loss) = (scene.delay_ms[number], scene.loss[number]);
     let text = format!("rate=20M,delay={delay}ms,jitter=uniform:2ms,queue=100ms,loss={loss}%");
     let spec: DuplexSpec = text.parse().expect("a link");
     spec.resolve(&SeedTree::new(1), &mut |_| None).expect("no trace")
 }
 
-fn plan(cell: &Cell) -> PulsePlan {
-    let gap = Duration::from_secs_f64(BYTES as f64 * 8.0 / (cell.rate * 1e6));
+fn plan(scene: &Scene) -> PulsePlan {
+    let gap = Duration::from_secs_f64(BYTES as f64 * 8.0 / (scene.rate * 1e6));
     PulsePlan {
         from: START,
-        until: START + Duration::from_secs(cell.seconds),
+        until: START + Duration::from_secs(scene.seconds),
         gap: (gap, gap),
         group: (1, 1),
         bytes: BYTES,
     }
 }
 
-/// A lane over these links; what the client saw of what the server sent: lost or late, price, longest gap.
-fn through_lane(cell: &Cell, policy: &str, links: &[usize], seed: u64) -> (f64, f64, f64) {
+/// What became of each datagram: its delay, if it arrived.
+type Delays = Vec<Option<Duration>>;
+
+/// A lane over these links: what the client saw of what the server sent, price, longest gap in ms.
+fn through_lane(scene: &Scene, policy: &str, links: &[usize], seed: u64) -> (Delays, f64, f64) {
     let registry = Registry::default();
     let lane = || {
         let policy = registry.datagram_policy(policy).expect("a policy");
         LaneConfig::new(policy, registry.congestion("cubic-westwood").expect("known"))
     };
-    let named = |number: &usize| (format!("link {number}"), link(cell, *number));
+    let named = |number: &usize| (format!("link {number}"), link(scene, *number));
     let config = LanePathsConfig {
         links: links.iter().map(named).collect(),
         backup: Vec::new(),
@@ -79,68 +106,73 @@ fn through_lane(cell: &Cell, policy: &str, links: &[usize], seed: u64) -> (f64, 
         server: lane(),
     };
     let seeds = SeedTree::new(seed);
-    let mut scene = LanePaths::new(&config, seeds.branch("links"));
-    let end = |name| Box::new(Pulse::new(FlowId(1), plan(cell), seeds.stream(name)));
-    scene.add_apps(end("client"), end("server"));
-    scene.world.run_until(plan(cell).until + Duration::from_secs(3));
-    let (from, to) = (scene.server_app::<Pulse>(0), scene.client_app::<Pulse>(0));
+    let mut paths = LanePaths::new(&config, seeds.branch("links"));
+    let end = |name| Box::new(Pulse::new(FlowId(1), plan(scene), seeds.stream(name)));
+    paths.add_apps(end("client"), end("server"));
+    paths.world.run_until(plan(scene).until + Duration::from_secs(3));
+    let (from, to) = (paths.server_app::<Pulse>(0), paths.client_app::<Pulse>(0));
     let (from, to) = (from.expect("it").report(), to.expect("it").report());
-    let deadline = Duration::from_millis(cell.deadline_ms);
-    let mut bad = 0;
-    let mut arrivals = Vec::new();
-    for (number, sent) in from.sent.iter().enumerate() {
-        let arrived = to.arrived.get(number).copied().flatten();
-        bad += u32::from(arrived.is_none_or(|at| at.since(*sent) > deadline));
-        arrivals.extend(arrived);
-    }
+    let arrival = |number: usize| to.arrived.get(number).copied().flatten();
+    let delay = |(number, sent): (usize, &Instant)| Some(arrival(number)?.since(*sent));
+    let delays: Delays = from.sent.iter().enumerate().map(delay).collect();
+    let mut arrivals: Vec<_> = (0..from.sent.len()).filter_map(arrival).collect();
     arrivals.sort_unstable();
     let gaps = arrivals.windows(2).map(|pair| pair[1].since(pair[0]).as_secs_f64() * 1e3);
-    let carried = scene.world.node(scene.server).lane().stats();
+    let carried = paths.world.node(paths.server).lane().stats();
     let bytes = carried.first_frame_bytes + carried.copied_frame_bytes;
-    (
-        f64::from(bad) / from.sent.len() as f64 * 100.0,
-        bytes as f64 / (from.sent.len() * BYTES) as f64,
-        gaps.fold(0.0, f64::max),
-    )
+    (delays, bytes as f64 / (from.sent.len() * BYTES) as f64, gaps.fold(0.0, f64::max))
 }
 
 /// The same datagrams without a lane.
-fn plain(cell: &Cell, number: usize, seed: u64) -> f64 {
+fn plain(scene: &Scene, number: usize, seed: u64) -> Delays {
     let seeds = SeedTree::new(seed).branch("links").branch(&format!("link {number}"));
-    let mut link = Link::new(link(cell, number).down, &seeds.branch("down"), Instant::ZERO);
-    let (mut now, mut sent, mut good) = (START, 0u32, 0u32);
-    let PulsePlan { until, gap, .. } = plan(cell);
-    let deadline = Duration::from_millis(cell.deadline_ms);
-    let mut sent_at = Vec::new();
-    let mut take = |link: &mut Link<Vec<u8>>, until: Instant, sent_at: &[Instant]| {
-        while let Some((at, packet)) = link.poll_timed(until) {
-            let index = u32::from_be_bytes([packet[0], packet[1], packet[2], packet[3]]) as usize;
-            good += u32::from(at.since(sent_at[index]) <= deadline);
-        }
-    };
+    let mut link = Link::new(link(scene, number).down, &seeds.branch("down"), Instant::ZERO);
+    let mut now = START;
+    let PulsePlan { until, gap, .. } = plan(scene);
+    let (mut sent_at, mut delays) = (Vec::new(), Delays::new());
+    let take =
+        |link: &mut Link<Vec<u8>>, until: Instant, sent_at: &[Instant], delays: &mut Delays| {
+            while let Some((at, packet)) = link.poll_timed(until) {
+                let index =
+                    u32::from_be_bytes([packet[0], packet[1], packet[2], packet[3]]) as usize;
+                delays[index] = Some(at.since(sent_at[index]));
+            }
+        };
     while now < until {
-        take(&mut link, now, &sent_at);
+        take(&mut link, now, &sent_at, &mut delays);
         let mut packet = vec![0; BYTES + HEADERS];
-        packet[..4].copy_from_slice(&sent.to_be_bytes());
+        packet[..4].copy_from_slice(&(sent_at.len() as u32).to_be_bytes());
         link.offer(now, packet);
         sent_at.push(now);
-        sent += 1;
+        delays.push(None);
         now += gap.0;
     }
-    take(&mut link, now + Duration::from_secs(3), &sent_at);
-    f64::from(sent - good) / f64::from(sent) * 100.0
+    take(&mut link, now + Duration::from_secs(3), &sent_at, &mut delays);
+    delays
 }
 
-/// Runs a cell over so many seeds; shares are means, the gap is the longest.
-pub(crate) fn run(cell: &Cell, policy: &str, seeds: u64) -> Outcome {
-    let mean = |of: &dyn Fn(u64) -> f64| (0..seeds).map(of).sum::<f64>() / seeds as f64;
-    let both: Vec<_> = (0..seeds).map(|seed| through_lane(cell, policy, &[0, 1], seed)).collect();
-    let alone = |number: usize| mean(&|seed| through_lane(cell, policy, &[number], seed).0);
-    Outcome {
-        both: both.iter().map(|run| run.0).sum::<f64>() / seeds as f64,
-        price: both.iter().map(|run| run.1).sum::<f64>() / seeds as f64,
+/// Share that is lost or late, percent.
+fn bad(delays: &Delays, deadline_ms: u64) -> f64 {
+    let deadline = Duration::from_millis(deadline_ms);
+    let bad = delays.iter().filter(|delay| delay.is_none_or(|delay| delay > deadline)).count();
+    bad as f64 / delays.len() as f64 * 100.0
+}
+
+/// Runs a scene over so many seeds and judges it by each deadline; the gap is the longest.
+pub(crate) fn run(scene: &Scene, policy: &str, seeds: u64, deadlines_ms: &[u64]) -> Vec<Outcome> {
+    let both: Vec<_> = (0..seeds).map(|seed| through_lane(scene, policy, &[0, 1], seed)).collect();
+    let prices: Vec<f64> = both.iter().map(|run| run.1).collect();
+    let alone =
+        |number| (0..seeds).map(|seed| through_lane(scene, policy, &[number], seed).0).collect();
+    let udp = |number| (0..seeds).map(|seed| plain(scene, number, seed)).collect();
+    let single: [Vec<Delays>; 4] = [alone(0), alone(1), udp(0), udp(1)];
+    let judged = |deadline_ms: &u64| Outcome {
+        both: both.iter().map(|run| bad(&run.0, *deadline_ms)).collect(),
+        single: single
+            .each_ref()
+            .map(|runs| runs.iter().map(|run| bad(run, *deadline_ms)).collect()),
+        price: mean(&prices),
         longest_gap_ms: both.iter().map(|run| run.2).fold(0.0, f64::max),
-        alone: [alone(0), alone(1)],
-        plain: [0, 1].map(|number| mean(&|seed| plain(cell, number, seed))),
-    }
+    };
+    deadlines_ms.iter().map(judged).collect()
 }

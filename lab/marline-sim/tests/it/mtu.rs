@@ -110,3 +110,20 @@ fn less_than_the_base_size_passes_where_it_is_said_and_else_the_other_path_has_i
     let beside = download(&[&format!("{FAST},mtu=600B:silent"), "rate=10M,delay=30ms"], None);
     assert!(beside.done.is_some() && beside.refused.0 > 0, "{beside:?}");
 }
+
+/// Links without the word of a router, on which full segments of the base size vanish.
+const NARROW: &str = "rate=20M,delay=10ms,mtu=1200B:silent";
+
+#[test]
+fn a_stream_over_paths_that_silently_take_less_than_the_base_size_goes_on() {
+    for (links, at_most_s) in [(&[NARROW][..], 5), (&[NARROW, NARROW], 4), (&[NARROW, FAST], 4)] {
+        let narrow = download(links, None);
+        println!("{links:?}: {narrow:?}");
+        let done = narrow.done.unwrap_or_else(|| panic!("{links:?} stalls: {narrow:?}"));
+        assert!(done < Instant::from_secs(at_most_s), "{links:?}: {narrow:?}");
+        assert!(
+            narrow.mss[0] <= 1_160 && narrow.mss[0] > 1_080,
+            "the size is searched: {narrow:?}"
+        );
+    }
+}

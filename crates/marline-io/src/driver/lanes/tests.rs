@@ -170,3 +170,21 @@ fn a_silent_path_that_answers_others_is_asked_at_once_and_its_answer_is_told() {
     lanes.settle(ID, later);
     assert!(lanes.take_answered().is_empty(), "it is told once");
 }
+
+#[test]
+fn what_a_lane_holds_is_charged_and_bounded() {
+    let budget = marline_core::MemoryBudget::new(Some(1 << 20));
+    let account = budget.account(u64::MAX);
+    let mut lanes = lanes(PathNumbers::Ours);
+    let now = Instant::from_secs(1);
+    lanes.look(ID, now, &subflows(&[10]), Some);
+    lanes.charge_to(ID, &account);
+    let send = |lane: &mut Lane| lane.send(now, FlowId(1), &[7; 1_000]).is_ok();
+    let taken = (0..1_000).filter(|_| lanes.with(ID, send) == Some(true)).count();
+    lanes.settle(ID, now);
+    // A third of what is free, and an eighth of that for one queue.
+    assert!((30..50).contains(&taken), "{taken}");
+    assert!(account.used() >= taken as u64 * 1_000 && account.used() < 64 << 10);
+    lanes.remove(ID);
+    assert_eq!(account.used(), 0);
+}

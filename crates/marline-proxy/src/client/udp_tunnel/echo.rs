@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use tokio::sync::mpsc;
+use super::Inbox;
 
 use crate::udp::EchoError;
 
@@ -41,4 +41,4 @@ pub enum EchoAnswer {
 }
 
 /// What comes for a sender of echo requests; it ends when that is dropped.
-pub type EchoInbox = mpsc::Receiver<EchoAnswer>;
+pub type EchoInbox = Inbox<EchoAnswer>;

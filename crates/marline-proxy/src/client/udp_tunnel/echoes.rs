@@ -4,10 +4,8 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
-
 use super::echo::{EchoAnswer, EchoInbox, EchoRequest};
-use super::{INBOX, Inbox, Sent, State, TooBig, UdpSender, UdpTunnel};
+use super::{Sent, Socket, State, TooBig, UdpSender, UdpTunnel, inbox};
 use crate::udp::{ECHO_OVERHEAD, Item, count};
 
 /// An application's identifier of echo requests; dropping it ends it, at the server, too.
@@ -53,24 +51,25 @@ impl EchoRequest {
 impl UdpTunnel {
     /// A sender for an application's identifier; `None`: there are too many.
     pub fn echo(self: &Arc<Self>) -> Option<(EchoSender, EchoInbox)> {
-        let (sender, inbox) = mpsc::channel(INBOX);
-        Some((EchoSender(self.open(Inbox::Echoes(sender))?), inbox))
+        let (delivery, inbox) = inbox(&self.memory);
+        Some((EchoSender(self.open(Socket::Echoes(delivery))?), inbox))
     }
 
     /// The server tells what became of a request.
     pub(super) fn on_echo(&self, state: &State, item: Item<'_>) {
-        let (socket, answer) = match item {
+        let (socket, bytes, answer) = match item {
             Item::Replied { socket, sequence, from, payload } => {
-                (socket, EchoAnswer::Replied { from, sequence, payload: payload.to_vec() })
+                let answer = EchoAnswer::Replied { from, sequence, payload: payload.to_vec() };
+                (socket, payload.len(), answer)
             }
             Item::Failed { socket, sequence, to, error } => {
-                (socket, EchoAnswer::Failed { to, sequence, error })
+                (socket, 0, EchoAnswer::Failed { to, sequence, error })
             }
             _ => return,
         };
         let taken = match state.sockets.get(&socket) {
-            Some(Inbox::Echoes(inbox)) => inbox.try_send(answer).is_ok(),
-            Some(Inbox::Datagrams(_)) | None => false,
+            Some(Socket::Echoes(inbox)) => inbox.put(answer, bytes),
+            Some(Socket::Datagrams(_)) | None => false,
         };
         count(if taken { &self.counters.to_local } else { &self.counters.dropped });
     }

@@ -1,0 +1,235 @@
+//! Tests of datagrams as live programs send them: video by SRT (1,316 bytes of MPEG-TS) over two lossy paths, and echoes
+//! of 200 bytes to 8 kB over paths of any MTU, before and after a change of it in mid-flow. Need root, for the hosts.
+//!
+//! ```text
+//! sudo cargo test -p marline-cli --test it live_datagrams -- --nocapture --include-ignored
+//! ```
+//! Packets that do not fit are dropped without a word, as where ICMP is filtered.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use marline_lab::scenario::Side;
+use marline_testkit::need;
+
+use super::support;
+use super::support::two_uplinks::{self, TwoUplinks, hear};
+
+const SIZES: &str = include_str!("sizes.py");
+const CONTINUITY: &str = include_str!("continuity.py");
+
+/// Behind the server.
+const TARGET: &str = "203.0.113.7";
+const ECHO: &str = "203.0.113.7:9009";
+
+/// Sends datagrams back: a role.
+#[test]
+fn echo() {
+    if !two_uplinks::plays(echo) {
+        return;
+    }
+    let socket = std::net::UdpSocket::bind(ECHO).expect("bind");
+    println!("ready");
+    let mut buffer = [0; 10_000];
+    while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+        let _ = socket.send_to(&buffer[..length], from);
+    }
+}
+
+/// Gives back bytes that come by TCP: a role.
+#[test]
+fn stream_echo() {
+    if two_uplinks::plays(stream_echo) {
+        two_uplinks::echo(&format!("{TARGET}:8080"));
+    }
+}
+
+fn hosts(wifi: &str, lte: &str, name: &str, dir: &Path) -> TwoUplinks {
+    let mut hosts = TwoUplinks::set(&two_uplinks::wifi_and_lte(wifi, lte), name, dir);
+    hosts.shell(Side::Server, &format!("ip link set lo up; ip addr add {TARGET}/32 dev lo"));
+    hosts.shell(
+        Side::Client,
+        "ip link set lo up
+         ip route add default via 10.0.1.1 dev wifi metric 100
+         ip route add default via 10.0.2.1 dev lte metric 200",
+    );
+    std::fs::write(dir.join("sizes.py"), SIZES).expect("write");
+    std::fs::write(dir.join("continuity.py"), CONTINUITY).expect("write");
+    hear(&hosts.role(Side::Server, "", echo), "ready");
+    hear(&hosts.role(Side::Server, "", stream_echo), "ready");
+    hosts.marline_server("udp --allow 203.0.113.0/24");
+    hosts
+}
+
+/// How the program's datagrams get into Marline.
+#[derive(Copy, Clone, Debug)]
+enum Way {
+    Socks,
+    Run,
+    Up,
+}
+
+/// A link of WiFi with this MTU, and LTE's.
+fn wifi(mtu: u16) -> String {
+    format!("rate=20M,delay=8ms,queue=100ms,mtu={mtu}B:silent")
+}
+
+const LTE: &str = "rate=20M,delay=30ms,queue=100ms,mtu=1430B:silent";
+
+/// Runs `sizes.py` to its end; what it said.
+fn sizes(hosts: &mut TwoUplinks, way: Way, between: impl FnOnce(&TwoUplinks)) -> Vec<String> {
+    let options = "--invite-file invite --path wifi --path lte";
+    let twice = |socks: &str| {
+        let once = format!("python3 sizes.py {TARGET} 9009 5 {socks}");
+        format!("{once}; echo half; until [ -e changed ]; do sleep 0.05; done; {once}; echo end")
+    };
+    let program = match way {
+        Way::Socks => twice("1080"),
+        Way::Run => format!("marline run {options} -- bash -euc '{}'", twice("")),
+        Way::Up => twice(""),
+    };
+    match way {
+        Way::Socks => {
+            let client = format!("marline client {options} --socks5 127.0.0.1:1080");
+            hear(&hosts.program(Side::Client, &client), "listening on");
+        }
+        Way::Up => {
+            let up = format!("marline up {options}");
+            hear(&hosts.program(Side::Client, &up), "goes through the server");
+        }
+        Way::Run => {}
+    }
+    let _ = std::fs::remove_file(hosts.dir.join("changed"));
+    std::fs::write(hosts.dir.join("program.sh"), program).expect("write");
+    let lines = hosts.program(Side::Client, "bash -eu program.sh");
+    let mut said = Vec::new();
+    let patience = Duration::from_secs(120);
+    let mut until = |word: &str, said: &mut Vec<String>| loop {
+        let line = lines.recv_timeout(patience).unwrap_or_else(|_| panic!("{said:?}"));
+        if line == word {
+            return;
+        }
+        said.push(line);
+    };
+    until("half", &mut said);
+    between(hosts);
+    std::fs::write(hosts.dir.join("changed"), "").expect("write");
+    until("end", &mut said);
+    said
+}
+
+fn arrive(way: Way, before: u16, after: u16) {
+    if !two_uplinks::possible(&["python3"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    let mut hosts = hosts(&wifi(before), LTE, "sizes", dir.path());
+    let said = sizes(&mut hosts, way, |hosts| {
+        hosts.net.command("wifi", &format!("set {}", wifi(after))).expect("an order");
+        // A flow follows within a second.
+        std::thread::sleep(Duration::from_secs(1));
+    });
+    println!("{way:?}, WiFi {before}, then {after}: {said:?}");
+    let lost = |line: &&String| line.ends_with(" of 5") && !line.ends_with(": 5 of 5");
+    let lost: Vec<_> = said.iter().filter(lost).collect();
+    assert!(lost.is_empty(), "{way:?}, {before}, {after}: {lost:?} of {said:#?}");
+    assert_eq!(said.iter().filter(|line| *line == "done").count(), 2, "{said:#?}");
+}
+
+#[test]
+#[ignore = "minutes: cargo xtask nightly live-datagrams"]
+fn datagrams_of_any_size_arrive_over_paths_of_any_mtu_whatever_it_becomes() {
+    let _alone = support::alone();
+    for way in [Way::Socks, Way::Run, Way::Up] {
+        for (before, after) in [(1_500, 1_200), (1_200, 1_280), (1_280, 1_500)] {
+            arrive(way, before, after);
+        }
+    }
+}
+
+/// A stream of 1 MB there and back, over two paths; how long that takes.
+fn echo_stream(hosts: &TwoUplinks) -> f64 {
+    let text = "exec 3<>/dev/tcp/127.0.0.1/9000; begun=$EPOCHREALTIME
+        head -c 1000000 /dev/zero >&3 & timeout 25 head -c 1000000 <&3 | wc -c
+        echo $begun $EPOCHREALTIME";
+    let said = hosts.shell(Side::Client, text);
+    let words: Vec<f64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert_eq!(words.first(), Some(&1_000_000.0), "{said}");
+    words[2] - words[1]
+}
+
+#[test]
+fn streams_pass_over_paths_that_silently_take_1200_bytes() {
+    let _alone = support::alone();
+    if !two_uplinks::possible(&[]) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    let narrow = wifi(1_200);
+    let mut hosts = hosts(&narrow, &narrow, "narrow", dir.path());
+    let client =
+        "marline client --invite-file invite --path wifi --path lte -L 9000:203.0.113.7:8080";
+    hear(&hosts.program(Side::Client, client), "listening on");
+    let took = echo_stream(&hosts);
+    println!("1 MB there and back over two paths of 1,200 bytes: {took:.2} s");
+    assert!(took < 10.0, "{took}");
+}
+
+/// Video of 20 s by SRT to this address; discontinuities that the receiver saw.
+fn video(hosts: &mut TwoUplinks, to: &str) -> (u64, u64) {
+    const SECONDS: u64 = 20;
+    let _ = std::fs::remove_file(hosts.dir.join("video.ts"));
+    let receiver = "exec timeout 40 srt-live-transmit -q 'srt://:9010?mode=listener&latency=150' file://con > video.ts";
+    let mut command = hosts.command(receiver);
+    hosts.spawn(Side::Server, command.stderr(Stdio::null()));
+    std::thread::sleep(Duration::from_secs(1));
+    hosts.shell(
+        Side::Client,
+        &format!(
+            "ffmpeg -nostdin -loglevel error -re -f lavfi -i testsrc2=size=640x360:rate=25 -t {SECONDS} \
+             -c:v mpeg2video -b:v 3500k -maxrate 3600k -bufsize 1M -f mpegts -muxrate 4M \
+             'srt://{to}?mode=caller&latency=150000&pkt_size=1316' || true"
+        ),
+    );
+    std::thread::sleep(Duration::from_secs(1));
+    let said = hosts.shell(Side::Server, "python3 continuity.py video.ts");
+    let words: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let (packets, breaks) = (words[0], words[1]);
+    assert!(packets > 30_000, "{packets} packets of video arrived");
+    (packets, breaks)
+}
+
+#[test]
+#[ignore = "minutes: cargo xtask nightly live-datagrams"]
+fn video_by_srt_over_two_lossy_paths_has_no_more_gaps_than_over_the_better_one() {
+    let _alone = support::alone();
+    let programs = ["srt-live-transmit", "ffmpeg", "python3"];
+    if !two_uplinks::possible(&programs)
+        || programs.iter().any(|name| need::program(name).is_none())
+    {
+        return;
+    }
+    for loss in [3, 5] {
+        let (wifi, lte) = ("rate=20M,delay=8ms,queue=100ms", "rate=20M,delay=30ms,queue=100ms");
+        let lossy = |link: &str| format!("{link},loss={loss}%");
+        let run = |paths: &str| {
+            let dir = tempfile::tempdir().expect("directory");
+            let mut hosts = hosts(&lossy(wifi), &lossy(lte), "srt", dir.path());
+            if paths.is_empty() {
+                return video(&mut hosts, "10.0.1.1:9010");
+            }
+            let client =
+                format!("marline client --invite-file invite {paths} -U 9001:127.0.0.1:9010");
+            hear(&hosts.program(Side::Client, &client), "listening on");
+            video(&mut hosts, "127.0.0.1:9001")
+        };
+        let [both, one, other, plain] =
+            ["--path wifi --path lte", "--path wifi", "--path lte", ""].map(run);
+        println!(
+            "loss {loss} % on both: (packets, gaps) {both:?}, WiFi {one:?}, LTE {other:?}, without Marline {plain:?}"
+        );
+        let least = one.1.min(other.1).min(plain.1);
+        assert!(both.1 <= least, "loss {loss} %: {both:?} {one:?} {other:?} {plain:?}");
+    }
+}

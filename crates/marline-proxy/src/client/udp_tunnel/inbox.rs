@@ -1,0 +1,149 @@
+//! Inbox of a program's socket: what has come for it and it has not taken, bounded in number and bytes and charged to
+//! the memory budget. What finds no room is lost, as in a socket's buffer.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use marline::{MemoryAccount, MemoryCharge, MemoryKind};
+use tokio::sync::mpsc;
+
+/// Datagrams that wait for an application to take them, and their bytes.
+const MOST: usize = 256;
+const MOST_BYTES: u64 = 512 << 10;
+/// So much of it may wait however little memory is free.
+const FLOOR: u64 = 16 << 10;
+/// What is charged follows what is held in steps of so many bytes.
+const STEP: u64 = 4 << 10;
+/// Bytes of memory of an item beside its payload.
+const ITEM_BYTES: u64 = 128;
+
+/// What an inbox holds.
+#[derive(Debug)]
+struct Held {
+    bytes: u64,
+    charge: MemoryCharge,
+    account: MemoryAccount,
+}
+
+impl Held {
+    /// Takes so many bytes more, if there is room for them.
+    fn grow(&mut self, bytes: u64) -> bool {
+        let after = self.bytes + bytes;
+        if after > MOST_BYTES {
+            return false;
+        }
+        if after > self.charge.bytes() {
+            if after > self.account.allowance().max(FLOOR) {
+                self.account.note_wait();
+                return false;
+            }
+            self.charge.resize(after.next_multiple_of(STEP));
+        }
+        self.bytes = after;
+        true
+    }
+
+    fn shrink(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        if self.bytes + 2 * STEP <= self.charge.bytes() {
+            self.charge.resize(self.bytes.next_multiple_of(STEP));
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Shared(Arc<Mutex<Held>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What comes for an application's socket; it ends when the socket is closed.
+#[derive(Debug)]
+pub struct Inbox<T> {
+    waiting: mpsc::Receiver<(T, u64)>,
+    held: Shared,
+}
+
+impl<T> Inbox<T> {
+    /// The next one; `None`: the socket is closed. Safe to cancel.
+    pub async fn recv(&mut self) -> Option<T> {
+        let (item, bytes) = self.waiting.recv().await?;
+        self.held.lock().shrink(bytes);
+        Some(item)
+    }
+
+    /// Whether the socket is closed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.waiting.is_closed()
+    }
+}
+
+/// Where what comes for a socket is put.
+#[derive(Debug)]
+pub(super) struct Delivery<T> {
+    waiting: mpsc::Sender<(T, u64)>,
+    held: Shared,
+}
+
+impl<T> Delivery<T> {
+    /// An item with so many bytes of payload. Whether there was room for it.
+    pub(super) fn put(&self, item: T, payload_bytes: usize) -> bool {
+        let bytes = payload_bytes as u64 + ITEM_BYTES;
+        if !self.held.lock().grow(bytes) {
+            return false;
+        }
+        let taken = self.waiting.try_send((item, bytes)).is_ok();
+        if !taken {
+            self.held.lock().shrink(bytes);
+        }
+        taken
+    }
+}
+
+/// An inbox that is charged to this account.
+pub(super) fn inbox<T>(account: &MemoryAccount) -> (Delivery<T>, Inbox<T>) {
+    let charge = account.charge(MemoryKind::Datagram, 0);
+    let held = Shared(Arc::new(Mutex::new(Held { bytes: 0, charge, account: account.clone() })));
+    let (sender, receiver) = mpsc::channel(MOST);
+    (Delivery { waiting: sender, held: held.clone() }, Inbox { waiting: receiver, held })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marline::MemoryBudget;
+
+    #[tokio::test]
+    async fn an_inbox_is_bounded_in_number_and_bytes_and_charged() {
+        let budget = MemoryBudget::new(None);
+        let account = budget.account(u64::MAX);
+        for (payload, number) in [(8_192, 63), (1_316, 256), (0, 256)] {
+            let (delivery, mut inbox) = inbox(&account);
+            let taken = (0..1_000).filter(|_| delivery.put(7, payload)).count();
+            assert_eq!(taken, number, "of {payload} bytes");
+            let held = taken as u64 * (payload as u64 + ITEM_BYTES);
+            assert!((held..held + STEP).contains(&account.used()), "{held}, {}", account.used());
+            for _ in 0..taken {
+                assert_eq!(inbox.recv().await, Some(7));
+            }
+            assert!(account.used() <= STEP, "{}", account.used());
+            assert!(delivery.put(7, payload), "there is room again");
+            drop((delivery, inbox));
+            assert_eq!(account.used(), 0, "whatever was left in it");
+        }
+    }
+
+    #[test]
+    fn where_memory_is_short_an_inbox_holds_little_and_something() {
+        let budget = MemoryBudget::new(Some(1_000_000));
+        let (other, account) = (budget.account(u64::MAX), budget.account(u64::MAX));
+        let _full = other.charge(MemoryKind::Send, 1_000_000);
+        let (delivery, _inbox) = inbox(&account);
+        let taken = (0..1_000).filter(|_| delivery.put((), 1_316)).count();
+        assert_eq!(taken, 11);
+        assert!(account.used() <= FLOOR && account.waits() > 0);
+    }
+}

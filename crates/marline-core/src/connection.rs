@@ -2291,6 +2291,16 @@ impl Connection {
         }
     }
 
+    /// Data of a connection that fell back timed out. What announces the fallback to the peer is an option, too.
+    fn doubt_infinite_mapping(&mut self, cx: &Context<'_>, id: SubflowId) {
+        if cx.config.capabilities.hides_options() {
+            return;
+        }
+        if let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) {
+            self.session.on_plain_timeout(cx.now, tcp.snd_una(), tcp.last_heard_at());
+        }
+    }
+
     /// Server: the client asks without options whether anybody is there, since nothing with options is answered
     /// (`option_blackhole`). The answer has none either, as ours may be what does not get through. To ask is not
     /// to fall back: that the client does, or does not, when it has heard us.
@@ -4054,6 +4064,7 @@ impl Connection {
         if self.is_unanswered(id) {
             self.doubt_options(cx, id);
         }
+        self.doubt_infinite_mapping(cx, id);
         self.report_timeout(cx, id);
         if self.leaves_for_false_acks(cx, id) {
             return;

@@ -3989,7 +3989,11 @@ impl Connection {
     fn apply_path_actions(&mut self, cx: &mut Context<'_>) {
         for _ in 0..MAX_ACTIONS {
             let Some(action) = self.path_manager.poll_action() else { return };
-            self.path_action(cx, action);
+            // The join in place of a lost address is not the manager's, and the connection depends on it.
+            let closes_join = matches!(action, PathAction::CloseSubflow(_));
+            if !(closes_join && self.may_join_unconfirmed()) {
+                self.path_action(cx, action);
+            }
         }
     }
 

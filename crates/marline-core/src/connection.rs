@@ -1019,8 +1019,17 @@ impl Connection {
             return;
         }
         for id in self.paths.those(SubflowContext::is_initial).iter() {
-            self.on_subflow_lost(cx, id, CloseReason::Unreachable);
+            self.give_up_cut_off(cx, id);
         }
+    }
+
+    /// Ends a subflow whose address is gone. A peer that has nothing to send would hold it for good: it gets a RST as
+    /// soon as the address is back.
+    fn give_up_cut_off(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.give_up();
+        }
+        self.on_subflow_lost(cx, id, CloseReason::Unreachable);
     }
 
     /// Retransmissions from an address that is gone have had their time.
@@ -1031,7 +1040,7 @@ impl Connection {
         let Some(subflow) = self.paths.get(id) else { return };
         let timeouts = subflow.tcp().retransmission_timeouts();
         if timeouts >= MAX_CUT_OFF_RTOS && self.paths.count() == 1 && self.is_cut_off(subflow) {
-            self.on_subflow_lost(cx, id, CloseReason::Unreachable);
+            self.give_up_cut_off(cx, id);
         }
     }
 }
@@ -6236,6 +6245,10 @@ impl Connection {
         };
         let owes_ack = answer == Answer::Ack && subflow.tcp().owes_ack();
         let owes_word = last_word == LastWord::ResetOwed || owes_ack;
+        let is_gone = |local: LocalAddress| !local.up;
+        let local = self.paths.addresses().find_local(subflow.local_id());
+        let unsent = answer == Answer::Rst && local.is_some_and(is_gone);
+        let until = if unsent { until.max(now + self.config.time_wait) } else { until };
         let fastclosed =
             answer == Answer::Rst && matches!(subflow.closing_option(), ClosingOption::Fastclose);
         let mut options = TcpOptions::default();
@@ -6257,9 +6270,10 @@ impl Connection {
             timestamps: options.timestamps,
             dss: (answer == Answer::Ack && tells_dss).then_some(dss),
             fastclose: key.map(|key| MpFastclose { receiver_key: key.0 }),
+            unsent,
             until,
         };
-        if owes_word {
+        if owes_word && !unsent {
             cx.out.reply(ended.last_word());
         }
         cx.flows.retire(ended, cx.out);

@@ -1024,8 +1024,17 @@ impl Connection {
             return;
         }
         for id in self.paths.those(SubflowContext::is_initial).iter() {
-            self.on_subflow_lost(cx, id, CloseReason::Unreachable);
+            self.give_up_cut_off(cx, id);
         }
+    }
+
+    /// Ends a subflow whose address is gone. A peer that has nothing to send would hold it for good: it gets a RST as
+    /// soon as the address is back.
+    fn give_up_cut_off(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.give_up();
+        }
+        self.on_subflow_lost(cx, id, CloseReason::Unreachable);
     }
 
     /// Retransmissions from an address that is gone have had their time.
@@ -1036,7 +1045,7 @@ impl Connection {
         let Some(subflow) = self.paths.get(id) else { return };
         let timeouts = subflow.tcp().retransmission_timeouts();
         if timeouts >= MAX_CUT_OFF_RTOS && self.paths.count() == 1 && self.is_cut_off(subflow) {
-            self.on_subflow_lost(cx, id, CloseReason::Unreachable);
+            self.give_up_cut_off(cx, id);
         }
     }
 }
@@ -1858,9 +1867,10 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
     ) {
-        let counts = !self.session.is_plain() && !self.may_be_plain(id);
-        let Some(start) = ingress.start.filter(|_| counts) else { return };
         let mapped = segment.options.dss.is_some_and(|dss| dss.mapping.is_some());
+        // A mapping of a part says that its sender speaks Multipath TCP, whatever else is not known yet.
+        let counts = !self.session.is_plain() && (mapped || !self.may_be_plain(id));
+        let Some(start) = ingress.start.filter(|_| counts) else { return };
         let end = start.plus(segment.payload.len() as u64);
         if self.receiver.note_segment(id, (start, end), mapped) {
             cx.out.counters.dss_not_matching += 1;
@@ -2293,6 +2303,16 @@ impl Connection {
             TimeoutOutcome::Repeat => {}
             TimeoutOutcome::Ask => tcp.request_plain_probe(),
             TimeoutOutcome::GiveUp => self.give_options_up(cx),
+        }
+    }
+
+    /// Data of a connection that fell back timed out. What announces the fallback to the peer is an option, too.
+    fn doubt_infinite_mapping(&mut self, cx: &Context<'_>, id: SubflowId) {
+        if cx.config.capabilities.hides_options() {
+            return;
+        }
+        if let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) {
+            self.session.on_plain_timeout(cx.now, tcp.snd_una(), tcp.last_heard_at());
         }
     }
 
@@ -3983,7 +4003,11 @@ impl Connection {
     fn apply_path_actions(&mut self, cx: &mut Context<'_>) {
         for _ in 0..MAX_ACTIONS {
             let Some(action) = self.path_manager.poll_action() else { return };
-            self.path_action(cx, action);
+            // The join in place of a lost address is not the manager's, and the connection depends on it.
+            let closes_join = matches!(action, PathAction::CloseSubflow(_));
+            if !(closes_join && self.may_join_unconfirmed()) {
+                self.path_action(cx, action);
+            }
         }
     }
 
@@ -4059,6 +4083,7 @@ impl Connection {
         if self.is_unanswered(id) {
             self.doubt_options(cx, id);
         }
+        self.doubt_infinite_mapping(cx, id);
         self.report_timeout(cx, id);
         if self.leaves_for_false_acks(cx, id) {
             return;
@@ -6225,6 +6250,10 @@ impl Connection {
         };
         let owes_ack = answer == Answer::Ack && subflow.tcp().owes_ack();
         let owes_word = last_word == LastWord::ResetOwed || owes_ack;
+        let is_gone = |local: LocalAddress| !local.up;
+        let local = self.paths.addresses().find_local(subflow.local_id());
+        let unsent = answer == Answer::Rst && local.is_some_and(is_gone);
+        let until = if unsent { until.max(now + self.config.time_wait) } else { until };
         let fastclosed =
             answer == Answer::Rst && matches!(subflow.closing_option(), ClosingOption::Fastclose);
         let mut options = TcpOptions::default();
@@ -6246,9 +6275,10 @@ impl Connection {
             timestamps: options.timestamps,
             dss: (answer == Answer::Ack && tells_dss).then_some(dss),
             fastclose: key.map(|key| MpFastclose { receiver_key: key.0 }),
+            unsent,
             until,
         };
-        if owes_word {
+        if owes_word && !unsent {
             cx.out.reply(ended.last_word());
         }
         cx.flows.retire(ended, cx.out);

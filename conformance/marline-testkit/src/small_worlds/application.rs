@@ -26,6 +26,8 @@ pub(super) struct End {
     side: Side,
     pub(super) endpoint: Endpoint,
     pub(super) id: Option<ConnectionId>,
+    /// The connection that the application has let go of, as it is over.
+    released: Option<ConnectionId>,
     steps: Vec<Step>,
     next_step: usize,
     connected: bool,
@@ -40,6 +42,8 @@ pub(super) struct End {
     pub(super) write_error: Option<WriteError>,
     pub(super) closed: Option<CloseReason>,
     pub(super) fallback: Option<FallbackReason>,
+    /// Its peer had finished before it went over to plain TCP.
+    pub(super) late_fallback: bool,
     /// A byte that was read is not the one that was written.
     pub(super) wrong_byte: Option<usize>,
     /// Connections that went over to plain TCP, also those that the application does not have yet.
@@ -64,6 +68,7 @@ impl End {
             side,
             endpoint,
             id: None,
+            released: None,
             steps: steps.to_vec(),
             next_step: 0,
             connected: false,
@@ -76,6 +81,7 @@ impl End {
             write_error: None,
             closed: None,
             fallback: None,
+            late_fallback: false,
             wrong_byte: None,
             fallbacks: Vec::new(),
             crowded: false,
@@ -199,7 +205,8 @@ impl End {
                 ..
             }) => {
                 self.fallbacks.push((connection, reason));
-                if self.id == Some(connection) {
+                // Also when its application has gone: the end of the subflow may bring it.
+                if self.id.or(self.released) == Some(connection) {
                     self.fallback = Some(reason);
                 }
             }
@@ -243,7 +250,7 @@ impl End {
         if self.closed.is_some() {
             self.read(now, id);
             self.endpoint.release(now, id);
-            self.id = None;
+            (self.id, self.released) = (None, Some(id));
             return true;
         }
         acted

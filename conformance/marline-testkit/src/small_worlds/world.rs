@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use marline_core::{ChecksumScope, Endpoint, FourTuple, PacketMeta, TransmitBuf};
+use marline_core::{ChecksumScope, CloseReason, Endpoint, FourTuple, PacketMeta, TransmitBuf};
 use marline_time::{Instant, SeedTree};
 
 use super::application::End;
@@ -145,6 +145,7 @@ impl World {
         let mut hasher = DefaultHasher::new();
         (states, packets, self.now.as_nanos(), self.faults).hash(&mut hasher);
         (&self.options, &self.lost).hash(&mut hasher);
+        self.ends.each_ref().map(|end| end.late_fallback).hash(&mut hasher);
         hasher.finish()
     }
 
@@ -240,6 +241,7 @@ impl World {
     fn settle(&mut self, side: Side) -> bool {
         let World { ends, in_flight, options, lost, scope, now, buf, log, .. } = self;
         let events = ends[side as usize].events.len();
+        let was_plain = ends[side as usize].fallback.is_some();
         let acted = ends[side as usize].settle(*now, buf, &mut |side, transmit, segment| {
             let client = if side == Side::A { transmit.path.local } else { transmit.path.remote };
             let path = (0..lost.len())
@@ -259,6 +261,10 @@ impl World {
                 in_flight.push(packet);
             }
         });
+        if !was_plain && ends[side as usize].fallback.is_some() {
+            let peer = ends[side.other() as usize].closed;
+            ends[side as usize].late_fallback = peer == Some(CloseReason::Finished);
+        }
         if let Some(log) = log {
             let events = &ends[side as usize].events[events..];
             log.extend(events.iter().map(|event| format!("    {side:?}: {event:?}")));

@@ -19,6 +19,7 @@
 //! its mappings were DATA_ACKed before repeats nothing on that subflow, but resets it.
 
 use marline_policy::{Dsn, Ssn};
+use marline_time::Instant;
 
 use crate::FallbackReason;
 
@@ -165,11 +166,33 @@ pub(super) fn judge(trigger: Trigger, at: &Standing) -> Verdict {
 /// Where positions of a subflow and of the stream meet: from there on they map one to one.
 pub(super) type Point = (Ssn, Dsn);
 
+/// Answers to repeats beside an infinite mapping that has none, which show that options do not pass.
+const ENOUGH_ANSWERS: u8 = 2;
+
+/// The infinite mapping that announces a fallback.
+#[derive(Debug)]
+struct Infinite {
+    /// The first position whose data goes without a mapping of its own.
+    first: Ssn,
+    /// The point that it names.
+    point: Point,
+    /// When data up to it was last repeated.
+    repeated_at: Option<Instant>,
+    /// How many repeats the peer answered, though not by acknowledging the data.
+    answers: u8,
+}
+
+impl Infinite {
+    /// It is an option, and so are the mappings before it: they do not pass.
+    const fn is_futile(&self) -> bool {
+        self.answers >= ENOUGH_ANSWERS
+    }
+}
+
 /// What a connection that fell back owes its peer: the infinite mapping.
 #[derive(Debug, Default)]
 pub(super) struct Fallback {
-    /// The first position whose data goes without a mapping of its own, and the point that the infinite one names.
-    infinite: Option<Box<(Ssn, Point)>>,
+    infinite: Option<Box<Infinite>>,
     /// The peer sent a DATA_ACK since: it still speaks Multipath TCP.
     contradicted: bool,
 }
@@ -177,7 +200,27 @@ pub(super) struct Fallback {
 impl Fallback {
     /// The peer may have understood mappings: data from `first` on has the infinite mapping, which names `point`.
     pub(super) fn announce(&mut self, first: Ssn, point: Point) {
-        self.infinite = Some(Box::new((first, point)));
+        self.infinite = Some(Box::new(Infinite { first, point, repeated_at: None, answers: 0 }));
+    }
+
+    /// Data from `una` on timed out on plain TCP; `heard_at`: when anything of the peer came last. Data up to the
+    /// infinite mapping carries options. If the peer answers the repeats and acknowledges none, and speaks plain TCP
+    /// itself, something drops them for their options: they go without from then on.
+    pub(super) fn on_timeout(&mut self, now: Instant, una: Ssn, heard_at: Instant) {
+        let contradicted = self.contradicted;
+        let Some(infinite) = self.infinite.as_deref_mut().filter(|i| una <= i.first) else {
+            return;
+        };
+        let answered = infinite.repeated_at.is_some_and(|at| heard_at >= at);
+        if answered && !contradicted {
+            infinite.answers = infinite.answers.saturating_add(1);
+        }
+        infinite.repeated_at = Some(now);
+    }
+
+    /// Options of data up to the infinite mapping do not pass.
+    pub(super) fn leaves_options_out(&self) -> bool {
+        self.infinite.as_deref().is_some_and(Infinite::is_futile)
     }
 
     /// The peer has to hear of the fallback.
@@ -199,13 +242,13 @@ impl Fallback {
 
     /// Data at this position went out before the fallback, and keeps its mapping.
     pub(super) fn precedes(&self, at: Ssn) -> bool {
-        self.infinite.as_ref().is_some_and(|infinite| at < infinite.0)
+        self.infinite.as_ref().is_some_and(|infinite| at < infinite.first)
     }
 
     /// The point of the infinite mapping, for the data that has to carry it.
     pub(super) fn point_at(&self, start: Ssn) -> Option<Point> {
-        let &(first, point) = self.infinite.as_deref()?;
-        (first == start).then_some(point)
+        let infinite = self.infinite.as_deref().filter(|infinite| !infinite.is_futile())?;
+        (infinite.first == start).then_some(infinite.point)
     }
 }
 

@@ -262,6 +262,12 @@ impl Session {
         self.fallback.note_peer_mode(multipath)
     }
 
+    /// Data from `una` on timed out; `heard_at`: when anything of the peer came last. On plain TCP the options that
+    /// announce the fallback may be what does not pass.
+    pub(super) fn on_plain_timeout(&mut self, now: Instant, una: Ssn, heard_at: Instant) {
+        self.fallback.on_timeout(now, una, heard_at);
+    }
+
     /// The peer, last heard, still spoke Multipath TCP.
     pub(super) const fn is_contradicted(&self) -> bool {
         self.fallback.is_contradicted()
@@ -381,7 +387,8 @@ impl Session {
     ) {
         let back = segment.start.since(segment.mapping_start);
         let first = Dsn(segment.dsn.0.saturating_sub(back));
-        if self.is_plain() && !self.fallback.precedes(segment.start) {
+        let unmapped = !self.fallback.precedes(segment.start) || self.fallback.leaves_options_out();
+        if self.is_plain() && unmapped {
             options.dss = self.infinite_mapping(segment);
             return;
         }

@@ -242,6 +242,9 @@ impl Endpoint {
             self.plain_answers.forget(address.address.ip());
             self.fast_opens.forget(address.address.ip());
         }
+        if address.up {
+            self.flows.send_unsent(address.address.ip(), &mut self.out);
+        }
         for id in id.map_or_else(|| self.connections(), |id| vec![id]) {
             self.with(now, id, |c, cx| c.set_local_address(cx, address));
         }

@@ -1,6 +1,6 @@
 //! Flow table of an endpoint: the ends, ids and tokens in use, and the remains of flows that ended.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use marline_policy::Token;
 use marline_time::{Instant, Rng};
@@ -150,6 +150,11 @@ impl FlowTable {
     /// Forgets it early: its address pair is wanted for a new connection.
     pub(crate) fn forget_ended(&mut self, slot: u32, out: &mut Outbox) {
         self.time_wait.forget(slot, &mut self.demux, out);
+    }
+
+    /// A local address is back: resets that could not be sent from there go out.
+    pub(crate) fn send_unsent(&mut self, from: IpAddr, out: &mut Outbox) {
+        self.time_wait.send_unsent(from, out);
     }
 
     /// Drops those whose time is over.

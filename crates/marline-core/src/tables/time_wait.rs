@@ -1,9 +1,11 @@
 //! Remains of subflows that ended: enough state to answer late segments (RFC 9293 section 3.6.1).
 //!
 //! A subflow in TIME-WAIT repeats its last ACK when the peer repeats its FIN; one that was reset
-//! repeats the RST, since after a lost RST the peer would continue to send. Entries are small, end
+//! repeats the RST, since after a lost RST the peer would continue to send. If the local address is gone, the RST waits
+//! for its return: a peer with nothing to send would otherwise hold the subflow for good. Entries are small, end
 //! by time, and the oldest gives way when the table is full.
 
+use core::net::IpAddr;
 use std::collections::VecDeque;
 
 use marline_policy::SubflowId;
@@ -45,6 +47,8 @@ pub(crate) struct Ended {
     pub(crate) dss: Option<Dss>,
     /// The RST ended the whole connection.
     pub(crate) fastclose: Option<MpFastclose>,
+    /// The RST could not be sent, as its address was gone: it goes out when the address is back.
+    pub(crate) unsent: bool,
     pub(crate) until: Instant,
 }
 
@@ -126,6 +130,16 @@ impl TimeWait {
         self.entries.get(self.index(slot))?.as_ref()
     }
 
+    /// A local address is back: what could not be said from there is said now.
+    pub(crate) fn send_unsent(&mut self, from: IpAddr, out: &mut Outbox) {
+        let is_from = |ended: &&mut Ended| ended.unsent && ended.key.path.local.ip() == from;
+        for ended in self.entries.iter_mut().flatten().filter(is_from) {
+            ended.unsent = false;
+            out.counters.resets_out += 1;
+            out.reply(ended.last_word());
+        }
+    }
+
     /// Forgets one entry early: its address pair is wanted for a new connection.
     pub(crate) fn forget(&mut self, slot: u32, demux: &mut Demux, out: &mut Outbox) {
         let index = self.index(slot);
@@ -189,6 +203,7 @@ mod tests {
             timestamps: None,
             dss: None,
             fastclose: None,
+            unsent: false,
             until,
         }
     }
@@ -213,5 +228,21 @@ mod tests {
         table.forget(slot, &mut demux, &mut out);
         assert!(table.get(slot).is_none() && table.next_timeout().is_none());
         assert_eq!(gone(&mut out), 2);
+    }
+
+    #[test]
+    fn a_reset_that_could_not_be_sent_goes_out_once_when_its_address_is_back() {
+        let (mut demux, mut out) = (Demux::new(1), Outbox::default());
+        let mut table = TimeWait::new(4);
+        for (port, unsent) in [(1, true), (2, false), (3, true)] {
+            let ended = Ended { unsent, answer: Answer::Rst, ..ended(port, 60) };
+            table.insert(ended, &mut demux, &mut out);
+        }
+        table.send_unsent(IpAddr::from([192, 0, 2, 2]), &mut out);
+        assert_eq!(out.replies(), 0, "another address");
+        for _ in 0..2 {
+            table.send_unsent(IpAddr::from([192, 0, 2, 1]), &mut out);
+            assert_eq!(out.replies(), 2);
+        }
     }
 }

@@ -26,6 +26,13 @@ fn lose_first(hosts: &mut TwoHosts) {
     hosts.pair.endpoint(Side::A).set_local_address(now, None, gone);
 }
 
+/// The first path works again, and its address is back.
+fn first_comes_back(hosts: &mut TwoHosts) {
+    hosts.middlebox = Box::new(pass);
+    let now = hosts.pair.now();
+    hosts.pair.endpoint(Side::A).set_local_address(now, None, local_address(1, "10.0.0.1"));
+}
+
 /// Passes segments on the first path as long as there were no more than so many of them.
 fn first_path_dies_after(segments: usize) -> impl FnMut(&mut Packet<'_>) -> MiddleboxAction {
     let mut left = segments;
@@ -77,6 +84,26 @@ fn an_address_that_goes_after_the_third_ack_is_replaced_by_a_join() {
             for end in &mut hosts.ends {
                 end.received.clear();
             }
+            hosts.exchange_and_close(Side::A, &bytes(SIZE, 3), &bytes(SIZE, 4));
+        }
+    }
+}
+
+/// Whatever the path manager makes of a second subflow, or of a reserve, while the first one is there.
+#[test]
+fn no_path_manager_closes_the_join_that_replaces_a_lost_address() {
+    let registry = marline_algos::Registry::default();
+    let impatient = "break-before-make,patience=0ms,probe=20ms,settle=50ms,quiet=100ms";
+    for manager in ["full-mesh", "backup", "break-before-make", impatient, "multimob", "manual"] {
+        for backup in [true, false] {
+            let mut client = two_paths(config());
+            client.local_addresses[1].backup = backup;
+            client.policies.path_manager = registry.path_manager(manager).expect("a path manager");
+            let mut hosts = TwoHosts::new(client, config(), first_path_dies_after(3), 1);
+            hosts.run_ms(25);
+            lose_first(&mut hosts);
+            hosts.run_ms(2_000);
+            assert_eq!(hosts.ends[0].closed, None, "{manager}, backup {backup}");
             hosts.exchange_and_close(Side::A, &bytes(SIZE, 3), &bytes(SIZE, 4));
         }
     }
@@ -200,6 +227,28 @@ fn an_address_that_goes_under_a_plain_connection() {
     let ended = ends_after(&mut hosts, 200);
     let Some((ms, CloseReason::Unreachable)) = ended else { panic!("{ended:?}") };
     assert!(ms <= 2_000, "{ms} ms");
+    assert_eq!(hosts.ends[1].closed, None, "nothing reaches it, and it has nothing to send");
+    first_comes_back(&mut hosts);
+    hosts.run_ms(500);
+    assert_eq!(hosts.ends[1].closed, Some(CloseReason::PeerReset), "it hears of it now");
+}
+
+/// The same if the application has given up while the address was away.
+#[test]
+fn a_plain_connection_that_is_aborted_without_its_address_is_reset_when_that_is_back() {
+    let (client, server) = (without_mptcp(second_unused(config())), config());
+    let mut hosts = TwoHosts::new(client, server, pass, 1);
+    hosts.write(Side::A, &bytes(1_000, 1));
+    hosts.run_ms(500);
+    lose_first(&mut hosts);
+    hosts.middlebox = Box::new(first_path_dies_after(0));
+    let (now, id) = (hosts.pair.now(), hosts.ends[0].id.expect("a connection"));
+    hosts.pair.endpoint(Side::A).abort(now, id);
+    hosts.run_ms(20_000);
+    assert_eq!(hosts.ends[1].closed, None);
+    first_comes_back(&mut hosts);
+    hosts.run_ms(500);
+    assert_eq!(hosts.ends[1].closed, Some(CloseReason::PeerReset));
 }
 
 /// A server does not join, and its client does not know of its other address yet.

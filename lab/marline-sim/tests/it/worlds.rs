@@ -23,28 +23,40 @@ fn once_wrong(family: Family) -> Vec<u64> {
         Family::Shipped | Family::Published | Family::Auto => Vec::new(),
         // An idle path waited for among paths in doubt, and data sent twice to a server that had
         // gone over to plain TCP; checks that did not know what a client can know; a piece of a
-        // segment taken for a sign of plain TCP, and a DATA_FIN sent again and again where no
-        // options pass.
+        // segment taken for a sign of plain TCP, a DATA_FIN sent again and again where no options pass, and a
+        // client that gave up while its address was away, of which its server never heard; see also below.
         Family::Mobile => {
             let first = [1_919, 2_213, 2_348, 3_670, 10_640, 17_152, 19_624, 9_992, 10_949, 18_817];
-            first.into_iter().chain(MOBILE_OF_A_FRESH_START).collect()
+            first.into_iter().chain(MOBILE_OF_FRESH_STARTS).collect()
         }
     }
 }
 
-/// Mobile worlds that failed in a run from seed 5,000,000,001.
-const MOBILE_OF_A_FRESH_START: [u64; 5] =
-    [5_000_000_538, 5_000_003_702, 5_000_006_540, 5_000_011_420, 5_000_015_193];
-
-/// One of them still ends badly: the server reads no end, and neither end is told.
-const MOBILE_STILL_WRONG: u64 = 5_000_010_543;
-
-#[test]
-#[ignore = "not mended yet"]
-fn a_walk_that_still_ends_badly() {
-    let outcome = worlds::run(MOBILE_STILL_WRONG, Family::Mobile);
-    assert_eq!(outcome.complaint, None);
-}
+/// Mobile worlds that failed in runs from seeds 5,000,000,001, 7,000,000,001 and 8,000,000,001.
+///
+/// Of the later ones: a path manager that closed the join in place of a lost address (7000005050, 7000006930,
+/// 8000003176), data without a mapping that waited for a timer of a slow handshake's RTO (8000007026, 8000008163),
+/// and a judge that took one connection for another (all others).
+const MOBILE_OF_FRESH_STARTS: [u64; 18] = [
+    5_000_000_538,
+    5_000_003_702,
+    5_000_006_540,
+    5_000_010_543,
+    5_000_011_420,
+    5_000_015_193,
+    7_000_005_050,
+    7_000_006_930,
+    7_000_017_634,
+    7_000_019_473,
+    8_000_001_716,
+    8_000_003_176,
+    8_000_007_026,
+    8_000_008_163,
+    8_000_009_384,
+    8_000_011_220,
+    8_000_014_178,
+    8_000_015_333,
+];
 
 #[test]
 fn random_worlds_end_well_and_twice_alike() {

@@ -127,3 +127,42 @@ fn the_infinite_mapping_goes_with_the_first_data_behind_the_fallback() {
     assert_eq!(fallback.point_at(Ssn(11)), Some((Ssn(6), Dsn(5))));
     assert_eq!([10, 12].map(|at| fallback.point_at(Ssn(at))), [None, None]);
 }
+
+/// Timeouts a second apart of a fallback at position 1; after each, the peer is heard half a second later if `heard`.
+fn after_timeouts(fallback: &mut Fallback, count: u64, una: Ssn, heard: bool) {
+    for second in 1..=count {
+        let heard_at =
+            if heard { Instant::from_millis(second * 1_000 - 500) } else { Instant::ZERO };
+        fallback.on_timeout(Instant::from_secs(second), una, heard_at);
+    }
+}
+
+fn announced() -> Fallback {
+    let mut fallback = Fallback::default();
+    fallback.announce(Ssn(1), (Ssn(1), Dsn(0)));
+    fallback
+}
+
+#[test]
+fn an_infinite_mapping_whose_repeats_are_answered_twice_without_progress_is_left_out() {
+    let mut fallback = announced();
+    after_timeouts(&mut fallback, 2, Ssn(1), true);
+    assert!(!fallback.leaves_options_out() && fallback.point_at(Ssn(1)).is_some());
+    after_timeouts(&mut fallback, 3, Ssn(1), true);
+    assert!(fallback.leaves_options_out() && fallback.point_at(Ssn(1)).is_none());
+    assert!(fallback.is_announced(), "the peer is told by MP_FAIL all the same");
+}
+
+#[test]
+fn an_infinite_mapping_stays_on_a_silent_path_and_beside_a_peer_that_still_sends_data_acks() {
+    let mut silent = announced();
+    after_timeouts(&mut silent, 20, Ssn(1), false);
+    assert!(!silent.leaves_options_out());
+    let mut contradicted = announced();
+    contradicted.note_peer_mode(true);
+    after_timeouts(&mut contradicted, 20, Ssn(1), true);
+    assert!(!contradicted.leaves_options_out());
+    let mut beyond = announced();
+    after_timeouts(&mut beyond, 20, Ssn(2), true);
+    assert!(!beyond.leaves_options_out(), "what carried it has arrived");
+}

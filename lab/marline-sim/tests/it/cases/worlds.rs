@@ -6,7 +6,7 @@ mod heard;
 mod mobile;
 mod plan;
 
-use marline_core::{CloseReason, MonitorKind, PathHealthMonitor};
+use marline_core::{CloseReason, MonitorEvent, MonitorKind, PathHealthMonitor};
 use marline_link::{LinkConfig, MiddleboxConfig};
 use marline_sim::oracle::{Conservation, Liveness, StreamState, Windows, stream};
 use marline_sim::{Amount, App, Bulk, Capture, Paths, Report};
@@ -19,6 +19,9 @@ use self::plan::{Outage, OutageKind, Plan};
 const FAULTS_END: Instant = Instant::from_secs(15);
 /// A world that is not finished by then never will be.
 const LIMIT: Instant = Instant::from_secs(300);
+/// A client that has lost its address and cannot join from another one gives up by then: after two timeouts of its
+/// data, or two SYNs of a join, of which the first have a second and the next two.
+const GIVES_UP_WITHIN: Duration = Duration::from_millis(3_500);
 /// How often stalls are looked for.
 const SAMPLING: Duration = Duration::from_millis(10);
 
@@ -180,8 +183,8 @@ fn run_unguarded(seed: u64, family: Family) -> Outcome {
     let mut directions = [oracle; 2];
     let finished = watch(&mut paths, (&plan, seed), &mut directions);
     let stall = directions.map(|oracle| oracle.longest().length).into_iter().max();
-    let cut = is_cut(&paths, &plan);
-    complaint = complaint.or_else(|| judge(&paths, &plan, finished, cut));
+    let cut = is_cut(&paths, &plan, 0);
+    complaint = complaint.or_else(|| judge(&paths, &plan, finished));
     let judged = directions.iter().zip(plan.judges_stalls).filter(|(_, judged)| *judged);
     let worst = judged.filter_map(|(direction, _)| direction.worst()).next();
     if let Some(worst) = worst.filter(|_| !cut) {
@@ -193,7 +196,7 @@ fn run_unguarded(seed: u64, family: Family) -> Outcome {
         stall: stall.unwrap_or_default(),
         finished: paths.world.now(),
         digest: paths.world.digest(),
-        cut,
+        cut: (0..plan.connections).any(|index| is_cut(&paths, &plan, index)),
         complaint,
     }
 }
@@ -207,21 +210,24 @@ fn watch(paths: &mut Paths, (plan, seed): (&Plan, u64), directions: &mut [Livene
     while paths.world.now() < LIMIT {
         let next = paths.world.now() + SAMPLING;
         paths.world.run_until(next);
-        let Some((client, server)) = paths.client_report(0).zip(paths.server_report(0)) else {
+        let ends = paths.client_report(0).zip(server_report(paths, plan, 0));
+        if ends.is_none() && !is_over(paths, plan, 0) {
             continue;
-        };
-        let states = [StreamState::between(client, server), StreamState::between(server, client)];
+        }
+        let states = ends.map(|(client, server)| {
+            [StreamState::between(client, server), StreamState::between(server, client)]
+        });
         if called < plan.connections {
             while called < plan.connections && call(paths, (plan, seed), called).is_ok() {
                 called += 1;
             }
-        } else if (0..called).all(|index| is_over(paths, index)) {
+        } else if (0..called).all(|index| is_over(paths, plan, index)) {
             return true;
         }
         let news = &paths.world.node(paths.client).monitor()[events..];
         plain |= news.iter().any(|event| matches!(event.kind, MonitorKind::Fallback(_)));
         events += news.len();
-        if !is_over(paths, 0) {
+        if let Some(states) = states.filter(|_| !is_over(paths, plan, 0)) {
             let [upload, download] = states;
             let lone = lone_path(paths, plan, states);
             let heard = paths.world.observer::<Heard>();
@@ -239,13 +245,36 @@ fn watch(paths: &mut Paths, (plan, seed): (&Plan, u64), directions: &mut [Livene
     false
 }
 
-/// Both ends of a connection have seen the end of the other's stream, or their connection's.
-fn is_over(paths: &Paths, index: usize) -> bool {
-    let ends = paths.client_report(index).zip(paths.server_report(index));
-    ends.is_some_and(|(client, server)| {
-        let eof = client.eof_at.is_some() && server.eof_at.is_some();
-        eof || client.closed.is_some() && server.closed.is_some()
-    })
+/// Both ends of a connection have seen the end of the other's stream, or their connection's. One that never came in
+/// has no end at the server.
+fn is_over(paths: &Paths, plan: &Plan, index: usize) -> bool {
+    let Some(client) = paths.client_report(index) else { return false };
+    let Some(server) = server_report(paths, plan, index) else { return client.closed.is_some() };
+    let eof = client.eof_at.is_some() && server.eof_at.is_some();
+    eof || client.closed.is_some() && server.closed.is_some()
+}
+
+/// The server's end of a connection of the client. The server has them in the order of their coming in, which need
+/// not be that of their beginning, and one may never come in: those with the same addresses and ports belong together.
+fn server_report<'a>(paths: &'a Paths, plan: &Plan, index: usize) -> Option<&'a Report> {
+    if plan.connections == 1 {
+        return paths.server_report(index);
+    }
+    let (client, server) = (paths.world.node(paths.client), paths.world.node(paths.server));
+    let (ours, _) = client.connections().nth(index)?;
+    let first_path = |event: &MonitorEvent| match event.kind {
+        MonitorKind::Created(path) | MonitorKind::Established(path) => Some(path),
+        _ => None,
+    };
+    let of_ours = |event: &&MonitorEvent| event.connection == ours;
+    let from: Vec<_> = client.monitor().iter().filter(of_ours).filter_map(first_path).collect();
+    let is_same = |event: &MonitorEvent| {
+        let path = first_path(event);
+        path.is_some_and(|path| from.iter().any(|ours| ours.local == path.remote))
+    };
+    let theirs = server.monitor().iter().find(|event| is_same(event))?.connection;
+    let at = server.connections().position(|(connection, _)| connection == theirs)?;
+    paths.server_report(at)
 }
 
 /// When the network last did harm on the path on which it was longest ago; plain TCP has only the first, and who
@@ -277,18 +306,16 @@ fn lone_path(paths: &Paths, plan: &Plan, [upload, download]: [StreamState; 2]) -
     paths.down.iter().position(|down| *down == link).filter(|_| open == 1)
 }
 
-/// What is wrong with the end of a run.
-fn judge(paths: &Paths, plan: &Plan, finished: bool, cut: bool) -> Option<String> {
-    let mut unreachable = false;
+/// What is wrong with the end of a run. Each connection is judged by itself: one that may end by an error excuses no
+/// other.
+fn judge(paths: &Paths, plan: &Plan, finished: bool) -> Option<String> {
     for index in 0..plan.connections {
         let Some(client) = paths.client_report(index) else {
             return Some(format!("connection {index} never began"));
         };
-        let Some(server) = paths.server_report(index) else {
-            // The keys went with the client's address, which nobody can make good. It says so soon.
-            let lost = matches!(client.closed, Some((_, CloseReason::Unreachable)));
-            unreachable |= lost;
-            if cut || lost {
+        let cut = is_cut(paths, plan, index);
+        let Some(server) = server_report(paths, plan, index) else {
+            if cut || is_lost(paths, plan, index) {
                 continue;
             }
             return Some(format!("connection {index} never came in: {:?}", client.closed));
@@ -300,37 +327,65 @@ fn judge(paths: &Paths, plan: &Plan, finished: bool, cut: bool) -> Option<String
         if let Err(words) = one("upload", client, server).and(one("download", server, client)) {
             return Some(words);
         }
+        if !(finished || cut || is_over(paths, plan, index)) {
+            return Some(format!("connection {index} not finished in time"));
+        }
     }
-    let in_time = if finished || cut || unreachable {
-        Ok(())
-    } else {
-        Err("not finished in time".to_owned())
-    };
-    paths.world.verdict().and(conserved(paths)).and(in_time).err()
+    paths.world.verdict().and(conserved(paths)).err()
+}
+
+/// A connection never came in as the keys went with the client's address, which nobody can make good. The client
+/// knows of the address, and another one is up, from which its application can begin again: that is why it gave up,
+/// and it did so soon. Without another address it waits for this one instead.
+fn is_lost(paths: &Paths, plan: &Plan, index: usize) -> bool {
+    let client = paths.world.node(paths.client);
+    let closed = paths.client_report(index).and_then(|report| report.closed);
+    let Some((at, CloseReason::Unreachable)) = closed else { return false };
+    let Some((id, _)) = client.connections().nth(index) else { return false };
+    // The SYN/ACK may have come on another path than the first SYN went out on.
+    let first = client.monitor().iter().filter_map(|event| match event.kind {
+        MonitorKind::Created(path) | MonitorKind::Established(path) if event.connection == id => {
+            Some((event.at, path.local.ip()))
+        }
+        _ => None,
+    });
+    let Some((begun_at, from)) = first.last() else { return false };
+    let told = || plan.outages.iter().filter(|outage| outage.kind != OutageKind::Silent);
+    let gone_at = |path: usize| told().any(|o| o.path == path && (o.from..o.to).contains(&at));
+    let is_from = |path: usize| (0..8).any(|number| Paths::address(path, number) == from);
+    let went = told().filter(|o| is_from(o.path) && o.from >= begun_at && o.from <= at);
+    let went = went.map(|outage| outage.from).max();
+    let other = (0..plan.paths.links.len()).any(|path| !is_from(path) && !gone_at(path));
+    other && went.is_some_and(|went| at <= went + GIVES_UP_WITHIN)
 }
 
 /// A connection ended by an error as it may. Where a middlebox takes mappings out both applications
 /// know. Plain TCP ends with its address, or with its translation: then the server may have nobody
 /// to ask. So does a connection whose client has not heard that the server speaks Multipath TCP: it
 /// may not join.
-fn is_cut(paths: &Paths, plan: &Plan) -> bool {
+fn is_cut(paths: &Paths, plan: &Plan, index: usize) -> bool {
     let told = |report: Option<&Report>| {
         report.and_then(|report| report.closed).is_some_and(|(_, why)| why != CloseReason::Finished)
     };
-    let plain = paths.world.node(paths.client).monitor().iter();
-    let plain = plain.filter(|event| matches!(event.kind, MonitorKind::Fallback(_))).count();
-    (0..plan.connections).any(|index| {
-        let here = told(paths.client_report(index));
-        let server = paths.server_report(index);
-        // As plain as TCP is before the server has answered.
-        let plain = plain > 0 || server.is_none();
-        // Who only listens behind an address that is gone hears nothing more, and no error.
-        let silenced = plan.renumbers_first() && plain;
-        let gone = plan.may_end_plain_tcp() && plain && here;
-        let heard = paths.world.observer::<Heard>();
-        let young = plan.rebinds() && heard.is_some_and(|heard| !heard.confirmed()) && here;
-        plan.may_be_cut() && here && told(server) || gone || young || silenced
-    })
+    let client = paths.world.node(paths.client);
+    let id = client.connections().nth(index).map(|(id, _)| id);
+    let fell_back = client.monitor().iter().any(|event| {
+        Some(event.connection) == id && matches!(event.kind, MonitorKind::Fallback(_))
+    });
+    let (ours, server) = (paths.client_report(index), server_report(paths, plan, index));
+    let here = told(ours);
+    // As plain as TCP is before the server has answered.
+    let plain = fell_back || server.is_none();
+    // Who only listens behind an address that is gone hears nothing more, and no error.
+    let silenced = plan.renumbers_first() && plain;
+    let gone = plan.may_end_plain_tcp() && plain && here;
+    // Its address came back too late, and another one was up: both ends hear of it.
+    let unreachable =
+        matches!(ours.and_then(|ours| ours.closed), Some((_, CloseReason::Unreachable)));
+    let left = plan.loses_first() && fell_back && unreachable && told(server);
+    let heard = paths.world.observer::<Heard>();
+    let young = plan.rebinds() && heard.is_some_and(|heard| !heard.confirmed()) && here;
+    plan.may_be_cut() && here && told(server) || gone || left || young || silenced
 }
 
 /// Nothing came out of a link that was not put in.

@@ -77,7 +77,7 @@ impl Observer for Heard {
                 let Some(dss) = segment.options.dss else { return };
                 self.dss = true;
                 let Some(mapping) = dss.mapping else { return };
-                let length = u32::from(mapping.length) - u32::from(dss.data_fin);
+                let length = u32::from(mapping.length).saturating_sub(u32::from(dss.data_fin));
                 if length > 0 {
                     let start = match mapping.dsn {
                         WireDsn::Short(low) => low,

@@ -115,6 +115,11 @@ impl Plan {
         self.connections = if rng.chance(0.3) && !self.renumbers_first() { 3 } else { 1 };
         // Two SYNs of a join may be lost, after a second and two more.
         self.grace = Duration::from_secs(3);
+        if self.tears() {
+            // Bytes whose mapping was lost are TCP-acknowledged: only the data-level timer repeats them, after two
+            // RTOs, and the first RTO may be three times a handshake that took over two seconds.
+            self.grace = Duration::from_secs(15);
+        }
         if self.may_be_cut() && self.policies.contains(", multimob, ") {
             // The authors' set leaves a path only once data waits for another.
             self.judges_stalls[1] = false;
@@ -185,6 +190,17 @@ impl Plan {
     /// The first path's address goes for good.
     pub(super) fn renumbers_first(&self) -> bool {
         self.outages.iter().any(|o| o.path == 0 && o.kind == OutageKind::Renumbered)
+    }
+
+    /// The client hears that the first path's address goes, for some time or for good.
+    pub(super) fn loses_first(&self) -> bool {
+        self.outages.iter().any(|o| o.path == 0 && o.kind != OutageKind::Silent)
+    }
+
+    /// A middlebox joins segments, and keeps the mapping of one.
+    fn tears(&self) -> bool {
+        let links = self.paths.links.iter().flat_map(|link| [&link.up, &link.down]);
+        links.into_iter().any(|link| link.middlebox.coalesce.is_some())
     }
 
     /// A middlebox may end a connection.

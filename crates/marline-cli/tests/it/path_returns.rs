@@ -28,7 +28,8 @@ const EVERY: Duration = Duration::from_millis(100);
 const OVER_WIFI: Duration = Duration::from_millis(90);
 /// After this time only probes are sent on a silent path.
 const SETTLING: Duration = Duration::from_secs(2);
-/// Probes of both sides on a silent path, in silences of this length and more: in shorter ones a single probe counts much.
+/// Probes of both sides on a silent path. They are counted in silences of this length and more: in shorter ones a
+/// single probe counts much.
 const MOST_PROBE_BYTES_PER_S: f64 = 300.0;
 const COUNTED_S: u64 = 10;
 /// A link beside which a dead one is to be noticed by its own round trips.
@@ -121,7 +122,7 @@ fn came_back(kind: &str, message: &[u8; MESSAGE]) {
 struct Echoes(Vec<(u64, u64)>);
 
 impl Echoes {
-    /// The longest time without an echo that began or lasted within two seconds after `since`.
+    /// The longest time without an echo that began before or within half a second after `since`, and ended after it.
     fn gap(&self, since: u64) -> Duration {
         let mut arrived: Vec<u64> = self.0.iter().map(|(sent, took)| sent + took).collect();
         arrived.sort_unstable();

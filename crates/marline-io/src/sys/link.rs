@@ -14,8 +14,9 @@ use super::socket::{SocketSpec, bind_to_interface, mark};
 const UNSENT_BYTES: u32 = 32 << 10;
 /// What was sent and is not acknowledged for so long ends the connection.
 const UNACKED: Duration = Duration::from_secs(20);
-/// The longest pause before the kernel repeats what is not acknowledged: the least that it allows (Linux 6.15, which `libc`
-/// does not know yet). By default the pause doubles up to two minutes, and a network that is back is not noticed.
+/// The longest pause before the kernel repeats what is not acknowledged: the least that it allows (Linux 6.15, which
+/// `libc` does not know yet). By default the pause doubles up to two minutes, and a network that is back is not
+/// noticed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// Connections that wait to be accepted.

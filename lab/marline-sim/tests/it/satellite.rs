@@ -16,7 +16,7 @@ const SATELLITE: &str = "rate=50M,delay=300ms,queue=300ms,loss=0.5%";
 /// The same without its losses.
 const LOSSLESS: &str = "rate=50M,delay=300ms,queue=300ms";
 const ROUND_TRIP_MS: f64 = 600.0;
-/// Two of the fiber's round trips and a half, in which both ends notice; one of the satellite's would be six times as long.
+/// Two of the fiber's round trips and a half, in which both ends notice. One of the satellite's is six times as long.
 const NOTICED_MS: f64 = 100.0;
 const SEEDS: u64 = 32;
 const MS: fn(u64) -> Duration = Duration::from_millis;

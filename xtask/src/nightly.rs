@@ -79,8 +79,8 @@ const STEPS: [Step; 18] = [
     ),
     (
         "live-datagrams",
-        "SRT video over two lossy paths has no more gaps than over the better one; datagrams of 200 B to 8 kB arrive over \
-         paths of any MTU, before and after a change",
+        "SRT video over two lossy paths has no more gaps than over the better one; datagrams of 200 B to 8 kB arrive \
+         over paths of any MTU, before and after a change",
         live_datagrams,
     ),
     ("papers", "every paper in virtual time, twice: the number of threads changes nothing", papers),

@@ -124,7 +124,11 @@ impl Subflow {
         let index = self.tx.pop_lost()?;
         self.tx.cut_off_segment(index);
         let segment = self.tx.board.get(index)?;
-        let most = if forced.is_some() { self.mtu.repeated_segment() } else { self.mtu.current() };
+        let repeats = self.tx.rto.count;
+        let most = match forced {
+            Some(_) => self.mtu.repeated_segment(repeats, segment.repair),
+            None => self.mtu.current(),
+        };
         if let Some(limit) = self.payload_limit(segment, room, most) {
             let at = segment.start.plus(limit);
             self.tx.cut(index, at);

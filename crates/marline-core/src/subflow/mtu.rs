@@ -10,8 +10,8 @@
 //! to the base, and the search starts again when the path answers.
 //!
 //! Some paths take even less than the base size: an interface with an MTU of 1,200, a tunnel in a tunnel. What is
-//! repeated after a timeout is cut to the floor, which passes everywhere. If smaller segments then arrive and none as
-//! large does, the next timeout is taken for a black hole, and the size falls to the floor. An outage lets neither
+//! repeated after a timeout is cut to the floor, which passes everywhere: after the first timeout if no full segment has
+//! arrived yet, else after the second, as one is mostly a loss. If smaller segments then arrive and none as large does, the next timeout is taken for a black hole, and the size falls to the floor. An outage lets neither
 //! through, and a lossy path both, so that they change nothing. The search up from the floor tries the largest size,
 //! then the base, then halves.
 
@@ -32,6 +32,10 @@ const LEAST_IPV4_PACKET: u16 = 552;
 const LEAST_IPV6_PACKET: u16 = 1_280;
 /// Every path takes a packet of so many bytes, headers included: Linux does not go below it either.
 const FLOOR: u16 = LEAST_IPV4_PACKET - 20 - MOST_OVERHEAD;
+/// Options that the least header does not count, at most: a segment that is smaller by that may be full.
+const LONG_OPTIONS: u16 = 80;
+/// Timeouts in a row after which a repair is repeated whole.
+const WHOLE_REPAIRS: u32 = 3;
 /// When a finished search that ended below the largest size is repeated (RFC 4821 section 7.7).
 const SEARCH_AGAIN: Duration = Duration::from_secs(600);
 
@@ -39,6 +43,18 @@ const SEARCH_AGAIN: Duration = Duration::from_secs(600);
 pub(super) const fn least_reported(ipv6: bool) -> u16 {
     let (packet, ip_header) = if ipv6 { (LEAST_IPV6_PACKET, 40) } else { (LEAST_IPV4_PACKET, 20) };
     packet - ip_header - MOST_OVERHEAD
+}
+
+/// What has arrived.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+enum Arrived {
+    /// Nothing of the size in use.
+    #[default]
+    Nothing,
+    /// Full segments.
+    Full,
+    /// Since a timeout, smaller ones that were sent later.
+    Smaller,
 }
 
 /// The search for the largest size, in bytes of TCP segment.
@@ -57,8 +73,7 @@ pub(super) struct MtuSearch {
     in_flight: Option<Box<(Ssn, Ssn, u16)>>,
     /// Size of a segment that timed out, while none as large has arrived since; 0: none.
     timed_out: u16,
-    /// Smaller ones that were sent later have arrived.
-    smaller_pass: bool,
+    arrived: Arrived,
     losses: u8,
     not_before: Instant,
 }
@@ -76,7 +91,7 @@ impl MtuSearch {
             in_flight: None,
             losses: 0,
             timed_out: 0,
-            smaller_pass: false,
+            arrived: Arrived::Nothing,
             not_before: Instant::ZERO,
         }
     }
@@ -96,9 +111,16 @@ impl MtuSearch {
         if self.base < self.max { FLOOR.min(self.base) } else { self.base }
     }
 
-    /// The size of a segment that is repeated because of a timeout.
-    pub(super) fn repeated_segment(&self) -> u16 {
-        if self.timed_out == 0 { self.current } else { self.floor().min(self.current) }
+    /// The size of a segment that is repeated because of the `count`th timeout in a row. A repair is one piece, and is cut
+    /// only where nothing else helps.
+    pub(super) fn repeated_segment(&self, count: u32, repair: bool) -> u16 {
+        let patience = match (repair, self.arrived) {
+            (true, _) => WHOLE_REPAIRS,
+            (false, Arrived::Full) => 1,
+            (false, Arrived::Nothing | Arrived::Smaller) => 0,
+        };
+        let suspected = self.timed_out > 0 && count > patience;
+        if suspected { self.floor().min(self.current) } else { self.current }
     }
 
     /// The peer takes no more than this (its MSS option).
@@ -135,7 +157,7 @@ impl MtuSearch {
         self.wanted = 0;
         self.in_flight = None;
         self.losses = 0;
-        (self.timed_out, self.smaller_pass) = (0, false);
+        (self.timed_out, self.arrived) = (0, Arrived::Nothing);
         self.not_before = Instant::ZERO;
     }
 
@@ -203,6 +225,7 @@ impl MtuSearch {
         self.in_flight = None;
         self.losses = 0;
         self.current = size;
+        (self.timed_out, self.arrived) = (0, Arrived::Full);
         Some(size)
     }
 
@@ -225,13 +248,15 @@ impl MtuSearch {
 
     /// A segment of this size was delivered. `later`: it was sent after the last timeout.
     pub(super) fn on_passed(&mut self, size: u64, later: bool) {
-        if self.timed_out == 0 {
+        if self.timed_out == 0 && self.arrived == Arrived::Full {
             return;
         }
-        if size >= u64::from(self.timed_out) {
-            (self.timed_out, self.smaller_pass) = (0, false);
-        } else {
-            self.smaller_pass |= later;
+        let full =
+            if self.timed_out > 0 { self.timed_out } else { self.current.saturating_sub(STEP) };
+        if size >= u64::from(full) {
+            (self.timed_out, self.arrived) = (0, Arrived::Full);
+        } else if self.timed_out > 0 && later {
+            self.arrived = Arrived::Smaller;
         }
     }
 
@@ -242,7 +267,7 @@ impl MtuSearch {
         self.in_flight = None;
         let floor = self.floor();
         if self.current > floor && oldest > u64::from(floor) {
-            if self.smaller_pass {
+            if self.arrived == Arrived::Smaller {
                 self.fall(floor);
                 return true;
             }
@@ -251,6 +276,8 @@ impl MtuSearch {
         let falls = count >= 2 && self.current > self.base;
         if falls {
             self.fall(self.base);
+            // Nor is it known that this passes.
+            self.timed_out = self.base.saturating_sub(LONG_OPTIONS);
         }
         falls
     }
@@ -260,7 +287,7 @@ impl MtuSearch {
         self.current = size;
         self.ceiling = self.max;
         self.losses = 0;
-        (self.timed_out, self.smaller_pass) = (0, false);
+        (self.timed_out, self.arrived) = (0, Arrived::Nothing);
         self.not_before = Instant::ZERO;
     }
 }
@@ -310,7 +337,7 @@ mod tests {
         assert_eq!(mtu.on_delivered(Ssn(1), Ssn(1_401)), Some(1_452));
         assert!(!mtu.on_rto(1, 1_452));
         assert!(mtu.on_rto(2, 1_452));
-        assert_eq!(mtu.current(), 1_232);
+        assert_eq!((mtu.current(), mtu.repeated_segment(2, false)), (1_232, FLOOR));
         mtu.consider(Instant::from_secs(2));
         assert_eq!(mtu.next_segment(), 1_452);
     }
@@ -321,11 +348,11 @@ mod tests {
         for oldest in [1_223, 1_150] {
             let mut mtu = MtuSearch::new(1_223, 1_463);
             assert!(!mtu.on_rto(1, oldest));
-            assert_eq!((mtu.current(), mtu.repeated_segment()), (1_223, FLOOR));
+            assert_eq!((mtu.current(), mtu.repeated_segment(1, false)), (1_223, FLOOR));
             mtu.on_passed(FLOOR.into(), true);
             mtu.on_passed(700, true);
             assert!(mtu.on_rto(1, oldest));
-            assert_eq!((mtu.current(), mtu.repeated_segment()), (FLOOR, FLOOR));
+            assert_eq!((mtu.current(), mtu.repeated_segment(1, false)), (FLOOR, FLOOR));
             assert!(
                 !mtu.on_rto(2, FLOOR.into()) && !mtu.on_rto(3, FLOOR.into()),
                 "there is no less"
@@ -333,6 +360,21 @@ mod tests {
             mtu.consider(Instant::from_secs(1));
             assert_eq!(mtu.next_segment(), 1_463, "it may have been an outage");
         }
+    }
+
+    #[test]
+    fn where_full_segments_have_arrived_one_timeout_is_a_loss() {
+        let mut mtu = MtuSearch::new(1_223, 1_463);
+        mtu.on_passed(1_200, false);
+        assert!(!mtu.on_rto(1, 1_223));
+        assert_eq!(
+            (mtu.repeated_segment(1, false), mtu.repeated_segment(2, false)),
+            (1_223, FLOOR)
+        );
+        assert_eq!((mtu.repeated_segment(3, true), mtu.repeated_segment(4, true)), (1_223, FLOOR));
+        assert!(!mtu.on_rto(2, 1_223));
+        mtu.on_passed(FLOOR.into(), true);
+        assert!(mtu.on_rto(1, 1_223));
     }
 
     #[test]
@@ -351,7 +393,7 @@ mod tests {
         let mut fixed = MtuSearch::new(1_400, 1_400);
         assert!(!fixed.on_rto(1, 1_400));
         fixed.on_passed(500, true);
-        assert!(!fixed.on_rto(1, 1_400) && fixed.repeated_segment() == 1_400);
+        assert!(!fixed.on_rto(1, 1_400) && fixed.repeated_segment(9, false) == 1_400);
     }
 
     #[test]

@@ -9,8 +9,8 @@ impl Lane {
         self.paths.iter().map(|path| path.queued_bytes()).sum()
     }
 
-    /// Bytes that it holds for datagrams: those that wait to leave, those that were sent and may be sent again, those of
-    /// which pieces have arrived, and those that nobody has taken.
+    /// Bytes that it holds for datagrams: those that wait to leave, those that were sent and may be sent again, those
+    /// of which pieces have arrived, and those that nobody has taken.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.queued_bytes() + self.kept.bytes() + self.halves.bytes() + self.inbox.held_bytes()

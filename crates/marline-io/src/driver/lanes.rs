@@ -122,6 +122,11 @@ impl Arrivals {
         self.silent
     }
 
+    /// Nothing came.
+    pub(super) fn is_empty(&self) -> bool {
+        self.datagrams.is_empty() && self.paths.is_empty() && !self.spent && !self.silent
+    }
+
     fn clear(&mut self) {
         self.bytes.clear();
         self.datagrams.clear();
@@ -587,13 +592,6 @@ impl Lanes {
             register(&mut entry.reader, cx);
         }
         Some(silent)
-    }
-}
-
-impl Arrivals {
-    /// Nothing came.
-    pub(super) fn is_empty(&self) -> bool {
-        self.datagrams.is_empty() && self.paths.is_empty() && !self.spent && !self.silent
     }
 }
 

@@ -1,5 +1,6 @@
-//! Tests of datagrams as live programs send them: video by SRT (1,316 bytes of MPEG-TS) over two lossy paths, and echoes
-//! of 200 bytes to 8 kB over paths of any MTU, before and after a change of it in mid-flow. Need root, for the hosts.
+//! Tests of datagrams as live programs send them: video by SRT (1,316 bytes of MPEG-TS) over two lossy paths, and
+//! echoes of 200 bytes to 8 kB over paths of any MTU, before and after a change of it in mid-flow. Need root, for the
+//! hosts.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it live_datagrams -- --nocapture --include-ignored
@@ -105,7 +106,7 @@ fn sizes(hosts: &mut TwoUplinks, way: Way, between: impl FnOnce(&TwoUplinks)) ->
     let lines = hosts.program(Side::Client, "bash -eu program.sh");
     let mut said = Vec::new();
     let patience = Duration::from_secs(120);
-    let mut until = |word: &str, said: &mut Vec<String>| loop {
+    let until = |word: &str, said: &mut Vec<String>| loop {
         let line = lines.recv_timeout(patience).unwrap_or_else(|_| panic!("{said:?}"));
         if line == word {
             return;

@@ -37,7 +37,7 @@ fn once_wrong(family: Family) -> Vec<u64> {
 /// Of the later ones: a path manager that closed the join in place of a lost address (7000005050, 7000006930,
 /// 8000003176), data without a mapping that waited for a timer of a slow handshake's RTO (8000007026, 8000008163),
 /// and a judge that took one connection for another (all others).
-const MOBILE_OF_FRESH_STARTS: [u64; 18] = [
+const MOBILE_OF_FRESH_STARTS: [u64; 20] = [
     5_000_000_538,
     5_000_003_702,
     5_000_006_540,
@@ -48,6 +48,8 @@ const MOBILE_OF_FRESH_STARTS: [u64; 18] = [
     7_000_006_930,
     7_000_017_634,
     7_000_019_473,
+    8_000_000_027,
+    8_000_000_163,
     8_000_001_716,
     8_000_003_176,
     8_000_007_026,

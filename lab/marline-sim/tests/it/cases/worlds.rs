@@ -272,8 +272,10 @@ fn server_report<'a>(paths: &'a Paths, plan: &Plan, index: usize) -> Option<&'a 
         let path = first_path(event);
         path.is_some_and(|path| from.iter().any(|ours| ours.local == path.remote))
     };
-    let theirs = server.monitor().iter().find(|event| is_same(event))?.connection;
-    let at = server.connections().position(|(connection, _)| connection == theirs)?;
+    // A SYN of an earlier attempt may have left something at the server that no application ever got.
+    let at = server.connections().position(|(theirs, _)| {
+        server.monitor().iter().any(|event| event.connection == theirs && is_same(event))
+    })?;
     paths.server_report(at)
 }
 

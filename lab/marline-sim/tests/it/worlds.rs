@@ -14,7 +14,7 @@ fn once_wrong(family: Family) -> Vec<u64> {
         // before a hole.
         Family::Plain | Family::Any => {
             let first = [8_787, 10_047, 16_767, 7_849, 8_448, 6_938, 4_229, 13_694];
-            first.into_iter().chain([15_794, 13_503, 4_654]).collect()
+            first.into_iter().chain([15_794, 13_503, 4_654, 10_000_008_094]).collect()
         }
         // A check that did not know the window of a repair, repairs that overtook the answer that
         // agrees to them, a recovery of one segment for each round trip, and a DATA_FIN that was
@@ -32,12 +32,13 @@ fn once_wrong(family: Family) -> Vec<u64> {
     }
 }
 
-/// Mobile worlds that failed in runs from seeds 5,000,000,001, 7,000,000,001 and 8,000,000,001.
+/// Mobile worlds that failed in runs from seeds 5, 7, 8, 9 and 10,000,000,001.
 ///
 /// Of the later ones: a path manager that closed the join in place of a lost address (7000005050, 7000006930,
-/// 8000003176), data without a mapping that waited for a timer of a slow handshake's RTO (8000007026, 8000008163),
-/// and a judge that took one connection for another (all others).
-const MOBILE_OF_FRESH_STARTS: [u64; 18] = [
+/// 8000003176), data without a mapping that waited for a timer of a slow handshake's RTO (8000007026, 8000008163,
+/// 9000005095, 9000019614), reserves that are tried one by one (10000000083), and a judge that took one connection for
+/// another (all others).
+const MOBILE_OF_FRESH_STARTS: [u64; 23] = [
     5_000_000_538,
     5_000_003_702,
     5_000_006_540,
@@ -48,6 +49,8 @@ const MOBILE_OF_FRESH_STARTS: [u64; 18] = [
     7_000_006_930,
     7_000_017_634,
     7_000_019_473,
+    8_000_000_027,
+    8_000_000_163,
     8_000_001_716,
     8_000_003_176,
     8_000_007_026,
@@ -56,6 +59,9 @@ const MOBILE_OF_FRESH_STARTS: [u64; 18] = [
     8_000_011_220,
     8_000_014_178,
     8_000_015_333,
+    9_000_005_095,
+    9_000_019_614,
+    10_000_000_083,
 ];
 
 #[test]

@@ -272,8 +272,10 @@ fn server_report<'a>(paths: &'a Paths, plan: &Plan, index: usize) -> Option<&'a 
         let path = first_path(event);
         path.is_some_and(|path| from.iter().any(|ours| ours.local == path.remote))
     };
-    let theirs = server.monitor().iter().find(|event| is_same(event))?.connection;
-    let at = server.connections().position(|(connection, _)| connection == theirs)?;
+    // A SYN of an earlier attempt may have left something at the server that no application ever got.
+    let at = server.connections().position(|(theirs, _)| {
+        server.monitor().iter().any(|event| event.connection == theirs && is_same(event))
+    })?;
     paths.server_report(at)
 }
 
@@ -343,13 +345,13 @@ fn is_lost(paths: &Paths, plan: &Plan, index: usize) -> bool {
     let Some((at, CloseReason::Unreachable)) = closed else { return false };
     let Some((id, _)) = client.connections().nth(index) else { return false };
     // The SYN/ACK may have come on another path than the first SYN went out on.
-    let first = client.monitor().iter().filter_map(|event| match event.kind {
+    let mut first = client.monitor().iter().filter_map(|event| match event.kind {
         MonitorKind::Created(path) | MonitorKind::Established(path) if event.connection == id => {
             Some((event.at, path.local.ip()))
         }
         _ => None,
     });
-    let Some((begun_at, from)) = first.last() else { return false };
+    let Some((begun_at, from)) = first.next_back() else { return false };
     let told = || plan.outages.iter().filter(|outage| outage.kind != OutageKind::Silent);
     let gone_at = |path: usize| told().any(|o| o.path == path && (o.from..o.to).contains(&at));
     let is_from = |path: usize| (0..8).any(|number| Paths::address(path, number) == from);

@@ -115,7 +115,13 @@ impl Plan {
         self.connections = if rng.chance(0.3) && !self.renumbers_first() { 3 } else { 1 };
         // Two SYNs of a join may be lost, after a second and two more.
         self.grace = Duration::from_secs(3);
-        if self.tears() {
+        let reserves = self.paths.backup.iter().filter(|backup| **backup).count();
+        let one_by_one = [", break-before-make", ", multimob, "];
+        if reserves > 1 && one_by_one.iter().any(|manager| self.policies.contains(manager)) {
+            // All three SYNs of a join from the first reserve may be lost before the next one is tried.
+            self.grace = Duration::from_secs(8);
+        }
+        if self.tears() || self.may_be_cut() {
             // Bytes whose mapping was lost are TCP-acknowledged: only the data-level timer repeats them, after two
             // RTOs, and the first RTO may be three times a handshake that took over two seconds.
             self.grace = Duration::from_secs(15);

@@ -232,6 +232,11 @@ impl Plan {
                 from = to + Duration::from_millis(between(&mut rng, 300, 6_000));
             }
         }
+        // A SYN that is lost costs its timer's second, however short the fault was, the two round trips of a join's
+        // handshake, and the way of the data.
+        let round_trip = |link: &DuplexConfig| link.up.delay.base + link.down.delay.base;
+        let longest = links.iter().map(round_trip).max().unwrap_or_default();
+        let grace = Duration::from_millis(1_200).max(Duration::from_secs(1) + longest * 3);
         let mut paths = PathsConfig::new(links, config);
         paths.backup = (0..count).map(|path| path > 0 && rng.chance(0.2)).collect();
         let apps = [random_app(&mut rng), random_app(&mut rng)];
@@ -246,8 +251,7 @@ impl Plan {
             connections: 1,
             path_health,
             judges_stalls: [true; 2],
-            // A SYN that is lost costs its timer's second, however short the fault was, and a handshake.
-            grace: Duration::from_millis(1_200),
+            grace,
         }
     }
 

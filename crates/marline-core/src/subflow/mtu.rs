@@ -10,10 +10,11 @@
 //! to the base, and the search starts again when the path answers.
 //!
 //! Some paths take even less than the base size: an interface with an MTU of 1,200, a tunnel in a tunnel. What is
-//! repeated after a timeout is cut to the floor, which passes everywhere: after the first timeout if no full segment has
-//! arrived yet, else after the second, as one is mostly a loss. If smaller segments then arrive and none as large does, the next timeout is taken for a black hole, and the size falls to the floor. An outage lets neither
-//! through, and a lossy path both, so that they change nothing. The search up from the floor tries the largest size,
-//! then the base, then halves.
+//! repeated after a timeout is cut to the floor, which passes everywhere: after the first timeout if no full segment
+//! has arrived yet, else after the second, as one is mostly a loss. If smaller segments then arrive and none as large
+//! does, the next timeout is taken for a black hole, and the size falls to the floor. An outage lets neither through,
+//! and a lossy path both, so that they change nothing. The search up from the floor tries the largest size, then the
+//! base, then halves.
 
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
@@ -111,8 +112,8 @@ impl MtuSearch {
         if self.base < self.max { FLOOR.min(self.base) } else { self.base }
     }
 
-    /// The size of a segment that is repeated because of the `count`th timeout in a row. A repair is one piece, and is cut
-    /// only where nothing else helps.
+    /// The size of a segment that is repeated because of the `count`th timeout in a row. A repair is one piece, and is
+    /// cut only where nothing else helps.
     pub(super) fn repeated_segment(&self, count: u32, repair: bool) -> u16 {
         let patience = match (repair, self.arrived) {
             (true, _) => WHOLE_REPAIRS,

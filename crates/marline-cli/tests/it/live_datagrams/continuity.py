@@ -16,6 +16,8 @@ for at in range(start, len(data) - 187, 188):
     # Packets without payload do not count, nor does stuffing.
     if pid == 0x1FFF or not packet[3] & 0x10:
         continue
-    breaks += pid in last and counter != (last[pid] + 1) % 16
+    if pid in last and counter != (last[pid] + 1) % 16:
+        breaks += 1
+        print(f"a gap before packet {packets}", file=sys.stderr)
     last[pid] = counter
 print(packets, breaks)

@@ -2,8 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::Inbox;
-
+use super::inbox::Inbox;
 use crate::udp::EchoError;
 
 /// An echo request, without its data.

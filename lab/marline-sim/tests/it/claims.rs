@@ -116,7 +116,7 @@ fn a_flow_copied_whole_has_a_longer_tail_than_one_copied_within_the_transport() 
     let [redundant, application] = copied(60_000, 300, 400);
     let [ours, theirs] = [&redundant, &application].map(|all| [mean(all), quantile(all, 0.99)]);
     println!("redundant {ours:.1?}, by the application {theirs:.1?} ms (mean, p99)");
-    assert!(theirs[1] > 1.15 * ours[1], "{ours:?} {theirs:?}");
+    assert!(theirs[1] > 1.1 * ours[1], "{ours:?} {theirs:?}");
 }
 
 /// What LTE did while short connections fetched something each 5 s, WiFi being fine: bytes of payload from the server,

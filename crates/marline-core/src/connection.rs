@@ -1867,10 +1867,9 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
     ) {
-        let mapped = segment.options.dss.is_some_and(|dss| dss.mapping.is_some());
-        // A mapping of a part says that its sender speaks Multipath TCP, whatever else is not known yet.
-        let counts = !self.session.is_plain() && (mapped || !self.may_be_plain(id));
+        let counts = !self.session.is_plain() && !self.may_be_plain(id);
         let Some(start) = ingress.start.filter(|_| counts) else { return };
+        let mapped = segment.options.dss.is_some_and(|dss| dss.mapping.is_some());
         let end = start.plus(segment.payload.len() as u64);
         if self.receiver.note_segment(id, (start, end), mapped) {
             cx.out.counters.dss_not_matching += 1;

@@ -76,7 +76,7 @@ static VERBOSE: AtomicBool = AtomicBool::new(false);
 /// Whether connections that end have lines.
 static TELLS_CONNECTIONS: AtomicBool = AtomicBool::new(false);
 
-/// What the command line says of the log.
+/// Options of the log.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct LogArgs {
     /// More log output on standard error: -v debug, -vv trace.

@@ -8,7 +8,7 @@ use crate::USAGE_ERROR;
 /// Arguments of a command that moved.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What followed it.
+    /// The words behind it.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub rest: Vec<OsString>,
 }

@@ -19,7 +19,7 @@ pub fn registry() -> Registry {
     CHOSEN.get().cloned().unwrap_or_else(marline_research::registry)
 }
 
-/// What the program was started with.
+/// The policies that this program was started with.
 static CHOSEN: OnceLock<Registry> = OnceLock::new();
 
 /// Has all of this process go by these policies. A program that has policies of its own calls it once, before anything

@@ -123,7 +123,7 @@ pub(crate) fn marline(dir: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// What the lab's program is to do in this process: its arguments, separated.
+/// Arguments of the lab's program that this process is to run, separated.
 const LAB_ARGUMENTS: &str = "MARLINE_TEST_LAB_ARGUMENTS";
 const SEPARATOR: &str = "\u{1f}";
 

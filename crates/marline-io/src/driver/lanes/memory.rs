@@ -26,10 +26,8 @@ impl Lanes {
 impl Entry {
     /// Charges what it holds now.
     pub(super) fn charge_held(&mut self) {
-        let Some(charge) = &mut self.charge else { return };
-        let (held, charged) = (self.lane.held_bytes() as u64, charge.bytes());
-        if held > charged || held + 2 * STEP <= charged {
-            charge.resize(held.next_multiple_of(STEP));
+        if let Some(charge) = &mut self.charge {
+            charge.follow(self.lane.held_bytes() as u64, STEP);
         }
     }
 }

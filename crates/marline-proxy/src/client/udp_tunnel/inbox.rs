@@ -21,7 +21,6 @@ const ITEM_BYTES: u64 = 128;
 struct Held {
     bytes: u64,
     charge: MemoryCharge,
-    account: MemoryAccount,
 }
 
 impl Held {
@@ -31,22 +30,19 @@ impl Held {
         if after > MOST_BYTES {
             return false;
         }
-        if after > self.charge.bytes() {
-            if after > self.account.allowance().max(FLOOR) {
-                self.account.note_wait();
-                return false;
-            }
-            self.charge.resize(after.next_multiple_of(STEP));
+        let account = self.charge.account();
+        if after > self.charge.bytes() && after > account.allowance().max(FLOOR) {
+            account.note_wait();
+            return false;
         }
+        self.charge.follow(after, STEP);
         self.bytes = after;
         true
     }
 
     fn shrink(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
-        if self.bytes + 2 * STEP <= self.charge.bytes() {
-            self.charge.resize(self.bytes.next_multiple_of(STEP));
-        }
+        self.charge.follow(self.bytes, STEP);
     }
 }
 
@@ -106,7 +102,7 @@ impl<T> Delivery<T> {
 /// An inbox that is charged to this account.
 pub(super) fn inbox<T>(account: &MemoryAccount) -> (Delivery<T>, Inbox<T>) {
     let charge = account.charge(MemoryKind::Datagram, 0);
-    let held = Shared(Arc::new(Mutex::new(Held { bytes: 0, charge, account: account.clone() })));
+    let held = Shared(Arc::new(Mutex::new(Held { bytes: 0, charge })));
     let (sender, receiver) = mpsc::channel(MOST);
     (Delivery { waiting: sender, held: held.clone() }, Inbox { waiting: receiver, held })
 }

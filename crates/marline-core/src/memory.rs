@@ -374,8 +374,8 @@ impl MemoryCharge {
         self.bytes = bytes;
     }
 
-    /// Charges at least `held` bytes, in steps of `step`: what changes often seldom touches its account. Up to two steps
-    /// more than is held stay charged.
+    /// Charges at least `held` bytes, in steps of `step`: what changes often seldom touches its account. Up to two
+    /// steps more than is held stay charged.
     pub fn follow(&mut self, held: u64, step: u64) {
         if held > self.bytes || held + 2 * step <= self.bytes {
             self.resize(held.next_multiple_of(step));

@@ -125,6 +125,8 @@ const BEYOND: u32 = 1 << 16;
 const MAX_ACTIONS: usize = 64;
 /// Data-level timeouts after which a subflow that acknowledged the data is not believed any more.
 const MAX_DATA_RTOS: u32 = 2;
+/// How long a peer's DATA_ACK may come after its TCP's ACK: a kernel defers it while the application holds the socket.
+const DATA_ACK_DELAY: Duration = Duration::from_millis(50);
 /// How long a writer waits for a subflow that keeps too much and makes progress. Not by its timeout, which a peer can
 /// make as long as it likes.
 const HELD_BACK_PATIENCE: Duration = Duration::from_secs(1);
@@ -1547,6 +1549,9 @@ impl Connection {
                         subflow.note_news(cx.now);
                     }
                     self.sender.note_proof(id, subflow.tcp().snd_una());
+                }
+                if !advanced && ingress.newly_acked > 0 {
+                    self.hasten_unmapped(cx.now, id);
                 }
             }
             self.confirm(cx);
@@ -6424,6 +6429,23 @@ impl Connection {
         if !self.sender.is_rto_armed() {
             self.rearm_data_rto(now);
         }
+    }
+
+    /// The peer's TCP took bytes of ours, and its DATA_ACK did not move. If the first missing byte was among them, its
+    /// mapping did not get through (a middlebox put segments together and kept the options of one): nobody but us can
+    /// repeat it.
+    fn hasten_unmapped(&mut self, now: Instant, id: SubflowId) {
+        let Some(oldest) = self.sender.oldest_outstanding() else { return };
+        let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) else { return };
+        if self.session.is_plain() || !oldest.carried_by.contains(id) {
+            return;
+        }
+        let carriers = || oldest.carried_by.iter().filter_map(|id| self.paths.get(id));
+        if carriers().any(|subflow| subflow.holds(oldest.range.start)) {
+            return;
+        }
+        let patience = (tcp.srtt().unwrap_or_default() * 2).max(DATA_ACK_DELAY).min(tcp.rto());
+        self.sender.hasten_rto(now + patience);
     }
 
     /// No DATA_ACK for long although subflows are alive: the oldest data goes again, anywhere. The

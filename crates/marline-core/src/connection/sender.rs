@@ -592,6 +592,18 @@ impl Sender {
         self.rto.at = Some(now + rto.min(MAX_DATA_RTO));
     }
 
+    /// The data-level timer is due by then, unless it has fired since the last progress.
+    pub(super) fn hasten_rto(&mut self, at: Instant) {
+        if self.rto.count == 0 {
+            self.rto.at = self.rto.at.map(|due| due.min(at));
+        }
+    }
+
+    /// The oldest data that no DATA_ACK covers.
+    pub(super) fn oldest_outstanding(&self) -> Option<Mapping> {
+        self.mappings.oldest()
+    }
+
     /// On plain TCP there is no data-level timer.
     pub(super) const fn disarm_rto(&mut self) {
         self.rto.at = None;

@@ -46,13 +46,16 @@ impl Readers {
         socks: SocketAddr,
         opening: OwnedSemaphorePermit,
     ) -> io::Result<Duration> {
-        let mut download = request.open(socks).await?;
+        let opened = request.open(socks).await;
+        let mut download = opened.map_err(|error| in_stage("while it was opened", &error))?;
         drop(opening);
         let mut longest = Duration::ZERO;
         while self.served.load(Relaxed) + self.failed.load(Relaxed) < STREAMS {
             tokio::time::sleep(PAUSE).await;
             let begun = Instant::now();
-            download.take_until(download.taken + PIECE).await?;
+            let taken = download.take_until(download.taken + PIECE).await;
+            let stage = if download.taken < ENOUGH { "while it read" } else { "after it had enough" };
+            taken.map_err(|error| in_stage(stage, &error))?;
             longest = longest.max(begun.elapsed());
             if download.taken == ENOUGH {
                 self.served.fetch_add(1, Relaxed);
@@ -60,6 +63,11 @@ impl Readers {
         }
         Ok(longest)
     }
+}
+
+/// An error that also says when it happened.
+fn in_stage(stage: &str, error: &io::Error) -> io::Error {
+    io::Error::other(format!("{stage}: {error}"))
 }
 
 /// Prints the memory that a process charges to its budget, by kind. `marline status` would list ten thousand

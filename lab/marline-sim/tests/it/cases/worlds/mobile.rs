@@ -122,9 +122,9 @@ impl Plan {
             self.grace = Duration::from_secs(8);
         }
         if self.tears() || self.may_be_cut() {
-            // Bytes whose mapping was lost are TCP-acknowledged: only the data-level timer repeats them, after two
-            // RTOs, and the first RTO may be three times a handshake that took over two seconds.
-            self.grace = Duration::from_secs(15);
+            // Bytes whose mapping was lost are TCP-acknowledged. They are repeated two round trips later, and a repeat
+            // that loses its mapping again by the data-level timer.
+            self.grace = self.grace.max(Duration::from_secs(10));
         }
         if self.may_be_cut() && self.policies.contains(", multimob, ") {
             // The authors' set leaves a path only once data waits for another.

@@ -39,11 +39,3 @@ mod testing;
 pub mod tls;
 pub mod transport;
 pub mod udp;
-#[cfg(test)]
-mod version_four;
-#[cfg(test)]
-mod version_one;
-#[cfg(test)]
-mod version_three;
-#[cfg(test)]
-mod version_two;

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! type u8 | length u16 | body
-//!  1 Hello      version u8, token 32            client: who I am
+//!  1 Hello      version u8, token 32,           client: who I am, and the extensions I offer
+//!              extensions u16 each
 //!  2 Welcome    idle limit u16 (s), session,    server: unused, this connection is kept that long
 //!              own addresses
 //!  3 Connect    port u16, kind u8, address      client: take me there (kind 1 IPv4, 3 name, 4 IPv6)
@@ -36,11 +37,13 @@ use crate::session::datagram_keys::LaneEnd;
 use crate::session::{self, SessionId};
 use crate::target::{BadTarget, Host, Target};
 
-/// The last version, which [`Message::Hello`] names if TLS agreed on it.
+/// The version of the protocol, which [`Message::Hello`] names.
 pub const VERSION: u8 = 5;
 /// Longest body: `Failed` with 255 bytes of text, `Connect` with a name of 255.
 pub const MAX_BODY: usize = 2 + 1 + 1 + 255;
 const HEADER_LEN: usize = 3;
+/// Bytes of the number of an extension in Hello.
+const EXTENSION_LEN: usize = 2;
 const MAX_TEXT: usize = 255;
 
 /// RFC 8803's error codes (section 6.2.8).
@@ -152,7 +155,7 @@ impl VisitorId {
 pub enum Message {
     /// The client's credential.
     Hello {
-        /// Protocol version, as negotiated by TLS.
+        /// Protocol version.
         version: u8,
         /// Its secret.
         token: Secret,
@@ -161,9 +164,9 @@ pub enum Message {
     Welcome {
         /// An unused connection is closed after this long.
         idle_limit_s: u16,
-        /// The session that this connection's handshake began, since version 2.
+        /// The session that this connection's handshake began.
         session: Option<Offer>,
-        /// Where the server is itself reached that the session is of, since version 5: others share the address that
+        /// Where the server is itself reached that the session is of: others share the address that
         /// the client knows. At most [`MAX_OWN`], and none without a session.
         own: Vec<SocketAddr>,
     },
@@ -175,7 +178,7 @@ pub enum Message {
     Connected,
     /// The end.
     Failed(Failure),
-    /// The address of the server where the client wants others' connections from, since version 3.
+    /// The address of the server where the client wants others' connections from.
     Listen(SocketAddr),
     /// The server listens there. The port is the system's choice if the client's was 0.
     Listening(SocketAddr),
@@ -192,7 +195,7 @@ pub enum Message {
     Decline(VisitorId),
     /// A sign of life.
     Alive,
-    /// The client's end of a lane for datagrams beside this connection, since version 4.
+    /// The client's end of a lane for datagrams beside this connection.
     Datagrams(LaneEnd),
     /// The server's.
     Lane(LaneEnd),
@@ -307,9 +310,13 @@ impl Message {
     pub fn decode(kind: u8, body: &[u8]) -> Result<Message, BadMessage> {
         let misfit = BadMessage::Length { kind, length: body.len() };
         match (kind, body) {
-            (1, [version, token @ ..]) => {
-                let token = token.try_into().map_err(|_| misfit)?;
-                Ok(Message::Hello { version: *version, token: Secret::from_bytes(token) })
+            (1, [version, rest @ ..]) => {
+                // No extension is known yet: the offered ones are ignored.
+                let (token, extensions) = rest.split_first_chunk().ok_or_else(|| misfit.clone())?;
+                if !extensions.len().is_multiple_of(EXTENSION_LEN) {
+                    return Err(misfit);
+                }
+                Ok(Message::Hello { version: *version, token: Secret::from_bytes(*token) })
             }
             (2, [high, low, session @ ..]) => {
                 let idle_limit_s = u16::from_be_bytes([*high, *low]);

@@ -15,13 +15,10 @@ use tokio::io::{
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::channel::Channel;
-use super::client::open::Open;
 use super::client::tunnel::Connect;
 use super::credentials::Credentials;
-use super::message::Message;
 use super::rules::Rules;
 use super::secret::Secret;
 use super::server::{Server, ServerLimits};
@@ -43,23 +40,13 @@ pub(crate) struct Bench {
 impl Bench {
     /// A server with one client, `laptop`, that may reach loopback.
     pub(crate) fn new(limits: ServerLimits) -> Bench {
-        Bench::speaking(limits, None)
-    }
-
-    /// One whose server speaks this protocol (ALPN) and no other.
-    pub(crate) fn speaking(limits: ServerLimits, only: Option<&[u8]>) -> Bench {
         let mut credentials = Credentials::default();
         let token = credentials.add("laptop").unwrap();
         let key = ServerKey::generate().unwrap();
         let (sender, receiver) = watch::channel(Arc::new(credentials));
         let rules = Rules { allow: vec!["127.0.0.0/8".parse().unwrap()], deny: Vec::new() };
         let stopper = Stopper::default();
-        let mut acceptor = key.acceptor().unwrap();
-        if let Some(only) = only {
-            let mut config = (**acceptor.config()).clone();
-            config.alpn_protocols = vec![only.to_vec()];
-            acceptor = TlsAcceptor::from(Arc::new(config));
-        }
+        let acceptor = key.acceptor().unwrap();
         let server = Server::new(acceptor, receiver, rules, limits, stopper.listen());
         Bench { server: Arc::new(server), key, token, credentials: sender, stopper }
     }
@@ -195,17 +182,6 @@ impl Connect for ToBench {
     }
 }
 
-/// Opens a stream to an echo, and has it send something back.
-pub(crate) async fn echoed<O: Open>(way: &O) -> O::Stream {
-    let mut stream = way.open(&echo_target().await).await.unwrap();
-    stream.write_all(b"as ever").await.unwrap();
-    stream.flush().await.unwrap();
-    let mut back = [0; 7];
-    stream.read_exact(&mut back).await.unwrap();
-    assert_eq!(&back, b"as ever");
-    stream
-}
-
 /// A TCP target that sends everything back, and ends when its peer does.
 pub(crate) async fn echo_target() -> Target {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -231,26 +207,6 @@ pub(crate) fn lane_config() -> LaneConfig {
     let registry = marline::Registry::default();
     let policy = registry.datagram_policy("auto").unwrap();
     LaneConfig::new(policy, registry.congestion("cubic-westwood").unwrap())
-}
-
-/// A client that speaks no more than this version, with these names of it and older ones for TLS, gets a session and
-/// its target.
-pub(crate) async fn is_served(version: u8, alpn: &[&[u8]]) {
-    let bench = Bench::advertising(vec!["198.51.100.7:7777".parse().unwrap()]);
-    let mut config = (**connector(bench.key.pin()).unwrap().config()).clone();
-    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-    let tls = TlsConnector::from(Arc::new(config));
-    let below = bench.dial_from("192.0.2.1");
-    let mut stream = Channel::tls(tls.connect(server_name(), below).await.unwrap());
-    let mut bytes = Message::Hello { version, token: bench.token.clone() }.to_bytes();
-    Message::Connect(echo_target().await).encode(&mut bytes);
-    stream.write_all(&bytes).await.unwrap();
-    stream.flush().await.unwrap();
-    let welcome = Message::read(&mut stream).await.unwrap();
-    let Message::Welcome { session: Some(_), own, .. } = welcome else { panic!("{welcome}") };
-    assert!(own.is_empty(), "it would not understand {own:?}");
-    assert_eq!(Message::read(&mut stream).await.unwrap(), Message::Working);
-    assert_eq!(Message::read(&mut stream).await.unwrap(), Message::Connected);
 }
 
 /// A TCP listener that does not answer: its queue is full.

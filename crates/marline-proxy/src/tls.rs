@@ -19,20 +19,8 @@ use marline::tls::{Identity, KeyPin, client_config, server_config};
 pub use marline::tls::{is_pin_mismatch, server_name};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// The protocols inside, by version (ALPN), the best first: client and server agree on the first of these
-/// that both speak.
-const PROTOCOLS: [(u8, &[u8]); 5] =
-    [(5, b"marline/5"), (4, b"marline/4"), (3, b"marline/3"), (2, b"marline/2"), (1, b"marline/1")];
-fn protocols() -> Vec<Vec<u8>> {
-    PROTOCOLS.iter().map(|(_, name)| name.to_vec()).collect()
-}
-
-/// The version negotiated by a handshake; version 1 if none was named.
-#[must_use]
-pub fn version(tls: &rustls::CommonState) -> u8 {
-    let agreed = PROTOCOLS.iter().find(|(_, name)| tls.alpn_protocol() == Some(name));
-    agreed.map_or(1, |(version, _)| *version)
-}
+/// The protocol inside (ALPN), with its version: TLS fails between programs of different versions.
+const PROTOCOL: &[u8] = b"marline/5";
 
 /// The server's long-lived key.
 pub struct ServerKey(Identity);
@@ -80,7 +68,7 @@ impl ServerKey {
     /// The key is not usable.
     pub fn acceptor(&self) -> anyhow::Result<TlsAcceptor> {
         let mut config = server_config(&self.0)?;
-        config.alpn_protocols = protocols();
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 }
@@ -91,7 +79,7 @@ impl ServerKey {
 /// The provider does not speak TLS 1.3 (it does).
 pub fn connector(pin: [u8; 32]) -> anyhow::Result<TlsConnector> {
     let mut config = client_config(KeyPin::new(pin))?;
-    config.alpn_protocols = protocols();
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
 }
 

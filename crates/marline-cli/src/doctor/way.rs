@@ -8,7 +8,7 @@ use std::time::Duration;
 use marline::{Carrier, Client, DeliveryErrorKind, PathHealth, PathSpec, PathStatus, Reach};
 use marline_proxy::client::open::OpenError;
 use marline_proxy::client::trouble::Trouble;
-use marline_proxy::message::Message;
+use marline_proxy::message::{Message, VERSION};
 use marline_proxy::secret::Secret;
 use marline_proxy::tls;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -265,9 +265,8 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
         }
     };
     let mut findings = vec![Finding::works(KEY, "the server has the invite's key")];
-    let version = tls::version(stream.get_ref().1);
     let mut hello = Vec::new();
-    Message::Hello { version, token: credential.token.clone() }.encode(&mut hello);
+    Message::Hello { version: VERSION, token: credential.token.clone() }.encode(&mut hello);
     let asked = async {
         stream.write_all(&hello).await?;
         stream.flush().await?;

@@ -3,8 +3,7 @@
 //!
 //! A server limits unauthenticated clients, and a client with a session is not among them. So the
 //! first request makes the TLS handshake, and all others wait for the session that results from it.
-//! If it takes long (it may be on a path that died) a few more try. With a server that gives no
-//! sessions, each request makes its own handshake, as many at a time as the server admits. The
+//! If it takes long (it may be on a path that died) a few more try. The
 //! session is renewed by one such handshake before it ends.
 
 use std::net::SocketAddr;
@@ -40,8 +39,6 @@ struct Current {
 #[derive(Debug, Default)]
 struct State {
     current: Option<Current>,
-    /// The server answers, but gives no sessions.
-    gives_none: bool,
     /// A renewal of the session is in progress.
     renewing: bool,
     shaking: usize,
@@ -111,7 +108,7 @@ impl Admission {
                 if !alone && let Some(session) = state.session(now) {
                     return Admitted::Session(session);
                 }
-                let next = state.next_turn(now, alone || state.gives_none);
+                let next = state.next_turn(now, alone);
                 if next.is_some_and(|at| at <= now) {
                     return Admitted::Stranger(self.begin(&mut state, now));
                 }
@@ -148,7 +145,7 @@ impl Admission {
     pub(super) fn try_enter(&self) -> Option<Turn> {
         let now = Instant::now();
         let mut state = lock(&self.state);
-        let free = state.next_turn(now, state.gives_none).is_some_and(|at| at <= now);
+        let free = state.next_turn(now, false).is_some_and(|at| at <= now);
         (free && state.session(now).is_none()).then(|| self.begin(&mut state, now))
     }
 
@@ -160,18 +157,9 @@ impl Admission {
         // Ours must be the earlier end, and what renews it may take a while.
         let (renew_at, ends_at) = (now + lifetime * 3 / 4, now + lifetime * 19 / 20);
         state.current = Some(Current { session, renew_at, ends_at });
-        (state.gives_none, state.renewing) = (false, false);
+        state.renewing = false;
         drop(state);
         self.changed.notify_waiters();
-    }
-
-    /// A handshake was made with a server that gives no sessions.
-    pub(super) fn none_given(&self) {
-        let mut state = lock(&self.state);
-        if !std::mem::replace(&mut state.gives_none, true) {
-            drop(state);
-            self.changed.notify_waiters();
-        }
     }
 
     /// The server does not know this session (any more).

@@ -1,8 +1,8 @@
 //! Tests of sessions between a client and a server in memory.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,6 +13,7 @@ use super::tunnel::{Connect, Patience, Tunnel};
 use crate::message::ErrorCode;
 use crate::server::ServerLimits;
 use crate::server::admission::AdmissionLimits;
+use crate::session::datagram_keys::LaneEnd;
 use crate::target::Target;
 use crate::testing::{Bench, Bound, Pipe, ToBench, echo_target};
 use crate::transport::Transport;
@@ -330,4 +331,57 @@ async fn a_connection_without_an_answer_to_its_session_has_another_one_beside_it
     assert_eq!(connects.load(Ordering::Relaxed), 3);
     assert!(echo(&way, &target).await.is_session());
     assert_eq!(connects.load(Ordering::Relaxed), 4, "who is answered in time has no other");
+}
+
+/// Notes to which addresses it was asked to connect.
+struct Noting {
+    bound: Bound,
+    asked: Arc<Mutex<Vec<Vec<SocketAddr>>>>,
+}
+
+impl Connect for Noting {
+    type Stream = Pipe;
+
+    async fn connect(&self, own: &[SocketAddr]) -> anyhow::Result<Pipe> {
+        self.asked.lock().unwrap().push(own.to_vec());
+        self.bound.connect(own).await
+    }
+}
+
+/// Makes three requests at once, each on a connection of its own: what each was to be connected to.
+async fn asked(bench: &Arc<Bench>) -> Vec<Vec<SocketAddr>> {
+    let asked = Arc::<Mutex<Vec<_>>>::default();
+    let bound = Bound { bench: Arc::clone(bench), connects: Arc::default() };
+    let connect = Noting { bound, asked: Arc::clone(&asked) };
+    let (pin, token) = (bench.key.pin(), bench.token.clone());
+    let way = Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap();
+    let target = echo_target().await;
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        open.push(echo(&way, &target).await);
+    }
+    drop(open);
+    std::mem::take(&mut asked.lock().unwrap())
+}
+
+#[tokio::test]
+async fn further_connections_go_where_the_server_is_itself_reached() {
+    let own: Vec<SocketAddr> = vec!["198.51.100.7:7777".parse().unwrap()];
+    let bench = Arc::new(Bench::advertising(own.clone()));
+    assert_eq!(asked(&bench).await, [vec![], own.clone(), own]);
+}
+
+#[tokio::test]
+async fn a_connection_that_can_have_no_lane_is_told_so_and_others_go_on() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let (way, _) = tunnel_to(&bench);
+    let end = LaneEnd { generation: [1; 16], lane: 1 };
+    // The server offers none, ...
+    let refused = way.datagrams(|_| Ok(end)).await.err().unwrap().to_string();
+    assert!(refused.contains("carries no datagrams"), "{refused}");
+    // ... or the connection is no multipath stream in UDP.
+    bench.server.offer_datagrams(crate::testing::lane_config(), Default::default());
+    let refused = way.datagrams(|_| Ok(end)).await.err().unwrap().to_string();
+    assert!(refused.contains("need the UDP carrier"), "{refused}");
+    echo(&way, &echo_target().await).await;
 }

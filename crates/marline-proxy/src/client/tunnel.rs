@@ -8,7 +8,6 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ use super::trouble::{LastTrouble, Trouble};
 use super::used::Used;
 use crate::channel::Channel;
 use crate::deadlines::Deadlines;
-use crate::message::{ErrorCode, Failure, Message, Offer, VisitorId};
+use crate::message::{Message, Offer, VERSION, VisitorId};
 use crate::secret::Secret;
 use crate::session::datagram_keys::LaneEnd;
 use crate::session::sealed::Sealed;
@@ -63,18 +62,13 @@ pub struct Tunnel<C: Connect> {
     admission: Admission,
     pool: Pool<Channel<C::Stream>>,
     used: Used<Channel<C::Stream>>,
-    /// What the last handshake agreed on.
-    version: AtomicU8,
     trouble: LastTrouble,
     /// For tasks that must not keep it.
     me: Weak<Tunnel<C>>,
 }
 
-/// An authenticated connection, how long it may be unused, and the session it is of, if it is of one.
-type Fresh<T> = (Channel<T>, Duration, Option<Arc<Session>>);
-
-/// A connection, and the session it is of.
-type SessionChannel<T> = (Channel<T>, Option<Arc<Session>>);
+/// An authenticated connection, how long it may be unused, and the session it is of.
+type Fresh<T> = (Channel<T>, Duration, Arc<Session>);
 
 /// The connection that controls datagrams, and what was agreed on there.
 pub(crate) struct Control<T> {
@@ -114,20 +108,8 @@ impl<C: Connect> Tunnel<C> {
         let (admission, pool) = (Admission::default(), Pool::new(warm));
         let tunnel = Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
-            let (used, version, trouble) = Default::default();
-            Tunnel {
-                connect,
-                tls,
-                token,
-                patience,
-                deadlines,
-                admission,
-                pool,
-                used,
-                version,
-                trouble,
-                me,
-            }
+            let (used, trouble) = Default::default();
+            Tunnel { connect, tls, token, patience, deadlines, admission, pool, used, trouble, me }
         });
         if warm > 0 {
             tokio::spawn(keep_warm(Arc::downgrade(&tunnel)));
@@ -346,10 +328,10 @@ impl<C: Connect> Tunnel<C> {
         }
         let mut stream = Channel::session(Sealed::new(stream, keys, Vec::new()));
         let (limit, ..) = self.expect(&mut stream, self.patience.handshake, welcome).await?;
-        Ok(Ok((stream, limit, Some(Arc::clone(session)))))
+        Ok(Ok((stream, limit, Arc::clone(session))))
     }
 
-    /// TLS, and a session out of it if the server gives one.
+    /// TLS, and a session out of it.
     async fn as_stranger(
         &self,
         stream: C::Stream,
@@ -359,10 +341,9 @@ impl<C: Connect> Tunnel<C> {
         let handshake = async {
             let handshake = self.tls.connect(tls::server_name(), stream).await;
             let stream = handshake.map_err(|e| Failed::at_the_door("TLS with the server", e))?;
-            let version = tls::version(stream.get_ref().1);
-            self.version.store(version, Ordering::Relaxed);
             // The pin is verified: now, and only now, the token.
-            let mut bytes = Message::Hello { version, token: self.token.clone() }.to_bytes();
+            let mut bytes =
+                Message::Hello { version: VERSION, token: self.token.clone() }.to_bytes();
             if let Some(request) = request {
                 request.encode(&mut bytes);
             }
@@ -383,20 +364,14 @@ impl<C: Connect> Tunnel<C> {
         stream: &Channel<C::Stream>,
         offer: Option<Offer>,
         own: Vec<SocketAddr>,
-    ) -> Result<Option<Arc<Session>>, OpenError> {
-        match (offer, stream.client_tls()) {
-            (Some(Offer { id, lifetime_s }), Some(tls)) => {
-                let session = Session::from_tls(id, tls).map_err(OpenError::Server)?;
-                let session = Arc::new(session.at(own));
-                let lifetime = Duration::from_secs(lifetime_s.into());
-                self.admission.begun(Arc::clone(&session), lifetime);
-                Ok(Some(session))
-            }
-            _ => {
-                self.admission.none_given();
-                Ok(None)
-            }
-        }
+    ) -> Result<Arc<Session>, OpenError> {
+        let (Some(Offer { id, lifetime_s }), Some(tls)) = (offer, stream.client_tls()) else {
+            return Err(OpenError::Server(anyhow::anyhow!("the server offered no session")));
+        };
+        let session = Session::from_tls(id, tls).map_err(OpenError::Server)?;
+        let session = Arc::new(session.at(own));
+        self.admission.begun(Arc::clone(&session), Duration::from_secs(lifetime_s.into()));
+        Ok(session)
     }
 
     /// A stream that is one with what the server was asked for, behind the bytes that go ahead, if any may.
@@ -448,7 +423,8 @@ impl<C: Connect> Tunnel<C> {
         &self,
         wanted: SocketAddr,
     ) -> Result<(Channel<C::Stream>, SocketAddr), OpenError> {
-        let (mut stream, _) = self.since(3, "remote forwards").await?;
+        self.renew_in_time();
+        let (mut stream, ..) = self.fresh(None).await?;
         send(&mut stream, &Message::Listen(wanted).to_bytes()).await?;
         let address = self.expect(&mut stream, self.patience.handshake, listening).await?;
         Ok((stream, address))
@@ -463,29 +439,12 @@ impl<C: Connect> Tunnel<C> {
         &self,
         end: impl FnOnce(&Channel<C::Stream>) -> anyhow::Result<LaneEnd>,
     ) -> Result<Control<C::Stream>, OpenError> {
-        let (mut stream, session) = self.since(4, "datagrams").await?;
-        let none = || anyhow::anyhow!("the server gave no session to key datagrams by");
-        let session = session.ok_or_else(none).map_err(OpenError::Server)?;
+        self.renew_in_time();
+        let (mut stream, _, session) = self.fresh(None).await?;
         let client = end(&stream).map_err(OpenError::Server)?;
         send(&mut stream, &Message::Datagrams(client).to_bytes()).await?;
         let server = self.expect(&mut stream, self.patience.handshake, lane).await?;
         Ok(Control { stream, session, client, server })
-    }
-
-    /// A fresh connection to a server that speaks this version of the protocol at least, which `what` needs.
-    async fn since(&self, least: u8, what: &str) -> Result<SessionChannel<C::Stream>, OpenError> {
-        self.renew_in_time();
-        let (mut stream, _, session) = self.fresh(None).await?;
-        let version = self.version.load(Ordering::Relaxed);
-        if version >= least {
-            return Ok((stream, session));
-        }
-        let text = format!(
-            "the server is older than {what}: it speaks version {version} of the protocol, they need {least}"
-        );
-        // Unused: it ends in good order.
-        let _ = timeout(self.patience.warm, stream.shutdown()).await;
-        Err(OpenError::Refused(Failure::new(ErrorCode::UnsupportedVersion, text)))
     }
 
     fn renew_in_time(&self) {

@@ -72,6 +72,18 @@ fn bytes_of_a_request() {
 }
 
 #[test]
+fn extensions_that_are_offered_and_unknown_are_ignored() {
+    let hello = Message::Hello { version: VERSION, token: Secret::from_bytes([7; 32]) };
+    let mut body = hello.to_bytes()[HEADER_LEN..].to_vec();
+    for _ in 0..100 {
+        body.extend([0xfe, 0xed]);
+        assert_eq!(Message::decode(1, &body).unwrap(), hello);
+    }
+    body.push(0);
+    assert!(Message::decode(1, &body).is_err(), "half a number");
+}
+
+#[test]
 fn own_addresses_stand_behind_the_session() {
     let session = Some(Offer { id: SessionId::from_bytes([7; 16]), lifetime_s: 3_600 });
     let own = vec!["192.0.2.1:7777".parse().unwrap(), "[2001:db8::1]:443".parse().unwrap()];

@@ -112,7 +112,7 @@ impl Allowances {
     pub(super) fn seat(
         &self,
         name: &Arc<str>,
-        session: Option<SessionId>,
+        session: SessionId,
         lifetime: Duration,
     ) -> Result<Option<Box<Seat>>, usize> {
         let Some(most) = ForClient::find(&self.lock().may.sessions, name).copied() else {
@@ -259,8 +259,7 @@ impl Server {
 #[derive(Debug, Default)]
 struct Seats(Arc<Mutex<Seated>>);
 
-/// Clients without a session (of version 1) are one together.
-type Seated = BTreeMap<Arc<str>, BTreeMap<Option<SessionId>, Occupied>>;
+type Seated = BTreeMap<Arc<str>, BTreeMap<SessionId, Occupied>>;
 
 #[derive(Debug)]
 struct Occupied {
@@ -273,7 +272,7 @@ struct Occupied {
 #[derive(Debug)]
 pub(super) struct Seat {
     name: Arc<str>,
-    session: Option<SessionId>,
+    session: SessionId,
     seats: Arc<Mutex<Seated>>,
 }
 
@@ -286,7 +285,7 @@ impl Seats {
     fn enter(
         &self,
         name: &Arc<str>,
-        session: Option<SessionId>,
+        session: SessionId,
         (most, counts_for): (usize, Duration),
     ) -> Option<Seat> {
         let now = Instant::now();
@@ -328,7 +327,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn sessions_are_counted_by_those_that_have_connections_and_are_young() {
         let (seats, name) = (Seats::default(), Arc::<str>::from("laptop"));
-        let id = |number| Some(SessionId::from_bytes([number; SessionId::LEN]));
+        let id = |number| SessionId::from_bytes([number; SessionId::LEN]);
         let rule = (2, Duration::from_secs(2_700));
         let first = seats.enter(&name, id(1), rule).unwrap();
         let again = seats.enter(&name, id(1), rule).unwrap();

@@ -20,12 +20,11 @@ use super::handshakes::Evicted;
 use super::refusals::RefusalReason;
 use super::{Client, Server, refuse};
 use crate::channel::Channel;
-use crate::message::{ErrorCode, Failure, Message, Offer};
+use crate::message::{ErrorCode, Failure, Message, Offer, VERSION};
 use crate::rewound::Rewound;
 use crate::secret::Secret;
 use crate::session::sealed::Sealed;
 use crate::session::{Answer, MAGIC, OPENING_LEN, Opening, Session, SessionId};
-use crate::tls;
 use crate::transport::Transport;
 
 /// What a TLS handshake takes, with its certificate and buffers.
@@ -36,10 +35,10 @@ pub(super) struct Arrived<T> {
     pub(super) stream: Channel<Rewound<T>>,
     pub(super) client: Client,
     /// The session by which it came, or that its handshake began.
-    pub(super) session: Option<Arc<Session>>,
+    pub(super) session: Arc<Session>,
     /// A session for more like it.
     pub(super) offer: Option<Offer>,
-    /// Where this server is itself reached, for a client that understands it.
+    /// Where this server is itself reached.
     pub(super) own: Vec<SocketAddr>,
     /// Its request came with it: the greeting can wait for the answer.
     pub(super) asks_at_once: bool,
@@ -57,8 +56,7 @@ enum First<T> {
 struct Greeting<T> {
     stream: Channel<Rewound<T>>,
     token: Result<Secret, Failure>,
-    session: Option<Session>,
-    version: u8,
+    session: Arc<Session>,
 }
 
 impl Server {
@@ -68,7 +66,7 @@ impl Server {
         match self.first(stream, peer, place).await? {
             First::Known(stream, client, session, asks_at_once) => {
                 tracing::debug!(%peer, client = %client.name, "known by its session");
-                self.seat(stream, client, (Some(session), None), asks_at_once).await
+                self.seat(stream, client, session, asks_at_once).await
             }
             // Boxed, for a handshake takes several times the room that a relay takes for hours.
             First::Stranger(stream) => Box::pin(self.stranger(stream, peer)).await,
@@ -195,16 +193,12 @@ impl Server {
         // Only here: until the refusal above is over, it counts as unauthenticated.
         drop(ticket);
         tracing::debug!(%peer, client = %client.name, "authenticated");
-        let session = greeting.session.map(Arc::new);
-        let offer = session.as_ref().map(|session| {
-            let lifetime_s = self.sessions.lifetime().as_secs() as u32;
-            let offer = Offer { id: session.id(), lifetime_s };
-            self.sessions.begin(Arc::clone(session), &client);
-            offer
-        });
-        let arrived = self.seat(greeting.stream, client, (session, offer), false).await?;
-        let own = if greeting.version >= 5 { self.own.clone() } else { Vec::new() };
-        Some(Arrived { own, ..arrived })
+        let session = greeting.session;
+        let lifetime_s = self.sessions.lifetime().as_secs() as u32;
+        let offer = Some(Offer { id: session.id(), lifetime_s });
+        self.sessions.begin(Arc::clone(&session), &client);
+        let arrived = self.seat(greeting.stream, client, session, false).await?;
+        Some(Arrived { offer, own: self.own.clone(), ..arrived })
     }
 
     /// Gives an authenticated connection its place among its client's.
@@ -212,7 +206,7 @@ impl Server {
         &self,
         stream: Channel<Rewound<T>>,
         client: Client,
-        (session, offer): (Option<Arc<Session>>, Option<Offer>),
+        session: Arc<Session>,
         asks_at_once: bool,
     ) -> Option<Arrived<T>> {
         let suspension = self.credentials.borrow().suspension(&client.name).cloned();
@@ -221,8 +215,8 @@ impl Server {
             refuse(stream, Failure::new(ErrorCode::NotAuthorized, &*why)).await;
             return None;
         }
-        let id = session.as_ref().map(|session| session.id());
-        let seat = match self.allowances.seat(&client.name, id, self.sessions.lifetime()) {
+        let seat = match self.allowances.seat(&client.name, session.id(), self.sessions.lifetime())
+        {
             Ok(seat) => seat,
             Err(most) => {
                 let text = format!("this client has {most} sessions, as many as it may");
@@ -240,23 +234,20 @@ impl Server {
         };
         stream.know_peer(client.account.memory());
         client.account.on_connection();
-        let own = Vec::new();
+        let (offer, own) = (None, Vec::new());
         let (_permit, _seat) = (place, seat);
         Some(Arrived { stream, client, session, offer, own, asks_at_once, _permit, _seat })
     }
 
     async fn hello<T: Transport>(&self, stream: Rewound<T>) -> io::Result<Greeting<T>> {
         let stream = self.acceptor.0.accept(stream).await?;
-        let agreed = tls::version(stream.get_ref().1);
-        let session = (agreed >= 2)
-            .then(|| Session::from_tls(SessionId::random()?, stream.get_ref().1))
-            .transpose()
-            .map_err(io::Error::other)?;
+        let session = SessionId::random().and_then(|id| Session::from_tls(id, stream.get_ref().1));
+        let session = Arc::new(session.map_err(io::Error::other)?);
         let mut stream = Channel::tls(stream);
         let token = match Message::read(&mut stream).await? {
-            Message::Hello { version, token } if version == agreed => Ok(token),
+            Message::Hello { version, token } if version == VERSION => Ok(token),
             Message::Hello { version, .. } => {
-                let text = format!("version {version} is not spoken here, {agreed} is");
+                let text = format!("version {version} is not spoken here, {VERSION} is");
                 Err(Failure::new(ErrorCode::UnsupportedVersion, text))
             }
             other => {
@@ -264,7 +255,7 @@ impl Server {
                 Err(Failure::new(ErrorCode::UnsupportedMessage, text))
             }
         };
-        Ok(Greeting { stream, token, session, version: agreed })
+        Ok(Greeting { stream, token, session })
     }
 
     fn authenticate(&self, token: Result<Secret, Failure>) -> Result<Client, Failure> {

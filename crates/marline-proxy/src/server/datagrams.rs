@@ -81,7 +81,7 @@ impl DatagramService {
     fn begin<T: Transport>(
         &self,
         stream: &Channel<T>,
-        session: Option<&Session>,
+        session: &Session,
         client: LaneEnd,
     ) -> Result<(Datagrams, LaneEnd, UdpFiltering), Failure> {
         let no = |text: &str| Failure::new(ErrorCode::UnsupportedMessage, text);
@@ -89,8 +89,8 @@ impl DatagramService {
             self.config().ok_or_else(|| no("this server carries no datagrams"))?;
         let below = stream.multipath().and_then(|below| Some((below, below.draw_lane_id()?)));
         let (below, lane) = below.ok_or_else(|| no("datagrams need the UDP carrier"))?;
-        let bound = session.zip(stream.binding());
-        let (session, binding) = bound.ok_or_else(|| no("there is no session to key them by"))?;
+        let binding =
+            stream.binding().ok_or_else(|| no("datagrams need a multipath connection"))?;
         let generation = self
             .generation
             .get()
@@ -121,7 +121,7 @@ impl Server {
         &self,
         mut stream: Channel<T>,
         mut unsaid: Unsaid,
-        (client, session): (&Client, Option<&Session>),
+        (client, session): (&Client, &Session),
         end: LaneEnd,
     ) {
         let service = &self.datagrams;

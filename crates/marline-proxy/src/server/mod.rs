@@ -331,7 +331,7 @@ impl Server {
                     return Box::pin(self.listen(stream, unsaid, &client, wanted)).await;
                 }
                 Some(Ok(Wish::Datagrams(end))) => {
-                    let of = (&client, session.as_deref());
+                    let of = (&client, &*session);
                     return Box::pin(self.carry_datagrams(stream, unsaid, of, end)).await;
                 }
                 Some(Err(failure)) => return unsaid.refuse(stream, failure).await,

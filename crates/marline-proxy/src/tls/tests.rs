@@ -87,7 +87,7 @@ async fn a_client_without_the_hybrid_key_exchange_is_spoken_to_in_one_round_trip
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyKey))
         .with_no_client_auth();
-    client.alpn_protocols = protocols();
+    client.alpn_protocols = vec![PROTOCOL.to_vec()];
     let (near, far) = duplex(64 * 1024);
     let connect = TlsConnector::from(Arc::new(client)).connect(server_name(), near);
     let (near, far) = tokio::join!(connect, key.acceptor().unwrap().accept(far));

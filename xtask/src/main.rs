@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod alone;
+mod architecture;
 mod bench;
 mod checks;
 mod ci;
@@ -41,7 +42,7 @@ usage: cargo xtask <task>
                   cold build of the program takes, and its bytes
   deps            which crate depends on which
   rooms           who may write which field of a connection, and files that import each other in a circle
-  readme          the README's figures beside the pages they come from
+  readme          the README's figures beside the pages they come from; files and functions that ARCHITECTURE.md names
   reference       writes docs/reference, the parameters of policies and the events of traces from the program
   spec [--write | --kernel DIR]  the tables of requirements (docs/spec/*.toml), checked; --write renews
                   their totals, --kernel looks up what Linux's source in DIR is said to witness

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod alone;
+mod architecture;
 mod bench;
 mod checks;
 mod ci;
@@ -21,6 +22,7 @@ mod nightly;
 mod packages;
 mod python;
 mod readme;
+mod reference;
 mod rooms;
 mod run;
 mod size;
@@ -40,7 +42,8 @@ usage: cargo xtask <task>
                   cold build of the program takes, and its bytes
   deps            which crate depends on which
   rooms           who may write which field of a connection, and files that import each other in a circle
-  readme          the README's figures beside the pages they come from
+  readme          the README's figures beside the pages they come from; files and functions that ARCHITECTURE.md names
+  reference       writes docs/reference, the parameters of policies and the events of traces from the program
   spec [--write | --kernel DIR]  the tables of requirements (docs/spec/*.toml), checked; --write renews
                   their totals, --kernel looks up what Linux's source in DIR is said to witness
   test [ARGS]     every test of the repository; ARGS go to `cargo test --workspace`
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
         "size" => size::run_task(&root, rest),
         "deps" => deps::check(&root),
         "readme" => readme::check(&root),
+        "reference" => reference::write(&root),
         "rooms" => rooms::check(&root),
         "spec" => spec::print(&root, rest),
         "test" => ci::test(&root, rest),

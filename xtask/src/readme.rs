@@ -26,7 +26,8 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         fs::read_to_string(root.join(page)).map_err(|error| format!("{page}: {error}"))
     };
     let (readme, results) = (read(README)?, read(RESULTS)?);
-    let wrong = findings(&Pages { readme, results, auto: read(AUTO)? });
+    let mut wrong = findings(&Pages { readme, results, auto: read(AUTO)? });
+    wrong.extend(crate::architecture::check(root).err());
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n    ")) }
 }
 

@@ -24,6 +24,8 @@ pub mod qlog;
 pub mod qr;
 pub mod radio_meter;
 pub mod radio_signal;
+#[cfg(test)]
+mod reference;
 pub mod reload;
 pub mod service;
 pub mod service_counts;

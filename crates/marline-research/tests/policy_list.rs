@@ -1,9 +1,14 @@
-//! Test that docs/concepts/policy-list.md matches the registry: every name, key and default, nothing else,
-//! and which of the names are this crate's.
+//! Tests that docs/concepts/policy-list.md matches the registry: every name, key and default, nothing else,
+//! and which of the names are this crate's. `cargo xtask reference` has them write keys and defaults.
+
+use std::path::Path;
 
 use marline_algos::{PolicyKind, Registry};
 
 const PAGE: &str = include_str!("../../../docs/concepts/policy-list.md");
+
+/// Environment variable with which the page is written.
+const WRITE: &str = "MARLINE_WRITE_REFERENCE";
 
 /// The kinds and the headings of their tables.
 const SECTIONS: [(PolicyKind, &str); 7] = [
@@ -16,37 +21,65 @@ const SECTIONS: [(PolicyKind, &str); 7] = [
     (PolicyKind::Datagrams, "## Datagram policies"),
 ];
 
-/// Names and parameters (`key=default`) in the table below a heading.
-fn table(heading: &str) -> Vec<(String, Vec<String>)> {
-    let (_, rest) = PAGE.split_once(heading).unwrap_or_else(|| panic!("no heading `{heading}`"));
-    let section = rest.split("\n## ").next().unwrap_or_default();
-    let codes = |cell: &str| -> Vec<String> {
-        cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+/// The kind of the policies below a heading.
+fn kind_of(heading: &str) -> Option<PolicyKind> {
+    SECTIONS.iter().find(|(_, start)| heading.starts_with(start)).map(|(kind, _)| *kind)
+}
+
+/// The name in the first cell of a row; nothing for other lines.
+fn name_in(line: &str) -> Option<&str> {
+    line.strip_prefix("| `")?.split('`').next()
+}
+
+/// Keys and defaults of a policy, as the last cell of its row.
+fn cell(registry: &Registry, kind: PolicyKind, name: &str) -> Option<String> {
+    let of = |kind| {
+        let parameters = registry.parameters(kind, name)?;
+        Some(parameters.iter().map(|p| format!(" `{}={}`", p.key, p.default)).collect::<String>())
     };
-    let rows = section.lines().filter(|line| line.starts_with("| `"));
-    rows.map(|line| {
-        let cells: Vec<&str> = line.split('|').collect();
-        (codes(cells[1]).concat(), codes(cells[cells.len() - 2]))
-    })
-    .collect()
+    let own = of(kind)?;
+    let is_like_scheduler = kind == PolicyKind::SchedulerWrapper
+        && of(PolicyKind::Scheduler).is_some_and(|scheduler| scheduler == own);
+    Some(if is_like_scheduler { String::new() } else { own })
+}
+
+/// The page with the last cells of its rows as the registry has them.
+fn page(registry: &Registry) -> String {
+    let mut kind = None;
+    let mut text = String::new();
+    for line in PAGE.lines() {
+        if line.starts_with("## ") {
+            kind = kind_of(line);
+        }
+        match kind.zip(name_in(line)).and_then(|(kind, name)| cell(registry, kind, name)) {
+            Some(cell) => {
+                let about = line.trim_end_matches('|').rsplit_once('|').map_or(line, |(a, _)| a);
+                text += &format!("{about}|{cell} |\n");
+            }
+            None => text += &format!("{line}\n"),
+        }
+    }
+    text
 }
 
 #[test]
 fn the_page_lists_what_there_is() {
     let registry = marline_research::registry();
     for (kind, heading) in SECTIONS {
-        let mut listed = table(heading);
-        listed.sort();
-        let known: Vec<(String, Vec<String>)> = registry
-            .names(kind)
-            .into_iter()
-            .map(|name| {
-                let parameters = registry.parameters(kind, name).expect("it is known");
-                let texts = parameters.iter().map(|p| format!("{}={}", p.key, p.default));
-                (name.to_owned(), texts.collect())
-            })
-            .collect();
-        assert_eq!(listed, known, "docs/concepts/policy-list.md, `{heading}`");
+        let (_, rest) =
+            PAGE.split_once(heading).unwrap_or_else(|| panic!("no heading `{heading}`"));
+        let section = rest.split("\n## ").next().unwrap_or_default();
+        let mut listed: Vec<&str> = section.lines().filter_map(name_in).collect();
+        listed.sort_unstable();
+        assert_eq!(listed, registry.names(kind), "docs/concepts/policy-list.md, `{heading}`");
+    }
+    let wanted = page(&registry);
+    if std::env::var_os(WRITE).is_some() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/concepts/policy-list.md");
+        std::fs::write(file, wanted).expect("the page can be written");
+    } else {
+        let differing = wanted.lines().zip(PAGE.lines()).find(|(wanted, found)| wanted != found);
+        assert!(differing.is_none(), "policy-list.md: run `cargo xtask reference`; {differing:?}");
     }
 }
 

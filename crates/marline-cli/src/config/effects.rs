@@ -1,7 +1,7 @@
 //! Effects of a change of a setting while the program runs: at once, on what is new, or after a restart.
 //!
 //! Every setting of a configuration file is in the table of its command, once; a test compares the tables with the
-//! flags, and with docs/operate/reload.md.
+//! flags, and docs/reference/configuration.md is written from both.
 
 use super::client::ClientOptions;
 use super::machine::MachineOptions;
@@ -214,8 +214,6 @@ impl Reloadable for ProgramOptions {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     /// The settings of a command's file: its flags, and what is a table there.
@@ -249,37 +247,5 @@ mod tests {
         };
         assert_eq!(names(MachineOptions::OWN), names(ClientOptions::OWN));
         assert_eq!(names(ProgramOptions::OWN), names(ClientOptions::OWN));
-    }
-
-    /// The rows `` | `name`, `name` | words | `` below a heading.
-    fn documented<'a>(page: &'a str, heading: &str) -> BTreeMap<&'a str, &'a str> {
-        let section = page.split("\n## ").find(|section| section.starts_with(heading));
-        let section = section.unwrap_or_else(|| panic!("no section {heading}"));
-        let mut rows = BTreeMap::new();
-        for line in section.lines().filter(|line| line.starts_with("| `")) {
-            let columns: Vec<&str> = line.split('|').map(str::trim).collect();
-            for name in columns[1].split(',').map(|name| name.trim().trim_matches('`')) {
-                assert!(rows.insert(name, columns[2]).is_none(), "{name} is there twice");
-            }
-        }
-        rows
-    }
-
-    fn assert_documented(page: &str, heading: &str, effects: Effects) {
-        let rows = documented(page, heading);
-        let program: BTreeMap<&str, &str> =
-            effects.iter().map(|(name, effect)| (*name, effect.words())).collect();
-        assert_eq!(rows, program, "{heading}");
-    }
-
-    #[test]
-    fn the_documentation_says_of_each_setting_what_the_program_does() {
-        let page = include_str!("../../../../docs/operate/reload.md");
-        assert_documented(page, "All programs", SHARED);
-        assert_documented(page, "Client", ClientOptions::OWN);
-        assert_documented(page, "Server", ServerOptions::OWN);
-        assert_documented(page, "Front", ServeOptions::OWN);
-        assert_documented(page, "The whole machine", MachineOptions::OWN);
-        assert_documented(page, "One program", ProgramOptions::OWN);
     }
 }

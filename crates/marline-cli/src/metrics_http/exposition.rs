@@ -69,6 +69,12 @@ impl Exposition {
         metric.series.entry(labels).or_insert(first)
     }
 
+    /// Names of all metrics, with or without a value.
+    #[cfg(test)]
+    pub(super) fn described(&self) -> Vec<&'static str> {
+        self.metrics.keys().copied().collect()
+    }
+
     /// All that have a value.
     pub(super) fn render(&self) -> String {
         let mut text = String::new();

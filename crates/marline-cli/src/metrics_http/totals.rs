@@ -198,6 +198,12 @@ impl Totals {
         state.gauges(connections);
     }
 
+    /// Names of all counters and gauges, with or without a value.
+    #[cfg(test)]
+    pub(crate) fn described(&self) -> Vec<&'static str> {
+        self.state().counted.described()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -31,7 +31,8 @@ pub enum RefusalReason {
 }
 
 impl RefusalReason {
-    const ALL: [RefusalReason; 10] = [
+    /// All reasons.
+    pub const ALL: [RefusalReason; 10] = [
         RefusalReason::NotAClient,
         RefusalReason::Late,
         RefusalReason::Crowd,

@@ -1,5 +1,6 @@
 use core::net::SocketAddr;
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use marline_core::{
     AddressPairFault, CloseReason, ConnectionId, Extensions, FallbackReason, Purpose,
@@ -10,6 +11,7 @@ use marline_time::Rate;
 use marline_wire::{SeqNum, TcpFlags};
 
 use super::*;
+use crate::schema::{EventKind, Field};
 use crate::{Course, Manner, SCHEMA, Vantage, read};
 
 const ON: SubflowId = SubflowId(1);
@@ -230,26 +232,37 @@ fn what_is_no_trace_is_refused_with_a_reason() {
     assert!(recording.torn && recording.records.len() == 2);
 }
 
+/// Environment variable with which `cargo xtask reference` has the page written.
+const WRITE: &str = "MARLINE_WRITE_REFERENCE";
+
+/// Fields that the page explains once, before the events.
+const COMMON: [&str; 3] = ["subflow", "local", "remote"];
+
+/// An event and its fields, as a paragraph of the page.
+fn paragraph(kind: &EventKind) -> String {
+    let field = |field: &Field| {
+        let name = format!("`{}`{}", field.name, if field.optional { "?" } else { "" });
+        let is_common = COMMON.contains(&field.name) && !field.optional;
+        if is_common { name } else { format!("{name} ({}): {}", field.unit, field.about) }
+    };
+    let fields: Vec<String> = kind.fields.iter().map(field).collect();
+    format!("- **mptcp:{}**. {} {}.\n", kind.name, kind.about, fields.join("; "))
+}
+
 /// docs/spec/qlog.md has each event with each of its fields, as the schema has them, and no others.
 #[test]
 fn the_page_shows_the_schema() {
-    let page = include_str!("../../../../docs/spec/qlog.md");
-    let mut wanted = String::new();
-    for kind in SCHEMA {
-        wanted.push_str(&format!(
-            "### mptcp:{}\n\n{}\n\n| field | unit | meaning |\n|---|---|---|\n",
-            kind.name, kind.about
-        ));
-        for field in kind.fields {
-            let name = if field.optional {
-                format!("`{}`?", field.name)
-            } else {
-                format!("`{}`", field.name)
-            };
-            wanted.push_str(&format!("| {name} | {} | {} |\n", field.unit, field.about));
-        }
-        wanted.push('\n');
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/spec/qlog.md");
+    let page = std::fs::read_to_string(&file).expect("docs/spec/qlog.md");
+    let events: String = SCHEMA.iter().map(paragraph).collect();
+    let head = page.split("- **mptcp:").next().unwrap_or_default();
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(&file, format!("{head}{events}")).expect("the page can be written");
+    } else {
+        let there = page.strip_prefix(head).unwrap_or_default();
+        assert!(
+            there == events,
+            "docs/spec/qlog.md: run `cargo xtask reference`; events are\n{events}"
+        );
     }
-    let there = page.find("### mptcp:").map(|at| &page[at..]).unwrap_or_default();
-    assert!(there.trim_end() == wanted.trim_end(), "docs/spec/qlog.md should end with\n\n{wanted}");
 }

@@ -1,0 +1,214 @@
+//! Reference pages of configuration keys, command line and metrics (docs/reference), written from the code.
+//!
+//! The tests compare the pages with the program. `cargo xtask reference` sets [`WRITE`], and they are written instead.
+
+mod metrics;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use clap::{Arg, ArgAction, Command, CommandFactory as _};
+
+use crate::Cli;
+use crate::config::client::ClientOptions;
+use crate::config::effects::{Effect, Effects, Reloadable, SHARED};
+use crate::config::machine::MachineOptions;
+use crate::config::program::ProgramOptions;
+use crate::config::serve::ServeOptions;
+use crate::config::server::ServerOptions;
+use crate::config::up::UpOptions;
+
+/// Environment variable with which the tests write the pages.
+const WRITE: &str = "MARLINE_WRITE_REFERENCE";
+
+/// Compares a page with what it should be, or writes it.
+fn assert_page(name: &str, wanted: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(name);
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(&file, wanted).expect("docs/reference can be written");
+        return;
+    }
+    let found = std::fs::read_to_string(&file).unwrap_or_default();
+    let differing = wanted.lines().zip(found.lines()).find(|(wanted, found)| wanted != found);
+    assert!(found == wanted, "docs/reference/{name}: run `cargo xtask reference`; {differing:?}");
+}
+
+/// Arguments of a struct of options, by their long names.
+fn arguments<O: clap::Args>() -> Vec<Arg> {
+    let command = O::augment_args(Command::new("options"));
+    command.get_arguments().filter(|a| a.get_long().is_some()).cloned().collect()
+}
+
+/// The value that an argument takes, as ` VALUE`; nothing for a switch.
+fn value_of(argument: &Arg) -> String {
+    if !argument.get_action().takes_values() {
+        return String::new();
+    }
+    let words: Vec<String> =
+        argument.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+    if !words.is_empty() {
+        return format!(" {}", words.join("|"));
+    }
+    let names = argument.get_value_names().unwrap_or_default();
+    format!(" {}", names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+}
+
+/// Help in one line, with its full stop, without the names of pages, and without what `list` says of an option.
+fn about(help: Option<&clap::builder::StyledStr>) -> String {
+    let text = help.map(ToString::to_string).unwrap_or_default();
+    let mut line =
+        text.split_whitespace().collect::<Vec<_>>().join(" ").replace("; may be repeated", "");
+    while let Some(at) = line.find(" (docs/") {
+        let end = line[at..].find(')').map_or(line.len(), |len| at + len + 1);
+        line.replace_range(at..end, "");
+    }
+    if line.ends_with('.') { line } else { line + "." }
+}
+
+/// One row of the page of configuration.
+fn setting(argument: &Arg, effect: &str) -> String {
+    let name = argument.get_long().unwrap_or_default();
+    let value = value_of(argument);
+    let kind = if value.is_empty() { " true".to_owned() } else { value };
+    let list = if matches!(argument.get_action(), ArgAction::Append) { ", list" } else { "" };
+    format!("- **{name}** `{}`{list} *({effect})*: {}\n", kind.trim(), about(argument.get_help()))
+}
+
+fn effect_in(effects: Effects, name: &str) -> Option<Effect> {
+    effects.iter().find(|(known, _)| *known == name).map(|(_, effect)| *effect)
+}
+
+/// The settings of a table, each with its effect.
+fn settings(arguments: &[Arg], effects: Effects) -> String {
+    let row = |argument: &Arg| {
+        let effect = effect_in(effects, argument.get_long()?)?;
+        Some(setting(argument, effect.words()))
+    };
+    arguments.iter().filter_map(row).collect()
+}
+
+/// A client's settings: the effect at a client, and where it differs at `run` and `up`.
+fn client_settings(arguments: &[Arg]) -> String {
+    let mut text = String::new();
+    for argument in arguments {
+        let Some(name) = argument.get_long() else { continue };
+        let Some(at_client) = effect_in(ClientOptions::OWN, name) else { continue };
+        let mut effect = at_client.words().to_owned();
+        for (whose, effects) in [("run", ProgramOptions::OWN), ("up", MachineOptions::OWN)] {
+            let other = effect_in(effects, name).unwrap_or(at_client);
+            if other != at_client {
+                let _ = write!(effect, ", {whose}: {}", other.words());
+            }
+        }
+        text += &setting(argument, &effect);
+    }
+    text
+}
+
+fn configuration() -> String {
+    let (client, server, serve) =
+        (arguments::<ClientOptions>(), arguments::<ServerOptions>(), arguments::<ServeOptions>());
+    let up: String =
+        arguments::<UpOptions>().iter().map(|argument| setting(argument, "restart")).collect();
+    format!(
+        "# Configuration keys\n\n\
+         Written by `cargo xtask reference` from the program. Each key of a TOML file is also the flag `--KEY`. Behind \
+         the value stands when a change takes effect in a running program ([reload](../operate/reload.md)): *at once*, \
+         for *what is new*, after a *restart*, or *elsewhere* (another command reads the key).\n\n\
+         ## All programs\n\n{}\n## client, run and up\n\n{}\n## The table `up`\n\n{up}\n\
+         ## server\n\n{}\n## serve\n\n{}",
+        settings(&client, SHARED),
+        client_settings(&client),
+        settings(&server, ServerOptions::OWN),
+        settings(&serve, ServeOptions::OWN),
+    )
+}
+
+/// Names of all settings.
+fn names_of_settings() -> BTreeSet<String> {
+    let all = [
+        arguments::<ClientOptions>(),
+        arguments::<ServerOptions>(),
+        arguments::<ServeOptions>(),
+        arguments::<UpOptions>(),
+    ];
+    all.iter().flatten().filter_map(|argument| Some(argument.get_long()?.to_owned())).collect()
+}
+
+/// Settings that make a command's options those of a configuration file.
+const MANY: usize = 20;
+
+/// The command whose subcommands take the options of other commands.
+const CHECK: &str = "check-config";
+
+/// An option or positional argument as it is written, and what it is for.
+fn option(argument: &Arg) -> String {
+    let short = argument.get_short().map(|short| format!("-{short}, ")).unwrap_or_default();
+    let written = match argument.get_long() {
+        Some(long) => format!("{short}--{long}{}", value_of(argument)),
+        None => value_of(argument).trim().to_owned(),
+    };
+    format!("- `{written}`: {}\n", about(argument.get_help()))
+}
+
+/// A command, its options but for the settings, and its subcommands.
+fn command_text(text: &mut String, command: &Command, path: &str, settings: &BTreeSet<String>) {
+    let path = format!("{path} {}", command.get_name());
+    let _ = write!(text, "\n## {}\n\n{}\n", path.trim(), about(command.get_about()));
+    let is_setting =
+        |argument: &&Arg| argument.get_long().is_some_and(|long| settings.contains(long));
+    let has_settings = command.get_arguments().filter(is_setting).count() >= MANY;
+    if has_settings {
+        let _ = writeln!(text, "Takes the [settings](configuration.md) of its file as flags.");
+    }
+    if path.ends_with(CHECK) {
+        // Each takes what the command of its name takes.
+        let rows = command
+            .get_subcommands()
+            .map(|c| format!("- `{}`: {}\n", c.get_name(), about(c.get_about())));
+        text.push('\n');
+        text.extend(rows);
+        return;
+    }
+    let own = |argument: &&Arg| !argument.is_hide_set() && !(has_settings && is_setting(argument));
+    let rows: String = command.get_arguments().filter(own).map(option).collect();
+    if !rows.is_empty() {
+        let _ = write!(text, "\n{rows}");
+    }
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+        command_text(text, inner, &path, settings);
+    }
+}
+
+fn command_line() -> String {
+    let mut text = "# Command line\n\nWritten by `cargo xtask reference` from the program, whose `--help` and \
+                    `marline man` say the same at more length.\n"
+        .to_owned();
+    command_text(&mut text, &Cli::command(), "", &names_of_settings());
+    text
+}
+
+#[test]
+fn the_page_of_configuration_has_every_key() {
+    let page = configuration();
+    for name in names_of_settings() {
+        assert!(page.contains(&format!("\n- **{name}** ")), "{name} is missing");
+    }
+    assert_page("configuration.md", &page);
+}
+
+#[test]
+fn the_page_of_the_command_line_has_every_command() {
+    let page = command_line();
+    for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+        let heading = format!("\n## marline {}\n", command.get_name());
+        assert!(page.contains(&heading), "{heading}");
+    }
+    assert_page("cli.md", &page);
+}
+
+#[test]
+fn the_page_of_metrics_has_every_metric() {
+    assert_page("metrics.md", &metrics::page());
+}

@@ -1,0 +1,134 @@
+//! The page of metrics: what a client and a server that have everything answer to a scrape.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
+
+use marline::MemoryBudget;
+use marline::datagrams::LaneCounters;
+use marline_proxy::quota::{ByteQuota, Standing};
+use marline_proxy::server::allowances::QuotaUse;
+use marline_proxy::server::{ClientCounts, RefusalReason};
+use marline_proxy::udp::UdpCounts;
+
+use crate::control::protocol::{AddressPair, Connection, Path, Quota, Radio, Subflow};
+use crate::metrics_http::{Side, Totals};
+use crate::service_counts::ServiceCounts;
+
+/// Labels whose values are few and known: they are listed.
+const LISTED: [&str; 6] = ["cause", "direction", "event", "kind", "reason", "state"];
+
+/// A metric as the page has it.
+#[derive(Debug, Default)]
+struct Described {
+    kind: String,
+    about: String,
+    labels: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// Text of a scrape of a process in which everything exists.
+fn scrape(side: Side, role: &'static str) -> String {
+    let totals = Totals::new(side, role);
+    let path = Path {
+        name: "wwan0".into(),
+        local: Some("192.0.2.7".into()),
+        quota: Some(Quota::default()),
+        radio: Some(Radio::default()),
+        ..Path::default()
+    };
+    totals.paths(&[path], &[]);
+    let subflow = Subflow {
+        local: "192.0.2.7:1000".into(),
+        remote: "198.51.100.1:443".into(),
+        bytes_sent: 1,
+        srtt_us: Some(1),
+        ..Subflow::default()
+    };
+    totals.sample(&[Connection { subflows: vec![subflow], ..Connection::default() }]);
+    totals.address_pairs(&[AddressPair::default()]);
+    totals.datagrams(&(LaneCounters::default(), UdpCounts::default()));
+    let carrier = vec![Default::default()];
+    let service = ServiceCounts {
+        carrier,
+        memory: Some(MemoryBudget::new(None).usage()),
+        refusals: RefusalReason::ALL.map(|reason| (reason, 1)).to_vec(),
+        clients: vec![client()],
+        ..ServiceCounts::default()
+    };
+    totals.service(&service);
+    // Events of connections have the names of `marline monitor`, which lists them: docs/operate/monitor.md.
+    totals.count_event("", 1);
+    totals.render()
+}
+
+fn client() -> ClientCounts {
+    let quota = QuotaUse {
+        quota: ByteQuota { bytes: 1, soft_percent: 80, day: 1 },
+        used_bytes: 0,
+        until_unix_s: 0,
+        standing: Standing::Within,
+        words: String::new(),
+    };
+    ClientCounts {
+        name: "phone".into(),
+        connections: 1,
+        open: 1,
+        to_targets: 1,
+        from_targets: 1,
+        seen_at: SystemTime::UNIX_EPOCH,
+        quota: Some(quota),
+        memory: 0,
+        memory_waits: 0,
+    }
+}
+
+/// Adds what a scrape says to the metrics by their names.
+fn read(metrics: &mut BTreeMap<String, Described>, text: &str) {
+    let mut current = String::new();
+    for line in text.lines() {
+        if let Some((name, about)) = line.strip_prefix("# HELP ").and_then(|l| l.split_once(' ')) {
+            current = name.to_owned();
+            metrics.entry(current.clone()).or_default().about = about.to_owned();
+            continue;
+        }
+        let metric = metrics.entry(current.clone()).or_default();
+        if let Some((_, kind)) = line.strip_prefix("# TYPE ").and_then(|l| l.split_once(' ')) {
+            metric.kind = kind.to_owned();
+        } else if let Some((_, labels)) = line.split_once('{') {
+            let labels = labels.rsplit_once('}').map_or(labels, |(labels, _)| labels);
+            for (label, value) in labels.split("\",").filter_map(|pair| pair.split_once("=\"")) {
+                let values = metric.labels.entry(label.to_owned()).or_default();
+                values.insert(value.trim_end_matches('"').to_owned());
+            }
+        }
+    }
+}
+
+/// ` {label, label: value value}`, or nothing.
+fn labels(metric: &Described) -> String {
+    let shown = metric.labels.iter().filter(|(label, _)| *label != "le").map(|(label, values)| {
+        let words: Vec<&str> =
+            values.iter().map(String::as_str).filter(|word| !word.is_empty()).collect();
+        match LISTED.contains(&label.as_str()) && !words.is_empty() {
+            true => format!("{label}: {}", words.join(" ")),
+            false => label.clone(),
+        }
+    });
+    let shown = shown.collect::<Vec<_>>().join("; ");
+    if shown.is_empty() { shown } else { format!(" `{{{shown}}}`") }
+}
+
+pub(super) fn page() -> String {
+    let mut metrics = BTreeMap::new();
+    read(&mut metrics, &scrape(Side::Client, "client"));
+    read(&mut metrics, &scrape(Side::Server, "server"));
+    for name in Totals::new(Side::Server, "server").described() {
+        assert!(metrics.contains_key(name), "nothing in `scrape` has {name}");
+    }
+    let mut text = "# Metrics\n\nWritten by `cargo xtask reference` from the program. How to scrape them, and what \
+                    the labels name: [monitor](../operate/monitor.md#metrics).\n\n"
+        .to_owned();
+    for (name, metric) in metrics {
+        text += &format!("- `{name}` {}{}: {}.\n", metric.kind, labels(&metric), metric.about);
+    }
+    text
+}

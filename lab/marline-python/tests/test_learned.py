@@ -146,16 +146,17 @@ class Scripts(unittest.TestCase):
         arguments = ["evaluate_learned.py", "--trace-dir", str(self.traces), "--places", "2", "--episodes", "1"]
         arguments += ["--pairs", "2", "--load", "10kB", "--jobs", "1", "--docs", str(page), "--raw", "raw.json"]
 
-        def evaluated(*more: str) -> None:
-            said = contextlib.redirect_stdout(io.StringIO())
-            with mock.patch.object(sys, "argv", [*arguments, *more]), said:
+        def evaluated(*more: str) -> str:
+            said = io.StringIO()
+            with mock.patch.object(sys, "argv", [*arguments, *more]), contextlib.redirect_stdout(said):
                 runpy.run_path(str(EXAMPLES / "evaluate_learned.py"), run_name="__main__")
+            return said.getvalue()
 
         evaluated("--trainings", "1")
         once = json.loads(Path("raw.json").read_text())["cases"]["10kB"]
         # What was played is not played again: from an empty file nothing could be.
         Path("models/dqn-10kB.npz").write_bytes(b"")
-        evaluated("--trainings", "2")
+        said = evaluated("--trainings", "2")
         twice = json.loads(Path("raw.json").read_text())["cases"]["10kB"]
         for before, after in zip(once, twice, strict=True):
             was, now = before["latencies_s"], after["latencies_s"]
@@ -164,10 +165,10 @@ class Scripts(unittest.TestCase):
             self.assertEqual(set(now) - set(was), more)
         text = page.read_text()
         self.assertTrue(text.startswith("before\n") and text.endswith("after\n") and "outdated" not in text)
-        table, trainings = text.split("training by training")
+        trainings = said.split("training by training")[1]
         rows, counts = (
             {row.split(" | ")[0].strip("| `"): row for row in part.splitlines() if row.startswith("| `")}
-            for part in (table.replace("| bound |", "| `bound` |"), trainings)
+            for part in (text.replace("| bound |", "| `bound` |"), trainings)
         )
         numbers = {name: row.split(" | ")[1] for name, row in counts.items()}
         self.assertEqual(numbers, dict.fromkeys(learned.METHODS, "2"))

@@ -289,7 +289,7 @@ def main() -> None:
     methods = options.method or METHODS
     wanted = [(method, number) for number in range(1, options.trainings + 1) for method in methods]
     raw = Raw(options.raw)
-    lines = []
+    lines, page = [], []
     with workers(options.jobs) as each:
         for load in [loads()[name] for name in options.load or loads()]:
             lacking = [
@@ -308,12 +308,37 @@ def main() -> None:
                 ],
             )
             raw.keep(load, cases)
-            lines += tables(Judged(load, cases))
-    shown(options.docs, lines)
+            judged = Judged(load, cases)
+            lines += tables(judged)
+            page += summary(judged, [method for method in METHODS if trainings_of(judged, method)])
+    print("\n".join(lines))
+    if options.docs:
+        write_between_marks(options.docs, page)
+
+
+def summary(judged: Judged, methods: Sequence[str]) -> list[str]:
+    """A line for each contestant, Markdown: what a page has of a load."""
+    lines = [
+        f"**{judged.load.bytes:,} bytes every {judged.load.every_ms} ms**, {len(judged.cases)} cases",
+        "",
+        "| | p50 (ms) | p99 (ms) | p99 over `auto`'s | of all trainings | extra bytes (%) | missing |",
+        "|---" * 7 + "|",
+    ]
+    auto = judged.quantiles("auto")[-1]
+    for name in [*BUILT_IN, *methods]:
+        quantiles = judged.quantiles(name)
+        cells = [f"`{name}`", f"{quantiles[0][0] * 1e3:.3g}", f"{quantiles[-1][0] * 1e3:.3g}"]
+        trainings = [judged.quantiles(one)[-1] / auto for one in trainings_of(judged, name)] if name in methods else []
+        cells += ["" if name == "auto" else beside(quantiles[-1] / auto)]
+        cells += [spread(np.array(trainings)) if trainings else ""]
+        cells += [f"{judged.extra_percent(name):.0f}", str(judged.missing(name))]
+        lines.append("| " + " | ".join(cells) + " |")
+    bound = [f"{judged.quantiles('bound')[at][0] * 1e3:.3g}" for at in (0, -1)]
+    return [*lines, f"| bound | {' | '.join(bound)} | | | | |", ""]
 
 
 def tables(judged: Judged) -> list[str]:
-    """Of a load."""
+    """Everything of a load."""
     methods = [method for method in METHODS if trainings_of(judged, method)]
     return table(judged, [*BUILT_IN, *methods]) + by_training(judged, methods) + by_pair(judged, methods)
 
@@ -344,14 +369,12 @@ class Raw:
             self.path.write_text(json.dumps({"module": self.module, "cases": self.kept}))
 
 
-def shown(docs: Path | None, lines: Sequence[str]) -> None:
-    """Prints, and writes into a page."""
-    print("\n".join(lines))
-    if docs:
-        page = docs.read_text()
-        before, _, rest = page.partition(MARK)
-        after = rest.partition(END)[2]
-        docs.write_text(f"{before}{MARK}\n" + "\n".join(lines) + f"\n{END}{after}")
+def write_between_marks(docs: Path, lines: Sequence[str]) -> None:
+    """Replaces the results of a page."""
+    page = docs.read_text()
+    before, _, rest = page.partition(MARK)
+    after = rest.partition(END)[2]
+    docs.write_text(f"{before}{MARK}\n" + "\n".join(lines) + f"\n{END}{after}")
 
 
 def say(line: str) -> None:

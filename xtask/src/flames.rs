@@ -28,6 +28,8 @@ const ROWS: &[(&str, [&str; 6], &[&str])] = &[
 ];
 const PROXIED: [&str; 6] = ["bench", "-q", "-p", "marline-cli", "--bench", "proxied"];
 
+/// Where pictures, samples and the build with frame pointers go.
+const FOLDER: &str = "target/flames";
 /// Samples a second and processor: not a divisor of what timers use.
 const SAMPLES_PER_S: &str = "499";
 /// Frames narrower than this share of the picture (%) are left out: they are most of the file.
@@ -39,7 +41,7 @@ const SHOWN_PROGRAMS: usize = 6;
 /// Functions of the table.
 const SHOWN_FUNCTIONS: usize = 12;
 
-/// Draws the rows named, or all of them, into docs/research/flames.
+/// Draws the rows named, or all of them, into `target/flames`.
 pub(crate) fn draw(root: &Path, wanted: &[String]) -> TaskResult {
     if let Some(unknown) = wanted.iter().find(|name| ROWS.iter().all(|(row, ..)| row != name)) {
         let known: Vec<&str> = ROWS.iter().map(|(name, ..)| *name).collect();
@@ -54,18 +56,15 @@ pub(crate) fn draw(root: &Path, wanted: &[String]) -> TaskResult {
         asked.arg("--help").stdout(Stdio::null()).stderr(Stdio::null());
         asked.status().map_err(|error| format!("{program}: {error} ({whence})"))?;
     }
-    let pictures = root.join("docs/research/flames");
-    let folder = root.join("target/flames");
-    for folder in [&pictures, &folder] {
-        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    }
+    let folder = root.join(FOLDER);
+    fs::create_dir_all(&folder).map_err(|error| format!("{FOLDER}: {error}"))?;
     for (name, what, arguments) in ROWS {
         if wanted.is_empty() || wanted.iter().any(|word| word == name) {
             let stacks = sampled(root, &folder, name, what, arguments)?;
-            let picture = pictures.join(format!("{name}.svg"));
+            let picture = folder.join(format!("{name}.svg"));
             fs::write(&picture, drawn(root, name, &stacks)?)
                 .map_err(|error| format!("{}: {error}", picture.display()))?;
-            print!("== {name}\n{}", largest(&stacks));
+            print!("== {name}: {FOLDER}/{name}.svg\n{}", largest(&stacks));
         }
     }
     Ok(())
@@ -74,9 +73,7 @@ pub(crate) fn draw(root: &Path, wanted: &[String]) -> TaskResult {
 /// Cargo with a build that has frame pointers, beside the others.
 fn cargo(root: &Path, program: &str, arguments: &[&str]) -> Command {
     let mut cargo = command(root, program, arguments);
-    cargo
-        .env("CARGO_TARGET_DIR", root.join("target/flames"))
-        .env("CARGO_PROFILE_RELEASE_LTO", "off");
+    cargo.env("CARGO_TARGET_DIR", root.join(FOLDER)).env("CARGO_PROFILE_RELEASE_LTO", "off");
     cargo.env("CARGO_PROFILE_BENCH_LTO", "off").env("RUSTFLAGS", "-Cforce-frame-pointers=yes");
     for profile in ["RELEASE", "BENCH"] {
         cargo.env(format!("CARGO_PROFILE_{profile}_CODEGEN_UNITS"), "16");
@@ -120,7 +117,7 @@ fn sampled(
 }
 
 fn drawn(root: &Path, name: &str, stacks: &str) -> Result<String, String> {
-    let file = root.join("target/flames").join(format!("{name}.stacks"));
+    let file = root.join(FOLDER).join(format!("{name}.stacks"));
     fs::write(&file, stacks).map_err(|error| format!("{}: {error}", file.display()))?;
     let title = format!("{name}: time of all programs that take part");
     let file = file.to_string_lossy();

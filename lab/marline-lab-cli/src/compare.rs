@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = report(&bench, &rows);
     print(&report.markdown)?;
     if let Some(file) = &args.write {
-        write_between_markers(file, "compare", &report.markdown)?;
+        write_between_markers(file, "compare", &report.judged)?;
     }
     let holds = report.claims.iter().all(marline_lab::compare::Claim::holds);
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use marline_lab::keep;
 use marline_papers::report::{Drawing, Section, html};
+use marline_papers::{KeptVerdicts, page_with_summary, page_with_verdicts};
 
 use super::paper;
 use super::plot::draw;
@@ -17,9 +18,13 @@ pub struct Args {
     /// File of the page.
     #[arg(long, value_name = "FILE", default_value = "target/report.html")]
     pub page: PathBuf,
-    /// Write the results into the pages KEY.md of this directory, too, between their marks.
+    /// Keep the verdicts in `verdicts/KEY.toml` of this directory, and write the pages KEY.md and README.md beside
+    /// them anew, between their marks. Of a key without results, what is kept stays.
     #[arg(long, value_name = "DIR")]
     pub docs: Option<PathBuf>,
+    /// Compare the results with the verdicts that this directory keeps, and fail where rows or verdicts differ.
+    #[arg(long, value_name = "DIR")]
+    pub check: Option<PathBuf>,
     /// Run the keys that have no results yet and need no privileges; the rest is shown as not run.
     #[arg(long)]
     pub run_missing: bool,
@@ -66,34 +71,66 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let there = sections.iter().filter(|section| section.results.is_some()).count();
     let (all, page) = (sections.len(), args.page.display());
     print(&format!("{page}: {there} of {all} keys have results\n"))?;
+    let Some(kept) = &args.check else { return Ok(ExitCode::SUCCESS) };
+    let changes = changes(kept, &sections)?;
+    for change in &changes {
+        print(&format!("{change}\n"))?;
+    }
+    anyhow::ensure!(
+        changes.is_empty(),
+        "{} rows differ from the kept verdicts; `report --docs` keeps those of a full run",
+        changes.len()
+    );
     Ok(ExitCode::SUCCESS)
 }
 
-/// Puts the results of each key that has some into its page, and a line for each that runs in virtual
-/// time into the `README.md` beside them; what the pages say of other keys stays. A page without marks is left alone.
+/// Keeps the verdicts of each key in virtual time that has results, and writes the pages of what is kept.
 fn write_docs(docs: &Path, sections: &[Section]) -> anyhow::Result<()> {
-    let write = |name: &str, change: &dyn Fn(&str) -> anyhow::Result<String>| {
-        let path = docs.join(name);
-        let named = || path.display().to_string();
-        if path.is_file() {
-            let page = std::fs::read_to_string(&path).with_context(named)?;
-            match change(&page) {
-                Ok(page) => std::fs::write(&path, page).with_context(named)?,
-                Err(error) => eprintln!("{}: left as it is: {error:#}", path.display()),
-            }
-        }
-        anyhow::Ok(())
-    };
     let mut all = Vec::new();
-    for section in sections {
-        let Some((result, run)) = &section.results else { continue };
-        write(&format!("{}.md", section.key), &|page| {
-            marline_papers::page_with_results(page, result, run)
-        })?;
-        if marline_papers::find(&section.key)?.in_virtual_time() {
-            all.push((section.key.as_str(), result, run));
+    for section in sections.iter().filter(|section| is_kept(section)) {
+        let key = section.key.as_str();
+        let file = verdicts_file(docs, key);
+        if let Some((result, run)) = &section.results {
+            let judges = result.counts().not_judged == 0;
+            anyhow::ensure!(judges, "{key}: these results judge nothing, so they are not kept");
+            let text = KeptVerdicts::of(result, run).text();
+            std::fs::write(&file, text).with_context(|| file.display().to_string())?;
         }
+        let kept = kept(docs, key)?;
+        rewrite(&docs.join(format!("{key}.md")), |page| page_with_verdicts(page, &kept))?;
+        all.push((key, kept));
     }
-    let order: Vec<&str> = sections.iter().map(|section| section.key.as_str()).collect();
-    write("README.md", &|page| marline_papers::page_with_summary(page, &order, &all))
+    rewrite(&docs.join("README.md"), |page| page_with_summary(page, &all))
+}
+
+/// What differs from the kept verdicts, a line each.
+fn changes(docs: &Path, sections: &[Section]) -> anyhow::Result<Vec<String>> {
+    let mut changes = Vec::new();
+    for section in sections.iter().filter(|section| is_kept(section)) {
+        let Some((result, _)) = &section.results else { continue };
+        let found = kept(docs, &section.key)?.changes(result);
+        changes.extend(found.into_iter().map(|change| format!("{}, {change}", section.key)));
+    }
+    Ok(changes)
+}
+
+/// Whether the repository keeps its verdicts: those of virtual time are the same everywhere.
+fn is_kept(section: &Section) -> bool {
+    marline_papers::find(&section.key).is_ok_and(|paper| paper.in_virtual_time())
+}
+
+fn verdicts_file(docs: &Path, key: &str) -> PathBuf {
+    docs.join("verdicts").join(format!("{key}.toml"))
+}
+
+fn kept(docs: &Path, key: &str) -> anyhow::Result<KeptVerdicts> {
+    let file = verdicts_file(docs, key);
+    let named = || file.display().to_string();
+    KeptVerdicts::parse(&std::fs::read_to_string(&file).with_context(named)?).with_context(named)
+}
+
+fn rewrite(path: &Path, change: impl Fn(&str) -> anyhow::Result<String>) -> anyhow::Result<()> {
+    let named = || path.display().to_string();
+    let page = std::fs::read_to_string(path).with_context(named)?;
+    std::fs::write(path, change(&page).with_context(named)?).with_context(named)
 }

@@ -37,11 +37,12 @@ mod table;
 mod tlp2019;
 mod traces;
 mod value;
+mod verdicts;
 
 pub use agree::{Agreement, agreement};
 pub use file::PaperFile;
 pub use judge::{Row, Verdict};
-pub use markdown::{page_with_results, page_with_summary, results_were_edited};
+pub use markdown::{page_with_summary, page_with_verdicts};
 use marline_lab::estimate;
 pub use marline_lab::estimate::{
     Asked, CONFIDENCE, Estimate, LEAST_ROOTS, Samples, pooled_quantile,
@@ -51,6 +52,7 @@ pub use paper::{Context, Effort, Paper, Spent, trace_directory};
 pub use roots::{Part, Root, forget};
 pub use table::{Column, Counts, Grid, Reproduction, Table};
 pub use value::Value;
+pub use verdicts::{KeptRow, KeptTable, KeptVerdicts};
 
 /// All there are, in the order in which they are run and shown.
 #[must_use]

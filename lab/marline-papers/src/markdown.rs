@@ -1,255 +1,204 @@
-//! Results as Markdown, between two marks of a page that is otherwise written by hand.
-//!
-//! The closing mark carries a hash of what stands between them, so that a number changed by hand is
-//! found: pages say what was measured, and nothing else.
+//! Verdicts as Markdown, between two marks of a page that is otherwise written by hand: a line for each table and
+//! requirement. The rows one by one are in the files of verdicts that the pages are made of, and in the report.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use marline_lab::figure::number;
-use marline_time::fnv1a;
 
-use crate::judge::{Row, Verdict};
-use crate::output::RunInfo;
-use crate::table::{Grid, Reproduction, Table};
-use crate::value::Value;
+use crate::judge::Verdict;
+use crate::verdicts::{KeptRow, KeptTable, KeptVerdicts};
 
 const BEGIN: &str = "<!-- results: made by `marline-lab report --docs`, not by hand -->";
-const END: &str = "<!-- end of results, ";
-const END_OF_MARK: &str = " -->";
-/// Grids with more rows stand in the results only.
-const LONGEST_GRID: usize = 40;
+const END: &str = "<!-- end of results -->";
+/// So many accepted rows with one requirement are named; more are counted.
+const MOST_NAMED: usize = 2;
 
-/// The page with these results between its marks.
+/// The page with these verdicts between its marks.
 ///
 /// # Errors
 /// It has no marks, or they are in disorder.
-pub fn page_with_results(
-    page: &str,
-    result: &Reproduction,
-    run: &RunInfo,
-) -> anyhow::Result<String> {
-    with_text(page, &results(result, run))
-}
-
-/// The page with a line for each key between its marks: how many of its rows have which verdict. Of keys in `order`
-/// that have no results here, what the page says of them stays.
-///
-/// # Errors
-/// As [`page_with_results`].
-pub fn page_with_summary(
-    page: &str,
-    order: &[&str],
-    all: &[(&str, &Reproduction, &RunInfo)],
-) -> anyhow::Result<String> {
-    let (_, (before, _), _) = split(page)?;
-    let known = |key: &str| all.iter().find(|(known, ..)| *known == key);
-    let mut text = String::new();
-    text.push_str(
-        "| key | accepted | not accepted | not told apart | fitted, not judged | master root | processor-minutes |\n\
-         |---|---|---|---|---|---|---|\n",
+pub fn page_with_verdicts(page: &str, verdicts: &KeptVerdicts) -> anyhow::Result<String> {
+    let count = |verdict| verdicts.count(verdict);
+    let mut text = format!(
+        "Master root {}, {}: {} rows accepted, {} not accepted, {} not told apart, {} fitted; {} processor-minutes.\n",
+        verdicts.master,
+        verdicts.effort,
+        count(Verdict::Accepted),
+        count(Verdict::NotAccepted),
+        count(Verdict::NotToldApart),
+        count(Verdict::Fitted),
+        verdicts.processor_minutes,
     );
-    for key in order {
-        let start = format!("| [{key}]({key}.md) |");
-        match known(key) {
-            Some((_, result, run)) => {
-                let counts = result.counts();
-                let _ = writeln!(
-                    text,
-                    "{start} {} | {} | {} | {} | {} | {:.0} |",
-                    counts.accepted,
-                    counts.not_accepted,
-                    counts.not_told_apart,
-                    counts.fitted,
-                    run.master,
-                    run.cpu_s / 60.0
-                );
+    for table in &verdicts.tables {
+        let _ = writeln!(text, "\n**{}**\n", table.title);
+        for asked in requirements(table) {
+            let rows: Vec<&KeptRow> = table.rows.iter().filter(|row| row.asked == asked).collect();
+            let parts = parts(&rows);
+            if !parts.is_empty() {
+                let _ = writeln!(text, "- Goal {asked}: {}", parts.join(" "));
             }
-            None => keep(&mut text, before.lines().filter(|line| line.starts_with(&start))),
         }
-    }
-    for (title, verdict) in
-        [("Not accepted", Verdict::NotAccepted), ("Not told apart", Verdict::NotToldApart)]
-    {
-        let title = format!("{title}:");
-        let _ = write!(text, "\n{title}\n\n");
-        for key in order {
-            let start = format!("- {key}: ");
-            match known(key) {
-                Some((_, result, _)) => {
-                    for row in result.tables.iter().flat_map(|table| &table.rows) {
-                        if row.verdict == verdict {
-                            let ours = value(row.ours.as_ref());
-                            let (what, asked) = (cell(&row.what), cell(&row.requirement));
-                            let _ = writeln!(text, "{start}{what}: {ours}, asked: {asked}");
-                        }
-                    }
-                }
-                None => {
-                    let listed = before.lines().skip_while(|line| *line != title).skip(2);
-                    let listed = listed.take_while(|line| line.starts_with("- "));
-                    keep(&mut text, listed.filter(|line| line.starts_with(&start)));
-                }
-            }
+        let fitted = table.rows.iter().filter(|row| row.is(Verdict::Fitted)).count();
+        if fitted > 0 {
+            let _ = writeln!(text, "- Fitted, not judged: {fitted}.");
         }
     }
     with_text(page, &text)
 }
 
-fn keep<'a>(text: &mut String, lines: impl Iterator<Item = &'a str>) {
-    for line in lines {
-        let _ = writeln!(text, "{line}");
+/// The page with a line for each key between its marks: how many of its rows have which verdict.
+///
+/// # Errors
+/// As [`page_with_verdicts`].
+pub fn page_with_summary(page: &str, all: &[(&str, KeptVerdicts)]) -> anyhow::Result<String> {
+    let mut text = String::from(
+        "| key | accepted | not accepted | not told apart | fitted | processor-minutes |\n\
+         |---|---|---|---|---|---|\n",
+    );
+    for (key, verdicts) in all {
+        let shown =
+            [Verdict::Accepted, Verdict::NotAccepted, Verdict::NotToldApart, Verdict::Fitted];
+        let counts = shown.map(|verdict| verdicts.count(verdict).to_string()).join(" | ");
+        let minutes = verdicts.processor_minutes;
+        let _ = writeln!(text, "| [{key}]({key}.md) | {counts} | {minutes} |");
     }
+    with_text(page, &text)
 }
 
 fn with_text(page: &str, text: &str) -> anyhow::Result<String> {
-    let (before, _, after) = split(page)?;
-    Ok(format!("{before}{BEGIN}\n{text}{END}{}{END_OF_MARK}{after}", hash(text)))
-}
-
-/// Whether somebody changed what stands between the marks of a page; `None`: it has no marks.
-#[must_use]
-pub fn results_were_edited(page: &str) -> Option<bool> {
-    let (_, (text, mark), _) = split(page).ok()?;
-    Some(mark != hash(text))
-}
-
-/// Before the first mark; what stands between them, and the hash in the second; after it.
-fn split(page: &str) -> anyhow::Result<(&str, (&str, &str), &str)> {
-    let parts = || {
+    let around = || {
         let (before, rest) = page.split_once(BEGIN)?;
-        let (text, rest) = rest.split_once(END)?;
-        let (mark, after) = rest.split_once(END_OF_MARK)?;
-        Some((before, (text.strip_prefix('\n').unwrap_or(text), mark), after))
+        Some((before, rest.split_once(END)?.1))
     };
-    parts().ok_or_else(|| anyhow::anyhow!("the page lacks the marks `{BEGIN}` and `{END}...`"))
+    let (before, after) = around()
+        .ok_or_else(|| anyhow::anyhow!("the page lacks the marks `{BEGIN}` and `{END}`"))?;
+    Ok(format!("{before}{BEGIN}\n{text}{END}{after}"))
 }
 
-/// Against slips, not against forgers.
-fn hash(text: &str) -> String {
-    format!("{:016x}", fnv1a(text))
+/// The requirements of a table's rows, each once, in their order.
+fn requirements(table: &KeptTable) -> Vec<&str> {
+    let mut seen = BTreeSet::new();
+    let asked = table.rows.iter().map(|row| row.asked.as_str());
+    asked.filter(|asked| seen.insert(*asked)).collect()
 }
 
-fn results(result: &Reproduction, run: &RunInfo) -> String {
-    let mut text = String::new();
-    let counts = result.counts();
-    let _ = writeln!(
-        text,
-        "Master root {}, {}; {} rows accepted, {} not accepted, {} not told apart{}; {:.0} processor-minutes. \
-         Intervals hold the true value with 99 %.\n",
-        run.master,
-        run.effort,
-        counts.accepted,
-        counts.not_accepted,
-        counts.not_told_apart,
-        match counts.fitted {
-            0 => String::new(),
-            fitted => format!(", {fitted} not judged because they were fitted"),
-        },
-        run.cpu_s / 60.0,
-    );
-    for one in &result.tables {
-        table(&mut text, one);
+/// What became of rows with one requirement, a sentence for each verdict that was reached.
+fn parts(rows: &[&KeptRow]) -> Vec<String> {
+    let with =
+        |verdict| -> Vec<&KeptRow> { rows.iter().filter(|row| row.is(verdict)).copied().collect() };
+    let mut parts = Vec::new();
+    let accepted = with(Verdict::Accepted);
+    match accepted.len() {
+        0 => {}
+        1..=MOST_NAMED => parts.push(format!("accepted: {}.", listed(&accepted, short))),
+        count => parts.push(format!("accepted in {count} rows{}.", range(&accepted))),
     }
-    for one in result.grids.iter().filter(|grid| grid.rows.len() <= LONGEST_GRID) {
-        grid(&mut text, one);
+    let missed = with(Verdict::NotAccepted);
+    if !missed.is_empty() {
+        parts.push(format!("**Not accepted:** {}.", listed(&missed, short)));
     }
-    for note in &result.notes {
-        let _ = writeln!(text, "{note}\n");
+    let open = with(Verdict::NotToldApart);
+    if !open.is_empty() {
+        parts.push(format!("**Not told apart:** {}.", listed(&open, str::to_owned)));
     }
-    text
+    parts
 }
 
-/// A cell: a bar would end it.
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|").replace('\n', " ")
-}
-
-fn value(value: Option<&Value>) -> String {
-    value.map_or_else(String::new, |value| cell(&value.to_string()))
-}
-
-fn table(text: &mut String, table: &Table) {
-    let bound = table.rows.iter().any(|row| row.bound_ratio.is_some());
-    let (head, rule) = if bound { (" to the bound |", "---|") } else { ("", "") };
-    let _ = writeln!(text, "**{}**\n", table.title);
-    let _ =
-        writeln!(text, "| | paper | ours |{head} asked | verdict |\n|---|---|---|{rule}---|---|");
-    for row in &table.rows {
-        let Row { what, paper, ours, bound_ratio, requirement, remark, .. } = row;
-        let ratio = match bound {
-            true => format!(" {} |", bound_ratio.map_or_else(String::new, number)),
+/// Rows with their values; what stands before the first colon of a name is said once for rows in a row.
+fn listed(rows: &[&KeptRow], shown: impl Fn(&str) -> String) -> String {
+    let mut texts = Vec::new();
+    let mut said = None;
+    for row in rows {
+        let paper = match row.asked.contains("of the paper") {
+            true => format!(" (paper {})", row.paper),
             false => String::new(),
         };
-        let mut verdict = row.verdict_words();
-        if matches!(row.verdict, Verdict::NotAccepted | Verdict::NotToldApart) {
-            verdict = format!("**{verdict}**");
-        }
-        if !remark.is_empty() {
-            let _ = write!(verdict, "{}{remark}", if verdict.is_empty() { "" } else { "; " });
-        }
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} |{ratio} {} | {} |",
-            cell(what),
-            value(paper.as_ref()),
-            value(ours.as_ref()),
-            cell(requirement),
-            cell(&verdict)
-        );
+        let head = row.what.split_once(": ").map(|(head, _)| head);
+        let what = match head {
+            Some(head) if said == Some(head) => &row.what[head.len() + 2..],
+            _ => row.what.as_str(),
+        };
+        texts.push(format!("{what} {}{paper}", shown(&row.ours)));
+        said = head;
     }
-    text.push('\n');
+    texts.join("; ")
 }
 
-fn grid(text: &mut String, grid: &Grid) {
-    let _ = writeln!(text, "**{}**\n", grid.title);
-    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-    let head = grid.columns.iter().map(|column| match column.unit.as_str() {
-        "" => cell(&column.name),
-        unit => cell(&format!("{} ({unit})", column.name)),
-    });
-    text.push_str(&line(head.collect()));
-    text.push_str(&format!("|{}\n", "---|".repeat(grid.columns.len())));
-    for row in &grid.rows {
-        text.push_str(&line(row.iter().map(|one| value(Some(one))).collect()));
+/// Without the interval.
+fn short(ours: &str) -> String {
+    match ours.split_once(" [").and_then(|(value, rest)| Some((value, rest.split_once(']')?.1))) {
+        Some((value, unit)) => format!("{value}{unit}"),
+        None => ours.to_owned(),
     }
-    text.push('\n');
+}
+
+/// The least and the greatest of rows that are in one unit.
+fn range(rows: &[&KeptRow]) -> String {
+    let ours: Vec<String> = rows.iter().map(|row| short(&row.ours)).collect();
+    let mut numbers = Vec::new();
+    let mut units = BTreeSet::new();
+    for text in &ours {
+        let (value, unit) = text.split_once(' ').unwrap_or((text, ""));
+        let Ok(value) = value.parse::<f64>() else { return String::new() };
+        numbers.push(value);
+        units.insert(unit);
+    }
+    let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+    let greatest = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    match units.first() {
+        Some(unit) if units.len() == 1 && least < greatest => {
+            format!(", {} to {} {unit}", number(least), number(greatest)).trim_end().to_owned()
+        }
+        Some(_) if units.len() == 1 => format!(", {}", ours[0]),
+        _ => String::new(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::estimate::Estimate;
+    use crate::judge::Row;
+    use crate::table::{Reproduction, Table};
 
     #[test]
-    fn results_replace_what_stood_between_the_marks_and_edits_are_found() {
-        let page = format!("# Page\n\n{BEGIN}\nstale\n{END}0{END_OF_MARK}\n\nMore.\n");
-        let rows = vec![Row::new("a|b").paper(1.0, "ms").ours(2.0, "ms").at_most(1.5)];
+    fn a_line_for_each_requirement_replaces_what_stood_between_the_marks() {
+        let page = format!("# Page\n\n{BEGIN}\nstale\n{END}\n\nMore.\n");
+        let estimate = Estimate { value: 1.4, low: 1.0, high: 2.0, roots: 20 };
+        let rows = vec![
+            Row::new("h: a").paper(1.0, "ms").ours(2.0, "ms").within(0.5),
+            Row::new("h: b").paper(4.0, "ms").ours(1.0, "ms").within(0.5),
+            Row::new("b").ours(1.0, "ms").at_most(1.5),
+            Row::new("c").estimate(&estimate, "ms").at_most(1.5),
+            Row::new("d").ours(1.2, "ms").at_most(1.5),
+            Row::new("e").ours(0.2, "ms").at_most(1.5),
+            Row::new("f").ours(0.2, "ms").at_most(0.5),
+            Row::new("g").ours(0.2, "ms").at_most(0.1).fitted("k=2"),
+        ];
         let result = Reproduction {
             tables: vec![Table::new("t", "Title", rows)],
             ..Reproduction::default()
         };
-        let made = page_with_results(&page, &result, &crate::tests::info()).expect("marks");
-        assert!(
-            made.contains("| a\\|b | 1 ms | 2 ms | at most 1.5 ms | **not accepted** |"),
-            "{made}"
-        );
+        let verdicts = KeptVerdicts::of(&result, &crate::tests::info());
+        let made = page_with_verdicts(&page, &verdicts).expect("marks");
         assert!(made.starts_with("# Page\n\n<!-- results") && made.ends_with("-->\n\nMore.\n"));
         assert!(!made.contains("stale"));
-        assert_eq!(results_were_edited(&made), Some(false));
-        assert_eq!(results_were_edited(&made.replace("2 ms", "1 ms")), Some(true));
-        assert_eq!(page_with_results(&made, &result, &crate::tests::info()).unwrap(), made);
-        let all = [("key", &result, &crate::tests::info())];
-        let summary = page_with_summary(&page, &["key"], &all).expect("marks");
-        assert!(summary.contains("| [key](key.md) | 0 | 1 | 0 | 0 | 1 | 0 |\n"), "{summary}");
-        assert!(summary.contains("Not accepted:\n\n- key: a\\|b: 2 ms, asked: at most 1.5 ms\n"));
-        // Where there are no results of a key, what was said of it stays; where there are, it goes.
-        let twice = page_with_summary(&summary, &["other", "key"], &[]).expect("marks");
-        assert_eq!(twice, summary);
-        let other = [("other", &result, &crate::tests::info())];
-        let both = page_with_summary(&summary, &["other", "key"], &other).expect("marks");
-        let lists = "Not accepted:\n\n- other: a\\|b: 2 ms, asked: at most 1.5 ms\n- key: a";
-        assert!(both.contains(lists) && both.matches("](key.md) |").count() == 1, "{both}");
-        assert_eq!(page_with_summary(&both, &["key"], &all).expect("marks"), summary);
-        assert_eq!(results_were_edited("# No marks"), None);
-        assert!(page_with_results("# No marks", &result, &crate::tests::info()).is_err());
+        let lines: Vec<&str> = made.lines().filter(|line| line.starts_with("- ")).collect();
+        assert_eq!(
+            lines,
+            [
+                "- Goal within 50 % of the paper: **Not accepted:** h: a 2 ms (paper 1 ms); \
+                 b 1 ms (paper 4 ms).",
+                "- Goal at most 1.5 ms: accepted in 3 rows, 0.2 to 1.2 ms. \
+                 **Not told apart:** c 1.4 [1, 2] ms.",
+                "- Goal at most 0.5 ms: accepted: f 0.2 ms.",
+                "- Fitted, not judged: 1.",
+            ]
+        );
+        assert_eq!(page_with_verdicts(&made, &verdicts).expect("marks"), made);
+        let summary = page_with_summary(&page, &[("key", verdicts.clone())]).expect("marks");
+        assert!(summary.contains("| [key](key.md) | 4 | 2 | 1 | 1 | 0 |\n"), "{summary}");
+        assert!(page_with_verdicts("# No marks", &verdicts).is_err());
     }
 }

@@ -4,7 +4,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use marline_papers::{Context, Effort, Paper, Reproduction, Spent, Verdict, all};
+use marline_papers::{
+    Context, Effort, KeptVerdicts, Paper, Reproduction, Spent, Verdict, all, page_with_summary,
+    page_with_verdicts,
+};
 use marline_testkit::need;
 
 fn run(paper: &dyn Paper, jobs: usize, traces: &Path) -> Reproduction {
@@ -87,13 +90,25 @@ fn every_paper_twice() {
 }
 
 #[test]
-fn nobody_changed_results_in_the_pages_by_hand() {
+fn pages_are_made_of_the_kept_verdicts() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/research/papers");
-    let keys = all().into_iter().filter(|paper| paper.in_virtual_time()).map(Paper::key);
-    for name in keys.chain(["README"]) {
-        let path = root.join(format!("{name}.md"));
-        let page = std::fs::read_to_string(&path).expect("every key in virtual time has a page");
-        let edited = marline_papers::results_were_edited(&page);
-        assert_eq!(edited, Some(false), "{}: run `marline-lab report --docs`", path.display());
+    let read = |name: String| {
+        let path = root.join(name);
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let same = |page: &str, made: anyhow::Result<String>, name: &str| {
+        let made = made.unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        assert!(page == made, "{name}: run `marline-lab report --docs docs/research/papers`");
+    };
+    let mut all_kept = Vec::new();
+    for key in all().into_iter().filter(|paper| paper.in_virtual_time()).map(Paper::key) {
+        let text = read(format!("verdicts/{key}.toml"));
+        let kept = KeptVerdicts::parse(&text).unwrap_or_else(|error| panic!("{key}: {error:#}"));
+        assert_eq!(kept.text(), text, "{key}.toml");
+        let page = read(format!("{key}.md"));
+        same(&page, page_with_verdicts(&page, &kept), key);
+        all_kept.push((key, kept));
     }
+    let page = read("README.md".to_owned());
+    same(&page, page_with_summary(&page, &all_kept), "README");
 }

@@ -1,5 +1,5 @@
-//! Test of `marline-lab report` in a real browser: the page is complete, shows the expected
-//! content, and loads nothing else.
+//! Test of `marline-lab report`: in a real browser the page is complete, shows the expected content, and loads
+//! nothing else; what it keeps of verdicts makes the pages and is compared with results.
 
 use super::support;
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use marline_lab::figure::{Bars, HeatMap, Plot, TimingDiagram, cdf};
-use marline_papers::{Grid, Machine, Reproduction, Row, RunInfo, Table, store};
+use marline_papers::{Grid, Machine, Reproduction, Row, RunInfo, Table, Verdict, store};
 use marline_testkit::need;
 
 /// A browser that does not answer is not waited for longer.
@@ -89,6 +89,62 @@ fn page(dir: &Path) -> String {
         "{said}"
     );
     fs::read_to_string(file).expect("the page")
+}
+
+/// `marline-lab report` with results of `out`; whether it succeeded, and what it printed.
+fn report(dir: &Path, out: &Path, option: &str, docs: &Path) -> (bool, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marline-lab"));
+    command.args(["report", "--out"]).arg(out).arg("--page").arg(dir.join("report.html"));
+    let done = command.arg(option).arg(docs).output().expect("marline-lab");
+    let printed = [done.stdout, done.stderr].concat();
+    (done.status.success(), String::from_utf8_lossy(&printed).into_owned())
+}
+
+#[test]
+fn kept_verdicts_make_the_pages_and_find_a_flip() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (docs, out) = (dir.path().join("docs"), dir.path().join("papers"));
+    fs::create_dir_all(docs.join("verdicts")).expect("a directory");
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/research/papers");
+    for place in ["", "verdicts"] {
+        for entry in fs::read_dir(from.join(place)).expect("pages").flatten() {
+            let to = docs.join(place).join(entry.file_name());
+            if entry.path().is_file() {
+                fs::copy(entry.path(), to).expect("copied");
+            }
+        }
+    }
+    let key = marline_papers::all()[0].key();
+    store(&out.join(key), &result(), &info()).expect("results");
+    let (same, said) = report(dir.path(), &out, "--check", &docs);
+    assert!(!same && said.contains(&format!("{key}, t: echo, average: a new row")), "{said}");
+
+    assert!(report(dir.path(), &out, "--docs", &docs).0);
+    let (same, said) = report(dir.path(), &out, "--check", &docs);
+    assert!(same, "{said}");
+    let page = fs::read_to_string(docs.join(format!("{key}.md"))).expect("a page");
+    assert!(
+        page.contains("- Goal within 15 % of the paper: accepted: echo, average 41 ms"),
+        "{page}"
+    );
+    let summary = fs::read_to_string(docs.join("README.md")).expect("a page");
+    assert!(summary.contains(&format!("| [{key}]({key}.md) | 1 | 1 | 0 | 0 | 0 |")), "{summary}");
+
+    let mut slower = result();
+    slower.tables[0].rows[0] =
+        Row::new("echo, average").paper(40.0, "ms").ours(61.0, "ms").within(0.15);
+    store(&out.join(key), &slower, &info()).expect("results");
+    let (same, said) = report(dir.path(), &out, "--check", &docs);
+    let flip = "t: echo, average: 61 ms, not accepted; was 41 ms, accepted";
+    assert!(!same && said.contains(flip), "{said}");
+    // A quick look is compared by its rows, and never kept.
+    for row in &mut slower.tables[0].rows {
+        row.verdict = Verdict::NotJudged;
+    }
+    store(&out.join(key), &slower, &info()).expect("results");
+    assert!(report(dir.path(), &out, "--check", &docs).0);
+    let (kept, said) = report(dir.path(), &out, "--docs", &docs);
+    assert!(!kept && said.contains("these results judge nothing"), "{said}");
 }
 
 /// What a browser makes of a page, as it would write it down again.

@@ -17,8 +17,10 @@ pub use claims::Claim;
 /// The report as text.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// In markdown.
+    /// In markdown: the judged rows, then every measurement of each row.
     pub markdown: String,
+    /// The judged rows alone, in markdown.
+    pub judged: String,
     /// The claims.
     pub claims: Vec<Claim>,
 }
@@ -119,7 +121,8 @@ pub fn pools<'a>(bench: &Bench, rows: &'a [Row]) -> Pools<'a> {
 pub fn report(bench: &Bench, rows: &[Row]) -> Report {
     let pools = pools(bench, rows);
     let claims = claims::claims(&pools);
-    let mut markdown = claims::table(&claims);
+    let judged = claims::table(&claims);
+    let mut markdown = judged.clone();
     for measure in
         [Measure::Answers, Measure::Blocks, Measure::Bursts, Measure::Handover, Measure::Goodput]
     {
@@ -128,8 +131,9 @@ pub fn report(bench: &Bench, rows: &[Row]) -> Report {
             markdown.push_str(&details(measure, &these));
         }
     }
-    let _ = writeln!(markdown, "\nKernel {}, cubic.", keep::kernel_release());
-    Report { markdown, claims }
+    let kernel = format!("\nKernel {}, cubic.\n", keep::kernel_release());
+    markdown.push_str(&kernel);
+    Report { markdown, judged: judged + &kernel, claims }
 }
 
 fn columns(measure: Measure) -> &'static [&'static str] {

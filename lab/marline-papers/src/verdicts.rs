@@ -1,0 +1,224 @@
+//! Verdicts of a paper's rows as the repository keeps them, `docs/research/papers/verdicts/KEY.toml`.
+//!
+//! The pages are made of these files, and results are compared with them: a row that is gone, new, asked something
+//! else, or has another verdict is found. Rows with nothing asked are not kept; the report has them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::Context as _;
+use serde::Deserialize;
+
+use crate::judge::{Row, Verdict};
+use crate::output::RunInfo;
+use crate::table::Reproduction;
+
+/// Verdicts of one paper.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptVerdicts {
+    /// Master root of the run.
+    pub master: u64,
+    /// How much was run, in words.
+    pub effort: String,
+    /// Processor time of the run, minutes.
+    pub processor_minutes: u64,
+    /// Tables with at least one row.
+    pub tables: Vec<KeptTable>,
+}
+
+/// Rows of one table.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptTable {
+    /// Its name, as [`Table::name`](crate::Table).
+    pub name: String,
+    /// Its title.
+    pub title: String,
+    /// Rows in which something is asked.
+    pub rows: Vec<KeptRow>,
+}
+
+/// A row: what, the paper's value, ours, what is asked, the verdict.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "[String; 5]")]
+pub struct KeptRow {
+    /// The metric.
+    pub what: String,
+    /// The paper's value with its unit; empty: it has none.
+    pub paper: String,
+    /// Our value with its interval and unit.
+    pub ours: String,
+    /// The requirement.
+    pub asked: String,
+    /// The verdict in words, as [`Row::verdict_words`]; `fitted` without the parameter.
+    pub verdict: String,
+}
+
+impl From<[String; 5]> for KeptRow {
+    fn from([what, paper, ours, asked, verdict]: [String; 5]) -> KeptRow {
+        KeptRow { what, paper, ours, asked, verdict }
+    }
+}
+
+impl KeptRow {
+    fn of(row: &Row) -> KeptRow {
+        let text = |value: Option<&crate::value::Value>| {
+            value.map_or_else(String::new, ToString::to_string)
+        };
+        KeptRow {
+            what: row.what.clone(),
+            paper: text(row.paper.as_ref()),
+            ours: text(row.ours.as_ref()),
+            asked: row.requirement.clone(),
+            verdict: match row.verdict {
+                Verdict::Fitted => Verdict::Fitted.word().to_owned(),
+                _ => row.verdict_words(),
+            },
+        }
+    }
+
+    /// Whether it has this verdict.
+    #[must_use]
+    pub fn is(&self, verdict: Verdict) -> bool {
+        let rest = self.verdict.strip_prefix(verdict.word());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("))
+    }
+}
+
+impl KeptVerdicts {
+    /// Those of a result.
+    #[must_use]
+    pub fn of(result: &Reproduction, run: &RunInfo) -> KeptVerdicts {
+        let tables = result.tables.iter().map(|table| {
+            let asked = table.rows.iter().filter(|row| row.verdict != Verdict::Shown);
+            KeptTable {
+                name: table.name.clone(),
+                title: table.title.clone(),
+                rows: asked.map(KeptRow::of).collect(),
+            }
+        });
+        KeptVerdicts {
+            master: run.master,
+            effort: run.effort.clone(),
+            processor_minutes: (run.cpu_s / 60.0).round() as u64,
+            tables: tables.filter(|table| !table.rows.is_empty()).collect(),
+        }
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It is not one that [`text`](Self::text) wrote.
+    pub fn parse(text: &str) -> anyhow::Result<KeptVerdicts> {
+        toml::from_str(text).context("not a file of verdicts")
+    }
+
+    /// The file's text: one line for each row.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "# Made by `marline-lab report --docs`: what, paper, ours, asked, verdict of each row.\n\
+             master = {}\neffort = {}\nprocessor_minutes = {}\n",
+            self.master,
+            quoted(&self.effort),
+            self.processor_minutes
+        );
+        for KeptTable { name, title, rows } in &self.tables {
+            let (name, title) = (quoted(name), quoted(title));
+            let _ = writeln!(text, "\n[[tables]]\nname = {name}\ntitle = {title}\nrows = [");
+            for KeptRow { what, paper, ours, asked, verdict } in rows {
+                let cells = [what, paper, ours, asked, verdict].map(|cell| quoted(cell));
+                let _ = writeln!(text, "  [{}],", cells.join(", "));
+            }
+            text.push_str("]\n");
+        }
+        text
+    }
+
+    /// How many rows have this verdict.
+    #[must_use]
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.tables.iter().flat_map(|table| &table.rows).filter(|row| row.is(verdict)).count()
+    }
+
+    /// What a result has otherwise, a line each. Verdicts are compared where the result has some; a quick look
+    /// shows whether the same rows ask the same.
+    #[must_use]
+    pub fn changes(&self, result: &Reproduction) -> Vec<String> {
+        let mut kept = BTreeMap::new();
+        for table in &self.tables {
+            for row in &table.rows {
+                kept.insert((table.name.as_str(), row.what.as_str()), row);
+            }
+        }
+        let mut changes = Vec::new();
+        for table in &result.tables {
+            for row in table.rows.iter().filter(|row| row.verdict != Verdict::Shown) {
+                let name = format!("{}: {}", table.name, row.what);
+                match kept.remove(&(table.name.as_str(), row.what.as_str())) {
+                    None => changes.push(format!("{name}: a new row")),
+                    Some(before) => {
+                        changes.extend(before.change(row).map(|c| format!("{name}: {c}")))
+                    }
+                }
+            }
+        }
+        changes
+            .extend(kept.keys().map(|(table, what)| format!("{table}: {what}: this row is gone")));
+        changes
+    }
+}
+
+impl KeptRow {
+    /// How a row with the same name differs; values alone may differ.
+    fn change(&self, row: &Row) -> Option<String> {
+        let now = KeptRow::of(row);
+        if now.asked != self.asked {
+            return Some(format!("asks `{}`, not `{}`", now.asked, self.asked));
+        }
+        let same = row.verdict == Verdict::NotJudged || self.is(row.verdict);
+        (!same)
+            .then(|| format!("{}, {}; was {}, {}", now.ours, now.verdict, self.ours, self.verdict))
+    }
+}
+
+/// A string of TOML.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Table;
+
+    fn result(limit: f64) -> Reproduction {
+        let rows = vec![
+            Row::new("a \"b\" \\").paper(1.0, "ms").ours(2.0, "ms").at_most(limit),
+            Row::new("fitted").ours(2.0, "ms").at_most(3.0).fitted("k=2"),
+            Row::new("shown").ours(3.0, "ms"),
+        ];
+        Reproduction { tables: vec![Table::new("t", "Title", rows)], ..Default::default() }
+    }
+
+    #[test]
+    fn a_changed_verdict_a_changed_goal_and_rows_that_come_and_go_are_found() {
+        let kept = KeptVerdicts::of(&result(3.0), &crate::tests::info());
+        assert_eq!(KeptVerdicts::parse(&kept.text()).expect("its own text"), kept);
+        assert_eq!((kept.count(Verdict::Accepted), kept.count(Verdict::Fitted)), (1, 1));
+        assert_eq!(kept.changes(&result(3.0)), Vec::<String>::new());
+        let mut quick = result(3.0);
+        quick.unjudge();
+        assert_eq!(kept.changes(&quick), Vec::<String>::new());
+        let asks = kept.changes(&result(1.0));
+        assert_eq!(asks, ["t: a \"b\" \\: asks `at most 1 ms`, not `at most 3 ms`"]);
+        let mut slower = result(3.0);
+        slower.tables[0].rows[0] = Row::new("a \"b\" \\").ours(4.0, "ms").at_most(3.0);
+        let flipped = kept.changes(&slower);
+        assert_eq!(flipped, ["t: a \"b\" \\: 4 ms, not accepted; was 2 ms, accepted"]);
+        slower.tables[0].rows[0].what = "new".to_owned();
+        let moved = kept.changes(&slower);
+        assert_eq!(moved, ["t: new: a new row", "t: a \"b\" \\: this row is gone"]);
+    }
+}

@@ -54,7 +54,8 @@ impl Readers {
             tokio::time::sleep(PAUSE).await;
             let begun = Instant::now();
             let taken = download.take_until(download.taken + PIECE).await;
-            let stage = if download.taken < ENOUGH { "while it read" } else { "after it had enough" };
+            let stage =
+                if download.taken < ENOUGH { "while it read" } else { "after it had enough" };
             taken.map_err(|error| in_stage(stage, &error))?;
             longest = longest.max(begun.elapsed());
             if download.taken == ENOUGH {

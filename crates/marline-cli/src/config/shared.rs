@@ -81,8 +81,7 @@ macro_rules! options {
                 recovery: Option<String>,
                 /// Path health monitor shared by all connections: prompt or multimob, optionally
                 /// with parameters (docs/concepts/path-health.md), or off [default: prompt in mode interactive]
-                #[arg(long, value_name = "SPEC", alias = "oracle")]
-                #[serde(alias = "oracle")]
+                #[arg(long, value_name = "SPEC")]
                 path_health: Option<$crate::config::shared::PathHealthWord>,
                 /// Share what the path health monitor finds with all processes that name this directory, which
                 /// is created for its user alone

@@ -437,8 +437,7 @@ impl ClientOptions {
             .paths(self.path.iter().map(|word| word.0.clone()))
             .capture_secrets(self.pcap_secrets)
             .monitor(true)
-            .path_health_monitor(self.shared().path_health_monitor())
-            .share_path_health(self.shared().share_path_health);
+            .path_health_monitor(self.shared().path_health_monitor());
         if let Some(dir) = self.shared().capture_dir()? {
             client.capture_dir(dir);
         }
